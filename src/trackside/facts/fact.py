@@ -52,7 +52,7 @@ class Derivation:
     asks: Mapping[str, Query]
     needs: tuple[str | tuple[str, ...], ...]
     limits: object
-    lazily: bool = False
+    lazy: bool = False
 
     @cached_property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -69,12 +69,12 @@ def fact(
     *,
     needs: tuple[str | tuple[str, ...], ...] = (),
     limits: object = None,
-    lazily: bool = False,
+    lazy: bool = False,
 ) -> Callable[[F], F]:
     """Declare the function that derives the fact of its return type.
 
     ``asks``: the questions, by name. ``needs``: names of those without whose answer there is no fact; of a tuple, any
-    one is enough. ``lazily``: each question is asked when its answer is looked at, for a fact that mostly needs few of
+    one is enough. ``lazy``: each question is asked when its answer is looked at, for a fact that mostly needs few of
     them; else they are asked together. The function stays as it is, so that a test can call it with evidence made by
     hand.
     Raises TypeError if the signature does not take what is declared, or another function derives that type already.
@@ -85,13 +85,13 @@ def fact(
         kind = _fact_type(hints["return"])
         if kind in _DERIVATIONS:
             raise TypeError(f"{kind.__name__} is derived twice: by {_DERIVATIONS[kind].derive} and {derive}")
-        for what, declared, taken in (
+        for name, declared, accepted in (
             ("asks", bool(asks), Evidence in hints.values()),
             ("limits", limits is not None, "limits" in hints),
         ):
-            if declared != taken:
-                raise TypeError(f"{kind.__name__}: {what} are {'declared and not taken' if declared else 'taken only'}")
-        _DERIVATIONS[kind] = Derivation(kind, derive, asks or {}, needs, limits, lazily)
+            if declared != accepted:
+                raise TypeError(f"{kind.__name__}: {name} are {'declared and not taken' if declared else 'taken only'}")
+        _DERIVATIONS[kind] = Derivation(kind, derive, asks or {}, needs, limits, lazy)
         return derive
 
     return declare
@@ -166,20 +166,20 @@ class Facts:
         self.ask([query])
         return self._answers[query]
 
-    def evidence(self, asks: Mapping[str, Query], lazily: bool = False) -> Evidence:
+    def evidence(self, asks: Mapping[str, Query], lazy: bool = False) -> Evidence:
         """The answers to questions, by name."""
-        if lazily:
+        if lazy:
             return Evidence(_LazyAnswers(self, asks))
         self.ask(asks.values())
         return Evidence({name: self._answers[query] for name, query in asks.items()})
 
-    def arguments(self, wanted: Mapping[str, Parameter]) -> dict[str, Any]:
+    def arguments(self, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
         """The run and the facts to hand to a function, by parameter; see :meth:`missing` first."""
-        return {name: self.run if one.kind is Run else self.get(one.kind) for name, one in wanted.items()}
+        return {name: self.run if one.kind is Run else self.get(one.kind) for name, one in parameters.items()}
 
-    def missing(self, wanted: Mapping[str, Parameter]) -> list[str]:
+    def missing(self, parameters: Mapping[str, Parameter]) -> list[str]:
         """Why facts that a function can't do without are missing, each reason once."""
-        needed = (self.get(one.kind) for one in wanted.values() if one.kind is not Run and not one.optional)
+        needed = (self.get(one.kind) for one in parameters.values() if one.kind is not Run and not one.optional)
         return list(dict.fromkeys(one.reason for one in needed if isinstance(one, Missing)))
 
     def silent_sources(self, kinds: Iterable[type]) -> list[str]:
@@ -187,19 +187,19 @@ class Facts:
         answers = (self._answers[query] for kind in kinds for query in questions(kind) if query in self._answers)
         return list(dict.fromkeys(a.reason for a in answers if isinstance(a, Missing) and a.source))
 
-    def _derive(self, how: Derivation) -> Any:
-        wanted = {name: one for name, one in how.parameters.items() if one.kind is not Evidence}
-        if reasons := self.missing(wanted):
+    def _derive(self, derivation: Derivation) -> Any:
+        needed = {name: one for name, one in derivation.parameters.items() if one.kind is not Evidence}
+        if reasons := self.missing(needed):
             return Missing(" and ".join(reasons))
-        values = self.arguments(wanted)
-        for name, one in how.parameters.items():
+        values = self.arguments(needed)
+        for name, one in derivation.parameters.items():
             if one.kind is Evidence:
-                values[name] = self.evidence(how.asks, how.lazily)
-                if (missing := unmet(values[name], how.needs)) is not None:
+                values[name] = self.evidence(derivation.asks, derivation.lazy)
+                if (missing := unmet(values[name], derivation.needs)) is not None:
                     return missing
-        if how.limits is not None:
-            values["limits"] = how.limits
-        return guarded(how.kind.__name__, lambda: how.derive(**values))
+        if derivation.limits is not None:
+            values["limits"] = derivation.limits
+        return guarded(derivation.kind.__name__, lambda: derivation.derive(**values))
 
 
 class _LazyAnswers(Mapping[str, Answer]):

@@ -24,9 +24,9 @@ class AbsentRanks:
 
 def rank_of(event: Event, launchers: Frame | None = None) -> int | None:
     """The global rank of an event: its own, a launcher's word, or that of the launcher's row with the same pid."""
-    told = event.rank if event.rank is not None else event.get("global_rank")
-    if isinstance(told, int):
-        return told
+    rank = event.rank if event.rank is not None else event.get("global_rank")
+    if isinstance(rank, int):
+        return rank
     pid = event.get("pid")
     if launchers is not None and isinstance(pid, int):
         for row in launchers.events:
@@ -69,6 +69,6 @@ def failed_beside(events: Iterable[Event], launchers: Frame) -> Value | None:
 
 def world_size(run: Run, *frames: Frame) -> int | None:
     """Ranks of the run: the scheduler's or launcher's word, else the largest world that the frames' rows tell."""
-    told = [row.get(name) for frame in frames for row in frame.rows for name in ("world_size", "nranks")]
-    sizes = [size for size in told if isinstance(size, int) and size > 0]
+    values = [row.get(name) for frame in frames for row in frame.rows for name in ("world_size", "nranks")]
+    sizes = [size for size in values if isinstance(size, int) and size > 0]
     return max(sizes) if sizes else run.n_ranks

@@ -163,9 +163,9 @@ def _whose(run: Run, ranks: tuple[int, ...]) -> Claim:
     if 1 < world <= len(ranks):
         return AT_STARTUP()
     gpus = set(of_ranks(run, ranks))
-    homes = nodes_of(gpus)
-    there = {gpu for gpu in run.gpus if nodes_of((gpu,)) == homes}
-    return AT_STARTUP_THERE() if len(homes) == 1 < len(run.nodes) and gpus == there else AT_STARTUP_SOME()
+    nodes = nodes_of(gpus)
+    node_gpus = {gpu for gpu in run.gpus if nodes_of((gpu,)) == nodes}
+    return AT_STARTUP_THERE() if len(nodes) == 1 < len(run.nodes) and gpus == node_gpus else AT_STARTUP_SOME()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +174,8 @@ class FailedLaunch:
 
     claim: Claim
     kind: Fault
-    why: Sentence
-    mend: Sentence
+    meaning: Sentence
+    remedy: Sentence
     row: Event | None = None
     certainty: Certainty | None = None
     """None if it is as sure as the end is."""
@@ -190,8 +190,8 @@ def _failed_launches(errors: StartupErrors, ending: Ending, phase: Phase, limits
     for row in exits.events if job is None or job.get("state") not in CUT_SHORT else ():
         kind = LAUNCH_CODES.get(_code(row.get("exit_code")))
         if kind is not None and row.get("signal") is None:
-            says = USAGE if kind == "config" else COMMAND
-            yield FailedLaunch(says(line=exits.value(row, "text")), kind, CLASS[kind], MEND[kind], row)
+            sentence = USAGE if kind == "config" else COMMAND
+            yield FailedLaunch(sentence(line=exits.value(row, "text")), kind, CLASS[kind], MEND[kind], row)
     for row in ending.notices.events:
         if row.get("reason") == "launch_failure":
             line = ending.notices.value(row, "text")
@@ -226,8 +226,8 @@ def _not_launched(launch: FailedLaunch, errors: StartupErrors, ending: Ending, p
         launch.certainty or sure,
         "infrastructure" if launch.by_site else "job",
         [launch.claim, *phase.use.untouched, *([] if bad is None else [ENDED(line=bad)])],
-        implies=[*([] if launch.python_ran else [BEFORE_PYTHON()]), launch.why()],
-        actions=[action(launch.mend)],
+        implies=[*([] if launch.python_ran else [BEFORE_PYTHON()]), launch.meaning()],
+        actions=[action(launch.remedy)],
         since=None if launch.row is None else launch.row.time,
         at=None if launch.row is None else launch.row.at,
         fault_class=launch.kind if errors.unread is None or not launch.python_ran else None,

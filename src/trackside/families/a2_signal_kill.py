@@ -48,7 +48,7 @@ from trackside.catalog.natural import whole_number
 from trackside.catalog.signals import signal_name
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe
-from trackside.facts.gpus import homes
+from trackside.facts.gpus import nodes_of_ranks
 from trackside.facts.hardware.host_memory import HostMemory
 from trackside.facts.logs.death_account import DeathAccount
 from trackside.facts.logs.deaths import DIED, DIED_ON, KILL, Death, Deaths
@@ -138,11 +138,11 @@ def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits:
         shows += [*memory.claims, *phase.claims(row, limits.training_s)]
         shows += [] if ending.state is None else [RECORDED(state=ending.state)]
     ends = [end for end in ending.ends.events if end.get("status") != "aborted"]
-    over = [end for end in ends if row is not None and follows(row, end)]
+    ends_before = [end for end in ends if row is not None and follows(row, end)]
     return found(
         account.certainty,
         "job",
-        [*shows, *(WAS_OVER(line=ending.ends.value(end, "text")) for end in over[-1:])],
+        [*shows, *(WAS_OVER(line=ending.ends.value(end, "text")) for end in ends_before[-1:])],
         implies=[IMPLIES["helper" if account.outlived else sender]()],
         cannot_decide=[] if sender in ("cgroup_oom", "host_oom") else [doubt()],
         actions=[action(LESS_MEMORY if kill else NATIVE)],
@@ -150,7 +150,7 @@ def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits:
         at=None if row is None else row.at,
         variant="training" if trained else "startup",
         ranks=account.ranks,
-        nodes=((row.node,) if row is not None and row.node else memory.nodes) or homes(run, account.ranks),
+        nodes=((row.node,) if row is not None and row.node else memory.nodes) or nodes_of_ranks(run, account.ranks),
         signal=None if number is None else (signal_name(number), number),
         exception=account.exception,
         latent=account.outlived,
@@ -212,7 +212,7 @@ def _survived(run: Run, death: Death, lived: tuple[Claim, ...]) -> Finding:
 
 def _ruled_out(deaths: Deaths, memory: HostMemory, ending: Ending) -> Finding | Missing:
     """What contradicts a death of its own, the strongest first."""
-    clear = memory.unharmed
+    clear = memory.cleared
     for source, frame in deaths.frames.items():
         for row in frame.events if source != "workers" else ():
             if row.get("signal") is not None or source == "fatals":

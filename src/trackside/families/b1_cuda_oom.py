@@ -195,17 +195,21 @@ def _sampled(
     had room without that."""
     if memory is None or curve is None or curve.capacity is None:
         return None
-    taken = memory.taken_before
-    gpu = max((gpu for gpu in errors.gpus or run.gpus if gpu in taken), key=lambda gpu: taken[gpu].number, default=None)
+    used_before = memory.used_before
+    gpu = max(
+        (gpu for gpu in errors.gpus or run.gpus if gpu in used_before),
+        key=lambda gpu: used_before[gpu].number,
+        default=None,
+    )
     if gpu is None:
         return None
-    total, other = memory.capacity(gpu) or curve.capacity, taken[gpu]
-    if other.number < limits.neighbour_share * total.number:
+    total, other_bytes = memory.capacity(gpu) or curve.capacity, used_before[gpu]
+    if other_bytes.number < limits.neighbour_share * total.number:
         return None
     peak, requested = memory.fullest([gpu]) or curve, errors.bytes("requested_bytes")
-    fits = peak.value.number - other.number + requested <= total.number
-    known = "requested_bytes" in errors.sizes or len(taken) < len(run.gpus)
-    return TAKEN(gpu=derived(gpu, other), other=other, total=total), fits and known
+    fits_alone = peak.value.number - other_bytes.number + requested <= total.number
+    known = "requested_bytes" in errors.sizes or len(used_before) < len(run.gpus)
+    return TAKEN(gpu=derived(gpu, other_bytes), other=other_bytes, total=total), fits_alone and known
 
 
 def _by_figures(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> Finding | None:

@@ -49,7 +49,7 @@ from dataclasses import replace
 
 from trackside.catalog.xid import xid
 from trackside.evidence import Missing, derived
-from trackside.facts.gpus import nodes_of, of_ranks, one_name_each
+from trackside.facts.gpus import distinct_gpus, nodes_of, of_ranks
 from trackside.facts.hardware.fault_history import NOT_GIVEN, FaultHistory, few_of_each
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.ranks import ranks_of
@@ -76,37 +76,37 @@ NONE = Sentence("the kernel log holds {count} Xids")
 def judge(history: FaultHistory, run: Run) -> Finding | Missing:
     """Hardware-class faults in the run's window that no training point follows; the others are latent."""
     if history.active:
-        return _found(history, history.active, run)
+        return _finding(history, history.active, run)
     if history.faults:
-        finding, well = _found(history, history.faults, run), history.ending.completed
-        why = history.outside or [ENDED_WELL(state=well) if well is not None else history.not_then]
-        return replace(finding, latent=True, variant="latent", shows=(*finding.shows, *why), signal=None)
-    if history.reports.again is not None:
-        shows, at, gpu = history.reports.again
+        finding, well = _finding(history, history.faults, run), history.ending.completed
+        reasons = history.outside or [ENDED_WELL(state=well) if well is not None else history.not_then]
+        return replace(finding, latent=True, variant="latent", shows=(*finding.shows, *reasons), signal=None)
+    if history.reports.repeated_xid is not None:
+        shows, at, gpu = history.reports.repeated_xid
         return found(Certainty.POSSIBLE, "unknown", [shows], actions=[action(TEST_GPU)], at=at, variant="latent",
                      gpus=(gpu,), latent=True)  # fmt: skip
     return _old(history.reports.health) or _ruled_out(history)
 
 
-def _found(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> Finding:
+def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> Finding:
     best = max(faults, key=lambda fault: fault.certainty.strength)
     planes, bad = {fault.plane for fault in faults}, history.ending.abnormal
-    placed = best.time is not None or len(planes) > 1 or history.same_process(faults)
+    is_dated = best.time is not None or len(planes) > 1 or history.same_process(faults)
     certainty = best.certainty
-    if certainty is Certainty.ESTABLISHED and (not placed or bad is None):
+    if certainty is Certainty.ESTABLISHED and (not is_dated or bad is None):
         certainty = Certainty.SUPPORTED
     if certainty is Certainty.SUPPORTED and len(planes) > 1:
         certainty = Certainty.ESTABLISHED
     rows = [fault.row for fault in faults if isinstance(fault.row, Event)]
     ranks = ranks_of(rows, history.ending.launchers)
-    gpus = one_name_each([(fault.node, fault.gpu) for fault in faults if fault.gpu], run) or of_ranks(run, ranks)
+    gpus = distinct_gpus([(fault.node, fault.gpu) for fault in faults if fault.gpu], run) or of_ranks(run, ranks)
     nodes = tuple(sorted({f.node for f in faults if f.node})) or (run.nodes if len(run.nodes) == 1 else ())
     return found(
         certainty,
         "infrastructure",
         [*(fault.claim for fault in few_of_each(faults)), *([ENDED(state=bad)] if bad is not None else [])],
         implies=[HARDWARE()],
-        cannot_decide=[WHICH_PART()] if placed else [WHICH_PART(), NO_CLOCK()],
+        cannot_decide=[WHICH_PART()] if is_dated else [WHICH_PART(), NO_CLOCK()],
         actions=_actions(faults, nodes),
         since=history.since(faults),
         at=best.at,
@@ -156,7 +156,7 @@ def _ruled_out(history: FaultHistory) -> Finding | Missing:
         row = xids.events[-1]
         because.append(APPLICATION(xid=xids.value(row, "xid"), line=xids.value(row, "text")))
     because += [*history.reports.health.application[-1:], *history.reports.health.clean]
-    if not xids and history.reports.kernel_given:
+    if not xids and history.reports.has_kernel_log:
         because.append(NONE(count=xids.reduce("count")))
     return absent(*because) if because else NOT_GIVEN
 

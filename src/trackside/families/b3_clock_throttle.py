@@ -90,7 +90,7 @@ def judge(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limi
     """GPUs whose clocks were held down for a grave reason, and whether the work slowed with them."""
     clocks = throttling.clocks
     if throttling.lowered:
-        return _found(throttling, pace, ending, run, limits)
+        return _finding(throttling, pace, ending, run, limits)
     if not (clocks.has_reasons or clocks.at_height):
         return Missing("throttle reasons or counters: clocks that are not at their height may be held down")
     if clocks.readings < limits.readings:
@@ -98,7 +98,7 @@ def judge(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limi
     return absent(*throttling.free)
 
 
-def _found(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limits: Limits) -> Finding:
+def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limits: Limits) -> Finding:
     worst, shows = throttling.lowered[0], throttling.claims
     gpus = tuple(gpu.gpu for gpu in throttling.lowered)
     speed = pace.compare(worst.before, (worst.start, worst.end)) if worst.before is not None else None
@@ -107,7 +107,7 @@ def _found(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, lim
         shows.append(PACES[speed.kind](before=speed.before, during=speed.during))
     crashed = ending.abnormal is not None and (ending.state is None or ending.state.value not in SLOW_ENDS)
     by_heat = throttling.clocks.basis == "heat"
-    set_so = by_heat and worst.against == "highest"  # all alike and all along: clocks may be set so
+    set_so = by_heat and worst.baseline == "highest"  # all alike and all along: clocks may be set so
     unharmed = crashed or slower is False or worst.share < limits.worth
     latent = unharmed or not throttling.worked_to_the_end or set_so
     if ending.abnormal is not None:

@@ -43,7 +43,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Frame, Missing, Value
 from trackside.facts.fact import Maybe, known, neither
-from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpus import nodes_of, ranks_at
 from trackside.facts.logs.complaints import CollectiveComplaints
@@ -52,7 +52,6 @@ from trackside.facts.logs.exceptions import Exceptions, earliest_first
 from trackside.facts.logs.rendezvous_failures import FIX_ADDRESS, FIX_NAME, FIX_NETWORK, FIX_START, RendezvousFailures
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import named, ranks_of, world_size
-from trackside.facts.training.learning import training_points
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, absent, action, found
 from trackside.model import Event, Role, Run
@@ -96,7 +95,7 @@ class StartupFacts:
     silence: Silence
     failures: RendezvousFailures | None
     complaints: CollectiveComplaints | None
-    exceptions: Exceptions | None
+    exceptions: Exceptions
     activity: GpuActivity | None
     idle: IdleGpus | None
     """GPUs of several ranks that never worked."""
@@ -114,21 +113,20 @@ class StartupFacts:
     @property
     def raised(self) -> bool:
         """Whether the run raised an error of its own."""
-        rows = () if self.exceptions is None else self.exceptions.frame.events
-        return any(row.role is Role.ROOT for row in rows)
+        return any(row.role is Role.ROOT for row in self.exceptions.frame.events)
 
     @property
     def worked(self) -> Claim | None:
         """GPUs that did work, or collectives that were completed: the ranks had met, or did not have to."""
         activity = self.activity
-        if activity is None or not activity.users.any():
+        if activity is None or not activity.worked.any():
             return None
         levels = ((sentence, activity.level(name, "max")) for name, sentence in WORKED.items())
         return next((sentence(level=level) for sentence, level in levels if level is not None and level.value), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
+class StartupLead:
     """The first witness that speaks of a start-up that hangs."""
 
     certainty: Certainty
@@ -145,40 +143,38 @@ class Lead:
 
 def judge(
     run: Run, ending: Ending, silence: Silence, failures: Maybe[RendezvousFailures],
-    complaints: Maybe[CollectiveComplaints], exceptions: Maybe[Exceptions], activity: Maybe[GpuActivity],
+    complaints: Maybe[CollectiveComplaints], exceptions: Exceptions, activity: Maybe[GpuActivity],
     idle: Maybe[IdleGpus],
 ) -> Finding | Missing:  # fmt: skip
     """Failures of start-up that no group, collective or training point followed; else GPUs that stay cold on all
     nodes, or silence after init."""
-    if (blind := neither(failures, untold(activity))) is not None:
+    if (blind := neither(failures, missing_activity(activity))) is not None:
         return blind
     progress = silence.signs["progress"]
-    if points := training_points(progress):
-        return absent(TRAINED(point=progress.value(points[0], "text")))
+    if silence.points:
+        return absent(TRAINED(point=progress.value(silence.points[0], "text")))
     if ending.completed is not None:
         return absent(COMPLETED(state=ending.completed))
     cold = known(idle)
     cold = cold if cold is not None and len(cold.activity.gpus) > 1 else None
-    facts = StartupFacts(
-        run, ending, silence, known(failures), known(complaints), known(exceptions), known(activity), cold
-    )
+    facts = StartupFacts(run, ending, silence, known(failures), known(complaints), exceptions, known(activity), cold)
     lead = next(_leads(facts), None)
-    return _ruled_out(facts) if lead is None else _found(facts, lead)
+    return _ruled_out(facts) if lead is None else _finding(facts, lead)
 
 
-def _leads(facts: StartupFacts) -> Iterator[Lead]:
+def _leads(facts: StartupFacts) -> Iterator[StartupLead]:
     """A failure's own word; an exception of start-up; the very first collective; GPUs that stay cold; a silence."""
     failures, bad = facts.failures, facts.ending.abnormal
     if failures is not None and (failures.final or (failures.rows and bad is not None)):
         yield _failed(facts, failures)
-    if failures is not None and failures.raised and facts.exceptions is not None:
+    if failures is not None and failures.raised:
         row = failures.raised[0]
         shows = (RAISED(**facts.exceptions.values(row)), *facts.cold)
-        yield Lead(Certainty.ESTABLISHED, shows, row=row, end=bad, everywhere=True)
+        yield StartupLead(Certainty.ESTABLISHED, shows, row=row, end=bad, everywhere=True)
     first = [row for row in facts.timeouts if row.get("seq") in (0, 1)]
     if first and len(first) == len(facts.timeouts) and facts.complaints is not None:
         line = facts.complaints.frames["timeouts"].value(first[0], "text")
-        yield Lead(Certainty.SUPPORTED, (FIRST(line=line),), row=first[0], end=bad)
+        yield StartupLead(Certainty.SUPPORTED, (FIRST(line=line),), row=first[0], end=bad)
     if facts.silence.formed or facts.worked is not None or facts.raised:
         return
     ending, starts = facts.ending, facts.silence.starts
@@ -191,10 +187,10 @@ def _leads(facts: StartupFacts) -> Iterator[Lead]:
         yield _waiting(facts, shows, Certainty.SUPPORTED if sure else Certainty.POSSIBLE, None)
 
 
-def _failed(facts: StartupFacts, failures: RendezvousFailures) -> Lead:
+def _failed(facts: StartupFacts, failures: RendezvousFailures) -> StartupLead:
     certainty = Certainty.ESTABLISHED if failures.final else Certainty.SUPPORTED
     shows, first = (*failures.claims, *facts.cold), earliest_first(failures.rows)[0]
-    return Lead(certainty, shows, *failures.remedy, first, facts.ending.abnormal, everywhere=True)
+    return StartupLead(certainty, shows, *failures.remedy, first, facts.ending.abnormal, everywhere=True)
 
 
 def _began(facts: StartupFacts) -> list[Claim]:
@@ -205,7 +201,7 @@ def _began(facts: StartupFacts) -> list[Claim]:
     return shows if silence.stall is None else [*shows, SILENT(seconds=silence.stall[0])]
 
 
-def _stayed_cold(facts: StartupFacts, idle: IdleGpus) -> Iterator[Lead]:
+def _stayed_cold(facts: StartupFacts, idle: IdleGpus) -> Iterator[StartupLead]:
     """GPUs cold on all nodes for long enough: established where the log shows that the ranks had begun to meet."""
     if idle.seconds.number < facts.silence.limits.least_s or not idle.forming:
         return
@@ -221,14 +217,14 @@ def _stayed_cold(facts: StartupFacts, idle: IdleGpus) -> Iterator[Lead]:
 
 def _waiting(
     facts: StartupFacts, shows: tuple[Claim, ...], certainty: Certainty, end: Value | None, everywhere: bool = False
-) -> Lead:
+) -> StartupLead:
     """Ranks that waited for others: for those of them that never told of a start, where that can be seen."""
     inits, row = facts.silence.signs["inits"], next(iter(facts.silence.starts[-1:]), None)
-    there = named(inits, inits.events)
+    started = named(inits, inits.events)
     world = max(world_size(facts.run, inits, facts.silence.hosts) or 0, len(facts.run.nodes))
-    if there is None or not isinstance(there.value, tuple) or len(there.value) >= world:
-        return Lead(certainty, shows, row=row, end=end, everywhere=everywhere)
-    return Lead(certainty, (*shows, ONLY(ranks=there)), "job", FIX_START, row, end)
+    if started is None or not isinstance(started.value, tuple) or len(started.value) >= world:
+        return StartupLead(certainty, shows, row=row, end=end, everywhere=everywhere)
+    return StartupLead(certainty, (*shows, ONLY(ranks=started)), "job", FIX_START, row, end)
 
 
 def _ruled_out(facts: StartupFacts) -> Finding | Missing:
@@ -245,7 +241,7 @@ def _ruled_out(facts: StartupFacts) -> Finding | Missing:
     return absent(NONE(count=facts.failures.frame.reduce("count")))
 
 
-def _found(facts: StartupFacts, lead: Lead) -> Finding:
+def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
     shows, certainty, row = [*lead.claims], lead.certainty, lead.row
     if lead.end is not None:
         shows.append(how_it_ended(lead.end))
@@ -253,8 +249,7 @@ def _found(facts: StartupFacts, lead: Lead) -> Finding:
         certainty = Certainty.SUPPORTED
     if not isinstance(facts.silence.trajectory, Missing):
         shows.append(NO_POINT(count=facts.silence.signs["progress"].reduce("count")))
-    rows = () if facts.exceptions is None else facts.exceptions.frame.events
-    failed = [one for one in rows if one.get("about") == "rendezvous"]
+    failed = [row for row in facts.exceptions.frame.events if row.get("about") == "rendezvous"]
     cold = facts.idle.activity.gpus if lead.everywhere and facts.idle is not None else ()
     same_rank = row is not None and row.get("reason") == "duplicate_rank"
     return found(

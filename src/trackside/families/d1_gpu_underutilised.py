@@ -44,7 +44,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, known, neither
-from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.hardware.health import HardwareHealth
@@ -116,30 +116,30 @@ def judge(
     limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """The share of data wait in the step, as the log or a gauge states it; and how long the GPUs idle meanwhile."""
-    if (missing := neither(trajectory, untold(activity))) is not None:
+    if (missing := neither(trajectory, missing_activity(activity))) is not None:
         return missing
-    course, spent, share = known(trajectory), known(duty), wait.share
+    course, duty_cycle, share = known(trajectory), known(duty), wait.share
     if course is not None and course.done is not None and course.done.number < limits.least_steps:
         return Missing("enough steps: most of the time was start-up")
     other = _other_cause(saving, settings)
     sound = (*(() if course is None else course.learned), *health.unchanged)
     if wait.growth is not None and other is None:
         claims = (*wait.growth.claims, *wait.advice, *sound)
-        return _found(Certainty.SUPPORTED, claims, wait.growth.since, None, True, last)
-    if spent is None or spent.busy is None or not spent.sampled:
+        return _finding(Certainty.SUPPORTED, claims, wait.growth.since, None, True, last)
+    if duty_cycle is None or duty_cycle.busy is None or not duty_cycle.sampled:
         return _by_wait(wait, last, limits)
-    if _fed(spent, share, activity, limits):
-        return absent(BUSY(busy=spent.busy), *(() if share is None else (share.fed,)))
+    if _fed(duty_cycle, share, activity, limits):
+        return absent(BUSY(busy=duty_cycle.busy), *(() if share is None else (share.fed,)))
     if other is not None:
         return absent(other)
-    idle, idles = _idleness(spent, limits)
+    idle, idles = _idleness(duty_cycle, limits)
     starved = share if share is not None and share.share.number >= limits.noticeable_share else None
-    hints = (*wait.advice, *hosts.saturated(spent.start, spent.end))
+    hints = (*wait.advice, *hosts.saturated(duty_cycle.start, duty_cycle.end))
     certainty = _certainty(idle, starved, hints, limits)
-    advancing = activity.advancing(spent.start, spent.end) if isinstance(activity, GpuActivity) else ()
+    advancing = activity.advancing(duty_cycle.start, duty_cycle.end) if isinstance(activity, GpuActivity) else ()
     waits = () if starved is None else (starved.starved,)
     claims = (*idles, *waits, *hints, *advancing, *sound)
-    return _found(certainty, claims, spent.start, share, starved is not None or bool(hints), last)
+    return _finding(certainty, claims, duty_cycle.start, share, starved is not None or bool(hints), last)
 
 
 def _by_wait(wait: DataWait, last: LastPart, limits: Limits) -> Finding | Missing:
@@ -153,7 +153,7 @@ def _by_wait(wait: DataWait, last: LastPart, limits: Limits) -> Finding | Missin
         return absent(share.fed)
     certainty = Certainty.SUPPORTED if share.share.number >= limits.starved_share else Certainty.POSSIBLE
     since = None if share.row is None else share.row.time
-    return _found(certainty, (share.starved, *wait.advice), since, share, True, last)
+    return _finding(certainty, (share.starved, *wait.advice), since, share, True, last)
 
 
 def _other_cause(saving: Saving, settings: SlowSettings) -> Claim | None:
@@ -186,9 +186,9 @@ def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[C
     if low:
         claims.append(DUTY(busy=busy, seconds=derived(duty.seconds, busy, unit="s")))
         claims += [] if duty.sm is None else [SM(sm=duty.sm)]
-    stalls = duty.stalls >= limits.stalls and duty.stalled >= limits.stalled_share
+    stalls = duty.stalls >= limits.stalls and duty.stalled_share >= limits.stalled_share
     if stalls:
-        share = derived(duty.stalled, busy, unit="share")
+        share = derived(duty.stalled_share, busy, unit="share")
         claims.append(STALLS(count=derived(duty.stalls, busy), share=share))
     rests = _rests(duty, limits) if low else ()
     severe = busy.number <= limits.idle_duty or stalls or bool(rests)
@@ -219,7 +219,7 @@ def _certainty(
     return Certainty.SUPPORTED if hints else idle
 
 
-def _found(
+def _finding(
     certainty: Certainty, shows: tuple[Claim, ...], since: float | None, share: WaitShare | None, starved: bool,
     last: LastPart,
 ) -> Finding:  # fmt: skip

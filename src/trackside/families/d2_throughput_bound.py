@@ -45,7 +45,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, known, neither
-from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.busy_wait import BusyWait
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
@@ -120,26 +120,26 @@ def judge(
     trajectory: Maybe[Trajectory], ending: Ending, last: LastPart, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Saves against steps, then the debug flag, then the transport: the first that shows is the cause."""
-    if (missing := neither(trajectory, untold(activity))) is not None:
+    if (missing := neither(trajectory, missing_activity(activity))) is not None:
         return missing
-    course, spent = known(trajectory), known(duty)
-    spent = spent if spent is not None and spent.sampled else None
-    waits = known(wait) if spent is not None else None
+    course, duty_cycle = known(trajectory), known(duty)
+    duty_cycle = duty_cycle if duty_cycle is not None and duty_cycle.sampled else None
+    waits = known(wait) if duty_cycle is not None else None
     done = None if course is None else course.done
     few = done is not None and done.number < limits.handful
     cause = weigh(
-        _saves(saving, known(leader), spent, limits),
+        _saves(saving, known(leader), duty_cycle, limits),
         _blocked(settings.blocking, waits),
         None if few or last.hung else _spins(settings.sockets, waits, known(slow), health),
         None if few else _sockets(settings.sockets, waits, known(slow)),
     )
     if cause is not None:
         learned = () if course is None else course.learned
-        return _found(cause, spent, learned, ending, last)
+        return _finding(cause, duty_cycle, learned, ending, last)
     if few:
         return Missing("enough steps: most of the time was start-up")
-    if spent is not None and spent.busy is not None:
-        return absent(_works(spent, saving, known(slow)))
+    if duty_cycle is not None and duty_cycle.busy is not None:
+        return absent(_works(duty_cycle, saving, known(slow)))
     if done is None or done.number < saving.limits.least_steps:
         return Missing("enough steps to hold saves and transport against")
     return absent(SELDOM(saves=saving.total, steps=done))
@@ -205,7 +205,7 @@ def _works(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim:
     return WORKS_UNSEEN(busy=duty.busy, saves=saving.total)
 
 
-def _found(
+def _finding(
     cause: _Cause, duty: DutyCycle | None, learned: tuple[Claim, ...], ending: Ending, last: LastPart
 ) -> Finding:
     """A warning only if the run ended badly for another reason, or the evidence is a hint."""

@@ -102,7 +102,7 @@ LEVEL = Sentence(
 
 
 @dataclass(frozen=True)
-class _Word(Witness):
+class _LossWitness(Witness):
     """What a witness says of the loss, since when it is wrong, and whether the run had learned before."""
 
     onset: Event
@@ -121,23 +121,23 @@ def judge(
 ) -> Finding | Missing:
     """Look at the curve, then at the job's own abort, then at the evaluations; and whether the machines were well."""
     raised = _raised(exceptions, trained=bool(curve.curve.points))
-    word = _first_word(curve, shape, raised, evaluations, ending)
-    if word is None:
+    witness = _first_witness(curve, shape, raised, evaluations, ending)
+    if witness is None:
         return _not_found(curve, shape)
-    suspects = reports.memory_errors(word.onset.time)
+    suspects = reports.memory_errors(witness.onset.time)
     cleared = () if suspects else health.unchanged
-    look = LOOK_NON_FINITE if word.variant == "non-finite" else LOOK_RATE
-    actions = [*([TEST_GPU] if suspects else []), *([GO_BACK] if word.learned else []), look]
+    next_step = LOOK_NON_FINITE if witness.variant == "non-finite" else LOOK_RATE
+    actions = [*([TEST_GPU] if suspects else []), *([GO_BACK] if witness.learned else []), next_step]
     return found(
-        word.certainty,
+        witness.certainty,
         "unknown" if suspects else "job",
-        [*word.claims, *_machines(ending, activity), *suspects, *cleared],
-        implies=[IMPLIES[word.variant](), *([NO_MEMORY_ERROR()] if cleared else [])],
+        [*witness.claims, *_machine_claims(ending, activity), *suspects, *cleared],
+        implies=[IMPLIES[witness.variant](), *([NO_MEMORY_ERROR()] if cleared else [])],
         cannot_decide=[HARDWARE_OR_JOB(), WHY()] if suspects else [WHY()],
         actions=[action(sentence) for sentence in actions],
-        since=word.onset.time,
-        at=word.onset.at,
-        variant=word.variant,
+        since=witness.onset.time,
+        at=witness.onset.at,
+        variant=witness.variant,
         exception=None if raised is None else named_exception(raised[0]),
     )
 
@@ -150,28 +150,28 @@ def _raised(exceptions: Exceptions, trained: bool) -> tuple[Event, Claim] | None
     return None if row is None else (row, ABORT(**exceptions.values(row)))
 
 
-def _first_word(
+def _first_witness(
     curve: LossCurve, shape: LossShape, raised: tuple[Event, Claim] | None, evaluations: Evaluations, ending: Ending
-) -> _Word | None:
+) -> _LossWitness | None:
     """The first of the witnesses in their order: the curve, the job's exception, its closing line, a score."""
     supported, trained, ends = Certainty.SUPPORTED, bool(curve.curve.finite), ending.ends
     if shape.shape is not None and shape.onset is not None:
         wrong = shape.shape
         variant = wrong.variant if raised is None else "non-finite"  # the run's own word for where it went
         claims = shape.shows if raised is None else (*shape.shows, raised[1])
-        return _Word(variant, wrong.certainty, claims, shape.onset, wrong.onset > 0 and variant != "flat")
+        return _LossWitness(variant, wrong.certainty, claims, shape.onset, wrong.onset > 0 and variant != "flat")
     if raised is not None:
-        return _Word("non-finite", supported, (raised[1],), raised[0], trained)
+        return _LossWitness("non-finite", supported, (raised[1],), raised[0], trained)
     for row in ends.events:
         if row.get("reason") == "not_finite":
-            return _Word("non-finite", supported, (GAVE_UP(line=ends.value(row, "text")),), row, trained)
+            return _LossWitness("non-finite", supported, (GAVE_UP(line=ends.value(row, "text")),), row, trained)
     if evaluations.collapse is not None:
         row, claim = evaluations.collapse
-        return _Word("diverging", supported, (claim,), row)
+        return _LossWitness("diverging", supported, (claim,), row)
     return None
 
 
-def _machines(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]:
+def _machine_claims(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]:
     """That the run ended well, and that its GPUs worked: in a run of some minutes start-up may be most of it."""
     claims = [] if ending.completed is None else [ENDED_WELL(state=ending.completed)]
     grid = activity.grid("sm") if isinstance(activity, GpuActivity) else None

@@ -125,48 +125,50 @@ def _crash(resume: Resume, row: Event) -> Finding:
     )
 
 
-def _against_parent(resume: Resume, parent: ParentRun, mine: Curve, run: Run, limits: Limits) -> Finding | None:
+def _against_parent(resume: Resume, parent: ParentRun, curve: Curve, run: Run, limits: Limits) -> Finding | None:
     """By the first points of this run, or of its last life, and those of the one before; None if there are none."""
-    before = parent.curve
-    if before is None or not parent.learned or not mine.finite:
+    parent_curve = parent.curve
+    if parent_curve is None or not parent.learned or not curve.finite:
         return None
-    start, head, tail = mine.finite[0], before.finite[0], before.finite[-1]
-    step, begun, reached = (number(row, "step") for row in (mine.rows[0], before.rows[0], before.rows[-1]))
-    over = on = False
-    if step is not None and reached is not None:
-        over = begun is not None and step <= max(begun, limits.over_share * reached)
-        on = reached > 1 and step >= limits.on_share * reached
-    if start - tail < limits.back_share * (head - tail) or (on and not over):
-        return absent(CONTINUED(first=mine.loss(0), last=before.loss(-1)))
-    shows = [LOSS_RESTARTED(first=mine.loss(0), head=before.loss(0), tail=before.loss(-1))]
-    if over:
-        shows.append(STEPS_RESTARTED(step=mine.place(0), reached=before.place(-1)))
+    first_loss, head, tail = curve.finite[0], parent_curve.finite[0], parent_curve.finite[-1]
+    step, parent_first, parent_last = (
+        number(row, "step") for row in (curve.rows[0], parent_curve.rows[0], parent_curve.rows[-1])
+    )
+    starts_over = goes_on = False
+    if step is not None and parent_last is not None:
+        starts_over = parent_first is not None and step <= max(parent_first, limits.over_share * parent_last)
+        goes_on = parent_last > 1 and step >= limits.on_share * parent_last
+    if first_loss - tail < limits.back_share * (head - tail) or (goes_on and not starts_over):
+        return absent(CONTINUED(first=curve.loss(0), last=parent_curve.loss(-1)))
+    shows = [LOSS_RESTARTED(first=curve.loss(0), head=parent_curve.loss(0), tail=parent_curve.loss(-1))]
+    if starts_over:
+        shows.append(STEPS_RESTARTED(step=curve.place(0), reached=parent_curve.place(-1)))
     shows += [*resume.requested, resume.no_marker]
     if run.parent_by == "order" and not resume.requests:
-        return _silent(mine.rows[0], shows, Certainty.POSSIBLE, latent=True)
-    same = abs(start - head) <= limits.same_loss_share * abs(head)
-    return _silent(mine.rows[0], shows, Certainty.ESTABLISHED if same and over else Certainty.SUPPORTED)
+        return _silent(curve.rows[0], shows, Certainty.POSSIBLE, latent=True)
+    same_start = abs(first_loss - head) <= limits.same_loss_share * abs(head)
+    return _silent(curve.rows[0], shows, Certainty.ESTABLISHED if same_start and starts_over else Certainty.SUPPORTED)
 
 
-def _against_absence(resume: Resume, mine: Curve) -> Finding | None:
+def _against_absence(resume: Resume, curve: Curve) -> Finding | None:
     """By a library's word that the checkpoint it was to load is not there; None if there is none, or steps went on."""
     row = resume.missing
-    if row is None or _late_start(mine):
+    if row is None or _late_start(curve):
         return None
     shows = [NOT_THERE(line=resume.absences.value(row, "text")), *resume.requested, *resume.history]
     if resume.history:
         return _silent(row, shows, Certainty.SUPPORTED)
     # Without a parent it may as well be a first run with its load and save folders the same.
-    return _silent(row, shows, Certainty.POSSIBLE, latent=bool(mine.points))
+    return _silent(row, shows, Certainty.POSSIBLE, latent=bool(curve.points))
 
 
-def _against_request(resume: Resume, mine: Curve) -> Finding | None:
+def _against_request(resume: Resume, curve: Curve) -> Finding | None:
     """By a request for a resume, and where the steps begin; None if nothing was asked for or they don't tell."""
-    request, steps = resume.request, _first_steps(mine)
+    request, steps = resume.request, _first_steps(curve)
     if request is None or not steps:
         return None
-    first = mine.frame.value(mine.points[0], "step")
-    if _late_start(mine):
+    first = curve.frame.value(curve.points[0], "step")
+    if _late_start(curve):
         return absent(WENT_ON(step=first))
     if steps[0] > max(1.0, steps[-1] - steps[0]):
         return None
@@ -175,13 +177,13 @@ def _against_request(resume: Resume, mine: Curve) -> Finding | None:
     return _silent(request, shows, Certainty.POSSIBLE, latent=not named)
 
 
-def _first_steps(mine: Curve) -> list[float]:
-    return [step for row in mine.points[:2] if (step := number(row, "step")) is not None]
+def _first_steps(curve: Curve) -> list[float]:
+    return [step for row in curve.points[:2] if (step := number(row, "step")) is not None]
 
 
-def _late_start(mine: Curve) -> bool:
+def _late_start(curve: Curve) -> bool:
     """Whether the first printed step is far beyond one logging interval: the run did not begin at zero."""
-    steps = _first_steps(mine)
+    steps = _first_steps(curve)
     return len(steps) == 2 and steps[0] > 2 * max(1.0, steps[1] - steps[0])
 
 

@@ -133,13 +133,13 @@ def judge(
 
 def _by_gpus(stall: GpuStall | None, idle: IdleGpus | None, stuck: FirstStepHang | None) -> Iterator[Witness]:
     """Whether the GPUs worked up to the limit or stood still before it; nothing if they don't tell."""
-    still = stall.at_end if stall is not None else None
-    if still is not None and still.sure:
-        yield witness("silent", Certainty.SUPPORTED, *still.claims)
-    for rest in (idle, stuck):
-        if rest is not None:
-            yield witness("silent", Certainty.SUPPORTED, *rest.claims)
-    if stall is not None and still is None and stall.worked_on is not None:
+    stall_at_end = stall.at_end if stall is not None else None
+    if stall_at_end is not None and stall_at_end.sure:
+        yield witness("silent", Certainty.SUPPORTED, *stall_at_end.claims)
+    for hang in (idle, stuck):
+        if hang is not None:
+            yield witness("silent", Certainty.SUPPORTED, *hang.claims)
+    if stall is not None and stall_at_end is None and stall.worked_on is not None:
         yield witness("slow", Certainty.ESTABLISHED, stall.worked_on)
 
 
@@ -175,10 +175,10 @@ def _place(course: Trajectory) -> Value:
 
 def _projected(course: Trajectory) -> list[Claim]:
     """How much longer it would have taken."""
-    left, each = course.left, course.step_seconds
-    if left is None or each is None:
+    left, step_s = course.left, course.step_seconds
+    if left is None or step_s is None:
         return []
-    return [PROJECTED(left=left, seconds=derived(round(left.number * each.number, 1), left, each, unit="s"))]
+    return [PROJECTED(left=left, seconds=derived(round(left.number * step_s.number, 1), left, step_s, unit="s"))]
 
 
 FAMILY = Family(

@@ -125,7 +125,7 @@ class Learning:
 
 
 @dataclass(frozen=True)
-class End:
+class RunEnding:
     """How the run ended, as far as that speaks for its health."""
 
     good: Value | None
@@ -137,21 +137,21 @@ class End:
 
 
 def judge(
-    run: Run, ending: Ending, work: GpuWork, evaluations: Evaluations, exceptions: Maybe[Exceptions],
+    run: Run, ending: Ending, work: GpuWork, evaluations: Evaluations, exceptions: Exceptions,
     trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Completed, or at least unharmed as far as the log goes; then what the GPUs and the loss say."""
     if (nothing := neither(trajectory, ending.unfiled, loss)) is not None:
         return nothing
-    end, course = _end(ending), known(trajectory)
+    end, course = _run_ending(ending), known(trajectory)
     if end.bad is not None and end.said_done is None:
         return absent(ENDED_BADLY(how=end.bad))
     if run.disposition in BAD_STATES and end.bad is None:
         return Missing("records that agree on how it ended")
-    if (raised := _raised(ending, known(exceptions), course)) is not None:
+    if (raised := _raised(ending, exceptions, course)) is not None:
         return absent(raised)
-    if work.against is not None:
-        return absent(work.against)
+    if work.contradiction is not None:
+        return absent(work.contradiction)
     learning = Learning(known(loss), evaluations)
     if not learning.readable and end.good is None:
         return Missing("both an end and readable progress")
@@ -169,25 +169,27 @@ def judge(
     )
 
 
-def _end(ending: Ending) -> End:
+def _run_ending(ending: Ending) -> RunEnding:
     """A bad end stands against the job's own word that it was done, unless only that word tells of an end."""
-    done = [row for row in ending.ends.events if row.get("status") == "success"]
+    success_lines = [row for row in ending.ends.events if row.get("status") == "success"]
     bad, good = ending.abnormal, ending.completed
     outweighed = ending.state is not None or bool(ending.notices)
-    said = ending.ends.value(done[-1], "text") if done and bad is not None and not outweighed else None
-    return End(good, bad, ending.own_end if good is None and ending.aborted_itself else None, said)
+    done_line = (
+        ending.ends.value(success_lines[-1], "text") if success_lines and bad is not None and not outweighed else None
+    )
+    return RunEnding(good, bad, ending.own_end if good is None and ending.aborted_itself else None, done_line)
 
 
-def _raised(ending: Ending, exceptions: Exceptions | None, course: Trajectory | None) -> Claim | None:
+def _raised(ending: Ending, exceptions: Exceptions, course: Trajectory | None) -> Claim | None:
     """An exception that nothing shows to be survived, unless the scheduler says that the run completed."""
-    if exceptions is None or (ending.completed is not None and ending.jobs):
+    if ending.completed is not None and ending.jobs:
         return None
     own = [row for row in exceptions.frame.events if row.get("about") not in ("signal", "wrapper")]
     last = unhandled(own, () if course is None else course.progress.events)
     return RAISED(type=exceptions.frame.value(last[0], "type")) if last else None
 
 
-def _implied(end: End, learning: Learning, work: GpuWork, variant: str) -> Claim:
+def _implied(end: RunEnding, learning: Learning, work: GpuWork, variant: str) -> Claim:
     """What it comes to, no further than it was shown."""
     if end.aborted is not None:
         return CALLED_ABORTED()
@@ -199,19 +201,21 @@ def _implied(end: End, learning: Learning, work: GpuWork, variant: str) -> Claim
 
 
 def _certainty(
-    ending: Ending, end: End, learning: Learning, work: GpuWork, course: Trajectory | None, limits: Limits
+    ending: Ending, end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None, limits: Limits
 ) -> Certainty:
     """Not only COMPLETED: both the end and the learning must be shown for more than a hint; and for all certainty the
     work of the GPUs and that nothing failed on them."""
     if end.good is not None:
-        whole = learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.losses
-        return Certainty.ESTABLISHED if whole and work.complete else Certainty.SUPPORTED
+        fell_enough = (
+            learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.losses
+        )
+        return Certainty.ESTABLISHED if fell_enough and work.complete else Certainty.SUPPORTED
     if learning.loss_fell and course is not None and not ending.running and end.bad is None:
         return Certainty.SUPPORTED  # curves alone don't say that it was not killed
     return Certainty.POSSIBLE
 
 
-def _shows(end: End, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
+def _shows(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
     """Its end, its steps, its work, its learning, its hardware."""
     shows = [COMPLETED(how=end.good)] if end.good is not None else []
     shows += [end.aborted] if end.aborted is not None else []
@@ -226,18 +230,20 @@ def _shows(end: End, learning: Learning, work: GpuWork, course: Trajectory | Non
     return [*shows, *evaluated, *work.clean, *work.unclean]
 
 
-def _unsure(end: End, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
+def _unsure(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
     """What was not measured or not seen."""
     unsure = [] if learning.learned else [UNVERIFIABLE()]
     unsure += [] if end.good is not None or end.aborted is not None else [NO_END()]
-    unsure += work.unsure if work.measured else [HARDWARE()]
+    unsure += work.open_questions if work.measured else [HARDWARE()]
     planned, done = (None, None) if course is None else (course.planned, course.done)
     if end.good is None and planned is not None and (done is None or done.number < planned.number):
         unsure.append(PLANNED(planned=planned))
     return [*unsure, WHY_ABORTED()] if end.aborted is not None else unsure
 
 
-def _actions(end: End, learning: Learning, work: GpuWork, variant: str, course: Trajectory | None) -> list[Action]:
+def _actions(
+    end: RunEnding, learning: Learning, work: GpuWork, variant: str, course: Trajectory | None
+) -> list[Action]:
     """What would show more, or make it better."""
     after = [TEST_GPU] if work.unclean else []
     after += [FEWER] if work.unused is not None else []

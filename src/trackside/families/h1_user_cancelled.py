@@ -133,21 +133,21 @@ def _sender(ending: Ending, record: Record | None) -> list[Claim]:
     """Who cancelled it, and whether that was its owner, as far as the records tell: accounting's, else those of the
     controller's log."""
     jobs, notices = ending.jobs, ending.notices
-    sent = [row for row in notices.events if row.get("reason") == "cancelled" and row.get("by") is not None]
+    senders = [row for row in notices.events if row.get("reason") == "cancelled" and row.get("by") is not None]
     if record is not None:
-        who, says, by_owner = jobs.value(record, "cancelled_by"), BY, BY_OWNER
-    elif sent:
-        who, says, by_owner = notices.value(sent[-1], "by"), ASKED_BY, ASKED_BY_OWNER
+        who, sentence, by_owner = jobs.value(record, "cancelled_by"), BY, BY_OWNER
+    elif senders:
+        who, sentence, by_owner = notices.value(senders[-1], "by"), ASKED_BY, ASKED_BY_OWNER
     else:
         return []
     field = "uid" if str(who.value).isdigit() else "user"
     row = next((row for row in jobs.records if row.get(field) is not None), None)
     if row is None:
-        return [says(who=who)]
+        return [sentence(who=who)]
     owner = jobs.value(row, field)
     if str(owner.value) == str(who.value):
         return [by_owner(who=derived(who.value, who, owner))]
-    return [says(who=who), NOT_OWNER(owner=derived(str(owner.value), owner))]
+    return [sentence(who=who), NOT_OWNER(owner=derived(str(owner.value), owner))]
 
 
 def _of_the_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:
@@ -157,8 +157,8 @@ def _of_the_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:
     exits, launchers = ending.exits.events, ending.launchers.events
     # srun ended the step itself, as --kill-on-bad-exit has it: it says so, and a task had died of a signal before.
     ends = [row for row in ending.notices.events if row.get("reason") == "step_ended"]
-    said = any("Terminating " in row.text and row.get("step") in (None, notice.get("step")) for row in ends)
-    if said and any(row.role is Role.ROOT and row.get("signal") not in (None, 0, 2, 15) for row in exits):
+    srun_ended_it = any("Terminating " in row.text and row.get("step") in (None, notice.get("step")) for row in ends)
+    if srun_ended_it and any(row.role is Role.ROOT and row.get("signal") not in (None, 0, 2, 15) for row in exits):
         return False
     failed = any(row.get("exit_code") not in (None, 0) for row in exits)
     failed |= any(row.get("signal") not in (None, 0, 2, 9, 15) for row in exits)

@@ -107,7 +107,7 @@ def judge(
     shows = [exceptions.raised(row), *([] if training is None else [training])]
     kind = classify(row)
     # A CUDA error may be the card's: without the kernel's word it stays open.
-    unsettled = row.get("about") == "cuda" and not reports.kernel_given
+    unsettled = row.get("about") == "cuda" and not reports.has_kernel_log
     either = unsettled and any(text in str(row.get("message")) for text in OF_EITHER)
     return found(
         Certainty.SUPPORTED if unsettled else Certainty.ESTABLISHED,

@@ -42,7 +42,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, neither
-from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.pauses import GpuPauses, GpuRest
 from trackside.facts.pace.training_pauses import Gap, TrainingPauses
 from trackside.family import Family
@@ -83,7 +83,7 @@ def judge(
 ) -> Finding | Missing:
     """A pause between training points that nothing planned accounts for and in which the GPUs did not work; else, for
     points without times, a rest of the GPUs."""
-    if (missing := neither(pauses.unlogged, untold(activity))) is not None:
+    if (missing := neither(pauses.unlogged, missing_activity(activity))) is not None:
         return missing
     gap, rest = pauses.longest, None if isinstance(gpus, Missing) or pauses.stamped else gpus.longest
     if gap is not None and _stalled(pauses, gap, limits):
@@ -91,9 +91,9 @@ def judge(
         if work is not None and work.worked:
             return absent(WORKED(seconds=pauses.seconds(gap)))
         claims, cold = ((), ()) if work is None else (work.claims, work.gpus)
-        return _found(pauses, gap, STOOD, pauses.seconds(gap), claims, cold)
+        return _finding(pauses, gap, STOOD, pauses.seconds(gap), claims, cold)
     if rest is not None and _stalled_rest(pauses, rest, limits):
-        return _found(pauses, rest, RESTED, rest.length, rest.claims, rest.gpus)
+        return _finding(pauses, rest, RESTED, rest.length, rest.claims, rest.gpus)
     if gap is not None:
         return absent(STEADY(seconds=pauses.seconds(gap)))
     if not isinstance(gpus, Missing) and gpus.longest_s is not None:
@@ -119,7 +119,7 @@ def _stalled_rest(pauses: TrainingPauses, rest: GpuRest, limits: Limits) -> bool
     return enough and rest.worked_s >= min(length, limits.least_s)
 
 
-def _found(
+def _finding(
     pauses: TrainingPauses, span: Gap | GpuRest, sentence: Sentence, seconds: Value, work: tuple[Claim, ...],
     gpus: tuple[str, ...],
 ) -> Finding:  # fmt: skip

@@ -82,18 +82,18 @@ def _waiting(ending: Ending, job: Record) -> Finding:
     of the last attempt leaves out is taken from the last that has it."""
     jobs, remedy = ending.jobs, "wait"
 
-    def told(field: str, unit: str = "") -> Value | None:
+    def newest(field: str, unit: str = "") -> Value | None:
         row = next((row for row in (job, *reversed(jobs.records)) if row.get(field) is not None), None)
         return None if row is None else jobs.value(row, field, unit)
 
-    state, reason = jobs.value(job, "state"), told("reason")
+    state, reason = jobs.value(job, "state"), newest("reason")
     shows = [NO_REASON(state=state) if reason is None else WAITS(state=state, reason=reason)]
     if reason is not None and (known := pending_reason(str(reason.value))) is not None:
         shows.append(MEANS(meaning=derived(known.meaning, reason)))
         remedy = known.remedy
-    if (dependency := told("dependency")) is not None:
+    if (dependency := newest("dependency")) is not None:
         shows.append(WAITS_FOR(dependency=dependency))
-    if (submitted := told("submit", "time")) is not None:
+    if (submitted := newest("submit", "time")) is not None:
         shows.append(SINCE(time=submitted))
     return found(
         Certainty.ESTABLISHED,

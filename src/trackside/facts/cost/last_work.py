@@ -49,17 +49,17 @@ def last_work(evidence: Evidence, work: TrainingWork, limits: Limits) -> LastWor
     end, sign = work.allocation.end.number, work.last_sign
     for name in LAST_WORK:
         grid = evidence.grid(name)
-        last = None if grid is None else _last(grid, work.allocation.start.number, end, limits)
+        last = None if grid is None else _last_active_time(grid, work.allocation.start.number, end, limits)
         if last is not None:
             late = sign is not None and last.number < sign.number <= end
             time = sign if late and sign is not None else last
             return LastWork(time if end - time.number > limits.least_s else None)
-    if sign is None or end - sign.number <= max(limits.least_s, limits.silent * _apart(work)):
+    if sign is None or end - sign.number <= max(limits.least_s, limits.silent * _typical_interval_s(work)):
         return LastWork(None)
     return LastWork(sign)
 
 
-def _last(grid: Grid, start: float, end: float, limits: Limits) -> Value | None:
+def _last_active_time(grid: Grid, start: float, end: float, limits: Limits) -> Value | None:
     """The end of the last window in which the GPUs did something."""
     part = grid.during(start, end)
     if not len(part.times):
@@ -73,7 +73,7 @@ def _last(grid: Grid, start: float, end: float, limits: Limits) -> Value | None:
     return derived(min(float(part.times[working[-1]]), end), part.value("count"), unit="time")
 
 
-def _apart(work: TrainingWork) -> float:
+def _typical_interval_s(work: TrainingWork) -> float:
     """Seconds that training points are mostly apart; endless where too few are stamped."""
     times = [row.time for row in work.points if row.time is not None]
     gaps = [after - before for before, after in pairwise(times) if after > before]

@@ -55,7 +55,7 @@ class TrainingWork:
     starts: Frame
 
     @property
-    def begun(self) -> bool:
+    def has_training(self) -> bool:
         """Whether it did a step, as far as its log shows."""
         return bool(self.points or self.saves or self.ends)
 
@@ -72,7 +72,7 @@ class TrainingWork:
         for frame in (self.progress, self.saves, self.evaluations, self.ends):
             rows = [row for row in frame.events if row.time is not None and self._inside(row)]
             if rows and (last is None or (rows[-1].time or 0.0) > last.number):
-                last = frame.value(max(rows, key=_time), "time", "time")
+                last = frame.value(max(rows, key=_time_or_zero), "time", "time")
         return last
 
     @cached_property
@@ -108,8 +108,8 @@ class TrainingWork:
 
     def before(self, at: Position) -> Event | None:
         """The last training point that stands before a place in its file, or at it."""
-        points = sorted(self.points, key=_place)
-        index = bisect_left(points, (at.path, at.line + 1), key=_place)
+        points = sorted(self.points, key=_location)
+        index = bisect_left(points, (at.path, at.line + 1), key=_location)
         return points[index - 1] if index and points[index - 1].at.path == at.path else None
 
     def _inside(self, row: Event) -> bool:
@@ -135,21 +135,21 @@ def lives(points: Sequence[Event]) -> list[list[Event]]:
     return [parts[part] for part in sorted(parts)]
 
 
-def _last_attempts(points: Sequence[Event], held: Allocation) -> list[Event]:
+def _last_attempts(points: Sequence[Event], allocation: Allocation) -> list[Event]:
     """Those of the last attempt: by their times, else those since steps last went back."""
     if any(row.time is not None for row in points):
-        return [row for row in points if (row.time or 0.0) >= held.start.number - SLACK_S]
+        return [row for row in points if (row.time or 0.0) >= allocation.start.number - SLACK_S]
     parts = lives(points)
     return parts[-1] if parts else []
 
 
-def _within(row: Event, held: Allocation) -> bool:
-    return row.time is None or held.start.number - SLACK_S <= row.time <= held.end.number + SLACK_S
+def _within(row: Event, allocation: Allocation) -> bool:
+    return row.time is None or allocation.start.number - SLACK_S <= row.time <= allocation.end.number + SLACK_S
 
 
-def _place(row: Event) -> tuple[str, int]:
+def _location(row: Event) -> tuple[str, int]:
     return row.at.path, row.at.line
 
 
-def _time(row: Event) -> float:
+def _time_or_zero(row: Event) -> float:
     return row.time or 0.0

@@ -46,20 +46,24 @@ class Part:
         return WastedTime(self.kind, hours, self.what(**values), formula, self.assumption(), self.at_most)
 
 
-def span(part: Part, held: Allocation, since: Value, until: Value, **values: Value) -> WastedTime:
+def span(part: Part, allocation: Allocation, since: Value, until: Value, **values: Value) -> WastedTime:
     """A stretch of time; ``values``: what else its sentence names."""
-    first = since if since.number >= held.start.number else derived(held.start.number, since, held.start, unit="time")
+    first = (
+        since
+        if since.number >= allocation.start.number
+        else derived(allocation.start.number, since, allocation.start, unit="time")
+    )
     seconds = length(first, until)
-    hours = gpu_hours(held.gpus, seconds)
-    formula = BY_TIME(gpus=held.gpus, seconds=seconds, since=first, until=until, hour=hour(seconds), hours=hours)
+    hours = gpu_hours(allocation.gpus, seconds)
+    formula = BY_TIME(gpus=allocation.gpus, seconds=seconds, since=first, until=until, hour=hour(seconds), hours=hours)
     return part.wasted(hours, formula, **values)
 
 
-def steps(part: Part, held: Allocation, first: Value, last: Value, pace: Value) -> WastedTime:
+def steps(part: Part, allocation: Allocation, first: Value, last: Value, pace: Value) -> WastedTime:
     """So many steps, at so many seconds each, and at most for as long as the attempt lasted."""
     rounded = derived(float(f"{pace.number:.4g}"), pace, unit="s")
     seconds = derived((last.number - first.number) * rounded.number, first, last, rounded, unit="s")
-    seconds = derived(min(seconds.number, held.seconds), seconds, unit="s")
-    hours = gpu_hours(held.gpus, seconds)
-    formula = BY_STEPS(gpus=held.gpus, first=first, last=last, pace=rounded, hour=hour(seconds), hours=hours)
+    seconds = derived(min(seconds.number, allocation.seconds), seconds, unit="s")
+    hours = gpu_hours(allocation.gpus, seconds)
+    formula = BY_STEPS(gpus=allocation.gpus, first=first, last=last, pace=rounded, hour=hour(seconds), hours=hours)
     return part.wasted(hours, formula, first=first, last=last)

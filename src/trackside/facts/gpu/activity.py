@@ -101,7 +101,7 @@ class GpuActivity:
 
     grids: Mapping[str, Grid] = field(repr=False)
     """The answers to :data:`ACTIVITY`, of those that were sampled."""
-    untold: Missing | None
+    missing: Missing | None
     """Why nothing was sampled that can tell rest from work; None if something was."""
     gpus: tuple[str, ...]
     """``node:index``, those of :attr:`Run.gpus` first and in its order."""
@@ -126,30 +126,30 @@ class GpuActivity:
     """Whether anything tells if it worked."""
 
     @cached_property
-    def users(self) -> Flags:
+    def worked(self) -> Flags:
         """(G,) The GPUs that did any work."""
         counts: NDArray[np.intp] = self.working.sum(axis=1)
         return counts >= (2 if len(self.times) > 4 else 1)
 
     @cached_property
-    def used(self) -> Flags:
+    def in_use(self) -> Flags:
         """(G,) The GPUs in use; all of them if none was seen to work."""
-        return self.users if self.users.any() else np.ones(len(self.gpus), dtype=bool)
+        return self.worked if self.worked.any() else np.ones(len(self.gpus), dtype=bool)
 
     @cached_property
     def watched(self) -> Flags:
         """(G, T) Whether the GPU itself was sampled, and not only its process; else whether this was."""
-        levels = [each for each in (self.sm, self.busy, self.power) if each is not None]
+        levels = [signal_values for signal_values in (self.sm, self.busy, self.power) if signal_values is not None]
         if not levels:
             return self.known
         sampled: Flags = np.any(~np.isnan(np.stack(levels)), axis=0)
         return sampled
 
     @cached_property
-    def seen(self) -> Flags:
+    def observed(self) -> Flags:
         """(T,) Windows in which at least half of the GPUs in use were watched."""
-        counts: NDArray[np.intp] = self.known[self.used].sum(axis=0)
-        return counts >= max(1, int(self.used.sum()) / 2)
+        counts: NDArray[np.intp] = self.known[self.in_use].sum(axis=0)
+        return counts >= max(1, int(self.in_use.sum()) / 2)
 
     def worked_after(self, moment: float) -> bool | None:
         """Whether the run's GPUs went on working after a moment; None if nothing that proves work was sampled.
@@ -159,12 +159,12 @@ class GpuActivity:
         if self.basis in (None, "utilisation"):
             return None
         later = self.times - self.step >= moment
-        return None if not (self.seen & later).any() else int((self.active & later).sum()) >= 3
+        return None if not (self.observed & later).any() else int((self.active & later).sum()) >= 3
 
     @cached_property
     def active(self) -> Flags:
         """(T,) Windows in which the run did work: most of the GPUs in use, or collectives that were completed."""
-        users = self.users
+        users = self.worked
         if not users.any():
             return np.zeros(len(self.times), dtype=bool)
         working = (self.working & self.known)[users].sum(axis=0)
@@ -176,29 +176,29 @@ class GpuActivity:
         return _without_blips(flags)
 
     @cached_property
-    def rests(self) -> list[tuple[int, int]]:
+    def pauses(self) -> list[tuple[int, int]]:
         """The stretches of windows, [start, stop), between two times of work in which the run was watched and did
         none."""
         active = np.flatnonzero(self.active)
         if len(active) < 2:
             return []
-        flags = ~self.active & self.seen
+        flags = ~self.active & self.observed
         flags[: active[0]] = flags[active[-1] :] = False
-        return spells(flags)
+        return stretches(flags)
 
     @property
-    def longest_rest_s(self) -> float:
+    def longest_pause_s(self) -> float:
         """Seconds of the longest of these."""
-        return max((stop - start for start, stop in self.rests), default=0) * self.step
+        return max((stop - start for start, stop in self.pauses), default=0) * self.step
 
-    def less(self, windows: NDArray[np.intp]) -> Flags:
+    def reduced(self, windows: NDArray[np.intp]) -> Flags:
         """(G,) GPUs that do far less in these windows than while the run worked before: they spin in a collective."""
         signal = None if self.basis == "utilisation" else self.signal(self.basis)
         before = np.flatnonzero(self.active[: windows[0]])
         if signal is None or not len(before):
             return np.zeros(len(self.gpus), dtype=bool)
         with np.errstate(invalid="ignore"):
-            now, usual = middle(signal[:, windows], axis=1), middle(signal[:, before], axis=1)
+            now, usual = nan_median(signal[:, windows], axis=1), nan_median(signal[:, before], axis=1)
             less: Flags = now <= FLOORS.waiting_share * usual
         return less
 
@@ -244,13 +244,13 @@ NOT_MEASURED = Missing("no metric shows what the GPUs did")
 @fact(ACTIVITY)
 def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
     """Of what was sampled; missing if no metric shows what the GPUs did."""
-    answers = {name: grid for name in ACTIVITY if (grid := evidence.grid(name)) is not None}
-    untold = unmet(evidence, (NEED,))
-    grids = {name: grid for name, grid in answers.items() if len(grid.times)}
+    answered = {name: grid for name in ACTIVITY if (grid := evidence.grid(name)) is not None}
+    missing = unmet(evidence, (NEED,))
+    grids = {name: grid for name, grid in answered.items() if len(grid.times)}
     sampled = (name for grid in grids.values() for name in gpus_of(grid, run) if name)
     gpus = tuple(dict.fromkeys([*run.gpus, *sampled]))
     if not grids or not gpus:
-        return untold or NOT_MEASURED
+        return missing or NOT_MEASURED
     first = next(iter(grids.values()))
 
     def level_of(name: str) -> Matrix | None:
@@ -270,14 +270,14 @@ def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
     by: Literal["engine", "utilisation"] = "engine" if engine is not None else "utilisation"
     readings = min(grid.samples / max(1, int((~np.isnan(grid.values)).sum())) for grid in grids.values())
     return GpuActivity(
-        answers, untold, gpus, first.times, first.step, readings, sm, busy, None if busy is None else by, power,
+        answered, missing, gpus, first.times, first.step, readings, sm, busy, None if busy is None else by, power,
         launches, collectives, basis, working, known,
     )  # fmt: skip
 
 
-def untold(activity: Maybe[GpuActivity]) -> Missing | None:
+def missing_activity(activity: Maybe[GpuActivity]) -> Missing | None:
     """Why nothing was sampled that can tell rest from work; None if something was."""
-    return activity if isinstance(activity, Missing) else activity.untold
+    return activity if isinstance(activity, Missing) else activity.missing
 
 
 def gpu_of(series: Series, run: Run) -> str:
@@ -300,19 +300,19 @@ def summed(grid: Grid, run: Run, gpus: Sequence[str], times: Matrix) -> Matrix:
     out = np.full((len(gpus), len(times)), np.nan)
     if len(grid.times) != len(times) or not np.array_equal(grid.times, times):
         return out
-    place = {name: row for row, name in enumerate(gpus)}
+    row_of = {name: row for row, name in enumerate(gpus)}
     for row, name in enumerate(gpus_of(grid, run)):
-        if name in place:
-            here, more = out[place[name]], grid.values[row]
-            out[place[name]] = np.where(np.isnan(here), more, here + np.nan_to_num(more))
+        if name in row_of:
+            current, added = out[row_of[name]], grid.values[row]
+            out[row_of[name]] = np.where(np.isnan(current), added, current + np.nan_to_num(added))
     return out
 
 
 def level(values: Matrix) -> Matrix:
     """(G,) The most that each held in two consecutive windows: its working level, single spikes left out."""
     if values.shape[1] < 2:
-        most: Matrix = np.fmax.reduce(values, axis=1)
-        return most
+        highest: Matrix = np.fmax.reduce(values, axis=1)
+        return highest
     pairs: Matrix = np.fmax.reduce(np.minimum(values[:, :-1], values[:, 1:]), axis=1)
     return np.where(np.isnan(pairs), np.fmax.reduce(values, axis=1), pairs)
 
@@ -323,58 +323,58 @@ def lowest_level(values: Matrix) -> Matrix:
     return lowest
 
 
-def middle(values: Matrix, axis: int | None = None) -> Matrix:
+def nan_median(values: Matrix, axis: int | None = None) -> Matrix:
     """Median over the values that were sampled; NaN where there are none."""
-    held = ~np.isnan(values)
+    sampled = ~np.isnan(values)
     if axis is None:
-        return np.median(values[held]) if held.any() else np.float64(np.nan)  # type: ignore[return-value]
-    shape = held.any(axis=axis)
+        return np.median(values[sampled]) if sampled.any() else np.float64(np.nan)  # type: ignore[return-value]
+    shape = sampled.any(axis=axis)
     out = np.full(shape.shape, np.nan)
     if shape.any():
         out[shape] = np.nanmedian(values[shape] if axis == 1 else values[:, shape], axis=axis)
     return out
 
 
-def mean(values: Matrix) -> Matrix:
+def nan_mean(values: Matrix) -> Matrix:
     """(G,) Mean over the windows that were sampled; NaN where there are none."""
-    held = ~np.isnan(values)
-    counts = held.sum(axis=1)
-    total: Matrix = np.where(held, values, 0.0).sum(axis=1)
+    sampled = ~np.isnan(values)
+    counts = sampled.sum(axis=1)
+    total: Matrix = np.where(sampled, values, 0.0).sum(axis=1)
     return np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
 
 
-def spells(flags: Flags) -> list[tuple[int, int]]:
+def stretches(flags: Flags) -> list[tuple[int, int]]:
     """The stretches of set flags as [start, stop)."""
     edges = np.diff(np.concatenate([[0], flags.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
 
-def last_set(flags: Flags) -> NDArray[np.intp]:
+def last_true(flags: Flags) -> NDArray[np.intp]:
     """(G,) The last window in which each is set; -1 where it never is."""
     return np.where(flags.any(axis=1), flags.shape[1] - 1 - flags[:, ::-1].argmax(axis=1), -1)
 
 
 def _without_blips(flags: Flags) -> Flags:
     """Single windows long after the last other one left out: a tear-down or a monitor's own kernel."""
-    kept = flags.copy()
+    cleaned = flags.copy()
     before: int | None = None
-    for start, stop in spells(flags):
+    for start, stop in stretches(flags):
         if stop - start == 1 and before is not None and start - before >= FLOORS.isolated:
-            kept[start] = False
+            cleaned[start] = False
         else:
             before = stop
-    return kept
+    return cleaned
 
 
 def _trusted(launches: Matrix | None, sm: Matrix | None, busy: Matrix | None) -> Matrix | None:
     """Launches without those of GPUs on which the tracer saw nothing at all while they were busy."""
     if launches is None:
         return None
-    none = np.nan_to_num(level(launches)) <= 0
-    for signal, least in ((sm, 0.1), (busy, 0.3)):
+    untraced = np.nan_to_num(level(launches)) <= 0
+    for signal, min_level in ((sm, 0.1), (busy, 0.3)):
         if signal is not None:
-            none_here = none & (np.nan_to_num(level(signal)) >= least)
-            launches = np.where(none_here[:, None], np.nan, launches)
+            untraced_here = untraced & (np.nan_to_num(level(signal)) >= min_level)
+            launches = np.where(untraced_here[:, None], np.nan, launches)
     return launches
 
 
@@ -386,11 +386,11 @@ def _work(shape: tuple[int, int], signals: Mapping[Basis, Matrix | None]) -> tup
         for name, signal in signals.items():
             if signal is None:
                 continue
-            told, works = _told(name, signal, signals["sm"], signals["utilisation"])
-            told &= ~known
-            working |= told & works
-            known |= told
-            if basis is None and told.any():
+            decided, works = _classify(name, signal, signals["sm"], signals["utilisation"])
+            decided &= ~known
+            working |= decided & works
+            known |= decided
+            if basis is None and decided.any():
                 basis = name
     return working, known, basis
 
@@ -398,34 +398,34 @@ def _work(shape: tuple[int, int], signals: Mapping[Basis, Matrix | None]) -> tup
 def _waiting(working: Flags, busy: Matrix, signal: Matrix | None) -> Flags:
     """(G, T) What looks like work of GPUs that wait for others which went cold for good: pinned, and at less than the
     level that they had. Ranks of one job step together, so nobody works on after one of them has stopped."""
-    none = np.zeros_like(working)
+    waiting = np.zeros_like(working)
     users = working.sum(axis=1) >= 2
     with np.errstate(invalid="ignore"):
         warm = (busy > FLOORS.cold) & users[:, None]
     if signal is None or not warm.any():
-        return none
-    last = last_set(warm)
+        return waiting
+    last = last_true(warm)
     end = int(last.max())
     sampled = (~np.isnan(busy))[:, : end + 1]
-    late = users & (last >= 0) & (np.array([int(row[at + 1 :].sum()) for row, at in zip(sampled, last, strict=True)])
-                                  >= FLOORS.for_good)  # fmt: skip
-    others = users & ~late
-    if not late.any() or int(late.sum()) > int(others.sum()):
-        return none
-    start = int(last[late].max()) + 1
-    before = middle(np.where(working, signal, np.nan)[others][:, :start], axis=1)
+    later_samples = np.array([int(row[index + 1 :].sum()) for row, index in zip(sampled, last, strict=True)])
+    cold_for_good = users & (last >= 0) & (later_samples >= FLOORS.for_good)
+    peers = users & ~cold_for_good
+    if not cold_for_good.any() or int(cold_for_good.sum()) > int(peers.sum()):
+        return waiting
+    start = int(last[cold_for_good].max()) + 1
+    before = nan_median(np.where(working, signal, np.nan)[peers][:, :start], axis=1)
     with np.errstate(invalid="ignore"):
-        pinned = middle(busy[others][:, start : end + 1]) >= FLOORS.pinned
-        less = middle(signal[others][:, start : end + 1], axis=1) <= FLOORS.waiting_share * before
-    if not pinned or not less.mean() > 0.5:
-        return none
-    none[np.flatnonzero(others)[less], start:] = True
-    return none
+        pinned = nan_median(busy[peers][:, start : end + 1]) >= FLOORS.pinned
+        reduced = nan_median(signal[peers][:, start : end + 1], axis=1) <= FLOORS.waiting_share * before
+    if not pinned or not reduced.mean() > 0.5:
+        return waiting
+    waiting[np.flatnonzero(peers)[reduced], start:] = True
+    return waiting
 
 
-def _told(name: Basis, signal: Matrix, sm: Matrix | None, busy: Matrix | None) -> tuple[Flags, Flags]:
+def _classify(name: Basis, signal: Matrix, sm: Matrix | None, busy: Matrix | None) -> tuple[Flags, Flags]:
     """Where one signal tells, and where it tells work; ``busy``: whether a kernel ran, which no watt outweighs."""
-    told = ~np.isnan(signal)
+    decided = ~np.isnan(signal)
     own = level(signal)[:, None]
     match name:
         case "launches" | "collectives":
@@ -439,10 +439,10 @@ def _told(name: Basis, signal: Matrix, sm: Matrix | None, busy: Matrix | None) -
             wide = np.full(signal.shape, FLOORS.power_alone)
             if busy is not None:
                 wide[~np.isnan(busy)] = FLOORS.power_range
-            told &= own >= wide * lowest
+            decided &= own >= wide * lowest
             works = signal > lowest + FLOORS.power_share * (own - lowest)
             if busy is not None:
                 works &= ~(busy <= FLOORS.utilisation)
         case "utilisation":
             works = signal > FLOORS.utilisation
-    return told, works
+    return decided, works

@@ -128,26 +128,26 @@ class BusyWait:
             return None
         if (duty.sm is not None and duty.sm.number > limits.doubtful_sm) or not self._advances:
             return None
-        drawn, most = _over(self.activity.grid("power"), duty), self.powers.between(duty.start, duty.end)
+        power, limit = _over(self.activity.grid("power"), duty), self.powers.between(duty.start, duty.end)
         values = {"busy": duty.busy, "signal": derived(TITLES[self.activity.busy_by or "engine"], duty.busy)}
         shows = [PINNED(sm=duty.sm, **values) if duty.sm is not None else PINNED_UNSEEN(**values)]
         shows += [*self.activity.advancing(duty.start, duty.end), *self._calls()]
         pipes = [_over(self.traffic.evidence.grid(name), duty, "avg") for name in ("tensor", "dram")]
         busy_pipes = any(level.number > limits.quiet_pipes for level in pipes if level is not None)
         if duty.sm is None:
-            says = zip((TENSOR_PIPES, MOVES["copy"]), pipes, strict=True)
-            shows += [sentence(level=level) for sentence, level in says if level is not None]
-        if drawn is not None:
-            shows.append(POWER(power=drawn) if most is None else POWER_OF(power=drawn, limit=most))
+            sentences = zip((TENSOR_PIPES, MOVES["copy"]), pipes, strict=True)
+            shows += [sentence(level=level) for sentence, level in sentences if level is not None]
+        if power is not None:
+            shows.append(POWER(power=power) if limit is None else POWER_OF(power=power, limit=limit))
         waiting = self._in_collectives()
-        also = (*waiting, *others, *self._printed(), *self._gauged(), *self._network())
+        corroborating = (*waiting, *others, *self._printed(), *self._gauged(), *self._network())
         if duty.sm is not None:
-            return Spin(tuple(shows), also, duty.sm.number <= limits.low_sm)
-        if drawn is not None and most is not None:
-            little = drawn.number <= limits.little_power * most.number
+            return Spin(tuple(shows), corroborating, duty.sm.number <= limits.low_sm)
+        if power is not None and limit is not None:
+            little = power.number <= limits.little_power * limit.number
         else:
-            little = most is None and None not in pipes and bool(also)
-        return Spin(tuple(shows), also, False) if waiting or (little and not busy_pipes) else None
+            little = limit is None and None not in pipes and bool(corroborating)
+        return Spin(tuple(shows), corroborating, False) if waiting or (little and not busy_pipes) else None
 
     @property
     def _advances(self) -> bool:
@@ -161,14 +161,14 @@ class BusyWait:
             return True
         if sent is not None and sent.number >= self.limits.network * self.activity.step:
             return True
-        return bool(self.traffic.between(duty.start, duty.end).moving)
+        return bool(self.traffic.between(duty.start, duty.end).active)
 
     def _in_collectives(self) -> list[Claim]:
         grid = self.evidence.grid("waits")
-        spent = _over(grid, self.duty)
-        if grid is None or spent is None or spent.number < self.limits.wait_share * grid.step:
+        wait_s = _over(grid, self.duty)
+        if grid is None or wait_s is None or wait_s.number < self.limits.wait_share * grid.step:
             return []
-        return [IN_COLLECTIVES(share=derived(round(spent.number / grid.step, 3), spent, unit="share"))]
+        return [IN_COLLECTIVES(share=derived(round(wait_s.number / grid.step, 3), wait_s, unit="share"))]
 
     def _printed(self) -> list[Claim]:
         """Share of communication in the step, as the log prints it."""
@@ -176,26 +176,26 @@ class BusyWait:
             return []
         frame, parts = self.trajectory.progress, []
         for row in self.trajectory.points:
-            spent, step = number(row, "comm_time_s"), number(row, "step_time_s")
-            if spent is not None and step is not None and step > 0:
-                parts.append((spent / step, row))
+            comm_s, step_s = number(row, "comm_time_s"), number(row, "step_time_s")
+            if comm_s is not None and step_s is not None and step_s > 0:
+                parts.append((comm_s / step_s, row))
         share = maths.median([part for part, _ in parts])
         if len(parts) < self.limits.least_points or share < self.limits.wait_share:
             return []
         row = min(parts, key=lambda pair: abs(pair[0] - share))[1]
         sources = frame.value(row, "comm_time_s", "s"), frame.value(row, "step_time_s", "s")
-        whole = derived(round(share, 3), *sources, unit="share")
-        return [COMMUNICATION(spent=sources[0], step=sources[1], share=whole)]
+        share_value = derived(round(share, 3), *sources, unit="share")
+        return [COMMUNICATION(spent=sources[0], step=sources[1], share=share_value)]
 
     def _gauged(self) -> list[Claim]:
         """The same by the gauges of the training loop."""
-        spent, step = (_over(self.evidence.grid(name), self.duty) for name in ("all_reduce", "step_seconds"))
-        if spent is None or step is None or not step.number > 0:
+        comm_s, step_s = (_over(self.evidence.grid(name), self.duty) for name in ("all_reduce", "step_seconds"))
+        if comm_s is None or step_s is None or not step_s.number > 0:
             return []
-        if spent.number < self.limits.wait_share * step.number:
+        if comm_s.number < self.limits.wait_share * step_s.number:
             return []
-        share = derived(round(spent.number / step.number, 3), spent, step, unit="share")
-        return [COMMUNICATION(spent=spent, step=step, share=share)]
+        share = derived(round(comm_s.number / step_s.number, 3), comm_s, step_s, unit="share")
+        return [COMMUNICATION(spent=comm_s, step=step_s, share=share)]
 
     def _network(self) -> list[Claim]:
         """Traffic on the plain network while the fast fabric is there and carries next to none."""
@@ -211,15 +211,15 @@ class BusyWait:
     def _calls(self) -> list[Claim]:
         """How long a CUDA call takes on average; and how many times a launch, which waits for nothing."""
         seconds, calls = self.evidence.grid("api_seconds"), self.evidence.grid("api_calls")
-        each = _mean(seconds, calls, self.duty)
-        if each is None or seconds is None or calls is None:
+        call_s = _mean(seconds, calls, self.duty)
+        if call_s is None or seconds is None or calls is None:
             return []
         name = _launch_call(seconds)
-        floor = _mean(seconds.where(api=name), calls.where(api=name), self.duty) if name else None
-        if floor is None or not each.number > self.limits.call_ratio * floor.number > 0:
-            return [CALLS(each=each)]
-        times = derived(round(each.number / floor.number, 1), each, floor)
-        return [CALLS_TIMES(each=each, floor=floor, times=times)]
+        launch_s = _mean(seconds.where(api=name), calls.where(api=name), self.duty) if name else None
+        if launch_s is None or not call_s.number > self.limits.call_ratio * launch_s.number > 0:
+            return [CALLS(each=call_s)]
+        ratio = derived(round(call_s.number / launch_s.number, 1), call_s, launch_s)
+        return [CALLS_TIMES(each=call_s, floor=launch_s, times=ratio)]
 
     @cached_property
     def blocking(self) -> tuple[Claim, ...]:
@@ -229,17 +229,17 @@ class BusyWait:
         if seconds is None or calls is None or duty.busy is None or duty.busy.number > limits.gaps:
             return ()
         name = _launch_call(seconds)
-        spent, made = (_over(grid.where(api=name), duty, "sum") if name else None for grid in (seconds, calls))
-        if spent is None or made is None or not made.value:
+        launch_s, count = (_over(grid.where(api=name), duty, "sum") if name else None for grid in (seconds, calls))
+        if launch_s is None or count is None or not count.value:
             return ()
         traced = int(duty.rows.sum() if launches is None else (np.nan_to_num(launches).sum(axis=1) > 0).sum())
-        each, share = spent.number / made.number, spent.number / (duty.seconds * max(traced, 1))
+        mean_s, share = launch_s.number / count.number, launch_s.number / (duty.seconds * max(traced, 1))
         low, high = limits.launch_match
-        if each < limits.long_launch_s or not low <= share / duty.busy.number <= high:
+        if mean_s < limits.long_launch_s or not low <= share / duty.busy.number <= high:
             return ()
-        whole = derived(round(share, 3), spent, made, unit="share")
-        each_s = derived(each, spent, made, unit="s")
-        return LAUNCHES_WAIT(each=each_s, count=made), LAUNCHES_SHARE(share=whole, busy=duty.busy)
+        share_value = derived(round(share, 3), launch_s, count, unit="share")
+        mean_value = derived(mean_s, launch_s, count, unit="s")
+        return LAUNCHES_WAIT(each=mean_value, count=count), LAUNCHES_SHARE(share=share_value, busy=duty.busy)
 
 
 @fact(BUSY_WAIT, limits=Limits())
@@ -259,10 +259,10 @@ def _launch_call(seconds: Grid) -> str | None:
 
 def _mean(seconds: Grid | None, calls: Grid | None, duty: DutyCycle) -> Value | None:
     """Seconds a call."""
-    spent, made = _over(seconds, duty, "sum"), _over(calls, duty, "sum")
-    if spent is None or made is None or not made.number > 0:
+    total_s, count = _over(seconds, duty, "sum"), _over(calls, duty, "sum")
+    if total_s is None or count is None or not count.number > 0:
         return None
-    return derived(spent.number / made.number, spent, made, unit="s")
+    return derived(total_s.number / count.number, total_s, count, unit="s")
 
 
 def _over(grid: Grid | None, duty: DutyCycle, how: Reducer = "median") -> Value | None:

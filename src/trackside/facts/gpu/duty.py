@@ -15,7 +15,7 @@ import numpy as np
 
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact, known
-from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, mean, middle, spells
+from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, nan_mean, nan_median, stretches
 from trackside.facts.training.learning import Trajectory
 from trackside.query import metric
 
@@ -29,7 +29,7 @@ class Limits:
 
     warm_up: float = 0.1
     """Share of the time of work left out at its start: compilation and first batches."""
-    begun: float = 0.5
+    started_share: float = 0.5
     """Share of the most that GPUs are busy, from which they train."""
 
 
@@ -63,7 +63,7 @@ class DutyCycle:
     busy: Value | None
     """Mean engine activity (else utilisation) of the GPUs in use."""
     sm: Value | None
-    crowd: Matrix | None
+    typical_busy: Matrix | None
     """(windows,) Engine activity (else utilisation) of the typical GPU in that time."""
     step: float
     """Seconds of a window."""
@@ -85,12 +85,12 @@ class DutyCycle:
     @cached_property
     def stalls(self) -> int:
         """Stretches of windows in which hardly any GPU did anything."""
-        return 0 if self.crowd is None else len(spells(self.crowd <= RESTING))
+        return 0 if self.typical_busy is None else len(stretches(self.typical_busy <= RESTING))
 
     @cached_property
-    def stalled(self) -> float:
+    def stalled_share(self) -> float:
         """Share of the time that these take."""
-        return 0.0 if self.crowd is None else float((self.crowd <= RESTING).mean())
+        return 0.0 if self.typical_busy is None else float((self.typical_busy <= RESTING).mean())
 
     @cached_property
     def idle(self) -> Value | None:
@@ -98,14 +98,14 @@ class DutyCycle:
 
         The median over stretches of two steps and more, so that evaluations and saves now and then don't count.
         """
-        each = self.step_seconds
-        if self.crowd is None or each is None or self.busy is None or not each.number > 0:
+        step_s = self.step_seconds
+        if self.typical_busy is None or step_s is None or self.busy is None or not step_s.number > 0:
             return None
-        width = max(1, math.ceil(2 * each.number / self.step))
-        if width > len(self.crowd):
+        width = max(1, math.ceil(2 * step_s.number / self.step))
+        if width > len(self.typical_busy):
             return None
-        usual = float(np.median(np.convolve(self.crowd, np.full(width, 1 / width), "valid")))
-        return derived(round((1 - min(usual, 1.0)) * each.number, 2), self.busy, each, unit="s")
+        usual = float(np.median(np.convolve(self.typical_busy, np.full(width, 1 / width), "valid")))
+        return derived(round((1 - min(usual, 1.0)) * step_s.number, 2), self.busy, step_s, unit="s")
 
     @cached_property
     def idle_readings(self) -> IdleReadings | None:
@@ -114,13 +114,13 @@ class DutyCycle:
         if grid is None or self.busy is None:
             return None
         part = grid.during(self.start, self.end)
-        low = part.value("median")
-        known, whole = int((part.values >= 0).sum()), int((grid.values >= 0).sum())
-        if low.value is None or not known:
+        lowest = part.value("median")
+        known, total = int((part.values >= 0).sum()), int((grid.values >= 0).sum())
+        if lowest.value is None or not known:
             return None
-        share = derived(round(float((part.values <= RESTING).sum() / known), 3), low, unit="share")
-        expected = 1 - self.busy.number ** (grid.samples / whole)  # any one of a window's readings
-        return IdleReadings(share, derived(grid.step, low, unit="s"), expected)
+        share = derived(round(float((part.values <= RESTING).sum() / known), 3), lowest, unit="share")
+        expected = 1 - self.busy.number ** (grid.samples / total)  # any one of a window's readings
+        return IdleReadings(share, derived(grid.step, lowest, unit="s"), expected)
 
 
 NO_WORK = Missing("no metric shows when the GPUs worked, or too little was sampled")
@@ -136,13 +136,13 @@ def duty_cycle(
     signals = (activity.busy, activity.sm, activity.launches, activity.collectives)
     if bounds is None or all(signal is None for signal in signals):
         return NO_WORK
-    windows = (activity.times > bounds[0]) & (activity.times <= bounds[1]) & activity.seen
+    windows = (activity.times > bounds[0]) & (activity.times <= bounds[1]) & activity.observed
     if int(windows.sum()) < 2:
         return NO_WORK
-    rows = activity.used
-    busy = _figure(activity, activity.busy_by, rows, windows, bounds)
-    sm = _figure(activity, "sm", rows, windows, bounds)
-    crowd = None if activity.busy is None else middle(activity.busy[rows][:, windows], axis=0)
+    rows = activity.in_use
+    busy = _mean_of(activity, activity.busy_by, rows, windows, bounds)
+    sm = _mean_of(activity, "sm", rows, windows, bounds)
+    crowd = None if activity.busy is None else nan_median(activity.busy[rows][:, windows], axis=0)
     step_seconds = None if course is None else course.step_seconds
     return DutyCycle(
         *bounds, windows, rows, _readings(activity, windows), busy, sm, crowd, activity.step, step_seconds,
@@ -163,8 +163,8 @@ def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) ->
     points = () if course is None else course.points
     active = np.flatnonzero(activity.active)
     if not len(active) and len(points) > 1:
-        active = np.flatnonzero(activity.seen)
-    active = active[active >= _begun(activity, limits)]
+        active = np.flatnonzero(activity.observed)
+    active = active[active >= _first_training_window(activity, limits)]
     times = [row.time for row in points if row.time is not None]
     spans = [(times[0], times[-1])] if times else []  # weights are loaded and kernels compiled before the first step
     if len(active):
@@ -175,24 +175,24 @@ def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) ->
     return start + limits.warm_up * (end - start), end
 
 
-def _begun(activity: GpuActivity, limits: Limits) -> int:
+def _first_training_window(activity: GpuActivity, limits: Limits) -> int:
     """The first window in which the GPUs are as busy as half of what they come to: compilation keeps them less so."""
     values = activity.busy if activity.busy is not None else activity.sm
-    if values is None or not activity.users.any():
+    if values is None or not activity.worked.any():
         return 0
-    crowd = middle(values[activity.users], axis=0)[None, :]
+    crowd = nan_median(values[activity.worked], axis=0)[None, :]
     with np.errstate(invalid="ignore"):
-        return int((crowd[0] >= limits.begun * level(crowd)[0]).argmax())
+        return int((crowd[0] >= limits.started_share * level(crowd)[0]).argmax())
 
 
-def _figure(
+def _mean_of(
     activity: GpuActivity, name: str | None, rows: Flags, windows: Flags, bounds: tuple[float, float]
 ) -> Value | None:
     """The mean of a signal of the typical GPU of these."""
     grid, values = activity.grid(name), activity.signal(name)
     if grid is None or values is None:
         return None
-    whole = middle(mean(values[rows][:, windows]))
-    if np.isnan(whole):
+    level = nan_median(nan_mean(values[rows][:, windows]))
+    if np.isnan(level):
         return None
-    return derived(round(float(whole), 4), grid.during(*bounds).value("avg"), unit="ratio")
+    return derived(round(float(level), 4), grid.during(*bounds).value("avg"), unit="ratio")

@@ -12,10 +12,9 @@ import numpy as np
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import FLOORS, Flags, GpuActivity, middle
+from trackside.facts.gpu.activity import FLOORS, Flags, GpuActivity, nan_median
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.logs.silence import Silence
-from trackside.facts.training.learning import training_points
 from trackside.finding import Claim, Sentence
 
 PINNED_ON = Sentence("the GPUs were busy all the while: {busy} over {seconds} (median)")
@@ -50,31 +49,31 @@ STEPPED = Missing("a step was done, or nothing shows that none was")
 @fact(limits=Limits())
 def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, limits: Limits) -> Maybe[FirstStepHang]:
     """Missing if a step was done, anything moves, the log does not tell of several ranks, or it was not for long."""
-    met, progress = silence.first_line("ready", "communicators", "inits"), silence.signs["progress"]
-    if met is None or training_points(progress) or stall.stepped > -np.inf:
+    rendezvous, progress = silence.first_line("ready", "communicators", "inits"), silence.signs["progress"]
+    if rendezvous is None or silence.points or stall.stepped > -np.inf:
         return STEPPED
-    if not silence.several_ranks or activity.busy is None or int(activity.users.sum()) < 2:
+    if not silence.several_ranks or activity.busy is None or int(activity.worked.sum()) < 2:
         return STEPPED
-    done = activity.grid("collectives")
-    if activity.basis == "launches" or (done is not None and done.value("sum").value):
+    collectives = activity.grid("collectives")
+    if activity.basis == "launches" or (collectives is not None and collectives.value("sum").value):
         return STEPPED
-    crowd = middle(activity.busy[activity.users], axis=0)
+    crowd = nan_median(activity.busy[activity.worked], axis=0)
     with np.errstate(invalid="ignore"):
-        busy: Flags = activity.seen & (crowd >= FLOORS.pinned)
+        busy: Flags = activity.observed & (crowd >= FLOORS.pinned)
     if not busy.any():
         return STEPPED
-    start, end = float(activity.times[busy.argmax()]) - activity.step, float(activity.times[activity.seen][-1])
-    length, watched = float(busy.sum()) * activity.step, float(activity.seen.sum()) * activity.step
+    start, end = float(activity.times[busy.argmax()]) - activity.step, float(activity.times[activity.observed][-1])
+    length, watched = float(busy.sum()) * activity.step, float(activity.observed.sum()) * activity.step
     if length < max(silence.limits.least_s, limits.most * (end - start), limits.watched_share * watched):
         return STEPPED
     moved = stall.traffic.between(start, end)
-    little = [] if stall.distinct(busy) else _little(activity, start, end)
-    if moved.moving or not (moved.none or little):
+    little = [] if stall.beyond_spinning(busy) else _little(activity, start, end)
+    if moved.active or not (moved.nothing_moves or little):
         return STEPPED
     level = activity.grids[activity.busy_by or "engine"].during(start, end).value("median", unit="share")
     pinned = PINNED_ON(busy=level, seconds=derived(length, level, unit="s"))
-    first = NO_STEP(count=progress.reduce("count"), line=met)
-    return FirstStepHang(start, moved.none, (first, pinned, *moved.resting, *little))
+    first = NO_STEP(count=progress.reduce("count"), line=rendezvous)
+    return FirstStepHang(start, moved.nothing_moves, (first, pinned, *moved.idle, *little))
 
 
 def _little(activity: GpuActivity, start: float, end: float) -> list[Claim]:

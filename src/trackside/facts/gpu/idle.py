@@ -93,9 +93,9 @@ def idle_gpus(
     evidence: Evidence, activity: GpuActivity, powers: PowerLimits, silence: Silence, run: Run, limits: Limits
 ) -> Maybe[IdleGpus]:
     """GPUs that were watched for most of the run and never worked; missing if one did, or too little was watched."""
-    watched = int(activity.seen.sum())
+    watched = int(activity.observed.sum())
     enough = max(limits.windows, limits.watched_share * len(activity.times))
-    if activity.users.any() or watched < enough or not _cold(activity, powers):
+    if activity.worked.any() or watched < enough or not _cold(activity, powers):
         return WORKED
     shows = _levels(activity)
     if not shows:
@@ -109,23 +109,23 @@ def idle_gpus(
     if activity.grid("collectives") is None and traced is not None:
         sentence = NO_COLLECTIVE if activity.grid("launches") is not None else NO_LAUNCH
         shows.append(sentence(traced=traced.value("count", unit="samples")))
-    held = None if attached is None else bool(np.nanmax(attached.values) > 0)
-    if attached is not None and not held:
+    has_context = None if attached is None else bool(np.nanmax(attached.values) > 0)
+    if attached is not None and not has_context:
         shows.append(NO_PROCESS(attached=attached.value("max", unit="")))
     small = _context_only(evidence)
     if memory is not None:
         shows.append((CONTEXT_ONLY if small else MEMORY_IDLE)(memory=memory.value("max")))
     forming = len(gpus) > 1 and (bool(silence.starts) or max(len(run.nodes), len(nodes)) > 1)
-    return IdleGpus(activity, seconds, small, held, forming, tuple(shows))
+    return IdleGpus(activity, seconds, small, has_context, forming, tuple(shows))
 
 
 def _levels(activity: GpuActivity) -> list[Claim]:
     """The most that any signal came to; of power only if no other was sampled."""
     shows: list[Claim] = []
     for name in ("sm", "engine", "utilisation", *COUNTED):
-        most = sampled(activity.grid(name), "sum" if name in COUNTED else "max", "")
-        if most is not None:
-            shows.append(COLD[name](most=most))
+        highest = sampled(activity.grid(name), "sum" if name in COUNTED else "max", "")
+        if highest is not None:
+            shows.append(COLD[name](most=highest))
     power = activity.grid("power")
     return shows or ([COLD["power"](most=power.value("max"))] if power is not None else [])
 
@@ -138,14 +138,14 @@ def _cold(activity: GpuActivity, powers: PowerLimits) -> bool:
         return True
     if activity.power is None:
         return False
-    most = powers.by_gpu
-    drawn = level(activity.power) / most
-    return not np.isnan(most).any() and bool(np.nanmax(drawn, initial=0.0) <= IDLE_POWER)
+    limits = powers.by_gpu
+    drawn = level(activity.power) / limits
+    return not np.isnan(limits).any() and bool(np.nanmax(drawn, initial=0.0) <= IDLE_POWER)
 
 
 def _context_only(evidence: Evidence) -> bool | None:
     memory, capacity = evidence.grid("memory"), evidence.grid("capacity")
     if memory is None:
         return None
-    whole = float(np.nanmin(capacity.values)) if capacity is not None else SMALLEST_CARD
-    return float(np.nanmax(memory.values)) <= CONTEXT_SHARE * whole
+    capacity_bytes = float(np.nanmin(capacity.values)) if capacity is not None else SMALLEST_CARD
+    return float(np.nanmax(memory.values)) <= CONTEXT_SHARE * capacity_bytes

@@ -12,11 +12,10 @@ from functools import cached_property
 from trackside.evidence import Missing, Value
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.stall import GpuStall
-from trackside.facts.gpu.standstill import Standstill
+from trackside.facts.gpu.stall_claims import Stall
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions, last_words
 from trackside.facts.logs.silence import Silence
-from trackside.facts.training.learning import training_points
 from trackside.finding import Claim
 from trackside.model import Event, Role
 
@@ -43,22 +42,22 @@ class LastPart:
         several = self.reaped and self.points and self.silence.several_ranks
         return self.silence.stall if several else None
 
-    def standstill(self, *, beside: bool = True, stopped: float | None = None) -> Standstill | None:
+    def find_stall(self, *, beside: bool = True, stopped: float | None = None) -> Stall | None:
         """That of the GPUs; ``beside``: other evidence says that the run was stuck; ``stopped``: when it did, by it."""
         if self.stall is None:
             return None
-        still = self.stall.at_end_beside if beside else self.stall.at_end
+        still = self.stall.at_end_corroborated if beside else self.stall.at_end
         return self.stall.within(stopped) if still is None and stopped is not None else still
 
     @cached_property
-    def rest(self) -> Standstill | None:
+    def final_stall(self) -> Stall | None:
         """The GPUs' standstill, beside the log's silence if there is one."""
-        return self.standstill(beside=self.quiet is not None, stopped=self.points[-1].time if self.quiet else None)
+        return self.find_stall(beside=self.quiet is not None, stopped=self.points[-1].time if self.quiet else None)
 
     @cached_property
     def working(self) -> Claim | None:
         """That the GPUs worked to the end instead."""
-        return None if self.stall is None or self.rest is not None else self.stall.worked_on
+        return None if self.stall is None or self.final_stall is not None else self.stall.worked_on
 
     @property
     def hung(self) -> bool:
@@ -74,10 +73,9 @@ class LastPart:
 
 
 @fact()
-def last_part(ending: Ending, silence: Silence, exceptions: Maybe[Exceptions], stall: Maybe[GpuStall]) -> LastPart:
+def last_part(ending: Ending, silence: Silence, exceptions: Exceptions, stall: Maybe[GpuStall]) -> LastPart:
     """Of what was given; it may be nothing."""
-    points = training_points(silence.signs["progress"])
-    rows = () if isinstance(exceptions, Missing) else exceptions.frame.events
-    own = [row for row in rows if row.role is Role.ROOT and not row.get("logged")]
+    points = silence.points
+    own = [row for row in exceptions.frame.events if row.role is Role.ROOT and not row.get("logged")]
     measured = None if isinstance(stall, Missing) else stall
-    return LastPart(tuple(points), ending.reaped and not ending.ends, bool(last_words(own, points)), silence, measured)
+    return LastPart(points, ending.reaped and not ending.ends, bool(last_words(own, points)), silence, measured)

@@ -12,7 +12,7 @@ from trackside.evidence import Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.gpu.activity import COUNTED, MAX_CITED, TITLES, Flags, GpuActivity
 from trackside.facts.gpu.stall import GpuStall
-from trackside.facts.gpu.standstill import Why
+from trackside.facts.gpu.stall_claims import Why
 from trackside.facts.gpus import of_gpu
 from trackside.finding import Claim, Sentence
 
@@ -78,12 +78,14 @@ class GpuPauses:
     def during(self, since: float, until: float) -> PauseWork | None:
         """What they did in a pause of the training (POSIX seconds); None if too little of it was watched."""
         activity = self.activity
-        windows = np.flatnonzero(activity.seen & (activity.times - activity.step >= since) & (activity.times <= until))
+        windows = np.flatnonzero(
+            activity.observed & (activity.times - activity.step >= since) & (activity.times <= until)
+        )
         if len(windows) < self.limits.windows or activity.basis in (None, "utilisation"):
             return None
-        less = activity.less(windows) & activity.users
+        less = activity.reduced(windows) & activity.worked
         if activity.active[windows].mean() > self.limits.worked_share and 2 * int(less.sum()) <= int(
-            activity.users.sum()
+            activity.worked.sum()
         ):
             return PauseWork(True)
         start, end = float(activity.times[windows[0]]) - activity.step, float(activity.times[windows[-1]])
@@ -93,7 +95,7 @@ class GpuPauses:
     def longest(self) -> GpuRest | None:
         """The longest rest, of signals that tell rest from work by themselves."""
         activity = self.activity
-        rests = sorted(activity.rests, key=lambda span: span[1] - span[0], reverse=True)
+        rests = sorted(activity.pauses, key=lambda span: span[1] - span[0], reverse=True)
         if not rests or activity.basis not in PROOF:
             return None
         first, stop = rests[0]
@@ -110,7 +112,7 @@ class GpuPauses:
         grid = activity.grid(activity.basis) if activity.basis in PROOF else None
         if grid is None or not activity.active.any():
             return None
-        return derived(activity.longest_rest_s, grid.value("count"), unit="s")
+        return derived(activity.longest_pause_s, grid.value("count"), unit="s")
 
     def _shown(
         self, windows: NDArray[np.intp], start: float, end: float, less: Flags | None = None
@@ -129,11 +131,11 @@ class GpuPauses:
         signal = derived(TITLES[activity.basis], level)
         shows = [(REST if rested else LITTLE)(signal=signal, level=level, before=before)]
         outliers = self.stall.outliers(windows, less)
-        gpus = activity.named(outliers.odd)
+        gpus = activity.named(outliers.outliers)
         name = activity.busy_by or "power"
         busy = activity.grid(name)
         if gpus and busy is not None:
-            shows.append(_apart(name, busy.during(start, end), gpus, outliers.why))
+            shows.append(_apart(name, busy.during(start, end), gpus, outliers.sign))
         return tuple(shows), gpus
 
 

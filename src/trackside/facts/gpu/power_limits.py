@@ -32,9 +32,9 @@ class PowerLimits:
     def by_gpu(self) -> Matrix:
         """(G,) The highest limit of each GPU, W; NaN if neither a curve nor the model's name tells."""
         power = self.activity.grid("power")
-        limits = rated(self.sampled, power, "power_watts", self.activity.gpus, self.activity.times)
-        most: Matrix = np.fmax.reduce(limits, axis=1)
-        return most
+        limits = rated_values(self.sampled, power, "power_watts", self.activity.gpus, self.activity.times)
+        highest: Matrix = np.fmax.reduce(limits, axis=1)
+        return highest
 
     def between(self, start: float, end: float) -> Value | None:
         """The limit of all GPUs in (start, end]: as it was sampled (median), else by their one model."""
@@ -53,14 +53,16 @@ def power_limits(evidence: Evidence, activity: GpuActivity) -> PowerLimits:
     return PowerLimits(evidence.grid("power_limit"), activity)
 
 
-def rated(
-    most: Grid | None, curve: Grid | None, field: Literal["sm_clock_hertz", "power_watts"], gpus: Sequence[str],
-    times: Matrix,
+def rated_values(
+    sampled_limits: Grid | None, model_grid: Grid | None, field: Literal["sm_clock_hertz", "power_watts"],
+    gpus: Sequence[str], times: Matrix,
 ) -> Matrix:  # fmt: skip
     """(GPUs, windows) The highest SM clock of each, Hz, or its power limit, W: as sampled (``most``), else by the model
     that another curve names; NaN where neither tells."""
-    models = {name_of(series): series.get("gpu_model") for series in curve.series} if curve is not None else {}
+    models = (
+        {name_of(series): series.get("gpu_model") for series in model_grid.series} if model_grid is not None else {}
+    )
     ratings = (rating_of(models.get(gpu)) for gpu in gpus)
-    column = np.array([np.nan if each is None else getattr(each, field) for each in ratings])[:, None]
-    measured = aligned(most, gpus, times)
+    column = np.array([np.nan if rating is None else getattr(rating, field) for rating in ratings])[:, None]
+    measured = aligned(sampled_limits, gpus, times)
     return np.where(np.isnan(measured), column, measured)

@@ -92,14 +92,14 @@ def startup_use(
 
     The tracer's counts as they stand begin with the process: a crash within seconds leaves one sample of them.
     """
-    launches, launched = evidence.grid("launches"), evidence.grid("launched")
+    launches, counters = evidence.grid("launches"), evidence.grid("launched")
     total = sampled(launches, "sum", unit="")
-    if total is None and launched is not None and len(launched.times) == 1:
-        launches, total = launched, sampled(launched, "sum", unit="")
+    if total is None and counters is not None and len(counters.times) == 1:
+        launches, total = counters, sampled(counters, "sum", unit="")
     busy = evidence.grid("sm") or evidence.grid("engine") or evidence.grid("utilisation")
-    most = sampled(busy, "max", unit="share")
+    highest = sampled(busy, "max", unit="share")
     worked = None if isinstance(activity, Missing) else _worked(evidence, activity, run)
-    return StartupUse(total, 0 if launches is None else len(launches), most, memory, worked, limits)
+    return StartupUse(total, 0 if launches is None else len(launches), highest, memory, worked, limits)
 
 
 def _worked(evidence: Evidence, activity: GpuActivity, run: Run) -> Value | None:
@@ -107,6 +107,6 @@ def _worked(evidence: Evidence, activity: GpuActivity, run: Run) -> Value | None
     grid = next((grid for name in ("launches", "sm", "power") if (grid := evidence.grid(name)) is not None), None)
     if grid is None or activity.basis in (None, "utilisation"):
         return None
-    if run.gpus_by == "all" and not activity.users.all():
+    if run.gpus_by == "all" and not activity.worked.all():
         return None  # those that worked may be another's
     return derived(int(activity.active.sum()) * activity.step, grid.value("max"), unit="s")

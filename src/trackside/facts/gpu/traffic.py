@@ -12,7 +12,7 @@ import numpy as np
 
 from trackside.evidence import Evidence, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpu.activity import GpuActivity, mean, middle
+from trackside.facts.gpu.activity import GpuActivity, nan_mean, nan_median
 from trackside.facts.gpus import aligned
 from trackside.finding import Claim, Sentence
 from trackside.query import Query, metric
@@ -38,11 +38,11 @@ AT_REST = Sentence("their memory moved data {level} of the time (mean): next to 
 class Signal:
     """What a signal's mean over a while says, for the typical GPU."""
 
-    moves: float
+    active_from: float
     """From here on something advances."""
-    rests: float
+    idle_up_to: float
     """Up to here nothing does."""
-    alone: bool = True
+    conclusive: bool = True
     """Whether rest of this alone says that nothing moves."""
 
 
@@ -52,9 +52,9 @@ SIGNALS: Mapping[str, Signal] = {
     # whole per cents of time in which device memory was read or written
     "copy": Signal(0.015, 0.005),
     # models in FP32 use none
-    "tensor": Signal(0.005, 0.001, alone=False),
+    "tensor": Signal(0.005, 0.001, conclusive=False),
     # gradients of ten million parameters every two seconds; none on one link
-    "nvlink": Signal(1e7, 1e6, alone=False),
+    "nvlink": Signal(1e7, 1e6, conclusive=False),
 }
 """By question, in the order in which they are stated."""
 
@@ -63,9 +63,9 @@ SIGNALS: Mapping[str, Signal] = {
 class Traffic:
     """What moves and what does not, as claims."""
 
-    moving: tuple[Claim, ...]
-    resting: tuple[Claim, ...]
-    none: bool
+    active: tuple[Claim, ...]
+    idle: tuple[Claim, ...]
+    nothing_moves: bool
     """Whether nothing moves: a signal that alone tells is at rest, and none that was sampled moves."""
 
 
@@ -87,16 +87,18 @@ class GpuTraffic:
             grid = self.evidence.grid(name)
             if grid is None or not windows.any():
                 continue
-            level = float(middle(mean(aligned(grid, activity.gpus, activity.times)[activity.used][:, windows])))
+            level = float(
+                nan_median(nan_mean(aligned(grid, activity.gpus, activity.times)[activity.in_use][:, windows]))
+            )
             if np.isnan(level):
                 continue
             unit = "share" if grid.unit == "ratio" else grid.unit
             value = derived(round(level, 4), grid.during(start, end).value("avg", unit=unit), unit=unit)
-            if level >= signal.moves:
+            if level >= signal.active_from:
                 moving.append(MOVES[name](level=value))
-            elif level <= signal.rests:
+            elif level <= signal.idle_up_to:
                 resting.append((AT_REST if name == "dram" else MOVES[name])(level=value))
-                at_rest |= signal.alone
+                at_rest |= signal.conclusive
         return Traffic(tuple(moving), tuple(resting), at_rest and not moving)
 
 

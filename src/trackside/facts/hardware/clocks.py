@@ -18,7 +18,7 @@ from trackside.catalog.throttle import REASONS, mask
 from trackside.evidence import Evidence, Grid, Missing
 from trackside.facts.fact import Maybe, fact, known
 from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix
-from trackside.facts.gpu.power_limits import rated
+from trackside.facts.gpu.power_limits import rated_values
 from trackside.facts.gpus import aligned, all_names, name_of
 from trackside.model import Run
 from trackside.query import Query, metric
@@ -107,11 +107,11 @@ def clocks(evidence: Evidence, activity: Maybe[GpuActivity], run: Run, limits: L
     main = next((grids[name] for name in ("reasons", "counters", "clocks") if name in grids), None)
     if main is None:
         return NOT_MEASURED
-    times, done = main.times, known(activity)
+    times, measured = main.times, known(activity)
     names = all_names(*(grids.get(name) for name in ("reasons", "counters", "clocks")))
     gpus = tuple(dict.fromkeys([*(name for name in run.gpus if name in names), *names]))
     clock, flags = (aligned(grids.get(name), gpus, times) for name in ("clocks", "reasons"))
-    busy = _busy(done, gpus, times, clock, flags, limits)
+    busy = _busy(measured, gpus, times, clock, flags, limits)
     counted = _counted(grids.get("counters"), gpus, times, main.step)
     thermal = "clocks" in grids and "temperature" in grids
     if "reasons" in grids or not np.isnan(counted).all():
@@ -120,14 +120,14 @@ def clocks(evidence: Evidence, activity: Maybe[GpuActivity], run: Run, limits: L
         grave = _grave(flags) | (np.nan_to_num(counted) >= limits.counted_share)
         if basis == "counters" and thermal:
             # DCGM's violation times are said to be in microseconds and come in nanoseconds: that they grow is sure.
-            grave |= (np.nan_to_num(counted) > 0) & _hot_and_low(grids, done, gpus, times, clock, busy, limits)
+            grave |= (np.nan_to_num(counted) > 0) & _hot_and_low(grids, measured, gpus, times, clock, busy, limits)
     elif thermal:
         basis, sampled = "heat", ~np.isnan(clock)
-        grave = _hot_and_low(grids, done, gpus, times, clock, busy, limits)
+        grave = _hot_and_low(grids, measured, gpus, times, clock, busy, limits)
     else:
         return NOT_MEASURED
     readings = main.samples / max(1, len(main))
-    return Clocks(grids, done, gpus, times, main.step, readings, basis, grave, sampled & busy, limits)
+    return Clocks(grids, measured, gpus, times, main.step, readings, basis, grave, sampled & busy, limits)
 
 
 def _grave(flags: Matrix) -> Flags:
@@ -136,18 +136,18 @@ def _grave(flags: Matrix) -> Flags:
 
 
 def _busy(
-    done: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix, flags: Matrix, limits: Limits
+    activity: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix, flags: Matrix, limits: Limits
 ) -> Flags:
     """Whether each was at work, or looked like it: only idle clocks are to be left out."""
-    busy = aligned(None if done is None else done.grid("engine") or done.grid("utilisation"), gpus, times)
+    busy = aligned(None if activity is None else activity.grid("engine") or activity.grid("utilisation"), gpus, times)
     with np.errstate(invalid="ignore"):
         sure, idle = busy >= limits.busy, busy < limits.busy
-    if done is not None and len(done.times) == len(times):
-        place = {name: row for row, name in enumerate(done.gpus)}
-        rows = [place.get(name, -1) for name in gpus]
+    if activity is not None and len(activity.times) == len(times):
+        row_of = {name: row for row, name in enumerate(activity.gpus)}
+        rows = [row_of.get(name, -1) for name in gpus]
         sampled = np.array([row >= 0 for row in rows])[:, None]
-        sure |= sampled & done.working[rows]
-        idle |= sampled & done.known[rows] & ~done.working[rows] & np.isnan(busy)
+        sure |= sampled & activity.working[rows]
+        idle |= sampled & activity.known[rows] & ~activity.working[rows] & np.isnan(busy)
     idle |= np.nan_to_num(flags).astype(np.int64) & REASONS["gpu_idle"].bit != 0
     with np.errstate(invalid="ignore"):
         awake = ~(clock < 0.5 * np.fmax.reduce(clock, axis=1, initial=-np.inf)[:, None])
@@ -160,34 +160,34 @@ def _counted(grid: Grid | None, gpus: tuple[str, ...], times: Matrix, step: floa
     out = np.full((len(gpus), len(times)), np.nan)
     if grid is None or len(grid.times) != len(times):
         return out
-    place = {name: row for row, name in enumerate(gpus)}
+    row_of = {name: row for row, name in enumerate(gpus)}
     for row, series in enumerate(grid.series):
         reason = REASONS.get(series.get("reason") or "")
         if reason is not None and reason.severity != "benign":
-            here = place[name_of(series)]
-            out[here] = np.fmax(out[here], grid.values[row] / step)
+            row_index = row_of[name_of(series)]
+            out[row_index] = np.fmax(out[row_index], grid.values[row] / step)
     return out
 
 
 def _hot_and_low(
-    grids: Mapping[str, Grid], done: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix,
+    grids: Mapping[str, Grid], activity: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix,
     busy: Flags, limits: Limits,
 ) -> Flags:  # fmt: skip
     """Hot, with a clock below its own best level or the others', or far below the highest that it can reach, and not at
     the power limit."""
     working = np.where(busy, clock, np.nan)
-    held = ~np.isnan(working)
+    sampled = ~np.isnan(working)
     best = np.full((len(gpus), 1), np.nan)
-    rows = held.any(axis=1)
+    rows = sampled.any(axis=1)
     best[rows, 0] = np.nanquantile(working[rows], 0.9, axis=1) if rows.any() else np.nan
     others = np.full((1, len(times)), np.nan)
-    columns = held.any(axis=0)
+    columns = sampled.any(axis=0)
     if len(gpus) > 1 and columns.any():
         others[0, columns] = np.nanmedian(working[:, columns], axis=0)
-    drawn = None if done is None else done.grid("power")
+    drawn = None if activity is None else activity.grid("power")
     power = aligned(drawn, gpus, times)
-    limit = rated(grids.get("power_limit"), drawn, "power_watts", gpus, times)
-    top = rated(grids.get("highest"), grids.get("clocks"), "sm_clock_hertz", gpus, times)
+    limit = rated_values(grids.get("power_limit"), drawn, "power_watts", gpus, times)
+    top = rated_values(grids.get("highest"), grids.get("clocks"), "sm_clock_hertz", gpus, times)
     with np.errstate(invalid="ignore"):
         low = working < (1 - limits.drop) * np.fmax(best, others)
         low |= (working < (1 - limits.drop_from_highest) * top) & (power < limits.far_from_limit * limit)

@@ -54,7 +54,7 @@ class FaultHistory:
     reports: HardwareReports
     ending: Ending
     trajectory: Maybe[Trajectory]
-    exceptions: Maybe[Exceptions]
+    exceptions: Exceptions
     activity: Maybe[GpuActivity]
     run: Run
     limits: Limits
@@ -110,8 +110,7 @@ class FaultHistory:
             return None
         start, until = min(times), max(fault.until or 0.0 for fault in exact if fault.time == min(times))
         slack = self.limits.clock_slack_s
-        exceptions = [] if isinstance(self.exceptions, Missing) else [self.exceptions.frame]
-        for frame in (self.reports.errors, *exceptions, self.ending.launchers, self.ending.exits):
+        for frame in (self.reports.errors, self.exceptions.frame, self.ending.launchers, self.ending.exits):
             near = [row.time for row in frame.events if row.time is not None]
             times += [time for time in near if start - slack <= time <= until + slack]
         return min(times)
@@ -151,11 +150,11 @@ class FaultHistory:
 
 @fact(limits=Limits())
 def fault_history(
-    reports: HardwareReports, ending: Ending, trajectory: Maybe[Trajectory], exceptions: Maybe[Exceptions],
+    reports: HardwareReports, ending: Ending, trajectory: Maybe[Trajectory], exceptions: Exceptions,
     activity: Maybe[GpuActivity], run: Run, limits: Limits,
 ) -> Maybe[FaultHistory]:  # fmt: skip
     """Of words and figures; missing if neither the kernel's log nor a counter was given."""
-    if not reports.given and not reports.health.measured:
+    if not reports.has_input and not reports.health.measured:
         return NOT_GIVEN
     return FaultHistory(reports, ending, trajectory, exceptions, activity, run, limits)
 

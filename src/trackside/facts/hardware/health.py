@@ -18,7 +18,7 @@ from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import GpuActivity
 from trackside.facts.gpus import counted, name_of, names, sampled
-from trackside.facts.hardware.counters import Change, onsets, rises, standing
+from trackside.facts.hardware.counters import Change, onsets, rises, unchanged_above_zero
 from trackside.facts.hardware.memory import during
 from trackside.facts.hardware.node_presence import fell_silent, interrupted
 from trackside.finding import Certainty, Claim, Sentence
@@ -163,7 +163,7 @@ class HardwareHealth:
         claims: list[Claim] = []
         for name in ("ecc", "remaps"):
             changes = rises(grids.get(name)) or (rises(grids.get("lifetime")) if name == "ecc" else [])
-            inside = [change for change in changes if _meets(change, self.run)]
+            inside = [change for change in changes if _during_run(change, self.run)]
             claims += [_rose(name, change) for change in inside[:MAX_GPUS_NAMED]]
         return tuple(claims)
 
@@ -180,7 +180,7 @@ def hardware_health(evidence: Evidence, activity: Maybe[GpuActivity], run: Run) 
     foreign = _foreign([fault for fault in all_faults if fault.gpu in unused])
     clear = [
         *_unchanged(counters),
-        *([] if hardware or application else _quiet(evidence)),
+        *([] if hardware or application else _no_new_xid(evidence)),
         *_restarted(counters),
         *foreign,
     ]
@@ -189,7 +189,7 @@ def hardware_health(evidence: Evidence, activity: Maybe[GpuActivity], run: Run) 
     return HardwareHealth(
         tuple(faults),
         tuple(application),
-        tuple(_stood(evidence, hardware, unused)),
+        tuple(_old_faults(evidence, hardware, unused)),
         tuple(clear if flag is None else [flag, *clear]),
         tuple(grid for grid in addressed if grid is not None),
         any(evidence.has(name) for name in MEASURED),
@@ -215,7 +215,7 @@ def _unchanged(grids: Mapping[str, Grid], run: Run | None = None) -> list[Claim]
     return claims
 
 
-def _meets(change: Change, run: Run) -> bool:
+def _during_run(change: Change, run: Run) -> bool:
     """Whether a change can have come while the run was there."""
     return (run.start is None or change.until >= run.start) and (run.end is None or change.since <= run.end)
 
@@ -235,9 +235,9 @@ def _unused(activity: Maybe[GpuActivity], run: Run) -> frozenset[str]:
     """GPUs that did nothing while others worked, where only memory tells which ones the run held: another's."""
     if run.gpus_by not in ("occupancy", "all") or not isinstance(activity, GpuActivity):
         return frozenset()
-    if activity.basis in (None, "utilisation") or not activity.users.any():
+    if activity.basis in (None, "utilisation") or not activity.worked.any():
         return frozenset()
-    return frozenset(activity.named(~activity.users & activity.known.any(axis=1)))
+    return frozenset(activity.named(~activity.worked & activity.known.any(axis=1)))
 
 
 def _foreign(faults: Sequence[HardwareFault]) -> list[Claim]:
@@ -289,33 +289,39 @@ def _vanished(evidence: Evidence, before: float) -> list[HardwareFault]:
     return faults
 
 
-def _stood(
+def _old_faults(
     evidence: Evidence, hardware: Sequence[HardwareFault], unused: frozenset[str]
 ) -> list[tuple[Claim, tuple[str, ...]]]:
     """Counters and flags that were up before the run and did not move: each with its GPUs."""
     claims = []
     for name in COUNTERS:
-        old = [(series, level) for series, level in standing(evidence.grid(name)) if name_of(series) not in unused]
+        old = [
+            (series, level)
+            for series, level in unchanged_above_zero(evidence.grid(name))
+            if name_of(series) not in unused
+        ]
         if old:
-            claims.append(_old(OLD[name], old))
-    gauges = [(s, v) for s, v in standing(evidence.grid("xid_last")) if xid(int(v.number)).blame == "hardware"]
+            claims.append(_old_fault(OLD[name], old))
+    gauges = [
+        (s, v) for s, v in unchanged_above_zero(evidence.grid("xid_last")) if xid(int(v.number)).blame == "hardware"
+    ]
     aside = unused | {fault.gpu for fault in hardware}
     gauges = [(series, value) for series, value in gauges if name_of(series) not in aside]
-    return [*claims, _old(OLD_GAUGE, gauges)] if gauges else claims
+    return [*claims, _old_fault(OLD_GAUGE, gauges)] if gauges else claims
 
 
 def _flagged(evidence: Evidence) -> Claim | None:
     """A health flag of the monitor that was up, as a claim that it is incidental."""
     grid = evidence.grid("flags")
-    most = np.fmax.reduce(grid.values, axis=1, initial=0.0) if grid is not None else np.zeros(0)
-    if grid is None or not most.any():
+    highest = np.fmax.reduce(grid.values, axis=1, initial=0.0) if grid is not None else np.zeros(0)
+    if grid is None or not highest.any():
         return None
-    row = int(most.argmax())
+    row = int(highest.argmax())
     level = grid.one(row).value("max", unit="")
     return FLAG_ONLY(gpu=derived(name_of(grid.series[row]), level), level=level)
 
 
-def _quiet(evidence: Evidence) -> list[Claim]:
+def _no_new_xid(evidence: Evidence) -> list[Claim]:
     """That no Xid came, where the gauge of the last one was watched."""
     gauge = evidence.grid("xid_last")
     if gauge is None:
@@ -338,7 +344,7 @@ def _fault(sign: str, claim: Claim, change: Change, number: int | None = None) -
                          series.get("node"), name_of(series), number)  # fmt: skip
 
 
-def _old(sentence: Sentence, old: Sequence[tuple[Series, Value]]) -> tuple[Claim, tuple[str, ...]]:
+def _old_fault(sentence: Sentence, old: Sequence[tuple[Series, Value]]) -> tuple[Claim, tuple[str, ...]]:
     names = tuple(dict.fromkeys(name_of(series) for series, _ in old))
-    most = max((value for _, value in old), key=lambda value: value.number)
-    return sentence(gpus=derived(names, *(value for _, value in old[:8])), level=most), names
+    highest = max((value for _, value in old), key=lambda value: value.number)
+    return sentence(gpus=derived(names, *(value for _, value in old[:8])), level=highest), names

@@ -14,7 +14,7 @@ import numpy as np
 
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpus import counted, homes, sampled
+from trackside.facts.gpus import counted, nodes_of_ranks, sampled
 from trackside.facts.hardware.counters import Change, rises
 from trackside.facts.hardware.memory import Peak, during
 from trackside.facts.logs.oom_kills import OomKills, Scope, of_run
@@ -135,7 +135,7 @@ class HostMemory:
         limits, scope = self.limits, self.kills.scope(nodes)
         if all(grid is None for grid in (self.available, self.total, self.counts, self.job_memory)):
             return HostShortage(scope=scope, limit=self._resident, limits=limits)
-        counted = [change for change in rises(self.counts) if self._there(change, nodes, moment)]
+        counted = [change for change in rises(self.counts) if self._matches(change, nodes, moment)]
         kills = tuple(change for change in counted if not self._of_others(change))
         low = self._scarcest(nodes)
         if low is not None and moment is not None and low.share is not None and low.share <= limits.short_share:
@@ -148,17 +148,17 @@ class HostMemory:
         run's end."""
         node = None if row is None or row.node not in self.run.nodes else row.node
         moment = row.time if row is not None and row.time else self.run.end
-        return self.near(homes(self.run, ranks) if node is None else (node,), moment)
+        return self.near(nodes_of_ranks(self.run, ranks) if node is None else (node,), moment)
 
     @cached_property
-    def unharmed(self) -> tuple[Claim, ...]:
+    def cleared(self) -> tuple[Claim, ...]:
         """What shows that host memory killed nothing: no kill was counted, and no sample was short of memory."""
-        room = self.near((), None)
-        if room.kills or room.others or room.short or self.counts is None:
-            return room.claims if room.ample and not room.kills else ()
+        shortage = self.near((), None)
+        if shortage.kills or shortage.others or shortage.short or self.counts is None:
+            return shortage.claims if shortage.ample and not shortage.kills else ()
         nodes = {series.get("node") for series in self.counts.series}
         watched = counted(len(nodes), "node", self.counts.value("last"))
-        return NONE_COUNTED(nodes=watched), *room.claims
+        return NONE_COUNTED(nodes=watched), *shortage.claims
 
     @cached_property
     def _limit(self) -> Value | None:
@@ -167,8 +167,8 @@ class HostMemory:
         requested = None if ending.job is None else ending.job.get("req_mem_bytes")
         if ending.job is None or not isinstance(requested, (int, float)) or not requested or not run.nodes:
             return None
-        asked = ending.jobs.value(ending.job, "req_mem_bytes", "bytes")
-        return derived(requested / len(run.nodes), asked, unit="bytes")
+        requested_value = ending.jobs.value(ending.job, "req_mem_bytes", "bytes")
+        return derived(requested / len(run.nodes), requested_value, unit="bytes")
 
     def _reached(self, low: Peak | None) -> Claim | None:
         """That the job came near to what it had asked for, by its cgroup; else by the growth of memory in use on the
@@ -176,11 +176,11 @@ class HostMemory:
         limit = self._limit
         if low is None or limit is None:
             return None
-        node, least = derived(low.name, low.value), self.limits.at_limit_share * limit.number
+        node, min_bytes = derived(low.name, low.value), self.limits.at_limit_share * limit.number
         if (used := self._held_by_job(low.name)) is not None:
-            return CGROUP_REACHED(used=used, node=node, limit=limit) if used.number >= least else None
-        grown = self._drawn(low)
-        if grown is None or grown.number < least:
+            return CGROUP_REACHED(used=used, node=node, limit=limit) if used.number >= min_bytes else None
+        grown = self._memory_growth(low)
+        if grown is None or grown.number < min_bytes:
             return None
         return ASKED_REACHED(node=node, grown=grown, limit=limit)
 
@@ -218,11 +218,16 @@ class HostMemory:
         at = float(grid.times[int(np.nanargmin(grid.values[row]))])
         return Peak(name, grid.one(row).value("min"), capacity, at)
 
-    def _drawn(self, low: Peak) -> Value | None:
+    def _memory_growth(self, low: Peak) -> Value | None:
         """Bytes by which the memory left on a node fell, from the first samples of the run to its lowest."""
         assert self.available is not None
-        own = during(self.available.where(node=low.name), self.run)
-        first = sampled(own.during(float(own.times[0]) - own.step, float(own.times[min(2, len(own.times) - 1)])), "max")
+        available = during(self.available.where(node=low.name), self.run)
+        first = sampled(
+            available.during(
+                float(available.times[0]) - available.step, float(available.times[min(2, len(available.times) - 1)])
+            ),
+            "max",
+        )
         if first is None:
             return None
         return derived(max(0.0, first.number - low.value.number), first, low.value, unit="bytes")
@@ -236,7 +241,7 @@ class HostMemory:
         ]  # fmt: skip
         return len(rows) >= change.by.number and not any(of_run(row, self.run) for row in rows)
 
-    def _there(self, change: Change, nodes: Sequence[str], moment: float | None) -> bool:
+    def _matches(self, change: Change, nodes: Sequence[str], moment: float | None) -> bool:
         """Whether a counter rose on these nodes about a moment, or in the run."""
         if nodes and change.series.get("node") not in nodes:
             return False

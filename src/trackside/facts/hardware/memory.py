@@ -70,15 +70,15 @@ class GpuMemory:
         if self.used is None:
             return None
         grid = during(self.used, self.run)
-        most = np.fmax.reduce(grid.values, axis=1, initial=-1.0)
-        wanted = set(gpus)
-        rows = [row for row, series in enumerate(grid.series) if not wanted or name_of(series) in wanted]
-        row = max(rows, key=lambda row: most[row], default=None)
-        if row is None or most[row] < 0:
+        peaks = np.fmax.reduce(grid.values, axis=1, initial=-1.0)
+        selected = set(gpus)
+        rows = [row for row, series in enumerate(grid.series) if not selected or name_of(series) in selected]
+        row = max(rows, key=lambda row: peaks[row], default=None)
+        if row is None or peaks[row] < 0:
             return None
-        at = float(grid.times[np.flatnonzero(grid.values[row] >= 0.99 * most[row])[0]])
+        time = float(grid.times[np.flatnonzero(grid.values[row] >= 0.99 * peaks[row])[0]])
         name = name_of(grid.series[row])
-        return Peak(name, grid.one(row).value("max"), self.capacity(name), at)
+        return Peak(name, grid.one(row).value("max"), self.capacity(name), time)
 
     def capacity(self, gpu: str) -> Value | None:
         """Bytes of a GPU's memory: as measured, else the most used and the least free at that time together."""
@@ -86,14 +86,14 @@ class GpuMemory:
             return value
         if self.used is None or self.free_low is None:
             return None
-        most = of_gpu(during(self.used, self.run), gpu).value("max")
-        least = of_gpu(during(self.free_low, self.run), gpu).value("min")
-        if most.value is None or least.value is None:
+        used = of_gpu(during(self.used, self.run), gpu).value("max")
+        free = of_gpu(during(self.free_low, self.run), gpu).value("min")
+        if used.value is None or free.value is None:
             return None
-        return derived(most.number + least.number, most, least, unit="bytes")
+        return derived(used.number + free.number, used, free, unit="bytes")
 
     @cached_property
-    def taken_before(self) -> Mapping[str, Value]:
+    def used_before(self) -> Mapping[str, Value]:
         """GPU -> bytes that were in use before the run began, while it was there and after it: another process's.
 
         Without samples from before: what one GPU held from the run's first window on, when most of the others held
@@ -109,17 +109,17 @@ class GpuMemory:
             np.fmin.reduce(values, axis=1, initial=np.inf)
             for values in (inside.values, early.values[:, -limits.before_windows :], late.values)
         )
-        taken = {}
+        used = {}
         for row in np.flatnonzero(np.isfinite(low) & (low > 0)):
             name = name_of(grid.series[int(row)])
             if after[row] < (1 - limits.steady_share) * low[row]:
                 continue
             if np.isfinite(before[row]):
                 if before[row] > 0 and abs(low[row] - before[row]) <= limits.steady_share * before[row]:
-                    taken[name] = _last(early, limits.before_windows).one(int(row)).value("min")
+                    used[name] = _last(early, limits.before_windows).one(int(row)).value("min")
             elif len(grid) > 2 and np.median(low[np.isfinite(low)]) < limits.steady_share * low[row]:
-                taken[name] = inside.one(int(row)).value("min")
-        return taken
+                used[name] = inside.one(int(row)).value("min")
+        return used
 
     @cached_property
     def late_failure(self) -> Change | None:

@@ -47,7 +47,7 @@ SAMPLED: Mapping[str, Query] = {
     )
 }
 """Metrics of which every exporter of a node gives one."""
-Seen = NDArray[np.bool_]
+Presence = NDArray[np.bool_]
 """Window by window."""
 GAP_WINDOWS = 3.0
 """Windows of two scrapes each, below which samples that fail to come are scrapes that were missed: one or two are lost
@@ -72,7 +72,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class SilentEntity:
     """Somebody of whom nothing was sampled from a moment on."""
 
     name: str
@@ -86,7 +86,7 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
-class GoneNode:
+class LostNode:
     """A node that was lost, by what was sampled of it."""
 
     node: Value
@@ -115,29 +115,29 @@ class NodePresence:
         return max((float(time) for time in times if isinstance(time, (int, float))), default=None)
 
     @cached_property
-    def silent(self) -> tuple[Silent, ...]:
+    def silent(self) -> tuple[SilentEntity, ...]:
         """The nodes of which nothing at all was sampled any more by the run's end."""
         return () if self.over is None else tuple(fell_silent(self.grids, "node", self.over))
 
     @cached_property
-    def gone(self) -> tuple[GoneNode, ...]:
+    def lost(self) -> tuple[LostNode, ...]:
         """The nodes that were lost: silent ones on which no training went on, and rebooted ones."""
-        gone: dict[str, GoneNode] = {}
+        lost: dict[str, LostNode] = {}
         for silent in self.silent:
             since = silent.since.number
             if self._last_point > since + self.limits.went_on_s and silent.name not in self.reboots:
                 continue
             node, says = derived(silent.name, silent.since), REFUSED if silent.refused else SILENT
             claim = says(node=node, since=silent.since, witness=silent.witness)
-            gone[silent.name] = GoneNode(node, since, (claim,))
+            lost[silent.name] = LostNode(node, since, (claim,))
         for name, boot in self.reboots.items():
-            other = gone.get(name, boot)
+            other = lost.get(name, boot)
             earlier = () if other is boot else other.claims
-            gone[name] = GoneNode(other.node, min(other.since, boot.since), (*earlier, *boot.claims), rebooted=True)
-        return tuple(gone.values())
+            lost[name] = LostNode(other.node, min(other.since, boot.since), (*earlier, *boot.claims), rebooted=True)
+        return tuple(lost.values())
 
     @cached_property
-    def reboots(self) -> Mapping[str, GoneNode]:
+    def reboots(self) -> Mapping[str, LostNode]:
         """The nodes that started anew while the run was there."""
         reboots, start, end = {}, self.run.start, self.run.end
         for change in rises(self.boots):
@@ -147,7 +147,7 @@ class NodePresence:
             if change.by.number > self.limits.boot_s and inside and not after:
                 time = derived(booted, change.before, change.after, unit="time")
                 node = derived(name, time)
-                reboots[name] = GoneNode(node, min(booted, change.since), (REBOOTED(node=node, time=time),), True)
+                reboots[name] = LostNode(node, min(booted, change.since), (REBOOTED(node=node, time=time),), True)
         return reboots
 
     @cached_property
@@ -187,17 +187,17 @@ def interrupted(grids: Sequence[Grid]) -> tuple[str, ...]:
     """The nodes on which some GPU was missing for a while between its first sample and the node's last."""
     nodes: dict[str, None] = {}
     for grid in grids:
-        held = ~np.isnan(grid.values)
-        count = np.arange(held.shape[1])
-        first, last = held.argmax(axis=1), np.where(held, count, 0).max(axis=1, initial=0)
+        sampled = ~np.isnan(grid.values)
+        count = np.arange(sampled.shape[1])
+        first, last = sampled.argmax(axis=1), np.where(sampled, count, 0).max(axis=1, initial=0)
         names = np.array([name for (name,) in grid.labels("node")])
         latest = {name: int(last[names == name].max()) for name in dict.fromkeys(names.tolist())}
-        missing = np.array([latest[name] for name in names.tolist()]) - first + 1 - held.sum(axis=1)
-        nodes |= dict.fromkeys(names[held.any(axis=1) & (missing >= GAP_WINDOWS)].tolist())
+        missing = np.array([latest[name] for name in names.tolist()]) - first + 1 - sampled.sum(axis=1)
+        nodes |= dict.fromkeys(names[sampled.any(axis=1) & (missing >= GAP_WINDOWS)].tolist())
     return tuple(nodes)
 
 
-def fell_silent(grids: Sequence[Grid], label: str, before: float) -> list[Silent]:
+def fell_silent(grids: Sequence[Grid], label: str, before: float) -> list[SilentEntity]:
     """Those, by this label, that gave no sample of any kind from a moment up to ``before`` on, while others did.
 
     ``grids``: counts of samples, and ``scrape_up``, where a zero is silence that the monitor itself saw.
@@ -206,59 +206,63 @@ def fell_silent(grids: Sequence[Grid], label: str, before: float) -> list[Silent
     if not grids:
         return []
     times, step = grids[0].times, grids[0].step
-    held = _by_name(grids, label, answered=True)
+    sampled = _by_name(grids, label, answered=True)
     failed = _by_name(grids, label, answered=False)
-    crowd = np.sum(list(held.values()), axis=0)
-    found = []
-    for name, there in held.items():
-        bounds = _gap(there, times - step, before, step)
+    crowd = np.sum(list(sampled.values()), axis=0)
+    silent = []
+    for name, own in sampled.items():
+        bounds = _gap(own, times - step, before, step)
         if bounds is None:
             continue
         start, stop, least = bounds
-        watched = np.flatnonzero(((crowd > there) | failed[name])[start:stop])
+        watched = np.flatnonzero(((crowd > own) | failed[name])[start:stop])
         if len(watched) > 1 and watched[-1] + 1 >= least:
             until = float(times[stop]) if stop < len(times) else None
-            found.append(_told(grids, label, name, (float(times[start]) - step, float(times[stop - 1])), until))
-    return found
+            silent.append(
+                _silent_entity(grids, label, name, (float(times[start]) - step, float(times[stop - 1])), until)
+            )
+    return silent
 
 
-def _by_name(grids: Sequence[Grid], label: str, answered: bool) -> Mapping[str, Seen]:
+def _by_name(grids: Sequence[Grid], label: str, answered: bool) -> Mapping[str, Presence]:
     """Whether each was sampled at all; with ``answered`` False: whether a scrape of it failed and none answered."""
-    found: dict[str, Seen] = {}
+    presence: dict[str, Presence] = {}
     for grid in grids:
         up = grid.query.kind == "scrape_up"
         with np.errstate(invalid="ignore"):
-            there = (grid.values > 0) if up else ~np.isnan(grid.values)
-            there = there if answered else (grid.values == 0) & up
+            sampled = (grid.values > 0) if up else ~np.isnan(grid.values)
+            sampled = sampled if answered else (grid.values == 0) & up
         for row, (name,) in enumerate(grid.labels(label)):
             if name:
-                found[name] = found[name] | there[row] if name in found else there[row]
-    return {name: row for name, row in found.items() if row.any() or not answered}
+                presence[name] = presence[name] | sampled[row] if name in presence else sampled[row]
+    return {name: row for name, row in presence.items() if row.any() or not answered}
 
 
-def _gap(there: Seen, starts: NDArray[np.float64], before: float, step: float) -> tuple[int, int, float] | None:
+def _gap(presence: Presence, starts: NDArray[np.float64], before: float, step: float) -> tuple[int, int, float] | None:
     """The silence that began last before a moment, as windows [start, stop), and the length that makes it one."""
-    seen = np.flatnonzero(there)
-    early = seen[starts[seen] <= before]
+    sampled = np.flatnonzero(presence)
+    early = sampled[starts[sampled] <= before]
     if not len(early):
         return None
     start = int(early[-1]) + 1
-    stop = int(seen[len(early)]) if len(early) < len(seen) else len(there)
+    stop = int(sampled[len(early)]) if len(early) < len(sampled) else len(presence)
     usual = int(np.diff(early).max(initial=1)) - 1
-    least = max(GAP_WINDOWS, GAP_RHYTHMS * usual, GAP_S / step)
-    return (start, stop, least) if stop - start >= least else None
+    min_windows = max(GAP_WINDOWS, GAP_RHYTHMS * usual, GAP_S / step)
+    return (start, stop, min_windows) if stop - start >= min_windows else None
 
 
-def _told(grids: Sequence[Grid], label: str, name: str, span: tuple[float, float], until: float | None) -> Silent:
-    own, others, failed = [], [], []
+def _silent_entity(
+    grids: Sequence[Grid], label: str, name: str, span: tuple[float, float], until: float | None
+) -> SilentEntity:
+    counts, all_counts, failed_scrapes = [], [], []
     for grid in grids:
         up, part = grid.query.kind == "scrape_up", grid.during(*span)
         if (name,) in grid.labels(label):
-            mine = part.where(**{label: name})
-            own.append(mine.value("max" if up else "count"))
-            failed += [mine.value("count")] if up else []
-        others += [] if up else [part.value("count")]
-    most = max(others, key=lambda value: value.number, default=None)
-    refused = most is None or not most.number
-    witness = max(failed, key=lambda value: value.number) if refused or most is None else most
-    return Silent(name, derived(span[0], *own, unit="time"), witness, refused, until)
+            own = part.where(**{label: name})
+            counts.append(own.value("max" if up else "count"))
+            failed_scrapes += [own.value("count")] if up else []
+        all_counts += [] if up else [part.value("count")]
+    best = max(all_counts, key=lambda value: value.number, default=None)
+    refused = best is None or not best.number
+    witness = max(failed_scrapes, key=lambda value: value.number) if refused or best is None else best
+    return SilentEntity(name, derived(span[0], *counts, unit="time"), witness, refused, until)

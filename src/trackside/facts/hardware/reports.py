@@ -16,7 +16,7 @@ from functools import cached_property
 from trackside.catalog.xid import xid
 from trackside.evidence import Evidence, Frame, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpus import at_bus, ours
+from trackside.facts.gpus import gpus_at_address, may_be_own
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.finding import Certainty, Claim, Sentence
@@ -69,19 +69,19 @@ class HardwareReports:
     """CUDA errors in the job's log."""
     faults: tuple[HardwareFault, ...]
     """Kernel first, then the job's log, then the scheduler's drain reasons."""
-    given: bool
+    has_input: bool
     """Whether anything was read that reports faults of hardware in words."""
     health: HardwareHealth
     run: Run
     limits: Limits
 
     @property
-    def kernel_given(self) -> bool:
+    def has_kernel_log(self) -> bool:
         """Whether the kernel's log of a node was read, so that a fault of a GPU would show in it."""
         return "kernel" in self.xids.covered
 
     @cached_property
-    def again(self) -> tuple[Claim, Position, str] | None:
+    def repeated_xid(self) -> tuple[Claim, Position, str] | None:
         """The first GPU, and no other, on which an Xid of the application class came under several processes: (what
         shows it, where it came last, the GPU's PCI address)."""
         hits: dict[tuple[str, int], dict[object, Event]] = defaultdict(dict)
@@ -103,9 +103,9 @@ class HardwareReports:
         latest = moment + slack if moment is not None else run.end
         lines = []
         for row in self.xids.events:
-            known = row.time is not None and (run.start is None or row.time >= run.start - slack)
-            mine = row.get("pci") is None or ours(str(row.get("pci")), row.node, self.health.addressed, run)
-            if row.get("xid") in OF_MEMORY and mine and known and (latest is None or (row.time or 0.0) <= latest):
+            in_time = row.time is not None and (run.start is None or row.time >= run.start - slack)
+            own_gpu = row.get("pci") is None or may_be_own(str(row.get("pci")), row.node, self.health.addressed, run)
+            if row.get("xid") in OF_MEMORY and own_gpu and in_time and (latest is None or (row.time or 0.0) <= latest):
                 lines.append(XID_BEFORE(xid=self.xids.value(row, "xid"), line=self.xids.value(row, "text")))
         measured = [fault for fault in self.health.faults if fault.sign != "vanished"]
         measured = [fault for fault in measured if fault.number is None or fault.number in OF_MEMORY]
@@ -138,9 +138,9 @@ def hardware_reports(
             sure = Certainty.ESTABLISHED if row.plane == "kernel" else Certainty.SUPPORTED
             pci = row.get("pci")
             if pci is not None and name != "switches" and any(health.addressed):
-                if not ours(str(pci), row.node, health.addressed, run):
+                if not may_be_own(str(pci), row.node, health.addressed, run):
                     continue
-                pci = _one_of(at_bus(str(pci), row.node, health.addressed), suspects) or pci
+                pci = _one_of(gpus_at_address(str(pci), row.node, health.addressed), suspects) or pci
             kernel.append(_reported(row, *_kernel_claim(name, frame, row), sure, pci))
     errors = evidence["errors"]
     job = [
@@ -148,9 +148,9 @@ def hardware_reports(
         for row in errors.events
         if row.get("name") in IN_JOB_LOG and row.role is Role.ROOT
     ]
-    given = any(evidence.has(name) for name in ("xids", "errors", "nodes"))
+    has_input = any(evidence.has(name) for name in ("xids", "errors", "nodes"))
     faults = (*kernel, *job[:1], *_drained(drained, run))
-    return HardwareReports(evidence["xids"], evidence["nodes"], errors, faults, given, health, run, limits)
+    return HardwareReports(evidence["xids"], evidence["nodes"], errors, faults, has_input, health, run, limits)
 
 
 def _one_of(gpus: Set[str], suspects: Set[str | None]) -> str | None:

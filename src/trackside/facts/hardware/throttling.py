@@ -71,12 +71,12 @@ class ThrottledGpu:
     seconds: Value
     share: float
     """Of its working time."""
-    why: Value | None
+    reasons_value: Value | None
     """The reasons, in words; None where only heat shows it."""
     reasons: tuple[str, ...]
     clock: Value | None
     usual: Value | None
-    against: Against
+    baseline: Against
     """What ``usual`` is."""
     lowered: bool
     """Whether the clock was down by more than usual, or no clock says."""
@@ -89,9 +89,9 @@ class ThrottledGpu:
     def claims(self) -> list[Claim]:
         """Why, how far and how hot."""
         gpu = derived(self.gpu, self.seconds)
-        claims = [] if self.why is None else [REASON(gpu=gpu, why=self.why, seconds=self.seconds)]
+        claims = [] if self.reasons_value is None else [REASON(gpu=gpu, why=self.reasons_value, seconds=self.seconds)]
         if self.clock is not None and self.usual is not None:
-            claims.append(LOWER[self.against](gpu=gpu, clock=self.clock, usual=self.usual))
+            claims.append(LOWER[self.baseline](gpu=gpu, clock=self.clock, usual=self.usual))
         return claims if self.heat is None else [*claims, HEAT(gpu=gpu, heat=self.heat)]
 
 
@@ -130,9 +130,9 @@ class Throttling:
         flags, counted, clock, heat = map(self.clocks.grids.get, ("reasons", "counters", "clocks", "temperature"))
         claims = []
         for gpu in self.sustained[:1]:
-            if gpu.clock is not None and gpu.usual is not None and gpu.why is not None:
+            if gpu.clock is not None and gpu.usual is not None and gpu.reasons_value is not None:
                 name = derived(gpu.gpu, gpu.clock)
-                claims.append(CLOCK_STAYED(gpu=name, why=gpu.why, clock=gpu.clock, usual=gpu.usual))
+                claims.append(CLOCK_STAYED(gpu=name, why=gpu.reasons_value, clock=gpu.clock, usual=gpu.usual))
         if flags is not None:
             if self.brief is not None:
                 claims.append(BRIEF(gpu=derived(self.brief, of_gpu(flags, self.brief).value("max"))))
@@ -171,21 +171,21 @@ def throttling(evidence: Evidence, clocks: Clocks, limits: Limits) -> Throttling
 
 def _benign(flags: Grid) -> Claim:
     """All reasons that were ever set."""
-    most = flags.value("max", unit="")
+    highest = flags.value("max", unit="")
     bits = int(np.bitwise_or.reduce(flags.values[~np.isnan(flags.values)].astype(np.int64), initial=0))
     titles = tuple(REASONS[name].title for name in reasons_in(bits)) or ("none",)
-    return BENIGN(count=counted(len(flags), "GPU", most), why=derived(titles, most))
+    return BENIGN(count=counted(len(flags), "GPU", highest), why=derived(titles, highest))
 
 
-def _sustained(clocks: Clocks, grave: Flags, at: Rows, limits: Limits) -> Rows | None:
+def _sustained(clocks: Clocks, grave: Flags, windows: Rows, limits: Limits) -> Rows | None:
     """Of the windows ``at``, those in which a reason held on, single samples smoothed away; None where it did not."""
-    flags = grave[at].astype(np.int64)
+    flags = grave[windows].astype(np.int64)
     if flags.sum() < clocks.limits.windows:
         return None
     width = min(5, len(flags) | 1)
     padded = np.pad(flags, width // 2, mode="edge")
-    on: Rows = at[np.convolve(padded, np.ones(width, dtype=np.int64), "valid")[: len(flags)] * 2 > width]
-    gap = float(np.median(np.diff(at))) if len(at) > 1 else 1.0
+    on: Rows = windows[np.convolve(padded, np.ones(width, dtype=np.int64), "valid")[: len(flags)] * 2 > width]
+    gap = float(np.median(np.diff(windows))) if len(windows) > 1 else 1.0
     return on if len(on) >= clocks.limits.windows and len(on) * gap * clocks.step >= limits.least_s else None
 
 
@@ -194,21 +194,21 @@ def _throttled(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[s
     were free."""
     first, last = _stretch(on)
     start, end = float(clocks.times[first]) - clocks.step, float(clocks.times[last])
-    before = _free(clocks, (free[free < first], free[free > last]))
+    before = _free_stretch(clocks, (free[free < first], free[free > last]))
     grid, temperature = clocks.grids.get("clocks"), clocks.grids.get("temperature")
     own = of_gpu(grid, gpu) if grid is not None and gpu in {name_of(series) for series in grid.series} else None
     clock = None if own is None else _megahertz(own.during(start, end))
     usual, against = _usual(clocks, gpu, own, before, (start, end), peers)
     drop = 1 - clock.number / usual.number if clock is not None and usual is not None and usual.number > 0 else None
     least = clocks.limits.drop_from_highest if against == "highest" else clocks.limits.drop
-    why, names = _why(clocks, gpu, start, end)
-    sources = [value for value in (why, clock) if value is not None]
+    reasons, names = _reasons_between(clocks, gpu, start, end)
+    sources = [value for value in (reasons, clock) if value is not None]
     heat = None if temperature is None else sampled(of_gpu(temperature, gpu).during(start, end), "max")
     return ThrottledGpu(
         gpu, start, end, before,
         seconds=derived(len(on) * clocks.step, *sources, unit="s"),
         share=min(len(on) / (len(on) + len(free)), 1.0),
-        why=why, reasons=names, clock=clock, usual=usual, against=against,
+        reasons_value=reasons, reasons=names, clock=clock, usual=usual, baseline=against,
         lowered=drop is None or drop >= least,
         drop=drop,
         heat=heat,
@@ -232,7 +232,7 @@ def _usual(
     return None, "highest"
 
 
-def _free(clocks: Clocks, parts: Sequence[Rows]) -> Span | None:
+def _free_stretch(clocks: Clocks, parts: Sequence[Rows]) -> Span | None:
     """A stretch of free clocks: that before the throttling where it holds three windows, else that after it."""
     part = next((rows for rows in parts if len(rows) >= 3), None)
     return None if part is None else (float(clocks.times[part[0]]) - clocks.step, float(clocks.times[part[-1]]))
@@ -252,7 +252,7 @@ def _megahertz(grid: Grid) -> Value | None:
     return None if value is None else derived(value.number / 1e6, value, unit="MHz")
 
 
-def _why(clocks: Clocks, gpu: str, start: float, end: float) -> tuple[Value | None, tuple[str, ...]]:
+def _reasons_between(clocks: Clocks, gpu: str, start: float, end: float) -> tuple[Value | None, tuple[str, ...]]:
     """The grave reasons that were set meanwhile: their titles, cited, and their names."""
     names: dict[str, Value] = {}
     flags, counted = clocks.grids.get("reasons"), clocks.grids.get("counters")
@@ -278,24 +278,26 @@ def _why(clocks: Clocks, gpu: str, start: float, end: float) -> tuple[Value | No
 
 def _to_the_end(memory: Grid | None, clocks: Clocks, limits: Limits) -> bool:
     """Whether the GPUs worked until shortly before they were let go of, as far as anything shows."""
-    done = clocks.activity
-    if done is None or done.basis in (None, "utilisation") or not done.active.any():
+    activity = clocks.activity
+    if activity is None or activity.basis in (None, "utilisation") or not activity.active.any():
         return True
-    active = done.active
-    if done.basis == "power" and done.busy is not None:  # low clocks draw little, whatever they do
+    active = activity.active
+    if activity.basis == "power" and activity.busy is not None:  # low clocks draw little, whatever they do
         with np.errstate(invalid="ignore"):
-            active = active | ((done.busy[done.users] >= clocks.limits.busy).sum(axis=0) > 0.5 * done.users.sum())
-    last = float(done.times[np.flatnonzero(active)[-1]])
-    return _let_go(memory, done) - last <= max(limits.quiet_s, 3 * done.step)
+            active = active | (
+                (activity.busy[activity.worked] >= clocks.limits.busy).sum(axis=0) > 0.5 * activity.worked.sum()
+            )
+    last = float(activity.times[np.flatnonzero(active)[-1]])
+    return _let_go(memory, activity) - last <= max(limits.quiet_s, 3 * activity.step)
 
 
-def _let_go(grid: Grid | None, done: GpuActivity) -> float:
+def _let_go(grid: Grid | None, activity: GpuActivity) -> float:
     """Until when the GPUs in use held memory: where no record tells of the run's end, samples go on after it."""
-    end = float(done.times[-1])
-    users = [gpu for gpu, used in zip(done.gpus, done.users, strict=True) if used]
-    memory = aligned(grid, users, done.times)
+    end = float(activity.times[-1])
+    users = [gpu for gpu, used in zip(activity.gpus, activity.worked, strict=True) if used]
+    memory = aligned(grid, users, activity.times)
     if np.isnan(memory).all():
         return end
     with np.errstate(invalid="ignore"):
-        held = memory > 0.5 * np.fmax.reduce(memory, axis=1)[:, None]
-    return float(done.times[np.flatnonzero(held.any(axis=0))[-1]]) if held.any() else end
+        occupied = memory > 0.5 * np.fmax.reduce(memory, axis=1)[:, None]
+    return float(activity.times[np.flatnonzero(occupied.any(axis=0))[-1]]) if occupied.any() else end

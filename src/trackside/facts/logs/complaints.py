@@ -153,14 +153,14 @@ def collective_complaints(
     """Of the log's lines; missing if no log was given."""
     frames = {name: evidence[name] for name in (*STRONG, *WEAK)}
     frames["exceptions"] = exceptions.frame
-    over = [row for row in ending.ends.events if row.get("status") != "aborted"]
+    clean_ends = [row for row in ending.ends.events if row.get("status") != "aborted"]
     rows: list[tuple[str, Event]] = []
     for name, frame in frames.items():
-        said = [row for row in frame.events if row.role in (Role.CASCADE, Role.ROOT)]
+        candidates = [row for row in frame.events if row.role in (Role.CASCADE, Role.ROOT)]
         if name == "exceptions":
-            said = [row for row in said if row.get("about") == "collective"]
-        last = last_words(said, silence.points, crashed=ending.abnormal is not None)
-        rows += [(name, row) for row in last if not over or followed_by(over[-1], [row]) is None]
+            candidates = [row for row in candidates if row.get("about") == "collective"]
+        last = last_words(candidates, silence.points, crashed=ending.abnormal is not None)
+        rows += [(name, row) for row in last if not clean_ends or followed_by(clean_ends[-1], [row]) is None]
     return CollectiveComplaints(frames, tuple(rows), silence, ending.launchers, run)
 
 

@@ -48,10 +48,10 @@ def drained_nodes(evidence: Evidence, ending: Ending, run: Run, limits: Limits) 
     frame, job = evidence["nodes"], ending.job
     end = run.end if run.end is not None or job is None else number(job, "end")
     margin_s = limits.noticed_s if job is None or job.get("state") == "FAILED" else limits.torn_down_s
-    mine = [row for row in frame.records if not run.nodes or row.get("name") in run.nodes]
+    own_rows = [row for row in frame.records if not run.nodes or row.get("name") in run.nodes]
     if never_placed(job, run):
-        mine = []
-    rows = (row for row in mine if _in_time(row, frame.records, _start(run), end, limits))
+        own_rows = []
+    rows = (row for row in own_rows if _in_time(row, frame.records, _start(run), end, limits))
     return DrainedNodes(frame, tuple(rows), margin_s, evidence["states"])
 
 
@@ -73,8 +73,8 @@ def _in_time(row: Record, rows: tuple[Record, ...], start: float | None, end: fl
     if time > end + limits.noticed_s:
         return False
     # A node that was in service again after the run was well after it: a later reason is another's.
-    mine = (other for other in rows if other.get("name") == row.get("name"))
-    return not any((back := number(other, "reason_end")) is not None and end <= back <= time for other in mine)
+    same_node = (other for other in rows if other.get("name") == row.get("name"))
+    return not any((back := number(other, "reason_end")) is not None and end <= back <= time for other in same_node)
 
 
 def _start(run: Run) -> float | None:

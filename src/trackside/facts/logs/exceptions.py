@@ -56,10 +56,10 @@ def earliest_first(events: Iterable[Event]) -> list[Event]:
     """Stable order by time where known on both sides, else by place in the file, else as given."""
     ordered: list[Event] = []
     for event in events:
-        place = len(ordered)
-        while place and follows(ordered[place - 1], event):
-            place -= 1
-        ordered.insert(place, event)
+        index = len(ordered)
+        while index and follows(ordered[index - 1], event):
+            index -= 1
+        ordered.insert(index, event)
     return ordered
 
 

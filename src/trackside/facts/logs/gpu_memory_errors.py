@@ -121,8 +121,8 @@ class GpuMemoryErrors:
     @property
     def fits_alone(self) -> bool:
         """Whether the process would have had room on a card of its own."""
-        held = max(self.bytes("reserved_bytes"), self.bytes("allocated_bytes"))
-        return held + self.bytes("requested_bytes") < self.bytes("total_bytes")
+        own_bytes = max(self.bytes("reserved_bytes"), self.bytes("allocated_bytes"))
+        return own_bytes + self.bytes("requested_bytes") < self.bytes("total_bytes")
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -33,8 +33,8 @@ PARTED = Sentence(
 )
 STOOD = Sentence("{ranks} stood at {place}", running="{ranks} stand at {place}")
 WAIT_IN_SOME, WAIT_GPU_SOME, ELSEWHERE_SOME, STOOD_SOME = (
-    Sentence(said.text.replace("{ranks}", "{who}"), said.running.replace("{ranks}", "{who}"))
-    for said in (WAIT_IN, WAIT_GPU, ELSEWHERE, STOOD)
+    Sentence(sentence.text.replace("{ranks}", "{who}"), sentence.running.replace("{ranks}", "{who}"))
+    for sentence in (WAIT_IN, WAIT_GPU, ELSEWHERE, STOOD)
 )
 """The same of processes whose ranks aren't known."""
 
@@ -53,61 +53,63 @@ class HangStacks:
 
     frame: Frame
     waiting: tuple[Event, ...]
-    away: tuple[Event, ...]
-    parted: tuple[Event, ...] = ()
+    elsewhere: tuple[Event, ...]
+    other_collective: tuple[Event, ...] = ()
 
     @property
-    def taken(self) -> bool:
+    def has_stacks(self) -> bool:
         """Whether any stack says where the run stood."""
-        return bool(self.waiting or self.away)
+        return bool(self.waiting or self.elsewhere)
 
     @property
     def suspected(self) -> bool:
         """Whether the agent took them, because it saw the run stand still; anybody may take those of one that works."""
-        return any(row.parser == AGENT for row in (*self.waiting, *self.away))
+        return any(row.parser == AGENT for row in (*self.waiting, *self.elsewhere))
 
     @property
     def ranks(self) -> frozenset[int]:
         """All ranks of which a stack was taken."""
-        return frozenset(rank for row in (*self.waiting, *self.away) if (rank := rank_of(row)) is not None)
+        return frozenset(rank for row in (*self.waiting, *self.elsewhere) if (rank := rank_of(row)) is not None)
 
-    def of_all(self, run: Run) -> bool:
+    def covers_all_ranks(self, run: Run) -> bool:
         """Whether those of all ranks of a run were taken."""
         return 1 < (run.n_ranks or 2) <= len(self.ranks)
 
     @cached_property
     def absent(self) -> AbsentRanks | None:
         """The ranks that the others wait for, if they are known."""
-        rows = self.away or self.parted
+        rows = self.elsewhere or self.other_collective
         ranks = tuple(sorted({rank for row in rows if (rank := rank_of(row)) is not None}))
-        return AbsentRanks(ranks, self._apart()[0]) if self.waiting and ranks else None
+        return AbsentRanks(ranks, self._elsewhere_claims()[0]) if self.waiting and ranks else None
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
         """What is to be said of all of them, but for what :attr:`absent` says."""
-        inside = [row for row in self.waiting if row.get("collective") is not None and row not in self.parted]
-        busy = [row for row in self.waiting if row.get("collective") is None and row not in self.parted]
+        inside = [row for row in self.waiting if row.get("collective") is not None and row not in self.other_collective]
+        busy = [row for row in self.waiting if row.get("collective") is None and row not in self.other_collective]
         shows = self._places(inside, WAIT_IN, WAIT_IN_SOME, call=True) + self._places(busy, WAIT_GPU, WAIT_GPU_SOME)
-        away = self._apart()
+        away = self._elsewhere_claims()
         return (*shows, *(away[1:] if self.absent is not None else away))
 
     @cached_property
-    def place(self) -> Value | None:
+    def code_line(self) -> Value | None:
         """The line of code to look at: where those stand that others wait for, else where one stands at all."""
-        rows = [row for row in (*self.away, *self.parted, *self.waiting) if row.get("place") is not None]
+        rows = [row for row in (*self.elsewhere, *self.other_collective, *self.waiting) if row.get("place") is not None]
         return self.frame.value(rows[0], "place") if rows else None
 
     def lines(self, ranks: Iterable[int]) -> list[Claim]:
         """Where these ranks stood, which another witness says to have stayed away."""
-        wanted = set(ranks)
-        return self._places([row for row in (*self.away, *self.parted) if rank_of(row) in wanted], STOOD, STOOD_SOME)
+        selected = set(ranks)
+        return self._places(
+            [row for row in (*self.elsewhere, *self.other_collective) if rank_of(row) in selected], STOOD, STOOD_SOME
+        )
 
-    def _apart(self) -> list[Claim]:
+    def _elsewhere_claims(self) -> list[Claim]:
         """Where those stand that the others wait for; without any that wait, where all stand."""
         some = ELSEWHERE_SOME if self.waiting else STOOD_SOME
-        if not self.away:
-            return self._places(self.parted, PARTED, some, call=True)
-        return self._places(self.away, ELSEWHERE if self.waiting else STOOD, some)
+        if not self.elsewhere:
+            return self._places(self.other_collective, PARTED, some, call=True)
+        return self._places(self.elsewhere, ELSEWHERE if self.waiting else STOOD, some)
 
     def _places(
         self, rows: Iterable[Event], by_rank: Sentence, by_process: Sentence, *, call: bool = False
@@ -142,11 +144,11 @@ def hang_stacks(evidence: Evidence, silence: Silence) -> HangStacks:
         rank = rank_of(row)
         by_process.setdefault((row.node, rank) if rank is not None else (row.at.path, row.get("pid")), []).append(row)
     chosen = [one for group in by_process.values() if (one := _telling(group)) is not None]
-    inside = [row for row in chosen if row.get("collective") is not None]
+    waiting_in_call = [row for row in chosen if row.get("collective") is not None]
     busy = [row for row in chosen if row.get("collective") is None and row.get("waits") is not None]
     # One alone in a backward pass may be at work, unless it was seen to do none.
-    met = inside or len(busy) > 1 or (len(chosen) > 1 and any(row.parser == AGENT for row in busy))
-    waiting = [*inside, *busy] if met else []
+    in_collective = waiting_in_call or len(busy) > 1 or (len(chosen) > 1 and any(row.parser == AGENT for row in busy))
+    waiting = [*waiting_in_call, *busy] if in_collective else []
     away = [row for row in chosen if row not in waiting]
     return HangStacks(frame, tuple(waiting), tuple(away), () if away else _parted(waiting))
 

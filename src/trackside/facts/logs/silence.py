@@ -162,10 +162,10 @@ class Silence:
         trajectory, elapsed = self.trajectory, self.ending.elapsed
         if isinstance(trajectory, Missing) or trajectory.last is None or elapsed is None:
             return None
-        spent = number(trajectory.last, "elapsed_s")
-        if spent is not None:
+        elapsed_s = number(trajectory.last, "elapsed_s")
+        if elapsed_s is not None:
             printed = trajectory.progress.value(trajectory.last, "elapsed_s", "s")
-            return derived(round(elapsed.number - spent, 1), elapsed, printed, unit="s")
+            return derived(round(elapsed.number - elapsed_s, 1), elapsed, printed, unit="s")
         pace, done = trajectory.step_seconds, trajectory.done
         if pace is None or done is None:
             return None

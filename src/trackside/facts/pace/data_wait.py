@@ -16,7 +16,7 @@ import numpy as np
 from trackside.evidence import Evidence, Frame, Grid, Missing, Value, derived
 from trackside.facts import maths
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import Matrix, middle
+from trackside.facts.gpu.activity import Matrix, nan_median
 from trackside.facts.gpus import sampled
 from trackside.facts.pace.pace import StepPace
 from trackside.facts.training.learning import Trajectory, number
@@ -54,7 +54,7 @@ class Limits:
     """Windows on either side of the moment at which it grew."""
     slower: float = 1.1
     """Times longer that a step takes for the wait alone, below which its growth costs little."""
-    of_it: float = 0.5
+    explained_share: float = 0.5
     """Of the slowdown that the wait alone makes, what was measured at least: other waits shift as well, and gauges of
     the wait and of throughput are means over different times."""
 
@@ -107,17 +107,17 @@ class DataWait:
     def growth(self) -> WaitGrowth | None:
         """That the gauge rose to another level, and steps or throughput slowed in step with it."""
         grid, limits = self.gauge, self.limits
-        at = None if grid is None else _split(middle(grid.values, axis=0), limits.side)
-        if grid is None or at is None:
+        index = None if grid is None else _split(nan_median(grid.values, axis=0), limits.side)
+        if grid is None or index is None:
             return None
         first, last = float(grid.times[0]) - grid.step, float(grid.times[-1])
-        since = float(grid.times[at]) - grid.step
+        since = float(grid.times[index]) - grid.step
         before, after = (grid.during(*span).value("median", unit="share") for span in ((first, since), (since, last)))
-        alone = (1 - before.number) / max(1 - after.number, 0.01)
-        if alone < limits.slower:
+        wait_slowdown = (1 - before.number) / max(1 - after.number, 0.01)
+        if wait_slowdown < limits.slower:
             return None
         pace = self.pace.compare((first, since), (since, last))
-        if pace is None or pace.kind not in SLOWER or pace.slowdown < 1 + limits.of_it * (alone - 1):
+        if pace is None or pace.kind not in SLOWER or pace.slowdown < 1 + limits.explained_share * (wait_slowdown - 1):
             return None
         slower = SLOWER[pace.kind](before=pace.before, during=pace.during)
         return WaitGrowth(since, (WAIT_GREW(before=before, after=after), slower))
@@ -134,8 +134,8 @@ class DataWait:
         level = maths.median([part for part, _ in warm])
         typical = min(warm, key=lambda pair: abs(pair[0] - level))[1]
         names = ("step_time_s", "compute_time_s", "comm_time_s")
-        rest = next(name for name in names if number(typical, name) is not None)
-        wait, step = frame.value(typical, "data_time_s", "s"), frame.value(typical, rest, "s")
+        step_field = next(name for name in names if number(typical, name) is not None)
+        wait, step = frame.value(typical, "data_time_s", "s"), frame.value(typical, step_field, "s")
         share = derived(round(level, 3), wait, step, unit="share")
         points = frame.reduce("count", "data_time_s", unit="points")
         starved = STARVED(share=share, wait=wait, step=step, points=points)
@@ -164,16 +164,16 @@ def _data_share(row: Event) -> float | None:
     wait = number(row, "data_time_s")
     parts = [value for name in ("compute_time_s", "comm_time_s") if (value := number(row, name)) is not None]
     step = number(row, "step_time_s")
-    whole = max(step or 0.0, wait or 0.0) if step is not None else (wait or 0.0) + sum(parts)
-    if wait is None or wait < 0 or whole <= 0 or (step is None and not parts):
+    total = max(step or 0.0, wait or 0.0) if step is not None else (wait or 0.0) + sum(parts)
+    if wait is None or wait < 0 or total <= 0 or (step is None and not parts):
         return None
-    return wait / whole
+    return wait / total
 
 
 def _split(values: Matrix, side: int) -> int | None:
     """The index that parts the values best into two levels, the later one higher; None if there is none."""
-    places = np.flatnonzero(~np.isnan(values))
-    known = values[places]
+    indices = np.flatnonzero(~np.isnan(values))
+    known = values[indices]
     count = len(known)
     if count < 2 * side:
         return None
@@ -182,4 +182,4 @@ def _split(values: Matrix, side: int) -> int | None:
     left, right = sums[:-1] / sizes, (sums[-1] - sums[:-1]) / (count - sizes)
     between = np.where(right > left, sizes * (count - sizes) * (right - left) ** 2, 0.0)[side - 1 : count - side]
     best = int(np.argmax(between))
-    return int(places[best + side]) if between[best] > 0 else None
+    return int(indices[best + side]) if between[best] > 0 else None

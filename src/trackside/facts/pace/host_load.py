@@ -84,13 +84,13 @@ class HostLoad:
         grid, limits = self.grids.get("cpu_pressure"), self.limits
         if grid is None or len(nodes) != 1:
             return ()
-        mine, theirs = grid.where(node=nodes[0]).value("median"), grid.value("median")
-        if mine.value is None or mine.number < limits.pressure_share * grid.step:
+        own, typical = grid.where(node=nodes[0]).value("median"), grid.value("median")
+        if own.value is None or own.number < limits.pressure_share * grid.step:
             return ()
-        if len(grid) > 2 and mine.number < limits.pressure_ratio * theirs.number:
+        if len(grid) > 2 and own.number < limits.pressure_ratio * typical.number:
             return ()
-        share, others = (derived(round(value.number / grid.step, 3), value, unit="share") for value in (mine, theirs))
-        node = derived(nodes[0], mine)
+        share, others = (derived(round(value.number / grid.step, 3), value, unit="share") for value in (own, typical))
+        node = derived(nodes[0], own)
         return (CPUS_BESIDE(node=node, share=share, others=others) if len(grid) > 2 else CPUS(node=node, share=share),)
 
 

@@ -13,7 +13,7 @@ from statistics import median
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import GpuActivity, middle, spells
+from trackside.facts.gpu.activity import GpuActivity, nan_median, stretches
 from trackside.facts.gpus import of_gpu
 from trackside.facts.pace.saving import Saving
 from trackside.facts.pace.slow_gpus import SlowGpus, SlowGroup
@@ -95,10 +95,10 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
     if grid is None:
         return None
     part = grid.during(group.start, group.end)
-    mine, theirs = of_gpu(part, group.gpus[0]).value("avg"), part.value("median")
-    if mine.value is None or not theirs.value:
+    own, peers = of_gpu(part, group.gpus[0]).value("avg"), part.value("median")
+    if own.value is None or not peers.value:
         return None
-    share, gpu = 1 - mine.number / theirs.number, derived(group.gpus[0], mine)
+    share, gpu = 1 - own.number / peers.number, derived(group.gpus[0], own)
     if share < limits.idles:
         return None  # it works while the others wait
     if (storm := saving.storm) is not None:
@@ -109,8 +109,8 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
     interval = (group.end - group.start) / len(saves)
     if share * interval < limits.least_idle_s or not _keeps_up_between(activity, group, interval, len(saves), limits):
         return None
-    idle = derived(round(share * interval, 1), mine, theirs, saving.total, unit="s")
-    return Saver(share, (SAVER_IDLES(gpu=gpu, mine=mine, theirs=theirs, saves=saving.count, idle=idle),), saves[0])
+    idle = derived(round(share * interval, 1), own, peers, saving.total, unit="s")
+    return Saver(share, (SAVER_IDLES(gpu=gpu, mine=own, theirs=peers, saves=saving.count, idle=idle),), saves[0])
 
 
 def _keeps_up_between(activity: GpuActivity, group: SlowGroup, interval: float, saves: int, limits: Limits) -> bool:
@@ -119,8 +119,8 @@ def _keeps_up_between(activity: GpuActivity, group: SlowGroup, interval: float, 
         return interval <= (limits.resolved - 1) * activity.step
     assert activity.busy is not None
     values = activity.busy[:, (activity.times > group.start) & (activity.times <= group.end)]
-    own, usual = values[activity.gpus.index(group.gpus[0])], float(middle(values))
-    return len(spells(own >= limits.keeps_up * usual)) >= 0.5 * saves
+    own, usual = values[activity.gpus.index(group.gpus[0])], float(nan_median(values))
+    return len(stretches(own >= limits.keeps_up * usual)) >= 0.5 * saves
 
 
 def _pause(activity: GpuActivity, group: SlowGroup, course: Trajectory, limits: Limits) -> Claim | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.facts.gpu.activity import Flags, Matrix, middle
+from trackside.facts.gpu.activity import Flags, Matrix, nan_median
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _ratios(values: Matrix, known: NDArray[np.bool_], count: int, limits: Limits
     if count == 2:
         others, enough, least = np.fmin.reduce(values, axis=0), known.sum(axis=0) == 2, limits.pair_ratio
     else:
-        others, enough, least = middle(values, axis=0), known.sum(axis=0) >= max(3, count / 2), limits.ratio
+        others, enough, least = nan_median(values, axis=0), known.sum(axis=0) >= max(3, count / 2), limits.ratio
     with np.errstate(invalid="ignore"):
         return values / np.where(enough & (others > 0), others, np.nan), least
 
@@ -112,4 +112,4 @@ def _few(values: Matrix, names: Sequence[str], late: list[Outlier], count: int, 
 
 
 def _level(values: Matrix, row: int, outlier: Outlier) -> float:
-    return float(middle(values[row, outlier.start : outlier.stop]))
+    return float(nan_median(values[row, outlier.start : outlier.stop]))

@@ -15,7 +15,7 @@ import numpy as np
 from trackside.catalog.natural import whole_number
 from trackside.evidence import Evidence, Frame, Grid, Missing, Value, derived
 from trackside.facts.fact import fact, unmet
-from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, middle
+from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, nan_median
 from trackside.facts.gpus import of_ranks
 from trackside.facts.pace import outliers
 from trackside.facts.training.learning import number
@@ -72,7 +72,7 @@ class RankLag:
     """Seconds a step that ranks export."""
     run: Run
     limits: Limits
-    untold: Missing | None
+    missing: Missing | None
     """Why nothing was given that tells ranks apart, seconds in collectives included; None if something was."""
 
     @cached_property
@@ -102,9 +102,9 @@ class RankLag:
         first = late[0]
         start, end = float(grid.times[first.start]) - grid.step, float(grid.times[first.stop - 1])
         part = grid.during(start, end)
-        mine, theirs = part.where(rank=str(ranks[first.row])).value("median"), part.value("median")
-        ratio = derived(round(first.ratio, 2), mine, theirs)
-        claim = LAGS(rank=derived(ranks[first.row], mine), mine=mine, theirs=theirs, ratio=ratio)
+        own, typical = part.where(rank=str(ranks[first.row])).value("median"), part.value("median")
+        ratio = derived(round(first.ratio, 2), own, typical)
+        claim = LAGS(rank=derived(ranks[first.row], own), mine=own, theirs=typical, ratio=ratio)
         slow = tuple(sorted(ranks[outlier.row] for outlier in late))
         share = (first.stop - first.start) / len(grid.times)
         return Lag(slow, of_ranks(self.run, slow), (claim,), start + grid.step, None, share)
@@ -125,22 +125,24 @@ class RankLag:
     def _compared(self, field: str, times: dict[int, dict[float, Event]], steps: Sequence[float]) -> Lag | Claim:
         ranks, column = list(times), {step: index for index, step in enumerate(steps)}
         values = np.full((len(ranks), len(steps)), np.nan)
-        for row, own in enumerate(times.values()):
-            for step, point in own.items():
+        for row, rank_points in enumerate(times.values()):
+            for step, point in rank_points.items():
                 values[row, column[step]] = number(point, field)
         late = outliers.outliers(values, self._names(ranks), self.limits)
-        slowest = late[0].row if late else int(np.nanargmax(middle(values, axis=1)))
+        slowest = late[0].row if late else int(np.nanargmax(nan_median(values, axis=1)))
         part = steps[late[0].start : late[0].stop] if late else steps
         points = [times[ranks[slowest]][step] for step in part if step in times[ranks[slowest]]]
-        mine = self._typical(field, points)
-        theirs = self._typical(field, [own[step] for own in times.values() for step in part if step in own])
-        ratio = derived(round(mine.number / theirs.number, 2) if theirs.value else 1.0, mine, theirs)
-        figures = {"rank": derived(ranks[slowest], mine), "ratio": ratio, "mine": mine, "theirs": theirs}
+        own = self._typical(field, points)
+        typical = self._typical(
+            field, [rank_points[step] for rank_points in times.values() for step in part if step in rank_points]
+        )
+        ratio = derived(round(own.number / typical.number, 2) if typical.value else 1.0, own, typical)
+        figures = {"rank": derived(ranks[slowest], own), "ratio": ratio, "mine": own, "theirs": typical}
         if not late:
             return EVEN(ranks=self.frame.reduce("distinct", "rank"), **figures)
-        count, whole = (derived(len(those), mine, unit="steps") for those in (part, steps))
+        count, total = (derived(len(group), own, unit="steps") for group in (part, steps))
         slow = tuple(sorted(ranks[outlier.row] for outlier in late))
-        claims, first = (LAGS(**figures), LAGGING(count=count, whole=whole)), points[0]
+        claims, first = (LAGS(**figures), LAGGING(count=count, whole=total)), points[0]
         return Lag(slow, of_ranks(self.run, slow), claims, first.time, first, len(part) / len(steps))
 
     def _typical(self, field: str, points: Sequence[Event]) -> Value:

@@ -139,10 +139,10 @@ def _wall(course: Trajectory) -> Value | None:
     if len(stamped) > 1 and (stamped[-1].time or 0.0) > (stamped[0].time or 0.0):
         ends = [course.progress.value(row, "time") for row in (stamped[0], stamped[-1])]
         return derived((stamped[-1].time or 0.0) - (stamped[0].time or 0.0), *ends, unit="s")
-    each, done = course.step_seconds, course.done
-    if each is None or done is None:
+    step_s, done = course.step_seconds, course.done
+    if step_s is None or done is None:
         return None
-    return derived(each.number * done.number, each, done, unit="s")
+    return derived(step_s.number * done.number, step_s, done, unit="s")
 
 
 def _distinct(saves: Sequence[Event], points: Sequence[Event], ranks: int) -> list[Event]:

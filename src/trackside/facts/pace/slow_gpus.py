@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity, Matrix, gpus_of, middle, summed
+from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity, Matrix, gpus_of, nan_median, summed
 from trackside.facts.gpu.duty import RESTING, DutyCycle
 from trackside.facts.gpus import aligned, names, nodes_of, of_gpu
 from trackside.facts.pace import outliers
@@ -145,7 +145,7 @@ class SlowGpus:
             grid, values = activity.grid(name), activity.signal(name)
             if grid is None or values is None or name is None:
                 continue
-            levels = np.where(duty.rows, middle(np.where(duty.windows[None, :], values, np.nan), axis=1), np.nan)
+            levels = np.where(duty.rows, nan_median(np.where(duty.windows[None, :], values, np.nan), axis=1), np.nan)
             if int((~np.isnan(levels)).sum()) < 2:
                 continue
             part = grid.during(duty.start, duty.end)
@@ -174,93 +174,97 @@ class SlowGpus:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(busy > RESTING, 1 / busy, np.nan)
 
-    def _stretch(self, rows: Rows, places: Sequence[int], first: Outlier) -> Stretch:
-        activity, picked = self.activity, rows[list(places)]
+    def _stretch(self, rows: Rows, indices: Sequence[int], first: Outlier) -> Stretch:
+        activity, picked = self.activity, rows[list(indices)]
         others = np.setdiff1d(rows, picked)
         start, end = float(activity.times[first.start]) - activity.step, float(activity.times[first.stop - 1])
         window = slice(first.start, first.stop)
         return Stretch(picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end)
 
-    def _group(self, sign: Sign, of: Stretch) -> SlowGroup | None:
+    def _group(self, sign: Sign, stretch: Stretch) -> SlowGroup | None:
         """What stands out, if the others wait meanwhile."""
         limits, busy, waits = self.limits, self.activity.busy, self._waited
-        peers = None if busy is None else float(middle(busy[of.others][:, of.windows]))
-        if sign == "busy" and (peers is None or peers < limits.pinned):
+        peers_busy = None if busy is None else float(nan_median(busy[stretch.others][:, stretch.windows]))
+        if sign == "busy" and (peers_busy is None or peers_busy < limits.pinned):
             return None
-        mine, theirs = (
-            None if waits is None else float(middle(waits[rows][:, of.windows])) for rows in (of.picked, of.others)
+        own_wait, peers_wait = (
+            None if waits is None else float(nan_median(waits[rows][:, stretch.windows]))
+            for rows in (stretch.picked, stretch.others)
         )
-        if sign == "wait" and (theirs is None or not theirs >= limits.wait_share):
+        if sign == "wait" and (peers_wait is None or not peers_wait >= limits.wait_share):
             return None
         least = None
-        if theirs is not None and mine is not None and theirs >= limits.wait_share:
-            least = mine * limits.wait_ratio <= theirs
-        clock, equal = self._slow_clock(of), self._equal(self.activity.launches, of)
-        claims = [*self._shows(sign, of), *clock]
+        if peers_wait is not None and own_wait is not None and peers_wait >= limits.wait_share:
+            least = own_wait * limits.wait_ratio <= peers_wait
+        clock, equal = self._slow_clock(stretch), self._equal(self.activity.launches, stretch)
+        claims = [*self._shows(sign, stretch), *clock]
         if equal:
-            claims.append(self._counts("launches", of))
-            if self._equal(self.activity.collectives, of):
-                claims.append(self._counts("collectives", of))
+            claims.append(self._counts("launches", stretch))
+            if self._equal(self.activity.collectives, stretch):
+                claims.append(self._counts("collectives", stretch))
         if least and sign != "wait":
-            claims += self._less_wait(of)
+            claims += self._less_wait(stretch)
         return SlowGroup(
-            **vars(of), sign=sign, peers_busy=peers, equal=equal, waits_least=least, slow_clock=bool(clock),
+            **vars(stretch), sign=sign, peers_busy=peers_busy, equal=equal, waits_least=least, slow_clock=bool(clock),
             claims=tuple(claims),
         )  # fmt: skip
 
-    def _shows(self, sign: Sign, of: Stretch) -> list[Claim]:
+    def _shows(self, sign: Sign, stretch: Stretch) -> list[Claim]:
         """How far the first stands out and what the others do."""
         if sign == "wait":
-            return self._less_wait(of)
+            return self._less_wait(stretch)
         activity = self.activity
         grid = activity.grid("sm" if sign == "sm" else activity.busy_by or "engine")
         assert grid is not None
-        part = grid.during(of.start, of.end)
-        mine, theirs = of_gpu(part, of.gpus[0]).value("median"), _of_peers(part, of.peers).value("median")
-        gpus, seconds = derived(of.gpus, mine), derived(of.end - of.start, mine, unit="s")
+        part = grid.during(stretch.start, stretch.end)
+        own, peers = of_gpu(part, stretch.gpus[0]).value("median"), _of_peers(part, stretch.peers).value("median")
+        gpus, seconds = derived(stretch.gpus, own), derived(stretch.end - stretch.start, own, unit="s")
         if sign == "busy":
-            return [SLOW_BUSY(gpus=gpus, mine=mine, theirs=theirs, seconds=seconds)]
-        ratio = derived(round(mine.number / theirs.number if theirs.value else of.ratio, 2), mine, theirs)
-        claims = [SLOW_SM(gpus=gpus, mine=mine, theirs=theirs, ratio=ratio, seconds=seconds)]
+            return [SLOW_BUSY(gpus=gpus, mine=own, theirs=peers, seconds=seconds)]
+        ratio = derived(round(own.number / peers.number if peers.value else stretch.ratio, 2), own, peers)
+        claims = [SLOW_SM(gpus=gpus, mine=own, theirs=peers, ratio=ratio, seconds=seconds)]
         if activity.busy_by is not None and (other := activity.grid(activity.busy_by)) is not None:
-            busy = _of_peers(other.during(of.start, of.end), of.peers).value("median")
+            busy = _of_peers(other.during(stretch.start, stretch.end), stretch.peers).value("median")
             claims.append(PEERS_BUSY(busy=busy, signal=derived(TITLES[activity.busy_by], busy)))
         return claims
 
-    def _less_wait(self, of: Stretch) -> list[Claim]:
+    def _less_wait(self, stretch: Stretch) -> list[Claim]:
         if self.waits is None:
             return []
-        part = self.waits.during(of.start, of.end)
-        mine, theirs = _of_rank(part, self.run, of.gpus[0]).value("median"), _of_peers(part, of.peers).value("median")
-        window = derived(part.step, theirs, unit="s")
-        return [SLOW_WAIT(gpus=derived(of.gpus[:1], mine), mine=mine, theirs=theirs, window=window)]
+        part = self.waits.during(stretch.start, stretch.end)
+        own, peers = (
+            _of_rank(part, self.run, stretch.gpus[0]).value("median"),
+            _of_peers(part, stretch.peers).value("median"),
+        )
+        window = derived(part.step, peers, unit="s")
+        return [SLOW_WAIT(gpus=derived(stretch.gpus[:1], own), mine=own, theirs=peers, window=window)]
 
-    def _equal(self, counts: Matrix | None, of: Stretch) -> bool | None:
+    def _equal(self, counts: Matrix | None, stretch: Stretch) -> bool | None:
         """Whether the picked GPUs counted as much as the others."""
         if counts is None:
             return None
-        sums = np.nansum(counts[:, of.windows], axis=1)
-        theirs, mine = float(np.median(sums[of.others])), float(np.median(sums[of.picked]))
-        return abs(mine / theirs - 1) <= self.limits.equal if theirs > 0 else None
+        sums = np.nansum(counts[:, stretch.windows], axis=1)
+        peers, own = float(np.median(sums[stretch.others])), float(np.median(sums[stretch.picked]))
+        return abs(own / peers - 1) <= self.limits.equal if peers > 0 else None
 
-    def _counts(self, name: str, of: Stretch) -> Claim:
+    def _counts(self, name: str, stretch: Stretch) -> Claim:
         grid = self.activity.grid(name)
         assert grid is not None
-        part = grid.during(of.start, of.end)
-        mine = _of_rank(part, self.run, of.gpus[0]).value("median", unit="")
-        theirs = _of_peers(part, of.peers).value("median", unit="")
-        return EQUAL[name](mine=mine, theirs=theirs)
+        part = grid.during(stretch.start, stretch.end)
+        own = _of_rank(part, self.run, stretch.gpus[0]).value("median", unit="")
+        peers = _of_peers(part, stretch.peers).value("median", unit="")
+        return EQUAL[name](mine=own, theirs=peers)
 
-    def _slow_clock(self, of: Stretch) -> list[Claim]:
+    def _slow_clock(self, stretch: Stretch) -> list[Claim]:
         """Their SM clock, if it lies well under the others'."""
         if self.clock is None:
             return []
-        clocks = aligned(self.clock, self.activity.gpus, self.activity.times)[:, of.windows]
-        mine, theirs = float(middle(clocks[of.picked])), float(middle(clocks[of.others]))
-        if not mine <= self.limits.slow_clock * theirs:
+        clocks = aligned(self.clock, self.activity.gpus, self.activity.times)[:, stretch.windows]
+        own, peers = float(nan_median(clocks[stretch.picked])), float(nan_median(clocks[stretch.others]))
+        if not own <= self.limits.slow_clock * peers:
             return []
-        part = self.clock.during(of.start, of.end)
-        return [CLOCK(mine=of_gpu(part, of.gpus[0]).value("median"), theirs=part.value("median"))]
+        part = self.clock.during(stretch.start, stretch.end)
+        return [CLOCK(mine=of_gpu(part, stretch.gpus[0]).value("median"), theirs=part.value("median"))]
 
 
 @fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg"), "waits": COLLECTIVE_SECONDS}, limits=Limits())
@@ -275,13 +279,13 @@ def _smooth(values: Matrix, width: int) -> Matrix:
     """Means over this many windows about each, of those that were sampled."""
     if values.shape[1] < width:
         return values
-    held = ~np.isnan(values)
+    sampled = ~np.isnan(values)
     kernel = np.ones(width)
     sums, counts = (
         np.apply_along_axis(np.convolve, 1, part, kernel, "same")
-        for part in (np.where(held, values, 0.0), held.astype(float))
+        for part in (np.where(sampled, values, 0.0), sampled.astype(float))
     )
-    return np.where(held, sums / np.maximum(counts, 1), np.nan)
+    return np.where(sampled, sums / np.maximum(counts, 1), np.nan)
 
 
 def _of_gpus(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> tuple[tuple[int, ...], Outlier] | None:
@@ -292,22 +296,27 @@ def _of_gpus(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> tu
 
 def _of_nodes(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> tuple[tuple[int, ...], Outlier] | None:
     """The same among nodes, each taken by the median of its GPUs: of those all lag alike if their host is slow."""
-    own = [name.rpartition(":")[0] for name in gpus]
-    nodes = list(dict.fromkeys(own))
+    gpu_nodes = [name.rpartition(":")[0] for name in gpus]
+    nodes = list(dict.fromkeys(gpu_nodes))
     if len(nodes) < 2:
         return None
-    levels = np.stack([middle(values[[place for place, at in enumerate(own) if at == node]], axis=0) for node in nodes])
+    levels = np.stack(
+        [
+            nan_median(values[[index for index, gpu_node in enumerate(gpu_nodes) if gpu_node == node]], axis=0)
+            for node in nodes
+        ]
+    )
     late = outliers.outliers(levels, [f"{node}:" for node in nodes], limits)
     if not late:
         return None
     slow = {nodes[outlier.row] for outlier in late}
-    return tuple(place for place, node in enumerate(own) if node in slow), late[0]
+    return tuple(index for index, node in enumerate(gpu_nodes) if node in slow), late[0]
 
 
 def _of_rank(part: Grid, run: Run, gpu: str) -> Grid:
     """What a tracer's grid, which may know ranks alone, holds of one GPU."""
-    placed = gpus_of(part, run)
-    return part.one(placed.index(gpu)) if gpu in placed else of_gpu(part, gpu)
+    gpus = gpus_of(part, run)
+    return part.one(gpus.index(gpu)) if gpu in gpus else of_gpu(part, gpu)
 
 
 def _of_peers(part: Grid, peers: tuple[str, ...]) -> Grid:

@@ -16,7 +16,7 @@ from statistics import median
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.silence import Silence
-from trackside.facts.training.learning import number, training_points
+from trackside.facts.training.learning import number
 from trackside.model import Event, Run
 from trackside.query import Query, events
 
@@ -83,7 +83,7 @@ class TrainingPauses:
     @cached_property
     def stamped(self) -> bool:
         """Whether any training point carries a time."""
-        return any(row.time is not None for row in training_points(self.silence.signs["progress"]))
+        return any(row.time is not None for row in self.silence.points)
 
     @property
     def longest(self) -> Gap | None:
@@ -125,11 +125,15 @@ class TrainingPauses:
     def _gaps(self) -> tuple[Gap, ...]:
         """Those within a life of the run, the longest beyond its steps first."""
         start = self.run.start
-        rows = training_points(self.silence.signs["progress"])
+        rows = self.silence.points
         points = [row for row in rows if row.time is not None and (start is None or row.time >= start)]
-        begun = self._beginnings
-        pairs = [(a, b) for a, b in pairwise(points) if (b.time or 0.0) > (a.time or 0.0) and _one_life(begun, a, b)]
-        lengths = [((b.time or 0.0) - (a.time or 0.0), _steps(a, b)) for a, b in pairs]
+        beginnings = self._beginnings
+        pairs = [
+            (before, after)
+            for before, after in pairwise(points)
+            if (after.time or 0.0) > (before.time or 0.0) and _one_life(beginnings, before, after)
+        ]
+        lengths = [((after.time or 0.0) - (before.time or 0.0), _steps(before, after)) for before, after in pairs]
         paces = [length / steps for length, steps in lengths]
         if not paces:
             return ()
@@ -161,8 +165,8 @@ def _steps(before: Event, after: Event) -> float:
     return 1.0
 
 
-def _one_life(begun: Sequence[float], before: Event, after: Event) -> bool:
+def _one_life(beginnings: Sequence[float], before: Event, after: Event) -> bool:
     """Whether nothing began anew between two points; ``begun``: when something did, in order."""
     if before.get("run_part") != after.get("run_part"):
         return False
-    return bisect_right(begun, before.time or 0.0) == bisect_right(begun, after.time or 0.0)
+    return bisect_right(beginnings, before.time or 0.0) == bisect_right(beginnings, after.time or 0.0)

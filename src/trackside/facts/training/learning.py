@@ -131,8 +131,8 @@ def training_points(frame: Frame) -> list[Event]:
 def curve(frame: Frame) -> Curve:
     """The curve of a frame of progress events."""
     points = _last_life(training_points(frame))
-    told = [(row, loss) for row in points if (loss := _loss(row)) is not None]
-    return Curve(frame, tuple(points), tuple(row for row, _ in told), tuple(loss for _, loss in told))
+    with_loss = [(row, loss) for row in points if (loss := _loss(row)) is not None]
+    return Curve(frame, tuple(points), tuple(row for row, _ in with_loss), tuple(loss for _, loss in with_loss))
 
 
 def _last_life(points: Sequence[Event]) -> list[Event]:
@@ -223,11 +223,13 @@ class Trajectory:
     @cached_property
     def done(self) -> Value | None:
         """Optimizer steps that the log shows to be done: the framework's own count, or the last point's step."""
-        told = [
+        counts = [
             self.progress.value(row, "step", "steps") for row in self.points[-1:] if number(row, "step") is not None
         ]
-        told += [self.ends.value(row, "steps", "steps") for row in self.ends.events if number(row, "steps") is not None]
-        return max(told, key=lambda value: value.number, default=None)
+        counts += [
+            self.ends.value(row, "steps", "steps") for row in self.ends.events if number(row, "steps") is not None
+        ]
+        return max(counts, key=lambda value: value.number, default=None)
 
     @cached_property
     def planned(self) -> Value | None:

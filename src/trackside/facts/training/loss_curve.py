@@ -73,7 +73,6 @@ class GaugeFrame(Frame):
 class LossCurve:
     """The run's loss over its last life, wherever it stands."""
 
-    points: Frame
     curve: Curve
 
     @cached_property
@@ -82,23 +81,22 @@ class LossCurve:
         line = self.curve
         if not line.finite:
             return (NO_LOSS(points=line.frame.reduce("count", unit="points")),)
-        at = [place for place, loss in enumerate(line.losses) if math.isfinite(loss)]
-        first, last = line.loss(at[0]), line.loss(at[-1])
+        indices = [index for index, loss in enumerate(line.losses) if math.isfinite(loss)]
+        first, last = line.loss(indices[0]), line.loss(indices[-1])
         sentence = FELL if line.fell else ROSE if line.rose and line.level_has_meaning else LEVEL
-        whole = line.frame.reduce("count", "loss", unit="points")
-        begun = training_points(line.frame)[0]
-        if begun is line.points[0] or begun.get("loss") is None:
-            return (sentence(first=first, last=last, points=whole),)
-        own = derived(len(line.finite), whole, unit="points")
-        again = ANEW(place=line.place(at[0]), before=line.frame.value(begun, "loss"))
-        return sentence(first=first, last=last, points=own), again
+        total = line.frame.reduce("count", "loss", unit="points")
+        first_point = training_points(line.frame)[0]
+        if first_point is line.points[0] or first_point.get("loss") is None:
+            return (sentence(first=first, last=last, points=total),)
+        own_points = derived(len(line.finite), total, unit="points")
+        restarted = ANEW(place=line.place(indices[0]), before=line.frame.value(first_point, "loss"))
+        return sentence(first=first, last=last, points=own_points), restarted
 
 
 @fact({**GAUGES, "progress": events("progress")}, needs=(("progress", "gauge_loss"),))
 def loss_curve(evidence: Evidence) -> LossCurve:
     """Of the log's points if they print a loss, else of the gauges; missing if neither was given."""
-    points = points_of(evidence)
-    return LossCurve(points, curve(points))
+    return LossCurve(curve(points_of(evidence)))
 
 
 def points_of(evidence: Evidence) -> Frame:
@@ -120,11 +118,11 @@ def _sampled(evidence: Evidence, loss: Grid) -> Frame:
             grids[field] = _beside(grid, loss)
     rows: list[Event] = []
     before: dict[str, float] = {}
-    for place, time in enumerate(loss.times.tolist()):
-        told = {field: float(grid.values[0, place]) for field, grid in grids.items()}
-        if all(math.isnan(value) for value in told.values()):
+    for index, time in enumerate(loss.times.tolist()):
+        values = {field: float(grid.values[0, index]) for field, grid in grids.items()}
+        if all(math.isnan(value) for value in values.values()):
             continue
-        fields = {field: value for field, value in told.items() if field == "loss" or not math.isnan(value)}
+        fields = {field: value for field, value in values.items() if field == "loss" or not math.isnan(value)}
         if _again(fields, before):
             continue
         before = fields
@@ -151,9 +149,9 @@ def _longest(grid: Grid | None) -> Grid | None:
 
 def _beside(grid: Grid, loss: Grid) -> Grid:
     """The series that comes from where the loss does, else the longest."""
-    for place, series in enumerate(grid.series):
+    for index, series in enumerate(grid.series):
         if series.labels == loss.series[0].labels:
-            return grid.one(place)
+            return grid.one(index)
     longest = _longest(grid)
     assert longest is not None
     return longest

@@ -76,13 +76,13 @@ def _own(clocks: Grid, offset: float, limits: Limits) -> Iterator[Claim]:
     """Nodes whose own clock differs from the one that stamps the samples."""
     gap = clocks.values - (clocks.times - offset)[None, :]
     # A sample lies up to a window before its window's end: the truth is between the largest and the least gap + step.
-    least = np.nanmax(np.where(np.isnan(gap), -np.inf, gap), axis=1, initial=-np.inf)
-    most = np.nanmin(np.where(np.isnan(gap), np.inf, gap), axis=1, initial=np.inf) + clocks.step
-    for sentence, off in ((CLOCK_AHEAD, least > limits.skew_s), (CLOCK_BEHIND, most < -limits.skew_s)):
-        rows = [int(row) for row in np.flatnonzero(off)]
+    lower = np.nanmax(np.where(np.isnan(gap), -np.inf, gap), axis=1, initial=-np.inf)
+    upper = np.nanmin(np.where(np.isnan(gap), np.inf, gap), axis=1, initial=np.inf) + clocks.step
+    for sentence, differs in ((CLOCK_AHEAD, lower > limits.skew_s), (CLOCK_BEHIND, upper < -limits.skew_s)):
+        rows = [int(row) for row in np.flatnonzero(differs)]
         if rows:
             cites = [clocks.one(row).value("last") for row in rows]
-            skew = round(max(abs(float(least[row] + most[row])) / 2 for row in rows))
+            skew = round(max(abs(float(lower[row] + upper[row])) / 2 for row in rows))
             yield sentence(nodes=derived(_nodes(clocks, rows), *cites), skew=derived(skew, *cites, unit="s"))
 
 
@@ -97,22 +97,22 @@ def _between(memory: Grid, limits: Limits) -> Iterator[Claim]:
     if len(edges) < limits.nodes:
         return
     middle = np.median(np.array(list(edges.values())), axis=0)
-    least = max(limits.apart_s / memory.step, limits.apart_windows)
-    for node, (came, went) in edges.items():
-        start, end = came - float(middle[0]), went - float(middle[1])
-        if min(abs(start), abs(end)) > least and start * end > 0 and abs(start - end) <= 1:
-            whole = memory.where(node=node) if node else memory
-            skew = derived(round(abs(start + end) / 2 * memory.step), whole.value("max"), unit="s")
+    min_windows = max(limits.apart_s / memory.step, limits.apart_windows)
+    for node, (first_window, last_window) in edges.items():
+        start, end = first_window - float(middle[0]), last_window - float(middle[1])
+        if min(abs(start), abs(end)) > min_windows and start * end > 0 and abs(start - end) <= 1:
+            node_memory = memory.where(node=node) if node else memory
+            skew = derived(round(abs(start + end) / 2 * memory.step), node_memory.value("max"), unit="s")
             sentence = SAMPLES_LATE if start > 0 else SAMPLES_EARLY
-            yield sentence(nodes=derived((node or "a node",), whole.value("max")), skew=skew)
+            yield sentence(nodes=derived((node or "a node",), node_memory.value("max")), skew=skew)
 
 
 def _edges(values: NDArray[np.float64], limits: Limits) -> tuple[int, int] | None:
     """The first and last window in which a node's memory was taken, where it was free before and after."""
-    held = np.nanmax(np.where(np.isnan(values), -np.inf, values), axis=0)
-    taken = np.flatnonzero(held > limits.taken_share * held.max(initial=0.0))
-    if not len(taken) or held.max(initial=0.0) <= 0:
+    used = np.nanmax(np.where(np.isnan(values), -np.inf, values), axis=0)
+    occupied = np.flatnonzero(used > limits.taken_share * used.max(initial=0.0))
+    if not len(occupied) or used.max(initial=0.0) <= 0:
         return None
-    first, last = int(taken[0]), int(taken[-1])
-    inside = first > 0 and last + 1 < len(held) and np.isfinite(held[first - 1]) and np.isfinite(held[last + 1])
+    first, last = int(occupied[0]), int(occupied[-1])
+    inside = first > 0 and last + 1 < len(used) and np.isfinite(used[first - 1]) and np.isfinite(used[last + 1])
     return (first, last) if inside else None

@@ -115,9 +115,9 @@ def _contradicted(jobs: Frame) -> Iterator[Claim]:
 def _several(points: Frame, others: Frame) -> Iterator[Claim]:
     """A log that was left aside, and trained differently: a run of its own, as far as anybody can tell."""
     for other in others.events:
-        mine = next((row for row in points.events if row.get("step") == other.get("step")), None)
-        if mine is not None:
-            step, one = points.value(mine, "step", "step"), points.value(mine, "loss")
+        own = next((row for row in points.events if row.get("step") == other.get("step")), None)
+        if own is not None:
+            step, one = points.value(own, "step", "step"), points.value(own, "loss")
             yield SEVERAL_RUNS(step=step, one=one, other=others.value(other, "loss"))
 
 
@@ -126,9 +126,9 @@ def _kernel(evidence: Evidence, ending: Ending, run: Run) -> Iterator[Claim]:
     if not evidence.has("kernel"):
         yield NO_KERNEL()
         return
-    seen = {row.node for name in ("kernel", "boots", "xids") for row in evidence[name].events if row.node}
-    silent = tuple(node for node in run.nodes if node not in seen)
-    if seen and silent and ending.job is not None:
+    covered = {row.node for name in ("kernel", "boots", "xids") for row in evidence[name].events if row.node}
+    silent = tuple(node for node in run.nodes if node not in covered)
+    if covered and silent and ending.job is not None:
         yield NO_KERNEL_OF(nodes=derived(silent, ending.jobs.value(ending.job, "nodes")))
 
 

@@ -105,6 +105,6 @@ def trusted_facts(store: Store, run: Run) -> Facts:
 
 def _stale_at_end(grid: Grid) -> bool:
     """Whether no series was sampled for so long before the end that its last value no longer counts."""
-    seen = np.any(~np.isnan(grid.values), axis=0)
-    places = np.flatnonzero(seen)
-    return not len(places) or (len(seen) - 1 - int(places[-1])) * grid.step >= coverage.stale(seen, grid.step)
+    sampled = np.any(~np.isnan(grid.values), axis=0)
+    indices = np.flatnonzero(sampled)
+    return not len(indices) or (len(sampled) - 1 - int(indices[-1])) * grid.step >= coverage.stale(sampled, grid.step)

@@ -25,8 +25,8 @@ class Rule:
 
     def fits(self, text: str, place: str) -> bool:
         """Whether all patterns are found, and the veto is not."""
-        found = re.search(self.text, text, re.MULTILINE) and re.search(self.place, place, re.MULTILINE)
-        return bool(found) and not (self.unless and re.search(self.unless, text, re.MULTILINE))
+        matches = re.search(self.text, text, re.MULTILINE) and re.search(self.place, place, re.MULTILINE)
+        return bool(matches) and not (self.unless and re.search(self.unless, text, re.MULTILINE))
 
 
 data, config, env = partial(Rule, "data"), partial(Rule, "config"), partial(Rule, "env")

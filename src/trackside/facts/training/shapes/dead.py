@@ -51,19 +51,19 @@ def vanished(curve: Curve, limits: Limits) -> Shape | None:
     """The gradient norm fell to next to nothing of what it was and the loss rests since, far from zero: mini-batches
     that differ keep up the norm of a model that has only converged."""
     norms = [number(row, "grad_norm") for row in curve.rows]
-    told = maths.finite([norm for norm in norms if norm is not None])
-    if len(told) < limits.flat_points:
+    finite = maths.finite([norm for norm in norms if norm is not None])
+    if len(finite) < limits.flat_points:
         return None
-    faint = min(limits.faint_gradient, limits.gone_share * maths.median(told[: max(3, len(told) // 10)]))
+    faint = min(limits.faint_gradient, limits.gone_share * maths.median(finite[: max(3, len(finite) // 10)]))
     count = 0
     for norm in reversed(norms):
         if norm is None or not norm <= faint:
             break
         count += 1
-    rest = curve.losses[len(curve.losses) - count :]
-    if count < max(limits.least_points, 0.3 * len(norms)) or maths.falling(rest):
+    tail = curve.losses[len(curve.losses) - count :]
+    if count < max(limits.least_points, 0.3 * len(norms)) or maths.falling(tail):
         return None
-    if maths.median(rest) < 0.1 or maths.spread(rest) >= 0.1:
+    if maths.median(tail) < 0.1 or maths.spread(tail) >= 0.1:
         return None
     begin = len(norms) - count
     return Shape("plateau", Certainty.SUPPORTED, VANISHED, begin, len(norms) - 1, count)

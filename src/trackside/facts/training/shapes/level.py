@@ -71,8 +71,8 @@ def _settled(curve: Curve, high: int, limits: Limits) -> bool:
     norms = maths.finite(curve.series("grad_norm"))
     if high < limits.least_points or len(norms) < limits.least_points:
         return False
-    gone = maths.median(norms[-5:]) <= limits.gone_share * maths.median(norms[: max(3, len(norms) // 5)])
-    return gone and maths.spread(_rest(curve.finite, high, limits)) < 0.1
+    vanished = maths.median(norms[-5:]) <= limits.gone_share * maths.median(norms[: max(3, len(norms) // 5)])
+    return vanished and maths.spread(_rest(curve.finite, high, limits)) < 0.1
 
 
 def _rest(values: Sequence[float], high: int, limits: Limits) -> Sequence[float]:
@@ -86,12 +86,12 @@ def lost(curve: Curve, limits: Limits) -> Shape | None:
     if len(values) < 10:
         return None
     head = maths.median(values[: max(3, len(values) // 20)])
-    place, best = maths.best_level(values)
+    index, best = maths.best_level(values)
     tail = maths.median(values[-max(3, len(values) // 10) :])
     learned, lost = head - best, tail - best
     level = best + 0.8 * limits.lost_share * learned
     high = maths.trailing(values, lambda loss: loss > level)
-    noise = limits.noise_times * max(maths.roughness(values[: place + 1]), maths.roughness(values[place:]))
+    noise = limits.noise_times * max(maths.roughness(values[: index + 1]), maths.roughness(values[index:]))
     ratio = 1.5 if lost < learned else 1.2  # worse than it began is no other stretch of the data
     if min(learned, lost) <= noise or lost < limits.lost_share * learned or tail < ratio * best:
         return None
@@ -135,7 +135,7 @@ def flat(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
     still = head - tail <= 2 * limits.guess_tolerance * level and noise <= limits.noise_share * level
     if not still or not maths.steady(settled, 5 * limits.guess_tolerance, 0.9):
         return None
-    guess = any(abs(level - at) <= 0.5 * limits.guess_tolerance * at for at in GUESSES)
+    guess = any(abs(level - guess_loss) <= 0.5 * limits.guess_tolerance * guess_loss for guess_loss in GUESSES)
     if not guess and level < limits.scratch_level:
         return None
     exploded = max(values) > 3 * max(level, values[0])

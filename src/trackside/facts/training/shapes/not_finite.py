@@ -34,7 +34,7 @@ EXPLODED = Sentence("the loss went from {first} to {last}")
 
 def non_finite(curve: Curve, limits: Limits) -> Shape | None:
     """Losses that are not finite to the end, or again and again."""
-    bad = [place for place, loss in enumerate(curve.losses) if not math.isfinite(loss)]
+    bad = [index for index, loss in enumerate(curve.losses) if not math.isfinite(loss)]
     if not bad:
         return None
     last = maths.trailing(curve.losses, maths.not_finite)
@@ -90,7 +90,7 @@ def scale_collapsed(curve: Curve) -> Shape | None:
     if growing < 3:
         return None
     first = counted[-growing - 1]
-    begin = next(place for place, row in enumerate(curve.points) if row is first)
+    begin = next(index for index, row in enumerate(curve.points) if row is first)
     return Shape("non-finite", Certainty.SUPPORTED, STEPS_SKIPPED, begin, -1, growing, of_points=True)
 
 
@@ -98,6 +98,6 @@ def absurd(curve: Curve, limits: Limits) -> Shape | None:
     """Too few points for a shape, but an explosion needs no more."""
     first, last = curve.finite[0], curve.finite[-1]
     if curve.level_has_meaning and last > limits.explosion_ratio * first and last > 100:
-        place = nth_finite(curve, -1)
-        return Shape("diverging", Certainty.SUPPORTED, EXPLODED, place, place, 1)
+        index = nth_finite(curve, -1)
+        return Shape("diverging", Certainty.SUPPORTED, EXPLODED, index, index, 1)
     return None

@@ -23,9 +23,9 @@ from trackside.facts.gpu.activity import (
     Flags,
     GpuActivity,
     Matrix,
-    last_set,
+    last_true,
     lowest_level,
-    middle,
+    nan_median,
     summed,
 )
 from trackside.facts.gpus import counted, of_gpu, sampled
@@ -83,17 +83,17 @@ class OutlierGpus:
 
     spinning: Flags
     cold: Flags
-    gone: Flags
+    unsampled: Flags
     """No longer sampled."""
     working: Flags
-    odd: Flags
+    outliers: Flags
     """Those that the others wait for, as far as they tell."""
-    why: Why
+    sign: Why
     """What sets them apart; empty if nothing does."""
 
 
 @dataclass(frozen=True, eq=False)
-class Standstill:
+class Stall:
     """The GPUs did no work from a moment to the end of what was watched."""
 
     activity: GpuActivity
@@ -114,15 +114,15 @@ class Standstill:
     @property
     def outliers(self) -> tuple[str, ...]:
         """The GPUs that the others wait for, as far as they tell."""
-        return self.activity.named(self.gpus.odd)
+        return self.activity.named(self.gpus.outliers)
 
     @property
-    def why(self) -> Why:
+    def sign(self) -> Why:
         """What sets these apart; empty if there are none."""
-        return self.gpus.why
+        return self.gpus.sign
 
     @property
-    def frozen(self) -> bool:
+    def busy_waiting(self) -> bool:
         """Whether GPUs wait busily, which only a collective (or a kernel without end) makes them do."""
         return bool(self.gpus.spinning.any())
 
@@ -134,7 +134,7 @@ class Standstill:
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
         """What shows that there was no work, and who stands apart."""
-        shows = [*self._counts(), *self._waiting(), *self._apart()]
+        shows = [*self._counts(), *self._waiting(), *self._outlier_claims()]
         memory = self._figure("memory") if self.memory_held else None
         return (*shows, MEMORY_HELD(memory=memory)) if memory is not None else tuple(shows)
 
@@ -170,7 +170,7 @@ class Standstill:
         grid, values, times = self.grids.get(name), self.activity.signal(name), self.activity.times
         if grid is None or values is None:
             return None
-        level = middle(values[rows][:, (times > self.after) & (times <= self.until)])
+        level = nan_median(values[rows][:, (times > self.after) & (times <= self.until)])
         unit = "" if grid.unit in COUNTED else grid.unit
         during = grid.during(self.after, self.until)
         some = [of_gpu(during, gpu).value("median", unit) for gpu in self.activity.named(rows)[:3]]
@@ -187,29 +187,29 @@ class Standstill:
         level = replace(level, unit="share")
         return [SPIN(count=number, busy=level, signal=derived(TITLES[name], level))]
 
-    def _apart(self) -> list[Claim]:
+    def _outlier_claims(self) -> list[Claim]:
         if not self.outliers:
             return []
-        if self.why in ("behind", "absent"):
+        if self.sign in ("behind", "absent"):
             return [self._by_collectives()]
-        preferred = "power" if self.why == "gone" else self.activity.busy_by or "power"
+        preferred = "power" if self.sign == "gone" else self.activity.busy_by or "power"
         name = next(name for name in (preferred, "sm", "power", "launches", "memory") if name in self.grids)
         during = self.grids[name].during(self.after, self.until)
-        how: Reducer = "count" if self.why == "gone" else "median"
+        how: Reducer = "count" if self.sign == "gone" else "median"
         own = [of_gpu(during, gpu).value(how, unit="") for gpu in self.outliers[:MAX_CITED]]
         gpus = derived(self.outliers, *own)
-        if self.why == "cold":
+        if self.sign == "cold":
             most = max(own, key=lambda value: value.number if value.value is not None else -1.0)
             return [ODD["cold"](gpus=gpus, level=most, signal=derived(name, most))]
-        if self.why == "gone":
+        if self.sign == "gone":
             return [ODD["gone"](gpus=gpus, samples=during.value("count", unit="samples"))]
-        return [ODD[self.why](gpus=gpus)]
+        return [ODD[self.sign](gpus=gpus)]
 
     def _by_collectives(self) -> Claim:
         entered, left = self.grids["entered"], self.grids.get("left")
         own = [of_gpu(entered, gpu).value("last", unit="") for gpu in self.outliers[:MAX_CITED]]
         gpus = derived(self.outliers, *own)
-        if self.why == "behind" or left is None:
+        if self.sign == "behind" or left is None:
             return ODD["behind"](gpus=gpus, mine=own[0], theirs=entered.value("max", unit=""))
         done = of_gpu(left, self.outliers[0]).value("last", unit="")
         return ODD["absent"](gpus=gpus, mine=own[0], theirs=done)
@@ -217,30 +217,30 @@ class Standstill:
 
 def outlier_gpus(
     activity: GpuActivity, counters: Mapping[str, Grid], run: Run, windows: NDArray[np.intp], limits: Limits,
-    less: Flags | None = None,
+    reduced: Flags | None = None,
 ) -> OutlierGpus:  # fmt: skip
     """Who does what in these windows of a standstill.
 
     ``counters``: collectives ``entered`` and ``left``, of those that were traced; ``less``: GPUs that are known not to
     work in these windows.
     """
-    users = activity.users
+    users = activity.worked
     known = activity.known[:, windows].any(axis=1)
     working = users & (activity.working[:, windows].mean(axis=1) > 0.5)
-    if less is not None:
-        working &= ~less
+    if reduced is not None:
+        working &= ~reduced
     before = slice(max(0, int(windows[0]) - limits.recent_windows), int(windows[0]))
-    gone = users & ~known & activity.known[:, before].any(axis=1)
+    unsampled = users & ~known & activity.known[:, before].any(axis=1)
     spinning = cold = np.zeros(len(users), dtype=bool)
     with np.errstate(invalid="ignore"):
         if activity.busy is not None:
-            busy = middle(activity.busy[:, windows], axis=1)
+            busy = nan_median(activity.busy[:, windows], axis=1)
             spinning, cold = busy >= limits.spinning, busy <= FLOORS.cold
         elif activity.power is not None:
-            lowest, power = lowest_level(activity.power), middle(activity.power[:, windows], axis=1)
+            lowest, power = lowest_level(activity.power), nan_median(activity.power[:, windows], axis=1)
             spinning, cold = power > limits.spinning_power * lowest, power <= limits.cold_power * lowest
-    rests = users & known & ~working
-    states = rests & spinning, rests & cold, gone, working
+    idle = users & known & ~working
+    states = idle & spinning, idle & cold, unsampled, working
     until = float(activity.times[windows[-1]])
     entered, left = (_latest(counters.get(name), run, activity, until) for name in ("entered", "left"))
     return OutlierGpus(*states, *_odd(activity, states, entered, left, limits))
@@ -251,42 +251,44 @@ def _odd(
     limits: Limits,
 ) -> tuple[Flags, Why]:  # fmt: skip
     """Those that the others wait for, by the best witness there is; and which one that is."""
-    spinning, cold, gone, working = states
-    users = activity.users
-    count, none = int(users.sum()), np.zeros(len(users), dtype=bool)
+    spinning, cold, unsampled, working = states
+    users = activity.worked
+    count, nobody = int(users.sum()), np.zeros(len(users), dtype=bool)
     if count < 2:
-        return none, ""
-    waits = spinning.any() or (working.any() and activity.basis == "utilisation")  # which can't tell the two apart
-    down: tuple[tuple[Flags, Why], ...] = ((cold, "cold"), (gone, "gone"))
-    for flags, why in down:
-        if flags.any() and waits and 2 * int(flags.sum()) <= count:
-            return flags, why
-    few = _by_collectives(users, entered, left)
+        return nobody, ""
+    others_wait = spinning.any() or (
+        working.any() and activity.basis == "utilisation"
+    )  # which can't tell the two apart
+    silent_groups: tuple[tuple[Flags, Why], ...] = ((cold, "cold"), (unsampled, "gone"))
+    for flags, sign in silent_groups:
+        if flags.any() and others_wait and 2 * int(flags.sum()) <= count:
+            return flags, sign
+    candidates = _by_collectives(users, entered, left)
     if activity.basis != "utilisation":
-        few.append((working, "computing"))
-    for flags, why in few:
+        candidates.append((working, "computing"))
+    for flags, sign in candidates:
         if flags.any() and 2 * int(flags.sum()) < count:
-            return flags & users, why
+            return flags & users, sign
     worked = activity.working & users[:, None]
-    stops = last_set(worked)
-    early = users & (stops + limits.earlier_windows <= np.median(stops[users]))
-    return (early, "first") if early.any() and 4 * int(early.sum()) <= count else (none, "")
+    stops = last_true(worked)
+    stopped_early = users & (stops + limits.earlier_windows <= np.median(stops[users]))
+    return (stopped_early, "first") if stopped_early.any() and 4 * int(stopped_early.sum()) <= count else (nobody, "")
 
 
 def _by_collectives(users: Flags, entered: Matrix | None, left: Matrix | None) -> list[tuple[Flags, Why]]:
     """GPUs that had entered fewer collectives than most, and those that are in none while most are in one."""
-    few: list[tuple[Flags, Why]] = []
+    candidates: list[tuple[Flags, Why]] = []
     if entered is None or not (known := users & ~np.isnan(entered)).any():
-        return few
+        return candidates
     with np.errstate(invalid="ignore"):
         most = known & (entered == np.nanmax(entered[known]))
         if 2 * int(most.sum()) > int(known.sum()):
-            few.append((known & ~most, "behind"))
+            candidates.append((known & ~most, "behind"))
         if left is not None:
             waiting = known & (entered > left)
             if 2 * int(waiting.sum()) > int(known.sum()):
-                few.append((known & ~waiting, "absent"))
-    return few
+                candidates.append((known & ~waiting, "absent"))
+    return candidates
 
 
 def _latest(grid: Grid | None, run: Run, activity: GpuActivity, until: float) -> Matrix | None:
@@ -294,6 +296,6 @@ def _latest(grid: Grid | None, run: Run, activity: GpuActivity, until: float) ->
     if grid is None:
         return None
     values = summed(grid, run, activity.gpus, activity.times)[:, activity.times <= until]
-    place = np.maximum(last_set(~np.isnan(values)), 0)
-    latest: Matrix = np.take_along_axis(values, place[:, None], axis=1)[:, 0]
+    index = np.maximum(last_true(~np.isnan(values)), 0)
+    latest: Matrix = np.take_along_axis(values, index[:, None], axis=1)[:, 0]
     return latest
