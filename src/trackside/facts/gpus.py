@@ -1,6 +1,6 @@
-"""Which GPU a curve, a rank or a kernel message belongs to. Pure.
+r"""Which GPU a series, a rank or a kernel message belongs to. Pure.
 
-A GPU is named as ``node:index``, as in :attr:`trackside.model.Run.gpus`.
+A GPU is named ``node:index``, as in :attr:`trackside.model.Run.gpus`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def nodes_of(gpus: Iterable[str]) -> tuple[str, ...]:
 
 
 def all_names(*grids: Grid | None) -> tuple[str, ...]:
-    """Every GPU that any of these grids shows, in the order in which they come."""
+    """Every GPU in any of these grids, in order of first appearance."""
     return tuple(dict.fromkeys(name for grid in grids for name in names(grid)))
 
 
 def aligned(
     grid: Grid | None, gpus: Sequence[str], times: NDArray[np.float64], series_gpus: Sequence[str] | None = None
 ) -> NDArray[np.float64]:
-    """The grid's values for these GPUs at these window ends: (GPUs, windows), NaN where it has none.
+    r"""The grid's values for these GPUs at these window ends: (GPUs, windows), NaN where it has none.
 
-    Of several series of one GPU (its MIG instances) the largest counts. ``named``: the GPU of each series, where its
-    labels don't say.
+    Of several series of one GPU (its MIG instances) the largest counts. ``named``: the GPU of each series, if its
+    labels do not show it.
     """
     out = np.full((len(gpus), len(times)), np.nan)
     if grid is None or not len(times) or not len(grid.times):
@@ -60,31 +60,31 @@ def aligned(
 
 
 def sampled(grid: Grid | None, how: Reducer, unit: str | None = None) -> Value | None:
-    """All of a grid reduced to one value; None where nothing was sampled."""
+    """All of a grid reduced to one value; None if nothing was sampled."""
     value = None if grid is None else grid.value(how, unit)
     return None if value is None or value.value is None else value
 
 
 def counted(count: int, what: str, *sources: Value) -> Value:
-    """So many GPUs or nodes, worked out from these."""
+    """A number of GPUs or nodes, derived from these values."""
     return derived(count, *sources, unit=what if count == 1 else f"{what}s")
 
 
 def of_gpu(grid: Grid, gpu: str) -> Grid:
-    """What the grid holds of one GPU."""
+    """The part of a grid that belongs to one GPU."""
     node, _, index = gpu.rpartition(":")
     return grid.where(**({"node": node} if node else {}), gpu=index)
 
 
 def of_ranks(run: Run, ranks: Iterable[int]) -> tuple[str, ...]:
-    """The GPUs of these ranks: one a rank, as launchers place them; none where the run is known to differ."""
+    """The GPUs of these ranks, one GPU per rank as launchers place them; empty if the run is known to differ."""
     if not _one_rank_per_gpu(run):
         return ()
     return tuple(run.gpus[rank] for rank in ranks if 0 <= rank < len(run.gpus))
 
 
 def ranks_at(run: Run, gpus: Iterable[str]) -> tuple[int, ...]:
-    """The ranks on these GPUs: one a GPU, as launchers place them; none where the run is known to differ."""
+    """The ranks on these GPUs, one rank per GPU as launchers place them; empty if the run is known to differ."""
     if not _one_rank_per_gpu(run):
         return ()
     rank_of_gpu = {name: rank for rank, name in enumerate(run.gpus)}
@@ -92,7 +92,7 @@ def ranks_at(run: Run, gpus: Iterable[str]) -> tuple[int, ...]:
 
 
 def nodes_of_ranks(run: Run, ranks: Iterable[int]) -> tuple[str, ...]:
-    """The nodes that these ranks ran on, where their GPUs tell."""
+    """The nodes of these ranks, if their GPUs are known."""
     return tuple(dict.fromkeys(gpu.rpartition(":")[0] for gpu in of_ranks(run, ranks)))
 
 
@@ -101,7 +101,7 @@ def _one_rank_per_gpu(run: Run) -> bool:
 
 
 def located(finding: Finding, run: Run) -> Finding:
-    """A finding with the node, GPU or rank that it leaves out and the others tell."""
+    """A finding with its missing node, GPU or rank filled in from the others."""
     gpus, ranks, nodes = finding.gpus, finding.ranks, finding.nodes
     if gpus and not any(":" in gpu for gpu in gpus):  # a bare index, as a process counts its own GPUs
         gpus = of_ranks(run, ranks) or gpus
@@ -111,7 +111,7 @@ def located(finding: Finding, run: Run) -> Finding:
 
 
 def gpus_at_address(pci: str, node: str | None, grids: Iterable[Grid | None]) -> frozenset[str]:
-    """The GPUs at a PCI address, of one node or of all, by the addresses that curves carry."""
+    """The GPUs at a PCI address, on one node or on all, by the addresses in series labels."""
     key = address_key(pci)
     all_series = (series for grid in grids if grid is not None for series in grid.series)
     return frozenset(
@@ -124,15 +124,15 @@ def gpus_at_address(pci: str, node: str | None, grids: Iterable[Grid | None]) ->
 
 
 def address_key(pci: str) -> tuple[str, ...]:
-    """An address as it can be compared: without its function, the domain's leading zeros and the letters' case."""
+    """A PCI address in comparable form: without its function, leading zeros of the domain, and case."""
     parts = pci.lower().partition(".")[0].split(":")
     return tuple(part.lstrip("0") for part in (["0", *parts] if len(parts) == 2 else parts))
 
 
 def distinct_gpus(pairs: Iterable[tuple[str | None, str]], run: Run) -> tuple[str, ...]:
-    """Every GPU once, of those that (node, GPU) pairs name as ``node:index`` or by the kernel's PCI address.
+    r"""Each GPU once, from (node, GPU) pairs that contain ``node:index`` or the kernel's PCI address.
 
-    An address that no curve carries is left out where its node has no more of them than GPUs that curves name.
+    Addresses without a series are dropped on nodes that have no more of them than GPUs with series.
     """
     indices: dict[str, None] = {}
     addresses: dict[tuple[str | None, tuple[str, ...]], str] = {}
@@ -150,7 +150,8 @@ def distinct_gpus(pairs: Iterable[tuple[str | None, str]], run: Run) -> tuple[st
 
 
 def may_be_own(pci: str, node: str | None, grids: Sequence[Grid | None], run: Run) -> bool:
-    """Whether a GPU at an address can be the run's: not where all GPUs of the run are known and it is none of them."""
+    """Whether the GPU at an address may belong to the run: False only if all GPUs of the run are known and it is none
+    of them."""
     all_series = [series for grid in grids if grid is not None for series in grid.series]
     addresses = {(name_of(series), address_key(str(series.get("pci")))) for series in all_series if series.get("pci")}
     node_addresses = {address for name, address in addresses if node is None or name.rpartition(":")[0] == node}

@@ -130,7 +130,7 @@ def test_what_speaks_against_the_gpus_work() -> None:
     assert fact(hung(), GpuWork).contradiction is not None
     assert fact(cold(), GpuWork).contradiction is not None
     work = fact(hung(since=9e9), GpuWork)
-    assert (work.baseline, work.computed, work.complete) == (None, True, False)  # no counters were sampled
+    assert (work.contradiction, work.computed, work.complete) == (None, True, False)  # no counters were sampled
 
 
 def test_the_last_part_of_a_run_that_somebody_ended() -> None:

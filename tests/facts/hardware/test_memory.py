@@ -71,4 +71,4 @@ def test_a_node_that_falls_silent_is_gone() -> None:
     assert [str(lost.node.value) for lost in presence.lost] == ["n2"]
     whole = sampled(Cluster().per_node("host_load1", 1.0)).get(NodePresence)
     assert not isinstance(whole, Missing)
-    assert (whole.gone, len(whole.alive)) == ((), 1)
+    assert (whole.lost, len(whole.alive)) == ((), 1)

@@ -1,4 +1,4 @@
-"""What the attempts before the last gave, and what of them was done again."""
+"""The work of the attempts before the last, and how much of it was repeated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trackside.finding import Claim, Sentence, WastedTime
 from trackside.model import Attempt, Event, Run
 
 SAVED_WITHIN = 20
-"""Lines after an attempt's last training point in which its last checkpoint is told."""
+"""Number of lines after an attempt's last training point within which its last checkpoint is logged."""
 
 THROWN_AWAY = Part("attempt", Sentence("an attempt of which nothing was used: the next one started over"), STARTED_OVER)
 SINCE_LOADED = Part(
@@ -45,17 +45,17 @@ Span = tuple[Value, Value]
 
 @dataclass(frozen=True, slots=True)
 class EarlierAttempts:
-    """A part for each attempt but the last of which not all was used, and for each start-up that was done again; or why
-    it can't be told."""
+    """The waste of each attempt but the last (lost work and repeated start-ups), or a claim that says why it is
+    unknown."""
 
     parts: tuple[WastedTime | Claim, ...] = ()
     last_start: WastedTime | Claim | None = None
-    """The start-up of the last attempt, if it went on from what the one before had done."""
+    """The start-up of the last attempt, if that attempt resumed from the one before."""
 
 
 @fact()
 def earlier_attempts(work: TrainingWork, ending: Ending, run: Run) -> EarlierAttempts:
-    """Empty if there was one attempt."""
+    """Empty if there was only one attempt."""
     if len(run.attempts) < 2:
         return EarlierAttempts()
     allocation = work.allocation
@@ -84,8 +84,8 @@ def earlier_attempts(work: TrainingWork, ending: Ending, run: Run) -> EarlierAtt
 def _by_attempt(
     points: Sequence[Event], loads: Sequence[Event], attempts: Sequence[Attempt]
 ) -> list[list[Event]] | None:
-    """The points of each attempt, by their times, else by where steps go back or state was restored; None where none of
-    these tells."""
+    """The training points of each attempt: by their times, else by where steps go back or a checkpoint was loaded. None
+    if neither separates the attempts."""
     if points and all(row.time is not None for row in points):
         return [_points_during(points, attempt) for attempt in attempts]
     for parts in (lives(points), _restored(points, loads)):
@@ -101,7 +101,7 @@ def _points_during(points: Sequence[Event], attempt: Attempt) -> list[Event]:
 
 
 def _restored(points: Sequence[Event], loads: Sequence[Event]) -> list[list[Event]]:
-    """The points between the places of one log at which state was restored."""
+    """The points of one log, split at the lines that load a checkpoint."""
     if len({row.at.path for row in (*points, *loads)}) != 1:
         return []
     lines = [row.at.line for row in loads]
@@ -114,7 +114,8 @@ def _restored(points: Sequence[Event], loads: Sequence[Event]) -> list[list[Even
 def _wasted(
     work: TrainingWork, attempt_times: Span, points: Sequence[Event], next_points: Sequence[Event], attempt: Value
 ) -> tuple[WastedTime | Claim, bool]:
-    """(what the next attempt did again of this one, or that it isn't told; whether nothing of it was used)"""
+    """(the work of this attempt that the next one repeated, or a claim that it is unknown; whether all of it was
+    lost)"""
     steps, following = ([row for row in rows if number(row, "step") is not None] for rows in (points, next_points))
     allocation, frame = work.allocation, work.progress
     thrown_away = span(THROWN_AWAY, allocation.during(*attempt_times), *attempt_times), True
@@ -156,7 +157,7 @@ def _wasted(
 
 
 def _loaded(loads: Frame, last: Event, first: Event) -> Value | None:
-    """The step of the checkpoint that was loaded between the last point of one attempt and the first of the next."""
+    """The step of the checkpoint loaded between the last point of one attempt and the first point of the next."""
     for row in reversed(loads.events):
         step = number(row, "step")
         within = (row.at.path == first.at.path and row.at.line < first.at.line) and (
@@ -168,7 +169,7 @@ def _loaded(loads: Frame, last: Event, first: Event) -> Value | None:
 
 
 def _time_of_step(work: TrainingWork, points: Sequence[Event], step: Value) -> Value | None:
-    """When an attempt had done a step: the time of the checkpoint of it, else of the training point."""
+    """When an attempt reached a step: the time of its checkpoint, else of the training point."""
     for frame, rows in ((work.saves, work.saves.events), (work.progress, points)):
         for row in rows:
             inside = points[0].at.path != row.at.path or row.at.line <= points[-1].at.line + SAVED_WITHIN
@@ -178,7 +179,7 @@ def _time_of_step(work: TrainingWork, points: Sequence[Event], step: Value) -> V
 
 
 def _restart(work: TrainingWork, attempt_times: Span, points: Sequence[Event], attempt: Value) -> WastedTime | Claim:
-    """The start-up of an attempt that went on from where another had come to."""
+    """The start-up of an attempt that resumed from a checkpoint."""
     first, start = next((row for row in points if row.time is not None), None), attempt_times[0]
     training_start = None if first is None else _training_start(work, start.number, first, points)
     if training_start is None:
@@ -187,7 +188,7 @@ def _restart(work: TrainingWork, attempt_times: Span, points: Sequence[Event], a
 
 
 def _training_start(work: TrainingWork, start: float, first: Event, points: Sequence[Event]) -> Value | None:
-    """When an attempt's training began: by its line, else by its first stamped point and the step that was loaded."""
+    """When an attempt's training began: by its log line, else by its first stamped point and the loaded step."""
     lines = [row for row in work.starts.events if row.time is not None and start <= row.time <= (first.time or 0.0)]
     if lines:
         return work.starts.value(lines[-1], "time", "time")

@@ -1,4 +1,4 @@
-"""When work ended, by the GPUs' metrics, else by the training points: for faults that carry no time themselves."""
+"""When work ended: by GPU metrics, else by training points. Used for faults that have no time of their own."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ LAST_WORK: Mapping[str, Query] = {
     .by("node", "gpu", "rank", how="sum"),
     "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
 }
-"""The questions behind :class:`LastWork`, the best first."""
+"""The queries behind :class:`LastWork`, the best first."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When work has ended."""
+    """Thresholds for the end of work."""
 
     working: float = 0.1
-    """Of the usual level: below it the GPUs did nothing."""
+    """Share of the usual level below which the GPUs were idle."""
     silent: float = 3.0
-    """Times as long as training points are mostly apart, after which there is no more work."""
+    """Multiple of the typical interval between training points after which work has ended."""
     least_s: float = 60.0
-    """Shorter silences at the end are its ending."""
+    """Shorter gaps at the end count as the run's shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastWork:
-    """The last sign of work before the run stood idle."""
+    """The last sign of work before the run went idle."""
 
     time: Value | None
-    """None if it worked to its end, or nothing shows it."""
+    """None if it worked to its end, or if nothing shows when work ended."""
 
 
 @fact(LAST_WORK, limits=Limits())
 def last_work(evidence: Evidence, work: TrainingWork, limits: Limits) -> LastWork:
-    """By the first of the metrics that shows work, together with the log's last sign."""
+    """By the first metric that shows work, combined with the last sign of work in the log."""
     end, sign = work.allocation.end.number, work.last_sign
     for name in LAST_WORK:
         grid = evidence.grid(name)
@@ -60,7 +60,7 @@ def last_work(evidence: Evidence, work: TrainingWork, limits: Limits) -> LastWor
 
 
 def _last_active_time(grid: Grid, start: float, end: float, limits: Limits) -> Value | None:
-    """The end of the last window in which the GPUs did something."""
+    """The end of the last window in which the GPUs worked."""
     part = grid.during(start, end)
     if not len(part.times):
         return None
@@ -74,7 +74,7 @@ def _last_active_time(grid: Grid, start: float, end: float, limits: Limits) -> V
 
 
 def _typical_interval_s(work: TrainingWork) -> float:
-    """Seconds that training points are mostly apart; endless where too few are stamped."""
+    """Median seconds between training points; infinity if too few carry a time."""
     times = [row.time for row in work.points if row.time is not None]
     gaps = [after - before for before, after in pairwise(times) if after > before]
     return median(gaps) if gaps else float("inf")

@@ -1,8 +1,8 @@
-"""What the GPUs did, window by window: work, wait while looking busy, or nothing.
+r"""What the GPUs did, window by window: work, busy-wait, or nothing.
 
-Kernel launches show work if they were traced, else SM activity, else power above the GPU's own lowest (unless no kernel
-ran, which overrules it), else NVML's utilisation, which proves idleness but no work. Levels are each GPU's own, because
-workloads differ. Arrays are (GPUs, windows), NaN where nothing was sampled.
+The signals of work, best first: kernel launches (if traced); SM activity; power above the GPU's own minimum (unless no
+kernel ran, which overrides it); NVML utilization, which proves idleness but not work. Levels are relative to each GPU
+because workloads differ. Arrays are (GPUs, windows), NaN where nothing was sampled.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Basis = Literal["launches", "sm", "power", "collectives", "utilisation"]
 
 
 def counts_by_gpu(name: str, how: Rollup) -> Query:
-    """A counter of the tracer over the run, added up for each GPU or rank."""
+    """A tracer's counter over the run, summed per GPU or rank."""
     return metric(name).over("run", how).by("node", "gpu", "rank", how="sum")
 
 
 COLLECTIVE_SECONDS = counts_by_gpu("trackside_nccl_collective_seconds_total", "increase")
-"""Seconds that each rank spent in collectives, as the tracer counted them."""
+"""Seconds that each rank spent in collectives, from the tracer."""
 ACTIVITY: Mapping[str, Query] = {
     "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
     "engine": metric("gpu_engine_active_ratio").over("run", "avg"),
@@ -43,9 +43,9 @@ ACTIVITY: Mapping[str, Query] = {
     "launches": counts_by_gpu("trackside_cuda_kernel_launches_total", "increase"),
     "collectives": counts_by_gpu("trackside_nccl_collectives_completed_total", "increase"),
 }
-"""The questions behind :class:`GpuActivity`."""
+"""The queries behind :class:`GpuActivity`."""
 NEED = ("sm", "engine", "utilisation", "launches")
-"""Those whose answer, any one, can tell rest from work."""
+"""Any one of these answers distinguishes idle from work."""
 ADVANCING: Mapping[str, Sentence] = {
     "collectives": Sentence("collectives went on: {count} were completed"),
     "launches": Sentence("kernels were launched all the while: {count}"),
@@ -54,76 +54,76 @@ TITLES: Mapping[str, str] = {
     "sm": "SM activity", "power": "power", "engine": "engine activity", "utilisation": "utilisation",
     "launches": "kernel launches a window", "collectives": "collectives a window",
 }  # fmt: skip
-"""What a signal is called beside its level."""
+"""The display name of each signal."""
 MAX_CITED = 8
-"""GPUs of which each is cited, of many that a claim names."""
+"""Maximum number of GPUs cited for a claim that names many."""
 COUNTED = ("launches", "collectives")
-"""Those that count what was done; their unit is named by the sentences themselves."""
+"""Signals that are counts; the sentences name their unit."""
 
 
 @dataclass(frozen=True)
 class Floors:
-    """Below what a GPU does no work. Shares of its own level in two consecutive windows."""
+    """Thresholds below which a GPU does no work. Shares are of its own level in two consecutive windows."""
 
     sm: float = 0.03
-    """SM activity of an idle GPU reads 0; monitoring and a context's own kernels give under a hundredth."""
+    """SM activity of an idle GPU reads 0; monitoring and a context's own kernels add less than 0.01."""
     sm_share: float = 0.25
-    """A collective that spins keeps a few tens of a card's hundred and more SMs."""
+    """A collective that spins occupies a few tens of a card's more than one hundred SMs."""
     launch_share: float = 0.02
-    """Watchdogs and loggers launch something now and then."""
+    """Watchdogs and loggers launch occasional kernels."""
     power_share: float = 0.35
-    """Of the way from the lowest power to the working level: cards that spin drew 85 W of 400 where idle ones drew 60
-    (public nvidia-smi output of a hang on A100s)."""
+    """Share of the range from minimum power to working level: spinning cards drew 85 W of 400 W, idle ones 60 W (public
+    nvidia-smi output of a hang on A100s)."""
     power_range: float = 1.4
-    """Working level over the lowest, without which power tells nothing."""
+    """Minimum ratio of working level to minimum power for power to be conclusive."""
     power_alone: float = 2.5
-    """The same, where nothing says if a kernel ran: a context without work takes 116 W of an H100 that draws 70 without
-    one, 75 of an L40S's 34."""
+    """The same if no signal shows whether a kernel ran: a context without work draws 116 W on an H100 that draws 70 W
+    without one, and 75 W versus 34 W on an L40S."""
     utilisation: float = 0.05
     unmistakable_sm: float = 0.25
-    """SM activity that is work whatever the tracer says, where it is half of the GPU's level at least."""
+    """SM activity that is work whatever the tracer reports, if it is at least half of the GPU's level."""
     isolated: int = 10
-    """Windows of rest on one side before which a single busy one is a blip and no return to work."""
+    """Idle windows before a single busy one that make the busy one a blip, not a return to work."""
     cold: float = 0.1
-    """Engine activity of a GPU on which nothing runs."""
+    """Engine activity of a GPU that runs nothing."""
     pinned: float = 0.9
     """Engine activity of GPUs that only spin: a kernel is resident all the time."""
     waiting_share: float = 0.7
-    """Of the SM activity or power before, at which GPUs that are pinned wait for one that went cold for good: a
-    collective that spins keeps up to a fifth of the card's SMs."""
+    """Share of their earlier SM activity or power at which pinned GPUs wait for one that went idle for good: a spinning
+    collective keeps up to a fifth of the SMs."""
     for_good: int = 3
-    """Windows to the end, below which a GPU that is cold may only be late."""
+    """Minimum number of idle windows up to the end; with fewer, a GPU may only be late."""
 
 
 @dataclass(frozen=True, eq=False)
 class GpuActivity:
-    """The run's GPUs over its windows."""
+    """The activity of the run's GPUs over its windows."""
 
     grids: Mapping[str, Grid] = field(repr=False)
-    """The answers to :data:`ACTIVITY`, of those that were sampled."""
+    """The answers to :data:`ACTIVITY` that were sampled."""
     missing: Missing | None
-    """Why nothing was sampled that can tell rest from work; None if something was."""
+    """Why no signal distinguishes idle from work; None if one does."""
     gpus: tuple[str, ...]
-    """``node:index``, those of :attr:`Run.gpus` first and in its order."""
+    """``node:index``; those of :attr:`Run.gpus` first, in its order."""
     times: Matrix
     """Ends of the windows, (T,), POSIX seconds."""
     step: float
     readings: float
-    """Samples of a GPU in a window, of the signal that has the fewest."""
+    """Samples per GPU and window, of the signal that has the fewest."""
     sm: Matrix | None
     busy: Matrix | None
-    """Engine activity, else NVML utilisation."""
+    """Engine activity, else NVML utilization."""
     busy_by: Literal["engine", "utilisation"] | None
     power: Matrix | None
     launches: Matrix | None
-    """Launches in a window."""
+    """Launches per window."""
     collectives: Matrix | None
-    """Collectives completed in a window."""
+    """Collectives completed per window."""
     basis: Basis | None
-    """The best signal that tells work; None where only what proves nothing was sampled."""
+    """The best signal of work; None if no sampled signal proves work."""
     working: Flags
     known: Flags
-    """Whether anything tells if it worked."""
+    """Whether any signal shows if the GPU worked."""
 
     @cached_property
     def worked(self) -> Flags:
@@ -133,12 +133,13 @@ class GpuActivity:
 
     @cached_property
     def in_use(self) -> Flags:
-        """(G,) The GPUs in use; all of them if none was seen to work."""
+        """(G,) The GPUs that worked; all of them if none did."""
         return self.worked if self.worked.any() else np.ones(len(self.gpus), dtype=bool)
 
     @cached_property
     def watched(self) -> Flags:
-        """(G, T) Whether the GPU itself was sampled, and not only its process; else whether this was."""
+        """(G, T) Whether the GPU itself was sampled, not only its process; without GPU signals, whether the process
+        was."""
         levels = [signal_values for signal_values in (self.sm, self.busy, self.power) if signal_values is not None]
         if not levels:
             return self.known
@@ -147,15 +148,13 @@ class GpuActivity:
 
     @cached_property
     def observed(self) -> Flags:
-        """(T,) Windows in which at least half of the GPUs in use were watched."""
+        """(T,) Windows in which at least half of the GPUs in use were sampled."""
         counts: NDArray[np.intp] = self.known[self.in_use].sum(axis=0)
         return counts >= max(1, int(self.in_use.sum()) / 2)
 
     def worked_after(self, moment: float) -> bool | None:
-        """Whether the run's GPUs went on working after a moment; None if nothing that proves work was sampled.
-
-        A spell counts from three windows on: what is torn down may launch a last kernel.
-        """
+        """Whether the GPUs worked after a time (POSIX seconds); None if no sampled signal proves work. At least three
+        windows count as work: shutdown may launch a last kernel."""
         if self.basis in (None, "utilisation"):
             return None
         later = self.times - self.step >= moment
@@ -163,7 +162,7 @@ class GpuActivity:
 
     @cached_property
     def active(self) -> Flags:
-        """(T,) Windows in which the run did work: most of the GPUs in use, or collectives that were completed."""
+        """(T,) Windows in which the run worked: most of the GPUs in use worked, or collectives were completed."""
         users = self.worked
         if not users.any():
             return np.zeros(len(self.times), dtype=bool)
@@ -177,8 +176,7 @@ class GpuActivity:
 
     @cached_property
     def pauses(self) -> list[tuple[int, int]]:
-        """The stretches of windows, [start, stop), between two times of work in which the run was watched and did
-        none."""
+        """Ranges of windows, [start, stop), between two times of work in which the run was sampled and did not work."""
         active = np.flatnonzero(self.active)
         if len(active) < 2:
             return []
@@ -188,7 +186,7 @@ class GpuActivity:
 
     @property
     def longest_pause_s(self) -> float:
-        """Seconds of the longest of these."""
+        """Seconds of the longest pause."""
         return max((stop - start for start, stop in self.pauses), default=0) * self.step
 
     def reduced(self, windows: NDArray[np.intp]) -> Flags:
@@ -203,7 +201,7 @@ class GpuActivity:
         return less
 
     def grid(self, name: str | None) -> Grid | None:
-        """The curves of one of :data:`ACTIVITY`."""
+        """The series of one of :data:`ACTIVITY`."""
         return self.grids.get(name or "")
 
     def signal(self, name: str | None) -> Matrix | None:
@@ -214,14 +212,14 @@ class GpuActivity:
         return values
 
     def level(self, name: str | None, how: Literal["median", "max"] = "median") -> Value | None:
-        """What one of :data:`ACTIVITY` came to over the run; of what is counted, all of it."""
+        """The level of one of :data:`ACTIVITY` over the run; for counts, the total."""
         grid = self.grid(name)
         if grid is None:
             return None
         return grid.value("sum" if name in COUNTED else how, unit=None if name == "power" else "")
 
     def advancing(self, start: float, end: float) -> tuple[Claim, ...]:
-        """Collectives that were completed in (start, end], else kernels that were launched, if they were traced."""
+        """Collectives completed in (start, end], else kernels launched, if they were traced."""
         for name, sentence in ADVANCING.items():
             grid = self.grid(name)
             done = grid.during(start, end).value("sum", unit="") if grid is not None else None
@@ -243,7 +241,7 @@ NOT_MEASURED = Missing("no metric shows what the GPUs did")
 
 @fact(ACTIVITY)
 def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
-    """Of what was sampled; missing if no metric shows what the GPUs did."""
+    """Missing if no metric shows what the GPUs did."""
     answered = {name: grid for name in ACTIVITY if (grid := evidence.grid(name)) is not None}
     missing = unmet(evidence, (NEED,))
     grids = {name: grid for name, grid in answered.items() if len(grid.times)}
@@ -276,12 +274,12 @@ def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
 
 
 def missing_activity(activity: Maybe[GpuActivity]) -> Missing | None:
-    """Why nothing was sampled that can tell rest from work; None if something was."""
+    """Why no signal distinguishes idle from work; None if one does."""
     return activity if isinstance(activity, Missing) else activity.missing
 
 
 def gpu_of(series: Series, run: Run) -> str:
-    """``node:index`` of a curve, by its GPU or else by its rank; empty where neither is told."""
+    """``node:index`` of a series, by its GPU label or else by its rank; empty if both are unknown."""
     if series.get("gpu"):
         return name_of(series)
     rank = whole_number(series.get("rank") or "")
@@ -290,12 +288,12 @@ def gpu_of(series: Series, run: Run) -> str:
 
 
 def gpus_of(grid: Grid, run: Run) -> list[str]:
-    """That of every curve."""
+    """The GPU of every series."""
     return [gpu_of(series, run) for series in grid.series]
 
 
 def summed(grid: Grid, run: Run, gpus: Sequence[str], times: Matrix) -> Matrix:
-    """The tracer's counters, which may know ranks alone, of each GPU added up: (GPUs, windows), NaN where none was
+    """The tracer's counters, which may be labeled by rank only, summed per GPU: (GPUs, windows), NaN where nothing was
     sampled."""
     out = np.full((len(gpus), len(times)), np.nan)
     if len(grid.times) != len(times) or not np.array_equal(grid.times, times):
@@ -309,7 +307,7 @@ def summed(grid: Grid, run: Run, gpus: Sequence[str], times: Matrix) -> Matrix:
 
 
 def level(values: Matrix) -> Matrix:
-    """(G,) The most that each held in two consecutive windows: its working level, single spikes left out."""
+    """(G,) The highest level that each GPU had in two consecutive windows: its working level without single spikes."""
     if values.shape[1] < 2:
         highest: Matrix = np.fmax.reduce(values, axis=1)
         return highest
@@ -318,13 +316,13 @@ def level(values: Matrix) -> Matrix:
 
 
 def lowest_level(values: Matrix) -> Matrix:
-    """The lowest that any held in two consecutive windows."""
+    """The lowest level that any GPU had in two consecutive windows."""
     lowest: Matrix = np.fmin.reduce(-level(-values))
     return lowest
 
 
 def nan_median(values: Matrix, axis: int | None = None) -> Matrix:
-    """Median over the values that were sampled; NaN where there are none."""
+    """Median of the sampled values; NaN where there are none."""
     sampled = ~np.isnan(values)
     if axis is None:
         return np.median(values[sampled]) if sampled.any() else np.float64(np.nan)  # type: ignore[return-value]
@@ -336,7 +334,7 @@ def nan_median(values: Matrix, axis: int | None = None) -> Matrix:
 
 
 def nan_mean(values: Matrix) -> Matrix:
-    """(G,) Mean over the windows that were sampled; NaN where there are none."""
+    """(G,) Mean over the sampled windows; NaN where there are none."""
     sampled = ~np.isnan(values)
     counts = sampled.sum(axis=1)
     total: Matrix = np.where(sampled, values, 0.0).sum(axis=1)
@@ -344,18 +342,18 @@ def nan_mean(values: Matrix) -> Matrix:
 
 
 def stretches(flags: Flags) -> list[tuple[int, int]]:
-    """The stretches of set flags as [start, stop)."""
+    """The ranges of set flags as [start, stop)."""
     edges = np.diff(np.concatenate([[0], flags.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
 
 def last_true(flags: Flags) -> NDArray[np.intp]:
-    """(G,) The last window in which each is set; -1 where it never is."""
+    """(G,) The last window in which each flag is set; -1 if it never is."""
     return np.where(flags.any(axis=1), flags.shape[1] - 1 - flags[:, ::-1].argmax(axis=1), -1)
 
 
 def _without_blips(flags: Flags) -> Flags:
-    """Single windows long after the last other one left out: a tear-down or a monitor's own kernel."""
+    """Flags without single windows long after the previous one: shutdown or a monitor's own kernel."""
     cleaned = flags.copy()
     before: int | None = None
     for start, stop in stretches(flags):
@@ -367,7 +365,7 @@ def _without_blips(flags: Flags) -> Flags:
 
 
 def _trusted(launches: Matrix | None, sm: Matrix | None, busy: Matrix | None) -> Matrix | None:
-    """Launches without those of GPUs on which the tracer saw nothing at all while they were busy."""
+    """Launches, with GPUs set to NaN where the tracer saw no launch although the GPU was busy."""
     if launches is None:
         return None
     untraced = np.nan_to_num(level(launches)) <= 0
@@ -379,7 +377,7 @@ def _trusted(launches: Matrix | None, sm: Matrix | None, busy: Matrix | None) ->
 
 
 def _work(shape: tuple[int, int], signals: Mapping[Basis, Matrix | None]) -> tuple[Flags, Flags, Basis | None]:
-    """(working, known, best basis), cell by cell from the best signal that was sampled there."""
+    """(working, known, best basis), cell by cell from the best signal sampled there."""
     working, known = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
     basis: Basis | None = None
     with np.errstate(invalid="ignore"):
@@ -396,8 +394,8 @@ def _work(shape: tuple[int, int], signals: Mapping[Basis, Matrix | None]) -> tup
 
 
 def _waiting(working: Flags, busy: Matrix, signal: Matrix | None) -> Flags:
-    """(G, T) What looks like work of GPUs that wait for others which went cold for good: pinned, and at less than the
-    level that they had. Ranks of one job step together, so nobody works on after one of them has stopped."""
+    """(G, T) Apparent work of GPUs that wait for others which went idle for good: pinned, and below their earlier
+    level. Ranks of one job step in lockstep, so none works on after another has stopped."""
     waiting = np.zeros_like(working)
     users = working.sum(axis=1) >= 2
     with np.errstate(invalid="ignore"):
@@ -424,7 +422,8 @@ def _waiting(working: Flags, busy: Matrix, signal: Matrix | None) -> Flags:
 
 
 def _classify(name: Basis, signal: Matrix, sm: Matrix | None, busy: Matrix | None) -> tuple[Flags, Flags]:
-    """Where one signal tells, and where it tells work; ``busy``: whether a kernel ran, which no watt outweighs."""
+    """(where a signal is conclusive, where it shows work). ``busy`` shows whether a kernel ran, which overrides
+    power."""
     decided = ~np.isnan(signal)
     own = level(signal)[:, None]
     match name:

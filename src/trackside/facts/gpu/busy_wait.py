@@ -1,8 +1,8 @@
-"""Whether the GPUs of a run that advances wait for each other, or for each launch, rather than work.
+r"""Whether the GPUs of a run that makes progress wait for each other, or for each kernel launch, instead of working.
 
 Engine activity counts a kernel that only spins in a collective; SM activity hardly does. The difference is the wait.
-Exporters give the tensor pipes and device memory by default, but not SM activity: a kernel that spins uses neither, and
-little power; work in FP32, which uses no tensor pipe either, draws more.
+Exporters report tensor-pipe and device-memory activity by default, but not SM activity. A spinning kernel uses neither
+and draws little power; FP32 work, which uses no tensor pipe either, draws more.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BUSY_WAIT: Mapping[str, Query] = {
     "network": metric("host_network_tx_bytes_total").over("run", "increase").by("node", how="max"),
     "fabric": metric("host_infiniband_tx_bytes_total").over("run", "increase").by("node", how="max"),
 }  # fmt: skip
-"""The questions behind :class:`BusyWait`."""
+"""The queries behind :class:`BusyWait`."""
 
 LAUNCHES_WAIT = Sentence("a kernel launch took {each} (mean of {count}), as long as a kernel")
 LAUNCHES_SHARE = Sentence("launches took {share} of the time, and kernels ran {busy} of it")
@@ -60,54 +60,54 @@ FABRIC_IDLE = Sentence("a node sent {sent} over its plain network and {carried} 
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as waiting."""
+    """Thresholds for waiting."""
 
     pinned: float = 0.85
-    """Engine activity (or utilisation) of GPUs that always have a kernel resident."""
+    """Engine activity (or utilization) of GPUs that always have a kernel resident."""
     low_sm: float = 0.2
-    """SM activity of GPUs that mostly spin. Between idle and this lie 2 to 9 % of all samples of two clusters of
-    language-model training (AcmeTrace), so that little other work looks like it."""
+    """SM activity of GPUs that mostly spin. Only 2 to 9 % of all samples of two clusters of language-model training lie
+    between idle and this (AcmeTrace), so that little other work looks like it."""
     doubtful_sm: float = 0.35
-    """SM activity up to which it is waiting if something else says so, too, and may be if nothing does."""
+    """SM activity up to which GPUs wait if another sign agrees, and may wait if none does."""
     wait_share: float = 0.5
-    """Share of the time spent in collectives from which they set the pace."""
+    """Share of time in collectives from which they set the pace."""
     idle_fabric: float = 0.1
-    """Traffic of the fast fabric over that of the other network, under which collectives go over the other."""
+    """Ratio of fast-fabric traffic to plain-network traffic below which collectives use the plain network."""
     network: float = 2e7
-    """Bytes a second of a node on its network, below which nothing much goes over it."""
+    """Bytes per second of a node's network below which its traffic is insignificant."""
     long_launch_s: float = 5e-5
-    """A launch returns in two to ten microseconds; one that waits for its kernel takes as long as that."""
+    """A launch returns in 2 to 10 microseconds; one that waits for its kernel takes as long as the kernel."""
     launch_match: tuple[float, float] = (0.7, 1.4)
-    """Time in launches over the time that kernels run, where each launch waits for its kernel."""
+    """Ratio of time in launches to kernel run time if each launch waits for its kernel."""
     gaps: float = 0.95
-    """Engine activity over which kernels follow one another without a gap, so that launches wait for a full queue."""
+    """Engine activity above which kernels follow one another without gaps, so that launches wait for a full queue."""
     call_ratio: float = 2.0
-    """Mean time of all calls over that of a launch, from which they wait."""
+    """Mean time of all calls over that of a launch, from which the calls wait."""
     quiet_pipes: float = 0.1
-    """Mean activity of the tensor pipes, and of device memory: training that is bound by neither shows a few tenths of
-    one of them."""
+    """Mean activity of tensor pipes and of device memory: training that is limited by either shows a few tenths of one
+    of them."""
     little_power: float = 0.4
-    """Power over its limit, up to which GPUs that always have a kernel resident hardly work: spinning ones drew 85 of
-    400 W (public nvidia-smi output of a hang on A100s)."""
+    """Power over its limit up to which GPUs with a resident kernel hardly work: spinning ones drew 85 of 400 W (public
+    nvidia-smi output of a hang on A100s)."""
     least_points: int = 5
-    """Printed points with the time in collectives, below which their median is chance."""
+    """Minimum number of printed points with the time in collectives for a reliable median."""
 
 
 @dataclass(frozen=True)
 class Spin:
-    """GPUs that are pinned and hardly work."""
+    """GPUs that are pinned but hardly work."""
 
     shows: tuple[Claim, ...]
     corroborated: tuple[Claim, ...]
-    """What else says that they wait in collectives."""
+    """Other evidence that they wait in collectives."""
     plain: bool
-    """Whether the SMs work so little that nothing else is needed; if not, and nothing else says so, it may be a model
-    that fills few of them."""
+    """Whether SM activity alone is conclusive. If not, and nothing else agrees, it may be a model that fills few
+    SMs."""
 
 
 @dataclass(frozen=True, eq=False)
 class BusyWait:
-    """Whether GPUs wait while they look busy, in the time of work."""
+    """Whether GPUs wait while they look busy, during the time of work."""
 
     evidence: Evidence
     activity: GpuActivity
@@ -118,10 +118,10 @@ class BusyWait:
     limits: Limits
 
     def spin(self, others: Sequence[Claim] = ()) -> Spin | None:
-        """Several GPUs that always have a kernel resident and hardly work; None if that is not so or not measured.
+        r"""Several GPUs that always have a kernel resident but hardly work; None if not so or not measured.
 
-        ``others``: what the log says of slow collectives. Without SM activity, time in collectives shows it, or little
-        power, of GPUs whose pipes are at rest as far as they were sampled.
+        ``others``: claims of the log about slow collectives. Without SM activity, time in collectives or low power is
+        the evidence, if tensor pipes and memory are idle as far as they were sampled.
         """
         duty, limits = self.duty, self.limits
         if int(duty.rows.sum()) < 2 or duty.busy is None or duty.busy.number < limits.pinned:
@@ -151,7 +151,8 @@ class BusyWait:
 
     @property
     def _advances(self) -> bool:
-        """Whether the run advances: steps, collectives or launches, or data that moves. One that only spins hangs."""
+        """Whether the run makes progress: steps, collectives, launches, or data transfer. A run that only spins is
+        hung."""
         duty = self.duty
         steps, sent = self.evidence.grid("steps"), _over(self.evidence.grid("network"), duty)
         course = known(self.trajectory)
@@ -171,7 +172,7 @@ class BusyWait:
         return [IN_COLLECTIVES(share=derived(round(wait_s.number / grid.step, 3), wait_s, unit="share"))]
 
     def _printed(self) -> list[Claim]:
-        """Share of communication in the step, as the log prints it."""
+        """Communication share of the step, from the log."""
         if isinstance(self.trajectory, Missing):
             return []
         frame, parts = self.trajectory.progress, []
@@ -188,7 +189,7 @@ class BusyWait:
         return [COMMUNICATION(spent=sources[0], step=sources[1], share=share_value)]
 
     def _gauged(self) -> list[Claim]:
-        """The same by the gauges of the training loop."""
+        """Communication share of the step, from the training loop's gauges."""
         comm_s, step_s = (_over(self.evidence.grid(name), self.duty) for name in ("all_reduce", "step_seconds"))
         if comm_s is None or step_s is None or not step_s.number > 0:
             return []
@@ -198,7 +199,7 @@ class BusyWait:
         return [COMMUNICATION(spent=comm_s, step=step_s, share=share)]
 
     def _network(self) -> list[Claim]:
-        """Traffic on the plain network while the fast fabric is there and carries next to none."""
+        """Traffic on the plain network while a fast fabric exists and carries almost none."""
         plain, limits = self.evidence.grid("network"), self.limits
         sent, carried = _over(plain, self.duty), _over(self.evidence.grid("fabric"), self.duty)
         if plain is None or sent is None or carried is None or sent.number < limits.network * plain.step:
@@ -209,7 +210,7 @@ class BusyWait:
         return [FABRIC_IDLE(sent=rates[0], carried=rates[1])]
 
     def _calls(self) -> list[Claim]:
-        """How long a CUDA call takes on average; and how many times a launch, which waits for nothing."""
+        """Mean duration of a CUDA call, compared with a launch, which does not wait."""
         seconds, calls = self.evidence.grid("api_seconds"), self.evidence.grid("api_calls")
         call_s = _mean(seconds, calls, self.duty)
         if call_s is None or seconds is None or calls is None:
@@ -223,7 +224,7 @@ class BusyWait:
 
     @cached_property
     def blocking(self) -> tuple[Claim, ...]:
-        """Launches that take as long as their kernels, with gaps between these; nothing if that is not so."""
+        """Launches that take as long as their kernels, with gaps between kernels; empty if not so."""
         seconds, calls = self.evidence.grid("api_seconds"), self.evidence.grid("api_calls")
         duty, limits, launches = self.duty, self.limits, self.activity.launches
         if seconds is None or calls is None or duty.busy is None or duty.busy.number > limits.gaps:
@@ -247,18 +248,18 @@ def busy_wait(
     evidence: Evidence, activity: GpuActivity, duty: DutyCycle, traffic: GpuTraffic, powers: PowerLimits,
     trajectory: Maybe[Trajectory], limits: Limits,
 ) -> BusyWait:  # fmt: skip
-    """Of the GPUs' time of work."""
+    """Covers the time of work."""
     return BusyWait(evidence, activity, duty, traffic, powers, trajectory, limits)
 
 
 def _launch_call(seconds: Grid) -> str | None:
-    """The call that launches kernels, the one most time was spent in."""
+    """The API call that launches kernels; the one with the most time if there are several."""
     names = [name for (name,) in seconds.labels("api") if "launch" in name.lower()]
     return max(names, key=lambda name: float(np.nansum(seconds.where(api=name).values))) if names else None
 
 
 def _mean(seconds: Grid | None, calls: Grid | None, duty: DutyCycle) -> Value | None:
-    """Seconds a call."""
+    """Seconds per call."""
     total_s, count = _over(seconds, duty, "sum"), _over(calls, duty, "sum")
     if total_s is None or count is None or not count.number > 0:
         return None
@@ -266,7 +267,7 @@ def _mean(seconds: Grid | None, calls: Grid | None, duty: DutyCycle) -> Value | 
 
 
 def _over(grid: Grid | None, duty: DutyCycle, how: Reducer = "median") -> Value | None:
-    """All of it in the time of work; None where nothing was sampled."""
+    """A grid over the time of work, reduced to one value; None if nothing was sampled."""
     if grid is None:
         return None
     return sampled(grid.during(duty.start, duty.end), how, "" if how == "sum" and grid.unit != "s" else None)

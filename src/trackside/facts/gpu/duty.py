@@ -1,8 +1,8 @@
-"""How much of its time a GPU did something while the run made progress.
+r"""How much of its time a GPU was busy while the run made progress.
 
-The time of work is that from the first work of the GPUs (and the log's first step) to the last, its start left out.
-Readings of utilisation are of the last second: gaps between kernels that are shorter, however many, leave every reading
-somewhere in between, while idle times of seconds leave readings at rest about as often as the GPUs idle.
+The time of work runs from the first work of the GPUs (and the log's first step) to the last, without its start. A
+utilization reading covers the last second. Shorter gaps between kernels leave every reading in between; idle times of
+seconds leave readings of zero about as often as the GPUs idle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trackside.facts.training.learning import Trajectory
 from trackside.query import metric
 
 RESTING = 0.1
-"""Engine activity of a window, or a reading of utilisation, of GPUs that did nothing."""
+"""Engine activity of a window, or a utilization reading, of idle GPUs."""
 
 
 @dataclass(frozen=True)
@@ -28,75 +28,75 @@ class Limits:
     """What belongs to the time of work."""
 
     warm_up: float = 0.1
-    """Share of the time of work left out at its start: compilation and first batches."""
+    """Share of the time of work dropped at its start: compilation and first batches."""
     started_share: float = 0.5
-    """Share of the most that GPUs are busy, from which they train."""
+    """Share of the GPUs' peak activity from which they are training."""
 
 
 READINGS = 10
-"""Samples of a GPU's activity below which a mean is chance."""
+"""Minimum number of samples per GPU for a reliable mean."""
 
 
 @dataclass(frozen=True)
 class IdleReadings:
-    """The share of windows in which a reading of utilisation found a GPU at rest."""
+    """The share of windows with a utilization reading of an idle GPU."""
 
     share: Value
     window: Value
-    """Seconds of a window."""
+    """Seconds per window."""
     expected: float
-    """The share to expect of readings at random moments, if all idle time were longer than a reading."""
+    """The share expected at random reading times if every idle period were longer than a reading."""
 
 
 @dataclass(frozen=True, eq=False)
 class DutyCycle:
-    """The time in which the run worked, its warm-up left out: (start, end], and what the GPUs did in it."""
+    """The time in which the run worked, without its warm-up: (start, end], and what the GPUs did in it."""
 
     start: float
     end: float
     windows: Flags
-    """(T,) which windows that is."""
+    """(T,) The windows of that time."""
     rows: Flags
-    """(G,) the GPUs in use; all of them where none was seen to work."""
+    """(G,) The GPUs in use; all of them if none worked."""
     readings: float
-    """Samples of a GPU in that time."""
+    """Samples per GPU in that time."""
     busy: Value | None
-    """Mean engine activity (else utilisation) of the GPUs in use."""
+    """Mean engine activity (else utilization) of the GPUs in use."""
     sm: Value | None
     typical_busy: Matrix | None
-    """(windows,) Engine activity (else utilisation) of the typical GPU in that time."""
+    """(windows,) Median engine activity (else utilization) of the GPUs in that time."""
     step: float
-    """Seconds of a window."""
+    """Seconds per window."""
     step_seconds: Value | None
-    """Seconds of a training step, as the log has it."""
+    """Seconds per training step, from the log."""
     lowest: Grid | None
-    """The lowest reading of utilisation in each window of the run."""
+    """The lowest utilization reading in each window of the run."""
 
     @property
     def sampled(self) -> bool:
-        """Whether it was sampled often enough for a mean not to be chance."""
+        """Whether there are enough samples for a reliable mean."""
         return self.readings >= READINGS
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Duration of the time of work."""
         return self.end - self.start
 
     @cached_property
     def stalls(self) -> int:
-        """Stretches of windows in which hardly any GPU did anything."""
+        """Number of stretches of windows in which hardly any GPU was busy."""
         return 0 if self.typical_busy is None else len(stretches(self.typical_busy <= RESTING))
 
     @cached_property
     def stalled_share(self) -> float:
-        """Share of the time that these take."""
+        """Share of the time that these stretches take."""
         return 0.0 if self.typical_busy is None else float((self.typical_busy <= RESTING).mean())
 
     @cached_property
     def idle(self) -> Value | None:
-        """Seconds of each step in which the GPUs did nothing, long pauses left out; None if no step's time is known.
+        r"""Idle seconds per step, without long pauses; None if the step time is unknown.
 
-        The median over stretches of two steps and more, so that evaluations and saves now and then don't count.
+        The median over stretches of at least two steps, so that occasional evaluations and saves do not count.
         """
         step_s = self.step_seconds
         if self.typical_busy is None or step_s is None or self.busy is None or not step_s.number > 0:
@@ -109,7 +109,7 @@ class DutyCycle:
 
     @cached_property
     def idle_readings(self) -> IdleReadings | None:
-        """How often readings find the GPUs at rest; None if utilisation was not read in that time."""
+        """How often readings find the GPUs idle; None if utilization was not sampled in that time."""
         grid = self.lowest
         if grid is None or self.busy is None:
             return None
@@ -130,7 +130,7 @@ NO_WORK = Missing("no metric shows when the GPUs worked, or too little was sampl
 def duty_cycle(
     evidence: Evidence, activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Limits
 ) -> Maybe[DutyCycle]:
-    """Missing if nothing tells work. A tracer alone gives times, but no figures of activity."""
+    """Missing if nothing shows work. A tracer alone gives times, but no activity levels."""
     course = known(trajectory)
     bounds = _bounds(activity, course, limits)
     signals = (activity.busy, activity.sm, activity.launches, activity.collectives)
@@ -158,8 +158,8 @@ def _readings(activity: GpuActivity, windows: Flags) -> float:
 
 
 def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) -> tuple[float, float] | None:
-    """From the first work to the last: of the GPUs, else of the log's points. GPUs that work less than can be told from
-    rest did some all the while if the log counts steps."""
+    """From the first work to the last: by the GPUs, else by the log's points. GPUs whose work is too small to detect
+    count as working all the time if the log counts steps."""
     points = () if course is None else course.points
     active = np.flatnonzero(activity.active)
     if not len(active) and len(points) > 1:
@@ -176,7 +176,7 @@ def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) ->
 
 
 def _first_training_window(activity: GpuActivity, limits: Limits) -> int:
-    """The first window in which the GPUs are as busy as half of what they come to: compilation keeps them less so."""
+    """The first window with half of the GPUs' peak activity: during compilation they are less busy."""
     values = activity.busy if activity.busy is not None else activity.sm
     if values is None or not activity.worked.any():
         return 0
@@ -188,7 +188,7 @@ def _first_training_window(activity: GpuActivity, limits: Limits) -> int:
 def _mean_of(
     activity: GpuActivity, name: str | None, rows: Flags, windows: Flags, bounds: tuple[float, float]
 ) -> Value | None:
-    """The mean of a signal of the typical GPU of these."""
+    """The mean of a signal for the typical GPU."""
     grid, values = activity.grid(name), activity.signal(name)
     if grid is None or values is None:
         return None

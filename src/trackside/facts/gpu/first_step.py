@@ -1,7 +1,7 @@
-"""Ranks that met, keep their GPUs busy and never do a step: they wait in their first collectives.
+r"""Ranks that connected and keep their GPUs busy, but never complete a step: they wait in their first collectives.
 
-The log holds no step although it tells of the ranks' start, the GPUs are pinned from then to the end, and nothing that
-would move in a step moves. Work that merely prints nothing moves data and computes.
+The log shows the ranks' start but no step; the GPUs are pinned from then to the end; and nothing that would move in a
+step moves. Work that merely prints nothing would move data and compute.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class Limits:
     """When GPUs were pinned for long."""
 
     most: float = 0.9
-    """Share of the windows that counts as all the while."""
+    """Share of the windows that counts as the whole time."""
     watched_share: float = 0.5
-    """Of the time that was watched, which it must last."""
+    """Minimum share of the sampled time that it must last."""
 
 
 @dataclass(frozen=True, eq=False)
 class FirstStepHang:
-    """No step was done in all the time that the GPUs were busy."""
+    """No step was completed in all the time that the GPUs were busy."""
 
     since: float
     sure: bool
-    """Whether it was measured that nothing moves; else the GPUs only work too little to tell."""
+    """Whether measurements show that nothing moves; otherwise the GPUs only work too little to tell."""
     claims: tuple[Claim, ...]
 
 
@@ -48,7 +48,8 @@ STEPPED = Missing("a step was done, or nothing shows that none was")
 
 @fact(limits=Limits())
 def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, limits: Limits) -> Maybe[FirstStepHang]:
-    """Missing if a step was done, anything moves, the log does not tell of several ranks, or it was not for long."""
+    """Missing if a step was completed, if data moves, if the log does not show several ranks, or if the time was
+    short."""
     rendezvous, progress = silence.first_line("ready", "communicators", "inits"), silence.signs["progress"]
     if rendezvous is None or silence.points or stall.stepped > -np.inf:
         return STEPPED
@@ -77,7 +78,7 @@ def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, li
 
 
 def _little(activity: GpuActivity, start: float, end: float) -> list[Claim]:
-    """SM activity, else power, that is no more than what spinning alone comes to."""
+    """SM activity, else power, that is no higher than spinning alone produces."""
     sm, power = activity.grid("sm"), activity.grid("power")
     if sm is not None:
         return [LITTLE_SM(sm=sm.during(start, end).value("median", unit="share"))]

@@ -1,7 +1,7 @@
-"""Whether the GPUs of a run did real work and stayed clean: what a healthy run shows.
+r"""Whether the GPUs of a run did real work and had no hardware errors: the GPU evidence of a healthy run.
 
-Work is shown by SM activity, or by what stands in for it. No work at all, or a standstill at the end of a run that did
-not end well, speaks against health; so do GPUs that did nothing while others worked, and counters of errors that rose.
+SM activity, or a substitute signal, shows work. No work at all, or a stall at the end of a run that did not end well,
+contradicts health. So do GPUs that were idle while others worked, and error counters that rose.
 """
 
 from __future__ import annotations
@@ -55,43 +55,43 @@ PART = Sentence(
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as slow."""
+    """Thresholds for a slow run."""
 
     slow_duty: float = 0.6
-    """Mean engine activity under which the GPUs idle noticeably."""
+    """Mean engine activity below which the GPUs idle noticeably."""
     slow_sm: float = 0.2
-    """Mean SM activity under which they hardly work."""
+    """Mean SM activity below which they hardly work."""
     readings: int = 5
-    """Samples of GPU activity below which a mean is chance."""
+    """Minimum number of samples of GPU activity for a reliable mean."""
     watched_share: float = 0.5
-    """Of the windows in which the run was watched, for a GPU to count as one that did nothing."""
+    """Minimum share of the observed windows with samples of a GPU before it counts as idle."""
 
 
 @dataclass(frozen=True)
 class GpuWork:
-    """What the GPUs show of the run: work, and clean hardware."""
+    """GPU evidence of work and of clean hardware."""
 
     measured: bool = False
     claims: tuple[Claim, ...] = ()
-    """Work that was done."""
+    """The work that was done."""
     computed: bool = False
-    """Whether SM activity shows it; what only stands in for it a busy-wait may do, too."""
+    """Whether SM activity shows the work; a busy-wait can produce the substitute signals, too."""
     slow: bool = False
     contradiction: Claim | None = None
-    """Why it can't be called healthy: no work, or a standstill."""
+    """Why the run is not healthy: no work, or a stall."""
     clean: tuple[Claim, ...] = ()
     unclean: tuple[Claim, ...] = ()
-    """Counters of errors that rose while the run was there."""
+    """Error counters that rose during the run."""
     unused: Claim | None = None
-    """GPUs of the run that did nothing while others of it worked."""
+    """GPUs of the run that were idle while others worked."""
     open_questions: tuple[Claim, ...] = ()
-    """What was not measured: SM activity, GPUs that were left out, counters."""
+    """What was not measured: SM activity, some of the GPUs, counters."""
     all_measured: bool = True
     """Whether all of the run's GPUs were measured up to its end."""
 
     @property
     def complete(self) -> bool:
-        """Whether work and clean hardware were shown of the whole run."""
+        """Whether work and clean hardware were shown for the whole run."""
         return bool(self.clean) and self.all_measured and self.computed
 
 
@@ -100,7 +100,7 @@ def gpu_work(
     activity: Maybe[GpuActivity], idle: Maybe[IdleGpus], stall: Maybe[GpuStall], duty: Maybe[DutyCycle],
     health: HardwareHealth, run: Run, limits: Limits,
 ) -> GpuWork:  # fmt: skip
-    """Of what was measured, which may be nothing."""
+    """Covers what was measured, which may be nothing."""
     clean, unclean = health.unchanged_meanwhile, health.risen
     no_counters = () if clean or unclean else (NO_COUNTERS(),)
     if isinstance(activity, Missing):
@@ -136,7 +136,7 @@ def _slow(duty_cycle: DutyCycle, limits: Limits) -> bool:
 def _worked(
     activity: GpuActivity, duty_cycle: DutyCycle | None, partly: bool
 ) -> tuple[tuple[Claim, ...], tuple[Claim, ...]]:
-    """(what shows work, what that leaves open); ``partly``: some GPUs did nothing."""
+    """(claims that show work, claims about what that leaves open); ``partly``: some GPUs were idle."""
     if duty_cycle is not None and duty_cycle.sm is not None and activity.worked.any():
         worked = WORKED_SOME(sm=_of_users(activity, duty_cycle, duty_cycle.sm)) if partly else WORKED(sm=duty_cycle.sm)
         launched = () if activity.launches is None else (LAUNCHED(count=_level(activity, "launches")),)
@@ -150,7 +150,7 @@ def _worked(
 
 
 def _of_users(activity: GpuActivity, duty_cycle: DutyCycle, sm: Value) -> Value:
-    """The mean SM activity of the GPUs in use, cited by these."""
+    """The mean SM activity of the GPUs that worked, with citations."""
     grid = activity.grids["sm"].during(duty_cycle.start, duty_cycle.end)
     assert sm.value is not None
     some = [of_gpu(grid, gpu).value("avg") for gpu in activity.named(activity.worked)[:MAX_CITED]]
@@ -158,7 +158,7 @@ def _of_users(activity: GpuActivity, duty_cycle: DutyCycle, sm: Value) -> Value:
 
 
 def _unused(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:
-    """GPUs that did nothing while others worked, where it is known that the run held them."""
+    """GPUs that were idle while others worked, if it is known that they were allocated to the run."""
     if run.gpus_by in (None, "all", "occupancy") or not activity.worked.any() or activity.busy is None:
         return None
     grid = activity.grid(activity.busy_by)
@@ -177,7 +177,7 @@ def _unused(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:
 
 
 def _unmeasured_gpus(activity: GpuActivity, health: HardwareHealth, run: Run) -> Claim | None:
-    """GPUs of the run that were not measured, or not up to its end; None where all were."""
+    """GPUs of the run that were not measured, or not up to its end; None if all were."""
     end, span = float(activity.times[-1]), max(STALE_S, 3 * activity.step)
     late = activity.watched[:, activity.times > end - span]
     measured = set(activity.named(row for row, sampled in enumerate(late) if sampled.any()))
@@ -194,7 +194,7 @@ def _unmeasured_gpus(activity: GpuActivity, health: HardwareHealth, run: Run) ->
 
 
 def _level(activity: GpuActivity, name: str) -> Value:
-    """How much was launched or completed in all; the power drawn by the GPUs in use while they worked."""
+    """Total launches or collectives; for power, the level of the GPUs in use while they worked."""
     grid = activity.grids[name]
     if name != "power" or activity.power is None:
         return grid.value("sum", unit="")

@@ -1,7 +1,7 @@
-"""Whether the GPUs of a run stood still up to its end, after they had worked.
+r"""Whether the run's GPUs stalled, after they had worked, up to the end of the run.
 
-A pause that ends is no standstill, and neither is one that the run has had before. Signals that can't tell waiting from
-work do so only beside a log that went silent: GPUs then work less than before, or some of them stand apart.
+A pause that ends is not a stall, and neither is one as long as earlier pauses. Signals that do not distinguish waiting
+from work are conclusive only together with a silent log: GPUs then work less than before, or some of them are outliers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STALL: Mapping[str, Query] = {
     "entered": counts_by_gpu("trackside_nccl_collectives_started_total", "last"),
     "left": counts_by_gpu("trackside_nccl_collectives_completed_total", "last"),
 }
-"""The questions behind :class:`GpuStall`."""
+"""The queries behind :class:`GpuStall`."""
 
 TO_THE_END: Mapping[str, Sentence] = {
     "launches": Sentence(
@@ -69,27 +69,27 @@ TO_THE_END: Mapping[str, Sentence] = {
 
 @dataclass(frozen=True)
 class Limits(stall_claims.Limits):
-    """When GPUs that do no work are a standstill, beside the limits of :class:`Silence`."""
+    """When idle GPUs are stalled; applied together with the limits of :class:`Silence`."""
 
     pauses: float = 2.0
-    """Times the longest pause that the run came back from."""
+    """Multiple of the longest pause that the run recovered from."""
     windows: int = 3
-    """Windows at rest, below which a scrape that came late looks the same."""
+    """Minimum number of idle windows; with fewer, a late scrape looks the same."""
     readings: int = 6
-    """Or so many samples of each GPU, where a window holds more than two."""
+    """Alternative minimum in samples per GPU, if a window contains more than two."""
     short_s: float = 120.0
-    """For a run too short for the silence of a log, where it is as large a share of its duration."""
+    """For runs that are too short for the log-silence limit, if it is as large a share of their duration."""
     kept_memory_ratio: float = 0.5
-    """Share of its working level of memory that a GPU still holds while its process lives."""
+    """Share of its working memory level that a GPU keeps while its process is alive."""
     spinning_ratio: float = 4.0
-    """Power over the lowest of all GPUs, up to which they may spin, where the limit was not sampled: a context alone
-    draws up to 2.2 times an idle card's power (L40S), and spinning adds a seventh of the rest."""
+    """Power over the lowest of all GPUs up to which they may spin, if the limit was not sampled: a context alone draws
+    up to 2.2 times an idle card's power (L40S), and spinning adds a seventh of the remaining range."""
     spinning_sm: float = 0.2
-    """SM activity that spinning alone comes to: one or two SMs a channel, 32 channels at most, of 100 and more."""
+    """SM activity of spinning alone: one or two SMs per channel, at most 32 channels, of more than 100 SMs."""
     slower_clock: float = 0.9
-    """SM clock over what it was while the GPUs drew the power of work; one that waits in a kernel keeps its clock."""
+    """SM clock relative to the clock at working power; a GPU that waits in a kernel keeps its clock."""
     last_windows: int = 10
-    """Windows before the last work, by whose level it is told whether the GPUs worked on."""
+    """Number of windows before the last work whose level shows whether the GPUs kept working."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class GpuStall:
     """Whether, and since when, the run's GPUs did no work."""
 
     grids: Mapping[str, Grid]
-    """All curves that may show it, by question."""
+    """All series that may show it, by query."""
     activity: GpuActivity
     traffic: GpuTraffic
     powers: PowerLimits
@@ -107,21 +107,21 @@ class GpuStall:
 
     @cached_property
     def at_end(self) -> Stall | None:
-        """The standstill that lasts to the end of the samples, after a time of work; None if there is none."""
-        return self._at_end(beside=False)
+        """The stall that lasts to the end of the samples, after a time of work; None if there is none."""
+        return self._at_end(corroborated=False)
 
     @cached_property
     def at_end_corroborated(self) -> Stall | None:
-        """The same where other evidence says that the run was stuck, so that a few windows are enough."""
-        return self._at_end(beside=True)
+        """The same if other evidence shows that the run was stuck, so that a few windows are enough."""
+        return self._at_end(corroborated=True)
 
     @property
     def hung(self) -> Stall | None:
-        """The standstill of a run that did not complete, if it is long enough in itself."""
+        """The stall of a run that did not complete, if it is long enough by itself."""
         still = self.at_end
         return still if still is not None and still.sure and self.silence.ending.completed is None else None
 
-    def _at_end(self, *, beside: bool) -> Stall | None:
+    def _at_end(self, *, corroborated: bool) -> Stall | None:
         activity, limits, quiet = self.activity, self.limits, self.silence.limits
         active = np.flatnonzero(activity.active)
         if not len(active):
@@ -138,16 +138,18 @@ class GpuStall:
         duration = until - float(activity.times[0]) + activity.step
         min_s = min_windows * activity.step
         long_enough = length_s >= max(quiet.least_s, limits.pauses * activity.longest_pause_s)
-        if not long_enough and length_s < (min_s if beside else max(limits.short_s, quiet.share * duration, min_s)):
+        if not long_enough and length_s < (
+            min_s if corroborated else max(limits.short_s, quiet.share * duration, min_s)
+        ):
             return None
         silent_windows = idle_windows[activity.times[idle_windows] > self._last_sign]
         span = last_work, max(self._last_sign, float(activity.times[idle_windows[0]])), until
         return self._build_stall(span, length_s, silent_windows, long_enough)
 
     def within(self, start: float) -> Stall | None:
-        """A standstill that began when the log went silent, if the GPUs alone don't tell waiting from work.
+        r"""A stall that began when the log went silent, if the GPUs alone do not distinguish waiting from work.
 
-        They must work less than before it, or some of them must stand apart.
+        They must work less than before it, or some of them must be outliers.
         """
         activity = self.activity
         windows = np.flatnonzero(activity.observed & (activity.times - activity.step >= start))
@@ -160,7 +162,7 @@ class GpuStall:
         return stall if stall.outliers or most_reduced else None
 
     def _less(self, windows: NDArray[np.intp]) -> Flags:
-        """(G,) GPUs that do far less in these windows than in the ones before."""
+        """(G,) GPUs that do far less in these windows than before."""
         activity, less = self.activity, self.activity.reduced(windows)
         if activity.basis == "sm" and activity.sm is not None:
             with np.errstate(invalid="ignore"):  # an evaluation on one rank works less than a step, and works
@@ -168,8 +170,8 @@ class GpuStall:
         return less
 
     def _one_cold(self) -> Stall | None:
-        """A few GPUs that went cold for good while all others stay pinned, where utilisation alone tells: it can't say
-        whether these work on (see :mod:`trackside.facts.gpu.activity` for signals that can)."""
+        """A few GPUs that went idle for good while all others stay pinned, if only utilization was sampled, which does
+        not show whether these keep working (see :mod:`trackside.facts.gpu.activity` for signals that do)."""
         activity, limits = self.activity, self.limits
         users, end = activity.worked, np.flatnonzero(activity.observed)
         if activity.busy is None or activity.basis != "utilisation" or not len(end) or int(users.sum()) < 2:
@@ -188,7 +190,7 @@ class GpuStall:
         return self.within(start) if pinned else None
 
     def _slower_clocks(self, active: NDArray[np.intp], idle: NDArray[np.intp]) -> bool:
-        """Whether clocks fell when power did: then the GPUs work on, only slower."""
+        """Whether clocks fell together with power: then the GPUs keep working, only slower."""
         activity = self.activity
         clocks = aligned(self.grids.get("clock"), activity.gpus, activity.times)[activity.worked]
         return bool(nan_median(clocks[:, idle]) < self.limits.slower_clock * nan_median(clocks[:, active]))
@@ -211,19 +213,19 @@ class GpuStall:
         )  # fmt: skip
 
     def outliers(self, windows: NDArray[np.intp], less: Flags | None = None) -> OutlierGpus:
-        """Who does what in these windows of a standstill; ``less``: GPUs that are known not to work in them."""
+        """The states of the GPUs in these windows of a stall. ``less``: GPUs that are known not to work in them."""
         return outlier_gpus(self.activity, self.grids, self.run, windows, self.limits, less)
 
     @cached_property
     def _last_sign(self) -> float:
-        """Time of the last stamped training point, evaluation or save, or of the last rise of the gauge of steps."""
+        """Time of the last stamped training point, evaluation or save, or of the last rise of the step gauge."""
         sign = self.silence.last_sign(("progress", "evaluations", "saves"))
         sign_time = float(sign.value) if sign is not None and isinstance(sign.value, (int, float)) else -np.inf
         return max(sign_time, self.stepped)
 
     @cached_property
     def stepped(self) -> float:
-        """When the gauge of steps done last rose; minus infinity if it never did."""
+        """When the step gauge last rose; minus infinity if it never did."""
         grid = self.grids.get("steps")
         if grid is None:
             return -np.inf
@@ -233,7 +235,7 @@ class GpuStall:
         return float(grid.times[rose[-1]]) if len(rose) else -np.inf
 
     def _memory_held(self, inside: NDArray[np.intp]) -> bool:
-        """Whether most GPUs in use keep the memory that they had while they worked."""
+        """Whether most GPUs in use keep the memory that they used while they worked."""
         activity = self.activity
         memory = aligned(self.grids.get("memory"), activity.gpus, activity.times)[activity.worked]
         highest, now = level(memory), nan_median(memory[:, inside], axis=1)
@@ -242,8 +244,8 @@ class GpuStall:
 
     @cached_property
     def worked_on(self) -> Claim | None:
-        """That the GPUs worked up to the end of the run, at the level that they had; None if they may only have waited
-        busily all the while, or the last part was not watched."""
+        """That the GPUs worked up to the end of the run at their usual level; None if they may only have spun all the
+        time, or the last part was not sampled."""
         activity, limits = self.activity, self.limits
         grid, name = activity.grid(activity.basis), activity.basis
         if grid is None or name is None or name == "utilisation" or not self.observed_to_end:
@@ -265,7 +267,7 @@ class GpuStall:
 
     @cached_property
     def observed_to_end(self) -> bool:
-        """Whether the GPUs were watched up to the run's end, or to so little before it that no standstill would fit."""
+        """Whether the GPUs were sampled up to the run's end, or so near to it that a stall would not fit after it."""
         run, activity, quiet = self.run, self.activity, self.silence.limits
         if run.end is None:
             return True
@@ -274,8 +276,8 @@ class GpuStall:
         return run.end - float(activity.times[activity.observed][-1]) < least
 
     def beyond_spinning(self, windows: Flags) -> bool:
-        """Whether GPUs that look at work in these windows do more than ones that only spin: on more SMs, or at more
-        power; launches and collectives are work as they are."""
+        """Whether GPUs that look busy in these windows do more than spin: they use more SMs, or more power. Launches
+        and collectives are work by themselves."""
         activity, limits = self.activity, self.limits
         if activity.basis not in ("sm", "power") or not windows.any():
             return activity.basis in COUNTED
@@ -297,6 +299,6 @@ def gpu_stall(
     evidence: Evidence, activity: GpuActivity, traffic: GpuTraffic, powers: PowerLimits, silence: Silence, run: Run,
     limits: Limits,
 ) -> GpuStall:  # fmt: skip
-    """Of the GPUs' activity, beside the log's signs of life."""
+    """Derived from the GPUs' activity and the log's signs of life."""
     own = {name: grid for name in STALL if (grid := evidence.grid(name)) is not None}
     return GpuStall({**activity.grids, **own}, activity, traffic, powers, silence, run, limits)

@@ -1,7 +1,7 @@
-"""A standstill of a run's GPUs, what shows it, and which GPUs differ from the others in it: those that they wait for.
+r"""A stall of a run's GPUs, the evidence for it, and the outlier GPUs in it: those that the others wait for.
 
-A GPU that waits in a collective keeps a kernel resident and does no work. The one that it waits for is cold, is no
-longer sampled, has entered fewer collectives, or goes on with something else.
+A GPU that waits in a collective keeps a kernel resident and does no work. The GPU that it waits for is cold, is no
+longer sampled, has entered fewer collectives, or does other work.
 """
 
 from __future__ import annotations
@@ -62,24 +62,24 @@ MEMORY_HELD = Sentence("the memory stays held: {memory} (median of the GPUs)")
 
 @dataclass(frozen=True)
 class Limits:
-    """By what a GPU at rest is told from one that waits."""
+    """What distinguishes an idle GPU from a waiting one."""
 
     spinning: float = 0.8
     """Engine activity of a GPU that waits in a collective: a kernel is resident all the time."""
     spinning_power: float = 1.3
-    """Power over the lowest of all GPUs, where engine activity was not sampled: 85 W beside 60 W idle (public
-    nvidia-smi output of a hang on A100s)."""
+    """Power over the lowest of all GPUs, if engine activity was not sampled: 85 W versus 60 W idle (public nvidia-smi
+    output of a hang on A100s)."""
     cold_power: float = 1.15
     """Power over the lowest of all GPUs up to which nothing runs."""
     recent_windows: int = 10
-    """Windows before a standstill in which a GPU must have been sampled to count as gone since."""
+    """Windows before a stall in which a GPU must have been sampled to count as lost since then."""
     earlier_windows: int = 3
     """Windows by which a GPU must have stopped before the median one to have stopped first: scrapes jitter by one."""
 
 
 @dataclass(frozen=True)
 class OutlierGpus:
-    """The GPUs in use by what they do, as flags (G,)."""
+    """The GPUs in use by state, as flags (G,)."""
 
     spinning: Flags
     cold: Flags
@@ -87,59 +87,59 @@ class OutlierGpus:
     """No longer sampled."""
     working: Flags
     outliers: Flags
-    """Those that the others wait for, as far as they tell."""
+    """The GPUs that the others wait for, if known."""
     sign: Why
-    """What sets them apart; empty if nothing does."""
+    """What distinguishes them; empty if there are none."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stall:
-    """The GPUs did no work from a moment to the end of what was watched."""
+    """The GPUs did no work from a time up to the end of the samples."""
 
     activity: GpuActivity
     grids: Mapping[str, Grid] = field(repr=False)
-    """All curves that may show it."""
+    """All series that may show it."""
     since: float
-    """By then it had begun; POSIX seconds."""
+    """The stall had begun by then; POSIX seconds."""
     after: float
-    """Work was last seen in the window that ends here."""
+    """End of the last window with work."""
     until: float
     seconds: Value
     sure: bool
-    """Long enough in itself; else only for a run as short as this one, or beside other evidence."""
+    """Whether it is long enough by itself; otherwise only for a short run, or with other evidence."""
     gpus: OutlierGpus
     memory_held: bool
     """Whether most GPUs keep their memory, as far as it was sampled."""
 
     @property
     def outliers(self) -> tuple[str, ...]:
-        """The GPUs that the others wait for, as far as they tell."""
+        """The GPUs that the others wait for, if known."""
         return self.activity.named(self.gpus.outliers)
 
     @property
     def sign(self) -> Why:
-        """What sets these apart; empty if there are none."""
+        """What distinguishes the outliers; empty if there are none."""
         return self.gpus.sign
 
     @property
     def busy_waiting(self) -> bool:
-        """Whether GPUs wait busily, which only a collective (or a kernel without end) makes them do."""
+        """Whether GPUs spin, which only a collective (or an endless kernel) causes."""
         return bool(self.gpus.spinning.any())
 
     @property
     def traced(self) -> bool:
-        """Whether collectives were counted in it."""
+        """Whether collectives were counted during the stall."""
         return self._figure("collectives", "sum") is not None
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """What shows that there was no work, and who stands apart."""
+        """The evidence that there was no work, and the outlier GPUs."""
         shows = [*self._counts(), *self._waiting(), *self._outlier_claims()]
         memory = self._figure("memory") if self.memory_held else None
         return (*shows, MEMORY_HELD(memory=memory)) if memory is not None else tuple(shows)
 
     def _counts(self) -> list[Claim]:
-        """Launches and collectives; the levels of activity, of which SM activity always and others without counts."""
+        """Launches and collectives; SM activity always; other activity levels only without counts."""
         shows: list[Claim] = []
         for name in COUNTED:
             now, grid = self._figure(name, "sum"), self.grids.get(name)
@@ -152,7 +152,7 @@ class Stall:
         return shows
 
     def _figure(self, name: str, how: Reducer = "median", before: bool = False) -> Value | None:
-        """What a metric read during the standstill, or while there was work; None if it wasn't sampled."""
+        """A metric's level during the stall, or during the work before it; None if it was not sampled."""
         grid = self.grids.get(name)
         if grid is None:
             return None
@@ -160,13 +160,13 @@ class Stall:
         return sampled(part, how, "" if grid.unit in COUNTED else None)
 
     def _worked_from(self, grid: Grid) -> float:
-        """When the first work was seen: what was before it, the run's start-up, is no level to compare with."""
+        """When work was first seen: the start-up before it is no level to compare with."""
         times, active = self.activity.times, self.activity.active
         worked = times[active & (times <= self.after)]
         return float(worked[0]) - self.activity.step if len(worked) else float(grid.times[0]) - grid.step
 
     def _level(self, name: str, rows: Flags) -> Value | None:
-        """The median of some of the GPUs during the standstill."""
+        """The median of some of the GPUs during the stall."""
         grid, values, times = self.grids.get(name), self.activity.signal(name), self.activity.times
         if grid is None or values is None:
             return None
@@ -219,10 +219,10 @@ def outlier_gpus(
     activity: GpuActivity, counters: Mapping[str, Grid], run: Run, windows: NDArray[np.intp], limits: Limits,
     reduced: Flags | None = None,
 ) -> OutlierGpus:  # fmt: skip
-    """Who does what in these windows of a standstill.
+    r"""The state of each GPU in these windows of a stall.
 
-    ``counters``: collectives ``entered`` and ``left``, of those that were traced; ``less``: GPUs that are known not to
-    work in these windows.
+    ``counters``: collectives ``entered`` and ``left``, if they were traced. ``less``: GPUs that are known not to work
+    in these windows.
     """
     users = activity.worked
     known = activity.known[:, windows].any(axis=1)
@@ -250,7 +250,7 @@ def _odd(
     activity: GpuActivity, states: tuple[Flags, Flags, Flags, Flags], entered: Matrix | None, left: Matrix | None,
     limits: Limits,
 ) -> tuple[Flags, Why]:  # fmt: skip
-    """Those that the others wait for, by the best witness there is; and which one that is."""
+    """The GPUs that the others wait for, by the best sign available, and that sign."""
     spinning, cold, unsampled, working = states
     users = activity.worked
     count, nobody = int(users.sum()), np.zeros(len(users), dtype=bool)
@@ -276,7 +276,7 @@ def _odd(
 
 
 def _by_collectives(users: Flags, entered: Matrix | None, left: Matrix | None) -> list[tuple[Flags, Why]]:
-    """GPUs that had entered fewer collectives than most, and those that are in none while most are in one."""
+    """GPUs that entered fewer collectives than most, and GPUs in none while most are in one."""
     candidates: list[tuple[Flags, Why]] = []
     if entered is None or not (known := users & ~np.isnan(entered)).any():
         return candidates
@@ -292,7 +292,7 @@ def _by_collectives(users: Flags, entered: Matrix | None, left: Matrix | None) -
 
 
 def _latest(grid: Grid | None, run: Run, activity: GpuActivity, until: float) -> Matrix | None:
-    """(G,) The last value of a counter up to a moment."""
+    """(G,) The last value of a counter up to a time."""
     if grid is None:
         return None
     values = summed(grid, run, activity.gpus, activity.times)[:, activity.times <= until]

@@ -1,4 +1,4 @@
-"""How far the GPUs had been put to use when a run died: kernel launches, work, and memory beyond a context."""
+"""How far the GPUs had been used when a run died: kernel launches, work, and memory beyond a context."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ LOADED = Sentence("GPU {gpu} held up to {peak} of {total} by then: something had
 
 @dataclass(frozen=True)
 class Limits:
-    """What a GPU that no work was given shows."""
+    """Thresholds for a GPU that was given no work."""
 
     context_bytes: float = float(1 << 30)
-    """Memory that a context takes on small cards: 300 to 600 MB."""
+    """Memory that a context needs on small cards: 300 to 600 MB."""
     idle_share: float = 0.02
-    """SM activity, engine activity or utilisation of a GPU that runs nothing but a monitor's kernels."""
+    """SM activity, engine activity or utilization of a GPU that runs only a monitor's kernels."""
     max_launches: int = 1000
-    """Kernel launches a GPU: initialising a library gives a handful, a single training step thousands."""
+    """Kernel launches per GPU: initializing a library takes a handful, one training step thousands."""
 
 
 @dataclass(frozen=True, eq=False)
 class StartupUse:
-    """What use the run had made of its GPUs."""
+    """How the run had used its GPUs."""
 
     launches: Value | None
-    """Kernel launches in all."""
+    """Total number of kernel launches."""
     launching: int
-    """Series that count them: GPUs or ranks."""
+    """Number of series that count them: GPUs or ranks."""
     most_busy: Value | None
-    """The most that any GPU was busy in a window, as a share."""
+    """The maximum activity of any GPU in a window, as a share."""
     memory: Maybe[GpuMemory]
     worked: Value | None
-    """Seconds for which the run's GPUs worked; None where nothing that proves work was sampled."""
+    """Seconds for which the run's GPUs worked; None if no sampled signal proves work."""
     limits: Limits
 
     @cached_property
     def untouched(self) -> tuple[Claim, ...]:
-        """How little use had been made of them when the run died at its start; none where nothing shows it, or they
-        worked."""
+        """How little the GPUs had been used when the run died at its start; empty if they worked or nothing shows
+        it."""
         claims: list[Claim] = []
         if self.launches is not None:
             if self.launches.number > self.limits.max_launches * self.launching:
@@ -88,9 +88,9 @@ class StartupUse:
 def startup_use(
     evidence: Evidence, memory: Maybe[GpuMemory], activity: Maybe[GpuActivity], run: Run, limits: Limits
 ) -> StartupUse:
-    """Of what was sampled; nothing is needed.
+    r"""Covers what was sampled; nothing is required.
 
-    The tracer's counts as they stand begin with the process: a crash within seconds leaves one sample of them.
+    The raw counts of the tracer start with the process: a crash within seconds leaves one sample of them.
     """
     launches, counters = evidence.grid("launches"), evidence.grid("launched")
     total = sampled(launches, "sum", unit="")

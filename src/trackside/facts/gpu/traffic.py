@@ -1,6 +1,6 @@
-"""Whether anything moves on GPUs that look busy: arithmetic of the tensor pipes, device memory, NVLink.
+r"""Whether data moves on GPUs that look busy: tensor-pipe arithmetic, device memory, NVLink.
 
-A kernel that only spins in a collective keeps engine and a few SMs active; it computes nothing and moves no data.
+A kernel that only spins in a collective keeps the engine and a few SMs active, but computes nothing and moves no data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TRAFFIC: Mapping[str, Query] = {
     "copy": metric("gpu_memory_utilization_ratio").over("run", "avg"),
     "nvlink": metric("gpu_nvlink_tx_bytes_per_second").over("run", "avg").by("node", "gpu", how="sum"),
 }
-"""The questions behind :class:`GpuTraffic`."""
+"""The queries behind :class:`GpuTraffic`."""
 
 MOVES: Mapping[str, Sentence] = {
     "dram": Sentence("their memory moved data {level} of the time (mean)"),
@@ -36,14 +36,14 @@ AT_REST = Sentence("their memory moved data {level} of the time (mean): next to 
 
 @dataclass(frozen=True)
 class Signal:
-    """What a signal's mean over a while says, for the typical GPU."""
+    """Thresholds for a signal's mean over a time, for the typical GPU."""
 
     active_from: float
-    """From here on something advances."""
+    """From this level on, work makes progress."""
     idle_up_to: float
-    """Up to here nothing does."""
+    """Up to this level, it does not."""
     conclusive: bool = True
-    """Whether rest of this alone says that nothing moves."""
+    """Whether this signal alone shows that nothing moves."""
 
 
 SIGNALS: Mapping[str, Signal] = {
@@ -56,7 +56,7 @@ SIGNALS: Mapping[str, Signal] = {
     # gradients of ten million parameters every two seconds; none on one link
     "nvlink": Signal(1e7, 1e6, conclusive=False),
 }
-"""By question, in the order in which they are stated."""
+"""By query, in the order in which they are stated."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Traffic:
     active: tuple[Claim, ...]
     idle: tuple[Claim, ...]
     nothing_moves: bool
-    """Whether nothing moves: a signal that alone tells is at rest, and none that was sampled moves."""
+    """Whether nothing moves: a conclusive signal is idle, and no sampled signal is active."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class GpuTraffic:
     activity: GpuActivity
 
     def between(self, start: float, end: float) -> Traffic:
-        """Of the GPUs in use, in (start, end]."""
+        """Traffic of the GPUs in use in (start, end]."""
         moving: list[Claim] = []
         resting: list[Claim] = []
         at_rest = False
@@ -104,5 +104,5 @@ class GpuTraffic:
 
 @fact(TRAFFIC)
 def gpu_traffic(evidence: Evidence, activity: GpuActivity) -> GpuTraffic:
-    """Of what was sampled beside the GPUs' activity; it may be nothing."""
+    """Covers what was sampled, which may be nothing."""
     return GpuTraffic(evidence, activity)

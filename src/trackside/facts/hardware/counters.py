@@ -1,6 +1,6 @@
-"""What counters and sticky gauges did while they were watched: rose, stood, or were only restarted. Pure.
+r"""Changes of counters and sticky gauges while they were sampled: risen, unchanged, or only restarted. Pure.
 
-All take a grid of ``last`` values: (series, windows), NaN where nothing was sampled.
+All functions take a grid of ``last`` values: (series, windows), NaN where nothing was sampled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trackside.model import Series
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One series that took a new value. For a counter, ``by`` is its growth over all that was watched."""
+    """One series that took a new value. For a counter, ``by`` is its total growth."""
 
     series: Series
     before: Value
@@ -26,14 +26,14 @@ class Change:
     since: float
     """Until then it had its old value; POSIX seconds."""
     until: float
-    """By then it had its new one."""
+    """By then it had its new value."""
 
 
 def rises(grid: Grid | None) -> list[Change]:
-    """The counters that rose, the earliest first.
+    r"""The counters that rose, the earliest first.
 
-    A value that is there at first is old. A restart of the exporter is no rise: the counter falls, or is gone for a
-    while, and comes back to a level that it had before.
+    An initial value is old. An exporter restart is not a rise: the counter falls, or disappears for a while, and
+    returns to a level that it had before.
     """
     if grid is None:
         return []
@@ -42,9 +42,9 @@ def rises(grid: Grid | None) -> list[Change]:
 
 
 def onsets(grid: Grid | None) -> list[Change]:
-    """The changes of sticky gauges to a value that is not zero and that they did not have before, the earliest first.
+    r"""The changes of sticky gauges to a new value other than zero, the earliest first.
 
-    A gauge that is first sampled well after those of its node, and not at zero, counts as changed.
+    A gauge that first appears well after the others of its node, and not at zero, counts as changed.
     """
     if grid is None:
         return []
@@ -68,7 +68,7 @@ def unchanged_above_zero(grid: Grid | None) -> list[tuple[Series, Value]]:
 
 
 def _ends_up(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether the first and the last value of each are above zero."""
+    """Whether the first and the last value of each series are above zero."""
     sampled = ~np.isnan(values)
     first, last = sampled.argmax(axis=1), values.shape[1] - 1 - sampled[:, ::-1].argmax(axis=1)
     rows = np.arange(len(values))
@@ -78,7 +78,7 @@ def _ends_up(values: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _changed(grid: Grid, rising: bool) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Each series with a change, and the windows where its value is another (a larger) one than the last known."""
+    """Each series with a change, and the windows where its value differs from (is larger than) the last known one."""
     before = last_before(grid.values)
     with np.errstate(invalid="ignore"):
         other = (grid.values > before) if rising else (grid.values != before)
@@ -88,14 +88,14 @@ def _changed(grid: Grid, rising: bool) -> Iterator[tuple[int, NDArray[np.intp]]]
 
 
 def last_before(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The last value known before each window; NaN where there is none."""
+    """The last value known before each window; NaN if there is none."""
     index = np.where(np.isnan(values), 0, np.arange(values.shape[1])[None, :])
     known = np.take_along_axis(values, np.maximum.accumulate(index, axis=1), axis=1)
     return np.concatenate([np.full((len(values), 1), np.nan), known[:, :-1]], axis=1)
 
 
 def _rise(grid: Grid, row: int, windows: NDArray[np.intp]) -> Change | None:
-    """All genuine growth of one counter, dated by its first."""
+    """The total genuine growth of one counter, dated by its first rise."""
     values = grid.values[row]
     growth, first = 0.0, -1
     for window in windows:
@@ -114,7 +114,7 @@ def _rise(grid: Grid, row: int, windows: NDArray[np.intp]) -> Change | None:
 
 
 def _change(grid: Grid, row: int, window: int) -> Change:
-    """The change from the last value known before a window to the one in it."""
+    """The change from the last value known before a window to the value in it."""
     one = grid.one(row)
     prior = int(np.flatnonzero(~np.isnan(grid.values[row, :window]))[-1])
     before = one.during(float(grid.times[prior]) - grid.step, float(grid.times[prior])).value("last", unit="")
@@ -124,11 +124,11 @@ def _change(grid: Grid, row: int, window: int) -> Change:
 
 
 LATE_WINDOWS = 3
-"""Windows that a node's other series of the metric must be sampled before one that appears counts as new."""
+"""Number of windows for which a node's other series of the metric must be sampled before a new series counts as new."""
 
 
 def _late(grid: Grid) -> Iterator[Change]:
-    """Series that appear with a value, after their node's other series had been sampled for a while."""
+    """Series that appear with a value other than zero after their node's other series had been sampled for a while."""
     sampled = ~np.isnan(grid.values)
     first = np.where(sampled.any(axis=1), sampled.argmax(axis=1), grid.values.shape[1])
     nodes = [series.get("node") for series in grid.series]
