@@ -1,8 +1,8 @@
-"""Nodes that the monitor lost: of which nothing at all was sampled any more, and that were started anew.
+r"""Nodes that the monitor lost: all of their samples stopped, or they rebooted.
 
-One exporter's silence is a fault of monitoring: a node is silent only where nothing at all is sampled on it any more
-while its peers go on; and so is a GPU of a node. From silence alone it can't be known whether the node was gone or only
-its network.
+If only one exporter falls silent, monitoring is at fault. A node counts as silent only if all of its samples stop while
+those of its peers continue; likewise a GPU of a node. Silence alone does not show whether the node or only its network
+was lost.
 """
 
 from __future__ import annotations
@@ -46,48 +46,47 @@ SAMPLED: Mapping[str, Query] = {
         "gpu_sm_active_ratio",
     )
 }
-"""Metrics of which every exporter of a node gives one."""
+"""Metrics of which every node exporter reports at least one."""
 Presence = NDArray[np.bool_]
-"""Window by window."""
+"""One flag per window: whether it was sampled."""
 GAP_WINDOWS = 3.0
-"""Windows of two scrapes each, below which samples that fail to come are scrapes that were missed: one or two are lost
-on any busy node."""
+"""Minimum gap in windows of two scrapes each; a busy node misses one or two scrapes."""
 GAP_RHYTHMS = 3.0
-"""The same in times the longest gap that it had before."""
+"""Minimum gap as a multiple of the longest earlier gap."""
 GAP_S = 90.0
-"""The same whatever the scrape interval: an exporter restarts within a minute."""
+"""Minimum gap whatever the scrape interval: an exporter restarts within a minute."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as a reboot in the run, and as training after a silence."""
+    """When a reboot belongs to the run, and when training after a silence shows that the node was alive."""
 
     boot_s: float = 60.0
-    """Boot times are worked out from clock and uptime, and wander by a second or so."""
+    """Boot times are computed from clock and uptime, and vary by about a second."""
     around_end_s: float = 600.0
-    """SlurmdTimeout is 300 s by default: a node is declared down up to that long after it fell silent, and the
-    record of the job's end may be either moment."""
+    """SlurmdTimeout is 300 s by default: a node is declared down up to that long after it fell silent, and the record
+    of the job's end may be either time."""
     went_on_s: float = 120.0
-    """Clocks of log and monitor may differ by as much; training later than that shows that the node lived."""
+    """Maximum difference between the clocks of log and monitor; later training shows that the node was alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class SilentEntity:
-    """Somebody of whom nothing was sampled from a moment on."""
+    """A node or GPU whose samples stopped."""
 
     name: str
     since: Value
-    """When it was sampled last; cited by what was not sampled after it."""
+    """Time of its last sample; cites what was not sampled afterwards."""
     witness: Value
-    """Samples that its peers gave meanwhile, or, where ``refused``, scrapes of it that failed."""
+    """Samples of its peers meanwhile or, if ``refused``, failed scrapes of it."""
     refused: bool
     until: float | None
-    """When it was sampled again; None where it stayed silent to the end of the data."""
+    """When its samples resumed; None if it stayed silent to the end of the data."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostNode:
-    """A node that was lost, by what was sampled of it."""
+    """A node that was lost, by its samples."""
 
     node: Value
     since: float
@@ -97,10 +96,10 @@ class LostNode:
 
 @dataclass(frozen=True, eq=False)
 class NodePresence:
-    """Which nodes were sampled, and which no more."""
+    """Which nodes were sampled, and which stopped."""
 
     grids: tuple[Grid, ...]
-    """Of :data:`SAMPLED`, and of scrapes that were answered; those that were sampled."""
+    """The grids of :data:`SAMPLED` and of answered scrapes that were sampled."""
     boots: Grid | None
     silence: Silence
     run: Run
@@ -108,7 +107,7 @@ class NodePresence:
 
     @cached_property
     def over(self) -> float | None:
-        """When the run was over: as recorded, else when its output was written last."""
+        """When the run ended: as recorded, else when its output was last written."""
         if self.run.end is not None or self.silence.ending.running:
             return self.run.end
         times = [row.get("last_time") for row in self.silence.signs["logs"].events]
@@ -116,12 +115,12 @@ class NodePresence:
 
     @cached_property
     def silent(self) -> tuple[SilentEntity, ...]:
-        """The nodes of which nothing at all was sampled any more by the run's end."""
+        """The nodes without any samples by the run's end."""
         return () if self.over is None else tuple(fell_silent(self.grids, "node", self.over))
 
     @cached_property
     def lost(self) -> tuple[LostNode, ...]:
-        """The nodes that were lost: silent ones on which no training went on, and rebooted ones."""
+        """The nodes that were lost: silent ones without further training, and rebooted ones."""
         lost: dict[str, LostNode] = {}
         for silent in self.silent:
             since = silent.since.number
@@ -138,7 +137,7 @@ class NodePresence:
 
     @cached_property
     def reboots(self) -> Mapping[str, LostNode]:
-        """The nodes that started anew while the run was there."""
+        """The nodes that rebooted during the run."""
         reboots, start, end = {}, self.run.start, self.run.end
         for change in rises(self.boots):
             booted, name = change.after.number, change.series.get("node") or ""
@@ -152,7 +151,7 @@ class NodePresence:
 
     @cached_property
     def alive(self) -> tuple[Claim, ...]:
-        """What shows that no node was lost: all were sampled, or one was not although the run went on."""
+        """Evidence that no node was lost: all were sampled, or one was not although the run continued."""
         claims = []
         first = next((grid for grid in self.grids if grid.query.kind in SAMPLED), None)
         if first is not None and self.over is not None and len(first) > 1 and not self.silent:
@@ -162,7 +161,7 @@ class NodePresence:
 
     @property
     def _last_point(self) -> float:
-        """When training printed its last stamped point; minus infinity if nothing did."""
+        """Time of the last stamped training point; minus infinity if there is none."""
         course = known(self.silence.trajectory)
         points = () if course is None else course.points
         return max((point.time for point in points if point.time is not None), default=float("-inf"))
@@ -178,13 +177,13 @@ class NodePresence:
     limits=Limits(),
 )
 def node_presence(evidence: Evidence, silence: Silence, run: Run, limits: Limits) -> NodePresence:
-    """Of what was sampled; missing if nothing was."""
+    """Missing if nothing was sampled."""
     grids = tuple(grid for name in ("up", *SAMPLED) if (grid := evidence.grid(name)) is not None)
     return NodePresence(grids, evidence.grid("boots"), silence, run, limits)
 
 
 def interrupted(grids: Sequence[Grid]) -> tuple[str, ...]:
-    """The nodes on which some GPU was missing for a while between its first sample and the node's last."""
+    """The nodes with a GPU that was missing for a while between its first sample and the node's last."""
     nodes: dict[str, None] = {}
     for grid in grids:
         sampled = ~np.isnan(grid.values)
@@ -198,9 +197,9 @@ def interrupted(grids: Sequence[Grid]) -> tuple[str, ...]:
 
 
 def fell_silent(grids: Sequence[Grid], label: str, before: float) -> list[SilentEntity]:
-    """Those, by this label, that gave no sample of any kind from a moment up to ``before`` on, while others did.
+    r"""Those, by this label, whose samples of any kind stopped from a time up to ``before`` while others continued.
 
-    ``grids``: counts of samples, and ``scrape_up``, where a zero is silence that the monitor itself saw.
+    ``grids``: counts of samples, and ``scrape_up``, where a zero is a failed scrape.
     """
     grids = [grid for grid in grids if len(grid)]
     if not grids:
@@ -225,7 +224,7 @@ def fell_silent(grids: Sequence[Grid], label: str, before: float) -> list[Silent
 
 
 def _by_name(grids: Sequence[Grid], label: str, answered: bool) -> Mapping[str, Presence]:
-    """Whether each was sampled at all; with ``answered`` False: whether a scrape of it failed and none answered."""
+    """Whether each was sampled; with ``answered`` False: whether a scrape of it failed and none succeeded."""
     presence: dict[str, Presence] = {}
     for grid in grids:
         up = grid.query.kind == "scrape_up"
@@ -239,7 +238,7 @@ def _by_name(grids: Sequence[Grid], label: str, answered: bool) -> Mapping[str, 
 
 
 def _gap(presence: Presence, starts: NDArray[np.float64], before: float, step: float) -> tuple[int, int, float] | None:
-    """The silence that began last before a moment, as windows [start, stop), and the length that makes it one."""
+    """The last gap that began before a time, as windows [start, stop), and the minimum length of a gap."""
     sampled = np.flatnonzero(presence)
     early = sampled[starts[sampled] <= before]
     if not len(early):

@@ -1,7 +1,7 @@
-"""The first witness that speaks of a hang of several ranks.
+r"""The first evidence of a hang of several ranks.
 
-In the order of their rank: complaints of ranks that nothing after them takes back; the Flight Recorder's dumps; stacks
-that were taken on the spot; GPUs that stand still; ranks that met and never did a step; a silence.
+In order of strength: errors reported by ranks that no later line clears; Flight Recorder dumps; stacks taken during the
+hang; stalled GPUs; ranks that connected but never completed a step; a silence.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ NOBODY = Missing("nothing speaks of a hang")
 
 @dataclass(frozen=True, slots=True)
 class HangLead:
-    """How sure the first witness makes a hang, what it says, and whom it names."""
+    """How certain the first evidence makes a hang, its claims, and the ranks that it names."""
 
     certainty: Certainty
     claims: tuple[Claim, ...] = ()
     row: Event | None = None
-    """The line that it stands on."""
+    """The line that the lead is based on."""
     since: float | None = None
     absent: AbsentRanks | None = None
     stall: Stall | None = None
     owner: Culprit | None = None
-    """Whose it is, by this witness alone; None if it leaves it open."""
+    """The owner, by this evidence alone; None if it leaves that open."""
     of_collective: bool = False
-    """Whether it speaks of a collective, and not only of a silence."""
+    """Whether it concerns a collective, not only a silence."""
 
 
 @fact()
@@ -57,7 +57,7 @@ def hang_lead(
     complaints: Maybe[CollectiveComplaints], flight: Maybe[FlightRecords], stacks: Maybe[HangStacks],
     first_step: Maybe[FirstStepHang],
 ) -> Maybe[HangLead]:  # fmt: skip
-    """Of what was heard, dumped, caught and measured; missing if nothing speaks of a hang, or the run ended well."""
+    """Missing if there is no evidence of a hang, or if the run ended well."""
     ranks_complaints, found_stacks, dumped = (
         known(complaints),
         known(stacks),
@@ -67,7 +67,7 @@ def hang_lead(
         return NOBODY
     if ranks_complaints is not None and ranks_complaints.rows:
         return _from_complaints(ranks_complaints, dumped, ending, last)
-    if dumped is not None:  # tells who stayed away, not whether its code or its machine kept it
+    if dumped is not None:  # shows which rank is absent, but not whether its code or its machine is the reason
         return HangLead(Certainty.SUPPORTED, absent=dumped, stall=last.find_stall(), owner="unknown")
     if found_stacks is not None and found_stacks.waiting:
         return _from_stacks(found_stacks, ending, silence, last, causes)
@@ -98,8 +98,8 @@ def _from_complaints(
 
 
 def _from_stacks(stacks: HangStacks, ending: Ending, silence: Silence, last: LastPart, causes: HangCauses) -> HangLead:
-    """Stacks taken on the spot stand in a collective: somebody was looking because it did not move. Those of the ranks
-    themselves, which say who is not there, are a witness of their own."""
+    """Stacks in a collective, taken because the run did not move. Stacks of the ranks themselves, which show who is
+    absent, are independent evidence."""
     away, still, state = stacks.absent, last.find_stall(), ending.state
     second = still is not None or causes.machine is not None or silence.stall is not None
     certainty = Certainty.SUPPORTED if second or (away is not None and stacks.suspected) else Certainty.POSSIBLE
@@ -109,17 +109,17 @@ def _from_stacks(stacks: HangStacks, ending: Ending, silence: Silence, last: Las
 
 
 def _between_ranks(stall: Stall, ending: Ending, silence: Silence, last: LastPart) -> bool:
-    """Whether GPUs at rest are an affair between ranks that nobody's own words end."""
+    """Whether idle GPUs are a problem between ranks that no closing line or error explains."""
     if int(stall.activity.worked.sum()) < 2 and not silence.several_ranks:
         return False
     spoken_of = ending.state is not None or bool(ending.notices) or bool(stall.outliers)
     if not spoken_of and stall.activity.basis in ("power", "utilisation") and silence.unread is None:
-        return False  # an excerpt of a log, and signals that tell work from waiting only beside a silence
+        return False  # a log excerpt, and signals that need a silent log to be conclusive
     return not ending.ends and (not last.raised or (stall.sure and stall.busy_waiting))
 
 
 def _stalled(stall: Stall, ending: Ending, last: LastPart) -> HangLead:
-    """GPUs that stand still; more than supported where a second plane agrees."""
+    """Stalled GPUs; more than supported if a second plane agrees."""
     quiet, state, end = last.quiet, ending.state, ending.time
     shows = [] if quiet is None else [(SILENT if quiet[1] else UNACCOUNTED)(seconds=quiet[0])]
     if state is not None:
@@ -135,13 +135,13 @@ def _stalled(stall: Stall, ending: Ending, last: LastPart) -> HangLead:
 
 
 def _first_step(stuck: FirstStepHang, ending: Ending) -> HangLead:
-    """Ranks that met, spun and never did a step: they wait in one of their first collectives."""
+    """Ranks that connected, spun and never completed a step: they wait in one of their first collectives."""
     shows = stuck.claims if ending.state is None else (*stuck.claims, how_it_ended(ending.state))
     return HangLead(Certainty.SUPPORTED if stuck.sure else Certainty.POSSIBLE, shows, since=stuck.since)
 
 
 def _from_silence(quiet: Value, stamped: bool, ending: Ending, silence: Silence, last: LastPart) -> HangLead:
-    """The watchdog-less form: several ranks trained, then nothing more until somebody ended the run."""
+    """A hang without a watchdog: several ranks trained, then nothing more until the run was ended."""
     point, state = last.points[-1], ending.state
     shows = [(SILENT if stamped else UNACCOUNTED)(seconds=quiet)]
     shows.append(UNTIL(point=silence.signs["progress"].value(point, "text")))
