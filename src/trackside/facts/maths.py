@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 NORMAL_PER_MAD = 1.4826
 """Standard deviation of a normal distribution per median absolute deviation."""
 SLOPE_POINTS = 120
-"""Points that the robust slope is worked out on: its pairs grow with the square."""
+"""Number of points for the robust slope: the number of pairs grows with its square."""
 
 
 def finite(values: Sequence[float]) -> list[float]:
-    """The values that are numbers: no nan, no inf."""
+    """The finite values."""
     return [value for value in values if math.isfinite(value)]
 
 
@@ -29,7 +29,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def noise(values: Sequence[float]) -> float:
-    """Standard deviation from point to point, trend left out; 0.0 for fewer than two finite values."""
+    """Standard deviation from point to point, without the trend; 0.0 for fewer than two finite values."""
     numbers = finite(values)
     if len(numbers) < 2:
         return 0.0
@@ -38,7 +38,7 @@ def noise(values: Sequence[float]) -> float:
 
 
 def roughness(values: Sequence[float]) -> float:
-    """Standard deviation from point to point, a steep trend left out as well; :func:`noise` for under four values."""
+    """Standard deviation from point to point, without even a steep trend; :func:`noise` for fewer than four values."""
     numbers = finite(values)
     if len(numbers) < 4:
         return noise(numbers)
@@ -50,7 +50,7 @@ def roughness(values: Sequence[float]) -> float:
 
 
 def thinned(values: Sequence[float], max_points: int) -> list[tuple[int, float]]:
-    """At most ``most`` finite values with their places, evenly spread, both ends kept."""
+    """At most ``max_points`` finite values with their indices, evenly spread, both ends included."""
     points = [(index, value) for index, value in enumerate(values) if math.isfinite(value)]
     if len(points) <= max_points:
         return points
@@ -58,26 +58,26 @@ def thinned(values: Sequence[float], max_points: int) -> list[tuple[int, float]]
 
 
 def slope(values: Sequence[float]) -> float:
-    """Theil-Sen slope a point: the median of the slopes of all pairs; 0.0 for fewer than two finite values."""
+    """Theil-Sen slope per point: the median of the slopes of all pairs; 0.0 for fewer than two finite values."""
     points = thinned(values, SLOPE_POINTS)
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(points, 2)]
     return statistics.median(slopes) if slopes else 0.0
 
 
 def ends(values: Sequence[float], share: float = 0.2, max_points: int = 50) -> tuple[float, float]:
-    """Levels of the head and of the tail: medians of the first and last ``share`` (at most ``most``) finite values."""
+    """Levels of head and tail: medians of the first and last ``share`` (at most ``max_points``) finite values."""
     numbers = finite(values)
     size = max(1, min(max_points, int(len(numbers) * share)))
     return median(numbers[:size]), median(numbers[-size:])
 
 
 def falling(values: Sequence[float], min_share: float = 0.005) -> bool:
-    """Whether the values fell, by the same measure as :func:`rising`."""
+    """Whether the values fell, by the same test as :func:`rising`."""
     return rising([-value for value in values], min_share)
 
 
 def rising(values: Sequence[float], min_share: float = 0.005) -> bool:
-    """Whether the values rose: the tail's level lies over the head's by more than noise and ``least_share``."""
+    """Whether the values rose: the tail's level exceeds the head's by more than noise and ``min_share``."""
     numbers = finite(values)
     if len(numbers) < 2:
         return False
@@ -130,7 +130,7 @@ def plateau(values: Sequence[float], tolerance: float) -> int:
 
 
 def best_level(values: Sequence[float], window: int = 5) -> tuple[int, float]:
-    """Lowest running median over ``window`` finite values: (place of its last value, level); (0, nan) for none."""
+    """Lowest running median over ``window`` finite values: (index of its last value, level); (0, nan) for none."""
     points = [(index, value) for index, value in enumerate(values) if math.isfinite(value)]
     if not points:
         return 0, math.nan

@@ -30,7 +30,7 @@ LIFE: Mapping[str, Query] = {
 
 
 @dataclass(frozen=True)
-class Quiet:
+class Limits:
     """When silence exceeds the usual interval of the run."""
 
     intervals: float = 10.0
@@ -57,7 +57,7 @@ class Silence:
     ending: Ending
     trajectory: Maybe[Trajectory]
     run: Run
-    limits: Quiet
+    limits: Limits
     unread: Missing | None = None
     """Why no log was read; None if one was."""
 
@@ -186,8 +186,8 @@ class Silence:
         return False
 
 
-@fact({**LIFE, "hosts": events("host")}, limits=Quiet())
-def silence(evidence: Evidence, ending: Ending, trajectory: Maybe[Trajectory], run: Run, limits: Quiet) -> Silence:
+@fact({**LIFE, "hosts": events("host")}, limits=Limits())
+def silence(evidence: Evidence, ending: Ending, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> Silence:
     """By stamped lines; by completed steps if no line is stamped."""
     signs = {name: evidence[name] for name in LIFE}
     return Silence(signs, evidence["hosts"], ending, trajectory, run, limits, evidence.missing("logs"))

@@ -1,6 +1,6 @@
-"""Phases of the run: start-up, training, gaps without a step, the rest after the last step.
+r"""Phases of the run: start-up, training, gaps without a step, the time after the last step.
 
-By the training points, else by the work of the GPUs. For looking at, and so of answers as they are.
+By the training points, else by GPU work. For display only, so answers are used unchecked.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from trackside.model import Run
 from trackside.query import events
 
 Span = tuple[float, float]
-"""From and to, POSIX seconds."""
+"""Start and end, POSIX seconds."""
 PAUSE, PAUSE_SHARE = 10.0, 0.04
-"""A gap between two training points is worth showing from so many times the usual one on, and so much of the run."""
+"""A gap between two training points is shown from this multiple of the usual gap, and this share of the run."""
 _GPU_SIGNALS = ("sm", "engine", "utilisation", "power")
 
 
 @dataclass(frozen=True, slots=True)
 class RunPhase:
-    """A stretch of a run, POSIX seconds. ``training``: whether it is what a run is for."""
+    """A phase of a run, POSIX seconds. ``training``: whether it counts as productive time."""
 
     name: str
     start: float
@@ -43,15 +43,14 @@ class RunPhases:
     """What the run did when."""
 
     window: Span | None
-    """From the start to the end of the last attempt, by the scheduler, else by its logs, else by its metrics; None if
-    nothing shows two moments."""
+    """Start and end of the last attempt, by the scheduler, else by its logs, else by its metrics; None if unknown."""
     steps: Sequence[float]
-    """When the training points in the window were, POSIX seconds, sorted."""
+    """Times of the training points in the window, POSIX seconds, sorted."""
     activity: Maybe[GpuActivity]
 
     @cached_property
     def phases(self) -> tuple[RunPhase, ...]:
-        """By its training points, else by the work of its GPUs; none where neither shows it."""
+        """By training points, else by GPU work; empty if neither is available."""
         if self.window is None:
             return ()
         if len(self.steps) > 1:
@@ -63,7 +62,7 @@ class RunPhases:
 def run_phases(
     evidence: Evidence, trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], activity: Maybe[GpuActivity], run: Run
 ) -> RunPhases:
-    """Of all that has a time; nothing is needed."""
+    """Covers everything that has a time; nothing is required."""
     times = [
         float(time)
         for row in evidence["logs"].events
@@ -102,7 +101,7 @@ def _stepping(times: Sequence[float], window: Span) -> Iterator[RunPhase]:
 
 
 def _working(activity: GpuActivity, window: Span) -> Iterator[RunPhase]:
-    """By stretches that were sampled: where nothing was for long, nothing is said."""
+    """By sampled time spans; nothing is reported where samples are missing for long."""
     min_gap_s = PAUSE_SHARE * (window[1] - window[0])
     work = _joined(_within(activity, activity.active, window), min_gap_s)
     name = "GPUs busy" if activity.basis == "utilisation" else "GPUs at work"  # which proves no work
@@ -121,7 +120,7 @@ def _working(activity: GpuActivity, window: Span) -> Iterator[RunPhase]:
 
 
 def _within(activity: GpuActivity, flags: Flags, window: Span) -> list[Span]:
-    """The stretches of windows that are set, as far as they lie in the run's."""
+    """The ranges of set windows, clipped to the run's window."""
     times = activity.times.tolist()
     spans = [(times[start] - activity.step, times[stop - 1]) for start, stop in stretches(flags)]
     first, last = window
@@ -129,7 +128,7 @@ def _within(activity: GpuActivity, flags: Flags, window: Span) -> list[Span]:
 
 
 def _joined(spans: Sequence[Span], max_gap_s: float) -> list[Span]:
-    """Stretches of which no two are closer than that."""
+    """Spans merged where the gap between them is at most ``max_gap_s``."""
     joined: list[Span] = []
     for start, end in spans:
         if joined and start - joined[-1][1] <= max_gap_s:

@@ -1,8 +1,8 @@
-"""Which GPUs the others of a synchronous run wait for, by what each of them shows.
+r"""Which GPUs the others of a synchronous run wait for, by the signals of each GPU.
 
-A GPU that computes longer than the others works while they spin: its SM activity lies far above theirs. One whose host
-keeps it waiting idles while they spin: its engine activity lies below theirs. Either waits least in collectives. GPUs
-are compared one by one, then the nodes by the median of their GPUs: a slow host lags with all of them.
+A GPU that computes longer than the others works while they spin: its SM activity is far above theirs. A GPU that its
+host delays idles while they spin: its engine activity is below theirs. Either waits least in collectives. GPUs are
+compared one by one, then nodes by the median of their GPUs: a slow host delays all of them.
 """
 
 from __future__ import annotations
@@ -52,27 +52,29 @@ DO_SO_ALIKE = Sentence("all GPUs do so alike: {signal} from {low} to {high} (med
 
 @dataclass(frozen=True)
 class Limits(outliers.Limits):
-    """What counts as standing out, and what that takes beside it."""
+    """Thresholds for outliers and for the additional evidence that they need."""
 
     least_windows: int = 5
-    """Of a stretch, in a run too short for more: half of the run at least."""
+    """Minimum number of windows in a run too short for more: at least half of the run."""
     pinned: float = 0.8
-    """Engine activity of the others, from which one that is less busy keeps them waiting."""
+    """Engine activity of the others from which a less busy GPU delays them."""
     wait_share: float = 0.15
-    """Share of the time that the others must wait in collectives for a rank's short wait to say anything."""
+    """Minimum share of time that the others wait in collectives for a rank's short wait to be significant."""
     wait_ratio: float = 2.0
-    """The others' wait over that rank's."""
+    """Ratio of the others' wait to that rank's."""
     equal: float = 0.2
-    """Share by which counts of equal ranks differ at most: their scrapes are a window apart."""
+    """Maximum relative difference of the counts of equal ranks: their scrapes are a window apart."""
     slow_clock: float = 0.9
-    """SM clock over that of the others, under which the GPU itself is slow: else they differ by some hundredths."""
+    """Ratio of the SM clock to that of the others below which the GPU itself is slow; normal variation is a few
+    percent."""
     smooth: int = 5
-    """Windows of two readings each over which utilisation, of the last second alone, becomes a share of time."""
+    """Windows of two readings each over which utilization, which covers the last second only, becomes a share of
+    time."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """GPUs that stand out for a while from the others."""
+    """GPUs that are outliers for a while."""
 
     picked: Rows
     others: Rows
@@ -86,7 +88,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class SlowGroup(Stretch):
-    """GPUs that stand out, and the sign by which they do."""
+    """Outlier GPUs, and the sign by which they are."""
 
     sign: Sign
     peers_busy: float | None
@@ -96,16 +98,16 @@ class SlowGroup(Stretch):
     waits_least: bool | None
     """Whether they wait less in collectives than the others; None if that was not traced."""
     slow_clock: bool
-    """Whether their SM clock lies under the others'."""
+    """Whether their SM clock is below the others'."""
     claims: tuple[Claim, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class SlowGpus:
-    """The GPUs of a run against each other, in its time of work."""
+    """The GPUs of a run compared with each other, during its time of work."""
 
     waits: Grid | None
-    """Seconds of each rank in collectives: the one that the others wait for spends least of its time there."""
+    """Seconds of each rank in collectives: the one that the others wait for spends the least time there."""
     clock: Grid | None
     activity: GpuActivity
     duty: DutyCycle
@@ -114,7 +116,7 @@ class SlowGpus:
 
     @cached_property
     def group(self) -> SlowGroup | None:
-        """Those that the others wait for; None if all are alike, or too few were watched."""
+        """The GPUs that the others wait for; None if all are alike, or too few were sampled."""
         activity, limits = self.activity, self.limits
         rows = np.flatnonzero(self.duty.rows)
         windows = self.duty.windows & (activity.active if activity.active.any() else True)
@@ -139,7 +141,7 @@ class SlowGpus:
         return None
 
     def alike(self, sentence: Sentence) -> tuple[Claim, ...]:
-        """The highest and the lowest of the GPUs in use, by SM activity else by engine activity, said so."""
+        """The highest and the lowest of the GPUs in use, by SM activity else by engine activity, as a claim."""
         activity, duty = self.activity, self.duty
         for name in ("sm", activity.busy_by):
             grid, values = activity.grid(name), activity.signal(name)
@@ -163,9 +165,9 @@ class SlowGpus:
 
     @cached_property
     def _idleness(self) -> Matrix | None:
-        """How little each GPU was busy; not known of one that does nothing at all: that is a standstill, not slowness.
+        r"""Inverse of each GPU's activity; NaN for one that is completely idle, which is a stall, not slowness.
 
-        Utilisation is of the last second alone, at rest or at work: a few windows make it a share of time.
+        Utilization covers the last second only, idle or busy; a few windows make it a share of time.
         """
         activity = self.activity
         if activity.busy is None:
@@ -182,7 +184,7 @@ class SlowGpus:
         return Stretch(picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end)
 
     def _group(self, sign: Sign, stretch: Stretch) -> SlowGroup | None:
-        """What stands out, if the others wait meanwhile."""
+        """The outliers, if the others wait meanwhile."""
         limits, busy, waits = self.limits, self.activity.busy, self._waited
         peers_busy = None if busy is None else float(nan_median(busy[stretch.others][:, stretch.windows]))
         if sign == "busy" and (peers_busy is None or peers_busy < limits.pinned):
@@ -210,7 +212,7 @@ class SlowGpus:
         )  # fmt: skip
 
     def _shows(self, sign: Sign, stretch: Stretch) -> list[Claim]:
-        """How far the first stands out and what the others do."""
+        """How much the first outlier differs, and what the others do."""
         if sign == "wait":
             return self._less_wait(stretch)
         activity = self.activity
@@ -240,7 +242,7 @@ class SlowGpus:
         return [SLOW_WAIT(gpus=derived(stretch.gpus[:1], own), mine=own, theirs=peers, window=window)]
 
     def _equal(self, counts: Matrix | None, stretch: Stretch) -> bool | None:
-        """Whether the picked GPUs counted as much as the others."""
+        """Whether the picked GPUs have the same counts as the others."""
         if counts is None:
             return None
         sums = np.nansum(counts[:, stretch.windows], axis=1)
@@ -256,7 +258,7 @@ class SlowGpus:
         return EQUAL[name](mine=own, theirs=peers)
 
     def _slow_clock(self, stretch: Stretch) -> list[Claim]:
-        """Their SM clock, if it lies well under the others'."""
+        """Their SM clock, if it is well below the others'."""
         if self.clock is None:
             return []
         clocks = aligned(self.clock, self.activity.gpus, self.activity.times)[:, stretch.windows]
@@ -269,14 +271,14 @@ class SlowGpus:
 
 @fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg"), "waits": COLLECTIVE_SECONDS}, limits=Limits())
 def slow_gpus(evidence: Evidence, activity: GpuActivity, duty: DutyCycle, run: Run, limits: Limits) -> Maybe[SlowGpus]:
-    """Of several GPUs in their time of work; missing if one was in use, or too little was sampled."""
+    """Missing if only one GPU was in use, or too little was sampled."""
     if not duty.sampled or int(duty.rows.sum()) < 2:
         return Missing("too few readings of several GPUs at work")
     return SlowGpus(evidence.grid("waits"), evidence.grid("clock"), activity, duty, run, limits)
 
 
 def _smooth(values: Matrix, width: int) -> Matrix:
-    """Means over this many windows about each, of those that were sampled."""
+    """Centered moving averages over ``width`` windows, of the sampled values."""
     if values.shape[1] < width:
         return values
     sampled = ~np.isnan(values)
@@ -289,13 +291,13 @@ def _smooth(values: Matrix, width: int) -> Matrix:
 
 
 def _of_gpus(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> tuple[tuple[int, ...], Outlier] | None:
-    """(places of the outliers, the first of them)."""
+    """(indices of the outliers, the first of them)."""
     late = outliers.outliers(values, gpus, limits)
     return (tuple(outlier.row for outlier in late), late[0]) if late else None
 
 
 def _of_nodes(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> tuple[tuple[int, ...], Outlier] | None:
-    """The same among nodes, each taken by the median of its GPUs: of those all lag alike if their host is slow."""
+    """The same among nodes, each by the median of its GPUs: all GPUs of a slow host lag alike."""
     gpu_nodes = [name.rpartition(":")[0] for name in gpus]
     nodes = list(dict.fromkeys(gpu_nodes))
     if len(nodes) < 2:
@@ -314,14 +316,14 @@ def _of_nodes(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> t
 
 
 def _of_rank(part: Grid, run: Run, gpu: str) -> Grid:
-    """What a tracer's grid, which may know ranks alone, holds of one GPU."""
+    """The part of a tracer's grid, which may be labeled by rank only, that belongs to one GPU."""
     gpus = gpus_of(part, run)
     return part.one(gpus.index(gpu)) if gpu in gpus else of_gpu(part, gpu)
 
 
 def _of_peers(part: Grid, peers: tuple[str, ...]) -> Grid:
-    """What the grid holds of the others, where one question can ask for them: one GPU, or one node; else of all, whose
-    median is theirs."""
+    """The grid of the others, if one query can select them: one GPU, or one node; else of all, whose median is
+    theirs."""
     if len(peers) == 1:
         return of_gpu(part, peers[0])
     nodes = nodes_of(peers)

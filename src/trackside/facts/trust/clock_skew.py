@@ -1,6 +1,6 @@
-"""Clock skew between nodes: by the clocks that nodes report, and by when the job comes and goes on each.
+r"""Clock skew between nodes: by the clocks that nodes report, and by when the job starts and ends on each.
 
-Nothing is corrected. Of two nodes that differ nobody can say which is off.
+Nothing is corrected. Of two nodes that differ it is unknown which one is off.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ SAMPLES_EARLY = Sentence(
 
 @dataclass(frozen=True)
 class Limits:
-    """When clocks differ."""
+    """Thresholds for clock skew."""
 
     skew_s: float = 10.0
-    """Clocks that NTP keeps agree to a fraction of a second; order among nodes is told no finer than a scrape, 15 s."""
+    """NTP-synchronized clocks agree to a fraction of a second; order among nodes is known to one scrape, 15 s."""
     apart_s: float = 60.0
     """Ranks of one job start and end within this of each other: launchers wait for all, Slurm's KillWait is 30 s."""
     apart_windows: int = 3
     nodes: int = 3
-    """Of two nodes that differ nobody can say which is off."""
+    """Of two nodes that differ it is unknown which one is off."""
     taken_share: float = 0.5
-    """GPU memory is taken where more than this share of its most is: the job came and went."""
+    """GPU memory is in use above this share of its maximum: shows when the job started and ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ClockSkew:
     limits=Limits(),
 )
 def clock_skew(evidence: Evidence, run: Run, limits: Limits) -> ClockSkew:
-    """Of what was sampled; nothing is needed."""
+    """Covers what was sampled; nothing is required."""
     clocks, memory = evidence.grid("clocks"), evidence.grid("memory")
     return ClockSkew((
         *(_own(clocks, run.metric_offset_s, limits) if clocks is not None else ()),
@@ -75,7 +75,8 @@ def _nodes(grid: Grid, rows: Iterable[int]) -> tuple[str, ...]:
 def _own(clocks: Grid, offset: float, limits: Limits) -> Iterator[Claim]:
     """Nodes whose own clock differs from the one that stamps the samples."""
     gap = clocks.values - (clocks.times - offset)[None, :]
-    # A sample lies up to a window before its window's end: the truth is between the largest and the least gap + step.
+    # A sample is up to one window older than its window's end: the true skew lies between the largest gap and the
+    # smallest gap + step.
     lower = np.nanmax(np.where(np.isnan(gap), -np.inf, gap), axis=1, initial=-np.inf)
     upper = np.nanmin(np.where(np.isnan(gap), np.inf, gap), axis=1, initial=np.inf) + clocks.step
     for sentence, differs in ((CLOCK_AHEAD, lower > limits.skew_s), (CLOCK_BEHIND, upper < -limits.skew_s)):
@@ -87,7 +88,7 @@ def _own(clocks: Grid, offset: float, limits: Limits) -> Iterator[Claim]:
 
 
 def _between(memory: Grid, limits: Limits) -> Iterator[Claim]:
-    """Nodes on which memory is taken and given back as much later, or sooner, as on none of the others."""
+    """Nodes on which memory is allocated and released later, or sooner, than on all others."""
     names = [node for (node,) in memory.labels("node")]
     edges: dict[str, tuple[int, int]] = {}
     for node in dict.fromkeys(names):
@@ -108,7 +109,7 @@ def _between(memory: Grid, limits: Limits) -> Iterator[Claim]:
 
 
 def _edges(values: NDArray[np.float64], limits: Limits) -> tuple[int, int] | None:
-    """The first and last window in which a node's memory was taken, where it was free before and after."""
+    """The first and last window with a node's memory in use, if it was free before and after."""
     used = np.nanmax(np.where(np.isnan(values), -np.inf, values), axis=0)
     occupied = np.flatnonzero(used > limits.taken_share * used.max(initial=0.0))
     if not len(occupied) or used.max(initial=0.0) <= 0:

@@ -1,4 +1,4 @@
-"""When each GPU and each node of the run was sampled at all. Pure, on grids of sample counts."""
+"""When each GPU and each node of the run was sampled. Pure, on grids of sample counts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from trackside.evidence import Grid, Value
 from trackside.facts.gpus import name_of
 
 STALE_S = 300.0
-"""A series without a sample for so long is gone: Prometheus' own limit (its lookback of five minutes)."""
+"""A series without a sample for this long is stale: Prometheus' own limit (its lookback of five minutes)."""
 STALE_RHYTHMS = 3.0
-"""And so many of its usual intervals: two scrapes in a row are lost on a busy node now and then."""
+"""And for this many of its usual intervals: a busy node sometimes loses two scrapes in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledWindows:
-    """One GPU (``node:index``) or one node: the windows of the run in which it was sampled, of all in ``grid``."""
+    """A GPU (``node:index``) or a node, and the windows of ``grid`` in which it was sampled."""
 
     name: str
     node: str
@@ -29,7 +29,7 @@ class SampledWindows:
 
 @dataclass(frozen=True, slots=True)
 class SampleGap:
-    """A stretch of one node without a sample, POSIX seconds; ``samples`` cites that there are none."""
+    """A time span of one node without a sample, POSIX seconds; ``samples`` cites that there are none."""
 
     node: str
     start: float
@@ -43,7 +43,7 @@ class SampleGap:
 
 
 def sampled_windows(grids: Iterable[Grid], label: str) -> list[SampledWindows]:
-    """A line for each GPU (label ``gpu``) or node (label ``node``), by the first of the grids that knows it."""
+    """One entry per GPU (label ``gpu``) or node (label ``node``), from the first grid that has it."""
     by_name: dict[str, SampledWindows] = {}
     for grid in grids:
         for row, (node, gpu) in enumerate(grid.labels("node", "gpu")):
@@ -51,13 +51,15 @@ def sampled_windows(grids: Iterable[Grid], label: str) -> list[SampledWindows]:
             sampled = ~np.isnan(grid.values[row])
             if name not in by_name:
                 by_name[name] = SampledWindows(name, node, grid, sampled)
-            elif by_name[name].grid is grid:  # another series of it, such as a MIG instance or another CPU mode
+            elif (
+                by_name[name].grid is grid
+            ):  # the same GPU or node, such as a MIG instance
                 by_name[name] = SampledWindows(name, node, grid, by_name[name].sampled | sampled)
     return list(by_name.values())
 
 
 def by_node(sampled_windows: Iterable[SampledWindows]) -> dict[str, list[SampledWindows]]:
-    """The lines of each node."""
+    """The entries of each node."""
     nodes: dict[str, list[SampledWindows]] = {}
     for line in sampled_windows:
         nodes.setdefault(line.node, []).append(line)
@@ -65,13 +67,13 @@ def by_node(sampled_windows: Iterable[SampledWindows]) -> dict[str, list[Sampled
 
 
 def usual_interval(sampled: NDArray[np.bool_]) -> int:
-    """Windows from one sample to the next, usually."""
+    """Usual number of windows from one sample to the next."""
     indices = np.flatnonzero(sampled)
     return max(1, int(np.median(np.diff(indices)))) if len(indices) > 1 else 1
 
 
 def share(values: NDArray[np.float64]) -> float:
-    """How much of a grid's (series, windows) was sampled, 0 to 1, each series at its usual interval."""
+    """Sampled share of a grid's (series, windows), 0 to 1, each series at its usual interval."""
     if not values.size:
         return 0.0
     sampled = ~np.isnan(values)
@@ -83,7 +85,7 @@ def share(values: NDArray[np.float64]) -> float:
 
 
 def sample_gaps(windows: Sequence[SampledWindows]) -> list[SampleGap]:
-    """The stretches for which nothing of one node was sampled, those at the run's start and end included."""
+    """The time spans without any sample of one node, including those at the run's start and end."""
     sampled = np.any([line.sampled for line in windows], axis=0)
     grid, node = windows[0].grid, windows[0].node
     min_s = stale(sampled, grid.step)
@@ -107,5 +109,5 @@ def sampled_within(grid: Grid, start: float, end: float) -> set[str]:
 
 
 def stale(sampled: NDArray[np.bool_], step: float) -> float:
-    """Seconds without a sample after which it counts as gone."""
+    """Seconds without a sample after which it counts as stale."""
     return max(STALE_S, STALE_RHYTHMS * usual_interval(sampled) * step)

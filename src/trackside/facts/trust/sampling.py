@@ -1,6 +1,7 @@
-"""Sampling of the run's GPUs: whose the measured GPUs are, which of the run's were measured, and when they were not.
+r"""Sampling of the run's GPUs: which of the measured GPUs are the run's, which of the run's were measured, and the
+gaps.
 
-A node's metrics that stop while its other metrics go on speak of the exporter, not of the node.
+If GPU metrics of a node stop while its other metrics continue, the exporter failed, not the node.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ GPU_WITNESSES = (
     "gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts", "gpu_temperature_celsius",
     "gpu_engine_active_ratio", "gpu_sm_active_ratio", "gpu_sm_clock_hertz",
 )  # fmt: skip
-"""Metrics that show whether a GPU was sampled: those that every exporter has come first."""
+"""Metrics that show whether a GPU was sampled; those that every exporter has come first."""
 NODE_WITNESSES = (
     "host_load1", "host_memory_available_bytes", "host_cpu_busy_ratio", "host_time_seconds",
     "host_boot_time_seconds", "host_cpu_seconds_total", "trackside_collector_success",
@@ -33,9 +34,9 @@ SAMPLING: Mapping[str, Query] = {
     **{name: metric(name).over("run", "count") for name in (*GPU_WITNESSES, *NODE_WITNESSES)},
     "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
 }
-"""The questions behind :class:`Sampling`."""
+"""The queries behind :class:`Sampling`."""
 FEW_READINGS = 12
-"""Of a dozen readings one is 8 % of the run: a share of time is told no finer."""
+"""With a dozen readings, one is 8 % of the run: shares of time are no more precise."""
 
 NO_GPU_METRIC = Sentence("no GPU metrics were given: what the GPUs did is not known")
 METRICS_ELSEWHERE = Sentence("metrics were given, but of no GPU known to be the run's: what its GPUs did is not known")
@@ -63,7 +64,7 @@ NO_SM = Sentence("SM activity was not measured: utilisation alone can't tell wor
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """When each GPU and each node of the run was sampled at all."""
+    """When each GPU and each node of the run was sampled."""
 
     run: Run
     gpus: Sequence[SampledWindows]
@@ -72,44 +73,44 @@ class Sampling:
     has_metrics: bool
     """Whether any metrics were given."""
     answered: bool
-    """Whether their source answered."""
+    """Whether their source responded."""
     sm: bool
     """Whether SM activity was measured."""
     accounted: Sequence[Value]
-    """The scheduler's word on the run's size and start, to be cited."""
+    """The scheduler's values for the run's size and start, to be cited."""
 
     @property
     def n_gpus(self) -> int | None:
-        """GPUs that the run held, as far as anything says."""
+        """Number of GPUs allocated to the run, as far as known."""
         return self.run.n_gpus or self.run.n_ranks
 
     @property
     def mixed(self) -> bool:
-        """Whether the GPUs measured are more than the run held, and which are its own isn't told."""
+        """Whether more GPUs were measured than the run had, and it is unknown which ones are its own."""
         every = self.run.gpus_by == "all" and self.n_gpus is not None and self.n_gpus < len(self.run.gpus)
         return every and bool(self.gpus)
 
     @cached_property
     def unmeasured(self) -> tuple[str, ...]:
-        """Nodes of the run of which no GPU metric was given."""
+        """Nodes of the run without GPU metrics."""
         measured = {line.node for line in self.gpus}
         return tuple(node for node in self.run.nodes if node not in measured) if measured - {""} else ()
 
     @cached_property
     def stopped(self) -> tuple[str, ...]:
-        """Nodes of which no GPU metrics came any more long before the run's end."""
+        """Nodes whose GPU metrics stopped long before the run's end."""
         return tuple(hole.node or "a node" for hole in self._early)
 
     @property
     def claims(self) -> list[Claim]:
-        """Whose GPUs were measured, and which of the run's were not, or not all the while."""
+        """Which GPUs were measured, and which of the run's were not, or not all the time."""
         if not self.gpus:
             return [METRICS_ELSEWHERE() if self.has_metrics else NO_GPU_METRIC()] if self.answered else []
         return [*self._whose(), *self._unmeasured(), *self._gaps()]
 
     @property
     def readings(self) -> list[Claim]:
-        """What was sampled too seldom, or not at all."""
+        """What was sampled too rarely, or not at all."""
         if not self.gpus:
             return []
         grid = self.gpus[0].grid
@@ -145,16 +146,16 @@ class Sampling:
 
     @cached_property
     def _holes(self) -> Mapping[str, Sequence[SampleGap]]:
-        """What was not sampled of the GPUs of each node."""
+        """The sample gaps of the GPUs of each node."""
         return {node: sample_gaps(own) for node, own in by_node(self.gpus).items()}
 
     @cached_property
     def _early(self) -> Sequence[SampleGap]:
-        """The holes that last to the run's end."""
+        """The gaps that last to the run's end."""
         return [hole for own in self._holes.values() for hole in own if hole.end >= self._span[1]]
 
     def _gaps(self) -> Iterator[Claim]:
-        """What was not sampled: of all nodes at the run's ends, of single nodes to its end, and in between."""
+        """Gaps of all nodes at the run's ends, of single nodes to its end, and in between."""
         first, last = self._span
         every = [hole for own in self._holes.values() for hole in own]
         late, early = [hole for hole in every if hole.start <= first], self._early
@@ -170,7 +171,7 @@ class Sampling:
             yield self._between(between)
 
     def _stopped(self) -> Iterator[Claim]:
-        """Nodes of which nothing more came while others went on."""
+        """Nodes whose metrics stopped while those of others continued."""
         alive = {line.node for line in self.nodes if not any(h.end >= line.grid.times[-1] for h in sample_gaps([line]))}
         for sentence, own in (
             (EXPORTER_DEAD, [hole for hole in self._early if hole.node in alive]),
@@ -196,7 +197,7 @@ class Sampling:
 
 @fact(SAMPLING, lazy=True)
 def sampling(evidence: Evidence, ending: Ending, run: Run) -> Sampling:
-    """Of counts of samples; empty if none were given."""
+    """Covers counts of samples; empty if there are none."""
     first = evidence.missing(GPU_WITNESSES[0])
     has_metrics, answered = not (first and first.reason == NOT_GIVEN), not (first and first.source)
     if not (has_metrics and answered):
@@ -211,7 +212,7 @@ def sampling(evidence: Evidence, ending: Ending, run: Run) -> Sampling:
 
 
 def _until_all(evidence: Evidence, names: Sequence[str], gpus: Sequence[str]) -> Iterator[Grid]:
-    """Grids of counts, until every GPU of the run was seen; one of nodes is enough."""
+    """Grids of counts, until every GPU of the run was seen; for nodes one is enough."""
     remaining = set(gpus)
     for name in names:
         if (grid := evidence.grid(name)) is not None:

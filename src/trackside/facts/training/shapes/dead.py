@@ -1,4 +1,4 @@
-"""Curves that nothing moves: neither the data nor the optimizer."""
+"""Curves that do not change, whatever the data and the optimizer do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPEATS = Sentence("the loss repeats {count:values} over {points}: the weights d
 
 
 def dead(curve: Curve, limits: Limits) -> Shape | None:
-    """The loss repeats to the digit at the end, far from zero; the gradient, where printed, is zero."""
+    """The loss repeats to the last digit at the end, far from zero; the gradient norm, if printed, is zero."""
     count = maths.plateau(curve.losses, limits.same_share)
     level = curve.losses[-1]
     if count < limits.least_points or not level > 0.01:
@@ -48,8 +48,8 @@ def dead(curve: Curve, limits: Limits) -> Shape | None:
 
 
 def vanished(curve: Curve, limits: Limits) -> Shape | None:
-    """The gradient norm fell to next to nothing of what it was and the loss rests since, far from zero: mini-batches
-    that differ keep up the norm of a model that has only converged."""
+    """The gradient norm fell to almost nothing and the loss has been constant since, far from zero. In a model that has
+    merely converged, differing mini-batches keep up the norm."""
     norms = [number(row, "grad_norm") for row in curve.rows]
     finite = maths.finite([norm for norm in norms if norm is not None])
     if len(finite) < limits.flat_points:
@@ -70,7 +70,7 @@ def vanished(curve: Curve, limits: Limits) -> Shape | None:
 
 
 def no_rate(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
-    """Flat from the first step because the learning rate or the gradient is zero all along."""
+    """Flat from the first step because the learning rate or the gradient is zero throughout."""
     if curve.fell or not from_the_start(curve) or not (finished or len(curve.finite) >= 10):
         return None
     count = len(curve.finite)
@@ -82,12 +82,12 @@ def no_rate(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
 
 
 def _running_mean(curve: Curve) -> bool:
-    """Keras prints the mean since the epoch's start: it settles by itself."""
+    """Whether it is Keras, which prints the mean since the epoch's start: that settles by itself."""
     return any(str(row.get("framework") or "").startswith("keras") for row in curve.rows[-1:])
 
 
 def repeats(curve: Curve) -> Shape | None:
-    """The same few losses over and over: the same batches meet the same weights, so no step changes them."""
+    """The same few losses repeat: the same batches meet the same weights, so no step changes them."""
     values = curve.finite
     kinds = set(values)
     if len(values) < 12 or len(kinds) > len(values) / 3 or len(kinds) < 2 or min(values) < 0.05:

@@ -1,4 +1,4 @@
-"""Levels that a run which learns doesn't come to: risen, lost again, worse than guessing, or flat at guessing."""
+"""Loss levels that a learning run does not have: risen, lost again, worse than guessing, or flat at guessing."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ LANGUAGE = (
 
 
 GUESSES = tuple(math.log(k) for k in (2, 10, 100, 1000))
-"""Losses of guessing among the usual numbers of classes."""
+"""Losses of guessing among common numbers of classes."""
 
 
 def risen(curve: Curve, limits: Limits) -> Shape | None:
-    """The tail stays far above the head; or everything after the first few points is an explosion of the first."""
+    """The tail stays far above the head; or everything after the first few points is an explosion."""
     values = curve.finite
     few = max(1, len(values) // 10)
     if min(values[few:]) > limits.rise_ratio * 1.5 * values[0] > 0:
@@ -66,8 +66,8 @@ def risen(curve: Curve, limits: Limits) -> Shape | None:
 
 
 def _settled(curve: Curve, high: int, limits: Limits) -> bool:
-    """Whether the last ``high`` losses came to rest, and the gradient norm, where printed, is next to nothing of what
-    it was."""
+    """Whether the last ``high`` losses are constant and the gradient norm, if printed, is almost zero compared with its
+    start."""
     norms = maths.finite(curve.series("grad_norm"))
     if high < limits.least_points or len(norms) < limits.least_points:
         return False
@@ -76,12 +76,12 @@ def _settled(curve: Curve, high: int, limits: Limits) -> bool:
 
 
 def _rest(values: Sequence[float], high: int, limits: Limits) -> Sequence[float]:
-    """Where the last ``high`` losses came to, the way up to there left out."""
+    """The level of the last ``high`` losses, without the rise to it."""
     return values[-max(limits.least_points, 3 * high // 4) :]
 
 
 def lost(curve: Curve, limits: Limits) -> Shape | None:
-    """It learned, then lost at least half of that again, and stayed there."""
+    """The loss fell, then lost at least half of that again, and stayed there."""
     values = curve.finite
     if len(values) < 10:
         return None
@@ -104,10 +104,10 @@ def lost(curve: Curve, limits: Limits) -> Shape | None:
 
 
 def worse_than_guessing(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
-    """A mean cross-entropy above the loss of guessing that never came down to that of a model.
+    r"""A mean cross-entropy above the loss of guessing that never fell to that of a model.
 
-    Either it stayed above and is no lower than it began, or the first printed mean was already an explosion
-    that went on, and the tail still knows next to nothing. The first steps of large models do so for a while.
+    Either it stayed above and is no lower than at its start, or the first printed mean was already an explosion that
+    continued, and the tail is still near guessing. The first steps of large models do so for a while.
     """
     values = curve.finite
     if len(values) < 10 or not finished:
@@ -125,7 +125,7 @@ def worse_than_guessing(curve: Curve, finished: bool, limits: Limits) -> Shape |
 
 
 def flat(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
-    """At the loss of guessing from the run's start to its end; or thrown back to it by an explosion."""
+    """At the loss of guessing from the run's start to its end, or back to it after an explosion."""
     values = curve.finite
     if len(values) < limits.flat_points or not finished or not from_the_start(curve):
         return None
