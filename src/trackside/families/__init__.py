@@ -12,7 +12,7 @@ from trackside.family import Family
 
 @cache
 def families() -> tuple[Family, ...]:
-    """All families, by code."""
+    """All families, sorted by code."""
     all_families = []
     for module in pkgutil.iter_modules(__path__):
         content = importlib.import_module(f"{__name__}.{module.name}")
@@ -22,6 +22,6 @@ def families() -> tuple[Family, ...]:
 
 
 def find_family(name: str) -> Family | None:
-    """A family by code or id, in any case."""
+    """A family by code or id, case-insensitive."""
     key = name.lower().replace("_", "-")
     return next((f for f in families() if key in (f.code.lower(), f.id)), None)

@@ -2,23 +2,23 @@
 
 Meaning
 -------
-The job fails before training begins, because of an error of its own: data that cannot be read (data), a wrong
-option or an invalid combination of options (config), a missing or unsuitable package, library or architecture
-(env), a model, tokenizer or file that cannot be had (asset), or a defect of the script (code).
+The job fails before training begins, because of its own error: data that cannot be read (data), a wrong option
+or an invalid combination of options (config), a missing or incompatible package, library or architecture (env),
+a model, tokenizer or file that is not available (asset), or a bug in the script (code).
 
 What it looks like
 ------------------
-A Python exception that is no launcher's wrapper, with no training point before it and none after it, and a
-non-zero exit. Usually every rank raises the same one: that is one fault, not many. The GPUs ran no kernel, and none
-held more than a CUDA context. Without Python: a command that is not found, a usage error, a container that cannot be
-started, an output file that cannot be opened.
+A Python exception that is not a launcher's wrapper, with no training point before or after it, and a non-zero
+exit. Usually every rank raises the same one: that is one fault, not many. The GPUs ran no kernel, and none used
+more memory than a CUDA context needs. Without Python: a command that is not found, a usage error, a container
+that cannot be started, an output file that cannot be opened.
 
 Not this when
 -------------
-Training points came before it (an exception in mid-run), or the GPUs had worked for long, whatever the log printed;
-points came after it (it was handled). Out of GPU memory is its own family, and so are a failed rendezvous, a
-checkpoint that cannot be loaded and storage that gives out. A process that died of a signal without a traceback is
-a signal kill.
+Training points came before it (an exception in mid-run), or the GPUs had worked for long, whatever the log
+printed; points came after it (it was handled). Separate families: GPU out of memory, a failed rendezvous, a
+checkpoint that cannot be loaded, and storage faults. A process that died of a signal without a traceback is a
+signal kill.
 
 Impact
 ------
@@ -26,11 +26,11 @@ Seconds to minutes of the allocation; the same mistake hits every rank and every
 
 Do next
 -------
-Mend what the exception names and resubmit. Nothing points at the nodes.
+Fix what the exception names and resubmit. Nothing points at the nodes.
 
 What it cannot tell
 -------------------
-Whether the GPUs were touched at all, where no GPU metric was given.
+Whether the GPUs were used at all, if no GPU metric was given.
 
 References
 ----------
@@ -56,13 +56,13 @@ from trackside.model import Event, Run
 
 @dataclass(frozen=True)
 class Limits:
-    """What still counts as start-up where nothing but the exit code tells."""
+    """When a failure counts as start-up if only the exit code is known."""
 
     startup_s: float = 600.0
-    """A job without a readable training point and without an exception fails 'within seconds' (the catalogue's
-    A1); ten minutes leave room for a container image and a model to load."""
+    """A job without a readable training point and without an exception fails 'within seconds' (the catalog's A1); ten
+    minutes leave time for a container image and a model to load."""
     worked_s: float = 180.0
-    """Of GPU work: initialising weights and a first warm-up take less, what worked for longer was training."""
+    """Seconds of GPU work: initializing weights and a first warm-up take less; longer work was training."""
 
 
 LAUNCH_CODES: dict[int, Fault] = {126: "env", 127: "env", 2: "config"}
@@ -114,7 +114,7 @@ NONE = Sentence("of {count:exceptions} in the log none is the job's own before i
 
 
 def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits: Limits) -> Finding | Missing:
-    """The first exception of the job's own that no training point precedes or follows; else a launch that never
+    """The first of the job's own exceptions without a training point before or after it; else a launch that never
     reached Python."""
     if (cause := errors.cause) is not None:
         if ending.completed is not None and all(row.get("logged") for row in errors.own):
@@ -135,7 +135,7 @@ def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits:
 
 
 def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, run: Run) -> Finding:
-    """The finding on an exception."""
+    """The finding about an exception."""
     kind, bad, idle = classify(cause), ending.abnormal, phase.use.untouched
     shows = list(errors.claims)
     if not isinstance(phase.trajectory, Missing):
@@ -158,7 +158,7 @@ def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, r
 
 
 def _whose(run: Run, ranks: tuple[int, ...]) -> Claim:
-    """Whose mistake it is, as far as words tell: every rank's, or that of one node's; others may have been slower."""
+    """Whether all ranks, one node's ranks or some ranks report the error; slower ranks may not have reported it."""
     world = run.n_ranks or (len(run.gpus) if run.gpus_by not in (None, "all") else 0)
     if 1 < world <= len(ranks):
         return AT_STARTUP()
@@ -170,7 +170,7 @@ def _whose(run: Run, ranks: tuple[int, ...]) -> Claim:
 
 @dataclass(frozen=True, slots=True)
 class FailedLaunch:
-    """One witness that the job was not launched, and what follows from it."""
+    """Evidence that the job was not launched, and what follows from it."""
 
     claim: Claim
     kind: Fault
@@ -178,14 +178,15 @@ class FailedLaunch:
     remedy: Sentence
     row: Event | None = None
     certainty: Certainty | None = None
-    """None if it is as sure as the end is."""
+    """None if it is as certain as the end is."""
     by_site: bool = False
     python_ran: bool = False
-    """Whether the training program may have begun."""
+    """Whether the training program may have started."""
 
 
 def _failed_launches(errors: StartupErrors, ending: Ending, phase: Phase, limits: Limits) -> Iterator[FailedLaunch]:
-    """A shell's or a container's word, Slurm's, its special exit codes, or a quick non-zero exit; the best first."""
+    """The message of a shell or a container, Slurm's message, its special exit codes, or a quick non-zero exit; the
+    best first."""
     job, exits = ending.job, ending.exits
     for row in exits.events if job is None or job.get("state") not in CUT_SHORT else ():
         kind = LAUNCH_CODES.get(_code(row.get("exit_code")))
@@ -214,12 +215,12 @@ def _failed_launches(errors: StartupErrors, ending: Ending, phase: Phase, limits
 
 
 def _code(value: object) -> int:
-    """An exit code as a number; 0 if none is known."""
+    """An exit code as an integer; 0 if unknown."""
     return value if isinstance(value, int) else 0
 
 
 def _not_launched(launch: FailedLaunch, errors: StartupErrors, ending: Ending, phase: Phase) -> Finding:
-    """The finding on a launch that never reached Python."""
+    """The finding about a launch that never reached Python."""
     bad = ending.abnormal
     sure = Certainty.ESTABLISHED if bad is not None else Certainty.SUPPORTED
     return found(

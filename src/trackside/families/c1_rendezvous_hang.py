@@ -2,34 +2,35 @@
 
 Meaning
 -------
-A job of several ranks stops before training because its ranks cannot find each other: the coordinator's name does
-not resolve, nobody listens at its address, an interface or port is wrong, or some rank never came. No collective
-ever ran.
+A job with several ranks stops before training because its ranks cannot find each other: the coordinator's name
+does not resolve, nothing listens at its address, an interface or port is wrong, or a rank never started. No
+collective ever ran.
 
 What it looks like
 ------------------
-Time-outs of the store, the rendezvous or NCCL's bootstrap at start-up, "connection refused", names that cannot be
-resolved, a port in use, two ranks of the same number or on the same GPU; or a distributed-init line and then
-silence up to the time limit. A watchdog's time-out at the very first collective is still start-up.
-In metrics: the GPUs of all nodes cold from the start on, no more memory than a context, no launch and no collective.
+Timeouts of the store, the rendezvous or NCCL's bootstrap at start-up, "connection refused", names that do not
+resolve, a port in use, two ranks with the same number or on the same GPU; or a distributed-init line and then
+silence up to the time limit. A watchdog timeout in the first collective still counts as start-up. In metrics:
+the GPUs of all nodes idle from the start on, no more memory than a context, no launch and no collective.
 
 Not this when
 -------------
-A rank crashed while it was being set up (the others wait for it): that is the startup crash. A node died first.
-Training points exist: a later freeze is a collective hang. Warnings of retries that succeeded are normal.
+A rank crashed during its setup (the others wait for it): that is the startup crash. A node died first. Training
+points exist: a later freeze is a collective hang. Warnings of retries that succeeded are normal.
 
 Impact
 ------
-The whole allocation of all nodes stands idle until the time-out.
+The whole allocation on all nodes is idle until the timeout.
 
 Do next
 -------
-Check from every node that the coordinator's name resolves and its port answers, that one task a node (or a GPU) is
-started with its own rank, and that the socket interface named is the one between the nodes.
+Check from every node that the coordinator's name resolves and its port responds, that one task per node (or
+GPU) is started with its own rank, and that the configured socket interface connects the nodes.
 
 What it cannot tell
 -------------------
-With a bare time-out: whether an unreachable coordinator, a firewall, DNS or a rank that was never started is behind it.
+With a bare timeout: whether the cause is an unreachable coordinator, a firewall, DNS or a rank that was never
+started.
 
 References
 ----------
@@ -79,7 +80,7 @@ WHICH = Sentence(
 )
 PROBE = Sentence("srun -l bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'")
 PROBED = (FIX_NAME, FIX_NETWORK, FIX_ADDRESS)
-"""What a probe of the coordinator's address settles."""
+"""Remedies that a probe of the coordinator's address can confirm."""
 TRAINED = Sentence("training was under way, so a group that was needed had formed: {point}")
 COMPLETED = Sentence("the run ended well: {state}")
 CAME_UP = Sentence("the process group came up: {line}")
@@ -88,7 +89,7 @@ NONE = Sentence("the log tells of {count:failures} of the rendezvous")
 
 @dataclass(frozen=True)
 class StartupFacts:
-    """What was heard and measured of a start-up; None if it was not given."""
+    """The facts about a start-up; None if not given."""
 
     run: Run
     ending: Ending
@@ -102,7 +103,7 @@ class StartupFacts:
 
     @property
     def cold(self) -> tuple[Claim, ...]:
-        """What shows that the GPUs never worked."""
+        """Evidence that the GPUs never worked."""
         return () if self.idle is None else self.idle.claims
 
     @property
@@ -112,12 +113,12 @@ class StartupFacts:
 
     @property
     def raised(self) -> bool:
-        """Whether the run raised an error of its own."""
+        """Whether the run raised its own error."""
         return any(row.role is Role.ROOT for row in self.exceptions.frame.events)
 
     @property
     def worked(self) -> Claim | None:
-        """GPUs that did work, or collectives that were completed: the ranks had met, or did not have to."""
+        """GPU work or completed collectives: the group had formed, or was not needed."""
         activity = self.activity
         if activity is None or not activity.worked.any():
             return None
@@ -127,18 +128,18 @@ class StartupFacts:
 
 @dataclass(frozen=True, slots=True)
 class StartupLead:
-    """The first witness that speaks of a start-up that hangs."""
+    """The first evidence of a start-up hang."""
 
     certainty: Certainty
     claims: tuple[Claim, ...]
     culprit: Culprit = "unknown"
     remedy: Sentence = FIX_NETWORK
     row: Event | None = None
-    """The line that it stands on."""
+    """The line that the lead is based on."""
     end: Value | None = None
-    """How the run ended, which it takes to be established."""
+    """How the run ended; required for certainty ESTABLISHED."""
     everywhere: bool = False
-    """Whether all GPUs that stay cold wait."""
+    """Whether all GPUs that stay idle are affected."""
 
 
 def judge(
@@ -146,8 +147,8 @@ def judge(
     complaints: Maybe[CollectiveComplaints], exceptions: Exceptions, activity: Maybe[GpuActivity],
     idle: Maybe[IdleGpus],
 ) -> Finding | Missing:  # fmt: skip
-    """Failures of start-up that no group, collective or training point followed; else GPUs that stay cold on all
-    nodes, or silence after init."""
+    """Start-up failures without a later group, collective or training point; else GPUs that stay idle on all nodes, or
+    silence after init."""
     if (blind := neither(failures, missing_activity(activity))) is not None:
         return blind
     progress = silence.signs["progress"]
@@ -163,7 +164,7 @@ def judge(
 
 
 def _leads(facts: StartupFacts) -> Iterator[StartupLead]:
-    """A failure's own word; an exception of start-up; the very first collective; GPUs that stay cold; a silence."""
+    """A reported failure; a start-up exception; a timeout of the first collective; GPUs that stay idle; a silence."""
     failures, bad = facts.failures, facts.ending.abnormal
     if failures is not None and (failures.final or (failures.rows and bad is not None)):
         yield _failed(facts, failures)
@@ -194,7 +195,7 @@ def _failed(facts: StartupFacts, failures: RendezvousFailures) -> StartupLead:
 
 
 def _began(facts: StartupFacts) -> list[Claim]:
-    """The last start that was told of, if there was one, and the silence after it."""
+    """The last logged start of a rank, and the silence after it."""
     silence, starts = facts.silence, facts.silence.starts
     frame = silence.signs["inits"] if silence.signs["inits"] else silence.hosts
     shows = [BEGAN(line=frame.value(starts[-1], "text"))]
@@ -202,7 +203,7 @@ def _began(facts: StartupFacts) -> list[Claim]:
 
 
 def _stayed_cold(facts: StartupFacts, idle: IdleGpus) -> Iterator[StartupLead]:
-    """GPUs cold on all nodes for long enough: established where the log shows that the ranks had begun to meet."""
+    """GPUs idle on all nodes for long enough: established if the log shows that the ranks had begun to connect."""
     if idle.seconds.number < facts.silence.limits.least_s or not idle.forming:
         return
     state = facts.ending.state  # cold GPUs say enough of a run that still goes on
@@ -218,7 +219,7 @@ def _stayed_cold(facts: StartupFacts, idle: IdleGpus) -> Iterator[StartupLead]:
 def _waiting(
     facts: StartupFacts, shows: tuple[Claim, ...], certainty: Certainty, end: Value | None, everywhere: bool = False
 ) -> StartupLead:
-    """Ranks that waited for others: for those of them that never told of a start, where that can be seen."""
+    """Ranks that waited for others: for those that logged no start, if these are known."""
     inits, row = facts.silence.signs["inits"], next(iter(facts.silence.starts[-1:]), None)
     started = named(inits, inits.events)
     world = max(world_size(facts.run, inits, facts.silence.hosts) or 0, len(facts.run.nodes))
@@ -228,7 +229,7 @@ def _waiting(
 
 
 def _ruled_out(facts: StartupFacts) -> Finding | Missing:
-    """Why nothing speaks of a start-up that hangs, and whether that is enough to rule it out."""
+    """Why there is no evidence of a start-up hang, and whether that is enough to rule it out."""
     if facts.silence.formed:
         ready, communicators = (facts.silence.signs[name] for name in ("ready", "communicators"))
         frame: Frame = ready if ready else communicators

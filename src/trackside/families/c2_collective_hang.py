@@ -2,41 +2,40 @@
 
 Meaning
 -------
-The ranks had formed their group and worked, then stood still in a collective because a rank did not take part: it
-died, went elsewhere in the code, waits for storage, or the network lost it. A rank that waits spins, so its GPU
-looks busy while no work is done.
+The ranks had formed their group and worked, then froze in a collective because one rank did not take part: it
+died, took another code path, waits for storage, or lost its network. A waiting rank spins, so its GPU looks
+busy while no work is done.
 
 What it looks like
 ------------------
-NCCL's watchdog or gloo times out on some ranks; a peer's connection closes; or, with the watchdog off, the log goes
-silent until the time limit. The culprit is the rank that did not complain: it printed no time-out, its last enqueued
-collective is its last completed one, or it is missing from the others' reports.
-In metrics: no launches and no collectives to the end while memory stays held; engine activity at its height with SM
-activity near zero, or at most what the spinning keeps; and the GPU that the others wait for cold, gone, or behind.
-Or, where the ranks had met and no step was ever done: GPUs that are busy all the while and move no data.
-In stacks taken while it hangs (by the agent, or with py-spy): all ranks wait in one collective, at one line, but the
-one that stands elsewhere.
+NCCL's watchdog or gloo times out on some ranks; a peer's connection closes; or, without a watchdog, the log is
+silent until the time limit. The culprit is the rank that did not report an error: it printed no timeout, its
+last enqueued collective is its last completed one, or it is missing from the others' reports. In metrics: no
+launches and no collectives to the end while memory stays allocated; high engine activity with SM activity near
+zero, or at the level of spinning; and the GPU that the others wait for idle, not sampled, or behind. Or, if the
+ranks connected but completed no step: GPUs that are busy all the time and move no data. In stacks taken during
+the hang (by the agent, or with py-spy): all ranks wait in one collective, at one line, except one.
 
 Not this when
 -------------
-The GPUs worked up to the end, or the pause is no longer than ones that the run came back from. SM activity or power
-fell alike on all GPUs with no word of the log: that may be lighter work.
-A rank raised, was killed or ran out of memory: that is the cause, and this its consequence. The ranks never met:
-that is start-up. No rank's stack waits for others, or the run went on after its stacks were taken. Evaluation, saves
-and compilation pause and go on.
+The GPUs worked up to the end, or the pause is no longer than earlier ones that the run recovered from. SM
+activity or power fell equally on all GPUs without a log message: that may be lighter work. A rank raised an
+exception, was killed or ran out of memory: that is the cause, and this its consequence. The ranks never
+connected: that is start-up. No rank's stack waits for others, or the run continued after its stacks were taken.
+Evaluation, saves and compilation pause and continue.
 
 Impact
 ------
-All GPUs are held, busy by the looks of it, until a time-out or the time limit.
+All GPUs stay allocated, and look busy, until a timeout or the time limit.
 
 Do next
 -------
-Look at the rank that is named: its log, its node, its data and storage. Keep the watchdog and the Flight Recorder
-on, so that a lost peer fails fast and tells which one.
+Check the named rank: its log, its node, its data and storage. Enable the watchdog and the Flight Recorder, so
+that a lost peer fails fast and is named.
 
 What it cannot tell
 -------------------
-Why that rank stayed away, where nothing on its host says so and no stack of it was taken.
+Why the rank was absent, if its host reports no reason and no stack of it was taken.
 
 References
 ----------
@@ -99,7 +98,7 @@ def judge(
     complaints: Maybe[CollectiveComplaints], flight: Maybe[FlightRecords], stacks: Maybe[HangStacks],
     activity: Maybe[GpuActivity], lead: Maybe[HangLead],
 ) -> Finding | Missing:  # fmt: skip
-    """The first witness that speaks leads; what others say of the same is added, then who stayed away, and why."""
+    """The strongest evidence leads; other evidence of the same is added, then the absent ranks and the reason."""
     if (missing := neither(complaints, flight, stacks, missing_activity(activity))) is not None:
         return missing
     if ending.completed is not None:
@@ -115,7 +114,7 @@ def judge(
     machine_claim = causes.machine
     trigger = causes.trigger(ranks) if machine_claim is None else None
     last_point, stall = last.points[-1:], lead.stall
-    first_claim = machine_claim or (trigger.claim if trigger is not None else None)  # what came first is said first
+    first_claim = machine_claim or (trigger.claim if trigger is not None else None)  # the root cause comes first
     shows = [first_claim] if first_claim is not None else []
     shows += [*(stall.claims if stall is not None else ()), *lead.claims, *stack_claims]
     if last_point and (lead.row is not last_point[0] or stall is not None):
@@ -143,7 +142,7 @@ def judge(
 def _ruled_out(
     run: Run, silence: Silence, last: LastPart, complaints: CollectiveComplaints | None, stacks: HangStacks | None
 ) -> Finding | Missing:
-    """Why nobody speaks of a hang, and whether that is enough to rule it out."""
+    """Why there is no evidence of a hang, and whether that is enough to rule it out."""
     if stacks is not None and stacks.covers_all_ranks(run):
         return absent(*stacks.claims)
     partial = stacks is not None and 0 < len(stacks.ranks) < (run.n_ranks or 2)
@@ -156,11 +155,11 @@ def _ruled_out(
     return Missing(SOME) if partial else absent(NONE(count=complaints.frames["timeouts"].reduce("count")))
 
 
-# -- who stayed away, and whose it is
+# -- the absent ranks and the owner
 
 
 def _absent(lead: HangLead, stacks: HangStacks | None) -> tuple[AbsentRanks | None, Value | None, list[Claim]]:
-    """(the ranks that stayed away, the line of code that they stand at if stacks agree, what says so)."""
+    """(the absent ranks, their line of code if stacks agree, the claims about them)."""
     absent_ranks, code_line = lead.absent, None
     if stacks is None:
         return absent_ranks, None, [absent_ranks.claim] if absent_ranks is not None else []
@@ -175,7 +174,7 @@ def _absent(lead: HangLead, stacks: HangStacks | None) -> tuple[AbsentRanks | No
 def _localized(
     run: Run, absent_ranks: AbsentRanks | None, stall: Stall | None
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Ranks and GPUs that the others wait for: as the ranks' own reports have it, else as the GPUs show."""
+    """Ranks and GPUs that the others wait for: by the ranks' own reports, else by the GPUs."""
     if absent_ranks is not None:
         return absent_ranks.ranks, of_ranks(run, absent_ranks.ranks)
     return ((), ()) if stall is None else (ranks_at(run, stall.outliers), stall.outliers)
@@ -189,9 +188,9 @@ def _culprit(
     absent_ranks: AbsentRanks | None,
     own_code: bool,
 ) -> Culprit:
-    """The machine's word first; else the job's, if a rank told why, its stack shows its line of code, its GPU works on
-    something else, or its peers on the same node name it, so that no network lies between them; else it is open: code,
-    data, storage or the network may have kept the rank away."""
+    """Infrastructure if the machine reports a reason. The job if a rank reported why, if its stack shows its line of
+    code, if its GPU does other work, or if peers on the same node name it, so that no network is involved. Otherwise
+    open: code, data, storage or the network may be the reason."""
     if machine_claim is not None:
         return "infrastructure"
     by_peers = lead.owner is None and absent_ranks is not None and absent_ranks.own and len(run.nodes) == 1
@@ -207,7 +206,7 @@ def _look(trigger: Trigger | None, code_line: Value | None, is_named: bool, is_c
 
 
 def _since(lead: HangLead, last_point: tuple[Event, ...]) -> float | None:
-    """When it began: by the line that the lead stands on, or by the GPUs if they stopped before."""
+    """When it began: by the line that the lead is based on, or by the GPUs if they stopped earlier."""
     since = lead.row.time if lead.row is not None else lead.since
     if lead.stall is None:
         return since

@@ -2,34 +2,34 @@
 
 Meaning
 -------
-A job keeps its allocation without computing: the process is alive but stuck before or between GPU work, in a host-side
-deadlock, a blocking wait, a stuck DataLoader or a file that never answers.
+A job keeps its allocation without computing: the process is alive but stuck before or between GPU work, in a
+host-side deadlock, a blocking wait, a stuck DataLoader or a file read that never returns.
 
 What it looks like
 ------------------
-In metrics: memory or allocation held, engine and SM activity and kernel launches near zero for long; stronger still
-when no process ever attached to the GPU. A single GPU may also be kept busy by one kernel that never ends.
-A stack taken while it hangs (by the agent, or with py-spy) names the line of code that the process stands at.
-Without either only a shadow of it: an empty or silent log of a job that ran until its time limit.
+In metrics: memory or GPUs allocated while engine and SM activity and kernel launches are near zero for long;
+more certain if no process ever attached to the GPU. A single GPU may also be kept busy by one endless kernel. A
+stack taken during the hang (by the agent, or with py-spy) names the line of code. Without either, the only sign
+is an empty or silent log of a job that ran until its time limit.
 
 Not this when
 -------------
-The run was there for less than ten minutes when somebody cancelled it.
-The log shows progress up to the end; several ranks wait for each other (rendezvous or collective hang); the
-job is in a phase of CPU work with progress; it finished and is only cleaning up.
+The run was cancelled within ten minutes. The log shows progress up to the end; several ranks wait for each
+other (rendezvous or collective hang); the job is in a phase of CPU work with progress; it finished and is only
+cleaning up.
 
 Impact
 ------
-The allocation is wasted until somebody or the time limit ends it.
+The allocation is wasted until the time limit or a person ends it.
 
 Do next
 -------
-Cancel it; look where the process waits (py-spy, /proc/PID/stack), and rerun with a wall-clock limit.
+Find where the process waits (py-spy, /proc/PID/stack), cancel it, and rerun with a wall-clock limit.
 
 What it cannot tell
 -------------------
-The host-side cause, where no stack was taken. Without GPU metrics: whether the GPU was idle at all, so that a silent
-log alone stays possible only.
+The host-side cause, if no stack was taken. Without GPU metrics, whether the GPU was idle at all; a silent log
+alone is only a possible hang.
 
 References
 ----------
@@ -94,12 +94,13 @@ STACK = Sentence("py-spy dump --pid PID; cat /proc/PID/stack")
 
 @dataclass(frozen=True)
 class Limits:
-    """Of a run that was there for long."""
+    """Minimum durations."""
 
     least_s: float = 600.0
-    """NCCL's default time-out; evaluations and saves of healthy runs stay under it."""
+    """NCCL's default timeout; evaluations and saves of healthy runs stay below it."""
     imports_s: float = 30.0
-    """Within which a job may not have come to its first word: importing a framework takes that long on a cold node."""
+    """Time within which a job may not have printed anything yet: importing a framework takes that long on a cold
+    node."""
 
 
 def judge(
@@ -107,7 +108,7 @@ def judge(
     stacks: Maybe[HangStacks], activity: Maybe[GpuActivity], idle: Maybe[IdleGpus], stall: Maybe[GpuStall],
     limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
-    """GPUs that are held and do nothing, of a run that did not end by itself; without metrics, a silent log."""
+    """Allocated but idle GPUs in a run that did not end by itself; without metrics, a silent log."""
     if (missing := neither(ending.unrecorded, stacks, missing_activity(activity))) is not None:
         return missing
     found_stacks = known(stacks)
@@ -133,7 +134,7 @@ def judge(
 
 
 def _ended_itself(ending: Ending, exceptions: Exceptions) -> Finding | None:
-    """What shows that nobody had to end the run."""
+    """Evidence that the run ended by itself."""
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed))
     state = ending.state
@@ -146,7 +147,7 @@ def _ended_itself(ending: Ending, exceptions: Exceptions) -> Finding | None:
 
 
 def _between_ranks(silence: Silence, flight: FlightRecords | None, stacks: HangStacks | None) -> Finding | None:
-    """Stacks or dumps in which ranks wait for one another."""
+    """Stacks or dumps in which ranks wait for each other."""
     if stacks is not None and stacks.waiting and (len(stacks.ranks) > 1 or silence.several_ranks):
         return absent(*stacks.claims)
     if flight is not None and flight.absent is not None:
@@ -156,19 +157,19 @@ def _between_ranks(silence: Silence, flight: FlightRecords | None, stacks: HangS
 
 @dataclass(frozen=True)
 class IdleEvidence:
-    """GPUs that do nothing."""
+    """Evidence of idle GPUs."""
 
     claims: tuple[Claim, ...]
     gpus: tuple[str, ...]
     since: float | None
     strong: bool
-    """Whether more than one signal says so."""
+    """Whether more than one signal shows it."""
 
 
 def _idle_evidence(
     run: Run, silence: Silence, idle: IdleGpus | None, stall: GpuStall | None, limits: Limits
 ) -> IdleEvidence | Finding | None:
-    """What the GPUs say: from the start on, or of one that stopped; None if they don't tell."""
+    """The evidence of the GPUs: idle from the start, or one that stopped; None if they are inconclusive."""
     if idle is not None:
         activity = idle.activity
         if idle.forming:
@@ -206,8 +207,8 @@ def _idle_evidence(
 
 
 def _finding(run: Run, silence: Silence, rest: IdleEvidence, end: Value | None, stacks: HangStacks | None) -> Finding:
-    """GPUs at rest; more than supported if the log, too, says nothing, the scheduler that they are held, or a stack
-    where the process stands."""
+    """Idle GPUs; more than supported if the log is empty, too, if the scheduler shows the allocation, or if a stack
+    shows the location."""
     shows, lines = [*rest.claims], silence.own_lines
     empty = lines is not None and lines.value == 0
     if empty and lines is not None:
@@ -233,8 +234,8 @@ def _finding(run: Run, silence: Silence, rest: IdleEvidence, end: Value | None, 
 
 
 def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits) -> Finding | Missing:
-    """A reaped run that was there for long and said nothing at all, or nothing for long, and that is no affair between
-    ranks. A limit is as long as its user thought it would take; a user cancels a job for any reason."""
+    """A run ended from outside that had run for long and printed nothing at all, or nothing for long, and that is not a
+    problem between ranks. A time limit is what its user expected to need; a user may cancel a job for any reason."""
     if end is None:
         return Missing("GPU activity over the run, or the scheduler's record of its end")
     if silence.unread is not None:
@@ -260,7 +261,7 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
 def _unmeasured(
     silence: Silence, shows: list[Claim], stacks: HangStacks | None = None, certainty: Certainty = Certainty.POSSIBLE
 ) -> Finding:
-    """Without metrics; ``certainty`` if the line of code is known that the process stands at."""
+    """Without metrics; ``certainty`` applies if the line of code is known."""
     line = stacks.code_line if stacks is not None else None
     last = silence.signs["logs"].events[-1:]
     return found(
