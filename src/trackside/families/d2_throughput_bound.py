@@ -2,37 +2,37 @@
 
 Meaning
 -------
-The run advances and learns, but at a fraction of the hardware's worth, for a cause that can be named: it
-saves a checkpoint at nearly every step, it talks over TCP sockets between nodes, or CUDA_LAUNCH_BLOCKING
-makes every kernel launch wait.
+The run advances and learns, but at a fraction of the hardware's speed, for a known cause: it saves a checkpoint
+at nearly every step, it communicates over TCP sockets between nodes, or CUDA_LAUNCH_BLOCKING makes every kernel
+launch wait.
 
 What it looks like
 ------------------
-Save storm: about as many saves as steps, or saves that take most of the wall time; or the first rank's GPU that idles
-for seconds at each save while the others wait for it. Interconnect: NCCL says NET/Socket on a run of several nodes,
-all ranks equally slow; in metrics engine near full and SM near idle while collectives advance, CUDA calls that take
-many times as long as a launch, time spent in collectives; power far below its limit, and tensor pipes and memory at
-rest, stand in for SM activity that was not sampled. Launch blocking: the log shows the variable in force.
+Save storm: about as many saves as steps, or saves that take most of the wall time; or the first rank's GPU
+idles for seconds at each save while the others wait for it. Interconnect: NCCL reports NET/Socket on a run of
+several nodes, all ranks equally slow; in metrics engine near full and SM near idle while collectives advance,
+CUDA calls that take many times as long as a launch, time spent in collectives. Without SM activity, power far
+below its limit and idle tensor pipes and memory replace it. Launch blocking: the log shows the variable set.
 
 Not this when
 -------------
-Only a handful of steps were done: any ratio over them is degenerate. Advice about CUDA_LAUNCH_BLOCKING in an
-error text is not the flag. NET/Socket within one node, or with one rank, is harmless. One slow rank is a
-straggler; no progress at all is a hang. The save at the end, and a save now and then, are normal.
+Only a few steps were completed: ratios over them are meaningless. Advice about CUDA_LAUNCH_BLOCKING in an error
+text does not count. NET/Socket within one node, or with one rank, is harmless. One slow rank is a straggler; no
+progress at all is a hang. The save at the end, and occasional saves, are normal.
 
 Impact
 ------
-Silent waste: the run completes, so nothing else says so.
+Silent waste: the run completes, so nothing else reports it.
 
 Do next
 -------
-Save every few hundred steps or asynchronously; mend the fabric (drivers, NCCL_IB_* and NCCL_SOCKET_IFNAME,
-the network plugin); unset the debug flag.
+Save every few hundred steps or asynchronously; fix the fabric (drivers, NCCL_IB_* and NCCL_SOCKET_IFNAME, the
+network plugin); unset the debug flag.
 
 What it cannot tell
 -------------------
-The loss in throughput, without a figure to compare with. Whether sockets were meant, on a cluster without
-a fast fabric.
+The loss in throughput, without a known-good figure. Whether sockets were intended, on a cluster without a fast
+fabric.
 
 References
 ----------
@@ -64,12 +64,12 @@ from trackside.witness import Witness, surer, weigh
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as too few steps, and what as a collapse while saving."""
+    """Minimum number of steps, and thresholds while saving."""
 
     handful: int = 6
-    """Steps below which a run is mostly start-up: up to five are a handful (the catalogue's E3)."""
+    """Minimum number of steps: up to five are mostly start-up (the catalog's E3)."""
     saving_share: float = 0.5
-    """Share of the time that saves keep the others waiting, from which they set the pace."""
+    """Share of time that the others wait for saves from which saves set the pace."""
     collapsed_sm: float = 0.35
     """Mean SM activity of a run that mostly waits."""
 
@@ -101,7 +101,7 @@ REMEDIES: dict[str, tuple[Culprit, Sentence]] = {
     "launch-blocking": ("job", UNSET),
     "interconnect": ("infrastructure", FABRIC),
 }
-"""Variant -> who can change it, and how."""
+"""Variant -> owner and remedy."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class _Cause(Witness):
     implies: Sentence
     row: Event | None = None
     doubtful: bool = False
-    """Whether the model may only fill few of the GPUs' SMs."""
+    """Whether the model may simply fill few of the GPUs' SMs."""
 
 
 def judge(
@@ -119,7 +119,7 @@ def judge(
     wait: Maybe[BusyWait], slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], health: HardwareHealth,
     trajectory: Maybe[Trajectory], ending: Ending, last: LastPart, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
-    """Saves against steps, then the debug flag, then the transport: the first that shows is the cause."""
+    """Saves compared with steps, then the debug flag, then the transport: the first one with evidence is the cause."""
     if (missing := neither(trajectory, missing_activity(activity))) is not None:
         return missing
     course, duty_cycle = known(trajectory), known(duty)
@@ -146,7 +146,7 @@ def judge(
 
 
 def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, limits: Limits) -> _Cause | None:
-    """A storm of saves, or long ones now and then for which the others wait."""
+    """A save storm, or occasional long saves that the others wait for."""
     storm, sm = saving.storm, None if duty is None else duty.sm
     if storm is not None:
         if sm is None or sm.number > limits.collapsed_sm:
@@ -161,7 +161,7 @@ def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, li
 
 
 def _blocked(flag: Setting | None, waits: BusyWait | None) -> _Cause | None:
-    """The flag in the log, or launches that take as long as kernels; either makes the other sure."""
+    """The flag in the log, or launches that take as long as kernels; both together are certain."""
     launches = () if waits is None else waits.blocking
     if flag is None:
         return _Cause("launch-blocking", Certainty.SUPPORTED, launches, LAUNCHES_WAIT) if launches else None
@@ -172,7 +172,7 @@ def _blocked(flag: Setting | None, waits: BusyWait | None) -> _Cause | None:
 def _spins(
     sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | None, health: HardwareHealth
 ) -> _Cause | None:
-    """GPUs that spin in collectives, all alike; each other sign that they wait makes it surer."""
+    """GPUs that all spin in collectives; each additional sign of waiting makes it more certain."""
     spin = None if waits is None else waits.spin(() if sockets is None else (SOCKETS(line=sockets.line),))
     if spin is None or (slow is not None and slow.group is not None):
         return None
@@ -183,8 +183,8 @@ def _spins(
 
 
 def _sockets(sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | None) -> _Cause | None:
-    """Sockets between the nodes are a suspicion: the cluster may have nothing faster. None if they cost little, or the
-    GPUs wait for one of them."""
+    """Sockets between the nodes are a suspicion: the cluster may have nothing faster. None if they cost little, or if
+    the GPUs wait for one of them."""
     if sockets is None:
         return None
     if waits is not None and waits.duty.busy is not None:
@@ -196,7 +196,7 @@ def _sockets(sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | N
 
 
 def _works(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim:
-    """Why it is none of the three."""
+    """Why none of the three causes applies."""
     assert duty.busy is not None
     if slow is not None and slow.group is not None:
         return ONE_SLOW(gpus=derived(slow.group.gpus, duty.busy))
@@ -208,7 +208,7 @@ def _works(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim:
 def _finding(
     cause: _Cause, duty: DutyCycle | None, learned: tuple[Claim, ...], ending: Ending, last: LastPart
 ) -> Finding:
-    """A warning only if the run ended badly for another reason, or the evidence is a hint."""
+    """Only a warning if the run ended badly for another reason, or if the evidence is a hint."""
     culprit, remedy = REMEDIES[cause.variant]
     well, row = ending.completed, cause.row
     start = None if duty is None else duty.start

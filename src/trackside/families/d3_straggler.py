@@ -2,20 +2,20 @@
 
 Meaning
 -------
-Synchronous training waits for the slowest rank at every step. One rank that computes persistently longer than
-the rest drags the whole allocation to its pace; nothing crashes or hangs.
+Synchronous training waits for the slowest rank at every step. One rank that consistently computes longer than
+the others slows the whole allocation to its pace; nothing crashes or hangs.
 
 What it looks like
 ------------------
 The same steps and collectives on every rank, and on one rank compute or step times far above the cross-rank
-median, sustained. In metrics: that rank's SM duty cycle is far above the others', which spin in the all-reduce.
+median, sustained. In metrics: that rank's SM activity is far above the others', which spin in the all-reduce.
 
 Not this when
 -------------
 All ranks are slow: that is input or throughput. A single slow step. The first rank writes checkpoints while the
-others wait, or works alone in a pause in which no step is done. Pipeline stages and experts are uneven by
-design: compare within the same parallel position. Fewer than twenty steps. The wall time of a step is the same
-on every rank by construction, and says nothing; only the time a rank computes itself does.
+others wait, or works alone in a pause without any step. Pipeline stages and experts are uneven by design:
+compare within the same parallel position. Fewer than twenty steps. The wall time of a step is the same on every
+rank by construction and shows nothing; only a rank's own compute time does.
 
 Impact
 ------
@@ -23,13 +23,13 @@ The share by which the slow rank exceeds the median, times the whole allocation.
 
 Do next
 -------
-Look at that rank's GPU (clocks, throttling, ECC), its data shard, and its CPU and NUMA binding; swap the node
-and compare.
+Check that rank's GPU (clocks, throttling, ECC), its data shard, and its CPU and NUMA binding; swap the node and
+compare.
 
 What it cannot tell
 -------------------
-Why the rank is slow. Without GPU metrics, and without times of its own that every rank printed or exported, it stays
-unknown: a step's wall time is the same everywhere.
+Why the rank is slow. Without GPU metrics, and without own times printed or exported by every rank, the result
+is unknown: a step's wall time is the same everywhere.
 
 References
 ----------
@@ -60,14 +60,14 @@ from trackside.witness import surer
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as lagging."""
+    """Thresholds for a lag."""
 
     least_steps: int = 20
-    """Steps that the run must have done (design of the families)."""
+    """Minimum number of completed steps (design of the families)."""
     plain_ratio: float = 1.5
-    """SM activity over the cross-rank median that no division of equal work explains."""
+    """SM activity relative to the cross-rank median that no division of equal work explains."""
     spinning: float = 0.7
-    """Engine activity of ranks that wait in a collective for most of their time."""
+    """Engine activity of ranks that wait in a collective most of their time."""
     lasting_share: float = 0.2
     """Share of the time of work below which it was an episode, worth a warning."""
 
@@ -82,16 +82,16 @@ LOOK = Sentence("check clocks, throttling and ECC of that GPU and the load of it
 
 @dataclass(frozen=True)
 class _LagWitness:
-    """Ranks that lag by one kind of evidence, and how surely."""
+    """Ranks that lag by one kind of evidence, and its certainty."""
 
     certainty: Certainty
     lag: Lag
     slow_clock: bool = False
     own_work: bool = False
-    """Whether it may be the first rank at work of its own."""
+    """Whether it may be a leader rank with work of its own."""
 
     def names_same(self, other: _LagWitness) -> bool:
-        """Whether both name a rank or a GPU."""
+        """Whether both name the same rank or GPU."""
         own, others = self.lag, other.lag
         return bool(set(own.ranks) & set(others.ranks) or set(own.gpus) & set(others.gpus))
 
@@ -100,7 +100,7 @@ def judge(
     slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], ranks: RankLag, hosts: HostLoad, health: HardwareHealth,
     trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity], last: LastPart, run: Run, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
-    """GPUs that the others wait for, by what they show; ranks that lag, by the times that they export or print."""
+    """GPUs that the others wait for, by GPU signals; ranks that lag, by exported or printed times."""
     if (missing := neither(ranks.missing, missing_activity(activity))) is not None:
         return missing
     course = known(trajectory)
@@ -118,7 +118,7 @@ def judge(
 
 
 def _shown(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits: Limits) -> _LagWitness | Claim | None:
-    """What the GPUs show: a group that the others wait for, or why there is none; None if they show nothing."""
+    """The evidence of the GPUs: a group that the others wait for, or why there is none; None if inconclusive."""
     if isinstance(slow, Missing) or isinstance(leader, Missing):
         return None
     group = slow.group
@@ -136,7 +136,7 @@ def _shown(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits: L
 
 
 def _certainty(group: SlowGroup, limits: Limits) -> Certainty:
-    """Established if it can only be waiting: the others are pinned, and the work was equal or the waits differ."""
+    """Established if only waiting explains it: the others are pinned, and the work was equal or the waits differ."""
     by_sm, waits_least = group.sign == "sm", bool(group.waits_least)
     whole_node = len(nodes_of(group.gpus)) == 1 and len(group.gpus) > 1
     if group.equal is False or (whole_node and by_sm and not group.slow_clock and not waits_least):
@@ -151,8 +151,8 @@ def _certainty(group: SlowGroup, limits: Limits) -> Certainty:
 def _finding(
     witnesses: Sequence[_LagWitness], hosts: HostLoad, supporting: Sequence[Claim], last: LastPart, limits: Limits
 ) -> Finding:
-    """The surest witness names the ranks; each other that names the same makes it surer. ``beside``: what shows that
-    the run learned and its hardware was clean."""
+    """The most certain witness names the ranks; each other that agrees makes it more certain. ``supporting``: claims
+    that the run learned and its hardware was clean."""
     best = max(witnesses, key=lambda witness: witness.certainty.strength)
     agree = [witness for witness in witnesses if witness is best or witness.names_same(best)]
     certainty = surer(best.certainty, len(agree) - 1)

@@ -2,34 +2,34 @@
 
 Meaning
 -------
-A run that was to continue from a checkpoint started from scratch without saying so, or died while it loaded
-the checkpoint. The first wastes all that its parent had computed and looks healthy.
+A run that was to resume from a checkpoint started from scratch without saying so, or died while it loaded the
+checkpoint. The first wastes all that its parent had computed and looks healthy.
 
 What it looks like
 ------------------
-Silent: the run depends on, was requeued after or restarts another one, yet no marker of a load is printed,
-the steps start over and the loss is back at the parent's first value instead of its last.
-A library's warning that the checkpoint asked for is not there and that training starts from random.
-Crash: an exception in the load: size mismatch, missing keys, a truncated archive, an empty folder.
+Silent: the run depends on, was requeued after or restarts another one, yet no load message is printed, the
+steps start over and the loss is back at the parent's first value instead of its last. A library's warning that
+the requested checkpoint is missing and that training starts from random weights. Crash: an exception in the
+load: size mismatch, missing keys, a truncated archive, an empty folder.
 
 Not this when
 -------------
-Fine-tuning loads base weights: that is no resume. The warning that no checkpoint exists is normal on a first
-run. A dependency on a job that did not train says nothing. The loss or the steps continue where the parent
-stopped. A write of a checkpoint failed: that is storage.
+Fine-tuning loads base weights: that is not a resume. The warning that no checkpoint exists is normal on a first
+run. A dependency on a job that did not train shows nothing. The loss or the steps continue where the parent
+stopped. Writing a checkpoint failed: that is storage.
 
 Impact
 ------
-Silent: the parent's whole computation is spent again. Crash: nothing runs until it is mended.
+Silent: the parent's whole computation is repeated. Crash: nothing runs until it is fixed.
 
 Do next
 -------
-Silent: point the resume argument at the parent's last checkpoint and rerun. Corrupt: take the checkpoint
-before it. Mismatch: use the base, the vocabulary and the sizes that the checkpoint was made with.
+Silent: point the resume argument at the parent's last checkpoint and rerun. Corrupt: use the previous
+checkpoint. Mismatch: use the base model, the vocabulary and the sizes of the checkpoint.
 
 What it cannot tell
 -------------------
-Whether the run was meant to resume, where neither the scheduler nor an argument says so.
+Whether the run was meant to resume, if neither the scheduler nor an argument shows it.
 
 References
 ----------
@@ -52,17 +52,17 @@ from trackside.model import Event, Run
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as starting over."""
+    """When a run started over."""
 
     back_share: float = 0.5
-    """A first loss that gives back at least this share of what the parent learned is a fresh start. A true
-    resume gives back a few per cent (optimiser state and data order differ)."""
+    """A first loss that gives back at least this share of the parent's loss reduction is a fresh start. A true resume
+    gives back a few percent (optimizer state and data order differ)."""
     same_loss_share: float = 0.02
-    """First losses this near to each other are the same start: same seed, same initial weights."""
+    """First losses this close are the same start: same seed, same initial weights."""
     over_share: float = 0.2
-    """A first step up to this share of the parent's last starts over."""
+    """A first step up to this share of the parent's last step starts over."""
     on_share: float = 0.8
-    """A first step from this share of the parent's last goes on."""
+    """A first step from this share of the parent's last step on continues."""
 
 
 CRASHED = Sentence("loading the checkpoint raised {type}: {message}")
@@ -92,7 +92,7 @@ NOT_ASKED = Sentence("requests for a resume and missing checkpoints seen: {count
 
 
 def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, limits: Limits) -> Finding | Missing:
-    """A crash at the load is plain; a silent start needs the parent, a library's word or a request."""
+    """A crash at the load is conclusive; a silent restart needs the parent, a library message or a request."""
     if resume.failed_load is not None:
         return _crash(resume, resume.failed_load)
     if resume.loaded is not None:
@@ -126,7 +126,8 @@ def _crash(resume: Resume, row: Event) -> Finding:
 
 
 def _against_parent(resume: Resume, parent: ParentRun, curve: Curve, run: Run, limits: Limits) -> Finding | None:
-    """By the first points of this run, or of its last life, and those of the one before; None if there are none."""
+    """By the first points of this run, or of its last incarnation, and those of the previous one; None if there are
+    none."""
     parent_curve = parent.curve
     if parent_curve is None or not parent.learned or not curve.finite:
         return None
@@ -151,19 +152,19 @@ def _against_parent(resume: Resume, parent: ParentRun, curve: Curve, run: Run, l
 
 
 def _against_absence(resume: Resume, curve: Curve) -> Finding | None:
-    """By a library's word that the checkpoint it was to load is not there; None if there is none, or steps went on."""
+    """By a library message that the requested checkpoint is missing; None if there is none, or if steps continued."""
     row = resume.missing
     if row is None or _late_start(curve):
         return None
     shows = [NOT_THERE(line=resume.absences.value(row, "text")), *resume.requested, *resume.history]
     if resume.history:
         return _silent(row, shows, Certainty.SUPPORTED)
-    # Without a parent it may as well be a first run with its load and save folders the same.
+    # Without a parent it may be a first run whose load and save folders are the same.
     return _silent(row, shows, Certainty.POSSIBLE, latent=bool(curve.points))
 
 
 def _against_request(resume: Resume, curve: Curve) -> Finding | None:
-    """By a request for a resume, and where the steps begin; None if nothing was asked for or they don't tell."""
+    """By a resume request and the first steps; None if there is no request or the steps are inconclusive."""
     request, steps = resume.request, _first_steps(curve)
     if request is None or not steps:
         return None
@@ -182,7 +183,7 @@ def _first_steps(curve: Curve) -> list[float]:
 
 
 def _late_start(curve: Curve) -> bool:
-    """Whether the first printed step is far beyond one logging interval: the run did not begin at zero."""
+    """Whether the first printed step is far beyond one logging interval: the run did not start at zero."""
     steps = _first_steps(curve)
     return len(steps) == 2 and steps[0] > 2 * max(1.0, steps[1] - steps[0])
 

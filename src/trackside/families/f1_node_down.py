@@ -2,34 +2,34 @@
 
 Meaning
 -------
-The cluster lost a node while the job ran on it. The controller ends the job before any exception can fire;
-the training was fine until then.
+The cluster lost a node while the job ran on it. The controller ends the job before any exception is raised; the
+training was fine until then.
 
 What it looks like
 ------------------
-Slurm's NODE_FAIL or BOOT_FAIL, "Node failure on", "DUE TO NODE FAILURE", a node of the run reported down,
-not responding or rebooted at the run's end. The log often just stops. In metrics nothing at all is sampled on that node
-any more, host and GPUs alike, while the other nodes are; its boot time may change after it.
+Slurm's NODE_FAIL or BOOT_FAIL, "Node failure on", "DUE TO NODE FAILURE", a node of the run reported down, not
+responding or rebooted at the run's end. The log often just stops. In metrics all samples of that node stop,
+host and GPUs alike, while those of the other nodes continue; its boot time may change afterwards.
 
 Not this when
 -------------
-The node was drained after the job had ended, or drained while the job went on to its own end. Another job's
-node is down. A GPU of that node failed in the same moment: then the GPU is the cause and this its consequence. One
-exporter fell silent while another of the same node went on, or training did: that is monitoring. A flag of a GPU's
-health is no node's state.
+The node was drained after the job had ended, or while the job continued to its own end. Another job's node is
+down. A GPU of that node failed at the same time: then the GPU is the cause and this its consequence. One
+exporter fell silent while another of the same node continued, or training did: that is monitoring. A GPU health
+flag is not a node state.
 
 Impact
 ------
-Everything since the last checkpoint.
+All work since the last checkpoint.
 
 Do next
 -------
-Rerun on other nodes; have the node looked at before it returns.
+Rerun on other nodes; have the node checked before it returns to service.
 
 What it cannot tell
 -------------------
-Why the node failed: hardware, kernel, network or an operator. Its own records say that. From silence alone: whether
-the node was gone or only its network.
+Why the node failed: hardware, kernel, network or an operator; its own logs show that. From silence alone,
+whether the node or only its network was lost.
 
 References
 ----------
@@ -54,15 +54,15 @@ from trackside.model import Run
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as at the run's end."""
+    """When a node was lost at the run's end."""
 
     around_end_s: float = 600.0
-    """SlurmdTimeout is 300 s by default: a node is declared down up to that long after it fell silent, and the
-    record of the job's end may be either moment."""
+    """SlurmdTimeout is 300 s by default: a node is declared down up to that long after it fell silent, and the record
+    of the job's end may be either time."""
 
 
 LOST = ("down", "not_responding", "rebooted")
-"""States of a node that its jobs don't outlive."""
+"""Node states that its jobs do not survive."""
 
 FAILED = Sentence("the node that failed is {node}")
 NOTICE = Sentence("the notice reads: {line}")
@@ -86,7 +86,7 @@ OTHER_STATE = Sentence(
 
 @dataclass(frozen=True, slots=True)
 class NodeLoss:
-    """One source's word that a node was lost, as far as it names the node and the time."""
+    """One source's report that a node was lost, with the node and the time if known."""
 
     claims: tuple[Claim, ...]
     node: Value | None = None
@@ -102,9 +102,9 @@ def judge(
     run: Run,
     limits: Limits,
 ) -> Finding | Missing:
-    """The scheduler's state, its notices, the nodes' states at the run's end, then what the monitor saw of them.
+    r"""The scheduler's state, its notices, the nodes' states at the run's end, then the monitor's data.
 
-    The states of nodes and the monitor count only if the job did not go on.
+    Node states and the monitor count only if the job did not continue.
     """
     if ending.unrecorded is not None and (nothing := neither(ending.unrecorded, presence)) is not None:
         return nothing
@@ -138,7 +138,7 @@ def judge(
 
 
 def _recorded(ending: Ending) -> list[NodeLoss]:
-    """The scheduler's state of an attempt; the first speaks for all."""
+    """The scheduler's state of an attempt; the first one has the claims."""
     jobs = ending.jobs
     witnesses: list[NodeLoss] = []
     for row in (row for row in jobs.records if row.get("state") in ("NODE_FAIL", "BOOT_FAIL")):
@@ -151,7 +151,7 @@ def _recorded(ending: Ending) -> list[NodeLoss]:
 
 
 def _noticed(ending: Ending) -> list[NodeLoss]:
-    """The scheduler's notices; the first speaks for all."""
+    """The scheduler's notices; the first one has the claims."""
     notices = ending.notices
     witnesses: list[NodeLoss] = []
     for row in (row for row in notices.events if row.get("reason") == "node_failure"):
@@ -162,7 +162,7 @@ def _noticed(ending: Ending) -> list[NodeLoss]:
 
 
 def _given_up(nodes: DrainedNodes, run: Run, limits: Limits) -> list[NodeLoss]:
-    """The run's nodes that the scheduler gave up at its end: by its log, else by its records of nodes."""
+    """The run's nodes that the scheduler declared lost at its end: by its log, else by its node records."""
 
     def at_end(time: float | None) -> bool:
         if time is None or run.end is None:
@@ -198,8 +198,9 @@ def _healthy(trajectory: Maybe[Trajectory]) -> list[Claim]:
 def _since(
     witnesses: Sequence[NodeLoss | LostNode], lost_nodes: bool, trajectory: Maybe[Trajectory], limits: Limits
 ) -> float | None:
-    """When the node was lost. The monitor sees it fall silent before the controller gives it up; without one, it may
-    have been as soon as the last training point was printed, and its peers complain long before the controller does."""
+    """When the node was lost. The monitor sees the silence before the controller declares the node down. Without a
+    monitor, it may have been right after the last training point; peers report errors long before the controller
+    does."""
     noticed = min((witness.since for witness in witnesses if witness.since is not None), default=None)
     if noticed is None:
         return None

@@ -12,17 +12,17 @@ A script that catches the signal may still exit with zero.
 
 Not this when
 -------------
-Slurm cancelled it: time limit, preemption, node failure, requeue, a dependency that can't be met. Only a step
+Slurm cancelled it: time limit, preemption, node failure, requeue, a dependency that cannot be met. Only a step
 was cancelled because one of its tasks had failed: that is srun's clean-up. A hang or a failed rendezvous came
 first.
 
 Impact
 ------
-What came after the last checkpoint.
+The work after the last checkpoint.
 
 Do next
 -------
-Ask whoever cancelled it; resume from the last checkpoint.
+Ask the person who cancelled it; resume from the last checkpoint.
 
 What it cannot tell
 -------------------
@@ -45,7 +45,7 @@ from trackside.finding import Certainty, Claim, Finding, Sentence, absent, actio
 from trackside.model import Event, Record, Role, Run
 
 OWN_REASONS = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
-"""Reasons for which Slurm ends a job by itself."""
+"""Reasons for which Slurm itself ends a job."""
 
 BY = Sentence("it was cancelled by user {who}")
 BY_OWNER = Sentence("it was cancelled by its own user, {who}")
@@ -97,7 +97,7 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
 
 
 def _record(ending: Ending) -> Record | None:
-    """The record of the last attempt that says who cancelled it: of several sources one may, the others don't."""
+    """The record of the last attempt that names who cancelled it: not every source does."""
     last = ending.job
     if last is None:
         return None
@@ -107,7 +107,7 @@ def _record(ending: Ending) -> Record | None:
 
 
 def _interrupt(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory]) -> tuple[Event, Value] | None:
-    """The first Ctrl-C or KeyboardInterrupt after which nothing went on, and its line."""
+    """The first Ctrl-C or KeyboardInterrupt after which nothing continued, and its line."""
     points = () if isinstance(trajectory, Missing) else trajectory.progress.events
     last, files = max((row.at.line for row in points), default=0), {row.at.path for row in points}
     frames = (ending.interrupts, exceptions.frame.where(lambda row: row.get("about") == "interrupt"))
@@ -116,7 +116,7 @@ def _interrupt(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Traject
 
 
 def _contradiction(ending: Ending, record: Record | None, interrupted: bool) -> Claim | None:
-    """Another state than CANCELLED, unless an interrupt made it FAILED; Slurm's own reason to end it."""
+    """Another state than CANCELLED, unless an interrupt made it FAILED; or Slurm's own reason to end it."""
     state, job, notices = ending.state, ending.job, ending.notices
     if state is not None and state.value != "CANCELLED" and not (state.value == "FAILED" and interrupted):
         return RECORDED(state=state)
@@ -130,8 +130,7 @@ def _contradiction(ending: Ending, record: Record | None, interrupted: bool) -> 
 
 
 def _sender(ending: Ending, record: Record | None) -> list[Claim]:
-    """Who cancelled it, and whether that was its owner, as far as the records tell: accounting's, else those of the
-    controller's log."""
+    """Who cancelled it, and whether that was its owner, by accounting records, else by the controller's log."""
     jobs, notices = ending.jobs, ending.notices
     senders = [row for row in notices.events if row.get("reason") == "cancelled" and row.get("by") is not None]
     if record is not None:
@@ -151,7 +150,7 @@ def _sender(ending: Ending, record: Record | None) -> list[Claim]:
 
 
 def _of_the_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:
-    """Whether a notice speaks of the whole job: srun cancels a step, too, when one of its tasks has failed."""
+    """Whether a notice concerns the whole job: srun also cancels a step when one of its tasks has failed."""
     if "*** JOB" in notice.text:
         return True
     exits, launchers = ending.exits.events, ending.launchers.events

@@ -51,9 +51,7 @@ def sampled_windows(grids: Iterable[Grid], label: str) -> list[SampledWindows]:
             sampled = ~np.isnan(grid.values[row])
             if name not in by_name:
                 by_name[name] = SampledWindows(name, node, grid, sampled)
-            elif (
-                by_name[name].grid is grid
-            ):  # the same GPU or node, such as a MIG instance
+            elif by_name[name].grid is grid:  # the same GPU or node, such as a MIG instance
                 by_name[name] = SampledWindows(name, node, grid, by_name[name].sampled | sampled)
     return list(by_name.values())
 
