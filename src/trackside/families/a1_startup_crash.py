@@ -2,23 +2,23 @@
 
 Meaning
 -------
-The job fails before training begins, because of an error of its own: data that cannot be read (data), a wrong
-option or an invalid combination of options (config), a missing or unsuitable package, library or architecture
-(env), a model, tokenizer or file that cannot be had (asset), or a defect of the script (code).
+The job fails before training begins, because of its own error: data that cannot be read (data), a wrong option
+or an invalid combination of options (config), a missing or incompatible package, library or architecture (env),
+a model, tokenizer or file that is not available (asset), or a bug in the script (code).
 
 What it looks like
 ------------------
-A Python exception that is no launcher's wrapper, with no training point before it and none after it, and a
-non-zero exit. Usually every rank raises the same one: that is one fault, not many. The GPUs ran no kernel, and none
-held more than a CUDA context. Without Python: a command that is not found, a usage error, a container that cannot be
-started, an output file that cannot be opened.
+A Python exception that is not a launcher's wrapper, with no training point before or after it, and a non-zero
+exit. Usually every rank raises the same one: that is one fault, not many. The GPUs ran no kernel, and none used
+more memory than a CUDA context needs. Without Python: a command that is not found, a usage error, a container
+that cannot be started, an output file that cannot be opened.
 
 Not this when
 -------------
-Training points came before it (an exception in mid-run), or the GPUs had worked for long, whatever the log printed;
-points came after it (it was handled). Out of GPU memory is its own family, and so are a failed rendezvous, a
-checkpoint that cannot be loaded and storage that gives out. A process that died of a signal without a traceback is
-a signal kill.
+Training points came before it (an exception in mid-run), or the GPUs had worked for long, whatever the log
+printed; points came after it (it was handled). Separate families: GPU out of memory, a failed rendezvous, a
+checkpoint that cannot be loaded, and storage faults. A process that died of a signal without a traceback is a
+signal kill.
 
 Impact
 ------
@@ -26,11 +26,11 @@ Seconds to minutes of the allocation; the same mistake hits every rank and every
 
 Do next
 -------
-Mend what the exception names and resubmit. Nothing points at the nodes.
+Fix what the exception names and resubmit. Nothing points at the nodes.
 
 What it cannot tell
 -------------------
-Whether the GPUs were touched at all, where no GPU metric was given.
+Whether the GPUs were used at all, if no GPU metric was given.
 
 References
 ----------
@@ -57,13 +57,13 @@ from trackside.model import Event, Run
 
 @dataclass(frozen=True)
 class Limits:
-    """What still counts as start-up where nothing but the exit code tells."""
+    """When a failure counts as start-up if only the exit code is known."""
 
     startup_s: float = 600.0
-    """A job without a readable training point and without an exception fails 'within seconds' (the catalogue's
-    A1); ten minutes leave room for a container image and a model to load."""
+    """A job without a readable training point and without an exception fails 'within seconds' (the catalog's A1); ten
+    minutes leave time for a container image and a model to load."""
     worked_s: float = 180.0
-    """Of GPU work: initialising weights and a first warm-up take less, what worked for longer was training."""
+    """Seconds of GPU work: initializing weights and a first warm-up take less; longer work was training."""
 
 
 LAUNCH_CODES: dict[int, Fault] = {126: "env", 127: "env", 2: "config"}
@@ -117,7 +117,7 @@ NONE = Sentence("of {count:exceptions} in the log none is the job's own before i
 
 
 def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits: Limits) -> Finding | Missing:
-    """The first exception of the job's own that no training point precedes or follows; else a launch that never
+    """The first of the job's own exceptions without a training point before or after it; else a launch that never
     reached Python."""
     if (cause := errors.cause) is not None:
         if ending.completed is not None and all(row.get("logged") for row in errors.own):
@@ -138,7 +138,7 @@ def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits:
 
 
 def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, run: Run) -> Finding:
-    """The finding on an exception."""
+    """The finding about an exception."""
     kind, bad, idle = classify(cause), ending.abnormal, phase.use.untouched
     error, place = error_in_brief(errors.frame, cause), source_line(errors.frame, cause)
     shows = list(errors.claims)
@@ -163,40 +163,41 @@ def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, r
 
 
 def _whose(run: Run, ranks: tuple[int, ...]) -> Claim:
-    """Whose mistake it is, as far as words tell: every rank's, or that of one node's; others may have been slower."""
+    """Whether all ranks, one node's ranks or some ranks report the error; slower ranks may not have reported it."""
     world = run.n_ranks or (len(run.gpus) if run.gpus_by not in (None, "all") else 0)
     if 1 < world <= len(ranks):
         return AT_STARTUP()
     gpus = set(of_ranks(run, ranks))
-    homes = nodes_of(gpus)
-    there = {gpu for gpu in run.gpus if nodes_of((gpu,)) == homes}
-    return AT_STARTUP_THERE() if len(homes) == 1 < len(run.nodes) and gpus == there else AT_STARTUP_SOME()
+    nodes = nodes_of(gpus)
+    node_gpus = {gpu for gpu in run.gpus if nodes_of((gpu,)) == nodes}
+    return AT_STARTUP_THERE() if len(nodes) == 1 < len(run.nodes) and gpus == node_gpus else AT_STARTUP_SOME()
 
 
 @dataclass(frozen=True, slots=True)
 class FailedLaunch:
-    """One witness that the job was not launched, and what follows from it."""
+    """Evidence that the job was not launched, and what follows from it."""
 
     claim: Claim
     kind: Fault
-    why: Sentence
-    mend: Sentence
+    meaning: Sentence
+    remedy: Sentence
     row: Event | None = None
     certainty: Certainty | None = None
-    """None if it is as sure as the end is."""
+    """None if it is as certain as the end is."""
     by_site: bool = False
     python_ran: bool = False
-    """Whether the training program may have begun."""
+    """Whether the training program may have started."""
 
 
 def _failed_launches(errors: StartupErrors, ending: Ending, phase: Phase, limits: Limits) -> Iterator[FailedLaunch]:
-    """A shell's or a container's word, Slurm's, its special exit codes, or a quick non-zero exit; the best first."""
+    """The message of a shell or a container, Slurm's message, its special exit codes, or a quick non-zero exit; the
+    best first."""
     job, exits = ending.job, ending.exits
     for row in exits.events if job is None or job.get("state") not in CUT_SHORT else ():
         kind = LAUNCH_CODES.get(_code(row.get("exit_code")))
         if kind is not None and row.get("signal") is None:
-            says = USAGE if kind == "config" else COMMAND
-            yield FailedLaunch(says(line=exits.value(row, "text")), kind, CLASS[kind], MEND[kind], row)
+            sentence = USAGE if kind == "config" else COMMAND
+            yield FailedLaunch(sentence(line=exits.value(row, "text")), kind, CLASS[kind], MEND[kind], row)
     for row in ending.notices.events:
         if row.get("reason") == "launch_failure":
             line = ending.notices.value(row, "text")
@@ -219,12 +220,12 @@ def _failed_launches(errors: StartupErrors, ending: Ending, phase: Phase, limits
 
 
 def _code(value: object) -> int:
-    """An exit code as a number; 0 if none is known."""
+    """An exit code as an integer; 0 if unknown."""
     return value if isinstance(value, int) else 0
 
 
 def _not_launched(launch: FailedLaunch, errors: StartupErrors, ending: Ending, phase: Phase) -> Finding:
-    """The finding on a launch that never reached Python."""
+    """The finding about a launch that never reached Python."""
     bad = ending.abnormal
     sure = Certainty.ESTABLISHED if bad is not None else Certainty.SUPPORTED
     return found(
@@ -232,8 +233,8 @@ def _not_launched(launch: FailedLaunch, errors: StartupErrors, ending: Ending, p
         "infrastructure" if launch.by_site else "job",
         [launch.claim, *phase.use.untouched, *([] if bad is None else [ENDED(line=bad)])],
         headline=launch.claim,
-        implies=[*([] if launch.python_ran else [BEFORE_PYTHON()]), launch.why()],
-        actions=[action(launch.mend)],
+        implies=[*([] if launch.python_ran else [BEFORE_PYTHON()]), launch.meaning()],
+        actions=[action(launch.remedy)],
         since=None if launch.row is None else launch.row.time,
         at=None if launch.row is None else launch.row.at,
         fault_class=launch.kind if errors.unread is None or not launch.python_ran else None,

@@ -2,39 +2,39 @@
 
 Meaning
 -------
-Loading the model, a forward or backward pass or the optimizer's first step asks for more memory than the GPU
-can give, and the framework raises an out-of-memory error. It is a limit of the workload's memory plan, not a
-fault of the hardware.
+Loading the model, a forward or backward pass or the optimizer's first step requests more memory than the GPU
+has left, and the framework raises an out-of-memory error. The workload's memory plan is the cause, not the
+hardware.
 
 What it looks like
 ------------------
-torch.OutOfMemoryError or its older spellings with the size of the request, the card's capacity and what is free;
-TensorFlow's ResourceExhaustedError, XLA's RESOURCE_EXHAUSTED, CUBLAS_STATUS_ALLOC_FAILED. A single request
-may be larger than the whole card: then the sampled memory curve never gets near the limit. Otherwise the memory
-curve of the GPU climbs to the card's capacity, while its error counters stay clean. Without a log only the framework's
-own count of failed allocations or the curve can tell, and that it climbed to the top and fell when the run failed is a
-hint, no more.
+torch.OutOfMemoryError or its older spellings with the size of the request, the card's capacity and what is
+free; TensorFlow's ResourceExhaustedError, XLA's RESOURCE_EXHAUSTED, CUBLAS_STATUS_ALLOC_FAILED. A single
+request may be larger than the whole card: then the sampled memory never comes close to the limit. Otherwise the
+GPU's memory climbs to the card's capacity, while its error counters stay clean. Without a log only the
+framework's count of failed allocations or the memory series can show it; a series that climbed to the top and
+fell when the run failed is only a hint.
 
 Not this when
 -------------
-It was caught and training went on (a smaller batch is tried). Host memory ran out (DefaultCPUAllocator,
-SIGKILL): that is a signal kill. Advice about memory is no error. Another process held the memory before the job
-came: then the plan may be sound. A curve that is near the top all the time is a caching allocator at work.
+It was handled and training continued (a smaller batch is tried). Host memory ran out (DefaultCPUAllocator,
+SIGKILL): that is a signal kill. Advice about memory is not an error. Another process used the memory before the
+job started: then the plan may be sound. Memory near the top all the time is a caching allocator at work.
 
 Impact
 ------
-The run ends; every rerun with the same settings ends at the same place.
+The run ends; every rerun with the same settings ends at the same point.
 
 Do next
 -------
 Smaller micro-batch with more accumulation, activation checkpointing, sharding of the optimizer and the
-parameters, a shorter sequence. With much memory reserved but not allocated, expandable segments. With another
-process on the GPU, find and end it.
+parameters, a shorter sequence. If much memory is reserved but not allocated, expandable segments. If another
+process is on the GPU, find and end it.
 
 What it cannot tell
 -------------------
-Which of these knobs is the right one: the training configuration is not in the telemetry. What a single request asked
-for, where only curves were given: it never shows in samples.
+Which of these settings to change: the training configuration is not in the telemetry. The size of a single
+request, if only metrics were given: it does not show in samples.
 
 References
 ----------
@@ -61,19 +61,19 @@ from trackside.model import Run
 
 @dataclass(frozen=True)
 class Limits:
-    """When memory that is not free is somebody else's, or only in pieces."""
+    """When unavailable memory is another process's, or fragmented."""
 
     fragmented_share: float = 0.1
-    """Reserved but not allocated, as a share of the card: PyTorch's own message advises expandable segments
-    where this is 'large'; a tenth of the card is more than its allocator's normal rounding."""
+    """Reserved but not allocated, as a share of the card: PyTorch's own message advises expandable segments if this is
+    'large'; a tenth of the card exceeds its allocator's normal rounding."""
     neighbour_share: float = 0.1
-    """Held by other processes, as a share of the card: several CUDA contexts alone take about 2 % each
-    (the catalogue's A1)."""
+    """Used by other processes, as a share of the card: several CUDA contexts alone take about 2 % each (the catalog's
+    A1)."""
     near_share: float = 0.9
-    """Of the card, at which the curve is near its top: the allocator gives back before it fails, and samples miss the
-    last seconds."""
+    """Share of the card from which memory is nearly full: the allocator frees memory before it fails, and samples miss
+    the last seconds."""
     full_share: float = 0.97
-    """The same where nothing but the curve tells of it."""
+    """The same if only the memory series shows it."""
 
 
 RAN_OUT = Sentence("out of GPU memory")
@@ -125,7 +125,7 @@ def judge(
     run: Run,
     limits: Limits,
 ) -> Finding | Missing:
-    """The first out-of-memory error that nothing shows to have been handled; without any words, figures."""
+    """The first out-of-memory error that was not handled; without any error in the log, metrics."""
     if (nothing := neither(errors, memory)) is not None:
         return nothing
     figures = None if isinstance(memory, Missing) else memory
@@ -152,8 +152,8 @@ def _ran_out(
     run: Run,
     limits: Limits,
 ) -> Finding:
-    """The finding on errors that ended the run: the plan of the workload, unless another process on the card is to
-    blame, without which the job would have had room."""
+    """The finding about errors that ended the run. The memory plan is the cause, unless another process on the card is,
+    without which the request would have fit."""
     curve = None if memory is None else memory.fullest(errors.gpus)
     near = curve is not None and curve.share is not None and curve.share >= limits.near_share
     peak = {} if curve is None or curve.share is None else _values(curve)
@@ -205,26 +205,30 @@ def _headline(errors: GpuMemoryErrors) -> Claim:
 def _sampled(
     errors: GpuMemoryErrors, memory: GpuMemory | None, curve: Peak | None, run: Run, limits: Limits
 ) -> tuple[Claim, bool] | None:
-    """Memory of a failing GPU that somebody else held before, during and after the run, and whether the job would have
-    had room without that."""
+    """Memory of a failing GPU that another process used before, during and after the run, and whether the request would
+    have fit without it."""
     if memory is None or curve is None or curve.capacity is None:
         return None
-    taken = memory.taken_before
-    gpu = max((gpu for gpu in errors.gpus or run.gpus if gpu in taken), key=lambda gpu: taken[gpu].number, default=None)
+    used_before = memory.used_before
+    gpu = max(
+        (gpu for gpu in errors.gpus or run.gpus if gpu in used_before),
+        key=lambda gpu: used_before[gpu].number,
+        default=None,
+    )
     if gpu is None:
         return None
-    total, other = memory.capacity(gpu) or curve.capacity, taken[gpu]
-    if other.number < limits.neighbour_share * total.number:
+    total, other_bytes = memory.capacity(gpu) or curve.capacity, used_before[gpu]
+    if other_bytes.number < limits.neighbour_share * total.number:
         return None
     peak, requested = memory.fullest([gpu]) or curve, errors.bytes("requested_bytes")
-    fits = peak.value.number - other.number + requested <= total.number
-    known = "requested_bytes" in errors.sizes or len(taken) < len(run.gpus)
-    return TAKEN(gpu=derived(gpu, other), other=other, total=total), fits and known
+    fits_alone = peak.value.number - other_bytes.number + requested <= total.number
+    known = "requested_bytes" in errors.sizes or len(used_before) < len(run.gpus)
+    return TAKEN(gpu=derived(gpu, other_bytes), other=other_bytes, total=total), fits_alone and known
 
 
 def _by_figures(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> Finding | None:
-    """Without a word of the job's own: allocations that its framework counted as failed, or a curve that climbed to the
-    top, as the run failed."""
+    """Without an error in the log: failed allocations counted by the framework, or memory that climbed to the top, as
+    the run failed."""
     job, bad = ending.job, ending.abnormal
     if job is None or bad is None or job.get("state") != "FAILED" or exit_signal(job) is not None or run.end is None:
         return None

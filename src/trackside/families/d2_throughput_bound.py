@@ -2,37 +2,37 @@
 
 Meaning
 -------
-The run advances and learns, but at a fraction of the hardware's worth, for a cause that can be named: it
-saves a checkpoint at nearly every step, it talks over TCP sockets between nodes, or CUDA_LAUNCH_BLOCKING
-makes every kernel launch wait.
+The run advances and learns, but at a fraction of the hardware's speed, for a known cause: it saves a checkpoint
+at nearly every step, it communicates over TCP sockets between nodes, or CUDA_LAUNCH_BLOCKING makes every kernel
+launch wait.
 
 What it looks like
 ------------------
-Save storm: about as many saves as steps, or saves that take most of the wall time; or the first rank's GPU that idles
-for seconds at each save while the others wait for it. Interconnect: NCCL says NET/Socket on a run of several nodes,
-all ranks equally slow; in metrics engine near full and SM near idle while collectives advance, CUDA calls that take
-many times as long as a launch, time spent in collectives; power far below its limit, and tensor pipes and memory at
-rest, stand in for SM activity that was not sampled. Launch blocking: the log shows the variable in force.
+Save storm: about as many saves as steps, or saves that take most of the wall time; or the first rank's GPU
+idles for seconds at each save while the others wait for it. Interconnect: NCCL reports NET/Socket on a run of
+several nodes, all ranks equally slow; in metrics engine near full and SM near idle while collectives advance,
+CUDA calls that take many times as long as a launch, time spent in collectives. Without SM activity, power far
+below its limit and idle tensor pipes and memory replace it. Launch blocking: the log shows the variable set.
 
 Not this when
 -------------
-Only a handful of steps were done: any ratio over them is degenerate. Advice about CUDA_LAUNCH_BLOCKING in an
-error text is not the flag. NET/Socket within one node, or with one rank, is harmless. One slow rank is a
-straggler; no progress at all is a hang. The save at the end, and a save now and then, are normal.
+Only a few steps were completed: ratios over them are meaningless. Advice about CUDA_LAUNCH_BLOCKING in an error
+text does not count. NET/Socket within one node, or with one rank, is harmless. One slow rank is a straggler; no
+progress at all is a hang. The save at the end, and occasional saves, are normal.
 
 Impact
 ------
-Silent waste: the run completes, so nothing else says so.
+Silent waste: the run completes, so nothing else reports it.
 
 Do next
 -------
-Save every few hundred steps or asynchronously; mend the fabric (drivers, NCCL_IB_* and NCCL_SOCKET_IFNAME,
-the network plugin); unset the debug flag.
+Save every few hundred steps or asynchronously; fix the fabric (drivers, NCCL_IB_* and NCCL_SOCKET_IFNAME, the
+network plugin); unset the debug flag.
 
 What it cannot tell
 -------------------
-The loss in throughput, without a figure to compare with. Whether sockets were meant, on a cluster without
-a fast fabric.
+The loss in throughput, without a known-good figure. Whether sockets were intended, on a cluster without a fast
+fabric.
 
 References
 ----------
@@ -45,7 +45,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, known, neither
-from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.busy_wait import BusyWait
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
@@ -64,12 +64,12 @@ from trackside.witness import Witness, surer, weigh
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as too few steps, and what as a collapse while saving."""
+    """Minimum number of steps, and thresholds while saving."""
 
     handful: int = 6
-    """Steps below which a run is mostly start-up: up to five are a handful (the catalogue's E3)."""
+    """Minimum number of steps: up to five are mostly start-up (the catalog's E3)."""
     saving_share: float = 0.5
-    """Share of the time that saves keep the others waiting, from which they set the pace."""
+    """Share of time that the others wait for saves from which saves set the pace."""
     collapsed_sm: float = 0.35
     """Mean SM activity of a run that mostly waits."""
 
@@ -105,7 +105,7 @@ REMEDIES: dict[str, tuple[Culprit, Sentence]] = {
     "launch-blocking": ("job", UNSET),
     "interconnect": ("infrastructure", FABRIC),
 }
-"""Variant -> who can change it, and how."""
+"""Variant -> owner and remedy."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class _Cause(Witness):
     headline: Sentence
     row: Event | None = None
     doubtful: bool = False
-    """Whether the model may only fill few of the GPUs' SMs."""
+    """Whether the model may simply fill few of the GPUs' SMs."""
 
 
 def judge(
@@ -124,34 +124,34 @@ def judge(
     wait: Maybe[BusyWait], slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], health: HardwareHealth,
     trajectory: Maybe[Trajectory], ending: Ending, last: LastPart, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
-    """Saves against steps, then the debug flag, then the transport: the first that shows is the cause."""
-    if (missing := neither(trajectory, untold(activity))) is not None:
+    """Saves compared with steps, then the debug flag, then the transport: the first one with evidence is the cause."""
+    if (missing := neither(trajectory, missing_activity(activity))) is not None:
         return missing
-    course, spent = known(trajectory), known(duty)
-    spent = spent if spent is not None and spent.sampled else None
-    waits = known(wait) if spent is not None else None
+    course, duty_cycle = known(trajectory), known(duty)
+    duty_cycle = duty_cycle if duty_cycle is not None and duty_cycle.sampled else None
+    waits = known(wait) if duty_cycle is not None else None
     done = None if course is None else course.done
     few = done is not None and done.number < limits.handful
     cause = weigh(
-        _saves(saving, known(leader), spent, limits),
+        _saves(saving, known(leader), duty_cycle, limits),
         _blocked(settings.blocking, waits),
         None if few or last.hung else _spins(settings.sockets, waits, known(slow), health),
         None if few else _sockets(settings.sockets, waits, known(slow)),
     )
     if cause is not None:
         learned = () if course is None else course.learned
-        return _found(cause, spent, learned, ending, last)
+        return _finding(cause, duty_cycle, learned, ending, last)
     if few:
         return Missing("enough steps: most of the time was start-up")
-    if spent is not None and spent.busy is not None:
-        return absent(_works(spent, saving, known(slow)))
+    if duty_cycle is not None and duty_cycle.busy is not None:
+        return absent(_works(duty_cycle, saving, known(slow)))
     if done is None or done.number < saving.limits.least_steps:
         return Missing("enough steps to hold saves and transport against")
     return absent(SELDOM(saves=saving.total, steps=done))
 
 
 def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, limits: Limits) -> _Cause | None:
-    """A storm of saves, or long ones now and then for which the others wait."""
+    """A save storm, or occasional long saves that the others wait for."""
     storm, sm = saving.storm, None if duty is None else duty.sm
     if storm is not None:
         if sm is None or sm.number > limits.collapsed_sm:
@@ -166,7 +166,7 @@ def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, li
 
 
 def _blocked(flag: Setting | None, waits: BusyWait | None) -> _Cause | None:
-    """The flag in the log, or launches that take as long as kernels; either makes the other sure."""
+    """The flag in the log, or launches that take as long as kernels; both together are certain."""
     launches = () if waits is None else waits.blocking
     if flag is None:
         if not launches:
@@ -180,7 +180,7 @@ def _blocked(flag: Setting | None, waits: BusyWait | None) -> _Cause | None:
 def _spins(
     sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | None, health: HardwareHealth
 ) -> _Cause | None:
-    """GPUs that spin in collectives, all alike; each other sign that they wait makes it surer."""
+    """GPUs that all spin in collectives; each additional sign of waiting makes it more certain."""
     spin = None if waits is None else waits.spin(() if sockets is None else (SOCKETS(line=sockets.line),))
     if spin is None or (slow is not None and slow.group is not None):
         return None
@@ -192,8 +192,8 @@ def _spins(
 
 
 def _sockets(sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | None) -> _Cause | None:
-    """Sockets between the nodes are a suspicion: the cluster may have nothing faster. None if they cost little, or the
-    GPUs wait for one of them."""
+    """Sockets between the nodes are a suspicion: the cluster may have nothing faster. None if they cost little, or if
+    the GPUs wait for one of them."""
     if sockets is None:
         return None
     if waits is not None and waits.duty.busy is not None:
@@ -207,7 +207,7 @@ def _sockets(sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | N
 
 
 def _works(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim:
-    """Why it is none of the three."""
+    """Why none of the three causes applies."""
     assert duty.busy is not None
     if slow is not None and slow.group is not None:
         return ONE_SLOW(gpus=derived(slow.group.gpus, duty.busy))
@@ -216,10 +216,10 @@ def _works(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim:
     return WORKS_UNSEEN(busy=duty.busy, saves=saving.total)
 
 
-def _found(
+def _finding(
     cause: _Cause, duty: DutyCycle | None, learned: tuple[Claim, ...], ending: Ending, last: LastPart
 ) -> Finding:
-    """A warning only if the run ended badly for another reason, or the evidence is a hint."""
+    """Only a warning if the run ended badly for another reason, or if the evidence is a hint."""
     culprit, remedy = REMEDIES[cause.variant]
     well, row = ending.completed, cause.row
     start = None if duty is None else duty.start

@@ -2,27 +2,27 @@
 
 Meaning
 -------
-A job of higher priority evicted this one, or the scheduler, an operator or the job itself put it back into the
-queue. It is an event in the run's history even where the job completed later.
+A job of higher priority evicted this one, or the scheduler, an operator or the job itself requeued it. It is an
+event in the run's history even if the job completed later.
 
 What it looks like
 ------------------
 PREEMPTED or REQUEUED in the accounting, several rows under one id, Restarts above zero, "DUE TO PREEMPTION" or
-"DUE TO JOB REQUEUE" in the output, SIGTERM to all tasks and the launcher's teardown trace after it.
+"DUE TO JOB REQUEUE" in the output, SIGTERM to all tasks and the launcher's teardown traceback after it.
 
 Not this when
 -------------
-Somebody cancelled the job. The launcher restarted its workers within one attempt. A node failed and the job
-was requeued for that: the node is the cause.
+A user or an operator cancelled the job. The launcher restarted its workers within one attempt. A node failed
+and the job was requeued for that: the node is the cause.
 
 Impact
 ------
-Low where the job ran again and completed: the work since the last checkpoint. Otherwise the run is lost until
-it is submitted again.
+Low if the job ran again and completed: the work since the last checkpoint. Otherwise the run is lost until it
+is resubmitted.
 
 Do next
 -------
-Nothing to debug. Save a checkpoint on SIGTERM, ask for --requeue, or use a partition that is not preempted.
+Nothing to debug. Save a checkpoint on SIGTERM, use --requeue, or use a partition without preemption.
 
 What it cannot tell
 -------------------
@@ -61,8 +61,7 @@ ONE_ATTEMPT = Sentence("one attempt was recorded, as {state}, with no requeue or
 
 
 def judge(ending: Ending) -> Finding | Missing:
-    """Attempts, notices, else the controller's log; how often it was restarted; and whether the last attempt made up
-    for it."""
+    """Attempts, notices, else the controller's log; the number of restarts; and whether the last attempt completed."""
     if ending.unrecorded is not None:
         return ending.unrecorded
     jobs, state = ending.jobs, ending.state
@@ -75,7 +74,7 @@ def judge(ending: Ending) -> Finding | Missing:
         shows += [CHANGE(state=ending.changes.value(row, "state")) for row in changes[:1]]
     again = [row for row in jobs.records if isinstance(row.get("restarts"), int) and row.get("restarts")]
     shows += [RESTARTS(restarts=jobs.value(row, "restarts")) for row in again[-1:]]
-    # The application's own request counts only if it did not come to nothing.
+    # The application's own request counts only if the requeue happened.
     if shows or state is None or state.value in ("REQUEUED", "PENDING"):
         shows += [OWN(line=ending.requests.value(row, "text")) for row in ending.requests.events[-1:]]
     if not shows and state is not None:

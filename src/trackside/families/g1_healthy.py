@@ -2,22 +2,22 @@
 
 Meaning
 -------
-Positive evidence of health, not the mere absence of errors: the run came to its own end, steps were done, the GPUs
-did real work, their error counters stayed clean, and the loss trended down.
+Positive evidence of health, not merely the absence of errors: the run came to its own end, steps were
+completed, the GPUs did real work, their error counters stayed clean, and the loss fell.
 
 What it looks like
 ------------------
-COMPLETED with exit code zero, or the framework's own word that training is over; training points to the end
-and a loss whose tail lies under its head; SM activity above its floor, or kernels launched, and counters of
-uncorrectable errors that did not rise. Only all of these together establish it: without the GPUs' work or without
-counters it is supported at most. An excerpt without an end can be healthy as far as it goes.
+COMPLETED with exit code zero, or the framework's own message that training is over; training points to the end
+and a loss whose tail is below its head; SM activity above its threshold, or kernels launched, and counters of
+uncorrectable errors that did not rise. Only all of these together establish it: without the GPUs' work or
+without counters it is at most supported. A log excerpt without an end can be healthy as far as it goes.
 
 Not this when
 -------------
-The job itself calls its end aborted: that is said, and health can't be verified.
-Any fault family is found: then the run is not healthy whatever its exit code. A warning (a latent hardware
-counter, a spike that recovered, data wait) is listed beside it and changes nothing. Progress that cannot be
-read is "unverifiable", never healthy by guess.
+The job itself calls its end aborted: then the finding says so, and health cannot be verified. Any fault family
+is found: then the run is not healthy whatever its exit code. A warning (a latent hardware counter, a spike that
+recovers, data wait) is listed in addition and changes nothing. Progress that cannot be read is "unverifiable",
+never healthy by guess.
 
 Impact
 ------
@@ -25,12 +25,12 @@ None.
 
 Do next
 -------
-Nothing; look at the warnings, if any.
+Nothing; check the warnings, if any.
 
 What it cannot tell
 -------------------
 What was not measured: without metrics, whether the GPUs did the work and their counters stayed clean; and
-whether the model is any good at its task.
+whether the model is good at its task.
 
 References
 ----------
@@ -106,63 +106,63 @@ FEWER = Sentence("ask for as many GPUs as the job uses, or start a process for e
 
 @dataclass(frozen=True)
 class Limits:
-    """What shows learning for certain."""
+    """What proves learning."""
 
     losses: int = 5
-    """Of a curve, below which its fall may be chance."""
+    """Minimum number of losses for a reliable fall."""
 
 
 @dataclass(frozen=True)
 class Learning:
-    """What the training's loss and the evaluations' say."""
+    """Training loss and evaluation loss."""
 
     loss: LossCurve | None
     evaluations: Evaluations
 
     @property
     def readable(self) -> bool:
-        """Whether any progress of the learning could be read."""
+        """Whether any learning progress could be read."""
         return (self.loss is not None and bool(self.loss.curve.points)) or bool(self.evaluations.losses)
 
     @property
     def learned(self) -> bool:
-        """Whether there is anything to judge the learning by."""
+        """Whether there is enough data to judge the learning."""
         return self.evaluations.fell or (self.loss is not None and len(self.loss.curve.finite) > 1)
 
     @property
     def loss_fell(self) -> bool:
-        """Whether the training's loss fell."""
+        """Whether the training loss fell."""
         return self.loss is not None and self.loss.curve.fell
 
 
 @dataclass(frozen=True)
-class End:
-    """How the run ended, as far as that speaks for its health."""
+class RunEnding:
+    """How the run ended, as far as it concerns its health."""
 
     good: Value | None
     bad: Value | None
-    """A bad end after the job's own word that it was done."""
+    """A bad end after the job's own message that it was done."""
     aborted: Claim | None
     """The job's own closing line, if it calls the end aborted."""
     said_done: Value | None
 
 
 def judge(
-    run: Run, ending: Ending, work: GpuWork, evaluations: Evaluations, exceptions: Maybe[Exceptions],
+    run: Run, ending: Ending, work: GpuWork, evaluations: Evaluations, exceptions: Exceptions,
     trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
-    """Completed, or at least unharmed as far as the log goes; then what the GPUs and the loss say."""
+    """Completed, or at least without a fault as far as the log goes; then GPU and loss evidence."""
     if (nothing := neither(trajectory, ending.unfiled, loss)) is not None:
         return nothing
-    end, course = _end(ending), known(trajectory)
+    end, course = _run_ending(ending), known(trajectory)
     if end.bad is not None and end.said_done is None:
         return absent(ENDED_BADLY(how=end.bad))
     if run.disposition in BAD_STATES and end.bad is None:
         return Missing("records that agree on how it ended")
-    if (raised := _raised(ending, known(exceptions), course)) is not None:
+    if (raised := _raised(ending, exceptions, course)) is not None:
         return absent(raised)
-    if work.against is not None:
-        return absent(work.against)
+    if work.contradiction is not None:
+        return absent(work.contradiction)
     learning = Learning(known(loss), evaluations)
     if not learning.readable and end.good is None:
         return Missing("both an end and readable progress")
@@ -181,26 +181,28 @@ def judge(
     )
 
 
-def _end(ending: Ending) -> End:
-    """A bad end stands against the job's own word that it was done, unless only that word tells of an end."""
-    done = [row for row in ending.ends.events if row.get("status") == "success"]
+def _run_ending(ending: Ending) -> RunEnding:
+    """The job's own message that it was done counts against a bad end only if no scheduler evidence contradicts it."""
+    success_lines = [row for row in ending.ends.events if row.get("status") == "success"]
     bad, good = ending.abnormal, ending.completed
     outweighed = ending.state is not None or bool(ending.notices)
-    said = ending.ends.value(done[-1], "text") if done and bad is not None and not outweighed else None
-    return End(good, bad, ending.own_end if good is None and ending.aborted_itself else None, said)
+    done_line = (
+        ending.ends.value(success_lines[-1], "text") if success_lines and bad is not None and not outweighed else None
+    )
+    return RunEnding(good, bad, ending.own_end if good is None and ending.aborted_itself else None, done_line)
 
 
-def _raised(ending: Ending, exceptions: Exceptions | None, course: Trajectory | None) -> Claim | None:
-    """An exception that nothing shows to be survived, unless the scheduler says that the run completed."""
-    if exceptions is None or (ending.completed is not None and ending.jobs):
+def _raised(ending: Ending, exceptions: Exceptions, course: Trajectory | None) -> Claim | None:
+    """An exception that the run did not survive as far as known, unless the scheduler says that the run completed."""
+    if ending.completed is not None and ending.jobs:
         return None
     own = [row for row in exceptions.frame.events if row.get("about") not in ("signal", "wrapper")]
     last = unhandled(own, () if course is None else course.progress.events)
     return RAISED(type=exceptions.frame.value(last[0], "type")) if last else None
 
 
-def _implied(end: End, learning: Learning, work: GpuWork, variant: str) -> Claim:
-    """What it comes to, no further than it was shown."""
+def _implied(end: RunEnding, learning: Learning, work: GpuWork, variant: str) -> Claim:
+    """The conclusion, limited to what was shown."""
     if end.aborted is not None:
         return CALLED_ABORTED()
     if end.good is None or not (learning.loss_fell or learning.evaluations.fell):
@@ -211,20 +213,21 @@ def _implied(end: End, learning: Learning, work: GpuWork, variant: str) -> Claim
 
 
 def _certainty(
-    ending: Ending, end: End, learning: Learning, work: GpuWork, course: Trajectory | None, limits: Limits
+    ending: Ending, end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None, limits: Limits
 ) -> Certainty:
-    """Not only COMPLETED: both the end and the learning must be shown for more than a hint; and for all certainty the
-    work of the GPUs and that nothing failed on them."""
+    """More than possible needs both the end and the learning; established also needs GPU work and clean hardware."""
     if end.good is not None:
-        whole = learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.losses
-        return Certainty.ESTABLISHED if whole and work.complete else Certainty.SUPPORTED
+        fell_enough = (
+            learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.losses
+        )
+        return Certainty.ESTABLISHED if fell_enough and work.complete else Certainty.SUPPORTED
     if learning.loss_fell and course is not None and not ending.running and end.bad is None:
         return Certainty.SUPPORTED  # curves alone don't say that it was not killed
     return Certainty.POSSIBLE
 
 
-def _shows(end: End, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
-    """Its end, its steps, its work, its learning, its hardware."""
+def _shows(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
+    """Its end, steps, work, learning and hardware."""
     shows = [COMPLETED(how=end.good)] if end.good is not None else []
     shows += [end.aborted] if end.aborted is not None else []
     if end.bad is not None and end.said_done is not None:
@@ -238,19 +241,21 @@ def _shows(end: End, learning: Learning, work: GpuWork, course: Trajectory | Non
     return [*shows, *evaluated, *work.clean, *work.unclean]
 
 
-def _unsure(end: End, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
+def _unsure(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
     """What was not measured or not seen."""
     unsure = [] if learning.learned else [UNVERIFIABLE()]
     unsure += [] if end.good is not None or end.aborted is not None else [NO_END()]
-    unsure += work.unsure if work.measured else [HARDWARE()]
+    unsure += work.open_questions if work.measured else [HARDWARE()]
     planned, done = (None, None) if course is None else (course.planned, course.done)
     if end.good is None and planned is not None and (done is None or done.number < planned.number):
         unsure.append(PLANNED(planned=planned))
     return [*unsure, WHY_ABORTED()] if end.aborted is not None else unsure
 
 
-def _actions(end: End, learning: Learning, work: GpuWork, variant: str, course: Trajectory | None) -> list[Action]:
-    """What would show more, or make it better."""
+def _actions(
+    end: RunEnding, learning: Learning, work: GpuWork, variant: str, course: Trajectory | None
+) -> list[Action]:
+    """What would show more, or improve the run."""
     after = [TEST_GPU] if work.unclean else []
     after += [FEWER] if work.unused is not None else []
     if end.good is None and course is None:

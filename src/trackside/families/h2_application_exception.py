@@ -7,21 +7,22 @@ Training was under way, then a Python exception that the job did not handle ende
 What it looks like
 ------------------
 A traceback of the job's own after at least one completed step, no training point after it, a non-zero exit.
-Other ranks then lose their peer and complain louder; the launcher sums it up as a failed child.
+Other ranks then lose their peer and report more errors; the launcher summarizes it as a failed child.
 
 Not this when
 -------------
-Steps were printed after it: it was handled. No step had been done and the GPUs had not worked: that is a startup
-crash. The exception is about GPU memory, a collective, a rendezvous, a checkpoint load, storage or an interrupt:
-those have families of their own. The exception says that the loss is not finite: then the divergence is the cause.
+Steps were printed after it: it was handled. No step had been completed and the GPUs had not worked: that is a
+startup crash. The exception is about GPU memory, a collective, a rendezvous, a checkpoint load, storage or an
+interrupt: those have their own families. The exception says that the loss is not finite: then the divergence is
+the cause.
 
 Impact
 ------
-What came after the last checkpoint.
+The work after the last checkpoint.
 
 Do next
 -------
-Read the frame that is named; mend the data, the configuration or the code, and resume.
+Read the named frame; fix the data, the configuration or the code, and resume.
 
 What it cannot tell
 -------------------
@@ -52,16 +53,16 @@ from trackside.model import Event, Role
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as training where no point can be read."""
+    """When a run counts as training if no point can be read."""
 
     training_s: float = 180.0
-    """Of GPU work; what is shorter may be start-up (the same in that family)."""
+    """Seconds of GPU work; less may be start-up (the same as in that family)."""
 
 
 OWN = ("application", "cuda", "dataloader", None)
-"""What an exception of this family speaks of."""
+"""Topics of this family's exceptions."""
 OF_EITHER = ("unspecified launch failure", "unknown error")
-"""CUDA errors that a card that is lost gives as well as a kernel that went astray (CUDA runtime, cudaError)."""
+"""CUDA errors that a lost card and a faulty kernel both cause (CUDA runtime, cudaError)."""
 
 AFTER = Sentence("steps had been done: the last point is {place} with a loss of {loss}")
 WORKED = Sentence("the GPUs had worked for {seconds} before it, though no training point could be read")
@@ -93,7 +94,7 @@ def judge(
     reports: HardwareReports,
     limits: Limits,
 ) -> Finding:
-    """The earliest unhandled exception of the job's own, if a step was done before it."""
+    """The earliest of the job's own unhandled exceptions, if a step was completed before it."""
     own = [row for row in exceptions.unhandled if row.get("about") in OWN]
     good = ending.completed
     if (survived := _survived(exceptions, restarts)) is not None and (good is not None or not own):
@@ -111,7 +112,7 @@ def judge(
     kind = classify(row)
     error, line = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
     # A CUDA error may be the card's: without the kernel's word it stays open.
-    unsettled = row.get("about") == "cuda" and not reports.kernel_given
+    unsettled = row.get("about") == "cuda" and not reports.has_kernel_log
     either = unsettled and any(text in str(row.get("message")) for text in OF_EITHER)
     return found(
         Certainty.SUPPORTED if unsettled else Certainty.ESTABLISHED,
@@ -131,7 +132,7 @@ def judge(
 
 
 def _training(trajectory: Trajectory, use: StartupUse, row: Event, limits: Limits) -> Claim | None:
-    """What shows that training was under way before an exception: a point, else long work of the GPUs."""
+    """Evidence that training was under way before an exception: a point, else long GPU work."""
     before, curve = points_before(trajectory.points, row), trajectory.curve
     if before and curve.rows:
         return AFTER(place=curve.place(-1), loss=curve.loss(-1))
@@ -142,7 +143,7 @@ def _training(trajectory: Trajectory, use: StartupUse, row: Event, limits: Limit
 
 
 def _survived(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | None:
-    """An exception after which the launcher started the workers again: no cause, but it may come again."""
+    """An exception after which the launcher restarted the workers: not the cause of the end, but it may recur."""
     for row in exceptions.frame.events:
         if row.role is not Role.ROOT or row.get("about") not in OWN or row.get("logged"):
             continue

@@ -2,8 +2,8 @@
 
 Meaning
 -------
-The processes got SIGTERM or SIGHUP, or a time limiter or a watchdog fired, though neither the scheduler, nor the
-launcher's teardown, nor the kernel for memory accounts for it: a `timeout` command, a node's watchdog, another
+The processes got SIGTERM or SIGHUP, or a time limiter or a watchdog fired, and neither the scheduler, nor the
+launcher's teardown, nor the kernel's OOM killer explains it: a `timeout` command, a node's watchdog, another
 script, an operator's kill.
 
 What it looks like
@@ -14,12 +14,12 @@ rank before it and no exception; exit code 124 of `timeout`.
 Not this when
 -------------
 The scheduler gives a reason: time limit, preemption, requeue, node failure, cancellation. A rank had failed
-before, so that the launcher ended the others. SIGKILL without a word, which host memory explains better.
-The run had said that it was done.
+before, so that the launcher ended the others. SIGKILL without a message, which host memory explains better. The
+run had reported that it was done.
 
 Impact
 ------
-What came after the last checkpoint.
+The work after the last checkpoint.
 
 Do next
 -------
@@ -59,7 +59,7 @@ TEARDOWN = Sentence("the signal is teardown after: {line}")
 
 
 def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> Finding | Missing:
-    """SIGTERM or SIGHUP as the first sign of the end, and nobody who accounts for it."""
+    """SIGTERM or SIGHUP as the first sign of the end, without another explanation."""
     if (contradiction := _contradiction(ending)) is not None:
         return absent(contradiction)
     sign, line, state = stops.sign, stops.line, ending.state
@@ -88,7 +88,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
 
 
 def _contradiction(ending: Ending) -> Claim | None:
-    """The scheduler's account of the end, or a good one."""
+    """The scheduler's explanation of the end, or a good end."""
     if ending.state is not None and ending.state.value in CUT_SHORT:
         return RECORDED(state=ending.state)
     notices = (row for row in ending.notices.events if row.get("reason") not in ("step_ended", "revoked"))

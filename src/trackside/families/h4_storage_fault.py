@@ -2,8 +2,8 @@
 
 Meaning
 -------
-The disk or the quota was full, the file system went read-only or away, or returned errors. Training stops at
-its next checkpoint, log line or read.
+The disk or the quota was full, the file system became read-only or unavailable, or returned errors. Training
+stops at its next checkpoint, log line or read.
 
 What it looks like
 ------------------
@@ -12,17 +12,17 @@ error", "Transport endpoint is not connected"; a checkpoint writer that fails in
 
 Not this when
 -------------
-Shared memory is too small: that is the container's setting. The error was caught and training went on. A file
-is simply missing. A cut-off checkpoint fails at its next load: that is a failed resume.
+Shared memory is too small: that is the container's setting. The error was handled and training continued. A
+file is simply missing. A truncated checkpoint fails at its next load: that is a failed resume.
 
 Impact
 ------
-What came after the last complete checkpoint; the newest checkpoint may be cut off.
+The work after the last complete checkpoint; the newest checkpoint may be truncated.
 
 Do next
 -------
-Full or quota: make room, keep fewer checkpoints. Read-only, stale or I/O errors: to the operators; rerun on
-another node or mount.
+Full disk or quota: free space, keep fewer checkpoints. Read-only, stale or I/O errors: report to the operators;
+rerun on another node or mount.
 
 What it cannot tell
 -------------------
@@ -43,7 +43,7 @@ from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
 
 JOBS_OWN = ("full", "quota")
-"""Reasons that lie with what the job writes."""
+"""Reasons caused by what the job writes."""
 
 HEADLINES = {
     "full": Sentence("a disk is full: a write failed"),
@@ -72,7 +72,7 @@ NONE = Sentence("the log tells of {count:refusals} by a file system")
 
 
 def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Finding:
-    """An unhandled exception about storage, else a line of a file system's refusal at the run's end."""
+    """An unhandled exception about storage, else a line about a file-system error at the run's end."""
     if ending.completed is not None:
         survived = first(faults.lines)
         handled = [HANDLED(line=faults.line(survived))] if survived is not None else []

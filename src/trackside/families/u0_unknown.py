@@ -2,13 +2,13 @@
 
 Meaning
 -------
-The run ended, or was left, in a way that none of the other families explains with the evidence given.
-It is an answer, not a failure: naming a cause that the evidence does not carry would be worse.
-A job that has not begun is no failure at all: there is nothing to explain but what it waits for.
+The run ended, or is, in a state that none of the other families explains with the given evidence. It is an
+answer, not a failure: naming a cause without evidence would be worse. A job that has not started is not a
+failure: the only question is what it waits for.
 
 What it looks like
 ------------------
-Logs without an exception, a signal or a scheduler's word; or only signs that belong to teardown. A job in PENDING, with
+Logs without an exception, a signal or a scheduler message; or only signs of teardown. A job in PENDING, with
 Slurm's reason for it.
 
 Not this when
@@ -17,15 +17,15 @@ Any other family is found.
 
 Impact
 ------
-Somebody has to look by hand; the verdict lists what was seen and what would settle it.
+A person has to investigate; the verdict lists what was seen and what would settle it.
 
 Do next
 -------
-Collect what the families named as unknown ask for, and diagnose again. Of a job that waits: what its reason asks for.
+Collect what the unknown families ask for, and diagnose again. For a pending job: do what its reason requires.
 
 What it cannot tell
 -------------------
-Everything but what was seen. When a job that waits will begin.
+Everything but what was seen. When a pending job will start.
 
 References
 ----------
@@ -67,7 +67,7 @@ COLLECT = Sentence("collect what the open families below ask for, and diagnose a
 
 
 def judge(silence: Silence, ending: Ending) -> Finding | Missing:
-    """Say what was seen last, so that the reader has a place to start."""
+    """The last evidence, so that the reader has a starting point."""
     if ending.job is not None and ending.job.get("state") in WAITING:
         return _waiting(ending, ending.job)
     jobs, logs = ending.jobs, silence.signs["logs"]
@@ -86,22 +86,22 @@ def judge(silence: Silence, ending: Ending) -> Finding | Missing:
 
 
 def _waiting(ending: Ending, job: Record) -> Finding:
-    """Why it waits, since when, and what Slurm's reason means. Several sources may hold records of one job: what that
-    of the last attempt leaves out is taken from the last that has it."""
+    """Why it waits, since when, and what Slurm's reason means. Several sources may have records of one job: fields
+    missing in the last attempt's record come from the newest record that has them."""
     jobs, remedy = ending.jobs, "wait"
 
-    def told(field: str, unit: str = "") -> Value | None:
+    def newest(field: str, unit: str = "") -> Value | None:
         row = next((row for row in (job, *reversed(jobs.records)) if row.get(field) is not None), None)
         return None if row is None else jobs.value(row, field, unit)
 
-    state, reason = jobs.value(job, "state"), told("reason")
+    state, reason = jobs.value(job, "state"), newest("reason")
     shows = [NO_REASON(state=state) if reason is None else WAITS(state=state, reason=reason)]
     if reason is not None and (known := pending_reason(str(reason.value))) is not None:
         shows.append(MEANS(meaning=derived(known.meaning, reason)))
         remedy = known.remedy
-    if (dependency := told("dependency")) is not None:
+    if (dependency := newest("dependency")) is not None:
         shows.append(WAITS_FOR(dependency=dependency))
-    if (submitted := told("submit", "time")) is not None:
+    if (submitted := newest("submit", "time")) is not None:
         shows.append(SINCE(time=submitted))
     return found(
         Certainty.ESTABLISHED,

@@ -184,7 +184,7 @@ def _stopped(primary: Finding, held: Allocation, work: TrainingWork, loses: Lose
     if loses == "standstill":
         if sign is not None and sign.number <= held.end.number:
             return sign
-        if work.logged and not work.begun:
+        if work.logged and not work.has_training:
             return held.start
     return held.end
 
@@ -225,7 +225,7 @@ def _lost(fault: _Fault) -> Iterator[WastedTime | Claim]:
         return
     if fault.loses == "repeat":
         yield from _repeated(fault)
-    if fault.failed and work.logged and not work.begun and not hung:
+    if fault.failed and work.logged and not work.has_training and not hung:
         yield span(STARTUP, held, held.start, held.end)
         return
     if fault.failed:
@@ -242,7 +242,7 @@ def _unsaved(fault: _Fault) -> WastedTime | Claim:
         return NO_LOG()
     saved = work.saved(fault.stopped.number)
     if saved is None:
-        return span(NEVER_SAVED if work.begun else UNBEGUN, held, held.start, fault.stopped)
+        return span(NEVER_SAVED if work.has_training else UNBEGUN, held, held.start, fault.stopped)
     if saved.time is not None:
         return span(SINCE_SAVE, held, saved.time, fault.stopped)
     last, pace = work.last_step, work.pace
@@ -292,7 +292,7 @@ def _repeated(fault: _Fault) -> Iterator[WastedTime | Claim]:
     counted = [row for row in work.parents.events if number(row, "step") is not None]
     own = [row for row in work.points if number(row, "step") is not None]
     if not counted or len(own) < 2:
-        if fault.primary.variant == "silent" and work.begun:
+        if fault.primary.variant == "silent" and work.has_training:
             yield NO_PARENT()
         return
     reached, first, last = work.parents.value(counted[-1], "step"), work.step(own[0]), work.step(own[-1])

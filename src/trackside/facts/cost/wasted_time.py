@@ -1,4 +1,4 @@
-"""One part of what a fault cost: a stretch of time, or so many steps, times the GPUs held."""
+"""One part of what a fault cost: a time span or a number of steps, times the allocated GPUs."""
 
 from __future__ import annotations
 
@@ -33,33 +33,37 @@ BY_STEPS = Sentence(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of what a fault cost: its kind in the document, what it is, and what is assumed."""
+    """A part of what a fault cost: its kind in the document, its description and its assumption."""
 
     kind: str
     what: Sentence
     assumption: Sentence
     at_most: bool = False
-    """Whether the assumption makes it the most that can have been lost."""
+    """Whether the assumption makes it an upper bound."""
 
     def wasted(self, hours: Value, formula: Claim, **values: Value) -> WastedTime:
-        """So many GPU-hours; ``values``: what its sentence names."""
+        """The waste in GPU-hours; ``values`` fill the placeholders of its description."""
         return WastedTime(self.kind, hours, self.what(**values), formula, self.assumption(), self.at_most)
 
 
-def span(part: Part, held: Allocation, since: Value, until: Value, **values: Value) -> WastedTime:
-    """A stretch of time; ``values``: what else its sentence names."""
-    first = since if since.number >= held.start.number else derived(held.start.number, since, held.start, unit="time")
+def span(part: Part, allocation: Allocation, since: Value, until: Value, **values: Value) -> WastedTime:
+    """The waste of a time span; ``values`` fill the other placeholders of its description."""
+    first = (
+        since
+        if since.number >= allocation.start.number
+        else derived(allocation.start.number, since, allocation.start, unit="time")
+    )
     seconds = length(first, until)
-    hours = gpu_hours(held.gpus, seconds)
-    formula = BY_TIME(gpus=held.gpus, seconds=seconds, since=first, until=until, hour=hour(seconds), hours=hours)
+    hours = gpu_hours(allocation.gpus, seconds)
+    formula = BY_TIME(gpus=allocation.gpus, seconds=seconds, since=first, until=until, hour=hour(seconds), hours=hours)
     return part.wasted(hours, formula, **values)
 
 
-def steps(part: Part, held: Allocation, first: Value, last: Value, pace: Value) -> WastedTime:
-    """So many steps, at so many seconds each, and at most for as long as the attempt lasted."""
+def steps(part: Part, allocation: Allocation, first: Value, last: Value, pace: Value) -> WastedTime:
+    """The waste of a number of steps at a given pace, capped at the duration of the attempt."""
     rounded = derived(float(f"{pace.number:.4g}"), pace, unit="s")
     seconds = derived((last.number - first.number) * rounded.number, first, last, rounded, unit="s")
-    seconds = derived(min(seconds.number, held.seconds), seconds, unit="s")
-    hours = gpu_hours(held.gpus, seconds)
-    formula = BY_STEPS(gpus=held.gpus, first=first, last=last, pace=rounded, hour=hour(seconds), hours=hours)
+    seconds = derived(min(seconds.number, allocation.seconds), seconds, unit="s")
+    hours = gpu_hours(allocation.gpus, seconds)
+    formula = BY_STEPS(gpus=allocation.gpus, first=first, last=last, pace=rounded, hour=hour(seconds), hours=hours)
     return part.wasted(hours, formula, first=first, last=last)

@@ -1,7 +1,7 @@
-"""What machines and ranks say that would keep a rank away from a collective.
+r"""Reports of machines and ranks that explain why a rank is absent from a collective.
 
-A file server that does not answer, a process that sleeps uninterruptibly, a link that went down; a data-loader worker
-that died, or an error of a rank's own that the ranks which wait never printed.
+A file server that does not respond, a process in uninterruptible sleep, a link that went down; a data-loader worker
+that died, or a rank's own error that the waiting ranks did not print.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trackside.model import Role
 from trackside.query import events
 
 FROZEN = ("frozen", "unreachable", "stale", "io_error")
-"""Reasons of storage faults that let a process wait for ever."""
+"""Reasons of storage faults that make a process wait forever."""
 
 UNINTERRUPTIBLE = Sentence("a process sleeps uninterruptibly, as one does whose read or write never returns: {line}")
 STORAGE = Sentence("a host shows processes that wait for storage: {line}")
@@ -36,7 +36,7 @@ MEND_ERROR = Sentence("mend the error that the rank had raised: the others only 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """What kept ranks away, by their own output."""
+    """Why ranks were absent, by their own output."""
 
     claim: Claim
     remedy: Sentence
@@ -44,20 +44,20 @@ class Trigger:
 
 @dataclass(frozen=True, eq=False)
 class HangCauses:
-    """What would keep a rank away."""
+    """Possible reasons why a rank is absent."""
 
     evidence: Evidence
     exceptions: Exceptions
 
     @cached_property
     def machine(self) -> Claim | None:
-        """What the machines say."""
+        """The reason that the machines report."""
         storage, processes = self.evidence["storage"], self.evidence["processes"]
         for row in storage.events:
             if row.get("reason") in FROZEN:
                 return STORAGE(line=storage.value(row, "text"))
         stuck = [row for row in processes.events if row.get("state") == "D"]
-        if stuck and len(stuck) * 2 <= len(processes):  # the few that hold up the many
+        if stuck and len(stuck) * 2 <= len(processes):  # a minority blocks the others
             return UNINTERRUPTIBLE(line=processes.value(stuck[0], "text"))
         tasks, links = self.evidence["tasks"], self.evidence["links"]
         for row in tasks.events:
@@ -68,7 +68,7 @@ class HangCauses:
         return None
 
     def trigger(self, ranks: Sequence[int]) -> Trigger | None:
-        """What the absent ranks' own output says: a loader worker that died, or an error of theirs."""
+        """The reason in the absent ranks' own output: a loader worker that died, or an error."""
         workers = self.evidence["workers"]
         for row in workers.events:
             if row.role is Role.ROOT and (row.rank is None or not ranks or row.rank in ranks):
@@ -92,5 +92,5 @@ class HangCauses:
     "workers": events("dataloader_death"),
 })  # fmt: skip
 def hang_causes(evidence: Evidence, exceptions: Exceptions) -> HangCauses:
-    """Of the kernel's, the agent's and the ranks' lines; it may be nothing."""
+    """Covers lines of the kernel, the agent and the ranks, which may be none."""
     return HangCauses(evidence, exceptions)

@@ -1,4 +1,4 @@
-"""The phase that a run had come to by a moment: the start-up, or training, as a printed point or GPU work shows."""
+"""The phase that a run had reached by a time: start-up, or training as a printed point or GPU work shows."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Phase:
         return self.trajectory.progress.value(points[-1], "text")
 
     def reached(self, row: Event | None) -> Claim | None:
-        """What training had reached by an event, if it had begun by then."""
+        """The last training progress before an event, if training had begun."""
         point = self.last_point(row)
         return None if point is None else IN_TRAINING(point=point)
 
     def claims(self, row: Event | None, training_s: float) -> tuple[Claim, ...]:
-        """What shows the phase; ``training_s`` of GPU work are training, whatever was printed."""
+        """Evidence for the phase; ``training_s`` seconds of GPU work count as training even without printed points."""
         if (reached := self.reached(row)) is not None:
             return (reached,)
         if (worked := self.use.trained(training_s)) is not None:
@@ -53,5 +53,5 @@ class Phase:
 
 @fact()
 def phase(trajectory: Maybe[Trajectory], use: StartupUse) -> Phase:
-    """Of training points and of the GPUs' work; nothing is needed."""
+    """Covers training points and GPU work; nothing is required."""
     return Phase(trajectory, use)

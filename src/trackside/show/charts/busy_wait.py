@@ -8,7 +8,7 @@ import numpy as np
 
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import Flags, middle
+from trackside.facts.gpu.activity import Flags, nan_median
 from trackside.finding import Verdict
 from trackside.query import metric
 from trackside.show.charts import curves, reduce
@@ -92,7 +92,7 @@ def _worked(facts: Facts, grid: Grid) -> tuple[str, Flags]:
 def _caption(levels: Levels, name: str, count: int, own: int, worked: tuple[str, Flags]) -> str:
     """What it was while it worked."""
     when, flags = worked
-    shares = {key: float(middle(each.middle[flags])) for key, each in levels.items()}
+    shares = {key: float(nan_median(each.middle[flags])) for key, each in levels.items()}
     told = {key: "not sampled" if np.isnan(share) else word(share, "share") for key, share in shares.items()}
     others = "the others" if own else f"{count:,} GPUs"
     who = f"Median of {others}; pale: from their lowest to their highest." if count > 1 else "One GPU."
@@ -114,7 +114,7 @@ def _rows(facts: Facts, window: Span, grids: list[Grid]) -> list[tuple[str, ...]
     spans = [(each.name, each.start, each.end) for each in phases(facts)] or [("whole run", *window)]
     for phase, start, end in spans[:50]:
         parts = [grid.values[:, over_window(grid, (start, end))] for grid in grids]
-        told = [ratio(float(middle(part))) if not np.isnan(part).all() else "not sampled" for part in parts]
+        told = [ratio(float(nan_median(part))) if not np.isnan(part).all() else "not sampled" for part in parts]
         rows.append((phase, word(start, "time"), word(end, "time"), *told))
     return rows
 

@@ -15,7 +15,7 @@ from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.catalog.xid import XIDS
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import spells
+from trackside.facts.gpu.activity import stretches
 from trackside.facts.gpus import name_of
 from trackside.model import Event, Role
 from trackside.query import Query, events, metric
@@ -192,7 +192,7 @@ def held_down(facts: Facts) -> Iterator[tuple[float, float, str, str]]:
     values = np.nan_to_num(flags.values).astype(np.int64) & mask("hard", "thermal")
     lasting = _lasting(values != 0)
     some: NDArray[np.bool_] = np.logical_or.reduce(lasting, axis=0)
-    for start, stop in spells(some):
+    for start, stop in stretches(some):
         rows = lasting[:, start:stop].any(axis=1)
         bits = int(np.bitwise_or.reduce(values[:, start:stop][rows], axis=None))
         gpus = [name_of(flags.series[row]) for row in np.flatnonzero(rows)]

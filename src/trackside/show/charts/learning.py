@@ -93,7 +93,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
     loss = facts.get(LossCurve)
     if isinstance(loss, Missing) or len(loss.curve.points) < 2:
         return None
-    frame, own = loss.points, loss.curve
+    frame, own = loss.curve.frame, loss.curve
     answer = facts.answer(PARENT)
     parent = curve(answer) if isinstance(answer, Frame) and answer else None
     ground = _ground(own, parent)

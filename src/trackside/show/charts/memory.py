@@ -6,7 +6,7 @@ import numpy as np
 
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import gpus_of, middle
+from trackside.facts.gpu.activity import gpus_of, nan_median
 from trackside.finding import Finding, Verdict
 from trackside.query import events, metric
 from trackside.show.charts import curves, reduce
@@ -110,7 +110,7 @@ def _rows(verdict: Verdict, used: Grid, capacity: float | None) -> list[tuple[st
     """The fullest GPUs."""
     gpus = gpus_of(used, verdict.run)
     most = np.fmax.reduce(used.values, axis=1)
-    middles = middle(used.values, axis=1)
+    middles = nan_median(used.values, axis=1)
     rows: list[tuple[str, ...]] = []
     for place in np.argsort(-np.nan_to_num(most), kind="stable")[:50]:
         gpu = gpus[place] or str(used.series[place].get("gpu_uuid") or "")

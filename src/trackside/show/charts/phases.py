@@ -10,7 +10,7 @@ from trackside.evidence import Frame, Grid, Missing
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Flags, Matrix, gpus_of
 from trackside.facts.gpus import of_ranks
-from trackside.facts.pace.run_phases import Phase, RunPhases, Span
+from trackside.facts.pace.run_phases import RunPhase, RunPhases, Span
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Finding, Outcome, Verdict
@@ -30,7 +30,7 @@ def run_window(facts: Facts) -> Span | None:
     return None if isinstance(run, Missing) else run.window
 
 
-def phases(facts: Facts) -> tuple[Phase, ...]:
+def phases(facts: Facts) -> tuple[RunPhase, ...]:
     """What the run did when; none where nothing tells."""
     run = facts.get(RunPhases)
     return () if isinstance(run, Missing) else run.phases

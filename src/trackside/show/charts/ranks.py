@@ -11,7 +11,7 @@ import numpy as np
 from trackside.catalog.natural import natural
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import Matrix, gpus_of, middle
+from trackside.facts.gpu.activity import Matrix, gpus_of, nan_median
 from trackside.facts.gpus import aligned, ranks_at
 from trackside.finding import Verdict
 from trackside.query import Query, metric
@@ -172,7 +172,7 @@ def _telling(seen: Sequence[Seen], marked: Sequence[int], begun: int) -> str:
         low, high = each.bounds
         late = each.values[:, begun:]
         these, those = (late[rows], late[~rows]) if marked else (late, each.values[:, :begun])
-        away = abs(float(middle(these) - middle(those))) / (high - low)  # NaN where either is empty
+        away = abs(float(nan_median(these) - nan_median(those))) / (high - low)  # NaN where either is empty
         if away > most:
             best, most = each.layer.key, away + CLEARLY
     return best
@@ -203,7 +203,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _table(seen: Sequence[Seen], drawn: Map) -> list[tuple[str, ...]]:
     """All GPUs where they are few; else the culprits, those farthest from the others in anything, and the median."""
-    middles = [middle(each.values, axis=1) for each in seen]
+    middles = [nan_median(each.values, axis=1) for each in seen]
     count, picked = len(drawn.names), list(drawn.marked[: LISTED - 2])
     others: list[int] = [place for place in range(count) if place not in set(picked)]
     if count >= LISTED:
@@ -214,7 +214,7 @@ def _table(seen: Sequence[Seen], drawn: Map) -> list[tuple[str, ...]]:
          *(each.told(float(values[place])) for each, values in zip(seen, middles, strict=True)))
         for place in [*picked, *others[: LISTED - 1 - len(picked)]]
     ]  # fmt: skip
-    whole = (each.told(float(middle(values))) for each, values in zip(seen, middles, strict=True))
+    whole = (each.told(float(nan_median(values))) for each, values in zip(seen, middles, strict=True))
     return [("", f"all {count:,}, median", "", *whole), *rows]
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from trackside.facts.gpu.activity import Matrix, middle
+from trackside.facts.gpu.activity import Matrix, nan_median
 
 MOST = 600
 """Points of a line: more than a screen's columns show nothing more."""
@@ -25,7 +25,7 @@ class Level:
 
 def across(values: Matrix) -> Level:
     """The curves of a matrix (series, windows): median, least and most of each window."""
-    return Level(middle(values, axis=0), np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0))
+    return Level(nan_median(values, axis=0), np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0))
 
 
 def times_of(times: Matrix, most: int = MOST) -> Matrix:
