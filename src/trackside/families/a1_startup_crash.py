@@ -73,47 +73,50 @@ NO_OUTPUT_FILE, PROLOG_FAILED = 53, 54
 
 CRASHED = Sentence("crashed at start-up: {error}")
 CRASHED_AT = Sentence("crashed at start-up in {place}: {error}")
-NO_POINT = Sentence("the log holds {count:training points}")
+NO_POINT = Sentence("the log has {count:training points}")
 ENDED = Sentence("the run ended badly: {line}")
 USAGE = Sentence("the program refused its command line: {line}")
 COMMAND = Sentence("the command could not be run: {line}")
 LAUNCH = Sentence("the step could not be launched: {line}")
 OUTPUT = Sentence("Slurm could not open the job's output file (special signal {line} in its exit code)")
 PROLOG = Sentence("the prolog failed on the node (special signal {line} in its exit code)")
-QUICK = Sentence("the job ended within minutes with exit code {line}, without a traceback and without a training point")
-AT_STARTUP_SOME = Sentence("the run died while it was being set up; every retry meets the same mistake")
-AT_STARTUP_THERE = Sentence(
-    "the run died while it was being set up; all ranks of one node say so and none elsewhere, which points to what "
-    "that node has or lacks"
+QUICK = Sentence(
+    "the job failed within minutes with exit code {line}, before any training step and without a traceback"
 )
-AT_STARTUP = Sentence("the run died while it was being set up; the same mistake hits every rank and every retry")
+AT_STARTUP_SOME = Sentence("the run failed during start-up; every retry will fail in the same way")
+AT_STARTUP_THERE = Sentence(
+    "the run failed during start-up on all ranks of one node and on no other node: look at what that node has or lacks"
+)
+AT_STARTUP = Sentence("the run failed during start-up on every rank; every retry will fail in the same way")
 BEFORE_PYTHON = Sentence("the launch failed before the training program ran")
 CLASS = {
     "data": Sentence("the data set cannot be read as the job expects it"),
     "config": Sentence("an option, or a combination of options, is wrong"),
     "env": Sentence("a package, library, driver or container setting is missing or does not fit"),
-    "asset": Sentence("a model, tokenizer or other file cannot be had"),
-    "code": Sentence("the script itself is at fault"),
+    "asset": Sentence("a model, tokenizer or other file is not available"),
+    "code": Sentence("the script itself has a bug"),
 }
 MEND = {
-    "data": Sentence("repair the data set, check it by loading it once on one process, and resubmit"),
-    "config": Sentence("correct the option that the message names and resubmit"),
-    "env": Sentence("install or align what the message names in the job's environment and resubmit"),
-    "asset": Sentence("check the path or repository name, the access token and the network of the compute nodes"),
-    "code": Sentence("fix the script where the traceback ends and try it on one GPU first"),
+    "data": Sentence(
+        "check that the data set is the one that the job expects by loading it in one process, fix it, and resubmit"
+    ),
+    "config": Sentence("correct the option that the message names, and resubmit"),
+    "env": Sentence("install or align what the message names in the job's environment, and resubmit"),
+    "asset": Sentence("check the path or repository name, the access token, and the network of the compute nodes"),
+    "code": Sentence("fix the script where the traceback ends, and try it on one GPU first"),
 }
-NO_OUTPUT = Sentence("without its output file Slurm does not start the job")
-MEND_OUTPUT = Sentence("create the folder that --output names where the nodes can write it, and resubmit")
-SITE = Sentence("the node failed the job before it began; the job is not at fault")
-MEND_PROLOG = Sentence("have the node and its prolog looked at, and resubmit on other nodes")
-CODE_ONLY = Sentence("it failed at its start; an exit code alone does not tell what at")
-MEND_QUICK = Sentence("run the job script by hand with its standard error in view, and mend what it says")
-GPU_MEMORY = Sentence("whether the GPUs were used before it: no metric of theirs tells")
+NO_OUTPUT = Sentence("Slurm does not start a job whose output file it can't open")
+MEND_OUTPUT = Sentence("create the folder that --output names, writable from the nodes, and resubmit")
+SITE = Sentence("the node's prolog failed before the job began; the job is not at fault")
+MEND_PROLOG = Sentence("ask the operators to check the node and its prolog, and resubmit on other nodes")
+CODE_ONLY = Sentence("the job failed at its start; the exit code alone does not say why")
+MEND_QUICK = Sentence("run the job script by hand, read its standard error, and fix what it reports")
+GPU_MEMORY = Sentence("whether the GPUs were used before the failure: no GPU metric was given")
 WENT_ON = Sentence("{type} was logged, and the run ended well: {line}")
-STEPS_BEFORE = Sentence("{type} came after training had begun: {point}")
-WORKED = Sentence("{type} came after the GPUs had worked for {seconds}")
-TRAINED = Sentence("training began: {point}")
-NONE = Sentence("of {count:exceptions} in the log none is the job's own before its first step")
+STEPS_BEFORE = Sentence("{type} was raised after training had started: {point}")
+WORKED = Sentence("{type} was raised after the GPUs had computed for {seconds}")
+TRAINED = Sentence("training started: {point}")
+NONE = Sentence("none of the {count:exceptions} in the log was raised by the job before its first step")
 
 
 def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits: Limits) -> Finding | Missing:

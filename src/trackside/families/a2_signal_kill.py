@@ -72,10 +72,10 @@ class Limits:
 FAULTS = (4, 7, 8, 11)
 """Signals of a native-code fault."""
 
-WHICH_SIGNAL = Sentence("which signal ended it: its parent saw only that the process was gone")
+WHICH_SIGNAL = Sentence("which signal ended the process: its parent only saw that it was gone")
 WAS_OVER = Sentence("training was over before it: {line}")
-NOT_ITS_OWN = Sentence("the signals that were seen belong to a teardown or to another failure: {line}")
-NO_SIGNAL = Sentence("workers reported as ended by a signal: {count}")
+NOT_ITS_OWN = Sentence("the signals in the log belong to a teardown or to another failure: {line}")
+NO_SIGNAL = Sentence("workers ended by a signal: {count}")
 HEADLINES = {
     "host_oom": Sentence("out of host memory: the kernel killed a process of the job"),
     "cgroup_oom": Sentence("out of host memory: the job exceeded its own memory limit and was killed"),
@@ -84,39 +84,35 @@ HEADLINES = {
     "kill": Sentence("a process was killed without a traceback, most likely for host memory"),
     "fault": Sentence("a process crashed in native code ({signal})"),
     "abort": Sentence("a process was aborted by native code ({signal})"),
-    "helper": Sentence("a helper process was killed for memory, and the run went on without it"),
+    "helper": Sentence("a helper process was killed for memory, and the run continued without it"),
 }
-RESTARTED = Sentence("a worker died, and the launcher started the workers again")
+RESTARTED = Sentence("a worker died, and the launcher restarted the workers")
 IMPLIES = {
-    "host_oom": Sentence("the job used more host memory than it may; its GPUs and its code path are not at fault"),
+    "host_oom": Sentence("the job exceeded the host memory that it requested; the node and the GPUs are fine"),
     "cgroup_oom": Sentence(
-        "the job passed its own memory limit (its cgroup's) while the node had memory left: its GPUs and its code path "
-        "are not at fault"
+        "the job exceeded its own memory limit (--mem) while the node had memory left; the node and the GPUs are fine"
     ),
-    "near_limit": Sentence(
-        "the job was about to pass the memory that it had asked for: most likely that limit ended it"
-    ),
-    "other_kill": Sentence("the node had memory left: the process passed a limit of its own, or somebody killed it"),
+    "near_limit": Sentence("the job had nearly reached the memory that it requested: most likely that limit ended it"),
+    "other_kill": Sentence("the node had memory left: the process exceeded a limit of its own, or somebody killed it"),
     "kill": Sentence(
-        "a SIGKILL without a traceback is most consistent with a kill for host memory: workers that copy the data set, "
-        "pinned buffers, or a large model held in host memory"
+        "SIGKILL without a traceback is usually the kernel's out-of-memory killer: data-loader workers that "
+        "copy the data set, pinned buffers, or a large model in host memory"
     ),
-    "fault": Sentence("native code faulted: an extension, a library or a driver, or shared memory that is too small"),
-    "abort": Sentence("native code gave up: a failed check, a corrupted heap or an exception that nobody caught"),
-    "helper": Sentence("a helper process, or another job's, was killed for memory, and the run lived on without it"),
+    "fault": Sentence("native code crashed: an extension, a library, a driver, or too little shared memory"),
+    "abort": Sentence("native code aborted: a failed check, a corrupted heap, or an uncaught exception"),
+    "helper": Sentence(
+        "a helper process, or another job's process, was killed for memory, and the run continued without it"
+    ),
 }
-WHO = Sentence(
-    "whether the kernel's OOM killer, a cgroup limit or somebody else sent it: nothing that was given names the sender"
-)
-WHO_ELSE = Sentence(
-    "who sent it: the node had memory left, so that only a cgroup limit or another process can have been the sender"
-)
-WHICH_LIBRARY = Sentence("which library faulted: no core file or native stack was given")
+WHO = Sentence("who sent the SIGKILL: the kernel's OOM killer, a cgroup limit or a person; a kernel log would tell")
+WHO_ELSE = Sentence("who sent the SIGKILL: the node had memory left, so a cgroup limit or another process")
+WHICH_LIBRARY = Sentence("which library crashed: no core file or native stack was given")
 LESS_MEMORY = Sentence(
-    "lower the host memory in use (fewer DataLoader workers, smaller prefetch, lazy loading) or ask for more, and rerun"
+    "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or request more (--mem), and rerun"
 )
 NATIVE = Sentence(
-    "run once with faulthandler and core files on, and check or rebuild the native extension that the stack names"
+    "run once with PYTHONFAULTHANDLER set and core files enabled, and check or rebuild the native "
+    "extension that the stack names"
 )
 
 

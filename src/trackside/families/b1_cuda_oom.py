@@ -83,37 +83,30 @@ RAN_OUT_BESIDE = Sentence("out of GPU memory, because another process holds part
 FAILED = Sentence("GPU memory allocations failed as the run failed")
 NEAR = Sentence("the memory of GPU {gpu} climbed to {peak} of {total}")
 BELOW = Sentence(
-    "the sampled memory of GPU {gpu} peaked at {peak} of {total}: a request that is too large fails at once and never "
-    "shows in samples"
+    "the sampled memory of GPU {gpu} peaked at {peak} of {total}: the failed allocation itself never shows in samples"
 )
-AT_MOST = Sentence("the fullest GPU, {gpu}, held {peak} of {total} at most")
-TAKEN = Sentence("another process held {other} of the {total} of GPU {gpu} before the job began, and kept it")
-ONLY_A_CURVE = Sentence(
-    "the run may have run out of GPU memory: the curve alone cannot tell it from a cache that filled up"
-)
-COUNTED = Sentence(
-    "the framework's count of allocations that failed for want of memory rose by {by}, from {before} to {after}"
-)
-ONLY_A_COUNT = Sentence(
-    "allocations failed for want of GPU memory as the run failed; a job may catch that and fail of something else"
-)
-NO_WORDS = Sentence("what the job said of its end: no output with an error was given")
+AT_MOST = Sentence("the fullest GPU, {gpu}, used at most {peak} of {total}")
+TAKEN = Sentence("another process used {other} of the {total} of GPU {gpu} before the job began, and kept it")
+ONLY_A_CURVE = Sentence("GPU memory may have run out: the memory curve alone can't tell that from a full cache")
+COUNTED = Sentence("the framework counted {by} more failed GPU allocations, from {before} to {after}")
+ONLY_A_COUNT = Sentence("GPU allocations failed as the run failed; a job may catch that and fail for another reason")
+NO_WORDS = Sentence("what the job printed at its end: no output with an error was given")
 LOOK = Sentence("read the job's own output for an out-of-memory error")
 ENDED = Sentence("the run ended badly: {line}")
 MEMORY_PLAN = Sentence(
-    "the workload's memory plan does not fit the card; it is no hardware fault, and a rerun with the same settings "
-    "ends at the same place"
+    "the job needs more GPU memory than the GPU has; this is not a hardware fault, and a rerun with the "
+    "same settings fails again"
 )
-NOT_ALONE = Sentence("alone on the card the job would have had room: another process held the memory")
-WHICH_KNOB = Sentence("which setting to change: the training configuration is not in the telemetry")
+NOT_ALONE = Sentence("the job would have fit on the GPU without the other process")
+WHICH_KNOB = Sentence("which setting to change: the training configuration was not given")
 LESS = Sentence(
-    "lower the memory a GPU needs: smaller micro-batch with more accumulation, activation checkpointing, sharding of "
-    "optimizer and parameters, or shorter sequences"
+    "use less GPU memory: a smaller micro-batch with more accumulation steps, activation checkpointing, "
+    "sharded optimizer and parameters, or shorter sequences"
 )
 SEGMENTS = Sentence("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
-WHO = Sentence("find out whose processes are on the GPU and end what does not belong there")
+WHO = Sentence("find the other processes on the GPU, and end those that do not belong there")
 SMI = Sentence("nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv")
-NONE = Sentence("the log holds {count:out-of-memory errors} of a GPU")
+NONE = Sentence("the log has {count:out-of-memory errors} of a GPU")
 
 
 def judge(

@@ -58,23 +58,21 @@ from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absen
 from trackside.model import Event, Run
 
 ENDED = Sentence("the run ended badly: {state}")
-ENDED_WELL = Sentence("the run ended well all the same: {state}")
+ENDED_WELL = Sentence("the run ended well anyway: {state}")
 XID = Sentence("GPU hardware fault: Xid {xid} ({name})")
 FAULT = Sentence("GPU hardware fault")
 AGAIN = Sentence("a GPU reported the same fault again and again")
 OLD_ERRORS = Sentence("a GPU carries memory errors from before this run")
-HARDWARE = Sentence("the hardware failed under the job; this is no code fix")
-LATENT = Sentence(
-    "the counter lies before this run and did not move: it does not change the verdict, but the GPU may fail outright"
-)
+HARDWARE = Sentence("the hardware failed under the job; no change in the code will fix it")
+LATENT = Sentence("the errors are from before this run and do not change the verdict, but the GPU may fail completely")
 WHICH_PART = Sentence("which part failed, and whether a reset cures it")
-NO_CLOCK = Sentence("whether it fell into the run: the kernel log carries no wall-clock times")
-ADVISED = Sentence("for this Xid NVIDIA advises: {advice}")
+NO_CLOCK = Sentence("whether it happened during the run: the kernel log has no wall-clock times")
+ADVISED = Sentence("NVIDIA's advice for this Xid: {advice}")
 DRAIN = Sentence("drain the node, reset or replace the GPU, and rerun on healthy hardware from the last checkpoint")
 DRAIN_COMMAND = Sentence("scontrol update nodename={node} state=drain reason='GPU fault'")
 TEST_GPU = Sentence("run the vendor's diagnostics on this GPU before it gets another long job")
 APPLICATION = Sentence("the kernel reported only Xids that usually blame the application, such as {xid}: {line}")
-NONE = Sentence("the kernel log holds {count} Xids")
+NONE = Sentence("the kernel log has {count} Xids")
 
 
 def judge(history: FaultHistory, run: Run) -> Finding | Missing:

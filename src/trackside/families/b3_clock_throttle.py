@@ -54,29 +54,29 @@ from trackside.model import Run
 SLOW_ENDS = frozenset(("TIMEOUT", "DEADLINE", "CANCELLED"))
 """States in which slowness may be the reason for the end."""
 PACES: Mapping[str, Sentence] = {
-    "step": Sentence("a step took {during} meanwhile, and {before} without it"),
-    "throughput": Sentence("throughput was {during} meanwhile, and {before} without it"),
-    "work": Sentence("the median SM activity of all GPUs was {during} meanwhile, and {before} without it"),
+    "step": Sentence("a step took {during} while throttled, {before} otherwise"),
+    "throughput": Sentence("throughput was {during} while throttled, {before} otherwise"),
+    "work": Sentence("the median SM activity of all GPUs was {during} while throttled, {before} otherwise"),
     "launches": Sentence(
-        "a GPU was given {during:plain} kernel launches a window meanwhile, and {before:plain} without it"
+        "a GPU got {during:plain} kernel launches per interval while throttled, {before:plain} otherwise"
     ),
 }
 HEADLINES = {
-    "power": Sentence("GPU clocks held down by a power limit"),
-    "thermal": Sentence("GPU clocks held down by heat"),
-    "slowdown": Sentence("GPU clocks held down by the hardware"),
+    "power": Sentence("GPU clocks throttled by a power limit"),
+    "thermal": Sentence("GPU clocks throttled by heat"),
+    "slowdown": Sentence("GPU clocks throttled by the hardware"),
 }
 ENDED = Sentence("the run ended badly: {state}")
-SLOWED = Sentence("the slowdown is a hardware condition of heat or power, not of code or data; the work itself is fine")
+SLOWED = Sentence("heat or power slows the hardware down; code and data are fine")
 ASIDE = Sentence(
-    "clocks were held down by heat or power, which did not end this run",
-    running="clocks are held down by heat or power, and the run goes on",
+    "heat or power throttled the clocks, but did not end this run",
+    running="heat or power throttles the clocks, and the run continues",
 )
-SET_SO = Sentence("whether heat holds the clocks so low or somebody set them so: throttle reasons tell")
-ENVIRONMENT = Sentence("what in the environment causes it: cooling, air flow or power delivery")
-HOW_MUCH = Sentence("by how much it slowed the run: no step times or throughput on both sides of it were given")
-COOLING = Sentence("check fans, dust, air flow and inlet temperature of the node, and rerun elsewhere meanwhile")
-POWER = Sentence("check power supplies, power feeds and power caps of the node, and rerun elsewhere meanwhile")
+SET_SO = Sentence("whether heat lowers the clocks or somebody set them: throttle reasons would tell")
+ENVIRONMENT = Sentence("the cause in the environment: cooling, air flow or power delivery")
+HOW_MUCH = Sentence("how much it slowed the run: no step times or throughput with and without throttling were given")
+COOLING = Sentence("check fans, dust, air flow and inlet temperature of the node, and run on other nodes until then")
+POWER = Sentence("check power supplies, power feeds and power caps of the node, and run on other nodes until then")
 
 
 @dataclass(frozen=True)

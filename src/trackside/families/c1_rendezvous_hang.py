@@ -66,33 +66,29 @@ from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, abse
 from trackside.model import Event, Role, Run
 
 WORKED = {
-    "collectives": Sentence("{level} collectives were completed, so a group had formed"),
-    "launches": Sentence("{level} kernels were launched, so the ranks had got past their start"),
-    "sm": Sentence("SM activity rose to {level}, so the ranks had got past their start"),
-    "power": Sentence("a GPU drew {level}, so the ranks had got past their start"),
+    "collectives": Sentence("{level} collectives completed, so the ranks had connected"),
+    "launches": Sentence("{level} kernels were launched, so the ranks were past start-up"),
+    "sm": Sentence("SM activity rose to {level}, so the ranks were past start-up"),
+    "power": Sentence("a GPU drew {level}, so the ranks were past start-up"),
 }
 RAISED = Sentence("setting up the process group raised {type}: {message}")
 FIRST = Sentence("the very first collective timed out: {line}")
-BEGAN = Sentence("the ranks began to look for each other: {line}")
-SILENT = Sentence("then nothing more was heard for {seconds}", running="then nothing more has been heard for {seconds}")
-ONLY = Sentence("only {ranks} of the run told of a start")
-NO_POINT = Sentence("the log holds {count:training points}")
+BEGAN = Sentence("the ranks started to connect: {line}")
+SILENT = Sentence("then nothing was printed for {seconds}", running="since then nothing has been printed for {seconds}")
+ONLY = Sentence("only {ranks} printed a start-up message")
+NO_POINT = Sentence("the log has {count:training points}")
 BEFORE_TRAINING = Sentence(
-    "the ranks never got past forming their group; it is a matter of coordination before any collective, and it holds "
-    "the whole allocation",
-    running="the ranks have not got past forming their group; it is a matter of coordination before any collective, "
-    "and it holds the whole allocation",
+    "the ranks never formed their process group, and the whole allocation was held meanwhile",
+    running=("the ranks have not formed their process group, and the whole allocation is held meanwhile"),
 )
-WHICH = Sentence(
-    "which of an unreachable coordinator, a firewall, name resolution and a rank that never started is behind it"
-)
+WHICH = Sentence("the cause: an unreachable coordinator, a firewall, name resolution, or a rank that never started")
 PROBE = Sentence("srun -l bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'")
 PROBED = (FIX_NAME, FIX_NETWORK, FIX_ADDRESS)
 """Remedies that a probe of the coordinator's address can confirm."""
-TRAINED = Sentence("training was under way, so a group that was needed had formed: {point}")
+TRAINED = Sentence("training was running, so the ranks had connected: {point}")
 COMPLETED = Sentence("the run ended well: {state}")
 CAME_UP = Sentence("the process group came up: {line}")
-NONE = Sentence("the log tells of {count:failures} of the rendezvous")
+NONE = Sentence("the log has {count:failures} of the rendezvous")
 
 
 @dataclass(frozen=True)

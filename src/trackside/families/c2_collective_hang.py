@@ -62,36 +62,38 @@ from trackside.family import Family
 from trackside.finding import Action, Claim, Culprit, Finding, Sentence, absent, action, found
 from trackside.model import Event, Run
 
-STUCK_AT = Sentence("hung in a collective: the other ranks wait for one that stays at {place}")
-WAIT_FOR_ONE = Sentence("hung in a collective: the other ranks wait for one")
-WAIT_FOR_SOME = Sentence("hung in a collective: the other ranks wait for some of them")
+STUCK_AT = Sentence("hung in a collective: the other ranks wait for one rank, which stays at {place}")
+WAIT_FOR_ONE = Sentence("hung in a collective: the other ranks wait for one rank")
+WAIT_FOR_SOME = Sentence("hung in a collective: the other ranks wait for a few")
 HUNG = Sentence("hung in a collective")
 STOPPED = Sentence("several ranks stopped at once, most likely in a collective")
 FROZEN = Sentence(
-    "the run froze in a collective; GPUs that look busy then only wait",
-    running="the run is frozen in a collective; GPUs that look busy only wait",
+    "the run hung in a collective; GPUs that look busy only wait",
+    running="the run hangs in a collective; GPUs that look busy only wait",
 )
 SEEMS_FROZEN = Sentence(
-    "several ranks that stop without a word are most often frozen in a collective; GPUs that look busy then only wait",
-    running="several ranks that stop without a word are most often frozen in a collective; "
-    "GPUs that look busy only wait",
+    ("several ranks that stop at once are usually stuck in a collective; GPUs that look busy only wait"),
+    running=(
+        "several ranks that have stopped at once are usually stuck in a collective; GPUs that look busy only wait"
+    ),
 )
-WHICH = Sentence("which rank stayed away, and why")
-WHY = Sentence("why the rank stayed away: nothing on its host was given that says so")
+WHICH = Sentence("which rank did not enter the collective, and why")
+WHY = Sentence("why the rank did not enter the collective: nothing from its host shows it")
 LOOK_ALL = Sentence(
-    "compare the last lines of each rank's log, and next time take a stack of each rank before it ends",
-    running="take a stack of each rank while it hangs, and compare the last lines of each rank's log; "
-    "then cancel the job",
+    ("compare the last lines of each rank's log, and next time dump the stack of each rank before the job ends"),
+    running=(
+        "dump the stack of each rank while it hangs, compare the last lines of each rank's log, then cancel the job"
+    ),
 )
-LOOK_RANK = Sentence("look at the log, the node, the data and the storage of the rank that is named")
-LOOK_LINE = Sentence(
-    "look at the line that the others wait for, {place}: what it waits for itself, and why no other rank is there"
+LOOK_RANK = Sentence("check the log, the node, the data shard and the storage of that rank")
+LOOK_LINE = Sentence("look at {place}: what that rank waits for there, and why no other rank is there")
+LOOK_RANKS = Sentence("find the rank that did not report a timeout, and check its log and its node")
+WATCHDOG = Sentence(
+    "keep the NCCL watchdog and the Flight Recorder on, so that the next hang fails fast and names the rank"
 )
-LOOK_RANKS = Sentence("find the rank that did not complain, and look at its log and its node")
-WATCHDOG = Sentence("keep the watchdog on and record collectives, so that a lost peer fails fast and is named")
 SETTINGS = Sentence("export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
-STARTUP = Sentence("no collective had completed yet ({count:training points}): that is the rendezvous")
-NONE = Sentence("the log tells of {count:time-outs} of collectives, and no rank lost another")
+STARTUP = Sentence("no collective had completed yet ({count:training points}): this is a rendezvous failure")
+NONE = Sentence("the log has {count:timeouts} of collectives, and no rank lost its connection to another")
 
 SOME = "where the other ranks stand: the stacks of some alone were taken"
 OPEN = "what the run did in its last part: its steps, at their pace, leave much of its time open"

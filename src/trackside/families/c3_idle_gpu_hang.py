@@ -60,39 +60,38 @@ HUNG = Sentence("hung: the job holds its GPU and does nothing")
 HUNG_SILENT = Sentence("hung: no output for {seconds} until it was ended", running="hung: no output for {seconds}")
 HUNG_EMPTY = Sentence("hung: it printed nothing until it was ended", running="hung: it has printed nothing")
 NOT_REAPED = Sentence(
-    "neither a time limit nor somebody ended it: the scheduler recorded {state}",
-    running="neither a time limit nor somebody ended it: the scheduler has it as {state}",
+    "neither the time limit nor a user ended the run: the scheduler recorded {state}",
+    running="neither the time limit nor a user ended the run: the scheduler lists it as {state}",
 )
 RAISED = Sentence("the run ended with {type}", running="the job raised {type}")
 BRIEF = Sentence(
-    "it was there for {seconds} only before it was ended: {state}",
-    running="it has been there for {seconds} only: {state}",
+    "the run lasted only {seconds} before it was ended: {state}",
+    running="the run has lasted only {seconds}: {state}",
 )
-FORMED = Sentence("the GPUs of {nodes} nodes, whose ranks were to meet, never worked: that is the rendezvous")
-ON_THE_HOST = Sentence("the job went on by itself without its GPU, last at {time}")
-WAITING = Sentence("{count} stopped together: that is an affair between ranks")
+FORMED = Sentence(
+    "the GPUs of {nodes} nodes never computed while their ranks tried to connect: this is a rendezvous failure"
+)
+ON_THE_HOST = Sentence("the job kept working without its GPU, last seen at {time}")
+WAITING = Sentence("{count} stopped together: this is a hang between ranks")
 WORKED_GPUS = {
     "launches": Sentence("{level} kernels were launched"),
-    "collectives": Sentence("{level} collectives were completed"),
+    "collectives": Sentence("{level} collectives completed"),
     "sm": Sentence("SM activity was {level} (median)"),
-    "power": Sentence("the GPUs drew {level} (median), more than at rest"),
+    "power": Sentence("the GPUs drew {level} (median), more than idle GPUs"),
 }
-SEVERAL = Sentence("several ranks had met: {line}")
-WORKED = Sentence("the run worked up to its end: {point}", running="the run is at work: {point}")
-EMPTY = Sentence("the job wrote {count} of its own to its log")
+SEVERAL = Sentence("several ranks had connected: {line}")
+WORKED = Sentence("the run worked until its end: {point}", running="the run is working: {point}")
+EMPTY = Sentence("the job wrote {count} to its log")
 SILENT = Sentence(
-    "nothing was heard of the job for {seconds} before its end",
-    running="nothing has been heard of the job for {seconds}",
+    "the job printed nothing for {seconds} before it ended",
+    running="the job has printed nothing for {seconds}",
 )
-REAPED_BY = Sentence("it was ended from outside: {state}", running="it goes on: {state}")
-IDLE = Sentence("the allocation is held and nothing shows that work is done with it; an empty log is not health")
-WHY = Sentence("what the process waits for on the host: a lock, a pipe, storage or a stuck worker")
+REAPED_BY = Sentence("the run was ended from outside: {state}", running="the run is still going: {state}")
+IDLE = Sentence("the allocation was held, and nothing shows that it was used; an empty log does not mean healthy")
+WHY = Sentence("what the process waited for on the host: a lock, a pipe, storage or a stuck worker")
 NO_METRIC = Sentence("whether the GPU was idle: no GPU metric was given")
-LOOK = Sentence("see where the process waits, cancel it, and rerun with a wall-clock limit")
-LOOK_LINE = Sentence(
-    "look at the line that it stands at, {place}, and at what it waits for there; cancel the job, and rerun with a "
-    "wall-clock limit"
-)
+LOOK = Sentence("dump the stack of the waiting process, cancel the job, and rerun with a time limit")
+LOOK_LINE = Sentence("look at {place} and what it waits for there, cancel the job, and rerun with a time limit")
 STACK = Sentence("py-spy dump --pid PID; cat /proc/PID/stack")
 
 

@@ -92,25 +92,22 @@ class Limits:
 STARVED_FOR = Sentence("GPUs starve: each step waits for data {share} of its time")
 STARVED = Sentence("GPUs starve: the input pipeline is too slow")
 IDLE = Sentence("GPUs idle between bursts of work")
-DUTY = Sentence("the GPUs were busy {busy} of the time over {seconds} of work (mean)")
-SM = Sentence("their SM activity was {sm} (mean)")
-STALLS = Sentence("they stood still {count:times}, {share} of that time in all")
-AT_REST = Sentence("of all windows of {window}, {share} hold a reading of the last second that found them at rest")
-IDLE_STEPS = Sentence("of each step they did nothing for {idle}")
-INPUT_BOUND = Sentence("the input pipeline, not the GPU, sets the pace; the run is slower than it has to be")
-IDLES = Sentence("the GPUs idle between bursts of work, most often because their input can't keep up")
-NO_BASELINE = Sentence("how fast this workload could be: that takes a throughput to compare with")
-CAUSE = Sentence(
-    "whether the input starves them, or saves or other work of the host hold them up, or the model is too small for "
-    "such a GPU"
-)
+DUTY = Sentence("the GPUs were busy {busy} of the time during {seconds} of training (mean)")
+SM = Sentence("SM activity was {sm} (mean)")
+STALLS = Sentence("the GPUs stalled {count:times}, {share} of the time in total")
+AT_REST = Sentence("the GPUs read as idle in {share} of {window} intervals")
+IDLE_STEPS = Sentence("in each step the GPUs are idle for {idle}")
+INPUT_BOUND = Sentence("the input pipeline limits the speed, not the GPU; the run is slower than necessary")
+IDLES = Sentence("the GPUs idle between bursts of work, usually because the input pipeline can't keep up")
+NO_BASELINE = Sentence("the possible speed-up: it needs a known-good run to compare with (trackside compare)")
+CAUSE = Sentence("the cause: slow input, checkpoint saves, other work on the host, or a model too small for this GPU")
 FEED = Sentence(
-    "use more loader workers and prefetch, put the data on faster or local storage, and decode or tokenise ahead of "
-    "training"
+    "use more data-loader workers and prefetch, put the data on faster or local storage, and decode or "
+    "tokenize before training"
 )
 BUSY = Sentence("the GPUs were busy {busy} of the time (mean)")
-SAVING = Sentence("the GPUs idle while {saves} checkpoints are saved")
-BLOCKING = Sentence("the log shows a flag in force that makes the GPU wait for each launch: {line}")
+SAVING = Sentence("the GPUs are idle while {saves} checkpoints are saved")
+BLOCKING = Sentence("a debug flag makes every kernel launch block: {line}")
 
 
 def judge(

@@ -78,28 +78,27 @@ SAVES_SLOW = Sentence("checkpoint saves slow the training down")
 FLAG_SLOWS = Sentence("a debug flag slows the training down: every kernel launch blocks")
 SLOW_TRANSPORT = Sentence("slow interconnect: the GPUs wait in collectives instead of computing")
 TCP_TRANSPORT = Sentence("slow interconnect: NCCL uses TCP sockets between the nodes")
-COLLAPSED = Sentence("SM activity was {sm} meanwhile (mean)")
-BLOCKING = Sentence("the log shows the flag in force: {line}")
-SOCKETS = Sentence("NCCL chose sockets between the nodes: {line}")
+COLLAPSED = Sentence("SM activity was {sm} in that time (mean)")
+BLOCKING = Sentence("the flag is set: {line}")
+SOCKETS = Sentence("NCCL uses TCP sockets between the nodes: {line}")
 COMPLETED = Sentence("the run ended well: {state}")
 WORKS = Sentence("the GPUs were busy {busy} of the time and their SMs {sm} (means)")
 WORKS_UNSEEN = Sentence(
     "the GPUs were busy {busy} of the time (mean), {saves} checkpoint messages were printed, and no blocking flag"
 )
-ONE_SLOW = Sentence("the others wait for GPU {gpus}: that is a straggler")
+ONE_SLOW = Sentence("the others wait for GPU {gpus}: this is a straggler")
 SELDOM = Sentence("{saves:checkpoint messages} in {steps}, no blocking flag, no sockets between nodes")
-HOW_MUCH = Sentence("how much faster it could be: that takes a throughput to compare with")
-FEW_SMS = Sentence("whether the GPUs wait for each other, or the model fills few of their SMs: traced collectives tell")
-SAVES_SET_THE_PACE = Sentence("training stops at nearly every step to write a checkpoint; storage sets the pace")
+HOW_MUCH = Sentence("the possible speed-up: it needs a known-good run to compare with (trackside compare)")
+FEW_SMS = Sentence("whether the GPUs wait for each other, or the model uses few SMs: traced collectives would tell")
+SAVES_SET_THE_PACE = Sentence("training stops at nearly every step to write a checkpoint; storage limits the speed")
 LAUNCHES_WAIT = Sentence("every kernel launch waits for the kernel's end, so the GPU idles between them")
-GPUS_WAIT = Sentence(
-    "the GPUs wait for each other in collectives that are too slow, all alike; a GPU that looks busy then only waits, "
-    "and utilisation does not tell"
-)
+GPUS_WAIT = Sentence("all GPUs wait in slow collectives; they look busy, and utilization does not show it")
 OVER_TCP = Sentence("collectives may go over TCP where a faster fabric was expected")
-SAVE_LESS = Sentence("save every few hundred steps or every half hour, asynchronously or to faster storage")
+SAVE_LESS = Sentence("save every few hundred steps or every half hour, asynchronously, or to faster storage")
 UNSET = Sentence("unset the flag: it is for debugging")
-FABRIC = Sentence("check that the fast fabric's driver and NCCL plugin are found by the job, then compare throughput")
+FABRIC = Sentence(
+    "check that the job finds the InfiniBand driver and NCCL's network plugin, then compare the throughput"
+)
 REMEDIES: dict[str, tuple[Culprit, Sentence]] = {
     "save-storm": ("job", SAVE_LESS),
     "launch-blocking": ("job", UNSET),

@@ -75,12 +75,14 @@ class Limits:
 ONE_SLOW = Sentence("one slow rank holds back all others")
 SOME_SLOW = Sentence("a few slow ranks hold back all others")
 SLOW_CLOCK = Sentence("a GPU with low clocks holds back all others")
-DRAGS = Sentence("every synchronous step waits for this rank, so the whole allocation runs at its pace")
-HOST_SIDE = Sentence("why the rank is slow: a sick GPU, a slow data shard, CPU contention or its NUMA placement")
-WHOSE_CPUS = Sentence("whether the job's own workers load the CPUs of that host or something else does")
-OWN_WORK = Sentence("whether it was work of its own, like an evaluation or a save, that the first rank does for all")
-HOW_MUCH = Sentence("how much throughput that costs: it takes a figure from a healthy run to compare with")
-LOOK = Sentence("check clocks, throttling and ECC of that GPU and the load of its host; rerun without the node")
+DRAGS = Sentence("every synchronous step waits for the slowest rank, so the whole allocation runs at its speed")
+HOST_SIDE = Sentence("why the rank is slow: a faulty GPU, a slow data shard, CPU contention, or NUMA placement")
+WHOSE_CPUS = Sentence("whether the job's own workers or other processes load the CPUs of that host")
+OWN_WORK = Sentence("whether the first rank did extra work for all, such as an evaluation or a save")
+HOW_MUCH = Sentence("how much throughput it costs: it needs a known-good run to compare with (trackside compare)")
+LOOK = Sentence(
+    "check that GPU (nvidia-smi -q -d PERFORMANCE, dcgmi diag) and the load of its host, and rerun without the node"
+)
 
 
 @dataclass(frozen=True)

@@ -71,13 +71,11 @@ NOT_FINITE = re.compile(
 """Exceptions with which a job, a framework or a library ends a run for a loss or gradient that is not finite."""
 
 ABORT = Sentence("the run ended itself with {type}: {message}", running="the run stopped itself with {type}: {message}")
-GAVE_UP = Sentence("the job stopped itself for a loss that is not finite: {line}")
-HARDWARE_OR_JOB = Sentence("whether the memory errors of the GPU spoilt the numbers, or the job's settings did")
-NO_MEMORY_ERROR = Sentence(
-    "no GPU counted a memory error: nothing that was measured speaks for a fault of the hardware"
-)
-TEST_GPU = Sentence("test the GPU that reported memory errors, and rerun from a checkpoint of before without it")
-GPUS_BUSY = Sentence("the GPUs worked meanwhile: SM activity {sm} (median)")
+GAVE_UP = Sentence("the job stopped itself because the loss is not finite: {line}")
+HARDWARE_OR_JOB = Sentence("whether GPU memory errors or the job's settings caused it")
+NO_MEMORY_ERROR = Sentence("no GPU counted a memory error: nothing points to the hardware")
+TEST_GPU = Sentence("test the GPU that reported memory errors, and rerun without it from an earlier checkpoint")
+GPUS_BUSY = Sentence("the GPUs computed meanwhile: SM activity {sm} (median)")
 HEADLINES = {
     "non-finite": Sentence("training diverged: the loss is no longer finite"),
     "diverging": Sentence("training diverged: the loss rises"),
@@ -85,26 +83,27 @@ HEADLINES = {
     "flat": Sentence("the model learns nothing: the loss stays flat"),
 }
 IMPLIES = {
-    "non-finite": Sentence("the numbers overflowed: from there on no step taught the model anything"),
-    "diverging": Sentence("the optimiser left the region where it learned; the model is worse than it was"),
-    "plateau": Sentence("the model is dead: it answers the same to everything and gets no gradient to leave that"),
-    "flat": Sentence("no learning took place at all"),
+    "non-finite": Sentence("the numbers overflowed: from then on no step improved the model"),
+    "diverging": Sentence("the optimizer diverged; the model is worse than it was"),
+    "plateau": Sentence("the model collapsed: it gives the same output for everything and gets no gradient to recover"),
+    "flat": Sentence("the model did not learn at all"),
 }
-WHY = Sentence("whether the learning rate, the numeric precision or the data caused it is not in the telemetry")
-GO_BACK = Sentence("continue from a checkpoint from before the onset, not from the last one")
+WHY = Sentence("the cause: learning rate, numeric precision or data; the training configuration was not given")
+GO_BACK = Sentence("continue from a checkpoint from before the divergence, not from the last one")
 LOOK_NON_FINITE = Sentence(
-    "keep trained weights in full precision or bfloat, clip gradients, and look at the batches around the onset"
+    "keep trained weights in full precision or bfloat, clip gradients, and look at the batches just "
+    "before the divergence"
 )
 LOOK_RATE = Sentence(
-    "check the learning rate, its warm-up and clipping, and that labels and trainable parameters are what was meant"
+    "check the learning rate, its warm-up, gradient clipping, the labels, and which parameters are trainable"
 )
 FELL = Sentence(
     "the loss went from {first} to {last} over {points}",
     running="the loss went from {first} to {last} over {points} so far",
 )
 LEVEL = Sentence(
-    "the loss stayed finite and kept its level: {first} at first, {last} at last over {points}",
-    running="the loss stays finite and keeps its level: {first} at first, {last} at last over {points} so far",
+    "the loss stayed finite and level: {first} at first, {last} at the end, over {points}",
+    running="the loss is finite and level: {first} at first, {last} now, over {points} so far",
 )
 
 

@@ -69,29 +69,29 @@ LOAD_FAILED = Sentence("resume failed: {error}")
 FRESH_START = Sentence("the checkpoint was not loaded: training started from scratch")
 CRASHED = Sentence("loading the checkpoint raised {type}: {message}")
 CRASH_MEANS: dict[Failure, Sentence] = {
-    "mismatch": Sentence("the checkpoint was made with other sizes or names than the model that loads it"),
-    "corrupt": Sentence("the checkpoint file is cut off or damaged, as an interrupted write leaves it"),
-    "absent": Sentence("there is no valid checkpoint where the run looked for one"),
+    "mismatch": Sentence("the checkpoint's sizes or names do not match the model"),
+    "corrupt": Sentence("the checkpoint file is truncated or damaged, as after an interrupted write"),
+    "absent": Sentence("there is no valid checkpoint at the path that the run tried"),
     "unreadable": Sentence("the checkpoint cannot be read"),
 }
 MEND: dict[Failure, Sentence] = {
-    "mismatch": Sentence("resume with the base model, vocabulary and sizes that the checkpoint was made with"),
-    "corrupt": Sentence("resume from the checkpoint before it, and check that there was space to write it"),
+    "mismatch": Sentence("resume with the base model, vocabulary and sizes of the checkpoint"),
+    "corrupt": Sentence("resume from the previous checkpoint, and check the free disk space"),
     "absent": Sentence("point the resume argument at a complete checkpoint"),
-    "unreadable": Sentence("check the file, and resume from the checkpoint before it"),
+    "unreadable": Sentence("check the file, and resume from the previous checkpoint"),
 }
 LOADED = Sentence("a checkpoint was loaded: {line}")
-CONTINUED = Sentence("the first loss {first} continues the parent's last {last}")
+CONTINUED = Sentence("the first loss, {first}, continues the parent run's last loss, {last}")
 WENT_ON = Sentence("the first point is step {step}, not a fresh start")
-LOSS_RESTARTED = Sentence("the first loss is {first}; the parent began at {head} and had come to {tail}")
-STEPS_RESTARTED = Sentence("the first point is at {step}; the parent had reached {reached}")
+LOSS_RESTARTED = Sentence("the first loss is {first}; the parent run started at {head} and reached {tail}")
+STEPS_RESTARTED = Sentence("the first point is at {step}; the parent run had reached {reached}")
 STEPS_BEGIN = Sentence("the first point is step {step}")
 NOT_THERE = Sentence("the log says that nothing was loaded: {line}")
-FIRST_RUN = Sentence("no checkpoint was there, and nothing asked for one: a first run ({line})")
-FROM_SCRATCH = Sentence("the run trained from scratch, and what the run before it had computed is lost or spent again")
-MEANT = Sentence("whether this was meant as a resume or is a first run")
+FIRST_RUN = Sentence("there was no checkpoint and no request to resume: a first run ({line})")
+FROM_SCRATCH = Sentence("the run trained from scratch: the work of the previous run is lost or repeated")
+MEANT = Sentence("whether this was meant to resume or is a first run")
 POINT_AT = Sentence("point the resume argument at the last complete checkpoint and rerun")
-NOT_ASKED = Sentence("requests for a resume and missing checkpoints seen: {count}")
+NOT_ASKED = Sentence("resume requests and missing checkpoints in the log: {count}")
 
 
 def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, limits: Limits) -> Finding | Missing:

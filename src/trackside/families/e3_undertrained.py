@@ -63,10 +63,10 @@ FAR_SHORT = Sentence("finished after only {steps} of {planned:plain}")
 FEW = Sentence("the run did {steps}", running="the run has done {steps}")
 OVER = Sentence("it ended well: {how}")
 PLANNED = Sentence("it was planned to do {planned}")
-NEGLIGIBLE = Sentence("so few steps train next to nothing, and correctness cannot be judged from them")
+NEGLIGIBLE = Sentence("so few steps train almost nothing, and say nothing about correctness")
 INTENT = Sentence("whether so few steps were intended")
-PERHAPS_MEANT = Sentence("the job is called {name}: few steps may be what was wanted")
-BUDGET = Sentence("set the step or epoch budget that was meant, check the size of the data set, and rerun")
+PERHAPS_MEANT = Sentence("the job is called {name}: few steps may be intended")
+BUDGET = Sentence("set the intended number of steps or epochs, check the size of the data set, and rerun")
 ENDED_BADLY = Sentence("it did not end well: {how}")
 
 

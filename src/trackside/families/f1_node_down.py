@@ -66,23 +66,23 @@ LOST = ("down", "not_responding", "rebooted")
 
 NODE_FAILED = Sentence("a node failed under the job")
 NODE_FAILED_RERUN = Sentence("a node failed under the job, which ran again and completed")
-FAILED = Sentence("the node that failed is {node}")
-NOTICE = Sentence("the notice reads: {line}")
-NODE_EVENT = Sentence("node {node} was {state} at the run's end", running="node {node} is {state}")
+FAILED = Sentence("the failed node is {node}")
+NOTICE = Sentence("the scheduler's notice: {line}")
+NODE_EVENT = Sentence("node {node} was {state} when the run ended", running="node {node} is {state}")
 NODE_REASON = Sentence(
-    "node {node} was {state} at the run's end, for the reason {reason}",
-    running="node {node} is {state}, for the reason {reason}",
+    "node {node} was {state} when the run ended; reason: {reason}",
+    running="node {node} is {state}; reason: {reason}",
 )
-HEALTHY_UNTIL = Sentence("training was healthy until {place}, with a loss of {loss}")
+HEALTHY_UNTIL = Sentence("training was healthy until {place}, loss {loss}")
 NODE_LOST = Sentence("the cluster lost a node under the job; the code is not at fault")
 RECOVERED = Sentence("the cluster lost a node under the job, which ran again and completed")
 WHY = Sentence("why the node failed")
 RERUN = Sentence("rerun on other nodes from the last checkpoint")
-LOOK = Sentence("have the node looked at before it takes work again")
+LOOK = Sentence("check the node before it takes jobs again")
 SHOW_NODE = Sentence("scontrol show node {node}")
 OTHER_STATE = Sentence(
-    "the scheduler recorded {state} and no node of the run as lost at its end",
-    running="the scheduler has it as {state} and no node of the run as lost",
+    "the scheduler recorded {state}, and no lost node when the run ended",
+    running="the scheduler lists it as {state}, and no node as lost",
 )
 
 

@@ -44,20 +44,18 @@ PREEMPTED = Sentence("preempted by the scheduler")
 REQUEUED = Sentence("requeued by the scheduler")
 REQUEUED_ITSELF = Sentence("requeued by the application itself")
 STATE = Sentence("the scheduler recorded {state} for an attempt")
-NOTICE = Sentence("the notice reads: {line}")
+NOTICE = Sentence("the scheduler's notice: {line}")
 CHANGE = Sentence("the controller logged the job as {state}")
 RESTARTS = Sentence("restarts of the job: {restarts}")
 OWN = Sentence("the application asked for the requeue itself: {line}")
 FINAL = Sentence("the last attempt is recorded as {state}")
-RECOVERED = Sentence(
-    "the scheduler ended an attempt, not a fault; the rerun made up for it, and what was done twice is the cost"
-)
-GONE = Sentence("the scheduler ended the run, not a fault of the job")
-BY_ITSELF = Sentence("the application's own requeue worked as it was meant to")
+RECOVERED = Sentence("the scheduler ended an attempt; the rerun completed the work, and the repeated part is the cost")
+GONE = Sentence("the scheduler ended the run; the job is not at fault")
+BY_ITSELF = Sentence("the application's own requeue worked as intended")
 WHO = Sentence("which job took the nodes")
-NOTHING = Sentence("nothing to debug; make sure that checkpoints are recent enough")
-RESUBMIT = Sentence("submit it again from its last checkpoint, with requeueing allowed")
-ONE_ATTEMPT = Sentence("one attempt was recorded, as {state}, with no requeue or preemption")
+NOTHING = Sentence("nothing to debug; make sure that checkpoints are saved often enough")
+RESUBMIT = Sentence("resubmit from the last checkpoint, with --requeue")
+ONE_ATTEMPT = Sentence("one attempt was recorded ({state}), with no requeue or preemption")
 
 
 def judge(ending: Ending) -> Finding | Missing:

@@ -61,27 +61,27 @@ HEADLINES = {
 }
 STATE = Sentence("the scheduler recorded {state}")
 LIMIT = Sentence("the limit was {limit}")
-NOTICE = Sentence("the notice reads: {line}")
-FINISHED = Sentence("the job had said that it was done: {line}")
-NO_PROGRESS = Sentence("training points printed: {count}")
-REACHED = Sentence("it had done {place}")
-SILENT = Sentence("nothing was printed for {seconds} before the end")
-UNACCOUNTED = Sentence("the steps done, at their pace, leave {seconds} of the run unaccounted for")
-PROJECTED = Sentence("{left} were left, about {seconds} more at the rate it had")
+NOTICE = Sentence("the scheduler's notice: {line}")
+FINISHED = Sentence("the job had reported that it was done: {line}")
+NO_PROGRESS = Sentence("training points in the log: {count}")
+REACHED = Sentence("progress at the limit: {place}")
+SILENT = Sentence("nothing was printed for {seconds} before the limit")
+UNACCOUNTED = Sentence("at their pace, the completed steps leave {seconds} of the run unexplained")
+PROJECTED = Sentence("{left} remained, about {seconds} more at that pace")
 WAS = {
-    "after_end": Sentence("training was over; what runs after it did not come to an end in time"),
-    "no_progress": Sentence("the time limit ended it, and nothing printed tells what it was doing"),
-    "undecided": Sentence("the time limit ended it; whether it still trained by then or stood still isn't told"),
-    "silent": Sentence("it had stopped printing long before the limit: a hang is likely behind the timeout"),
-    "slow": Sentence("it was still training: healthy but slow, and needed more time"),
+    "after_end": Sentence("training was over; what ran after it did not finish in time"),
+    "no_progress": Sentence("the time limit ended the run, and the log does not show what it was doing"),
+    "undecided": Sentence("the time limit ended the run; whether it was still training or hung is unknown"),
+    "silent": Sentence("the run stopped printing long before the limit: it probably hung"),
+    "slow": Sentence("the run was still training: it is healthy and needs more time"),
 }
 DOING = Sentence("whether the run was working or stuck")
 DO = {
     "after_end": Sentence("look at what runs after the last step: uploads, process-group teardown, loader threads"),
-    "no_progress": Sentence("rerun with progress printed and, if it stays silent, take stacks of the ranks"),
-    "undecided": Sentence("rerun with times in the log or GPU metrics, which tell a slow run from one that hangs"),
-    "silent": Sentence("rerun with the collective watchdog on, and take stacks while it is silent"),
-    "slow": Sentence("raise the limit or resume in a second job from the last checkpoint"),
+    "no_progress": Sentence("rerun with progress printed, and dump the stacks of the ranks if it stays silent"),
+    "undecided": Sentence("rerun with time stamps in the log or GPU metrics, which distinguish slow from hung"),
+    "silent": Sentence("rerun with the NCCL watchdog on, and dump the stacks while it is silent"),
+    "slow": Sentence("raise --time, or resume in a second job from the last checkpoint"),
 }
 
 

@@ -63,45 +63,43 @@ HEADLINES = {
         running="no fault so far; whether the model learns can't be checked",
     ),
 }
-CALLED_ABORTED_SHORT = Sentence("no fault found, but the job itself reports that it was aborted")
+CALLED_ABORTED_SHORT = Sentence("no fault found, but the job reports itself aborted")
 ENDED_BADLY = Sentence("it did not end well: {how}")
 RAISED = Sentence(
-    "it raised {type} and nothing shows that it went on",
-    running="it raised {type} and nothing shows that it went on from there",
+    "the run raised {type}, and nothing shows that it continued",
+    running="the run raised {type}, and nothing shows that it continued",
 )
-COMPLETED = Sentence("the run came to its own end: {how}")
-SAID_DONE = Sentence("the job said that its training was over: {line}")
-TEARDOWN = Sentence("it did not leave cleanly after that: {how}")
-DONE = Sentence("it did {steps}", running="it has done {steps} so far")
-HEALTHY = Sentence("this is a healthy run, on evidence of its end, its learning, its work and clean hardware")
-UNMEASURED = Sentence(
-    "by its end and its learning this is a healthy run; that its GPUs worked and stayed clean was not measured"
-)
-UNCLEAN = Sentence("by its end and its learning this is a healthy run; a GPU under it did not stay clean")
+COMPLETED = Sentence("the run ended by itself: {how}")
+SAID_DONE = Sentence("the job reported that training was done: {line}")
+TEARDOWN = Sentence("it did not exit cleanly after that: {how}")
+DONE = Sentence("the run did {steps}", running="the run has done {steps} so far")
+HEALTHY = Sentence("healthy: the run completed, learned, computed, and its hardware had no errors")
+UNMEASURED = Sentence("healthy by its end and its loss; GPU activity and hardware errors were not measured")
+UNCLEAN = Sentence("healthy by its end and its loss, but a GPU reported errors")
 SLOW = Sentence(
-    "this is a healthy run that used its GPUs little: slow, not broken",
-    running="so far this is a healthy run that uses its GPUs little: slow, not broken",
+    "healthy, but the GPUs were little used: slow, not broken",
+    running="healthy so far, but the GPUs are little used: slow, not broken",
 )
-CALLED_ABORTED = Sentence("no fault was read, but the job itself doesn't call this end a success")
-NO_FAULT = Sentence("nothing that was read speaks of a fault", running="nothing that was read so far speaks of a fault")
-WASTED = Sentence("the GPUs that did nothing were held for nothing")
+CALLED_ABORTED = Sentence("no fault was found, but the job itself does not report success")
+NO_FAULT = Sentence("nothing in the inputs points to a fault", running="nothing in the inputs points to a fault so far")
+WASTED = Sentence("the idle GPUs were allocated for nothing")
 UNVERIFIABLE = Sentence(
-    "whether the model learned: training correctness is unverifiable from this output",
-    running="whether the model learns: training correctness is unverifiable from this output",
+    "whether the model learned: the output does not show it",
+    running="whether the model learns: the output does not show it",
 )
-NO_END = Sentence("how the run ended: the log does not show its end", running="how the run will end: it goes on")
+NO_END = Sentence("how the run ended: the log does not show its end", running="how the run will end: it is still going")
 HARDWARE = Sentence("GPU activity and error counters were not given")
 PLANNED = Sentence(
-    "whether it reached the {planned} that were planned",
-    running="whether it will reach the {planned} that are planned",
+    "whether it reached the planned {planned}",
+    running="whether it will reach the planned {planned}",
 )
-WHY_ABORTED = Sentence("why the job called its end aborted: its target may not have been reached")
-PRINT_LOSS = Sentence("print the training loss at steps, so that learning can be verified")
-SPEED = Sentence("look at the warnings for what holds it back, if it has to be faster")
+WHY_ABORTED = Sentence("why the job reports itself aborted: it may not have reached its target")
+PRINT_LOSS = Sentence("print the training loss regularly, so that learning can be verified")
+SPEED = Sentence("if it has to be faster, see the warnings for what slows it down")
 NOTHING = Sentence("nothing to do for this run", running="nothing to do so far")
-TELL_END = Sentence("give what the job printed, and sacct: curves alone don't tell how it ended")
-TEST_GPU = Sentence("run the vendor's diagnostics on the GPU that is named before it gets another long job")
-FEWER = Sentence("ask for as many GPUs as the job uses, or start a process for each of them")
+TELL_END = Sentence("add the job's output and its sacct record: metrics alone do not show how it ended")
+TEST_GPU = Sentence("run the vendor's diagnostics on that GPU before it gets another long job")
+FEWER = Sentence("request only as many GPUs as the job uses, or start a process for each of them")
 
 
 @dataclass(frozen=True)

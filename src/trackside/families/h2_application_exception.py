@@ -64,25 +64,25 @@ OWN = ("application", "cuda", "dataloader", None)
 OF_EITHER = ("unspecified launch failure", "unknown error")
 """CUDA errors that a lost card and a faulty kernel both cause (CUDA runtime, cudaError)."""
 
-AFTER = Sentence("steps had been done: the last point is {place} with a loss of {loss}")
-WORKED = Sentence("the GPUs had worked for {seconds} before it, though no training point could be read")
-AFTER_POINT = Sentence("training was under way: {line}")
-FRAME = Sentence("it was raised at {frame}")
+AFTER = Sentence("training was running: last point {place}, loss {loss}")
+WORKED = Sentence("the GPUs had computed for {seconds} before it, though no training point could be read")
+AFTER_POINT = Sentence("training was running: {line}")
+FRAME = Sentence("raised at {frame}")
 OWN_CODE = Sentence("the job's own code, data or configuration ended the run, not the cluster")
-CARD_OR_CODE = Sentence("whether the card or a kernel of the job failed: no kernel log of the node was given")
+CARD_OR_CODE = Sentence("whether the GPU or a CUDA kernel of the job failed: no kernel log of the node was given")
 MEND = {
-    "code": Sentence("read the frame that is named, mend it and resume from the last checkpoint"),
-    "data": Sentence("find the input that this step read, mend or drop it, and resume from the last checkpoint"),
-    "config": Sentence("mend the setting that is named and resume from the last checkpoint"),
-    "env": Sentence("mend the environment that is named and resume from the last checkpoint"),
-    "asset": Sentence("make the file or repository that is named available and resume from the last checkpoint"),
+    "code": Sentence("fix the code at that line, and resume from the last checkpoint"),
+    "data": Sentence("find the input that this step read, fix or drop it, and resume from the last checkpoint"),
+    "config": Sentence("fix the setting that the error names, and resume from the last checkpoint"),
+    "env": Sentence("fix the environment as the error says, and resume from the last checkpoint"),
+    "asset": Sentence("make the file or repository available, and resume from the last checkpoint"),
 }
-CRASHED = Sentence("crashed in mid-training: {error}")
-CRASHED_AT = Sentence("crashed in mid-training in {place}: {error}")
-RECOVERED = Sentence("an exception, after which the launcher started the workers again: {error}")
-COMPLETED = Sentence("the run completed all the same: {how}")
-NONE = Sentence("of {count:exceptions} in the log none is an unhandled one of the job's own")
-NO_STEP = Sentence("{type} came before any completed step; training points: {count}")
+CRASHED = Sentence("crashed during training: {error}")
+CRASHED_AT = Sentence("crashed during training in {place}: {error}")
+RECOVERED = Sentence("an exception, after which the launcher restarted the workers: {error}")
+COMPLETED = Sentence("the run completed anyway: {how}")
+NONE = Sentence("none of the {count:exceptions} in the log is an unhandled exception of the job's own code")
+NO_STEP = Sentence("{type} was raised before any completed step; training points: {count}")
 
 
 def judge(

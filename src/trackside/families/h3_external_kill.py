@@ -45,17 +45,17 @@ from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
 
-STOPPED = Sentence("stopped from outside the job; who sent the signal is not known")
-SIGNAL = Sentence("the first sign of the end is: {line}", running="the first sign of it is: {line}")
+STOPPED = Sentence("stopped from outside the job; the sender of the signal is unknown")
+SIGNAL = Sentence("the first sign of the end: {line}", running="the first sign of it: {line}")
 STATE = Sentence("the scheduler recorded {state} and gives no reason")
 OUTSIDE = Sentence("something outside the job told it to stop")
 WHO = Sentence("who sent the signal")
-NO_RECORD = Sentence("whether the scheduler sent it: its record was not given")
+NO_RECORD = Sentence("whether the scheduler sent it: no scheduler record was given")
 LOOK = Sentence("look for a timeout in the job script and for watchdogs on the node, and ask the operators")
-ACCOUNTED = Sentence("the scheduler accounts for the end: {line}")
-COMPLETED = Sentence("the run came to its own end: {how}")
-NONE = Sentence("of {count:received signals} none tells of somebody outside the run")
-TEARDOWN = Sentence("the signal is teardown after: {line}")
+ACCOUNTED = Sentence("the scheduler explains the end: {line}")
+COMPLETED = Sentence("the run ended by itself: {how}")
+NONE = Sentence("none of the {count:received signals} came from outside the run")
+TEARDOWN = Sentence("the signal belongs to the teardown after: {line}")
 
 
 def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> Finding | Missing:

@@ -54,21 +54,21 @@ HEADLINES = {
 }
 """Reason -> the answer in one clause; of others :data:`STORAGE_FAILED`."""
 STORAGE_FAILED = Sentence("a file system failed with an I/O error")
-RAISED = Sentence("a file system refused: {type}: {message}")
+RAISED = Sentence("a file operation failed: {type}: {message}")
 AWAY = Sentence("a file server did not answer: {line}")
-REFUSED = Sentence("it was reported as: {line}")
+REFUSED = Sentence("reported as: {line}")
 OWN_SPACE = Sentence(
-    "a write broke off for want of room: a full disk, a quota or a limit on file size; "
-    "the newest checkpoint may be cut off"
+    "a write failed for lack of space: a full disk, a quota or a file size limit; the newest checkpoint "
+    "may be truncated"
 )
 BROKEN = Sentence("the file system failed under the job; the code is not at fault")
-WHOSE = Sentence("whose data filled it")
+WHOSE = Sentence("whose data filled the disk")
 WHY = Sentence("why the file system failed")
-MAKE_ROOM = Sentence("make room or raise the limit, keep fewer checkpoints, and resume from the last complete one")
-ESCALATE = Sentence("report it to the operators and rerun on another node or mount")
-COMPLETED = Sentence("the run came to its own end: {how}")
-HANDLED = Sentence("a refusal was met and survived: {line}")
-NONE = Sentence("the log tells of {count:refusals} by a file system")
+MAKE_ROOM = Sentence("free space or raise the limit, keep fewer checkpoints, and resume from the last complete one")
+ESCALATE = Sentence("report it to the operators, and rerun on another node or mount")
+COMPLETED = Sentence("the run ended by itself: {how}")
+HANDLED = Sentence("a file operation failed, and the run continued: {line}")
+NONE = Sentence("the log has {count:failures} of a file system")
 
 
 def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Finding:

@@ -63,21 +63,19 @@ class Limits:
     """Multiple of the next longest pause: recurring pauses are normal (evaluations, saves, epochs)."""
 
 
-STALLED = Sentence("training stalled for {seconds} and then went on")
+STALLED = Sentence("training stalled for {seconds} and then continued")
 STALLED_BY_STORAGE = Sentence("training stalled for {seconds} while a file server did not answer")
-STOOD = Sentence("training stood still for {seconds}, from {since} to {until}, and then went on")
-RESTED = Sentence("the GPUs did no work for {seconds}, from {since} to {until}, and then worked on")
-STORAGE = Sentence("a file server was away meanwhile: {line}")
-BLOCKED = Sentence("the kernel saw a task hang meanwhile: {line}")
-SURVIVED = Sentence("the run lost this time and nothing else; the same stall may hang it the next time")
+STOOD = Sentence("training stalled for {seconds}, from {since} to {until}, and then continued")
+RESTED = Sentence("the GPUs did no work for {seconds}, from {since} to {until}, and then continued")
+STORAGE = Sentence("a file server did not answer in that time: {line}")
+BLOCKED = Sentence("the kernel reported a hung task in that time: {line}")
+SURVIVED = Sentence("the run lost only this time; the next such stall may hang it")
 WHY = Sentence("what the run waited for")
-ASK_STORAGE = Sentence("have the file server and the network to it looked at for that time")
-LOOK = Sentence("look at the log of the rank, the kernel log of its node and the storage for that time")
-WORKED = Sentence("a pause of {seconds} between training points was work: the GPUs went on")
-STEADY = Sentence(
-    "two training points were {seconds} apart at most, as the run's rhythm, its saves and evaluations have it"
-)
-BUSY = Sentence("between two times of work the GPUs rested for {seconds} at most")
+ASK_STORAGE = Sentence("check the file server and the network to it at that time")
+LOOK = Sentence("check the rank's log, the kernel log of its node and the storage at that time")
+WORKED = Sentence("the GPUs kept computing during a pause of {seconds} between training points")
+STEADY = Sentence("training points were at most {seconds} apart, which its usual pace, saves and evaluations explain")
+BUSY = Sentence("the GPUs paused for at most {seconds}")
 
 
 def judge(

@@ -45,25 +45,27 @@ from trackside.model import Record
 
 PENDING = "Pending: the job has not begun"
 
-UNDECIDED = Sentence("no cause found in what was given")
-WAITS = Sentence("the job has not begun: it is {state}, for the reason {reason}")
-NO_REASON = Sentence("the job has not begun: it is {state}, and Slurm gives no reason yet")
-MEANS = Sentence("that means that {meaning}")
-WAITS_FOR = Sentence("it waits for other jobs: {dependency}")
-SINCE = Sentence("it has waited since {time}")
-NO_FAILURE = Sentence("nothing has failed: no node is taken and nothing has run")
-WHEN = Sentence("when it will begin: Slurm's forecast changes with every job that is submitted or ends")
+UNDECIDED = Sentence("no cause found in the inputs")
+WAITS = Sentence("the job has not started: {state}, reason {reason}")
+NO_REASON = Sentence("the job has not started: {state}, no reason given yet")
+MEANS = Sentence("meaning: {meaning}")
+WAITS_FOR = Sentence("waiting for other jobs: {dependency}")
+SINCE = Sentence("waiting since {time}")
+NO_FAILURE = Sentence("nothing has failed: no node is allocated and nothing has run")
+WHEN = Sentence("when it will start: Slurm's estimate changes with every job that is submitted or ends")
 DO = {
-    "wait": Sentence("wait; ask for its priority and for when Slurm expects to start it"),
-    "mend": Sentence("change what it asks for, or submit it anew: as it is, it will not start"),
+    "wait": Sentence("wait, and ask Slurm for its priority and expected start"),
+    "mend": Sentence("change what it requests, or submit it again: as it is, it will not start"),
     "release": Sentence("release it once it may run"),
     "ask": Sentence("ask the cluster's operators: it will not start by itself"),
 }
 LOOK = Sentence("squeue --start -j {id}; scontrol show job -d {id}")
 LAST_LINE = Sentence("the log's last line is: {line}")
-STATE = Sentence("the scheduler recorded {state}", running="the scheduler has it as {state}")
-NOTHING_FITS = Sentence("nothing that was seen names a cause", running="nothing that was seen so far names a fault")
-COLLECT = Sentence("collect what the open families below ask for, and diagnose again")
+STATE = Sentence("the scheduler recorded {state}", running="the scheduler lists it as {state}")
+NOTHING_FITS = Sentence(
+    "nothing in the inputs points to a cause", running="nothing in the inputs points to a fault so far"
+)
+COLLECT = Sentence("collect the evidence listed as missing, and run diagnose again")
 
 
 def judge(silence: Silence, ending: Ending) -> Finding | Missing:

@@ -29,9 +29,9 @@ HELD = Sentence("{gpus} x {seconds:plain} s / {hour:plain} s an hour = {hours:pl
 HELD_IN_ATTEMPTS = Sentence(
     "{gpus} x {seconds:plain} s in {attempts:plain} attempts / {hour:plain} s an hour = {hours:plain} GPU-hours"
 )
-BY_SCHEDULER = Sentence("as the scheduler has it, from start to end")
-BY_METRICS = Sentence("for as long as its GPUs were measured")
-BY_LOG = Sentence("one GPU a rank, from the first to the last time stamp of its log")
+BY_SCHEDULER = Sentence("the scheduler's allocation, from start to end")
+BY_METRICS = Sentence("the time for which its GPUs were measured")
+BY_LOG = Sentence("one GPU per rank, from the first to the last time stamp of its log")
 NO_GPUS = "how many GPUs it held: no scheduler record, no metric and no line of its log tells"
 NO_SPAN = "how long it held them: no scheduler record, no metric and no time stamp of its log tells"
 

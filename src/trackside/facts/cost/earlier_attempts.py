@@ -19,26 +19,28 @@ from trackside.model import Attempt, Event, Run
 SAVED_WITHIN = 20
 """Number of lines after an attempt's last training point within which its last checkpoint is logged."""
 
-THROWN_AWAY = Part("attempt", Sentence("an attempt of which nothing was used: the next one started over"), STARTED_OVER)
+THROWN_AWAY = Part("attempt", Sentence("an attempt that was lost: the next one started from scratch"), STARTED_OVER)
 SINCE_LOADED = Part(
     "attempt",
-    Sentence("the time of an attempt after its checkpoint at step {first}, from which the next one went on"),
+    Sentence("the part of an attempt after its checkpoint at step {first}, from which the next attempt continued"),
     LOADED,
 )
-DONE_AGAIN = Part("attempt", Sentence("steps {first} to {last} of an attempt, which the next one did again"), EVEN_TIME)
-RESTART = Part("attempt", Sentence("the start-up of an attempt that went on from a checkpoint"), ONE_START)
+DONE_AGAIN = Part(
+    "attempt", Sentence("steps {first} to {last} of an attempt, which the next attempt repeated"), EVEN_TIME
+)
+RESTART = Part("attempt", Sentence("the start-up of an attempt that continued from a checkpoint"), ONE_START)
 BY_ATTEMPT = Sentence(
     "{gpus} x {lasted:plain} s of the attempt x ({last:plain} - {first:plain}) / ({last:plain} - {begun:plain}) of its "
     "steps / {hour:plain} s an hour = {hours:plain} GPU-hours"
 )
-ATTEMPT_UNKNOWN = Sentence("what of attempt {attempt} was done again: its steps can't be told from the others'")
-ATTEMPT_OPEN = Sentence("what of attempt {attempt} was done again: its record tells of no end")
+ATTEMPT_UNKNOWN = Sentence(
+    "how much of attempt {attempt} was repeated: its steps can't be told apart from those of other attempts"
+)
+ATTEMPT_OPEN = Sentence("how much of attempt {attempt} was repeated: its record has no end time")
 RESUMED_UNKNOWN = Sentence(
-    "what of attempt {attempt} was done again: the log doesn't tell from where the next one went on"
+    "how much of attempt {attempt} was repeated: the log does not show where the next attempt continued"
 )
-RESTART_UNKNOWN = Sentence(
-    "how long the start-up of attempt {attempt} took: the log doesn't tell when its training began"
-)
+RESTART_UNKNOWN = Sentence("how long the start-up of attempt {attempt} took: the log does not show when training began")
 
 Span = tuple[Value, Value]
 

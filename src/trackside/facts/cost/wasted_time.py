@@ -8,21 +8,19 @@ from trackside.evidence import Value, derived
 from trackside.facts.cost.allocation import Allocation, gpu_hours, hour, length
 from trackside.finding import Claim, Sentence, WastedTime
 
-ALL_WASTED = Sentence("nothing of it is of use")
-UNSAVED = Sentence("nothing was saved without a word in the log; a checkpoint that was would make it less")
-SAVED = Sentence("the last checkpoint that the log tells of is whole")
-SAVED_AND_EVEN = Sentence(
-    "the last checkpoint that the log tells of is whole, and each step took as long as they mostly did"
-)
-IDLE = Sentence("no work was done that the log or the metrics don't show")
-GONE_WRONG = Sentence("nothing that it trained after that is of use")
-GOOD_BEFORE = Sentence("what was trained until then is of use: a checkpoint from before it can be gone back to")
-GOOD_SAVE = Sentence("that checkpoint is whole, and can be gone back to")
-EVEN_STEPS = Sentence("each step took as long as they mostly did")
-EVEN_TIME = Sentence("its steps were spread evenly over its time")
-STARTED_OVER = Sentence("the next attempt began anew: nothing of it was used")
-LOADED = Sentence("all that came after that checkpoint had to be done again")
-ONE_START = Sentence("without the interruption there would have been one start-up")
+ALL_WASTED = Sentence("none of it can be used")
+UNSAVED = Sentence("no checkpoint appears in the log; if one exists, less was lost")
+SAVED = Sentence("the last checkpoint in the log is complete")
+SAVED_AND_EVEN = Sentence("the last checkpoint in the log is complete, and every step took the usual time")
+IDLE = Sentence("the log and the metrics show all work")
+GONE_WRONG = Sentence("the training after that can't be used")
+GOOD_BEFORE = Sentence("the training before that can be used: a checkpoint from before it exists")
+GOOD_SAVE = Sentence("that checkpoint is complete and can be loaded")
+EVEN_STEPS = Sentence("every step took the usual time")
+EVEN_TIME = Sentence("its steps were spread evenly over its run time")
+STARTED_OVER = Sentence("the next attempt started from scratch")
+LOADED = Sentence("everything after that checkpoint had to be repeated")
+ONE_START = Sentence("an uninterrupted run would have had one start-up")
 
 BY_TIME = Sentence("{gpus} x {seconds:plain} s, {since} to {until}, / {hour:plain} s an hour = {hours:plain} GPU-hours")
 BY_STEPS = Sentence(

@@ -47,8 +47,8 @@ ACTIVITY: Mapping[str, Query] = {
 NEED = ("sm", "engine", "utilisation", "launches")
 """Any one of these answers distinguishes idle from work."""
 ADVANCING: Mapping[str, Sentence] = {
-    "collectives": Sentence("collectives went on: {count} were completed"),
-    "launches": Sentence("kernels were launched all the while: {count}"),
+    "collectives": Sentence("{count} collectives completed meanwhile"),
+    "launches": Sentence("{count} kernels were launched meanwhile"),
 }
 TITLES: Mapping[str, str] = {
     "sm": "SM activity", "power": "power", "engine": "engine activity", "utilisation": "utilisation",

@@ -42,20 +42,18 @@ BUSY_WAIT: Mapping[str, Query] = {
 }  # fmt: skip
 """The queries behind :class:`BusyWait`."""
 
-LAUNCHES_WAIT = Sentence("a kernel launch took {each} (mean of {count}), as long as a kernel")
-LAUNCHES_SHARE = Sentence("launches took {share} of the time, and kernels ran {busy} of it")
-PINNED = Sentence("the GPUs were never idle and hardly worked: {signal} {busy}, SM activity {sm} (means)")
-PINNED_UNSEEN = Sentence("the GPUs were never idle: {signal} {busy} (mean)")
-CALLS = Sentence("a CUDA call took {each} on average, where one that does not wait takes microseconds")
-CALLS_TIMES = Sentence(
-    "a CUDA call took {each} on average, {times} times as long as a launch ({floor}), which waits for nothing"
-)
-POWER = Sentence("they drew {power} each (median)")
-POWER_OF = Sentence("they drew {power} each (median) of the {limit} that they may")
-TENSOR_PIPES = Sentence("their tensor pipes were active {level} of the time (mean)")
-IN_COLLECTIVES = Sentence("{share} of the time was spent in collectives (median)")
-COMMUNICATION = Sentence("communication takes {share} of the step: {spent} of {step}")
-FABRIC_IDLE = Sentence("a node sent {sent} over its plain network and {carried} over the fast fabric (medians)")
+LAUNCHES_WAIT = Sentence("a kernel launch takes {each} (mean of {count}), as long as the kernel itself")
+LAUNCHES_SHARE = Sentence("launches take {share} of the time, kernels run for {busy} of it")
+PINNED = Sentence("the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (means)")
+PINNED_UNSEEN = Sentence("the GPUs look busy: {signal} {busy} (mean)")
+CALLS = Sentence("CUDA calls block for {each} on average (a call that does not wait takes microseconds)")
+CALLS_TIMES = Sentence("CUDA calls block for {each} on average, {times} times as long as a kernel launch ({floor})")
+POWER = Sentence("power: {power} per GPU (median)")
+POWER_OF = Sentence("power: {power} per GPU (median) of a {limit} limit")
+TENSOR_PIPES = Sentence("tensor cores were active {level} of the time (mean)")
+IN_COLLECTIVES = Sentence("{share} of the time is communication: GPUs inside collectives (median)")
+COMMUNICATION = Sentence("communication takes {share} of each step: {spent} of {step}")
+FABRIC_IDLE = Sentence("a node sends {sent} over its ordinary network and {carried} over InfiniBand (medians)")
 
 
 @dataclass(frozen=True)

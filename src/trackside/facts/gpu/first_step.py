@@ -17,10 +17,10 @@ from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
 
-PINNED_ON = Sentence("the GPUs were busy all the while: {busy} over {seconds} (median)")
-NO_STEP = Sentence("the ranks had met ({line}), and the log holds {count:training points}")
-LITTLE_SM = Sentence("their SM activity was {sm} (median), what waiting in a collective alone comes to")
-LITTLE_POWER = Sentence("they drew {power} (median), no more than GPUs that wait busily")
+PINNED_ON = Sentence("the GPUs looked busy the whole time: {busy} over {seconds} (median)")
+NO_STEP = Sentence("the ranks had connected ({line}), but the log has {count:training points}")
+LITTLE_SM = Sentence("SM activity was {sm} (median), as when GPUs only wait in a collective")
+LITTLE_POWER = Sentence("power was {power} (median), as when GPUs only wait in a collective")
 
 
 @dataclass(frozen=True)

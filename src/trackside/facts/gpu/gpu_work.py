@@ -23,32 +23,28 @@ from trackside.facts.trust.coverage import STALE_S, sampled_within
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 
-WORKED = Sentence("the GPUs worked: SM activity {sm} (mean)")
-WORKED_SOME = Sentence("the GPUs in use worked: SM activity {sm} (mean)")
+WORKED = Sentence("the GPUs computed: SM activity {sm} (mean)")
+WORKED_SOME = Sentence("the GPUs in use computed: SM activity {sm} (mean)")
 UNUSED = Sentence(
-    "{idle} of the {held} that the run held did nothing in all that time: {gpus}",
-    running="{idle} of the {held} that the run holds did nothing so far: {gpus}",
+    "{idle} of the {held} allocated did nothing during the whole run: {gpus}",
+    running="{idle} of the {held} allocated have done nothing so far: {gpus}",
 )
 LAUNCHED = Sentence("{count} kernels were launched")
 STOOD_IN: Mapping[str, Sentence] = {
-    "launches": Sentence("the GPUs worked: {level} kernels were launched"),
-    "collectives": Sentence("the GPUs worked: {level} collectives were completed"),
-    "power": Sentence("the GPUs drew more power than at rest: {level} (median)"),
+    "launches": Sentence("the GPUs computed: {level} kernels were launched"),
+    "collectives": Sentence("the GPUs computed: {level} collectives completed"),
+    "power": Sentence("the GPUs drew more power than idle GPUs: {level} (median)"),
 }
-NO_ACTIVITY = Sentence("whether the GPUs did the work: nothing that was measured tells work from waiting")
+NO_ACTIVITY = Sentence("whether the GPUs computed or waited: no metric that distinguishes them was given")
 NO_SM: Mapping[str, Sentence] = {
     "launches": Sentence("how well the GPUs were used: SM activity was not measured, only kernel launches"),
     "collectives": Sentence("how well the GPUs were used: SM activity was not measured, only collectives"),
-    "power": Sentence(
-        "whether the GPUs worked or waited: SM activity was not measured, and a busy-wait draws power, too"
-    ),
+    "power": Sentence("whether the GPUs computed or waited: SM activity was not measured, and waiting draws power too"),
 }
-ONLY_BUSY = Sentence(
-    "whether the GPUs worked or waited: they were busy {busy} of the time (mean), which proves no work"
-)
-NO_COUNTERS = Sentence("whether the hardware stayed clean: no error counters were given")
+ONLY_BUSY = Sentence("whether the GPUs computed or waited: {busy} utilization (mean) does not show it")
+NO_COUNTERS = Sentence("whether the hardware had errors: no error counters were given")
 PART = Sentence(
-    "what all GPUs did: {seen} of {held} were measured up to the run's end",
+    "what all GPUs did: {seen} of {held} were measured until the end of the run",
     running="what all GPUs did: {seen} of {held} were measured",
 )
 

@@ -33,26 +33,28 @@ IDLE: Mapping[str, Query] = {
 COLD: Mapping[str, Sentence] = {
     "sm": Sentence("SM activity never rose above {most}"),
     "engine": Sentence("engine activity never rose above {most}"),
-    "utilisation": Sentence("utilisation never rose above {most}"),
-    "launches": Sentence("kernel launches made in all: {most}", running="kernel launches made so far: {most}"),
-    "collectives": Sentence("collectives completed in all: {most}", running="collectives completed so far: {most}"),
+    "utilisation": Sentence("utilization never rose above {most}"),
+    "launches": Sentence("kernel launches in the whole run: {most}", running="kernel launches so far: {most}"),
+    "collectives": Sentence(
+        "collectives completed in the whole run: {most}", running="collectives completed so far: {most}"
+    ),
     "power": Sentence("no GPU drew more than {most}"),
 }
-ALL_COLD = Sentence("{count} on {nodes} did no work in {seconds}, from the start on")
+ALL_COLD = Sentence("{count} on {nodes} did no work for {seconds}, from the start")
 NO_LAUNCH = Sentence(
-    "no kernel launch and no collective of the run was ever seen, though its processes were traced ({traced})",
-    running="no kernel launch and no collective of the run has been seen, though its processes are traced ({traced})",
+    "the tracer saw no kernel launch and no collective of the run ({traced} processes traced)",
+    running=("the tracer has seen no kernel launch and no collective of the run ({traced} processes traced)"),
 )
 NO_COLLECTIVE = Sentence(
-    "no collective of the run was ever seen, though its processes were traced ({traced})",
-    running="no collective of the run has been seen, though its processes are traced ({traced})",
+    "the tracer saw no collective of the run ({traced} processes traced)",
+    running="the tracer has seen no collective of the run ({traced} processes traced)",
 )
 NO_PROCESS = Sentence(
-    "no process ever held a context on a GPU ({attached})",
-    running="no process has held a context on a GPU yet ({attached})",
+    "no process ever opened a GPU context ({attached})",
+    running="no process has opened a GPU context yet ({attached})",
 )
-CONTEXT_ONLY = Sentence("no GPU held more than {memory} of memory, a context at most")
-MEMORY_IDLE = Sentence("up to {memory} of GPU memory was held")
+CONTEXT_ONLY = Sentence("no GPU used more than {memory} of memory, which is at most a CUDA context")
+MEMORY_IDLE = Sentence("up to {memory} of GPU memory was in use")
 SMALLEST_CARD = 24 * 2**30
 """Bytes of the smallest card in use for training, used if the card's size was not sampled."""
 

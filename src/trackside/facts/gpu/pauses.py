@@ -16,10 +16,10 @@ from trackside.facts.gpu.stall_claims import Why
 from trackside.facts.gpus import of_gpu
 from trackside.finding import Claim, Sentence
 
-REST = Sentence("the GPUs did no work meanwhile ({signal}: {level}, and {before} until then; medians)")
-LITTLE = Sentence("the GPUs did far less meanwhile ({signal}: {level}, and {before} until then; medians)")
-ODD_COLD = Sentence("GPU {gpus} was cold while the others waited for it ({signal}: {level})")
-ODD = Sentence("GPU {gpus} stood apart from the others meanwhile")
+REST = Sentence("the GPUs did no work in that time ({signal}: {level}, before it {before}; medians)")
+LITTLE = Sentence("the GPUs did far less in that time ({signal}: {level}, before it {before}; medians)")
+ODD_COLD = Sentence("GPU {gpus} was idle while the others waited for it ({signal}: {level})")
+ODD = Sentence("GPU {gpus} behaved differently from the others in that time")
 
 PROOF = ("launches", "collectives", "sm")
 """Signals that distinguish idle from work by themselves; power does together with a silent log."""

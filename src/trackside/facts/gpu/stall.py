@@ -49,20 +49,20 @@ STALL: Mapping[str, Query] = {
 
 TO_THE_END: Mapping[str, Sentence] = {
     "launches": Sentence(
-        "kernels were launched up to the end: {level} a window (median)",
-        running="kernels are being launched: {level} a window (median)",
+        "kernels were launched until the end: {level} per interval (median)",
+        running="kernels are being launched: {level} per interval (median)",
     ),
     "collectives": Sentence(
-        "collectives were completed up to the end: {level} a window (median)",
-        running="collectives are being completed: {level} a window (median)",
+        "collectives completed until the end: {level} per interval (median)",
+        running="collectives are completing: {level} per interval (median)",
     ),
     "sm": Sentence(
-        "the GPUs worked up to the end: SM activity {level} (median)",
-        running="the GPUs are at work: SM activity {level} (median)",
+        "the GPUs computed until the end: SM activity {level} (median)",
+        running="the GPUs are computing: SM activity {level} (median)",
     ),
     "power": Sentence(
-        "the GPUs drew the power of work up to the end: {level} (median)",
-        running="the GPUs draw the power of work: {level} (median)",
+        "the GPUs drew the power of computing GPUs until the end: {level} (median)",
+        running="the GPUs draw the power of computing GPUs: {level} (median)",
     ),
 }
 

@@ -36,28 +36,30 @@ from trackside.query import Reducer
 Why = Literal["", "cold", "gone", "behind", "absent", "computing", "first"]
 REST: Mapping[str, Sentence] = {
     "launches": Sentence(
-        "{now} kernel launches were made in the last {seconds}, of {whole} in the whole run",
-        running="{now} kernel launches were made in the last {seconds}, of {whole} so far",
+        "{now} kernel launches in the last {seconds}, {whole} in the whole run",
+        running="{now} kernel launches in the last {seconds}, {whole} so far",
     ),
     "collectives": Sentence(
-        "{now} collectives were completed in the last {seconds}, of {whole} in the whole run",
-        running="{now} collectives were completed in the last {seconds}, of {whole} so far",
+        "{now} collectives completed in the last {seconds}, {whole} in the whole run",
+        running="{now} collectives completed in the last {seconds}, {whole} so far",
     ),
-    "sm": Sentence("SM activity was {now} in the last {seconds} (median of the GPUs) and {before} until then"),
-    "power": Sentence("the GPUs drew {now} in the last {seconds} (median) and {before} until then"),
-    "busy": Sentence("the GPUs were busy for {now} of the last {seconds} (median) and for {before} until then"),
+    "sm": Sentence("SM activity was {now} in the last {seconds}, {before} before that (medians of the GPUs)"),
+    "power": Sentence("power was {now} in the last {seconds}, {before} before that (medians of the GPUs)"),
+    "busy": Sentence("the GPUs were busy for {now} of the last {seconds}, for {before} before that (medians)"),
 }
-SPIN = Sentence("busy without work: {count}, {signal} {busy}, which is waiting and no health")
-SPIN_POWER = Sentence("drawing more than idle ones do, without work: {count}, {power}")
+SPIN = Sentence("{count} spun at {busy} ({signal}) without computing")
+SPIN_POWER = Sentence("{count} drew {power} without computing, more than idle GPUs draw")
 ODD: Mapping[str, Sentence] = {
-    "cold": Sentence("GPU {gpus} went cold: {signal} {level}"),
-    "gone": Sentence("GPU {gpus} gave no sample any more, the others {samples:plain}"),
-    "behind": Sentence("GPU {gpus} had entered fewer collectives than the others: {mine} of {theirs}"),
-    "absent": Sentence("GPU {gpus} was in no collective while the others were in one: {mine} entered, {theirs} left"),
-    "computing": Sentence("GPU {gpus} went on with other work"),
+    "cold": Sentence("GPU {gpus} went idle: {signal} {level}"),
+    "gone": Sentence("GPU {gpus} stopped being sampled, while the others gave {samples:plain} samples"),
+    "behind": Sentence("GPU {gpus} entered fewer collectives than the others: {mine} versus {theirs}"),
+    "absent": Sentence(
+        "GPU {gpus} was in no collective while the others were in one: {mine} entered, {theirs} completed"
+    ),
+    "computing": Sentence("GPU {gpus} kept computing something else"),
     "first": Sentence("GPU {gpus} stopped before the others"),
 }
-MEMORY_HELD = Sentence("the memory stays held: {memory} (median of the GPUs)")
+MEMORY_HELD = Sentence("GPU memory stays allocated: {memory} (median of the GPUs)")
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import metric
 
-LAUNCHES = Sentence("the GPUs were given {launches} kernel launches in all")
-NO_WORK = Sentence("no GPU was busy for more than {most} of a window's time")
-NONE_HELD = Sentence("no GPU held any memory ({peak} of {total})")
-CONTEXT_ONLY = Sentence("no GPU held more than {peak} of {total}, which is {share}: a context at most")
-LOADED = Sentence("GPU {gpu} held up to {peak} of {total} by then: something had been loaded")
+LAUNCHES = Sentence("{launches} kernels were launched in total")
+NO_WORK = Sentence("no GPU was busy for more than {most} of any interval")
+NONE_HELD = Sentence("no GPU memory was in use ({peak} of {total})")
+CONTEXT_ONLY = Sentence("no GPU used more than {peak} of {total} ({share}), which is at most a CUDA context")
+LOADED = Sentence("GPU {gpu} used up to {peak} of {total} by then: something had been loaded")
 
 
 @dataclass(frozen=True)

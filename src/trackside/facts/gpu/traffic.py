@@ -26,12 +26,12 @@ TRAFFIC: Mapping[str, Query] = {
 """The queries behind :class:`GpuTraffic`."""
 
 MOVES: Mapping[str, Sentence] = {
-    "dram": Sentence("their memory moved data {level} of the time (mean)"),
-    "copy": Sentence("their memory was read or written {level} of the time (mean)"),
-    "tensor": Sentence("their tensor pipes were busy {level} of the time (mean)"),
-    "nvlink": Sentence("each sent {level} over NVLink (mean)"),
+    "dram": Sentence("GPU memory was moving data {level} of the time (mean)"),
+    "copy": Sentence("GPU memory was read or written {level} of the time (mean)"),
+    "tensor": Sentence("tensor cores were busy {level} of the time (mean)"),
+    "nvlink": Sentence("each GPU sent {level} over NVLink (mean)"),
 }
-AT_REST = Sentence("their memory moved data {level} of the time (mean): next to nothing is read or written")
+AT_REST = Sentence("GPU memory was moving data only {level} of the time (mean)")
 
 
 @dataclass(frozen=True)

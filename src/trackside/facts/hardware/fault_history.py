@@ -27,10 +27,12 @@ from trackside.model import Event, Record, Run
 MAX_CLAIMS = 6
 """Maximum number of claims of one kind: a failed switch makes many GPUs report."""
 
-TOO_EARLY = Sentence("on {gpus} that was before the run began, at {when}")
-TOO_LATE = Sentence("on {gpus} that was after the run had ended, at {when}")
-NOT_THEN = Sentence("the run's own failure does not coincide with it")
-UNDATED = Sentence("when node {node} was taken out isn't recorded: it may have been before the run or long after")
+TOO_EARLY = Sentence("on {gpus}, before the run began, at {when}")
+TOO_LATE = Sentence("on {gpus}, after the run had ended, at {when}")
+NOT_THEN = Sentence("the run failed at another time")
+UNDATED = Sentence(
+    "the time when node {node} was drained is not recorded: it may have been before or long after the run"
+)
 
 
 @dataclass(frozen=True)

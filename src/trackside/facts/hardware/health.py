@@ -57,10 +57,10 @@ MAX_GPUS_NAMED = 3
 MEASURED = ("ecc", "lifetime", "remaps", "xid_last")
 """Queries any one of which can rule a fault out."""
 
-CLEAN_ECC = Sentence("no uncorrectable ECC error was added on {count}")
-CLEAN_REMAPS = Sentence("no row was remapped for uncorrectable errors on {count}")
-CLEAN_ECC_MEANWHILE = Sentence("no uncorrectable ECC error was added on {count} while the run was there")
-CLEAN_REMAPS_MEANWHILE = Sentence("no row was remapped for uncorrectable errors on {count} while the run was there")
+CLEAN_ECC = Sentence("no new uncorrectable ECC errors on {count}")
+CLEAN_REMAPS = Sentence("no rows remapped for uncorrectable errors on {count}")
+CLEAN_ECC_MEANWHILE = Sentence("no new uncorrectable ECC errors on {count} during the run")
+CLEAN_REMAPS_MEANWHILE = Sentence("no rows remapped for uncorrectable errors on {count} during the run")
 ROSE: Mapping[str, Sentence] = {
     "ecc": Sentence("uncorrectable ECC errors of GPU {gpu} rose by {by}, from {before} to {after}, by {when}"),
     "lifetime": Sentence(
@@ -70,7 +70,7 @@ ROSE: Mapping[str, Sentence] = {
         "rows of GPU {gpu} remapped for uncorrectable errors rose by {by}, from {before} to {after}, by {when}"
     ),
     "remap_failed": Sentence(
-        "GPU {gpu} could not remap a failed memory row: the flag went from {before} to {after} by {when}"
+        "GPU {gpu} failed to remap a bad memory row: the flag went from {before} to {after} by {when}"
     ),
     "pages": Sentence(
         "memory pages of GPU {gpu} retired for double-bit errors rose by {by}, from {before} to {after}, by {when}"
@@ -79,26 +79,28 @@ ROSE: Mapping[str, Sentence] = {
 """A counter rose; by the name of its query."""
 GAUGE = Sentence("the monitor saw GPU {gpu} report Xid {xid} ({name}) by {when}")
 VANISHED = Sentence(
-    "GPU {gpu} was not sampled any more from {since} on, while other GPUs of its node gave {witness:plain} samples"
+    "GPU {gpu} stopped being sampled at {since}, while other GPUs of its node gave {witness:plain} samples"
 )
 OLD: Mapping[str, Sentence] = {
-    "ecc": Sentence("uncorrectable ECC errors stood at up to {level} on GPU {gpus} and did not rise"),
+    "ecc": Sentence("GPU {gpus} had up to {level} uncorrectable ECC errors from before the run, and no new ones"),
     "lifetime": Sentence(
-        "the lifetime count of uncorrectable ECC errors stood at up to {level} on GPU {gpus} and did not rise"
+        "GPU {gpus} had up to {level} lifetime uncorrectable ECC errors from before the run, and no new ones"
     ),
-    "remaps": Sentence("rows remapped for uncorrectable errors stood at up to {level} on GPU {gpus} and did not rise"),
-    "remap_failed": Sentence("the flag of a failed row remap was set on GPU {gpus} all the while"),
+    "remaps": Sentence(
+        "GPU {gpus} had up to {level} rows remapped for uncorrectable errors before the run, and no new ones"
+    ),
+    "remap_failed": Sentence("the flag of a failed row remap was set on GPU {gpus} during the whole run"),
     "pages": Sentence(
-        "memory pages retired for double-bit errors stood at up to {level} on GPU {gpus} and did not rise"
+        "GPU {gpus} had up to {level} memory pages retired for double-bit errors before the run, and no new ones"
     ),
 }
 """A counter was above zero and unchanged; by the name of its query."""
-OLD_GAUGE = Sentence("the last Xid of GPU {gpus} was {level} from the first sample on: it may be older than the run")
+OLD_GAUGE = Sentence("the last Xid of GPU {gpus} was {level} from the first sample: it may be older than the run")
 APPLICATION_GAUGE = Sentence("the monitor saw only Xids that usually blame the application, such as {xid} on GPU {gpu}")
-FLAG_ONLY = Sentence("the health flag of GPU {gpu} was {level}, with no counter that rose beside it: incidental")
-QUIET_GAUGE = Sentence("no Xid came: the gauge of the last one stayed where it was, at most {level}, on {count}")
-FOREIGN = Sentence("GPU {gpus} reported errors, but did no work while the run's GPUs did: they are another's")
-RESTARTED = Sentence("the counters were restarted and came back to what they had been, at most {level}")
+FLAG_ONLY = Sentence("the health flag of GPU {gpu} was {level}, but no error counter rose")
+QUIET_GAUGE = Sentence("no new Xid on {count}: the last-Xid metric did not change (at most {level})")
+FOREIGN = Sentence("GPU {gpus} reported errors, but did not compute with the run's GPUs: it belongs to another job")
+RESTARTED = Sentence("the counters restarted and returned to their earlier values, at most {level}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,22 +23,14 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import metric
 
-OOM_COUNTED = Sentence(
-    "the kernel's count of kills for want of memory on node {node} rose by {by}, from {before} to {after}"
-)
-HOST_SHORT = Sentence("host memory of node {node} ran down to {low} available of {total}")
-HOST_AMPLE = Sentence("host memory of node {node} was not short in any sample: at least {low} of {total} was available")
-HOST_AMPLE_ALL = Sentence(
-    "no node was short of host memory in any sample: {node}, which had the least, kept {low} of {total}"
-)
-NONE_COUNTED = Sentence("the kernels of {nodes} counted no kill for want of memory")
-CGROUP_REACHED = Sentence("the job's own processes held {used} on node {node}, and it had asked for {limit} there")
-ASKED_REACHED = Sentence(
-    "memory in use on node {node} grew by {grown} from the run's start on, and the job had asked for {limit} there"
-)
-RSS_REACHED = Sentence(
-    "the job's largest process had reached {rss} of the {limit} that the job had asked for on a node"
-)
+OOM_COUNTED = Sentence("the kernel's out-of-memory kill count on node {node} rose by {by}, from {before} to {after}")
+HOST_SHORT = Sentence("available host memory on node {node} fell to {low} of {total}")
+HOST_AMPLE = Sentence("node {node} always had at least {low} of {total} host memory available")
+HOST_AMPLE_ALL = Sentence("all nodes had host memory available: at least {low} of {total} (on {node})")
+NONE_COUNTED = Sentence("no out-of-memory kills were counted on {nodes}")
+CGROUP_REACHED = Sentence("the job used {used} of host memory on node {node}, of the {limit} that it requested")
+ASKED_REACHED = Sentence("memory in use on node {node} grew by {grown} during the run; the job requested {limit}")
+RSS_REACHED = Sentence("the job's largest process used {rss} of the {limit} that the job requested per node")
 
 
 @dataclass(frozen=True)

@@ -22,16 +22,16 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import Query, metric
 
-SILENT = Sentence("nothing was sampled on node {node} after {since}, while {witness:plain} samples came from elsewhere")
-REFUSED = Sentence("nothing was sampled on node {node} after {since}, and {witness:plain} scrapes of it failed")
-REBOOTED = Sentence("node {node} was started anew at {time}")
+SILENT = Sentence("node {node} stopped being sampled at {since}, while {witness:plain} samples came from other nodes")
+REFUSED = Sentence("node {node} stopped being sampled at {since}, and {witness:plain} scrapes of it failed")
+REBOOTED = Sentence("node {node} rebooted at {time}")
 WATCHED = Sentence(
-    "{nodes} were sampled, and none of them fell silent by the run's end",
-    running="{nodes} are sampled, and none of them has fallen silent",
+    "{nodes} were sampled until the end of the run",
+    running="{nodes} are still being sampled",
 )
 MONITORING = Sentence(
-    "node {node} was not sampled after {since}, but the run went on or ended well: it lived",
-    running="node {node} was not sampled after {since}, but the run goes on: it lives",
+    ("node {node} was not sampled after {since}, but the run continued or ended well: the node was up"),
+    running="node {node} was not sampled after {since}, but the run continues: the node is up",
 )
 
 SAMPLED: Mapping[str, Query] = {

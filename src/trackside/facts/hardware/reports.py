@@ -25,11 +25,11 @@ from trackside.query import events, record
 
 XID = Sentence("the kernel reported Xid {xid} ({name}): {line}")
 SWITCH = Sentence("an NVSwitch reported a fatal error: {line}")
-LOST = Sentence("a GPU could no longer be reached: {line}")
-CUDA = Sentence("CUDA itself blamed the hardware: {line}")
-DRAINED = Sentence("node {node} was taken out for {reason}")
+LOST = Sentence("a GPU became unreachable: {line}")
+CUDA = Sentence("CUDA reported a hardware error: {line}")
+DRAINED = Sentence("node {node} was drained: {reason}")
 AGAIN = Sentence("{count} processes hit Xid {xid} on the same GPU {gpu}: the GPU itself may be at fault")
-XID_BEFORE = Sentence("the kernel had reported Xid {xid}, a memory error: {line}")
+XID_BEFORE = Sentence("the kernel reported Xid {xid}, a memory error: {line}")
 IN_JOB_LOG = {
     "uncorrectable ECC error": Certainty.SUPPORTED,
     "uncorrectable NVLink error": Certainty.SUPPORTED,

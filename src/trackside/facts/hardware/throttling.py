@@ -30,19 +30,21 @@ Span = tuple[float, float]
 Against = Literal["own", "peers", "highest"]
 """What a clock is compared with: the GPU's own clock at other times, the other GPUs', its maximum."""
 
-REASON = Sentence("the clocks of GPU {gpu} were held down for {seconds}: {why}")
+REASON = Sentence("GPU {gpu} was throttled for {seconds}: {why}")
 LOWER: dict[Against, Sentence] = {
-    "own": Sentence("the SM clock of GPU {gpu} went from {usual} to {clock}"),
-    "peers": Sentence("the SM clock of GPU {gpu} was {clock}, while the median of all GPUs was {usual}"),
-    "highest": Sentence("the SM clock of GPU {gpu} was {clock} of the {usual} that it can reach"),
+    "own": Sentence("the SM clock of GPU {gpu} fell from {usual} to {clock}"),
+    "peers": Sentence("the SM clock of GPU {gpu} was {clock}; the median of all GPUs was {usual}"),
+    "highest": Sentence("the SM clock of GPU {gpu} was {clock} of a maximum of {usual}"),
 }
 HEAT = Sentence("GPU {gpu} reached {heat}")
-OTHERS = Sentence("the same happened to GPU {gpus}")
-CLOCK_STAYED = Sentence("on GPU {gpu} a grave reason was set ({why}), but its clock was {clock}, and {usual} otherwise")
-BRIEF = Sentence("a grave reason was set on GPU {gpu} in single samples only")
-BENIGN = Sentence("no grave reason held on under load on {count}; reasons that were set at some time: {why}")
+OTHERS = Sentence("the same happened on GPU {gpus}")
+CLOCK_STAYED = Sentence(
+    "GPU {gpu} reported a serious throttle reason ({why}), but its clock was {clock} (otherwise {usual})"
+)
+BRIEF = Sentence("GPU {gpu} reported a serious throttle reason only in single samples")
+BENIGN = Sentence("no serious throttle reason lasted under load on {count}; reasons seen at some time: {why}")
 COUNTED = Sentence("the counters of throttled time grew by at most {seconds} between samples")
-CLOCKS_STAYED = Sentence("no hot GPU's clock fell under load: the median was {middle}, the highest {most}")
+CLOCKS_STAYED = Sentence("no hot GPU lowered its clock under load: median {middle}, highest {most}")
 HOTTEST = Sentence("the hottest GPU reached {heat}")
 MAX_GPUS = 2
 """Maximum number of GPUs described one by one; the others are only named."""

@@ -34,17 +34,17 @@ WEAK: Mapping[str, Query] = {"peers": events("peer_lost"), "nccl": events("nccl_
 SUMMARY = ("heartbeats", "states")
 """A single row of these kinds may come from a side process."""
 
-PEER = Sentence("a rank lost another one: {line}")
+PEER = Sentence("a rank lost its connection to another: {line}")
 FIRST: Mapping[str, Sentence] = {
     "timeouts": Sentence("a collective timed out: {line}"),
-    "heartbeats": Sentence("a rank's watchdog no longer answered: {line}"),
-    "states": Sentence("a rank told where it stood in its collectives: {line}"),
+    "heartbeats": Sentence("a rank's watchdog stopped responding: {line}"),
+    "states": Sentence("a rank reported its last collectives: {line}"),
     "mismatches": Sentence("the ranks did not enter the same collective: {line}"),
 }
-WAITED = Sentence("{ranks} waited and complained")
-MISSING = Sentence("{ranks} did not arrive, by the others' reports")
+WAITED = Sentence("{ranks} waited and reported the timeout")
+MISSING = Sentence("{ranks} did not arrive, as the others report")
 BEHIND = Sentence("{ranks} had enqueued fewer collectives than the others")
-QUIET = Sentence("{ranks} said nothing while the others complained")
+QUIET = Sentence("{ranks} printed nothing while the others reported the timeout")
 
 
 @dataclass(frozen=True, eq=False)

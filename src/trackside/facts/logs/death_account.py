@@ -27,7 +27,7 @@ AMBIGUOUS = (4, 6, 7, 8, 9, 11)
 
 LOST = Sentence("a worker process died without a traceback: {line}")
 BY_RECORD = Sentence("the scheduler recorded {code}, which is {signal}")
-AS_EXIT_CODE = Sentence("the scheduler recorded exit code {code}; older releases write {signal} in that way")
+AS_EXIT_CODE = Sentence("the scheduler recorded exit code {code}, which older Slurm releases use for {signal}")
 
 NOT_LOOKED_AT = HostShortage()
 

@@ -36,7 +36,7 @@ DIED = Sentence("a process died of {signal}: {line}")
 DIED_ON = Sentence("{ranks} died of {signal}: {line}")
 WORKER_DIED = Sentence("a data-loader worker died of {signal}: {line}")
 WORKER_DIED_ON = Sentence("a data-loader worker of {ranks} died of {signal}: {line}")
-ALSO = Sentence("agreeing with it: {line}")
+ALSO = Sentence("also: {line}")
 
 
 @dataclass(frozen=True)

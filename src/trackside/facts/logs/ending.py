@@ -32,8 +32,8 @@ ENDING: Mapping[str, Query] = {
 
 ENDED_WELL = Sentence("the run ended well: {state}")
 RECORDED = Sentence("the scheduler recorded {state}")
-ENDED_ITSELF = Sentence("the run came to its own end: {line}")
-ABORTED_ITSELF = Sentence("the run ended by itself and called that end aborted: {line}")
+ENDED_ITSELF = Sentence("the run ended by itself: {line}")
+ABORTED_ITSELF = Sentence("the run ended by itself and reported itself aborted: {line}")
 ENDED = Sentence("the run ended: {state}")
 RUNNING = Sentence("the scheduler lists it as {state}")
 

@@ -19,9 +19,9 @@ from trackside.finding import Sentence
 from trackside.model import Record
 from trackside.query import record
 
-DUMP = Sentence("{ranks} never entered {op} number {seq} that the others wait in, by the Flight Recorder")
+DUMP = Sentence("{ranks} never entered {op} number {seq}, in which the others wait (Flight Recorder)")
 UNFINISHED = Sentence(
-    "{ranks} entered the collective like all others and never saw its end: the GPU or the link stopped answering"
+    "{ranks} entered the collective like all others and never left it: the GPU or the link stopped responding"
 )
 
 _POINT_TO_POINT = re.compile(r"(?:send|recv|isend|irecv|coalesced)\b")

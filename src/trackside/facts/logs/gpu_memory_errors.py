@@ -23,15 +23,13 @@ from trackside.query import events
 
 OOM = Sentence("GPU memory ran out: {line}")
 OOM_ON = Sentence("GPU memory ran out on {ranks}: {line}")
-ASKED = Sentence("it asked for {requested} on a card of {total}")
-LARGER = Sentence("one request of {requested} is larger than the whole card of {total}")
-ASKED_ONLY = Sentence("it asked for {requested}")
-PHASE = Sentence("it fell in this phase: {phase}")
-FRAGMENTED = Sentence(
-    "the allocator had reserved {reserved} and used only {allocated} of it: the free memory was in pieces"
-)
-NEIGHBOUR = Sentence("other processes held {other} of the card's {total}")
-HANDLED = Sentence("it was caught and the run went on: {line}; afterwards: {point}")
+ASKED = Sentence("the allocation of {requested} failed on a GPU with {total}")
+LARGER = Sentence("a single allocation of {requested} is larger than the GPU's memory of {total}")
+ASKED_ONLY = Sentence("the failed allocation was {requested}")
+PHASE = Sentence("it failed in the {phase} phase")
+FRAGMENTED = Sentence("the allocator had reserved {reserved} and used only {allocated}: free memory was fragmented")
+NEIGHBOUR = Sentence("other processes used {other} of the GPU's {total}")
+HANDLED = Sentence("the run caught the error and continued: {line}; later: {point}")
 
 SIZES = ("requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "other_process_bytes")
 

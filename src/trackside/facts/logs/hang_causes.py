@@ -20,18 +20,20 @@ from trackside.query import events
 FROZEN = ("frozen", "unreachable", "stale", "io_error")
 """Reasons of storage faults that make a process wait forever."""
 
-UNINTERRUPTIBLE = Sentence("a process sleeps uninterruptibly, as one does whose read or write never returns: {line}")
-STORAGE = Sentence("a host shows processes that wait for storage: {line}")
+UNINTERRUPTIBLE = Sentence(
+    "a process is stuck in uninterruptible I/O (state D), in the file system or a driver: {line}"
+)
+STORAGE = Sentence("processes on a host wait for storage: {line}")
 LINK = Sentence("a network link went down: {line}")
-WORKER_DIED = Sentence("a data-loader worker of {ranks} died, which is the trigger: {line}")
-SOME_WORKER_DIED = Sentence("a data-loader worker died, which is the likely trigger: {line}")
-HAD_RAISED = Sentence("{ranks} had raised an error of its own, which is the trigger: {type}")
+WORKER_DIED = Sentence("the trigger: a data-loader worker of {ranks} died: {line}")
+SOME_WORKER_DIED = Sentence("the likely trigger: a data-loader worker died: {line}")
+HAD_RAISED = Sentence("the trigger: {ranks} raised {type}")
 
 MEND_WORKER = Sentence(
-    "find what killed the loader's worker, host memory and shared memory first; then give the job more of it, or fewer "
-    "workers"
+    "find what killed the data-loader worker (host memory and /dev/shm first), then raise --mem or "
+    "/dev/shm, or use fewer workers"
 )
-MEND_ERROR = Sentence("mend the error that the rank had raised: the others only waited for it")
+MEND_ERROR = Sentence("fix the error that this rank raised: the others only waited for it")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,12 @@ from trackside.finding import Certainty, Claim, Culprit, Sentence
 from trackside.model import Event, Run
 
 SILENT = Sentence(
-    "nothing was heard of the run for {seconds} before its end",
-    running="nothing has been heard of the run for {seconds}",
+    "the run printed nothing for {seconds} before it ended",
+    running="the run has printed nothing for {seconds}",
 )
-UNACCOUNTED = Sentence("the steps done, at their printed pace, leave {seconds} of the run unaccounted for")
+UNACCOUNTED = Sentence("at the printed pace, the completed steps leave {seconds} of the run unexplained")
 ENDED_AT = Sentence("the run ended at {time}")
-UNTIL = Sentence("until then it trained: {point}")
+UNTIL = Sentence("last training step: {point}")
 
 NOBODY = Missing("nothing speaks of a hang")
 

@@ -25,13 +25,13 @@ WAIT_GPU = Sentence(
     running="{ranks} wait for a backward pass or the GPU, at {place}",
 )
 ELSEWHERE = Sentence(
-    "{ranks} did not come to it, and stood at {place}", running="{ranks} do not come to it, and stand at {place}"
+    "{ranks} did not reach it and stayed at {place}", running="{ranks} have not reached it and are at {place}"
 )
 PARTED = Sentence(
     "{ranks} waited in another collective than the others: {call}, at {place}",
     running="{ranks} wait in another collective than the others: {call}, at {place}",
 )
-STOOD = Sentence("{ranks} stood at {place}", running="{ranks} stand at {place}")
+STOOD = Sentence("{ranks} stayed at {place}", running="{ranks} are at {place}")
 WAIT_IN_SOME, WAIT_GPU_SOME, ELSEWHERE_SOME, STOOD_SOME = (
     Sentence(sentence.text.replace("{ranks}", "{who}"), sentence.running.replace("{ranks}", "{who}"))
     for sentence in (WAIT_IN, WAIT_GPU, ELSEWHERE, STOOD)

@@ -24,17 +24,17 @@ from trackside.query import events
 FAILED: Mapping[str, Sentence] = {
     "duplicate_rank": Sentence("two processes claimed the same rank: {line}"),
     "duplicate_gpu": Sentence("two ranks were put on the same GPU: {line}"),
-    "interface": Sentence("the network interface that was named is not there, or not the way to the peers: {line}"),
+    "interface": Sentence("the configured network interface does not exist or does not reach the peers: {line}"),
     "port_in_use": Sentence("the port is already in use: {line}"),
-    "dns": Sentence("the coordinator's name could not be resolved: {line}"),
-    "refused": Sentence("nobody listened at the coordinator's address: {line}"),
-    "unreachable": Sentence("the coordinator could not be reached: {line}"),
+    "dns": Sentence("the coordinator's host name does not resolve: {line}"),
+    "refused": Sentence("nothing listens at the coordinator's address: {line}"),
+    "unreachable": Sentence("the coordinator is unreachable: {line}"),
     "bootstrap": Sentence("NCCL's bootstrap failed: {line}"),
-    "timeout": Sentence("the ranks did not all arrive in time: {line}"),
+    "timeout": Sentence("not all ranks arrived in time: {line}"),
     "closed": Sentence("the rendezvous was closed: {line}"),
 }
 """By reason, the most informative first."""
-START_FAILED = Sentence("start-up between the ranks failed: {line}")
+START_FAILED = Sentence("connecting the ranks failed: {line}")
 ADDRESS = Sentence("the address is {address}")
 ADDRESSES = {
     "port_in_use": Sentence("the port is {address}"),
@@ -42,27 +42,31 @@ ADDRESSES = {
     "timeout": Sentence("the message names {address}"),
 }
 NEVER_CAME = Sentence(
-    "those that complain had reached the store ({count:failures} to reach an address): "
-    "some rank never registered there",
-    running="those that complain reached the store ({count:failures} to reach an address): "
-    "some rank has not registered there",
+    (
+        "the ranks that report the error had reached the store ({count:failures} to reach an address): some "
+        "rank never registered there"
+    ),
+    running=(
+        "the ranks that report the error reached the store ({count:failures} to reach an address): some rank "
+        "has not registered there"
+    ),
 )
-COMPLAINED = Sentence("it was reported by {ranks}")
+COMPLAINED = Sentence("reported by {ranks}")
 FIX_RANKS = Sentence(
     "start each process with its own rank and GPU (node rank from SLURM_NODEID, local rank from SLURM_LOCALID), and "
     "resubmit"
 )
 FIX_INTERFACE = Sentence(
-    "name the interface between the nodes in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME, or leave both unset"
+    "set NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME to the interface between the nodes, or unset both"
 )
-FIX_PORT = Sentence("choose a free port for the coordinator, for example one derived from the job id")
-FIX_NAME = Sentence("use a name that every node resolves, such as the first of scontrol show hostnames")
+FIX_PORT = Sentence("use a free port for the coordinator, for example one derived from the job id")
+FIX_NAME = Sentence("use a host name that every node resolves, such as the first one of scontrol show hostnames")
 FIX_ADDRESS = Sentence(
-    "check that the coordinator's address and port are those of the first node, and that its process was started"
+    "check that the coordinator's address and port are those of the first node, and that its process starts"
 )
-FIX_START = Sentence("check that the launch line starts every rank on every node, each with its own number")
+FIX_START = Sentence("check that the launch command starts every rank on every node, each with its own rank number")
 FIX_NETWORK = Sentence(
-    "check from every node that the coordinator's address and port answer, and that every rank was started"
+    "check from every node that the coordinator's address and port respond, and that every rank starts"
 )
 NEVER_MET = Sentence("the ranks never connected to each other")
 HEADLINES = {

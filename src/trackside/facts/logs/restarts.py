@@ -13,9 +13,9 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import events
 
-RESTARTED = Sentence("the launcher started its workers again: {line}")
-AGAIN = Sentence("the run lived on with what it had saved; what stopped it once may do so again")
-LIVED_ON = Sentence("training went on after that: {point}")
+RESTARTED = Sentence("the launcher restarted its workers: {line}")
+AGAIN = Sentence("the run continued from its last checkpoint; the same failure may come back")
+LIVED_ON = Sentence("training continued after that: {point}")
 
 
 @dataclass(frozen=True, eq=False)

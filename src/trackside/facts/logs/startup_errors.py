@@ -21,8 +21,8 @@ from trackside.model import Event, Role
 from trackside.query import events, record
 
 RAISED_ON = Sentence("{ranks} raised {type}: {message}")
-ROOTED = Sentence("it began with {type}: {message}")
-WHERE = Sentence("the job's own code stood at {frame}")
+ROOTED = Sentence("caused by {type}: {message}")
+WHERE = Sentence("raised from the job's code at {frame}")
 
 ABOUT = (None, "application", "cuda", "dataloader", "host_memory")
 """Topics of the job's own start-up exceptions; the other topics have families of their own."""

@@ -24,20 +24,18 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import events, metric
 
-STARVED = Sentence(
-    "the step waits for data {share} of its time (median of {points}; typically {wait} of wait beside {step})"
-)
-STARVED_GAUGE = Sentence("the step waits for data {share} of its time (median of the run)")
-FED = Sentence("data wait is {share} of the step (typically {wait}; {points})")
-FED_GAUGE = Sentence("data wait is {share} of the step (median of the run)")
-WAIT_GREW = Sentence("waiting for data grew from {before} to {after} of the step (medians)")
+STARVED = Sentence("each step waits for data {share} of its time (median of {points}; typically {wait} versus {step})")
+STARVED_GAUGE = Sentence("each step waits for data {share} of its time (median of the run)")
+FED = Sentence("waiting for data takes {share} of each step (typically {wait}; {points})")
+FED_GAUGE = Sentence("waiting for data takes {share} of each step (median of the run)")
+WAIT_GREW = Sentence("waiting for data grew from {before} to {after} of each step (medians)")
 SLOWER: Mapping[str, Sentence] = {
-    "step": Sentence("a step then took {during}, and {before} until then"),
-    "throughput": Sentence("throughput was {during} then, and {before} until then (medians)"),
-    "launches": Sentence("a GPU was then given {during:plain} kernel launches a window, and {before:plain} before"),
+    "step": Sentence("a step took {during} from then on, {before} before (medians)"),
+    "throughput": Sentence("throughput was {during} from then on, {before} before (medians)"),
+    "launches": Sentence("a GPU got {during:plain} kernel launches per interval from then on, {before:plain} before"),
 }
 """By the kind of pace that was compared."""
-ADVISED = Sentence("the loader was warned about: {line}")
+ADVISED = Sentence("a warning about the data loader: {line}")
 
 
 @dataclass(frozen=True)

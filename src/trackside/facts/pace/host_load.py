@@ -28,13 +28,13 @@ HOST_LOAD: Mapping[str, Query] = {
 }
 """The queries behind :class:`HostLoad`."""
 
-CPU = Sentence("the CPUs of the hosts were {busy} busy (median)")
+CPU = Sentence("host CPUs were {busy} busy (median)")
 PRESSURE: Mapping[str, Sentence] = {
-    "cpu": Sentence("tasks of the hosts waited for a CPU {share} of the time (median)"),
-    "io": Sentence("tasks of the hosts waited for storage {share} of the time (median)"),
+    "cpu": Sentence("host tasks waited for a CPU {share} of the time (median)"),
+    "io": Sentence("host tasks waited for storage {share} of the time (median)"),
 }
-CPUS = Sentence("tasks of its host {node} waited for a CPU {share} of the time (median)")
-CPUS_BESIDE = Sentence("tasks of its host {node} waited for a CPU {share} of the time, on the median host {others}")
+CPUS = Sentence("tasks on its host {node} waited for a CPU {share} of the time (median)")
+CPUS_BESIDE = Sentence("tasks on its host {node} waited for a CPU {share} of the time; on the median host {others}")
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,13 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 
 SAVER_IDLES = Sentence(
-    "GPU {gpu}, of the rank that saves, was busy {mine} of its time (mean) and the others {theirs} (median), while "
-    "{saves} checkpoints were saved: {idle} for each"
+    "GPU {gpu}, whose rank saves, was busy {mine} of the time (mean), the others {theirs} (median), "
+    "while {saves} checkpoints were saved: {idle} for each"
 )
-SAVER_LATE = Sentence("GPU {gpu}, of the rank that saves, is the one that lags: {saves:saved checkpoints} in {steps}")
-NO_STEP = Sentence("no step was done while GPU {gpu} stood apart, from {since} to {until}: all ranks paused")
+SAVER_LATE = Sentence("GPU {gpu}, whose rank saves, is the one that lags: {saves:saved checkpoints} in {steps}")
+NO_STEP = Sentence(
+    "no step completed while GPU {gpu} differed from the others, from {since} to {until}: all ranks paused"
+)
 
 
 @dataclass(frozen=True)

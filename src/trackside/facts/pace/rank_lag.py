@@ -23,16 +23,14 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import Query, events, metric
 
-LAGS = Sentence(
-    "rank {rank} takes {ratio} times as long for its own part of a step as the median rank: {mine} beside {theirs}"
-)
-LAGGING = Sentence("it does so in a stretch of {count}, of {whole} compared")
+LAGS = Sentence("rank {rank} takes {ratio} times as long to compute a step as the median rank: {mine} versus {theirs}")
+LAGGING = Sentence("this holds for {count} in a row, of {whole} compared")
 EVEN = Sentence(
-    "{ranks} compute about equally long: the slowest, rank {rank}, {mine}, beside {theirs} (medians), {ratio} times as "
-    "long"
+    "{ranks} compute about equally fast: the slowest, rank {rank}, takes {mine} versus {theirs} "
+    "(medians), {ratio} times as long"
 )
 EVEN_GAUGE = Sentence(
-    "the step times that {count} ranks export lie between {low} and {high}, about {middle}, and none is late for long"
+    "{count} ranks export similar step times, from {low} to {high} around {middle}, and none lags for long"
 )
 
 OWN_TIMES = ("compute_time_s", "relative_time", "step_time_s")

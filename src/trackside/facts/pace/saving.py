@@ -21,7 +21,7 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import events
 
-SAVES_COUNTED = Sentence("the log tells of {saves:saved checkpoints} in {steps}")
+SAVES_COUNTED = Sentence("the log shows {saves:saved checkpoints} in {steps}")
 SAVES_PLANNED = Sentence("a checkpoint is saved every {every} steps, over {steps}")
 SAVING_TIME = Sentence("saving took {share} of the wall time")
 

@@ -30,24 +30,21 @@ Sign = Literal["sm", "busy", "wait"]
 Rows = NDArray[np.intp]
 
 SLOW_SM = Sentence(
-    "GPU {gpus} works {ratio} times as much of its time as the others: SM activity {mine} beside {theirs} (medians), "
-    "for {seconds}"
+    "GPU {gpus} computes {ratio} times as much as the others, which wait: SM activity {mine} versus "
+    "{theirs} (medians), for {seconds}"
 )
-SLOW_BUSY = Sentence(
-    "GPU {gpus} is busy {mine} of its time while the others are pinned at {theirs} (medians), for {seconds}"
-)
+SLOW_BUSY = Sentence("GPU {gpus} is busy {mine} of the time while the others spin at {theirs} (medians), for {seconds}")
 SLOW_WAIT = Sentence(
-    "GPU {gpus} spends {mine} of each {window} in collectives and the others {theirs} (medians): "
-    "it is the one that they wait for"
+    "the others wait for GPU {gpus}: it spends {mine} of each {window} in collectives, they {theirs} (medians)"
 )
-PEERS_BUSY = Sentence("the others wait meanwhile: {signal} {busy} (median)")
+PEERS_BUSY = Sentence("the others spin while they wait: {signal} {busy} (median)")
 EQUAL: Mapping[str, Sentence] = {
-    "launches": Sentence("the work is equal: {mine} kernel launches a window beside {theirs} (medians)"),
-    "collectives": Sentence("collectives go on in lock-step: {mine} a window beside {theirs} (medians)"),
+    "launches": Sentence("all ranks do the same work: {mine} versus {theirs} kernel launches per interval (medians)"),
+    "collectives": Sentence("collectives proceed in lockstep: {mine} versus {theirs} per interval (medians)"),
 }
-CLOCK = Sentence("its SM clock is {mine} beside {theirs} (medians)")
-ALIKE = Sentence("the GPUs work alike: {signal} from {low} to {high} (medians)")
-DO_SO_ALIKE = Sentence("all GPUs do so alike: {signal} from {low} to {high} (medians)")
+CLOCK = Sentence("its SM clock is {mine} versus {theirs} (medians)")
+ALIKE = Sentence("all GPUs compute alike: {signal} from {low} to {high} (medians)")
+DO_SO_ALIKE = Sentence("all GPUs are affected alike: {signal} from {low} to {high} (medians)")
 
 
 @dataclass(frozen=True)

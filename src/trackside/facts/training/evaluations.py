@@ -19,15 +19,13 @@ from trackside.query import events
 SCORE = re.compile(r"acc|dice|f1|iou|map\b|score|prec|recall|auc|bleu|rouge", re.IGNORECASE)
 NO_SCORE = re.compile(r"loss|ppl|perplexity|error|time|runtime", re.IGNORECASE)
 
-COLLAPSED = Sentence(
-    "{metric} had reached {best} and ended at {last}", running="{metric} had reached {best} and is {last} now"
-)
+COLLAPSED = Sentence("{metric} reached {best} and ended at {last}", running="{metric} reached {best} and is {last} now")
 FELL = Sentence(
     "the evaluation loss fell from {first} to {last}",
     running="the evaluation loss fell from {first} to {last} so far",
 )
 LEVEL = Sentence("the evaluation loss went from {first} to {last}")
-ZERO = Sentence("{metric} was {last} at every evaluation and the run gave up")
+ZERO = Sentence("{metric} was {last} at every evaluation, and the run stopped")
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import Query, Row, events
 
-UNTIL = Sentence("the last training point was {place} with a loss of {loss}")
+UNTIL = Sentence("last training point: {place}, loss {loss}")
 LEARNED = Sentence("the loss fell from {first} to {last}")
 
 LEARNING: Mapping[str, Query] = {

@@ -36,10 +36,12 @@ LEVEL = Sentence(
     running="the loss went from {first} to {last} over {points} so far, no clear fall and no rise",
 )
 ROSE = Sentence(
-    "the loss went up from {first} to {last} over {points}",
-    running="the loss went up from {first} to {last} over {points} so far",
+    "the loss rose from {first} to {last} over {points}",
+    running="the loss rose from {first} to {last} over {points} so far",
 )
-ANEW = Sentence("that is the run's last life, which began again at {place}; its first one began with {before}")
+ANEW = Sentence(
+    "this is the run's last attempt, which started again at {place}; the first attempt started with {before}"
+)
 NO_LOSS = Sentence(
     "no loss could be read: {points} of progress", running="no loss could be read so far: {points} of progress"
 )

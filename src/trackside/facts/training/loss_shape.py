@@ -26,7 +26,7 @@ from trackside.facts.training.shapes.shape import Limits, Shape
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 
-GRADIENT_GONE = Sentence("the loss no longer moves there and the gradient norm is {gradient} at last")
+GRADIENT_GONE = Sentence("the loss no longer changes, and the last gradient norm is {gradient}")
 
 
 @dataclass(frozen=True, eq=False)

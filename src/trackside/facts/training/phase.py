@@ -12,9 +12,9 @@ from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 
-IN_TRAINING = Sentence("training had reached: {point}")
-WORKED = Sentence("the GPUs had worked for {seconds} by then")
-AT_STARTUP = Sentence("the log holds {count:training points} before it: it fell in the start-up")
+IN_TRAINING = Sentence("last training step: {point}")
+WORKED = Sentence("the GPUs had computed for {seconds} by then")
+AT_STARTUP = Sentence("the log has {count:training points} before it: it failed during start-up")
 
 
 @dataclass(frozen=True, eq=False)

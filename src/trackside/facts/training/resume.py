@@ -21,8 +21,8 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import events
 
-REQUESTED = Sentence("a resume was asked for: {line}")
-NO_MARKER = Sentence("the log holds {count:markers} of a loaded checkpoint")
+REQUESTED = Sentence("a resume was requested: {line}")
+NO_MARKER = Sentence("the log has {count:markers} of a loaded checkpoint")
 RESTARTED = Sentence("restarts by the scheduler: {restarts}")
 DEPENDS = Sentence("the job was submitted with dependency {dependency}")
 CONTINUES = Sentence("job {id} continues an earlier one")

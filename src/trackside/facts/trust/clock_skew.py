@@ -17,16 +17,10 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import metric
 
-CLOCK_AHEAD = Sentence(
-    "the clock of {nodes} is {skew} ahead of that of the metrics: times in its own logs are as much off"
-)
-CLOCK_BEHIND = Sentence(
-    "the clock of {nodes} is {skew} behind that of the metrics: times in its own logs are as much off"
-)
-SAMPLES_LATE = Sentence("the job comes and goes {skew} later on {nodes} than elsewhere: its samples bear a clock ahead")
-SAMPLES_EARLY = Sentence(
-    "the job comes and goes {skew} sooner on {nodes} than elsewhere: its samples bear a clock behind"
-)
+CLOCK_AHEAD = Sentence("the clock of {nodes} is {skew} ahead of the metrics' clock, and so are the times in its logs")
+CLOCK_BEHIND = Sentence("the clock of {nodes} is {skew} behind the metrics' clock, and so are the times in its logs")
+SAMPLES_LATE = Sentence("the job starts and ends {skew} later on {nodes} than on other nodes: its clock is ahead")
+SAMPLES_EARLY = Sentence("the job starts and ends {skew} earlier on {nodes} than on other nodes: its clock is behind")
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from trackside.query import metric
 
 EXPORTER_DOWN = Sentence("exporters of {nodes} answered {share} of the scrapes")
 COLLECTOR_FAILED = Sentence("the collectors {collectors} of {nodes} failed")
-BOOTED = Sentence("{nodes} booted again at {when}: its counters began anew")
-COUNTERS_RESET = Sentence("counters of {nodes} began anew at {when}: its driver or exporter was restarted")
-UNTRACED = Sentence("the tracer was attached to no process of {nodes}: that no launches were seen there proves nothing")
+BOOTED = Sentence("{nodes} rebooted at {when}: its counters restarted")
+COUNTERS_RESET = Sentence("counters of {nodes} restarted at {when}: its driver or exporter was restarted")
+UNTRACED = Sentence("the tracer was not attached to any process on {nodes}, so missing launches there prove nothing")
 LOST_EVENTS = Sentence("the tracer lost {lost}: counts of launches and collectives are too low")
 
 

@@ -15,27 +15,27 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import events
 
-NO_LOG = Sentence("no output of the job was given: progress and errors are not known")
-NO_SCHEDULER = Sentence("no scheduler record was given: the final state is not known for certain")
-NO_KERNEL = Sentence("no kernel log was given: GPU and memory faults of the nodes can't be ruled out")
+NO_LOG = Sentence("no job output was given: progress and errors are unknown")
+NO_SCHEDULER = Sentence("no scheduler record was given: the final state is not certain")
+NO_KERNEL = Sentence("no kernel log was given: GPU and memory faults can't be ruled out")
 NO_KERNEL_OF = Sentence("no kernel log of {nodes} was given: faults there can't be ruled out")
 CUT_OFF = Sentence(
-    "{path} ends in the middle of a line: its last words may be missing",
-    running="{path} ends in the middle of a line: its next words are still to come",
+    "{path} ends in the middle of a line: its end may be missing",
+    running="{path} ends in the middle of a line, which is still being written",
 )
 SOME_RANKS = Sentence("logs of {ranks} were given, of {world} ranks in all")
 THINNED = Sentence(
-    "of {printed} and more training points printed, the claims here rest on {held}",
-    running="of {printed} and more training points printed so far, the claims here rest on {held}",
+    "this verdict uses {held} of at least {printed} printed training points",
+    running="this verdict uses {held} of at least {printed} training points printed so far",
 )
-CLOCK = Sentence("naive times of the log were moved by {offset} to fit the scheduler's")
+CLOCK = Sentence("log times without a time zone were shifted by {offset} to match the scheduler's")
 CONTRADICTED = Sentence(
-    "of one start of the job a record says {good} and another {bad}: these are several runs of one id, and what is "
-    "said may mix them"
+    "records of one start of the job disagree ({good} and {bad}): these are several runs with one id, "
+    "and the verdict may mix them"
 )
 SEVERAL_RUNS = Sentence(
-    "two logs give different losses at {step}, {one} and {other}, and nothing makes them ranks of one run: they are "
-    "judged as one, so give one run at a time"
+    "two logs give different losses at {step} ({one} and {other}): they look like two runs but are "
+    "judged as one; give one run at a time"
 )
 STILL_RUNNING = Sentence("the job is still going: {state}")
 

@@ -38,20 +38,22 @@ SAMPLING: Mapping[str, Query] = {
 FEW_READINGS = 12
 """With a dozen readings, one is 8 % of the run: shares of time are no more precise."""
 
-NO_GPU_METRIC = Sentence("no GPU metrics were given: what the GPUs did is not known")
-METRICS_ELSEWHERE = Sentence("metrics were given, but of no GPU known to be the run's: what its GPUs did is not known")
-GPUS_GUESSED = Sentence(
-    "which {held} of the {measured} GPUs measured the run held is not told: nothing is judged by them"
+NO_GPU_METRIC = Sentence("no GPU metrics were given: what the GPUs did is unknown")
+METRICS_ELSEWHERE = Sentence(
+    "metrics were given, but of no GPU known to belong to the run: what its GPUs did is unknown"
 )
-GPUS_UNSURE = Sentence("which GPUs the run held is not told: the {measured} that were measured are taken for its own")
-GPUS_BY_MEMORY = Sentence("the run's GPUs are told by the memory that was taken while it was there: {gpus}")
-METRIC_CLOCK = Sentence("times of the metrics were moved by {offset} to fit the run's")
+GPUS_GUESSED = Sentence(
+    "the run used {held} of the {measured} GPUs measured, but which ones is unknown: GPU metrics are not used"
+)
+GPUS_UNSURE = Sentence("which GPUs the run used is unknown: all {measured} measured GPUs are assumed to be its own")
+GPUS_BY_MEMORY = Sentence("the run's GPUs are those whose memory was in use during the run: {gpus}")
+METRIC_CLOCK = Sentence("metric times were shifted by {offset} to match the run's")
 NODES_UNMEASURED = Sentence("no GPU metrics of {nodes} were given: faults there can't be ruled out")
 GPUS_UNMEASURED = Sentence("{measured} of the run's {held} GPUs were measured")
-LATE = Sentence("GPU metrics begin {late} after the run's start")
+LATE = Sentence("GPU metrics start {late} after the run")
 EARLY = Sentence("GPU metrics end {early} before the run does", running="the newest GPU metrics are {early} old")
 EXPORTER_DEAD = Sentence(
-    "the GPU metrics of {nodes} stop at {when} while its other metrics go on: the exporter died, not the node"
+    "the GPU metrics of {nodes} stop at {when} while its other metrics continue: the exporter died, not the node"
 )
 NODE_SILENT = Sentence("all metrics of {nodes} stop at {when}: its exporters stopped, or the node itself")
 GAPS = Sentence("{share} of the GPU metrics of {nodes} are missing; the longest gap is {length}, from {when}")
@@ -59,7 +61,7 @@ COARSE = Sentence(
     "a GPU was sampled {readings:times} in the whole run: short events are not seen",
     running="a GPU was sampled {readings:times} so far: short events are not seen",
 )
-NO_SM = Sentence("SM activity was not measured: utilisation alone can't tell work from a busy-wait")
+NO_SM = Sentence("SM activity was not measured: utilization alone can't tell computing from busy-waiting")
 
 
 @dataclass(frozen=True, eq=False)

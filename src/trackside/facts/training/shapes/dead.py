@@ -18,10 +18,10 @@ SAME_VALUE = Sentence(
     running="the loss repeats {loss} to the digit from {place} on ({count:points} so far); the highest was {highest}",
 )
 VANISHED = Sentence(
-    "the loss rests at {loss} from {place} to the end ({count} of {points}) with a gradient norm of "
-    "{gradient} at last: nothing moves it any more",
-    running="the loss rests at {loss} from {place} on ({count} of {points} so far) with a gradient norm of "
-    "{gradient} at last: nothing moves it any more",
+    ("the loss stays at {loss} from {place} to the end ({count} of {points}); the last gradient norm is {gradient}"),
+    running=(
+        "the loss has stayed at {loss} since {place} ({count} of {points} so far); the last gradient norm is {gradient}"
+    ),
 )
 NO_RATE = Sentence("the loss went from {first} to {last} over {points}; the learning rate stayed at {rate}")
 NO_GRADIENT = Sentence("the loss went from {first} to {last} over {points}; the gradient norm stayed at {gradient}")

@@ -11,16 +11,16 @@ from trackside.facts.training.shapes.shape import Limits, Shape, Variant, from_t
 from trackside.finding import Certainty, Sentence
 
 RISEN = Sentence(
-    "the loss rose far above its start and stayed there from {place}: {first} at first, {last} at "
-    "last, {highest} at its highest"
+    "the loss rose far above its start and stayed there from {place}: {first} at first, {last} at the "
+    "end, {highest} at most"
 )
-LOST = Sentence("the loss had come down from {first} to {lowest}, then stayed high from {place}: {last} at last")
+LOST = Sentence("the loss fell from {first} to {lowest}, then rose and stayed high from {place}: {last} at the end")
 WORSE_THAN_GUESSING = Sentence(
-    "the loss went above that of guessing among all tokens and never became a model's: {first} at "
-    "first, {highest} at its highest, {lowest} at its lowest, {last} at last"
+    "the loss rose above that of random guessing and never came down: {first} at first, {highest} at "
+    "most, {lowest} at least, {last} at the end"
 )
 GUESSING = Sentence(
-    "the loss stayed at the level of guessing for {count} of {points}: {first} at first, {last} at last"
+    "the loss stayed at the level of random guessing for {count} of {points}: {first} at first, {last} at the end"
 )
 
 

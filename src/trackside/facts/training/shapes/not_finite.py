@@ -17,18 +17,15 @@ NOT_FINITE_AGAIN = Sentence(
     "the loss was not finite at {count} of {points}, first at {place}; the finite values reach from "
     "{lowest} to {highest}"
 )
-ZERO_THROUGHOUT = Sentence(
-    "the loss is {loss} at all of its {count:points}: not-a-number that is filtered, or nothing to learn from"
-)
+ZERO_THROUGHOUT = Sentence("the loss is {loss} at all {count:points}: a filtered NaN, or nothing to learn from")
 ZERO_AT_ONCE = Sentence(
-    "the loss dropped to {loss} at once at {place} and stayed there for {count:points}, the way "
-    "not-a-number is printed where it is filtered"
+    "the loss dropped to {loss} at {place} and stayed there for {count:points}, as a filtered NaN does"
 )
 GRADIENT_NOT_FINITE = Sentence(
     "the gradient norm is {gradient} from {place} to the end ({count:points}) and the loss no longer falls",
     running="the gradient norm is {gradient} from {place} on ({count:points} so far) and the loss no longer falls",
 )
-STEPS_SKIPPED = Sentence("nearly every recent step was skipped for overflow: {skipped} at step {step}")
+STEPS_SKIPPED = Sentence("nearly every recent step was skipped for gradient overflow: {skipped} at step {step}")
 EXPLODED = Sentence("the loss went from {first} to {last}")
 
 
