@@ -31,7 +31,7 @@ from tests.stores.embedded.runs import SACCT, TRACEBACK, ingest, sacct, scrape, 
 from tests.stores.metadata.verdicts import T0, run, verdict, written
 from trackside.cli import main
 from trackside.finding import Verdict
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.query import Query
 from trackside.runs.listing import Listed
 from trackside.serve.answers import parsed
@@ -445,7 +445,7 @@ def test_only_who_shows_a_token_may_read(store: Path, archive: Archive) -> None:
 
 
 def silent(query: Query) -> Any:
-    raise Unanswered("timeout", "http://metrics:9090 took longer than 30 s; ask for less")
+    raise SourceUnavailable("timeout", "http://metrics:9090 took longer than 30 s; ask for less")
 
 
 class Fake:
@@ -458,7 +458,7 @@ class Fake:
         self.asked: Sequence[str] = ()
 
     def runs(self) -> Sequence[Listed]:
-        raise Unanswered("unreachable", "http://metrics:9090 can't be reached; is it up?")
+        raise SourceUnavailable("unreachable", "http://metrics:9090 can't be reached; is it up?")
 
     @contextmanager
     def session(self, job: str, as_of: float | None = None) -> Iterator[Any]:
@@ -514,7 +514,7 @@ def test_a_verdict_is_told_though_the_archive_is_down(archive: Archive, monkeypa
 
 def test_servers_that_do_not_answer_are_named(archive: Archive) -> None:
     def unreachable(job: str) -> Verdict:
-        raise Unanswered("unreachable", "http://metrics:9090 can't be reached; is it up?")
+        raise SourceUnavailable("unreachable", "http://metrics:9090 can't be reached; is it up?")
 
     with serving(Handlers(archive, Fake(unreachable))) as ask:
         for path, method, status in (

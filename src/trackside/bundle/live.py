@@ -22,7 +22,7 @@ from trackside.bundle.samples import Wanted
 from trackside.bundle.samples import Written as Samples
 from trackside.bundle.write import Options, Written, write
 from trackside.errors import NothingReadable
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.ingest import Hashed
 from trackside.model import Input
 from trackside.model import Samples as Block
@@ -128,7 +128,7 @@ class Copies:
         wanted = Wanted.of(session.run)
         try:
             held = [each for each in curves.held() if wanted.has(each.series) and each.last_ms >= wanted.start_ms]
-        except Unanswered as error:
+        except SourceUnavailable as error:
             self.notes.append(f"{curves.name}: no metrics: {error}")
             return
         chosen, left = _within(held, _cited(session))
@@ -147,7 +147,7 @@ class Copies:
             try:
                 for each, times, values in curves.samples(chosen, int(first), int(last)):
                     written.samples(Block([each.series], np.zeros(len(times), np.int32), times, values))
-            except Unanswered as error:
+            except SourceUnavailable as error:
                 self.notes.append(f"{curves.name}: not all metrics: {error}")
         self.notes.append(f"{os.path.basename(path)}: {written.kept:,} samples out of {curves.name}")
         if not written.kept:

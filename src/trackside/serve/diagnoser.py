@@ -48,7 +48,7 @@ class Lag:
     def note(self, rows: MemoryStore) -> None:
         """Note it as what did not answer."""
         for plane in self.planes:
-            rows.unanswered(plane, SOURCE, self.reason)
+            rows.add_unavailable_source(plane, SOURCE, self.reason)
 
 
 def unread(files: tuple[str, ...]) -> Lag:

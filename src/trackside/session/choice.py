@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trackside.catalog.job_states import WAITING
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Run
 from trackside.runs.metrics import run_metrics
 from trackside.session.inputs import LoadedInputs
@@ -40,7 +40,7 @@ def choose(loaded: LoadedInputs, as_of: float | None = None, live: LiveCurves | 
     if loaded.curves is not None and store.metrics is not None:
         for metric in loaded.curves.failed:
             if (why := store.metrics.failed.get(metric)) is not None:
-                store.unanswered("metric", f"{loaded.curves.name}: {metric}", str(why), whole=False)
+                store.add_unavailable_source("metric", f"{loaded.curves.name}: {metric}", str(why), whole=False)
     return run, store
 
 
@@ -52,11 +52,11 @@ def _with_live(loaded: LoadedInputs, run: Run, store: MemoryStore, live: Curves)
     try:
         curves = live if loaded.curves is None else JoinedCurves(loaded.curves, live)
         measured, store.metrics = run_metrics(curves, run, store)
-    except Unanswered as error:
-        store.unanswered("metric", live.name, str(error))
+    except SourceUnavailable as error:
+        store.add_unavailable_source("metric", live.name, str(error))
         return run
     for reason in live.failed.values():
-        store.unanswered("metric", live.name, str(reason))
+        store.add_unavailable_source("metric", live.name, str(reason))
     if not store.metrics.curves.held():
         store.metrics = replace(store.metrics, note=f"{live.name} holds no metric of the run")
     return measured

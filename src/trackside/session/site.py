@@ -15,7 +15,7 @@ from trackside.catalog.streams import is_stream_of, told
 from trackside.errors import CannotAsk, NoSuchRun, NothingReadable
 from trackside.evidence import UNABLE, Frame
 from trackside.finding import Verdict
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Event, Input, InputStatus, Plane, Run
 from trackside.query import events
 from trackside.read.format import Source
@@ -81,7 +81,7 @@ def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
     _take_lines(loaded, site, slurm)
     for row in answer.rows:
         if row.status in ("unreadable", "refused") and not _sent(loaded, row, answer):
-            loaded.store.unanswered(row.plane or "scheduler", row.path, row.note)
+            loaded.store.add_unavailable_source(row.plane or "scheduler", row.path, row.note)
     asked = names_of(site, slurm is not None)
     if not asked and not beside:
         raise NothingReadable(
@@ -203,7 +203,7 @@ def _refuse_unheard_of(site: Site, job: str, slurm: SlurmAnswer) -> None:
             store = open_store(options)
         try:
             found = store.streams(Wanted((job,)))
-        except Unanswered:
+        except SourceUnavailable:
             return
         if found.streams:
             return
@@ -213,7 +213,7 @@ def _refuse_unheard_of(site: Site, job: str, slurm: SlurmAnswer) -> None:
             try:
                 if curves.anything():
                     return
-            except Unanswered:
+            except SourceUnavailable:
                 return
             rows.append(Input(curves.name, None, "empty", "has no series of it"))
     _refuse_unknown(LoadedInputs(inputs=rows), job)
@@ -241,7 +241,7 @@ def _take_log(loaded: LoadedInputs, name: str, found: Found) -> None:
         faults = found.faults if isinstance(found, Source) else []
         reason = ("; ".join(faults) or row.note).removeprefix(UNABLE).removeprefix(f"{name}: ")
         for plane in (row.plane,) if row.plane is not None else LOG_STORE:
-            loaded.store.unanswered(plane, name, reason)
+            loaded.store.add_unavailable_source(plane, name, reason)
 
 
 class _Beyond:
@@ -313,7 +313,7 @@ def _measured(curves: MetricServer) -> Input:
     cost = f"{traffic.requests:,} requests, {traffic.bytes_received:,} bytes received"
     try:
         held = curves.held()
-    except Unanswered as error:
+    except SourceUnavailable as error:
         return Input(curves.name, curves.title, "unreadable", f"{error}; {cost}", plane="metric")
     names = len({each.series.metric for each in held})
     note = f"{names:,} metrics of the run in {len(held):,} series; {cost}"

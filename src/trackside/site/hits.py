@@ -13,7 +13,7 @@ from itertools import chain
 from tempfile import SpooledTemporaryFile
 
 from trackside.catalog.streams import is_node_log, stream_path
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
 from trackside.read.format import HEAD, Source
 from trackside.read.pieces import Pieces
@@ -37,7 +37,7 @@ def sources(store: LogStore, options: LogOptions, wanted: Wanted, room: Room | N
     """
     try:
         found = store.streams(wanted)
-    except Unanswered as error:
+    except SourceUnavailable as error:
         yield Input(store.name, None, "unreadable", f"unable to check: {error}")
         return
     for note in found.notes:
@@ -126,7 +126,7 @@ class Lines(Pieces):
         while size < max(limit, PIECE) and not self._ended:
             try:
                 entry = next(self._entries, None)
-            except Unanswered as error:
+            except SourceUnavailable as error:
                 self._stop(f"{self._name}: {error}; stopped after {self._count:,} lines")
                 break
             if entry is None:

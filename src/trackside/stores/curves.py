@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from trackside.catalog.metrics import DESCRIPTIVE, METRICS
 from trackside.catalog.natural import Key, natural
 from trackside.evidence import NOT_GIVEN, UNABLE, Grid, MissingAnswer
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Scalar, Series
 from trackside.query import MOST_ASKED, Query, Span
 from trackside.stores.arithmetic import grouped, increase, onset
@@ -72,7 +72,7 @@ class Wanted:
         return (self.end_ms - self.start_ms) // self.step_ms
 
 
-RolledUp = tuple[NDArray[np.float64], int] | Unanswered
+RolledUp = tuple[NDArray[np.float64], int] | SourceUnavailable
 """(groups, windows) with NaN where nothing was sampled, and how many samples were used; or why it could not be had."""
 
 
@@ -83,7 +83,7 @@ class Curves(ABC):
     """Which place."""
 
     @property
-    def failed(self) -> Mapping[str, Unanswered]:
+    def failed(self) -> Mapping[str, SourceUnavailable]:
         """Metric -> why it can't be looked at, or not wholly: a server doesn't answer, a unit isn't known yet."""
         return {}
 
@@ -98,9 +98,9 @@ class Curves(ABC):
     def rollup(
         self, groups: Sequence[Sequence[int]], start_ms: int, end_ms: int, step_ms: int, how: Engine
     ) -> tuple[NDArray[np.float64], int]:
-        """The answer to one. Raises Unanswered."""
+        """The answer to one. Raises SourceUnavailable."""
         [rolled] = self.rollups([Wanted(groups, start_ms, end_ms, step_ms, how)])
-        if isinstance(rolled, Unanswered):
+        if isinstance(rolled, SourceUnavailable):
             raise rolled
         return rolled
 
@@ -116,7 +116,7 @@ class Sampled(Curves):
         self, held: Sequence[Held], start_ms: int, end_ms: int
     ) -> Iterable[tuple[Held, NDArray[np.int64], NDArray[np.float64]]]:
         """Times and values of some series in ``(start, end]``, in pieces, those of one series in order of time. Raises
-        Unanswered."""
+        SourceUnavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class RunMetrics:
     timing: Timing | None
     note: str = ""
     by_metric: Mapping[str, Sequence[Held]] = field(init=False, repr=False)
-    failed: Mapping[str, Unanswered] = field(init=False, repr=False)
+    failed: Mapping[str, SourceUnavailable] = field(init=False, repr=False)
     """Metrics that can't be looked at, or not wholly, and why."""
     _known: dict[tuple[str, tuple[tuple[str, Scalar], ...]], tuple[Groups, tuple[Series, ...]]] = field(
         init=False, repr=False, default_factory=dict
@@ -347,7 +347,7 @@ class _Plan:
 
     def answer(self, rolled: RolledUp, store: str) -> Grid | MissingAnswer:
         """The grid of what the engine rolled up."""
-        if isinstance(rolled, Unanswered):
+        if isinstance(rolled, SourceUnavailable):
             return MissingAnswer(f"{UNABLE}{rolled}", self.query, source=self.source)
         values, samples = rolled
         if not samples and self.start_ms < self.end_ms:

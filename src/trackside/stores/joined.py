@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.stores.curves import Curves, Held, RolledUp, Wanted
 
 
@@ -25,7 +25,7 @@ class JoinedCurves(Curves):
         self._failed = {**_failed(second, first), **_failed(first, second)}
 
     @property
-    def failed(self) -> Mapping[str, Unanswered]:
+    def failed(self) -> Mapping[str, SourceUnavailable]:
         """What one of them can't look at and the other doesn't hold."""
         return self._failed
 
@@ -46,7 +46,7 @@ class JoinedCurves(Curves):
         rests = [each.rest.wanted for each in merged if isinstance(each, _Merged) and each.rest is not None]
         counted = iter(self._parts[1].rollups(rests))
         return [
-            each if isinstance(each, Unanswered) else each.answer(None if each.rest is None else next(counted))
+            each if isinstance(each, SourceUnavailable) else each.answer(None if each.rest is None else next(counted))
             for each in merged
         ]
 
@@ -65,17 +65,17 @@ class JoinedCurves(Curves):
         ]
         return replace(wanted, groups=groups)
 
-    def _merged(self, wanted: Wanted, first: RolledUp, second: RolledUp) -> _Merged | Unanswered:
+    def _merged(self, wanted: Wanted, first: RolledUp, second: RolledUp) -> _Merged | SourceUnavailable:
         """The answers of both as one."""
         values, known = np.full((2, len(wanted.groups), wanted.width), np.nan), 0
         for place, rolled in enumerate((first, second)):
-            if isinstance(rolled, Unanswered):
+            if isinstance(rolled, SourceUnavailable):
                 return rolled
             values[place, self._rows(wanted, place)] = rolled[0]
             known += rolled[1]
         held, also = ~np.isnan(values[0]), ~np.isnan(values[1])
         np.copyto(values[0], values[1], where=~held)
-        if isinstance(first, Unanswered) or not (held & also).any():
+        if isinstance(first, SourceUnavailable) or not (held & also).any():
             return _Merged(values[0], known)
         rest = _Rest.of(wanted, also & ~held)
         return _Merged(values[0], first[1], rest and replace(rest, wanted=self._of_part(rest.wanted, 1)))
@@ -113,12 +113,12 @@ class _Merged:
         """The whole. ``counted``: how many samples are behind the rest."""
         if counted is None or self.rest is None:
             return self.values, self.samples
-        if isinstance(counted, Unanswered):
+        if isinstance(counted, SourceUnavailable):
             return counted
         return self.values, self.samples + int(np.nansum(counted[0][self.rest.inside]))
 
 
-def _failed(part: Curves, other: Curves) -> Mapping[str, Unanswered]:
+def _failed(part: Curves, other: Curves) -> Mapping[str, SourceUnavailable]:
     if not part.failed:
         return {}
     held = {each.series.metric for each in other.held()}

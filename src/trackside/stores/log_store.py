@@ -17,7 +17,7 @@ import msgspec
 
 from trackside.catalog.streams import ROLES
 from trackside.http.options import HttpOptions
-from trackside.http.unanswered import Unanswered, words_of
+from trackside.http.unavailable import SourceUnavailable, words_of
 from trackside.settings.secrets import shown_url
 from trackside.stores.registry import LOGS, check_kind, engine
 
@@ -121,7 +121,7 @@ class Streams:
 
 
 class LogStore(Protocol):
-    """A log store that can be asked. Both raise Unanswered; ``lines`` maybe after some batches."""
+    """A log store that can be asked. Both raise SourceUnavailable; ``lines`` maybe after some batches."""
 
     @property
     def name(self) -> str:
@@ -170,14 +170,14 @@ class Paging:
     most: int = 1 << 20
 
     def lines(self, start: int, end: int) -> Iterator[Sequence[Line]]:
-        """All lines in the window. Raises Unanswered, also where a time has more lines than the store gives at once."""
+        """All lines in the window. Raises SourceUnavailable, also where a time has more lines than the store gives at once."""
         window = whole = end - start
         limit = self.limit
         while start < end:
             until = end if window >= end - start else max(start + 1, (start + window) // _MS * _MS)
             try:
                 page = self.fetch(start, until, limit)
-            except Unanswered as error:
+            except SourceUnavailable as error:
                 if (fewer := fewer_of(error, limit)) and limit <= self.limit:
                     self.limit = limit = fewer
                 elif limit > self.limit and (_TOO_MANY.search(str(error)) or error.kind == "too_large"):
@@ -202,15 +202,15 @@ class Paging:
                 raise _crowded(last, limit)
 
 
-def _crowded(time_ns: int, limit: int) -> Unanswered:
-    return Unanswered(
+def _crowded(time_ns: int, limit: int) -> SourceUnavailable:
+    return SourceUnavailable(
         "partial",
         f"more lines at the one time {time_ns} ns than the {limit:,} that the store gives at once; raise its limit on "
         "lines of an answer",
     )
 
 
-def fewer_of(error: Unanswered, limit: int) -> int:
+def fewer_of(error: SourceUnavailable, limit: int) -> int:
     """How many lines the store gives at once, where it refused for that; 0 otherwise."""
     if _TOO_MANY.search(str(error)) is None:
         return 0
@@ -219,7 +219,7 @@ def fewer_of(error: Unanswered, limit: int) -> int:
     return allowed if 0 < allowed < limit else 0
 
 
-def shorter(error: Unanswered, window: int, whole: int) -> int:
+def shorter(error: SourceUnavailable, window: int, whole: int) -> int:
     """A shorter slice of time, where that may get around what the store refused for; raises the error otherwise.
 
     ``whole``: what was asked first. A server that times out for an eighth of it is not helped by less.
@@ -233,13 +233,13 @@ def shorter(error: Unanswered, window: int, whole: int) -> int:
 
 def in_slices(ask: Callable[[int, int], Iterable[T]], start: int, end: int) -> Iterator[T]:
     """What is found in a window, asked as a whole, or by slices that the store still answers for; things in several
-    slices come several times. Raises Unanswered."""
+    slices come several times. Raises SourceUnavailable."""
     window = whole = end - start
     while start < end:
         until = min(end, start + window)
         try:
             answer = ask(start, until)
-        except Unanswered as error:
+        except SourceUnavailable as error:
             window = shorter(error, until - start, whole)
             continue
         yield from answer
@@ -265,7 +265,7 @@ class _Decoder(Protocol[D]):
 
 
 def decoded(decoder: _Decoder[T], body: bytes, where: str, whose: str) -> T:
-    """An answer, as its decoder tells it. Raises Unanswered for what is none.
+    """An answer, as its decoder tells it. Raises SourceUnavailable for what is none.
 
     A byte that is no UTF-8 is one that some program wrote into its log: the lines are worth more than it.
     """
@@ -276,7 +276,7 @@ def decoded(decoder: _Decoder[T], body: bytes, where: str, whose: str) -> T:
             return decoder.decode(body.decode("utf-8", "replace"))
     except (msgspec.MsgspecError, RecursionError):
         shown = words_of(body)[:80]
-        raise Unanswered(
+        raise SourceUnavailable(
             "broken", f"{where} sent what is no answer of {whose}: {shown!r}; is it the right URL?"
         ) from None
 

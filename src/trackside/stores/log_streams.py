@@ -43,7 +43,7 @@ Conditions = tuple[Condition, ...]
 class LogServer(LogStore, ABC):
     """A log store that is asked over HTTP, whose labels tell which streams concern a run.
 
-    What differs from store to store is left to each. Windows are in nanoseconds; all of it raises Unanswered.
+    What differs from store to store is left to each. Windows are in nanoseconds; all of it raises SourceUnavailable.
     """
 
     title: ClassVar[str]

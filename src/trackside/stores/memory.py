@@ -83,7 +83,7 @@ class MemoryStore:
         answers = self.metrics.ask_many(queries, self.name)
         for answer in answers:
             if isinstance(answer, MissingAnswer) and answer.source and answer.query.kind not in self.metrics.failed:
-                self.unanswered("metric", answer.source, answer.reason.removeprefix(UNABLE))
+                self.add_unavailable_source("metric", answer.source, answer.reason.removeprefix(UNABLE))
         return [self._silent(each.query) or each if isinstance(each, MissingAnswer) else each for each in answers]
 
     def _silent(self, query: Query) -> MissingAnswer | None:
@@ -91,7 +91,7 @@ class MemoryStore:
         found = next((self._unanswered[plane] for plane in query.planes if plane in self._unanswered), None)
         return None if found is None else MissingAnswer(f"{UNABLE}{found[1]}", query, source=found[0])
 
-    def unanswered(self, plane: Plane, source: str, reason: str, whole: bool = True) -> None:
+    def add_unavailable_source(self, plane: Plane, source: str, reason: str, whole: bool = True) -> None:
         """Note, once, that what was asked for this plane did not answer, or not wholly.
 
         ``whole``: whether it might have held anything of the plane, so that no absence is made of any.

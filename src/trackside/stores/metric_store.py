@@ -56,7 +56,7 @@ class MetricServer(Curves):
     """The curves of one run in a store that is asked over HTTP; with samples, it is
     :class:`trackside.stores.curves.Sampled` too.
 
-    All of it raises Unanswered. Close it, or questions under way are waited for at the end.
+    All of it raises SourceUnavailable. Close it, or questions under way are waited for at the end.
     """
 
     title: ClassVar[str]

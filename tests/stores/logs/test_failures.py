@@ -13,7 +13,7 @@ import pytest
 from tests.stores.logs.servers import Answer, Entry, LokiServer, Server, refused, running
 from tests.stores.logs.test_contract import SERVERS, T0, line
 from trackside.http.options import HttpOptions
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
@@ -159,29 +159,33 @@ def paged(times: list[int], limit: int, most: int, end: int = 1000) -> list[int]
 def test_many_lines_of_one_time_raise_the_limit_for_it() -> None:
     times = [1, 2, *[3] * 9, 4, 5]
     assert paged(times, 2, 16) == times
-    with pytest.raises(Unanswered, match="more lines at the one time 3 ns than the 8"):
+    with pytest.raises(SourceUnavailable, match="more lines at the one time 3 ns than the 8"):
         paged(times, 2, 8)
 
 
 def test_refusals_that_a_smaller_question_gets_around() -> None:
-    over = Unanswered(
+    over = SourceUnavailable(
         "refused", "max entries limit per query exceeded, limit > max_entries_limit_per_query (100000 > 5000)"
     )
     assert fewer_of(over, 100_000) == 5000
     assert (
-        fewer_of(Unanswered("refused", "Result window is too large: less than or equal to: [100] but was [500]"), 500)
+        fewer_of(
+            SourceUnavailable("refused", "Result window is too large: less than or equal to: [100] but was [500]"), 500
+        )
         == 100
     )
-    assert fewer_of(Unanswered("refused", "parse error"), 100) == 0
-    long = Unanswered("refused", "the query time range exceeds the limit (query length: 1440h1m40s, limit: 30d1h)")
+    assert fewer_of(SourceUnavailable("refused", "parse error"), 100) == 0
+    long = SourceUnavailable(
+        "refused", "the query time range exceeds the limit (query length: 1440h1m40s, limit: 30d1h)"
+    )
     assert shorter(long, 10**12, 10**12) == 5 * 10**11
-    with pytest.raises(Unanswered):
+    with pytest.raises(SourceUnavailable):
         shorter(long, 10**9, 10**12)
-    with pytest.raises(Unanswered, match="parse error"):
-        shorter(Unanswered("refused", "parse error"), 10**12, 10**12)
-    late = Unanswered("timeout", "no answer in 30 s")
+    with pytest.raises(SourceUnavailable, match="parse error"):
+        shorter(SourceUnavailable("refused", "parse error"), 10**12, 10**12)
+    late = SourceUnavailable("timeout", "no answer in 30 s")
     assert shorter(late, 10**12, 10**12) == 5 * 10**11
-    with pytest.raises(Unanswered, match="no answer"):
+    with pytest.raises(SourceUnavailable, match="no answer"):
         shorter(late, 10**12 // 8, 10**12)
 
 

@@ -20,7 +20,7 @@ import urllib3
 from tests import services
 from tests.http.scripted import Request, answer, scripted
 from trackside.http.options import HttpOptions
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Samples
 from trackside.read.measurements import Measurements
 from trackside.stores.curves import Engine, Wanted
@@ -198,7 +198,7 @@ def test_a_server_gives_what_memory_gives(server: str, number: int) -> None:
             expected, used = memory.rollup(
                 [[theirs[key][0] for key in group] for group in some], start_ms, end_ms, step_ms, how
             )
-            assert not isinstance(rolled, Unanswered), rolled
+            assert not isinstance(rolled, SourceUnavailable), rolled
             np.testing.assert_allclose(
                 rolled[0],
                 expected,
@@ -282,7 +282,7 @@ def test_a_front_end_that_aligns_to_the_step_changes_nothing(server: str, number
             assert held or scope.start is None
             for values, those in zip(rolled, expected, strict=True):
                 np.testing.assert_array_equal(values, those)
-    with scripted(before(server, moved(0.5))) as front, pytest.raises(Unanswered, match="other times") as caught:
+    with scripted(before(server, moved(0.5))) as front, pytest.raises(SourceUnavailable, match="other times") as caught:
         asked(front.url, scopes[0])
     assert caught.value.kind == "broken"
 
@@ -447,14 +447,14 @@ def test_a_part_is_no_answer_unless_it_is_allowed_to_be(extra: dict[str, object]
         fake.extra = extra
         wanted = Wanted(ids, START_S * 1000, (START_S + 3600) * 1000, 60_000, "max")
         (reason,) = curves.rollups([wanted])
-        assert isinstance(reason, Unanswered)
+        assert isinstance(reason, SourceUnavailable)
         assert reason.kind == "partial"
-        with pytest.raises(Unanswered, match="a part of the answer"):
+        with pytest.raises(SourceUnavailable, match="a part of the answer"):
             asking(server.url).held()
         options = MetricOptions(endpoint=HttpOptions(url=server.url), allow_partial=True)
         assert len(PrometheusCurves(options, Scope(START_S, START_S + 3600)).held()) == 2
         fake.extra = {"infos": ["all well"], "warnings": ["PromQL info: metric might not be a counter"]}
-        assert not isinstance(curves.rollups([wanted])[0], Unanswered)
+        assert not isinstance(curves.rollups([wanted])[0], SourceUnavailable)
         curves.close()
 
 
@@ -466,12 +466,12 @@ def test_a_refused_question_leaves_the_others() -> None:
         ids = [[each.id] for each in curves.held()]
         span = START_S * 1000, (START_S + 3600) * 1000, 60_000
         first, second = curves.rollups([Wanted(ids, *span, "avg"), Wanted(ids, *span, "max")])
-        assert isinstance(first, Unanswered)
+        assert isinstance(first, SourceUnavailable)
         assert first.kind == "refused"
         assert "query touches too much" in str(first)
-        assert not isinstance(second, Unanswered)
+        assert not isinstance(second, SourceUnavailable)
         fake.refused = ""
-        assert not isinstance(curves.rollups([Wanted(ids, *span, "avg")])[0], Unanswered)
+        assert not isinstance(curves.rollups([Wanted(ids, *span, "avg")])[0], SourceUnavailable)
         curves.close()
 
 
@@ -484,7 +484,7 @@ def test_a_metric_that_cannot_be_looked_at_is_said_to_be() -> None:
         assert {each.series.metric for each in curves.held()} == {"gpu_temperature_celsius"}
         assert {metric: reason.kind for metric, reason in curves.failed.items()} == {"gpu_power_watts": "refused"}
         fake.refused = "min_over_time"
-        with pytest.raises(Unanswered, match="too much"):
+        with pytest.raises(SourceUnavailable, match="too much"):
             asking(server.url).held()
         curves.close()
 
@@ -498,7 +498,7 @@ def test_a_metric_that_cannot_be_looked_at_is_said_to_be() -> None:
     (answer({"status": "success", "data": ["x" * 300]}), "too_large"),
 ])  # fmt: skip
 def test_what_is_no_prometheus(reply: bytes, kind: str) -> None:
-    with scripted(reply) as server, pytest.raises(Unanswered) as caught:
+    with scripted(reply) as server, pytest.raises(SourceUnavailable) as caught:
         asking(server.url, most_bytes=200).held()
     assert caught.value.kind == kind
 
@@ -506,7 +506,7 @@ def test_what_is_no_prometheus(reply: bytes, kind: str) -> None:
 def test_a_server_that_is_down_fails_at_once() -> None:
     with scripted(b"") as server:
         url = server.url
-    with pytest.raises(Unanswered, match="can't be reached") as caught:
+    with pytest.raises(SourceUnavailable, match="can't be reached") as caught:
         asking(url).held()
     assert caught.value.kind == "unreachable"
 
@@ -551,7 +551,7 @@ def test_points_of_other_times_are_not_taken_for_none(times: list[int]) -> None:
             {"resultType": "matrix", "result": [{"metric": metric, "values": [[time, "50"] for time in times]}]}
         )
         (reason,) = curves.rollups([Wanted(ids, START_S * 1000, (START_S + 3600) * 1000, 60_000, "max")])
-        assert isinstance(reason, Unanswered)
+        assert isinstance(reason, SourceUnavailable)
         assert reason.kind == "broken"
         assert "other times than asked" in str(reason)
         curves.close()
@@ -659,7 +659,7 @@ def test_closing_ends_what_is_under_way() -> None:
         time.sleep(0.2)
         begun = time.monotonic()
         curves.close()
-        with pytest.raises(Unanswered, match="closed"):
+        with pytest.raises(SourceUnavailable, match="closed"):
             curves.held()
         assert time.monotonic() - begun < 1
         over.set()
@@ -689,5 +689,5 @@ def test_windows_of_an_answer(points: bytes, expected: list[float]) -> None:
     "points", [b'[[60,"a"]]', b"[[60]]", b'[[1e300,"1"]]', b'[["NaN","1"],[2,"3"]]', b'[[60,"1",2]]']
 )
 def test_points_that_are_none(points: bytes) -> None:
-    with pytest.raises(Unanswered, match="none of Prometheus"):
+    with pytest.raises(SourceUnavailable, match="none of Prometheus"):
         matrix.windows(points, 0, 60_000, 3, "x")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Position, Series
 from trackside.stores.bunches import bunches
 from trackside.stores.curves import Groups, Held, RolledUp, Sampled, Wanted, identifying
@@ -76,7 +76,7 @@ class DuckCurves(Sampled):
         self._snapshot, self._scope = snapshot, scope or Scope()
         self._owner = owner  # a store that goes with it
         self._held: list[Held] | None = None
-        self._failed: dict[str, Unanswered] | None = None
+        self._failed: dict[str, SourceUnavailable] | None = None
         self._counts: dict[int, int] = {}
         self._metrics: dict[int, str] = {}
         self._sizes: dict[str, int] = {}
@@ -112,7 +112,7 @@ class DuckCurves(Sampled):
         return self._held
 
     @property
-    def failed(self) -> Mapping[str, Unanswered]:
+    def failed(self) -> Mapping[str, SourceUnavailable]:
         """Metrics with received values whose unit isn't told yet, of curves that nothing else here measures."""
         if self._failed is None:
             held = {(each.series.metric, identifying(each.series.labels)) for each in self.held()}
@@ -290,9 +290,9 @@ class _Lookup:
         return {name: column[asked] for name, column in (found | {"row": rows}).items()} if asked.any() else None
 
 
-def _unsettled(metric: str, names: Collection[str]) -> Unanswered:
+def _unsettled(metric: str, names: Collection[str]) -> SourceUnavailable:
     came = " and ".join(sorted(names))
-    return Unanswered(
+    return SourceUnavailable(
         "partial",
         f"{metric} was received as {came}, and no value shows its unit yet; it is settled by a larger one, or once a"
         " day has passed",

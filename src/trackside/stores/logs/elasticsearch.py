@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from trackside.http.client import HttpClient
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.stores.log_store import Line, LogOptions, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
 from trackside.stores.log_streams import Condition, Conditions, LogServer
 
@@ -147,7 +147,7 @@ class Elasticsearch(LogServer):
             if found is None or not found.groups.after_key:
                 return
             composite["after"] = found.groups.after_key
-        raise Unanswered(
+        raise SourceUnavailable(
             "partial", f"{self.name} has more than {MOST_GROUPS:,} streams of the run; narrow it with match"
         )
 
@@ -179,7 +179,9 @@ class Elasticsearch(LogServer):
         time_ns = nanoseconds(told[0]) if isinstance(told[0], str) else None
         if time_ns is None:
             shown = repr(told[0])[:40] if isinstance(told[0], (str, float, int)) else "not there"
-            raise Unanswered("broken", f"{self.name}: a line whose {self.options.time_field} is {shown}, no time")
+            raise SourceUnavailable(
+                "broken", f"{self.name}: a line whose {self.options.time_field} is {shown}, no time"
+            )
         text = next(
             (source[name] for name in (self.options.message_field, "log", "event.original") if name in source), ""
         )
@@ -205,7 +207,7 @@ class Elasticsearch(LogServer):
         failed = answer.shards.failed if answer.shards is not None else 0
         if answer.timed_out or failed:
             why = "it ran out of time" if answer.timed_out else f"{failed} shards failed"
-            raise Unanswered("partial", f"{got.url} searched a part only: {why}")
+            raise SourceUnavailable("partial", f"{got.url} searched a part only: {why}")
         return answer
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from trackside.http.client import Response
-from trackside.http.unanswered import Unanswered, plain
+from trackside.http.unavailable import SourceUnavailable, plain
 from trackside.stores.log_store import Line, LogStream, Paging, decoded, in_slices
 from trackside.stores.log_streams import Condition, Conditions, LogServer
 
@@ -107,11 +107,11 @@ def _lines(got: Response, known: Mapping[str, str]) -> list[Line]:
     """An answer's entries in time order: it has them apart by labels and structured metadata."""
     answer = decoded(_LINES, got.body, got.url, WHOSE)
     if answer.data.result_type != "streams":
-        raise Unanswered(
+        raise SourceUnavailable(
             "refused", f"{got.url} gave a {plain(answer.data.result_type)}, not lines: line_filter must be a filter"
         )
     if answer.warnings:
-        raise Unanswered("partial", f"{got.url} gave a part only: {plain('; '.join(answer.warnings))}")
+        raise SourceUnavailable("partial", f"{got.url} gave a part only: {plain('; '.join(answer.warnings))}")
     lines = []
     for result in answer.data.result:
         labels = {**known, **result.stream}
@@ -129,7 +129,7 @@ def _matcher(condition: Condition) -> str:
 
 def _time(text: str, where: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise Unanswered("broken", f"{where} sent a line whose time is {text[:40]!r}, no nanoseconds")
+        raise SourceUnavailable("broken", f"{where} sent a line whose time is {text[:40]!r}, no nanoseconds")
     return int(text)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from trackside.http.client import Response
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.stores.log_store import SECOND, Line, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
 from trackside.stores.log_streams import Condition, Conditions, LogServer
 
@@ -98,7 +98,7 @@ class VictoriaLogs(LogServer):
         params = {"query": query, "step": f"{step}s", **_times(start, end)}
         try:
             counts = _counts(self.endpoint.request("GET", "/select/logsql/hits", params=params))
-        except Unanswered:
+        except SourceUnavailable:
             # Counting saves time only: paging says what is wrong, if the lines themselves can't be had.
             counts = {}
         begin, held = start, 0
@@ -116,13 +116,15 @@ class VictoriaLogs(LogServer):
     def _line(self, row: dict[str, str], known: Mapping[str, str]) -> Line:
         time_ns = nanoseconds(row.get("_time", ""))
         if time_ns is None:
-            raise Unanswered("broken", f"{self.name}: a line whose _time is {row.get('_time', '')[:40]!r}, no time")
+            raise SourceUnavailable(
+                "broken", f"{self.name}: a line whose _time is {row.get('_time', '')[:40]!r}, no time"
+            )
         labels = {**known, **{name: value for name, value in row.items() if name not in _OWN}}
         return Line(time_ns, row.get("_msg", ""), labels)
 
 
 def _counts(got: Response) -> dict[int, int]:
-    """Lines from each counted time on, nanoseconds, over all groups. Raises Unanswered."""
+    """Lines from each counted time on, nanoseconds, over all groups. Raises SourceUnavailable."""
     counts: dict[int, int] = {}
     for group in decoded(_HITS, got.body, got.url, WHOSE).hits:
         for text, count in zip(group.timestamps, group.values, strict=False):

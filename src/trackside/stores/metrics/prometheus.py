@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.stores.curves import Engine, Groups, Held, RolledUp, Sampled, Wanted
 from trackside.stores.memory_curves import roll
 from trackside.stores.metric_store import MetricOptions, MetricServer, Scope
@@ -70,7 +70,7 @@ class PrometheusCurves(MetricServer, Sampled):
         """Of what is expected, by groups, start and end."""
 
     @property
-    def failed(self) -> Mapping[str, Unanswered]:
+    def failed(self) -> Mapping[str, SourceUnavailable]:
         """They are not held; but that doesn't mean that they were not measured."""
         return self._concerned.failed
 
@@ -97,7 +97,7 @@ class PrometheusCurves(MetricServer, Sampled):
 
     def anything(self) -> bool:
         """Whether the server has a series under the job's id at all: far cheaper than to look for what it holds, and
-        all there is to know of a job whose time and nodes nobody tells. Raises Unanswered."""
+        all there is to know of a job whose time and nodes nobody tells. Raises SourceUnavailable."""
         return anything_of(self._api, self.scope.jobs)
 
     def held(self) -> Sequence[Held]:
@@ -133,7 +133,7 @@ class PrometheusCurves(MetricServer, Sampled):
     def rollups(self, wanted: Sequence[Wanted]) -> list[RolledUp]:
         try:
             self.held()
-        except Unanswered as reason:
+        except SourceUnavailable as reason:
             return [reason] * len(wanted)
         tables = [self._known(each) for each in wanted]
         counts = [self._counts.get(_counted(each)) or self._api.pool.submit(self._used, each) for each in wanted]
@@ -141,7 +141,7 @@ class PrometheusCurves(MetricServer, Sampled):
         for each, table, count in zip(wanted, tables, counts, strict=True):
             try:
                 answers.append((table.windows(each), count.result()))
-            except Unanswered as reason:
+            except SourceUnavailable as reason:
                 self._tables.pop(_key(each), None)  # it may be answered the next time
                 self._counts.pop(_counted(each), None)
                 answers.append(reason)
@@ -199,7 +199,7 @@ def _bytes(wanted: Wanted) -> int:
 
 
 def _windows_of(groups: Sequence[Sequence[Part]], wanted: Wanted) -> Values:
-    """(groups, windows) of each group of the server's series taken as one curve. Raises Unanswered."""
+    """(groups, windows) of each group of the server's series taken as one curve. Raises SourceUnavailable."""
     shape = len(groups), wanted.width
     whole, apart = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
     parts = [part for group in groups for part in group]
@@ -284,7 +284,7 @@ def _read(
     clean = [row for row in rows if row not in source.raw]
     each = source.counts[clean].sum() / (source.end_ms - source.start_ms) * wanted.step_ms
     if each * marked.sum() > MOST_SAMPLES:
-        raise Unanswered("too_large", f"{source.server}: several series of {source.name} measure the same at the same "
+        raise SourceUnavailable("too_large", f"{source.server}: several series of {source.name} measure the same at the same "
                          f"time, and their {each * marked.sum():,.0f} samples are more than are fetched; choose one of "
                          "each with match, or let the server leave out doubles")  # fmt: skip
     for begin, end in spans_of(marked * max(each, 1.0), MOST_RAW):

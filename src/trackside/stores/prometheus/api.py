@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from trackside.http.client import HttpClient
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.stores.metric_store import MetricOptions
 from trackside.stores.prometheus import matrix, promql
 from trackside.stores.prometheus.matrix import Found, Times, Values
@@ -36,7 +36,7 @@ class Page(NamedTuple):
 
 
 class Api:
-    """A server, asked from any thread. What it can't answer raises Unanswered."""
+    """A server, asked from any thread. What it can't answer raises SourceUnavailable."""
 
     def __init__(self, options: MetricOptions, endpoint: HttpClient | None = None) -> None:
         self.options = options
@@ -86,13 +86,13 @@ class Api:
         found = list(self._points(promql.PROBE, _PROBED_MS))
         told = [int(values[0]) for _, (_, values) in found if len(values) == 1 and values[0] in (1, 2)]
         if len(told) != 1:
-            raise Unanswered("broken", f"{self._where('query')} did not tell how its windows are bounded")
+            raise SourceUnavailable("broken", f"{self._where('query')} did not tell how its windows are bounded")
         return told[0] == 2
 
     def _victoria(self) -> bool:
         try:
             return len(list(self._points(promql.PROBE_METRICSQL, _PROBED_MS))) == 1
-        except Unanswered as reason:
+        except SourceUnavailable as reason:
             if reason.kind == "refused":
                 return False
             raise
@@ -156,7 +156,7 @@ class Api:
         form = [("query", query), *_bounds(start_ms + step_ms, end_ms), ("step", _seconds(step_ms))]
         try:
             found = self._answer("query_range", form, matrix.series_of)
-        except Unanswered as reason:
+        except SourceUnavailable as reason:
             much = reason.kind == "too_large" or (reason.kind == "refused" and _TOO_MUCH.search(str(reason)))
             if width == 1 or not much:
                 raise

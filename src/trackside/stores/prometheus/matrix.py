@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.http.unanswered import Unanswered, plain, words_of
+from trackside.http.unavailable import SourceUnavailable, plain, words_of
 
 T = TypeVar("T")
 Values = NDArray[np.float64]
@@ -55,24 +55,24 @@ class Found(NamedTuple):
 
 
 def data_of(body: bytes, where: str, partial: bool = False) -> bytes:
-    """What an answer holds. Raises Unanswered where it says that it failed, or (unless ``partial``) is not whole."""
+    """What an answer holds. Raises SourceUnavailable where it says that it failed, or (unless ``partial``) is not whole."""
     try:
         answer = _ANSWER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise Unanswered("broken", f"{where} sent {words_of(body)[:60]!r} where an answer of Prometheus' API was due; "
+        raise SourceUnavailable("broken", f"{where} sent {words_of(body)[:60]!r} where an answer of Prometheus' API was due; "
                          "is it the right URL?") from None  # fmt: skip
     if answer.status != "success":
-        raise Unanswered("refused", f"{where}: {plain(answer.error) or 'it says neither success nor error'}")
+        raise SourceUnavailable("refused", f"{where}: {plain(answer.error) or 'it says neither success nor error'}")
     # Prometheus 2.48 to 2.55 list what they would have us know of our query among the warnings.
     warnings = [each for each in answer.warnings or () if not each.startswith("PromQL info")]
     if not partial and (answer.isPartial or warnings):
         why = plain(warnings[0]) if warnings else "it could not reach all of its storage nodes"
-        raise Unanswered("partial", f"{where} gave a part of the answer: {why}")
+        raise SourceUnavailable("partial", f"{where} gave a part of the answer: {why}")
     return bytes(answer.data)
 
 
 def series_of(data: bytes, where: str) -> Iterator[Found]:
-    """The series of a matrix or a vector. Raises Unanswered where it is neither."""
+    """The series of a matrix or a vector. Raises SourceUnavailable where it is neither."""
     for each in _decoded(_RESULT, data, where).result:
         points = bytes(each.values)
         yield Found(bytes(each.metric), points if points != b"null" else b"[" + bytes(each.value) + b"]")
@@ -88,7 +88,7 @@ def labels_of(found: bytes, where: str) -> dict[str, str]:
 def windows(points: bytes, start_ms: int, step_ms: int, width: int, where: str) -> Values:
     """(width,) values of the windows that end at start + step, start + 2 step ...; NaN where there is no point.
 
-    Points before and after are ignored; of several for one window the last holds. Raises Unanswered where there are
+    Points before and after are ignored; of several for one window the last holds. Raises SourceUnavailable where there are
     points, but in between, or none of what was asked for: what they say must not pass for nothing.
     """
     texts = points.split(b'"')[1::2]
@@ -99,7 +99,7 @@ def windows(points: bytes, start_ms: int, step_ms: int, width: int, where: str) 
     place, off = np.divmod(times - start_ms, step_ms)
     good = (off == 0) & (place >= 1) & (place <= width)
     if off.any() or (len(times) and not good.any()):
-        raise Unanswered("broken", f"{where} answered for other times than asked, in steps of {step_ms / 1000:g} s; is "
+        raise SourceUnavailable("broken", f"{where} answered for other times than asked, in steps of {step_ms / 1000:g} s; is "
                          "there a proxy that moves them?")  # fmt: skip
     out[place[good] - 1] = values[good]
     return out
@@ -156,12 +156,12 @@ def _time(text: bytes) -> int:
 
 
 def names_of(data: bytes, where: str) -> list[str]:
-    """A list of texts. Raises Unanswered where it is none."""
+    """A list of texts. Raises SourceUnavailable where it is none."""
     return _decoded(_NAMES, data, where)
 
 
 def sets_of(data: bytes, where: str) -> list[dict[str, str]]:
-    """A list of label sets. Raises Unanswered where it is none."""
+    """A list of label sets. Raises SourceUnavailable where it is none."""
     return _decoded(_SETS, data, where)
 
 
@@ -172,5 +172,5 @@ def _decoded(decoder: msgspec.json.Decoder[T], data: bytes, where: str) -> T:
         raise _broken(where) from None
 
 
-def _broken(where: str) -> Unanswered:
-    return Unanswered("broken", f"{where} sent an answer that is none of Prometheus' API; is it the right URL?")
+def _broken(where: str) -> SourceUnavailable:
+    return SourceUnavailable("broken", f"{where} sent an answer that is none of Prometheus' API; is it the right URL?")

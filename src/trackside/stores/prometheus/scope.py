@@ -16,7 +16,7 @@ from trackside.catalog.dialect import Translated, relabeled, translate
 from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
 from trackside.catalog.natural import natural
 from trackside.catalog.settling import ForeignSeries
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Position
 from trackside.stores.curves import Held
 from trackside.stores.metric_store import HIDDEN_S, Scope
@@ -44,11 +44,11 @@ class Concerned:
     sources: Sequence[Source]
     held: Sequence[Held]
     parts: Mapping[int, Sequence[tuple[Source, int]]]
-    failed: Mapping[str, Unanswered]
+    failed: Mapping[str, SourceUnavailable]
 
 
 def concerned(api: Api, scope: Scope) -> Concerned:
-    """Find the run's curves. Raises Unanswered where none could be looked for."""
+    """Find the run's curves. Raises SourceUnavailable where none could be looked for."""
     now = time.time() - HIDDEN_S
     scope = replace(scope, end=min(now, scope.end) if scope.end is not None else None)
     start_ms, end_ms = _times(api, scope, now)
@@ -58,7 +58,7 @@ def concerned(api: Api, scope: Scope) -> Concerned:
 
 
 def anything_of(api: Api, jobs: Sequence[str]) -> bool:
-    """Whether any series bears one of these jobs' ids, however long ago: three small questions. Raises Unanswered."""
+    """Whether any series bears one of these jobs' ids, however long ago: three small questions. Raises SourceUnavailable."""
     end_ms = math.ceil(time.time() * 1000)
     span = (end_ms - round(LOOK_BACK_S[-1] * 1000), end_ms)
     conditions = _conditions(api, Scope(jobs=tuple(jobs)), _names(api, *span), span)
@@ -130,7 +130,7 @@ def _labels(api: Api, names: Sequence[str], span: tuple[int, int]) -> Sequence[s
                  for some in promql.one_of(names)]  # fmt: skip
     try:
         return api.labels_of(selectors, *span)
-    except Unanswered as reason:
+    except SourceUnavailable as reason:
         if reason.kind not in ("refused", "unauthorized"):  # names were given: it is only this that it won't tell
             raise
         return list(dict.fromkeys([*api.options.labels, *PLACE, *OWNER, "Hostname"]))
@@ -142,7 +142,7 @@ class _Finding:
     def __init__(self, api: Api, scope: Scope, span: tuple[int, int]) -> None:
         self._api, self._scope, self._span = api, scope, span
         self._foreign = ForeignSeries()
-        self._failed: dict[str, Unanswered] = {}
+        self._failed: dict[str, SourceUnavailable] = {}
         self._conditions: Sequence[tuple[str, ...]] = ()
 
     def concerned(self, names: Sequence[str]) -> Concerned:
@@ -169,7 +169,7 @@ class _Finding:
         for labels in chain.from_iterable(each.result() for each in coming):
             series.setdefault(labels.pop("__name__", ""), []).append(labels)
         if sum(map(len, series.values())) > MOST_SERIES:
-            raise Unanswered("too_large", f"{self._api.name} holds more than {MOST_SERIES:,} series of the run; tell "
+            raise SourceUnavailable("too_large", f"{self._api.name} holds more than {MOST_SERIES:,} series of the run; tell "
                              "its nodes or its job, or narrow them with match")  # fmt: skip
         return series
 
@@ -203,14 +203,14 @@ class _Finding:
         return known if known is None or not rules else relabeled(known, labels, rules, override=True)
 
     def _looked(self, sources: Sequence[Source]) -> list[Source]:
-        """Those of which it is known what they hold. Raises Unanswered where it is of none."""
+        """Those of which it is known what they hold. Raises SourceUnavailable where it is of none."""
         coming = [self._api.pool.submit(source.look) for source in sources]
         looked = []
         for source, each in zip(sources, coming, strict=True):
             try:
                 each.result()
                 looked.append(source)
-            except Unanswered as reason:
+            except SourceUnavailable as reason:
                 self._failed[source.metric] = reason
         if sources and not looked:
             raise next(iter(self._failed.values()))

@@ -17,7 +17,7 @@ from trackside.catalog.dialect import BLANK_RANGES, Guess
 from trackside.catalog.labels import OWNER, PLACE
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.settling import UnitBySize, is_blank, may_hide_blanks, measured, scaled
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.stores.curves import STEPS_S, Engine
 from trackside.stores.prometheus import promql
 from trackside.stores.prometheus.api import Api
@@ -336,7 +336,7 @@ class Source:
             return
         chosen, counted = sorted(wanted), self._counted()
         if counted[chosen].sum() > MOST_LOOKED_AT:
-            raise Unanswered("too_large", f"{self._api.name}: {self.name} holds values that stand for none among "
+            raise SourceUnavailable("too_large", f"{self._api.name}: {self.name} holds values that stand for none among "
                              f"{counted[chosen].sum():,.0f} samples, more than are looked at")  # fmt: skip
         pieces: dict[int, list[tuple[Times, Values]]] = {row: [] for row in chosen}
         for begin, end in spans_of(counted[chosen].sum(axis=0), MOST_RAW):

@@ -7,7 +7,7 @@ import pytest
 
 from trackside.evidence import UNANSWERED, Cite, Frame, Grid, MissingAnswer
 from trackside.finding import Verdict
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Position, Samples, Series
 from trackside.query import events, metric
 from trackside.session.choice import choose
@@ -49,18 +49,18 @@ class Refusing(MemoryCurves):
 
     def held(self):  # type: ignore[no-untyped-def]
         if self._whole:
-            raise Unanswered("timeout", WHY)
+            raise SourceUnavailable("timeout", WHY)
         return super().held()
 
     @property
-    def failed(self) -> dict[str, Unanswered]:
+    def failed(self) -> dict[str, SourceUnavailable]:
         return {}
 
     def expect(self, wanted: list[Wanted]) -> None:
         """Nothing is made ready."""
 
     def rollups(self, wanted: list[Wanted]) -> list[RolledUp]:
-        return [Unanswered("timeout", WHY) for _ in wanted]
+        return [SourceUnavailable("timeout", WHY) for _ in wanted]
 
 
 def verdict(live: Refusing, given: MemoryCurves | None = None) -> tuple[Verdict, MemoryStore]:
@@ -104,8 +104,8 @@ def test_files_are_judged_where_the_store_is_dead() -> None:
 def test_no_row_of_a_plane_that_was_not_wholly_read_is_no_answer() -> None:
     store = MemoryStore(planes=["log"])
     assert isinstance(store.ask(events("exception")), Frame)
-    store.unanswered("log", "loki http://logs:3100", "the answer broke off")
-    store.unanswered("log", "loki http://logs:3100", "and again")
+    store.add_unavailable_source("log", "loki http://logs:3100", "the answer broke off")
+    store.add_unavailable_source("log", "loki http://logs:3100", "and again")
     answer = store.ask(events("exception"))
     assert isinstance(answer, MissingAnswer)
     assert (answer.reason, answer.source) == ("unable to check: the answer broke off", "loki http://logs:3100")
@@ -132,8 +132,8 @@ class Untold(MemoryCurves):
     name = "store"
 
     @property
-    def failed(self) -> dict[str, Unanswered]:
-        return {"gpu_sm_active_ratio": Unanswered("partial", "its unit is not known")}
+    def failed(self) -> dict[str, SourceUnavailable]:
+        return {"gpu_sm_active_ratio": SourceUnavailable("partial", "its unit is not known")}
 
 
 class Answering(MemoryCurves):
@@ -142,7 +142,7 @@ class Answering(MemoryCurves):
     name = "prometheus http://metrics:9090"
 
     @property
-    def failed(self) -> dict[str, Unanswered]:
+    def failed(self) -> dict[str, SourceUnavailable]:
         return {}
 
 
@@ -195,7 +195,7 @@ def test_what_one_of_two_places_does_not_answer_is_not_answered() -> None:
     mine, other = (each.id for each in joined.held())
     both = joined.rollups([Wanted([[mine]], 0, 60 * MINUTE, MINUTE, "avg"),
                            Wanted([[mine], [other]], 0, 60 * MINUTE, MINUTE, "avg")])  # fmt: skip
-    assert isinstance(both[1], Unanswered)
-    assert not isinstance(both[0], Unanswered)
-    with pytest.raises(Unanswered, match="30 s"):
+    assert isinstance(both[1], SourceUnavailable)
+    assert not isinstance(both[0], SourceUnavailable)
+    with pytest.raises(SourceUnavailable, match="30 s"):
         joined.rollup([[other]], 0, 60 * MINUTE, MINUTE, "max")
