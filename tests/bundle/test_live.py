@@ -21,7 +21,7 @@ from trackside.cli import main
 from trackside.ingest import ingest
 from trackside.read.bundle import Manifest
 from trackside.read.bundle import opened as bundle_at
-from trackside.stores.log_store import Line, LogStream, Streams, Wanted
+from trackside.stores.log_store import Line, LogRequest, LogStream, Streams
 
 __all__ = ["site"]
 
@@ -46,7 +46,7 @@ class Kept:
 
     name = "loki http://127.0.0.1:9"
 
-    def streams(self, wanted: Wanted) -> Streams:
+    def streams(self, wanted: LogRequest) -> Streams:
         return Streams(
             (LogStream("job", {"slurm_job_id": "41", "node": "gpu017"}, "", 0, 1),) if "41" in wanted.jobs else ()
         )

@@ -45,7 +45,7 @@ from trackside.serve.workers import Workers
 from trackside.settings.price import Price
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
-from trackside.stores.metadata.rows import place_of
+from trackside.stores.metadata.rows import decode_cursor
 
 pytestmark = pytest.mark.slow
 
@@ -165,7 +165,7 @@ def test_two_instances_share_one_postgres(store: Path, postgres: Postgres) -> No
     url = postgres.database()
     with (
         Archive.open(url) as one,
-        Archive.open(url, later=True) as other,
+        Archive.open(url, lazy=True) as other,
         serving(Handlers(one, Diagnoser(store))) as first,
         serving(Handlers(other, Diagnoser(store))) as second,
     ):
@@ -347,7 +347,7 @@ def test_no_value_is_more_than_refused(parameter: Parameter, text: str) -> None:
 
 @given(st.binary(max_size=30).map(lambda raw: base64.urlsafe_b64encode(raw).decode()) | st.text(max_size=20))
 def test_no_cursor_is_more_than_refused(text: str) -> None:
-    told = refusal(place_of, text)
+    told = refusal(decode_cursor, text)
     assert told is None or (isinstance(told, ArchiveError) and told.kind == "refused")
 
 
@@ -422,7 +422,7 @@ def test_a_job_of_several_clusters_is_asked_for_by_its_own(ask: Asking, archive:
         made = verdict(run(cluster=cluster))
         archive.record(made, written(made))
     told = ask.problem("/runs/4242")
-    assert (told["status"], told["remedy"]) == (409, "say which as cluster=NAME, empty for (none)")
+    assert (told["status"], told["remedy"]) == (409, "choose one with cluster=NAME, empty for (none)")
     assert "(none), beta" in told["detail"]
     assert ask.json("/runs/4242?cluster=")["run"]["cluster"] == ""
     assert len(ask.json("/runs?cluster=")["runs"]) == 1

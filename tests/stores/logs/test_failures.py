@@ -18,13 +18,22 @@ from trackside.model import Input
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.site.hits import Room, sources
-from trackside.stores.log_store import Line, LogOptions, Paging, Wanted, fewer_of, name_of, open_store, shorter
+from trackside.stores.log_store import (
+    Line,
+    LogOptions,
+    LogRequest,
+    Paging,
+    allowed_limit,
+    name_of,
+    open_store,
+    shorter_window,
+)
 from trackside.stores.registry import LOGS, kinds
 
 pytestmark = pytest.mark.slow
 
 ALL = pytest.mark.parametrize("kind", sorted(SERVERS))
-WANTED = Wanted(("4242",), (), T0, T0 + 60)
+WANTED = LogRequest(("4242",), (), T0, T0 + 60)
 LINES = [line(second, f"step {second} loss {5 - second / 100:.4f}", job_id="4242", rank="0") for second in range(1, 41)]
 LINE_PATHS = ("/loki/api/v1/query_range", "/select/logsql/query", "/_search")
 
@@ -167,26 +176,26 @@ def test_refusals_that_a_smaller_question_gets_around() -> None:
     over = SourceUnavailable(
         "refused", "max entries limit per query exceeded, limit > max_entries_limit_per_query (100000 > 5000)"
     )
-    assert fewer_of(over, 100_000) == 5000
+    assert allowed_limit(over, 100_000) == 5000
     assert (
-        fewer_of(
+        allowed_limit(
             SourceUnavailable("refused", "Result window is too large: less than or equal to: [100] but was [500]"), 500
         )
         == 100
     )
-    assert fewer_of(SourceUnavailable("refused", "parse error"), 100) == 0
+    assert allowed_limit(SourceUnavailable("refused", "parse error"), 100) == 0
     long = SourceUnavailable(
         "refused", "the query time range exceeds the limit (query length: 1440h1m40s, limit: 30d1h)"
     )
-    assert shorter(long, 10**12, 10**12) == 5 * 10**11
+    assert shorter_window(long, 10**12, 10**12) == 5 * 10**11
     with pytest.raises(SourceUnavailable):
-        shorter(long, 10**9, 10**12)
+        shorter_window(long, 10**9, 10**12)
     with pytest.raises(SourceUnavailable, match="parse error"):
-        shorter(SourceUnavailable("refused", "parse error"), 10**12, 10**12)
+        shorter_window(SourceUnavailable("refused", "parse error"), 10**12, 10**12)
     late = SourceUnavailable("timeout", "no answer in 30 s")
-    assert shorter(late, 10**12, 10**12) == 5 * 10**11
+    assert shorter_window(late, 10**12, 10**12) == 5 * 10**11
     with pytest.raises(SourceUnavailable, match="no answer"):
-        shorter(late, 10**12 // 8, 10**12)
+        shorter_window(late, 10**12 // 8, 10**12)
 
 
 def test_unknown_kinds_and_roles_are_refused() -> None:

@@ -16,7 +16,7 @@ from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.read.formats.job_log import rank_of
 from trackside.site.hits import sources
-from trackside.stores.log_store import Line, LogOptions, LogStream, Streams, Wanted
+from trackside.stores.log_store import Line, LogOptions, LogRequest, LogStream, Streams
 from trackside.stores.log_text import written_lines
 
 T0 = 1_795_253_600_000_000_000
@@ -37,7 +37,7 @@ class Held:
     def __init__(self, *lines: Line) -> None:
         self._lines = lines
 
-    def streams(self, wanted: Wanted) -> Streams:
+    def streams(self, wanted: LogRequest) -> Streams:
         sets = {tuple(sorted(line.labels.items())) for line in self._lines}
         return Streams(tuple(LogStream("job", dict(each), "", 0, 1 << 62) for each in sorted(sets)))
 
@@ -49,7 +49,7 @@ def read(*lines: Line) -> tuple[list[str], Collected]:
     """(paths, what was read)"""
     kept, paths = Collected(), []
     options = LogOptions(kind="loki", endpoint=HttpOptions(url="http://localhost:1"))
-    for each in sources(Held(*lines), options, Wanted(("4242",))):
+    for each in sources(Held(*lines), options, LogRequest(("4242",))):
         assert isinstance(each, Source)
         paths.append(each.path)
         assert read_source(each, kept).status == "read"

@@ -18,11 +18,11 @@ from trackside.http.options import HttpOptions
 from trackside.http.unavailable import SourceUnavailable
 from trackside.read.format import Source
 from trackside.site.hits import sources
-from trackside.stores.log_store import Line, LogOptions, LogStream, Wanted, nanoseconds, open_store, stamp
+from trackside.stores.log_store import Line, LogOptions, LogRequest, LogStream, nanoseconds, open_store, stamp
 from trackside.stores.registry import LOGS, kinds
 
 T0 = 1_795_253_600
-WANTED = Wanted(("4242",), ("gpu-00",), T0, T0 + 60)
+WANTED = LogRequest(("4242",), ("gpu-00",), T0, T0 + 60)
 STREAM = LogStream("job", {"job_id": "4242"}, '{"filter": []}', T0 * 10**9, (T0 + 60) * 10**9)
 TIME = "2026-11-21T09:33:21.5Z"
 

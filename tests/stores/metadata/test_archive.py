@@ -378,7 +378,7 @@ def test_an_archive_may_be_down_when_its_user_starts(tmp_path: Path) -> None:
         url = server.database()
         server.process.kill()
         server.process.wait()
-        with Archive.open(url, later=True) as archive:
+        with Archive.open(url, lazy=True) as archive:
             with pytest.raises(ArchiveError) as raised:
                 record(archive)
             assert raised.value.kind == "unreachable"
@@ -610,13 +610,13 @@ def test_a_damaged_document_is_told(archive: Archive, url: str) -> None:
     with engine.begin() as link:
         link.execute(sa.text("UPDATE verdicts SET document = :it"), {"it": b"\x28\xb5\x2f\xfdrubbish"})
     engine.dispose()
-    with pytest.raises(ArchiveError, match="is damaged: judge the run again"):
+    with pytest.raises(ArchiveError, match="is damaged: diagnose the run again"):
         archive.document(kept.verdict)
 
 
 def test_a_document_is_bounded(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.stores.metadata.archive.MOST_DOCUMENT", 100)
-    with pytest.raises(ArchiveError, match="100 is most"):
+    monkeypatch.setattr("trackside.stores.metadata.archive.MAX_DOCUMENT_BYTES", 100)
+    with pytest.raises(ArchiveError, match="100 is the maximum"):
         record(archive)
 
 
@@ -636,7 +636,7 @@ def test_a_run_of_many_nodes(archive: Archive) -> None:
     [
         ("mysql://u:s3cretpw@h/db", "no archive is kept in 'mysql'"),
         ("sqlite:///{folder}", "is a folder: name a file in it"),
-        ("sqlite:////proc/1/archive.db", "may not be written by this user"),
+        ("sqlite:////proc/1/archive.db", "is not writable for this user"),
         ("sqlite:///{folder}/gone/archive.db", "is not there"),
         ("sqlite:///{folder}/a\0b.db", "names no file"),
         ("sqlite:///{folder}/a.db?timeout=soon", "its parameters can't be meant"),
@@ -647,7 +647,7 @@ def test_a_mistaken_url_is_one_line_of_the_command(tmp_path: Path, url: str, sai
     from trackside.cli.exits import errors
 
     with pytest.raises(ArchiveError, match=re.escape(said)) as caught:
-        Archive.open(url.format(folder=tmp_path), later=True)
+        Archive.open(url.format(folder=tmp_path), lazy=True)
     assert "\n" not in str(caught.value)
     assert "s3cretpw" not in str(caught.value)
     with pytest.raises(SystemExit) as ended, errors():
