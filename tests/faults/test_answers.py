@@ -52,7 +52,7 @@ LASTING = {
     "warnings of Thanos": (of_json(rewriting.warned), "gave only a part of the answer: No StoreAPIs matched"),
     "500": (always(500, b'{"status":"error","error":"disk on fire"}'), "answered 500: disk on fire"),
     "nothing": (always(200, b""), "sent ''"),
-    "another's JSON": (always(200, b'{"status":"success","data":{"result":{}}}'), "none of Prometheus' API"),
+    "another's JSON": (always(200, b'{"status":"success","data":{"result":{}}}'), "not of Prometheus' API"),
 }
 ONE = {
     "SM activity refused": ("prof_sm_active", always(422, b'{"status":"error","error":"too many samples"}')),

@@ -539,7 +539,7 @@ def test_a_store_that_is_gone_is_told(archive: Archive, tmp_path: Path) -> None:
     with serving(Handlers(archive, Diagnoser(tmp_path / "gone"))) as ask:
         told = ask.problem("/runs/5/diagnose", "POST")
         assert told["status"] == 503
-        assert "no Trackside store" in told["detail"]
+        assert "not a Trackside store" in told["detail"]
 
 
 def test_many_ask_at_once(ask: Asking) -> None:

@@ -124,7 +124,7 @@ class Commands(Slurm):
         return ["--json"] if self._newest() >= JSON_SINCE else self._as_text()
 
     def _as_text(self) -> list[str]:
-        """Options for a table of the columns that this sacct knows: it rejects unknown ones. Raises SourceUnavailable."""
+        """Options for a table of the columns that this sacct knows, as it rejects others. Raises SourceUnavailable."""
         if self._columns is None:
             listed = self._run(["sacct", "--helpformat"])
             self._columns = accounting_columns(listed.output.decode("ascii", "replace"))

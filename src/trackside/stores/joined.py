@@ -48,7 +48,7 @@ class JoinedBackend(MetricBackend):
         count_requests = [
             answer.remainder.request
             for answer in merged
-            if isinstance(answer, _Merged) and answer.remainder is not None
+            if isinstance(answer, _MergedResult) and answer.remainder is not None
         ]
         counts = iter(self._parts[1].rollups(count_requests))
         return [
@@ -73,7 +73,9 @@ class JoinedBackend(MetricBackend):
         ]
         return replace(request, groups=groups)
 
-    def _merged(self, request: RollupRequest, first: RollupResult, second: RollupResult) -> _Merged | SourceUnavailable:
+    def _merged(
+        self, request: RollupRequest, first: RollupResult, second: RollupResult
+    ) -> _MergedResult | SourceUnavailable:
         """Both results merged into one."""
         values, samples = np.full((2, len(request.groups), request.width), np.nan), 0
         for index, result in enumerate((first, second)):
@@ -84,9 +86,9 @@ class JoinedBackend(MetricBackend):
         in_first, in_second = ~np.isnan(values[0]), ~np.isnan(values[1])
         np.copyto(values[0], values[1], where=~in_first)
         if isinstance(first, SourceUnavailable) or not (in_first & in_second).any():
-            return _Merged(values[0], samples)
+            return _MergedResult(values[0], samples)
         remainder = _Remainder.of(request, in_second & ~in_first)
-        return _Merged(
+        return _MergedResult(
             values[0], first[1], remainder and replace(remainder, request=self._of_part(remainder.request, 1))
         )
 
@@ -113,7 +115,7 @@ class _Remainder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Merged:
+class _MergedResult:
     """The merged result of two parts. ``samples``: number of samples used, without those of ``remainder``."""
 
     values: NDArray[np.float64]

@@ -224,7 +224,7 @@ def test_clear_words_for_what_is_no_store(folder: Path, store: Path) -> None:
             == f"trackside: {store} is not a Trackside store; 'trackside ingest PATH --store {store}' makes one\n"
         )
         assert not store.exists()
-        assert "is no Trackside store" in run(*command, "--store", folder).stderr
+        assert "is not a Trackside store" in run(*command, "--store", folder).stderr
     assert "give a new folder" in run("ingest", folder, "--store", folder).stderr
     assert sorted(os.listdir(folder)) == ["gpu.prom", "sacct.txt", "slurm-41.out"]
     assert "no such file or folder" in run("ingest", folder / "gone", "--store", store).stderr
@@ -259,7 +259,7 @@ def _inputs(store: Path) -> list[StoredInput]:
 
 
 def test_a_path_that_is_no_store_is_not_locked(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="is no Trackside store"):
+    with pytest.raises(StoreError, match="is not a Trackside store"):
         Snapshot.open(tmp_path)
     assert os.listdir(tmp_path) == []
 

@@ -225,7 +225,7 @@ CASES = {
     "nothing there is said, with what there is": Case(
         load=(line(1, "x", app="web"),),
         ask=LogRequest(("4242",), (), T0, T0 + 60),
-        expect={"STORE": ["holds no stream of job 4242 there and then; its labels are app: map the one that tells the job"]},
+        expect={"STORE": ["holds no stream of job 4242 in this time; its labels are app: map the one that names the job"]},
     ),
 }  # fmt: skip
 

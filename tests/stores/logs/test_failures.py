@@ -127,7 +127,7 @@ def test_more_lines_at_one_time_than_the_store_gives() -> None:
     with running(server):
         ((row,), kept) = rows(server, "loki", page=5)
     assert row.status == "partial"
-    assert "more lines at the one time" in row.note
+    assert "more lines at the single time" in row.note
     assert [event.get("step") for event in kept.events if event.kind == "progress"] == [1]
 
 
@@ -168,7 +168,7 @@ def paged(times: list[int], limit: int, most: int, end: int = 1000) -> list[int]
 def test_many_lines_of_one_time_raise_the_limit_for_it() -> None:
     times = [1, 2, *[3] * 9, 4, 5]
     assert paged(times, 2, 16) == times
-    with pytest.raises(SourceUnavailable, match="more lines at the one time 3 ns than the 8"):
+    with pytest.raises(SourceUnavailable, match="more lines at the single time 3 ns than the 8"):
         paged(times, 2, 8)
 
 

@@ -553,7 +553,7 @@ def test_points_of_other_times_are_not_taken_for_none(times: list[int]) -> None:
         (reason,) = curves.rollups([RollupRequest(ids, START_S * 1000, (START_S + 3600) * 1000, 60_000, "max")])
         assert isinstance(reason, SourceUnavailable)
         assert reason.kind == "broken"
-        assert "other times than asked" in str(reason)
+        assert "other times than requested" in str(reason)
         curves.close()
 
 
@@ -689,5 +689,5 @@ def test_windows_of_an_answer(points: bytes, expected: list[float]) -> None:
     "points", [b'[[60,"a"]]', b"[[60]]", b'[[1e300,"1"]]', b'[["NaN","1"],[2,"3"]]', b'[[60,"1",2]]']
 )
 def test_points_that_are_none(points: bytes) -> None:
-    with pytest.raises(SourceUnavailable, match="none of Prometheus"):
+    with pytest.raises(SourceUnavailable, match="not of Prometheus"):
         matrix.windows(points, 0, 60_000, 3, "x")

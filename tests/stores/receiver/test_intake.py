@@ -283,8 +283,8 @@ def of_job(name: str, *values: float, number: int = 0) -> tuple[bytes, list[tupl
 
 
 UNTOLD = (
-    f"gpu_sm_active_ratio was received as {RATIO}, and its unit is not known yet; it is settled by a larger one, or"
-    " once a day has passed"
+    f"gpu_sm_active_ratio was received as {RATIO}, and its unit is not known yet: a larger value settles it, or"
+    " one day of waiting"
 )
 
 
@@ -733,7 +733,7 @@ def test_many_senders_share_a_sync(store: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_disk_that_fills_up_takes_no_more(store: Path) -> None:
     with (
         closing(opened(store, keeping=RetentionOptions(flush_s=3600.0, free_bytes=1 << 60))) as intake,
-        pytest.raises(NotStored, match=r"bytes free, .* are to stay so \(serve.keeping.free_bytes\)"),
+        pytest.raises(NotStored, match=r"bytes free, .* must stay free \(serve.keeping.free_bytes\)"),
     ):
         sent(intake, tick(0))
 

@@ -208,10 +208,11 @@ def _shorten_spans(writer: Writer, cutoff_ms: int) -> None:
     source = writer.snapshot().source("spans", old_segments)
     if not writer.snapshot().rows(f"SELECT 1 FROM {source} WHERE first_ms <= {cutoff_ms} LIMIT 1"):
         return
+    shortened = f"ceil(count * ((last_ms - {cutoff_ms}) / (last_ms - first_ms + 1)))"
     rows = f"""
         SELECT * REPLACE (
             greatest(first_ms, {cutoff_ms + 1}) AS first_ms,
-            if(first_ms <= {cutoff_ms}, ceil(count * ((last_ms - {cutoff_ms}) / (last_ms - first_ms + 1))), count) AS count)
+            if(first_ms <= {cutoff_ms}, {shortened}, count) AS count)
         FROM {source} WHERE last_ms IS NULL OR last_ms > {cutoff_ms} ORDER BY {ORDER["spans"]}"""
     writer.replace(writer.selected("spans", rows, 1), old_segments)
 

@@ -109,7 +109,7 @@ def _lines(response: Response, known: Mapping[str, str]) -> list[Line]:
     if answer.data.result_type != "streams":
         raise SourceUnavailable(
             "refused",
-            f"{response.url} gave a {plain(answer.data.result_type)}, not lines: line_filter must be a filter expression",
+            f"{response.url} gave a {plain(answer.data.result_type)}, not lines: line_filter must be a line filter",
         )
     if answer.warnings:
         raise SourceUnavailable("partial", f"{response.url} gave only a part: {plain('; '.join(answer.warnings))}")

@@ -151,7 +151,8 @@ def _begin_sqlite(link: sa.Connection) -> None:
 
 def _begin_postgres(link: sa.Connection) -> None:
     link.exec_driver_sql(
-        f"SELECT set_config('statement_timeout', '{MAX_STATEMENT_S}s', true), set_config('lock_timeout', '{WAIT_S}s', true)"
+        f"SELECT set_config('statement_timeout', '{MAX_STATEMENT_S}s', true),"
+        f" set_config('lock_timeout', '{WAIT_S}s', true)"
     )
 
 

@@ -294,9 +294,12 @@ def _read(
     clean = [row for row in rows if row not in source.raw]
     samples_per_window = source.counts[clean].sum() / (source.end_ms - source.start_ms) * request.step_ms
     if samples_per_window * marked.sum() > MAX_FETCHED_SAMPLES:
-        raise SourceUnavailable("too_large", f"{source.server}: several series of {source.name} measure the same at the same "
-                         f"time, and their {samples_per_window * marked.sum():,.0f} samples are more than are fetched; choose one of "
-                         "each with match, or let the server leave out doubles")  # fmt: skip
+        raise SourceUnavailable(
+            "too_large",
+            f"{source.server}: several series of {source.name} measure the same at the same time, and their"
+            f" {samples_per_window * marked.sum():,.0f} samples are more than the limit; choose one of each with match,"
+            " or let the server deduplicate",
+        )
     for prefetch, end in window_spans(marked * max(samples_per_window, 1.0), MAX_READ_SAMPLES):
         start_ms, end_ms = (request.start_ms + window * request.step_ms for window in (prefetch, end))
         end_ms = min(end_ms, source.end_ms)

@@ -60,8 +60,10 @@ def data_of(body: bytes, where: str, partial: bool = False) -> bytes:
     try:
         answer = _ANSWER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise SourceUnavailable("broken", f"{where} sent {words_of(body)[:60]!r} where an answer of Prometheus' API was due; "
-                         "is it the right URL?") from None  # fmt: skip
+        raise SourceUnavailable(
+            "broken",
+            f"{where} sent {words_of(body)[:60]!r} instead of an answer of Prometheus' API; is it the right URL?",
+        ) from None
     if answer.status != "success":
         raise SourceUnavailable(
             "refused", f"{where}: {plain(answer.error) or 'it reports neither success nor an error'}"
@@ -102,8 +104,11 @@ def windows(points: bytes, start_ms: int, step_ms: int, width: int, where: str) 
     window, remainder = np.divmod(times - start_ms, step_ms)
     in_range = (remainder == 0) & (window >= 1) & (window <= width)
     if remainder.any() or (len(times) and not in_range.any()):
-        raise SourceUnavailable("broken", f"{where} answered for other times than asked, in steps of {step_ms / 1000:g} s; is "
-                         "there a proxy that moves them?")  # fmt: skip
+        raise SourceUnavailable(
+            "broken",
+            f"{where} answered for other times than requested, in steps of {step_ms / 1000:g} s; does a proxy move"
+            " them?",
+        )
     out[window[in_range] - 1] = values[in_range]
     return out
 

@@ -175,8 +175,11 @@ class _Lookup:
         for labels in chain.from_iterable(future.result() for future in futures):
             series.setdefault(labels.pop("__name__", ""), []).append(labels)
         if sum(map(len, series.values())) > MAX_SERIES:
-            raise SourceUnavailable("too_large", f"{self._api.name} holds more than {MAX_SERIES:,} series of the run; tell "
-                             "its nodes or its job, or narrow them with match")  # fmt: skip
+            raise SourceUnavailable(
+                "too_large",
+                f"{self._api.name} holds more than {MAX_SERIES:,} series of the run; give its nodes or its job, or"
+                " narrow the search with match",
+            )
         return series
 
     def _list(self, names: Sequence[str]) -> list[dict[str, str]]:
@@ -194,18 +197,20 @@ class _Lookup:
                 known = self._translated(name, labels)
                 if known is not None:
                     by_metric.setdefault(known.metric, []).append((labels, known))
-            for metric, found in by_metric.items():
+            for metric, translated_sets in by_metric.items():
                 position = Position(self._api.name, 0)
-                rows_added = [self._foreign.add(name, known, position) for _, known in found]
+                rows_added = [self._foreign.add(name, known, position) for _, known in translated_sets]
                 rows = self._foreign.rows[rows_added]
                 yield Source(
-                    self._api, name, metric, found[0][1].guess, self._span, scoped or len(by_metric) > 1,
-                    [labels for labels, _ in found], rows["ours"].tolist(), rows["scale"].tolist(),
+                    self._api, name, metric, translated_sets[0][1].guess, self._span, scoped or len(by_metric) > 1,
+                    [labels for labels, _ in translated_sets], rows["ours"].tolist(), rows["scale"].tolist(),
                 )  # fmt: skip
 
     def _translated(self, name: str, labels: Mapping[str, str]) -> Translated | None:
         known = translate(name, labels)
-        rules = {theirs: _LABEL_RULES.get(ours, Label(ours)) for theirs, ours in self._api.options.labels.items()}
+        rules = {
+            site_label: _LABEL_RULES.get(ours, Label(ours)) for site_label, ours in self._api.options.labels.items()
+        }
         return known if known is None or not rules else relabeled(known, labels, rules, override=True)
 
     def _inspected(self, sources: Sequence[Source]) -> list[Source]:

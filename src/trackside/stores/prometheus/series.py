@@ -350,8 +350,11 @@ class Source:
             return
         sorted_rows, counts = sorted(row_set), self._coarse_counts()
         if counts[sorted_rows].sum() > MAX_SCANNED_SAMPLES:
-            raise SourceUnavailable("too_large", f"{self._api.name}: {self.name} holds values that stand for none among "
-                             f"{counts[sorted_rows].sum():,.0f} samples, more than are looked at")  # fmt: skip
+            raise SourceUnavailable(
+                "too_large",
+                f"{self._api.name}: {self.name} has values that are not measurements among"
+                f" {counts[sorted_rows].sum():,.0f} samples, more than the limit for reading them",
+            )
         pieces: dict[int, list[tuple[Times, Values]]] = {row: [] for row in sorted_rows}
         for begin, end in window_spans(counts[sorted_rows].sum(axis=0), MAX_READ_SAMPLES):
             for row, (times, raw) in self.samples(row_set, self._window_start(begin), self._window_start(end)).items():

@@ -171,8 +171,8 @@ class Intake:
         used_bytes, max_bytes = self.files.bytes, self.keeping.log_bytes
         if used_bytes >= max_bytes:
             raise NotStored(
-                f"received lines take {used_bytes:,} bytes of at most {max_bytes:,} (serve.keeping.log_bytes), and files that"
-                " are still being written can't be deleted"
+                f"received lines take {used_bytes:,} bytes of at most {max_bytes:,} (serve.keeping.log_bytes), and"
+                " files that are still being written can't be deleted"
             )
 
     def _last_failure(self) -> str:

@@ -237,7 +237,7 @@ class ReceivedSamples:
                     self._writer.series_ids.metrics.setdefault(id_, metric)
         change.removed += old_segments
         names = ", ".join(map(quoted, settled))
-        remaining = f"SELECT * FROM {source} WHERE name NOT IN ({names}) ORDER BY {ORDER['unsettled']}"
+        remaining = f"SELECT * FROM {source} WHERE name NOT IN ({names}) ORDER BY {ORDER['waiting']}"
         change.added += self._writer.selected("waiting", remaining)
         return moved
 
