@@ -109,7 +109,7 @@ class LoadedInputs:
                 if row.status == "empty" and (event := empty_output(row.path)) is not None:
                     self.event(event)
         if self._spill is not None:
-            self.metric_backend = self._spill.curves()
+            self.metric_backend = self._spill.backend()
 
     def resolved(self) -> Resolved:
         """The run to choose and its rows, without training points and metrics. Raises SeveralRuns or NoSuchRun."""

@@ -31,7 +31,7 @@ from trackside.site.journal import journal
 from trackside.site.slurm import SlurmAnswer, live
 from trackside.site.slurm_replies import job_id
 from trackside.stores import log_store, metric_store
-from trackside.stores.log_store import Line, LogOptions, LogRequest, LogStore, LogStream, Streams, open_store
+from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStore, LogStream, Streams, open_store
 from trackside.stores.memory import MemoryStore
 from trackside.stores.metric_store import MetricOptions, MetricServer, RunScope, open_metrics
 from trackside.verdict import engine
@@ -261,7 +261,7 @@ class _Beyond:
         left = [each for each in found.streams if told("file", each.labels, self._options.labels) not in self._files]
         return replace(found, streams=tuple(left))
 
-    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+    def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:
         """See :class:`trackside.stores.log_store.LogStore`."""
         return self._store.lines(stream)
 

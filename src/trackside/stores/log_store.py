@@ -93,7 +93,7 @@ class LogRequest:
         return first * _MS_NS, max(first + 1, int(end * 1000) + 1) * _MS_NS
 
 
-class Line(NamedTuple):
+class LogEntry(NamedTuple):
     """One entry of a store. ``labels``: with the site's names. ``text`` may hold several lines."""
 
     time_ns: int
@@ -132,7 +132,7 @@ class LogStore(Protocol):
     def streams(self, request: LogRequest) -> Streams:
         """The streams of the jobs, and those of the nodes outside any job."""
 
-    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+    def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:
         """All lines of a stream once, in time order; those of one time in the store's order."""
 
 
@@ -154,7 +154,7 @@ def name_of(options: LogOptions) -> str:
 
 # -- paging
 
-Fetch = Callable[[int, int, int], Sequence[Line]]
+Fetch = Callable[[int, int, int], Sequence[LogEntry]]
 """(start, exclusive end, limit) -> the earliest lines in the window, at most ``limit``, in time order."""
 
 
@@ -171,7 +171,7 @@ class Paging:
     limit: int
     max_limit: int = 1 << 20
 
-    def lines(self, start: int, end: int) -> Iterator[Sequence[Line]]:
+    def lines(self, start: int, end: int) -> Iterator[Sequence[LogEntry]]:
         """All lines in the window. Raises SourceUnavailable, also if one time has more lines than the store returns at
         once."""
         window = total = end - start

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from trackside.catalog.streams import DAEMONS, stream_path, tag_of, telling, told
-from trackside.stores.log_store import Line, stamp
+from trackside.stores.log_store import LogEntry, stamp
 
 WrittenLine = tuple[str, str]
 """(path, text) of one line of a log."""
@@ -38,7 +38,7 @@ _ENVELOPE = re.compile(
 """Keys that collectors add. A line with any other key is a program's own JSON, and stays unchanged."""
 
 
-def written_lines(entry: Line, site: Mapping[str, str] | None = None, path: str = "") -> Iterator[WrittenLine]:
+def written_lines(entry: LogEntry, site: Mapping[str, str] | None = None, path: str = "") -> Iterator[WrittenLine]:
     """The lines of an entry as in a log file, each with its line end, and the path of its log.
 
     ``path``: that of the entry's stream, if known; a Slurm daemon's lines in a system log get another.

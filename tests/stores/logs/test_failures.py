@@ -19,7 +19,7 @@ from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.site.hits import Room, sources
 from trackside.stores.log_store import (
-    Line,
+    LogEntry,
     LogOptions,
     LogRequest,
     Paging,
@@ -158,9 +158,9 @@ def test_a_log_is_fetched_as_it_is_read() -> None:
 
 
 def paged(times: list[int], limit: int, most: int, end: int = 1000) -> list[int]:
-    def fetch(start: int, until: int, limit: int) -> list[Line]:
+    def fetch(start: int, until: int, limit: int) -> list[LogEntry]:
         assert limit <= most
-        return [Line(time, "", {}) for time in sorted(times) if start <= time < until][:limit]
+        return [LogEntry(time, "", {}) for time in sorted(times) if start <= time < until][:limit]
 
     return [each.time_ns for batch in Paging(fetch, limit, most).lines(0, end) for each in batch]
 

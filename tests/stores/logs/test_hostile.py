@@ -18,7 +18,7 @@ from trackside.http.options import HttpOptions
 from trackside.http.unavailable import SourceUnavailable
 from trackside.read.format import Source
 from trackside.site.hits import sources
-from trackside.stores.log_store import Line, LogOptions, LogRequest, LogStream, nanoseconds, open_store, stamp
+from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStream, nanoseconds, open_store, stamp
 from trackside.stores.registry import LOGS, kinds
 
 T0 = 1_795_253_600
@@ -48,7 +48,7 @@ def opened(kind: str, answer: bytes | Callable[[str], bytes]) -> tuple[Any, LogO
     return store, options
 
 
-def lines(kind: str, answer: bytes) -> list[Line]:
+def lines(kind: str, answer: bytes) -> list[LogEntry]:
     return [line for batch in opened(kind, answer)[0].lines(STREAM) for line in batch]
 
 

@@ -29,7 +29,7 @@ from trackside.stores.metric_store import MetricOptions, RunScope
 from trackside.stores.metrics.prometheus import PrometheusBackend
 from trackside.stores.prometheus import matrix
 from trackside.stores.prometheus.api import Api
-from trackside.stores.prometheus.series import Source
+from trackside.stores.prometheus.series import MetricSource
 
 START_S = 1_790_000_000
 HOWS: tuple[EngineRollup, ...] = ("avg", "min", "max", "sum", "count", "last")
@@ -620,7 +620,7 @@ def test_times_are_asked_for_from_many_threads() -> None:
     with scripted(Fake()) as server:
         api = Api(MetricOptions(endpoint=HttpOptions(url=server.url)))
         span = START_S * 1000, (START_S + 3600) * 1000
-        source = Source(api, "DCGM_FI_DEV_GPU_TEMP", "gpu_temperature_celsius", "", span, True,
+        source = MetricSource(api, "DCGM_FI_DEV_GPU_TEMP", "gpu_temperature_celsius", "", span, True,
                         [{"Hostname": "node-1", "gpu": "0"}], [0], [1.0])  # fmt: skip
         source.inspect()
         source._rollup_at = lambda rollup, start_ms, end_ms, rows=None: np.array([  # type: ignore[method-assign]

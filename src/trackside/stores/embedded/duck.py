@@ -229,7 +229,7 @@ class DuckBackend(SampleBackend):
                     table.fill(read, part.begin, part.stop)
 
     def _read_part(self, part: _Part) -> SampleRead:
-        lookup = _Lookup(part.ids, part.rows)
+        lookup = _RowLookup(part.ids, part.rows)
         columns = self._read("samples", part, lookup, ("value",))
         starts, ends, rows = lookup.stretches(columns["series"])
         samples = Stretches(columns["time_ms"], columns["value"], starts, ends, rows)
@@ -239,7 +239,7 @@ class DuckBackend(SampleBackend):
             minutes = lookup.chosen(self._read("minutes", part, lookup, names))
         return SampleRead(samples, minutes, part.end_ms - part.start_ms)
 
-    def _read(self, table: str, part: _Part, lookup: _Lookup, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
+    def _read(self, table: str, part: _Part, lookup: _RowLookup, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
         """``series``, ``time_ms`` and other columns of a part's rows. The result may include rows of other series and
         times."""
         metrics = sorted({self._metrics[int(id_)] for id_ in lookup.ids})
@@ -270,7 +270,7 @@ class DuckBackend(SampleBackend):
         )
 
 
-class _Lookup:
+class _RowLookup:
     """Maps the series of an answer to rows of the tables."""
 
     def __init__(self, ids: Ids, rows: Ids) -> None:

@@ -1,14 +1,14 @@
-"""One store directory: which segments are in it, one writer at a time, and never half a commit.
+"""The directory of a store: its segments, a single writer at a time, and atomic commits.
 
-    DIR/manifest-00000042.json    names the segments; the highest number holds, and the one before it is kept
+    DIR/manifest-00000042.json    names the segments; the highest number is current, and the one before it is kept
     DIR/segments/*.parquet        never changed once a manifest names them
-    DIR/writer                    locked by the one writer, and says who that is
+    DIR/writer                    locked by the writer; holds its process id
     DIR/readers                   locked, shared, by each reader
-    DIR/received/                 what was sent to it: a write-ahead log, and log lines as files
+    DIR/received/                 pushed data: a write-ahead log, and log lines as files
 
-A commit writes segments beside the others, each synced, and then the next manifest, synced and renamed into place:
-until that moment nobody sees them, and what a dead writer left is swept by the next. What no kept manifest names is
-deleted when nobody reads.
+A commit first writes and syncs new segments, then the next manifest, which is synced and renamed into place. Until the
+rename nobody sees the new segments, and if the writer dies, the next one deletes them. Segments that no kept manifest
+names are deleted when nobody reads.
 """
 
 from __future__ import annotations

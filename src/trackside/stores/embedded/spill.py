@@ -24,7 +24,7 @@ class Spill:
     def add(self, samples: Samples) -> None:
         self._writer.samples(self._input, samples)
 
-    def curves(self) -> DuckBackend:
+    def backend(self) -> DuckBackend:
         """A backend over all samples; the store is removed when nothing refers to it any more."""
         self._writer.end(StoredInput(self._input, Input("", None, "read")))
         self._writer.commit()

@@ -16,7 +16,7 @@ import msgspec
 
 from trackside.http.client import HttpClient
 from trackside.http.unavailable import SourceUnavailable
-from trackside.stores.log_store import Line, LogOptions, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
+from trackside.stores.log_store import LogEntry, LogOptions, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
 from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 PAGE_BUCKETS = 1000
@@ -157,14 +157,14 @@ class Elasticsearch(LogServer):
 
     # -- lines
 
-    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+    def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:
         query: Json = {"bool": json.loads(stream.selector)}
         if self.options.line_filter:
             query["bool"].setdefault("filter", []).append({"query_string": {"query": self.options.line_filter}})
         sort: list[Json] = [{self.options.time_field: {"order": "asc"}}]
         sort += [{name: {"order": "asc", "unmapped_type": "long"}} for name in OFFSETS]
 
-        def fetch(start: int, end: int, limit: int) -> list[Line]:
+        def fetch(start: int, end: int, limit: int) -> list[LogEntry]:
             body = {
                 "size": limit,
                 "query": self._within(query, start, end),
@@ -177,7 +177,7 @@ class Elasticsearch(LogServer):
         # An index returns at most 10,000 at once by default.
         yield from Paging(fetch, min(self.options.page, 10_000)).lines(stream.start_ns, stream.end_ns)
 
-    def _line(self, hit: _Hit, known: Mapping[str, str]) -> Line:
+    def _line(self, hit: _Hit, known: Mapping[str, str]) -> LogEntry:
         source = _flat(hit.source or {})
         times = (hit.fields or {}).get(self.options.time_field) or [source.get(self.options.time_field)]
         time_ns = nanoseconds(times[0]) if isinstance(times[0], str) else None
@@ -189,7 +189,7 @@ class Elasticsearch(LogServer):
         text = next(
             (source[name] for name in (self.options.message_field, "log", "event.original") if name in source), ""
         )
-        return Line(time_ns, text, {**known, **source})
+        return LogEntry(time_ns, text, {**known, **source})
 
     @property
     def _index(self) -> str:

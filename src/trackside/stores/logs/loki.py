@@ -12,7 +12,7 @@ import msgspec
 
 from trackside.http.client import Response
 from trackside.http.unavailable import SourceUnavailable, plain
-from trackside.stores.log_store import Line, LogStream, Paging, decoded, in_slices
+from trackside.stores.log_store import LogEntry, LogStream, Paging, decoded, in_slices
 from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 PRODUCT = "Loki's"
@@ -26,32 +26,32 @@ class _Entry(msgspec.Struct, array_like=True):
     text: str
 
 
-class _Result(msgspec.Struct):
+class _StreamResult(msgspec.Struct):
     stream: dict[str, str]
     values: list[_Entry]
 
 
 class _Data(msgspec.Struct, rename="camel"):
-    result: list[_Result]
+    result: list[_StreamResult]
     result_type: str
 
 
-class _Answer(msgspec.Struct):
+class _LinesAnswer(msgspec.Struct):
     data: _Data
     warnings: list[str] | None = None
 
 
-class _Texts(msgspec.Struct):
+class _TextsAnswer(msgspec.Struct):
     data: list[str] | None = None
 
 
-class _Series(msgspec.Struct):
+class _SeriesAnswer(msgspec.Struct):
     data: list[dict[str, str]] | None = None
 
 
-_LINES = msgspec.json.Decoder(_Answer)
-_TEXTS = msgspec.json.Decoder(_Texts)
-_SERIES = msgspec.json.Decoder(_Series)
+_LINES = msgspec.json.Decoder(_LinesAnswer)
+_TEXTS = msgspec.json.Decoder(_TextsAnswer)
+_SERIES = msgspec.json.Decoder(_SeriesAnswer)
 
 
 class Loki(LogServer):
@@ -93,17 +93,17 @@ class Loki(LogServer):
 
     # -- lines
 
-    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+    def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:
         query = f"{stream.selector} {self.options.line_filter}".strip()
 
-        def fetch(start: int, end: int, limit: int) -> list[Line]:
+        def fetch(start: int, end: int, limit: int) -> list[LogEntry]:
             params = {"query": query, "start": str(start), "end": str(end), "limit": str(limit), "direction": "forward"}
             return _lines(self.endpoint.request("GET", "/loki/api/v1/query_range", params=params), stream.labels)
 
         yield from Paging(fetch, self.options.page).lines(stream.start_ns, stream.end_ns)
 
 
-def _lines(response: Response, known: Mapping[str, str]) -> list[Line]:
+def _lines(response: Response, known: Mapping[str, str]) -> list[LogEntry]:
     """An answer's entries in time order; the answer groups them by labels and structured metadata."""
     answer = decoded(_LINES, response.body, response.url, PRODUCT)
     if answer.data.result_type != "streams":
@@ -116,7 +116,7 @@ def _lines(response: Response, known: Mapping[str, str]) -> list[Line]:
     lines = []
     for result in answer.data.result:
         labels = {**known, **result.stream}
-        lines += [Line(_time(entry.nanoseconds, response.url), entry.text, labels) for entry in result.values]
+        lines += [LogEntry(_time(entry.nanoseconds, response.url), entry.text, labels) for entry in result.values]
     lines.sort(key=lambda line: line.time_ns)  # stable: entries of one stream keep their order
     return lines
 

@@ -15,7 +15,7 @@ import msgspec
 
 from trackside.http.client import Response
 from trackside.http.unavailable import SourceUnavailable
-from trackside.stores.log_store import SECOND_NS, Line, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
+from trackside.stores.log_store import SECOND_NS, LogEntry, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
 from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 MAX_BUCKETS = 500
@@ -79,10 +79,10 @@ class VictoriaLogs(LogServer):
 
     # -- lines
 
-    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+    def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:
         query = f"{stream.selector} {self.options.line_filter}".strip()
 
-        def fetch(start: int, end: int, limit: int) -> list[Line]:
+        def fetch(start: int, end: int, limit: int) -> list[LogEntry]:
             page_query = f"{query} | sort by (_time) | limit {limit}"
             rows = self._rows(page_query, start, end)
             lines = [self._line(row, stream.labels) for row in rows]
@@ -113,14 +113,14 @@ class VictoriaLogs(LogServer):
         response = self.endpoint.request("POST", "/select/logsql/query", form={"query": query, **_times(start, end)})
         return [decoded(_ROW, text, response.url, PRODUCT) for text in response.body.split(b"\n") if text.strip()]
 
-    def _line(self, row: dict[str, str], known: Mapping[str, str]) -> Line:
+    def _line(self, row: dict[str, str], known: Mapping[str, str]) -> LogEntry:
         time_ns = nanoseconds(row.get("_time", ""))
         if time_ns is None:
             raise SourceUnavailable(
                 "broken", f"{self.name}: a line whose _time is {row.get('_time', '')[:40]!r}, which is not a time"
             )
         labels = {**known, **{name: value for name, value in row.items() if name not in _BUILT_IN}}
-        return Line(time_ns, row.get("_msg", ""), labels)
+        return LogEntry(time_ns, row.get("_msg", ""), labels)
 
 
 def _counts(response: Response) -> dict[int, int]:

@@ -22,11 +22,11 @@ from trackside.stores.metric_store import MetricOptions, MetricServer, RunScope
 from trackside.stores.prometheus.api import Api
 from trackside.stores.prometheus.matrix import Times, Values
 from trackside.stores.prometheus.scope import RunSources, find_sources, has_series
-from trackside.stores.prometheus.series import MAX_READ_SAMPLES, Source, window_spans
+from trackside.stores.prometheus.series import MAX_READ_SAMPLES, MetricSource, window_spans
 
 MAX_FETCHED_SAMPLES = 20_000_000
 """Most samples fetched for one answer that the server can't roll up."""
-Part = tuple[Source, int]
+Part = tuple[MetricSource, int]
 """A series of the server: its source, and its row there."""
 Flags = NDArray[np.bool_]
 MAX_TABLES_BYTES = 384 << 20
@@ -230,15 +230,15 @@ def _windows_of(groups: Sequence[Sequence[Part]], request: RollupRequest) -> Val
     return out
 
 
-def _by_source(parts: Iterable[Part]) -> dict[Source, list[int]]:
+def _by_source(parts: Iterable[Part]) -> dict[MetricSource, list[int]]:
     """The rows of each source, in order."""
-    by_source: dict[Source, set[int]] = {}
+    by_source: dict[MetricSource, set[int]] = {}
     for source, row in parts:
         by_source.setdefault(source, set()).add(row)
     return {source: sorted(rows) for source, rows in by_source.items()}
 
 
-def _complete_windows(source: Source, request: RollupRequest) -> int:
+def _complete_windows(source: MetricSource, request: RollupRequest) -> int:
     """How many windows end before the newest samples, which are not read."""
     return int(np.clip((source.end_ms - request.start_ms) // request.step_ms, 0, None))
 
@@ -284,7 +284,7 @@ def _from_samples(groups: Sequence[Sequence[Part]], request: RollupRequest, mixe
 
 
 def _read(
-    source: Source,
+    source: MetricSource,
     rows: Sequence[int],
     request: RollupRequest,
     marked: Flags,

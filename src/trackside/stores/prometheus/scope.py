@@ -22,7 +22,7 @@ from trackside.stores.metric_backend import SeriesInfo
 from trackside.stores.metric_store import HIDDEN_S, RunScope
 from trackside.stores.prometheus import promql
 from trackside.stores.prometheus.api import Api
-from trackside.stores.prometheus.series import COARSE_WINDOWS, Source, coarse_step, plain_label
+from trackside.stores.prometheus.series import COARSE_WINDOWS, MetricSource, coarse_step, plain_label
 
 MARGIN_S = 1800.0
 """Margin before and after the run."""
@@ -41,9 +41,9 @@ class RunSources:
     ``failed``: our metric -> why it is unavailable.
     """
 
-    sources: Sequence[Source]
+    sources: Sequence[MetricSource]
     series: Sequence[SeriesInfo]
-    parts: Mapping[int, Sequence[tuple[Source, int]]]
+    parts: Mapping[int, Sequence[tuple[MetricSource, int]]]
     failed: Mapping[str, SourceUnavailable]
 
 
@@ -54,7 +54,7 @@ def find_sources(api: Api, scope: RunScope) -> RunSources:
     start_ms, end_ms = _times(api, scope, now)
     if start_ms >= end_ms:
         return RunSources((), (), {}, {})
-    return _Lookup(api, scope, (start_ms, end_ms)).find(_names(api, start_ms, end_ms))
+    return _SeriesLookup(api, scope, (start_ms, end_ms)).find(_names(api, start_ms, end_ms))
 
 
 def has_series(api: Api, jobs: Sequence[str]) -> bool:
@@ -138,7 +138,7 @@ def _labels(api: Api, names: Sequence[str], span: tuple[int, int]) -> Sequence[s
         return list(dict.fromkeys([*api.options.labels, *PLACE, *OWNER, "Hostname"]))
 
 
-class _Lookup:
+class _SeriesLookup:
     """Turns the series of a scope into our series."""
 
     def __init__(self, api: Api, scope: RunScope, span: tuple[int, int]) -> None:
@@ -151,7 +151,7 @@ class _Lookup:
         """All that the server holds under these names."""
         sources = list(self._sources(self._list_all(names)))
         inspected = self._inspected(sources)
-        parts: dict[int, list[tuple[Source, int]]] = {}
+        parts: dict[int, list[tuple[MetricSource, int]]] = {}
         for source in inspected:
             for row, id_ in enumerate(source.series_ids):
                 if source.counts[row]:
@@ -188,7 +188,7 @@ class _Lookup:
                      for conditions in self._conditions]  # fmt: skip
         return self._api.series(selectors, *self._span) if selectors else []
 
-    def _sources(self, listed: Mapping[str, Sequence[dict[str, str]]]) -> Iterator[Source]:
+    def _sources(self, listed: Mapping[str, Sequence[dict[str, str]]]) -> Iterator[MetricSource]:
         """One source for each name, or for each metric of ours if a label decides which it is."""
         scoped = bool(self._scope.nodes or self._scope.jobs)
         for name, sets in sorted(listed.items()):
@@ -201,7 +201,7 @@ class _Lookup:
                 position = Position(self._api.name, 0)
                 rows_added = [self._foreign.add(name, known, position) for _, known in translated_sets]
                 rows = self._foreign.rows[rows_added]
-                yield Source(
+                yield MetricSource(
                     self._api, name, metric, translated_sets[0][1].guess, self._span, scoped or len(by_metric) > 1,
                     [labels for labels, _ in translated_sets], rows["ours"].tolist(), rows["scale"].tolist(),
                 )  # fmt: skip
@@ -213,7 +213,7 @@ class _Lookup:
         }
         return known if known is None or not rules else relabeled(known, labels, rules, override=True)
 
-    def _inspected(self, sources: Sequence[Source]) -> list[Source]:
+    def _inspected(self, sources: Sequence[MetricSource]) -> list[MetricSource]:
         """The sources whose content is known. Raises SourceUnavailable if there is none."""
         futures = [self._api.pool.submit(source.inspect) for source in sources]
         inspected = []
@@ -230,7 +230,7 @@ class _Lookup:
         ]  # a metric that is only partly known counts as unavailable
 
 
-def _extent(parts: Sequence[tuple[Source, int]]) -> tuple[int, int, int]:
+def _extent(parts: Sequence[tuple[MetricSource, int]]) -> tuple[int, int, int]:
     """First and last time, and the number of samples."""
     return (
         min(int(source.first_ms[row]) for source, row in parts),

@@ -64,7 +64,7 @@ def window_spans(counts: Values, max_samples: int) -> Iterator[tuple[int, int]]:
         yield begin, len(counts)
 
 
-class Source:
+class MetricSource:
     """All series of one foreign name that concern the run, in rows.
 
     ``labels``: the server's labels, without the name. ``series_ids``: which of our series each row is a part of.

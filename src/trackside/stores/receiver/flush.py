@@ -18,7 +18,7 @@ from trackside.stores.embedded.retention import DAY_MS, compact, merge_young, ti
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.lines import CLOSE_AFTER_S, LineFiles
 from trackside.stores.receiver.options import RetentionOptions
-from trackside.stores.receiver.pending import Batch, PendingQueue
+from trackside.stores.receiver.pending import FlushBatch, PendingQueue
 from trackside.stores.receiver.received import ReceivedSamples
 
 READ_S, READ_ALL_S = 3.0, 25.0
@@ -32,7 +32,7 @@ CROWDED_RATIO = 0.9
 
 
 @dataclass(slots=True)
-class Counts:
+class ReceiverCounts:
     """Events since the start. ``left_out``: reason -> samples or lines. Any thread may read the counts."""
 
     left_out: Counter[str] = field(default_factory=Counter)
@@ -51,7 +51,7 @@ class Counts:
         self.left_out = totals
 
 
-class Reader(Protocol):
+class LineFileReader(Protocol):
     """Reads the files of received lines into the store."""
 
     def read(self, writer: Writer, read_all: bool, within_s: float) -> Sequence[str]:
@@ -66,7 +66,7 @@ class LinesNotRead(StoreError):
     """All samples are in segments and all lines in files, but these files could not be read into the store."""
 
 
-class Flush:
+class Flusher:
     """Uses the store's writer; for one thread at a time. ``forget``: releases the write-ahead log up to a position."""
 
     def __init__(
@@ -74,9 +74,9 @@ class Flush:
         writer: Writer,
         queue: PendingQueue,
         retention: RetentionOptions,
-        counts: Counts,
+        counts: ReceiverCounts,
         forget: Callable[[LogPosition], None],
-        reader: Callable[[Path], Reader] | None,
+        reader: Callable[[Path], LineFileReader] | None,
     ) -> None:
         self._writer, self._queue, self._retention, self._counts, self._forget = (
             writer,
@@ -87,7 +87,7 @@ class Flush:
         )
         self.committed = writer.manifest.received.mark
         """The write-ahead log is processed up to this position."""
-        self.batch: Batch | None = None
+        self.batch: FlushBatch | None = None
         """What is being written, or could not be. Any thread may look."""
         self.files = LineFiles(writer.directory.path / "received" / "logs")
         self.files.recover(self.committed)
@@ -106,7 +106,7 @@ class Flush:
         if self.batch is not None:
             self._write(self.batch)
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: FlushBatch) -> None:
         begin = time.monotonic()
         repeated = self.files.append(batch.streams, batch.mark)
         left_out = self.samples.flush(batch.arrived, batch.mark, batch.bytes, self._oldest_ms())

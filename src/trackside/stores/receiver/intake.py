@@ -25,7 +25,7 @@ from trackside.errors import TracksideError
 from trackside.stores.embedded.layout import LogPosition, StoreError
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.arrivals import IntakeResult, LabelsOf
-from trackside.stores.receiver.flush import Counts, Flush, Reader, error_text
+from trackside.stores.receiver.flush import Flusher, LineFileReader, ReceiverCounts, error_text
 from trackside.stores.receiver.options import Limits, RetentionOptions
 from trackside.stores.receiver.pending import Decoded, PendingQueue
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
@@ -77,10 +77,10 @@ class Intake:
         labels_of: LabelsOf,
         limits: Limits | None = None,
         keeping: RetentionOptions | None = None,
-        reader: Callable[[Path], Reader] | None = None,
+        reader: Callable[[Path], LineFileReader] | None = None,
     ) -> None:
         self.limits, self.keeping = limits or Limits(), keeping or RetentionOptions()
-        self.counts = Counts()
+        self.counts = ReceiverCounts()
         self._decode = decode
         self._log_lock = threading.Lock()
         """Protects the log: a flush deletes files of it."""
@@ -89,7 +89,7 @@ class Intake:
             mark = self._writer.manifest.received.mark
             self.log = WriteAhead(self._writer.directory.path / "received" / "wal", mark)
             self.queue = PendingQueue(labels_of, self.limits, mark)
-            self._flush = Flush(self._writer, self.queue, self.keeping, self.counts, self._forget, reader)
+            self._flush = Flusher(self._writer, self.queue, self.keeping, self.counts, self._forget, reader)
         except BaseException:
             self._writer.close()
             raise

@@ -1,11 +1,10 @@
-"""Log lines that were sent, as files: one a stream and part, appended to exactly once.
+"""Stores pushed log lines as files: one per stream and part, each line appended exactly once.
 
     DIR/job-4242/slurm-4242.rank3@gpu-01.log      the stream's first part
     DIR/part-2/job-4242/slurm-4242...log          the next, once the first is large
-    DIR/../undo.json                              how long each file was before the appends that are not committed yet
+    DIR/../undo.json                              size of each file before the appends that are not committed yet
 
-Files that are appended to no more are compressed (``.log.zst``), and old ones deleted; what was read from them stays in
-the store.
+Closed files are compressed (``.log.zst``), and old ones deleted; what was read from them stays in the store.
 """
 
 from __future__ import annotations

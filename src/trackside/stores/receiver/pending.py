@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from trackside.stores.embedded.layout import LogPosition
-from trackside.stores.log_store import Line
+from trackside.stores.log_store import LogEntry
 from trackside.stores.log_text import written_lines
 from trackside.stores.receiver.arrivals import ArrivalBatch, Arrivals, IntakeResult, LabelsOf, MetricBlock
 from trackside.stores.receiver.lines import Rows
@@ -36,7 +36,7 @@ Decoded = MetricBlock | Sequence[LineStream]
 
 
 @dataclass(slots=True)
-class Batch:
+class FlushBatch:
     """What one flush writes: all that the log holds up to ``mark``. ``bytes``: of bodies, ``line_bytes``: of lines."""
 
     arrived: ArrivalBatch
@@ -101,13 +101,13 @@ class PendingQueue:
             self.mark = mark
         return results
 
-    def drained(self) -> Batch | None:
+    def drained(self) -> FlushBatch | None:
         """Take out everything that waits; None if nothing does. Once a day, or if there are too many, the known series
         are reset."""
         with self._lock:
             if self.mark == self._drained_to:
                 return None
-            batch = Batch(self._arrivals.drained(), self._streams, self.line_bytes, self.mark, self._bytes)
+            batch = FlushBatch(self._arrivals.drained(), self._streams, self.line_bytes, self.mark, self._bytes)
             self._bytes, self._streams, self.line_bytes, self._drained_to = 0, {}, 0, self.mark
             day = time.time() // 86400
             if day != self._day or self._arrivals.has_too_many_keys:
@@ -143,13 +143,13 @@ class PendingQueue:
         for stream in streams:
             for time_ns, text in zip(stream.times_ns, stream.lines, strict=True):
                 shown = text if len(text) <= max_length else text[:max_length] + CUT_NOTE
-                if self._add_line(Line(time_ns or received_ns, shown, stream.labels), limited):
+                if self._add_line(LogEntry(time_ns or received_ns, shown, stream.labels), limited):
                     accepted += 1
                 else:
                     refused += 1
         return IntakeResult(accepted, {"streams": refused} if refused else {})
 
-    def _add_line(self, entry: Line, limited: bool) -> bool:
+    def _add_line(self, entry: LogEntry, limited: bool) -> bool:
         """Queue an entry for its file; False if its stream would exceed the limit."""
         texts: dict[str, list[str]] = {}
         for path, line in written_lines(entry):

@@ -208,7 +208,7 @@ class ReceivedSamples:
         foreign = batch.foreign[rows[order]]
         columns = {
             "name": object_column(names[unit] for unit in foreign["unit"].tolist()),
-            "metric": object_column(metrics[curve] for curve in foreign["ours"].tolist()),
+            "metric": object_column(metrics[index] for index in foreign["ours"].tolist()),
             "series": samples.groups,
             "time_ms": samples.times,
             "value": samples.values,

@@ -1,11 +1,11 @@
-"""What was accepted and is in no segment yet: a log of bodies as they came, synced before the sender is told.
+"""The write-ahead log: accepted bodies that are in no segment yet, synced before the sender gets an answer.
 
-    DIR/00000007.log        frames, one body each: length and CRC-32 of what follows, then its header and the body
-    DIR/00000007.damaged    the same file where some of it can't be read any more: kept for who may want to look
+    DIR/00000007.log        frames, one body each: length and CRC-32 of the rest, then a header and the body
+    DIR/00000007.damaged    a copy of that file, kept for inspection if a part of it can't be read
 
-A file is appended to by the process that began it alone; the next process begins another. A frame that a crash cut off
-was never answered for: it is taken away from the last file's end when the log is opened. Anything else that is no whole
-frame was answered for and has been damaged since: it is skipped, and what follows is read all the same.
+Only the process that began a file appends to it; the next process begins another. A frame that a crash cut off was
+never acknowledged, so it is truncated from the end of the last file when the log is opened. Any other invalid frame was
+acknowledged and damaged later: it is skipped, and the frames after it are read.
 """
 
 from __future__ import annotations
