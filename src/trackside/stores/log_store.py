@@ -260,7 +260,7 @@ def _to_second(seconds: int) -> str:
     return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%dT%H:%M:%S}"
 
 
-# # -- decoding answers: any bytes may come, and an invalid answer is reported as such
+# -- decoding answers: any bytes may come, and an invalid answer is reported as such
 
 
 class _Decoder(Protocol[D]):

@@ -38,7 +38,9 @@ class MemoryBackend(MetricBackend):
         if self._last is not None and self._last[0] is series and len(series) >= self._last[1]:
             _, first, known = self._last
         if first < len(series):
-            known = np.concatenate([known, np.array([self._id(one) for one in series[first:]], dtype=np.int32)])
+            known = np.concatenate(
+                [known, np.array([self._id(new_series) for new_series in series[first:]], dtype=np.int32)]
+            )
         self._last = series, len(series), known
         return known
 

@@ -181,10 +181,10 @@ class DuckBackend(SampleBackend):
                 f" UNION ALL SELECT series, last_ms AS time_ms, last AS value"
                 f" FROM {self._snapshot.table('minutes', times_ms=span)} {where} ORDER BY 1, 2"
             )
-            infos = columns["series"]
-            bounds = np.flatnonzero(infos[1:] != infos[:-1]) + 1
-            for rows in np.split(np.arange(len(infos)), bounds) if len(infos) else ():
-                yield by_id[int(infos[rows[0]])], columns["time_ms"][rows], columns["value"][rows]
+            ids_read = columns["series"]
+            bounds = np.flatnonzero(ids_read[1:] != ids_read[:-1]) + 1
+            for rows in np.split(np.arange(len(ids_read)), bounds) if len(ids_read) else ():
+                yield by_id[int(ids_read[rows[0]])], columns["time_ms"][rows], columns["value"][rows]
 
     def _tables(self, groups: Groups, requests: Sequence[RollupRequest]) -> dict[int, RollupTables]:
         """Step -> empty tables for the requests about some groups, and for announced ones if there is room."""

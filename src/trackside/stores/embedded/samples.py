@@ -50,10 +50,10 @@ class SeriesIds:
         if self._last is not None and self._last[0] is series and len(series) >= self._last[1]:
             _, begin, known = self._last
         if begin < len(series):
-            tail = np.array([self._id(one) for one in series[begin:]], dtype=np.int32)
+            tail = np.array([self._id(new_series) for new_series in series[begin:]], dtype=np.int32)
             known = np.concatenate([known, tail])
-            for number, one in zip(tail.tolist(), series[begin:], strict=True):
-                self.positions.setdefault(number, one.at)
+            for id_, new_series in zip(tail.tolist(), series[begin:], strict=True):
+                self.positions.setdefault(id_, new_series.at)
         self._last = series, len(series), known
         return known
 

@@ -200,7 +200,7 @@ def _bytes(request: RollupRequest) -> int:
     return 8 * len(request.groups) * request.width
 
 
-# # -- windows: rolled up by the server, or here if necessary
+# -- windows: rolled up by the server, or here if necessary
 
 
 def _windows_of(groups: Sequence[Sequence[Part]], request: RollupRequest) -> Values:

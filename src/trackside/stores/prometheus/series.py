@@ -99,7 +99,7 @@ class MetricSource:
         self.counts = np.zeros(len(labels), dtype=np.int64)
         """Number of all samples; 0 for a series without any."""
 
-    # # -- selecting
+    # -- selecting
 
     def row(self, labels: bytes) -> int:
         """The row of a series in an answer; -1 if it is not one of these."""
@@ -119,8 +119,8 @@ class MetricSource:
             site = self._api.matchers
             self._selectors[key] = tuple(
                 promql.selector(self.name, (*site, *conditions))
-                for label, selectors in parts.items()
-                for conditions in self._conditions(label, selectors)
+                for label, label_rows in parts.items()
+                for conditions in self._conditions(label, label_rows)
             )
         return self._selectors[key]
 
@@ -156,7 +156,7 @@ class MetricSource:
         for regex in promql.one_of(values):
             yield (self._api.matcher(label, "=~", regex),)
 
-    # # -- querying
+    # -- querying
 
     def rolled_up(self, rows: Sequence[int], start_ms: int, end_ms: int, step_ms: int, rollup: EngineRollup) -> Values:
         """Values of shape (rows, windows) from the server, in its own unit."""
@@ -230,7 +230,7 @@ class MetricSource:
                 in_span = (times > start_ms) & (times <= end_ms)
                 yield row, times[in_span], values[in_span]
 
-    # # -- what the server holds
+    # -- what the server holds
 
     def inspect(self) -> None:
         """Find out what the server holds: counts, first and last times, and values that stand for no measurement."""

@@ -124,14 +124,14 @@ class Arrivals:
         rows = np.array(codes, dtype=np.int32)[block.index]
         is_accepted = rows >= 0
         if is_accepted.all():
-            self._keep(rows, block.times_ms, block.values)
+            self._append_block(rows, block.times_ms, block.values)
             return IntakeResult(len(rows))
         counts = np.bincount(-1 - rows[~is_accepted])
         refused = {self._reasons[code]: int(counts[code]) for code in np.flatnonzero(counts)}
-        self._keep(rows[is_accepted], block.times_ms[is_accepted], block.values[is_accepted])
+        self._append_block(rows[is_accepted], block.times_ms[is_accepted], block.values[is_accepted])
         return IntakeResult(int(is_accepted.sum()), refused)
 
-    def _keep(self, rows: NDArray[np.int32], times_ms: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+    def _append_block(self, rows: NDArray[np.int32], times_ms: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         if len(rows):
             self._blocks.append((rows, times_ms, values))
             self.pending += len(rows)

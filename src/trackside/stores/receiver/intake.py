@@ -96,7 +96,7 @@ class Intake:
         self.files = self._flush.files
         self._flush_now = False
         self._last_logged = -LOG_INTERVAL_S
-        self._queue: list[_QueuedBody] = []
+        self._unlogged: list[_QueuedBody] = []
         self._queued_bytes = 0
         self._wake, self._flush_wake = threading.Condition(), threading.Condition()
         self._flush_requests: list[tuple[Future[Sequence[str]], bool]] = []
@@ -113,7 +113,7 @@ class Intake:
         for thread in self._threads:
             thread.start()
 
-    # -- taking
+    # -- accepting
 
     @property
     def last_error(self) -> str:
@@ -130,7 +130,7 @@ class Intake:
             )
             LOG.critical("%s; accepted data is safe in the log", self._thread_error, exc_info=True)
             with self._wake, self._flush_wake:
-                queue, self._queue = self._queue, []
+                queue, self._unlogged = self._unlogged, []
                 requests, self._flush_requests = self._flush_requests, []
             for body in queue:
                 _fail(body.done, NotStored(self._thread_error))
@@ -138,7 +138,7 @@ class Intake:
                 _fail(future, QueueFull(self._thread_error, RETRY_S))
 
     def check_capacity(self) -> None:
-        """Raises QueueFull (429) if the queue is full, and NotStored (503) if the data would never be written or would
+        """Raise QueueFull (429) if the queue is full, and NotStored (503) if the data would never be written or would
         fill the disk. All senders retry after a 503."""
         if self._thread_error:
             raise NotStored(self._thread_error)
@@ -192,7 +192,7 @@ class Intake:
                 raise QueueFull("the receiver is stopping", RETRY_S)
             if self._thread_error:
                 raise NotStored(self._thread_error)
-            self._queue.append(queued)
+            self._unlogged.append(queued)
             self._queued_bytes += len(body)
             self._wake.notify()
         return queued.done
@@ -200,9 +200,9 @@ class Intake:
     def _append_loop(self) -> None:
         while True:
             with self._wake:
-                while not self._queue and not self._closing:
+                while not self._unlogged and not self._closing:
                     self._wake.wait()
-                batch, self._queue = self._queue, []
+                batch, self._unlogged = self._unlogged, []
                 self._queued_bytes = 0
                 if not batch:
                     return

@@ -204,7 +204,7 @@ class ReceivedSamples:
         samples = sort_samples(series, times_ms, raw)
         order = slice(None) if samples.order is None else samples.order
         names = [name for name, _ in batch.units]
-        metrics = [one.metric for one in batch.series]
+        metrics = [series_of_row.metric for series_of_row in batch.series]
         foreign = batch.foreign[rows[order]]
         columns = {
             "name": object_column(names[unit] for unit in foreign["unit"].tolist()),
