@@ -16,7 +16,7 @@ from trackside.agent.node import Node
 from trackside.agent.owners import Owner, Process
 from trackside.agent.source import Collector, LogLine, Reading
 from trackside.agent.sources.hang import SOURCE, Options
-from trackside.stores.log_store import Line
+from trackside.stores.log_store import LogEntry
 from trackside.stores.log_text import written_lines
 
 QUICK = Options(
@@ -160,7 +160,7 @@ def files(lines: Sequence[LogLine], node: str = "n1") -> Mapping[str, str]:
     """The files that a receiver makes of lines."""
     found: dict[str, list[str]] = {}
     for line in lines:
-        for path, text in written_lines(Line(line.time_ns, line.text, {**dict(line.labels), "node": node})):
+        for path, text in written_lines(LogEntry(line.time_ns, line.text, {**dict(line.labels), "node": node})):
             found.setdefault(path, []).append(text)
     return {path: "".join(texts) for path, texts in found.items()}
 

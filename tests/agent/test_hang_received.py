@@ -21,7 +21,7 @@ from trackside.session.choice import choose
 from trackside.session.paths import load
 from trackside.show.document import document, encode
 from trackside.show.wording import worded
-from trackside.stores.receiver.options import Keeping, ServeOptions
+from trackside.stores.receiver.options import RetentionOptions, ServeOptions
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
 
@@ -66,7 +66,7 @@ ASLEEP, WAITING = (
 
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[Running]:
-    server = Running(ServeOptions(store=str(tmp_path / "store"), keeping=Keeping(flush_s=3600.0)))
+    server = Running(ServeOptions(store=str(tmp_path / "store"), keeping=RetentionOptions(flush_s=3600.0)))
     yield server
     server.close()
 

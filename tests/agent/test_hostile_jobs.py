@@ -27,7 +27,7 @@ from trackside.agent.owners import Owner, Process
 from trackside.agent.source import Reading
 from trackside.agent.user import User, user_of
 from trackside.catalog.streams import is_printed, stream_path
-from trackside.http import unanswered
+from trackside.http import unavailable
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 
@@ -332,7 +332,7 @@ def test_figures_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(py_spy, "_output", lambda command, timeout_s: frames)
     with pytest.raises(py_spy.NoStack, match="OverflowError"):
         py_spy.stacks("py-spy", 7, timeout_s=1.0)
-    assert unanswered._retry_after("409\x1c") == 409.0
+    assert unavailable._retry_after("409\x1c") == 409.0
 
 
 def test_whose_this_process_is() -> None:

@@ -21,7 +21,7 @@ from trackside.cli import main
 from trackside.ingest import ingest
 from trackside.read.bundle import Manifest
 from trackside.read.bundle import opened as bundle_at
-from trackside.stores.log_store import Line, LogStream, Streams, Wanted
+from trackside.stores.log_store import LogEntry, LogRequest, LogStream, Streams
 
 __all__ = ["site"]
 
@@ -46,14 +46,14 @@ class Kept:
 
     name = "loki http://127.0.0.1:9"
 
-    def streams(self, wanted: Wanted) -> Streams:
+    def streams(self, wanted: LogRequest) -> Streams:
         return Streams(
             (LogStream("job", {"slurm_job_id": "41", "node": "gpu017"}, "", 0, 1),) if "41" in wanted.jobs else ()
         )
 
-    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+    def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:
         text = steps(5) + TRACEBACK.format(module="apex")
-        yield [Line((T0 + 10 + n) * 1_000_000_000, line, stream.labels) for n, line in enumerate(text.splitlines())]
+        yield [LogEntry((T0 + 10 + n) * 1_000_000_000, line, stream.labels) for n, line in enumerate(text.splitlines())]
 
 
 @pytest.fixture

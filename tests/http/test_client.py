@@ -23,7 +23,7 @@ from tests.http.scripted import Request, answer, scripted
 from trackside.agent.out.receiver import ReceiverOptions
 from trackside.http.client import HttpClient
 from trackside.http.options import HttpOptions
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 
 pytestmark = pytest.mark.slow
 
@@ -51,8 +51,8 @@ def endpoint(url: str, time: Time | None = None, **options: Any) -> HttpClient:
     return HttpClient(HttpOptions(url=url, **options), sleep=time.sleep, clock=time.clock)
 
 
-def failure(asked: HttpClient, path: str = "/x") -> Unanswered:
-    with pytest.raises(Unanswered) as caught:
+def failure(asked: HttpClient, path: str = "/x") -> SourceUnavailable:
+    with pytest.raises(SourceUnavailable) as caught:
         asked.request("GET", path)
     assert "\n" not in str(caught.value)
     return caught.value
@@ -341,7 +341,7 @@ def test_a_byte_now_and_then_keeps_nobody(where: str) -> None:
         def ask() -> None:
             try:
                 asked.request("GET", "/x")
-            except Unanswered as error:
+            except SourceUnavailable as error:
                 answers.append(error.kind)
 
         asking = threading.Thread(target=ask, daemon=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
@@ -345,11 +345,11 @@ def test_what_holds_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_command_that_cant_be_run(tmp_path: Path) -> None:
-    with pytest.raises(Unanswered) as caught:
+    with pytest.raises(SourceUnavailable) as caught:
         slurm_commands.run([str(tmp_path / "none")], timeout_s=1, most_bytes=1)
     assert caught.value.kind == "unreachable"
     (tmp_path / "plain").write_text("x")
-    with pytest.raises(Unanswered) as caught:
+    with pytest.raises(SourceUnavailable) as caught:
         slurm_commands.run([str(tmp_path / "plain")], timeout_s=1, most_bytes=1)
     assert caught.value.kind == "refused"
 
@@ -527,7 +527,7 @@ def test_a_socket_that_drips_is_left_in_time(tmp_path: Path, status: int, length
 
     with served(tmp_path / "s", Dripping) as unix:
         begun = time.monotonic()
-        with pytest.raises(Unanswered, match=r"did not answer within 0.5 s") as caught:
+        with pytest.raises(SourceUnavailable, match=r"did not answer within 0.5 s") as caught:
             _Unix(unix, SlurmOptions(timeout_s=0.5), {}).get("/slurm")
         took = time.monotonic() - begun
     assert caught.value.kind == "timeout"
@@ -543,7 +543,10 @@ def test_an_error_of_any_length_is_read_to_its_beginning(tmp_path: Path) -> None
                 while True:
                     self.request.sendall(b" " * (1 << 16))
 
-    with served(tmp_path / "s", Endless) as unix, pytest.raises(Unanswered, match="answered 500: slurmdbd is down"):
+    with (
+        served(tmp_path / "s", Endless) as unix,
+        pytest.raises(SourceUnavailable, match="answered 500: slurmdbd is down"),
+    ):
         _Unix(unix, SlurmOptions(timeout_s=5), {}).get("/slurm")
 
 

@@ -27,7 +27,7 @@ from trackside.agent.runner import OPEN_S, Outlet, Running
 from trackside.agent.source import Reading
 from trackside.agent.user import capabilities_in_words
 from trackside.http.client import HttpClient
-from trackside.http.unanswered import CHECK_IDENTITY, Unanswered
+from trackside.http.unavailable import CHECK_IDENTITY, SourceUnavailable
 
 SLURM_COMMANDS = ("scontrol", "squeue", "sinfo", "sdiag")
 SLURM_FILES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
@@ -196,7 +196,7 @@ def _receiver(wire: Wire, options: ReceiverOptions) -> Line:
     body, headers = wire.body([])
     try:
         answer = client.request("POST", "", body=body, headers=headers)
-    except Unanswered as error:
+    except SourceUnavailable as error:
         if error.status in IMPOSSIBLE:  # some won't take nothing
             return Line(wire.name, "works", f"{client.name} answers {error.status}", "", True)
         if not error.status:

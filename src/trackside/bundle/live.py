@@ -22,7 +22,7 @@ from trackside.bundle.samples import Wanted
 from trackside.bundle.samples import Written as Samples
 from trackside.bundle.write import Options, Written, write
 from trackside.errors import NothingReadable
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.ingest import Hashed
 from trackside.model import Input
 from trackside.model import Samples as Block
@@ -32,8 +32,8 @@ from trackside.read.walk import walk
 from trackside.session import PathsRequest, Session, open_session
 from trackside.session.request import Paths
 from trackside.show.document import document
-from trackside.stores.curves import Curves, Held, Sampled
 from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.metric_backend import MetricBackend, SampleBackend, SeriesInfo
 
 METRICS = "metrics.samples.jsonl"
 MOST_SAMPLES = 50_000_000
@@ -121,14 +121,14 @@ class Copies:
             why = f"{full} is no longer there: the store has what was read of it, and not its text"
             self.missing.append(replace(rows[path], status="unreadable", note=why))
 
-    def take_measured(self, curves: Curves, session: Session) -> None:
+    def take_measured(self, curves: MetricBackend, session: Session) -> None:
         """The samples of the run's nodes and time."""
-        if not isinstance(curves, Sampled):
+        if not isinstance(curves, SampleBackend):
             return
         wanted = Wanted.of(session.run)
         try:
-            held = [each for each in curves.held() if wanted.has(each.series) and each.last_ms >= wanted.start_ms]
-        except Unanswered as error:
+            held = [each for each in curves.series() if wanted.has(each.series) and each.last_ms >= wanted.start_ms]
+        except SourceUnavailable as error:
             self.notes.append(f"{curves.name}: no metrics: {error}")
             return
         chosen, left = _within(held, _cited(session))
@@ -138,7 +138,7 @@ class Copies:
             return
         self._measured(curves, chosen, wanted)
 
-    def _measured(self, curves: Sampled, chosen: Sequence[Held], wanted: Wanted) -> None:
+    def _measured(self, curves: SampleBackend, chosen: Sequence[SeriesInfo], wanted: Wanted) -> None:
         path = self._place(METRICS)
         first = max(wanted.start_ms, min(each.first_ms for each in chosen)) - 1
         last = min(wanted.end_ms, max(each.last_ms for each in chosen))
@@ -147,7 +147,7 @@ class Copies:
             try:
                 for each, times, values in curves.samples(chosen, int(first), int(last)):
                     written.samples(Block([each.series], np.zeros(len(times), np.int32), times, values))
-            except Unanswered as error:
+            except SourceUnavailable as error:
                 self.notes.append(f"{curves.name}: not all metrics: {error}")
         self.notes.append(f"{os.path.basename(path)}: {written.kept:,} samples out of {curves.name}")
         if not written.kept:
@@ -175,12 +175,12 @@ def _cited(session: Session) -> frozenset[str]:
     return frozenset(found)
 
 
-def _within(held: Sequence[Held], cited: Collection[str]) -> tuple[list[Held], list[str]]:
+def _within(held: Sequence[SeriesInfo], cited: Collection[str]) -> tuple[list[SeriesInfo], list[str]]:
     """Series of as many metrics as there is room for, those that are cited first; and the metrics left out."""
-    by_metric: dict[str, list[Held]] = {}
+    by_metric: dict[str, list[SeriesInfo]] = {}
     for each in held:
         by_metric.setdefault(each.series.metric, []).append(each)
-    chosen: list[Held] = []
+    chosen: list[SeriesInfo] = []
     left: list[str] = []
     room = MOST_SAMPLES
     for metric in sorted(by_metric, key=lambda name: (name not in cited, name)):

@@ -126,8 +126,8 @@ def _learned(session: Session, paths: Paths, options: Options, on_progress: Prog
     redactor.learn_rows(session.loaded.store.all_rows())
     for series in session.loaded.trajectories.series():
         redactor.learn_rows(held.event for held in series.stored_points())
-    if session.loaded.curves is not None:
-        redactor.learn_series(held.series for held in session.loaded.curves.held())
+    if session.loaded.metric_backend is not None:
+        redactor.learn_series(held.series for held in session.loaded.metric_backend.series())
     redactor.learn("".join(f"{text}\n" for text in options.notes))
     redactor.learn("".join(f"{row.path}\n{row.note}\n" for row in options.missing))
     for found in walk(paths, on_progress):

@@ -115,8 +115,8 @@ def _live(
             if store is not None:
                 taken.take_stored(store, session)
                 taken.take_files(paths, session)
-                if session.loaded.curves is not None:
-                    taken.take_measured(session.loaded.curves, session)
+                if session.loaded.metric_backend is not None:
+                    taken.take_measured(session.loaded.metric_backend, session)
             for server in session.servers:
                 taken.take_measured(server, session)
         with _failing(options.out):

@@ -98,14 +98,14 @@ def _stored(store: str) -> list[Listed]:
 def _archived(url: str, most: int) -> list[Listed]:
     """The last runs of an archive, those that began first first, as those of a store are listed."""
     try:
-        from trackside.stores.metadata.archive import MOST_PAGE, Archive  # the extra "serve"
+        from trackside.stores.metadata.archive import MAX_PAGE_ROWS, Archive  # the extra "serve"
     except ModuleNotFoundError as error:
         fail(f"{error.name} is not installed: pip install 'trackside[serve]'")
     found: list[Listed] = []
     more: str | None = None
     with Archive.open(url) as archive:
         while len(found) < most:
-            page = archive.runs(limit=min(MOST_PAGE, most - len(found)), after=more)
+            page = archive.runs(limit=min(MAX_PAGE_ROWS, most - len(found)), after=more)
             for run in page.runs:
                 certainty = f"({run.certainty})" if run.certainty else None
                 verdict = " ".join(filter(None, (run.family, run.variant, certainty)))
@@ -135,9 +135,9 @@ def compact(store: str, raw_days: float | None, minute_days: float | None, drop_
     """Merge a store's small segments, and thin or delete old samples. Readers go on meanwhile."""
     if raw_days is not None and minute_days is not None and minute_days < raw_days:
         fail("--minute-days must not be less than --raw-days")
-    Directory(store).newest()  # a store that isn't there is not made
+    Directory(store).read_newest()  # a store that isn't there is not made
     with Writer.open(store) as writer:
-        lost = retention.drop_damaged(writer) if drop_damaged else retention.Compacted()
+        lost = retention.drop_damaged(writer) if drop_damaged else retention.CompactionResult()
         done = retention.compact(writer, time.time(), raw_days, minute_days)
     for name in lost.damaged:
         click.echo(shown(f"{name}: damaged, taken out"), err=True)

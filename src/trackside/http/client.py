@@ -1,6 +1,6 @@
 """One HTTP server, asked or sent to: retries, limits and plain reasons for what it could not answer.
 
-Whatever goes wrong ends as :class:`Unanswered`, so that the asker can say "unable to check" and why. Secrets come
+Every failure ends as :class:`SourceUnavailable`, so that the caller can say "unable to check" and why. Secrets come
 resolved, and are never part of a message, a name or a ``repr``.
 """
 
@@ -31,7 +31,7 @@ from urllib3.exceptions import (
 
 from trackside.http.connections import Sockets, ended, pool
 from trackside.http.options import HttpOptions, identity, tls
-from trackside.http.unanswered import Passing, Unanswered, plain, refusal
+from trackside.http.unavailable import Passing, SourceUnavailable, plain, refusal
 from trackside.settings.secrets import shown_url
 
 MIN_PAUSE_S = 0.25
@@ -83,7 +83,7 @@ class HttpClient:
         self._traffic, self._lock = Traffic(), threading.Lock()
         self._places = threading.BoundedSemaphore(options.concurrency)
         self._begun: float | None = None
-        self._down: tuple[float, Unanswered] | None = None
+        self._down: tuple[float, SourceUnavailable] | None = None
         self._headers = {**identity(options), **options.headers}
         context = tls(options) if options.url.startswith("https:") else None
         if not options.verify:
@@ -97,7 +97,7 @@ class HttpClient:
             return replace(self._traffic)
 
     def close(self) -> None:
-        """Ask no more. What is under way in other threads ends as Unanswered, but for what is still connecting."""
+        """Stop asking. Requests of other threads end with SourceUnavailable, except those still connecting."""
         self._closed.set()
         self._sockets.shut()
         self._pool.clear()
@@ -120,7 +120,7 @@ class HttpClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Response:
-        """The whole answer, of ``most_bytes`` at most. ``form`` is sent as a body. Raises Unanswered."""
+        """The whole answer, of ``most_bytes`` at most. ``form`` is sent as a body. Raises SourceUnavailable."""
         url, mark, own = self.options.url.partition("?")
         sent = {**self._headers, **(headers or {})}
         if form is not None:
@@ -154,20 +154,23 @@ class HttpClient:
             yield min(MAX_PAUSE_S, MIN_PAUSE_S * 2**attempt) * random.uniform(0.5, 1.0)
         yield -1.0
 
-    def _given_up(self, failure: Passing) -> Unanswered:
+    def _given_up(self, failure: Passing) -> SourceUnavailable:
         if failure.after and self.options.retries:
-            return Unanswered(failure.kind, f"{failure}; it asks to wait {failure.after:g} s, which is past the "
+            return SourceUnavailable(failure.kind, f"{failure}; it asks to wait {failure.after:g} s, which is past the "
                               "retries or the deadline")  # fmt: skip
         if failure.kind == "unreachable" and self.options.down_s:
             self._down = self._clock() + self.options.down_s, failure
         return failure
 
-    def _too_late(self) -> Unanswered:
-        return Unanswered("timeout", f"{self.name}: the {self.options.deadline_s:g} s for all that one verdict asks of "
-                          "it are over; raise deadline_s or ask for less")  # fmt: skip
+    def _too_late(self) -> SourceUnavailable:
+        return SourceUnavailable(
+            "timeout",
+            f"{self.name}: the {self.options.deadline_s:g} s for all that one verdict asks of it are over; raise"
+            " deadline_s or ask for less",
+        )
 
-    def _ended(self) -> Unanswered:
-        return Unanswered("unreachable", f"{self.name} was not waited for any longer: its endpoint was closed")
+    def _ended(self) -> SourceUnavailable:
+        return SourceUnavailable("unreachable", f"{self.name} was not waited for any longer: its endpoint was closed")
 
     def _whole(self, request: _Request) -> Response:
         until = self._clock() + min(self.options.timeout_s, self.left())
@@ -178,8 +181,10 @@ class HttpClient:
                 for piece in self._pieces(request, response, until):
                     size += len(piece)
                     if size > most:
-                        raise Unanswered("too_large", f"{request.url} sent more than {most:,} bytes; ask for less at "
-                                         "once, or raise most_bytes")  # fmt: skip
+                        raise SourceUnavailable(
+                            "too_large",
+                            f"{request.url} sent more than {most:,} bytes; ask for less at once, or raise most_bytes",
+                        )
                     pieces.append(piece)
         except BaseException as error:
             response.close()
@@ -221,7 +226,7 @@ class HttpClient:
         if self.left() <= 0:
             raise self._too_late()
         if self._down is not None and self._clock() < self._down[0]:
-            raise Unanswered(self._down[1].kind, str(self._down[1]))
+            raise SourceUnavailable(self._down[1].kind, str(self._down[1]))
 
     def _pieces(self, request: _Request, response: urllib3.BaseHTTPResponse, until: float) -> Iterator[bytes]:
         """The body until that time, which is before the deadline, decompressed a bounded piece at a time: a few bytes
@@ -260,15 +265,18 @@ class HttpClient:
         except zlib.error:
             raise Passing("broken", f"{request.url} sent compressed bytes that can't be read") from None
 
-    def _failed(self, request: _Request, error: Exception) -> Unanswered:
+    def _failed(self, request: _Request, error: Exception) -> SourceUnavailable:
         """Why nothing, or only a part, came."""
         timeout = self.options.timeout_s
         if self._closed.is_set():
             return self._ended()
         inner = error.args[0] if isinstance(error, SSLError) and error.args else error.__cause__
         if isinstance(inner, ssl.SSLError) and not isinstance(inner, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-            return Unanswered("unreachable", f"{self.name}: no trust: {plain(str(error))}; name its authority with ca, "
-                              "or the client's own cert and key")  # fmt: skip
+            return SourceUnavailable(
+                "unreachable",
+                f"{self.name}: no trust: {plain(str(error))}; name its authority with ca, or the client's own cert and"
+                " key",
+            )
         if isinstance(error, NameResolutionError):
             return Passing("unreachable", f"{self.name}: its name is not known here; is the URL right?")
         if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
@@ -277,12 +285,12 @@ class HttpClient:
         if isinstance(error, NewConnectionError):
             return Passing("unreachable", f"{self.name} can't be reached: {_cause(error)}; is it running?")
         if isinstance(error, (ReadTimeoutError, TimeoutError)):
-            return Unanswered(
+            return SourceUnavailable(
                 "timeout",
                 f"{request.url} did not answer within {timeout:g} s; raise timeout_s or {self.options.lighter}",
             )
         if isinstance(error, LocationParseError):
-            return Unanswered("refused", f"{self.name} is no URL that can be asked")
+            return SourceUnavailable("refused", f"{self.name} is no URL that can be asked")
         inner = error.args[-1] if error.args else None
         if isinstance(inner, http.client.BadStatusLine) and not isinstance(inner, http.client.RemoteDisconnected):
             return Passing("broken", f"{request.url} sent what is no HTTP: {plain(str(inner))}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from trackside.http.unanswered import plain
+from trackside.http.unavailable import plain
 from trackside.settings.secrets import shown_url
 
 

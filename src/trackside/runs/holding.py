@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trackside.model import GpusBy
 from trackside.runs.places import Placed, Unit
-from trackside.stores.curves import AROUND_S, Curves, step_of
+from trackside.stores.metric_backend import AROUND_S, MetricBackend, step_of
 
 Use = Literal["mine", "other", "idle"]
 METRIC = "gpu_memory_used_bytes"
@@ -62,7 +62,7 @@ class Holding:
     by: GpusBy | None
 
 
-def held_by(asked: Asked, found: Sequence[Placed], curves: Curves, interval: float) -> Holding:
+def held_by(asked: Asked, found: Sequence[Placed], curves: MetricBackend, interval: float) -> Holding:
     """The GPUs of the run, node by node, each by the surest way that tells. ``interval``: seconds between samples."""
 
     def used(units: Sequence[Unit]) -> Mapping[Unit, Use]:  # dear: only where nothing else tells
@@ -154,7 +154,7 @@ def _of_others(found: Iterable[Placed], asked: Asked) -> set[Unit]:
 
 
 def uses(
-    curves: Curves, found: Iterable[Placed], units: Sequence[Unit], start: float, end: float, interval: float
+    curves: MetricBackend, found: Iterable[Placed], units: Sequence[Unit], start: float, end: float, interval: float
 ) -> Mapping[Unit, Use]:
     """Who used each of the units between two moments of the curves' own clock; those not measured are left out.
 
@@ -181,7 +181,7 @@ def uses(
 
 
 def occupied(
-    curves: Curves, found: Iterable[Placed], units: Sequence[Unit], first: float, last: float, interval: float
+    curves: MetricBackend, found: Iterable[Placed], units: Sequence[Unit], first: float, last: float, interval: float
 ) -> Mapping[Unit, Sequence[tuple[float, float]]]:
     """The stretches for which each unit was taken, between two moments of the curves' own clock."""
     ids = _memory(found, set(units))
@@ -220,7 +220,12 @@ def _memory(found: Iterable[Placed], units: set[Unit]) -> dict[Unit, list[int]]:
 
 
 def _rolled(
-    curves: Curves, groups: Sequence[Sequence[int]], start: float, end: float, step: float, how: Literal["min", "max"]
+    curves: MetricBackend,
+    groups: Sequence[Sequence[int]],
+    start: float,
+    end: float,
+    step: float,
+    how: Literal["min", "max"],
 ) -> tuple[Cells, Cells]:
     """Cells, and the ends of their windows."""
     step_ms = round(step * 1000)
@@ -237,7 +242,7 @@ def _least(cells: Cells) -> Cells:
 
 
 def _free(
-    curves: Curves,
+    curves: MetricBackend,
     groups: Sequence[Sequence[int]],
     within: tuple[float, float],
     outside: tuple[float, float],

@@ -22,8 +22,8 @@ from trackside.model import Event, Input, Record, Run
 from trackside.runs.located import HOST, Located, Locator, Told, ends, marks, named_job, short_names
 from trackside.runs.logs import folder_of
 from trackside.runs.places import host_of
-from trackside.stores.embedded.duck import Scope
-from trackside.stores.embedded.rows import EVENT, POINT, Kept, event_of, point_of
+from trackside.stores.embedded.duck import SeriesFilter
+from trackside.stores.embedded.rows import EVENT, POINT, StoredInput, event_of, point_of
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 
@@ -49,7 +49,7 @@ class Found:
     home: frozenset[str] | None = None
     """The logs that came in one folder with the job's records or logs; None: all did."""
     inputs: list[Input] = field(default_factory=list)
-    scope: Scope = field(default_factory=Scope)
+    scope: SeriesFilter = field(default_factory=SeriesFilter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class _Finder:
             raise SeveralRuns(sorted(short_names(roots).values()))
         return self._whole(there)
 
-    def _whole(self, inputs: Sequence[Kept]) -> Found:
+    def _whole(self, inputs: Sequence[StoredInput]) -> Found:
         """All that some inputs hold; none of them names a job."""
         ids = frozenset(each.id for each in inputs)
         found = Found(None, inputs=[each.row for each in inputs])
@@ -108,7 +108,7 @@ class _Finder:
         self._fill(found.store, everything, everything, ())
         self._train(found.trajectories, inputs)
         found.store.planes = {plane for each in inputs for plane in each.planes}
-        found.scope = Scope(f"p.input IN ({_numbers(ids)})")
+        found.scope = SeriesFilter(f"p.input IN ({_numbers(ids)})")
         return found
 
     def _of(self, job: str) -> Found:
@@ -149,7 +149,7 @@ class _Finder:
         }
 
     def _conditions(
-        self, told: Located, home: Sequence[Kept], read: Collection[int], small: bool
+        self, told: Located, home: Sequence[StoredInput], read: Collection[int], small: bool
     ) -> tuple[_Where, _Where]:
         """Which events and which records concern the job, beside the records that told of it."""
         run, at_home = told.run, {each.id for each in home}
@@ -197,7 +197,7 @@ class _Finder:
                 store.add_record(one)
         return met
 
-    def _train(self, trajectories: Trajectories, inputs: Iterable[Kept]) -> None:
+    def _train(self, trajectories: Trajectories, inputs: Iterable[StoredInput]) -> None:
         """Take the training points of some logs."""
         trained = {each.id: each for each in inputs if each.training}
         if not trained:
@@ -216,7 +216,7 @@ class _Finder:
                 state = msgspec.convert(told, SeriesState)
                 trajectories.take(PointSeries.restored(path, state, points.get((each.id, path, state.parser), ())))
 
-    def _scope(self, told: Located) -> Scope:
+    def _scope(self, told: Located) -> SeriesFilter:
         """Curves of the job's folders if these are few; else those with its label, and those of its nodes meanwhile."""
         spans = self._snapshot.table("spans", told.home)
         ((count,),) = self._snapshot.rows(
@@ -228,7 +228,7 @@ class _Finder:
         if count > WHOLE_SERIES:
             at_home += " AND s.node IS NULL" if hosts else ""
         there = f"{HOST.format('s.node')} IN ({marks(hosts)}) AND p.last_ms >= ? AND p.first_ms <= ?"
-        return Scope(
+        return SeriesFilter(
             f"(({at_home}) OR s.job IN ({marks(ids)}) OR ({there}))",
             (*ids, *hosts, (start - ZONES_S) * 1000, (end + ZONES_S) * 1000),
         )
@@ -238,7 +238,7 @@ def _event_at(row: Sequence[Any]) -> Event:
     return point_of(row).event
 
 
-def _row_count(each: Kept) -> int:
+def _row_count(each: StoredInput) -> int:
     """Rows that are read with it; of a log or of metrics, none are counted."""
     return 0 if each.is_log or each.planes == ("metric",) else each.row.rows
 

@@ -13,7 +13,7 @@ from trackside.runs.jobs import Job, Jobs, collect
 from trackside.runs.located import HOST, Locator, Told, named_job, short_names
 from trackside.runs.logs import assign, folder_of, ids_inside
 from trackside.runs.places import host_of
-from trackside.stores.embedded.rows import Kept
+from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
 
 HOUR_S = 3600
@@ -54,7 +54,7 @@ def listing(snapshot: Snapshot) -> list[Listed]:
     return sorted(found, key=lambda each: (each.start is None, each.start or 0.0, each.id))
 
 
-def _listed(job: Job, seen: _Seen, beside: Sequence[Kept]) -> Listed:
+def _listed(job: Job, seen: _Seen, beside: Sequence[StoredInput]) -> Listed:
     last = final(attempts_of(job.rows)) or Attempted(())
     start, end = last.time("start"), last.end
     planes: set[Plane] = {"scheduler"} if job.rows else set()
@@ -100,9 +100,9 @@ def _alone(locator: Locator, jobs: Jobs, told: Sequence[Told], free: set[str]) -
             free.discard(path)
 
 
-def _folders(inputs: Sequence[Kept], free: Collection[str]) -> list[Listed]:
+def _folders(inputs: Sequence[StoredInput], free: Collection[str]) -> list[Listed]:
     """Folders with logs of which none is any job's."""
-    by_root: dict[str, list[Kept]] = {}
+    by_root: dict[str, list[StoredInput]] = {}
     for each in inputs:
         by_root.setdefault(each.root, []).append(each)
     names = short_names(by_root)

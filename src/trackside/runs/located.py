@@ -17,7 +17,7 @@ from trackside.model import Event, Position, Record, Run
 from trackside.runs.jobs import Job, plain_id
 from trackside.runs.logs import leaf_of, outputs_of
 from trackside.runs.resolve import resolve
-from trackside.stores.embedded.rows import INPUT, RECORD, Kept, input_of, record_of
+from trackside.stores.embedded.rows import INPUT, RECORD, StoredInput, input_of, record_of
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 
@@ -38,10 +38,10 @@ class Located:
     ids: frozenset[str]
     home: frozenset[int]
     records: tuple[Told, ...]
-    logs: tuple[Kept, ...]
+    logs: tuple[StoredInput, ...]
 
 
-def inputs_of(snapshot: Snapshot) -> list[Kept]:
+def inputs_of(snapshot: Snapshot) -> list[StoredInput]:
     """All inputs, in the order in which they were first seen."""
     rows = snapshot.rows(f"SELECT {INPUT} FROM {snapshot.table('inputs')} ORDER BY place")
     return [input_of(row) for row in rows]
@@ -67,7 +67,7 @@ def short_names(roots: Collection[str]) -> dict[str, str]:
     return names
 
 
-def named_job(each: Kept) -> Event:
+def named_job(each: StoredInput) -> Event:
     """Stands for a log's lines that name its job, where the lines themselves need not be read."""
     return Event("host", Position(each.path, 0), "log", fields={"job": each.owner})
 
@@ -118,7 +118,7 @@ class Locator:
         return [(row[0], row[1], record_of(row[2:])) for row in rows]
 
     def _resolved(
-        self, records: Iterable[Told], logs: Iterable[Kept], job: str | None, home: Collection[str] | None
+        self, records: Iterable[Told], logs: Iterable[StoredInput], job: str | None, home: Collection[str] | None
     ) -> Run:
         store = MemoryStore()
         paths = []
@@ -172,7 +172,7 @@ class Locator:
             (*plain, *plain, *whole, *whole),
         )
 
-    def _near(self, family: Iterable[Told], job: str) -> list[Kept]:
+    def _near(self, family: Iterable[Told], job: str) -> list[StoredInput]:
         """Logs that may be these jobs': by a number in their path, their name, or a line in them."""
         ids = {job, plain_id(job)}
         outputs: set[str] = set()
@@ -187,7 +187,7 @@ class Locator:
             if each.owner in ids or self._numbers_of[each.id] & numbers or leaf_of(each.path) in outputs
         ]
 
-    def _with_rivals(self, family: Sequence[Told], logs: Iterable[Kept]) -> list[Told]:
+    def _with_rivals(self, family: Sequence[Told], logs: Iterable[StoredInput]) -> list[Told]:
         """The records, and those of other jobs that these logs may belong to."""
         ids = set()
         for each in logs:

@@ -19,8 +19,8 @@ from trackside.query import Query, Row, events, record
 from trackside.runs.clock import NEAR_S, REACH_S, Stretch, offset_of, shift_of
 from trackside.runs.holding import Asked, Holding, held_by, occupied
 from trackside.runs.places import Placed, Unit, placed
-from trackside.stores.curves import AROUND_S, Curves, Held, RunMetrics, Timing, most_windows
 from trackside.stores.memory import MemoryStore
+from trackside.stores.metric_backend import AROUND_S, MetricBackend, RunMetrics, SeriesInfo, Timing, max_windows
 
 INTERVAL_S = 60.0
 """Taken where every curve has but one sample (Prometheus' own default scrape interval)."""
@@ -40,7 +40,7 @@ class Window:
     over: bool = False
 
 
-def run_metrics(curves: Curves, run: Run, rows: MemoryStore) -> tuple[Run, RunMetrics]:
+def run_metrics(curves: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Run, RunMetrics]:
     """The run's curves among all that are held, and the run with what they tell of it.
 
     Raises SeveralRuns where metrics alone are given, of several jobs and none was asked for; NoSuchRun where the
@@ -72,14 +72,14 @@ def run_metrics(curves: Curves, run: Run, rows: MemoryStore) -> tuple[Run, RunMe
     gpus = len({each.unit for each in kept if each.gpu})
     until = max(each.held.last_ms for each in kept) / 1000 + window.shift if run.disposition in ALIVE else inf
     timing = Timing(
-        window.start, max(window.end, window.start), _interval(kept), window.shift, most_windows(gpus), until
+        window.start, max(window.end, window.start), _interval(kept), window.shift, max_windows(gpus), until
     )
     return _told(run, kept, holding, window), RunMetrics(curves, tuple(each.held for each in kept), timing)
 
 
-def _indexed(curves: Curves) -> Sequence[Held]:
+def _indexed(curves: MetricBackend) -> Sequence[SeriesInfo]:
     """All series, with the index of their GPU where only the value of a gauge tells it."""
-    held = curves.held()
+    held = curves.series()
     gauges = [each for each in held if each.series.metric == "gpu_index" and each.series.get("gpu_uuid")]
     if not gauges:
         return held
@@ -94,7 +94,7 @@ def _indexed(curves: Curves) -> Sequence[Held]:
     return [_with_index(each, index) for each in held]
 
 
-def _with_index(each: Held, index: Mapping[str | None, str]) -> Held:
+def _with_index(each: SeriesInfo, index: Mapping[str | None, str]) -> SeriesInfo:
     gpu = index.get(each.series.get("gpu_uuid"))
     if gpu is None or each.series.get("gpu") is not None:
         return each
@@ -145,7 +145,7 @@ def _fitting(found: Iterable[Placed], jobs: AbstractSet[str], log: Stretch) -> s
 
 
 def _renamed(found: list[Placed], run: Run, ids: AbstractSet[str]) -> list[Placed]:
-    """Curves of the run's only node under the name that Slurm gives it: the job's label tells that they are one.
+    """MetricBackend of the run's only node under the name that Slurm gives it: the job's label tells that they are one.
 
     Not where the node has curves under its own name: then the label is stale, or another cluster's.
     """
@@ -173,7 +173,7 @@ def _on(found: Sequence[Placed], nodes: Sequence[str]) -> list[Placed]:
 
 
 def _window(
-    curves: Curves, run: Run, rows: MemoryStore, lines: Sequence[Placed], labelled: bool, interval: float
+    curves: MetricBackend, run: Run, rows: MemoryStore, lines: Sequence[Placed], labelled: bool, interval: float
 ) -> Window:
     """The run's window as the scheduler has it, else as the log, the job's label or the memory in use do."""
     log = _log_window(rows) if run.start is None else None
@@ -202,7 +202,7 @@ def _covered(lines: Sequence[Placed], told: tuple[float, float | None], near: fl
 
 
 def _shift(
-    curves: Curves,
+    curves: MetricBackend,
     run: Run,
     lines: Sequence[Placed],
     told: tuple[float, float | None],
@@ -229,7 +229,7 @@ def _shift(
     return shift_of((told[0], None), longer, wanted, near)
 
 
-def _given_back(curves: Curves, lines: Sequence[Placed], start: float, near: float, interval: float) -> float:
+def _given_back(curves: MetricBackend, lines: Sequence[Placed], start: float, near: float, interval: float) -> float:
     """When the memory that was taken at about the start was given back, on the curves' clock; the start if none was."""
     units = _by_unit(lines)
     hull = _hull(units.values())
@@ -237,11 +237,11 @@ def _given_back(curves: Curves, lines: Sequence[Placed], start: float, near: flo
     return max((last for each in taken.values() for first, last in each if abs(first - start) <= near), default=start)
 
 
-def _seen(curves: Curves, lines: Sequence[Placed], hull: Stretch, labelled: bool, interval: float) -> Window:
+def _seen(curves: MetricBackend, lines: Sequence[Placed], hull: Stretch, labelled: bool, interval: float) -> Window:
     """With nothing but curves: while they bore the job's label, else while GPU memory was taken, else all of them."""
     start, end = hull[0] - interval, hull[1]
     if labelled:
-        data = _hull((each.first_ms / 1000, each.last_ms / 1000) for each in curves.held())
+        data = _hull((each.first_ms / 1000, each.last_ms / 1000) for each in curves.series())
     else:
         data = start, end
         taken = occupied(curves, lines, list(_by_unit(lines)), start, end, interval)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from trackside.model import Series
-from trackside.stores.curves import Held
+from trackside.stores.metric_backend import SeriesInfo
 
 Gpu = tuple[str, str]
 """(node, index); the node is empty where nothing tells it."""
@@ -23,7 +23,7 @@ Unit = tuple[str, str, str]
 class Placed(NamedTuple):
     """A series as it stands for this run, with the labels that say whose it is; empty where it has none."""
 
-    held: Held
+    held: SeriesInfo
     node: str
     gpu: str
     mig: str
@@ -41,7 +41,7 @@ class Placed(NamedTuple):
         return self.node, self.gpu, self.mig
 
 
-def placed(held: Iterable[Held], nodes: Sequence[str]) -> list[Placed]:
+def placed(held: Iterable[SeriesInfo], nodes: Sequence[str]) -> list[Placed]:
     """Every series with its node and GPU completed; ``nodes`` are the run's, whose spelling holds."""
     held = list(held)
     names = Names(nodes)
@@ -61,7 +61,7 @@ def _mark(series: Series) -> tuple[_Labels, str | None]:
     return series.labels, None if series.get("node") is not None else series.at.path
 
 
-def _placed(held: Held, place: tuple[_Labels, tuple[str, ...]]) -> Placed:
+def _placed(held: SeriesInfo, place: tuple[_Labels, tuple[str, ...]]) -> Placed:
     labels, words = place
     if labels is not held.series.labels:
         held = replace(held, series=replace(held.series, labels=labels))

@@ -14,7 +14,7 @@ from trackside.serve.handlers import FamilyDetail, FamilyDoc, Handlers, JobsDoc,
 from trackside.serve.operations import Asked, Check, Operation, Parameter, document
 from trackside.serve.problems import encoded
 from trackside.show.document import VerdictDoc
-from trackside.stores.metadata.archive import MOST_PAGE
+from trackside.stores.metadata.archive import MAX_PAGE_ROWS
 from trackside.stores.metadata.rows import RunPage, VerdictPage
 from trackside.version import package_version
 
@@ -23,7 +23,7 @@ ID = Parameter(name="id", within="path", about="A run's id (r17), or a job's (42
 CLUSTER = Parameter(
     name="cluster", empty=True, about="Which one, where jobs of several have the same id; empty: the one without a name"
 )
-LIMIT = Parameter(name="limit", kind="integer", default=100, least=1, most=MOST_PAGE, about="Of a page")
+LIMIT = Parameter(name="limit", kind="integer", default=100, least=1, most=MAX_PAGE_ROWS, about="Of a page")
 CURSOR = Parameter(name="cursor", about="The 'next' of the page before")
 VERDICT = Parameter(name="id", within="path", kind="integer", most=2**63 - 1, about="A verdict's id")
 _EXACT = {"job": "A job's id", "cluster": "A cluster's name", "name": "A job's name", "username": "Who submitted it",

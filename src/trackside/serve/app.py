@@ -34,7 +34,7 @@ from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.receiver.intake import Intake
 from trackside.stores.receiver.options import ServeOptions
-from trackside.stores.receiver.write_ahead import MOST_BYTES
+from trackside.stores.receiver.write_ahead import MAX_FRAME_BYTES
 
 LOG = logging.getLogger("trackside.receiver")
 BACKLOG = 2048
@@ -58,10 +58,12 @@ def serve(options: ServeOptions, site: Site | None = None) -> None:
     more_files()
     with ExitStack() as stack:
         bound = stack.enter_context(_listening(options))
-        read_again = decoder(replace(options.limits, decoded_bytes=MOST_BYTES))  # the limits may have been others then
+        read_again = decoder(
+            replace(options.limits, decoded_bytes=MAX_FRAME_BYTES)
+        )  # the limits may have been others then
         intake = Intake(options.store, read_again, labels_of, options.limits, options.keeping, LineReader)
         stack.callback(intake.close)
-        archive = Archive.open(options.metadata or _beside(options.store), later=bool(options.metadata))
+        archive = Archive.open(options.metadata or _beside(options.store), lazy=bool(options.metadata))
         stack.callback(archive.close)
         price = NO_PRICE if site is None else site.price
         handlers = Handlers(archive, Diagnoser(options.store, partial(lags, intake, FLUSH_S), site), price=price)
@@ -75,8 +77,8 @@ def serve(options: ServeOptions, site: Site | None = None) -> None:
         bound.listen(BACKLOG)  # from now on nobody is turned away, though the first may wait a moment
         LOG.info("listening on %s, store %s", _url(bound, options), options.store)
         server.run(sockets=[bound])
-    if intake.trouble:
-        LOG.warning("stopped; what was accepted is in the log, and the next start reads it: %s", intake.trouble)
+    if intake.last_error:
+        LOG.warning("stopped; what was accepted is in the log, and the next start reads it: %s", intake.last_error)
     else:
         LOG.info("stopped; what was accepted is in the store")
 

@@ -18,8 +18,8 @@ from trackside.site.config import Site
 from trackside.stores.embedded.layout import StoreError
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
-from trackside.stores.receiver.flush import NotRead
-from trackside.stores.receiver.intake import Busy, Intake, NotKept
+from trackside.stores.receiver.flush import LinesNotRead
+from trackside.stores.receiver.intake import Intake, NotStored, QueueFull
 
 LISTED_S = 5.0
 """So long a listing goes by what was written for the question before it."""
@@ -48,7 +48,7 @@ class Lag:
     def note(self, rows: MemoryStore) -> None:
         """Note it as what did not answer."""
         for plane in self.planes:
-            rows.unanswered(plane, SOURCE, self.reason)
+            rows.add_unavailable_source(plane, SOURCE, self.reason)
 
 
 def unread(files: tuple[str, ...]) -> Lag:
@@ -60,9 +60,15 @@ def lags(intake: Intake, within_s: float) -> tuple[Lag, ...]:
     """Have all that was accepted written and read, as far as the time goes; what is left."""
     try:
         left = intake.flush().result(within_s)
-    except NotRead as error:
+    except LinesNotRead as error:
         return (Lag(LINES, f"lines that were received can't be read into the store: {error}"),)
-    except (Busy, NotKept, StoreError, OSError, CancelledError) as error:  # a timeout is an OSError without words
+    except (
+        QueueFull,
+        NotStored,
+        StoreError,
+        OSError,
+        CancelledError,
+    ) as error:  # a timeout is an OSError without words
         why = str(error) or f"not done within {within_s:g} s, ask again"
         return (Lag((*LINES, "metric"), f"what was received last is not in the store yet: {why}"),)
     return (unread(tuple(left)),) if left else ()

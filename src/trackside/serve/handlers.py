@@ -26,7 +26,7 @@ from trackside.settings.price import NO_PRICE, Price
 from trackside.show import document as published
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
-from trackside.stores.metadata.rows import ArchivedRun, Filters, Lineage, Recorded
+from trackside.stores.metadata.rows import ArchivedRun, Filters, Lineage, RecordResult
 from trackside.verify import Checked, check
 
 log = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class Handlers:
         about = await self.looking.run(lambda: self.archive.verdict(id_))
         if about is None:
             raise Problem(404, f"no verdict {id_}", "GET /api/v1/runs/{id}/verdicts lists those of a run")
-        headers = _headers(Recorded(run=about.run, verdict=id_, new=False), about.digest) | {"Cache-Control": cache}
+        headers = _headers(RecordResult(run=about.run, verdict=id_, new=False), about.digest) | {"Cache-Control": cache}
         had = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
         if headers["ETag"] in had or "*" in had:
             return Response(status_code=304, headers=headers)
@@ -176,7 +176,7 @@ class Handlers:
         headers = {"Trackside-Not-Recorded": _header(lost)} if kept is None else _headers(kept)
         return Response(body, headers={"Cache-Control": "no-store", **headers}, media_type="application/json")
 
-    def _judge(self, job: str) -> tuple[bytes, Recorded | None, str]:
+    def _judge(self, job: str) -> tuple[bytes, RecordResult | None, str]:
         """The document; where it was recorded, or why it was not: a verdict is told though the archive is down."""
         with self.diagnoser.session(job) as session:
             verdict = session.verdict()
@@ -261,7 +261,7 @@ def _json(value: object) -> Response:
     return Response(encoded(value), headers={"Cache-Control": "no-cache"}, media_type="application/json")
 
 
-def _headers(kept: Recorded, digest: str = "") -> dict[str, str]:
+def _headers(kept: RecordResult, digest: str = "") -> dict[str, str]:
     told = {"Trackside-Run": kept.run, "Trackside-Verdict": str(kept.verdict)}
     told["Content-Location"] = f"/api/v1/verdicts/{kept.verdict}"
     return {**told, "ETag": f'W/"{digest[:32]}"'} if digest else told

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trackside.errors import CannotAsk, NoSuchRun, NothingReadable, SeveralRuns
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.serve.limits import Refused
 from trackside.serve.problems import MEDIA_TYPE, Problem, ProblemDoc
 from trackside.serve.workers import Busy, Slow
@@ -158,7 +158,7 @@ def _problem(error: Exception, where: str) -> Problem:
             return Problem(409, f"several runs go by that: {', '.join(error.jobs[:20])}", "ask for one of them")
         case StoreError() | FileNotFoundError():
             return Problem(503, str(error), "", 30)
-        case Unanswered():
+        case SourceUnavailable():
             return Problem(504 if error.kind == "timeout" else 502, str(error), "", 30)
         case Busy():
             return Problem(429, "as much as may be is being worked on", "try again later", 5)

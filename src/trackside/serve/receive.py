@@ -18,8 +18,8 @@ from trackside.serve.limits import Bodies, Refused, Tokens
 from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.serve.pushes import PUSHES, Push
-from trackside.stores.receiver.arrivals import LABELS, SERIES, Taken
-from trackside.stores.receiver.intake import Busy, Intake, NotKept
+from trackside.stores.receiver.arrivals import LABELS, SERIES, IntakeResult
+from trackside.stores.receiver.intake import Intake, NotStored, QueueFull
 from trackside.stores.receiver.options import Limits
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header
@@ -79,7 +79,7 @@ class Receiver:
         try:
             self._write.admit(request.headers.get("authorization", ""))
             answer, headers = await self._taken(push, content_type, request), {}
-        except (Refused, BadRequest, Busy, NotKept) as error:
+        except (Refused, BadRequest, QueueFull, NotStored) as error:
             answer = push.refusal(error.status, str(error), content_type)
             retry = error.retry_after_s
             headers = {} if retry is None else {"Retry-After": str(max(1, round(retry)))}
@@ -100,8 +100,8 @@ class Receiver:
 
     async def _taken(self, push: Push, content_type: str, request: Request) -> Answer:
         if self.stopping:
-            raise Busy("the receiver is stopping", 5.0)
-        self.intake.room()
+            raise QueueFull("the receiver is stopping", 5.0)
+        self.intake.check_capacity()
         with self.bodies.room() as room:
             encoding = request.headers.get("content-encoding", "")
             if max(len(content_type), len(encoding)) > LONGEST_HEADER:
@@ -110,7 +110,7 @@ class Receiver:
             header = Header(push.id, content_type, encoding, _sender(request), time.time_ns())
             loop = asyncio.get_running_loop()
             decoded = await loop.run_in_executor(self._pool, self._understood, (header, body))
-            taken = await asyncio.wrap_future(self.intake.take(header, body, decoded))
+            taken = await asyncio.wrap_future(self.intake.accept(header, body, decoded))
         return push.answer(decoded, content_type, *_kept_out(taken))
 
     def _understood(self, entry: Entry) -> Decoded:
@@ -134,11 +134,11 @@ class Receiver:
     async def _is_ready(self, request: Request) -> Response:
         if self.stopping:
             return PlainTextResponse("it is stopping\n", 503)
-        if self.intake.trouble:
-            return PlainTextResponse(f"what is accepted can't be written: {self.intake.trouble}\n", 503)
+        if self.intake.last_error:
+            return PlainTextResponse(f"what is accepted can't be written: {self.intake.last_error}\n", 503)
         try:
-            self.intake.room()
-        except (Busy, NotKept) as error:
+            self.intake.check_capacity()
+        except (QueueFull, NotStored) as error:
             return PlainTextResponse(f"{error}\n", 503)
         return PlainTextResponse("it takes what is sent\n")
 
@@ -159,7 +159,7 @@ _SAID = {
 }
 
 
-def _kept_out(taken: Taken) -> tuple[int, str]:
+def _kept_out(taken: IntakeResult) -> tuple[int, str]:
     """How much limits kept out, in words for the sender; what nobody here asks for is let go without any."""
     found = {reason: count for reason, count in taken.refused.items() if reason in _SAID}
     return sum(found.values()), "; ".join(f"{count:,} {_SAID[reason]}" for reason, count in found.items())

@@ -13,12 +13,12 @@ from itertools import chain
 from tempfile import SpooledTemporaryFile
 
 from trackside.catalog.streams import is_node_log, stream_path
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
 from trackside.read.format import HEAD, Source
 from trackside.read.pieces import Pieces
 from trackside.read.walk import Found
-from trackside.stores.log_store import LogOptions, LogStore, LogStream, Streams, Wanted
+from trackside.stores.log_store import LogOptions, LogRequest, LogStore, LogStream, Streams
 from trackside.stores.log_text import written_lines
 
 PIECE = 1 << 18
@@ -29,7 +29,7 @@ MOST_NAMED = 10
 """Nodes that a message lists."""
 
 
-def sources(store: LogStore, options: LogOptions, wanted: Wanted, room: Room | None = None) -> Iterator[Found]:
+def sources(store: LogStore, options: LogOptions, wanted: LogRequest, room: Room | None = None) -> Iterator[Found]:
     """A source for each log that the store holds of the run; rows for what it doesn't, or can't, tell.
 
     ``room``: what the verdict may still take of the store, where it is asked more than once.
@@ -37,7 +37,7 @@ def sources(store: LogStore, options: LogOptions, wanted: Wanted, room: Room | N
     """
     try:
         found = store.streams(wanted)
-    except Unanswered as error:
+    except SourceUnavailable as error:
         yield Input(store.name, None, "unreadable", f"unable to check: {error}")
         return
     for note in found.notes:
@@ -56,7 +56,7 @@ def sources(store: LogStore, options: LogOptions, wanted: Wanted, room: Room | N
         yield Input(store.name, None, "empty", note)
 
 
-def _nothing(wanted: Wanted, found: Streams, folders: Collection[str]) -> Iterator[str]:
+def _nothing(wanted: LogRequest, found: Streams, folders: Collection[str]) -> Iterator[str]:
     """What to say where streams that a store knows had no line then."""
     jobs = [job for job in wanted.jobs if f"job-{job}" in folders]
     if wanted.jobs and not jobs and any(each.of == "job" for each in found.streams):
@@ -126,7 +126,7 @@ class Lines(Pieces):
         while size < max(limit, PIECE) and not self._ended:
             try:
                 entry = next(self._entries, None)
-            except Unanswered as error:
+            except SourceUnavailable as error:
                 self._stop(f"{self._name}: {error}; stopped after {self._count:,} lines")
                 break
             if entry is None:

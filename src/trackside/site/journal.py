@@ -16,7 +16,7 @@ from trackside.model import Input
 from trackside.read.format import HEAD, Source
 from trackside.read.pieces import Pieces
 from trackside.read.walk import Found
-from trackside.stores.log_store import Wanted
+from trackside.stores.log_store import LogRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class JournalOptions:
     most_bytes: int = 4 << 30
 
 
-def journal(options: JournalOptions, wanted: Wanted) -> Iterator[Found]:
+def journal(options: JournalOptions, wanted: LogRequest) -> Iterator[Found]:
     """The entries of the run's nodes while it was there, if the journal holds any of these nodes.
 
     Not being able to look is a row that says so. Read the source before going on: its process ends with it.

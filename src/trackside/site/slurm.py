@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from trackside.catalog.job_states import Stage
 from trackside.errors import UsageError
-from trackside.http.unanswered import Unanswered, plain
+from trackside.http.unavailable import SourceUnavailable, plain
 from trackside.model import Input
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
@@ -208,7 +208,7 @@ class _Asking:
             if row.plane != "scheduler" and each.data.strip():
                 begins = plain(each.data[:60].decode("utf-8", "replace"))
                 note = f"no answer that Slurm gives; it begins with {begins!r}"
-                self.rows.append(failed(each.path, Unanswered("broken", note)))
+                self.rows.append(failed(each.path, SourceUnavailable("broken", note)))
             elif row.status == "unreadable":
                 self.rows.append(row)
             else:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from trackside.catalog.slurm.commands import accounting_columns, accounting_table, environment
 from trackside.command import MAX_ERROR_BYTES, Command, CommandStopped
-from trackside.http.unanswered import Kind, Unanswered, plain
+from trackside.http.unavailable import Kind, SourceUnavailable, plain
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import MOST_NODES, Replies, Reply, Slurm, failed, until_failure
 
@@ -53,7 +53,7 @@ class Commands(Slurm):
         called = ["scontrol", "show", "job", "-d", id_]
         try:
             return self._asked(called)
-        except Unanswered as error:
+        except SourceUnavailable as error:
             rows: Replies = [failed(self._label(called), error)]
             if error.kind in ("timeout", "unreachable") and self._program("scontrol"):
                 return rows  # squeue asks the same daemon
@@ -75,7 +75,7 @@ class Commands(Slurm):
     def script(self, id_: str) -> str:
         try:
             return self._run(["sacct", "-B", "-j", id_]).output.decode("utf-8", "replace")
-        except Unanswered:
+        except SourceUnavailable:
             return ""  # 21.08 and later keep it, where the site wants it kept
 
     # -- one command
@@ -84,11 +84,11 @@ class Commands(Slurm):
         """The answer, or a row that says why there is none. The label doesn't show ``options``."""
         try:
             return self._asked([*called, *options()], called)
-        except Unanswered as error:
+        except SourceUnavailable as error:
             return [failed(self._label(called), error)]
 
     def _asked(self, arguments: Sequence[str], shown: Sequence[str] = ()) -> Replies:
-        """The answer; none where there is no such job. Raises Unanswered."""
+        """The answer; none where there is no such job. Raises SourceUnavailable."""
         done = self._run(arguments)
         if done.status and _UNKNOWN.search(done.said):
             return []
@@ -100,7 +100,7 @@ class Commands(Slurm):
         program = self._program(arguments[0])
         if program is None:
             where = f"in {self._options.bin} (slurm.bin)" if self._options.bin else "on PATH"
-            raise Unanswered(
+            raise SourceUnavailable(
                 "unreachable",
                 f"{arguments[0]} is not {where}; run it on a login node, or set slurm.bin or slurm.url",
             )
@@ -114,7 +114,7 @@ class Commands(Slurm):
         return shutil.which(name, path=self._options.bin or self._path)
 
     def _newest(self) -> tuple[int, int]:
-        """Slurm's version, as sacct tells it: (22, 5). Raises Unanswered."""
+        """Slurm's version, as sacct tells it: (22, 5). Raises SourceUnavailable."""
         if self._version is None:
             told = re.search(rb"(\d{1,3})\.(\d{1,3})", self._run(["sacct", "--version"]).output)
             self._version = (int(told[1]), int(told[2])) if told else (0, 0)
@@ -124,7 +124,7 @@ class Commands(Slurm):
         return ["--json"] if self._newest() >= JSON_SINCE else self._as_text()
 
     def _as_text(self) -> list[str]:
-        """Options for a table of what this sacct has of the columns: an unknown one is an error. Raises Unanswered."""
+        """Options for a table of the columns that this sacct knows, as it rejects others. Raises SourceUnavailable."""
         if self._columns is None:
             listed = self._run(["sacct", "--helpformat"])
             self._columns = accounting_columns(listed.output.decode("ascii", "replace"))
@@ -138,13 +138,13 @@ class Commands(Slurm):
         return " ".join([words[0], *(["-M", self.cluster] if self.cluster else []), *words[1:]])
 
 
-def _refusal(name: str, done: Finished) -> Unanswered:
+def _refusal(name: str, done: Finished) -> SourceUnavailable:
     """Why a command ended with an error, in its own words and with what may help."""
     kind: Kind = next((kind for words, kind in _KINDS if re.search(words, done.said)), "broken")
     ending = f"exit {done.status}" if done.status >= 0 else f"signal {-done.status}"
     remedy = _REMEDY.get(kind, "")
     words = f"{name} failed ({ending}): {done.said or 'it says nothing'}"
-    return Unanswered(kind, f"{words}; {remedy}" if remedy else words)
+    return SourceUnavailable(kind, f"{words}; {remedy}" if remedy else words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,22 +161,23 @@ def run(
 ) -> Finished:
     """Run it and take its output.
 
-    Raises Unanswered: it isn't there, can't be run, takes longer than ``timeout_s`` or writes more than ``most_bytes``.
+    Raises SourceUnavailable if it isn't there, can't be run, takes longer than ``timeout_s`` or writes more than
+    ``most_bytes``.
     """
     shown = arguments[0].rsplit("/", 1)[-1]
     command = Command(arguments, timeout_s=timeout_s, max_bytes=most_bytes, env=env)
     try:
         output = b"".join(command.output())
     except FileNotFoundError:
-        raise Unanswered("unreachable", f"{shown} is not at {arguments[0]}") from None
+        raise SourceUnavailable("unreachable", f"{shown} is not at {arguments[0]}") from None
     except OSError as error:
-        raise Unanswered("refused", f"{arguments[0]} can't be run: {error.strerror or error}") from None
+        raise SourceUnavailable("refused", f"{arguments[0]} can't be run: {error.strerror or error}") from None
     except CommandStopped as stop:
         limit = (
             f"did not end within {timeout_s:g} s"
             if stop.reason == "timeout"
             else f"wrote more than {most_bytes:,} bytes"
         )
-        raise Unanswered(stop.reason, f"{shown} {limit}, and was stopped") from None
+        raise SourceUnavailable(stop.reason, f"{shown} {limit}, and was stopped") from None
     words = command.errors.strip() or output[:MAX_ERROR_BYTES]
     return Finished(command.status, output, plain(words.decode("utf-8", "replace")))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trackside.catalog.slurm.values import split_job_id
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
 from trackside.read.format import HEAD, Source
 from trackside.runs.jobs import plain_id
@@ -74,7 +74,7 @@ def until_failure(answers: Iterable[Replies]) -> Replies:
     return replies
 
 
-def failed(path: str, error: Unanswered, remedy: str = "") -> Input:
+def failed(path: str, error: SourceUnavailable, remedy: str = "") -> Input:
     """The row of a question without an answer."""
     return Input(path, None, "unreadable", "; ".join(part for part in (str(error), remedy) if part), plane="scheduler")
 

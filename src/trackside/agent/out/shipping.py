@@ -14,7 +14,7 @@ from trackside.agent.out.remote_write import RemoteWrite
 from trackside.agent.out.spool import Batch, Spool
 from trackside.agent.source import Reading
 from trackside.http.client import HttpClient
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 
 FIRST_AGAIN_S, LAST_AGAIN_S = 0.5, 60.0
 """Between tries: twice as long each time, by half of it random, so that not all nodes come back at once."""
@@ -112,7 +112,7 @@ class Shipping:
         try:
             body, headers = self.protocol.body(batch.records)
             self._client.request("POST", "", body=body, headers=headers)
-        except Unanswered as error:
+        except SourceUnavailable as error:
             if error.status in IMPOSSIBLE:
                 return self._refused(batch, str(error))
             if error.kind != "too_large":  # it took the body, and has a lot to say of it

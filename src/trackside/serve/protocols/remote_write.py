@@ -36,7 +36,7 @@ def answer(block: MetricBlock, version: int, lost: int = 0, why: str = "") -> An
     let go on purpose, and a sender whose request had no others would take "0 written" for a receiver that doesn't
     understand it, and count them as failed.
     """
-    unkept = [block.why] if block.why and version > 1 else []
+    unkept = [block.reason_text] if block.reason_text and version > 1 else []
     kept = [f"the rest is kept: {why}"] if why else ["all samples were kept"] if unkept else []
     said = "; ".join([*unkept, *kept])
     text = "text/plain; charset=utf-8"

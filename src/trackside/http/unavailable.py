@@ -20,7 +20,7 @@ CHECK_IDENTITY = "check the token, the user and the tenant"
 _PASSING: Mapping[int, Kind] = {429: "limited", 502: "unreachable", 503: "limited", 504: "timeout"}
 
 
-class Unanswered(TracksideError):
+class SourceUnavailable(TracksideError):
     """A question that a server did not answer. ``str`` is one line: what happened, where, and what may help.
 
     ``status``: of the answer that came instead, 0 where none did; ``words``: the server's own in it; ``after``: seconds
@@ -33,18 +33,18 @@ class Unanswered(TracksideError):
         self.status, self.words, self.after = status, words, after
 
 
-class Passing(Unanswered):
+class Passing(SourceUnavailable):
     """What may pass: to be tried again."""
 
 
-def refusal(url: str, status: int, headers: Mapping[str, str], body: bytes) -> Unanswered:
+def refusal(url: str, status: int, headers: Mapping[str, str], body: bytes) -> SourceUnavailable:
     """Why a status of 300 or more was given. ``headers`` by name in lower case; of ``body`` the beginning will do."""
     words = words_of(body)
     kind, remedy = _classified(status, words, headers.get("location", ""))
     passing = status in _PASSING and kind == _PASSING[status]
     text = f"{url} answered {status}" + (f": {words}" if words else "") + (f"; {remedy}" if remedy else "")
     after = _retry_after(headers.get("retry-after", ""))
-    return (Passing if passing else Unanswered)(kind, text, status, words, after)
+    return (Passing if passing else SourceUnavailable)(kind, text, status, words, after)
 
 
 def _classified(status: int, words: str, location: str) -> tuple[Kind, str]:
