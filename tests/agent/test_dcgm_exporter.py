@@ -12,7 +12,7 @@ import pytest
 
 from tests.agent.nvml import HERE, played
 from tests.agent.readings import conform, exposition, held_against, opened
-from trackside.agent.out.exposition import Board
+from trackside.agent.out.exposition import LatestSamples
 from trackside.agent.out.identity import Identity
 from trackside.agent.owners import Owner, Owners
 from trackside.agent.source import Collector, Reading, Unavailable
@@ -113,7 +113,7 @@ def test_nvml_stands_back_while_it_serves_and_returns_when_it_dies(
 ) -> None:
     script = played(monkeypatch, tmp_path, gpus=2)
     script.at(0, "*", utilization=12, sm_active=30)
-    board = Board(Identity("n1"))
+    board = LatestSamples(Identity("n1"))
     sources = {each.id: opened(each, newest=board.newest) for each in (gpu.SOURCE, gpm.SOURCE)}
     sources["dcgm_exporter"] = opened_at(exporter.url)
 

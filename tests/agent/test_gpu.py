@@ -18,7 +18,7 @@ from tests.serve import receiving
 from trackside.agent.owners import Owner, Owners
 from trackside.agent.source import Collector, Labels, Reading, Sample, Source, Unavailable
 from trackside.agent.sources import gpm, gpu
-from trackside.agent.taken_over import DCGM_EXPORTER, KERNEL_LOG
+from trackside.agent.preferred_source import DCGM_EXPORTER, KERNEL_LOG
 from trackside.catalog.metrics import DESCRIPTIVE
 from trackside.stores.embedded.snapshot import Snapshot
 

@@ -33,7 +33,7 @@ from tests.agent.hanging import (
 from tests.families.rows import sentence_name
 from tests.services import wait_until
 from trackside.agent.hang import py_spy, recorder
-from trackside.agent.hang.doings import state_of
+from trackside.agent.hang.activity import state_of
 from trackside.agent.hang.ranks import Rank, jobs_of
 from trackside.agent.hang.report import Taker
 from trackside.agent.hang.watch import Suspicion

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trackside.agent.hang.doings import Doings
+from trackside.agent.hang.activity import Doings
 from trackside.agent.hang.ranks import jobs_of
-from trackside.agent.hang.seen import Seen
+from trackside.agent.hang.gpu_progress import Seen
 from trackside.agent.hang.watch import Key, Kind, Thresholds, Watch, kind_of
 from trackside.agent.owners import Owner, Process
 from trackside.agent.source import Reading

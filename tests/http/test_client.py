@@ -424,7 +424,7 @@ def test_a_receiver_s_url_is_asked_as_it_stands_and_its_parameters_stay_out_of_m
         assert client.request("POST", "", body=b"x").status == 200
         assert server.seen[0].target == "/write?token=s3cret"
         reason = failure(client, "")
-    assert (reason.status, reason.words, reason.after) == (429, "no", 7.0)
+    assert (reason.status, reason.message, reason.retry_after_s) == (429, "no", 7.0)
     assert "s3cret" not in f"{options!r} {reason} {client.name}"
     assert ReceiverOptions(url="http://r").at("/usual").url == "http://r/usual"
 
