@@ -55,7 +55,7 @@ class Jobs:
         """Not asked."""
         return None
 
-    def hold(self, gpu: str, pids: Sequence[int]) -> None:
+    def set_gpu_pids(self, gpu: str, pids: Sequence[int]) -> None:
         """Let go."""
 
 

@@ -80,7 +80,7 @@ class Host:
     def of_gpu(self, gpu: str) -> Owner | None:
         return None
 
-    def hold(self, gpu: str, pids: Sequence[int]) -> None:
+    def set_gpu_pids(self, gpu: str, pids: Sequence[int]) -> None:
         pass
 
 

@@ -21,7 +21,7 @@ from tests.services import HOST, Server, Victoria, prometheus_server, wait_until
 from trackside.agent.out import scrape
 from trackside.agent.out.exposition import CONTENT_TYPE, LatestSamples
 from trackside.agent.out.identity import Identity
-from trackside.agent.out.scrape import MOST_AT_ONCE, Scrape
+from trackside.agent.out.scrape import MAX_REQUESTS, Scrape
 from trackside.agent.source import Reading
 from trackside.catalog.metrics import METRICS
 from trackside.cli import main
@@ -162,7 +162,7 @@ def test_who_asks_slowly_or_in_numbers_takes_nothing_from_others(
 ) -> None:
     server, _ = served
     monkeypatch.setattr(scrape, "REQUEST_S", 2.5)
-    slow = [socket.create_connection((HOST, server.server_port), timeout=5) for _ in range(MOST_AT_ONCE)]
+    slow = [socket.create_connection((HOST, server.server_port), timeout=5) for _ in range(MAX_REQUESTS)]
     try:
         for each in slow:
             each.sendall(b"GET /metrics HTTP/1.1\r\n")

@@ -15,7 +15,7 @@ from trackside.agent.node import Node
 from trackside.agent.pseudo_files import PseudoFile
 from trackside.agent.source import Collector, Reading, Unavailable, sources
 from trackside.agent.sources import cgroups, filesystems
-from trackside.agent.sources.filesystems import AskedMounts, Space
+from trackside.agent.sources.filesystems import MountChecker, Space
 
 HOST = Path(__file__).parent / "hosts/8gpu-ib-v2"
 
@@ -143,7 +143,7 @@ def test_cgroups_are_bounded_jobs_first(node: Node) -> None:
     names = {dict(each.labels)["cgroup"] for each in reading.samples}
     assert len(names) == 8
     assert {name for name in names if "/" not in name} == {f"job_{n}" for n in (0, 1, 2, 3, 4, 4242)}
-    assert reading.warnings == ["this node has more than 8 cgroups of jobs: see most"]
+    assert reading.warnings == ["this node has more than 8 cgroups of jobs: raise collect.cgroups.most"]
     collector.close()
 
 
@@ -174,7 +174,7 @@ def script(folder: Path, text: str) -> str:
     return str(path)
 
 
-def answered(mounts: AskedMounts, path: str, at_s: float) -> tuple[Space | None, bool]:
+def answered(mounts: MountChecker, path: str, at_s: float) -> tuple[Space | None, bool]:
     """What a mount says once its child has had time to end."""
     mounts.state(path, at_s)
     end = time.monotonic() + 10
@@ -187,7 +187,7 @@ def answered(mounts: AskedMounts, path: str, at_s: float) -> tuple[Space | None,
 
 
 def test_a_mount_that_answers(tmp_path: Path) -> None:
-    mounts = AskedMounts(60.0, 10.0)
+    mounts = MountChecker(60.0, 10.0)
     space, failed = answered(mounts, str(tmp_path), 1.0)
     told = os.statvfs(tmp_path)
     assert space is not None
@@ -196,14 +196,14 @@ def test_a_mount_that_answers(tmp_path: Path) -> None:
 
 
 def test_a_mount_that_says_no(tmp_path: Path) -> None:
-    mounts = AskedMounts(60.0, 10.0)
+    mounts = MountChecker(60.0, 10.0)
     assert answered(mounts, str(tmp_path / "stale"), 1.0) == (None, True)
     mounts.close()
 
 
 def test_a_mount_that_never_answers_costs_one_child(tmp_path: Path) -> None:
     asked = tmp_path / "asked"
-    mounts = AskedMounts(60.0, 10.0, script(tmp_path, f"echo >> {asked}; exec sleep 600"))
+    mounts = MountChecker(60.0, 10.0, script(tmp_path, f"echo >> {asked}; exec sleep 600"))
     began = time.monotonic()
     assert mounts.state("/dead", 1.0) == (None, False)
     assert mounts.state("/dead", 10.0) == (None, False)
@@ -220,7 +220,7 @@ def test_a_mount_that_never_answers_costs_one_child(tmp_path: Path) -> None:
 
 
 def test_without_the_program_nothing_is_said() -> None:
-    mounts = AskedMounts(60.0, 10.0, "/nowhere/stat")
+    mounts = MountChecker(60.0, 10.0, "/nowhere/stat")
     assert mounts.state("/dead", 1.0) == (None, False)
     assert mounts.state("/dead", 2.0) == (None, False)
     mounts.close()

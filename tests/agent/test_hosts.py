@@ -35,7 +35,7 @@ def no_real_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     told = SimpleNamespace(f_blocks=250_000_000, f_frsize=4096, f_bavail=100_000_000, f_ffree=60_000_000)
     monkeypatch.setattr(os, "statvfs", lambda path: told)
     monkeypatch.setattr(
-        "trackside.agent.sources.filesystems.AskedMounts.state", lambda self, path: (Space(10, 4, 2), False)
+        "trackside.agent.sources.filesystems.MountChecker.state", lambda self, path: (Space(10, 4, 2), False)
     )
     monkeypatch.setattr("trackside.agent.sources.clock.offset_s", lambda: -0.0005)
 

@@ -212,7 +212,7 @@ def test_kernel_threads_and_daemons_are_nobodys(host: Host) -> None:
 
 
 def test_many_that_begin_at_once_are_read_in_turns(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "MOST_NEW", 3)
+    monkeypatch.setattr(processes, "MAX_NEW", 3)
     for pid in range(5):
         host.start(pid, task(procid=pid), V2.format(job=41, step=0, task=0))
     assert len(host.owners()) == 5  # what is there at first is read whole
@@ -264,10 +264,10 @@ def test_whose_a_gpu_is_by_its_driver(host: Host) -> None:
         host.start(10 + rank, task(procid=rank), V2.format(job=42, step=0, task=rank))
     host.start(12, task(43), V2.format(job=43, step=0, task=0))
     host.owners()
-    host.map.hold("0", [10])
-    host.map.hold("GPU-1", [10, 11])
-    host.map.hold("2", [11, 12])
-    host.map.hold("3", [99])
+    host.map.set_gpu_pids("0", [10])
+    host.map.set_gpu_pids("GPU-1", [10, 11])
+    host.map.set_gpu_pids("2", [11, 12])
+    host.map.set_gpu_pids("3", [99])
     assert host.map.of_gpu("0") == Owner("42", "0", 0, 0, 0, 4, "alice")
     shared = host.map.of_gpu("GPU-1")
     assert shared is not None

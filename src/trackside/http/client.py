@@ -162,8 +162,8 @@ class HttpClient:
         if failure.retry_after_s and self.options.retries:
             return SourceUnavailable(
                 failure.kind,
-                f"{failure}; the server asks to wait {failure.retry_after_s:g} s, longer than the retries or the deadline"
-                " allow",
+                f"{failure}; the server asks to wait {failure.retry_after_s:g} s, longer than the retries or the"
+                " deadline allow",
             )
         if failure.kind == "unreachable" and self.options.down_s:
             self._down = self._clock() + self.options.down_s, failure
@@ -172,8 +172,8 @@ class HttpClient:
     def _deadline_error(self) -> SourceUnavailable:
         return SourceUnavailable(
             "timeout",
-            f"{self.name}: the deadline of {self.options.deadline_s:g} s for one verdict has passed; raise deadline_s or"
-            " request less",
+            f"{self.name}: the deadline of {self.options.deadline_s:g} s for one verdict has passed; raise deadline_s"
+            " or request less",
         )
 
     def _closed_error(self) -> SourceUnavailable:
@@ -281,15 +281,16 @@ class HttpClient:
         if isinstance(inner, ssl.SSLError) and not isinstance(inner, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
             return SourceUnavailable(
                 "unreachable",
-                f"{self.name}: certificate not trusted: {plain(str(error))}; set ca to its authority, or cert and key for"
-                " this client",
+                f"{self.name}: certificate not trusted: {plain(str(error))}; set ca to its authority, or cert and key"
+                " for this client",
             )
         if isinstance(error, NameResolutionError):
             return TemporaryFailure("unreachable", f"{self.name}: the host name does not resolve; is the URL right?")
         if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
             return TemporaryFailure(
                 "unreachable",
-                f"{self.name} can't be reached within {timeout:g} s; is the address right, and is a firewall in between?",
+                f"{self.name} can't be reached within {timeout:g} s; is the address right, and is a"
+                " firewall in between?",
             )
         if isinstance(error, NewConnectionError):
             return TemporaryFailure("unreachable", f"{self.name} can't be reached: {_cause(error)}; is it running?")

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.http.unavailable import SourceUnavailable, plain, error_message
+from trackside.http.unavailable import SourceUnavailable, error_message, plain
 
 T = TypeVar("T")
 Values = NDArray[np.float64]
