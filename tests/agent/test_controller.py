@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.readings import conform, exposition, held_against, opened
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.slurm import command as command_module
 from trackside.agent.slurm.command import CommandFailed, Commands, blocks
 from trackside.agent.slurm.jobs import JobEvent, Jobs
@@ -195,7 +195,7 @@ class Slurm:
 
     def opened(self, options: Options | None = None) -> Collector:
         # PATH alone is enough: the commands here use the shell's own and cat
-        return opened(SOURCE, Node("ctl"), options=options or Options(bin=f"{self.folder}"))
+        return opened(SOURCE, LocalNode("ctl"), options=options or Options(bin=f"{self.folder}"))
 
 
 @pytest.fixture

@@ -514,8 +514,8 @@ def test_processes_that_are_no_more() -> None:
 
 def test_no_proc(tmp_path: Path) -> None:
     from tests.agent.readings import opened
-    from trackside.agent.node import Node
+    from trackside.agent.node import LocalNode
     from trackside.agent.sources.hang import SOURCE
 
     with pytest.raises(Unavailable, match="no proc file system"):
-        opened(SOURCE, Node("n1", proc=tmp_path))
+        opened(SOURCE, LocalNode("n1", proc=tmp_path))

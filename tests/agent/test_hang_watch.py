@@ -8,7 +8,7 @@ from trackside.agent.hang.activity import ProcessActivity
 from trackside.agent.hang.gpu_progress import GpuProgress
 from trackside.agent.hang.ranks import jobs_of
 from trackside.agent.hang.watch import Key, Kind, Thresholds, Watch, kind_of
-from trackside.agent.owners import Owner, Process
+from trackside.agent.owners import JobProcess, Owner
 from trackside.agent.source import Reading
 
 LIMITS = Thresholds()
@@ -171,9 +171,9 @@ def test_what_other_sources_saw() -> None:
     assert seen.frozen_s(7) is None
 
 
-def process(pid: int, parent: int, comm: str, rank: int | None = None, task: int | None = None) -> Process:
+def process(pid: int, parent: int, comm: str, rank: int | None = None, task: int | None = None) -> JobProcess:
     environ = {"RANK": str(rank)} if rank is not None else {}
-    return Process(pid, pid, parent, comm, Owner(job="7", rank=rank, task=task), environ=environ)
+    return JobProcess(pid, pid, parent, comm, Owner(job="7", rank=rank, task=task), environ=environ)
 
 
 def test_ranks_under_srun() -> None:

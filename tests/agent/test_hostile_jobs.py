@@ -23,7 +23,7 @@ from trackside.agent.jobs.environment import MAX_CHARS, variables
 from trackside.agent.out.scrape import MAX_REQUESTS, Scrape
 from trackside.agent.out.segments import Segments
 from trackside.agent.output.tail import MAX_LINES, Tail, open_file
-from trackside.agent.owners import Owner, Process
+from trackside.agent.owners import JobProcess, Owner
 from trackside.agent.source import Reading
 from trackside.agent.user import User, user_of
 from trackside.catalog.streams import is_printed, stream_path
@@ -231,7 +231,7 @@ class TestHang:
         (folder / "root/auth.log.1").write_text("root's alone")
         (folder / "status").write_text(f"Uid:\t{os.getuid() + 1}\nGid:\t1\n")
         environ = {"RANK": "1", "TORCH_FR_BUFFER_SIZE": "9", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/auth.log."}
-        rank = Rank("42", 1, Process(7, 1, 1, "python", Owner(job="42", rank=1), environ=environ))
+        rank = Rank("42", 1, JobProcess(7, 1, 1, "python", Owner(job="42", rank=1), environ=environ))
         found = recorder.recorder(tmp_path / "proc", rank)
         assert found is not None
         assert found.uid == os.getuid() + 1
@@ -248,7 +248,7 @@ class TestHang:
         assert time.monotonic() - begin < 0.1
 
     def test_ten_thousand_processes_each_the_child_of_the_one_before(self) -> None:
-        chain = [Process(pid, 1, pid - 1, "python", Owner(job="42")) for pid in range(2, 10_002)]
+        chain = [JobProcess(pid, 1, pid - 1, "python", Owner(job="42")) for pid in range(2, 10_002)]
         begin = time.monotonic()
         [[rank]] = jobs_of(chain).values()
         assert time.monotonic() - begin < 2.0

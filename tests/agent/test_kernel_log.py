@@ -20,7 +20,7 @@ from tests.serve.receiving import opened as receiver
 from trackside.agent.kernel.choice import RateLimit, known_lines, select
 from trackside.agent.kernel.journal import KernelPosition, load_position, parse_entry
 from trackside.agent.kernel.ring import KernelClock, Ring, parse_records
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.source import Collector, Context, Reading, Unavailable
 from trackside.agent.sources import kernel_log
@@ -60,7 +60,7 @@ class Machine:
     """A node with a ring that is a file; lines are added with :meth:`say`."""
 
     def __init__(self, folder: Path) -> None:
-        self.node = Node("n1", folder / "proc", folder / "sys", folder / "dev")
+        self.node = LocalNode("n1", folder / "proc", folder / "sys", folder / "dev")
         self.state = folder / "state"
         for path in (self.node.dev, self.state, self.node.proc / "sys/kernel/random"):
             path.mkdir(parents=True)
@@ -343,7 +343,7 @@ def test_a_rate_allows_bursts_after_a_quiet_time() -> None:
 def test_the_odd_ring(times: Times, rewrite: bool) -> None:
     top = HERE / "hosts/odd"
     collector = opened(
-        kernel_log.SOURCE, Node("n1", top / "proc", top / "sys", top / "dev"), options=Options(look_back_s=1e9)
+        kernel_log.SOURCE, LocalNode("n1", top / "proc", top / "sys", top / "dev"), options=Options(look_back_s=1e9)
     )
     reading = Reading()
     collector.collect(reading)

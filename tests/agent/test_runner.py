@@ -23,14 +23,14 @@ from tests.services import free_port
 from trackside.agent import runner
 from trackside.agent.config import Collection
 from trackside.agent.daemon import add_own
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.runner import Running, Ticks
 from trackside.agent.source import Collector, Context, Reading, Sample, Source, Unavailable
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
 
-NODE = Node("n1")
+NODE = LocalNode("n1")
 
 
 @dataclass

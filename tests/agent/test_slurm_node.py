@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.readings import conform, exposition, opened
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.slurm import daemon_log
 from trackside.agent.slurm.daemon_log import DaemonLog
 from trackside.agent.source import Reading, Unavailable
@@ -54,7 +54,7 @@ def test_a_node(conf: Path, tmp_path: Path) -> None:
         (proc / str(pid) / "comm").write_text(f"{comm}\n")
     log, pid_file = tmp_path / "slurmd.n1.log", tmp_path / "slurmd.n1.pid"
     said: list[str] = []
-    collector = opened(SOURCE, Node("n1", proc=proc), options=Options(conf=str(conf)), say=said.append)
+    collector = opened(SOURCE, LocalNode("n1", proc=proc), options=Options(conf=str(conf)), say=said.append)
     reading = read(collector)
     assert "slurmd.n1.log can't be read" in said[0]
     assert (
@@ -79,7 +79,7 @@ def test_a_node(conf: Path, tmp_path: Path) -> None:
 def test_a_slurmd_that_writes_to_the_journal(tmp_path: Path) -> None:
     conf = tmp_path / "slurm.conf"
     conf.write_text("ClusterName=lab\n")
-    assert read(opened(SOURCE, Node("n1", proc=tmp_path), options=Options(conf=str(conf)))).lines == []
+    assert read(opened(SOURCE, LocalNode("n1", proc=tmp_path), options=Options(conf=str(conf)))).lines == []
 
 
 def test_where_there_is_no_slurm(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ LIBRARIES = (("nvidia-ml-py", "pynvml"), ("hyperscan", "hyperscan"), ("cramjam",
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One checked item. ``state``: works, partly, off, unavailable, fails, hangs. ``is_requested``: the settings request it,
-    so it is a problem if it does not work."""
+    """One checked item. ``state``: works, partly, off, unavailable, fails, hangs. ``is_requested``: the settings
+    request it, so it is a problem if it does not work."""
 
     id: str
     state: str

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trackside.agent.node import Node, hostname
+from trackside.agent.node import LocalNode, hostname
 from trackside.agent.out.loki_push import LokiOptions
 from trackside.agent.out.receiver import FIXED, ReceiverOptions
 from trackside.agent.out.remote_write import RemoteWriteOptions
@@ -84,7 +84,7 @@ class Config:
     """All settings of the agent. A receiver that is None gets nothing."""
 
     agent: AgentOptions
-    node: Node
+    node: LocalNode
     state: Path
     collections: tuple[Collection, ...]
     remote_write: RemoteWriteOptions | None
@@ -154,7 +154,7 @@ def load(
         return build(name, settings.sections[name].build) if settings.indices(name) else None
 
     agent = build("agent", lambda values: AgentOptions(**values))
-    node = Node(agent.node or hostname(), Path(agent.proc), Path(agent.sys), Path(agent.dev))
+    node = LocalNode(agent.node or hostname(), Path(agent.proc), Path(agent.sys), Path(agent.dev))
     return Config(
         agent=agent,
         node=node,

@@ -16,8 +16,9 @@ def hostname() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """This node. ``proc``, ``sys`` and ``dev`` differ in a container with the host's mounted, and in tests."""
+class LocalNode:
+    """This node and the paths of its kernel file systems, which differ in tests and in a container with the host's
+    mounted."""
 
     name: str = field(default_factory=hostname)
     proc: Path = Path("/proc")

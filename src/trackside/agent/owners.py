@@ -23,7 +23,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class JobProcess:
     """One process of a job on this node. ``started``: start time in kernel ticks since boot, unique together with
     ``pid``."""
 
@@ -49,7 +49,7 @@ class Owners:
     def renew(self) -> None:
         """Read new processes. Raises OSError if processes can't be listed."""
 
-    def processes(self) -> Sequence[Process]:
+    def processes(self) -> Sequence[JobProcess]:
         """All processes of jobs and containers on this node, including child processes."""
         return ()
 

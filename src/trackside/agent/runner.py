@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from trackside.agent.config import Collection
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.source import Collector, Context, Reading, Sample, Unavailable
 
@@ -60,7 +60,7 @@ class Running:
     """A source that runs in its own thread."""
 
     collection: Collection
-    node: Node
+    node: LocalNode
     owners: Owners
     outlet: Outlet
     say: Callable[[str], object]

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.errors import TracksideError
 
@@ -96,7 +96,7 @@ class Collector:
 class Context:
     """What a source is opened with."""
 
-    node: Node
+    node: LocalNode
     owners: Owners
     options: Any
     """An instance of the source's ``options``, or None if it has none."""

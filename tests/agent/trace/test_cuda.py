@@ -16,7 +16,7 @@ from tests.agent.readings import conform
 from tests.agent.trace.callers import Caller, Jobs, calling, collected, context, need_bpf, total, value
 from tests.services import wait_until
 from trackside.agent.jobs.processes import ProcessMap
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.sources.cuda import SOURCE, CudaOptions
 
 pytestmark = pytest.mark.service
@@ -268,7 +268,7 @@ def test_a_full_table_is_said_to_have_lost(opened: Open, caller: Caller) -> None
 
 def test_by_the_agents_own_map_of_processes(stubs: dict[str, Path]) -> None:
     need_bpf()
-    owners = ProcessMap(Node("n1"))
+    owners = ProcessMap(LocalNode("n1"))
     environment = {"SLURM_JOB_ID": "777", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURMD_NODENAME": "n1"}
     with calling(stubs["cudart"], **environment) as process:
         owners.renew()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trackside.agent.owners import Owner, Owners, Process
+from trackside.agent.owners import JobProcess, Owner, Owners
 from trackside.agent.trace import following
 from trackside.agent.trace.following import LibraryTracker, mappings
 
@@ -27,12 +27,12 @@ class Host(Owners):
         self.proc, self.files = folder / "proc", folder / "files"
         self.proc.mkdir()
         self.files.mkdir()
-        self.listed: dict[int, Process] = {}
+        self.listed: dict[int, JobProcess] = {}
         self.attached: list[str] = []
         self.detached: list[object] = []
         self.error: OSError | None = None
 
-    def processes(self) -> Sequence[Process]:
+    def processes(self) -> Sequence[JobProcess]:
         return list(self.listed.values())
 
     def library(self, name: str) -> Path:
@@ -50,7 +50,7 @@ class Host(Owners):
             (folder / "root").symlink_to("/")
         parts = [MAPS.format(inode=self.library(name).stat().st_ino, path=self.library(name)) for name in libraries]
         (folder / "maps").write_text("".join(parts) + text)
-        self.listed[pid] = Process(pid, started, 1, "python", Owner(job=job, rank=pid))
+        self.listed[pid] = JobProcess(pid, started, 1, "python", Owner(job=job, rank=pid))
 
     def following(self, **options: object) -> LibraryTracker:
         def attach(kind: str, path: str, fd: int) -> object:

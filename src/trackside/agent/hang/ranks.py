@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trackside.agent.owners import Process
+from trackside.agent.owners import JobProcess
 
 _WRAPPERS = ("bash", "sh", "dash", "zsh", "srun", "slurmstepd", "slurm_script", "mpirun", "orted", "prterun", "numactl")
 _PYTHON = ("python", "pt_main_thread", "ray::", "uv", "jupyter", "ipython")
@@ -21,8 +21,8 @@ class Rank:
 
     job: str
     number: int | None
-    main: Process
-    others: tuple[Process, ...] = ()
+    main: JobProcess
+    others: tuple[JobProcess, ...] = ()
 
     @property
     def key(self) -> tuple[int, int]:
@@ -30,23 +30,23 @@ class Rank:
         return self.main.pid, self.main.started
 
 
-def jobs_of(processes: Iterable[Process]) -> dict[str, tuple[Rank, ...]]:
+def jobs_of(processes: Iterable[JobProcess]) -> dict[str, tuple[Rank, ...]]:
     """The ranks of each job, sorted by number."""
-    by_job: dict[str, list[Process]] = {}
+    by_job: dict[str, list[JobProcess]] = {}
     for process in processes:
         if process.owner.job:
             by_job.setdefault(process.owner.job, []).append(process)
     return {job: _ranks(job, members) for job, members in by_job.items()}
 
 
-def number_of(process: Process) -> int | None:
+def number_of(process: JobProcess) -> int | None:
     """The training's rank, else the Slurm task number."""
     owner = process.owner
     return owner.rank if owner.rank is not None else owner.task
 
 
-def _ranks(job: str, members: Sequence[Process]) -> tuple[Rank, ...]:
-    by_number: dict[int | None, list[Process]] = {}
+def _ranks(job: str, members: Sequence[JobProcess]) -> tuple[Rank, ...]:
+    by_number: dict[int | None, list[JobProcess]] = {}
     for process in members:
         by_number.setdefault(number_of(process), []).append(process)
     if len(by_number) > 1:  # processes without a number started those that have one
@@ -60,7 +60,7 @@ def _ranks(job: str, members: Sequence[Process]) -> tuple[Rank, ...]:
     return tuple(sorted(ranks, key=lambda rank: (rank.number is None, rank.number or 0, rank.main.pid)))
 
 
-def _launchers(members: Sequence[Process]) -> set[int]:
+def _launchers(members: Sequence[JobProcess]) -> set[int]:
     """Pids of processes with another rank below them, or below them one that has RANK in its environment while they do
     not."""
     by_pid = {process.pid: process for process in members}
@@ -73,7 +73,7 @@ def _launchers(members: Sequence[Process]) -> set[int]:
     return pids
 
 
-def _ancestors(process: Process, by_pid: Mapping[int, Process]) -> Iterator[Process]:
+def _ancestors(process: JobProcess, by_pid: Mapping[int, JobProcess]) -> Iterator[JobProcess]:
     """Its parent, the parent's parent, and so on."""
     ancestor = by_pid.get(process.parent)
     for _ in range(MAX_ANCESTORS):
@@ -83,18 +83,18 @@ def _ancestors(process: Process, by_pid: Mapping[int, Process]) -> Iterator[Proc
         ancestor = by_pid.get(ancestor.parent)
 
 
-def _has_rank(process: Process) -> bool:
+def _has_rank(process: JobProcess) -> bool:
     return process.environ is not None and "RANK" in process.environ
 
 
-def _rank(job: str, number: int | None, group: Sequence[Process]) -> Rank | None:
+def _rank(job: str, number: int | None, group: Sequence[JobProcess]) -> Rank | None:
     """The topmost Python process of a group, else the topmost that is not a plain wrapper, with all processes below
     it."""
     if not group:
         return None
     by_pid = {process.pid: process for process in group}
 
-    def depth(process: Process) -> int:
+    def depth(process: JobProcess) -> int:
         return sum(1 for _ in _ancestors(process, by_pid))
 
     python = [process for process in group if process.comm.startswith(_PYTHON)]

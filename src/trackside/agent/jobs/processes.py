@@ -25,8 +25,8 @@ from trackside.agent.jobs.environment import (
     variables,
     visible_gpus,
 )
-from trackside.agent.node import Node
-from trackside.agent.owners import Owner, Owners, Process
+from trackside.agent.node import LocalNode
+from trackside.agent.owners import JobProcess, Owner, Owners
 from trackside.agent.pseudo_files import read_file, uptime_s
 from trackside.agent.user import user_of
 
@@ -66,7 +66,7 @@ class _ProcessEntry:
 
     inode: int
     stat: _Stat
-    process: Process | None
+    process: JobProcess | None
     number: str | None = None
     is_young: bool = False
     is_claim: bool = False
@@ -76,7 +76,7 @@ class _ProcessEntry:
 class ProcessMap(Owners):
     """Owners by /proc. The source ``processes`` renews it every few seconds, in one thread."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LocalNode) -> None:
         self._node, self._proc = node.name, os.fspath(node.proc)
         self._entries: dict[int, _ProcessEntry] = {}
         self._job_ids: dict[str, str] = {}
@@ -89,14 +89,14 @@ class ProcessMap(Owners):
         self._environ_chars = 0
         """Characters in all kept environments."""
         self._renewal, self._renewed = 0, False
-        self._view: Mapping[int, Process] = {}
+        self._view: Mapping[int, JobProcess] = {}
         self._gpus: Mapping[str, Owner] = {}
         self._gpu_pids: dict[str, tuple[int, ...]] = {}
         self._lock = threading.Lock()
 
     # -- queries
 
-    def processes(self) -> Sequence[Process]:
+    def processes(self) -> Sequence[JobProcess]:
         return tuple(self._view.values())
 
     def of_pid(self, pid: int) -> Owner | None:
@@ -241,7 +241,7 @@ class ProcessMap(Owners):
         job = job or (None if number is None else self._job_ids.get(number, number))
         owner = owner_of(member, variables_or_empty, number, job)
         kept_environ = environ if self._environ_chars <= MAX_ENVIRON_CHARS else None
-        entry.process = Process(
+        entry.process = JobProcess(
             pid,
             entry.stat.started,
             entry.stat.parent,
@@ -253,7 +253,7 @@ class ProcessMap(Owners):
         return entry
 
     def _publish(self) -> None:
-        view: dict[int, Process] = {}
+        view: dict[int, JobProcess] = {}
         numbers: set[str] = set()
         claims = sorted(
             (entry for entry in self._entries.values() if entry.is_claim), key=lambda entry: entry.stat.started
@@ -315,7 +315,7 @@ class ProcessMap(Owners):
         return values if known is None else known
 
 
-def _without_launcher_ranks(processes: Sequence[Process]) -> list[Process]:
+def _without_launcher_ranks(processes: Sequence[JobProcess]) -> list[JobProcess]:
     """The processes, with the rank removed from launchers: the processes that they started have their own."""
     launched: set[_Key] = {_key(process) for process in processes if process.environ and is_ranked(process.environ)}
     if not launched:
@@ -323,13 +323,13 @@ def _without_launcher_ranks(processes: Sequence[Process]) -> list[Process]:
     return [_without_rank(process) if _key(process) in launched else process for process in processes]
 
 
-def _without_rank(process: Process) -> Process:
+def _without_rank(process: JobProcess) -> JobProcess:
     if process.owner.rank is None or (process.environ and is_ranked(process.environ)):
         return process
     return replace(process, owner=replace(process.owner, rank=None, local_rank=None, world_size=None))
 
 
-def _key(process: Process) -> _Key:
+def _key(process: JobProcess) -> _Key:
     return process.owner.job, process.owner.step, process.owner.task
 
 
@@ -348,7 +348,7 @@ def _common(owners: Sequence[Owner]) -> Owner | None:
     return Owner(**common) if common else None
 
 
-def _owners_by_environment(processes: Iterable[Process]) -> dict[str, Owner]:
+def _owners_by_environment(processes: Iterable[JobProcess]) -> dict[str, Owner]:
     """GPU -> owner, by the environments of the processes that may use it: the job, and the rank if it alone may use the
     GPU."""
     certain: dict[str, list[Owner]] = {}

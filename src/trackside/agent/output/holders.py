@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from trackside.agent.output.sharing import Sharing
-from trackside.agent.owners import Owner, Owners, Process
+from trackside.agent.owners import JobProcess, Owner, Owners
 from trackside.agent.pseudo_files import environ_of, readable
 from trackside.agent.user import User, user_of
 
@@ -92,11 +92,11 @@ class Holders:
             self._checks = {key: check for key, check in self._checks.items() if key in alive}
         return list(_merged(outputs))
 
-    def _is_due(self, process: Process, now: float) -> bool:
+    def _is_due(self, process: JobProcess, now: float) -> bool:
         last_check = self._checks.get((process.pid, process.started))
         return last_check is None or last_check[1] < EARLY_CHECKS or now - last_check[0] >= RECHECK_S
 
-    def _outputs_of(self, processes: Iterable[Process], now: float) -> Iterator[OpenOutput]:
+    def _outputs_of(self, processes: Iterable[JobProcess], now: float) -> Iterator[OpenOutput]:
         for process in processes:
             key = process.pid, process.started
             self._checks[key] = now, self._checks.get(key, (now, 0))[1] + 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trackside.agent.owners import Owner, Owners, Process
+from trackside.agent.owners import JobProcess, Owner, Owners
 from trackside.agent.pseudo_files import readable
 
 FileKey = tuple[int, int]
@@ -67,7 +67,7 @@ class ProbedLibrary:
 class FollowedProcess:
     """A process whose libraries are searched for."""
 
-    process: Process
+    process: JobProcess
     first_seen: float
     next_check: float
     file_keys: frozenset[FileKey] = frozenset()
@@ -141,12 +141,12 @@ class LibraryTracker:
             self._detach(library)
         self.libraries.clear()
 
-    def _list_processes(self) -> dict[int, Process]:
+    def _list_processes(self) -> dict[int, JobProcess]:
         processes = {process.pid: process for process in self._all() if self.is_traced(process.owner)}
         return dict(list(processes.items())[:MAX_PROCESSES])
 
-    def _all(self) -> Iterable[Process]:
-        known: Sequence[Process] = self.owners.processes()
+    def _all(self) -> Iterable[JobProcess]:
+        known: Sequence[JobProcess] = self.owners.processes()
         yield from known
         if self.everything:
             pids = {process.pid for process in known}
@@ -158,9 +158,9 @@ class LibraryTracker:
                 ):
                     yield process
 
-    def _other_process(self, pid: int) -> Process | None:
+    def _other_process(self, pid: int) -> JobProcess | None:
         fields = readable(self.proc / str(pid) / "stat").rpartition(b")")[2].split()
-        return Process(pid, int(fields[19]), int(fields[1]), "", Owner()) if len(fields) > 19 else None
+        return JobProcess(pid, int(fields[19]), int(fields[1]), "", Owner()) if len(fields) > 19 else None
 
     def _examine(self, process: FollowedProcess, now: float) -> None:
         pid = process.process.pid
