@@ -12,8 +12,8 @@ from pathlib import Path
 from tools.cases import Case
 
 from tests.serve.receiving import LineReader, labels_of, spoken
-from trackside.agent.output import followed
-from trackside.agent.output.holders import Held
+from trackside.agent.output import followed_file
+from trackside.agent.output.holders import OpenOutput
 from trackside.agent.output.options import JobOutputOptions, Text
 from trackside.finding import Verdict
 from trackside.logs.stamp import find_time
@@ -83,8 +83,8 @@ def sent_of(file: Path, path: str, run: Run, text: Text, counts: Counter[str]) -
     growing = file.with_suffix(".growing")
     growing.write_bytes(b"")
     try:
-        held = Held((0, 0), path, str(growing), "stdout", job)
-        one = followed.Followed(held, JobOutputOptions(text=text), None, 0.0, False)
+        held = OpenOutput((0, 0), path, str(growing), "stdout", job)
+        one = followed_file.FollowedFile(held, JobOutputOptions(text=text), None, 0.0, False)
         stream = LineStream(dict(one.labels), [], [])
         if len(run.nodes) == 1:
             stream.labels["node"] = run.nodes[0]

@@ -11,7 +11,7 @@ from tools.cases import Case, scenarios
 
 from tests.agent.played_output import played
 from tests.agent.printing import Clock, Host, Printing, append, owner
-from trackside.agent.output.choosing import POINTS, ROOM
+from trackside.agent.output.choosing import MAX_CONTEXT_BYTES, MAX_PROGRESS_LINES
 from trackside.agent.output.options import Text
 from trackside.logs.event_line import MARK, WITHHELD, WORDS, Pulse, format_event, parse_event
 from trackside.logs.scan import scan_text
@@ -113,12 +113,12 @@ class TestErrors:
         assert (steps[0], steps[-1]) == (0, 9999)
         assert "step 7777 loss nan lr 1.00e-03" in found
         assert steps == sorted(set(steps))
-        assert len(found) < POINTS + 200 / 5 + 10_000 * 32 / 65_536 + 250 + 60
+        assert len(found) < MAX_PROGRESS_LINES + 200 / 5 + 10_000 * 32 / 65_536 + 250 + 60
 
     def test_floods_of_errors_are_bounded(self, tmp_path: Path, out: Path, clock: Clock) -> None:
         noise = TRACEBACK + chatter(20)
         found = printed(tmp_path, out, clock, "errors", noise * 5000)
-        assert sum(map(len, found)) < 1.4 * ROOM < 0.6 * 5000 * len(noise)
+        assert sum(map(len, found)) < 1.4 * MAX_CONTEXT_BYTES < 0.6 * 5000 * len(noise)
         assert found[-1] == "worker 19 fetched a batch"
         assert TRACEBACK in "\n".join(found[-100:])
 

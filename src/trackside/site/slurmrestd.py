@@ -15,7 +15,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from trackside.http.client import HttpClient
-from trackside.http.connections import ended
+from trackside.http.connections import time_limit
 from trackside.http.options import HttpOptions
 from trackside.http.unavailable import SourceUnavailable, plain, refusal
 from trackside.site.slurm_options import SlurmOptions
@@ -178,7 +178,7 @@ class _Unix:
         connection = _UnixConnection("localhost", timeout=self._timeout)
         connection.socket_path = self._path
         try:
-            with ended(self._timeout, connection.shut), closing(connection):
+            with time_limit(self._timeout, connection.shut), closing(connection):
                 connection.request("GET", path, headers=self._headers, preload_content=False)
                 response = connection.getresponse()
                 body: bytes = response.read(MOST_REFUSAL if response.status >= 300 else self._most + 1)

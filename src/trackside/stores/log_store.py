@@ -18,7 +18,7 @@ import msgspec
 
 from trackside.catalog.streams import ROLES
 from trackside.http.options import HttpOptions
-from trackside.http.unavailable import SourceUnavailable, words_of
+from trackside.http.unavailable import SourceUnavailable, error_message
 from trackside.settings.secrets import shown_url
 from trackside.stores.registry import LOGS, check_kind, engine
 
@@ -278,7 +278,7 @@ def decoded(decoder: _Decoder[T], body: bytes, where: str, product: str) -> T:
         except UnicodeDecodeError:
             return decoder.decode(body.decode("utf-8", "replace"))
     except (msgspec.MsgspecError, RecursionError):
-        shown = words_of(body)[:80]
+        shown = error_message(body)[:80]
         raise SourceUnavailable(
             "broken", f"{where} sent something that is not {product} answer: {shown!r}; is it the right URL?"
         ) from None

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.http.unavailable import SourceUnavailable, plain, words_of
+from trackside.http.unavailable import SourceUnavailable, error_message, plain
 
 T = TypeVar("T")
 Values = NDArray[np.float64]
@@ -60,10 +60,8 @@ def data_of(body: bytes, where: str, partial: bool = False) -> bytes:
     try:
         answer = _ANSWER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise SourceUnavailable(
-            "broken",
-            f"{where} sent {words_of(body)[:60]!r} instead of an answer of Prometheus' API; is it the right URL?",
-        ) from None
+        raise SourceUnavailable("broken", f"{where} sent {error_message(body)[:60]!r} where an answer of Prometheus' API was due; "
+                         "is it the right URL?") from None  # fmt: skip
     if answer.status != "success":
         raise SourceUnavailable(
             "refused", f"{where}: {plain(answer.error) or 'it reports neither success nor an error'}"
