@@ -60,8 +60,8 @@ def data_of(body: bytes, where: str, partial: bool = False) -> bytes:
     try:
         answer = _ANSWER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise SourceUnavailable("broken", f"{where} sent {error_message(body)[:60]!r} where an answer of Prometheus' API was due; "
-                         "is it the right URL?") from None  # fmt: skip
+        text = f"{where} sent {error_message(body)[:60]!r} instead of an answer of Prometheus' API; is it the right URL?"
+        raise SourceUnavailable("broken", text) from None
     if answer.status != "success":
         raise SourceUnavailable(
             "refused", f"{where}: {plain(answer.error) or 'it reports neither success nor an error'}"
