@@ -116,7 +116,7 @@ class ProcessMap(Owners):
         owners = [owner for pid in self._gpu_pids.get(gpu, ()) if (owner := self.of_pid(pid)) is not None]
         return _common(owners) if owners else self._gpus.get(gpu)
 
-    def hold(self, gpu: str, pids: Sequence[int]) -> None:
+    def set_gpu_pids(self, gpu: str, pids: Sequence[int]) -> None:
         self._gpu_pids[gpu] = tuple(pids[:4096])
 
     # -- renewal
