@@ -18,7 +18,7 @@ from tools.cases import SCENARIOS, simulated
 
 from trackside.cli import main
 from trackside.compare.compare import compare
-from trackside.compare.parting import parting
+from trackside.compare.divergence import parting
 from trackside.compare.settings import settings
 from trackside.compare.side import Side
 from trackside.evidence import reduced

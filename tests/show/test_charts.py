@@ -17,10 +17,10 @@ from trackside.evidence import Store
 from trackside.facts.fact import Facts
 from trackside.finding import Verdict
 from trackside.model import Event, Record, Role, Run
-from trackside.show.charts import happenings, reduce
+from trackside.show.charts import event_lanes, reduce
 from trackside.show.charts.chart import PAINT, Chart, Drawn, charts, drawings
 from trackside.show.charts.phases import first_cause, titled
-from trackside.show.charts.still import LIGHT, standalone
+from trackside.show.charts.static_image import LIGHT, standalone
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
 
@@ -361,9 +361,9 @@ def test_many_events_in_one_place_are_one_with_a_count() -> None:
 
 def test_events_of_every_sort_find_a_lane_and_too_many_are_drawn_in_wider_places() -> None:
     span = (0.0, 1000.0)
-    rows = [happenings.Moment(f"lane {i % 9}", float(i) / 10, event("exception", i)) for i in range(10_000)]
-    merged = happenings.merged(rows, span)
-    assert len(merged) <= happenings.MOST
+    rows = [event_lanes.Moment(f"lane {i % 9}", float(i) / 10, event("exception", i)) for i in range(10_000)]
+    merged = event_lanes.merged(rows, span)
+    assert len(merged) <= event_lanes.MOST
     assert sum(each.count for each in merged) == 10_000
 
 

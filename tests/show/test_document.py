@@ -14,7 +14,7 @@ from trackside.evidence import Cite, Value
 from trackside.families import families
 from trackside.family import HEADINGS, Family
 from trackside.read.detect import of_one
-from trackside.show.citing import line, place
+from trackside.show.citations import line, place
 from trackside.show.document import CiteDoc, document, encode, json_schema
 from trackside.show.text import render
 from trackside.show.wording import duration, ranges, sentence, size, word

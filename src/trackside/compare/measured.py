@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.compare.parting import LEAST, parting, rule
+from trackside.compare.divergence import LEAST, parting, rule
 from trackside.compare.side import MEASURED, Row, Side, either
 from trackside.evidence import Grid, Value, derived
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-from trackside.compare.parting import LEAST, parting, rule
+from trackside.compare.divergence import LEAST, parting, rule
 from trackside.compare.side import Row, Side, either
 from trackside.evidence import Value, derived
 from trackside.facts.training.learning import number, step_seconds

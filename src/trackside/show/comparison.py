@@ -19,7 +19,7 @@ from trackside.evidence import Value
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show import heading
 from trackside.show.document import CiteDoc, Cites, FindingDoc, Json, RunDoc, VerdictDoc, document, plain
-from trackside.show.inert import encodable
+from trackside.show.sanitize import encodable
 from trackside.show.text import section, trimmed
 from trackside.show.wording import duration, word
 

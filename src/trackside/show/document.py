@@ -17,7 +17,7 @@ from trackside.evidence import Cite
 from trackside.finding import Claim, Finding, Verdict
 from trackside.model import Run, Scalar
 from trackside.settings.price import NO_PRICE, Price
-from trackside.show.inert import encodable
+from trackside.show.sanitize import encodable
 from trackside.show.waste import WasteDoc, untold, waste
 from trackside.show.wording import clause, worded
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from trackside.show import citing, heading
+from trackside.show import citations, heading
 from trackside.show.document import CiteDoc, ClaimDoc, SecondaryDoc, TextDoc, VerdictDoc
-from trackside.show.inert import shown
+from trackside.show.sanitize import shown
 from trackside.show.waste import in_lines
 from trackside.show.wording import with_stop
 
@@ -39,7 +39,7 @@ def render(doc: VerdictDoc) -> str:
         _section("Consequences", map(_secondary, doc.consequences)),
         _section("Warnings", map(_secondary, doc.warnings)),
         _section("What it cost", _costs(doc)),
-        _section("Evidence", [_evidence(name, doc.cites[name]) for name in citing.of_verdict(doc)]),
+        _section("Evidence", [_evidence(name, doc.cites[name]) for name in citations.of_verdict(doc)]),
         _families(doc),
         f"trackside {escaped(doc.version)}",
     ]
@@ -71,7 +71,7 @@ def _sentences(claims: Iterable[ClaimDoc | TextDoc]) -> list[str]:
 
 
 def _numbers(names: Iterable[str]) -> str:
-    told = ", ".join(map(citing.number, names))
+    told = ", ".join(map(citations.number, names))
     return f" [{told}]" if told else ""
 
 
@@ -88,12 +88,12 @@ def _secondary(finding: SecondaryDoc) -> str:
 
 def _evidence(name: str, cite: CiteDoc) -> str:
     """Its number, where to look, and what stands there."""
-    over = citing.window(cite)
-    place = f"[{citing.number(name)}] {code(citing.place(cite))}" + (f", {escaped(over)}" if over else "")
-    if line := citing.line(cite):
+    over = citations.window(cite)
+    place = f"[{citations.number(name)}] {code(citations.place(cite))}" + (f", {escaped(over)}" if over else "")
+    if line := citations.line(cite):
         cut = line if len(line) <= LONGEST_QUOTE else line[: LONGEST_QUOTE - 1] + "\N{HORIZONTAL ELLIPSIS}"
         return f"{place}: {code(cut)}"
-    return f"{place} = {escaped(citing.figure(cite))}"
+    return f"{place} = {escaped(citations.figure(cite))}"
 
 
 def _costs(doc: VerdictDoc) -> list[str]:

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from trackside.show import citing, heading
+from trackside.show import citations, heading
 from trackside.show.document import CiteDoc, ClaimDoc, FindingDoc, InputDoc, SecondaryDoc, VerdictDoc
 from trackside.show.plot import curves
 from trackside.show.waste import in_lines
@@ -89,13 +89,13 @@ def _claims(claims: Sequence[ClaimDoc], cites: dict[str, CiteDoc]) -> list[Rende
 
 def _claim(claim: ClaimDoc, cites: dict[str, CiteDoc]) -> RenderableType:
     text = Text(with_stop(claim.text)).append(_places(claim.cites, cites))
-    if not (quoted := citing.unquoted(claim, cites)):
+    if not (quoted := citations.unquoted(claim, cites)):
         return _bullet(text)
     return Group(_bullet(text), Padding.indent(Text(quoted, style="dim", no_wrap=True, overflow="ellipsis"), 6))
 
 
 def _places(names: Sequence[str], cites: dict[str, CiteDoc]) -> Text:
-    places = citing.by_place(names, cites)
+    places = citations.by_place(names, cites)
     told = [f"[{numbers}] {where}" for numbers, where in places[:PLACES]]
     if len(places) > PLACES:
         told.append(f"and {len(places) - PLACES} more")
@@ -111,10 +111,10 @@ def _claims_in_full(claims: Sequence[ClaimDoc], cites: dict[str, CiteDoc]) -> li
 
 def _cite(name: str, cite: CiteDoc) -> Text:
     """One citation in full: where to look, what stands there, and the query that gives it again."""
-    text = Text(f"[{citing.number(name)}] {citing.place(cite)}", style="dim")
-    if citing.is_measured(cite):
-        over = citing.window(cite)
-        text.append(f", {over}" if over else "").append(f" = {citing.figure(cite)}", style="not dim")
+    text = Text(f"[{citations.number(name)}] {citations.place(cite)}", style="dim")
+    if citations.is_measured(cite):
+        over = citations.window(cite)
+        text.append(f", {over}" if over else "").append(f" = {citations.figure(cite)}", style="not dim")
         return text.append(f"\n     {cite.where}\n     {cite.query}")
     line = " ".join(cite.text.split())
     return text.append(f"  {line or cite.value}", style="not dim").append(f"\n     {cite.query}")

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from tests.show.report.pages import RLO, diagnosed, hostile, made
 from trackside.cli import main
 from trackside.show.document import VerdictDoc
-from trackside.show.inert import visible
+from trackside.show.sanitize import visible
 from trackside.show.report import assets
 from trackside.show.report.assets import script_data
 from trackside.show.report.page import facts

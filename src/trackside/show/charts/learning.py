@@ -32,7 +32,7 @@ from trackside.show.charts.time_axis import (
     signal,
     table,
 )
-from trackside.show.inert import shown
+from trackside.show.sanitize import shown
 from trackside.show.wording import word
 
 PARENT = events("parent_progress")

@@ -16,7 +16,7 @@ from trackside.family import Family
 from trackside.finding import Finding, Outcome, Verdict
 from trackside.model import Event
 from trackside.query import Query
-from trackside.show.inert import shown
+from trackside.show.sanitize import shown
 
 SLOWER, FEWEST_STEPS = 1.2, 3
 """Times as long that the middle step took after a moment as before it, of so many each, so that it became slow then."""

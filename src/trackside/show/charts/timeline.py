@@ -13,7 +13,7 @@ from trackside.finding import Verdict
 from trackside.model import Record
 from trackside.query import record
 from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, RIGHT, Chart, Drawn
-from trackside.show.charts.happenings import EVENT_ASKS, HARDWARE, Happening, by_lane, counted, held_down, merged, said
+from trackside.show.charts.event_lanes import EVENT_ASKS, HARDWARE, Happening, by_lane, counted, held_down, merged, said
 from trackside.show.charts.phases import first_cause, phases, run_window
 from trackside.show.charts.time_axis import (
     Json,
@@ -26,7 +26,7 @@ from trackside.show.charts.time_axis import (
     readout,
     signal,
 )
-from trackside.show.inert import shown
+from trackside.show.sanitize import shown
 from trackside.show.wording import duration, moment, word
 
 JOBS = record("job")

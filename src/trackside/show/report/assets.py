@@ -16,7 +16,7 @@ import msgspec
 
 from trackside.logs.matcher import cache_file, keep
 from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, Chart, Drawn, Raster
-from trackside.show.inert import visible
+from trackside.show.sanitize import visible
 
 HERE = Path(__file__).parent
 SNIPPET = "window.vegaEmbed=vegaEmbed;"

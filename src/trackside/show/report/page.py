@@ -17,11 +17,11 @@ from trackside.families import families
 from trackside.finding import Verdict
 from trackside.model import Position
 from trackside.read.excerpts import Excerpt
-from trackside.show import citing, heading
+from trackside.show import citations, heading
 from trackside.show.charts.chart import PAINT, drawings
 from trackside.show.charts.phases import first_cause, often_from_start
 from trackside.show.document import CiteDoc, InputDoc, ProgressDoc, VerdictDoc
-from trackside.show.inert import visible
+from trackside.show.sanitize import visible
 from trackside.show.report import assets
 from trackside.show.waste import in_brief
 from trackside.show.wording import duration, moment, parsed, ranges, with_stop, word
@@ -153,9 +153,9 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         numbered=numbered, moment=moment, where=heading.where, family=heading.family, stop=with_stop,
-        number=citing.number, place=citing.place, window=citing.window,
+        number=citations.number, place=citations.place, window=citations.window,
     )  # fmt: skip
-    environment.tests["measured"] = citing.is_measured
+    environment.tests["measured"] = citations.is_measured
     return environment
 
 
@@ -218,14 +218,14 @@ def numbered(names: Iterable[str]) -> list[tuple[str, str]]:
     """(id, text) of the links after a claim: 1, 2, 5\N{EN DASH}9."""
     ids = list(dict.fromkeys(names))
     if len(ids) <= CITED_AT_ONCE:
-        return [(name, citing.number(name)) for name in ids]
-    told = ranges([int(citing.number(name)) for name in ids]).split(", ")
+        return [(name, citations.number(name)) for name in ids]
+    told = ranges([int(citations.number(name)) for name in ids]).split(", ")
     return [(f"c{part.partition('-')[0]}", part.replace("-", "\N{EN DASH}")) for part in told]
 
 
 def _first(doc: VerdictDoc) -> set[str]:
     """The citations of the verdict itself, not of what was ruled out."""
-    told = set(citing.of_verdict(doc))
+    told = set(citations.of_verdict(doc))
     if doc.waste is not None:
         told.update(doc.waste.cites, *(loss.cites for loss in doc.waste.lost))
     return told
@@ -249,7 +249,7 @@ def _citations(doc: VerdictDoc, around: Mapping[Position, Excerpt]) -> Iterator[
                 lines = [each for each in lines if each[2]]
             for number, _, _ in lines:
                 shown.setdefault((file, number), name)
-        quoted = "" if found is not None or citing.is_measured(cite) else cite.text
+        quoted = "" if found is not None or citations.is_measured(cite) else cite.text
         yield Citation(name, cite, _figure(cite), quoted, lines, elsewhere)
 
 
@@ -257,9 +257,9 @@ def _figure(cite: CiteDoc) -> str:
     """The value, by the name of its field where it is one of a line; nothing where it is the line itself."""
     if cite.text and str(cite.value).strip() == cite.text.strip():
         return ""
-    asked = None if citing.is_measured(cite) or cite.plane == "scheduler" else parsed(cite.query)
+    asked = None if citations.is_measured(cite) or cite.plane == "scheduler" else parsed(cite.query)
     name = "" if asked is None else asked.reduced or asked.reducer or ""
-    return f"{name} = {word(citing.figure(cite))}".strip()
+    return f"{name} = {word(citations.figure(cite))}".strip()
 
 
 def _holds(excerpt: Excerpt, cite: CiteDoc) -> bool:

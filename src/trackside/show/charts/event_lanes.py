@@ -21,7 +21,7 @@ from trackside.model import Event, Role
 from trackside.query import Query, events, metric
 from trackside.show.charts.phases import events_of, sampled
 from trackside.show.charts.time_axis import Span
-from trackside.show.inert import shown
+from trackside.show.sanitize import shown
 from trackside.show.wording import moment, word
 
 LANES: Mapping[str, tuple[str, ...]] = {
