@@ -45,10 +45,10 @@ class Page:
         """Write the page. The lines around each citation are read from the session's files."""
         if self._file is None:
             return
-        from trackside.show.report.page import page, places  # the extra "report"
+        from trackside.show.report.page import cited_positions, page  # the extra "report"
 
         files = [path for path in session.files if not Directory(path).exists]
-        data = page(doc, session.verdict(), session.store, excerpts(files, places(doc).values()))
+        data = page(doc, session.verdict(), session.store, excerpts(files, cited_positions(doc).values()))
         try:
             _replace(self._file, data)
         except OSError as error:

@@ -265,16 +265,15 @@ def _reopen(doc: VerdictDoc, paths: Sequence[str], job: str | None, site: Mappin
     if missing_paths:
         fail(f"input {missing_paths[0]} of the verdict not found from this folder; give the PATHS of the inputs")
     job, as_of = doc.run.id or job, doc.run.as_of or doc.run.end
-    at_site = bool(site or doc.asked)
+    at_site = bool(site or doc.sources)
     if not input_paths and not at_site:
         fail("the verdict names no inputs; give the PATHS of the inputs")
     request = request_of(input_paths, job, as_of, site=site_of(site) if at_site else None)
     with bar(input_paths) as on_progress, open_session(replace(request, on_progress=on_progress)) as session:
-        missing_sources = [name for name in doc.asked if name not in session.asked]
+        missing_sources = [name for name in doc.sources if name not in session.asked]
         if missing_sources:
-            fail(
-                f"the verdict was made with {missing_sources[0]}, which is not configured here; give its option or --config"
-            )
+            source = missing_sources[0]
+            fail(f"the verdict was made with {source}, which is not configured here; give its option or --config")
         yield session
 
 

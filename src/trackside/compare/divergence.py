@@ -1,4 +1,4 @@
-"""From where on do two series differ by more than their own noise? Pure."""
+"""Finds the point from which two series differ by more than their own noise. Pure."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ from collections.abc import Sequence
 
 from trackside.facts import maths
 
-LEAST = 5
-"""Points of both, below which nothing is said."""
-HISTORY = 32
-"""Earlier points that tell a series' noise."""
-WIDTHS = 4.0
-"""Standard deviations of the noise of both."""
-LASTING = 3
-"""Points in a row; one is a spike."""
-FAR = 0.5
-"""Of their level: at the end of what both tell, fewer points will do that are so far apart."""
+MIN_POINTS = 5
+"""Minimum number of common points for a comparison."""
+NOISE_POINTS = 32
+"""Number of earlier points from which the noise of a series is estimated."""
+MIN_SIGMAS = 4.0
+"""Minimum difference, in standard deviations of the noise of both series."""
+MIN_RUN_LENGTH = 3
+"""Minimum number of consecutive differing points; a single one is a spike."""
+FINAL_RATIO = 0.5
+"""Minimum difference, as a share of the level, for which fewer points suffice at the end of both series."""
 
 
-def rule(share: float, what: str = "points") -> str:
-    """The rule in words."""
+def rule(share: float, unit: str = "points") -> str:
+    """The rule as text. ``unit``: the plural noun for points."""
     return (
-        f"they part where {LASTING} {what} in a row are further apart than {WIDTHS:g} times the noise of both runs' "
-        f"own {HISTORY} {what} before, and {share:.0%} of their level; at the end of both, {FAR:.0%} and fewer will do"
+        f"the runs diverge where {MIN_RUN_LENGTH} consecutive {unit} differ by more than {MIN_SIGMAS:g} times the noise"
+        f" of the preceding {NOISE_POINTS} {unit}, and by more than {share:.0%} of their level;"
+        f" at the end of the data, fewer {unit} suffice if they differ by more than {FINAL_RATIO:.0%}"
     )
 
 
-def parting(a: Sequence[float], b: Sequence[float], share: float) -> int | None:
-    """The first place from which two series of equal length stay apart, or None; what is no number is apart from what
-    is one, at once."""
-    run = 0
-    for place in range(len(a)):
-        if math.isfinite(a[place]) != math.isfinite(b[place]):
-            return place - run
-        run = run + 1 if _apart(a, b, place - run, place, share) else 0
-        if run == LASTING:
-            return place - run + 1
-    begun = len(a) - run
-    far = all(abs(x - y) > FAR * max(abs(x), abs(y)) for x, y in zip(a[begun:], b[begun:], strict=True))
-    return begun if run and (far or not begun) else None
+def first_divergence(a: Sequence[float], b: Sequence[float], share: float) -> int | None:
+    """The index from which two series of equal length stay different; None if they do not. A non-finite value differs
+    at once from a finite one."""
+    run_length = 0
+    for index in range(len(a)):
+        if math.isfinite(a[index]) != math.isfinite(b[index]):
+            return index - run_length
+        run_length = run_length + 1 if _differs_at(a, b, index - run_length, index, share) else 0
+        if run_length == MIN_RUN_LENGTH:
+            return index - run_length + 1
+    start = len(a) - run_length
+    far_apart = all(abs(x - y) > FINAL_RATIO * max(abs(x), abs(y)) for x, y in zip(a[start:], b[start:], strict=True))
+    return start if run_length and (far_apart or not start) else None
 
 
-def _apart(a: Sequence[float], b: Sequence[float], begun: int, place: int, share: float) -> bool:
-    """Whether two places are, by the noise before they began to be."""
-    one, other = a[place], b[place]
+def _differs_at(a: Sequence[float], b: Sequence[float], start: int, index: int, share: float) -> bool:
+    """Whether the values at an index differ by more than the noise before ``start``, where the difference began."""
+    one, other = a[index], b[index]
     if not math.isfinite(one):
         return False
-    start = max(0, begun - HISTORY)
-    before = slice(start, max(begun, min(place, LEAST)))
-    wide = math.hypot(maths.roughness(a[before]), maths.roughness(b[before]))
-    return abs(one - other) > max(WIDTHS * wide, share * max(abs(one), abs(other)))
+    before = slice(max(0, start - NOISE_POINTS), max(start, min(index, MIN_POINTS)))
+    noise = math.hypot(maths.roughness(a[before]), maths.roughness(b[before]))
+    return abs(one - other) > max(MIN_SIGMAS * noise, share * max(abs(one), abs(other)))

@@ -1,4 +1,4 @@
-"""A citation in words: its number, where to look, and what stands there."""
+"""A citation as text: its number, its location, and the value or line found there."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from trackside.show.document import CiteDoc, ClaimDoc, TextDoc, VerdictDoc
 from trackside.show.wording import duration, measured, moment, parsed, ranges, span, word
 
 TIMES = ("submit", "eligible", "start", "end")
-QUOTED = 80
-"""Characters by which a quotation in a claim is recognised."""
+MAX_QUOTE_PREFIX = 80
+"""Characters of a line that must occur in a claim for the line to count as quoted there."""
 
 
 def number(name: str) -> str:
-    """``c12`` as readers see it: 12."""
+    """The number that readers see: ``c12`` gives 12."""
     return name.removeprefix("c")
 
 
 def is_measured(cite: CiteDoc) -> bool:
-    """Of what a server of metrics failed to say an event tells, in the same plane."""
+    """Whether it cites samples. The plane does not show that: an unavailable metric server is an event in the metric
+    plane."""
     return cite.query.startswith("metric(")
 
 
-def place(cite: CiteDoc) -> str:
-    """Where to look: ``slurm-42.out:19``, ``sacct.txt:2 State``, or what was measured of whom. A line that was sent has
-    its time beside it, not in it."""
+def location(cite: CiteDoc) -> str:
+    """Where to look: ``slurm-42.out:19``, ``sacct.txt:2 State``, or which metric of which GPU. A line of a pushed log
+    stream carries no time of its own, so its time is appended."""
     if is_measured(cite):
         return measured(cite.query)[0]
-    sent = cite.window is not None and is_stream(cite.where.rpartition(":")[0])
-    return f"{cite.where}, {moment(cite.window[0])}" if sent and cite.window else cite.where
+    pushed = cite.window is not None and is_stream(cite.where.rpartition(":")[0])
+    return f"{cite.where}, {moment(cite.window[0])}" if pushed and cite.window else cite.where
 
 
 def figure(cite: CiteDoc) -> str:
-    """A measurement's value with its unit; a record's value, its times and durations readable."""
+    """The cited value with its unit; times and durations of records in readable form."""
     if is_measured(cite):
         unit = measured(cite.query)[1]
         return word(cite.value, unit and (cite.unit or unit))
@@ -46,12 +47,12 @@ def figure(cite: CiteDoc) -> str:
 
 
 def window(cite: CiteDoc) -> str:
-    """Over which time it was measured; empty for what has one moment."""
+    """The time span of a measurement; empty for anything else."""
     return "" if cite.window is None or not is_measured(cite) else span(cite.window)
 
 
 def line(cite: CiteDoc) -> str:
-    """The line of a log that is cited; empty for a measurement, and for a record's field, whose row says less."""
+    """The cited log line. Empty for a measurement, and for a field of a record: its row adds nothing to the value."""
     text = " ".join(cite.text.split())
     if is_measured(cite) or (cite.plane == "scheduler" and " ".join(str(cite.value).split()) != text):
         return ""
@@ -59,28 +60,28 @@ def line(cite: CiteDoc) -> str:
 
 
 def unquoted(claim: ClaimDoc, cites: Mapping[str, CiteDoc]) -> str:
-    """The first cited line, where the claim does not quote it itself."""
+    """The first cited log line; empty if the claim already quotes one of its lines."""
     lines = [line(cites[name]) for name in claim.cites]
     first = next(filter(None, lines), "")
-    return "" if any(each and each[:QUOTED] in claim.text for each in lines) else first
+    return "" if any(text and text[:MAX_QUOTE_PREFIX] in claim.text for text in lines) else first
 
 
 def of_verdict(doc: VerdictDoc) -> list[str]:
-    """The citations of what is said of the run, in their order: not those of what was ruled out, and of the cost."""
+    """The citations of the verdict itself, in order; without those of families ruled out and of the cost."""
     claims: list[ClaimDoc | TextDoc] = [*doc.preflight, *doc.shows, *doc.implies, *doc.cannot_decide]
     claims += [claim for finding in (*doc.consequences, *doc.warnings) for claim in finding.shows]
-    told = {name for claim in claims for name in claim.cites}
-    return [name for name in doc.cites if name in told]
+    cited = {name for claim in claims for name in claim.cites}
+    return [name for name in doc.cites if name in cited]
 
 
-def by_place(names: Iterable[str], cites: Mapping[str, CiteDoc]) -> list[tuple[str, str]]:
-    """The numbers of citations, as ranges, with each place that they point to: of a measurement its metric's name."""
-    places: dict[str, list[int]] = {}
+def by_location(names: Iterable[str], cites: Mapping[str, CiteDoc]) -> list[tuple[str, str]]:
+    """(numbers as ranges, location) for each location cited; a measurement's location is its metric's name."""
+    numbers_by_location: dict[str, list[int]] = {}
     for name in names:
         cite = cites[name]
         where = cite.where
         if is_measured(cite):
-            asked = parsed(cite.query)
-            where = cite.query if asked is None else asked.kind
-        places.setdefault(where, []).append(int(number(name)))
-    return [(ranges(numbers).replace(" ", ""), where) for where, numbers in places.items()]
+            query = parsed(cite.query)
+            where = cite.query if query is None else query.kind
+        numbers_by_location.setdefault(where, []).append(int(number(name)))
+    return [(ranges(numbers).replace(" ", ""), where) for where, numbers in numbers_by_location.items()]
