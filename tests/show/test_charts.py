@@ -228,8 +228,8 @@ def test_what_was_not_sampled_is_blank() -> None:
 def test_utilisation_stands_in_where_engine_activity_is_missing() -> None:
     cluster = Cluster().per_gpu("gpu_utilization_ratio", 0.9)
     found = drawn(cluster)
-    assert list(found["ranks"].rasters) == ["utilisation"]
-    assert "can't be told from a wait" in found["busy-wait"].caption
+    assert list(found["ranks"].rasters) == ["utilization"]
+    assert "cannot be distinguished" in found["busy-wait"].caption
 
 
 def straggling() -> Cluster:
@@ -278,7 +278,7 @@ def test_of_what_was_not_sampled_nothing_is_said() -> None:
     found = drawn(cluster, job("COMPLETED"))
     spans = [row for row in found["timeline"].rows if row[2] == "phases"]
     assert [row[4].partition(":")[0] for row in spans] == ["GPUs busy", "GPUs busy"]  # utilisation proves no work
-    assert found["busy-wait"].caption.startswith("While its GPUs were busy")
+    assert found["busy-wait"].caption.startswith("While the GPUs were busy")
 
 
 def test_a_reading_without_neighbours_is_a_dot() -> None:
@@ -371,8 +371,8 @@ def test_events_of_which_nothing_tells_the_time_are_listed() -> None:
     first = event("exception", 5, text="RuntimeError: somewhere")  # before the first line that bears a time
     alone = event("exception", 500, text="RuntimeError: elsewhere", path="other.log")
     timeline = drawn(working(), first, alone, *points(), job("FAILED"))["timeline"]
-    assert ("not told", "", "exceptions", "2", "RuntimeError: somewhere, and others") in timeline.rows
-    assert "Nothing tells when 2 events happened: listed only." in timeline.caption
+    assert ("unknown", "", "exceptions", "2", "RuntimeError: somewhere, and others") in timeline.rows
+    assert "2 events have no timestamp and can only be listed." in timeline.caption
     assert next(data["values"] for data in timeline.spec["data"] if data["name"] == "events") == []
 
 
@@ -384,10 +384,10 @@ def test_an_event_without_a_time_lies_between_those_around_it_in_its_file() -> N
     marks = next(data["values"] for data in timeline.spec["data"] if data["name"] == "events")
     told = {(mark["t"] / 1000 - START, mark["to"] / 1000 - START) for mark in marks if mark["between"]}
     assert told == {(180.0, 240.0), (1200.0, END - START)}
-    assert "2 of them bear no time: dashed lines show" in timeline.caption
+    assert "2 of them have no timestamp: dashed lines show" in timeline.caption
     tip = next(mark["tip"] for mark in marks if mark["to"] == (START + 240) * 1000)
     assert tip.startswith("between 1970-01-01 00:19:40 UTC and 1970-01-01 00:20:40 UTC")
-    assert any(row[2:] == ("exceptions", "1", "in between: RuntimeError: after all") for row in timeline.rows)
+    assert any(row[2:] == ("exceptions", "1", "between: RuntimeError: after all") for row in timeline.rows)
     assert "NaN" not in svg(timeline)
 
 
@@ -397,13 +397,13 @@ def test_faults_that_only_metrics_show_are_events() -> None:
     cluster.per_gpu("gpu_throttle_reasons", 0.0, {"n2:0": cluster.between(START + 900, START + 1800, float(0x40))})
     rows = drawn(cluster, job("COMPLETED"))["timeline"].rows
     assert any("2 uncorrectable ECC errors on n1:4" in row[4] for row in rows)
-    assert any(row[2] == "clocks held down" and "n2:0" in row[4] for row in rows)
+    assert any(row[2] == "clocks throttled" and "n2:0" in row[4] for row in rows)
 
 
 def test_out_of_memory_is_marked_where_it_was_logged() -> None:
     oom = event("cuda_oom", 50, time=START + 2500, rank=3, role=Role.ROOT, text="torch.OutOfMemoryError")
     memory = drawn(working(), oom, *points(), job("FAILED"))["memory"]
-    assert "It ran out at 1970-01-01 00:58:20 UTC." in memory.caption
+    assert "Out of memory at 1970-01-01 00:58:20 UTC." in memory.caption
     assert "out of memory" in json.dumps(memory.spec)
 
 

@@ -90,7 +90,13 @@ def unknown_costs(cost: Cost | None) -> list[str]:
     if cost is None:
         return []
     unknown = [clause(claim) for claim in cost.unknown]
-    return [f"not known: {text}" for text in ([cost.missing, *unknown] if cost.missing else unknown)]
+    return [_not_known(text) for text in ([cost.missing, *unknown] if cost.missing else unknown)]
+
+
+def _not_known(text: str) -> str:
+    """``the slowdown: the reason`` as ``the slowdown is not known: the reason``."""
+    subject, colon, reason = text.partition(": ")
+    return f"{subject} is not known{colon}{reason}"
 
 
 def in_brief(doc: WasteDoc | None) -> str:

@@ -392,8 +392,8 @@ def test_what_cannot_be_trusted_is_said_first_and_judged_by_nobody(case: str, tm
     assert unknown <= {each["family"] for each in doc["unknown"]}
     assert (doc["primary"]["family"], doc["primary"]["certainty"]) == primary
     text = CliRunner().invoke(main, ["diagnose", str(tmp_path / "run")]).stdout
-    assert 0 < text.find("WHAT LIMITS THIS VERDICT") < text.find("WHAT THE DATA SHOWS")
-    assert sentence.split()[0] in text.partition("WHAT THE DATA SHOWS")[0]
+    assert 0 < text.find("LIMITATIONS") < text.find("EVIDENCE")
+    assert sentence.split()[0] in text.partition("EVIDENCE")[0]
     if not unknown:
         assert not {"B2", "B3", "D3"} & {each["family"] for each in doc["unknown"]}
 

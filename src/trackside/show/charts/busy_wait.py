@@ -66,7 +66,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
             top=TOP_RATIO,
             step=grid.step,
             form=".2f",
-            behind=background,
+            background=background,
             moment=first_cause(verdict, facts),
         ),
         _caption(levels, name, len(grid), len(culprit_values), _working_windows(facts, grid)),
