@@ -210,7 +210,7 @@ class TestSite:
     ("arguments", "why"),
     [
         (("--metrics-url", "http://127.0.0.1:9"), "give --job"),
-        (("x", "--despite-differences"), "of --store and of --job alone"),
+        (("x", "--despite-differences"), "needs --store, or --job without PATHS"),
         ((), "PATHS of a run's evidence, or --job ID"),
         (("--check",), "give the bundle"),
     ],

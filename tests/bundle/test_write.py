@@ -121,7 +121,7 @@ class TestRedacted:
         assert result.exit_code == 0, result.output
         assert "replaced: 1 tokens, keys and passwords, 1 user names" in result.stderr
         assert "left out: weights.bin" in result.stderr
-        assert "Read it before you send it" in result.stderr
+        assert "Review the bundle before you send it" in result.stderr
         assert "replaced:" not in result.stdout
         assert "Read it before" not in called("bundle", run, "-o", tmp_path / "plain.tsb").stderr
 

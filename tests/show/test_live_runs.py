@@ -126,7 +126,7 @@ def test_a_hang_says_since_when() -> None:
     with case.inputs() as folder:
         doc = document(judged(*going_on(folder)))
     assert doc.primary.family == "C2"
-    assert "so for 31 min, since 2026-03-02 08:14:00 UTC" in printed(doc)
+    assert "in this state for 31 min, since 2026-03-02 08:14:00 UTC" in printed(doc)
 
 
 @pytest.mark.parametrize(

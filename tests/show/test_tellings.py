@@ -14,9 +14,9 @@ from tools.cases import scenarios
 
 import trackside
 from trackside.show.document import VerdictDoc, document, encode
-from trackside.show.inert import shown
 from trackside.show.markdown import code, escaped
 from trackside.show.markdown import render as markdown
+from trackside.show.sanitize import shown
 from trackside.show.text import render
 
 GOLDEN = Path(__file__).with_name("golden")

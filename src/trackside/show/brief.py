@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trackside.show import citing, heading
+from trackside.show import citations, heading
 from trackside.show.document import ActionDoc, ClaimDoc, SecondaryDoc, VerdictDoc
 from trackside.show.text import trimmed
 from trackside.show.waste import in_brief
@@ -89,7 +89,7 @@ def _classification(doc: VerdictDoc) -> Text:
 
 def _fact(claim: ClaimDoc, doc: VerdictDoc, width: int) -> Text:
     """A sentence and the first place that it cites, in at most :data:`FACT_LINES` lines."""
-    places = citing.by_place(claim.cites, doc.cites)
+    places = citations.by_location(claim.cites, doc.cites)
     place = f" [{places[0][0]}] {places[0][1]}" if places else ""
     room = max(width // 2, FACT_LINES * width - len(place) - width // 8)  # lines break before their end
     return Text(_cut(with_stop(claim.text), room)).append(place, style="dim")

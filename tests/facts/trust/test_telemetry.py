@@ -24,7 +24,7 @@ from trackside.finding import Certainty, Finding, Outcome, Sentence, Verdict, ab
 from trackside.model import Run
 from trackside.query import Query, metric
 from trackside.show.document import citation, decode, document, encode
-from trackside.show.plot import fewer, line
+from trackside.show.plot import downsampled, line
 from trackside.show.wording import measured, span, word, worded
 from trackside.sim import load_scenario, simulate
 from trackside.stores.memory import MemoryStore
@@ -392,8 +392,8 @@ def test_what_cannot_be_trusted_is_said_first_and_judged_by_nobody(case: str, tm
     assert unknown <= {each["family"] for each in doc["unknown"]}
     assert (doc["primary"]["family"], doc["primary"]["certainty"]) == primary
     text = CliRunner().invoke(main, ["diagnose", str(tmp_path / "run")]).stdout
-    assert 0 < text.find("WHAT LIMITS THIS VERDICT") < text.find("WHAT THE DATA SHOWS")
-    assert sentence.split()[0] in text.partition("WHAT THE DATA SHOWS")[0]
+    assert 0 < text.find("LIMITATIONS") < text.find("EVIDENCE")
+    assert sentence.split()[0] in text.partition("EVIDENCE")[0]
     if not unknown:
         assert not {"B2", "B3", "D3"} & {each["family"] for each in doc["unknown"]}
 
@@ -466,7 +466,7 @@ def test_lines_of_text() -> None:
     assert line([0.0, 0.5, 1.0, None], "ratio") == "\u2581\u2585\u2588 "
     assert line([5.0, 5.0]) == "\u2588\u2588"
     assert line([0.0, 0.0]) == "\u2581\u2581"
-    assert fewer([1.0, 3.0, None, None, 5.0], 3) == [2.0, None, 5.0]
+    assert downsampled([1.0, 3.0, None, None, 5.0], 3) == [2.0, None, 5.0]
 
 
 @pytest.mark.parametrize(

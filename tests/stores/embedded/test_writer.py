@@ -56,7 +56,7 @@ def test_given_twice_it_is_skipped(folder: Path, store: Path) -> None:
     first = run("ingest", folder, "--store", store)
     assert first.exit_code == 0
     assert first.stdout == (
-        f"{store}: inputs read: 3 (0 of them again, as they had changed), skipped: 0; new rows: 23, samples: 80\n"
+        f"{store}: inputs read: 3 (0 changed files read again), skipped: 0; new rows: 23, samples: 80\n"
     )
     before, manifest = kept(store), Directory(store).read_newest()
     for way in (folder, f"{folder}/.", folder / "slurm-41.out"):

@@ -644,7 +644,7 @@ def test_a_run_of_many_nodes(archive: Archive) -> None:
     ],
 )
 def test_a_mistaken_url_is_one_line_of_the_command(tmp_path: Path, url: str, said: str) -> None:
-    from trackside.cli.exits import errors
+    from trackside.cli.exit_codes import errors
 
     with pytest.raises(ArchiveError, match=re.escape(said)) as caught:
         Archive.open(url.format(folder=tmp_path), lazy=True)
