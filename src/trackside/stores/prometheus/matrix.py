@@ -61,7 +61,7 @@ def data_of(body: bytes, where: str, partial: bool = False) -> bytes:
         answer = _ANSWER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         text = (
-            f"{where} sent {error_message(body)[:60]!r} instead of an answer of Prometheus' API; is it the right URL?"
+            f"{where} sent {error_message(body)[:60]!r} instead of a Prometheus API answer; is it the right URL?"
         )
         raise SourceUnavailable("broken", text) from None
     if answer.status != "success":
