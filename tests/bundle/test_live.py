@@ -20,7 +20,7 @@ from trackside.bundle import live
 from trackside.cli import main
 from trackside.ingest import ingest
 from trackside.read.bundle import Manifest
-from trackside.read.bundle import opened as bundle_at
+from trackside.read.bundle import open_bundle as bundle_at
 from trackside.stores.log_store import Line, LogStream, Streams, Wanted
 
 __all__ = ["site"]
@@ -144,7 +144,7 @@ class TestStore:
     def test_what_is_too_much_is_left_out_and_said(
         self, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(live, "MOST_SAMPLES", 10)
+        monkeypatch.setattr(live, "MAX_SAMPLES", 10)
         told = called("bundle", "--store", stored, "--job", "41", "-o", tmp_path / "run.tsb")
         assert told.exit_code == 0, told.output
         assert "left out, being more than 10 samples: gpu_util" in told.output

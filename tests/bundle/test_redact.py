@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from trackside.bundle.parts import NotBundled
 from trackside.bundle.redact.redactor import Redactor, pieces
-from trackside.bundle.redact.sieve import Sieve, Sign, sign_of
+from trackside.bundle.redact.sieve import LinePattern, Prefilter, line_pattern_of
 from trackside.bundle.redact.traces import Traces
-from trackside.bundle.write import Options, Written, write
+from trackside.bundle.write import Options, WrittenBundle, write
 from trackside.catalog.hostlist import expand
 from trackside.logs.matcher import matcher as make
 from trackside.model import Run
@@ -99,7 +99,7 @@ def redacted(*texts: str, also: tuple[str, ...] = ()) -> list[str]:
     return found
 
 
-def bundled(folder: Path, out: Path, **options: object) -> Written:
+def bundled(folder: Path, out: Path, **options: object) -> WrittenBundle:
     case = Session.of(load([folder]))
     return write(case, [str(folder)], Options(out=str(out), created="x", redacted=True, **options))  # type: ignore[arg-type]
 
@@ -338,13 +338,13 @@ class TestSieve:
     def test_it_misses_nothing(self, matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip(matcher)
         monkeypatch.setattr("trackside.bundle.redact.sieve.matcher", partial(make, prefer=matcher))
-        monkeypatch.setattr("trackside.bundle.redact.redactor._learner", Sieve)
+        monkeypatch.setattr("trackside.bundle.redact.redactor._learner", Prefilter)
         lines = [*LOG.splitlines(), *STAYS.splitlines(), *TOKENS.values(), *(each.format(it) for each, it in SAID)]
         lines += [re.sub("[⟦⟧⦃⦄]", "", case) for case in CASES]
         text = "".join(f"{line}\n" for line in lines)
         found = self.learned(text)
         monkeypatch.setattr(
-            "trackside.bundle.redact.redactor._learner", lambda signs: Sieve(Sign(rb"[^\n]") for _ in signs)
+            "trackside.bundle.redact.redactor._learner", lambda signs: Prefilter(LinePattern(rb"[^\n]") for _ in signs)
         )
         slowly = self.learned(text)
         assert found.mapping == slowly.mapping
@@ -367,7 +367,7 @@ class TestSieve:
         ],
     )
     def test_a_sign_is_the_pattern_without_looks_and_ends(self, pattern: str, sign: bytes) -> None:
-        assert sign_of(re.compile(pattern)).regex == sign
+        assert line_pattern_of(re.compile(pattern)).regex == sign
 
     @given(st.lists(st.sampled_from(["step 1 loss 2\n", "\n", "at 10.1.2.3\n", "a100-b-017: up\n", "x\r\n", "é jdoe\n"])),
            st.sampled_from(["", "jdoe", "no end"]))  # fmt: skip

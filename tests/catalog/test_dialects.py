@@ -16,7 +16,7 @@ from tools.cases import CORPUS
 from trackside.catalog.dialect import Dialect, dialects, translate
 from trackside.catalog.dialects.dcgm import FIELDS
 from trackside.catalog.dialects.nvidia_smi import FIELDS as QUERY_FIELDS
-from trackside.catalog.labels import Label, pci_address, written
+from trackside.catalog.labels import Label, normalized, pci_address
 from trackside.catalog.metrics import COMMON, DESCRIPTIVE, METRICS, labels_of
 from trackside.catalog.settling import is_blank
 from trackside.catalog.throttle import REASONS, mask, reasons_in
@@ -305,7 +305,7 @@ def test_pci_addresses(text: str, address: str) -> None:
 
 
 def test_what_says_nothing_is_no_label() -> None:
-    assert [written(text, Label("gpu_model")) for text in (" N/A ", "", "-", "A100 ")] == ["", "", "", "A100"]
+    assert [normalized(text, Label("gpu_model")) for text in (" N/A ", "", "-", "A100 ")] == ["", "", "", "A100"]
 
 
 # -- units, blanks, bounds

@@ -13,12 +13,12 @@ from typing import Any
 import click
 
 from trackside.bundle.live import copies, write_live
-from trackside.bundle.write import Options, Written, write
+from trackside.bundle.write import Options, WrittenBundle, write
 from trackside.cli.exits import EXIT_OUTPUT, fail
 from trackside.cli.live import site_flags, site_of
 from trackside.cli.terminal import JOB, bar
 from trackside.cli.verdicts import time_of
-from trackside.read.bundle import Damaged, Manifest, opened
+from trackside.read.bundle import DamagedBundle, Manifest, open_bundle
 from trackside.session import PathsRequest, Request, SiteRequest, StoreRequest, open_session
 from trackside.show.inert import shown
 
@@ -93,7 +93,7 @@ def bundle(
     _tell(options.out, written)
 
 
-def _written(paths: Sequence[str], options: Options, as_of: float | None) -> Written:
+def _written(paths: Sequence[str], options: Options, as_of: float | None) -> WrittenBundle:
     with bar(paths) as on_progress, open_session(PathsRequest(paths, options.job, as_of, on_progress)) as session:
         session.verdict()
     with _failing(options.out), bar(paths) as on_progress:
@@ -102,23 +102,23 @@ def _written(paths: Sequence[str], options: Options, as_of: float | None) -> Wri
 
 def _live(
     paths: Sequence[str], options: Options, store: str | None, site: Mapping[str, Any], as_of: float | None
-) -> Written:
+) -> WrittenBundle:
     """What a site or a store has of a job, and PATHS beside it."""
     request: Request
     with copies() as taken:
         if site or store is None:
-            request = SiteRequest(site_of(site), options.job, paths, store, as_of, on_source=taken.take)
+            request = SiteRequest(site_of(site), options.job, paths, store, as_of, on_source=taken.copy)
         else:
             request = StoreRequest(store, options.job, paths, as_of)
         with bar(paths) as on_progress, open_session(replace(request, on_progress=on_progress)) as session:
             session.verdict()
             if store is not None:
-                taken.take_stored(store, session)
-                taken.take_files(paths, session)
+                taken.copy_stored_files(store, session)
+                taken.copy_files(paths, session)
                 if session.loaded.curves is not None:
-                    taken.take_measured(session.loaded.curves, session)
+                    taken.export_metrics(session.loaded.curves, session)
             for server in session.servers:
-                taken.take_measured(server, session)
+                taken.export_metrics(server, session)
         with _failing(options.out):
             return write_live(session, taken, options)
 
@@ -134,7 +134,7 @@ def _failing(out: str) -> Iterator[None]:
         fail(f"{error.filename or out}: {error.strerror}", EXIT_OUTPUT)
 
 
-def _write_mapping(path: str, written: Written, force: bool) -> None:
+def _write_mapping(path: str, written: WrittenBundle, force: bool) -> None:
     """The key to the redacted names, for its owner's eyes alone."""
     data = json.dumps(written.mapping, indent=1, ensure_ascii=False).encode("utf-8", "surrogateescape")
     try:
@@ -147,7 +147,7 @@ def _write_mapping(path: str, written: Written, force: bool) -> None:
         fail(f"{path}: {error.strerror}; the bundle was written", EXIT_OUTPUT)
 
 
-def _tell(out: str, written: Written) -> None:
+def _tell(out: str, written: WrittenBundle) -> None:
     first = written.verdict.primary
     click.echo(f"{out}: {written.size:,} bytes; verdict {first.family} {first.id}, as of the inputs")
     click.echo(f"sha256 {written.sha256}")
@@ -179,10 +179,10 @@ def _list(manifest: Manifest, err: bool = False) -> None:
 def _check(paths: Sequence[str]) -> None:
     for path in paths:
         try:
-            with bar([path]) as on_progress, opened(path) as found:
+            with bar([path]) as on_progress, open_bundle(path) as found:
                 found.check(on_progress)
                 manifest = found.manifest
-        except Damaged as error:
+        except DamagedBundle as error:
             fail(f"{path}: not as it was written: {error}", EXIT_OUTPUT)
         click.echo(shown(f"{path}: as it was written on {manifest.created} by Trackside {manifest.trackside}"))
         for member in manifest.members:

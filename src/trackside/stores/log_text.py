@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from trackside.catalog.streams import DAEMONS, stream_path, tag_of, telling, told
+from trackside.catalog.streams import DAEMONS, identifying_labels, label_value, stream_path, tag_of
 from trackside.stores.log_store import Line, stamp
 
 Written = tuple[str, str]
@@ -46,7 +46,7 @@ def written_lines(entry: Line, site: Mapping[str, str] | None = None, path: str 
     site = site or {}
     text, labels = _unwrapped(entry.text, entry.labels)
     path = path or stream_path(labels, site)
-    manner = _manner(telling(labels, site), tuple(site.items()))
+    manner = _manner(identifying_labels(labels, site), tuple(site.items()))
     time = stamp(entry.time_ns)
     of_node = path.startswith("nodes/")
     for part in text.removesuffix("\n").split("\n"):
@@ -65,8 +65,8 @@ class _Manner(NamedTuple):
 @lru_cache(maxsize=1 << 12)
 def _manner(labels: tuple[tuple[str, str], ...], site: tuple[tuple[str, str], ...]) -> _Manner:
     own, theirs = dict(labels), dict(site)
-    stream = "stderr" if told("stream", own, theirs) == "stderr" else "stdout"
-    return _Manner(stream, told("node", own, theirs) or "localhost", tag_of(own, theirs))
+    stream = "stderr" if label_value("stream", own, theirs) == "stderr" else "stdout"
+    return _Manner(stream, label_value("node", own, theirs) or "localhost", tag_of(own, theirs))
 
 
 def _of_output(time: str, text: str, manner: _Manner) -> str:

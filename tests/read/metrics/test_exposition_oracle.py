@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
 from tests.read.metrics.reading import T0, curves, read
-from trackside.catalog.dialect import Translated
+from trackside.catalog.dialect import Translation
 from trackside.catalog.exposition import line_of, number_of, series_of
 from trackside.catalog.settling import is_blank
 from trackside.read import blocks
@@ -56,9 +56,9 @@ FILES = st.lists(st.one_of(lines(), lines(), lines(), COMMENTS), min_size=1, max
 Measured = list[tuple[int, float]]
 
 
-def everything_is_known(name: str, labels: Mapping[str, str]) -> Translated:
+def everything_is_known(name: str, labels: Mapping[str, str]) -> Translation:
     """Every series as one of a metric that may have any value, under all its labels."""
-    return Translated("training_perplexity", tuple(sorted({**labels, "__name__": name}.items())), 1.0)
+    return Translation("training_perplexity", tuple(sorted({**labels, "__name__": name}.items())), 1.0)
 
 
 @pytest.fixture

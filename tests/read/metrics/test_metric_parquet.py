@@ -11,7 +11,7 @@ from tests.read.metrics.reading import T0, metric, only, read
 from trackside.model import Input
 from trackside.read import compression, measurements
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 from trackside.read.formats import metric_parquet
 from trackside.read.walk import walk
 
@@ -93,8 +93,8 @@ def test_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert metric(read(data)[1], "gpu_temperature_celsius") == expected
 
 
-def walked(path: Path) -> tuple[Input, Collected]:
-    sink = Collected()
+def walked(path: Path) -> tuple[Input, CollectingSink]:
+    sink = CollectingSink()
     for source in walk([path]):
         assert isinstance(source, Source)
         return read_source(source, sink), sink
@@ -129,7 +129,7 @@ def test_damaged(tmp_path: Path) -> None:
 
 
 def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metric_parquet, "MOST_BYTES", 100)
+    monkeypatch.setattr(metric_parquet, "MAX_FILE_BYTES", 100)
     row, _ = read(parquet(tmp_path, f"SELECT {START} AS time, 40 AS {TEMP}"))
     assert (row.status, "room for" in row.note) == ("refused", True)
 
@@ -167,8 +167,8 @@ def test_text_that_expands_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_series_without_end_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurements, "MOST_SERIES", 50)
-    monkeypatch.setattr(metric_parquet, "MOST_SERIES", 50)
+    monkeypatch.setattr(measurements, "MAX_SERIES", 50)
+    monkeypatch.setattr(metric_parquet, "MAX_SERIES", 50)
     monkeypatch.setattr(metric_parquet, "WINDOW", 64)
     query = f"SELECT {START} + to_seconds(r) AS time, r % 70 AS gpu, r % 90 AS {TEMP} FROM range(700) t(r)"
     row, sink = read(parquet(tmp_path, query))
@@ -180,8 +180,8 @@ def test_series_without_end_are_not_held(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_as_many_series_as_are_kept_are_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurements, "MOST_SERIES", 50)
-    monkeypatch.setattr(metric_parquet, "MOST_SERIES", 50)
+    monkeypatch.setattr(measurements, "MAX_SERIES", 50)
+    monkeypatch.setattr(metric_parquet, "MAX_SERIES", 50)
     query = f"SELECT {START} + to_seconds(r) AS time, r % 50 AS gpu, r % 90 AS {TEMP} FROM range(700) t(r)"
     row, _ = read(parquet(tmp_path, query))
     assert (row.status, row.rows) == ("read", 700)

@@ -136,7 +136,7 @@ def test_a_heading_without_rows() -> None:
 
 
 def test_too_many_series_and_odd_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.read.measurements.MOST_SERIES", 10)
+    monkeypatch.setattr("trackside.read.measurements.MAX_SERIES", 10)
     row, sink = read(f"time,pid,{TEMP}\n".encode() + b"".join(b"%d,%d\xff,40\n" % (S0, pid) for pid in range(50)))
     assert len(curves(sink)) <= 10
     assert (row.status, "more than 10 series" in row.note) == ("partial", True)

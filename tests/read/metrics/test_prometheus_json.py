@@ -122,7 +122,7 @@ def test_loki_streams_and_other_documents_are_not_taken() -> None:
 
 
 def test_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.read.format.WHOLE", 100)
+    monkeypatch.setattr("trackside.read.format.MAX_WHOLE_BYTES", 100)
     row, _ = read(answer("matrix", [curve([(S0 + each, "50") for each in range(100)])]))
     assert (row.status, "split it" in row.note) == ("refused", True)
 

@@ -261,7 +261,7 @@ def test_every_line_is_read_once_whatever_the_blocks(monkeypatch: pytest.MonkeyP
 
 
 def test_a_line_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "LONGEST", 500)
+    monkeypatch.setattr(blocks, "MAX_LINE_BYTES", 500)
     for size in (64, 700, 1 << 20):
         monkeypatch.setattr(blocks, "BLOCK", size)
         for longer in (501, 2000):
@@ -273,8 +273,8 @@ def test_a_line_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_too_many_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.read.measurements.MOST_SERIES", 10)
-    monkeypatch.setattr("trackside.read.formats.prometheus_text.MOST_SERIES", 10)
+    monkeypatch.setattr("trackside.read.measurements.MAX_SERIES", 10)
+    monkeypatch.setattr("trackside.read.formats.prometheus_text.MAX_SERIES", 10)
     row, sink = read("".join(f'{UTIL}{{gpu="{gpu}"}} 5 {T0 + tick}\n' for tick in range(3) for gpu in range(20)))
     assert len(curves(sink)) == 10
     assert all(len(curve) == 3 for curve in curves(sink).values())

@@ -319,7 +319,7 @@ def test_processes_without_a_time_are_as_old_as_the_file() -> None:
 
 
 def test_rows_without_a_time_are_not_held_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.read.formats.nvidia_smi_csv.MOST_GPUS", 10)
+    monkeypatch.setattr("trackside.read.formats.nvidia_smi_csv.MAX_GPUS", 10)
     rows = "".join(f"{UUIDS[0]}, {pid}, 512 MiB\n" for pid in range(50))
     found, sink = read("gpu_uuid, pid, used_gpu_memory [MiB]\n" + rows)
     assert not sink.blocks

@@ -155,7 +155,7 @@ def test_a_comment_about_gpus_is_no_heading() -> None:
 
 
 def test_what_waits_for_its_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.read.gpu_readings.MOST_LATE", 100)
+    monkeypatch.setattr("trackside.read.gpu_readings.MAX_UNTIMED_VALUES", 100)
     monkeypatch.setattr("trackside.read.gpu_readings.BATCH", 16)
     found, sink = read("# gpu    pwr     sm\n# Idx      W      %\n" + "    0     61    50\n" * 200)
     assert (found.status, found.rows) == ("partial", 100)
@@ -164,7 +164,7 @@ def test_what_waits_for_its_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_gpus_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.read.gpu_readings.MOST_GPUS", 10)
+    monkeypatch.setattr("trackside.read.gpu_readings.MAX_GPUS", 10)
     rows = "".join(f" 20261121   08:00:00 {gpu:6}     69\n" for gpu in range(30))
     found, sink = read("#Date       Time        gpu    pwr\n#YYYYMMDD   HH:MM:SS    Idx      W\n" + rows)
     assert (found.status, len(points(sink))) == ("partial", 10)

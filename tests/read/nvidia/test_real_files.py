@@ -11,7 +11,7 @@ from tools.cases import REAL
 
 from tests.read.nvidia.reading import DESCRIPTIVE, described, last, of_gpu, points, read, utc
 from trackside.model import Input
-from trackside.read.format import Collected
+from trackside.read.format import CollectingSink
 
 pytestmark = pytest.mark.corpus
 MIB = float(1 << 20)
@@ -19,7 +19,7 @@ HANG = REAL / "m4-collective-hang" / "frozen-rank"
 CAPTURES = REAL / "nvidia-smi-captures"
 
 
-def load(path: Path) -> tuple[Input, Collected]:
+def load(path: Path) -> tuple[Input, CollectingSink]:
     return read(path.read_bytes(), path=path.name)
 
 

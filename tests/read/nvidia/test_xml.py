@@ -210,7 +210,7 @@ def test_no_document_names_a_file_to_be_read() -> None:
 )
 def test_lists_without_end_are_not_held(inside: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in itertools.product(
-        ("nvidia_smi_state", "formats.nvidia_smi_xml"), ("MOST_CARDS", "MOST_PROCESSES")
+        ("nvidia_smi_state", "formats.nvidia_smi_xml"), ("MAX_GPUS_PER_CAPTURE", "MAX_PROCESSES")
     ):
         monkeypatch.setattr(f"trackside.read.{module}.{name}", 100)
     found, _ = read(f'<?xml version="1.0" ?>\n<nvidia_smi_log>\n{inside}')

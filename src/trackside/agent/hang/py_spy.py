@@ -13,8 +13,8 @@ from typing import Any
 
 from trackside.agent.pseudo_files import readable
 from trackside.agent.user import capabilities
-from trackside.catalog.hang_lines import MOST_NATIVE, Thread, native_name, place_of
-from trackside.catalog.python_stack import Call, own_call
+from trackside.catalog.hang_lines import MAX_NATIVE_FRAMES, Thread, native_name, place_of
+from trackside.catalog.python_stack import Call, job_call
 from trackside.command import Command, CommandStopped
 from trackside.errors import TracksideError
 
@@ -74,14 +74,14 @@ def _thread(told: Mapping[str, Any], pid: int) -> Thread:
     frames = [_frame(each) for each in told["frames"]]
     python = [frame for frame in frames if not frame.native]
     inner = next((place for place, frame in enumerate(frames) if not frame.native), len(frames))
-    own = own_call([Call(frame.name, frame.file, frame.line) for frame in python])
+    own = job_call([Call(frame.name, frame.file, frame.line) for frame in python])
     shown = [Call(frame.name, frame.short, frame.line) for frame in python]
     place = ""
     if own is not None:
         at = next(n for n, frame in enumerate(python) if (frame.name, frame.file) == (own.name, own.file))
         place = place_of(shown[at])
     doing = "running" if told.get("owns_gil") else "active" if told.get("active") else "idle"
-    native = tuple(native_name(frame.name) for frame in frames[:inner][:MOST_NATIVE])
+    native = tuple(native_name(frame.name) for frame in frames[:inner][:MAX_NATIVE_FRAMES])
     tid = int(told.get("os_thread_id") or pid)
     name = str(told.get("thread_name") or ("MainThread" if tid == pid else "?"))  # known once ``threading`` is imported
     return Thread(tid, name, doing, place, tuple(shown), native)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from trackside.catalog.dialect import Translated, relabeled, translate
+from trackside.catalog.dialect import Translation, relabeled, translate
 from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
 from trackside.catalog.natural import natural
 from trackside.catalog.settling import ForeignSeries
@@ -183,7 +183,7 @@ class _Finding:
         """One for each name, and for each metric of ours where a label decides which it is."""
         scoped = bool(self._scope.nodes or self._scope.jobs)
         for name, sets in sorted(listed.items()):
-            by_metric: dict[str, list[tuple[dict[str, str], Translated]]] = {}
+            by_metric: dict[str, list[tuple[dict[str, str], Translation]]] = {}
             for labels in sets:
                 known = self._translated(name, labels)
                 if known is not None:
@@ -197,7 +197,7 @@ class _Finding:
                     [labels for labels, _ in found], rows["ours"].tolist(), rows["scale"].tolist(),
                 )  # fmt: skip
 
-    def _translated(self, name: str, labels: Mapping[str, str]) -> Translated | None:
+    def _translated(self, name: str, labels: Mapping[str, str]) -> Translation | None:
         known = translate(name, labels)
         rules = {theirs: _FORMS.get(ours, Label(ours)) for theirs, ours in self._api.options.labels.items()}
         return known if known is None or not rules else relabeled(known, labels, rules, override=True)

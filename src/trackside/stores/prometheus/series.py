@@ -325,8 +325,8 @@ class Source:
             return
         unit = UnitBySize(self._guess)
         for _, values in self.raw.values():
-            unit.look(values)
-        unit.look(high[[row for row in np.flatnonzero(here).tolist() if row not in self.raw]])
+            unit.observe(values)
+        unit.observe(high[[row for row in np.flatnonzero(here).tolist() if row not in self.raw]])
         self.scales *= unit.factor
 
     def _read(self, rows: Iterable[int]) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from trackside.catalog.dialect import translate
 from trackside.catalog.metrics import METRICS
-from trackside.catalog.settling import UnitBySize, scaled, sifted
+from trackside.catalog.settling import UnitBySize, scaled, usable_samples
 from trackside.model import Input
 from trackside.stores.embedded.layout import Mark, Received, Segment
 from trackside.stores.embedded.order import Ids, Times, Values, arranged
@@ -108,7 +108,7 @@ class ReceivedSamples:
         change = self._begun()
         of_foreign = self._numbered(arrived)
         known = arrived.foreign
-        places, times_ms, raw = sifted(
+        places, times_ms, raw = usable_samples(
             known, arrived.places, arrived.times_ms, arrived.values, left_out, oldest_ms=oldest_ms
         )
         factors = dict(writer.manifest.received.factors)
@@ -183,7 +183,7 @@ class ReceivedSamples:
         for unit, (name, guess) in enumerate(arrived.units):
             values = raw[units == unit] if name not in factors else raw[:0]
             if len(values):
-                self._waiting.setdefault(name, _Waiting(guess, since=time.time())).look(values)
+                self._waiting.setdefault(name, _Waiting(guess, since=time.time())).observe(values)
         return {
             name: waiting.factor for name, waiting in self._waiting.items() if waiting.is_settled or waiting.is_overdue
         }
