@@ -102,7 +102,7 @@ class TestStore:
         (tmp_path / "runs" / "slurm-41.out").unlink()
         told = called("bundle", "--store", stored, "--job", "41", "-o", out)
         assert told.exit_code == 1
-        assert "another verdict than was found: family: " in told.output
+        assert "a different verdict: family: " in told.output
         assert "slurm-41.out is no longer there" in told.output
         assert not out.exists()
         told = called("bundle", "--store", stored, "--job", "41", "-o", out, "--despite-differences")
@@ -147,7 +147,7 @@ class TestStore:
         monkeypatch.setattr(live, "MAX_SAMPLES", 10)
         told = called("bundle", "--store", stored, "--job", "41", "-o", tmp_path / "run.tsb")
         assert told.exit_code == 0, told.output
-        assert "left out, being more than 10 samples: gpu_util" in told.output
+        assert "left out because of the limit of 10 samples: gpu_util" in told.output
 
 
 class TestSite:

@@ -338,13 +338,13 @@ class TestSieve:
     def test_it_misses_nothing(self, matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip(matcher)
         monkeypatch.setattr("trackside.bundle.redact.sieve.matcher", partial(make, prefer=matcher))
-        monkeypatch.setattr("trackside.bundle.redact.redactor._learner", Prefilter)
+        monkeypatch.setattr("trackside.bundle.redact.redactor._learning_prefilter", Prefilter)
         lines = [*LOG.splitlines(), *STAYS.splitlines(), *TOKENS.values(), *(each.format(it) for each, it in SAID)]
         lines += [re.sub("[⟦⟧⦃⦄]", "", case) for case in CASES]
         text = "".join(f"{line}\n" for line in lines)
         found = self.learned(text)
         monkeypatch.setattr(
-            "trackside.bundle.redact.redactor._learner", lambda signs: Prefilter(LinePattern(rb"[^\n]") for _ in signs)
+            "trackside.bundle.redact.redactor._learning_prefilter", lambda signs: Prefilter(LinePattern(rb"[^\n]") for _ in signs)
         )
         slowly = self.learned(text)
         assert found.mapping == slowly.mapping
@@ -444,7 +444,7 @@ class TestBundles:
         folder = self.folder(tmp_path)
         monkeypatch.setattr("trackside.bundle.redact.people.Names.replaced", lambda self, text: text)
         with pytest.raises(
-            NotBundled, match=r"still holds what was to be replaced: what is called .*user-1 \(user names\)"
+            NotBundled, match=r"still contains originals of: .*user-1 \(user names\)"
         ):
             bundled(folder, tmp_path / "run.tsb")
         assert not (tmp_path / "run.tsb").exists()

@@ -172,7 +172,7 @@ class TestContent:
         bundle.rename(run / "run.tsb")
         (row,) = [row for row in load([run]).inputs if row.path == "run.tsb"]
         assert row.status == "refused"
-        assert "by its own path" in row.note
+        assert "pass its own path" in row.note
 
     def test_beside_other_inputs_its_paths_say_whose_they_are(self, bundle: Path, run: Path) -> None:
         paths = [found.path for found in walk([bundle, run / "weights.bin"])]
@@ -191,7 +191,7 @@ class TestContent:
 
     def test_a_bundle_can_be_redacted_later(self, bundle: Path, tmp_path: Path) -> None:
         case = Session.of(load([bundle]))
-        with pytest.raises(NotBundled, match="a bundle already"):
+        with pytest.raises(NotBundled, match="already a bundle"):
             write(case, [str(bundle)], Options(out=str(tmp_path / "two.tsb"), created=CREATED))
         write(case, [str(bundle)], Options(out=str(tmp_path / "two.tsb"), created=CREATED, redacted=True))
         assert not differences(case.verdict(), trackside.diagnose(tmp_path / "two.tsb"))
@@ -226,7 +226,7 @@ class TestSlice:
         made(run, tmp_path / "run.tsb", sliced=True)
         manifest = manifest_of(tmp_path / "run.tsb")
         assert not manifest.sliced
-        assert "would give another verdict" in manifest.notes[0]
+        assert "would give a different verdict" in manifest.notes[0]
         assert [each.size for each in manifest.members if each.name == "inputs/train.log"] == [
             (run / "train.log").stat().st_size
         ]
@@ -293,7 +293,7 @@ class TestSlice:
 
 
 class TestDamage:
-    """Whatever is not as it was written is refused, and the message names it."""
+    """Whatever is changed after it was written is refused, and the message names it."""
 
     def repacked(
         self, bundle: Path, change: Callable[[dict[str, bytes]], object], seal: bool = True, link: str = ""
@@ -319,7 +319,7 @@ class TestDamage:
         assert why in row.note
         told = called("diagnose", bundle)
         assert told.exit_code == 3
-        assert "not as it was written" in told.output
+        assert "changed after it was written" in told.output
         told = called("bundle", "--check", bundle)
         assert (told.exit_code, why in told.output) == (1, True)
 
@@ -335,7 +335,7 @@ class TestDamage:
 
     def test_added_member(self, bundle: Path) -> None:
         self.refused(
-            self.repacked(bundle, lambda m: m.update({"inputs/more.log": b"x"})), "inputs/more.log: a member that"
+            self.repacked(bundle, lambda m: m.update({"inputs/more.log": b"x"})), "inputs/more.log: not listed in"
         )
 
     def test_other_verdict(self, bundle: Path) -> None:
@@ -352,7 +352,7 @@ class TestDamage:
         self.refused(self.repacked(bundle, later), "reads trackside.bundle/1")
 
     def test_name_out_of_the_bundle(self, bundle: Path) -> None:
-        self.refused(self.repacked(bundle, lambda m: m.update({"inputs/../../x": b"x"})), "leads out")
+        self.refused(self.repacked(bundle, lambda m: m.update({"inputs/../../x": b"x"})), "points outside")
 
     def test_link(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: None, link="inputs/train.log"), "inputs/train.log: a link")
@@ -377,7 +377,7 @@ class TestDamage:
             archive.writestr("inputs/train.log", "x")
         data = bundle.read_bytes()[:-DIGEST_LENGTH]
         bundle.write_bytes(data + hashlib.sha256(data).hexdigest().encode())
-        self.refused(bundle, "there are two of it")
+        self.refused(bundle, "appears twice")
 
     def test_seal(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: None, seal=False), "outside of its members")

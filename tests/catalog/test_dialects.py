@@ -336,7 +336,7 @@ def test_written_units(text: str, metric: str, factor: float) -> None:
 
 @pytest.mark.parametrize(("text", "metric"), [("MiB", "gpu_power_watts"), ("", "gpu_power_watts"), ("W", "gpu_pstate")])
 def test_a_unit_that_is_none_of_the_metrics_is_refused(text: str, metric: str) -> None:
-    with pytest.raises(ValueError, match="is no unit for"):
+    with pytest.raises(ValueError, match="is not a unit for"):
         factor_of(text, METRICS[metric].unit)
 
 

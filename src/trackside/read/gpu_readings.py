@@ -276,7 +276,7 @@ class Clock:
             self._readings.add(time, pairs)
         elif len(series) >= MAX_UNTIMED_VALUES:
             self._readings.note(
-                f"more than {MAX_UNTIMED_VALUES:,} values without a full time: {{}} further samples dropped"
+                f"more than {MAX_UNTIMED_VALUES:,} values without a full time: {{}} more samples dropped"
             )
         else:
             series.extend([number for number, _ in pairs])

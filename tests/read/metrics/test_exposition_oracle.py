@@ -91,7 +91,7 @@ def by_oracle(families: Iterable[object], file_ms: int) -> dict[tuple[tuple[str,
 @example(['up{gpu="}"} 5', 'up{gpu="} 5"} 7 1763729760000', 'up{gpu="a b"} 9'], 1 << 20, "\n")
 def test_text_exposition(text: list[str], size: int, end: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCK", size)
+        patch.setattr(blocks, "BLOCK_BYTES", size)
         row, sink = read(end.join(["first 1", *text, ""]))
     expected = by_oracle(text_families("\n".join(["first 1", *text, ""])), T0)
     found = {labels: curve for (_, labels), curve in curves(sink).items()}

@@ -46,7 +46,7 @@ BYTES = st.one_of(TEXTS, st.binary(max_size=300), st.tuples(TEXTS, st.binary(max
 @given(data=BYTES, size=st.sampled_from([8 << 20, 30]))
 def test_no_bytes_break_a_reader(reader: Format, data: bytes, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCK", size)
+        patch.setattr(blocks, "BLOCK_BYTES", size)
         source = Source("x", data[:HEAD_BYTES], io.BytesIO(data), len(data), T0 / 1000)
         sink = CollectingSink()
         reader.sniff(source)
@@ -113,7 +113,7 @@ def test_a_line_without_end_is_not_held() -> None:
 def test_distinct_series_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("measurements", "formats.prometheus_text"):
         monkeypatch.setattr(f"trackside.read.{module}.MAX_SERIES", 5000)
-    monkeypatch.setattr(blocks, "BLOCK", 1 << 20)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 20)
 
     def parts(name: str) -> Iterator[bytes]:
         for at in range(60):
@@ -192,5 +192,5 @@ def test_samples_of_one_moment_and_out_of_order_are_kept() -> None:
 def test_parquet_that_is_none_says_so(data: bytes) -> None:
     row, _ = read(data, "table.parquet")
     assert (row.format, row.status) == ("metric-parquet", "unreadable")
-    assert row.note.startswith("damaged or cut off")
+    assert row.note.startswith("damaged or truncated")
     assert "/" not in row.note

@@ -204,7 +204,7 @@ def test_the_other_documents_are_whole(name: str) -> None:
 def test_one_worker_slows_down_for_a_while() -> None:
     found, sink = load(REAL / "pai-minibatch-straggler" / "job_1_norm.csv")
     assert (found.format, found.status, found.rows) == ("rank-times", "read", 3000)
-    assert found.note.endswith("; its times are normalised: only ratios between ranks mean something")
+    assert found.note.endswith("; normalized times: only ratios between ranks are meaningful")
     longest = max(event.fields["step"] for event in sink.events)
     bin_13 = [event for event in sink.events if 12 <= event.fields["step"] / longest * 20 < 13]
     mine = statistics.mean(event.fields["relative_time"] for event in bin_13 if event.rank == 6)

@@ -138,7 +138,7 @@ def test_a_document_cut_off_gives_its_whole_gpus(cut: float) -> None:
     assert (found.format, found.status) == ("nvidia-smi-xml", "partial")
     assert len({labels for labels in described(sink) if dict(labels).get("pci")}) >= whole
     assert sum(metric == "gpu_utilization_ratio" for metric, _ in last(sink)) == min(whole, 1)
-    assert "1 documents are cut off or garbled" in found.note
+    assert "1 documents are truncated or malformed" in found.note
 
 
 def test_what_follows_a_garbled_document_is_read() -> None:

@@ -52,7 +52,7 @@ def _read_json(source: Source, sink: Sink) -> Result:
         fields = job_record("jobcomp", get, **job_ids("jobcomp", get), source="jobcomp")
         position = Position(source.path, number, offset, len(text.encode()))
         sink.record(Record("job", position, "scheduler", fields, f"job {fields.get('id')} {fields.get('state')}"))
-    return Result(count, "partial" if lost_lines else "read", f"{lost_lines} lines are not jobs" if lost_lines else "")
+    return Result(count, "partial" if lost_lines else "read", f"{lost_lines} lines without a job" if lost_lines else "")
 
 
 FORMAT = Format("jobcomp", "Slurm job completion log", "scheduler", _sniff, _read)

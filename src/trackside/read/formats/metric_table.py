@@ -229,7 +229,7 @@ class _TableReader:
             f"{self._broken:,} rows have no time or the wrong number of cells (first: line {self._first_broken:,})"
             if self._broken
             else "",
-            f"{self._no_number:,} cells are not numbers" if self._no_number else "",
+            f"{self._no_number:,} cells without a number" if self._no_number else "",
             f"{blocks.too_long:,} lines are longer than {MAX_LINE_BYTES >> 20} MiB" if blocks.too_long else "",
             "truncated within its last row" if is_truncated else "",
         ]

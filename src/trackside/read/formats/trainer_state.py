@@ -184,7 +184,7 @@ def _read_lines(source: Source, sink: Sink) -> Result:
             sink.event(event)
             rows += 1
     return Result(
-        rows, "partial" if bad_lines else "read", f"{bad_lines} lines are not JSON objects" if bad_lines else ""
+        rows, "partial" if bad_lines else "read", f"{bad_lines} lines without a JSON object" if bad_lines else ""
     )
 
 

@@ -58,7 +58,7 @@ def _read(source: Source, sink: Sink) -> Result:
             fields={name: value for name, value in fields.items() if value is not None},
         )
     )
-    return Result(number, note=f"{unknown_lines:,} lines are not known events" if unknown_lines else "")
+    return Result(number, note=f"{unknown_lines:,} lines without a known event" if unknown_lines else "")
 
 
 FORMAT = Format("typed-events", "events that an agent parsed from job output", "log", _sniff, _read)
