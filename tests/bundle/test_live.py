@@ -103,7 +103,7 @@ class TestStore:
         told = called("bundle", "--store", stored, "--job", "41", "-o", out)
         assert told.exit_code == 1
         assert "a different verdict: family: " in told.output
-        assert "slurm-41.out is no longer there" in told.output
+        assert "slurm-41.out no longer exists" in told.output
         assert not out.exists()
         told = called("bundle", "--store", stored, "--job", "41", "-o", out, "--despite-differences")
         assert told.exit_code == 0, told.output
@@ -225,6 +225,6 @@ def test_copies_stay_in_their_folder(tmp_path: Path) -> None:
     """Whatever a log store calls a stream."""
     with live.copies() as found:
         for path in ("../../etc/x", "/etc/x", "a/../../x", "a", "a/b", "n\0ul", "x" * 500, "sacct -j 4242", "A"):
-            place = Path(found._place(path))
+            place = Path(found._target_path(path))
             place.write_text("")
             assert Path(found.folder).resolve() in place.resolve().parents

@@ -344,12 +344,13 @@ class TestSieve:
         text = "".join(f"{line}\n" for line in lines)
         found = self.learned(text)
         monkeypatch.setattr(
-            "trackside.bundle.redact.redactor._learning_prefilter", lambda signs: Prefilter(LinePattern(rb"[^\n]") for _ in signs)
+            "trackside.bundle.redact.redactor._learning_prefilter",
+            lambda signs: Prefilter(LinePattern(rb"[^\n]") for _ in signs),
         )
         slowly = self.learned(text)
         assert found.mapping == slowly.mapping
         assert sum(map(len, found.mapping.values())) > 20
-        assert found.text(text) == slowly._all(text)
+        assert found.text(text) == slowly._redacted_by_all(text)
 
     def learned(self, text: str) -> Redactor:
         redactor = Redactor()
@@ -376,7 +377,9 @@ class TestSieve:
         redactor.learn("USER=jdoe\nNodeName=a100-b-017 \n10.1.2.3\n")
         redactor.settle()
         text = "".join(lines) + last
-        assert redactor.text(text) == "".join(redactor._all(line) for line in text.splitlines(keepends=True))
+        assert redactor.text(text) == "".join(
+            redactor._redacted_by_all(line) for line in text.splitlines(keepends=True)
+        )
 
 
 class TestTraces:
@@ -442,10 +445,8 @@ class TestBundles:
     def test_a_leak_is_refused_and_nothing_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The look at what was written does not rest on what replaces."""
         folder = self.folder(tmp_path)
-        monkeypatch.setattr("trackside.bundle.redact.people.Names.replaced", lambda self, text: text)
-        with pytest.raises(
-            NotBundled, match=r"still contains originals of: .*user-1 \(user names\)"
-        ):
+        monkeypatch.setattr("trackside.bundle.redact.people.PeopleNames.replaced", lambda self, text: text)
+        with pytest.raises(NotBundled, match=r"still contains originals of: .*user-1 \(user names\)"):
             bundled(folder, tmp_path / "run.tsb")
         assert not (tmp_path / "run.tsb").exists()
 

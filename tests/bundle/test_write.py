@@ -150,7 +150,7 @@ class TestContent:
     def test_what_nothing_reads_is_left_out_and_said(self, bundle: Path) -> None:
         (left,) = [each for each in manifest_of(bundle).inputs if each.member is None]
         assert left.path == "weights.bin"
-        assert "no reader knows" in left.because
+        assert "unknown binary format" in left.because
 
     def test_equal_inputs_give_equal_bytes(self, run: Path, tmp_path: Path) -> None:
         for name in ("one.tsb", "other.tsb"):

@@ -64,7 +64,7 @@ def test_dstat_appended_and_broken() -> None:
     once = dstat(ROW.format(idle=50, read=1.0, received=2.0) * 2)
     row, sink = read(once + "1,2\n" + "a," * 13 + "b\n" + once + "\0" * 50)
     assert len(only(sink, "host_cpu_busy_ratio")) == 2
-    assert (row.status, "2 rows are broken" in row.note, "50 NUL bytes" in row.note) == ("partial", True, True), (
+    assert (row.status, "2 rows are malformed" in row.note, "50 NUL bytes" in row.note) == ("partial", True, True), (
         row.note
     )
 

@@ -131,7 +131,7 @@ def test_damaged(tmp_path: Path) -> None:
 def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metric_parquet, "MAX_FILE_BYTES", 100)
     row, _ = read(parquet(tmp_path, f"SELECT {START} AS time, 40 AS {TEMP}"))
-    assert (row.status, "room for" in row.note) == ("refused", True)
+    assert (row.status, "larger than the limit" in row.note) == ("refused", True)
 
 
 def test_no_rows(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_other_shapes_are_broken(text: str) -> None:
 def test_what_belongs_to_no_series(kind: str) -> None:
     row, _ = read(answer(kind, [S0, "5"]))
     assert row.format == "prometheus-json"
-    assert f"a {kind} belongs to no series" in row.note
+    assert f"a result of type {kind} has no series" in row.note
 
 
 def test_loki_streams_and_other_documents_are_not_taken() -> None:
@@ -137,7 +137,7 @@ def test_many_answers_in_one_file_take_time_in_proportion() -> None:
 def test_a_broken_series_costs_those_after_it() -> None:
     row, sink = read(answer("matrix", [curve([(S0, "50")]), {"metric": 7}, curve([(S0, "40")], TEMP)]))
     assert list(metric(sink, "gpu_utilization_ratio").values()) == [[(T0, 0.5)]]
-    assert (row.status, "an answer is cut off or broken (line 1)" in row.note) == ("partial", True)
+    assert (row.status, "a truncated or malformed response (line 1)" in row.note) == ("partial", True)
 
 
 @pytest.mark.parametrize("depth", ["[" * 100_000, '{"metric":' * 100_000])

@@ -323,4 +323,4 @@ def test_rows_without_a_time_are_not_held_without_end(monkeypatch: pytest.Monkey
     rows = "".join(f"{UUIDS[0]}, {pid}, 512 MiB\n" for pid in range(50))
     found, sink = read("gpu_uuid, pid, used_gpu_memory [MiB]\n" + rows)
     assert not sink.blocks
-    assert (found.status, "50 rows give no time" in found.note) == ("partial", True)
+    assert (found.status, "50 rows without a time" in found.note) == ("partial", True)

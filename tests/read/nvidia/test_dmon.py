@@ -156,7 +156,7 @@ def test_a_comment_about_gpus_is_no_heading() -> None:
 
 def test_what_waits_for_its_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.read.gpu_readings.MAX_UNTIMED_VALUES", 100)
-    monkeypatch.setattr("trackside.read.gpu_readings.BATCH", 16)
+    monkeypatch.setattr("trackside.read.gpu_readings.BATCH_VALUES", 16)
     found, sink = read("# gpu    pwr     sm\n# Idx      W      %\n" + "    0     61    50\n" * 200)
     assert (found.status, found.rows) == ("partial", 100)
     assert "more than 100 values without a full time: 150 samples after them not kept" in found.note
