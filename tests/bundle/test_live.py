@@ -108,7 +108,7 @@ class TestStore:
         told = called("bundle", "--store", stored, "--job", "41", "-o", out, "--despite-differences")
         assert told.exit_code == 0, told.output
         assert "left out: slurm-41.out" in told.output
-        assert "the verdict on the run itself was another: family: " in "".join(manifest_of(out).notes)
+        assert "the verdict on the run itself differs: family: " in "".join(manifest_of(out).notes)
 
     def test_a_file_that_has_changed_is_named(self, stored: Path, tmp_path: Path) -> None:
         log = tmp_path / "runs" / "slurm-41.out"

@@ -445,7 +445,7 @@ class TestBundles:
     def test_a_leak_is_refused_and_nothing_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The look at what was written does not rest on what replaces."""
         folder = self.folder(tmp_path)
-        monkeypatch.setattr("trackside.bundle.redact.people.PeopleNames.replaced", lambda self, text: text)
+        monkeypatch.setattr("trackside.bundle.redact.people.PeopleNames.redacted", lambda self, text: text)
         with pytest.raises(NotBundled, match=r"still contains originals of: .*user-1 \(user names\)"):
             bundled(folder, tmp_path / "run.tsb")
         assert not (tmp_path / "run.tsb").exists()

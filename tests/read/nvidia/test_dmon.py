@@ -159,7 +159,7 @@ def test_what_waits_for_its_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("trackside.read.gpu_readings.BATCH_VALUES", 16)
     found, sink = read("# gpu    pwr     sm\n# Idx      W      %\n" + "    0     61    50\n" * 200)
     assert (found.status, found.rows) == ("partial", 100)
-    assert "more than 100 values without a full time: 150 samples after them not kept" in found.note
+    assert "more than 100 values without a full time: 150 more samples dropped" in found.note
     assert [time for time, _ in points(sink)["gpu_power_watts", "gpu=0"]] == [WRITTEN - 49 + n for n in range(50)]
 
 
