@@ -16,7 +16,7 @@ import msgspec
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Samples
 from trackside.read.detect import read_source
-from trackside.read.format import HEAD, Source
+from trackside.read.format import HEAD_BYTES, Source
 from trackside.read.walk import walk
 from trackside.runs.jobs import plain_id
 from trackside.runs.logs import TELLING, ids_inside, leaf_of
@@ -131,7 +131,7 @@ class _Inputs:
             return
         found.path = path
         content = Hashed(found.stream)
-        found.stream = io.BufferedReader(content, HEAD)
+        found.stream = io.BufferedReader(content, HEAD_BYTES)
         # A file that can be read twice is, where one of its size is known: a hash is soon made.
         if found.size in self._sizes and content.seekable():
             if self._skipped(content.digest(), label, before):

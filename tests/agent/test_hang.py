@@ -40,7 +40,7 @@ from trackside.agent.hang.watch import Suspicion
 from trackside.agent.source import Reading, Unavailable
 from trackside.catalog.hang_lines import (
     Piece,
-    Resumed,
+    Resumption,
     State,
     Thread,
     Who,
@@ -142,7 +142,7 @@ class TestReported:
             (tmp_path / "go").touch()
             reading = collected(collector, lambda lines: bool(lines), 10.0)
         told = [read_line(line.text) for line in reading.lines]
-        assert [found is not None and isinstance(found[1], Resumed) for found in told] == [True] * 3
+        assert [found is not None and isinstance(found[1], Resumption) for found in told] == [True] * 3
         assert [found[0].rank for found in told if found] == [None, 0, 1]
 
     def test_one_that_is_stopped(self, tmp_path: Path) -> None:

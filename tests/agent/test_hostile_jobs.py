@@ -29,7 +29,7 @@ from trackside.agent.user import User, user_of
 from trackside.catalog.streams import is_printed, stream_path
 from trackside.http import unavailable
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 
 PRINTED = "job-50/slurm-50.out@n1.log"
 TIME = "2026-11-21T08:00:00.000000001Z "
@@ -272,7 +272,7 @@ class TestRead:
         ],
     )
     def test_the_words_of_others(self, text: str) -> None:
-        data, found = text.encode(), Collected()
+        data, found = text.encode(), CollectingSink()
         read = read_source(Source(PRINTED, data, io.BytesIO(data), len(data)), found)
         assert read.plane == "log"
         assert not found.records

@@ -173,7 +173,7 @@ class TestNone:
         )
         loaded = load([path.parent])
         (row,) = loaded.inputs
-        assert (row.format, row.note) == ("typed-events", "events read on the node")
+        assert (row.format, row.note) == ("typed-events", "events parsed on the node")
         kinds = {event.kind for event in loaded.store.all_rows() if isinstance(event, Event)}
         assert {"exception", "log_activity"} <= kinds
 

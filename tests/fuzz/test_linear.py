@@ -19,7 +19,7 @@ from trackside.logs.line import FileContext, Line
 from trackside.logs.pattern import Parser, Pattern, parsers
 from trackside.logs.scan import scan
 from trackside.read.detect import formats
-from trackside.read.format import HEAD, Collected, Format, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, Source
 
 pytestmark = pytest.mark.fuzz
 
@@ -135,7 +135,7 @@ def test_sniffs_are_linear(reader: Format) -> None:
     for filler in [*FILLERS, '{"a":', "[{", "JobID|", "JobId=1 ", "\n", "a\n", "Nov 21 08:00:01 n1 k", "1,1,1,-;"]:
 
         def run(length: int) -> None:
-            data = (filler.encode() * (length // len(filler)))[:HEAD]  # noqa: B023
+            data = (filler.encode() * (length // len(filler)))[:HEAD_BYTES]  # noqa: B023
             reader.sniff(Source("a", data, io.BytesIO(data)))
 
         if why := grows(run):
@@ -157,11 +157,11 @@ def test_reads_are_linear(reader: Format) -> None:
 
             def run(length: int, start: str = start) -> None:
                 data = (start + filler * (length // len(filler))).encode()  # noqa: B023
-                source = Source("a", data[:HEAD], io.BufferedReader(io.BytesIO(data)))  # type: ignore[arg-type]
+                source = Source("a", data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)))  # type: ignore[arg-type]
                 if reader.sniff(source) is None:
                     return
                 with suppress(ValueError, OSError, RecursionError):
-                    reader.read(source, Collected())
+                    reader.read(source, CollectingSink())
 
             if why := grows(run):
                 slow.append(f"{start!r} {filler!r}: {why}")

@@ -13,7 +13,7 @@ from trackside.logs.scan import scan, scan_text
 from trackside.logs.stamp import find_time
 from trackside.model import Event
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import Source
 
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "/home/user/t.py", line 3, in main\n    f()\nValueError: bad shard 7\n'

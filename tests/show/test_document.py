@@ -13,7 +13,6 @@ import trackside
 from trackside.evidence import Cite, Value
 from trackside.families import families
 from trackside.family import HEADINGS, Family
-from trackside.read.detect import of_one
 from trackside.show.citations import line, location
 from trackside.show.document import CiteDoc, document, encode, json_schema
 from trackside.show.text import render
@@ -98,7 +97,7 @@ def test_durations_and_ranges() -> None:
     ],
 )
 def test_notes_of_one(note: str, said: str) -> None:
-    assert of_one(note) == said
+    assert with_singulars(note) == said
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.code)

@@ -287,7 +287,7 @@ def test_a_job_that_waits_says_what_for(site: Path) -> None:
     doc = json.loads(asked(site, "--json", job="43").stdout)
     said = [claim["text"] for claim in doc["shows"]]
     assert "The job has not begun: it is PENDING, for the reason Dependency" in said
-    assert "That means that a job that it waits for has not ended yet" in said
+    assert "That means that a job that it depends on has not ended yet" in said
     assert "It waits for other jobs: afterok:41(unfulfilled)" in said
     assert (doc["primary"]["variant"], doc["primary"]["culprit"]) == ("pending", "none")
     assert (doc["run"]["end"], doc["run"]["as_of"]) == (None, None)

@@ -21,7 +21,7 @@ import pytest
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 from trackside.read.walk import walk
 from trackside.runs.attempts import attempts_of, final
 from trackside.runs.jobs import Job, collect
@@ -95,8 +95,8 @@ def ask(commands: Bin, job: str, **more: Any) -> SlurmAnswer:
     return live(SlurmOptions(**{"timeout_s": 5.0, **more}), job, environ)
 
 
-def records(answer: SlurmAnswer) -> Collected:
-    found = Collected()
+def records(answer: SlurmAnswer) -> CollectingSink:
+    found = CollectingSink()
     for source in answer.sources:
         assert read_source(source, found).status == "read", source.path
     return found
@@ -400,7 +400,7 @@ def a_job(folder: Path, std_out: str, **more: str) -> Job:
     values = {"JobID": "60_3", "JobIDRaw": "64", "JobName": "train", "User": getpass.getuser(), "State": "FAILED",
               "Start": "1795289425", "End": "1795289430", "NodeList": "c[1-2]", "WorkDir": str(folder), "StdOut": std_out}  # fmt: skip
     text = "|".join([*head, *more]) + "\n" + "|".join([*values.values(), *more.values()]) + "\n"
-    found = Collected()
+    found = CollectingSink()
     assert read_source(Reply("sacct", text.encode()).source(), found).status == "read"
     [job] = collect(found.records)
     return job
@@ -767,7 +767,7 @@ def test_rest_without_a_url_is_a_mistake() -> None:
 def test_recorded_jobs(bin_: Bin, version: str, case: str, job: str | None, state: str, attempts: int) -> None:
     folder = SHARED / version / case
     table = folder / "sacct.psv" if (folder / "sacct.psv").exists() else folder / "sacct-short.psv"
-    found = Collected()
+    found = CollectingSink()
     read_source(Reply("x", table.read_bytes()).source(), found)
     ids = [each.id for each in collect(found.records)]
     bin_.say("sacct -D", table)

@@ -13,12 +13,12 @@ from typing import Any
 import click
 
 from trackside.bundle.live import copies, write_live
-from trackside.bundle.write import Options, Written, write
+from trackside.bundle.write import Options, WrittenBundle, write
 from trackside.cli.exit_codes import EXIT_OUTPUT, fail
 from trackside.cli.live import site_flags, site_of
 from trackside.cli.terminal import JOB, bar
 from trackside.cli.verdicts import time_of
-from trackside.read.bundle import Damaged, Manifest, opened
+from trackside.read.bundle import DamagedBundle, Manifest, open_bundle
 from trackside.session import PathsRequest, Request, SiteRequest, StoreRequest, open_session
 from trackside.show.sanitize import shown
 
@@ -108,7 +108,7 @@ def bundle(
     _print_summary(options.out, written)
 
 
-def _write_files(paths: Sequence[str], options: Options, as_of: float | None) -> Written:
+def _write_files(paths: Sequence[str], options: Options, as_of: float | None) -> WrittenBundle:
     with bar(paths) as on_progress, open_session(PathsRequest(paths, options.job, as_of, on_progress)) as session:
         session.verdict()
     with _failing(options.out), bar(paths) as on_progress:
@@ -117,23 +117,23 @@ def _write_files(paths: Sequence[str], options: Options, as_of: float | None) ->
 
 def _write_live(
     paths: Sequence[str], options: Options, store: str | None, site: Mapping[str, Any], as_of: float | None
-) -> Written:
+) -> WrittenBundle:
     """Write what a site or a store has of a job, and PATHS in addition."""
     request: Request
     with copies() as copied:
         if site or store is None:
-            request = SiteRequest(site_of(site), options.job, paths, store, as_of, on_source=copied.take)
+            request = SiteRequest(site_of(site), options.job, paths, store, as_of, on_source=copied.copy)
         else:
             request = StoreRequest(store, options.job, paths, as_of)
         with bar(paths) as on_progress, open_session(replace(request, on_progress=on_progress)) as session:
             session.verdict()
             if store is not None:
-                copied.take_stored(store, session)
-                copied.take_files(paths, session)
+                copied.copy_stored_files(store, session)
+                copied.copy_files(paths, session)
                 if session.loaded.metric_backend is not None:
-                    copied.take_measured(session.loaded.metric_backend, session)
+                    copied.export_metrics(session.loaded.metric_backend, session)
             for server in session.servers:
-                copied.take_measured(server, session)
+                copied.export_metrics(server, session)
         with _failing(options.out):
             return write_live(session, copied, options)
 
@@ -149,7 +149,7 @@ def _failing(out: str) -> Iterator[None]:
         fail(f"{error.filename or out}: {error.strerror}", EXIT_OUTPUT)
 
 
-def _write_mapping(path: str, written: Written, force: bool) -> None:
+def _write_mapping(path: str, written: WrittenBundle, force: bool) -> None:
     """Write the originals of the redacted names, readable by the owner only."""
     data = json.dumps(written.mapping, indent=1, ensure_ascii=False).encode("utf-8", "surrogateescape")
     try:
@@ -162,7 +162,7 @@ def _write_mapping(path: str, written: Written, force: bool) -> None:
         fail(f"cannot write the mapping {path}: {error.strerror}; the bundle was written", EXIT_OUTPUT)
 
 
-def _print_summary(out: str, written: Written) -> None:
+def _print_summary(out: str, written: WrittenBundle) -> None:
     first = written.verdict.primary
     click.echo(f"{out}: {written.size:,} bytes; verdict {first.family} {first.id}, the same as from its inputs")
     click.echo(f"sha256 {written.sha256}")
@@ -195,10 +195,10 @@ def _check(paths: Sequence[str]) -> None:
     """Verify each bundle's checksums, and list its members."""
     for path in paths:
         try:
-            with bar([path]) as on_progress, opened(path) as opened_bundle:
+            with bar([path]) as on_progress, open_bundle(path) as opened_bundle:
                 opened_bundle.check(on_progress)
                 manifest = opened_bundle.manifest
-        except Damaged as error:
+        except DamagedBundle as error:
             fail(f"{path}: damaged or changed: {error}", EXIT_OUTPUT)
         click.echo(shown(f"{path}: unchanged since {manifest.created}, written by Trackside {manifest.trackside}"))
         for member in manifest.members:

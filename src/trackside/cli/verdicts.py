@@ -28,7 +28,7 @@ from trackside.cli.report import HTML, Page
 from trackside.cli.terminal import JOB, bar, console, output
 from trackside.finding import Verdict
 from trackside.logs.stamp import find_time
-from trackside.read.bundle import Damaged, is_bundle_file, opened
+from trackside.read.bundle import DamagedBundle, is_bundle_file, open_bundle
 from trackside.session import Request, Session, open_session, request_of
 from trackside.settings.price import Price
 from trackside.show import markdown
@@ -244,14 +244,14 @@ def _load_verdict(verdict: str, paths: Sequence[str]) -> tuple[VerdictDoc, Seque
     """The document of a verdict file or bundle, and the paths of its inputs."""
     try:
         if is_bundle_file(verdict):
-            with opened(verdict) as bundle:
+            with open_bundle(verdict) as bundle:
                 bundle.check()
                 return decode(bundle.verdict()), paths or [verdict]
         with open(verdict, "rb") as file:
             return decode(file.read()), paths
     except OSError as error:
         fail(f"cannot read {verdict}: {error.strerror}")
-    except Damaged as error:
+    except DamagedBundle as error:
         fail(f"{verdict} is damaged or changed: {error}")
     except msgspec.MsgspecError as error:
         fail(f"{verdict} is not a verdict document: {error}; give the output of 'trackside diagnose --json'")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Samples
-from trackside.read.bundle import asked
+from trackside.read.bundle import recorded_job_and_time
 from trackside.read.detect import read_source
 from trackside.read.format import Source
 from trackside.read.formats.job_log import empty_output
@@ -94,7 +94,7 @@ class LoadedInputs:
             if Directory(path).exists:
                 raise StoreError(f"{os.fspath(path)} is a store: give it as --store {os.fspath(path)}")
         if len(paths) == 1:
-            job, self.as_of = asked(paths[0])
+            job, self.as_of = recorded_job_and_time(paths[0])
             self.job = self.job or job
         for source in walk(paths, on_progress):
             self.take(source)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from trackside.catalog.streams import is_stream_of, told
+from trackside.catalog.streams import is_stream_of, label_value
 from trackside.errors import CannotAsk, NoSuchRun, NothingReadable
 from trackside.evidence import UNABLE, Frame
 from trackside.finding import Verdict
@@ -19,7 +19,7 @@ from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Event, Input, InputStatus, Plane, Run
 from trackside.query import events
 from trackside.read.format import Source
-from trackside.read.walk import Found, walk
+from trackside.read.walk import WalkItem, walk
 from trackside.session.choice import MetricOpener, choose
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import SiteRequest, StoreRequest
@@ -234,7 +234,7 @@ def _wanted(loaded: LoadedInputs, slurm: SlurmAnswer | None) -> list[LogRequest]
     return [LogRequest(jobs, run.nodes, start, end)]
 
 
-def _take_log(loaded: LoadedInputs, name: str, found: Found) -> None:
+def _take_log(loaded: LoadedInputs, name: str, found: WalkItem) -> None:
     loaded.take(found)
     row = loaded.inputs[-1]
     if row.status in ("unreadable", "partial", "refused"):
@@ -258,7 +258,9 @@ class _Beyond:
     def streams(self, wanted: LogRequest) -> Streams:
         """See :class:`trackside.stores.log_store.LogStore`."""
         found = self._store.streams(wanted)
-        left = [each for each in found.streams if told("file", each.labels, self._options.labels) not in self._files]
+        left = [
+            each for each in found.streams if label_value("file", each.labels, self._options.labels) not in self._files
+        ]
         return replace(found, streams=tuple(left))
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:

@@ -15,9 +15,9 @@ from tempfile import SpooledTemporaryFile
 from trackside.catalog.streams import is_node_log, stream_path
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
-from trackside.read.format import HEAD, Source
-from trackside.read.pieces import Pieces
-from trackside.read.walk import Found
+from trackside.read.format import HEAD_BYTES, Source
+from trackside.read.pieces import PieceStream
+from trackside.read.walk import WalkItem
 from trackside.stores.log_store import LogOptions, LogRequest, LogStore, LogStream, Streams
 from trackside.stores.log_text import written_lines
 
@@ -29,7 +29,7 @@ MOST_NAMED = 10
 """Nodes that a message lists."""
 
 
-def sources(store: LogStore, options: LogOptions, wanted: LogRequest, room: Room | None = None) -> Iterator[Found]:
+def sources(store: LogStore, options: LogOptions, wanted: LogRequest, room: Room | None = None) -> Iterator[WalkItem]:
     """A source for each log that the store holds of the run; rows for what it doesn't, or can't, tell.
 
     ``room``: what the verdict may still take of the store, where it is asked more than once.
@@ -99,13 +99,13 @@ class Room:
 def _opened(store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], room: Room) -> Lines:
     """A log with its first lines fetched. Never raises for what the store does."""
     lines = Lines(store, options, path, streams, room)
-    stream = io.BufferedReader(lines, HEAD)
+    stream = io.BufferedReader(lines, HEAD_BYTES)
     lines.source.stream = stream
-    lines.source.head = stream.peek(HEAD)[:HEAD]
+    lines.source.head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
     return lines
 
 
-class Lines(Pieces):
+class Lines(PieceStream):
     """The bytes of one log, fetched as they are read. What ends it early stands in ``source.faults``."""
 
     def __init__(
@@ -166,6 +166,6 @@ class Lines(Pieces):
             with spooled:
                 size = spooled.tell()
                 spooled.seek(0)
-                head = spooled.read(HEAD)
+                head = spooled.read(HEAD_BYTES)
                 spooled.seek(0)
                 yield Source(path, head, spooled, size, faults=list(self.source.faults))  # type: ignore[arg-type]

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from trackside.catalog.streams import short
 from trackside.command import Command, CommandStopped
 from trackside.model import Input
-from trackside.read.format import HEAD, Source
-from trackside.read.pieces import Pieces
-from trackside.read.walk import Found
+from trackside.read.format import HEAD_BYTES, Source
+from trackside.read.pieces import PieceStream
+from trackside.read.walk import WalkItem
 from trackside.stores.log_store import LogRequest
 
 
@@ -32,7 +32,7 @@ class JournalOptions:
     most_bytes: int = 4 << 30
 
 
-def journal(options: JournalOptions, wanted: LogRequest) -> Iterator[Found]:
+def journal(options: JournalOptions, wanted: LogRequest) -> Iterator[WalkItem]:
     """The entries of the run's nodes while it was there, if the journal holds any of these nodes.
 
     Not being able to look is a row that says so. Read the source before going on: its process ends with it.
@@ -62,15 +62,15 @@ def journal(options: JournalOptions, wanted: LogRequest) -> Iterator[Found]:
     quiet = ["--output=json", "--no-pager", "--quiet"]
     entries = _Entries([*base, *quiet, *bounds, *(f"_HOSTNAME={host}" for host in theirs)], options)
     with closing(entries.pieces):
-        stream = io.BufferedReader(entries, HEAD)
-        source = Source(name, stream.peek(HEAD)[:HEAD], stream, faults=entries.faults)
+        stream = io.BufferedReader(entries, HEAD_BYTES)
+        source = Source(name, stream.peek(HEAD_BYTES)[:HEAD_BYTES], stream, faults=entries.faults)
         if source.head or entries.faults:
             yield source
         else:
             yield Input(name, None, "empty", "holds no entries of the run's nodes then")
 
 
-class _Entries(Pieces):
+class _Entries(PieceStream):
     """What the command prints; that it failed, or was ended for its time or size, stands in ``faults``."""
 
     def __init__(self, arguments: Sequence[str], options: JournalOptions) -> None:

@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from trackside.catalog.slurm.values import vocabulary
 from trackside.model import Input, InputStatus
-from trackside.read.walk import Checked
+from trackside.read.walk import GuardedPath
 from trackside.runs.jobs import Job
 
 MOST_FILES = 4096
@@ -50,9 +50,9 @@ class Outputs:
     """Whose job it is."""
 
     @property
-    def files(self) -> list[Checked]:
+    def files(self) -> list[GuardedPath]:
         """The paths, to be looked at again when they have been opened."""
-        return [Checked(path, lambda opened, path=path: self._against(opened, path)) for path in self.paths]  # type: ignore[misc]
+        return [GuardedPath(path, lambda opened, path=path: self._against(opened, path)) for path in self.paths]  # type: ignore[misc]
 
     def _against(self, opened: int, path: str) -> str | None:
         try:

@@ -17,8 +17,8 @@ from trackside.errors import UsageError
 from trackside.http.unavailable import SourceUnavailable, plain
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
-from trackside.read.walk import Checked
+from trackside.read.format import CollectingSink, Source
+from trackside.read.walk import GuardedPath
 from trackside.runs.attempts import attempts_of
 from trackside.runs.jobs import Job, Jobs, collect
 from trackside.runs.parents import same_work
@@ -43,7 +43,7 @@ class SlurmAnswer:
     replies: tuple[Reply, ...] = ()
     rows: tuple[Input, ...] = ()
     """What could not be asked or read, and why."""
-    files: tuple[Checked, ...] = ()
+    files: tuple[GuardedPath, ...] = ()
     """Of output, that are here and readable: the job's, then its parents'."""
     owners: Mapping[str, str] = field(default_factory=dict)
     """Paths of the files that are one job's alone, as they are shown when read -> its id."""
@@ -124,8 +124,8 @@ class _Asking:
     id: str
     replies: list[Reply] = field(default_factory=list)
     rows: list[Input] = field(default_factory=list)
-    found: Collected = field(default_factory=Collected)
-    files: list[Checked] = field(default_factory=list)
+    found: CollectingSink = field(default_factory=CollectingSink)
+    files: list[GuardedPath] = field(default_factory=list)
     claims: dict[str, set[str]] = field(default_factory=dict)
     """Paths of files -> the jobs that write to them."""
     elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -203,7 +203,7 @@ class _Asking:
             if isinstance(each, Input):
                 self.rows.append(each)
                 continue
-            found = Collected()
+            found = CollectingSink()
             row = read_source(each.source(), found)
             if row.plane != "scheduler" and each.data.strip():
                 begins = plain(each.data[:60].decode("utf-8", "replace"))

@@ -10,7 +10,7 @@ from typing import Protocol
 from trackside.catalog.slurm.values import split_job_id
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
-from trackside.read.format import HEAD, Source
+from trackside.read.format import HEAD_BYTES, Source
 from trackside.runs.jobs import plain_id
 
 MOST_NODES = 20_000
@@ -26,7 +26,7 @@ class Reply:
 
     def source(self) -> Source:
         """For the readers; each reads its own."""
-        return Source(self.path, self.data[:HEAD], io.BytesIO(self.data), len(self.data))
+        return Source(self.path, self.data[:HEAD_BYTES], io.BytesIO(self.data), len(self.data))
 
 
 Replies = list[Reply | Input]

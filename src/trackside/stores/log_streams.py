@@ -13,8 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
-from trackside.catalog.labels import Label, written
-from trackside.catalog.streams import candidates, short, told
+from trackside.catalog.labels import Label, normalized
+from trackside.catalog.streams import candidates, label_value, short
 from trackside.http.client import HttpClient
 from trackside.stores.log_store import LogOptions, LogRequest, LogStore, LogStream, Streams
 
@@ -146,7 +146,7 @@ def _of_nodes(store: LogServer, names: _Names, nodes: Sequence[str], start: int,
     no_file = tuple(Condition(name, "unlike", OUTPUT_FILE_PATTERN) for name in names.file)
     for name in names.node:
         values = sorted(set(store.values(name, start, end)))
-        node_values = [value for value in values if short(written(value, _NODE)).lower() in node_names]
+        node_values = [value for value in values if short(normalized(value, _NODE)).lower() in node_names]
         for value in node_values:
             conditions = (Condition(name, "is", value), *names.no_job, *no_file)
             yield LogStream("node", {name: value}, store.selector(conditions), start, end)
@@ -156,9 +156,9 @@ def _of_nodes(store: LogServer, names: _Names, nodes: Sequence[str], start: int,
 
 def _with_job(labels: dict[str, str], options: LogOptions, jobs: Sequence[str]) -> Mapping[str, str]:
     """The labels, with the job's id added if only the file's name has it."""
-    if told("job", labels, options.labels) in jobs:
+    if label_value("job", labels, options.labels) in jobs:
         return labels
-    file = told("file", labels, options.labels)
+    file = label_value("file", labels, options.labels)
     job = next((job for job in jobs if re.search(rf"(?<!\d){re.escape(job)}(?!\d)", file)), "")
     name = next((name for name, role in options.labels.items() if role == "job"), "slurm_job_id")
     return {**labels, name: job} if job else labels

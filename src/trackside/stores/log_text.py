@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from trackside.catalog.streams import DAEMONS, stream_path, tag_of, telling, told
+from trackside.catalog.streams import DAEMONS, identifying_labels, label_value, stream_path, tag_of
 from trackside.stores.log_store import LogEntry, stamp
 
 WrittenLine = tuple[str, str]
@@ -46,7 +46,7 @@ def written_lines(entry: LogEntry, site: Mapping[str, str] | None = None, path: 
     site = site or {}
     text, labels = _unwrapped(entry.text, entry.labels)
     path = path or stream_path(labels, site)
-    style = _line_style(telling(labels, site), tuple(site.items()))
+    style = _line_style(identifying_labels(labels, site), tuple(site.items()))
     time = stamp(entry.time_ns)
     of_node = path.startswith("nodes/")
     for part in text.removesuffix("\n").split("\n"):
@@ -65,8 +65,10 @@ class _LineStyle(NamedTuple):
 @lru_cache(maxsize=1 << 12)
 def _line_style(labels: tuple[tuple[str, str], ...], site: tuple[tuple[str, str], ...]) -> _LineStyle:
     own_labels, site_labels = dict(labels), dict(site)
-    stream = "stderr" if told("stream", own_labels, site_labels) == "stderr" else "stdout"
-    return _LineStyle(stream, told("node", own_labels, site_labels) or "localhost", tag_of(own_labels, site_labels))
+    stream = "stderr" if label_value("stream", own_labels, site_labels) == "stderr" else "stdout"
+    return _LineStyle(
+        stream, label_value("node", own_labels, site_labels) or "localhost", tag_of(own_labels, site_labels)
+    )
 
 
 def _of_output(time: str, text: str, style: _LineStyle) -> str:

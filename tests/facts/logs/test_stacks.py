@@ -9,7 +9,7 @@ import pytest
 import trackside
 from tests.families.rows import sentence_name
 from trackside.catalog.hang_lines import (
-    Resumed,
+    Resumption,
     State,
     Thread,
     Who,
@@ -21,7 +21,7 @@ from trackside.catalog.hang_lines import (
     words_line,
 )
 from trackside.catalog.job_states import goes_on
-from trackside.catalog.python_stack import Call, collective_in, is_own, own_call, waits_for_gpu
+from trackside.catalog.python_stack import Call, collective_in, is_job_code, job_call, waits_for_gpu
 from trackside.finding import Certainty, Outcome, Verdict
 from trackside.show.wording import worded
 
@@ -51,7 +51,7 @@ SIZE = "2026-03-02T08:00:00Z world_size=4\n"
     ],
 )
 def test_own_code(file: str, own: bool) -> None:
-    assert is_own(file) is own
+    assert is_job_code(file) is own
 
 
 C10D = "torch/distributed/distributed_c10d.py"
@@ -75,7 +75,7 @@ C10D = "torch/distributed/distributed_c10d.py"
 )  # fmt: skip
 def test_what_it_waits_in(calls: list[tuple[str, str]], native: list[str], collective: str | None, gpu: bool) -> None:
     found = [Call(name, file, 1) for name, file in calls]
-    assert own_call(found) is None
+    assert job_call(found) is None
     assert collective_in(found, native) == collective
     assert waits_for_gpu(found, native) is gpu
 
@@ -109,7 +109,7 @@ def test_lines_are_read_back(told: State | Thread, who: Who) -> None:
 
 def test_lines_for_people() -> None:
     assert read_line(words_line(Who("7", 1, 2), "no stack: why\nnot")) == (Who("7", 1, 2), None)
-    assert read_line(resumed_line(Who("7", 1), 431.6)) == (Who("7", 1), Resumed(432))
+    assert read_line(resumed_line(Who("7", 1), 431.6)) == (Who("7", 1), Resumption(432))
     assert read_line("[hang] nonsense") is None
     assert read_line("step 1 loss 2.0") is None
 

@@ -16,7 +16,7 @@ from trackside.http.options import HttpOptions
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 from trackside.site.hits import Room, sources
 from trackside.stores.log_store import (
     LogEntry,
@@ -38,9 +38,9 @@ LINES = [line(second, f"step {second} loss {5 - second / 100:.4f}", job_id="4242
 LINE_PATHS = ("/loki/api/v1/query_range", "/select/logsql/query", "/_search")
 
 
-def rows(server: Server, kind: str, **more: object) -> tuple[list[Input], Collected]:
+def rows(server: Server, kind: str, **more: object) -> tuple[list[Input], CollectingSink]:
     """The rows of what was read."""
-    kept = Collected()
+    kept = CollectingSink()
     options = LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0, timeout_s=1.0), **more)  # type: ignore[arg-type]
     found = sources(open_store(options), options, WANTED)
     return [read_source(each, kept) if isinstance(each, Source) else each for each in found], kept
@@ -215,7 +215,7 @@ def test_several_askings_of_one_verdict_share_what_it_may_take() -> None:
     server = LokiServer(*LINES)
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url, retries=0), most_lines=60)
-        store, room, kept = open_store(options), Room(options), Collected()
+        store, room, kept = open_store(options), Room(options), CollectingSink()
         rows = [
             read_source(each, kept)
             for _ in range(2)

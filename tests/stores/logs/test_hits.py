@@ -13,7 +13,7 @@ from trackside.http.options import HttpOptions
 from trackside.logs.scan import scan_text
 from trackside.model import Event
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 from trackside.read.formats.job_log import rank_of
 from trackside.site.hits import sources
 from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStream, Streams
@@ -47,7 +47,7 @@ class Held:
 
 def read(*lines: LogEntry) -> tuple[list[str], Collected]:
     """(paths, what was read)"""
-    kept, paths = Collected(), []
+    kept, paths = CollectingSink(), []
     options = LogOptions(kind="loki", endpoint=HttpOptions(url="http://localhost:1"))
     for each in sources(Held(*lines), options, LogRequest(("4242",))):
         assert isinstance(each, Source)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import Source
 from trackside.site.journal import JournalOptions, journal
 from trackside.stores.log_store import LogRequest
 

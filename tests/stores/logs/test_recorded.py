@@ -18,7 +18,7 @@ from tests.stores.logs.servers import Answer, Entry, LokiServer, running
 from tests.stores.logs.victorialogs_server import VictoriaLogsServer, nanoseconds
 from trackside.http.options import HttpOptions
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 from trackside.site.hits import sources
 from trackside.stores.log_store import LogOptions, LogRequest, open_store
 
@@ -195,7 +195,7 @@ def test_what_is_read_of_them() -> None:
     server = loki()
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url))
-        kept = Collected()
+        kept = CollectingSink()
         rows = [
             read_source(each, kept) if isinstance(each, Source) else each
             for each in sources(open_store(options), options, LogRequest(("4242",), ("gpu-00", "gpu-01"), START, END))

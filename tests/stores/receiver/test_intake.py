@@ -254,7 +254,7 @@ def test_a_unit_that_nothing_tells_is_settled_after_a_day(store: Path, monkeypat
 def test_a_unit_that_nothing_tells_is_settled_by_many_values(
     intake: Intake, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "MAX_UNSETTLED", 10)
+    monkeypatch.setattr(settling, "MAX_UNDECIDED_VALUES", 10)
     for number in range(3):
         sent(intake, tick(number, name=RATIO, value=0.0, gpus=2)).result(10)
         sent(intake, tick(number, name="dcgm_prof_dram_active", value=0.1, gpus=1)).result(10)

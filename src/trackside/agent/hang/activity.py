@@ -112,7 +112,7 @@ def state_of(proc: Path, rank: Rank, cores: float | None = None) -> State | None
         wait=wait,
         syscall=syscall if syscall.lstrip("-").isdigit() else "",
         cores=cores,
-        each=Counter(states.values()),
+        threads=Counter(states.values()),
     )
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from trackside.agent.pseudo_files import readable
 from trackside.agent.user import capabilities
-from trackside.catalog.hang_lines import MOST_NATIVE, Thread, native_name, place_of
-from trackside.catalog.python_stack import Call, own_call
+from trackside.catalog.hang_lines import MAX_NATIVE_FRAMES, Thread, native_name, place_of
+from trackside.catalog.python_stack import Call, job_call
 from trackside.command import Command, CommandStopped
 from trackside.errors import TracksideError
 
@@ -74,14 +74,14 @@ def _thread(data: Mapping[str, Any], pid: int) -> Thread:
     frames = [_frame(frame) for frame in data["frames"]]
     python = [frame for frame in frames if not frame.native]
     first_python = next((index for index, frame in enumerate(frames) if not frame.native), len(frames))
-    own = own_call([Call(frame.name, frame.file, frame.line) for frame in python])
+    own = job_call([Call(frame.name, frame.file, frame.line) for frame in python])
     shown = [Call(frame.name, frame.short, frame.line) for frame in python]
     location = ""
     if own is not None:
         index = next(n for n, frame in enumerate(python) if (frame.name, frame.file) == (own.name, own.file))
         location = place_of(shown[index])
     activity = "running" if data.get("owns_gil") else "active" if data.get("active") else "idle"
-    native = tuple(native_name(frame.name) for frame in frames[:first_python][:MOST_NATIVE])
+    native = tuple(native_name(frame.name) for frame in frames[:first_python][:MAX_NATIVE_FRAMES])
     tid = int(data.get("os_thread_id") or pid)
     name = str(data.get("thread_name") or ("MainThread" if tid == pid else "?"))  # set once ``threading`` is imported
     return Thread(tid, name, activity, location, tuple(shown), native)

@@ -60,9 +60,7 @@ def data_of(body: bytes, where: str, partial: bool = False) -> bytes:
     try:
         answer = _ANSWER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        text = (
-            f"{where} sent {error_message(body)[:60]!r} instead of a Prometheus API answer; is it the right URL?"
-        )
+        text = f"{where} sent {error_message(body)[:60]!r} instead of a Prometheus API answer; is it the right URL?"
         raise SourceUnavailable("broken", text) from None
     if answer.status != "success":
         raise SourceUnavailable(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from trackside.catalog.dialect import Translated, relabeled, translate
+from trackside.catalog.dialect import Translation, relabeled, translate
 from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
 from trackside.catalog.natural import natural
 from trackside.catalog.settling import ForeignSeries
@@ -192,7 +192,7 @@ class _SeriesLookup:
         """One source for each name, or for each metric of ours if a label decides which it is."""
         scoped = bool(self._scope.nodes or self._scope.jobs)
         for name, sets in sorted(listed.items()):
-            by_metric: dict[str, list[tuple[dict[str, str], Translated]]] = {}
+            by_metric: dict[str, list[tuple[dict[str, str], Translation]]] = {}
             for labels in sets:
                 known = self._translated(name, labels)
                 if known is not None:
@@ -206,7 +206,7 @@ class _SeriesLookup:
                     [labels for labels, _ in translated_sets], rows["ours"].tolist(), rows["scale"].tolist(),
                 )  # fmt: skip
 
-    def _translated(self, name: str, labels: Mapping[str, str]) -> Translated | None:
+    def _translated(self, name: str, labels: Mapping[str, str]) -> Translation | None:
         known = translate(name, labels)
         rules = {
             site_label: _LABEL_RULES.get(ours, Label(ours)) for site_label, ours in self._api.options.labels.items()

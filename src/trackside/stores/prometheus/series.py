@@ -339,8 +339,8 @@ class MetricSource:
             return
         unit = UnitBySize(self._guess)
         for _, values in self.raw.values():
-            unit.look(values)
-        unit.look(high[[row for row in np.flatnonzero(has_samples).tolist() if row not in self.raw]])
+            unit.observe(values)
+        unit.observe(high[[row for row in np.flatnonzero(has_samples).tolist() if row not in self.raw]])
         self.scales *= unit.factor
 
     def _read_raw(self, rows: Iterable[int]) -> None:

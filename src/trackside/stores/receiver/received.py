@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from trackside.catalog.dialect import translate
 from trackside.catalog.metrics import METRICS
-from trackside.catalog.settling import UnitBySize, scaled, sifted
+from trackside.catalog.settling import UnitBySize, scaled, usable_samples
 from trackside.model import Input
 from trackside.stores.embedded.layout import LogPosition, ReceivedState, TableSegment
 from trackside.stores.embedded.order import Ids, Times, Values, sort_samples
@@ -111,7 +111,9 @@ class ReceivedSamples:
         change = self._begin_change()
         series_ids = self._ids_of(batch)
         foreign = batch.foreign
-        rows, times_ms, raw = sifted(foreign, batch.rows, batch.times_ms, batch.values, left_out, oldest_ms=oldest_ms)
+        rows, times_ms, raw = usable_samples(
+            foreign, batch.rows, batch.times_ms, batch.values, left_out, oldest_ms=oldest_ms
+        )
         factors = dict(writer.manifest.received.factors)
         units = foreign["unit"][rows]
         settled = self._newly_settled(batch, factors, units, raw)
@@ -190,7 +192,7 @@ class ReceivedSamples:
         for unit, (name, guess) in enumerate(batch.units):
             values = raw[units == unit] if name not in factors else raw[:0]
             if len(values):
-                self._unsettled.setdefault(name, _UnsettledName(guess, since=time.time())).look(values)
+                self._unsettled.setdefault(name, _UnsettledName(guess, since=time.time())).observe(values)
         return {
             name: unsettled.factor
             for name, unsettled in self._unsettled.items()
