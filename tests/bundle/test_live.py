@@ -20,7 +20,7 @@ from trackside.bundle import live
 from trackside.cli import main
 from trackside.ingest import ingest
 from trackside.read.bundle import Manifest
-from trackside.read.bundle import opened as bundle_at
+from trackside.read.bundle import open_bundle as bundle_at
 from trackside.stores.log_store import LogEntry, LogRequest, LogStream, Streams
 
 __all__ = ["site"]

@@ -29,9 +29,18 @@ from trackside.catalog.metrics import METRICS
 from trackside.cli import main
 from trackside.finding import Verdict
 from trackside.model import Position, Samples, Series
-from trackside.read.bundle import MANIFEST, SEAL, Bundle, Manifest
+from trackside.read.bundle import (
+    DIGEST_LENGTH,
+    MANIFEST,
+    SEAL,
+    Bundle,
+    DamagedBundle,
+    Manifest,
+    open_bundle,
+    recorded_job_and_time,
+)
 from trackside.read.detect import formats, read_source
-from trackside.read.format import Source
+from trackside.read.format import CollectingSink, Source
 from trackside.read.walk import walk
 from trackside.session import Session
 from trackside.session.paths import load

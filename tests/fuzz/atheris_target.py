@@ -44,7 +44,7 @@ def one(data: bytes) -> None:
             row = read_source(found, CollectingSink()) if isinstance(found, Source) else found
             assert "defect" not in row.note, row.note
     elif way < 96:
-        sink = Collected()
+        sink = CollectingSink()
         done = scan(io.BytesIO(data), sink.events.append, FileContext("a.log", "kernel" if way < 48 else "log"))
         assert not done.defects, done.defects
     else:

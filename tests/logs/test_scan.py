@@ -13,7 +13,7 @@ from trackside.logs.scan import scan, scan_text
 from trackside.logs.stamp import find_time
 from trackside.model import Event
 from trackside.read.detect import read_source
-from trackside.read.format import Source
+from trackside.read.format import CollectingSink, Source
 
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "/home/user/t.py", line 3, in main\n    f()\nValueError: bad shard 7\n'
@@ -152,7 +152,7 @@ def test_a_nodes_line_is_quoted_as_it_was_sent(path: str, text: str) -> None:
         b"2026-11-21T09:33:48.000000000Z gpu-01 kernel: NVRM: Xid (PCI:0000:18:00): 79, pid=1, "
         b"GPU has fallen off the bus.\n"
     )
-    sink = Collected()
+    sink = CollectingSink()
     read_source(Source(path, data, io.BytesIO(data)), sink)
     xid = next(event for event in sink.events if event.kind == "xid")
     assert (xid.text, xid.node, xid.time) == (text, "gpu-01", 1795253628.0)

@@ -13,6 +13,7 @@ import trackside
 from trackside.evidence import Cite, Value
 from trackside.families import families
 from trackside.family import HEADINGS, Family
+from trackside.read.detect import with_singulars
 from trackside.show.citations import line, location
 from trackside.show.document import CiteDoc, document, encode, json_schema
 from trackside.show.text import render

@@ -20,7 +20,7 @@ CITED_CONTEXT_LINES, EVENT_CONTEXT_LINES = 20, 10
 """Lines kept on each side of a cited line, and of a line with an event."""
 MAX_GAP_LINES = 20
 """Gaps of fewer lines are kept as well, so that reports of several lines stay whole."""
-FORMATS = frozenset({"job-log", "kernel-log", "nccl-debug", "slurmctld-log"})
+FORMATS = frozenset({"job-log", "kernel-log", "nccl-debug", "slurm-daemon-log"})
 """Logs with independent lines; other formats are kept whole."""
 MAX_LINE_BYTES = 16 << 20
 

@@ -149,7 +149,7 @@ class TestCollectiveHang:
         assert found.primary.certainty is Certainty.SUPPORTED
         told = sentences(found)
         assert "Ranks 0-2 waited in all_reduce, at train.py:31 in step" in told
-        assert "Rank 3 did not come to it, and stood at data.py:42 in load_batch" in told
+        assert "Rank 3 did not reach it and stayed at data.py:42 in load_batch" in told
         assert not found.primary.cannot_decide
 
     def test_py_spy_dumps_say_it_in_the_same_words(self, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ class TestCollectiveHang:
         assert found.family == "C2"
         told = sentences(found)
         assert "process 11 and process 12 waited in all_reduce, at train.py:31 in step" in told
-        assert "process 13 did not come to it, and stood at data.py:42 in load_batch" in told
+        assert "process 13 did not reach it and stayed at data.py:42 in load_batch" in told
         assert not any("other.py" in sentence for sentence in told)
 
     def test_one_in_a_backward_pass_and_one_elsewhere(self, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ class TestIdleHang:
     def test_nobody_waits(self, tmp_path: Path) -> None:
         found = verdict(tmp_path, ours(*(sleeps(rank) for rank in range(4))))
         assert (found.family, found.primary.ranks) == ("C3", (0, 1, 2, 3))
-        assert "Ranks 0-3 stood at data.py:42 in load_batch" in sentences(found)
+        assert "Ranks 0-3 stayed at data.py:42 in load_batch" in sentences(found)
         assert "why" not in [sentence_name(claim) for claim in found.primary.cannot_decide]
         ruled_out = [finding for finding in found.ruled_out if finding.family == "C2"]
         assert ruled_out

@@ -257,7 +257,7 @@ def test_the_command(tmp_path: Path) -> None:
     found = of_store(store)
     assert found["primary"]["family"] == wanted["primary"]["family"]
     assert "metric" in {row["plane"] for row in _listed(store)}
-    assert f"deleted for their age: {2 * 11}" in run("--minute-days", "1")
+    assert f"expired samples and minutes deleted: {2 * 11}" in run("--minute-days", "1")
     assert "metric" not in {row["plane"] for row in _listed(store)}
     with open_session(StoreRequest(store, "41")) as session:
         metrics = session.store.metrics

@@ -45,7 +45,7 @@ class Held:
         yield [line for line in self._lines if line.labels == stream.labels]
 
 
-def read(*lines: LogEntry) -> tuple[list[str], Collected]:
+def read(*lines: LogEntry) -> tuple[list[str], CollectingSink]:
     """(paths, what was read)"""
     kept, paths = CollectingSink(), []
     options = LogOptions(kind="loki", endpoint=HttpOptions(url="http://localhost:1"))

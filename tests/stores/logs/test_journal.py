@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import Source
+from trackside.read.format import CollectingSink, Source
 from trackside.site.journal import JournalOptions, journal
 from trackside.stores.log_store import LogRequest
 
@@ -32,8 +32,8 @@ def program(folder: Path, entries: str) -> str:
     return str(path)
 
 
-def read(options: JournalOptions, wanted: LogRequest = WANTED) -> tuple[Input, Collected]:
-    kept = Collected()
+def read(options: JournalOptions, wanted: LogRequest = WANTED) -> tuple[Input, CollectingSink]:
+    kept = CollectingSink()
     (row,) = [read_source(each, kept) if isinstance(each, Source) else each for each in journal(options, wanted)]
     return row, kept
 
