@@ -40,8 +40,8 @@ from trackside.families import families
 from trackside.family import HEADINGS, Family
 from trackside.model import Plane, Run
 from trackside.read.detect import formats
+from trackside.show import brief
 from trackside.show.document import document
-from trackside.show.text import render
 from trackside.sim import scenario_titles
 
 FACTS = ROOT / "docs" / "facts"
@@ -263,7 +263,7 @@ def demo() -> str:
         console.print(f"$ trackside {' '.join(command)}\n{said}\n$ python tools/dashboard.py {DEMO_FOLDER}/run")
         dashboard.render(made, console)
         console.print(f"\n$ trackside diagnose {DEMO_FOLDER}/run\n")
-        render(document(diagnose(made)), console)
+        brief.render(document(diagnose(made)), console)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

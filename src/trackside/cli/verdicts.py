@@ -31,14 +31,13 @@ from trackside.logs.stamp import find_time
 from trackside.read.bundle import DamagedBundle, is_bundle_file, open_bundle
 from trackside.session import Request, Session, open_session, request_of
 from trackside.settings.price import Price
-from trackside.show import markdown
+from trackside.show import brief, markdown, text
 from trackside.show.document import VerdictDoc, decode, document, encode, uncited
 from trackside.show.sanitize import shown
-from trackside.show.text import render
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.verify import check
 
-Form = Literal["text", "json", "markdown"]
+Form = Literal["text", "short", "json", "markdown"]
 MAX_TIME_S = 253402300800.0
 """POSIX time of the year 10000; ``--now`` must lie before it."""
 
@@ -57,6 +56,7 @@ MAX_TIME_S = 253402300800.0
     help="Seconds between checks with --watch (default 30).",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON (schema: 'trackside schema').")
+@click.option("--short", is_flag=True, help="Print the verdict as one paragraph, for a chat or a job's comment.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the verdict as Markdown, for a ticket or a chat.")
 @HTML
 @PRICE
@@ -73,6 +73,7 @@ def diagnose(
     watch: bool,
     interval: float,
     as_json: bool,
+    short: bool,
     as_markdown: bool,
     html: str | None,
     price: str | None,
@@ -91,9 +92,9 @@ def diagnose(
     if watch and not at_site:
         raise click.UsageError("--watch needs a live site: give --job ID, or a site option such as --slurm")
     as_of, price_settings = time_of(now), price_flags(price)
-    if as_json and as_markdown:
-        raise click.UsageError("give --json or --markdown, not both")
-    form: Form = "json" if as_json else "markdown" if as_markdown else "text"
+    if as_json + as_markdown + short > 1:
+        raise click.UsageError("give only one of --json, --markdown and --short")
+    form: Form = "json" if as_json else "markdown" if as_markdown else "short" if short else "text"
     page = Page(html)
     input_paths = [*([store] if store else []), *paths]
     if at_site:
@@ -143,7 +144,12 @@ def _print(doc: VerdictDoc, form: Form, verbose: bool) -> None:
             case "markdown":
                 sys.stdout.write(markdown.render(doc))
             case "text":
-                render(doc, console(), verbose)
+                if verbose:
+                    text.render(doc, console(), verbose=True)
+                else:
+                    brief.render(doc, console())
+            case "short":
+                click.echo(shown(brief.paragraph(doc)))
 
 
 def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> None:
@@ -178,8 +184,8 @@ def _watch(diagnosis: _Diagnosis, interval: float, form: Form, verbose: bool) ->
         nonlocal stage, failing
         doc, stage = diagnosis.diagnose()
         failing_now = {f"{row.path}: {row.note}" for row in doc.inputs if row.status == "unreadable"}
-        for text in sorted(failing_now - failing):
-            notify(text)
+        for failure in sorted(failing_now - failing):
+            notify(failure)
         if failing and not failing_now:
             notify("all sources answer again")
         failing = failing_now
