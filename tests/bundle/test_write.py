@@ -30,7 +30,7 @@ from trackside.cli import main
 from trackside.finding import Verdict
 from trackside.model import Position, Samples, Series
 from trackside.read.bundle import HEX, MANIFEST, SEAL, Bundle, Damaged, Manifest, asked, opened
-from trackside.read.detect import read_source
+from trackside.read.detect import formats, read_source
 from trackside.read.format import Collected, Source
 from trackside.read.walk import walk
 from trackside.session import Session
@@ -463,3 +463,7 @@ def test_the_manifest_is_described() -> None:
     text = (Path(__file__).parents[2] / "docs" / "bundle.md").read_text("utf-8")
     missing = [field.name for field in msgspec.structs.fields(Manifest) if f"`{field.name}`" not in text]
     assert not missing
+
+
+def test_formats_that_are_sliced_exist() -> None:
+    assert {each.id for each in formats()} >= slicing.FORMATS

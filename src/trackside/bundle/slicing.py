@@ -20,7 +20,7 @@ AROUND, BESIDE = 20, 10
 """Lines kept on either side of one that is cited, and of one that something was taken from."""
 APART = 20
 """Fewer lines than this between two that are kept are kept as well: a report of several lines stays whole."""
-FORMATS = frozenset({"job-log", "kernel-log", "nccl-debug", "slurmctld-log"})
+FORMATS = frozenset({"job-log", "kernel-log", "nccl-debug", "slurm-daemon-log"})
 """Logs whose lines stand for themselves; anything else is kept whole."""
 LONGEST = 16 << 20
 
