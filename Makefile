@@ -1,4 +1,4 @@
-# Two commands matter: `make demo` and `make test`. Each sets up all that it needs in a virtual environment here.
+# Start with `make demo` and `make test`. Each sets up what it needs in a virtual environment (.venv).
 PYTHON ?= python3
 BIN    := .venv/bin
 READY  := .venv/ready
@@ -7,7 +7,7 @@ CLUSTER := .cache/cluster-demo
 
 .PHONY: demo cluster-demo gpu-check test lint types contracts generated unit services accuracy bench docs lock clean
 
-demo: $(READY)  ## simulates 16 GPUs that spin on a slow network; a utilisation dashboard's view, then the verdict
+demo: $(READY)  ## simulate 16 GPUs that spin on a slow network; show a utilization dashboard's view, then the verdict
 	@rm -rf $(DEMO); echo; echo '$$ trackside simulate slow-interconnect -o $(DEMO)'
 	@$(BIN)/trackside simulate slow-interconnect -o $(DEMO)
 	@echo; echo '$$ python tools/dashboard.py $(DEMO)/run'
@@ -15,7 +15,7 @@ demo: $(READY)  ## simulates 16 GPUs that spin on a slow network; a utilisation 
 	@echo; echo '$$ trackside diagnose $(DEMO)/run'; echo
 	@$(BIN)/trackside diagnose $(DEMO)/run
 
-cluster-demo: $(READY) $(CLUSTER)/ready  ## a real Slurm, agents, a receiver, real jobs with faults, a table of verdicts; as root: docs/cluster-demo.md
+cluster-demo: $(READY) $(CLUSTER)/ready  ## as root: a real Slurm, agents, a receiver, jobs with faults, a table of verdicts; docs/cluster-demo.md
 	@$(CLUSTER)/venv/bin/python -m lab.demo --trackside $(BIN) $(ARGS)
 
 $(CLUSTER)/ready: lab/demo/requirements.txt
@@ -23,7 +23,7 @@ $(CLUSTER)/ready: lab/demo/requirements.txt
 	@$(CLUSTER)/venv/bin/python -m pip install --quiet --disable-pip-version-check -r lab/demo/requirements.txt
 	@touch $@
 
-gpu-check:  ## on a machine with an NVIDIA GPU: the agent's readings and probes, real faults recorded; ARGS=--stand-in without one
+gpu-check:  ## on a machine with an NVIDIA GPU: test the agent, record real faults; ARGS=--stand-in without a GPU
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) tools/gpu_check.py $(ARGS)
 
 test: lint types contracts generated $(READY)  ## all checks and all tests
@@ -47,22 +47,22 @@ types: $(READY)
 contracts: $(READY)
 	$(BIN)/lint-imports --no-cache
 
-generated: $(READY)  ## pages made from code are what the code would make now
+generated: $(READY)  ## check that generated pages are up to date
 	$(BIN)/python tools/pages.py --check
 
-unit: contracts  ## contracts, units and a replay of every scenario, without the marked tests (pyproject.toml): two minutes
+unit: contracts  ## import contracts, unit tests and all scenarios, without slow and service tests: two minutes
 	$(BIN)/pytest -n 2 --dist worksteal -m 'not slow and not fuzz and not service and not corpus'
 
-services:  ## installs the servers that tests start, from Debian packages, as root; without them those tests are skipped
+services:  ## as root: install the servers that service tests start, from Debian packages; without them those tests are skipped
 	tools/services
 
-accuracy: $(READY)  ## judges every labelled case, fits the confidence table, writes docs/accuracy.md
+accuracy: $(READY)  ## judge every labeled case, fit the confidence table, write docs/accuracy.md
 	$(BIN)/python tools/accuracy.py --write $(ARGS)
 
-bench: $(READY)  ## log scan beside ripgrep, start-up, a folder of rank logs; bench/ingest.py, bench/store.py and bench/simulate.py are long: docs/benchmarks.md
+bench: $(READY)  ## log scan versus ripgrep, start-up, a folder of rank logs; longer ones: docs/benchmarks.md
 	$(BIN)/python bench/run.py $(ARGS)
 
-docs: $(READY)  ## pages, pictures and the screenshot that are made from code and scenarios; needs chromium
+docs: $(READY)  ## generate pages, pictures and the screenshot from code and scenarios; needs chromium
 	$(BIN)/python tools/pictures.py
 	$(BIN)/python tools/screenshot.py
 	$(BIN)/python tools/pages.py

@@ -16,8 +16,8 @@ from trackside.sim import load_scenario
 from trackside.sim.exporters import dcgm
 from trackside.sim.exposition import Array, Exposition, Style
 from trackside.sim.parquet import ParquetTable
-from trackside.sim.simulate import stage_of, truth_of, write
-from trackside.sim.stage import Stage
+from trackside.sim.simulate import play_scenario, truth_of, write
+from trackside.sim.simulation import Simulation
 from trackside.sim.truth import Truth
 
 SERIES = 30
@@ -52,7 +52,7 @@ class Chosen:
         if self._is_included:
             self._sink.family(name, kind, help_text)
 
-    def curve(self, labels: Mapping[str, str], times_ms: NDArray[np.int64], values: Array, style: Style) -> None:
+    def series(self, labels: Mapping[str, str], times_ms: NDArray[np.int64], values: Array, style: Style) -> None:
         """One series of it."""
         if self._is_included:
             self._sink.curve(labels, times_ms, values, style)
@@ -68,22 +68,22 @@ def make(folder: Path, gpus: int, hours: float, kind: str = "healthy", metrics: 
         "job.log_every=20", "job.checkpoint_every=600", "job.framework=megatron",
         "telemetry.planes=['logs', 'scheduler', 'kernel']", *(["fault.0.at=57%", "fault.0.node='0'"] if share < 1 else []),
     )  # fmt: skip
-    stage = stage_of(load_scenario(name, changes))
+    sim = play_scenario(load_scenario(name, changes))
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "metrics").mkdir(parents=True)
-    write(stage, folder)
-    rank_logs(stage, folder / "logs", min(RANK_LOGS, gpus))
-    jobs = [(folder / "metrics", node, metrics) for node in stage.nodes]
-    _Node.stage = stage
+    write(sim, folder)
+    rank_logs(sim, folder / "logs", min(RANK_LOGS, gpus))
+    jobs = [(folder / "metrics", node, metrics) for node in sim.nodes]
+    _Node.sim = sim
     with multiprocessing.get_context("fork").Pool() as pool:
         samples = sum(pool.imap_unordered(_Node.written, jobs))
-    return truth_of(stage), samples
+    return truth_of(sim), samples
 
 
 class _Node:
     """One node's metrics, written by a process that has the stage from its parent."""
 
-    stage: Stage
+    sim: Simulation
 
     @classmethod
     def written(cls, job: tuple[Path, str, str]) -> int:
@@ -91,19 +91,19 @@ class _Node:
         file_of = ParquetTable if metrics == "parquet" else Exposition
         suffix = "parquet" if metrics == "parquet" else "prom"
         with file_of(folder / f"{name}.dcgm.{suffix}") as sink:
-            dcgm.write(cls.stage, name, Chosen(sink))
+            dcgm.write(cls.sim, name, Chosen(sink))
             return sink.samples
 
 
-def rank_logs(stage: Stage, folder: Path, count: int) -> None:
+def rank_logs(sim: Simulation, folder: Path, count: int) -> None:
     """A log of each of some ranks: the steps as that rank printed them, among lines that mean nothing."""
     from trackside.sim.frameworks import frameworks
 
     folder.mkdir()
-    act = stage.act
+    attempt = sim.attempt
     for rank in range(count):
         with (folder / f"rank_{rank}.log").open("w") as file:
-            for number, entry in enumerate(frameworks()["custom"](stage, act)):
+            for number, entry in enumerate(frameworks()["custom"](sim, attempt)):
                 stamp = entry.text[:19]
                 file.write(entry.text + "\n")
                 for turn in range(CHATTER):

@@ -31,7 +31,7 @@ from bench.logs import LITERALS, write
 
 SCAN = """
 import json, resource, sys, time
-from trackside.logs.line import Scratch
+from trackside.logs.line import FileContext
 from trackside.logs.scan import rules, scan
 from trackside.logs.trajectory import Trajectories
 rules("log", sys.argv[2] or None)
@@ -40,7 +40,7 @@ def sink(event):
     (trajectories.add if event.kind == "progress" else kept.append)(event)
 begin = time.process_time()
 with open(sys.argv[1], "rb", buffering=0) as stream:
-    done = scan(stream, sink, Scratch("log"), engine=sys.argv[2] or None)
+    done = scan(stream, sink, FileContext("log"), engine=sys.argv[2] or None)
 points = trajectories.points()
 print(json.dumps({"s": time.process_time() - begin, "events": done.events, "points": len(points),
                   "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))

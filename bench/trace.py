@@ -66,8 +66,8 @@ def per_call(stubs: dict[str, Path], loop: Path) -> None:
         comm = process.do("value = join('ncclCommInitRank', 8, 0, b'x' * 100)")[1]
         base = {name: timed(process, name, comm) for name in ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaEventRecord", "ncclAllReduce")}  # fmt: skip
         row("untraced cudaLaunchKernel", base["cudaLaunchKernel"], 0.0)
-        for way in probes.WAYS:
-            probes.WAYS = (way,)
+        for way in probes.METHODS:
+            probes.METHODS = (way,)
             for text, one_in in (("counted", 0), ("counted, 1 in 16 timed (default)", 16), ("every call timed", 1)):
                 with opened(cuda, jobs, timed_one_in=one_in):
                     row(f"{way}: launch {text}", timed(process, "cudaLaunchKernel", comm), base["cudaLaunchKernel"])
@@ -78,7 +78,7 @@ def per_call(stubs: dict[str, Path], loop: Path) -> None:
                     timed(process, "cudaEventRecord", comm),
                     base["cudaEventRecord"],
                 )
-        probes.WAYS = ("session", "multi", "perf")
+        probes.METHODS = ("session", "multi", "perf")
         with opened(cuda, jobs), opened(nccl, jobs):
             row("both sources: launch", timed(process, "cudaLaunchKernel", comm), base["cudaLaunchKernel"])
             row(

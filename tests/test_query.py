@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from trackside.evidence import Cite, Frame, MissingAnswer, Value, derived, reduce_rows, reduced
 from trackside.model import Event, Position, Record, Samples, Series
 from trackside.query import Query, QueryError, events, metric, record
-from trackside.stores.curves import RunMetrics, Timing
 from trackside.stores.memory import MemoryStore
-from trackside.stores.memory_curves import MemoryCurves
+from trackside.stores.memory_backend import MemoryBackend
+from trackside.stores.metric_backend import RunMetrics, Timing
 
 scalars = st.one_of(
     st.text(max_size=30), st.integers(-(10**9), 10**9), st.floats(allow_nan=False, allow_infinity=False), st.booleans()
@@ -49,12 +49,12 @@ def small_store() -> MemoryStore:
     """Two points, a job, and ten minutes of two GPUs."""
     job = Record("job", Position("sacct", 1), "scheduler", {"id": "7", "state": "FAILED"})
     store = MemoryStore([event(1, loss=5.0), event(2, loss=2.0)], [job], ["log", "scheduler", "metric"])
-    curves = MemoryCurves()
+    curves = MemoryBackend()
     for gpu in ("0", "1"):
         series = Series("gpu_sm_active_ratio", (("gpu", gpu), ("node", "n1")), Position("n1.prom", 1))
         times = np.arange(0, 601_000, 15_000, dtype=np.int64)
         curves.add(Samples([series], np.zeros(len(times), np.int32), times, np.linspace(0.0, 1.0, len(times))))
-    store.metrics = RunMetrics(curves, tuple(curves.held()), Timing(0.0, 600.0, 15.0))
+    store.metrics = RunMetrics(curves, tuple(curves.series()), Timing(0.0, 600.0, 15.0))
     return store
 
 

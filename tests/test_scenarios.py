@@ -55,7 +55,7 @@ def without(case: Case, plane: Plane) -> Verdict | None:
     )
     less = replace(loaded, store=rest)
     if plane == "metric":
-        less.curves = None
+        less.metric_backend = None
     if plane == "log":
         less.trajectories = type(loaded.trajectories)()
     try:

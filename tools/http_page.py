@@ -10,35 +10,54 @@ from trackside.stores.receiver.options import DEFAULT_LISTEN
 
 INTRO = """# The HTTP API
 
-`trackside serve` answers these beside taking data in. All answers are JSON; times are POSIX seconds, UTC; a fact that is not
-known is null.
-
-    curl -H "Authorization: Bearer $TOKEN" http://LISTEN/api/v1/runs?family=cuda-oom
-    curl -X POST http://LISTEN/api/v1/runs/4242/diagnose
+    trackside serve --store site
+    curl -X POST http://LISTEN/api/v1/runs/4242/diagnose                 # a verdict on job 4242, now
+    curl "http://LISTEN/api/v1/runs?family=cuda-oom"                     # runs with this verdict
     curl -G http://LISTEN/api/v1/runs/4242/evidence --data-urlencode "query=events(exception)"
 
-**Which run.** `{id}` is a run's own id (`r17`), or a job's (`4242`): the last run of that job, as schedulers begin anew with their
-ids. Where jobs of several clusters have the same id, say `cluster`. A job that was never judged has no run yet: `GET /api/v1/jobs`
-lists all of which there is evidence, and judging one makes it a run.
+[The receiver](receiver.md) serves this API. With read tokens, add `-H "Authorization: Bearer $TOKEN"`. Answers are JSON; times are POSIX seconds, UTC;
+an unknown value is null. `GET /api/v1/openapi.json` returns the OpenAPI description, `trackside schema` the JSON Schema of a verdict.
 
-**Pages.** Listings are newest first. `next` is the `cursor` of the page after; null at the end. What is recorded meanwhile doesn't
-shift the pages.
+## Choose a run
 
-**Verdicts don't change.** Judged again, a run has another verdict if the document differs, and its history has both. Documents
-have an `ETag`; `If-None-Match` spares the second transfer. Answers of 2 KiB and more are gzip for who accepts it.
+`{id}` is a run's own id (`r17`) or a job id (`4242`), which means the last run of that job, because schedulers reuse ids. If jobs of several clusters share
+the id, add `cluster`. A job becomes a run with its first verdict: `GET /api/v1/jobs` lists all jobs with evidence.
 
-**Evidence.** A question is text of the same language as a citation's `query`: `events(KIND)` and `record(KIND)`, with
-`.where(field='value')`, reduced by `.count()`, `.first(field)`, `.last(field)`, `.min(field)`, `.max(field)` or
-`.distinct(field)`; `metric(NAME)` ([metrics](metrics.md)), with `.where(label='value')`, then `.over(SPAN, HOW)` - part of the
-run: run, head, tail, around - or `.during(START, END).rollup(STEP_S, HOW)`, then `.by('label', how=AGGREGATE)`. HOW is avg, min,
-max, sum, count, last, stddev, p05, p50, p95, increase or onset. The answer says which it is: `rows`, `grid`, `value`, or `missing`
-with its reason, which is never "none". It has at most 10,000 rows or 500,000 values.
+## List and cache
 
-**Refusals** are problem details (RFC 9457, `application/problem+json`): `status`, `title`, `detail`, and `remedy` where something
-helps. 401: no token that may read. 404: there is no such thing. 409: several go by that id. 422: the request is not as it should be.
-429 and 503 say in `Retry-After` when to try again. 502 and 504: a server that has the evidence did not answer, or not in time.
+Listings are newest first. Pass `next` as `cursor` to get the following page; it is null on the last. Runs recorded meanwhile do not shift pages. A verdict
+never changes: a new judgment with another result is a new verdict, and the history has both. Documents have an `ETag` for `If-None-Match`. Answers of 2 KiB
+and more are compressed with gzip if the client accepts it.
 
-`GET /api/v1/openapi.json` describes all of it for programs. `trackside schema` prints the JSON Schema of the verdict.
+## Query the evidence
+
+A query is text, as in a citation's `query`.
+
+| query | parts |
+|---|---|
+| `events(KIND)`, `record(KIND)` | `.where(field='value')`; then `.count()`, `.first(field)`, `.last(field)`, `.min(field)`, `.max(field)` or `.distinct(field)` |
+| `metric(NAME)`, of these [metrics](metrics.md) | `.where(label='value')`; then `.over(SPAN, HOW)` or `.during(START, END).rollup(STEP_S, HOW)`; then `.by('label', how=AGGREGATE)` |
+
+| word | values |
+|---|---|
+| SPAN | SPANS |
+| HOW | ROLLUPS |
+| AGGREGATE | AGGREGATES |
+
+The `answer` is `rows`, `grid`, `value` or `missing` with a reason; missing never means none. It has at most 10,000 rows or 500,000 values.
+
+## Errors
+
+Errors are problem details (RFC 9457, `application/problem+json`) with `status`, `title`, `detail` and, if something helps, `remedy`.
+
+| status | meaning |
+|---|---|
+| 401 | no valid read token |
+| 404 | not found |
+| 409 | several runs have this id |
+| 422 | the request is invalid |
+| 429, 503 | try again after `Retry-After` |
+| 502, 504 | a server that has the evidence did not answer, or not in time |
 """
 ENOUGH = ("VerdictDoc", "ProblemDoc")
 """Types that are described elsewhere."""

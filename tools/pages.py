@@ -38,12 +38,11 @@ from trackside.evidence import Evidence
 from trackside.facts.fact import Derivation, facts
 from trackside.families import families
 from trackside.family import HEADINGS, Family
-from trackside.logs.pattern import parsers
 from trackside.model import Plane, Run
 from trackside.read.detect import formats
+from trackside.show import brief
 from trackside.show.document import document
-from trackside.show.text import render
-from trackside.sim import catalogue
+from trackside.sim import scenario_titles
 
 FACTS = ROOT / "docs" / "facts"
 DEMO, DEMO_FOLDER = "slow-interconnect", ".cache/demo"
@@ -119,7 +118,7 @@ def fact_pages() -> dict[Path, str]:
     lines = [
         "# Facts",
         "",
-        "What follows from the evidence of a run: typed answers, each derived once, that families judge by.",
+        "What Trackside derives from the evidence of a run: typed answers, each derived once, that families rest on.",
         "",
     ]
     plane = ""
@@ -161,7 +160,7 @@ def example(family: Family) -> list[str]:
     if family.example is None:
         return []
     scenario, _ = family.example
-    title = dict(catalogue())[scenario].rstrip(".")
+    title = dict(scenario_titles())[scenario].rstrip(".")
     return [
         f"![{title}]({family.id}.svg)",
         "",
@@ -186,7 +185,13 @@ MAX_NAMES = 3
 
 def metrics_page() -> str:
     """The catalogue of metrics, the names that sources have for them, and the reasons that hold clocks down."""
-    lines = ["# Metrics", "", "What is read of other monitors becomes one of these, in this unit.", ""]
+    lines = [
+        "# Metrics",
+        "",
+        "The metrics that Trackside knows, and the names under which common exporters serve them. Whatever the source, queries,",
+        "citations and `/metrics` of [the agent](agent.md) use the name and unit of the first two columns.",
+        "",
+    ]
     lines += ["| metric | unit | kind | labels | what | read from |", "|---|---|---|---|---|---|"]
     sources = foreign_names()
     for name, metric in METRICS.items():
@@ -194,8 +199,11 @@ def metrics_page() -> str:
         what = metric.meaning + (f"; {metric.collect}" if metric.collect else "")
         cells = [f"`{name}`", metric.unit, metric.kind, labels, what, "<br>".join(sources.get(name, ()))]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    lines += ["", "Any may carry `node` and `job`; those of GPUs and training also `gpu`, `mig`, `rank`, `pid`,"]
-    lines += ["`gpu_uuid`, `gpu_model` and `pci`.", "", "## Why clocks are held down", ""]
+    lines += [
+        "",
+        "All metrics can have the labels `node` and `job`; those of GPUs and training also `gpu`, `mig`, `rank`, `pid`,",
+    ]
+    lines += ["`gpu_uuid`, `gpu_model` and `pci`.", "", "## Reasons for low clocks", ""]
     lines += ["| reason | bit of `gpu_throttle_reasons` | severity | what |", "|---|---|---|---|"]
     lines += [
         f"| `{name}` | {hex(reason.bit) if reason.bit else ''} | {reason.severity} | {reason.title} |"
@@ -226,8 +234,6 @@ def tables() -> dict[str, str]:
     planes = get_args(Plane)
     inputs = sorted(formats(), key=lambda format_: (planes.index(format_.plane), format_.title.lower()))
     format_rows = [f"| {f.plane} | {f.title} | `{f.id}` |" for f in inputs]
-    frameworks = ", ".join(p.title for p in parsers() if p.kind == "framework")
-    systems = ", ".join(p.title for p in parsers() if p.kind == "system")
     return {
         "sources": "\n".join(
             ["| source | what | each | needs |", "|---|---|---|---|", *map(source_row, sources().values())]
@@ -235,7 +241,6 @@ def tables() -> dict[str, str]:
         "demo": "```\n" + demo() + "```",
         "families": "\n".join(["| code | family |", "|---|---|", *family_rows]),
         "formats": "\n".join(["| plane | input | format id |", "|---|---|---|", *format_rows]),
-        "parsers": f"Training frameworks: {frameworks}.\n\nSystems: {systems}.",
     }
 
 
@@ -258,7 +263,7 @@ def demo() -> str:
         console.print(f"$ trackside {' '.join(command)}\n{output}\n$ python tools/dashboard.py {DEMO_FOLDER}/run")
         dashboard.render(made, console)
         console.print(f"\n$ trackside diagnose {DEMO_FOLDER}/run\n")
-        render(document(diagnose(made)), console)
+        brief.render(document(diagnose(made)), console)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

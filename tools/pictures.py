@@ -23,7 +23,7 @@ from trackside.family import Family
 from trackside.session import Session
 from trackside.session.paths import load
 from trackside.show.charts.chart import drawings
-from trackside.show.charts.still import LIGHT, standalone
+from trackside.show.charts.static_image import LIGHT, standalone
 from trackside.sim import load_scenario, simulate
 
 FOLDER = ROOT / "docs" / "families"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.source import Collector, Context, Labels, LogLine, Reading, Sample, Source, Unavailable
 
@@ -21,7 +21,7 @@ def opened(source: Source, messages: list[str]) -> Collector:
     options = source.options() if source.options is not None else None
     if options is not None and any(option.name == "everything" for option in fields(options)):
         options = replace(options, everything=True)
-    return source.open(Context(Node("gpu-01"), Owners(), options, messages.append))
+    return source.open(Context(LocalNode("gpu-01"), Owners(), options, messages.append))
 
 
 class Watch:

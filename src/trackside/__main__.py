@@ -2,4 +2,4 @@
 
 from trackside.cli import main
 
-main()
+main(prog_name="trackside")

@@ -118,6 +118,9 @@ class Finding:
     planes: tuple[Plane, ...] = ()
     confidence: float | None = None
     role: Role = "fault"
+    headline: Claim | None = None
+    """What happened, in one clause: the answer itself, to which its ranks, GPUs, nodes and time are added. None: the
+    title says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +223,7 @@ def present(
     culprit: Culprit,
     shows: Iterable[Claim],
     *,
+    headline: Claim | None = None,
     implies: Iterable[Claim] = (),
     cannot_decide: Iterable[Claim] = (),
     actions: Iterable[Action] = (),
@@ -236,6 +240,7 @@ def present(
         Outcome.FOUND,
         certainty=certainty,
         culprit=culprit,
+        headline=headline,
         shows=shows,
         implies=tuple(implies),
         cannot_decide=tuple(cannot_decide),

@@ -16,13 +16,13 @@ import msgspec
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Samples
 from trackside.read.detect import read_source
-from trackside.read.format import HEAD, Source
+from trackside.read.format import HEAD_BYTES, Source
 from trackside.read.walk import walk
 from trackside.runs.jobs import plain_id
 from trackside.runs.logs import TELLING, ids_inside, leaf_of
 from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.embedded.retention import tidy
-from trackside.stores.embedded.rows import About, Kept, Point
+from trackside.stores.embedded.rows import RecordKeys, StoredInput, TrainingPoint
 from trackside.stores.embedded.writer import Writer
 
 Paths = Sequence[str | os.PathLike[str]]
@@ -103,17 +103,17 @@ class _Inputs:
     def __init__(self, writer: Writer, root: str, under: str = "") -> None:
         self._writer, self._root, self._under = writer, root, under
         self.summary = Summary()
-        self._by_location: dict[str, Kept] = {}
-        self._by_hash: dict[str, list[Kept]] = {}
+        self._by_location: dict[str, StoredInput] = {}
+        self._by_hash: dict[str, list[StoredInput]] = {}
         self._sizes: set[int] = set()
         self._paths: set[str] = set()
         self._incomplete = frozenset(writer.manifest.incomplete)
         for id_, place, path, root, label, status, size, hash_ in writer.snapshot().rows(
             f"SELECT input, place, path, root, label, status, bytes, hash FROM {writer.snapshot().table('inputs')}"
         ):
-            self._remember(Kept(id_, Input(path, None, status, bytes=size), root, label, hash_, place=place))
+            self._remember(StoredInput(id_, Input(path, None, status, bytes=size), root, label, hash_, place=place))
 
-    def _remember(self, known: Kept) -> None:
+    def _remember(self, known: StoredInput) -> None:
         self._by_location[os.path.join(known.root, known.label)] = known
         self._paths.add(known.path)
         if known.hash and known.id not in self._incomplete:
@@ -131,7 +131,7 @@ class _Inputs:
             return
         source.path = path
         content = HashedStream(source.stream)
-        source.stream = io.BufferedReader(content, HEAD)
+        source.stream = io.BufferedReader(content, HEAD_BYTES)
         # A file that can be read twice is hashed first if the store has one of its size: hashing is fast.
         if source.size in self._sizes and content.seekable():
             if self._skipped(content.digest(), label, before):
@@ -145,7 +145,7 @@ class _Inputs:
             return
         self._keep(input_, row, label, before, sink, digest)
 
-    def _skipped(self, digest: str, label: str, before: Kept | None) -> bool:
+    def _skipped(self, digest: str, label: str, before: StoredInput | None) -> bool:
         """Whether the store has this content of this file; the same text elsewhere may belong to another run."""
         for known in self._by_hash.get(digest, ()):
             if known is before:
@@ -158,7 +158,7 @@ class _Inputs:
             return True
         return False
 
-    def _same_file(self, known: Kept, label: str) -> bool:
+    def _same_file(self, known: StoredInput, label: str) -> bool:
         """Whether it is the same file under another path, or moved within the given folder."""
         before, _, member_before = known.label.partition("!")
         path, _, member = label.partition("!")
@@ -170,7 +170,7 @@ class _Inputs:
         except OSError:  # deleted in between
             return False
 
-    def _keep(self, input_: int, row: Input, label: str, before: Kept | None, sink: _Sink, digest: str) -> None:
+    def _keep(self, input_: int, row: Input, label: str, before: StoredInput | None, sink: _Sink, digest: str) -> None:
         if before is not None and not digest and (before.hash or before.row.status == row.status):
             # What was read earlier is worth more than an empty or damaged file in its place.
             self._writer.drop()
@@ -180,7 +180,7 @@ class _Inputs:
         order = before.place if before is not None else input_
         root, label = (before.root, before.label) if before is not None else (self._root, label)
         training = sink.finish()
-        stored = Kept(input_, row, root, label, digest, sink.is_log, sink.owner(row.path), training, order)
+        stored = StoredInput(input_, row, root, label, digest, sink.is_log, sink.owner(row.path), training, order)
         self._writer.end(stored, () if before is None else (before.id,))
         if before is not None:
             self.summary.replaced.append(row.path)
@@ -235,7 +235,7 @@ class _Sink:
         job = None if named is None else str(named)
         number = None if job is None else _NUMBER.match(job)
         outputs = [leaf_of(str(path)) for name in ("std_out", "std_err") if (path := record.get(name))]
-        self._writer.record(self._input, record, About(job, number[0] if number else None, tuple(outputs)))
+        self._writer.record(self._input, record, RecordKeys(job, number[0] if number else None, tuple(outputs)))
 
     def samples(self, samples: Samples) -> None:
         self.count += len(samples)
@@ -249,9 +249,11 @@ class _Sink:
         """Store the training points; returns the counts of their series as JSON."""
         series_counts = []
         for series in self._trajectories.series():
-            points = (Point(point.event, point.ordinal, point.pinned, point.open) for point in series.held())
+            points = (
+                TrainingPoint(point.event, point.ordinal, point.pinned, point.open) for point in series.stored_points()
+            )
             self._writer.points(self._input, points)
-            series_counts.append({"path": series.path, **msgspec.to_builtins(series.counts())})
+            series_counts.append({"path": series.path, **msgspec.to_builtins(series.state())})
         return msgspec.json.encode(series_counts).decode() if series_counts else ""
 
 

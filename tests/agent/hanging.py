@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.agent.readings import opened
-from trackside.agent.node import Node
-from trackside.agent.owners import Owner, Process
+from trackside.agent.node import LocalNode
+from trackside.agent.owners import JobProcess, Owner
 from trackside.agent.source import Collector, LogLine, Reading
 from trackside.agent.sources.hang import SOURCE, Options
-from trackside.stores.log_store import Line
+from trackside.stores.log_store import LogEntry
 from trackside.stores.log_text import written_lines
 
 QUICK = Options(
@@ -31,7 +31,7 @@ class Jobs:
     def __init__(self, *tops: int, job: str = "4242") -> None:
         self.tops, self.job = list(tops), job
 
-    def processes(self) -> Sequence[Process]:
+    def processes(self) -> Sequence[JobProcess]:
         """All of them that live, as the kernel lists them."""
         found = {pid: told for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if (told := stat_of(pid))}
         mine, todo = {}, list(self.tops)
@@ -42,10 +42,10 @@ class Jobs:
                 todo += [child for child, told in found.items() if told[1] == pid]
         return [self._process(pid, *told) for pid, told in sorted(mine.items())]
 
-    def _process(self, pid: int, comm: str, parent: int, started: int) -> Process:
+    def _process(self, pid: int, comm: str, parent: int, started: int) -> JobProcess:
         environ = environ_of(pid)
         rank = int(environ["RANK"]) if "RANK" in environ else None
-        return Process(pid, started, parent, comm, Owner(job=self.job, rank=rank), environ=environ)
+        return JobProcess(pid, started, parent, comm, Owner(job=self.job, rank=rank), environ=environ)
 
     def of_pid(self, pid: int) -> Owner | None:
         """Not asked."""
@@ -55,18 +55,18 @@ class Jobs:
         """Not asked."""
         return None
 
-    def hold(self, gpu: str, pids: Sequence[int]) -> None:
+    def set_gpu_pids(self, gpu: str, pids: Sequence[int]) -> None:
         """Let go."""
 
 
 class Listed(Jobs):
     """Owners that give what they were given."""
 
-    def __init__(self, processes: Sequence[Process]) -> None:
+    def __init__(self, processes: Sequence[JobProcess]) -> None:
         super().__init__()
         self.listed = processes
 
-    def processes(self) -> Sequence[Process]:
+    def processes(self) -> Sequence[JobProcess]:
         """These."""
         return self.listed
 
@@ -126,7 +126,7 @@ def wait_asleep(started: Sequence[subprocess.Popen[bytes]], within_s: float = 60
 
 def watching(jobs: Jobs, options: Options = QUICK, say: Callable[[str], object] = lambda text: None) -> Collector:
     """The source, opened on this machine."""
-    return opened(SOURCE, Node("n1"), jobs, options, say)
+    return opened(SOURCE, LocalNode("n1"), jobs, options, say)
 
 
 def collected(
@@ -160,11 +160,11 @@ def files(lines: Sequence[LogLine], node: str = "n1") -> Mapping[str, str]:
     """The files that a receiver makes of lines."""
     found: dict[str, list[str]] = {}
     for line in lines:
-        for path, text in written_lines(Line(line.time_ns, line.text, {**dict(line.labels), "node": node})):
+        for path, text in written_lines(LogEntry(line.time_ns, line.text, {**dict(line.labels), "node": node})):
             found.setdefault(path, []).append(text)
     return {path: "".join(texts) for path, texts in found.items()}
 
 
-def moved(process: Process, **owner: object) -> Process:
+def moved(process: JobProcess, **owner: object) -> JobProcess:
     """A process of somebody else."""
     return replace(process, owner=replace(process.owner, **owner))  # type: ignore[arg-type]

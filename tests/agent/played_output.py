@@ -12,8 +12,8 @@ from pathlib import Path
 from tools.cases import Case
 
 from tests.serve.receiving import LineReader, labels_of, spoken
-from trackside.agent.output import followed
-from trackside.agent.output.holders import Held
+from trackside.agent.output import followed_file
+from trackside.agent.output.holders import OpenOutput
 from trackside.agent.output.options import JobOutputOptions, Text
 from trackside.finding import Verdict
 from trackside.logs.stamp import find_time
@@ -23,7 +23,7 @@ from trackside.session.choice import choose
 from trackside.session.inputs import LoadedInputs
 from trackside.session.paths import load
 from trackside.stores.receiver.intake import Intake
-from trackside.stores.receiver.options import Keeping, Limits
+from trackside.stores.receiver.options import Limits, RetentionOptions
 from trackside.stores.receiver.pending import LineStream
 from trackside.stores.receiver.write_ahead import Header
 from trackside.verdict import engine
@@ -55,14 +55,14 @@ def played(case: Case, text: Text, folder: Path) -> tuple[str, str, Counter[str]
         shutil.copytree(inputs, left)
         counts: Counter[str] = Counter()
         store = folder / "store"
-        intake = Intake(store, spoken, labels_of, Limits(), Keeping(flush_s=3600.0), LineReader)
+        intake = Intake(store, spoken, labels_of, Limits(), RetentionOptions(flush_s=3600.0), LineReader)
         try:
             for path in logs:
                 (left / path).unlink()
                 for stream in sent_of(inputs / path, path, run, text, counts):
                     header = Header("lines", received_ns=1)
                     body = _body(stream)
-                    intake.take(header, body, spoken((header, body))).result(30)
+                    intake.accept(header, body, spoken((header, body))).result(30)
             intake.flush(True).result(60)
         finally:
             intake.close()
@@ -83,8 +83,8 @@ def sent_of(file: Path, path: str, run: Run, text: Text, counts: Counter[str]) -
     growing = file.with_suffix(".growing")
     growing.write_bytes(b"")
     try:
-        held = Held((0, 0), path, str(growing), "stdout", job)
-        one = followed.Followed(held, JobOutputOptions(text=text), None, 0.0, False)
+        held = OpenOutput((0, 0), path, str(growing), "stdout", job)
+        one = followed_file.FollowedFile(held, JobOutputOptions(text=text), None, 0.0, False)
         stream = LineStream(dict(one.labels), [], [])
         if len(run.nodes) == 1:
             stream.labels["node"] = run.nodes[0]

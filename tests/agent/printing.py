@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.output.options import JobOutputOptions
-from trackside.agent.owners import Owner, Process
+from trackside.agent.owners import JobProcess, Owner
 from trackside.agent.source import Context, LogLine, Reading
 from trackside.agent.sources import job_output
 from trackside.agent.sources.job_output import JobOutput
@@ -20,7 +20,7 @@ class Host:
     """A node: its processes, and which file each writes to."""
 
     def __init__(self, folder: Path) -> None:
-        self.proc, self.known = folder / "proc", list[Process]()
+        self.proc, self.known = folder / "proc", list[JobProcess]()
         (self.proc / "self").mkdir(parents=True)
         self.newest = 1
         self._load()
@@ -49,7 +49,7 @@ class Host:
         (here / "status").write_text(f"Name:\t{comm}\nState:\tS (sleeping)\nTgid:\t{pid}\nPid:\t{pid}\n{USER}")
         (here / "environ").write_bytes(b"\0".join(f"{k}={v}".encode() for k, v in environ.items()))
         (here / "cmdline").write_bytes(environ.get("_cmdline", comm).encode())
-        process = Process(pid, 1000 + pid, 1, comm, owner, None, environ)
+        process = JobProcess(pid, 1000 + pid, 1, comm, owner, None, environ)
         self.young = getattr(self, "young", {})
         self.young[pid] = owner
         if is_mapped:
@@ -71,7 +71,7 @@ class Host:
 
     # -- as owners
 
-    def processes(self) -> Sequence[Process]:
+    def processes(self) -> Sequence[JobProcess]:
         return self.known
 
     def of_pid(self, pid: int) -> Owner | None:
@@ -80,7 +80,7 @@ class Host:
     def of_gpu(self, gpu: str) -> Owner | None:
         return None
 
-    def hold(self, gpu: str, pids: Sequence[int]) -> None:
+    def set_gpu_pids(self, gpu: str, pids: Sequence[int]) -> None:
         pass
 
 
@@ -89,7 +89,7 @@ class Printing:
 
     def __init__(self, host: Host, state: Path | None = None, **options: object) -> None:
         self.host, self.said = host, list[str]()
-        context = Context(Node("n1", proc=host.proc), host, JobOutputOptions(**options), self.said.append, state)  # type: ignore[arg-type]
+        context = Context(LocalNode("n1", proc=host.proc), host, JobOutputOptions(**options), self.said.append, state)  # type: ignore[arg-type]
         self.source = JobOutput(context)
         self.last = Reading()
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.source import Collector, Context, LogLine, Reading, Sample, Source
 from trackside.catalog.metrics import METRICS, labels_of
@@ -61,7 +61,7 @@ def conform(reading: Reading, source: Source, bounds: bool = True) -> None:
 
 def opened(
     source: Source,
-    node: Node | None = None,
+    node: LocalNode | None = None,
     owners: Owners | None = None,
     options: object = None,
     say: Callable[[str], object] = lambda text: None,
@@ -70,7 +70,7 @@ def opened(
     """A source as the runner opens it, with its default options unless others are given."""
     if options is None and source.options is not None:
         options = source.options()
-    return source.open(Context(node or Node("n1"), owners or Owners(), options, say, newest=newest))
+    return source.open(Context(node or LocalNode("n1"), owners or Owners(), options, say, newest=newest))
 
 
 def _sample(sample: Sample) -> str:

@@ -53,7 +53,7 @@ def test_for_people_it_is_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["check", "--only", "cpu", "--listen", ""]) == 0
     out = capsys.readouterr().out
     assert next(line for line in out.splitlines() if line.startswith("  cpu ")).split()[:2] == ["cpu", "works"]
-    assert out.endswith("all that is asked for works\n")
+    assert out.endswith("everything requested works\n")
 
 
 def test_what_a_node_hasn_t_got_is_no_fault_unless_it_is_asked_for(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_beside_an_agent_that_runs_it_disturbs_nothing(tmp_path: Path) -> None:
             where = f"127.0.0.1:{server.server_port}"
             status, lines, _ = check(tmp_path, "--only", "cpu", "--remote-write", receiver.url, "--listen", where)
         assert status == 0, lines
-        assert "an agent serves it" in lines["/metrics"]["text"]
+        assert "already served by an agent" in lines["/metrics"]["text"]
     finally:
         server.stop()
         spool.close()

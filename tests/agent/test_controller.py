@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.agent.readings import conform, exposition, held_against, opened
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.slurm import command as command_module
 from trackside.agent.slurm.command import CommandFailed, Commands, blocks
-from trackside.agent.slurm.jobs import Happening, Jobs
+from trackside.agent.slurm.jobs import JobEvent, Jobs
 from trackside.agent.slurm.statistics import statistics
 from trackside.agent.source import Collector, Reading, Unavailable
 from trackside.agent.sources.controller import SOURCE, Options
@@ -61,14 +61,14 @@ def node(name: str, state: str, reason: str = "", booted: int = T0 - 5000) -> st
     )
 
 
-def looked(jobs: Jobs, *texts: str, now: float = T0 + 100) -> list[Happening]:
+def looked(jobs: Jobs, *texts: str, now: float = T0 + 100) -> list[JobEvent]:
     """What a look at these blocks gives."""
-    happened: list[Happening] = []
-    jobs.look(blocks(iter("\n".join(texts).split("\n")), "JobId"), now, happened)
+    happened: list[JobEvent] = []
+    jobs.update(blocks(iter("\n".join(texts).split("\n")), "JobId"), now, happened)
     return happened
 
 
-def said(happened: Sequence[Happening]) -> list[str]:
+def said(happened: Sequence[JobEvent]) -> list[str]:
     return [each.text.partition("\t")[0] for each in happened]
 
 
@@ -127,26 +127,26 @@ def test_ids_and_the_record() -> None:
 def test_jobs_that_slurm_forgot() -> None:
     jobs = Jobs()
     looked(jobs, job(7), job(8, JobState="COMPLETED"), pending(9))
-    happened: list[Happening] = []
-    _, lost = jobs.look(blocks(iter(pending(9).split("\n")), "JobId"), T0 + 200, happened)
+    happened: list[JobEvent] = []
+    _, lost = jobs.update(blocks(iter(pending(9).split("\n")), "JobId"), T0 + 200, happened)
     assert (lost, happened, len(jobs)) == (["7"], [], 1)
 
 
 def test_what_does_not_fit_one_look_is_told_at_the_next() -> None:
-    jobs = Jobs(most=2)
+    jobs = Jobs(max_lines=2)
     texts = [job(number) for number in range(1, 6)]
     assert [len(looked(jobs, *texts)) for _ in range(4)] == [2, 2, 1, 0]
 
 
 def test_the_queue_is_counted() -> None:
     array = " ArrayJobId=60 ArrayTaskId={}"
-    jobs, happened = Jobs(), list[Happening]()
+    jobs, happened = Jobs(), list[JobEvent]()
     texts = [
         job(1), job(2, JobState="COMPLETING"), pending(3, "Resources", EligibleTime=T0 - 50),
         pending(60, "JobArrayTaskLimit", more=array.format("2-5,8,10-20:5%2"), EligibleTime="Unknown"),
     ]  # fmt: skip
     for _ in range(2):
-        queue, _ = jobs.look(blocks(iter("\n".join(texts).split("\n")), "JobId"), T0 + 100, happened)
+        queue, _ = jobs.update(blocks(iter("\n".join(texts).split("\n")), "JobId"), T0 + 100, happened)
         assert queue.states == {("RUNNING", "batch"): 1, ("COMPLETING", "batch"): 1, ("PENDING", "batch"): 9}
         assert queue.reasons == {("Resources", "batch"): 1, ("JobArrayTaskLimit", "batch"): 8}
         assert queue.oldest == {"batch": 150.0}
@@ -195,7 +195,7 @@ class Slurm:
 
     def opened(self, options: Options | None = None) -> Collector:
         # PATH alone is enough: the commands here use the shell's own and cat
-        return opened(SOURCE, Node("ctl"), options=options or Options(bin=f"{self.folder}"))
+        return opened(SOURCE, LocalNode("ctl"), options=options or Options(bin=f"{self.folder}"))
 
 
 @pytest.fixture
@@ -319,7 +319,7 @@ def test_without_accounting(slurm: Slurm) -> None:
     slurm.program("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     read(failing, T0 + 100)
     reading = read(failing, T0 + 120)
-    assert reading.warnings == ["sacct ended with 1: Slurm accounting storage is disabled"]
+    assert reading.warnings == ["sacct exited with status 1: Slurm accounting storage is disabled"]
     assert "slurm_controller_up 1" in exposition(reading)
 
 
@@ -334,7 +334,7 @@ def test_a_controller_that_is_away(slurm: Slurm, monkeypatch: pytest.MonkeyPatch
     reading = read(collector, T0 + 115)
     assert "slurm_controller_up 0" in exposition(reading)
     assert reading.warnings == [
-        "scontrol ended with 1: slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+        "scontrol exited with status 1: slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     ]
     assert read(collector, T0 + 130).samples == []  # it is left alone for a while
     (slurm.folder / "scontrol").write_text(good)
@@ -376,12 +376,12 @@ def test_commands_are_bounded(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> 
         list(lines)
     assert time.monotonic() - begun < 15
     slurm.program("scontrol", "exec yes 'a line that comes again and again'")
-    monkeypatch.setattr(command_module, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(command_module, "MAX_OUTPUT_BYTES", 1 << 20)
     with pytest.raises(CommandFailed, match=r"wrote more than 1,048,576 bytes"):
         list(commands.lines("scontrol"))
     slurm.program("scontrol", "head -c 300000 /dev/zero | tr '\\0' x; echo; echo last")
-    monkeypatch.setattr(command_module, "MOST_BYTES", 1 << 24)
-    assert [len(line) for line in commands.lines("scontrol")] == [command_module.MOST_LINE, 4]
+    monkeypatch.setattr(command_module, "MAX_OUTPUT_BYTES", 1 << 24)
+    assert [len(line) for line in commands.lines("scontrol")] == [command_module.MAX_LINE_BYTES, 4]
     with pytest.raises(CommandFailed, match="nothing is not on the PATH"):
         list(commands.lines("nothing"))
     unfinished = commands.lines("scontrol")
@@ -413,7 +413,7 @@ def test_its_log_is_passed_on(slurm: Slurm) -> None:
     slurm.log.write_text("x\n")  # cut short
     reading = read(collector)
     assert [line.text for line in reading.lines] == ["x"]
-    assert reading.warnings == [f"{slurm.log} was cut short: read from its beginning again"]
+    assert reading.warnings == [f"{slurm.log} was truncated: reading it from the beginning"]
     slurm.log.unlink()
     assert read(collector).lines == []
     slurm.log.write_text("there again\n")
@@ -422,11 +422,11 @@ def test_its_log_is_passed_on(slurm: Slurm) -> None:
 
 
 def test_where_there_is_no_slurm(slurm: Slurm, tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="scontrol is not here"):
+    with pytest.raises(Unavailable, match="scontrol is not installed"):
         opened(SOURCE, options=Options(bin=str(tmp_path / "nowhere")))
     slurm.program("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(Unavailable, match="Unable to contact"):
         slurm.opened()
     for options in ({"statistics_s": 0.0}, {"command_timeout_s": 0.0}):
-        with pytest.raises(ValueError, match="can be meant"):
+        with pytest.raises(ValueError, match="it must be"):
             Options(**options)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.agent.nvml import HERE, played
 from tests.agent.readings import conform, exposition, held_against, opened
-from trackside.agent.out.exposition import Board
+from trackside.agent.out.exposition import LatestSamples
 from trackside.agent.out.identity import Identity
 from trackside.agent.owners import Owner, Owners
 from trackside.agent.source import Collector, Reading, Unavailable
@@ -113,7 +113,7 @@ def test_nvml_stands_back_while_it_serves_and_returns_when_it_dies(
 ) -> None:
     script = played(monkeypatch, tmp_path, gpus=2)
     script.at(0, "*", utilization=12, sm_active=30)
-    board = Board(Identity("n1"))
+    board = LatestSamples(Identity("n1"))
     sources = {each.id: opened(each, newest=board.newest) for each in (gpu.SOURCE, gpm.SOURCE)}
     sources["dcgm_exporter"] = opened_at(exporter.url)
 
@@ -174,10 +174,10 @@ def drip(handler: BaseHTTPRequestHandler) -> None:
     ("answer", "reason"),
     [
         (page("", 503), "answers 503"),
-        (page("<html>hello</html>\n"), "tells nothing of a GPU"),
-        (page('DCGM_FI_DEV_GPU_TEMP{gpu="0"} NaN\n'), "tells nothing of a GPU"),
-        (page("# a comment\n" * 2000), "over 0 MiB"),
-        (drip, "takes over|timed out"),
+        (page("<html>hello</html>\n"), "has no GPU metrics"),
+        (page('DCGM_FI_DEV_GPU_TEMP{gpu="0"} NaN\n'), "has no GPU metrics"),
+        (page("# a comment\n" * 2000), "larger than 0 MiB"),
+        (drip, "took more than|timed out"),
         (lambda handler: handler.wfile.write(b"nonsense\r\n\r\n"), "no dcgm-exporter answers"),
     ],
     ids=["503", "another", "nothing", "too-long", "drips", "no-http"],
@@ -185,8 +185,8 @@ def drip(handler: BaseHTTPRequestHandler) -> None:
 def test_what_is_no_exporter_is_told(
     answer: Answer, reason: str, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dcgm_exporter, "WITHIN_S", 0.3 if answer is drip else 10.0)
-    monkeypatch.setattr(dcgm_exporter, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(dcgm_exporter, "SCRAPE_TIMEOUT_S", 0.3 if answer is drip else 10.0)
+    monkeypatch.setattr(dcgm_exporter, "MAX_BYTES", 20_000)
     exporter.answer = answer
     with pytest.raises(Unavailable, match=reason) as raised:
         opened_at(exporter.url)
@@ -198,12 +198,12 @@ def test_nobody_there_and_urls_that_cannot_be(exporter: Exporter) -> None:
     with pytest.raises(Unavailable, match="no dcgm-exporter answers at http://127"):
         opened_at(exporter.url)
     for url in ("ftp://host/metrics", "http://host:port/", "", "127.0.0.1:9400"):
-        with pytest.raises(Unavailable, match="can't be read"):
+        with pytest.raises(Unavailable, match="is invalid"):
             opened_at(url)
 
 
 def test_series_that_change_with_each_scrape_are_forgotten(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dcgm_exporter, "MOST_SERIES", 50)
+    monkeypatch.setattr(dcgm_exporter, "MAX_SERIES", 50)
     collector = opened_at(exporter.url)
     for tick in range(5):
         exporter.answer = page(

@@ -19,9 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.serve.receiving import T0_MS, samples
 from tests.services import HOST, Server, Victoria, prometheus_server, wait_until
 from trackside.agent.out import scrape
-from trackside.agent.out.exposition import CONTENT_TYPE, Board
+from trackside.agent.out.exposition import CONTENT_TYPE, LatestSamples
 from trackside.agent.out.identity import Identity
-from trackside.agent.out.scrape import MOST_AT_ONCE, Scrape
+from trackside.agent.out.scrape import MAX_REQUESTS, Scrape
 from trackside.agent.source import Reading
 from trackside.catalog.metrics import METRICS
 from trackside.cli import main
@@ -29,8 +29,8 @@ from trackside.cli import main
 pytestmark = pytest.mark.slow
 
 
-def board(*sources: tuple[str, Reading]) -> Board:
-    made = Board(Identity("n1"))
+def board(*sources: tuple[str, Reading]) -> LatestSamples:
+    made = LatestSamples(Identity("n1"))
     for source, reading in sources:
         made.take(source, reading)
     return made
@@ -118,7 +118,7 @@ def test_our_own_reader_reads_it(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[Scrape, Board]]:
+def served() -> Iterator[tuple[Scrape, LatestSamples]]:
     shown = board(("gpu", a_reading()))
     server = Scrape((HOST, 0), shown.text, lambda: "")
     server.start()
@@ -136,7 +136,7 @@ def ask(port: int, path: str, method: str = "GET") -> tuple[int, dict[str, str],
         connection.close()
 
 
-def test_it_is_served(served: tuple[Scrape, Board]) -> None:
+def test_it_is_served(served: tuple[Scrape, LatestSamples]) -> None:
     server, shown = served
     status, headers, body = ask(server.server_port, "/metrics")
     assert (status, headers["Content-Type"], body.decode()) == (200, CONTENT_TYPE, shown.text())
@@ -158,11 +158,11 @@ def test_not_ready_says_why() -> None:
 
 
 def test_who_asks_slowly_or_in_numbers_takes_nothing_from_others(
-    served: tuple[Scrape, Board], monkeypatch: pytest.MonkeyPatch
+    served: tuple[Scrape, LatestSamples], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, _ = served
     monkeypatch.setattr(scrape, "REQUEST_S", 2.5)
-    slow = [socket.create_connection((HOST, server.server_port), timeout=5) for _ in range(MOST_AT_ONCE)]
+    slow = [socket.create_connection((HOST, server.server_port), timeout=5) for _ in range(MAX_REQUESTS)]
     try:
         for each in slow:
             each.sendall(b"GET /metrics HTTP/1.1\r\n")
@@ -188,7 +188,7 @@ def _answers(port: int) -> bool:
 
 
 @pytest.mark.service
-def test_a_real_prometheus_scrapes_it(served: tuple[Scrape, Board], tmp_path: Path) -> None:
+def test_a_real_prometheus_scrapes_it(served: tuple[Scrape, LatestSamples], tmp_path: Path) -> None:
     server, shown = served
     config = f"global: {{scrape_interval: 1s}}\nscrape_configs: [{{job_name: agent, static_configs: [{{targets: ['{HOST}:{server.server_port}']}}]}}]\n"
     with prometheus_server(tmp_path, config=config) as prometheus:
@@ -202,7 +202,7 @@ def test_a_real_prometheus_scrapes_it(served: tuple[Scrape, Board], tmp_path: Pa
 
 @pytest.mark.service
 def test_a_real_vmagent_scrapes_it(
-    served: tuple[Scrape, Board], victoria: Victoria, vmagent: Callable[..., Server]
+    served: tuple[Scrape, LatestSamples], victoria: Victoria, vmagent: Callable[..., Server]
 ) -> None:
     server, _ = served
     victoria.clear()

@@ -16,9 +16,9 @@ from tests.agent.nvml import HERE, played
 from tests.agent.readings import conform, exposition, held_against, opened
 from tests.serve import receiving
 from trackside.agent.owners import Owner, Owners
+from trackside.agent.preferred_source import DCGM_EXPORTER, KERNEL_LOG
 from trackside.agent.source import Collector, Labels, Reading, Sample, Source, Unavailable
 from trackside.agent.sources import gpm, gpu
-from trackside.agent.taken_over import DCGM_EXPORTER, KERNEL_LOG
 from trackside.catalog.metrics import DESCRIPTIVE
 from trackside.stores.embedded.snapshot import Snapshot
 
@@ -35,7 +35,7 @@ class Known(Owners):
     def of_pid(self, pid: int) -> Owner | None:
         return Owner(job="42", rank=3, user="ada") if pid == 4321 else None
 
-    def hold(self, gpu: str, pids: Sequence[int]) -> None:
+    def set_gpu_pids(self, gpu: str, pids: Sequence[int]) -> None:
         self.held[gpu] = list(pids)
 
 
@@ -162,7 +162,7 @@ def test_many_processes_are_bounded_and_counted(
 ) -> None:
     script = played(monkeypatch, tmp_path, gpus=1)
     script.at(0, 0, process=[f"{pid}:1MiB" for pid in range(100, 220)])
-    monkeypatch.setattr(gpu, "MOST_PROCESSES", 50)
+    monkeypatch.setattr(gpu, "MAX_PROCESSES", 50)
     closing.append(opened(gpu.SOURCE))
     reading = read(closing[0])
     assert sum(each.metric == "gpu_process_memory_used_bytes" for each in reading.samples) == 50
@@ -302,7 +302,7 @@ def test_a_driver_that_goes_away_ends_the_source(
     closing.append(opened(gpu.SOURCE))
     script.now("*", fail="nvmlDeviceGet*:9")
     time.sleep(0.1)
-    with pytest.raises(Unavailable, match="NVML went away: Driver Not Loaded"):
+    with pytest.raises(Unavailable, match="NVML is no longer available: Driver Not Loaded"):
         closing[0].collect(Reading())
 
 
@@ -326,7 +326,7 @@ def test_what_keeps_nvml_from_beginning_is_told_with_its_remedy(
 
 def test_no_library_no_bindings_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     played(monkeypatch, tmp_path, gpus=0)
-    with pytest.raises(Unavailable, match="sees no GPU"):
+    with pytest.raises(Unavailable, match="finds no GPU"):
         opened(gpu.SOURCE)
 
     def without() -> None:
@@ -346,21 +346,21 @@ def test_gpus_without_a_monitor_and_split_ones_are_told(
 ) -> None:
     script = played(monkeypatch, tmp_path, gpus=2)
     script.at(0, "*", preset="a100")
-    with pytest.raises(Unavailable, match="Hopper is the first") as raised:
+    with pytest.raises(Unavailable, match="available since Hopper") as raised:
         opened(gpm.SOURCE)
     assert "DCGM_FI_PROF_" in raised.value.remedy
     script = played(monkeypatch, tmp_path / "split", gpus=2)
     script.at(0, "*", mig=1, unsupported="nvmlDeviceGetUtilizationRates")
-    with pytest.raises(Unavailable, match="split into instances"):
+    with pytest.raises(Unavailable, match="split into MIG instances"):
         opened(gpm.SOURCE)
     said: list[str] = []
     closing.append(opened(gpu.SOURCE, say=said.append))
     assert len(said) == 1
-    assert said[0].startswith("GPU 0, 1: split into instances (MIG)")
+    assert said[0].startswith("GPU 0, 1: split into MIG instances")
     assert not values(read(closing[0]), "gpu_utilization_ratio")
     script = played(monkeypatch, tmp_path / "refused", gpus=1)
     script.at(0, "*", fail="nvmlGpmQueryDeviceSupport:4")
-    with pytest.raises(Unavailable, match="does not let this user profile") as raised:
+    with pytest.raises(Unavailable, match="no permission to profile") as raised:
         opened(gpm.SOURCE)
     assert "CAP_SYS_ADMIN" in raised.value.remedy
 

@@ -33,14 +33,14 @@ from tests.agent.hanging import (
 from tests.families.rows import sentence_name
 from tests.services import wait_until
 from trackside.agent.hang import py_spy, recorder
-from trackside.agent.hang.doings import state_of
+from trackside.agent.hang.activity import state_of
 from trackside.agent.hang.ranks import Rank, jobs_of
-from trackside.agent.hang.report import Taker
+from trackside.agent.hang.report import HangReporter
 from trackside.agent.hang.watch import Suspicion
 from trackside.agent.source import Reading, Unavailable
 from trackside.catalog.hang_lines import (
     Piece,
-    Resumed,
+    Resumption,
     State,
     Thread,
     Who,
@@ -142,7 +142,7 @@ class TestReported:
             (tmp_path / "go").touch()
             reading = collected(collector, lambda lines: bool(lines), 10.0)
         told = [read_line(line.text) for line in reading.lines]
-        assert [found is not None and isinstance(found[1], Resumed) for found in told] == [True] * 3
+        assert [found is not None and isinstance(found[1], Resumption) for found in told] == [True] * 3
         assert [found[0].rank for found in told if found] == [None, 0, 1]
 
     def test_one_that_is_stopped(self, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ class TestBounds:
             jobs = Jobs(*(each.pid for each in started))
             wait_asleep(started)
             ranks, reading = ranks_of(jobs), Reading()
-            taker = Taker(Path("/proc"), replace(QUICK, ranks=8, bytes=7_500), py_spy.program())
+            taker = HangReporter(Path("/proc"), replace(QUICK, ranks=8, bytes=7_500), py_spy.program())
             suspicion = Suspicion(10.0, 1.0, 10.0, tuple(rank.key for rank in ranks), ())
             begin = time.monotonic()
             taker.report(reading, "4242", ranks, suspicion, {})
@@ -203,7 +203,7 @@ class TestBounds:
             jobs = Jobs(*(each.pid for each in started))
             wait_asleep(started)
             ranks, reading = ranks_of(jobs), Reading()
-            taker = Taker(Path("/proc"), replace(QUICK, one_s=0.5, all_s=1.2), slow)
+            taker = HangReporter(Path("/proc"), replace(QUICK, one_s=0.5, all_s=1.2), slow)
             begin = time.monotonic()
             taker.report(reading, "4242", ranks, Suspicion(None, None, 9.0, (), ()), {})
             assert time.monotonic() - begin < 15.0
@@ -217,7 +217,7 @@ class TestBounds:
             ranks, reading = ranks_of(jobs), Reading()
             pids = [rank.main.pid for rank in ranks]
             spy = program(tmp_path, f'kill -9 {pids[1]} {pids[2]}\nsleep 0.1\nexec {py_spy.program()} "$@"')
-            Taker(Path("/proc"), QUICK, spy).report(reading, "4242", ranks, Suspicion(9.0, 1.0, 9.0, (), ()), {})
+            HangReporter(Path("/proc"), QUICK, spy).report(reading, "4242", ranks, Suspicion(9.0, 1.0, 9.0, (), ()), {})
         assert len(said(reading, "no stack: ")) >= 2
         assert len(said(reading, "state S")) == 3
 
@@ -317,11 +317,11 @@ class TestPySpy:
         (tmp_path / "all").write_text("CapEff:\t000001ffffffffff\n")
         (tmp_path / "yama").write_text("1\n")
         (tmp_path / "off").write_text("3\n")
-        none = py_spy.may_not(tmp_path / "none", tmp_path / "yama")
+        none = py_spy.ptrace_obstacle(tmp_path / "none", tmp_path / "yama")
         assert none == "give the agent CAP_SYS_PTRACE (kernel.yama.ptrace_scope is 1)"
-        assert "CAP_SYS_PTRACE" in py_spy.may_not(tmp_path / "none", tmp_path / "nowhere")
-        assert "until the next boot" in py_spy.may_not(tmp_path / "all", tmp_path / "off")
-        assert "user namespace" in py_spy.may_not(tmp_path / "all", tmp_path / "nowhere")
+        assert "CAP_SYS_PTRACE" in py_spy.ptrace_obstacle(tmp_path / "none", tmp_path / "nowhere")
+        assert "until the next boot" in py_spy.ptrace_obstacle(tmp_path / "all", tmp_path / "off")
+        assert "user namespace" in py_spy.ptrace_obstacle(tmp_path / "all", tmp_path / "nowhere")
 
 
 RECORDER = """
@@ -441,23 +441,23 @@ class TestRecorder:
         ring = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/p", "TORCH_NCCL_TRACE_BUFFER_SIZE": "100"}
         found = self.found(tmp_path, **ring)
         assert found is not None
-        assert not recorder.ask(found), "no pipe is there"
+        assert not recorder.request_dump(found), "no pipe is there"
         victim = tmp_path / "p3.pipe"
         victim.write_text("mine")
-        assert not recorder.ask(found)
+        assert not recorder.request_dump(found)
         assert victim.read_text() == "mine", "a plain file is left alone"
         victim.unlink()
         os.mkfifo(tmp_path / "real")
         victim.symlink_to(tmp_path / "real")
         reader = os.open(tmp_path / "real", os.O_RDONLY | os.O_NONBLOCK)
-        assert not recorder.ask(found), "no link is followed"
+        assert not recorder.request_dump(found), "no link is followed"
         victim.unlink()
         os.rename(tmp_path / "real", victim)
-        assert not recorder.ask(replace(found, uid=found.uid + 1)), "nor another user's pipe"
-        assert recorder.ask(found)
+        assert not recorder.request_dump(replace(found, uid=found.uid + 1)), "nor another user's pipe"
+        assert recorder.request_dump(found)
         assert os.read(reader, 10) == b"1"
         os.close(reader)
-        assert not recorder.ask(found), "nobody reads it"
+        assert not recorder.request_dump(found), "nobody reads it"
 
     def test_only_a_file_of_its_own_user_is_read(self, tmp_path: Path) -> None:
         found = self.found(tmp_path, TORCH_FR_DUMP_TEMP_FILE=f"{tmp_path}/d")
@@ -514,8 +514,8 @@ def test_processes_that_are_no_more() -> None:
 
 def test_no_proc(tmp_path: Path) -> None:
     from tests.agent.readings import opened
-    from trackside.agent.node import Node
+    from trackside.agent.node import LocalNode
     from trackside.agent.sources.hang import SOURCE
 
     with pytest.raises(Unavailable, match="no proc file system"):
-        opened(SOURCE, Node("n1", proc=tmp_path))
+        opened(SOURCE, LocalNode("n1", proc=tmp_path))

@@ -21,7 +21,7 @@ from trackside.session.choice import choose
 from trackside.session.paths import load
 from trackside.show.document import document, encode
 from trackside.show.wording import worded
-from trackside.stores.receiver.options import Keeping, ServeOptions
+from trackside.stores.receiver.options import RetentionOptions, ServeOptions
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
 
@@ -66,7 +66,7 @@ ASLEEP, WAITING = (
 
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[Running]:
-    server = Running(ServeOptions(store=str(tmp_path / "store"), keeping=Keeping(flush_s=3600.0)))
+    server = Running(ServeOptions(store=str(tmp_path / "store"), keeping=RetentionOptions(flush_s=3600.0)))
     yield server
     server.close()
 
@@ -113,7 +113,7 @@ def test_the_line_of_the_rank_that_stays_away(receiver: Running, tmp_path: Path)
     assert not verdict.primary.cannot_decide
     told = sentences(verdict)
     assert f"Ranks 0, 2 waited in all_reduce, at train.py:{WAITING} in train" in told
-    assert f"Rank 1 did not come to it, and stood at train.py:{ASLEEP} in load_batch" in told
+    assert f"Rank 1 did not reach it and stayed at train.py:{ASLEEP} in load_batch" in told
     assert f"train.py:{ASLEEP}" in encode(document(verdict)).decode()
     assert verdict.progress is not None
     assert verdict.progress.points == 12
@@ -149,5 +149,5 @@ def test_nobody_waits(receiver: Running, tmp_path: Path) -> None:
     pushed(receiver, hung(tmp_path / "job", TRAINING.replace("rank == 1 and ", "")))
     verdict = diagnosed(receiver, tmp_path)
     assert (verdict.family, verdict.primary.ranks) == ("C3", (0, 1, 2))
-    assert f"Ranks 0-2 stood at train.py:{ASLEEP} in load_batch" in sentences(verdict)
+    assert f"Ranks 0-2 stayed at train.py:{ASLEEP} in load_batch" in sentences(verdict)
     assert "why" not in [sentence_name(claim) for claim in verdict.primary.cannot_decide]

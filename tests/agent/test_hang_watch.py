@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from trackside.agent.hang.doings import Doings
+from trackside.agent.hang.activity import ProcessActivity
+from trackside.agent.hang.gpu_progress import GpuProgress
 from trackside.agent.hang.ranks import jobs_of
-from trackside.agent.hang.seen import Seen
 from trackside.agent.hang.watch import Key, Kind, Thresholds, Watch, kind_of
-from trackside.agent.owners import Owner, Process
+from trackside.agent.owners import JobProcess, Owner
 from trackside.agent.source import Reading
 
 LIMITS = Thresholds()
@@ -24,7 +24,7 @@ def trained(until: float = 900.0, every: float = 10.0) -> Watch:
     watch = Watch(LIMITS, began=0.0)
     now = 0.0
     while now <= until:
-        watch.note(now, spoke=now % every == 0, kinds=kinds("working"))
+        watch.note(now, has_output=now % every == 0, kinds=kinds("working"))
         now += 5.0
     return watch
 
@@ -32,7 +32,7 @@ def trained(until: float = 900.0, every: float = 10.0) -> Watch:
 def first_suspected(watch: Watch, start: float, told: dict[Key, Kind], until: float = 4000.0) -> float | None:
     now = start
     while now < until:
-        watch.note(now, spoke=False, kinds=told)
+        watch.note(now, has_output=False, kinds=told)
         if watch.suspicion(now) is not None:
             return now
         now += 15.0
@@ -61,19 +61,19 @@ def test_all_that_work_are_never_suspected() -> None:
 
 def test_startup_has_more_time() -> None:
     watch = Watch(LIMITS, began=0.0)
-    watch.note(0.0, spoke=True, kinds=kinds("working"))
+    watch.note(0.0, has_output=True, kinds=kinds("working"))
     assert first_suspected(watch, 15.0, kinds("asleep")) == 1800.0
 
 
 def test_without_output_on_this_node() -> None:
     watch = Watch(LIMITS, began=0.0)
     for now in range(0, 900, 15):
-        watch.note(float(now), spoke=False, kinds=kinds("working"))
+        watch.note(float(now), has_output=False, kinds=kinds("working"))
     assert first_suspected(watch, 900.0, kinds("asleep")) == 885.0 + 480.0
 
 
 def test_an_agent_that_starts_late_does_not_cry_at_once() -> None:
-    watch = Watch(LIMITS, began=-36_000.0, worked=0.0)
+    watch = Watch(LIMITS, began=-36_000.0, last_work_s=0.0)
     watch.note(0.0, False, kinds("asleep"), last_output=-30.0)
     assert watch.suspicion(0.0) is None
     assert first_suspected(watch, 15.0, kinds("asleep")) == 480.0
@@ -85,9 +85,9 @@ def test_once_until_it_goes_on() -> None:
     assert at is not None
     watch.report(at)
     assert first_suspected(watch, at, kinds("asleep"), 9000.0) is None
-    watch.note(9000.0, spoke=True, kinds=kinds("working"))
+    watch.note(9000.0, has_output=True, kinds=kinds("working"))
     assert watch.resumed_s == pytest.approx(8100.0)
-    watch.note(9015.0, spoke=False, kinds=kinds("working"))
+    watch.note(9015.0, has_output=False, kinds=kinds("working"))
     assert watch.resumed_s is None
     assert first_suspected(watch, 9030.0, kinds("asleep"), 12_000.0) is not None
 
@@ -125,27 +125,27 @@ def test_a_busy_rank_is_known_by_all_its_threads() -> None:
 @pytest.mark.parametrize(
     ("doings", "expected"),
     [
-        (Doings(0.004, 0.0, 120.0, 0.0, False), "asleep"),
-        (Doings(1.0, 0.0, 0.0, 0.0, False), "busy"),  # polling for a GPU
-        (Doings(1.0, 0.0, None, 0.0, False), "busy"),  # what it reads may not be known
-        (Doings(1.0, 0.0, 0.0, 800.0, False), "working"),  # a compiler
-        (Doings(0.0, 0.6, 0.0, 0.0, False), "working"),  # loader or compiler processes
-        (Doings(0.02, 0.0, 9e8, 0.0, False), "working"),  # a checkpoint
-        (Doings(9.0, 0.0, 0.0, 0.0, False), "working"),
+        (ProcessActivity(0.004, 0.0, 120.0, 0.0, False), "asleep"),
+        (ProcessActivity(1.0, 0.0, 0.0, 0.0, False), "busy"),  # polling for a GPU
+        (ProcessActivity(1.0, 0.0, None, 0.0, False), "busy"),  # what it reads may not be known
+        (ProcessActivity(1.0, 0.0, 0.0, 800.0, False), "working"),  # a compiler
+        (ProcessActivity(0.0, 0.6, 0.0, 0.0, False), "working"),  # loader or compiler processes
+        (ProcessActivity(0.02, 0.0, 9e8, 0.0, False), "working"),  # a checkpoint
+        (ProcessActivity(9.0, 0.0, 0.0, 0.0, False), "working"),
     ],
 )
-def test_kinds(doings: Doings, expected: Kind) -> None:
+def test_kinds(doings: ProcessActivity, expected: Kind) -> None:
     assert kind_of(doings, LIMITS) == expected
 
 
 def test_gpus_that_work_are_work() -> None:
-    assert kind_of(Doings(1.0, 0.0, 0.0, 0.0, False), LIMITS, works=True) == "working"
-    assert kind_of(Doings(1.0, 0.0, 0.0, 0.0, False), LIMITS, works=False) == "busy"
+    assert kind_of(ProcessActivity(1.0, 0.0, 0.0, 0.0, False), LIMITS, works=True) == "working"
+    assert kind_of(ProcessActivity(1.0, 0.0, 0.0, 0.0, False), LIMITS, works=False) == "busy"
 
 
 def test_what_other_sources_saw() -> None:
     now, shown = [0.0], Reading()
-    seen = Seen(lambda: {"gpm": shown.samples[:2], "nccl": shown.samples[2:]}, lambda: now[0])
+    seen = GpuProgress(lambda: {"gpm": shown.samples[:2], "nccl": shown.samples[2:]}, lambda: now[0])
 
     def look(**completed: float) -> None:
         shown.samples.clear()
@@ -153,27 +153,27 @@ def test_what_other_sources_saw() -> None:
         shown.sample("gpu_sm_active_ratio", 0.7, gpu=1)
         for op, count in completed.items():
             shown.sample("trackside_nccl_collectives_completed_total", count, pid=7, op=op)
-        seen.look()
+        seen.update()
 
-    assert seen.works(("0",), 0.2) is None
+    assert seen.is_active(("0",), 0.2) is None
     assert seen.frozen_s(7) is None
     look(AllReduce=40, Broadcast=2)
     now[0] = 30.0
     look(AllReduce=40, Broadcast=2)
-    assert seen.works(("0",), 0.2) is False
-    assert seen.works(("0", "1"), 0.2) is True
+    assert seen.is_active(("0",), 0.2) is False
+    assert seen.is_active(("0", "1"), 0.2) is True
     assert seen.frozen_s(7) == 30.0
     look(AllReduce=40, Broadcast=3)
     assert seen.frozen_s(7) == 0.0
     shown.samples.clear()
-    seen.look()
-    assert seen.works(("0",), 0.2) is None
+    seen.update()
+    assert seen.is_active(("0",), 0.2) is None
     assert seen.frozen_s(7) is None
 
 
-def process(pid: int, parent: int, comm: str, rank: int | None = None, task: int | None = None) -> Process:
+def process(pid: int, parent: int, comm: str, rank: int | None = None, task: int | None = None) -> JobProcess:
     environ = {"RANK": str(rank)} if rank is not None else {}
-    return Process(pid, pid, parent, comm, Owner(job="7", rank=rank, task=task), environ=environ)
+    return JobProcess(pid, pid, parent, comm, Owner(job="7", rank=rank, task=task), environ=environ)
 
 
 def test_ranks_under_srun() -> None:

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 
 from tests.agent.readings import conform, opened
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.pseudo_files import PseudoFile
 from trackside.agent.source import Collector, Reading, Unavailable, sources
 from trackside.agent.sources import cgroups, filesystems
-from trackside.agent.sources.filesystems import AskedMounts, Space
+from trackside.agent.sources.filesystems import MountChecker, Space
 
 HOST = Path(__file__).parent / "hosts/8gpu-ib-v2"
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
+def node(tmp_path: Path) -> LocalNode:
     shutil.copytree(HOST, tmp_path, dirs_exist_ok=True)
-    return Node("n1", tmp_path / "proc", tmp_path / "sys", tmp_path / "dev")
+    return LocalNode("n1", tmp_path / "proc", tmp_path / "sys", tmp_path / "dev")
 
 
 def collected(collector: Collector) -> dict[tuple[str, ...], float]:
@@ -37,7 +37,7 @@ def collected(collector: Collector) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_busy_is_of_the_time_between_two_readings(node: Node) -> None:
+def test_busy_is_of_the_time_between_two_readings(node: LocalNode) -> None:
     collector = opened(sources()["cpu"], node)
     assert ("host_cpu_busy_ratio",) not in collected(collector)
     file = node.proc / "stat"
@@ -52,7 +52,7 @@ def test_busy_is_of_the_time_between_two_readings(node: Node) -> None:
     collector.close()
 
 
-def test_kills_that_one_kernel_counts_for_several_nodes_are_nobodys(node: Node) -> None:
+def test_kills_that_one_kernel_counts_for_several_nodes_are_nobodys(node: LocalNode) -> None:
     collector = opened(sources()["memory"], node)
     assert ("host_oom_kills_total",) in collected(collector)
     (node.sys / "fs/cgroup/memory/slurm_n1").mkdir(parents=True)
@@ -85,7 +85,7 @@ def test_a_long_file_is_read_whole_and_not_beyond_its_bound(tmp_path: Path) -> N
     file.close()
 
 
-def test_an_adapter_that_goes_and_one_that_comes(node: Node) -> None:
+def test_an_adapter_that_goes_and_one_that_comes(node: LocalNode) -> None:
     collector = opened(sources()["infiniband"], node)
     folder = node.sys / "class/infiniband"
     assert ("host_infiniband_state", "mlx5_0", "1") in collected(collector)
@@ -103,7 +103,7 @@ def test_an_adapter_that_goes_and_one_that_comes(node: Node) -> None:
     collector.close()
 
 
-def test_a_speed_is_asked_again_when_the_link_changes(node: Node) -> None:
+def test_a_speed_is_asked_again_when_the_link_changes(node: LocalNode) -> None:
     collector = opened(sources()["network"], node)
     speed, state = (node.sys / "class/net/ens1f0" / name for name in ("speed", "operstate"))
     assert collected(collector)["host_network_speed_bytes_per_second", "ens1f0"] == 12.5e9
@@ -119,7 +119,7 @@ def test_a_speed_is_asked_again_when_the_link_changes(node: Node) -> None:
 # -- cgroups
 
 
-def test_jobs_come_and_go(node: Node) -> None:
+def test_jobs_come_and_go(node: LocalNode) -> None:
     collector = opened(sources()["cgroups"], node)
     scope = node.sys / "fs/cgroup/system.slice/slurmstepd.scope"
     shutil.copytree(scope / "job_4242", scope / "job_77")
@@ -132,7 +132,7 @@ def test_jobs_come_and_go(node: Node) -> None:
     collector.close()
 
 
-def test_cgroups_are_bounded_jobs_first(node: Node) -> None:
+def test_cgroups_are_bounded_jobs_first(node: LocalNode) -> None:
     scope = node.sys / "fs/cgroup/system.slice/slurmstepd.scope"
     for number in range(5):
         shutil.copytree(scope / "job_4242", scope / f"job_{number}")
@@ -143,11 +143,11 @@ def test_cgroups_are_bounded_jobs_first(node: Node) -> None:
     names = {dict(each.labels)["cgroup"] for each in reading.samples}
     assert len(names) == 8
     assert {name for name in names if "/" not in name} == {f"job_{n}" for n in (0, 1, 2, 3, 4, 4242)}
-    assert reading.warnings == ["this node has more than 8 cgroups of jobs: see most"]
+    assert reading.warnings == ["this node has more than 8 cgroups of jobs: raise collect.cgroups.most"]
     collector.close()
 
 
-def test_tasks_may_be_left_out_and_roots_be_elsewhere(node: Node) -> None:
+def test_tasks_may_be_left_out_and_roots_be_elsewhere(node: LocalNode) -> None:
     scope = node.sys / "fs/cgroup/system.slice/slurmstepd.scope"
     scope.rename(node.sys / "fs/cgroup/own.slice")
     collector = opened(sources()["cgroups"], node, options=cgroups.Options(tasks=False, roots=("own.slice",)))
@@ -174,7 +174,7 @@ def script(folder: Path, text: str) -> str:
     return str(path)
 
 
-def answered(mounts: AskedMounts, path: str, at_s: float) -> tuple[Space | None, bool]:
+def answered(mounts: MountChecker, path: str, at_s: float) -> tuple[Space | None, bool]:
     """What a mount says once its child has had time to end."""
     mounts.state(path, at_s)
     end = time.monotonic() + 10
@@ -187,7 +187,7 @@ def answered(mounts: AskedMounts, path: str, at_s: float) -> tuple[Space | None,
 
 
 def test_a_mount_that_answers(tmp_path: Path) -> None:
-    mounts = AskedMounts(60.0, 10.0)
+    mounts = MountChecker(60.0, 10.0)
     space, failed = answered(mounts, str(tmp_path), 1.0)
     told = os.statvfs(tmp_path)
     assert space is not None
@@ -196,14 +196,14 @@ def test_a_mount_that_answers(tmp_path: Path) -> None:
 
 
 def test_a_mount_that_says_no(tmp_path: Path) -> None:
-    mounts = AskedMounts(60.0, 10.0)
+    mounts = MountChecker(60.0, 10.0)
     assert answered(mounts, str(tmp_path / "stale"), 1.0) == (None, True)
     mounts.close()
 
 
 def test_a_mount_that_never_answers_costs_one_child(tmp_path: Path) -> None:
     asked = tmp_path / "asked"
-    mounts = AskedMounts(60.0, 10.0, script(tmp_path, f"echo >> {asked}; exec sleep 600"))
+    mounts = MountChecker(60.0, 10.0, script(tmp_path, f"echo >> {asked}; exec sleep 600"))
     began = time.monotonic()
     assert mounts.state("/dead", 1.0) == (None, False)
     assert mounts.state("/dead", 10.0) == (None, False)
@@ -220,13 +220,13 @@ def test_a_mount_that_never_answers_costs_one_child(tmp_path: Path) -> None:
 
 
 def test_without_the_program_nothing_is_said() -> None:
-    mounts = AskedMounts(60.0, 10.0, "/nowhere/stat")
+    mounts = MountChecker(60.0, 10.0, "/nowhere/stat")
     assert mounts.state("/dead", 1.0) == (None, False)
     assert mounts.state("/dead", 2.0) == (None, False)
     mounts.close()
 
 
-def test_remote_mounts_are_never_asked_in_the_agent_itself(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_mounts_are_never_asked_in_the_agent_itself(node: LocalNode, monkeypatch: pytest.MonkeyPatch) -> None:
     here: list[str] = []
     real = os.statvfs
 
@@ -244,7 +244,7 @@ def test_remote_mounts_are_never_asked_in_the_agent_itself(node: Node, monkeypat
 
 @pytest.mark.parametrize(("number", "failed"), [(116, True), (5, True), (13, False), (2, False)])
 def test_what_may_not_be_seen_is_no_failure(
-    number: int, failed: bool, node: Node, monkeypatch: pytest.MonkeyPatch
+    number: int, failed: bool, node: LocalNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: str) -> None:
         raise OSError(number, os.strerror(number), path)

@@ -19,17 +19,17 @@ from trackside.agent.daemon import state_folder
 from trackside.agent.hang import py_spy, recorder
 from trackside.agent.hang.ranks import Rank, jobs_of
 from trackside.agent.jobs.cgroup_path import NOTHING, membership
-from trackside.agent.jobs.environment import MOST_KEPT, variables
-from trackside.agent.out.scrape import MOST_AT_ONCE, Scrape
+from trackside.agent.jobs.environment import MAX_CHARS, variables
+from trackside.agent.out.scrape import MAX_REQUESTS, Scrape
 from trackside.agent.out.segments import Segments
-from trackside.agent.output.tail import MOST_LINES, Tail, opened
-from trackside.agent.owners import Owner, Process
+from trackside.agent.output.tail import MAX_LINES, Tail, open_file
+from trackside.agent.owners import JobProcess, Owner
 from trackside.agent.source import Reading
 from trackside.agent.user import User, user_of
 from trackside.catalog.streams import is_printed, stream_path
-from trackside.http import unanswered
+from trackside.http import unavailable
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 
 PRINTED = "job-50/slurm-50.out@n1.log"
 TIME = "2026-11-21T08:00:00.000000001Z "
@@ -104,9 +104,9 @@ class TestWhose:
 
     def test_environments_of_half_a_megabyte_are_not_kept(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         many = variables(b"\0".join(b"NCCL_%d=%s" % (number, b"v" * 4000) for number in range(120)) + b"\0RANK=7")
-        assert sum(map(len, (*many, *many.values()))) <= MOST_KEPT
+        assert sum(map(len, (*many, *many.values()))) <= MAX_CHARS
         assert many["RANK"] == "7"
-        monkeypatch.setattr("trackside.agent.jobs.processes.MOST_KEPT", 2000)
+        monkeypatch.setattr("trackside.agent.jobs.processes.MAX_ENVIRON_CHARS", 2000)
         for pid in range(10, 40):
             host.start(pid, task(procid=pid), V2.format(job=42, step=0, task=0))
         owners = host.owners()
@@ -148,15 +148,15 @@ class TestOutput:
         assert not User(uid + 1, frozenset({gid}), own_only=True).may_read(told)
         assert not User(uid + 1, frozenset({gid + 1})).may_read(told)
         with pytest.raises(PermissionError, match="may not read it"):
-            opened(str(path), User(uid + 1))
+            open_file(str(path), User(uid + 1))
 
     def test_a_pipe_or_a_link_in_the_place_of_a_file(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         append(tmp_path / "secret", "x")
         (tmp_path / "slurm-42.out").symlink_to(tmp_path / "secret")
         for name in ("pipe", "slurm-42.out"):
-            with pytest.raises(OSError, match="no plain file"):
-                opened(str(tmp_path / name), None)
+            with pytest.raises(OSError, match="not a plain file"):
+                open_file(str(tmp_path / name), None)
 
     def test_a_file_of_other_rights_behind_a_descriptor(self, jobs: printing.Host, tmp_path: Path) -> None:
         """As one is that was opened without the right to read it, and put there a moment ago."""
@@ -176,7 +176,7 @@ class TestOutput:
         source = Printing(jobs)
         first = source.texts()
         assert "hello" in first
-        assert len(first) <= 25_000 + 2 * MOST_LINES
+        assert len(first) <= 25_000 + 2 * MAX_LINES
         count = len(first)
         for _ in range(100):
             count += len(source.collect())
@@ -202,7 +202,7 @@ class TestOutput:
         jobs.start(200, printing.owner("43"), tmp_path / "other.out")
         source = Printing(jobs, most_files=16)
         assert source.texts().count("other") == 1
-        assert any("job 42 has more than 14 files" in words for words in source.last.warnings)
+        assert any("job 42 has more than 14 output files" in words for words in source.last.warnings)
 
     def test_folders_without_end(self, jobs: printing.Host, tmp_path: Path) -> None:
         logs = tmp_path / "logs"
@@ -216,9 +216,9 @@ class TestOutput:
         assert time.monotonic() - begin < 2.0
 
     def test_a_piece_ends_with_a_line(self, tmp_path: Path) -> None:
-        append(tmp_path / "file", b"a\n" * (MOST_LINES + 10))
+        append(tmp_path / "file", b"a\n" * (MAX_LINES + 10))
         tail = Tail(str(tmp_path / "file"))
-        assert len(tail.read(1 << 20)) == 2 * MOST_LINES
+        assert len(tail.read(1 << 20)) == 2 * MAX_LINES
         assert [tail.has_more, len(tail.read(1 << 20)), tail.has_more] == [True, 20, False]
         tail.close()
 
@@ -231,7 +231,7 @@ class TestHang:
         (folder / "root/auth.log.1").write_text("root's alone")
         (folder / "status").write_text(f"Uid:\t{os.getuid() + 1}\nGid:\t1\n")
         environ = {"RANK": "1", "TORCH_FR_BUFFER_SIZE": "9", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/auth.log."}
-        rank = Rank("42", 1, Process(7, 1, 1, "python", Owner(job="42", rank=1), environ=environ))
+        rank = Rank("42", 1, JobProcess(7, 1, 1, "python", Owner(job="42", rank=1), environ=environ))
         found = recorder.recorder(tmp_path / "proc", rank)
         assert found is not None
         assert found.uid == os.getuid() + 1
@@ -248,7 +248,7 @@ class TestHang:
         assert time.monotonic() - begin < 0.1
 
     def test_ten_thousand_processes_each_the_child_of_the_one_before(self) -> None:
-        chain = [Process(pid, 1, pid - 1, "python", Owner(job="42")) for pid in range(2, 10_002)]
+        chain = [JobProcess(pid, 1, pid - 1, "python", Owner(job="42")) for pid in range(2, 10_002)]
         begin = time.monotonic()
         [[rank]] = jobs_of(chain).values()
         assert time.monotonic() - begin < 2.0
@@ -272,7 +272,7 @@ class TestRead:
         ],
     )
     def test_the_words_of_others(self, text: str) -> None:
-        data, found = text.encode(), Collected()
+        data, found = text.encode(), CollectingSink()
         read = read_source(Source(PRINTED, data, io.BytesIO(data), len(data)), found)
         assert read.plane == "log"
         assert not found.records
@@ -300,10 +300,10 @@ class TestRoom:
         try:
             with monkeypatch.context() as patched:
                 patched.setattr(threading.Thread, "start", refused)
-                for _ in range(2 * MOST_AT_ONCE):
+                for _ in range(2 * MAX_REQUESTS):
                     with pytest.raises(RuntimeError):
                         scrape.process_request(None, ("127.0.0.1", 1))
-            assert scrape._room.acquire(blocking=False)
+            assert scrape._slots.acquire(blocking=False)
         finally:
             scrape.server_close()
 
@@ -332,7 +332,7 @@ def test_figures_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(py_spy, "_output", lambda command, timeout_s: frames)
     with pytest.raises(py_spy.NoStack, match="OverflowError"):
         py_spy.stacks("py-spy", 7, timeout_s=1.0)
-    assert unanswered._retry_after("409\x1c") == 409.0
+    assert unavailable._retry_after("409\x1c") == 409.0
 
 
 def test_whose_this_process_is() -> None:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.agent.readings import conform, exposition, held_against, opened
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.source import Collector, Reading, Source, Unavailable, sources
 from trackside.agent.sources.filesystems import Space
 
@@ -24,9 +24,9 @@ OF_HOST = ("block", "cgroups", "clock", "cpu", "filesystems", "infiniband", "mem
 AT_NS = 1_772_438_400_000_000_000
 
 
-def node(host: str) -> Node:
+def node(host: str) -> LocalNode:
     top = HOSTS / host
-    return Node("n1", top / "proc", top / "sys", top / "dev")
+    return LocalNode("n1", top / "proc", top / "sys", top / "dev")
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def no_real_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     told = SimpleNamespace(f_blocks=250_000_000, f_frsize=4096, f_bavail=100_000_000, f_ffree=60_000_000)
     monkeypatch.setattr(os, "statvfs", lambda path: told)
     monkeypatch.setattr(
-        "trackside.agent.sources.filesystems.AskedMounts.state", lambda self, path: (Space(10, 4, 2), False)
+        "trackside.agent.sources.filesystems.MountChecker.state", lambda self, path: (Space(10, 4, 2), False)
     )
     monkeypatch.setattr("trackside.agent.sources.clock.offset_s", lambda: -0.0005)
 
@@ -87,10 +87,10 @@ def test_each_source_reads_this_machine(name: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()
     if name in ("infiniband", "pressure", "cgroups"):
         try:
-            opened(sources()[name], Node("n1")).close()
+            opened(sources()[name], LocalNode("n1")).close()
         except Unavailable as error:
             pytest.skip(f"this machine hasn't got it: {error.reason}")
-    collector = opened(sources()[name], Node("n1"))
+    collector = opened(sources()[name], LocalNode("n1"))
     try:
         for _ in range(2):
             reading = Reading()
@@ -105,7 +105,7 @@ def test_each_source_reads_this_machine(name: str, monkeypatch: pytest.MonkeyPat
 def test_a_machine_of_which_nothing_can_be_read(name: str, tmp_path: Path) -> None:
     """It says what is missing; the clock needs none of it."""
     with pytest.raises(Unavailable) as caught:
-        opened(sources()[name], Node("n1", tmp_path, tmp_path, tmp_path))
+        opened(sources()[name], LocalNode("n1", tmp_path, tmp_path, tmp_path))
     assert str(tmp_path) in caught.value.reason or caught.value.remedy
 
 
@@ -146,7 +146,7 @@ def test_a_host_of_two_hundred_cores_costs_little(tmp_path: Path, held: list[Col
     assert min(spent) < 0.015, spent
 
 
-def big_host(folder: Path, cores: int = 200) -> Node:
+def big_host(folder: Path, cores: int = 200) -> LocalNode:
     """The 8-GPU host with many cores and eight adapters."""
     import shutil
 
@@ -158,4 +158,4 @@ def big_host(folder: Path, cores: int = 200) -> Node:
     stat.write_text(f"{head}\nintr {'0 ' * 4000}{rest}")
     for number in range(3, 8):
         shutil.copytree(folder / "sys/class/infiniband/mlx5_0", folder / f"sys/class/infiniband/mlx5_{number}")
-    return Node("n1", folder / "proc", folder / "sys", folder / "dev")
+    return LocalNode("n1", folder / "proc", folder / "sys", folder / "dev")

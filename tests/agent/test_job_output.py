@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.agent.printing import Clock, Host, Printing, append, owner
-from trackside.agent.output.sharing import Sharing, tells_apart
+from trackside.agent.output.sharing import Sharing, is_specific
 from trackside.agent.source import Labels, sources
-from trackside.agent.sources.job_output import MOST_LINES, PIECE
+from trackside.agent.sources.job_output import MAX_LINES, READ_BYTES
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ class TestSharing:
         assert sharing.is_ours("/home/u/n2/train.log", nfs, "n2", second)
 
     def test_the_jobs_own_number_tells_nothing(self) -> None:
-        assert not tells_apart("/home/u/42/train.log", "n2", {"SLURM_JOB_ID": "42", "RANK": "42"})
+        assert not is_specific("/home/u/42/train.log", "n2", {"SLURM_JOB_ID": "42", "RANK": "42"})
 
 
 class TestFollowing:
@@ -302,7 +302,7 @@ class TestFollowing:
         append(out, "".join(f"line {n}\n" for n in range(200_000)))
         found: list[str] = []
         while more := printing.texts():
-            assert len(more) <= MOST_LINES + PIECE // len("line 1\n")  # a piece is sent whole
+            assert len(more) <= MAX_LINES + READ_BYTES // len("line 1\n")  # a piece is sent whole
             found += more
         assert found == [f"line {n}" for n in range(200_000)]
 
@@ -312,7 +312,7 @@ class TestFollowing:
         while count := len(printing.collect()):
             counts.append(count)
         assert sum(counts) == 1_000_000
-        assert max(counts) <= MOST_LINES + PIECE
+        assert max(counts) <= MAX_LINES + READ_BYTES
 
     def test_a_file_that_nobody_holds_is_let_go(self, printing: Printing, host: Host, out: Path, clock: Clock) -> None:
         append(out, "bye\n")

@@ -11,13 +11,13 @@ from tools.cases import Case, scenarios
 
 from tests.agent.played_output import played
 from tests.agent.printing import Clock, Host, Printing, append, owner
-from trackside.agent.output.choosing import POINTS, ROOM
+from trackside.agent.output.choosing import MAX_CONTEXT_BYTES, MAX_PROGRESS_LINES
 from trackside.agent.output.options import Text
-from trackside.logs.event_line import MARK, WITHHELD, WORDS, Pulse, read, written
+from trackside.logs.event_line import MARK, WITHHELD, WORDS, Pulse, format_event, parse_event
 from trackside.logs.scan import scan_text
 from trackside.model import Event, Position
 from trackside.session.paths import load
-from trackside.stores.log_store import Line
+from trackside.stores.log_store import LogEntry
 from trackside.stores.log_text import written_lines
 
 pytestmark = pytest.mark.slow
@@ -113,12 +113,12 @@ class TestErrors:
         assert (steps[0], steps[-1]) == (0, 9999)
         assert "step 7777 loss nan lr 1.00e-03" in found
         assert steps == sorted(set(steps))
-        assert len(found) < POINTS + 200 / 5 + 10_000 * 32 / 65_536 + 250 + 60
+        assert len(found) < MAX_PROGRESS_LINES + 200 / 5 + 10_000 * 32 / 65_536 + 250 + 60
 
     def test_floods_of_errors_are_bounded(self, tmp_path: Path, out: Path, clock: Clock) -> None:
         noise = TRACEBACK + chatter(20)
         found = printed(tmp_path, out, clock, "errors", noise * 5000)
-        assert sum(map(len, found)) < 1.4 * ROOM < 0.6 * 5000 * len(noise)
+        assert sum(map(len, found)) < 1.4 * MAX_CONTEXT_BYTES < 0.6 * 5000 * len(noise)
         assert found[-1] == "worker 19 fetched a batch"
         assert TRACEBACK in "\n".join(found[-100:])
 
@@ -139,7 +139,7 @@ class TestNone:
         text = "\n".join(found)
         for secret in ("alice", "hunter2", "4711", "customer", "fetched", "train.py"):
             assert secret not in text
-        events = [told for line in found if isinstance(told := read(line, Position("x", 1)), Event)]
+        events = [told for line in found if isinstance(told := parse_event(line, Position("x", 1)), Event)]
         assert {"progress", "exception"} <= {event.kind for event in events}
         (raised,) = [event for event in events if event.kind == "exception"]
         assert (raised.get("type"), raised.get("message")) == ("ValueError", WITHHELD)
@@ -147,7 +147,7 @@ class TestNone:
     def test_silence_is_told_from_output(self, tmp_path: Path, out: Path, clock: Clock) -> None:
         said = chatter(6000)
         found = printed(tmp_path, out, clock, "none", said)
-        pulses = [told for line in found if isinstance(told := read(line, Position("x", 1)), Pulse)]
+        pulses = [told for line in found if isinstance(told := parse_event(line, Position("x", 1)), Pulse)]
         assert 6 <= len(pulses) <= 9
         assert pulses[-1] == Pulse(6000, len(said))
 
@@ -159,7 +159,7 @@ class TestNone:
         printing.collect()
         clock.passes(5)
         (line, *_) = printing.collect()
-        ((path, text),) = written_lines(Line(line.time_ns, line.text, dict(line.labels) | {"node": "n1"}))
+        ((path, text),) = written_lines(LogEntry(line.time_ns, line.text, dict(line.labels) | {"node": "n1"}))
         assert path == "job-42/slurm-42.rank3.out.events@n1.log"
         assert text.startswith("20")
 
@@ -173,7 +173,7 @@ class TestNone:
         )
         loaded = load([path.parent])
         (row,) = loaded.inputs
-        assert (row.format, row.note) == ("typed-events", "events read on the node")
+        assert (row.format, row.note) == ("typed-events", "events parsed on the node")
         kinds = {event.kind for event in loaded.store.all_rows() if isinstance(event, Event)}
         assert {"exception", "log_activity"} <= kinds
 
@@ -193,7 +193,7 @@ def recorded() -> list[Event]:
 def test_an_event_comes_back_with_its_figures() -> None:
     assert len(recorded()) > 500
     for event in recorded():
-        back = read(written(event), event.at)
+        back = parse_event(format_event(event), event.at)
         assert isinstance(back, Event)
         assert (back.kind, back.role, back.parser, back.rank) == (event.kind, event.role, event.parser, event.rank)
         for name, value in event.fields.items():
@@ -203,7 +203,7 @@ def test_an_event_comes_back_with_its_figures() -> None:
 
 def test_no_event_carries_a_sentence() -> None:
     for event in recorded():
-        back = read(written(event), event.at)
+        back = parse_event(format_event(event), event.at)
         assert isinstance(back, Event)
         for name, value in back.fields.items():
             if isinstance(value, str) and value != WITHHELD:
@@ -217,4 +217,4 @@ def test_no_event_carries_a_sentence() -> None:
      MARK + '{"kind": "exception", "fields": 3}', MARK + '{"kind": "exception", "role": "king"}'],
 )  # fmt: skip
 def test_lines_that_are_no_events(line: str) -> None:
-    assert read(line, Position("x", 1)) is None
+    assert parse_event(line, Position("x", 1)) is None

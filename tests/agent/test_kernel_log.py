@@ -17,10 +17,10 @@ import pytest
 from tests.agent.readings import exposition, held_against, opened
 from tests.serve.receiving import flushed, said
 from tests.serve.receiving import opened as receiver
-from trackside.agent.kernel.choice import Allowance, chosen, known
-from trackside.agent.kernel.journal import Position, parse_entry, recall
+from trackside.agent.kernel.choice import RateLimit, known_lines, select
+from trackside.agent.kernel.journal import KernelPosition, load_position, parse_entry
 from trackside.agent.kernel.ring import KernelClock, Ring, parse_records
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.source import Collector, Context, Reading, Unavailable
 from trackside.agent.sources import kernel_log
@@ -60,7 +60,7 @@ class Machine:
     """A node with a ring that is a file; lines are added with :meth:`say`."""
 
     def __init__(self, folder: Path) -> None:
-        self.node = Node("n1", folder / "proc", folder / "sys", folder / "dev")
+        self.node = LocalNode("n1", folder / "proc", folder / "sys", folder / "dev")
         self.state = folder / "state"
         for path in (self.node.dev, self.state, self.node.proc / "sys/kernel/random"):
             path.mkdir(parents=True)
@@ -264,7 +264,7 @@ def test_the_first_one_looks_back_an_hour(machine: Machine, times: Times) -> Non
     agent = machine.agent()
     assert lines(agent) == ["of just now"]
     agent.close()
-    assert recall(machine.state / "kernel_log.json").sequence == 2
+    assert load_position(machine.state / "kernel_log.json").sequence == 2
 
 
 def test_a_damaged_state_is_no_state(machine: Machine, times: Times) -> None:
@@ -329,21 +329,21 @@ def test_only_known_lines_where_that_is_the_policy(machine: Machine) -> None:
 
 def test_places_of_known_lines_hold_with_odd_ones_between() -> None:
     given = ["a\rb", "", "x\x00y", XID, "\u2028", "INFO: task python:280058 blocked for more than 120 seconds."]
-    assert known(given) == {3, 5}
+    assert known_lines(given) == {3, 5}
 
 
 def test_a_rate_allows_bursts_after_a_quiet_time() -> None:
-    allowance = Allowance(10.0, 50)
+    allowance = RateLimit(10.0, 50)
     assert allowance.take(80, 0.0) == 50
     assert allowance.take(80, 1.0) == 10
     assert allowance.take(80, 1000.0) == 50
-    assert chosen(["x"] * 5, "all", Allowance(1.0, 9), 0.0) == ([0, 1, 2, 3, 4], 0)
+    assert select(["x"] * 5, "all", RateLimit(1.0, 9), 0.0) == ([0, 1, 2, 3, 4], 0)
 
 
 def test_the_odd_ring(times: Times, rewrite: bool) -> None:
     top = HERE / "hosts/odd"
     collector = opened(
-        kernel_log.SOURCE, Node("n1", top / "proc", top / "sys", top / "dev"), options=Options(look_back_s=1e9)
+        kernel_log.SOURCE, LocalNode("n1", top / "proc", top / "sys", top / "dev"), options=Options(look_back_s=1e9)
     )
     reading = Reading()
     collector.collect(reading)
@@ -412,7 +412,7 @@ def test_the_journal_takes_its_place(machine: Machine) -> None:
     assert [each.text for each in reading.lines] == [XID, "hi�", "two", "lines"]
     assert reading.lines[0].time_ns == 1_772_438_400_000_123_000
     agent.close()
-    assert recall(machine.state / "kernel_log.json") == Position(cursor="c4")
+    assert load_position(machine.state / "kernel_log.json") == KernelPosition(cursor="c4")
     agent = machine.agent(journalctl=program)
     while len(asked.read_text().splitlines()) < 2 and time.monotonic() < end:
         time.sleep(0.01)
@@ -434,7 +434,7 @@ def test_a_journal_that_ends_is_opened_again_by_the_runner(machine: Machine) -> 
     machine.ring.unlink()
     program = journalctl(machine.state, 'case "$*" in *"-n 1"*) echo yes;; *) exec >&-; exit 3;; esac')
     agent = machine.agent(journalctl=program)
-    with pytest.raises(Unavailable, match="journalctl ended with status 3"):
+    with pytest.raises(Unavailable, match="journalctl exited with status 3"):
         collect_on(agent)
     agent.close()
 
@@ -449,7 +449,7 @@ def test_where_neither_may_be_read_it_says_what_would_help(answer: str, machine:
     assert "kmsg can't be read: No such file or directory, and" in caught.value.reason
     assert "CAP_SYSLOG" in caught.value.remedy
     assert "systemd-journal" in caught.value.remedy
-    with pytest.raises(Unavailable, match="can't be asked"):
+    with pytest.raises(Unavailable, match="can't be run"):
         machine.agent(journalctl="/nowhere/journalctl")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.agent.receivers import Request
 from tests.serve.receiving import Running, lines
 from trackside.agent.out.identity import Identity
-from trackside.agent.out.loki_push import PIECE_BYTES, LokiPush
+from trackside.agent.out.loki_push import RECORD_TEXT_BYTES, LokiPush
 from trackside.agent.out.receiver import ReceiverOptions
 from trackside.agent.source import Reading
 from trackside.http.client import HttpClient
@@ -72,7 +72,7 @@ def test_a_burst_is_several_records_in_order() -> None:
     for number in range(50_000):
         reading.line(f"{number} " + "x" * 60, number, rank=number % 2)
     records = list(WIRE.records(reading))
-    assert max(len(record) for record, _ in records) < 2 * PIECE_BYTES
+    assert max(len(record) for record, _ in records) < 2 * RECORD_TEXT_BYTES
     assert sum(count for _, count in records) == 50_000
     body, headers = WIRE.body([record for record, _ in records])
     for rank in ("0", "1"):
@@ -87,7 +87,7 @@ def test_lines_are_in_the_receiver_s_files(tmp_path: Path) -> None:
         reading.line("step 1 loss 2.0", slurm_job_id=4242, rank=3, stream="stdout")
         reading.line("step 2 loss \N{GREEK SMALL LETTER ALPHA}", slurm_job_id=4242, rank=3, stream="stdout")
         reading.line("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", unit="kernel")
-        client = HttpClient(ReceiverOptions(url=receiver.url).at(WIRE.path))
+        client = HttpClient(ReceiverOptions(url=receiver.url).with_path(WIRE.path))
         body, headers = WIRE.body([record for record, _ in WIRE.records(reading)])
         for _ in range(2):  # the second time as one whose answer was lost
             assert client.request("POST", "", body=body, headers=headers).status == 204

@@ -20,7 +20,7 @@ import pytest
 from tests.agent.plain_yaml import documents
 from tests.services import missing
 from trackside.agent.config import FILE, PREFIX, STATE, AgentOptions, load
-from trackside.agent.out.exposition import series
+from trackside.agent.out.exposition import series_text
 from trackside.agent.source import sources
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
@@ -274,7 +274,7 @@ def waiting() -> Iterator[list[float]]:
         def do_GET(self) -> None:
             count = left.pop(0) if len(left) > 1 else left[0]
             lines = [
-                f"{series('trackside_send_waiting', {'node': 'n1', 'receiver': name})} {value}\n"
+                f"{series_text('trackside_send_waiting', {'node': 'n1', 'receiver': name})} {value}\n"
                 for name, value in (("loki", count), ("remote_write", 0))
             ]
             self.send_response(200)

@@ -14,7 +14,7 @@ from trackside.agent.jobs import processes
 from trackside.agent.jobs.cgroup_path import NOTHING, Membership, membership
 from trackside.agent.jobs.environment import variables
 from trackside.agent.jobs.processes import ProcessMap
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owner
 from trackside.agent.source import Reading, Unavailable
 from trackside.agent.sources.processes import SOURCE
@@ -38,7 +38,7 @@ class Host:
         self.proc.mkdir(parents=True)
         (self.proc / "uptime").write_text("1000.00 900.00\n")
         (self.proc / "meminfo").write_text("")
-        self.map = ProcessMap(Node("n1", proc=self.proc))
+        self.map = ProcessMap(LocalNode("n1", proc=self.proc))
 
     def start(
         self,
@@ -212,7 +212,7 @@ def test_kernel_threads_and_daemons_are_nobodys(host: Host) -> None:
 
 
 def test_many_that_begin_at_once_are_read_in_turns(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "MOST_NEW", 3)
+    monkeypatch.setattr(processes, "MAX_NEW", 3)
     for pid in range(5):
         host.start(pid, task(procid=pid), V2.format(job=41, step=0, task=0))
     assert len(host.owners()) == 5  # what is there at first is read whole
@@ -264,10 +264,10 @@ def test_whose_a_gpu_is_by_its_driver(host: Host) -> None:
         host.start(10 + rank, task(procid=rank), V2.format(job=42, step=0, task=rank))
     host.start(12, task(43), V2.format(job=43, step=0, task=0))
     host.owners()
-    host.map.hold("0", [10])
-    host.map.hold("GPU-1", [10, 11])
-    host.map.hold("2", [11, 12])
-    host.map.hold("3", [99])
+    host.map.set_gpu_pids("0", [10])
+    host.map.set_gpu_pids("GPU-1", [10, 11])
+    host.map.set_gpu_pids("2", [11, 12])
+    host.map.set_gpu_pids("3", [99])
     assert host.map.of_gpu("0") == Owner("42", "0", 0, 0, 0, 4, "alice")
     shared = host.map.of_gpu("GPU-1")
     assert shared is not None
@@ -321,7 +321,7 @@ def test_the_source_tells_of_jobs_ranks_and_containers(host: Host) -> None:
     host.start(31, None, V2.format(job=43, step=0, task=0))
     host.start(40, {}, f"4:memory:/kubepods/burstable/pod{POD}/{BOX}\n")
     reading = Reading()
-    opened(SOURCE, Node("n1", proc=host.proc), host.map).collect(reading)
+    opened(SOURCE, LocalNode("n1", proc=host.proc), host.map).collect(reading)
     conform(reading, SOURCE)
     assert exposition(reading).splitlines() == [
         'trackside_job_processes{job="42"} 4',
@@ -335,14 +335,14 @@ def test_the_source_tells_of_jobs_ranks_and_containers(host: Host) -> None:
 
 
 def test_the_source_needs_the_list_of_processes(host: Host) -> None:
-    collector = opened(SOURCE, Node("n1"), ProcessMap(Node("n1", proc=host.proc / "nowhere")))
+    collector = opened(SOURCE, LocalNode("n1"), ProcessMap(LocalNode("n1", proc=host.proc / "nowhere")))
     with pytest.raises(Unavailable, match="can't be listed"):
         collector.collect(Reading())
 
 
 def test_the_processes_of_this_machine() -> None:
     """The real /proc, whatever runs in it: nothing fails, and a process of our own is found at once."""
-    map_ = ProcessMap(Node("n1"))
+    map_ = ProcessMap(LocalNode("n1"))
     map_.renew()
     pid = os.posix_spawn(
         "/bin/sleep",

@@ -18,7 +18,7 @@ from tests.serve.receiving import Running
 from tests.services import Prometheus, Victoria, wait_until
 from trackside.agent.out.identity import Identity
 from trackside.agent.out.receiver import ReceiverOptions
-from trackside.agent.out.remote_write import PIECE_BYTES, RemoteWrite, literals
+from trackside.agent.out.remote_write import RECORD_BYTES, RemoteWrite, literals
 from trackside.agent.source import Reading
 from trackside.http.client import HttpClient
 from trackside.stores.embedded.snapshot import Snapshot
@@ -95,7 +95,7 @@ def test_a_large_reading_is_several_requests_that_together_are_one() -> None:
     wire = RemoteWrite(Identity("n1"))
     records = list(wire.records(reading))
     assert len(records) > 3
-    assert max(len(record) for record, _ in records) < PIECE_BYTES + 1000
+    assert max(len(record) for record, _ in records) < RECORD_BYTES + 1000
     assert sum(count for _, count in records) == 20_000
     assert [value for *_, value in Request("", {}, wire.body([record for record, _ in records])[0]).samples()] == list(
         range(20_000)
@@ -145,7 +145,7 @@ def expected() -> Table:
 
 def post(url: str) -> None:
     wire = RemoteWrite(Identity("n1"))
-    client = HttpClient(ReceiverOptions(url=url).at(wire.path))
+    client = HttpClient(ReceiverOptions(url=url).with_path(wire.path))
     for reading in readings():
         body, headers = wire.body([record for record, _ in wire.records(reading)])
         assert client.request("POST", "", body=body, headers=headers).status in (200, 204)

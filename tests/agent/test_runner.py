@@ -23,14 +23,14 @@ from tests.services import free_port
 from trackside.agent import runner
 from trackside.agent.config import Collection
 from trackside.agent.daemon import add_own
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.runner import Running, Ticks
 from trackside.agent.source import Collector, Context, Reading, Sample, Source, Unavailable
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
 
-NODE = Node("n1")
+NODE = LocalNode("n1")
 
 
 @dataclass
@@ -171,8 +171,8 @@ def test_a_source_that_fails_is_read_again_and_takes_nobody_with_it() -> None:
 
 
 def test_a_source_that_goes_away_is_opened_again_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "FIRST_AGAIN_S", 0.02)
-    monkeypatch.setattr(runner, "LAST_AGAIN_S", 0.08)
+    monkeypatch.setattr(runner, "MIN_RETRY_S", 0.02)
+    monkeypatch.setattr(runner, "MAX_RETRY_S", 0.08)
     times: list[float] = []
 
     def open_(context: Context) -> Played:
@@ -191,7 +191,7 @@ def test_a_source_that_goes_away_is_opened_again_ever_more_seldom(monkeypatch: p
 
 
 def test_one_that_goes_away_while_it_is_read_is_closed_and_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "FIRST_AGAIN_S", 0.02)
+    monkeypatch.setattr(runner, "MIN_RETRY_S", 0.02)
     count = [0]
 
     def lose(reading: Reading) -> None:
@@ -247,7 +247,7 @@ def test_an_outlet_that_fails_ends_no_source() -> None:
     said: list[str] = []
     with runs(collection("cpu", Played(load).open), outlet=Broken(), said=said) as (taken, (cpu,)):
         until(lambda: len(taken.readings("cpu")) > 2)
-        assert cpu.alive
+        assert cpu.is_alive
     assert said == ["cpu: fails: its reading can't be taken: MemoryError", "cpu: it works again"]
 
 
@@ -256,12 +256,12 @@ def test_it_is_switched_off_and_on_again_while_it_runs() -> None:
     first = collection("cpu", played.open)
     with runs(first) as (taken, (cpu,)):
         until(lambda: len(taken.readings("cpu")) > 2)
-        cpu.become(replace(first, on=False, origin="agent.toml line 3"))
+        cpu.apply(replace(first, on=False, origin="agent.toml line 3"))
         until(lambda: cpu.health.state == "off")
         assert cpu.health.reason == "switched off (agent.toml line 3)"
         assert taken.events[-1] == ("cpu", None)
         assert played.closed == 1
-        cpu.become(replace(first, interval_s=0.01))
+        cpu.apply(replace(first, interval_s=0.01))
         until(lambda: cpu.health.state == "works")
         assert played.opened == 2
 

@@ -19,7 +19,7 @@ from trackside.agent.out.identity import Identity
 from trackside.agent.out.loki_push import LokiPush
 from trackside.agent.out.receiver import ReceiverOptions
 from trackside.agent.out.remote_write import RemoteWrite
-from trackside.agent.out.shipping import Shipping, Wire
+from trackside.agent.out.shipping import Protocol, Sender
 from trackside.agent.out.spool import Spool, SpoolOptions
 from trackside.agent.source import Reading
 
@@ -32,8 +32,8 @@ S = 1_000_000_000
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow each other in hundredths of a second."""
-    monkeypatch.setattr(shipping, "FIRST_AGAIN_S", 0.01)
-    monkeypatch.setattr(shipping, "LAST_AGAIN_S", 0.05)
+    monkeypatch.setattr(shipping, "MIN_RETRY_S", 0.01)
+    monkeypatch.setattr(shipping, "MAX_RETRY_S", 0.05)
 
 
 def samples_at(tick: int, count: int = 10) -> Reading:
@@ -52,10 +52,10 @@ def lines_at(tick: int, count: int = 10) -> Reading:
 
 @contextmanager
 def ships(
-    folder: Path, options: ReceiverOptions, wire: Wire | None = None, said: list[str] | None = None, **spool: int
-) -> Iterator[Shipping]:
+    folder: Path, options: ReceiverOptions, wire: Protocol | None = None, said: list[str] | None = None, **spool: int
+) -> Iterator[Sender]:
     say: Callable[[str], object] = (lambda text: None) if said is None else said.append
-    ship = Shipping(wire or RemoteWrite(IDENTITY), options, Spool(folder, SpoolOptions(**spool), say), say)
+    ship = Sender(wire or RemoteWrite(IDENTITY), options, Spool(folder, SpoolOptions(**spool), say), say)
     ship.start()
     try:
         yield ship

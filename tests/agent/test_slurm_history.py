@@ -17,7 +17,7 @@ from tests.serve.receiving import T0_MS, flushed, lines, opened, said
 from trackside.logs.scan import scan_text
 from trackside.model import Position, Record, Run
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 from trackside.runs.attempts import attempts_of
 from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded.snapshot import Snapshot
@@ -161,9 +161,9 @@ def test_accounting_tells_of_steps(store: Path) -> None:
     assert steps["24.batch"] == 3
 
 
-def read(text: str, path: str = "job-7/slurm-7.scontrol@ctl.log") -> tuple[Collected, str]:
+def read(text: str, path: str = "job-7/slurm-7.scontrol@ctl.log") -> tuple[CollectingSink, str]:
     data = text.encode()
-    found = Collected()
+    found = CollectingSink()
     row = read_source(Source(path, data[: 64 << 10], io.BufferedReader(io.BytesIO(data)), len(data)), found)  # type: ignore[arg-type]
     return found, f"{row.format}: {row.status}"
 

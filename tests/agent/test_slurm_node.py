@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.agent.readings import conform, exposition, opened
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.slurm import daemon_log
 from trackside.agent.slurm.daemon_log import DaemonLog
 from trackside.agent.source import Reading, Unavailable
-from trackside.agent.sources.slurm_node import SOURCE, Options, find, value
+from trackside.agent.sources.slurm_node import SOURCE, Options, find_conf, setting
 
 CONF = """# a cluster
 ClusterName=lab
@@ -39,12 +39,12 @@ def read(collector: object) -> Reading:
 
 
 def test_settings(conf: Path, tmp_path: Path) -> None:
-    assert find(str(conf)) == conf
-    assert find("", {"SLURM_CONF": str(conf)}) == conf
-    assert find(str(tmp_path / "nowhere")) is None
-    assert value(conf, "SlurmdLogFile", "n1") == f"{tmp_path}/slurmd.n1.log"
-    assert value(conf, "SlurmctldLogFile", "n1") == f"{tmp_path}/{os.uname().nodename}.log"
-    assert value(conf, "SlurmSchedLogFile", "n1") is None
+    assert find_conf(str(conf)) == conf
+    assert find_conf("", {"SLURM_CONF": str(conf)}) == conf
+    assert find_conf(str(tmp_path / "nowhere")) is None
+    assert setting(conf, "SlurmdLogFile", "n1") == f"{tmp_path}/slurmd.n1.log"
+    assert setting(conf, "SlurmctldLogFile", "n1") == f"{tmp_path}/{os.uname().nodename}.log"
+    assert setting(conf, "SlurmSchedLogFile", "n1") is None
 
 
 def test_a_node(conf: Path, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_node(conf: Path, tmp_path: Path) -> None:
         (proc / str(pid) / "comm").write_text(f"{comm}\n")
     log, pid_file = tmp_path / "slurmd.n1.log", tmp_path / "slurmd.n1.pid"
     said: list[str] = []
-    collector = opened(SOURCE, Node("n1", proc=proc), options=Options(conf=str(conf)), say=said.append)
+    collector = opened(SOURCE, LocalNode("n1", proc=proc), options=Options(conf=str(conf)), say=said.append)
     reading = read(collector)
     assert "slurmd.n1.log can't be read" in said[0]
     assert (
@@ -79,7 +79,7 @@ def test_a_node(conf: Path, tmp_path: Path) -> None:
 def test_a_slurmd_that_writes_to_the_journal(tmp_path: Path) -> None:
     conf = tmp_path / "slurm.conf"
     conf.write_text("ClusterName=lab\n")
-    assert read(opened(SOURCE, Node("n1", proc=tmp_path), options=Options(conf=str(conf)))).lines == []
+    assert read(opened(SOURCE, LocalNode("n1", proc=tmp_path), options=Options(conf=str(conf)))).lines == []
 
 
 def test_where_there_is_no_slurm(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_where_there_is_no_slurm(tmp_path: Path) -> None:
 
 
 def test_a_large_log_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_log, "MOST_BYTES", 1000)
-    monkeypatch.setattr(daemon_log, "BEFORE", 300)
+    monkeypatch.setattr(daemon_log, "MAX_BYTES", 1000)
+    monkeypatch.setattr(daemon_log, "BACKLOG_BYTES", 300)
     path = tmp_path / "slurmd.log"
     path.write_text("".join(f"line {number:04}\n" for number in range(1000)))
     log = DaemonLog(path, "slurmd")

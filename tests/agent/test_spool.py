@@ -104,7 +104,7 @@ def test_another_process_goes_on_where_the_last_was(tmp_path: Path) -> None:
 
 def test_two_processes_never_share_a_folder(tmp_path: Path) -> None:
     spool = opened(tmp_path / "s")
-    with pytest.raises(InUse, match=r"another agent has the spool .*spool\.path"):
+    with pytest.raises(InUse, match=r"is used by another agent.*spool\.path"):
         opened(tmp_path / "s")
     spool.close()
     opened(tmp_path / "s").close()
@@ -210,7 +210,7 @@ def test_a_folder_that_can_t_be_made_is_said(tmp_path: Path) -> None:
     said: list[str] = []
     spool = Spool(tmp_path / "file" / "spool", SpoolOptions(), said.append)
     assert len(said) == 1
-    assert "kept in memory only" in said[0]
+    assert "data waits in memory only" in said[0]
     spool.append(b"x", 1)
     assert all_of(spool) == [b"x"]
     spool.close()

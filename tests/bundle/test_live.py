@@ -20,8 +20,8 @@ from trackside.bundle import live
 from trackside.cli import main
 from trackside.ingest import ingest
 from trackside.read.bundle import Manifest
-from trackside.read.bundle import opened as bundle_at
-from trackside.stores.log_store import Line, LogStream, Streams, Wanted
+from trackside.read.bundle import open_bundle as bundle_at
+from trackside.stores.log_store import LogEntry, LogRequest, LogStream, Streams
 
 __all__ = ["site"]
 
@@ -46,14 +46,14 @@ class Kept:
 
     name = "loki http://127.0.0.1:9"
 
-    def streams(self, wanted: Wanted) -> Streams:
+    def streams(self, wanted: LogRequest) -> Streams:
         return Streams(
             (LogStream("job", {"slurm_job_id": "41", "node": "gpu017"}, "", 0, 1),) if "41" in wanted.jobs else ()
         )
 
-    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+    def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:
         text = steps(5) + TRACEBACK.format(module="apex")
-        yield [Line((T0 + 10 + n) * 1_000_000_000, line, stream.labels) for n, line in enumerate(text.splitlines())]
+        yield [LogEntry((T0 + 10 + n) * 1_000_000_000, line, stream.labels) for n, line in enumerate(text.splitlines())]
 
 
 @pytest.fixture
@@ -102,13 +102,13 @@ class TestStore:
         (tmp_path / "runs" / "slurm-41.out").unlink()
         told = called("bundle", "--store", stored, "--job", "41", "-o", out)
         assert told.exit_code == 1
-        assert "another verdict than was found: family: " in told.output
-        assert "slurm-41.out is no longer there" in told.output
+        assert "a different verdict: family: " in told.output
+        assert "slurm-41.out no longer exists" in told.output
         assert not out.exists()
         told = called("bundle", "--store", stored, "--job", "41", "-o", out, "--despite-differences")
         assert told.exit_code == 0, told.output
         assert "left out: slurm-41.out" in told.output
-        assert "the verdict on the run itself was another: family: " in "".join(manifest_of(out).notes)
+        assert "the verdict on the run itself differs: family: " in "".join(manifest_of(out).notes)
 
     def test_a_file_that_has_changed_is_named(self, stored: Path, tmp_path: Path) -> None:
         log = tmp_path / "runs" / "slurm-41.out"
@@ -144,10 +144,10 @@ class TestStore:
     def test_what_is_too_much_is_left_out_and_said(
         self, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(live, "MOST_SAMPLES", 10)
+        monkeypatch.setattr(live, "MAX_SAMPLES", 10)
         told = called("bundle", "--store", stored, "--job", "41", "-o", tmp_path / "run.tsb")
         assert told.exit_code == 0, told.output
-        assert "left out, being more than 10 samples: gpu_util" in told.output
+        assert "left out because of the limit of 10 samples: gpu_util" in told.output
 
 
 class TestSite:
@@ -210,7 +210,7 @@ class TestSite:
     ("arguments", "why"),
     [
         (("--metrics-url", "http://127.0.0.1:9"), "give --job"),
-        (("x", "--despite-differences"), "of --store and of --job alone"),
+        (("x", "--despite-differences"), "needs --store, or --job without PATHS"),
         ((), "PATHS of a run's evidence, or --job ID"),
         (("--check",), "give the bundle"),
     ],
@@ -225,6 +225,6 @@ def test_copies_stay_in_their_folder(tmp_path: Path) -> None:
     """Whatever a log store calls a stream."""
     with live.copies() as found:
         for path in ("../../etc/x", "/etc/x", "a/../../x", "a", "a/b", "n\0ul", "x" * 500, "sacct -j 4242", "A"):
-            place = Path(found._place(path))
+            place = Path(found._target_path(path))
             place.write_text("")
             assert Path(found.folder).resolve() in place.resolve().parents

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from trackside.bundle.parts import NotBundled
 from trackside.bundle.redact.redactor import Redactor, pieces
-from trackside.bundle.redact.sieve import Sieve, Sign, sign_of
+from trackside.bundle.redact.sieve import LinePattern, Prefilter, line_pattern_of
 from trackside.bundle.redact.traces import Traces
-from trackside.bundle.write import Options, Written, write
+from trackside.bundle.write import Options, WrittenBundle, write
 from trackside.catalog.hostlist import expand
 from trackside.logs.matcher import matcher as make
 from trackside.model import Run
@@ -99,7 +99,7 @@ def redacted(*texts: str, also: tuple[str, ...] = ()) -> list[str]:
     return found
 
 
-def bundled(folder: Path, out: Path, **options: object) -> Written:
+def bundled(folder: Path, out: Path, **options: object) -> WrittenBundle:
     case = Session.of(load([folder]))
     return write(case, [str(folder)], Options(out=str(out), created="x", redacted=True, **options))  # type: ignore[arg-type]
 
@@ -338,18 +338,19 @@ class TestSieve:
     def test_it_misses_nothing(self, matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip(matcher)
         monkeypatch.setattr("trackside.bundle.redact.sieve.matcher", partial(make, prefer=matcher))
-        monkeypatch.setattr("trackside.bundle.redact.redactor._learner", Sieve)
+        monkeypatch.setattr("trackside.bundle.redact.redactor._learning_prefilter", Prefilter)
         lines = [*LOG.splitlines(), *STAYS.splitlines(), *TOKENS.values(), *(each.format(it) for each, it in SAID)]
         lines += [re.sub("[⟦⟧⦃⦄]", "", case) for case in CASES]
         text = "".join(f"{line}\n" for line in lines)
         found = self.learned(text)
         monkeypatch.setattr(
-            "trackside.bundle.redact.redactor._learner", lambda signs: Sieve(Sign(rb"[^\n]") for _ in signs)
+            "trackside.bundle.redact.redactor._learning_prefilter",
+            lambda signs: Prefilter(LinePattern(rb"[^\n]") for _ in signs),
         )
         slowly = self.learned(text)
         assert found.mapping == slowly.mapping
         assert sum(map(len, found.mapping.values())) > 20
-        assert found.text(text) == slowly._all(text)
+        assert found.text(text) == slowly._redacted_by_all(text)
 
     def learned(self, text: str) -> Redactor:
         redactor = Redactor()
@@ -367,7 +368,7 @@ class TestSieve:
         ],
     )
     def test_a_sign_is_the_pattern_without_looks_and_ends(self, pattern: str, sign: bytes) -> None:
-        assert sign_of(re.compile(pattern)).regex == sign
+        assert line_pattern_of(re.compile(pattern)).regex == sign
 
     @given(st.lists(st.sampled_from(["step 1 loss 2\n", "\n", "at 10.1.2.3\n", "a100-b-017: up\n", "x\r\n", "é jdoe\n"])),
            st.sampled_from(["", "jdoe", "no end"]))  # fmt: skip
@@ -376,7 +377,9 @@ class TestSieve:
         redactor.learn("USER=jdoe\nNodeName=a100-b-017 \n10.1.2.3\n")
         redactor.settle()
         text = "".join(lines) + last
-        assert redactor.text(text) == "".join(redactor._all(line) for line in text.splitlines(keepends=True))
+        assert redactor.text(text) == "".join(
+            redactor._redacted_by_all(line) for line in text.splitlines(keepends=True)
+        )
 
 
 class TestTraces:
@@ -442,10 +445,8 @@ class TestBundles:
     def test_a_leak_is_refused_and_nothing_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The look at what was written does not rest on what replaces."""
         folder = self.folder(tmp_path)
-        monkeypatch.setattr("trackside.bundle.redact.people.Names.replaced", lambda self, text: text)
-        with pytest.raises(
-            NotBundled, match=r"still holds what was to be replaced: what is called .*user-1 \(user names\)"
-        ):
+        monkeypatch.setattr("trackside.bundle.redact.people.PeopleNames.redacted", lambda self, text: text)
+        with pytest.raises(NotBundled, match=r"still contains originals of: .*user-1 \(user names\)"):
             bundled(folder, tmp_path / "run.tsb")
         assert not (tmp_path / "run.tsb").exists()
 

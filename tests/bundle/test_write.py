@@ -23,15 +23,24 @@ import trackside
 from trackside.bundle import parts, slicing
 from trackside.bundle.parts import NotBundled
 from trackside.bundle.same import differences
-from trackside.bundle.samples import Wanted, export
+from trackside.bundle.samples import SampleFilter, export
 from trackside.bundle.write import Options, write
 from trackside.catalog.metrics import METRICS
 from trackside.cli import main
 from trackside.finding import Verdict
 from trackside.model import Position, Samples, Series
-from trackside.read.bundle import HEX, MANIFEST, SEAL, Bundle, Damaged, Manifest, asked, opened
-from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.bundle import (
+    DIGEST_LENGTH,
+    MANIFEST,
+    SEAL,
+    Bundle,
+    DamagedBundle,
+    Manifest,
+    open_bundle,
+    recorded_job_and_time,
+)
+from trackside.read.detect import formats, read_source
+from trackside.read.format import CollectingSink, Source
 from trackside.read.walk import walk
 from trackside.session import Session
 from trackside.session.paths import load
@@ -87,7 +96,7 @@ def called(*arguments: str | Path) -> Result:
 
 
 def manifest_of(path: Path) -> Manifest:
-    with opened(path) as found:
+    with open_bundle(path) as found:
         return found.manifest
 
 
@@ -97,8 +106,8 @@ class TestScenarios:
     @pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
     def test_the_same_verdict(self, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whole: the same document to the byte. Redacted and sliced: the same but for names, and its citations hold."""
-        monkeypatch.setattr(parts, "SMALL", 4000)
-        monkeypatch.setattr(slicing, "ENDS", 20)
+        monkeypatch.setattr(parts, "MAX_WHOLE_BYTES", 4000)
+        monkeypatch.setattr(slicing, "END_LINES", 20)
         with case.inputs() as folder:
             before = made(folder, tmp_path / "whole.tsb", job=case.expected.get("job"))
             made(folder, tmp_path / "less.tsb", job=case.expected.get("job"), sliced=True, redacted=True)
@@ -106,7 +115,7 @@ class TestScenarios:
         assert whole == encode(document(before))
         less = encode(document(trackside.diagnose(tmp_path / "less.tsb")))
         for name, verdict in (("whole.tsb", whole), ("less.tsb", less)):
-            with opened(tmp_path / name) as found:
+            with open_bundle(tmp_path / name) as found:
                 found.check()
                 assert found.verdict() == verdict
         assert called("verify", tmp_path / "less.tsb").exit_code == 0
@@ -121,7 +130,7 @@ class TestRedacted:
         assert result.exit_code == 0, result.output
         assert "replaced: 1 tokens, keys and passwords, 1 user names" in result.stderr
         assert "left out: weights.bin" in result.stderr
-        assert "Read it before you send it" in result.stderr
+        assert "Review the bundle before you send it" in result.stderr
         assert "replaced:" not in result.stdout
         assert "Read it before" not in called("bundle", run, "-o", tmp_path / "plain.tsb").stderr
 
@@ -141,7 +150,7 @@ class TestContent:
     def test_what_nothing_reads_is_left_out_and_said(self, bundle: Path) -> None:
         (left,) = [each for each in manifest_of(bundle).inputs if each.member is None]
         assert left.path == "weights.bin"
-        assert "no reader knows" in left.because
+        assert "unknown binary format" in left.because
 
     def test_equal_inputs_give_equal_bytes(self, run: Path, tmp_path: Path) -> None:
         for name in ("one.tsb", "other.tsb"):
@@ -156,14 +165,14 @@ class TestContent:
 
     def test_job_and_present_go_with_it(self, run: Path, tmp_path: Path) -> None:
         made(run, tmp_path / "run.tsb", as_of=1_800_000_000.0, job=None)
-        assert asked(tmp_path / "run.tsb") == (None, 1_800_000_000.0)
+        assert recorded_job_and_time(tmp_path / "run.tsb") == (None, 1_800_000_000.0)
         assert load([tmp_path / "run.tsb"]).as_of == 1_800_000_000.0
 
     def test_in_a_folder_it_is_not_read_twice(self, bundle: Path, run: Path) -> None:
         bundle.rename(run / "run.tsb")
         (row,) = [row for row in load([run]).inputs if row.path == "run.tsb"]
         assert row.status == "refused"
-        assert "by its own path" in row.note
+        assert "pass its own path" in row.note
 
     def test_beside_other_inputs_its_paths_say_whose_they_are(self, bundle: Path, run: Path) -> None:
         paths = [found.path for found in walk([bundle, run / "weights.bin"])]
@@ -182,7 +191,7 @@ class TestContent:
 
     def test_a_bundle_can_be_redacted_later(self, bundle: Path, tmp_path: Path) -> None:
         case = Session.of(load([bundle]))
-        with pytest.raises(NotBundled, match="a bundle already"):
+        with pytest.raises(NotBundled, match="already a bundle"):
             write(case, [str(bundle)], Options(out=str(tmp_path / "two.tsb"), created=CREATED))
         write(case, [str(bundle)], Options(out=str(tmp_path / "two.tsb"), created=CREATED, redacted=True))
         assert not differences(case.verdict(), trackside.diagnose(tmp_path / "two.tsb"))
@@ -217,7 +226,7 @@ class TestSlice:
         made(run, tmp_path / "run.tsb", sliced=True)
         manifest = manifest_of(tmp_path / "run.tsb")
         assert not manifest.sliced
-        assert "would give another verdict" in manifest.notes[0]
+        assert "would give a different verdict" in manifest.notes[0]
         assert [each.size for each in manifest.members if each.name == "inputs/train.log"] == [
             (run / "train.log").stat().st_size
         ]
@@ -237,7 +246,7 @@ class TestSlice:
                 seen.add(number)
         assert number == count == cut.lines
         assert {place for place in places if 1 <= place <= count} <= seen
-        assert len(seen) == cut.kept
+        assert len(seen) == cut.kept_lines
 
     def test_every_metric_is_read_back_as_it_was(self) -> None:
         """The names of ours that an export uses are read as the same metric, with the same labels and values."""
@@ -255,11 +264,11 @@ class TestSlice:
 
         values = np.array([0.5 if METRICS[each.metric].unit == "ratio" else 1.0 for each in listed])
         block = Samples(listed, np.arange(len(listed), dtype=np.int32), np.full(len(listed), 1_700_000_000_000), values)
-        from trackside.bundle.samples import Written
+        from trackside.bundle.samples import SampleWriter
 
         file = io.BytesIO()
-        Written(file, Wanted()).samples(block)
-        found = Collected()
+        SampleWriter(file, SampleFilter()).samples(block)
+        found = CollectingSink()
         data = file.getvalue()
         row = read_source(Source("x.jsonl", data[: 64 << 10], io.BytesIO(data), len(data)), found)
         assert row.format == "victoria-export"
@@ -277,14 +286,14 @@ class TestSlice:
             for minute in range(100)
         ).encode()
         source = Source("dcgm.prom", text, io.BytesIO(text), len(text))
-        cut = export(source, Wanted(frozenset({"n1"}), 1_700_000_000_000, 1_700_000_540_000))
-        assert (cut.kept, cut.left_out) == (10, 190)
+        cut = export(source, SampleFilter(frozenset({"n1"}), 1_700_000_000_000, 1_700_000_540_000))
+        assert (cut.written_count, cut.left_out_count) == (10, 190)
         rows = [json.loads(line) for line in b"".join(cut.lines()).splitlines()]
         assert {row["metric"]["node"] for row in rows} == {"n1"}
 
 
 class TestDamage:
-    """Whatever is not as it was written is refused, and the message names it."""
+    """Whatever is changed after it was written is refused, and the message names it."""
 
     def repacked(
         self, bundle: Path, change: Callable[[dict[str, bytes]], object], seal: bool = True, link: str = ""
@@ -298,19 +307,19 @@ class TestDamage:
                 info = zipfile.ZipInfo(name)
                 info.external_attr = (stat.S_IFLNK if name == link else stat.S_IFREG) << 16
                 archive.writestr(info, data, zipfile.ZIP_STORED if name == "mimetype" else zipfile.ZIP_DEFLATED)
-            archive.comment = SEAL + b"0" * HEX
+            archive.comment = SEAL + b"0" * DIGEST_LENGTH
         if seal:
-            data = bundle.read_bytes()[:-HEX]
+            data = bundle.read_bytes()[:-DIGEST_LENGTH]
             bundle.write_bytes(data + hashlib.sha256(data).hexdigest().encode())
         return bundle
 
     def refused(self, bundle: Path, why: str) -> None:
-        (row,) = [read_source(each, Collected()) if isinstance(each, Source) else each for each in walk([bundle])]
+        (row,) = [read_source(each, CollectingSink()) if isinstance(each, Source) else each for each in walk([bundle])]
         assert row.status == "refused"
         assert why in row.note
         told = called("diagnose", bundle)
         assert told.exit_code == 3
-        assert "not as it was written" in told.output
+        assert "changed after it was written" in told.output
         told = called("bundle", "--check", bundle)
         assert (told.exit_code, why in told.output) == (1, True)
 
@@ -326,7 +335,7 @@ class TestDamage:
 
     def test_added_member(self, bundle: Path) -> None:
         self.refused(
-            self.repacked(bundle, lambda m: m.update({"inputs/more.log": b"x"})), "inputs/more.log: a member that"
+            self.repacked(bundle, lambda m: m.update({"inputs/more.log": b"x"})), "inputs/more.log: not listed in"
         )
 
     def test_other_verdict(self, bundle: Path) -> None:
@@ -343,7 +352,7 @@ class TestDamage:
         self.refused(self.repacked(bundle, later), "reads trackside.bundle/1")
 
     def test_name_out_of_the_bundle(self, bundle: Path) -> None:
-        self.refused(self.repacked(bundle, lambda m: m.update({"inputs/../../x": b"x"})), "leads out")
+        self.refused(self.repacked(bundle, lambda m: m.update({"inputs/../../x": b"x"})), "points outside")
 
     def test_link(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: None, link="inputs/train.log"), "inputs/train.log: a link")
@@ -366,9 +375,9 @@ class TestDamage:
     def test_two_of_one_name(self, bundle: Path) -> None:
         with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(bundle, "a") as archive:
             archive.writestr("inputs/train.log", "x")
-        data = bundle.read_bytes()[:-HEX]
+        data = bundle.read_bytes()[:-DIGEST_LENGTH]
         bundle.write_bytes(data + hashlib.sha256(data).hexdigest().encode())
-        self.refused(bundle, "there are two of it")
+        self.refused(bundle, "appears twice")
 
     def test_seal(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: None, seal=False), "outside of its members")
@@ -384,7 +393,7 @@ class TestDamage:
         whole = bytearray(bundle.read_bytes())
         place = data.draw(st.integers(0, len(whole) - 1))
         whole[place] ^= data.draw(st.integers(1, 255))
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedBundle):
             Bundle(io.BytesIO(whole)).check()
 
     @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -463,3 +472,7 @@ def test_the_manifest_is_described() -> None:
     text = (Path(__file__).parents[2] / "docs" / "bundle.md").read_text("utf-8")
     missing = [field.name for field in msgspec.structs.fields(Manifest) if f"`{field.name}`" not in text]
     assert not missing
+
+
+def test_formats_that_are_sliced_exist() -> None:
+    assert {format_.id for format_ in formats()} >= slicing.FORMATS

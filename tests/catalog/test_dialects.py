@@ -16,7 +16,7 @@ from tools.cases import CORPUS
 from trackside.catalog.dialect import Dialect, dialects, translate
 from trackside.catalog.dialects.dcgm import FIELDS
 from trackside.catalog.dialects.nvidia_smi import FIELDS as QUERY_FIELDS
-from trackside.catalog.labels import Label, pci_address, written
+from trackside.catalog.labels import Label, normalized, pci_address
 from trackside.catalog.metrics import COMMON, DESCRIPTIVE, METRICS, labels_of
 from trackside.catalog.settling import is_blank
 from trackside.catalog.throttle import REASONS, mask, reasons_in
@@ -305,7 +305,7 @@ def test_pci_addresses(text: str, address: str) -> None:
 
 
 def test_what_says_nothing_is_no_label() -> None:
-    assert [written(text, Label("gpu_model")) for text in (" N/A ", "", "-", "A100 ")] == ["", "", "", "A100"]
+    assert [normalized(text, Label("gpu_model")) for text in (" N/A ", "", "-", "A100 ")] == ["", "", "", "A100"]
 
 
 # -- units, blanks, bounds
@@ -336,7 +336,7 @@ def test_written_units(text: str, metric: str, factor: float) -> None:
 
 @pytest.mark.parametrize(("text", "metric"), [("MiB", "gpu_power_watts"), ("", "gpu_power_watts"), ("W", "gpu_pstate")])
 def test_a_unit_that_is_none_of_the_metrics_is_refused(text: str, metric: str) -> None:
-    with pytest.raises(ValueError, match="is no unit for"):
+    with pytest.raises(ValueError, match="is not a unit for"):
         factor_of(text, METRICS[metric].unit)
 
 

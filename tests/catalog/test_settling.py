@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trackside.catalog import settling
-from trackside.catalog.dialect import BLANK, BLANK_RANGES, LATEST_MS, Translated, translate
+from trackside.catalog.dialect import BLANK, BLANK_RANGES, LATEST_MS, Translation, translate
 from trackside.catalog.settling import (
     ForeignSeries,
     UnitBySize,
@@ -18,7 +18,7 @@ from trackside.catalog.settling import (
     measured,
     scale_of,
     scaled,
-    sifted,
+    usable_samples,
 )
 from trackside.model import Position
 
@@ -59,11 +59,13 @@ def test_what_diverged_is_inf() -> None:
 
 def test_what_is_left_out_is_counted_by_reason() -> None:
     foreign = ForeignSeries()
-    number = foreign.add("x", Translated("gpu_power_watts", (), 1.0), AT)
+    number = foreign.add("x", Translation("gpu_power_watts", (), 1.0), AT)
     raw = np.array([1.0, BLANK, 3.0, 4.0])
     times = np.array([NOW_MS, LATEST_MS + 1, LATEST_MS + 1, NOW_MS - 1])
     left_out: Counter[str] = Counter()
-    places, times_ms, kept = sifted(foreign.rows, np.full(4, number), times, raw, left_out, oldest_ms=NOW_MS - 1)
+    places, times_ms, kept = usable_samples(
+        foreign.rows, np.full(4, number), times, raw, left_out, oldest_ms=NOW_MS - 1
+    )
     assert (places.tolist(), times_ms.tolist(), kept.tolist()) == ([number], [NOW_MS], [1.0])
     assert left_out == Counter(blank=1, untimely=1, too_old=1)
 
@@ -78,12 +80,12 @@ def test_units_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [scale_of("bytes", peak) for peak in (81559.0, 8.5e10)] == [MIB, 1.0]
     assert scale_of("", 1e9) == 1.0
     unit = UnitBySize("ratio")
-    unit.look(np.array([0.5, math.inf]))
+    unit.observe(np.array([0.5, math.inf]))
     assert (unit.peak, unit.count, unit.factor, unit.is_settled) == (0.5, 2, 1.0, False)
-    monkeypatch.setattr(settling, "MAX_UNSETTLED", 2)
+    monkeypatch.setattr(settling, "MAX_UNDECIDED_VALUES", 2)
     assert unit.is_settled
     monkeypatch.undo()
-    unit.look(np.array([97.0]))
+    unit.observe(np.array([97.0]))
     assert (unit.factor, unit.is_settled) == (0.01, True)
 
 

@@ -125,7 +125,7 @@ def test_verify_misses_a_citation_that_was_taken_out(log: Path, tmp_path: Path) 
     path.write_text(json.dumps(doc))
     result = run("verify", path)
     assert result.exit_code == 1
-    assert f"{gone}: a sentence cites it" in result.stdout
+    assert f"{gone}: a sentence cites it, but" in result.stdout
 
 
 def test_verify_refuses_what_is_no_verdict(tmp_path: Path) -> None:
@@ -238,9 +238,9 @@ def test_runs_of_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert rows[0].endswith("A1 (established)")
     (tmp_path / "trackside.toml").write_text(f'[metadata]\nurl = "{url}"\n')
     assert run("runs", "--config", tmp_path / "trackside.toml").stdout == listed.stdout
-    last = run("runs", "--archive", url, "--most", 1)
+    last = run("runs", "--archive", url, "--limit", 1)
     assert "lm-7" not in last.stdout
-    assert "--most N lists more" in last.stderr
+    assert "use --limit N to list more" in last.stderr
     assert [row["id"] for row in json.loads(run("runs", "--archive", url, "--json").stdout)] == ["7", "8"]
     assert "not both" in run("runs", "--archive", url, "--store", tmp_path).output
 

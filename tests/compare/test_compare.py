@@ -18,7 +18,7 @@ from tools.cases import SCENARIOS, simulated
 
 from trackside.cli import main
 from trackside.compare.compare import compare
-from trackside.compare.parting import parting
+from trackside.compare.divergence import first_divergence
 from trackside.compare.settings import settings
 from trackside.compare.side import Side
 from trackside.evidence import reduced
@@ -78,9 +78,9 @@ def apart(pair: tuple[Path, Path]) -> dict[str, Any]:
 def test_a_throttled_run_parts_when_its_clock_falls(apart: dict[str, Any]) -> None:
     doc = apart
     assert doc["answer"][0].startswith("A: G1 healthy. B: B3 clock-throttle (thermal), rank 7")
-    assert doc["answer"][1].startswith("B took 1.56 times as long a step: 3.11 s in A, 4.84 s in B")
-    assert "more than at A's pace" in doc["answer"][2]
-    assert doc["answer"][3].startswith("They part 14 min after the start: ")
+    assert doc["answer"][1].startswith("A step takes 1.56 times as long in B: 3.11 s in A, 4.84 s in B")
+    assert "more than at the pace of A" in doc["answer"][2]
+    assert doc["answer"][3].startswith("The runs diverge 14 min after the start: ")
     assert "SM clock, lowest of all 1,980 MHz in A, 990 MHz in B" in doc["answer"][3]
     assert 800 <= doc["partings"][0]["seconds"] <= 900
     clock = row(doc, "SM clock, lowest of all")
@@ -102,7 +102,7 @@ def test_swapped_it_is_the_mirror(pair: tuple[Path, Path], apart: dict[str, Any]
 
 def test_a_run_beside_itself(pair: tuple[Path, Path]) -> None:
     doc = told(pair[0], pair[0])
-    assert doc["answer"][0] == "A and B are the same input: it is compared with itself."
+    assert doc["answer"][0] == "A and B are the same input: the run is compared with itself."
     assert doc["answer"][1].startswith("No difference found in ")
     assert doc["partings"] == []
     assert not any(each["differs"] for each in doc["rows"])
@@ -135,15 +135,15 @@ def test_every_value_cites_its_own_run_and_can_be_asked_again(apart: dict[str, A
 @pytest.mark.parametrize(
     ("bad", "family", "first"),
     [
-        ("d3/sim-slow-gpu-16", "D3 straggler", "the fault of run B begins"),
+        ("d3/sim-slow-gpu-16", "D3 straggler", "fault of run B begins"),
         ("e1/sim-explode", "E1 loss-divergence", "loss "),
-        ("b1/sim-midrun-one-rank-watchdog", "B1 cuda-oom", "the fault of run B begins"),
+        ("b1/sim-midrun-one-rank-watchdog", "B1 cuda-oom", "fault of run B begins"),
     ],
 )
 def test_a_good_run_beside_bad_ones(pair: tuple[Path, Path], bad: str, family: str, first: str) -> None:
     doc = told(pair[0], inputs(bad))
     assert family in " ".join(doc["answer"])
-    (parting,) = (line for line in doc["answer"] if line.startswith("They part"))
+    (parting,) = (line for line in doc["answer"] if line.startswith("The runs diverge"))
     assert first in parting
     assert "learning rate" not in parting
     assert all(each["cites_a"] or each["cites_b"] for each in doc["partings"])
@@ -153,18 +153,18 @@ def test_a_good_run_beside_bad_ones(pair: tuple[Path, Path], bad: str, family: s
 def test_a_learning_rate_of_another_schedule_is_no_parting(pair: tuple[Path, Path]) -> None:
     """More steps are planned: what follows from that is told as such."""
     doc = told(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
-    assert row(doc, "steps planned")["differs"] is True
+    assert row(doc, "planned steps")["differs"] is True
     along = {each["name"]: each["follows"] for each in doc["following"]}
-    assert along["learning rate"].startswith("steps planned (")
+    assert along["learning rate"].startswith("planned steps (")
     assert "learning rate" not in {each["name"] for each in doc["partings"]}
-    assert any("which may be why these part: learning rate" in line for line in doc["answer"])
+    assert any("which may explain why these diverge: learning rate" in line for line in doc["answer"])
 
 
 def test_a_slow_down_is_told_in_gpu_hours_and_money(pair: tuple[Path, Path], apart: dict[str, Any]) -> None:
     result = run(*pair, "--price", "2 EUR", "--json")
     slow = json.loads(result.stdout)["slowdown"]
     figures = re.fullmatch(
-        r"(\d+) GPUs x ([\d,]+) steps x \(([\d.]+) s - ([\d.]+) s\) / 3,600 s an hour = ([\d.]+) GPU-hours",
+        r"(\d+) GPUs x ([\d,]+) steps x \(([\d.]+) s - ([\d.]+) s\) / 3,600 s/h = ([\d.]+) GPU-hours",
         slow["formula"],
     )
     assert figures is not None
@@ -173,7 +173,7 @@ def test_a_slow_down_is_told_in_gpu_hours_and_money(pair: tuple[Path, Path], apa
     assert (slow["slower"], slow["cost"], slow["currency"]) == ("b", pytest.approx(2 * hours, abs=0.01), "EUR")
     assert slow["cites_a"]
     assert slow["cites_b"]
-    assert "as much work" in slow["assumption"]
+    assert "same amount of work" in slow["assumption"]
     assert apart["slowdown"]["cost"] is None
     assert told(*reversed(pair))["slowdown"]["slower"] == "a"
 
@@ -183,8 +183,8 @@ def test_steps_of_other_sizes_are_not_priced(pair: tuple[Path, Path]) -> None:
     doc = told(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
     assert row(doc, "GPUs")["differs"] is True
     assert doc["slowdown"] is None
-    slow = [line for line in doc["answer"] if "times as long a step" in line]
-    assert all("a step of one is not a step of the other, as they differ in GPUs (" in line for line in slow)
+    slow = [line for line in doc["answer"] if "times as long in" in line]
+    assert all("the steps are not the same amount of work: the runs differ in GPUs (" in line for line in slow)
     assert slow
 
 
@@ -193,7 +193,7 @@ def test_runs_of_other_work_are_said_not_to_be_comparable(tmp_path: Path) -> Non
     one = log(tmp_path / "a.out", 1, head=head.format("gpt2", "pile"))
     other = log(tmp_path / "b.out", 1, head=head.format("bert", "books"), part=20)
     first = told(one, other)["answer"][0]
-    assert first.startswith("These two don't look comparable: they differ in ")
+    assert first.startswith("These runs do not look comparable: they differ in ")
     assert "model (gpt2 / bert)" in first
     assert "dataset (pile / books)" in first
     assert not told(one, log(tmp_path / "c.out", 1, head=head.format("gpt2", "pile"), part=20))["answer"][0].startswith(
@@ -221,10 +221,10 @@ def test_metrics_alone_and_logs_alone(pair: tuple[Path, Path], tmp_path: Path) -
         (logs / path.name).write_bytes(path.read_bytes())
     doc = told(logs, pair[1])
     assert row(doc, "loss")["differs"] is False
-    assert row(doc, "SM activity, median")["why"] == "run A does not tell it"
+    assert row(doc, "SM activity, median")["why"] == "not known for run A"
     assert row(doc, "state")["differs"] is None
     doc = told(inputs("c3/sim-metrics-only"), pair[1])
-    assert row(doc, "loss")["why"] == "run A prints none"
+    assert row(doc, "loss")["why"] == "not printed by run A"
     assert row(doc, "SM activity, median")["differs"] is not None
 
 
@@ -233,11 +233,11 @@ def test_jobs_of_a_store(pair: tuple[Path, Path], tmp_path: Path) -> None:
     CliRunner().invoke(main, ["ingest", str(pair[0]), "--store", str(store)])
     doc = told("48213", pair[1], "--store", store)
     assert doc["answer"][0].startswith("A: G1 healthy. B: B3")
-    assert "a store keeps what they tell" in row(doc, "settings that the log prints")["why"]
+    assert "a store keeps the parsed events" in row(doc, "settings printed in the log")["why"]
     assert run("48213", pair[1]).exit_code == 2
     whole = told(store, pair[1])  # a store of one job is a run as well
     assert whole["answer"] == doc["answer"]
-    assert "a store keeps what they tell" in row(whole, "settings that the log prints")["why"]
+    assert "a store keeps the parsed events" in row(whole, "settings printed in the log")["why"]
 
 
 # -- logs written here
@@ -324,14 +324,14 @@ def test_text_keeps_to_its_width(sides: tuple[Side, Side], width: int) -> None:
 
 def test_the_rule() -> None:
     flat = [1.0] * 20
-    assert parting(flat, flat, 0.03) is None
-    assert parting(flat, [*flat[:10], 5.0, *flat[11:]], 0.03) is None, "one point is a spike"
-    assert parting(flat, [*flat[:10], *[1.5] * 10], 0.03) == 10
-    assert parting(flat, [*flat[:10], *[math.nan] * 10], 0.03) == 10
-    assert parting(flat, [*flat[:19], 3.0], 0.03) == 19, "far apart at the end of both"
-    assert parting(flat, [*flat[:19], 1.2], 0.03) is None
-    assert parting([], [], 0.03) is None
-    assert parting([1.0], [5.0], 0.03) == 0
+    assert first_divergence(flat, flat, 0.03) is None
+    assert first_divergence(flat, [*flat[:10], 5.0, *flat[11:]], 0.03) is None, "one point is a spike"
+    assert first_divergence(flat, [*flat[:10], *[1.5] * 10], 0.03) == 10
+    assert first_divergence(flat, [*flat[:10], *[math.nan] * 10], 0.03) == 10
+    assert first_divergence(flat, [*flat[:19], 3.0], 0.03) == 19, "far apart at the end of both"
+    assert first_divergence(flat, [*flat[:19], 1.2], 0.03) is None
+    assert first_divergence([], [], 0.03) is None
+    assert first_divergence([1.0], [5.0], 0.03) == 0
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from tests import services
 from trackside.http.options import HttpOptions
 from trackside.ingest import ingest
 from trackside.session.paths import load
-from trackside.stores.curves import Curves
-from trackside.stores.embedded.duck import DuckCurves
+from trackside.stores.embedded.duck import DuckBackend
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.metric_store import MetricOptions, Scope, open_metrics
+from trackside.stores.metric_backend import MetricBackend
+from trackside.stores.metric_store import MetricOptions, RunScope, open_metrics
 from trackside.stores.registry import DEFAULT_METRICS
 
 
@@ -30,7 +30,7 @@ class Given:
     """What a store is to hold. ``beside``: text that only servers hold, which is not the run's."""
 
     files: Sequence[Path]
-    scope: Scope = field(default_factory=Scope)
+    scope: RunScope = field(default_factory=RunScope)
     beside: str = ""
     match: str = ""
     relabel: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -51,15 +51,15 @@ class Given:
         return MetricOptions(kind=kind, endpoint=HttpOptions(url=url), match=match, labels=labels)
 
 
-Opened = Iterator[Callable[[], Curves]]
-Stored = Callable[[Given, Path], AbstractContextManager[Callable[[], Curves]]]
+Opened = Iterator[Callable[[], MetricBackend]]
+Stored = Callable[[Given, Path], AbstractContextManager[Callable[[], MetricBackend]]]
 Served = Callable[[Given, Path], AbstractContextManager[MetricOptions]]
 
 
 @contextmanager
 def in_memory(given: Given, folder: Path) -> Opened:
     """As ``trackside diagnose FILES`` holds them."""
-    curves = load(given.files).curves
+    curves = load(given.files).metric_backend
     assert curves is not None
     yield lambda: curves
 
@@ -69,7 +69,7 @@ def in_duckdb(given: Given, folder: Path) -> Opened:
     """As ``trackside ingest FILES`` keeps them."""
     ingest(given.files, folder / "store")
     with Snapshot.open(folder / "store") as snapshot:
-        yield lambda: DuckCurves(snapshot)
+        yield lambda: DuckBackend(snapshot)
 
 
 @contextmanager
@@ -89,10 +89,10 @@ def prometheus(given: Given, folder: Path) -> Iterator[MetricOptions]:
 
 @contextmanager
 def in_server(served: Served, given: Given, folder: Path) -> Opened:
-    """Curves of a server, closed before it ends."""
+    """MetricBackend of a server, closed before it ends."""
     with served(given, folder) as options, ExitStack() as open_:
 
-        def opened() -> Curves:
+        def opened() -> MetricBackend:
             curves = open_metrics(options, given.scope)
             open_.callback(curves.close)
             return curves

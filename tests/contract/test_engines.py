@@ -13,7 +13,7 @@ import pytest
 from tests.contract.case import NEAR_ZERO, T0, TOLERANCE
 from tests.contract.stores import ENGINES, SERVERS, STORES, Given, in_memory
 from trackside.model import Series
-from trackside.stores.curves import Curves, Engine, Wanted
+from trackside.stores.metric_backend import EngineRollup, MetricBackend, RollupRequest
 from trackside.stores.registry import METRICS, kinds
 
 STEPS_MS = (1000, 15_000, 60_000, 77_000, 300_000, 1_800_000)
@@ -42,19 +42,21 @@ def uneven(random: Random) -> str:
     return "".join(lines)
 
 
-def named(curves: Curves) -> dict[tuple[str, tuple[tuple[str, str], ...]], tuple[int, tuple[int, int, int]]]:
+def named(curves: MetricBackend) -> dict[tuple[str, tuple[tuple[str, str], ...]], tuple[int, tuple[int, int, int]]]:
     """Each curve by its labels: its id, and from when to when it has how many samples."""
 
     def key(series: Series) -> tuple[str, tuple[tuple[str, str], ...]]:
         return series.metric, series.labels
 
-    return {key(each.series): (each.id, (each.first_ms, each.last_ms, each.count)) for each in curves.held()}
+    return {key(each.series): (each.id, (each.first_ms, each.last_ms, each.count)) for each in curves.series()}
 
 
-def asked(curves: Curves, groups: Sequence[Sequence[int]], spans: Sequence[tuple[int, int, int]]) -> list[Wanted]:
+def asked(
+    curves: MetricBackend, groups: Sequence[Sequence[int]], spans: Sequence[tuple[int, int, int]]
+) -> list[RollupRequest]:
     """Every engine over every span."""
-    engines: tuple[Engine, ...] = get_args(Engine)
-    return [Wanted(groups, start, end, step, how) for start, end, step in spans for how in engines]
+    engines: tuple[EngineRollup, ...] = get_args(EngineRollup)
+    return [RollupRequest(groups, start, end, step, how) for start, end, step in spans for how in engines]
 
 
 def test_every_registered_engine_is_run() -> None:
@@ -87,13 +89,13 @@ def test_rollups_are_those_of_memory(store: str, seed: int, tmp_path: Path) -> N
             wanted = asked(want, [[theirs[key][0] for key in group] for group in grouping], spans)
             asks = asked(got, [[ours[key][0] for key in group] for group in grouping], spans)
             for one, other in zip(wanted, asks, strict=True):
-                values, used = want.rollup(one.groups, one.start_ms, one.end_ms, one.step_ms, one.how)
-                have, count = got.rollup(other.groups, other.start_ms, other.end_ms, other.step_ms, other.how)
-                off += [f"{one.how} of {len(one.groups)} groups by {one.step_ms} ms: {used} samples, got {count}"] * (
-                    used != count
-                )
+                values, used = want.rollup(one.groups, one.start_ms, one.end_ms, one.step_ms, one.rollup)
+                have, count = got.rollup(other.groups, other.start_ms, other.end_ms, other.step_ms, other.rollup)
+                off += [
+                    f"{one.rollup} of {len(one.groups)} groups by {one.step_ms} ms: {used} samples, got {count}"
+                ] * (used != count)
                 for row, column in np.argwhere(~np.isclose(have, values, TOLERANCE, NEAR_ZERO, equal_nan=True)):
                     end = one.start_ms + (column + 1) * one.step_ms
-                    off.append(f"{one.how} of {len(one.groups)} groups by {one.step_ms} ms, row {row}, window to {end}: "
+                    off.append(f"{one.rollup} of {len(one.groups)} groups by {one.step_ms} ms, row {row}, window to {end}: "
                                f"wanted {values[row, column]!r}, got {have[row, column]!r}")  # fmt: skip
     assert not off, "\n".join(["", *off[:30]])

@@ -13,9 +13,9 @@ from trackside.evidence import Frame, Grid, MissingAnswer, reduced
 from trackside.query import AGGREGATES, ROLLUPS, SPANS, Query
 from trackside.runs.metrics import run_metrics
 from trackside.session.site import ZONES_S
-from trackside.stores.curves import Curves
 from trackside.stores.memory import MemoryStore
-from trackside.stores.metric_store import Scope
+from trackside.stores.metric_backend import MetricBackend
+from trackside.stores.metric_store import RunScope
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.txt"))
 
@@ -27,7 +27,7 @@ def given_of(case: Case, folder: Path) -> Given:
         (folder / name).write_text(exposition(samples))
     run = case.run
     start, end = run.start and run.start - ZONES_S, run.end and run.end + ZONES_S  # as for records out of files
-    scope = Scope(start, end, run.nodes, (run.id,) if run.id else ())
+    scope = RunScope(start, end, run.nodes, (run.id,) if run.id else ())
     return Given(sorted(folder.iterdir()), scope, exposition(case.beside), case.match, case.relabel)
 
 
@@ -36,7 +36,7 @@ def exposition(samples: dict[str, list[tuple[int, str]]]) -> str:
     return "".join(f"{series} {value} {time}\n" for series, points in samples.items() for time, value in points)
 
 
-def answers_of(case: Case, curves: Curves) -> list[Answer]:
+def answers_of(case: Case, curves: MetricBackend) -> list[Answer]:
     """What a store says to each question: asked together, as families ask, and again one by one."""
     rows = MemoryStore(planes=("metric",))
     _, rows.metrics = run_metrics(curves, case.run, rows)

@@ -1,4 +1,4 @@
-"""Curves built by hand for tests of families: a small cluster, its samples, and a judge that checks every citation."""
+"""MetricBackend built by hand for tests of families: a small cluster, its samples, and a judge that checks every citation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trackside.model import Event, Plane, Position, Record, Role, Run, Samples, 
 from trackside.runs.metrics import run_metrics
 from trackside.show.document import citation
 from trackside.stores.memory import MemoryStore
-from trackside.stores.memory_curves import MemoryCurves
+from trackside.stores.memory_backend import MemoryBackend
 from trackside.verify import check
 
 Curve = ArrayLike
@@ -39,7 +39,7 @@ class Cluster:
         self.gpus = tuple(f"{node}:{gpu}" for node in self.nodes for gpu in range(gpus))
         self._start, self._end = start, end
         self._job = job
-        self._curves = MemoryCurves()
+        self._curves = MemoryBackend()
         self._random = np.random.default_rng(7)
 
     # -- shapes
@@ -57,7 +57,7 @@ class Cluster:
         return np.where((self.times >= start) & (self.times < end), self._full(inside), self._full(outside))
 
     def until(self, time: float, values: Curve) -> NDArray[np.float64]:
-        """Sampled up to ``time`` only."""
+        """SampleBackend up to ``time`` only."""
         return self.between(-np.inf, time, values, np.nan)
 
     def growing(self, per_second: Curve, start: float = 0.0) -> NDArray[np.float64]:

@@ -136,7 +136,7 @@ def test_a_rise_without_log_is_latent_where_the_gpus_worked_on() -> None:
 def test_clean_counters_rule_it_out_with_figures() -> None:
     finding = ecc().per_gpu("gpu_health", 0, {SICK: 10}).judge("B2", *points(), FAILED)
     assert (finding.outcome, keys(finding)) == (ABSENT, ["flag_only", "clean_ecc"])
-    assert "No uncorrectable ECC error was added on 16 GPUs" in text_of(finding)
+    assert "No new uncorrectable ECC errors on 16 GPUs" in text_of(finding)
     assert keys(ecc(metric="gpu_xid_last").judge("B2", FAILED)) == ["quiet_gauge"]
 
 

@@ -126,7 +126,7 @@ def test_kernel_without_end_on_a_single_gpu() -> None:
     finding = judged(hung(sm=0.0076, nodes=1, gpus=1, away=None), "C3", until_stop(), TIMEOUT)
     assert (finding.outcome, finding.gpus) == (FOUND, ("n1:0",))
     assert "spin" in keys(finding)
-    assert "1 GPU, engine activity 100%" in text_of(finding)
+    assert "1 GPU spun at 100%" in text_of(finding)
 
 
 def test_silent_log_of_several_gpus_is_an_affair_between_ranks() -> None:

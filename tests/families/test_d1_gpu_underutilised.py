@@ -129,7 +129,7 @@ def test_waiting_for_data_that_grew_while_throughput_fell_is_starvation_however_
     )
     assert outcome(finding) == (FOUND, SUPPORTED, False)
     assert (finding.culprit, keys(finding)[:2]) == ("job", ["wait_grew", "slower_throughput"])
-    assert "from 5% to 38% of the step" in text_of(finding)
+    assert "from 5% to 38% of each step" in text_of(finding)
     assert finding.since == pytest.approx(2000, abs=60)
 
 

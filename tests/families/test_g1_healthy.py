@@ -190,7 +190,7 @@ def test_gpus_that_did_nothing_are_named() -> None:
     cluster.per_gpu("gpu_ecc_uncorrectable_total", 0)
     finding = cluster.judge("G1", points(), COMPLETED)
     assert (finding.outcome, {"worked_some", "unused"} <= set(keys(finding))) == (FOUND, True)
-    assert "3 of the 4 GPUs that the run held did nothing in all that time: n1:1-3" in text_of(finding)
+    assert "3 of the 4 GPUs allocated did nothing during the whole run: n1:1-3" in text_of(finding)
     assert [sentence_name(each) for each in finding.actions] == ["fewer"]
     assert "wasted" in [sentence_name(each) for each in finding.implies]
     whole = busy_cluster(nodes=1, gpus=4).per_gpu("gpu_ecc_uncorrectable_total", 0).judge("G1", points(), COMPLETED)
@@ -208,7 +208,7 @@ def test_errors_before_and_after_the_run_are_none_of_its_time() -> None:
     warning = cluster.judge("B2", points(60), COMPLETED, run=run)
     assert (warning.latent, {"too_early", "too_late"} <= set(keys(warning))) == (True, True)
     assert "ended_well" not in keys(warning)
-    assert "On n1:3 that was before the run began" in text_of(warning)
+    assert "On n1:3, before the run began" in text_of(warning)
 
 
 def test_a_counter_that_rose_in_a_run_that_ended_well_is_said() -> None:
@@ -234,5 +234,5 @@ def test_the_last_life_of_a_run_is_called_so() -> None:
     assert {"fell", "anew"} <= set(keys(finding))
     said = text_of(finding)
     assert "over 20 points" in said
-    assert "its first one began with 10" in said
+    assert "the first attempt started with 10" in said
     assert "anew" not in keys(busy_cluster().judge("G1", points(), COMPLETED))

@@ -47,12 +47,12 @@ LASTING = {
     "a redirect to a login": (always(302, b"", Location="https://sso.example.org/login?x=1"), "sso.example.org"),
     "parts only": (
         of_json(rewriting.partial),
-        "gave a part of the answer: it could not reach all of its storage nodes",
+        "gave only a part of the answer: it could not reach all of its storage nodes",
     ),
-    "warnings of Thanos": (of_json(rewriting.warned), "gave a part of the answer: No StoreAPIs matched"),
+    "warnings of Thanos": (of_json(rewriting.warned), "gave only a part of the answer: No StoreAPIs matched"),
     "500": (always(500, b'{"status":"error","error":"disk on fire"}'), "answered 500: disk on fire"),
     "nothing": (always(200, b""), "sent ''"),
-    "another's JSON": (always(200, b'{"status":"success","data":{"result":{}}}'), "none of Prometheus' API"),
+    "another's JSON": (always(200, b'{"status":"success","data":{"result":{}}}'), "not of Prometheus' API"),
 }
 ONE = {
     "SM activity refused": ("prof_sm_active", always(422, b'{"status":"error","error":"too many samples"}')),

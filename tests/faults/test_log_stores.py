@@ -67,7 +67,7 @@ def test_what_breaks_off_is_used_as_far_as_it_came(
         whole = judged(run, server.url, tmp_path, records)
         server.spoil = from_page(page, CUT[spoil])
         told = judged(run, server.url, tmp_path, records)
-    assert f"Loki {server.url} did not answer, or not wholly: {server.url}" in told.preflight
+    assert f"Loki {server.url} did not answer completely: {server.url}" in told.preflight
     assert told.notes(f"job-{JOB}").startswith("unreadable: " if page == 1 else "partial: ")
     assert told.doc.primary.family == whole.doc.primary.family
     assert_nothing_is_made_of_silence(told, whole)

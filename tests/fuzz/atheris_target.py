@@ -18,11 +18,11 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["trackside"]):
-    from trackside.logs.line import Scratch
+    from trackside.logs.line import FileContext
     from trackside.logs.pattern import parsers
     from trackside.logs.scan import scan
     from trackside.read.detect import formats, read_source
-    from trackside.read.format import HEAD, Collected, Source, TooLarge
+    from trackside.read.format import HEAD_BYTES, CollectingSink, Source, TooLarge
     from trackside.read.walk import walk
 
     READERS = formats()  # within the block, since these import the parsers and readers
@@ -41,18 +41,18 @@ def one(data: bytes) -> None:
         path = FOLDER / "a"
         path.write_bytes(data)
         for found in walk([path]):
-            row = read_source(found, Collected()) if isinstance(found, Source) else found
+            row = read_source(found, CollectingSink()) if isinstance(found, Source) else found
             assert "defect" not in row.note, row.note
     elif way < 96:
-        sink = Collected()
-        done = scan(io.BytesIO(data), sink.events.append, Scratch("a.log", "kernel" if way < 48 else "log"))
+        sink = CollectingSink()
+        done = scan(io.BytesIO(data), sink.events.append, FileContext("a.log", "kernel" if way < 48 else "log"))
         assert not done.defects, done.defects
     else:
         reader = READERS[way % len(READERS)]
-        source = Source("rank3.log", data[:HEAD], io.BufferedReader(io.BytesIO(data)), len(data))  # type: ignore[arg-type]
+        source = Source("rank3.log", data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data))  # type: ignore[arg-type]
         if reader.sniff(source) is not None:
             with suppress(*PROMISED):
-                reader.read(source, Collected())
+                reader.read(source, CollectingSink())
 
 
 if __name__ == "__main__":

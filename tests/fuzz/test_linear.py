@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 import trackside
-from trackside.logs.line import Line, Scratch
+from trackside.logs.line import FileContext, Line
 from trackside.logs.pattern import Parser, Pattern, parsers
 from trackside.logs.scan import scan
 from trackside.read.detect import formats
-from trackside.read.format import HEAD, Collected, Format, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, Source
 
 pytestmark = pytest.mark.fuzz
 
@@ -79,7 +79,7 @@ def grows(run: Callable[[int], object]) -> str:
 
 def line_of(text: str) -> Line:
     buffer = text.encode("utf-8", "replace") + b"\n"
-    return Line(buffer, 0, len(buffer) - 1, 1, 0, Scratch("a.log"))
+    return Line(buffer, 0, len(buffer) - 1, 1, 0, FileContext("a.log"))
 
 
 def parse(pattern: Pattern, text: str) -> None:
@@ -124,7 +124,7 @@ def test_the_scan_is_linear(filler: str, end: str) -> None:
 
     def run(length: int) -> None:
         data = (filler + end).encode() * (length // len(filler))
-        scan(io.BytesIO(data), lambda _: None, Scratch("a.log"))
+        scan(io.BytesIO(data), lambda _: None, FileContext("a.log"))
 
     assert not grows(run)
 
@@ -135,7 +135,7 @@ def test_sniffs_are_linear(reader: Format) -> None:
     for filler in [*FILLERS, '{"a":', "[{", "JobID|", "JobId=1 ", "\n", "a\n", "Nov 21 08:00:01 n1 k", "1,1,1,-;"]:
 
         def run(length: int) -> None:
-            data = (filler.encode() * (length // len(filler)))[:HEAD]  # noqa: B023
+            data = (filler.encode() * (length // len(filler)))[:HEAD_BYTES]  # noqa: B023
             reader.sniff(Source("a", data, io.BytesIO(data)))
 
         if why := grows(run):
@@ -157,11 +157,11 @@ def test_reads_are_linear(reader: Format) -> None:
 
             def run(length: int, start: str = start) -> None:
                 data = (start + filler * (length // len(filler))).encode()  # noqa: B023
-                source = Source("a", data[:HEAD], io.BufferedReader(io.BytesIO(data)))  # type: ignore[arg-type]
+                source = Source("a", data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)))  # type: ignore[arg-type]
                 if reader.sniff(source) is None:
                     return
                 with suppress(ValueError, OSError, RecursionError):
-                    reader.read(source, Collected())
+                    reader.read(source, CollectingSink())
 
             if why := grows(run):
                 slow.append(f"{start!r} {filler!r}: {why}")

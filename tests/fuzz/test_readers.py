@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from trackside.catalog.events import EVENTS
 from trackside.catalog.records import RECORDS
-from trackside.logs.line import Scratch
+from trackside.logs.line import FileContext
 from trackside.logs.pattern import parsers
 from trackside.logs.scan import scan
 from trackside.model import Event, Plane
 from trackside.read.detect import formats, read_source
-from trackside.read.format import HEAD, Collected, Format, Source, TooLarge
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, Source, TooLarge
 from trackside.read.walk import walk
 
 pytestmark = pytest.mark.fuzz
@@ -105,10 +105,10 @@ SEEDS = [
 
 
 def source(data: bytes, path: str = "dir/rank3.log") -> Source:
-    return Source(path, data[:HEAD], io.BufferedReader(io.BytesIO(data)), len(data), 1.79e9)  # type: ignore[arg-type]
+    return Source(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data), 1.79e9)  # type: ignore[arg-type]
 
 
-def sound(sink: Collected) -> None:
+def sound(sink: CollectingSink) -> None:
     """Whatever was found keeps to the catalogue."""
     for event in sink.events:
         assert set(event.fields) <= set(EVENTS[event.kind].fields), event
@@ -124,7 +124,7 @@ def test_a_reader_breaks_no_promise(reader: Format, data: bytes) -> None:
     """Sniffing never raises; reading what it sniffed raises only what read_source turns into a row."""
     if reader.sniff(source(data)) is None:
         return
-    sink = Collected()
+    sink = CollectingSink()
     with suppress(*PROMISED):
         reader.read(source(data), sink)
     sound(sink)
@@ -135,12 +135,12 @@ def test_readers_survive_known_traps(number: int) -> None:
     """Each reader that takes it for its own; where it is taken for none, its row says so."""
     data = SEEDS[number]
     for reader in formats():
-        sink = Collected()
+        sink = CollectingSink()
         if reader.sniff(source(data)) is not None:
             with suppress(*PROMISED):
                 reader.read(source(data), sink)
         sound(sink)
-    row = read_source(source(data), Collected())
+    row = read_source(source(data), CollectingSink())
     assert row.note or row.status == "read"
     assert "defect" not in row.note
 
@@ -148,7 +148,7 @@ def test_readers_survive_known_traps(number: int) -> None:
 @SETTINGS
 @given(DATA)
 def test_every_input_gets_its_row(data: bytes) -> None:
-    row = read_source(source(data), Collected())
+    row = read_source(source(data), CollectingSink())
     assert row.note or row.status == "read"
     assert "defect" not in row.note
 
@@ -160,9 +160,9 @@ def test_every_input_gets_its_row(data: bytes) -> None:
 @example(data=b"\n" * 5000)
 def test_no_parser_fails_on_any_line(plane: Plane, data: bytes) -> None:
     found: list[Event] = []
-    done = scan(io.BytesIO(data), found.append, Scratch("a.log", plane))
+    done = scan(io.BytesIO(data), found.append, FileContext("a.log", plane))
     assert done.defects == {}
-    sound(Collected(found))
+    sound(CollectingSink(found))
 
 
 @SETTINGS
@@ -175,7 +175,7 @@ def test_damaged_archives_never_raise(tmp_path_factory: Any, noise: bytes, kind:
     path: Path = tmp_path_factory.mktemp("walk") / "a"
     path.write_bytes(bytes(whole[:cut]) + noise)
     for found in walk([path]):
-        row = read_source(found, Collected()) if isinstance(found, Source) else found
+        row = read_source(found, CollectingSink()) if isinstance(found, Source) else found
         assert row.path.startswith("a")
         assert "defect" not in row.note
 

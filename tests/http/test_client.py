@@ -23,7 +23,7 @@ from tests.http.scripted import Request, answer, scripted
 from trackside.agent.out.receiver import ReceiverOptions
 from trackside.http.client import HttpClient
 from trackside.http.options import HttpOptions
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 
 pytestmark = pytest.mark.slow
 
@@ -51,8 +51,8 @@ def endpoint(url: str, time: Time | None = None, **options: Any) -> HttpClient:
     return HttpClient(HttpOptions(url=url, **options), sleep=time.sleep, clock=time.clock)
 
 
-def failure(asked: HttpClient, path: str = "/x") -> Unanswered:
-    with pytest.raises(Unanswered) as caught:
+def failure(asked: HttpClient, path: str = "/x") -> SourceUnavailable:
+    with pytest.raises(SourceUnavailable) as caught:
         asked.request("GET", path)
     assert "\n" not in str(caught.value)
     return caught.value
@@ -341,7 +341,7 @@ def test_a_byte_now_and_then_keeps_nobody(where: str) -> None:
         def ask() -> None:
             try:
                 asked.request("GET", "/x")
-            except Unanswered as error:
+            except SourceUnavailable as error:
                 answers.append(error.kind)
 
         asking = threading.Thread(target=ask, daemon=True)
@@ -420,13 +420,13 @@ def test_a_handshake_that_breaks_off_is_tried_again() -> None:
 def test_a_receiver_s_url_is_asked_as_it_stands_and_its_parameters_stay_out_of_messages() -> None:
     with scripted(OK, answer(b"no", "429 Enough", Retry_After="7")) as server:
         options = ReceiverOptions(url=f"{server.url}/write?token=s3cret")
-        client = HttpClient(options.at("/usual"))
+        client = HttpClient(options.with_path("/usual"))
         assert client.request("POST", "", body=b"x").status == 200
         assert server.seen[0].target == "/write?token=s3cret"
         reason = failure(client, "")
-    assert (reason.status, reason.words, reason.after) == (429, "no", 7.0)
+    assert (reason.status, reason.message, reason.retry_after_s) == (429, "no", 7.0)
     assert "s3cret" not in f"{options!r} {reason} {client.name}"
-    assert ReceiverOptions(url="http://r").at("/usual").url == "http://r/usual"
+    assert ReceiverOptions(url="http://r").with_path("/usual").url == "http://r/usual"
 
 
 def test_what_is_no_http_is_said_to_be_none() -> None:

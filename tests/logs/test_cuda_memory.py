@@ -86,9 +86,9 @@ PHASES = (
 )
 
 
-@pytest.mark.parametrize(("text", "wanted"), SIZES)
-def test_sizes(text: str, wanted: dict[str, int]) -> None:
-    assert sizes(text) == wanted
+@pytest.mark.parametrize(("text", "expected"), SIZES)
+def test_sizes(text: str, expected: dict[str, int]) -> None:
+    assert sizes(text) == expected
 
 
 def oom(log: str) -> Any:
@@ -98,18 +98,18 @@ def oom(log: str) -> Any:
 @pytest.mark.parametrize(("phase", "frames"), PHASES)
 def test_phase(phase: str, frames: str) -> None:
     head = 'Traceback (most recent call last):\n  File "/home/u/train.py", line 9, in main\n    work()\n'
-    found = oom(
+    event = oom(
         f"{head}{frames}\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU "
         f"3 has a total capacity of 80.00 GiB"
     )
-    assert (found.get("phase"), found.get("gpu"), found.role) == (phase, 3, Role.ROOT)
+    assert (event.get("phase"), event.get("gpu"), event.role) == (phase, 3, Role.ROOT)
 
 
 def test_the_allocator_names_its_device() -> None:
-    found = oom("W bfc_allocator.cc:501] Allocator (GPU_5_bfc) ran out of memory trying to allocate 11.25GiB (rounded)")
-    assert (found.get("gpu"), found.get("backend")) == (5, "tensorflow")
+    event = oom("W bfc_allocator.cc:501] Allocator (GPU_5_bfc) ran out of memory trying to allocate 11.25GiB (rounded)")
+    assert (event.get("gpu"), event.get("backend")) == (5, "tensorflow")
 
 
 def test_a_caught_one_only_confirms() -> None:
-    found = oom("WARNING: CUDA out of memory. Tried to allocate 2.00 GiB. Skipping this batch")
-    assert found.role is Role.CONFIRMATION
+    event = oom("WARNING: CUDA out of memory. Tried to allocate 2.00 GiB. Skipping this batch")
+    assert event.role is Role.CONFIRMATION

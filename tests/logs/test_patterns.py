@@ -11,17 +11,17 @@ from trackside.catalog.events import EVENTS
 from trackside.logs import scan as scan_module
 from trackside.logs.matcher import matcher
 from trackside.logs.pattern import Parser, Pattern, parsers
-from trackside.logs.scan import Rules, scan_text
+from trackside.logs.scan import PatternSet, scan_text
 from trackside.model import Event
 
 PAIRS = [(parser, pattern) for parser in parsers() for pattern in parser.patterns]
 
 
 @cache
-def only(parser: Parser, engine: str) -> Rules:
+def only(parser: Parser, engine: str) -> PatternSet:
     """The rules of one parser alone."""
     patterns = tuple(parser.patterns)
-    return Rules(patterns, (parser,) * len(patterns), matcher(patterns, engine))
+    return PatternSet(patterns, (parser,) * len(patterns), matcher(patterns, engine))
 
 
 def events(parser: Parser, text: str, engine: str = "hyperscan") -> list[Event]:

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trackside.logs import scan as scan_module
-from trackside.logs.line import Line, Scratch, has_srun_labels, split_label
+from trackside.logs.line import FileContext, Line, has_srun_labels, split_label
 from trackside.logs.scan import scan, scan_text
 from trackside.logs.stamp import find_time
 from trackside.model import Event
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "/home/user/t.py", line 3, in main\n    f()\nValueError: bad shard 7\n'
@@ -26,9 +26,9 @@ def noise(lines: int, seed: int = 0) -> str:
 
 
 def scan_bytes(data: bytes) -> list[Event]:
-    found: list[Event] = []
-    scan(io.BytesIO(data), found.append, Scratch("log"))
-    return found
+    events: list[Event] = []
+    scan(io.BytesIO(data), events.append, FileContext("log"))
+    return events
 
 
 @pytest.mark.parametrize("chunk", [997, 4096, 70_001])
@@ -36,27 +36,27 @@ def test_chunk_size_changes_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch)
     text = "".join(
         noise(40, seed) + TRACEBACK.replace("7", str(seed)) + f"step {seed} loss 3.{seed}\n" for seed in range(60)
     )
-    whole = scan_text(text)
-    monkeypatch.setattr(scan_module, "CHUNK", chunk)
-    monkeypatch.setattr(scan_module, "BEHIND", 512)
-    monkeypatch.setattr(scan_module, "AHEAD", 2048)
-    assert scan_text(text) == whole
-    assert sum(event.kind == "exception" for event in whole) == 60
+    unsplit = scan_text(text)
+    monkeypatch.setattr(scan_module, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(scan_module, "BEHIND_BYTES", 512)
+    monkeypatch.setattr(scan_module, "AHEAD_BYTES", 2048)
+    assert scan_text(text) == unsplit
+    assert sum(event.kind == "exception" for event in unsplit) == 60
 
 
 def test_positions_are_exact() -> None:
     text = noise(10) + "a bar\r  12%|## | 3/25\r\n" + TRACEBACK + noise(3)
-    found = next(event for event in scan_text(text) if event.kind == "exception")
-    assert text.encode()[found.at.offset :].startswith((b"Traceback", b"ValueError"))
-    assert text.encode()[: found.at.offset].count(b"\n") + 1 == found.at.line
+    found_event = next(event for event in scan_text(text) if event.kind == "exception")
+    assert text.encode()[found_event.at.offset :].startswith((b"Traceback", b"ValueError"))
+    assert text.encode()[: found_event.at.offset].count(b"\n") + 1 == found_event.at.line
 
 
 def test_repeats_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_module, "KEPT_PER_KIND", 20)
-    found = [event for event in scan_text(TRACEBACK * 500) if event.kind == "exception"]
-    assert len(found) == 20
-    assert found[0].at.line < 20
-    assert found[-1].at.line > 4 * 480
+    monkeypatch.setattr(scan_module, "MAX_PER_KIND", 20)
+    events = [event for event in scan_text(TRACEBACK * 500) if event.kind == "exception"]
+    assert len(events) == 20
+    assert events[0].at.line < 20
+    assert events[-1].at.line > 4 * 480
 
 
 def test_last_time_and_line_are_known() -> None:
@@ -71,8 +71,8 @@ def test_last_time_and_line_are_known() -> None:
 @given(st.binary(max_size=3000))
 @settings(max_examples=150, deadline=None)
 def test_any_bytes(data: bytes) -> None:
-    found = scan_bytes(data)
-    assert bool(found) == bool(data)
+    events = scan_bytes(data)
+    assert bool(events) == bool(data)
 
 
 @given(
@@ -133,8 +133,8 @@ def test_what_a_collector_put_before_a_line_is_no_part_of_its_quote() -> None:
     assert (raised.kind, raised.rank, raised.time) == ("exception", 3, 1795253628.0)
     assert not [event for event in (raised, life) if "stderr F" in f"{event.text} {event.fields}"]
     assert life.get("last_line") == "bye"
-    told = scan_text(f"{stamp}step 10 loss 2.5\n{stamp}step 20 loss 2.4\n{stamp}step 30 loss 2.3\n")
-    points = [event for event in told if event.kind == "progress"]
+    quotes = scan_text(f"{stamp}step 10 loss 2.5\n{stamp}step 20 loss 2.4\n{stamp}step 30 loss 2.3\n")
+    points = [event for event in quotes if event.kind == "progress"]
     assert next((event.text, event.time) for event in points) == ("step 10 loss 2.5", 1795253628.0)
 
 
@@ -152,11 +152,11 @@ def test_a_nodes_line_is_quoted_as_it_was_sent(path: str, text: str) -> None:
         b"2026-11-21T09:33:48.000000000Z gpu-01 kernel: NVRM: Xid (PCI:0000:18:00): 79, pid=1, "
         b"GPU has fallen off the bus.\n"
     )
-    found = Collected()
-    read_source(Source(path, data, io.BytesIO(data)), found)
-    xid = next(event for event in found.events if event.kind == "xid")
+    sink = CollectingSink()
+    read_source(Source(path, data, io.BytesIO(data)), sink)
+    xid = next(event for event in sink.events if event.kind == "xid")
     assert (xid.text, xid.node, xid.time) == (text, "gpu-01", 1795253628.0)
-    last = next(event for event in found.events if event.kind == "kernel_log")
+    last = next(event for event in sink.events if event.kind == "kernel_log")
     assert last.get("last_line") == text
 
 
@@ -171,7 +171,7 @@ def test_the_task_of_a_label_goes_along() -> None:
 
 def test_neighbours() -> None:
     buffer = b"one\ntwo\rtwo again\nthree\n"
-    line = Line(buffer, 8, 17, 2, 8, Scratch("log"))
+    line = Line(buffer, 8, 17, 2, 8, FileContext("log"))
     assert line.text == "two again"
     assert [each.text for each in line.following()] == ["three"]
     assert [(each.text, each.number) for each in line.preceding()] == [("two", 2), ("one", 1)]

@@ -16,7 +16,7 @@ import pytest
 from trackside.catalog.hostlist import expand
 from trackside.catalog.signals import read_code, signal_number
 from trackside.catalog.xid import XIDS, is_mild, recovery_action, sxid_fatal, xid
-from trackside.logs.line import Scratch
+from trackside.logs.line import FileContext
 from trackside.logs.scan import scan, scan_text
 from trackside.model import Event
 
@@ -59,10 +59,12 @@ def events(log: str | bytes, plane: str) -> list[Event]:
 @pytest.mark.parametrize("ending", ["\n", "\r\n"], ids=["lf", "crlf"])
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 def test_case(case: Path, ending: str) -> None:
-    wanted, log, plane = read(case)
-    found = events(log.replace("\n", ending), plane)
-    assert [(event.kind, event.role.value) for event in found] == [(each["kind"], each["role"]) for each in wanted]
-    for event, expected in zip(found, wanted, strict=True):
+    expected_events, log, plane = read(case)
+    actual = events(log.replace("\n", ending), plane)
+    assert [(event.kind, event.role.value) for event in actual] == [
+        (row["kind"], row["role"]) for row in expected_events
+    ]
+    for event, expected in zip(actual, expected_events, strict=True):
         assert {name: event.get(name) for name in expected} == expected
 
 
@@ -75,7 +77,7 @@ def test_damage_is_survived(case: Path) -> None:
     for cut in range(0, len(data), 61):
         pieces += [data[:cut], data[cut:]]
     for piece in pieces:
-        done = scan(io.BytesIO(piece), lambda event: None, Scratch("log", plane=plane))
+        done = scan(io.BytesIO(piece), lambda event: None, FileContext("log", plane=plane))
         assert not done.defects.keys() & SYSTEMS
 
 

@@ -12,7 +12,7 @@ from trackside.facts.logs.fault_rules import classify
 from trackside.logs import scan as scan_module
 from trackside.logs.command_line import PARSER as COMMAND_LINE
 from trackside.logs.matcher import matcher
-from trackside.logs.scan import Rules, scan_text
+from trackside.logs.scan import PatternSet, scan_text
 from trackside.logs.traceback import PARSER as PYTHON
 from trackside.model import Event, Role
 
@@ -20,7 +20,7 @@ CASES = sorted((Path(__file__).parent / "tracebacks").glob("*.txt"))
 
 
 PATTERNS = (*COMMAND_LINE.patterns, *PYTHON.patterns)
-ONLY = Rules(
+ONLY = PatternSet(
     PATTERNS,
     (COMMAND_LINE,) * len(COMMAND_LINE.patterns) + (PYTHON,) * len(PYTHON.patterns),
     matcher(PATTERNS),
@@ -40,10 +40,10 @@ def exceptions(log: str | bytes) -> list[Event]:
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 def test_case(case: Path, ending: str) -> None:
     first, log = case.read_text().split("\n", 1)
-    wanted = json.loads(first)
-    found = exceptions(log.replace("\n", ending))
-    assert [event.get("type") for event in found] == [each["type"] for each in wanted], found
-    for event, expected in zip(found, wanted, strict=True):
+    expected_exceptions = json.loads(first)
+    actual = exceptions(log.replace("\n", ending))
+    assert [event.get("type") for event in actual] == [row["type"] for row in expected_exceptions], actual
+    for event, expected in zip(actual, expected_exceptions, strict=True):
         part = expected.pop("contains", "")
         assert part in str(event.get("message"))
         assert {name: event.get(name) for name in expected} == expected
@@ -78,5 +78,7 @@ def test_real_failed_runs() -> None:
     rows = [row for row in csv.DictReader(labels) if row["path"].startswith("failed/")]
     assert rows
     for row in rows:
-        found = [event for event in exceptions((FAILED_RUNS / row["path"]).read_bytes()) if event.role is Role.ROOT]
-        assert {classify(event) for event in found} == {row["fault_class"]}, row["path"]
+        root_events = [
+            event for event in exceptions((FAILED_RUNS / row["path"]).read_bytes()) if event.role is Role.ROOT
+        ]
+        assert {classify(event) for event in root_events} == {row["fault_class"]}, row["path"]

@@ -31,17 +31,17 @@ def point(step: float | None, loss: float | None = 1.0, *, path: str = "log", li
 
 
 def distinct(events: Iterable[Event], paths: frozenset[str] | None = None) -> list[tuple[Any, Any]]:
-    told = Trajectories()
+    trajectories = Trajectories()
     for event in events:
-        told.add(event)
-    return [(p.fields.get("step"), p.fields.get("loss")) for p in told.points(paths)]
+        trajectories.add(event)
+    return [(p.fields.get("step"), p.fields.get("loss")) for p in trajectories.points(paths)]
 
 
 def parts(events: Iterable[Event]) -> list[int]:
-    told = Trajectories()
+    trajectories = Trajectories()
     for event in events:
-        told.add(event)
-    return [int(p.fields.get("run_part", 0)) for p in told.points()]  # type: ignore[arg-type]
+        trajectories.add(event)
+    return [int(p.fields.get("run_part", 0)) for p in trajectories.points()]  # type: ignore[arg-type]
 
 
 def test_ranks_print_the_same_step_and_the_lowest_tells_it() -> None:
@@ -62,10 +62,10 @@ def test_a_redraw_replaces_a_bar_but_not_a_printed_line() -> None:
 
 
 def test_a_second_print_fills_what_the_first_left_out() -> None:
-    told = Trajectories()
-    told.add(point(5, 1.5))
-    told.add(point(5, 1.5, grad_norm=0.25))
-    assert [p.fields["grad_norm"] for p in told.points()] == [0.25]
+    trajectories = Trajectories()
+    trajectories.add(point(5, 1.5))
+    trajectories.add(point(5, 1.5, grad_norm=0.25))
+    assert [p.fields["grad_norm"] for p in trajectories.points()] == [0.25]
 
 
 def test_starting_over_is_a_new_part() -> None:
@@ -156,11 +156,11 @@ def test_attempts_follow_each_other() -> None:
 def test_memory_is_bounded_and_ends_extremes_and_the_first_nan_stay() -> None:
     losses = [2.0 + math.sin(i) / 4 for i in range(5_000)]
     losses[1_777], losses[2_111], losses[3_333] = 90.0, -5.0, math.nan
-    with mock.patch.object(trajectory, "POINTS_PER_SERIES", 500):
-        told = Trajectories()
+    with mock.patch.object(trajectory, "MAX_POINTS_PER_SERIES", 500):
+        trajectories = Trajectories()
         for step, loss in enumerate(losses, 1):
-            told.add(point(step, loss, line=step))
-        points = told.points()
+            trajectories.add(point(step, loss, line=step))
+        points = trajectories.points()
     steps = [p.fields["step"] for p in points]
     assert len(points) < 700
     assert steps == sorted(steps)  # type: ignore[type-var]
@@ -171,9 +171,9 @@ def test_any_order_of_anything_is_taken() -> None:
     rng = random.Random(7)
     values = [None, 0, 1, 2, 3, 10**15, -1, 2.5, math.nan, math.inf, 10**30]
     for _ in range(200):
-        told = Trajectories()
+        trajectories = Trajectories()
         for line in range(rng.randrange(40)):
-            told.add(
+            trajectories.add(
                 point(
                     rng.choice(values),
                     rng.choice(values),
@@ -184,4 +184,4 @@ def test_any_order_of_anything_is_taken() -> None:
                     parser=rng.choice(("custom", "tqdm", "hf-trainer")),
                 )
             )
-        assert all(point.kind == "progress" for point in told.points())
+        assert all(point.kind == "progress" for point in trajectories.points())

@@ -16,7 +16,7 @@ import pytest
 from trackside.catalog.metrics import DESCRIPTIVE
 from trackside.model import Input, Series
 from trackside.read.detect import formats, read_source
-from trackside.read.format import HEAD, Collected, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Source
 
 SAMPLES = Path(__file__).parent / "samples"
 GOLDEN = SAMPLES / "expected.json"
@@ -27,10 +27,10 @@ BESIDE = {"rank-times"}
 """Formats of measurements that are read as the log's."""
 
 
-def read(name: str) -> tuple[Input, Collected]:
+def read(name: str) -> tuple[Input, CollectingSink]:
     data = (SAMPLES / name).read_bytes()
-    found = Collected()
-    return read_source(Source(name, data[:HEAD], io.BytesIO(data), len(data), WRITTEN), found), found
+    found = CollectingSink()
+    return read_source(Source(name, data[:HEAD_BYTES], io.BytesIO(data), len(data), WRITTEN), found), found
 
 
 def named(series: Series) -> str:
@@ -95,8 +95,8 @@ def test_cut_off(name: str, share: float) -> None:
     whole = {(series, time, value) for series, curve in said(name)["curves"].items() for time, value in curve}
     data = (SAMPLES / name).read_bytes()
     part = data[: int(len(data) * share)]
-    found = Collected()
-    row = read_source(Source(name, part[:HEAD], io.BytesIO(part), len(part), WRITTEN), found)
+    found = CollectingSink()
+    row = read_source(Source(name, part[:HEAD_BYTES], io.BytesIO(part), len(part), WRITTEN), found)
     assert "defect" not in row.note
     assert row.note or row.status == "read"
     assert len(whole) >= sum(map(len, found.blocks))

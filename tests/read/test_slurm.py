@@ -122,9 +122,9 @@ def test_node_lists_are_bounded() -> None:
 
 def test_forecasts_are_not_facts() -> None:
     times = {"start": 5.0, "end": 9.0, "exit_code": 0, "nodes": ("n1",)}
-    assert fields.true_fields({**times, "state": "PENDING"}) == {"state": "PENDING", "nodes": ("n1",)}
-    assert "end" not in fields.true_fields({**times, "state": "RUNNING"})
-    assert fields.true_fields({**times, "state": "FAILED"})["end"] == 9.0
+    assert fields.without_forecasts({**times, "state": "PENDING"}) == {"state": "PENDING", "nodes": ("n1",)}
+    assert "end" not in fields.without_forecasts({**times, "state": "RUNNING"})
+    assert fields.without_forecasts({**times, "state": "FAILED"})["end"] == 9.0
 
 
 def test_align_gives_the_surplus_to_the_column_that_may_hold_it() -> None:

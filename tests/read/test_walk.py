@@ -23,7 +23,7 @@ from trackside.model import Input
 from trackside.read import compression
 from trackside.read import walk as walk_module
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 from trackside.read.walk import walk
 
 LOG = "".join(f"step {n} of 900: waiting for data {n * 7919 % 1000}\n" for n in range(900)).encode()
@@ -41,7 +41,7 @@ def contents(*paths: Path) -> dict[str, bytes]:
 
 
 def rows(*paths: Path) -> dict[str, Input]:
-    found = (read_source(one, Collected()) if isinstance(one, Source) else one for one in walk(paths))
+    found = (read_source(one, CollectingSink()) if isinstance(one, Source) else one for one in walk(paths))
     return {row.path: row for row in found}
 
 
@@ -117,7 +117,7 @@ def test_ticks_sum_up_to_the_size(tmp_path: Path) -> None:
     ticks: list[int] = []
     for found in walk([tmp_path], ticks.append):
         if isinstance(found, Source):
-            read_source(found, Collected())
+            read_source(found, CollectingSink())
     assert sum(ticks) == sum(path.stat().st_size for path in tmp_path.iterdir())
     assert all(tick > 0 for tick in ticks)
 
@@ -424,7 +424,7 @@ def test_a_line_of_200_mb_in_constant_memory() -> None:
     stream = io.BufferedReader(Endless(200 << 20), 1 << 16)
     source = Source("a.log", stream.peek(1 << 16)[: 1 << 16], stream)  # type: ignore[arg-type]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    row = read_source(source, Collected())
+    row = read_source(source, CollectingSink())
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert row.status == "read"
     assert grown < 400 << 10  # KiB

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from trackside.model import Event, Input, Position, Samples, Series
 from trackside.runs.listing import HOUR_S, _NodeActivity
-from trackside.stores.embedded.rows import Kept
+from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
 
@@ -38,13 +38,13 @@ def store(folder: str | Path, spans: Sequence[Span], events: Sequence[tuple[int,
         series = [Series("gpu_power_watts", (("gpu", "0"), ("node", f"n{node}.site")), Position("f", 1))]
         times = (START + np.array([first, last], dtype=np.int64)) * 1000
         writer.samples(number, Samples(series, np.zeros(2, dtype=np.int32), times, np.ones(2)))
-        writer.end(Kept(number, Input(f"f{number}", "test", "read", plane="metric")))
+        writer.end(StoredInput(number, Input(f"f{number}", "test", "read", plane="metric")))
     number = writer.begin()
     for node, second in events:
         writer.event(
             number, Event("xid", Position("k", 1), "kernel", time=float(START + second), node=f"N{node}"), None
         )
-    writer.end(Kept(number, Input("k", "test", "read", plane="kernel")))
+    writer.end(StoredInput(number, Input("k", "test", "read", plane="kernel")))
     writer.commit()
     return writer
 

@@ -15,7 +15,7 @@ from trackside.runs.metrics import run_metrics
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
 from trackside.runs.series_location import NodeNames
 from trackside.stores.memory import MemoryStore
-from trackside.stores.memory_curves import MemoryCurves
+from trackside.stores.memory_backend import MemoryBackend
 from trackside.verify import check
 
 START, END = 90_000.0, 97_200.0
@@ -24,10 +24,10 @@ MEMORY = "gpu_memory_used_bytes"
 
 
 class Data:
-    """Curves put one by one, sampled every 15 s."""
+    """MetricBackend put one by one, sampled every 15 s."""
 
     def __init__(self) -> None:
-        self.curves = MemoryCurves()
+        self.curves = MemoryBackend()
 
     def put(
         self, name: str, values: ArrayLike, start: float = START, end: float = END, path: str = "m.prom",

@@ -26,9 +26,9 @@ from trackside.serve.protocols.series_key import key_of, labels_of
 from trackside.serve.reading import LineReader
 from trackside.serve.receive import decoder
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.receiver.arrivals import Taken
+from trackside.stores.receiver.arrivals import IntakeResult
 from trackside.stores.receiver.intake import Intake
-from trackside.stores.receiver.options import Keeping, Limits, ServeOptions
+from trackside.stores.receiver.options import Limits, RetentionOptions, ServeOptions
 from trackside.stores.receiver.pending import Decoded, LineStream
 from trackside.stores.receiver.write_ahead import Entry, Header
 
@@ -82,23 +82,23 @@ def spoken(entry: Entry) -> Decoded:
     return remote_write.decode(body, 1)
 
 
-def opened(store: Path, limits: Limits | None = None, keeping: Keeping | None = None) -> Intake:
+def opened(store: Path, limits: Limits | None = None, keeping: RetentionOptions | None = None) -> Intake:
     """A store that receives; it flushes when it is told to."""
-    return Intake(store, spoken, labels_of, limits or Limits(), keeping or Keeping(flush_s=3600.0), LineReader)
+    return Intake(store, spoken, labels_of, limits or Limits(), keeping or RetentionOptions(flush_s=3600.0), LineReader)
 
 
-def sent(intake: Intake, series: Iterable[tuple[bytes, Sequence[Sample]]]) -> Future[Taken]:
+def sent(intake: Intake, series: Iterable[tuple[bytes, Sequence[Sample]]]) -> Future[IntakeResult]:
     """Samples handed to it."""
     body = write_request(series)
-    return intake.take(Header("remote_write", received_ns=1), body, remote_write.decode(body, 1))
+    return intake.accept(Header("remote_write", received_ns=1), body, remote_write.decode(body, 1))
 
 
-def said(intake: Intake, labels: Mapping[str, str], lines: Sequence[tuple[int, str]]) -> Future[Taken]:
+def said(intake: Intake, labels: Mapping[str, str], lines: Sequence[tuple[int, str]]) -> Future[IntakeResult]:
     """Lines handed to it, with their times in ns since T0."""
     times = [T0_MS * 1_000_000 + time_ns for time_ns, _ in lines]
     body = json.dumps([[dict(labels), times, [text for _, text in lines]]]).encode()
     header = Header("lines", received_ns=1)
-    return intake.take(header, body, spoken((header, body)))
+    return intake.accept(header, body, spoken((header, body)))
 
 
 def flushed(intake: Intake, read: bool = True) -> None:
@@ -188,7 +188,7 @@ def end_all() -> None:
 def served(*arguments: object, port: int = 0) -> tuple[subprocess.Popen[str], str]:
     """``serve`` in a process of its own, and its address. ``arguments``: of ServeOptions, as Python writes them."""
     program = (
-        "from trackside.serve.app import serve\nfrom trackside.stores.receiver.options import Keeping, Limits, ServeOptions\n"
+        "from trackside.serve.app import serve\nfrom trackside.stores.receiver.options import RetentionOptions, Limits, ServeOptions\n"
         f"serve(ServeOptions(listen='127.0.0.1:{port}', {', '.join(map(str, arguments))}))"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)

@@ -31,7 +31,7 @@ from tests.stores.embedded.runs import SACCT, TRACEBACK, ingest, sacct, scrape, 
 from tests.stores.metadata.verdicts import T0, run, verdict, written
 from trackside.cli import main
 from trackside.finding import Verdict
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.query import Query
 from trackside.runs.listing import RunSummary
 from trackside.serve.answers import parsed
@@ -45,7 +45,7 @@ from trackside.serve.workers import Workers
 from trackside.settings.price import Price
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
-from trackside.stores.metadata.rows import place_of
+from trackside.stores.metadata.rows import decode_cursor
 
 pytestmark = pytest.mark.slow
 
@@ -165,7 +165,7 @@ def test_two_instances_share_one_postgres(store: Path, postgres: Postgres) -> No
     url = postgres.database()
     with (
         Archive.open(url) as one,
-        Archive.open(url, later=True) as other,
+        Archive.open(url, lazy=True) as other,
         serving(Handlers(one, Diagnoser(store))) as first,
         serving(Handlers(other, Diagnoser(store))) as second,
     ):
@@ -347,7 +347,7 @@ def test_no_value_is_more_than_refused(parameter: Parameter, text: str) -> None:
 
 @given(st.binary(max_size=30).map(lambda raw: base64.urlsafe_b64encode(raw).decode()) | st.text(max_size=20))
 def test_no_cursor_is_more_than_refused(text: str) -> None:
-    told = refusal(place_of, text)
+    told = refusal(decode_cursor, text)
     assert told is None or (isinstance(told, ArchiveError) and told.kind == "refused")
 
 
@@ -422,7 +422,7 @@ def test_a_job_of_several_clusters_is_asked_for_by_its_own(ask: Asking, archive:
         made = verdict(run(cluster=cluster))
         archive.record(made, written(made))
     told = ask.problem("/runs/4242")
-    assert (told["status"], told["remedy"]) == (409, "say which as cluster=NAME, empty for (none)")
+    assert (told["status"], told["remedy"]) == (409, "choose one with cluster=NAME, empty for (none)")
     assert "(none), beta" in told["detail"]
     assert ask.json("/runs/4242?cluster=")["run"]["cluster"] == ""
     assert len(ask.json("/runs?cluster=")["runs"]) == 1
@@ -445,7 +445,7 @@ def test_only_who_shows_a_token_may_read(store: Path, archive: Archive) -> None:
 
 
 def silent(query: Query) -> Any:
-    raise Unanswered("timeout", "http://metrics:9090 took longer than 30 s; ask for less")
+    raise SourceUnavailable("timeout", "http://metrics:9090 took longer than 30 s; ask for less")
 
 
 class Fake:
@@ -458,7 +458,7 @@ class Fake:
         self.asked: Sequence[str] = ()
 
     def runs(self) -> Sequence[RunSummary]:
-        raise Unanswered("unreachable", "http://metrics:9090 can't be reached; is it up?")
+        raise SourceUnavailable("unreachable", "http://metrics:9090 can't be reached; is it up?")
 
     @contextmanager
     def session(self, job: str, as_of: float | None = None) -> Iterator[Any]:
@@ -514,7 +514,7 @@ def test_a_verdict_is_told_though_the_archive_is_down(archive: Archive, monkeypa
 
 def test_servers_that_do_not_answer_are_named(archive: Archive) -> None:
     def unreachable(job: str) -> Verdict:
-        raise Unanswered("unreachable", "http://metrics:9090 can't be reached; is it up?")
+        raise SourceUnavailable("unreachable", "http://metrics:9090 can't be reached; is it up?")
 
     with serving(Handlers(archive, Fake(unreachable))) as ask:
         for path, method, status in (
@@ -539,7 +539,7 @@ def test_a_store_that_is_gone_is_told(archive: Archive, tmp_path: Path) -> None:
     with serving(Handlers(archive, Diagnoser(tmp_path / "gone"))) as ask:
         told = ask.problem("/runs/5/diagnose", "POST")
         assert told["status"] == 503
-        assert "no Trackside store" in told["detail"]
+        assert "not a Trackside store" in told["detail"]
 
 
 def test_many_ask_at_once(ask: Asking) -> None:

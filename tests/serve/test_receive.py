@@ -48,7 +48,7 @@ from trackside.serve.connections import MAX_HEAD_BYTES
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.receiver.intake import Intake
-from trackside.stores.receiver.options import Keeping, Limits, ServeOptions
+from trackside.stores.receiver.options import Limits, RetentionOptions, ServeOptions
 
 pytestmark = pytest.mark.slow  # a receiver in a process of its own, started by most
 
@@ -99,7 +99,7 @@ def started(store: Path, limits: Limits | None = None, **more: object) -> Runnin
         ServeOptions(
             store=str(store),
             limits=limits or Limits(),
-            keeping=Keeping(flush_s=3600.0),
+            keeping=RetentionOptions(flush_s=3600.0),
             **more,  # type: ignore[arg-type]
         )
     )
@@ -233,7 +233,7 @@ def test_old_verdicts_are_deleted_daily(store: Path) -> None:
         made = verdict(run())
         for number, each in enumerate((made, replace(made, version="another"))):
             archive.record(each, f"document {number}".encode(), made_at=1000.0 + number)
-    process, _ = served(f"store={str(store)!r}", f"metadata={database!r}", "keeping=Keeping(verdict_days=30)")
+    process, _ = served(f"store={str(store)!r}", f"metadata={database!r}", "keeping=RetentionOptions(verdict_days=30)")
     assert process.stderr is not None
     assert "1 verdicts older than 30 days deleted" in next(process.stderr)
     process.terminate()
@@ -411,7 +411,7 @@ def test_tls(store: Path, tmp_path: Path) -> None:
 
 
 def test_a_job_is_judged_by_what_was_sent_just_now(store: Path) -> None:
-    process, url = served(f"store={str(store)!r}", "keeping=Keeping(flush_s=3600.0)")
+    process, url = served(f"store={str(store)!r}", "keeping=RetentionOptions(flush_s=3600.0)")
     text = "step 1 loss 2.0\nTraceback (most recent call last):\n  File \"t.py\", line 1, in <module>\nModuleNotFoundError: No module named 'flash_attn'"
     values = [[str(T0_MS * 10**6 + place), line] for place, line in enumerate(text.splitlines())]
     push = json.dumps({"streams": [{"stream": {"job_id": "4242", "host": "n1"}, "values": values}]}).encode()
@@ -462,7 +462,7 @@ class Pushing(threading.Thread):
 
 def test_killed_at_full_rate_nothing_is_lost_or_doubled(store: Path) -> None:
     """Four senders, lines beside them; ten kills at any moment, also while flushing (every 0.2 s)."""
-    arguments = (f"store={str(store)!r}", "keeping=Keeping(flush_s=0.2)")
+    arguments = (f"store={str(store)!r}", "keeping=RetentionOptions(flush_s=0.2)")
     senders = [Pushing(number) for number in range(4)]
     said: list[int] = []
     process = None
@@ -603,7 +603,7 @@ def test_as_many_connections_as_leave_files_to_the_store(store: Path, monkeypatc
 
 
 def test_a_limit_that_was_lowered_loses_nothing_of_the_log(store: Path) -> None:
-    process, url = served(f"store={str(store)!r}", "keeping=Keeping(flush_s=3600.0)")
+    process, url = served(f"store={str(store)!r}", "keeping=RetentionOptions(flush_s=3600.0)")
     body = packed(write_request(tick(0, gpus=40, value=0.0)))
     assert urllib3.request("POST", f"{url}/api/v1/write", body=body, headers=PROTOBUF).status == 204
     process.kill()

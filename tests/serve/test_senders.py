@@ -66,7 +66,7 @@ def store(tmp_path: Path) -> Iterator[Path]:
 @contextmanager
 def receiver(store: Path, port: int = 0, kill: bool = False) -> Iterator[str]:
     """``trackside serve`` in a process of its own, and its address."""
-    process, url = served(f"store={str(store)!r}", "keeping=Keeping(flush_s=0.3)", port=port)
+    process, url = served(f"store={str(store)!r}", "keeping=RetentionOptions(flush_s=0.3)", port=port)
     try:
         yield url
     finally:

@@ -17,10 +17,10 @@ from trackside.evidence import Store
 from trackside.facts.fact import Facts
 from trackside.finding import Verdict
 from trackside.model import Event, Record, Role, Run
-from trackside.show.charts import happenings, reduce
-from trackside.show.charts.chart import PAINT, Chart, Drawn, charts, drawings
+from trackside.show.charts import event_lanes, reduce
+from trackside.show.charts.chart import PAINT, Chart, Drawing, charts, drawings
 from trackside.show.charts.phases import first_cause, titled
-from trackside.show.charts.still import LIGHT, standalone
+from trackside.show.charts.static_image import LIGHT, standalone
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
 
@@ -43,13 +43,13 @@ def working(nodes: int = 2, gpus: int = 8, **more: Any) -> Cluster:
     return cluster.per_gpu("gpu_temperature_celsius", 60.0).per_gpu("gpu_sm_clock_hertz", 1.98e9)
 
 
-def drawn(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, Drawn]:
+def drawn(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, Drawing]:
     """The charts of a cluster's run by their slugs."""
     resolved, store = cluster.store(*rows, run=run)
     return of(engine.verdict_of(engine.facts_of(store, resolved)), store)
 
 
-def of(verdict: Verdict, store: Store) -> dict[str, Drawn]:
+def of(verdict: Verdict, store: Store) -> dict[str, Drawing]:
     """The charts of a run by their slugs; each is whole."""
     found = {chart.slug: each for chart, each in drawings(verdict, Facts(store, verdict.run))}
     for each in found.values():
@@ -57,7 +57,7 @@ def of(verdict: Verdict, store: Store) -> dict[str, Drawn]:
     return found
 
 
-def whole(each: Drawn) -> None:
+def whole(each: Drawing) -> None:
     """Its parts fit each other, its text is JSON, its colours are the page's."""
     text = json.dumps(each.spec, allow_nan=False)
     assert '"#' not in text
@@ -75,12 +75,12 @@ def whole(each: Drawn) -> None:
         assert signal(each, "choice") in each.rasters
 
 
-def signal(each: Drawn, name: str) -> Any:
+def signal(each: Drawing, name: str) -> Any:
     """What a signal stands at, at first."""
     return next(found["value"] for found in each.spec["signals"] if found["name"] == name)
 
 
-def columns(each: Drawn, name: str = "curve") -> Mapping[str, list[float]]:
+def columns(each: Drawing, name: str = "curve") -> Mapping[str, list[float]]:
     """A data set of comma-separated numbers by its columns; NaN for what is left empty."""
     text = next(data["values"] for data in each.spec["data"] if data["name"] == name)
     head, *lines = text.split("\n")
@@ -88,7 +88,7 @@ def columns(each: Drawn, name: str = "curve") -> Mapping[str, list[float]]:
     return dict(zip(head.split(","), map(list, zip(*told, strict=True)), strict=True))
 
 
-def svg(each: Drawn, theme: Mapping[str, str] = LIGHT) -> str:
+def svg(each: Drawing, theme: Mapping[str, str] = LIGHT) -> str:
     """The picture."""
     return str(vl_convert.vega_to_svg(standalone(each, theme)))
 
@@ -166,17 +166,17 @@ def test_a_peak_of_one_window_survives_in_few_points() -> None:
     values[1234], values[4321] = 9.0, -7.0
     assert {9.0, -7.0} <= set(reduce.line(values))
     level = reduce.level(reduce.Level(values, values - 1, values + 1))
-    assert len(level.middle) <= reduce.MOST
+    assert len(level.middle) <= reduce.MAX_POINTS
     assert (level.high.max(), level.low.min()) == (10.0, -8.0)
     kept = reduce.points(np.arange(5000.0), values)
-    assert len(kept) <= reduce.MOST + 2
+    assert len(kept) <= reduce.MAX_POINTS + 2
     assert {0, 1234, 4321, 4999} <= set(kept)
 
 
 def test_points_that_crowd_in_one_place_leave_the_rest() -> None:
     x = np.concatenate([np.linspace(0, 1, 10_000), np.linspace(1, 1000, 300)])
     kept = reduce.points(x, np.sin(x))
-    assert len(kept) <= reduce.MOST + 2
+    assert len(kept) <= reduce.MAX_POINTS + 2
     assert len([place for place in kept if x[place] > 1]) > 250
 
 
@@ -196,7 +196,7 @@ def test_a_memory_peak_between_many_windows_is_in_the_picture_and_the_table() ->
     cluster.per_gpu("gpu_memory_total_bytes", 80 * GIB)
     memory = drawn(cluster)["memory"]
     assert max(columns(memory)["used_high"]) == pytest.approx(79, rel=1e-3)
-    assert len(columns(memory)["t"]) <= reduce.MOST
+    assert len(columns(memory)["t"]) <= reduce.MAX_POINTS
     assert memory.rows[0] == ("n1:1", "79 GiB", "20 GiB", "99%")
 
 
@@ -228,8 +228,8 @@ def test_what_was_not_sampled_is_blank() -> None:
 def test_utilisation_stands_in_where_engine_activity_is_missing() -> None:
     cluster = Cluster().per_gpu("gpu_utilization_ratio", 0.9)
     found = drawn(cluster)
-    assert list(found["ranks"].rasters) == ["utilisation"]
-    assert "can't be told from a wait" in found["busy-wait"].caption
+    assert list(found["ranks"].rasters) == ["utilization"]
+    assert "cannot be distinguished" in found["busy-wait"].caption
 
 
 def straggling() -> Cluster:
@@ -278,7 +278,7 @@ def test_of_what_was_not_sampled_nothing_is_said() -> None:
     found = drawn(cluster, job("COMPLETED"))
     spans = [row for row in found["timeline"].rows if row[2] == "phases"]
     assert [row[4].partition(":")[0] for row in spans] == ["GPUs busy", "GPUs busy"]  # utilisation proves no work
-    assert found["busy-wait"].caption.startswith("While its GPUs were busy")
+    assert found["busy-wait"].caption.startswith("While the GPUs were busy")
 
 
 def test_a_reading_without_neighbours_is_a_dot() -> None:
@@ -361,9 +361,9 @@ def test_many_events_in_one_place_are_one_with_a_count() -> None:
 
 def test_events_of_every_sort_find_a_lane_and_too_many_are_drawn_in_wider_places() -> None:
     span = (0.0, 1000.0)
-    rows = [happenings.Moment(f"lane {i % 9}", float(i) / 10, event("exception", i)) for i in range(10_000)]
-    merged = happenings.merged(rows, span)
-    assert len(merged) <= happenings.MOST
+    rows = [event_lanes.TimelineEvent(f"lane {i % 9}", float(i) / 10, event("exception", i)) for i in range(10_000)]
+    merged = event_lanes.merge_close(rows, span)
+    assert len(merged) <= event_lanes.MAX_MARKS
     assert sum(each.count for each in merged) == 10_000
 
 
@@ -371,8 +371,8 @@ def test_events_of_which_nothing_tells_the_time_are_listed() -> None:
     first = event("exception", 5, text="RuntimeError: somewhere")  # before the first line that bears a time
     alone = event("exception", 500, text="RuntimeError: elsewhere", path="other.log")
     timeline = drawn(working(), first, alone, *points(), job("FAILED"))["timeline"]
-    assert ("not told", "", "exceptions", "2", "RuntimeError: somewhere, and others") in timeline.rows
-    assert "Nothing tells when 2 events happened: listed only." in timeline.caption
+    assert ("unknown", "", "exceptions", "2", "RuntimeError: somewhere, and others") in timeline.rows
+    assert "2 events have no timestamp and can only be listed." in timeline.caption
     assert next(data["values"] for data in timeline.spec["data"] if data["name"] == "events") == []
 
 
@@ -384,10 +384,10 @@ def test_an_event_without_a_time_lies_between_those_around_it_in_its_file() -> N
     marks = next(data["values"] for data in timeline.spec["data"] if data["name"] == "events")
     told = {(mark["t"] / 1000 - START, mark["to"] / 1000 - START) for mark in marks if mark["between"]}
     assert told == {(180.0, 240.0), (1200.0, END - START)}
-    assert "2 of them bear no time: dashed lines show" in timeline.caption
+    assert "2 of them have no timestamp: dashed lines show" in timeline.caption
     tip = next(mark["tip"] for mark in marks if mark["to"] == (START + 240) * 1000)
     assert tip.startswith("between 1970-01-01 00:19:40 UTC and 1970-01-01 00:20:40 UTC")
-    assert any(row[2:] == ("exceptions", "1", "in between: RuntimeError: after all") for row in timeline.rows)
+    assert any(row[2:] == ("exceptions", "1", "between: RuntimeError: after all") for row in timeline.rows)
     assert "NaN" not in svg(timeline)
 
 
@@ -397,20 +397,20 @@ def test_faults_that_only_metrics_show_are_events() -> None:
     cluster.per_gpu("gpu_throttle_reasons", 0.0, {"n2:0": cluster.between(START + 900, START + 1800, float(0x40))})
     rows = drawn(cluster, job("COMPLETED"))["timeline"].rows
     assert any("2 uncorrectable ECC errors on n1:4" in row[4] for row in rows)
-    assert any(row[2] == "clocks held down" and "n2:0" in row[4] for row in rows)
+    assert any(row[2] == "clocks throttled" and "n2:0" in row[4] for row in rows)
 
 
 def test_out_of_memory_is_marked_where_it_was_logged() -> None:
     oom = event("cuda_oom", 50, time=START + 2500, rank=3, role=Role.ROOT, text="torch.OutOfMemoryError")
     memory = drawn(working(), oom, *points(), job("FAILED"))["memory"]
-    assert "It ran out at 1970-01-01 00:58:20 UTC." in memory.caption
+    assert "Out of memory at 1970-01-01 00:58:20 UTC." in memory.caption
     assert "out of memory" in json.dumps(memory.spec)
 
 
 # -- what it learned
 
 
-def learned(*rows: Event | Record, **run: Any) -> Drawn:
+def learned(*rows: Event | Record, **run: Any) -> Drawing:
     store = MemoryStore([row for row in rows if isinstance(row, Event)], planes={"log"})
     return of(engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END, **run))), store)["learning"]
 
@@ -482,7 +482,7 @@ def test_every_chart_renders_without_a_page(theme: Mapping[str, str], capfd: pyt
     assert capfd.readouterr().err == ""  # where Vega says what it could not work out
 
 
-def _straggler() -> list[tuple[Chart, Drawn]]:
+def _straggler() -> list[tuple[Chart, Drawing]]:
     cluster = straggling().per_gpu("gpu_memory_used_bytes", 40 * GIB)
     run, store = cluster.store(*points(), job("COMPLETED", submit=START - 100))
     return list(drawings(engine.verdict_of(engine.facts_of(store, run)), Facts(store, run)))

@@ -13,8 +13,8 @@ import trackside
 from trackside.evidence import Cite, Value
 from trackside.families import families
 from trackside.family import HEADINGS, Family
-from trackside.read.detect import of_one
-from trackside.show.citing import line, place
+from trackside.read.detect import with_singulars
+from trackside.show.citations import line, location
 from trackside.show.document import CiteDoc, document, encode, json_schema
 from trackside.show.text import render
 from trackside.show.wording import duration, ranges, sentence, size, word
@@ -66,8 +66,8 @@ def test_what_was_sent_is_placed_by_its_time() -> None:
     cite = CiteDoc(
         "log", "files", "events(exception).first(type)", "job-42/slurm-42.out.log:17", [T0, T0], "x", "", "boom"
     )
-    assert place(cite) == "job-42/slurm-42.out.log:17, 2026-03-02 08:00:00 UTC"
-    assert place(msgspec.structs.replace(cite, where="slurm-42.out:17")) == "slurm-42.out:17"
+    assert location(cite) == "job-42/slurm-42.out.log:17, 2026-03-02 08:00:00 UTC"
+    assert location(msgspec.structs.replace(cite, where="slurm-42.out:17")) == "slurm-42.out:17"
     assert line(cite) == "boom"
 
 
@@ -98,7 +98,7 @@ def test_durations_and_ranges() -> None:
     ],
 )
 def test_notes_of_one(note: str, said: str) -> None:
-    assert of_one(note) == said
+    assert with_singulars(note) == said
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.code)

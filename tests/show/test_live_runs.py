@@ -126,7 +126,7 @@ def test_a_hang_says_since_when() -> None:
     with case.inputs() as folder:
         doc = document(judged(*going_on(folder)))
     assert doc.primary.family == "C2"
-    assert "so for 31 min, since 2026-03-02 08:14:00 UTC" in printed(doc)
+    assert "in this state for 31 min, since 2026-03-02 08:14:00 UTC" in printed(doc)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_hang_says_since_when() -> None:
     [
         ("RUNNING", "still running (RUNNING)"),
         ("SUSPENDED", "not over (SUSPENDED)"),
-        ("PENDING", "not begun (PENDING)"),
+        ("PENDING", "not started (PENDING)"),
         ("COMPLETING", "ending (COMPLETING)"),
         ("FAILED", "FAILED"),
     ],
@@ -149,13 +149,13 @@ def test_a_pending_job_is_no_failure() -> None:
     said = [claim.text for claim in doc.shows]
     assert doc.primary.title == "Pending: the job has not begun"
     assert said == [
-        "The job has not begun: it is PENDING, for the reason QOSMaxGRESPerUser",
-        "That means that this user's jobs have all the GPUs or other generic resources that its QOS allows them at once",
-        "It has waited since 2026-03-02 07:12:40 UTC",
+        "The job has not started: PENDING, reason QOSMaxGRESPerUser",
+        "Meaning: this user's jobs have reached the limit of GPUs or other generic resources that its QOS allows at once",
+        "Waiting since 2026-03-02 07:12:40 UTC",
     ]
     assert doc.implies[0].text.startswith("Nothing has failed")
     assert doc.actions[0].command == "squeue --start -j 5521; scontrol show job -d 5521"
-    assert "not begun (PENDING)" in printed(doc)
+    assert "not started (PENDING)" in printed(doc)
 
 
 @pytest.mark.parametrize(
@@ -167,15 +167,15 @@ def test_a_pending_job_is_no_failure() -> None:
         ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", "wait", "down"),
         ("DependencyNeverSatisfied", "mend", "never starts"),
         ("QOSMaxGRESPerUser", "wait", "GPUs"),
-        ("QOSGrpCpuLimit", "wait", "the jobs of its QOS together have all the CPUs"),
+        ("QOSGrpCpuLimit", "wait", "the jobs of its QOS together have reached the limit of CPUs"),
         ("AssocGrpGRESMinutes", "wait", "minutes of GPUs"),
-        ("QOSMaxWallDurationPerJobLimit", "mend", "more time than its QOS allows one job"),
-        ("QOSMaxJobsPerUserLimit", "wait", "have all the jobs"),
-        ("AssocMaxJobsLimit", "wait", "have all the jobs"),
+        ("QOSMaxWallDurationPerJobLimit", "mend", "more time than its QOS allows per job"),
+        ("QOSMaxJobsPerUserLimit", "wait", "have reached the limit of jobs"),
+        ("AssocMaxJobsLimit", "wait", "have reached the limit of jobs"),
         ("MaxNodePerAccount", "wait", "this account's jobs"),
         ("QOSMinGRES", "mend", "fewer GPUs"),
         ("JobHeldAdmin", "ask", "administrator"),
-        ("launch failed requeued held", "ask", "held back"),
+        ("launch failed requeued held", "ask", "is held"),
     ],
 )
 def test_what_a_reason_means(name: str, remedy: str, word: str) -> None:

@@ -7,7 +7,7 @@ from tools.pictures import FOLDER, picture
 
 from trackside.families import families, find_family
 from trackside.family import Family
-from trackside.sim import catalogue
+from trackside.sim import scenario_titles
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.code)
@@ -15,7 +15,7 @@ def test_a_family_that_names_a_case_has_its_picture(family: Family) -> None:
     if family.example is None:
         assert not (FOLDER / f"{family.id}.svg").exists()
         return
-    assert family.example[0] in dict(catalogue())
+    assert family.example[0] in dict(scenario_titles())
     assert (FOLDER / f"{family.id}.svg").read_text("utf-8").startswith("<svg")
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from trackside.show.plot import BARS, BEYOND, line
+from trackside.show.plot import BARS, NOT_FINITE, line
 
 
 def test_bars() -> None:
@@ -17,5 +17,5 @@ def test_bars() -> None:
 
 @pytest.mark.parametrize("beyond", [math.inf, -math.inf, math.nan])
 def test_what_is_not_finite_has_a_sign_of_its_own(beyond: float) -> None:
-    assert line([1.0, beyond, 2.0]) == f"{BARS[4]}{BEYOND}{BARS[7]}"
-    assert line([beyond]) == BEYOND
+    assert line([1.0, beyond, 2.0]) == f"{BARS[4]}{NOT_FINITE}{BARS[7]}"
+    assert line([beyond]) == NOT_FINITE

@@ -13,10 +13,11 @@ from rich.console import Console
 from tools.cases import scenarios
 
 import trackside
+from trackside.show import brief
 from trackside.show.document import VerdictDoc, document, encode
-from trackside.show.inert import shown
 from trackside.show.markdown import code, escaped
 from trackside.show.markdown import render as markdown
+from trackside.show.sanitize import shown
 from trackside.show.text import render
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -29,7 +30,7 @@ TOLD = (
     "g1/lab-hf-ddp",
     "g1/sim-neighbours-spin",
 )
-ONE_SCREEN = 55
+ONE_SCREEN = 24
 """Lines of a terminal that shows a verdict whole, 100 columns wide."""
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -57,7 +58,11 @@ def _doc(name: str) -> VerdictDoc:
 
 def _text(doc: VerdictDoc, width: int, verbose: bool = False) -> str:
     out = io.StringIO()
-    render(doc, Console(file=out, width=width, highlight=False), verbose)
+    terminal = Console(file=out, width=width, highlight=False)
+    if verbose:
+        render(doc, terminal, verbose)
+    else:
+        brief.render(doc, terminal)
     return out.getvalue()
 
 

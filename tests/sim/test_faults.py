@@ -11,7 +11,7 @@ from trackside.cli import main
 from trackside.families import families
 from trackside.finding import Culprit
 from trackside.session.paths import load
-from trackside.sim import Truth, catalogue, load_scenario, simulate
+from trackside.sim import Truth, load_scenario, scenario_titles, simulate
 from trackside.sim.faults import faults
 from trackside.sim.frameworks import frameworks
 from trackside.sim.scenario import PLANES, ScenarioError
@@ -92,7 +92,7 @@ def check(folder: Path, truth: Truth) -> None:
     assert truth.family in {family.code for family in families()}
     assert truth.culprit in get_args(Culprit)
     assert truth.enough
-    assert all(set(wanted) <= TOKENS for wanted in truth.enough)
+    assert all(set(expected) <= TOKENS for expected in truth.enough)
     assert truth.enough_evidence or truth.planes != PLANES
     assert set(truth.gpus) <= scenario_gpus
     assert set(truth.ranks) <= set(range(truth.n_ranks))
@@ -160,11 +160,11 @@ def test_truth_says_whether_the_evidence_suffices(tmp_path: Path) -> None:
 
 
 def test_faults_compose() -> None:
-    from trackside.sim.simulate import stage_of, truth_of
+    from trackside.sim.simulate import play_scenario, truth_of
 
     def play(*tables: str) -> Truth:
         text = SMALL + "".join(f"\n[[fault]]\n{table}\n" for table in tables)
-        return truth_of(stage_of(load_scenario(text)))
+        return truth_of(play_scenario(load_scenario(text)))
 
     slow = play("kind='starved-input'", "kind='node-down'\nat='60%'")
     assert (slow.family, slow.disposition, slow.cascade) == ("F1", "NODE_FAIL", ("D1",))
@@ -184,19 +184,22 @@ def test_faults_compose() -> None:
         ("[job]\nsteps_s = 3\n", r"scenario: job.steps_s: unknown key; did you mean step_s"),
         ("[job]\nstep_s = 'soon'\n", r"job.step_s: 'soon' is not seconds, or a length such as \"10m\""),
         ("[job]\nsteps = 2.5\n", r"job.steps: 2.5 is not a whole number"),
-        ("[job]\nframework = 'mine'\n", r"job.framework: 'mine' is none of custom, "),
-        ("[cluster]\ngpu = 'H900'\n", r"cluster.gpu: 'H900' is none of A100-40GB"),
-        ("[cluster]\nnodes = 0\n", r"cluster.nodes: 0 is out of range; from 1"),
+        ("[job]\nframework = 'mine'\n", r"job.framework: 'mine' is not one of: custom, "),
+        ("[cluster]\ngpu = 'H900'\n", r"cluster.gpu: 'H900' is not one of: A100-40GB"),
+        ("[cluster]\nnodes = 0\n", r"cluster.nodes: 0 is out of range \(1 to "),
         ("cluster = 3\n", r"cluster: 3 is not a table"),
-        ("[telemetry]\nplanes = ['gpus']\n", r"telemetry.planes: 'gpus' is none of gpu, host"),
+        ("[telemetry]\nplanes = ['gpus']\n", r"telemetry.planes: 'gpus' is not one of: gpu, host"),
         ("[telemetry]\nplanes = 'gpu'\n", r"telemetry.planes: 'gpu' is not an array"),
-        ("[[fault]]\nkind = 'gremlin'\n", r"fault\[0\].kind: 'gremlin' is none of app-exception, "),
+        ("[[fault]]\nkind = 'gremlin'\n", r"fault\[0\].kind: 'gremlin' is not one of: app-exception, "),
         ("[[fault]]\nkind = 'ecc'\nerorrs = 2\n", r"fault\[0\] \(ecc\): erorrs: unknown key; did you mean errors"),
-        ("[[fault]]\nkind = 'ecc'\nat = 'noon'\n", r"fault ecc: at: 'noon' is no moment; write"),
-        ("[[fault]]\nkind = 'ecc'\nrank = 99\n", r"fault ecc: rank: 99 is none of the 16 ranks"),
-        ("[[fault]]\nkind = 'ecc'\nnode = 'gpu9'\n", r"fault ecc: node: 'gpu9' is no node; there are gpu001 to gpu002"),
-        ("[[fault]]\nkind = 'straggler'\ncause = 'luck'\n", r"cause: 'luck' is none of gpu, cpu, data"),
-        ("[job]\nstart = 'today'\n", r"job.start: 'today' is no time"),
+        ("[[fault]]\nkind = 'ecc'\nat = 'noon'\n", r"fault ecc: at: 'noon' is not a time; write"),
+        ("[[fault]]\nkind = 'ecc'\nrank = 99\n", r"fault ecc: rank: 99 is not one of the 16 ranks"),
+        (
+            "[[fault]]\nkind = 'ecc'\nnode = 'gpu9'\n",
+            r"fault ecc: node: 'gpu9' is not a node; the nodes are gpu001 to gpu002",
+        ),
+        ("[[fault]]\nkind = 'straggler'\ncause = 'luck'\n", r"cause: 'luck' is not one of: gpu, cpu, data"),
+        ("[job]\nstart = 'today'\n", r"job.start: 'today' is not a time"),
         ("[job\n", r"scenario: not TOML"),
     ],
 )
@@ -215,7 +218,7 @@ def test_the_command(tmp_path: Path) -> None:
 
     code, listed = call("--list")
     assert code == 0
-    assert all(name in listed for name, _ in catalogue())
+    assert all(name in listed for name, _ in scenario_titles())
     code, said = call(
         "ecc", "-o", str(tmp_path / "a"), "--seed", "7", "--set", "job.duration_s=10m", "--set", "fault.0.at=40%"
     )
@@ -225,7 +228,7 @@ def test_the_command(tmp_path: Path) -> None:
     code, said = call("eccc", "-o", str(tmp_path / "b"))
     assert (code, "did you mean ecc" in said) == (2, True)
     code, said = call("ecc", "-o", str(tmp_path / "b"), "--set", "fault.9.at=40%")
-    assert (code, "picks none of 1 entries" in said) == (2, True)
+    assert (code, "there are 1, counted from 0" in said) == (2, True)
 
 
 def test_the_page_names_every_fault_framework_and_gpu() -> None:

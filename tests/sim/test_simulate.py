@@ -20,8 +20,8 @@ from trackside.catalog.metrics import METRICS
 from trackside.sim import Truth, load_scenario, simulate
 from trackside.sim.exposition import Exposition, labels_text, numbers
 from trackside.sim.hardware import MODELS
-from trackside.sim.parquet import HELD, ParquetTable
-from trackside.sim.timeline import STATES, State, Track
+from trackside.sim.parquet import MAX_BUFFERED_SAMPLES, ParquetTable
+from trackside.sim.timeline import STATE_COUNT, RankState, Track
 
 SMALL = "[cluster]\nnodes = 2\ngpus_per_node = 4\n[job]\nduration_s = '12m'\n"
 LINE = re.compile(r"^(\w+)\{(.*)\} (\S+) (\d+)$")
@@ -87,7 +87,7 @@ def test_writing_again_replaces_only_what_was_simulated(tmp_path: Path) -> None:
     run(tmp_path, SMALL)
     assert digest(tmp_path) == before
     (tmp_path / "truth.json").unlink()
-    with pytest.raises(ValueError, match="was not simulated"):
+    with pytest.raises(ValueError, match="is not a simulation"):
         run(tmp_path, SMALL)
 
 
@@ -163,11 +163,11 @@ def test_a_hang_spins_at_full_engine_activity_and_low_power(tmp_path: Path) -> N
         assert (during(gpu(tmp_path, "DEV_FB_USED")[key], start, end) > 40_000).all()
     launches = curves(tmp_path, "trackside_cuda_kernel_launches_total", "rank")
     done = curves(tmp_path, "trackside_nccl_collectives_completed_total", "rank")
-    begun = curves(tmp_path, "trackside_nccl_collectives_started_total", "rank")
+    started = curves(tmp_path, "trackside_nccl_collectives_started_total", "rank")
     for rank in done:
-        for counter in (launches, done, begun):
+        for counter in (launches, done, started):
             assert np.ptp(during(counter[rank], start, end)) == 0
-        ahead = during(begun[rank], start, end) - during(done[rank], start, end)
+        ahead = during(started[rank], start, end) - during(done[rank], start, end)
         assert (ahead == (0 if rank == ("3",) else 1)).all()
 
 
@@ -218,27 +218,27 @@ def test_heat_holds_clocks_down_and_steps_take_twice_as_long(tmp_path: Path) -> 
 
 def test_integrals_agree_with_small_steps() -> None:
     track = Track()
-    track.add(0.0, 3.0, State.LOAD)
-    step = {State.DATA: 0.25, State.COMPUTE: 1.5, State.COLLECTIVE: 0.5}
+    track.add(0.0, 3.0, RankState.LOAD)
+    step = {RankState.DATA: 0.25, RankState.COMPUTE: 1.5, RankState.COLLECTIVE: 0.5}
     track.add(3.0, 20.0, step, launches=9.0, collectives=2.0, steps=1.0)
-    track.add(20.0, 24.0, State.SPIN, in_flight=1.0)
+    track.add(20.0, 24.0, RankState.SPIN, in_flight=1.0)
     times = np.linspace(-1.0, 30.0, 311)
-    found = track.frozen().at(times)
+    totals = track.integral().at(times)
     fine = np.arange(-1.0, 30.0, 0.001) + 0.0005
     within = (fine - 3.0) % 2.25
     in_step = (fine >= 3) & (fine < 20)
     for state, there in (
-        (State.LOAD, (fine >= 0) & (fine < 3)),
-        (State.DATA, in_step & (within < 0.25)),
-        (State.COMPUTE, in_step & (within >= 0.25) & (within < 1.75)),
-        (State.COLLECTIVE, in_step & (within >= 1.75)),
-        (State.SPIN, (fine >= 20) & (fine < 24)),
+        (RankState.LOAD, (fine >= 0) & (fine < 3)),
+        (RankState.DATA, in_step & (within < 0.25)),
+        (RankState.COMPUTE, in_step & (within >= 0.25) & (within < 1.75)),
+        (RankState.COLLECTIVE, in_step & (within >= 1.75)),
+        (RankState.SPIN, (fine >= 20) & (fine < 24)),
     ):
         expected = np.interp(times, np.append(fine, 30.0), np.append(0, np.cumsum(there) * 0.001))
-        assert np.abs(found[:, state] - expected).max() < 0.003
-    assert found[-1, STATES] == pytest.approx(9 * 17 / 2.25)
-    assert (found[(times > 20) & (times < 24), STATES + 4] == 1).all()
-    assert found[-1, STATES + 4] == 0
+        assert np.abs(totals[:, state] - expected).max() < 0.003
+    assert totals[-1, STATE_COUNT] == pytest.approx(9 * 17 / 2.25)
+    assert (totals[(times > 20) & (times < 24), STATE_COUNT + 4] == 1).all()
+    assert totals[-1, STATE_COUNT + 4] == 0
 
 
 def test_numbers_are_written_as_exporters_write_them(tmp_path: Path) -> None:
@@ -252,8 +252,8 @@ def test_numbers_are_written_as_exporters_write_them(tmp_path: Path) -> None:
     assert labels_text({"a": 'x"y\\z\n'}) == r'{a="x\"y\\z\n"}'
     with Exposition(tmp_path / "x.prom") as sink:
         sink.family("m", "gauge", "Help.")
-        sink.curve({"gpu": "0"}, np.array([1000, 2000]), np.array([1.0, 2.0]), "whole")
-        sink.curve({}, np.array([1000]), np.array([3.0]), "whole")
+        sink.series({"gpu": "0"}, np.array([1000, 2000]), np.array([1.0, 2.0]), "whole")
+        sink.series({}, np.array([1000]), np.array([3.0]), "whole")
     assert (tmp_path / "x.prom").read_text() == (
         '# HELP m Help.\n# TYPE m gauge\nm{gpu="0"} 1 1000\nm{gpu="0"} 2 2000\nm 3 1000\n'
     )
@@ -276,25 +276,25 @@ def test_parquet_holds_what_text_holds(tmp_path: Path) -> None:
     assert all(text[series, time] == pytest.approx(value, abs=1e-9) for series, time, value in rows)
 
 
-@pytest.mark.parametrize("samples", [HELD - 1, HELD, 2 * HELD + 70_000])
+@pytest.mark.parametrize("samples", [MAX_BUFFERED_SAMPLES - 1, MAX_BUFFERED_SAMPLES, 2 * MAX_BUFFERED_SAMPLES + 70_000])
 def test_parquet_of_many_samples_is_in_order_and_of_whole_row_groups(tmp_path: Path, samples: int) -> None:
     import duckdb
 
     times = np.arange(100_000, dtype=np.int64)
-    wanted = []
+    expected = []
     with ParquetTable(tmp_path / "x.parquet") as sink:
         for number, begin in enumerate(range(0, samples, len(times))):
             values = np.random.default_rng(number).random(min(len(times), samples - begin))
             sink.family(f"m{number}", "gauge", "Help.")
-            sink.curve({"gpu": str(number)}, times[: len(values)], values, "ratio")
-            wanted.append((f"m{number}", f'{{gpu="{number}"}}', times[: len(values)], np.round(values, 6)))
+            sink.series({"gpu": str(number)}, times[: len(values)], values, "ratio")
+            expected.append((f"m{number}", f'{{gpu="{number}"}}', times[: len(values)], np.round(values, 6)))
     assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
-    found = duckdb.sql(f"SELECT * FROM '{tmp_path}/x.parquet'").fetchnumpy()
-    lengths = [len(each[2]) for each in wanted]
-    assert found["metric"].tolist() == np.repeat([each[0] for each in wanted], lengths).tolist()
-    assert found["labels"].tolist() == np.repeat([each[1] for each in wanted], lengths).tolist()
-    assert (found["ts_ms"] == np.concatenate([each[2] for each in wanted])).all()
-    assert (found["value"] == np.concatenate([each[3] for each in wanted])).all()
+    table = duckdb.sql(f"SELECT * FROM '{tmp_path}/x.parquet'").fetchnumpy()
+    lengths = [len(series[2]) for series in expected]
+    assert table["metric"].tolist() == np.repeat([series[0] for series in expected], lengths).tolist()
+    assert table["labels"].tolist() == np.repeat([series[1] for series in expected], lengths).tolist()
+    assert (table["ts_ms"] == np.concatenate([series[2] for series in expected])).all()
+    assert (table["value"] == np.concatenate([series[3] for series in expected])).all()
     groups = duckdb.sql(
         f"SELECT DISTINCT row_group_id, row_group_num_rows FROM parquet_metadata('{tmp_path}/x.parquet') ORDER BY 1"
     ).fetchall()
@@ -304,7 +304,7 @@ def test_parquet_of_many_samples_is_in_order_and_of_whole_row_groups(tmp_path: P
 def test_parquet_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
     def broken_off() -> None:
         with ParquetTable(tmp_path / "x.parquet") as sink:
-            sink.curve({}, np.arange(HELD), np.ones(HELD), "whole")
+            sink.series({}, np.arange(MAX_BUFFERED_SAMPLES), np.ones(MAX_BUFFERED_SAMPLES), "whole")
             raise ValueError("no such GPU")
 
     with pytest.raises(ValueError, match="no such GPU"):

@@ -229,12 +229,14 @@ def test_the_dump_is_toml_that_says_the_same(folder: Path) -> None:
 
 
 def test_the_manual_names_every_key() -> None:
-    manual = (Path(__file__).parents[2] / "docs" / "site.md").read_text()
+    manual = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     for section in config.SECTIONS:
-        part = manual.partition(f"### `[{section.name}]`" if not section.several else f"### `[[{section.name}]]`")[2]
-        part = part.partition("\n### ")[0]
+        part = manual.partition(f"## `[{section.name}]`" if not section.several else f"## `[[{section.name}]]`")[2]
+        part = part.partition("\n## ")[0]
         for key in section.types():
-            assert f"`{key}`" in part or f"`{key}" in part, f"docs/site.md says nothing of {key} of [{section.name}]"
+            assert f"`{key}`" in part or f"`{key}" in part, (
+                f"docs/settings.md does not explain {key} in [{section.name}]"
+            )
 
 
 def test_a_secret_that_all_may_read_is_warned_of(folder: Path) -> None:

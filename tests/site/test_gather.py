@@ -79,7 +79,7 @@ def test_a_job_is_found_by_its_id_alone(site: Path) -> None:
     without = CliRunner().invoke(
         main, ["verify", str(site / "verdict.json"), "--slurm", "off", "--metrics-url", "http://127.0.0.1:9"]
     )
-    assert "was made with slurm, which is not set here" in without.stderr
+    assert "was made with slurm, which is not configured here" in without.stderr
 
 
 def test_the_page_shows_what_stands_around_a_line_of_the_jobs_output(site: Path) -> None:
@@ -164,9 +164,9 @@ def test_who_cancelled_it_is_told_by_whichever_record_knows(site: Path) -> None:
     doc = json.loads(asked(site, "--json").stdout)
     claims = {claim["text"]: claim["cites"] for claim in doc["shows"]}
     assert doc["primary"]["family"] == "H1"
-    where = doc["cites"][claims["It was cancelled by user 0"][0]]["where"]
+    where = doc["cites"][claims["Canceled by user 0"][0]]["where"]
     assert where.startswith("sacct")
-    assert "That is another user than its own, 1001" in claims
+    assert "That is not the job's owner, 1001" in claims
 
 
 @pytest.mark.parametrize(("job", "says"), [("rm -rf", "is not a Slurm job id"), ("41[1-3]", "is not a Slurm job id")])
@@ -286,9 +286,9 @@ def test_a_job_that_waits_says_what_for(site: Path) -> None:
     (site / "rows").write_text(SACCT)
     doc = json.loads(asked(site, "--json", job="43").stdout)
     said = [claim["text"] for claim in doc["shows"]]
-    assert "The job has not begun: it is PENDING, for the reason Dependency" in said
-    assert "That means that a job that it waits for has not ended yet" in said
-    assert "It waits for other jobs: afterok:41(unfulfilled)" in said
+    assert "The job has not started: PENDING, reason Dependency" in said
+    assert "Meaning: a job that it depends on has not ended yet" in said
+    assert "Waiting for other jobs: afterok:41(unfulfilled)" in said
     assert (doc["primary"]["variant"], doc["primary"]["culprit"]) == ("pending", "none")
     assert (doc["run"]["end"], doc["run"]["as_of"]) == (None, None)
 

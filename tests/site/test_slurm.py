@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 from trackside.read.walk import walk
 from trackside.runs.attempts import attempts_of, final
 from trackside.runs.jobs import Job, collect
@@ -95,8 +95,8 @@ def ask(commands: Bin, job: str, **more: Any) -> SlurmAnswer:
     return live(SlurmOptions(**{"timeout_s": 5.0, **more}), job, environ)
 
 
-def records(answer: SlurmAnswer) -> Collected:
-    found = Collected()
+def records(answer: SlurmAnswer) -> CollectingSink:
+    found = CollectingSink()
     for source in answer.sources:
         assert read_source(source, found).status == "read", source.path
     return found
@@ -345,11 +345,11 @@ def test_what_holds_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_command_that_cant_be_run(tmp_path: Path) -> None:
-    with pytest.raises(Unanswered) as caught:
+    with pytest.raises(SourceUnavailable) as caught:
         slurm_commands.run([str(tmp_path / "none")], timeout_s=1, most_bytes=1)
     assert caught.value.kind == "unreachable"
     (tmp_path / "plain").write_text("x")
-    with pytest.raises(Unanswered) as caught:
+    with pytest.raises(SourceUnavailable) as caught:
         slurm_commands.run([str(tmp_path / "plain")], timeout_s=1, most_bytes=1)
     assert caught.value.kind == "refused"
 
@@ -400,7 +400,7 @@ def a_job(folder: Path, std_out: str, **more: str) -> Job:
     values = {"JobID": "60_3", "JobIDRaw": "64", "JobName": "train", "User": getpass.getuser(), "State": "FAILED",
               "Start": "1795289425", "End": "1795289430", "NodeList": "c[1-2]", "WorkDir": str(folder), "StdOut": std_out}  # fmt: skip
     text = "|".join([*head, *more]) + "\n" + "|".join([*values.values(), *more.values()]) + "\n"
-    found = Collected()
+    found = CollectingSink()
     assert read_source(Reply("sacct", text.encode()).source(), found).status == "read"
     [job] = collect(found.records)
     return job
@@ -527,7 +527,7 @@ def test_a_socket_that_drips_is_left_in_time(tmp_path: Path, status: int, length
 
     with served(tmp_path / "s", Dripping) as unix:
         begun = time.monotonic()
-        with pytest.raises(Unanswered, match=r"did not answer within 0.5 s") as caught:
+        with pytest.raises(SourceUnavailable, match=r"did not answer within 0.5 s") as caught:
             _Unix(unix, SlurmOptions(timeout_s=0.5), {}).get("/slurm")
         took = time.monotonic() - begun
     assert caught.value.kind == "timeout"
@@ -543,7 +543,10 @@ def test_an_error_of_any_length_is_read_to_its_beginning(tmp_path: Path) -> None
                 while True:
                     self.request.sendall(b" " * (1 << 16))
 
-    with served(tmp_path / "s", Endless) as unix, pytest.raises(Unanswered, match="answered 500: slurmdbd is down"):
+    with (
+        served(tmp_path / "s", Endless) as unix,
+        pytest.raises(SourceUnavailable, match="answered 500: slurmdbd is down"),
+    ):
         _Unix(unix, SlurmOptions(timeout_s=5), {}).get("/slurm")
 
 
@@ -764,7 +767,7 @@ def test_rest_without_a_url_is_a_mistake() -> None:
 def test_recorded_jobs(bin_: Bin, version: str, case: str, job: str | None, state: str, attempts: int) -> None:
     folder = SHARED / version / case
     table = folder / "sacct.psv" if (folder / "sacct.psv").exists() else folder / "sacct-short.psv"
-    found = Collected()
+    found = CollectingSink()
     read_source(Reply("x", table.read_bytes()).source(), found)
     ids = [each.id for each in collect(found.records)]
     bin_.say("sacct -D", table)

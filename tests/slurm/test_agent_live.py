@@ -17,7 +17,7 @@ from tests.agent.readings import conform, opened
 from tests.agent.test_slurm_history import Sent, received
 from tests.slurm.test_slurm_live import TOOLS, Cluster, cluster, states
 from trackside.agent.jobs.processes import ProcessMap
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owner
 from trackside.agent.source import Reading
 from trackside.agent.sources import controller as controller_source
@@ -47,7 +47,7 @@ def nodes(cluster: Cluster) -> list[str]:
 
 def test_whose_processes_are(cluster: Cluster) -> None:
     names = nodes(cluster)[:2]
-    maps = [ProcessMap(Node(name)) for name in names]
+    maps = [ProcessMap(LocalNode(name)) for name in names]
     job = cluster.submit(RANKS, "-N2", f"-w{','.join(names)}", "--gpus-per-node=2", "-J", "ranks")
     array = cluster.submit("exec sleep 20", "--array=5-6", f"-w{names[0]}", "--gpus-per-node=3")
 
@@ -78,7 +78,9 @@ class Watched:
 
     def __init__(self, cluster: Cluster) -> None:
         self._collector = opened(
-            controller_source.SOURCE, Node("ctl"), options=Options(conf=cluster.env["SLURM_CONF"], statistics_s=5.0)
+            controller_source.SOURCE,
+            LocalNode("ctl"),
+            options=Options(conf=cluster.env["SLURM_CONF"], statistics_s=5.0),
         )
         self.sent: list[Sent] = []
         self.said: list[str] = []
@@ -189,7 +191,7 @@ def test_what_it_costs_the_controller(cluster: Cluster) -> None:
 def test_the_log_of_a_node(cluster: Cluster) -> None:
     name = nodes(cluster)[0]
     collector = opened(
-        slurm_node_source.SOURCE, Node(name), options=slurm_node_source.Options(conf=cluster.env["SLURM_CONF"])
+        slurm_node_source.SOURCE, LocalNode(name), options=slurm_node_source.Options(conf=cluster.env["SLURM_CONF"])
     )
     job = cluster.submit("true", f"-w{name}")
     texts: list[str] = []

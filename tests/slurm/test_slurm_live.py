@@ -18,7 +18,7 @@ import pytest
 
 from tests.services import missing, wait_until
 from trackside.read.detect import read_source
-from trackside.read.format import Collected
+from trackside.read.format import CollectingSink
 from trackside.runs.attempts import attempts_of, final
 from trackside.runs.jobs import collect
 from trackside.site.slurm import SlurmAnswer, live
@@ -105,7 +105,7 @@ def cluster() -> Iterator[Cluster]:
 
 def states(answer: SlurmAnswer) -> dict[str, tuple[str | None, int, int | None]]:
     """Job -> its state, number of attempts and exit code, as the readers take it."""
-    found = Collected()
+    found = CollectingSink()
     for source in answer.sources:
         assert read_source(source, found).status == "read", source.path
     told = {job.id: attempts_of(job.rows) for job in collect(found.records)}

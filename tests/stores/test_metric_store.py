@@ -21,7 +21,7 @@ from trackside.stores.metric_store import MetricOptions, name_of, open_metrics
 from trackside.stores.registry import METRICS, kinds
 
 ENGINE = dedent('''
-    """Curves out of one JSON document."""
+    """MetricBackend out of one JSON document."""
 
     from functools import cached_property
 
@@ -29,7 +29,7 @@ ENGINE = dedent('''
     import numpy as np
 
     from trackside.model import Position, Samples, Series
-    from trackside.stores.memory_curves import MemoryCurves
+    from trackside.stores.memory_backend import MemoryBackend
     from trackside.stores.metric_store import MetricServer
 
 
@@ -45,15 +45,15 @@ ENGINE = dedent('''
 
         @cached_property
         def _curves(self):
-            curves = MemoryCurves()
+            curves = MemoryBackend()
             for each in msgspec.json.decode(self.endpoint.request("GET", "").body, type=list[_Array]):
                 series = Series(each.metric, tuple(sorted(each.labels.items())), Position(self.name, 0))
                 index = np.zeros(len(each.values), np.int32)
                 curves.add(Samples([series], index, np.array(each.times_ms), np.array(each.values)))
             return curves
 
-        def held(self):
-            return self._curves.held()
+        def series(self):
+            return self._curves.series()
 
         def rollups(self, wanted):
             return self._curves.rollups(wanted)
@@ -108,7 +108,7 @@ def test_a_file_is_its_registration(arrays: str) -> None:
         options = MetricOptions(kind=arrays, endpoint=HttpOptions(url=url))
         curves = open_metrics(options)
         assert curves.name == name_of(options) == f"arrays {url}"
-        [held] = curves.held()
+        [held] = curves.series()
         values, count = curves.rollup([[held.id]], held.first_ms - 15_000, held.last_ms, 15_000, "avg")
         curves.close()
     assert (set(values[0].tolist()), count) == ({310.0}, 40)

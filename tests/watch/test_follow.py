@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from trackside.catalog.job_states import Stage
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.stores.metric_store import HIDDEN_S
 from trackside.watch.follow import MAX_PAUSE_S, PATIENCE_S, SETTLE_S, FollowResult, follow
 
@@ -122,7 +122,7 @@ def test_a_mistyped_path_ends_it_at_once(mistake: type[OSError]) -> None:
 
 
 def test_failures_after_the_end_wait_no_longer_than_for_accounting() -> None:
-    down = Unanswered("unreachable", "http://m can't be reached")
+    down = SourceUnavailable("unreachable", "http://m can't be reached")
     play = Play([("B1", "ended"), (down, "unknown")])
     begun = play.now
     followed = play.run()
@@ -135,7 +135,7 @@ def test_failures_after_the_end_wait_no_longer_than_for_accounting() -> None:
 
 
 def test_a_server_that_is_down_for_days() -> None:
-    play = Play([(Unanswered("unreachable", "down"), "unknown")], interrupt_after=3000)
+    play = Play([(SourceUnavailable("unreachable", "down"), "unknown")], interrupt_after=3000)
     assert play.run() == FollowResult(None, "stopped")
     assert set(play.slept[10:]) == {MAX_PAUSE_S}
 
@@ -155,7 +155,7 @@ def test_a_requeued_job_goes_on() -> None:
 
 
 def test_failures_are_said_and_tried_again_ever_more_seldom() -> None:
-    failing: list[Step] = [(Unanswered("unreachable", "http://m can't be reached"), "unknown")] * 8
+    failing: list[Step] = [(SourceUnavailable("unreachable", "http://m can't be reached"), "unknown")] * 8
     play = Play([("G1", "going"), *failing, ("G1", "settled")])
     play.run()
     pauses = play.slept[1:9]

@@ -1,4 +1,4 @@
-"""WHAT DOES THIS NODE GIVE OFF: on-node collection, one file a source (:mod:`.sources`), sent on by :mod:`.out`.
+"""The node agent: on-node collection, one file per source (:mod:`.sources`), sent to receivers by :mod:`.out`.
 
-It installs alone: nothing here imports more of Trackside than the catalogue, the model, the log scan and the settings.
+It installs alone: nothing here imports more of Trackside than the catalog, the model, the log scan and the settings.
 """

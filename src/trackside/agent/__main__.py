@@ -1,4 +1,4 @@
-"""``python -m trackside.agent``: the agent's own command line, of the standard library alone, and its commands."""
+"""``python -m trackside.agent``: the agent's command line (standard library only) and its commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trackside.agent.check import check, read_once
 from trackside.agent.config import Config, load
 from trackside.agent.daemon import Agent, Outlets
 from trackside.agent.jobs.processes import ProcessMap
-from trackside.agent.out.exposition import Board, line_text
+from trackside.agent.out.exposition import LatestSamples, line_text
 from trackside.agent.out.identity import Identity
 from trackside.agent.owners import Owners
 from trackside.agent.runner import Outlet, Running
@@ -24,106 +24,122 @@ from trackside.settings.shown import as_toml
 EXIT_USAGE = 2
 CONTROLLER = "controller"
 ONCE_S = 30.0
-"""How long a single reading may take to be sent."""
+"""Time to send a single reading before the process ends."""
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "python -m trackside.agent") -> int:
-    """Run a command; its exit status."""
-    given = parser(program).parse_args(_with_command(sys.argv[1:] if arguments is None else list(arguments)))
+    """Run a command and return its exit status."""
+    namespace = parser(program).parse_args(
+        _with_default_command(sys.argv[1:] if arguments is None else list(arguments))
+    )
     try:
-        return int(given.command(given))
+        return int(namespace.command(namespace))
     except ConfigError as error:
         print(f"trackside agent: {error}", file=sys.stderr)
         return EXIT_USAGE
 
 
-def _with_command(arguments: list[str]) -> list[str]:
-    """``run`` is what is meant where no command is named."""
+def _with_default_command(arguments: list[str]) -> list[str]:
+    """Prepend ``run`` if no command is named."""
     if arguments and arguments[0] in ("run", "check", "config", "-h", "--help"):
         return arguments
     return ["run", *arguments]
 
 
 def parser(program: str) -> argparse.ArgumentParser:
-    """The command line's."""
+    """The parser of the command line."""
     flags = argparse.ArgumentParser(add_help=False)
     add = flags.add_argument
-    add("--config", metavar="FILE", help="settings; /etc/trackside/agent.toml if there is one")
-    add("--node", metavar="NAME", help="the node's name in all that is sent")
-    add("--job", metavar="ID", help="whose all is that nothing says otherwise of")
-    add("--controller", action="store_true", help="collect what only the Slurm controller's host can tell")
-    add("--trace", metavar="WHAT", help="cuda, nccl or both with a comma: trace these libraries' calls by eBPF")
-    add("--only", "--source", metavar="ID", nargs="+", action="extend", help="these sources and no others")
-    add("--without", metavar="ID", nargs="+", action="extend", help="all but these")
-    add("--listen", metavar="HOST:PORT", help="where /metrics is served; '' for nowhere")
-    add("--remote-write", metavar="URL", help="send samples there by Prometheus remote write")
-    add("--loki", metavar="URL", help="send lines there by Loki's push")
-    add("--spool", metavar="DIR", help="where waits what can't be sent yet")
+    add("--config", metavar="FILE", help="settings file (default /etc/trackside/agent.toml, if it exists)")
+    add(
+        "--node",
+        metavar="NAME",
+        help="node name on all samples and lines (default: Slurm's node name, else the host name)",
+    )
+    add("--job", metavar="ID", help="job id of everything whose job is not known otherwise")
+    add("--controller", action="store_true", help="also collect from the Slurm controller (run on its host)")
+    add("--trace", metavar="LIBRARIES", help="trace calls of these libraries by eBPF: cuda, nccl or cuda,nccl")
+    add("--only", "--source", metavar="ID", nargs="+", action="extend", help="run only these sources")
+    add("--without", metavar="ID", nargs="+", action="extend", help="switch these sources off")
+    add("--listen", metavar="HOST:PORT", help="address of /metrics (default 127.0.0.1:9481); '' to not serve it")
+    add("--remote-write", metavar="URL", help="send samples to this URL by Prometheus remote write")
+    add("--loki", metavar="URL", help="send log lines to this URL by the Loki push API")
+    add("--spool", metavar="DIR", help="folder for data that waits to be sent (default: spool in the state folder)")
 
-    top = argparse.ArgumentParser(prog=program, description="Collects what a node gives off, and sends it on.")
-    kinds = top.add_subparsers(metavar="COMMAND", required=True)
-    each = kinds.add_parser("run", parents=[flags], help="collect and send until it is told to end (the default)")
-    each.add_argument("--once", action="store_true", help="one reading of each source, then end")
-    each.add_argument("--print", action="store_true", help="show what is read, send nothing")
-    each.set_defaults(command=lambda given: run(given.config, settings(given), given.once, given.print))
-    each = kinds.add_parser("check", parents=[flags], help="say what works on this node, what does not, and why")
-    each.add_argument("--json", action="store_true", help="for programs")
-    each.set_defaults(command=lambda given: look(given.config, settings(given), given.json))
-    each = kinds.add_parser("config", parents=[flags], help="show the settings in force and where each comes from")
-    each.set_defaults(command=lambda given: show_settings(given.config, settings(given)))
+    top = argparse.ArgumentParser(
+        prog=program, description="Collects metrics and logs on a node and sends them to receivers."
+    )
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    command = commands.add_parser("run", parents=[flags], help="collect and send until stopped (default command)")
+    command.add_argument("--once", action="store_true", help="read each source once, send the readings and exit")
+    command.add_argument(
+        "--print", action="store_true", help="read each source once and print the readings; send nothing"
+    )
+    command.set_defaults(
+        command=lambda arguments: run(arguments.config, settings(arguments), arguments.once, arguments.print)
+    )
+    command = commands.add_parser(
+        "check", parents=[flags], help="show which sources work on this node, which do not, and why"
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(command=lambda arguments: look(arguments.config, settings(arguments), arguments.json))
+    command = commands.add_parser(
+        "config", parents=[flags], help="show the settings in force and where each comes from"
+    )
+    command.set_defaults(command=lambda arguments: show_settings(arguments.config, settings(arguments)))
     return top
 
 
-def settings(given: argparse.Namespace) -> dict[str, SettingValue]:
-    """Flags as the settings that they are. Raises ConfigError."""
-    found: dict[str, SettingValue] = {}
+def settings(arguments: argparse.Namespace) -> dict[str, SettingValue]:
+    """The settings that the flags stand for. Raises ConfigError."""
+    settings_by_name: dict[str, SettingValue] = {}
 
     def put(name: str, value: object, flag: str) -> None:
         if value is not None:
-            found[name] = SettingValue(value, flag, os.getcwd(), isinstance(value, str))
+            settings_by_name[name] = SettingValue(value, flag, os.getcwd(), isinstance(value, str))
 
-    put("agent.node", given.node, "--node")
-    put("agent.job", given.job, "--job")
-    put("agent.listen", given.listen, "--listen")
-    put("send.remote_write.url", given.remote_write, "--remote-write")
-    put("send.loki.url", given.loki, "--loki")
-    put("spool.path", given.spool, "--spool")
-    for id_, (on, flag) in switches(given.only, given.without, given.controller, given.trace).items():
+    put("agent.node", arguments.node, "--node")
+    put("agent.job", arguments.job, "--job")
+    put("agent.listen", arguments.listen, "--listen")
+    put("send.remote_write.url", arguments.remote_write, "--remote-write")
+    put("send.loki.url", arguments.loki, "--loki")
+    put("spool.path", arguments.spool, "--spool")
+    for id_, (on, flag) in switches(arguments.only, arguments.without, arguments.controller, arguments.trace).items():
         put(f"collect.{id_}.on", on, flag)
-    return found
+    return settings_by_name
 
 
 def switches(
     only: Sequence[str] | None, without: Sequence[str] | None, controller: bool, trace: str | None
 ) -> dict[str, tuple[bool, str]]:
-    """Source -> whether a flag switches it on or off, and which flag. Raises ConfigError for one that is not known."""
-    found: dict[str, tuple[bool, str]] = {}
+    """Source -> whether a flag switches it on or off, and which flag. Raises ConfigError for an unknown source."""
+    states: dict[str, tuple[bool, str]] = {}
     if only:
-        found |= dict.fromkeys(sources(), (False, "--only"))
+        states |= dict.fromkeys(sources(), (False, "--only"))
     if controller:
-        found[CONTROLLER] = True, "--controller"
+        states[CONTROLLER] = True, "--controller"
     for flag, ids, on in (
         ("--trace", _split([trace] if trace else []), True),
         ("--only", _split(only), True),
         ("--without", _split(without), False),
     ):
-        found |= dict.fromkeys(ids, (on, flag))
-    for id_, (_, flag) in found.items():
+        states |= dict.fromkeys(ids, (on, flag))
+    for id_, (_, flag) in states.items():
         if id_ not in sources():
-            raise ConfigError(f"{flag}: there is no source {id_!r}{nearest(id_, sources())}")
-    return found
+            raise ConfigError(f"{flag}: unknown source {id_!r}{nearest(id_, sources())}")
+    return states
 
 
 def _split(ids: Sequence[str] | None) -> list[str]:
-    return [part for each in ids or () for part in each.split(",") if part]
+    return [part for argument in ids or () for part in argument.split(",") if part]
 
 
 def owners_of(config: Config) -> Owners:
-    """Whose processes and GPUs are, as of now; the source ``processes`` renews it."""
-    made = ProcessMap(config.node)
-    with suppress(OSError):  # that source says so
-        made.renew()
-    return made
+    """The owners of processes and GPUs, as of now; the source ``processes`` renews them."""
+    process_map = ProcessMap(config.node)
+    with suppress(OSError):  # the source "processes" reports it
+        process_map.renew()
+    return process_map
 
 
 def show_settings(path: str | None, flags: Mapping[str, SettingValue]) -> int:
@@ -133,47 +149,49 @@ def show_settings(path: str | None, flags: Mapping[str, SettingValue]) -> int:
 
 
 def _loaded(path: str | None, flags: Mapping[str, SettingValue]) -> Config:
-    found = load(path, flags)
-    for warning in found.warnings:
+    config = load(path, flags)
+    for warning in config.warnings:
         say(warning)
-    return found
+    return config
 
 
 def say(text: str) -> None:
-    """A line of the agent's own log."""
-    sys.stderr.write(f"trackside agent: {text}\n")  # at once: several threads have something to say
+    """Write a line to the agent's own log."""
+    sys.stderr.write(f"trackside agent: {text}\n")  # one write per line because several threads log
     sys.stderr.flush()
 
 
-def run(path: str | None, flags: Mapping[str, SettingValue], once: bool, shown: bool) -> int:
-    """Collect and send, until it is told to end or, with ``once``, a reading of each source long."""
-    found = _loaded(path, flags)
-    if shown:
-        return _shown(found)
+def run(path: str | None, flags: Mapping[str, SettingValue], once: bool, printed: bool) -> int:
+    """Collect and send until stopped; with ``once`` or ``printed``, one reading of each source."""
+    config = _loaded(path, flags)
+    if printed:
+        return _print_once(config)
     if once:
-        return _once(found)
-    agent = Agent(found, owners_of(found), lambda: load(path, flags), say)
-    where = [f"/metrics at {found.agent.listen}"] if found.agent.listen else []
-    where += [f"{each.protocol.name} to {each.url}" for each in agent.outlets.shipping]
-    on = sum(each.on for each in found.collections)
-    say(f"node {found.node.name}, {on} sources; {', '.join(where) or 'nowhere to send to'}")
+        return _send_once(config)
+    agent = Agent(config, owners_of(config), lambda: load(path, flags), say)
+    destinations = [f"/metrics at {config.agent.listen}"] if config.agent.listen else []
+    destinations += [f"{sender.protocol.name} to {sender.url}" for sender in agent.outlets.senders]
+    sources_on = sum(collection.on for collection in config.collections)
+    say(
+        f"node {config.node.name}, {sources_on} sources; {', '.join(destinations) or 'no destination: nothing is sent'}"
+    )
     agent.run()
     return 0
 
 
 def look(path: str | None, flags: Mapping[str, SettingValue], as_json: bool) -> int:
-    """Say what works on this node and what does not."""
-    found = _loaded(path, flags)
-    report = check(found, owners_of(found))
+    """Print which sources work on this node, and which do not."""
+    config = _loaded(path, flags)
+    report = check(config, owners_of(config))
     print(report.json() if as_json else report.text())
     return 0 if report.ok else 1
 
 
-class Shown(Outlet):
-    """Readings of once, to be printed: what a source gave stays, as all is of one moment."""
+class PrintedReadings(Outlet):
+    """Collects one reading of each source to be printed; no source's samples are forgotten."""
 
     def __init__(self, identity: Identity) -> None:
-        self.board, self.identity, self.lines = Board(identity), identity, list[LogLine]()
+        self.board, self.identity, self.lines = LatestSamples(identity), identity, list[LogLine]()
 
     def take(self, source: str, reading: Reading) -> bool:
         self.board.take(source, reading)
@@ -184,29 +202,33 @@ class Shown(Outlet):
         return self.board.newest()
 
 
-def _read(found: Config, outlet: Outlet) -> int:
-    """One reading of each source that is on; 1 where not all could be read."""
-    owners, state = owners_of(found), state_folder(found.state)
-    running = [Running(each, found.node, owners, outlet, say, state=state) for each in found.collections if each.on]
+def _read(config: Config, outlet: Outlet) -> int:
+    """Read each enabled source once; 1 if any could not be read."""
+    owners, state = owners_of(config), state_folder(config.state)
+    running = [
+        Running(collection, config.node, owners, outlet, say, state=state)
+        for collection in config.collections
+        if collection.on
+    ]
     read_once(running)
-    return 0 if all(each.health.state == "works" for each in running) else 1
+    return 0 if all(source.health.state == "works" for source in running) else 1
 
 
-def _shown(found: Config) -> int:
-    shown = Shown(Identity(found.node.name, found.agent.job, found.agent.labels))
-    status = _read(found, shown)
-    sys.stdout.write(shown.board.text())
-    for line in shown.lines:
-        print(line_text(line, shown.identity))
+def _print_once(config: Config) -> int:
+    printed = PrintedReadings(Identity(config.node.name, config.agent.job, config.agent.labels))
+    status = _read(config, printed)
+    sys.stdout.write(printed.board.text())
+    for line in printed.lines:
+        print(line_text(line, printed.identity))
     return status
 
 
-def _once(found: Config) -> int:
-    outlets = Outlets(found, say)
+def _send_once(config: Config) -> int:
+    outlets = Outlets(config, say)
     try:
-        for each in outlets.shipping:
-            each.start()
-        return _read(found, outlets)
+        for sender in outlets.senders:
+            sender.start()
+        return _read(config, outlets)
     finally:
         outlets.close(ONCE_S)
 

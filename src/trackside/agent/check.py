@@ -1,4 +1,4 @@
-"""``trackside agent check``: what works on this node, what does not and why, and what would change that."""
+"""``trackside agent check``: what works on this node, what does not and why, and how to change that."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from trackside.agent.out.identity import Identity
 from trackside.agent.out.loki_push import LokiPush
 from trackside.agent.out.receiver import ReceiverOptions
 from trackside.agent.out.remote_write import RemoteWrite
-from trackside.agent.out.shipping import IMPOSSIBLE, Wire
+from trackside.agent.out.shipping import REFUSED_STATUSES, Protocol
 from trackside.agent.out.spool import InUse, Spool
 from trackside.agent.owners import Owners
 from trackside.agent.runner import OPEN_S, Outlet, Running
 from trackside.agent.source import Reading
 from trackside.agent.user import capabilities_in_words
 from trackside.http.client import HttpClient
-from trackside.http.unanswered import CHECK_IDENTITY, Unanswered
+from trackside.http.unavailable import CHECK_IDENTITY, SourceUnavailable
 
 SLURM_COMMANDS = ("scontrol", "squeue", "sinfo", "sdiag")
 SLURM_FILES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 LIBRARIES = (("nvidia-ml-py", "pynvml"), ("hyperscan", "hyperscan"), ("cramjam", "cramjam"))
-"""Packages that some part uses, and what they are imported as."""
+"""Optional packages, and the modules they are imported as."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that was looked at. ``state``: works, partly, off, unavailable, fails, hangs. ``asked``: somebody wants
-    it, so that its not working is a fault."""
+    """One checked item. ``state``: works, partly, off, unavailable, fails, hangs. ``is_requested``: the settings
+    request it, so it is a problem if it does not work."""
 
     id: str
     state: str
     text: str = ""
     remedy: str = ""
-    asked: bool = False
+    is_requested: bool = False
 
     @property
     def bad(self) -> bool:
-        """Whether it is a fault."""
-        return self.state in ("fails", "hangs") or (self.asked and self.state == "unavailable")
+        """Whether it is a problem."""
+        return self.state in ("fails", "hangs") or (self.is_requested and self.state == "unavailable")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that was looked at."""
+    """All checked items."""
 
     node: str
     sources: list[Line] = field(default_factory=list)
@@ -63,11 +63,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether all that was asked for works."""
+        """Whether everything that is requested works."""
         return not any(line.bad for line in (*self.sources, *self.outputs, *self.surroundings))
 
     def text(self) -> str:
-        """For people: a line each."""
+        """The report for people, one line per item."""
         parts = [f"node {self.node}"]
         for title, lines in (("sources", self.sources), ("outputs", self.outputs), ("surroundings", self.surroundings)):
             parts += ["", title]
@@ -75,17 +75,20 @@ class Report:
             for line in lines:
                 remedy = f" ({line.remedy})" if line.remedy else ""
                 parts.append(f"  {line.id:{width}}  {line.state:11}  {line.text}{remedy}".rstrip())
-        partly = ", some of it in part" if any(line.state == "partly" for line in self.sources) else ""
-        parts += ["", f"all that is asked for works{partly}" if self.ok else "not all that is asked for works"]
+        partly = ", some sources in part" if any(line.state == "partly" for line in self.sources) else ""
+        parts += ["", f"everything requested works{partly}" if self.ok else "some of what is requested does not work"]
         return "\n".join(parts)
 
     def json(self) -> str:
-        """For programs."""
-        return json.dumps({**asdict(self), "ok": self.ok}, indent=2)
+        """The report for programs."""
+        report = asdict(self)
+        for line in (*report["sources"], *report["outputs"], *report["surroundings"]):
+            line["asked"] = line.pop("is_requested")  # the published name
+        return json.dumps({**report, "ok": self.ok}, indent=2)
 
 
-class _Counted(Outlet):
-    """How much each source gave. It is looked at by itself: none stands back for another."""
+class _ReadingCounts(Outlet):
+    """Samples and lines of each source. Each source is checked alone: none leaves its samples to another."""
 
     def __init__(self) -> None:
         self.counts: dict[str, tuple[int, int]] = {}
@@ -96,67 +99,75 @@ class _Counted(Outlet):
 
 
 def check(config: Config, owners: Owners) -> Report:
-    """Look at everything once."""
+    """Check everything once."""
     return Report(config.node.name, _sources(config, owners), list(_outputs(config)), _surroundings())
 
 
 def read_once(running: list[Running]) -> None:
-    """Have each source read once, or fail to."""
-    for each in running:
-        each.start()
-    until = time.monotonic() + max((max(OPEN_S, each.collection.timeout_s) + 1 for each in running), default=0.0)
+    """Start each source, wait until it was read once or failed, and stop it."""
+    for source in running:
+        source.start()
+    deadline = time.monotonic() + max((max(OPEN_S, source.collection.timeout_s) + 1 for source in running), default=0.0)
     pause = threading.Event()
-    while any(each.health.state == "starting" for each in running) and time.monotonic() < until:
+    while any(source.health.state == "starting" for source in running) and time.monotonic() < deadline:
         pause.wait(0.02)
-        for each in running:
-            each.watch()
-    for each in running:
-        each.stop()
-    until = time.monotonic() + 2.0
-    for each in running:
-        each.join(until - time.monotonic())
+        for source in running:
+            source.watch()
+    for source in running:
+        source.stop()
+    deadline = time.monotonic() + 2.0
+    for source in running:
+        source.join(deadline - time.monotonic())
 
 
 def _sources(config: Config, owners: Owners) -> list[Line]:
-    counted = _Counted()
-    said: list[str] = []
-    running = [Running(each, config.node, owners, counted, said.append) for each in config.collections if each.on]
-    read_once(running)
-    found: dict[str, Line] = {}
-    for each in running:
-        notes = [text.removeprefix(f"{each.id}: ") for text in said if text.startswith(f"{each.id}: ")]
-        found[each.id] = _source(each, *counted.counts.get(each.id, (0, 0)), notes)
+    counts = _ReadingCounts()
+    messages: list[str] = []
+    running_sources = [
+        Running(collection, config.node, owners, counts, messages.append)
+        for collection in config.collections
+        if collection.on
+    ]
+    read_once(running_sources)
+    lines: dict[str, Line] = {}
+    for running_source in running_sources:
+        notes = [
+            text.removeprefix(f"{running_source.id}: ")
+            for text in messages
+            if text.startswith(f"{running_source.id}: ")
+        ]
+        lines[running_source.id] = _source(running_source, *counts.counts.get(running_source.id, (0, 0)), notes)
     for other in config.collections:
         if not other.on:
             source = other.source
-            needs = f"; it needs {source.needs}" if source.needs else ""
-            found[source.id] = Line(source.id, "off", f"{source.title} ({other.origin}{needs})")
-    return [found[id_] for id_ in sorted(found)]
+            needs = f"; needs {source.needs}" if source.needs else ""
+            lines[source.id] = Line(source.id, "off", f"{source.title} ({other.origin}{needs})")
+    return [lines[id_] for id_ in sorted(lines)]
 
 
 def _source(running: Running, samples: int, lines: int, notes: Sequence[str]) -> Line:
-    """How one did; ``notes``: what it said of it."""
+    """The state of one source; ``notes``: its log messages and warnings."""
     health, collection = running.health, running.collection
-    asked, needs = collection.origin != "default", collection.source.needs
+    is_requested, needs = collection.origin != "default", collection.source.needs
     if health.state == "works":
-        got = f"{samples:,} samples, {lines:,} lines in {health.seconds:.3f} s"
-        return Line(running.id, "partly" if notes else "works", "; ".join((got, *notes)), "", asked)
-    remedy = health.remedy or (f"it needs {needs}" if needs and health.state == "unavailable" else "")
-    return Line(running.id, health.state, health.reason, remedy, asked)
+        counts = f"{samples:,} samples, {lines:,} lines in {health.seconds:.3f} s"
+        return Line(running.id, "partly" if notes else "works", "; ".join((counts, *notes)), "", is_requested)
+    remedy = health.remedy or (f"needs {needs}" if needs and health.state == "unavailable" else "")
+    return Line(running.id, health.state, health.reason, remedy, is_requested)
 
 
 def _outputs(config: Config) -> list[Line]:
     identity = Identity(config.node.name)
-    found = [_listening(config)]
+    lines = [_listening(config)]
     if config.remote_write is not None:
-        found.append(_receiver(RemoteWrite(identity), config.remote_write.receiver))
+        lines.append(_receiver(RemoteWrite(identity), config.remote_write.receiver))
     if config.loki is not None:
-        found.append(_receiver(LokiPush(identity, config.loki.tenant), config.loki.receiver))
+        lines.append(_receiver(LokiPush(identity, config.loki.tenant), config.loki.receiver))
     if config.remote_write is None and config.loki is None:
-        found.append(Line("send", "off", "no [send.remote_write] and no [send.loki]"))
+        lines.append(Line("send", "off", "no [send.remote_write] or [send.loki] in the settings"))
     else:
-        found.append(_spool(config))
-    return found
+        lines.append(_spool(config))
+    return lines
 
 
 def _listening(config: Config) -> Line:
@@ -170,13 +181,13 @@ def _listening(config: Config) -> Line:
             probe.bind((host, port))
     except OSError as error:
         if _is_agent(host, port):
-            return Line("/metrics", "works", f"an agent serves it at {config.agent.listen}")
-        return Line("/metrics", "unavailable", f"{config.agent.listen}: {error.strerror}", "set agent.listen", True)
+            return Line("/metrics", "works", f"already served by an agent at {config.agent.listen}")
+        return Line("/metrics", "unavailable", f"{config.agent.listen}: {error.strerror}", "change agent.listen", True)
     return Line("/metrics", "works", f"can be served at {config.agent.listen}")
 
 
 def _is_agent(host: str, port: int) -> bool:
-    """Whether it is an agent that listens there."""
+    """Whether the process that listens there is an agent."""
     connection = http.client.HTTPConnection(host, port, timeout=2.0)
     try:
         connection.request("GET", "/-/healthy")
@@ -187,23 +198,23 @@ def _is_agent(host: str, port: int) -> bool:
         connection.close()
 
 
-def _receiver(wire: Wire, options: ReceiverOptions) -> Line:
-    """Whether a receiver takes an empty body."""
+def _receiver(wire: Protocol, options: ReceiverOptions) -> Line:
+    """Whether a receiver accepts an empty body."""
     try:
-        client = HttpClient(options.at(wire.path))
+        client = HttpClient(options.with_path(wire.path))
     except ValueError as error:
         return Line(wire.name, "unavailable", str(error), "", True)
     body, headers = wire.body([])
     try:
         answer = client.request("POST", "", body=body, headers=headers)
-    except Unanswered as error:
-        if error.status in IMPOSSIBLE:  # some won't take nothing
+    except SourceUnavailable as error:
+        if error.status in REFUSED_STATUSES:  # some refuse an empty body
             return Line(wire.name, "works", f"{client.name} answers {error.status}", "", True)
         if not error.status:
             return Line(wire.name, "unavailable", str(error), "", True)
-        words = f": {error.words}" if error.words else ""
+        message = f": {error.message}" if error.message else ""
         remedy = CHECK_IDENTITY if error.kind == "unauthorized" else ""
-        return Line(wire.name, "unavailable", f"{client.name} answers {error.status}{words}", remedy, True)
+        return Line(wire.name, "unavailable", f"{client.name} answers {error.status}{message}", remedy, True)
     finally:
         client.close()
     return Line(wire.name, "works", f"{client.name} answers {answer.status}", "", True)
@@ -211,34 +222,34 @@ def _receiver(wire: Wire, options: ReceiverOptions) -> Line:
 
 def _spool(config: Config) -> Line:
     folder = config.spool_folder
-    said: list[str] = []
+    messages: list[str] = []
     with suppress(InUse):
-        Spool(folder / "check", config.spool, said.append).close()
-    if said:
-        remedy = "give a folder that it may write: spool.path or agent.state"
-        return Line("spool", "unavailable", said[0], remedy, True)
+        Spool(folder / "check", config.spool, messages.append).close()
+    if messages:
+        remedy = "set spool.path or agent.state to a folder that the agent may write"
+        return Line("spool", "unavailable", messages[0], remedy, True)
     free = shutil.disk_usage(folder).free
-    room = f"{free / 2**30:.1f} GiB free, {config.spool.most_bytes / 2**30:.2f} GiB at most for each receiver"
+    space = f"{free / 2**30:.1f} GiB free, {config.spool.most_bytes / 2**30:.2f} GiB at most for each receiver"
     shutil.rmtree(folder / "check", ignore_errors=True)
-    return Line("spool", "works", f"{folder}: {room}", "", True)
+    return Line("spool", "works", f"{folder}: {space}", "", True)
 
 
 def _surroundings() -> list[Line]:
-    found = [_slurm()]
+    lines = [_slurm()]
     groups = " ".join(map(str, sorted(os.getgroups())))
-    found.append(Line("privileges", "works", f"uid {os.geteuid()}, groups {groups}; {capabilities_in_words()}"))
+    lines.append(Line("privileges", "works", f"uid {os.geteuid()}, groups {groups}; {capabilities_in_words()}"))
     for package, module in LIBRARIES:
         if importlib.util.find_spec(module) is not None:
-            found.append(Line(package, "works", "installed"))
+            lines.append(Line(package, "works", "installed"))
         else:
-            found.append(Line(package, "unavailable", "not installed", "pip install 'trackside[agent]'"))
-    return found
+            lines.append(Line(package, "unavailable", "not installed", "pip install 'trackside[agent]'"))
+    return lines
 
 
 def _slurm() -> Line:
-    """Whether Slurm's commands are there."""
+    """Whether Slurm's commands are on the path."""
     commands = [name for name in SLURM_COMMANDS if shutil.which(name)]
-    file = os.environ.get("SLURM_CONF") or next((each for each in SLURM_FILES if Path(each).is_file()), "")
+    file = os.environ.get("SLURM_CONF") or next((path for path in SLURM_FILES if Path(path).is_file()), "")
     if not commands:
-        return Line("slurm", "unavailable", f"no commands in the path; {file or 'no slurm.conf'}")
+        return Line("slurm", "unavailable", f"no Slurm commands on the path; {file or 'no slurm.conf'}")
     return Line("slurm", "works", ", ".join([*commands, *filter(None, [file])]))

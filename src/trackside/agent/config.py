@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trackside.agent.node import Node, hostname
+from trackside.agent.node import LocalNode, hostname
 from trackside.agent.out.loki_push import LokiOptions
 from trackside.agent.out.receiver import FIXED, ReceiverOptions
 from trackside.agent.out.remote_write import RemoteWriteOptions
@@ -23,40 +23,40 @@ PREFIX = "TRACKSIDE_AGENT_"
 FILE = Path("/etc/trackside/agent.toml")
 STATE = "/var/lib/trackside-agent"
 COLLECT, SEND = "collect.", "send."
-OWN = frozenset({"node", "gpu", "gpu_uuid", "rank", "pid", "job", "slurm_job_id", "filename", "stream", "unit"})
-"""Labels that tell whose something is."""
+OWN_LABELS = frozenset({"node", "gpu", "gpu_uuid", "rank", "pid", "job", "slurm_job_id", "filename", "stream", "unit"})
+"""Labels that the agent sets itself; ``labels`` may not override them."""
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """The table ``[agent]``. Raises ValueError for what can't be meant."""
+    """The table ``[agent]``. Raises ValueError for invalid values."""
 
     node: str = ""
-    """The node's name in all that is sent; empty: Slurm's, else the host's."""
+    """The node's name on everything sent; empty: Slurm's node name, else the host name."""
     job: str = ""
-    """Whose all of this is that nothing says otherwise of: for a machine that runs one job and no scheduler."""
+    """The job of everything whose job is not known otherwise: for a machine that runs one job without a scheduler."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Added to all samples and lines."""
+    """Labels added to all samples and lines."""
     state: str = ""
-    """A folder that outlives the agent; empty: what systemd gives it, else ``/var/lib/trackside-agent``."""
+    """A folder that outlives the agent; empty: systemd's state directory, else ``/var/lib/trackside-agent``."""
     proc: str = "/proc"
     sys: str = "/sys"
     dev: str = "/dev"
-    """Where the host's are, as in a container that has them mounted elsewhere."""
+    """The host's /proc, /sys and /dev; a container may have them mounted elsewhere."""
     listen: str = "127.0.0.1:9481"
-    """Where ``/metrics`` is served; empty: nowhere."""
+    """The address of ``/metrics``; empty: not served."""
 
     def __post_init__(self) -> None:
         for name in self.labels:
             if not _NAME.match(name):
-                raise ValueError(f"labels: {name!r} can't be the name of a label: letters, digits and _")
-            if name in OWN:
-                raise ValueError(f"labels: {name!r} is said by the agent itself, of each sample and line")
+                raise ValueError(f"labels: {name!r} is not a valid label name: use letters, digits and _")
+            if name in OWN_LABELS:
+                raise ValueError(f"labels: {name!r} is set by the agent itself on samples and lines")
         if self.listen:
             host, colon, port = self.listen.rpartition(":")
             if not host or not colon or not port.isdecimal() or int(port) > 65535:
-                raise ValueError(f"listen: {self.listen!r} is no HOST:PORT; give 127.0.0.1:9481, or [::1]:9481")
+                raise ValueError(f"listen: {self.listen!r} is not HOST:PORT; for example 127.0.0.1:9481 or [::1]:9481")
 
     @property
     def address(self) -> tuple[str, int]:
@@ -67,7 +67,7 @@ class AgentOptions:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """How one source is run: its table ``[collect.ID]``."""
+    """How one source runs: its table ``[collect.ID]``."""
 
     source: Source
     on: bool
@@ -76,15 +76,15 @@ class Collection:
     options: Any
     """An instance of the source's ``options``, or None."""
     origin: str
-    """Who switched it on or off: a file's line, a variable, a flag, or ``default``."""
+    """What switched it on or off: a line of the file, a variable, a flag, or ``default``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All that the agent is told. None: not sent there."""
+    """All settings of the agent. A receiver that is None gets nothing."""
 
     agent: AgentOptions
-    node: Node
+    node: LocalNode
     state: Path
     collections: tuple[Collection, ...]
     remote_write: RemoteWriteOptions | None
@@ -97,26 +97,26 @@ class Config:
 
     @property
     def spool_folder(self) -> Path:
-        """Where what is not sent yet waits."""
+        """Folder of what waits to be sent."""
         return Path(self.spool.path) if self.spool.path else self.state / "spool"
 
 
 def sections() -> list[Section]:
-    """Every table of the file. A key is a field of the options that the part itself takes, and declared there alone."""
-    found = [Section("agent", (AgentOptions,), prefix="TRACKSIDE_")]
+    """Every table of the file. Each key is a field of the options that the part itself takes, declared only there."""
+    tables = [Section("agent", (AgentOptions,), prefix="TRACKSIDE_")]
     for source in sources().values():
         fields = [
             ("on", bool, source.on),
             ("interval_s", float, source.interval_s),
             ("timeout_s", float, source.timeout_s),
         ]
-        run = dataclasses.make_dataclass("Run", fields, frozen=True)
-        parts = (run,) if source.options is None else (run, source.options)
-        found.append(Section(COLLECT + source.id, parts, prefix=PREFIX))
+        run_options = dataclasses.make_dataclass("Run", fields, frozen=True)
+        parts = (run_options,) if source.options is None else (run_options, source.options)
+        tables.append(Section(COLLECT + source.id, parts, prefix=PREFIX))
     for name, part in (("send.remote_write", RemoteWriteOptions), ("send.loki", LokiOptions)):
-        found.append(Section(name, (part, ReceiverOptions), FIXED, inner="receiver", prefix=PREFIX))
-    found.append(Section("spool", (SpoolOptions,), prefix=PREFIX))
-    return found
+        tables.append(Section(name, (part, ReceiverOptions), FIXED, inner="receiver", prefix=PREFIX))
+    tables.append(Section("spool", (SpoolOptions,), prefix=PREFIX))
+    return tables
 
 
 def load(
@@ -124,68 +124,69 @@ def load(
     flags: Mapping[str, SettingValue] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Config:
-    """Read the settings: ``flags`` over the environment over the file over the defaults.
+    """Read the settings: flags override the environment, the environment overrides the file, the file overrides
+    defaults.
 
-    ``path``: the file, which must be there; None: ``$TRACKSIDE_AGENT_CONFIG``, which must too, or
-    ``/etc/trackside/agent.toml`` if it is. ``flags``: ``{"agent.node": ...}``. Raises ConfigError.
+    ``path``: the file, which must exist; None: ``$TRACKSIDE_AGENT_CONFIG``, which must exist too if set, else
+    ``/etc/trackside/agent.toml`` if it exists. ``flags``: ``{"agent.node": ...}``. Raises ConfigError.
     """
     file = _file(path or environ.get(f"{PREFIX}CONFIG"))
     settings, warnings = Settings(sections()), list[str]()
     if file is not None:
         settings.read_file(file)
     settings.read_environment({name: value for name, value in environ.items() if name != f"{PREFIX}CONFIG"})
-    for name, given in (flags or {}).items():
+    for name, value in (flags or {}).items():
         section, _, key = name.rpartition(".")
-        settings.set(section, key, given)
+        settings.set(section, key, value)
     if file is not None:
         warnings += exposed(file, settings)
 
-    def built(name: str, make: Any) -> Any:
+    def build(name: str, constructor: Any) -> Any:
         index: Index = (name, 0)
         try:
-            return make(settings.values(index, environ, warnings))
+            return constructor(settings.values(index, environ, warnings))
         except ConfigError:
             raise
         except (ValueError, TypeError) as error:
             raise settings.where(index, str(error)) from None
 
-    def sent(name: str) -> Any:
-        return built(name, settings.sections[name].build) if settings.indices(name) else None
+    def receiver_options(name: str) -> Any:
+        return build(name, settings.sections[name].build) if settings.indices(name) else None
 
-    agent = built("agent", lambda values: AgentOptions(**values))
-    node = Node(agent.node or hostname(), Path(agent.proc), Path(agent.sys), Path(agent.dev))
+    agent = build("agent", lambda values: AgentOptions(**values))
+    node = LocalNode(agent.node or hostname(), Path(agent.proc), Path(agent.sys), Path(agent.dev))
     return Config(
         agent=agent,
         node=node,
         state=Path(agent.state or environ.get("STATE_DIRECTORY", "").partition(":")[0] or STATE),
         collections=tuple(
-            built(COLLECT + source.id, lambda values, source=source: _collection(source, values, settings))
+            build(COLLECT + source.id, lambda values, source=source: _collection(source, values, settings))
             for source in sources().values()
         ),
-        remote_write=sent("send.remote_write"),
-        loki=sent("send.loki"),
-        spool=built("spool", lambda values: SpoolOptions(**values)),
+        remote_write=receiver_options("send.remote_write"),
+        loki=receiver_options("send.loki"),
+        spool=build("spool", lambda values: SpoolOptions(**values)),
         file=str(file or ""),
         settings=tuple(in_force(settings, ("send.remote_write", "send.loki"))),
         warnings=tuple(dict.fromkeys(warnings)),
     )
 
 
-def _file(named: str | os.PathLike[str] | None) -> Path | None:
-    """The one that is named, else the usual one if it is there."""
-    if named:
-        return Path(named)
+def _file(path: str | os.PathLike[str] | None) -> Path | None:
+    """The named file, else the default one if it exists."""
+    if path:
+        return Path(path)
     return FILE if FILE.is_file() else None
 
 
 def _collection(source: Source, values: dict[str, Any], settings: Settings) -> Collection:
-    """How a source is run. Raises ValueError."""
-    given = settings.set_values.get((COLLECT + source.id, 0), {})
+    """How a source runs. Raises ValueError."""
+    keys = settings.set_values.get((COLLECT + source.id, 0), {})
     on, interval_s = values.pop("on", source.on), values.pop("interval_s", source.interval_s)
     timeout_s = values.pop("timeout_s", source.timeout_s)
     if not 0.1 <= interval_s <= 86_400:
-        raise ValueError(f"interval_s is {interval_s:g}: 0.1 to 86400 can be meant")
+        raise ValueError(f"interval_s is {interval_s:g}; it must be 0.1 to 86400")
     if not 0.1 <= timeout_s <= 3600:
-        raise ValueError(f"timeout_s is {timeout_s:g}: 0.1 to 3600 can be meant")
+        raise ValueError(f"timeout_s is {timeout_s:g}; it must be 0.1 to 3600")
     options = source.options(**values) if source.options is not None else None
-    return Collection(source, on, interval_s, timeout_s, options, given["on"].origin if "on" in given else "default")
+    return Collection(source, on, interval_s, timeout_s, options, keys["on"].origin if "on" in keys else "default")

@@ -1,4 +1,4 @@
-"""The agent while it runs: sources on the one side, what they give sent on at the other, until it is told to end."""
+"""The running agent: sources are read, and their readings are served and sent, until it is stopped."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from contextlib import suppress
 from operator import attrgetter
 
 from trackside.agent.config import Collection, Config
-from trackside.agent.out.exposition import Board
+from trackside.agent.out.exposition import LatestSamples
 from trackside.agent.out.identity import Identity
 from trackside.agent.out.loki_push import LokiPush
 from trackside.agent.out.receiver import ReceiverOptions
 from trackside.agent.out.remote_write import RemoteWrite, compressor
 from trackside.agent.out.scrape import Scrape
-from trackside.agent.out.shipping import Shipping, Wire
+from trackside.agent.out.shipping import Protocol, Sender
 from trackside.agent.out.spool import InUse, Spool
 from trackside.agent.owners import Owners
 from trackside.agent.runner import Outlet, Running
@@ -25,78 +25,79 @@ from trackside.agent.source import Reading, Sample
 from trackside.agent.state import state_folder
 from trackside.settings import ConfigError
 
-OWN = "agent"
-"""The source of its own readings: how its sources do, what got through to its receivers, what it takes."""
-OWN_S = 15.0
-"""How often it tells of itself."""
+OWN_SOURCE = "agent"
+"""Source id of the agent's own metrics: health of its sources, results of sending, memory and CPU time."""
+OWN_INTERVAL_S = 15.0
+"""Interval of the agent's own metrics."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STARTED = time.time()
-WATCH_S = 1.0
+WATCH_INTERVAL_S = 1.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-END_S, FLUSH_S = 2.0, 3.0
-"""When it is told to end: for readings to be done, and then for what waits to be sent."""
+STOP_S, FLUSH_S = 2.0, 3.0
+"""Time limits at shutdown: for readings under way to finish, then for waiting data to be sent."""
 Say = Callable[[str], object]
 
 
 class Outlets(Outlet):
-    """Everywhere that readings go."""
+    """All destinations of readings."""
 
     def __init__(self, config: Config, say: Say) -> None:
-        """Raises ConfigError for receivers that can't be sent to and spools that are another's."""
+        """Raises ConfigError for invalid receivers and for a spool that another agent uses."""
         identity = Identity(config.node.name, config.agent.job, config.agent.labels)
-        self.board = Board(identity)
-        self.shipping: list[Shipping] = []
+        self.board = LatestSamples(identity)
+        self.senders: list[Sender] = []
         if config.remote_write is not None:
             self._add(RemoteWrite(identity), config.remote_write.receiver, config, say)
             if not compressor()[1]:
-                say("remote_write: without cramjam (pip install 'trackside[agent]') requests are not compressed")
+                say("remote_write: requests are not compressed without cramjam: pip install 'trackside[agent]'")
         if config.loki is not None:
             self._add(LokiPush(identity, config.loki.tenant), config.loki.receiver, config, say)
 
-    def _add(self, wire: Wire, options: ReceiverOptions, config: Config, say: Say) -> None:
-        def say_which(text: str) -> None:
+    def _add(self, wire: Protocol, options: ReceiverOptions, config: Config, say: Say) -> None:
+        def say_with_name(text: str) -> None:
             say(f"{wire.name}: {text}")
 
         try:
-            spool = Spool(config.spool_folder / wire.name, config.spool, say_which)
-            self.shipping.append(Shipping(wire, options, spool, say_which))
+            spool = Spool(config.spool_folder / wire.name, config.spool, say_with_name)
+            self.senders.append(Sender(wire, options, spool, say_with_name))
         except InUse as error:
             raise ConfigError(str(error)) from None
         except ValueError as error:
             raise ConfigError(f"[send.{wire.name}] {error}") from None
 
     def take(self, source: str, reading: Reading) -> bool:
-        """Show it, and spool it for each receiver."""
+        """Publish the reading on /metrics and spool it for each receiver; True if all of it is on disk."""
         self.board.take(source, reading)
-        kept = [each.take(reading) for each in self.shipping]
-        return all(kept)
+        on_disk = [sender.take(reading) for sender in self.senders]
+        return all(on_disk)
 
     def forget(self, source: str) -> None:
-        """It is no longer shown; what was spooled was true."""
+        """Remove the source's samples from /metrics; what is spooled stays."""
         self.board.forget(source)
 
     def newest(self) -> Mapping[str, Sequence[Sample]]:
         return self.board.newest()
 
     def close(self, within_s: float) -> None:
-        """Send what waits, as far as there is time."""
-        until = time.monotonic() + within_s
-        for each in self.shipping:
-            each.stop(max(0.0, until - time.monotonic()))
-        for each in self.shipping:
-            each.spool.close()
+        """Send what waits until ``within_s`` seconds have passed, and close the spools."""
+        deadline = time.monotonic() + within_s
+        for sender in self.senders:
+            sender.stop(max(0.0, deadline - time.monotonic()))
+        for sender in self.senders:
+            sender.spool.close()
 
 
 class Agent:
-    """All of it. ``reload`` gives the settings anew."""
+    """The whole agent. ``reload`` reads the settings again."""
 
     def __init__(self, config: Config, owners: Owners, reload: Callable[[], Config], say: Say) -> None:
-        """Raises ConfigError, OSError where ``/metrics`` can't be served there."""
+        """Raises ConfigError, also if ``/metrics`` can't be served at its address."""
         self._config, self._reload, self._say = config, reload, say
         self.outlets = Outlets(config, say)
         state = state_folder(config.state)
         self.running = [
-            Running(each, config.node, owners, self.outlets, say, state=state) for each in config.collections
+            Running(collection, config.node, owners, self.outlets, say, state=state)
+            for collection in config.collections
         ]
         self.scrape: Scrape | None = None
         if config.agent.listen:
@@ -104,112 +105,114 @@ class Agent:
                 self.scrape = Scrape(config.agent.address, self.text, self.not_ready)
             except OSError as error:
                 self.outlets.close(0.0)
-                where = f"agent.listen: {config.agent.listen}"
-                raise ConfigError(f"{where} can't be listened on: {error.strerror}") from None
-        self._woken = self._wake = -1
-        self._ending = self._asked_again = False
+                setting = f"agent.listen: {config.agent.listen}"
+                raise ConfigError(f"{setting}: can't listen there: {error.strerror}") from None
+        self._wake_reader = self._wake_writer = -1
+        self._is_stopping = self._reload_requested = False
 
     def not_ready(self) -> str:
-        """Why it does not do yet what it should; empty where it does."""
-        waits = [each.id for each in self.running if each.health.state == "starting" and each.collection.on]
-        return f"not read yet: {', '.join(waits)}" if waits else ""
+        """Why the agent is not ready yet; empty if it is."""
+        pending = [source.id for source in self.running if source.health.state == "starting" and source.collection.on]
+        return f"sources not read yet: {', '.join(pending)}" if pending else ""
 
     def text(self) -> str:
-        """All samples, the agent's own as of now."""
+        """All samples as exposition text; the agent's own are current."""
         reading = Reading()
-        add_own(reading, self.running, self.outlets.shipping)
-        self.outlets.board.take(OWN, reading)
+        add_own(reading, self.running, self.outlets.senders)
+        self.outlets.board.take(OWN_SOURCE, reading)
         return self.outlets.board.text()
 
     def run(self) -> None:
-        """Until SIGTERM or SIGINT. SIGHUP reads the settings again."""
-        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # before a signal may want it
-        before = {number: signal.signal(number, self._told) for number in SIGNALS}
+        """Run until SIGTERM or SIGINT; SIGHUP reloads the settings."""
+        self._wake_reader, self._wake_writer = os.pipe2(
+            os.O_NONBLOCK | os.O_CLOEXEC
+        )  # before any handler can write to it
+        previous_handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         try:
             self.start()
-            following = 0.0
-            while not self._ending:
-                if select.select([self._woken], [], [], WATCH_S)[0]:
-                    os.read(self._woken, 1 << 10)
-                if self._asked_again:
-                    self._asked_again = False
-                    self.read_again()
-                for each in self.running:
-                    each.watch()
-                if time.monotonic() >= following:
-                    following = time.monotonic() + OWN_S
-                    self.tell()
-            self.tell()
+            next_own_s = 0.0
+            while not self._is_stopping:
+                if select.select([self._wake_reader], [], [], WATCH_INTERVAL_S)[0]:
+                    os.read(self._wake_reader, 1 << 10)
+                if self._reload_requested:
+                    self._reload_requested = False
+                    self.reload_settings()
+                for source in self.running:
+                    source.watch()
+                if time.monotonic() >= next_own_s:
+                    next_own_s = time.monotonic() + OWN_INTERVAL_S
+                    self.send_own_metrics()
+            self.send_own_metrics()
         finally:
             self.close()
-            for number, handler in before.items():
+            for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
-            os.close(self._woken)
-            os.close(self._wake)
+            os.close(self._wake_reader)
+            os.close(self._wake_writer)
 
     def start(self) -> None:
-        """Begin to collect, send and serve."""
-        for to in self.outlets.shipping:
-            to.start()
-        for each in self.running:
-            each.start()
+        """Start collecting, sending and serving."""
+        for sender in self.outlets.senders:
+            sender.start()
+        for source in self.running:
+            source.start()
         if self.scrape is not None:
             self.scrape.start()
 
-    def tell(self) -> None:
-        """Of itself."""
+    def send_own_metrics(self) -> None:
+        """Send the agent's own metrics."""
         reading = Reading()
-        add_own(reading, self.running, self.outlets.shipping)
-        self.outlets.take(OWN, reading)
+        add_own(reading, self.running, self.outlets.senders)
+        self.outlets.take(OWN_SOURCE, reading)
 
-    def read_again(self) -> None:
-        """Take new settings of sources: those that changed start anew, all others go on."""
+    def reload_settings(self) -> None:
+        """Apply new settings of sources: sources whose settings changed restart, all others continue."""
         try:
             config = self._reload()
         except ConfigError as error:
-            self._say(f"the settings stay as they were: {error}")
+            self._say(f"the settings were not reloaded: {error}")
             return
-        wanted = {each.source.id: each for each in config.collections}
-        changed = [each for each in self.running if _differs(each.collection, wanted[each.id])]
-        for each in changed:
-            each.become(wanted[each.id])
-        told = ", ".join(each.id for each in changed) or "no source's changed"
-        self._say(f"settings read again: {told}")
-        fixed = attrgetter("agent", "remote_write", "loki", "spool")
-        if fixed(config) != fixed(self._config):
-            self._say("what changed in [agent], [send] and [spool] counts once it is started again")
+        collections = {collection.source.id: collection for collection in config.collections}
+        changed = [source for source in self.running if _differs(source.collection, collections[source.id])]
+        for source in changed:
+            source.apply(collections[source.id])
+        changed_ids = ", ".join(source.id for source in changed) or "no source changed"
+        self._say(f"settings reloaded: {changed_ids}")
+        restart_settings = attrgetter("agent", "remote_write", "loki", "spool")
+        if restart_settings(config) != restart_settings(self._config):
+            self._say("changes in [agent], [send] and [spool] take effect after a restart")
 
     def close(self) -> None:
-        """End all of it, in a few seconds."""
-        for each in self.running:
-            each.stop()
-        until = time.monotonic() + END_S
-        for each in self.running:
-            each.join(until - time.monotonic())
+        """Stop everything, within a few seconds."""
+        for source in self.running:
+            source.stop()
+        deadline = time.monotonic() + STOP_S
+        for source in self.running:
+            source.join(deadline - time.monotonic())
         self.outlets.close(FLUSH_S)
         if self.scrape is not None:
             self.scrape.stop()
 
-    def _told(self, number: int, frame: object) -> None:
+    def _on_signal(self, number: int, frame: object) -> None:
         if number == signal.SIGHUP:
-            self._asked_again = True
+            self._reload_requested = True
         else:
-            self._ending = True
-        with suppress(BlockingIOError):  # a handler may run within any lock, so that none may be taken here
-            os.write(self._wake, b"!")
+            self._is_stopping = True
+        with suppress(BlockingIOError):  # a signal handler may run while any lock is held, so it must not take one
+            os.write(self._wake_writer, b"!")
 
 
 def _differs(one: Collection, other: Collection) -> bool:
-    told = attrgetter("on", "interval_s", "timeout_s", "options")
-    return bool(told(one) != told(other))
+    settings_of = attrgetter("on", "interval_s", "timeout_s", "options")
+    return bool(settings_of(one) != settings_of(other))
 
 
-def add_own(reading: Reading, running: Iterable[Running], shipping: Iterable[Shipping]) -> None:
-    """All of it as of now."""
-    for each in running:
-        _add_collector(reading, each)
-    for to in shipping:
-        _add_receiver(reading, to)
+def add_own(reading: Reading, running: Iterable[Running], senders: Iterable[Sender]) -> None:
+    """Add the agent's own metrics, as of now."""
+    for source in running:
+        _add_collector(reading, source)
+    for sender in senders:
+        _add_receiver(reading, sender)
     reading.sample("trackside_agent_memory_bytes", resident_bytes())
     reading.sample("trackside_agent_cpu_seconds_total", time.process_time())
     reading.sample("trackside_agent_start_time", _STARTED)
@@ -217,9 +220,11 @@ def add_own(reading: Reading, running: Iterable[Running], shipping: Iterable[Shi
 
 def _add_collector(reading: Reading, running: Running) -> None:
     health, collector = running.health, running.id
-    asked = running.collection.origin != "default"
-    if health.state in ("starting", "off") or (health.state == "unavailable" and not health.last_success and not asked):
-        return  # a node without InfiniBand is none whose InfiniBand fails
+    is_requested = running.collection.origin != "default"
+    if health.state in ("starting", "off") or (
+        health.state == "unavailable" and not health.last_success and not is_requested
+    ):
+        return  # a node without InfiniBand has no failing InfiniBand source
     reading.sample("trackside_collector_success", health.state == "works", collector=collector)
     reading.sample("trackside_collector_seconds", health.seconds, collector=collector)
     reading.sample("trackside_collector_failures", health.failures, collector=collector)
@@ -229,8 +234,8 @@ def _add_collector(reading: Reading, running: Running) -> None:
         reading.sample("trackside_collector_lost_total", count, collector=collector, kind=kind)
 
 
-def _add_receiver(reading: Reading, to: Shipping) -> None:
-    name, sent, waiting = to.protocol.name, to.sent, to.spool.waiting
+def _add_receiver(reading: Reading, sender: Sender) -> None:
+    name, sent, waiting = sender.protocol.name, sender.sent, sender.spool.waiting
     if sent.requests:
         reading.sample("trackside_send_success", not sent.failures, receiver=name)
     if sent.last_success:
@@ -246,6 +251,6 @@ def _add_receiver(reading: Reading, to: Shipping) -> None:
 
 
 def resident_bytes() -> int:
-    """Of this process."""
+    """Resident memory of this process."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * _PAGE

@@ -1,4 +1,4 @@
-"""The machine that the agent runs on: its name, and where its kernel shows itself."""
+"""The machine that the agent runs on: its name, and the paths of its /proc, /sys and /dev."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from trackside.catalog.streams import short
 
 
 def hostname() -> str:
-    """The node's name as Slurm writes it: of its environment, else the host's without a domain."""
+    """The node's name as Slurm writes it: ``SLURMD_NODENAME``, else the host name without domain."""
     return os.environ.get("SLURMD_NODENAME") or short(socket.gethostname())
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """``proc``, ``sys`` and ``dev`` are elsewhere in a container that has the host's mounted, and in tests."""
+class LocalNode:
+    """This node and the paths of its kernel file systems, which differ in tests and in a container with the host's
+    mounted."""
 
     name: str = field(default_factory=hostname)
     proc: Path = Path("/proc")

@@ -1,4 +1,4 @@
-"""Whose is a process, and whose a GPU: cgroup and environment -> container, pod, job, step, task, rank."""
+"""Owners of processes and GPUs: container, pod, job, step, task, rank, by cgroup and environment."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What a process belongs to; None where it is not known. ``task`` is Slurm's number over the whole step,
-    ``rank`` the one that the training uses."""
+    """What a process belongs to; None if unknown. ``task``: Slurm's task number in the whole step. ``rank``: the rank
+    that the training uses."""
 
     job: str | None = None
     step: str | None = None
@@ -23,8 +23,9 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
-    """One process of a job on this node. ``started``: kernel ticks since boot, which with ``pid`` names it for good."""
+class JobProcess:
+    """One process of a job on this node. ``started``: start time in kernel ticks since boot, unique together with
+    ``pid``."""
 
     pid: int
     started: int
@@ -32,32 +33,33 @@ class Process:
     comm: str
     owner: Owner
     visible_gpus: tuple[str, ...] | None = None
-    """What ``CUDA_VISIBLE_DEVICES`` holds: indices or UUIDs; None where it is not set."""
+    """Indices or UUIDs in ``CUDA_VISIBLE_DEVICES``; None if it is not set."""
     environ: Mapping[str, str] | None = None
-    """Those variables that sources ask for: Slurm's, torchrun's, NCCL's and flight recorder's; None where the
-    environment may not be read."""
+    """The variables that sources use: Slurm's, torchrun's, NCCL's and the flight recorder's; None if the environment
+    may not be read."""
 
 
 class Owners:
-    """Whose processes and GPUs are: nobody's, where jobs are not looked for. Any thread may ask; no answer blocks."""
+    """Owners of processes and GPUs; this base class knows none. Methods may be called from any thread and do not
+    block."""
 
     unread = 0
-    """Processes of jobs whose environment may not be read, when it was renewed last."""
+    """Number of job processes whose environment could not be read at the last renewal."""
 
     def renew(self) -> None:
-        """Look at what is new. Raises OSError where processes can't be listed."""
+        """Read new processes. Raises OSError if processes can't be listed."""
 
-    def processes(self) -> Sequence[Process]:
-        """All processes of jobs and containers on this node, the children too."""
+    def processes(self) -> Sequence[JobProcess]:
+        """All processes of jobs and containers on this node, including child processes."""
         return ()
 
     def of_pid(self, pid: int) -> Owner | None:
-        """Whose a process is; looked up at once where it is too young to be known."""
+        """The owner of a process; one that is too new to be in the map is read at once."""
         return None
 
     def of_gpu(self, gpu: str) -> Owner | None:
-        """Whose a GPU is, by its index or UUID; without a rank where several hold it. None: nobody's that is known."""
+        """The owner of a GPU, by its index or UUID; without rank if several ranks use it. None: no known owner."""
         return None
 
-    def hold(self, gpu: str, pids: Sequence[int]) -> None:
-        """What the GPU's driver says: these processes have a context on it (index or UUID)."""
+    def set_gpu_pids(self, gpu: str, pids: Sequence[int]) -> None:
+        """Note which processes have a context on a GPU (index or UUID), as reported by its driver."""

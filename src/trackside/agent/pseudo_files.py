@@ -1,6 +1,6 @@
-"""Files of /proc and /sys: read whole and bounded, kept open where they are read again and again.
+"""Files of /proc and /sys: read whole up to a limit, and kept open if they are read repeatedly.
 
-Their text is the kernel's, but not always of a kernel that is known here: what can't be read as a number is left out.
+Kernels differ: a field that does not parse as a number is left out.
 """
 
 from __future__ import annotations
@@ -13,50 +13,49 @@ from pathlib import Path
 
 from trackside.agent.source import Reading, Unavailable
 
-MOST_BYTES = 4 << 20
-"""Of one file; /proc/stat of a thousand cores with ten thousand interrupts has a tenth of that."""
-PAGE = 4096
-MOST_ENVIRON = 256 << 10
-_STEP = 64 << 10
-_PIECE = 32 << 10
-"""Bytes of one reading by :func:`once`: of files as small as most, the kernel hands over less only where there is no
-more."""
+MAX_BYTES = 4 << 20
+"""Limit per file; /proc/stat of a thousand cores with ten thousand interrupts is a tenth of it."""
+PAGE_BYTES = 4096
+MAX_ENVIRON_BYTES = 256 << 10
+_STEP_BYTES = 64 << 10
+_READ_BYTES = 32 << 10
+"""Bytes per read of :func:`once`. For files this small, the kernel returns less only at the end of the file."""
 _DIGITS = re.compile(rb"[0-9]{1,20}\Z")
 _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
 GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ESRCH, errno.ESTALE})
-"""What reading says of a device, process or cgroup that is no more."""
+"""Errors of reading a device, process or cgroup that no longer exists."""
 
 
 class PseudoFile:
-    """One file, kept open between readings: that is half of what reading it costs."""
+    """One file, kept open between readings, which halves the cost of a read."""
 
     __slots__ = ("_fd", "path")
 
     def __init__(self, path: Path | str) -> None:
-        """Nothing is opened before the first reading."""
+        """The file is opened by the first read."""
         self.path, self._fd = os.fspath(path), -1
 
-    def read(self, most: int = MOST_BYTES) -> bytes:
-        """What it holds now, as far as ``most`` bytes; as far as a page, the kernel gives it in one piece. Raises
-        OSError."""
+    def read(self, max_bytes: int = MAX_BYTES) -> bytes:
+        """The file's contents now, up to ``max_bytes``; up to a page, the kernel returns them in one consistent piece.
+        Raises OSError."""
         if self._fd < 0:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            data = os.pread(self._fd, min(most, _STEP), 0)
-            if most <= PAGE:
+            data = os.pread(self._fd, min(max_bytes, _STEP_BYTES), 0)
+            if max_bytes <= PAGE_BYTES:
                 return data
             parts, size = [data], len(data)
-            while data and size < most and (data := os.pread(self._fd, min(most - size, _STEP), size)):
+            while data and size < max_bytes and (data := os.pread(self._fd, min(max_bytes - size, _STEP_BYTES), size)):
                 parts.append(data)
                 size += len(data)
         except OSError as error:
             if error.errno in GONE:
-                self.close()  # another of that name may come
+                self.close()  # another device or process of that name may appear
             raise
         return b"".join(parts)
 
-    def if_any(self, reading: Reading) -> bytes:
-        """What it holds now; empty, with a warning, where that can't be read."""
+    def read_or_warn(self, reading: Reading) -> bytes:
+        """The file's contents now; empty, with a warning, if it can't be read."""
         try:
             return self.read()
         except OSError as error:
@@ -64,29 +63,29 @@ class PseudoFile:
             return b""
 
     def count(self) -> int | None:
-        """The number that is all it holds; None where it is none, or can't be read any more."""
+        """The single number in the file; None if it is not one or can't be read."""
         try:
             return number(self.read(64).strip())
         except OSError:
             return None
 
     def close(self) -> None:
-        """Let go of it; a later reading opens it anew."""
+        """Close the file; a later read opens it again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
-def once(path: Path | str, most: int = PAGE) -> bytes:
-    """What a file holds that isn't worth keeping open, or must not be: an open file of a cgroup keeps it in memory. It
-    must be of those that the kernel hands over in one piece, as /proc/PID/maps is not. Raises OSError."""
+def read_file(path: Path | str, max_bytes: int = PAGE_BYTES) -> bytes:
+    """Contents of a file that is not worth keeping open, or must not be: an open cgroup file keeps the cgroup in
+    memory. Only for files that the kernel returns whole in one read, unlike /proc/PID/maps. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        data = os.read(fd, min(most, _PIECE))
-        if len(data) < _PIECE:
+        data = os.read(fd, min(max_bytes, _READ_BYTES))
+        if len(data) < _READ_BYTES:
             return data
         parts, size = [data], len(data)
-        while size < most and (data := os.read(fd, min(most - size, _PIECE))):
+        while size < max_bytes and (data := os.read(fd, min(max_bytes - size, _READ_BYTES))):
             parts.append(data)
             size += len(data)
         return b"".join(parts)
@@ -94,22 +93,22 @@ def once(path: Path | str, most: int = PAGE) -> bytes:
         os.close(fd)
 
 
-def readable(path: Path | str, most: int = PAGE) -> bytes:
-    """The same; empty where it is gone, or may not be read."""
+def readable(path: Path | str, max_bytes: int = PAGE_BYTES) -> bytes:
+    """Like :func:`read_file`; empty if the file is gone or may not be read."""
     try:
-        return once(path, most)
+        return read_file(path, max_bytes)
     except OSError:
         return b""
 
 
 def environ_of(proc: Path | str, pid: int) -> dict[str, str]:
-    """A process's environment as it was given at its start; empty where it may not be read."""
-    pairs = readable(f"{proc}/{pid}/environ", MOST_ENVIRON).decode("utf-8", "replace").split("\0")
+    """The environment that a process was started with; empty if it may not be read."""
+    pairs = readable(f"{proc}/{pid}/environ", MAX_ENVIRON_BYTES).decode("utf-8", "replace").split("\0")
     return {name: value for name, equals, value in (pair.partition("=") for pair in pairs) if equals}
 
 
 def uptime_s(proc: Path | str) -> float:
-    """Seconds since boot; 0 where that isn't told."""
+    """Seconds since boot; 0 if unknown."""
     try:
         return float(readable(f"{proc}/uptime").split()[0])
     except (ValueError, IndexError):
@@ -117,7 +116,7 @@ def uptime_s(proc: Path | str) -> float:
 
 
 def first_of(*paths: Path) -> Path:
-    """The first of several places that can be read, else the last."""
+    """The first path that can be opened for reading, else the last."""
     for path in paths[:-1]:
         try:
             os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
@@ -128,7 +127,7 @@ def first_of(*paths: Path) -> Path:
 
 
 def required(file: PseudoFile, remedy: str = "") -> bytes:
-    """What a file holds that a source can't do without. Raises Unavailable."""
+    """Contents of a file that a source can't work without. Raises Unavailable."""
     try:
         return file.read()
     except OSError as error:
@@ -136,40 +135,40 @@ def required(file: PseudoFile, remedy: str = "") -> bytes:
 
 
 def number(field: bytes) -> int | None:
-    """A count as the kernel writes it; None for anything else, a negative one too."""
+    """A non-negative count as the kernel writes it; None for anything else."""
     return int(field) if _DIGITS.match(field) else None
 
 
-def keyed(data: bytes, wanted: Collection[bytes]) -> dict[bytes, int]:
-    """The values of some keys, one ``key value`` or ``key: value kB`` a line; kB are counted as the kernel means them,
-    1024 bytes. The first of a key holds."""
-    found: dict[bytes, int] = {}
+def keyed(data: bytes, keys: Collection[bytes]) -> dict[bytes, int]:
+    """Values of some keys from lines ``key value`` or ``key: value kB``; kB are converted to bytes (1024 each). The
+    first occurrence of a key counts."""
+    values: dict[bytes, int] = {}
     for line in data.split(b"\n"):
-        key, _, rest = line.partition(b" ")
+        key, _, value_text = line.partition(b" ")
         key = key.removesuffix(b":")
-        if key not in wanted or key in found:
+        if key not in keys or key in values:
             continue
-        fields = rest.split()
+        fields = value_text.split()
         value = number(fields[0]) if fields else None
         if value is not None:
-            found[key] = value * 1024 if fields[1:] == [b"kB"] else value
-            if len(found) == len(wanted):
+            values[key] = value * 1024 if fields[1:] == [b"kB"] else value
+            if len(values) == len(keys):
                 break
-    return found
+    return values
 
 
-def names_in(folder: Path | str, most: int) -> list[str]:
-    """The first names of a folder, sorted as numbers in them count; none where it can't be read."""
+def names_in(folder: Path | str, max_names: int) -> list[str]:
+    """The first names in a folder, in natural order (numbers by value); empty if it can't be read."""
     try:
-        return sorted(os.listdir(folder), key=_counted)[:most]
+        return sorted(os.listdir(folder), key=_natural_key)[:max_names]
     except OSError:
         return []
 
 
 def mount_point(field: bytes) -> str:
-    """A path as the kernel writes it in lists of mounts, where blanks and backslashes stand as octal numbers."""
+    """A path from a kernel list of mounts, with octal escapes of spaces and backslashes decoded."""
     return (
-        _OCTAL.sub(lambda found: chr(int(found[1], 8)), os.fsdecode(field)).encode("utf-8", "replace").decode("utf-8")
+        _OCTAL.sub(lambda match: chr(int(match[1], 8)), os.fsdecode(field)).encode("utf-8", "replace").decode("utf-8")
     )
 
 
@@ -179,18 +178,18 @@ def lines_of(data: bytes) -> Iterator[list[bytes]]:
 
 
 def parse_pressure(data: bytes) -> dict[str, float]:
-    """Seconds that tasks were stalled, by level: ``some avg10=0.00 avg60=0.00 avg300=0.00 total=1234`` a line, in
-    microseconds. So the kernel writes it for the whole host and for each cgroup."""
-    found: dict[str, float] = {}
+    """Stall time in seconds by level, from lines such as ``some avg10=0.00 avg60=0.00 avg300=0.00 total=1234`` (total
+    in microseconds). The kernel uses this format for the host and for each cgroup."""
+    seconds_by_level: dict[str, float] = {}
     for line in data.split(b"\n"):
-        level, _, rest = line.partition(b" ")
+        level, _, total_field = line.partition(b" ")
         if level not in (b"some", b"full"):
             continue
-        total = number(rest.rpartition(b"total=")[2].strip())
+        total = number(total_field.rpartition(b"total=")[2].strip())
         if total is not None:
-            found[level.decode()] = total / 1e6
-    return found
+            seconds_by_level[level.decode()] = total / 1e6
+    return seconds_by_level
 
 
-def _counted(name: str) -> list[tuple[int, str]]:
+def _natural_key(name: str) -> list[tuple[int, str]]:
     return [(int(digits or -1), text) for digits, text in re.findall(r"(\d{1,18})|(\D+)", name)]

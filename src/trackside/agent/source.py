@@ -1,4 +1,4 @@
-"""What a source of readings declares, and what it is handed: the contract of :mod:`trackside.agent.sources`."""
+"""What a source declares and what it gets: the interface of :mod:`trackside.agent.sources`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.errors import TracksideError
 
@@ -21,7 +21,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Unavailable(TracksideError):
-    """A source that can't be read on this node: why, and what would change that. Each a line."""
+    """A source can't be read on this node. ``reason`` and ``remedy`` (how to change it) are one line each."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)
@@ -39,8 +39,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of text. ``labels`` say whose: ``node``, ``slurm_job_id``, ``rank``, ``filename``, ``unit``... as
-    :mod:`trackside.catalog.streams` reads them."""
+    """One line of text. ``labels`` identify its origin: ``node``, ``slurm_job_id``, ``rank``, ``filename``,
+    ``unit``..., as :mod:`trackside.catalog.streams` reads them."""
 
     time_ns: int
     labels: Labels
@@ -49,69 +49,70 @@ class LogLine:
 
 @dataclass(slots=True)
 class Reading:
-    """What one collection gives. ``time_ns``: of its samples, POSIX nanoseconds."""
+    """The result of one collection. ``time_ns``: time of its samples, POSIX nanoseconds."""
 
     time_ns: int = field(default_factory=time.time_ns)
     samples: list[Sample] = field(default_factory=list)
     lines: list[LogLine] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
-    """What the source could not keep since the last reading, by what was lost (lines, bytes, events...)."""
+    """Number of items that the source had to drop since the last reading, by kind (lines, bytes, events...)."""
     warnings: list[str] = field(default_factory=list)
-    """What it could not read this time though the rest went well, for the agent's own log; a line each."""
+    """What could not be read this time although the reading succeeded; one line each, for the agent's own log."""
 
     def sample(self, metric: str, value: float, **labels: str | int | None) -> None:
-        """Add a measurement. Labels that are None or empty are left out; the node's is added when it is sent."""
+        """Add a measurement. Labels that are None or empty are left out; the node label is added when sending."""
         self.samples.append(Sample(metric, pairs(labels), float(value)))
 
     def line(self, text: str, time_ns: int | None = None, **labels: str | int | None) -> None:
-        """Add a line of text; ``time_ns`` is when it was written, as near as is known."""
+        """Add a line of text; ``time_ns``: when it was written, as precisely as known."""
         self.lines.append(LogLine(self.time_ns if time_ns is None else time_ns, pairs(labels), text))
 
 
 def pairs(labels: Mapping[str, str | int | None]) -> Labels:
-    """Labels as a curve's identity has them."""
+    """Labels in the canonical form that identifies a series."""
     return tuple(sorted((name, str(value)) for name, value in labels.items() if value is not None and value != ""))
 
 
 class Collector:
-    """A source that was opened. Its methods are called from one thread, which is its own."""
+    """An open source. All its methods are called from its own thread."""
 
     def __init__(self, context: Context) -> None:
-        """Raises Unavailable where this node hasn't got the source, or it may not be read."""
+        """Raises Unavailable if this node does not have the source, or the agent may not read it."""
 
     def collect(self, reading: Reading) -> None:
-        """Add what there is now. Raises Unavailable where the source went away; it is opened again then, ever more
-        seldom. Any other exception counts as a failure of this reading alone."""
+        """Add the current readings. Raises Unavailable if the source went away; the runner then reopens it after
+        growing pauses. Any other exception fails this reading only."""
         raise NotImplementedError
 
     def accepted(self) -> None:
-        """Everything that is sent on has the last reading on disk. Where it has not, nothing is said, and what that
-        reading held is wanted again."""
+        """Called when the last reading is on disk for all receivers. If it is not called, the source should offer that
+        reading again."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release its resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a source is opened with."""
 
-    node: Node
+    node: LocalNode
     owners: Owners
     options: Any
-    """An instance of the source's ``options``, or None where it has none."""
+    """An instance of the source's ``options``, or None if it has none."""
     say: Callable[[str], object]
-    """Takes a line for the agent's own log."""
+    """Writes a line to the agent's own log."""
     state: Path | None = None
-    """A folder that outlives the agent, where a source keeps how far it has read in a file ``ID.json`` or such; None:
-    there is none."""
+    """A folder that outlives the agent, where a source saves how far it has read, in a file such as ``ID.json``; None:
+    there is no such folder."""
     newest: Callable[[], Mapping[str, Sequence[Sample]]] = dict
-    """What each source that works, this one too, gave last: its id -> samples."""
+    """Source id -> samples of its last reading, for every working source, including this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source of readings. ``open`` raises Unavailable where this node hasn't got it, or it may not be read."""
+    """One source of readings. ``open`` raises Unavailable if this node does not have it, or the agent may not read
+    it."""
 
     id: str
     """Its name in settings, flags and ``trackside_collector_*{collector=...}``."""
@@ -125,21 +126,21 @@ class Source:
     interval_s: float = 15.0
     timeout_s: float = 10.0
     on: bool = True
-    """Whether it runs unless it is switched off."""
+    """Whether it runs by default."""
     needs: str = ""
-    """What a process without privileges lacks to read it: a group, a capability; empty: nothing."""
+    """What an unprivileged process lacks to read it: a group, a capability; empty: nothing."""
     options: type | None = None
-    """A frozen dataclass: the keys of its table ``[collect.ID]`` beside ``on``, ``interval_s`` and ``timeout_s``."""
+    """A frozen dataclass with the keys of ``[collect.ID]`` other than ``on``, ``interval_s`` and ``timeout_s``."""
 
 
 @cache
 def sources() -> Mapping[str, Source]:
     """All sources by id."""
-    import trackside.agent.sources as room
+    import trackside.agent.sources as package
 
-    found: dict[str, Source] = {}
-    for module in pkgutil.iter_modules(room.__path__):
-        source = getattr(importlib.import_module(f"{room.__name__}.{module.name}"), "SOURCE", None)
+    by_id: dict[str, Source] = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        source = getattr(importlib.import_module(f"{package.__name__}.{module.name}"), "SOURCE", None)
         if source is not None:
-            found[source.id] = source
-    return found
+            by_id[source.id] = source
+    return by_id

@@ -1,4 +1,4 @@
-"""The agent's own folder, which outlives it: where sources write down how far they have read."""
+"""The agent's state folder, where sources save how far they have read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def state_folder(path: Path) -> Path | None:
-    """The folder, made if it must be; None where it can't be written."""
+    """The folder, created if needed; None if it can't be written."""
     with suppress(OSError):
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         probe = path / ".written"
@@ -19,8 +19,8 @@ def state_folder(path: Path) -> Path | None:
     return None
 
 
-def remember(path: Path, data: bytes) -> None:
-    """Write a file so that a crash leaves the old or the new. Raises OSError."""
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace a file atomically: after a crash it has the old or the new contents. Raises OSError."""
     temporary = path.with_suffix(".new")
     temporary.write_bytes(data)
     os.replace(temporary, path)

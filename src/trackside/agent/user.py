@@ -1,5 +1,5 @@
-"""What a process may do: its user's rights, as what the agent may read as root a job's user may not; and the agent's
-own capabilities."""
+"""What a process may do: its user's file permissions, since the agent, running as root, must not read for a job's user
+what that user may not; and the agent's own capabilities."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from trackside.agent.pseudo_files import readable
 
-_HEAD = 4096
-_MOST_GROUPS = 65536
+_STATUS_BYTES = 4096
+_MAX_GROUPS = 65536
 CAPABILITIES = (
     "chown", "dac_override", "dac_read_search", "fowner", "fsetid", "kill", "setgid", "setuid", "setpcap",
     "linux_immutable", "net_bind_service", "net_broadcast", "net_admin", "net_raw", "ipc_lock", "ipc_owner",
@@ -20,49 +20,49 @@ CAPABILITIES = (
     "mac_override", "mac_admin", "syslog", "wake_alarm", "block_suspend", "audit_read", "perfmon", "bpf",
     "checkpoint_restore",
 )  # fmt: skip
-"""Linux's capabilities, by number."""
+"""Names of Linux's capabilities by number, without ``CAP_``."""
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """``uid``: the real one, which a program that runs with a file's rights keeps; ``groups``: all of them.
-    ``own_only``: of a file that was found by a name which this user chose, and not opened by a process of theirs: what
-    they may not reach lies behind a link as near as what they may."""
+    """The user of a process. ``uid``: the real one, which a set-uid program keeps. ``groups``: all its groups.
+    ``own_only``: only files that the user owns may be read. That is for files found by a name that the user chose, not
+    opened by one of the user's processes: a symbolic link could lead to a file that the user may not read."""
 
     uid: int
     groups: frozenset[int] = frozenset()
     own_only: bool = False
 
-    def may_read(self, told: os.stat_result) -> bool:
-        """Whether an open file is one that they may read."""
-        if told.st_uid == self.uid or self.own_only:
-            return told.st_uid == self.uid
+    def may_read(self, status: os.stat_result) -> bool:
+        """Whether the user may read an open file with this status."""
+        if status.st_uid == self.uid or self.own_only:
+            return status.st_uid == self.uid
         if self.uid == 0:
             return True
-        return bool(told.st_mode & (stat.S_IRGRP if told.st_gid in self.groups else stat.S_IROTH))
+        return bool(status.st_mode & (stat.S_IRGRP if status.st_gid in self.groups else stat.S_IROTH))
 
 
 def user_of(proc: str, pid: int) -> User | None:
-    """Whose a process is; None where it has ended. Its folder in /proc tells the effective user, who is root while a
-    program runs that has root's rights for whoever starts it."""
-    lines = readable(f"{proc}/{pid}/status", _HEAD + 8 * _MOST_GROUPS).split(b"\n")
-    told = {name: value.split() for name, colon, value in (line.partition(b":") for line in lines) if colon}
+    """The user of a process; None if it has ended. The owner of /proc/PID is not used because it is the effective user:
+    root while a set-uid program runs."""
+    lines = readable(f"{proc}/{pid}/status", _STATUS_BYTES + 8 * _MAX_GROUPS).split(b"\n")
+    fields = {name: value.split() for name, colon, value in (line.partition(b":") for line in lines) if colon}
     try:
-        groups = frozenset(map(int, (told[b"Gid"][0], *told.get(b"Groups", ()))))
-        return User(int(told[b"Uid"][0]), groups)
+        groups = frozenset(map(int, (fields[b"Gid"][0], *fields.get(b"Groups", ()))))
+        return User(int(fields[b"Uid"][0]), groups)
     except (KeyError, IndexError, ValueError):
         return None
 
 
 def capabilities(status: Path = Path("/proc/self/status")) -> list[str]:
-    """Those that this process has beyond its user's rights, by Linux's names."""
+    """Names of the capabilities that this process has."""
     line = next((line for line in readable(status).splitlines() if line.startswith(b"CapEff:")), b"CapEff:\t0")
     bits = int(line.split()[1], 16)
     return [f"CAP_{name.upper()}" for number, name in enumerate(CAPABILITIES) if bits >> number & 1]
 
 
 def capabilities_in_words(status: Path = Path("/proc/self/status")) -> str:
-    """The same, or that these are all, all but some, or none."""
+    """The capabilities as text: all, all but some, a list, or none."""
     named, all_ = capabilities(status), [f"CAP_{name.upper()}" for name in CAPABILITIES]
     if len(named) == len(all_):
         return "all capabilities"

@@ -1,1 +1,1 @@
-"""HOW IS A RUN HANDED TO SOMEBODY ELSE: one file with its evidence and the verdict, sliced and redacted at wish."""
+"""Bundles: one file with a run's evidence and verdict, to hand to others; optionally sliced and redacted."""

@@ -1,7 +1,7 @@
-"""A bundle of a run that no folder holds: what a site or a store gave of it becomes files first, and these its inputs.
+"""Bundles of runs that are not in a folder: the data from a site or store is first written to files.
 
-Whatever was read as text is written down as it came, under the name that citations have for it. Metrics are written as
-samples. Then the files are judged as any folder is, and what they say is held against what was said of the run itself.
+Text is copied unchanged, under its name in citations. Metrics are written as samples. Then the files are diagnosed like
+any folder, and the verdict is compared with that of the run itself.
 """
 
 from __future__ import annotations
@@ -18,214 +18,226 @@ import numpy as np
 
 from trackside.bundle.parts import PACKED, NotBundled
 from trackside.bundle.same import differences
-from trackside.bundle.samples import Wanted
-from trackside.bundle.samples import Written as Samples
-from trackside.bundle.write import Options, Written, write
+from trackside.bundle.samples import SampleFilter, SampleWriter
+from trackside.bundle.write import Options, WrittenBundle, write
 from trackside.errors import NothingReadable
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.ingest import HashedStream
-from trackside.model import Input
-from trackside.model import Samples as Block
+from trackside.model import Input, Samples
 from trackside.query import Query, QueryError
 from trackside.read.format import Source
 from trackside.read.walk import walk
 from trackside.session import PathsRequest, Session, open_session
 from trackside.session.request import Paths
 from trackside.show.document import document
-from trackside.stores.curves import Curves, Held, Sampled
 from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.metric_backend import MetricBackend, SampleBackend, SeriesInfo
 
 METRICS = "metrics.samples.jsonl"
-MOST_SAMPLES = 50_000_000
-"""Samples of one bundle; what verdicts cite goes first."""
-LONGEST = 200
-"""Letters of a part of a path."""
+MAX_SAMPLES = 50_000_000
+"""Most samples of one bundle; cited metrics take precedence."""
+MAX_NAME_CHARS = 200
+"""Longest part of a path, characters."""
 
 
 @dataclass(slots=True)
 class Copies:
-    """What was read, as files of a folder. ``missing``: what could not be; ``notes``: what else is to be said."""
+    """Copies the inputs of a run into a folder. ``missing``: inputs that could not be copied; ``notes``: for the
+    manifest."""
 
     folder: str
     missing: list[Input] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _open: BinaryIO | None = None
-    _taken: set[str] = field(default_factory=set)
+    _used_names: set[str] = field(default_factory=set)
 
-    def take(self, source: Source) -> None:
-        """Write a source down; it is read from there afterwards."""
-        path = self._place(source.path)
+    def copy(self, source: Source) -> None:
+        """Copy a source to a file, from which it is then read."""
+        path = self._target_path(source.path)
         with open(path, "wb") as file:
             shutil.copyfileobj(source.stream, file, 1 << 20)
         if source.modified is not None:
             os.utime(path, (source.modified, source.modified))
         self.close()
-        source.stream = self._open = open(path, "rb")  # noqa: SIM115 - each is read before the next is taken
+        source.stream = self._open = open(path, "rb")  # noqa: SIM115 - each source is read before the next
 
     def close(self) -> None:
-        """The last source was read."""
+        """Close the last source."""
         if self._open is not None:
             self._open.close()
 
-    def _place(self, path: str) -> str:
-        """Where a file is written: below the folder, by its own path, and nowhere else."""
-        parts = [part[:LONGEST] for part in PACKED.sub("", path).replace("!", "/").replace("\0", "_").split("/")]
+    def _target_path(self, path: str) -> str:
+        """The path of the copy: below the folder, by the source's own path."""
+        parts = [part[:MAX_NAME_CHARS] for part in PACKED.sub("", path).replace("!", "/").replace("\0", "_").split("/")]
         name = "/".join(part for part in parts if part not in ("", ".", "..")) or "input"
-        free, number = name, 2
-        while free.lower() in self._taken or os.path.isdir(os.path.join(self.folder, free)):
-            free, number = f"{name}#{number}", number + 1
-        self._taken.add(free.lower())
-        full = os.path.join(self.folder, free)
+        candidate, number = name, 2
+        while candidate.lower() in self._used_names or os.path.isdir(os.path.join(self.folder, candidate)):
+            candidate, number = f"{name}#{number}", number + 1
+        self._used_names.add(candidate.lower())
+        absolute = os.path.join(self.folder, candidate)
         try:
-            os.makedirs(os.path.dirname(full), exist_ok=True)
-        except FileExistsError:  # a file is called as a folder is
-            return self._place(f"{path.replace('/', '_')}")
-        return full
+            os.makedirs(os.path.dirname(absolute), exist_ok=True)
+        except FileExistsError:  # a file has the name of a folder
+            return self._target_path(f"{path.replace('/', '_')}")
+        return absolute
 
-    def take_files(self, paths: Paths, session: Session) -> None:
-        """Files that were given beside a store; their metrics are taken with its own."""
-        wanted = _wanted(session)
-        measured = [f"/{row.path}" for row in session.inputs if row.plane == "metric" and row.path not in wanted]
-        for found in walk(paths):
-            # What has the name of another input is called by its folder as well.
-            if isinstance(found, Source) and not any(each.endswith(f"/{found.path}") for each in measured):
-                self.take(found)
+    def copy_files(self, paths: Paths, session: Session) -> None:
+        """Copy files that were read together with a store, except metrics, which are exported with those of the
+        store."""
+        text_inputs = _text_inputs(session)
+        metric_paths = [
+            f"/{row.path}" for row in session.inputs if row.plane == "metric" and row.path not in text_inputs
+        ]
+        for source in walk(paths):
+            # An input with the same name as another has its folder in its path.
+            if isinstance(source, Source) and not any(path.endswith(f"/{source.path}") for path in metric_paths):
+                self.copy(source)
 
-    def take_stored(self, store: str, session: Session) -> None:
-        """The files that a store's inputs were read from, where they still are and still are what they were."""
-        wanted = _wanted(session)
+    def copy_stored_files(self, store: str, session: Session) -> None:
+        """Copy the files that a store's inputs were read from, if they still exist unchanged."""
+        text_inputs = _text_inputs(session)
         with Snapshot.open(store) as snapshot:
-            told = snapshot.rows(f"SELECT path, root, label, hash FROM {snapshot.table('inputs')} ORDER BY place")
+            stored_rows = snapshot.rows(
+                f"SELECT path, root, label, hash FROM {snapshot.table('inputs')} ORDER BY place"
+            )
         files: dict[str, dict[str, tuple[str, str]]] = {}
-        for path, root, label, digest in told:
-            if path in wanted:
-                outer, mark, inner = label.partition("!")
-                full = os.path.join(store, root, outer)  # a root of its own is absolute, what was received lies in it
-                files.setdefault(full, {})[f"{os.path.basename(outer)}{mark}{inner}"] = path, digest
-        for full, members in files.items():
-            self._take_file(full, members, wanted)
+        for path, root, label, digest in stored_rows:
+            if path in text_inputs:
+                outer, separator, inner = label.partition("!")
+                absolute = os.path.join(
+                    store, root, outer
+                )  # root is absolute for ingested files, and relative to the store for received data
+                files.setdefault(absolute, {})[f"{os.path.basename(outer)}{separator}{inner}"] = path, digest
+        for absolute, members in files.items():
+            self._copy_file(absolute, members, text_inputs)
 
-    def _take_file(self, full: str, members: dict[str, tuple[str, str]], rows: dict[str, Input]) -> None:
-        left = dict(members)
-        for found in walk([full]) if os.path.lexists(full) else ():
-            known = left.pop(found.path, None)
-            if known is None or isinstance(found, Input):
+    def _copy_file(self, absolute: str, members: dict[str, tuple[str, str]], rows: dict[str, Input]) -> None:
+        pending = dict(members)
+        for source in walk([absolute]) if os.path.lexists(absolute) else ():
+            member = pending.pop(source.path, None)
+            if member is None or isinstance(source, Input):
                 continue
-            found.path, digest = known
-            content = HashedStream(found.stream)
-            found.stream = content  # type: ignore[assignment]
-            self.take(found)
+            source.path, digest = member
+            content = HashedStream(source.stream)
+            source.stream = content  # type: ignore[assignment]
+            self.copy(source)
             if digest and content.digest() != digest:
-                self.notes.append(f"{found.path}: {full} has changed since it was put into the store")
-        for path, _ in left.values():
-            why = f"{full} is no longer there: the store has what was read of it, and not its text"
-            self.missing.append(replace(rows[path], status="unreadable", note=why))
+                self.notes.append(f"{source.path}: {absolute} has changed since it was put into the store")
+        for path, _ in pending.values():
+            note = f"{absolute} no longer exists; the store has what was read from it, but not its text"
+            self.missing.append(replace(rows[path], status="unreadable", note=note))
 
-    def take_measured(self, curves: Curves, session: Session) -> None:
-        """The samples of the run's nodes and time."""
-        if not isinstance(curves, Sampled):
+    def export_metrics(self, curves: MetricBackend, session: Session) -> None:
+        """Export the samples of the run's nodes and time."""
+        if not isinstance(curves, SampleBackend):
             return
-        wanted = Wanted.of(session.run)
+        sample_filter = SampleFilter.of(session.run)
         try:
-            held = [each for each in curves.held() if wanted.has(each.series) and each.last_ms >= wanted.start_ms]
-        except Unanswered as error:
+            series_list = [
+                series_info
+                for series_info in curves.series()
+                if sample_filter.selects(series_info.series) and series_info.last_ms >= sample_filter.start_ms
+            ]
+        except SourceUnavailable as error:
             self.notes.append(f"{curves.name}: no metrics: {error}")
             return
-        chosen, left = _within(held, _cited(session))
-        if left:
-            self.notes.append(f"{curves.name}: left out, being more than {MOST_SAMPLES:,} samples: {', '.join(left)}")
+        chosen, left_out = _within(series_list, _cited(session))
+        if left_out:
+            self.notes.append(
+                f"{curves.name}: left out because of the limit of {MAX_SAMPLES:,} samples: {', '.join(left_out)}"
+            )
         if not chosen:
             return
-        self._measured(curves, chosen, wanted)
+        self._write_samples(curves, chosen, sample_filter)
 
-    def _measured(self, curves: Sampled, chosen: Sequence[Held], wanted: Wanted) -> None:
-        path = self._place(METRICS)
-        first = max(wanted.start_ms, min(each.first_ms for each in chosen)) - 1
-        last = min(wanted.end_ms, max(each.last_ms for each in chosen))
+    def _write_samples(self, curves: SampleBackend, chosen: Sequence[SeriesInfo], sample_filter: SampleFilter) -> None:
+        path = self._target_path(METRICS)
+        first = max(sample_filter.start_ms, min(series_info.first_ms for series_info in chosen)) - 1
+        last = min(sample_filter.end_ms, max(series_info.last_ms for series_info in chosen))
         with open(path, "wb") as file:
-            written = Samples(file, wanted)
+            writer = SampleWriter(file, sample_filter)
             try:
-                for each, times, values in curves.samples(chosen, int(first), int(last)):
-                    written.samples(Block([each.series], np.zeros(len(times), np.int32), times, values))
-            except Unanswered as error:
+                for series_info, times, values in curves.samples(chosen, int(first), int(last)):
+                    writer.samples(Samples([series_info.series], np.zeros(len(times), np.int32), times, values))
+            except SourceUnavailable as error:
                 self.notes.append(f"{curves.name}: not all metrics: {error}")
-        self.notes.append(f"{os.path.basename(path)}: {written.kept:,} samples out of {curves.name}")
-        if not written.kept:
+        self.notes.append(f"{os.path.basename(path)}: {writer.written_count:,} samples from {curves.name}")
+        if not writer.written_count:
             os.unlink(path)
 
 
-def _wanted(session: Session) -> dict[str, Input]:
-    """Inputs that were read, by path, but those that hold nothing beside samples."""
-    told = {row.at.path for row in session.loaded.store.all_rows()}
+def _text_inputs(session: Session) -> dict[str, Input]:
+    """Inputs that were read, by path, except those with only samples."""
+    paths_with_rows = {row.at.path for row in session.loaded.store.all_rows()}
     return {
         row.path: row
         for row in session.inputs
-        if row.status in ("read", "partial") and (row.plane != "metric" or row.path in told)
+        if row.status in ("read", "partial") and (row.plane != "metric" or row.path in paths_with_rows)
     }
 
 
 def _cited(session: Session) -> frozenset[str]:
-    """The metrics that the verdict cites."""
-    found = set()
+    """The metrics cited by the verdict."""
+    metrics = set()
     for cite in document(session.verdict()).cites.values():
         try:
-            found.add(Query.parse(cite.query).kind)
+            metrics.add(Query.parse(cite.query).kind)
         except QueryError:
             continue
-    return frozenset(found)
+    return frozenset(metrics)
 
 
-def _within(held: Sequence[Held], cited: Collection[str]) -> tuple[list[Held], list[str]]:
-    """Series of as many metrics as there is room for, those that are cited first; and the metrics left out."""
-    by_metric: dict[str, list[Held]] = {}
-    for each in held:
-        by_metric.setdefault(each.series.metric, []).append(each)
-    chosen: list[Held] = []
-    left: list[str] = []
-    room = MOST_SAMPLES
+def _within(series_list: Sequence[SeriesInfo], cited: Collection[str]) -> tuple[list[SeriesInfo], list[str]]:
+    """The series of as many metrics as fit into the limit, cited metrics first; and the metrics left out."""
+    by_metric: dict[str, list[SeriesInfo]] = {}
+    for series_info in series_list:
+        by_metric.setdefault(series_info.series.metric, []).append(series_info)
+    chosen: list[SeriesInfo] = []
+    left_out: list[str] = []
+    remaining = MAX_SAMPLES
     for metric in sorted(by_metric, key=lambda name: (name not in cited, name)):
-        size = sum(each.count for each in by_metric[metric])
-        if size > room:
-            left.append(metric)
+        size = sum(series_info.count for series_info in by_metric[metric])
+        if size > remaining:
+            left_out.append(metric)
         else:
-            room -= size
+            remaining -= size
             chosen += by_metric[metric]
-    return chosen, left
+    return chosen, left_out
 
 
 @contextmanager
 def copies() -> Iterator[Copies]:
-    """A folder for what is read, gone at the end."""
+    """A temporary folder for copies."""
     with tempfile.TemporaryDirectory(prefix="trackside-bundle-") as folder:
-        found = Copies(folder)
+        copies_ = Copies(folder)
         try:
-            yield found
+            yield copies_
         finally:
-            found.close()
+            copies_.close()
 
 
-def write_live(session: Session, found: Copies, options: Options) -> Written:
-    """Write a bundle of what was copied.
+def write_live(session: Session, copies_: Copies, options: Options) -> WrittenBundle:
+    """Write a bundle of the copies.
 
-    Raises NotBundled where that would give another verdict than ``session``, unless it is wanted all the same.
+    Raises NotBundled if the copies give a different verdict than ``session``, unless the options allow it.
     """
-    found.close()
+    copies_.close()
     options = replace(options, job=session.run.id or options.job)
-    with open_session(PathsRequest([found.folder], options.job, session.as_of)) as written:
+    with open_session(PathsRequest([copies_.folder], options.job, session.as_of)) as copied_session:
         try:
-            unlike = differences(session.verdict(), written.verdict())
+            changes = differences(session.verdict(), copied_session.verdict())
         except NothingReadable as error:
-            gone = "; ".join(f"{row.path}: {row.note}" for row in found.missing[:3])
-            raise NotBundled(f"there is nothing to write: {gone or error}") from error
-        if unlike and not options.despite:
-            gone = "".join(f"; missing: {row.path}: {row.note}" for row in found.missing[:3])
+            missing_text = "; ".join(f"{row.path}: {row.note}" for row in copies_.missing[:3])
+            raise NotBundled(f"nothing to write: {missing_text or error}") from error
+        if changes and not options.despite:
+            missing_text = "".join(f"; missing: {row.path}: {row.note}" for row in copies_.missing[:3])
             raise NotBundled(
-                f"what can be written of the run gives another verdict than was found: {'; '.join(unlike)}{gone};"
-                " --despite-differences writes it all the same, and says so in it"
+                f"the data that can be written gives a different verdict: {'; '.join(changes)}{missing_text};"
+                " use --despite-differences to write it anyway, with a note"
             )
-        notes = list(found.notes)
-        if unlike:
-            notes.append(f"the verdict on the run itself was another: {'; '.join(unlike)}")
+        notes = list(copies_.notes)
+        if changes:
+            notes.append(f"the verdict on the run itself differs: {'; '.join(changes)}")
         rows = [row for row in session.verdict().inputs if row.status in ("unreadable", "refused")]
-        options = replace(options, notes=tuple(notes), missing=(*found.missing, *rows))
-        return write(written, [found.folder], options)
+        options = replace(options, notes=tuple(notes), missing=(*copies_.missing, *rows))
+        return write(copied_session, [copies_.folder], options)

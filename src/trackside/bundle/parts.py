@@ -1,4 +1,4 @@
-"""What goes into a bundle: the inputs as they are, or one by one out of their archives, cut down and redacted."""
+"""The contents of a bundle: the unchanged input files, or single inputs from archives, sliced and redacted."""
 
 from __future__ import annotations
 
@@ -13,128 +13,135 @@ from dataclasses import dataclass
 import msgspec
 
 from trackside.bundle.redact.redactor import Redactor
-from trackside.bundle.samples import Wanted, export
-from trackside.bundle.slicing import FORMATS, SMALL, Slice, Spots
+from trackside.bundle.samples import SampleFilter, export
+from trackside.bundle.slicing import FORMATS, MAX_WHOLE_BYTES, Slice, Spots
 from trackside.catalog.hang_lines import read_piece
 from trackside.errors import TracksideError
 from trackside.model import Input
-from trackside.read.bundle import PIECE, InputDoc, is_bundle_file
+from trackside.read.bundle import PIECE_BYTES, InputDoc, is_bundle_file
 from trackside.read.format import Source
-from trackside.read.pieces import Joined
+from trackside.read.pieces import ChunkStream
 from trackside.read.plain_pickle import load
-from trackside.read.walk import Given, listed, walk
+from trackside.read.walk import ExplicitFile, list_files, walk
 from trackside.session.request import Paths, ProgressCallback
 
 PACKED = re.compile(r"\.(?:gz|bz2|xz|zst|zstd)(?=!|\Z)")
-_NOTHING = frozenset({"unrecognised", "unreadable", "refused"})
+_UNREADABLE = frozenset({"unrecognised", "unreadable", "refused"})
 
 
 @dataclass(slots=True)
-class Part:
-    """One input: its bytes, or why there are none. ``doc.kept`` is worked out once all was read."""
+class PartSource:
+    """One input of a bundle: its bytes, or the reason why there are none. ``kept`` returns ``doc.kept``; call it after
+    reading ``content``."""
 
     doc: InputDoc
     content: Iterable[bytes] | None = None
-    kept: Callable[[], str] = str
+    describe_kept: Callable[[], str] = str
     size: int | None = None
 
 
 class NotBundled(TracksideError, ValueError):
-    """What was asked can't be made a bundle of; the message says why."""
+    """No bundle can be made; the message says why."""
 
 
-def whole(paths: Paths, rows: Sequence[Input], on_progress: ProgressCallback | None) -> Iterator[Part]:
-    """Every file as it is, archives unopened; those in which nothing can be read are left out."""
+def whole_files(paths: Paths, rows: Sequence[Input], on_progress: ProgressCallback | None) -> Iterator[PartSource]:
+    """Yield every file unchanged, archives unopened; files without readable inputs are left out."""
     by_file: dict[str, list[Input]] = defaultdict(list)
     for row in rows:
         by_file[row.path].append(row)
         for match in re.finditer("!", row.path):
             by_file[row.path[: match.start()]].append(row)
-    for path, label in listed(paths):
-        of_it = by_file.pop(label, [])
-        if isinstance(path, Given) and is_bundle_file(path):
-            raise NotBundled(f"{os.fspath(path)} is a bundle already: copy it, or give --redact or --slice")
-        if isinstance(path, Input) or all(row.status in _NOTHING for row in of_it):
-            yield from (left_out(row) for row in of_it)
-        elif of_it:
+    for path, label in list_files(paths):
+        rows_of_file = by_file.pop(label, [])
+        if isinstance(path, ExplicitFile) and is_bundle_file(path):
+            raise NotBundled(f"{os.fspath(path)} is already a bundle: copy it, or use --redact or --slice")
+        if isinstance(path, Input) or all(row.status in _UNREADABLE for row in rows_of_file):
+            yield from (left_out(row) for row in rows_of_file)
+        elif rows_of_file:
             status = os.stat(path)
-            yield Part(
+            yield PartSource(
                 InputDoc(label, label, status.st_mtime), _file(os.fspath(path), on_progress), size=status.st_size
             )
 
 
-def left_out(row: Input, redactor: Redactor | None = None) -> Part:
-    """An input of which only its row is kept."""
+def left_out(row: Input, redactor: Redactor | None = None) -> PartSource:
+    """An input of which only the row is included."""
     doc = InputDoc(row.path, None, None, "", row.status, row.note, row.plane, row.note or row.status)
-    return Part(doc if redactor is None else redacted_doc(doc, redactor))
+    return PartSource(doc if redactor is None else redacted_doc(doc, redactor))
 
 
 def _file(path: str, on_progress: ProgressCallback | None) -> Iterator[bytes]:
     with open(path, "rb") as file:
-        while data := file.read(PIECE):
+        while data := file.read(PIECE_BYTES):
             yield data
             if on_progress is not None:
                 on_progress(len(data))
 
 
 @dataclass(frozen=True, slots=True)
-class Single:
-    """Inputs one by one. ``rows``: by path, what came of reading each. ``spots``: what is kept of large logs;
-    without, all. ``told``: files of which readers had more than samples."""
+class SingleInputs:
+    """Inputs one by one. ``rows``: ``inputs`` row by path. ``spots``: what to keep of large logs (None: everything).
+    ``with_rows``: paths of files from which readers got events or records, not only samples."""
 
     paths: Paths
     rows: Mapping[str, Input]
-    told: frozenset[str]
+    with_rows: frozenset[str]
     spots: Mapping[str, Spots] | None = None
-    wanted: Wanted | None = None
+    sample_filter: SampleFilter | None = None
     redactor: Redactor | None = None
 
-    def parts(self, on_progress: ProgressCallback | None) -> Iterator[Part]:
-        """Take each before the next: they are read out of one stream."""
-        for found in walk(self.paths, on_progress):
-            row = self.rows.get(found.path)
-            if isinstance(found, Input) or row is None or row.status in _NOTHING:
-                late = Input(found.path, None, "unreadable", "came while the bundle was made")
-                yield left_out(found if isinstance(found, Input) else row or late, self.redactor)
+    def parts(self, on_progress: ProgressCallback | None) -> Iterator[PartSource]:
+        """Yield the inputs. Read each before the next: they come from one stream."""
+        for item in walk(self.paths, on_progress):
+            row = self.rows.get(item.path)
+            if isinstance(item, Input) or row is None or row.status in _UNREADABLE:
+                added_later = Input(item.path, None, "unreadable", "added while the bundle was made")
+                yield left_out(item if isinstance(item, Input) else row or added_later, self.redactor)
             else:
-                yield self._part(found, row)
+                yield self._part(item, row)
 
-    def _part(self, source: Source, row: Input) -> Part:
+    def _part(self, source: Source, row: Input) -> PartSource:
         doc = InputDoc(source.path, PACKED.sub("", source.path), source.modified)
         stream: io.BufferedIOBase = source.stream  # type: ignore[assignment]
-        kept: Callable[[], str] = str
+        describe_kept: Callable[[], str] = str
         binary = b"\0" in source.head
-        if row.plane == "metric" and row.path not in self.told and (binary or self._is_large(source)):
-            written = export(source, (self.wanted if self.spots is not None else None) or Wanted())
-            stream = _joined(written.lines())
+        if row.plane == "metric" and row.path not in self.with_rows and (binary or self._is_large(source)):
+            writer = export(source, (self.sample_filter if self.spots is not None else None) or SampleFilter())
+            stream = _joined(writer.lines())
             doc = msgspec.structs.replace(doc, member=f"{doc.member}.samples.jsonl")
-            note = f"{written.kept:,} samples as JSON lines; {written.left_out:,} of other nodes and times left out"
-            kept = note.__str__
+            note = (
+                f"{writer.written_count:,} samples as JSON lines;"
+                f" {writer.left_out_count:,} of other nodes or times left out"
+            )
+            describe_kept = note.__str__
         elif binary and self.redactor is not None:
             data = source.whole()
             try:
                 stream = io.BytesIO(json.dumps(load(data), default=_text).encode())
             except (ValueError, RecursionError):
-                return left_out(Input(row.path, None, "refused", "binary: can't be redacted", 0), self.redactor)
-            kept = "as JSON".__str__
+                return left_out(Input(row.path, None, "refused", "binary data can't be redacted", 0), self.redactor)
+            describe_kept = "as JSON".__str__
         elif row.format == "hang-report" and self.redactor is not None:
             stream = _joined(line for line in stream if read_piece(line) is None)
-            kept = "flight recorders in it left out: packed, they can't be redacted".__str__
+            describe_kept = "flight recorder dumps left out: compressed data can't be redacted".__str__
         elif row.format in FORMATS and self._is_large(source):
-            cut = Slice(stream, (self.spots or {}).get(source.path, Spots()))
-            stream = _joined(cut)
-            kept = lambda: f"{cut.kept:,} of {cut.lines:,} lines: both ends, what is cited with context, what was read"  # noqa: E731
+            slice_ = Slice(stream, (self.spots or {}).get(source.path, Spots()))
+            stream = _joined(slice_)
+            describe_kept = lambda: (  # noqa: E731
+                f"{slice_.kept_lines:,} of {slice_.line_count:,} lines: both ends, cited lines with context, and lines"
+                " with events"
+            )
         if self.redactor is None:
-            return Part(doc, iter(lambda: stream.read(PIECE), b""), kept)
-        return Part(redacted_doc(doc, self.redactor), self.redactor.stream(stream), kept)
+            return PartSource(doc, iter(lambda: stream.read(PIECE_BYTES), b""), describe_kept)
+        return PartSource(redacted_doc(doc, self.redactor), self.redactor.stream(stream), describe_kept)
 
     def _is_large(self, source: Source) -> bool:
-        """Whether something of it may be left out."""
-        return self.spots is not None and (source.size is None or source.size > SMALL)
+        """Whether parts of the source may be left out."""
+        return self.spots is not None and (source.size is None or source.size > MAX_WHOLE_BYTES)
 
 
 def redacted_doc(doc: InputDoc, redactor: Redactor) -> InputDoc:
-    """The same with its texts redacted."""
+    """The document with its texts redacted."""
     return msgspec.structs.replace(
         doc,
         path=redactor.text(doc.path),
@@ -149,4 +156,4 @@ def _text(value: object) -> str:
 
 
 def _joined(pieces: Iterable[bytes]) -> io.BufferedReader:
-    return io.BufferedReader(Joined(pieces), PIECE)
+    return io.BufferedReader(ChunkStream(pieces), PIECE_BYTES)

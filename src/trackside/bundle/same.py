@@ -1,4 +1,4 @@
-"""Whether two verdicts say the same of a run: what was found, who is to blame, how sure, and where."""
+"""Compares two verdicts on a run: finding, culprit, certainty and location."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Callable
 from trackside.finding import Finding, Verdict
 
 
-def differences(before: Verdict, now: Verdict, renamed: Callable[[str], str] = str) -> list[str]:
-    """What a second verdict says otherwise. ``renamed``: what the first one's names are called in the second."""
-    then, there = _told(before, renamed), _told(now, str)
-    return [f"{name}: {there[name] or 'none'}, was {was or 'none'}" for name, was in then.items() if there[name] != was]
+def differences(before: Verdict, after: Verdict, renamed: Callable[[str], str] = str) -> list[str]:
+    """The differences of a second verdict. ``renamed``: maps names in the first verdict to those in the second."""
+    old, new = _compared_fields(before, renamed), _compared_fields(after, str)
+    return [
+        f"{name}: {new[name] or 'none'}, was {value or 'none'}" for name, value in old.items() if new[name] != value
+    ]
 
 
-def _told(verdict: Verdict, renamed: Callable[[str], str]) -> dict[str, str]:
+def _compared_fields(verdict: Verdict, renamed: Callable[[str], str]) -> dict[str, str]:
     return {
         **_finding(verdict.primary, renamed),
         "consequences": _codes(verdict.consequences),
@@ -23,7 +25,7 @@ def _told(verdict: Verdict, renamed: Callable[[str], str]) -> dict[str, str]:
 
 
 def _finding(finding: Finding, renamed: Callable[[str], str]) -> dict[str, str]:
-    gpus = (_gpu(each, renamed) for each in finding.gpus)
+    gpus = (_gpu(gpu, renamed) for gpu in finding.gpus)
     return {
         "family": finding.family,
         "culprit": finding.culprit,
@@ -38,7 +40,7 @@ def _finding(finding: Finding, renamed: Callable[[str], str]) -> dict[str, str]:
 
 
 def _gpu(name: str, renamed: Callable[[str], str]) -> str:
-    """``node:index`` is renamed, a PCI address is nobody's name."""
+    """Rename ``node:index``; a PCI address contains no name."""
     node, colon, index = name.rpartition(":")
     return f"{renamed(node)}:{index}" if colon and index.isdecimal() else name
 

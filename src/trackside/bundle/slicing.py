@@ -1,5 +1,5 @@
-"""What is kept of a large log: its first and last lines, every line that a reader took something from, and the lines
-around those that the verdict cites. A line says how many were left out between two that were kept."""
+"""Slices large logs: keeps the first and last lines, every line with an event, and the lines around those that the
+verdict cites. A marker line gives the number of lines left out in between."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 from trackside.model import Event
 from trackside.query import Query, QueryError
 
-SMALL = 1 << 20
-"""Bytes up to which a file is kept whole."""
-ENDS = 200
-"""Lines kept at either end."""
-AROUND, BESIDE = 20, 10
-"""Lines kept on either side of one that is cited, and of one that something was taken from."""
-APART = 20
-"""Fewer lines than this between two that are kept are kept as well: a report of several lines stays whole."""
-FORMATS = frozenset({"job-log", "kernel-log", "nccl-debug", "slurmctld-log"})
-"""Logs whose lines stand for themselves; anything else is kept whole."""
-LONGEST = 16 << 20
+MAX_WHOLE_BYTES = 1 << 20
+"""Largest file that is kept whole, bytes."""
+END_LINES = 200
+"""Lines kept at each end."""
+CITED_CONTEXT_LINES, EVENT_CONTEXT_LINES = 20, 10
+"""Lines kept on each side of a cited line, and of a line with an event."""
+MAX_GAP_LINES = 20
+"""Gaps of fewer lines are kept as well, so that reports of several lines stay whole."""
+FORMATS = frozenset({"job-log", "kernel-log", "nccl-debug", "slurm-daemon-log"})
+"""Logs with independent lines; other formats are kept whole."""
+MAX_LINE_BYTES = 16 << 20
 
 
 @dataclass(slots=True)
 class Spots:
-    """The places of one file that matter: 1-based lines, and stretches of bytes."""
+    """The parts of one file to keep: ranges of 1-based lines, and ranges of bytes."""
 
     lines: list[tuple[int, int]] = field(default_factory=list)
     """First and last line."""
@@ -36,84 +36,87 @@ class Spots:
 
 
 def spots_of(events: Iterable[Event], queries: Iterable[str]) -> Mapping[str, Spots]:
-    """By file, what is to be kept: of events, and of citations in the text form of their queries."""
-    found: dict[str, Spots] = defaultdict(Spots)
+    """By file, the parts to keep: those of events, and those of citations, given as query texts."""
+    spots_by_path: dict[str, Spots] = defaultdict(Spots)
     for event in events:
-        at, spots = event.at, found[event.at.path]
-        spots.lines.append((at.line - BESIDE, at.line + BESIDE))
-        if at.length:
-            spots.bytes.append((at.offset, at.offset + at.length))
+        position, spots = event.at, spots_by_path[event.at.path]
+        spots.lines.append((position.line - EVENT_CONTEXT_LINES, position.line + EVENT_CONTEXT_LINES))
+        if position.length:
+            spots.bytes.append((position.offset, position.offset + position.length))
     for text in queries:
         try:
-            told = dict(Query.parse(text).filters)
+            filters = dict(Query.parse(text).filters)
         except QueryError:
             continue
-        path, line = told.get("file"), told.get("line")
+        path, line = filters.get("file"), filters.get("line")
         if isinstance(path, str) and isinstance(line, int):
-            found[path].lines.append((line - AROUND, line + AROUND))
-    return {path: Spots(_merged(each.lines, APART), _merged(each.bytes, 1)) for path, each in found.items()}
+            spots_by_path[path].lines.append((line - CITED_CONTEXT_LINES, line + CITED_CONTEXT_LINES))
+    return {
+        path: Spots(_joined(spots_.lines, MAX_GAP_LINES), _joined(spots_.bytes, 1))
+        for path, spots_ in spots_by_path.items()
+    }
 
 
-def _merged(spans: list[tuple[int, int]], apart: int) -> list[tuple[int, int]]:
-    """Sorted, those that are no further apart joined."""
-    found: list[tuple[int, int]] = []
+def _joined(spans: list[tuple[int, int]], max_gap: int) -> list[tuple[int, int]]:
+    """The ranges sorted, with ranges joined that are at most ``max_gap`` apart."""
+    joined: list[tuple[int, int]] = []
     for low, high in sorted(spans):
-        if found and low <= found[-1][1] + apart:
-            found[-1] = found[-1][0], max(found[-1][1], high)
+        if joined and low <= joined[-1][1] + max_gap:
+            joined[-1] = joined[-1][0], max(joined[-1][1], high)
         else:
-            found.append((low, high))
-    return found
+            joined.append((low, high))
+    return joined
 
 
 @dataclass(slots=True)
 class Slice:
-    """The kept lines of a log, as a stream. ``lines`` and ``kept`` count them, once it was read to its end."""
+    """Iterates over the kept lines of a log. ``lines``, ``kept``: counts, valid after the iteration."""
 
     stream: io.BufferedIOBase
     spots: Spots
-    lines: int = 0
-    kept: int = 0
+    line_count: int = 0
+    kept_lines: int = 0
 
     def __iter__(self) -> Iterator[bytes]:
-        held: deque[bytes] = deque()  # the last lines seen since the last that was kept: the file may end here
+        tail_lines: deque[bytes] = deque()  # candidates for the last lines of the file
         skipped = 0
-        for line, offset, raw, whole in _lines(self.stream):
-            self.lines = line
-            if line <= ENDS or not whole or self._wanted(line, offset, len(raw)):
-                yield from self._gap(skipped + len(held))
-                held.clear()
+        for line, offset, raw, is_complete in _lines(self.stream):
+            self.line_count = line
+            if line <= END_LINES or not is_complete or self._is_kept(line, offset, len(raw)):
+                yield from self._gap(skipped + len(tail_lines))
+                tail_lines.clear()
                 skipped = 0
-                self.kept += 1
+                self.kept_lines += 1
                 yield raw
                 continue
-            held.append(raw)
-            if len(held) > ENDS:
-                held.popleft()
+            tail_lines.append(raw)
+            if len(tail_lines) > END_LINES:
+                tail_lines.popleft()
                 skipped += 1
         yield from self._gap(skipped)
-        self.kept += len(held)
-        yield from held
+        self.kept_lines += len(tail_lines)
+        yield from tail_lines
 
     def _gap(self, skipped: int) -> Iterator[bytes]:
         if skipped:
             yield b"[... %d lines left out ...]\n" % skipped
 
-    def _wanted(self, line: int, offset: int, length: int) -> bool:
+    def _is_kept(self, line: int, offset: int, length: int) -> bool:
         return _within(self.spots.lines, line, line) or _within(self.spots.bytes, offset, offset + length - 1)
 
 
 def _within(spans: list[tuple[int, int]], first: int, last: int) -> bool:
-    """Whether any of the sorted stretches meets ``first`` to ``last``."""
-    place = bisect_right(spans, (last, 1 << 62))
-    return place > 0 and spans[place - 1][1] >= first
+    """Whether any of the sorted ranges overlaps ``first`` to ``last``."""
+    index = bisect_right(spans, (last, 1 << 62))
+    return index > 0 and spans[index - 1][1] >= first
 
 
 def _lines(stream: io.BufferedIOBase) -> Iterator[tuple[int, int, bytes, bool]]:
-    """(number, offset, line with its end, whether it is a whole one); a very long line comes in parts."""
-    number, offset, ended = 1, 0, True
-    while raw := stream.readline(LONGEST):
-        whole = ended and raw.endswith(b"\n")
-        yield number, offset, raw, whole
+    """Yield (number, offset, line with its end, whether it is complete). A very long line is yielded in parts."""
+    number, offset, at_line_start = 1, 0, True
+    while raw := stream.readline(MAX_LINE_BYTES):
+        is_complete = at_line_start and raw.endswith(b"\n")
+        yield number, offset, raw, is_complete
         offset += len(raw)
-        ended = raw.endswith(b"\n")
-        number += ended
+        at_line_start = raw.endswith(b"\n")
+        number += at_line_start

@@ -1,5 +1,5 @@
-"""Writes a bundle: the inputs first, then the verdict that they give, then the list of both. What was written is judged
-before it is published, and a bundle that would say something else than the inputs did is not."""
+"""Writes a bundle: the inputs, then the verdict on them, then the manifest. The written inputs are diagnosed before the
+bundle is published; a bundle that gives a different verdict than the original inputs is not published."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import BinaryIO
 
 import msgspec
 
-from trackside.bundle.parts import NotBundled, Part, Single, left_out, whole
+from trackside.bundle.parts import NotBundled, PartSource, SingleInputs, left_out, whole_files
 from trackside.bundle.redact.redactor import Redactor, pieces
 from trackside.bundle.same import differences
-from trackside.bundle.samples import Wanted
+from trackside.bundle.samples import SampleFilter
 from trackside.bundle.slicing import spots_of
 from trackside.finding import Verdict
 from trackside.model import Event, Input
 from trackside.read.bundle import (
-    HEX,
+    DIGEST_LENGTH,
     INPUTS,
     MANIFEST,
     MIMETYPE,
@@ -38,7 +38,7 @@ from trackside.read.bundle import (
 )  # fmt: skip
 from trackside.read.compression import compression_of
 from trackside.read.format import Source
-from trackside.read.walk import unpacked, walk
+from trackside.read.walk import bundle_sources, walk
 from trackside.session import Session
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import Paths, ProgressCallback
@@ -46,13 +46,13 @@ from trackside.show.document import document, encode
 from trackside.version import package_version
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The only time in the zip: equal inputs give equal bytes. When an input was written is in the manifest."""
+"""The time of all zip members, so that equal inputs give equal bytes. Modification times are in the manifest."""
 _BINARY = b"\0"
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a bundle is to be. ``created``: ISO 8601, UTC. ``also``: words to be replaced beside what is found."""
+    """Options of a bundle. ``created``: ISO 8601, UTC. ``also``: further words to redact."""
 
     out: str
     created: str
@@ -62,16 +62,16 @@ class Options:
     also: tuple[str, ...] = ()
     force: bool = False
     despite: bool = False
-    """Of a live run: also where what can be written gives another verdict."""
+    """For live runs: write the bundle even if the verdict differs."""
     notes: tuple[str, ...] = ()
-    """What the manifest is to say."""
+    """Notes for the manifest."""
     missing: tuple[Input, ...] = ()
-    """Inputs that only their rows are known of."""
+    """Inputs of which only the row is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What was written, and the SHA-256 of the whole file."""
+class WrittenBundle:
+    """The bundle that was written, with the SHA-256 of the whole file."""
 
     manifest: Manifest
     size: int
@@ -80,22 +80,25 @@ class Written:
     mapping: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def write(session: Session, paths: Paths, options: Options, on_progress: ProgressCallback | None = None) -> Written:
-    """Write a bundle of what was judged. Raises NotBundled, FileExistsError or OSError; then nothing is at ``out``."""
+def write(
+    session: Session, paths: Paths, options: Options, on_progress: ProgressCallback | None = None
+) -> WrittenBundle:
+    """Write a bundle of a session. Raises NotBundled, FileExistsError or OSError, then without leaving a file at
+    ``out``."""
     if os.path.lexists(options.out) and not options.force:
         raise FileExistsError(options.out)
-    redactor = _learned(session, paths, options, on_progress) if options.redacted else None
+    redactor = _trained_redactor(session, paths, options, on_progress) if options.redacted else None
     folder = os.path.dirname(os.path.abspath(options.out))
     handle, name = tempfile.mkstemp(prefix=".bundle-", suffix=".tsb", dir=folder)
     try:
         with os.fdopen(handle, "w+b") as file:
-            written = _Writing(session, paths, options, redactor, file).write(on_progress)
+            written_bundle = _BundleWriter(session, paths, options, redactor, file).write(on_progress)
         os.chmod(name, 0o666 & ~_umask())
         _publish(name, options)
     finally:
         if os.path.lexists(name):
             os.unlink(name)
-    return written
+    return written_bundle
 
 
 def _umask() -> int:
@@ -105,7 +108,7 @@ def _umask() -> int:
 
 
 def _publish(name: str, options: Options) -> None:
-    """Put the file where it is to be, at once; a link never replaces what came there meanwhile."""
+    """Move the file to its destination atomically; a link never replaces a file created meanwhile."""
     if options.force:
         os.replace(name, options.out)
         return
@@ -113,34 +116,36 @@ def _publish(name: str, options: Options) -> None:
         os.link(name, options.out)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links
+    except OSError:  # the file system does not support links
         if os.path.lexists(options.out):
             raise FileExistsError(options.out) from None
         os.replace(name, options.out)
 
 
-def _learned(session: Session, paths: Paths, options: Options, on_progress: ProgressCallback | None) -> Redactor:
-    """A redactor that knows the names in all that is to be written."""
+def _trained_redactor(
+    session: Session, paths: Paths, options: Options, on_progress: ProgressCallback | None
+) -> Redactor:
+    """A redactor that has learned the names in everything to be written."""
     redactor = Redactor(options.also)
     redactor.learn_run(session.run)
     redactor.learn_rows(session.loaded.store.all_rows())
     for series in session.loaded.trajectories.series():
-        redactor.learn_rows(held.event for held in series.held())
-    if session.loaded.curves is not None:
-        redactor.learn_series(held.series for held in session.loaded.curves.held())
+        redactor.learn_rows(entry.event for entry in series.stored_points())
+    if session.loaded.metric_backend is not None:
+        redactor.learn_series(entry.series for entry in session.loaded.metric_backend.series())
     redactor.learn("".join(f"{text}\n" for text in options.notes))
     redactor.learn("".join(f"{row.path}\n{row.note}\n" for row in options.missing))
-    for found in walk(paths, on_progress):
-        redactor.learn(found.path + "\n")
-        if isinstance(found, Source) and _BINARY not in found.head:
-            for data in pieces(found.stream):  # type: ignore[arg-type]
+    for item in walk(paths, on_progress):
+        redactor.learn(item.path + "\n")
+        if isinstance(item, Source) and _BINARY not in item.head:
+            for data in pieces(item.stream):  # type: ignore[arg-type]
                 redactor.learn(data.decode("utf-8", "surrogateescape"))
     redactor.settle()
     return redactor
 
 
-class _Writing:
-    """One bundle on its way."""
+class _BundleWriter:
+    """Writes one bundle."""
 
     def __init__(
         self, session: Session, paths: Paths, options: Options, redactor: Redactor | None, file: BinaryIO
@@ -148,87 +153,89 @@ class _Writing:
         self._session, self._paths, self._options, self._redactor, self._file = session, paths, options, redactor, file
         self._members: list[MemberDoc] = []
         self._inputs: list[InputDoc] = []
-        self._taken: set[str] = set()
-        self._notes = [self._redacted(each) for each in options.notes]
+        self._used_names: set[str] = set()
+        self._notes = [self._redacted(note) for note in options.notes]
 
-    def write(self, on_progress: ProgressCallback | None) -> Written:
-        """All of it. Raises NotBundled."""
+    def write(self, on_progress: ProgressCallback | None) -> WrittenBundle:
+        """Write the bundle. Raises NotBundled."""
         sliced = self._options.sliced
-        verdict, unlike = self._tried(sliced, on_progress)
-        if unlike and sliced:
+        verdict, changes = self._write_inputs(sliced, on_progress)
+        if changes and sliced:
             sliced = False
-            self._notes.append(f"nothing is sliced: the slice alone would give another verdict ({'; '.join(unlike)})")
-            verdict, unlike = self._tried(False, on_progress)
-        if unlike:
-            raise NotBundled(f"the bundle would give another verdict than its inputs: {'; '.join(unlike)}")
+            self._notes.append(f"not sliced because a slice would give a different verdict ({'; '.join(changes)})")
+            verdict, changes = self._write_inputs(False, on_progress)
+        if changes:
+            raise NotBundled(f"the bundle would give a different verdict than its inputs: {'; '.join(changes)}")
         data = encode(document(verdict))
         manifest = self._manifest(data, sliced)
         listing = encode(manifest)
         with zipfile.ZipFile(self._file, "a", zipfile.ZIP_DEFLATED) as archive:
             _member(archive, VERDICT, [data], size=len(data))
             _member(archive, MANIFEST, [listing], size=len(listing))
-            archive.comment = SEAL + b"0" * HEX
+            archive.comment = SEAL + b"0" * DIGEST_LENGTH
         if self._redactor is not None:
             self._scan(self._redactor)
         size, digest = _seal(self._file)
         self._file.seek(0)
-        Bundle(self._file)  # raises Damaged where it could not be read back
+        Bundle(self._file)  # raises DamagedBundle if it can't be read back
         mapping = self._redactor.mapping if self._redactor is not None else {}
-        return Written(manifest, size, digest, verdict, mapping)
+        return WrittenBundle(manifest, size, digest, verdict, mapping)
 
-    def _tried(self, sliced: bool, on_progress: ProgressCallback | None) -> tuple[Verdict, list[str]]:
-        """Write the inputs; gives the verdict on them, and in what it differs."""
-        self._members, self._inputs, self._taken = [], [], set()
+    def _write_inputs(self, sliced: bool, on_progress: ProgressCallback | None) -> tuple[Verdict, list[str]]:
+        """Write the inputs; returns the verdict on them and its differences from the session's verdict."""
+        self._members, self._inputs, self._used_names = [], [], set()
         self._file.seek(0)
         self._file.truncate()
         with zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED) as archive:
             _member(archive, "mimetype", [MIMETYPE], zipfile.ZIP_STORED, len(MIMETYPE))
             for part in self._parts(sliced, on_progress):
-                self._put(archive, part)
+                self._add(archive, part)
             for row in self._options.missing:
-                self._put(archive, left_out(row, self._redactor))
-        verdict = self._judged()
+                self._add(archive, left_out(row, self._redactor))
+        verdict = self._verdict_on_written()
         return verdict, differences(self._session.verdict(), verdict, self._redacted)
 
     def _redacted(self, text: str) -> str:
         return text if self._redactor is None else self._redactor.text(text)
 
-    def _parts(self, sliced: bool, on_progress: ProgressCallback | None) -> Iterable[Part]:
+    def _parts(self, sliced: bool, on_progress: ProgressCallback | None) -> Iterable[PartSource]:
         session = self._session
         if not sliced and self._redactor is None:
-            return whole(self._paths, session.inputs, on_progress)
+            return whole_files(self._paths, session.inputs, on_progress)
         rows = [row for row in session.loaded.store.all_rows() if isinstance(row, Event)]
-        rows += [held.event for series in session.loaded.trajectories.series() for held in series.held()]
+        rows += [entry.event for series in session.loaded.trajectories.series() for entry in series.stored_points()]
         spots = spots_of(rows, (cite.query for cite in document(session.verdict()).cites.values())) if sliced else None
-        told = frozenset(row.at.path for row in session.loaded.store.all_rows())
+        with_rows = frozenset(row.at.path for row in session.loaded.store.all_rows())
         by_path = {row.path: row for row in session.inputs}
-        return Single(self._paths, by_path, told, spots, Wanted.of(session.run), self._redactor).parts(on_progress)
+        return SingleInputs(self._paths, by_path, with_rows, spots, SampleFilter.of(session.run), self._redactor).parts(
+            on_progress
+        )
 
-    def _put(self, archive: zipfile.ZipFile, part: Part) -> None:
+    def _add(self, archive: zipfile.ZipFile, part: PartSource) -> None:
         doc = part.doc
         if part.content is not None and doc.member is not None:
-            name = self._name(doc.member)
+            name = self._member_name(doc.member)
             self._members.append(_member(archive, name, part.content, size=part.size))
-            doc = msgspec.structs.replace(doc, member=name, kept=part.kept())
+            doc = msgspec.structs.replace(doc, member=name, kept=part.describe_kept())
         self._inputs.append(doc)
 
-    def _name(self, path: str) -> str:
-        """The name of an input's member: its path, as any system can write it, and no other's."""
+    def _member_name(self, path: str) -> str:
+        """A unique member name for an input: its path, with characters that every system supports."""
         safe = "".join("_" if letter in '<>:"|?*\\' else letter for letter in path)
         safe = "/".join(part.rstrip(" .") or "_" for part in safe.split("/"))
         name, number = INPUTS + safe, 2
-        while name.lower() in self._taken:
+        while name.lower() in self._used_names:
             name, number = f"{INPUTS}{safe}#{number}", number + 1
-        self._taken.add(name.lower())
+        self._used_names.add(name.lower())
         return name
 
-    def _judged(self) -> Verdict:
-        """What is said of the inputs that were written."""
+    def _verdict_on_written(self) -> Verdict:
+        """The verdict on the written inputs."""
         loaded = LoadedInputs(job=self._job, as_of=self._session.as_of)
         self._file.seek(0)
         with zipfile.ZipFile(self._file) as archive:
-            for found in unpacked(parts_of(self._inputs, archive)):
-                loaded.take(found)
+            for item in bundle_sources(parts_of(self._inputs, archive)):
+                loaded.take(item)
         return Session.of(loaded).verdict()
 
     @property
@@ -236,15 +243,15 @@ class _Writing:
         return self._options.job or self._session.loaded.job
 
     def _manifest(self, verdict: bytes, sliced: bool) -> Manifest:
-        told = MemberDoc(VERDICT, len(verdict), hashlib.sha256(verdict).hexdigest())
+        verdict_member = MemberDoc(VERDICT, len(verdict), hashlib.sha256(verdict).hexdigest())
         return Manifest(
             schema=SCHEMA,
             created=self._options.created,
             trackside=package_version(),
             python=platform.python_version(),
-            members=[*self._members, told],
+            members=[*self._members, verdict_member],
             inputs=self._inputs,
-            verdict_sha256=told.sha256,
+            verdict_sha256=verdict_member.sha256,
             job=self._job,
             now=self._session.as_of,
             sliced=sliced,
@@ -254,20 +261,20 @@ class _Writing:
         )
 
     def _scan(self, redactor: Redactor) -> None:
-        """Look for what was replaced in every member and name. Raises NotBundled."""
+        """Search every member and name for redacted originals. Raises NotBundled."""
         self._file.seek(0)
         with zipfile.ZipFile(self._file) as archive:
             traces = redactor.traces()
             for info in archive.infolist():
-                found = traces.leaks(info.filename.encode("utf-8", "surrogateescape"))
+                leaks = traces.leaks(info.filename.encode("utf-8", "surrogateescape"))
                 with archive.open(info) as stream:
                     for data in pieces(stream):  # type: ignore[arg-type]
-                        found |= traces.leaks(data)
-                if found:
-                    what = ", ".join(sorted(found)[:3])
+                        leaks |= traces.leaks(data)
+                if leaks:
+                    leak_names = ", ".join(sorted(leaks)[:3])
                     raise NotBundled(
-                        f"{redactor.text(info.filename)} still holds what was to be replaced: what is called {what};"
-                        " nothing was written. Leave that file out, or report this"
+                        f"{redactor.text(info.filename)} still contains originals of: {leak_names};"
+                        " nothing was written. Leave that file out, or report this as a bug"
                     )
 
 
@@ -278,7 +285,7 @@ def _member(
     method: int = zipfile.ZIP_DEFLATED,
     size: int | None = None,
 ) -> MemberDoc:
-    """Add a member; what is compressed already is stored."""
+    """Add a member; content that is already compressed is stored uncompressed."""
     info = zipfile.ZipInfo(name, _EPOCH)
     info.create_system, info.external_attr, info.compress_type = 3, 0o100644 << 16, method
     parts = iter(content)
@@ -297,11 +304,11 @@ def _member(
 
 
 def _seal(file: BinaryIO) -> tuple[int, str]:
-    """Write the SHA-256 of all before it at the end; gives the size, and the SHA-256 of the whole."""
+    """Write the SHA-256 of everything before it at the end; returns the size and the SHA-256 of the whole file."""
     size = file.seek(0, os.SEEK_END)
-    digest = digest_of(file, size - HEX)
+    digest = digest_of(file, size - DIGEST_LENGTH)
     seal = digest.hexdigest().encode()
-    file.seek(size - HEX)
+    file.seek(size - DIGEST_LENGTH)
     file.write(seal)
     file.flush()
     os.fsync(file.fileno())

@@ -1,6 +1,6 @@
-"""What a dialect declares, and how a foreign series becomes one of ours.
+"""The interface of dialects, and the translation of foreign series into Trackside's.
 
-:func:`translate` is asked once for each foreign series; :mod:`trackside.catalog.settling` takes its values.
+:func:`translate` is called once per foreign series; :mod:`trackside.catalog.settling` converts its values.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
-from trackside.catalog.labels import Label, written
+from trackside.catalog.labels import Label, normalized
 from trackside.catalog.metrics import labels_of
 
 Guess = Literal["", "ratio", "bytes"]
-"""A unit that differs between versions of a source and that no name tells. ratio: 0..1 or percent. bytes: MiB or bytes."""
+"""A unit that differs between versions of a source under the same name. ratio: 0..1 or percent. bytes: MiB or bytes."""
 
 Case = tuple[Mapping[str, str], str]
-"""Foreign labels with the values that they must have, and the metric of ours that it is then."""
+"""Foreign labels with required values, and the metric that the series then maps to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """One foreign metric: ours, the factor to our unit, and labels that its name implies.
+    """What a foreign metric maps to: Trackside's metric, the factor to its unit, and labels that the foreign name implies.
 
-    ``cases``: where a label tells which metric it is; ``metric`` is for all other values.
+    ``cases``: for metrics that depend on a label's value; ``metric`` is used for all other values.
     """
 
     metric: str
@@ -38,10 +38,10 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The names of one source. ``labels``: foreign label, in lower case and with ``_`` for ``.``, -> ours.
+    """The names of one source. ``labels``: foreign label (lower case, ``_`` for ``.``) -> Trackside's label.
 
-    Labels not listed are dropped, and those that our metric can't have. Where several foreign labels give the same of
-    ours, the one listed first holds.
+    Other labels are dropped, as are labels that the metric can't have. If several foreign labels map to the same label,
+    the one listed first is used.
     """
 
     id: str
@@ -49,12 +49,12 @@ class Dialect:
     names: Mapping[str, Foreign]
     labels: Mapping[str, Label]
     unneeded: tuple[str, ...] = ()
-    """Names that say nothing of a run, or that all say so begin with, ending in ``_``: left out without a word."""
+    """Names, or prefixes ending in ``_``, of metrics irrelevant to a run; dropped without a note."""
 
 
 @dataclass(frozen=True, slots=True)
-class Translated:
-    """A foreign series in our terms: multiply its values by ``scale``; where ``guess`` is set, see
+class Translation:
+    """A foreign series translated: multiply its values by ``scale``. If ``guess`` is set, see
     :class:`trackside.catalog.settling.UnitBySize`."""
 
     metric: str
@@ -64,83 +64,88 @@ class Translated:
 
 
 Rules = Mapping[str, tuple[int, Label]]
-"""Foreign label -> its place in the dialect's order, and what it is."""
+"""Foreign label -> (priority in the dialect's order, label)."""
 
 
 @cache
 def dialects() -> tuple[Dialect, ...]:
-    """All dialects, by id."""
-    import trackside.catalog.dialects as room
+    """All dialects, sorted by id."""
+    import trackside.catalog.dialects as package
 
-    found = [
-        importlib.import_module(f"{room.__name__}.{each.name}").DIALECT for each in pkgutil.iter_modules(room.__path__)
+    loaded = [
+        importlib.import_module(f"{package.__name__}.{module.name}").DIALECT
+        for module in pkgutil.iter_modules(package.__path__)
     ]
-    return tuple(sorted(found, key=lambda dialect: dialect.id))
+    return tuple(sorted(loaded, key=lambda dialect: dialect.id))
 
 
 @cache
 def _index() -> Mapping[str, tuple[Foreign, Rules]]:
-    known: dict[str, tuple[Foreign, Rules]] = {}
+    by_name: dict[str, tuple[Foreign, Rules]] = {}
     for dialect in dialects():
-        rules = {theirs: (place, label) for place, (theirs, label) in enumerate(dialect.labels.items())}
-        known.update({name.lower(): (foreign, rules) for name, foreign in dialect.names.items()})
-    return known
+        rules = {
+            foreign_label: (priority, label) for priority, (foreign_label, label) in enumerate(dialect.labels.items())
+        }
+        by_name.update({name.lower(): (foreign, rules) for name, foreign in dialect.names.items()})
+    return by_name
 
 
-def translate(name: str, labels: Mapping[str, str]) -> Translated | None:
-    """Our metric and labels of a foreign series, or None for a name that nothing here asks for, whatever its labels."""
-    known = _index().get(name.lower())
-    if known is None:
+def translate(name: str, labels: Mapping[str, str]) -> Translation | None:
+    """The metric and labels of a foreign series; None for an unknown name."""
+    entry = _index().get(name.lower())
+    if entry is None:
         return None
-    foreign, rules = known
-    given = {label.lower().replace(".", "_"): value for label, value in labels.items()}
-    metric = next((ours for wanted, ours in foreign.cases if wanted.items() <= given.items()), foreign.metric)
+    foreign, rules = entry
+    foreign_labels = {label.lower().replace(".", "_"): value for label, value in labels.items()}
+    metric = next(
+        (translated for required, translated in foreign.cases if required.items() <= foreign_labels.items()),
+        foreign.metric,
+    )
     allowed = labels_of(metric)
-    ours = dict(foreign.labels)
-    places = dict.fromkeys(ours, -1)
-    for theirs, value in given.items():
-        place, label = rules.get(theirs, (0, None))
-        if label is None or label.name not in allowed or place > places.get(label.name, place):
+    translated = dict(foreign.labels)
+    priorities = dict.fromkeys(translated, -1)
+    for foreign_label, value in foreign_labels.items():
+        priority, label = rules.get(foreign_label, (0, None))
+        if label is None or label.name not in allowed or priority > priorities.get(label.name, priority):
             continue
-        if text := written(value, label):
-            ours[label.name], places[label.name] = text, place
-    return Translated(metric, tuple(sorted(ours.items())), foreign.scale, foreign.guess)
+        if text := normalized(value, label):
+            translated[label.name], priorities[label.name] = text, priority
+    return Translation(metric, tuple(sorted(translated.items())), foreign.scale, foreign.guess)
 
 
-def relabeled(known: Translated, labels: Mapping[str, str], rules: Mapping[str, Label], override: bool) -> Translated:
-    """The same with foreign labels that ``rules`` know beside the dialect. ``override``: they hold where both give one
-    of ours."""
+def relabeled(known: Translation, labels: Mapping[str, str], rules: Mapping[str, Label], override: bool) -> Translation:
+    """The translation with further foreign labels, by ``rules``. ``override``: these replace labels that are set."""
     allowed = labels_of(known.metric)
-    more = {
+    extra = {
         rule.name: text
         for label, rule in rules.items()
-        if label in labels and rule.name in allowed and (text := written(labels[label], rule))
+        if label in labels and rule.name in allowed and (text := normalized(labels[label], rule))
     }
-    ours = dict(known.labels) | more if override else more | dict(known.labels)
-    return replace(known, labels=tuple(sorted(ours.items())))
+    merged = dict(known.labels) | extra if override else extra | dict(known.labels)
+    return replace(known, labels=tuple(sorted(merged.items())))
 
 
 def unneeded(name: str) -> bool:
-    """Whether a name that :func:`translate` doesn't know is one that says nothing of a run."""
-    exact, beginnings = _unneeded()
-    asked = name.lower()
-    return asked in exact or asked.startswith(beginnings)
+    """Whether a name that :func:`translate` doesn't know is irrelevant to a run."""
+    exact, prefixes = _unneeded()
+    lower_name = name.lower()
+    return lower_name in exact or lower_name.startswith(prefixes)
 
 
 @cache
 def _unneeded() -> tuple[frozenset[str], tuple[str, ...]]:
-    known = [each.lower() for dialect in dialects() for each in dialect.unneeded]
-    return frozenset(known), tuple(each for each in known if each.endswith("_"))
+    known = [name.lower() for dialect in dialects() for name in dialect.unneeded]
+    return frozenset(known), tuple(name for name in known if name.endswith("_"))
 
 
 EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000
-"""2000 to 2100: in seconds and in milliseconds these are far apart, and no other unit comes near either."""
+"""2000 to 2100. The ranges in seconds and milliseconds are far apart, and no other unit is near either."""
 BLANK = float(0x7FFFFFF0)
-"""What a reader puts where an input holds no value, and NaN would be one: see ``diverges`` of the catalogue."""
+"""Marks a missing value where NaN would be a measurement: see ``diverges`` in the catalog of metrics."""
 BLANK_RANGES = (
     (BLANK, BLANK + 3),
     (float(0xFFFFFFFF), float(0xFFFFFFFF)),
     (140737488355328.0, 140737488355331.0),
 )
-"""From and to which values are blank among others that are larger and smaller, in rising order: DCGM's of 32 bits,
-NVML's, and DCGM's of floating point. See :func:`trackside.catalog.settling.is_blank`."""
+"""Ranges (first, last) of values that mean blank, in ascending order: DCGM's 32-bit, NVML's, and DCGM's floating-point
+blanks. See :func:`trackside.catalog.settling.is_blank`."""

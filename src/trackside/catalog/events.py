@@ -1,7 +1,7 @@
-"""Every kind of event: which planes can show it, its fields with their units, and its meaning.
+"""All kinds of events: the planes that can show them, their meaning, and their fields with units.
 
-Parsers may set only the fields listed here (a test holds them to it), and families may ask only for
-these kinds. A field that the line does not give is left out.
+Parsers may set only the fields listed here (enforced by a test), and families may query only these kinds. A field that
+is not in the line is omitted.
 """
 
 from __future__ import annotations
@@ -14,76 +14,76 @@ from trackside.model import Plane
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """``planes`` are those that could show it: with none of them read, asking gives Missing."""
+    """One kind of event. ``planes``: those that can show it; if none of them was read, a query returns Missing."""
 
     meaning: str
     fields: Mapping[str, str]
     planes: tuple[Plane, ...] = ("log",)
 
 
-LABELLED = "srun's number of the task, where srun labels each line with it"
+LABELED = "task number, if srun labels each line with it"
 
 _LOG = {
-    "first_time": "first time stamp seen",
-    "last_time": "last time stamp seen",
+    "first_time": "first time stamp",
+    "last_time": "last time stamp",
     "lines": "lines",
     "bytes": "bytes",
     "last_line": "last line with text",
     "last_line_number": "its number",
-    "truncated": "true when it ends in mid-line",
+    "truncated": "true if it ends within a line",
 }
 
 EVENTS: Mapping[str, EventKind] = {
-    # -- training, as the job's own output tells it
+    # -- training, from the job's own output
     "progress": EventKind(
-        "one training point: optimizer step with what was printed of it",
+        "one training point: an optimizer step with the values printed for it",
         {
             "step": "optimizer step, counted from the run's first",
-            "epoch": "epochs, fractional where printed so",
+            "epoch": "epochs, possibly fractional",
             "loss": "training loss; nan and inf are kept",
             "grad_norm": "global gradient norm",
             "lr": "learning rate",
-            "epoch_steps": "steps an epoch has, where the step is counted from the epoch's start",
-            "total_steps": "steps planned, where the line says so",
-            "elapsed_s": "seconds since the training loop began, where a bar around it tells",
+            "epoch_steps": "steps per epoch, if the step is counted from the start of the epoch",
+            "total_steps": "steps planned, if in the line",
+            "elapsed_s": "seconds since the training loop began, from a progress bar around it",
             "throughput": "as printed",
             "throughput_unit": "samples/s, tokens/s, it/s ...",
             "step_time_s": "seconds a step",
-            "data_time_s": "seconds waiting for data in a step, where printed",
-            "compute_time_s": "seconds of compute in a step, where printed",
-            "comm_time_s": "seconds of communication in a step, where printed",
+            "data_time_s": "seconds waiting for data per step, if printed",
+            "compute_time_s": "seconds of compute per step, if printed",
+            "comm_time_s": "seconds of communication per step, if printed",
             "loss_scale": "fp16 loss scale",
-            "skipped": "iterations skipped for overflow, where printed",
-            "nan_iterations": "iterations counted as NaN, where printed",
+            "skipped": "iterations skipped because of overflow, if printed",
+            "nan_iterations": "iterations counted as NaN, if printed",
             "reward": "mean reward (GRPO, PPO) or reward margin (DPO)",
-            "objective": "sft, dpo, grpo, ppo ... where the keys tell",
+            "objective": "sft, dpo, grpo, ppo ... if recognizable by the keys",
             "split": "train (default) or eval",
             "framework": "parser's id of the framework",
-            "ordinal": "points before it in its series; given only where the series was thinned to bound memory",
-            "run_part": "0 for the first life of the process, counted up where steps start over",
+            "ordinal": "number of points before it in its series; set only if the series was thinned to limit memory",
+            "run_part": "0 for the first run of the process; incremented when steps start over",
         },
     ),
     "other_progress": EventKind(
-        "a training point of a log that was left aside: another one tells the run, with other losses at equal steps",
-        {"step": "optimizer step", "loss": "training loss there"},
+        "a training point of a log that was set aside because another log has different losses at the same steps",
+        {"step": "optimizer step", "loss": "training loss in that log"},
     ),
     "parent_progress": EventKind(
         "a training point of the run that this one continues; fields as progress",
         {"step": "optimizer step", "loss": "training loss", "epoch": "epochs", "lr": "learning rate"},
     ),
     "rank_progress": EventKind(
-        "one rank's own timing of a step, where several ranks print theirs",
+        "one rank's own timing of a step, if several ranks print theirs",
         {
             "step": "optimizer step",
             "step_time_s": "seconds a step",
             "data_time_s": "seconds waiting for data",
             "compute_time_s": "seconds of compute",
             "comm_time_s": "seconds of communication",
-            "relative_time": "the rank's own time for a step in a unit that nobody knows: good for ratios only",
+            "relative_time": "the rank's own time for a step in an unknown unit: usable only for ratios",
         },
     ),
     "training_plan": EventKind(
-        "the run's plan as printed before training",
+        "the training plan printed before training",
         {
             "total_steps": "optimizer steps planned",
             "epochs": "epochs planned",
@@ -94,15 +94,15 @@ EVENTS: Mapping[str, EventKind] = {
             "framework": "parser's id",
         },
     ),
-    "training_start": EventKind("the training loop is entered", {"framework": "parser's id"}),
+    "training_start": EventKind("the training loop starts", {"framework": "parser's id"}),
     "training_end": EventKind(
-        "the job's own word that training is over",
+        "the job reports that training ended",
         {
             "status": "success or aborted",
-            "reason": "why it was aborted, where the line says so: not_finite",
+            "reason": "why it was aborted, if in the line: not_finite",
             "steps": "steps done",
-            "planned": "steps of the plan, where a printed rate tells them",
-            "train_loss": "mean loss as the framework sums it up",
+            "planned": "steps planned, if derived from a printed rate",
+            "train_loss": "mean loss from the framework's summary",
             "seconds": "duration as printed",
             "framework": "parser's id",
         },
@@ -112,19 +112,19 @@ EVENTS: Mapping[str, EventKind] = {
         {"step": "step", "path": "as printed", "seconds": "duration as printed"},
     ),
     "checkpoint_loaded": EventKind(
-        "training state was restored: a resume marker, not the loading of base weights",
-        {"step": "step it continues from", "path": "as printed"},
+        "training state was restored (a resume, not the loading of base weights)",
+        {"step": "step from which training continues", "path": "as printed"},
     ),
     "checkpoint_missing": EventKind(
-        "a checkpoint was looked for and not found; training starts from random or base weights",
+        "no checkpoint was found; training starts from random or base weights",
         {"path": "as printed", "what": "what was missing"},
     ),
     "checkpoint_skipped": EventKind("a save or load was skipped", {"path": "as printed", "why": "as printed"}),
     "resume_requested": EventKind(
-        "an argument, option echo or message asks for a resume", {"path": "as printed", "by": "argument or message"}
+        "an argument, printed option or message requests a resume", {"path": "as printed", "by": "argument or message"}
     ),
     "loss_scale_cut": EventKind(
-        "gradients overflowed: dynamic loss scaling skipped a step and cut its scale",
+        "gradients overflowed: dynamic loss scaling skipped a step and reduced its scale",
         {"before": "scale before", "after": "scale after"},
     ),
     "evaluation": EventKind(
@@ -133,39 +133,39 @@ EVENTS: Mapping[str, EventKind] = {
     ),
     # -- exceptions
     "exception": EventKind(
-        "a Python exception as printed (one event per traceback, its last exception)",
+        "a printed Python exception (one event per traceback, for its last exception)",
         {
             "type": "class name as printed, e.g. torch.OutOfMemoryError",
             "message": "message, first 2,000 characters, continuation lines kept",
             "chain": "types of the exceptions before it in a chain, oldest first, ';' between",
-            "root_type": "type of the oldest exception in the chain (same as type where there is no chain)",
+            "root_type": "type of the oldest exception in the chain (same as type without a chain)",
             "root_message": "its message",
             "frame": "innermost frame: file:line in function",
             "user_frame": "innermost frame outside site-packages and the standard library",
-            "user_code": "source line of user_frame, where printed",
+            "user_code": "source line of user_frame, if printed",
             "frames": "all function frames 'file:line in f', ';' between, at most 40",
             "wrapper": "true for launcher and wrapper exceptions (ChildFailedError, CalledProcessError, SignalException)",
-            "about": "application, oom, cuda, collective, rendezvous, checkpoint, storage, dataloader, host_memory, interrupt, signal, wrapper: what it speaks of, by type, message and frames",
-            "in_summary": "true when it was printed inside a launcher's failure summary",
-            "logged": "true when a logger printed it (a level stands before the Traceback line)",
-            "pid": "process id where printed",
-            "task": LABELLED,
+            "about": "application, oom, cuda, collective, rendezvous, checkpoint, storage, dataloader, host_memory, interrupt, signal, wrapper: the subject, by type, message and frames",
+            "in_summary": "true if it was printed in a launcher's failure summary",
+            "logged": "true if a logger printed it (a level precedes the Traceback line)",
+            "pid": "process id, if printed",
+            "task": LABELED,
         },
     ),
     "python_fatal": EventKind(
         "faulthandler's 'Fatal Python error'",
-        {"what": "e.g. Segmentation fault", "frame": "innermost frame", "task": LABELLED},
+        {"what": "e.g. Segmentation fault", "frame": "innermost frame", "task": LABELED},
     ),
     "cuda_oom": EventKind(
         "GPU memory exhausted: PyTorch (old, new, misspelt), TensorFlow, JAX/XLA, cuBLAS/cuDNN alloc failure",
         {
             "requested_bytes": "size of the failed request",
-            "task": LABELLED,
+            "task": LABELED,
             "total_bytes": "capacity of the card",
             "free_bytes": "free on the card",
             "allocated_bytes": "allocated by this process",
             "reserved_bytes": "reserved by the caching allocator (reserved but unallocated added where split)",
-            "other_process_bytes": "held by other processes, where printed",
+            "other_process_bytes": "held by other processes, if printed",
             "gpu": "device index",
             "backend": "torch, tensorflow, jax, cublas, ...",
             "phase": "load, forward, backward, optimizer, unknown (from the frames)",
@@ -177,7 +177,7 @@ EVENTS: Mapping[str, EventKind] = {
             "code": "e.g. 719",
             "name": "e.g. illegal memory access",
             "library": "cuda, cublas, cudnn, nccl",
-            "task": LABELLED,
+            "task": LABELED,
         },
     ),
     # -- processes and launchers
@@ -185,14 +185,14 @@ EVENTS: Mapping[str, EventKind] = {
         "one failed worker in a launcher's summary (torchrun, accelerate, DeepSpeed, mpirun)",
         {
             "launcher": "torchrun, deepspeed, accelerate, mpirun, spawn, torch.distributed.launch",
-            "global_rank": "rank as the summary gives it",
+            "global_rank": "rank in the summary",
             "local_rank": "local rank",
             "exit_code": "positive exit code",
             "signal": "signal number",
             "signal_name": "e.g. SIGKILL",
             "host": "host as printed",
             "pid": "process id",
-            "first": "true when the summary calls it the first observed failure",
+            "first": "true if the summary calls it the first observed failure",
             "error_file": "as printed",
         },
     ),
@@ -200,7 +200,7 @@ EVENTS: Mapping[str, EventKind] = {
         "the launcher restarts its workers", {"attempt": "1 for the first restart", "launcher": "id"}
     ),
     "process_exit": EventKind(
-        "a task or process ended, as srun, slurmstepd, a shell or a launcher says",
+        "a task or process ended, as reported by srun, slurmstepd, a shell or a launcher",
         {
             "source": "srun, slurmstepd, bash, time, kubectl, pdsh, deepspeed, mpirun, ray, torchrun, kernel",
             "task": "task number or list as printed",
@@ -208,14 +208,14 @@ EVENTS: Mapping[str, EventKind] = {
             "signal": "signal number",
             "signal_name": "e.g. SIGSEGV",
             "pid": "process id",
-            "core": "true when a core was dumped",
-            "comm": "process name, where the kernel gives it",
+            "core": "true if a core was dumped",
+            "comm": "process name, if the kernel prints it",
         },
         ("log", "kernel"),
     ),
     "signal_received": EventKind(
-        "a process says that it got a signal (SIGTERM handlers, SignalException, SIGUSR1 self-requeue)",
-        {"signal": "number", "signal_name": "name", "pid": "process id", "by": "who printed it", "task": LABELLED},
+        "a process reports that it received a signal (SIGTERM handlers, SignalException, SIGUSR1 self-requeue)",
+        {"signal": "number", "signal_name": "name", "pid": "process id", "by": "who printed it", "task": LABELED},
     ),
     "user_interrupt": EventKind("Ctrl-C: KeyboardInterrupt or SIGINT", {"by": "who printed it"}),
     "requeue_requested": EventKind("the application requeues itself", {"by": "who printed it"}),
@@ -226,17 +226,17 @@ EVENTS: Mapping[str, EventKind] = {
             "signal": "number",
             "signal_name": "name",
             "reason": "killed, bus_error, shm, exited, segfault",
-            "task": LABELLED,
+            "task": LABELED,
         },
     ),
     "oom_kill": EventKind(
-        "host memory ran out and somebody killed for it",
+        "a process was killed because host memory ran out",
         {
             "scope": "cgroup, host, slurm, ray, container",
             "pid": "victim",
             "comm": "victim's name",
             "rss_bytes": "victim's resident size",
-            "limit_bytes": "limit, where printed",
+            "limit_bytes": "limit, if printed",
             "cgroup": "cgroup path",
             "step": "Slurm step id",
             "count": "events reported",
@@ -254,7 +254,7 @@ EVENTS: Mapping[str, EventKind] = {
         {
             "reason": "dns, refused, unreachable, timeout, port_in_use, duplicate_rank, duplicate_gpu, interface, bootstrap, closed",
             "address": "host:port as printed",
-            "retry": "true for a warning that will be tried again",
+            "retry": "true for a warning that is followed by a retry",
         },
     ),
     "collective_timeout": EventKind(
@@ -268,16 +268,16 @@ EVENTS: Mapping[str, EventKind] = {
             "last_completed": "last completed work",
             "group": "process group",
             "backend": "nccl, gloo",
-            "missing_ranks": "ranks that did not arrive, where the text names them, ',' between",
+            "missing_ranks": "ranks that did not arrive, if named in the text, ',' between",
         },
     ),
     "collective_state": EventKind(
-        "a rank's position in its collectives by its own word; it need not have timed out: enqueued equal to "
-        "completed means that it never entered what the others wait in",
+        "a rank's position in its collectives as it reports it, with or without a timeout. Enqueued equal to "
+        "completed means that it never entered the collective in which the others wait",
         {
             "last_enqueued": "last enqueued work",
             "last_completed": "last completed work",
-            "seq": "work that timed out on this rank, where it did",
+            "seq": "work that timed out on this rank, if any",
             "group": "process group",
             "backend": "nccl",
         },
@@ -287,31 +287,31 @@ EVENTS: Mapping[str, EventKind] = {
         {"address": "peer as printed", "backend": "gloo, nccl, tcpstore"},
     ),
     "stack": EventKind(
-        "one thread's Python stack, taken while the process lived (by py-spy: the agent's, or a dump of its own)",
+        "one thread's Python stack of a running process (by py-spy, from the agent or a dump)",
         {
             "pid": "process or thread id as printed",
-            "tid": "thread id, where pid is the process",
+            "tid": "thread id, if pid is the process",
             "thread": "thread's name",
             "top": "innermost function",
             "place": "innermost frame of the job's own code, as file:line in function",
-            "collective": "the collective call that the stack stands in, if any",
-            "waits": "gpu, where it waits for what was given to the GPU or for a backward pass",
+            "collective": "the collective call in the stack, if any",
+            "waits": "gpu, if it waits for GPU work or for a backward pass",
             "frames": "functions, innermost first, ';' between, at most 40",
-            "native": "native functions inside of the innermost Python frame, ';' between",
+            "native": "native functions inside the innermost Python frame, ';' between",
             "job": "job",
             "resumed_s": "the process went on so many seconds after its output had stopped",
         },
         ("trace",),
     ),
     "process_state": EventKind(
-        "one process as ps or the agent listed it",
+        "one process as listed by ps or the agent",
         {
             "pid": "process id",
             "state": "first letter of STAT: R running, S asleep, D uninterruptible, Z zombie, T stopped",
             "comm": "command",
-            "waits_in": "kernel function that it sleeps in",
-            "syscall": "number of the system call that it is in",
-            "cores": "CPU time a second, where it was measured",
+            "waits_in": "kernel function in which it sleeps",
+            "syscall": "number of the current system call",
+            "cores": "CPU time per second, if measured",
             "job": "job",
             "resumed_s": "the process went on so many seconds after its output had stopped",
         },
@@ -325,21 +325,21 @@ EVENTS: Mapping[str, EventKind] = {
         "NCCL returned an error",
         {"code": "ncclSystemError, ncclRemoteError, ...", "detail": "last error line", "peer": "as printed"},
     ),
-    "nccl_warn": EventKind("an NCCL WARN line that no other kind covers", {"detail": "as printed"}),
+    "nccl_warn": EventKind("an NCCL WARN line not covered by another kind", {"detail": "as printed"}),
     "nccl_transport": EventKind(
         "the transport NCCL chose",
         {"transport": "socket, ib, ofi, ucx", "device": "as printed", "nnodes": "nodes", "nranks": "ranks"},
     ),
     "nccl_init": EventKind(
         "NCCL communicator set-up",
-        {"nranks": "ranks", "nnodes": "nodes", "complete": "true when finished", "busid": "GPU"},
+        {"nranks": "ranks", "nnodes": "nodes", "complete": "true if finished", "busid": "GPU"},
     ),
     "env_flag": EventKind(
-        "an environment setting that the log shows to be in force", {"name": "name", "value": "value"}
+        "an environment variable that is in effect according to the log", {"name": "name", "value": "value"}
     ),
     # -- storage
     "storage_fault": EventKind(
-        "a file system said no",
+        "a file system error",
         {
             "reason": "full, quota, read_only, stale, io_error, unreachable, frozen",
             "path": "as printed",
@@ -347,7 +347,7 @@ EVENTS: Mapping[str, EventKind] = {
         },
         ("log", "kernel"),
     ),
-    # -- hardware, as the kernel or the job tells it
+    # -- hardware, from the kernel or the job
     "xid": EventKind(
         "NVIDIA Xid",
         {"xid": "number", "pci": "bus id", "pid": "process", "process": "name", "detail": "rest of the line"},
@@ -359,7 +359,7 @@ EVENTS: Mapping[str, EventKind] = {
         ("kernel", "log"),
     ),
     "gpu_lost": EventKind(
-        "a GPU can't be reached any more", {"pci": "bus id", "detail": "as printed"}, ("kernel", "log")
+        "a GPU can no longer be reached", {"pci": "bus id", "detail": "as printed"}, ("kernel", "log")
     ),
     "machine_check": EventKind(
         "MCE, EDAC or PCIe AER report",
@@ -373,19 +373,19 @@ EVENTS: Mapping[str, EventKind] = {
         "the kernel reports a blocked task", {"comm": "task", "pid": "pid", "seconds": "blocked for"}, ("kernel",)
     ),
     "kernel_log": EventKind(
-        "one per log of a node's kernel, whether or not it holds anything of interest",
+        "one per kernel log of a node, whatever it contains",
         _LOG,
         ("kernel",),
     ),
     "boot": EventKind("the kernel starts", {"version": "kernel"}, ("kernel",)),
-    # -- scheduler, as its notices say in the output or its own logs
+    # -- scheduler, from notices in the output or its own logs
     "scheduler_notice": EventKind(
-        "slurmstepd, srun or slurmctld names why work ends or moves",
+        "slurmstepd, srun or slurmctld reports why work ends or moves",
         {
             "reason": "time_limit, preemption, requeue, node_failure, cancelled, unkillable, out_of_memory, launch_failure, dependency, deadline, drain; step_ended and revoked (teardown)",
             "job": "job id",
             "step": "step id",
-            "by": "uid or user, where printed",
+            "by": "uid or user, if printed",
             "signal": "number",
         },
         ("log", "scheduler"),
@@ -396,30 +396,30 @@ EVENTS: Mapping[str, EventKind] = {
         ("scheduler", "log"),
     ),
     "job_state": EventKind(
-        "the controller tells a job's life cycle",
+        "the controller reports a step in a job's life cycle",
         {
             "job": "job id",
             "state": "submitted, waiting, started, suspended, resumed, updated, completed, failed, cancelled, requeued, timeout, preempted, node_fail, out_of_memory, deadline, boot_fail, revoked",
             "exit_code": "status",
             "signal": "number",
             "nodes": "node list",
-            "reason": "why it waits, or what was updated",
+            "reason": "why it is pending, or what was updated",
         },
         ("scheduler",),
     ),
-    # -- what could not be asked
+    # -- sources that did not answer
     "source_unanswered": EventKind(
-        "a server or a command that was asked for the run's data did not answer",
-        {"source": "what was asked", "reason": "why it gave nothing, or not all"},
+        "a server or command that was queried for the run's data did not answer",
+        {"source": "the source that was queried", "reason": "why it returned nothing, or not everything"},
         ("log", "metric", "scheduler", "kernel", "collective", "trace"),
     ),
     # -- the log itself
     "log_activity": EventKind(
-        "one per log file, made by the scan",
+        "one per log file, created by the scan",
         {
             **_LOG,
-            "rank_dir": "rank from the folder's name",
-            "attempt": "attempt from the folder's name",
+            "rank_dir": "rank in the folder's name",
+            "attempt": "attempt in the folder's name",
         },
         ("log",),
     ),
@@ -435,4 +435,4 @@ EVENTS: Mapping[str, EventKind] = {
     ),
     "advice": EventKind("a library's hint", {"about": "what"}),
 }
-"""kind -> what it is"""
+"""kind -> its definition"""

@@ -1,8 +1,7 @@
-"""What a GPU model is rated for, by the name that NVML gives it: what its clock and its power are held against where
-nothing that was sampled tells.
+"""Rated power and clock of GPU models by NVML name, used as the reference if no sampled metric gives one.
 
-Power is that of the data sheet and the default limit of the driver; the clock is the highest SM clock that
-``nvidia-smi -q -d CLOCK`` lists. Models that are sold in several ratings under one name are left out.
+Power is from the data sheet and equals the driver's default limit. The clock is the highest SM clock in
+``nvidia-smi -q -d CLOCK``. Models sold with several ratings under one name are not listed.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rating:
-    """One model's figures, in base units."""
+    """Rated figures of one model, in base units."""
 
     power_watts: float
     sm_clock_hertz: float
@@ -41,11 +40,11 @@ RATINGS: Mapping[str, Rating] = {
     "h200": Rating(700, 1.98e9),
     "b200": Rating(1000, 1.965e9),
 }
-"""NVML's name in small letters, without the maker -> its rating. Sources: NVIDIA's data sheets; nvidia-smi -q."""
+"""NVML's name in lower case without the vendor -> rating. Sources: NVIDIA's data sheets; nvidia-smi -q."""
 
 
 def rating_of(name: str | None) -> Rating | None:
-    """The rating of a model by its whole name; None for any other model."""
+    """The rating of a model by its full NVML name; None for an unknown model."""
     words = (name or "").lower().split()
     while words and words[0] in ("nvidia", "tesla"):
         words = words[1:]

@@ -1,4 +1,4 @@
-"""What the agent writes down of processes that seem to hang, as lines that people and the reader both read.
+"""Lines that the agent writes about processes that seem to hang, readable by people and by the reader.
 
     [hang] job 4242: no output for 312 s, 4 s between outputs before; 8 ranks on this node stand still
     [hang] job 4242 rank 3 pid 977 python: state S in futex_do_wait, syscall 202, 0.00 cores, 25 threads (24 S, 1 R)
@@ -8,7 +8,7 @@
     [hang] job 4242 rank 3 pid 977 flight recorder a1b2c3d4 piece 2/3: BASE64 of the deflated dump
     [hang] job 4242 rank 3: goes on after 431 s
 
-Rank and pid are left out where they aren't known. A thread's frames come innermost first.
+Rank and pid are omitted if unknown. A thread's frames are listed innermost first.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from trackside.catalog.python_stack import Call
 
 MARK = "[hang] "
-MOST_FRAMES = 40
-"""Python frames of one thread that are written."""
-MOST_NATIVE = 16
-"""Native frames that are written, of those inside of the innermost Python frame."""
-_MOST_NAME, _MOST_FILE = 120, 160
+MAX_FRAMES = 40
+"""Most Python frames written per thread."""
+MAX_NATIVE_FRAMES = 16
+"""Most native frames written, of those inside the innermost Python frame."""
+_MAX_NAME_CHARS, _MAX_FILE_CHARS = 120, 160
 _WHO = re.compile(
     r"\[hang\] job (?P<job>[\w.+-]{1,40})(?: rank (?P<rank>\d{1,7}))?(?: pid (?P<pid>\d{1,10}))?(?P<colon>:?) (?P<rest>.*)"
 )
@@ -39,7 +39,7 @@ _FRAME = re.compile(r"(\S{1,200}) \((.{1,300}?)(?::(\d{1,9}))?\)")
 _PIECE = re.compile(
     r"flight recorder (?P<id>[0-9a-f]{8}) piece (?P<number>\d{1,4})/(?P<count>\d{1,4}): (?P<data>[A-Za-z0-9+/=]{1,65536})\Z"
 )
-_RESUMED = re.compile(r"goes on after (\d{1,9}) s\Z")
+_RESUMPTION = re.compile(r"goes on after (\d{1,9}) s\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,19 @@ class Who:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the kernel says of a process. ``wait``: the kernel function it sleeps in; ``each``: threads by state."""
+    """A process's state in the kernel. ``wait``: the kernel function it sleeps in; ``threads``: threads by state."""
 
     comm: str
     state: str
     wait: str = ""
     syscall: str = ""
     cores: float | None = None
-    each: Mapping[str, int] | None = None
+    threads: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One thread's stack, innermost first. ``native``: the functions inside of the innermost Python frame."""
+    """One thread's stack, innermost first. ``native``: functions inside the innermost Python frame."""
 
     tid: int
     name: str
@@ -81,7 +81,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a flight recorder's dump."""
+    """A piece of a flight recorder dump."""
 
     id: str
     number: int
@@ -90,18 +90,18 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
-    """Output came again."""
+class Resumption:
+    """Output resumed after ``after_s`` seconds."""
 
     after_s: int
 
 
-Told = State | Thread | Piece | Resumed | None
-"""What a line tells; None for words to people alone."""
+LineContent = State | Thread | Piece | Resumption | None
+"""The content of a line; None for lines that are only for people."""
 
 
-def _word(text: str, most: int) -> str:
-    return re.sub(r"[\s;|]+", "_", text.strip())[:most] or "?"
+def _word(text: str, max_chars: int) -> str:
+    return re.sub(r"[\s;|]+", "_", text.strip())[:max_chars] or "?"
 
 
 def native_name(name: str) -> str:
@@ -114,74 +114,74 @@ def native_name(name: str) -> str:
             depth = max(0, depth - 1)
         elif not depth:
             flat.append(character)
-    return _word("".join(flat).replace(" const", "").replace("operator", "operator_"), _MOST_NAME)
+    return _word("".join(flat).replace(" const", "").replace("operator", "operator_"), _MAX_NAME_CHARS)
 
 
 def place_of(call: Call) -> str:
-    """``train.py:88 in main``."""
-    return f"{_word(call.file, _MOST_FILE)}:{call.line} in {_word(call.name, _MOST_NAME)}"
+    """The frame as ``train.py:88 in main``."""
+    return f"{_word(call.file, _MAX_FILE_CHARS)}:{call.line} in {_word(call.name, _MAX_NAME_CHARS)}"
 
 
 def state_line(who: Who, state: State) -> str:
-    """The line of a process."""
+    """The line for a process's state."""
     line = f"{who} {_word(state.comm, 64)}: state {state.state}"
     line += f" in {_word(state.wait, 100)}" if state.wait else ""
     line += f", syscall {state.syscall}" if state.syscall else ""
     line += f", {state.cores:.2f} cores" if state.cores is not None else ""
-    if state.each:
-        count = sum(state.each.values())
-        kinds = ", ".join(f"{number} {letter}" for letter, number in sorted(state.each.items()))
+    if state.threads:
+        count = sum(state.threads.values())
+        kinds = ", ".join(f"{number} {letter}" for letter, number in sorted(state.threads.items()))
         line += f", {count} thread{'s' if count != 1 else ''} ({kinds})"
     return line
 
 
 def thread_line(who: Who, thread: Thread) -> str:
-    """The line of a thread."""
+    """The line for a thread's stack."""
     name = re.sub(r"[\s\"]+", "_", thread.name)[:60]
     frames = "; ".join(
-        f"{_word(call.name, _MOST_NAME)} ({_word(call.file, _MOST_FILE)}:{call.line})"
-        for call in thread.calls[:MOST_FRAMES]
+        f"{_word(call.name, _MAX_NAME_CHARS)} ({_word(call.file, _MAX_FILE_CHARS)}:{call.line})"
+        for call in thread.calls[:MAX_FRAMES]
     )
-    at = f" at {thread.place}" if thread.place else ""
-    native = "; ".join(_word(each, _MOST_NAME) for each in thread.native[:MOST_NATIVE])
-    return f'{who} thread {thread.tid} "{name}" {thread.doing}{at}: {frames}' + (
+    location = f" at {thread.place}" if thread.place else ""
+    native = "; ".join(_word(name_, _MAX_NAME_CHARS) for name_ in thread.native[:MAX_NATIVE_FRAMES])
+    return f'{who} thread {thread.tid} "{name}" {thread.doing}{location}: {frames}' + (
         f" | native: {native}" if native else ""
     )
 
 
 def piece_line(who: Who, piece: Piece) -> str:
-    """The line of a part of a dump."""
+    """The line for a piece of a dump."""
     return f"{who} flight recorder {piece.id} piece {piece.number}/{piece.count}: {piece.data}"
 
 
 def resumed_line(who: Who, after_s: float) -> str:
-    """The line that takes a suspicion back."""
+    """The line that withdraws a suspicion."""
     return f"{who}: goes on after {after_s:.0f} s"
 
 
 def words_line(who: Who, words: str) -> str:
-    """A line for people."""
+    """A line with free text for people."""
     return f"{who}: " + re.sub(r"\s+", " ", words)[:500]
 
 
-def read_line(text: str) -> tuple[Who, Told] | None:
-    """What a line tells and of whom; None where it is none of these lines."""
-    found = _WHO.match(text) if text.startswith(MARK) else None
-    if found is None:
+def read_line(text: str) -> tuple[Who, LineContent] | None:
+    """The process and content of a line; None for any other line."""
+    match = _WHO.match(text) if text.startswith(MARK) else None
+    if match is None:
         return None
-    who = Who(found["job"], _number(found["rank"]), _number(found["pid"]))
-    rest = found["rest"]
-    if found["colon"]:
-        told = _RESUMED.match(rest)
-        return who, Resumed(int(told[1])) if told else None
-    return who, _thread(rest) or _piece(rest) or _state(rest)
+    who = Who(match["job"], _number(match["rank"]), _number(match["pid"]))
+    content = match["rest"]
+    if match["colon"]:
+        resumption = _RESUMPTION.match(content)
+        return who, Resumption(int(resumption[1])) if resumption else None
+    return who, _thread(content) or _piece(content) or _state(content)
 
 
 def read_piece(line: bytes) -> Piece | None:
-    """The part of a dump that a line of a file holds, whatever a collector put before it."""
-    at = line.find(MARK.encode(), 0, 120)
-    found = read_line(line[at:].decode("utf-8", "replace").rstrip()) if at >= 0 else None
-    return found[1] if found is not None and isinstance(found[1], Piece) else None
+    """The piece of a dump in a line, whatever prefix a collector added; None for other lines."""
+    offset = line.find(MARK.encode(), 0, 120)
+    parsed = read_line(line[offset:].decode("utf-8", "replace").rstrip()) if offset >= 0 else None
+    return parsed[1] if parsed is not None and isinstance(parsed[1], Piece) else None
 
 
 def _number(text: str | None) -> int | None:
@@ -189,37 +189,41 @@ def _number(text: str | None) -> int | None:
 
 
 def _thread(rest: str) -> Thread | None:
-    head, _, tail = rest.partition(": ")  # no word before it has a blank after a colon
-    found = _THREAD.match(head) if rest.startswith("thread ") else None
-    if found is None:
+    head, _, tail = rest.partition(": ")  # nothing before it contains a colon and a blank
+    match = _THREAD.match(head) if rest.startswith("thread ") else None
+    if match is None:
         return None
     frames, _, inner = tail.partition(" | native: ")
-    native = tuple(each[:_MOST_NAME] for each in inner.split("; ", MOST_NATIVE)[:MOST_NATIVE]) if inner else ()
-    return Thread(int(found["tid"]), found["name"], found["doing"], found["place"] or "", calls_of(frames), native)
+    native = (
+        tuple(function[:_MAX_NAME_CHARS] for function in inner.split("; ", MAX_NATIVE_FRAMES)[:MAX_NATIVE_FRAMES])
+        if inner
+        else ()
+    )
+    return Thread(int(match["tid"]), match["name"], match["doing"], match["place"] or "", calls_of(frames), native)
 
 
 def calls_of(text: str) -> tuple[Call, ...]:
-    """Frames as they are written in a line."""
-    parts = (_FRAME.fullmatch(part) for part in text.split("; ", MOST_FRAMES)[:MOST_FRAMES])
+    """Parse frames as written in a line."""
+    parts = (_FRAME.fullmatch(part) for part in text.split("; ", MAX_FRAMES)[:MAX_FRAMES])
     return tuple(Call(part[1], part[2], int(part[3] or 0)) for part in parts if part)
 
 
 def _piece(rest: str) -> Piece | None:
-    found = _PIECE.match(rest)
-    return None if found is None else Piece(found["id"], int(found["number"]), int(found["count"]), found["data"])
+    match = _PIECE.match(rest)
+    return None if match is None else Piece(match["id"], int(match["number"]), int(match["count"]), match["data"])
 
 
 def _state(rest: str) -> State | None:
-    found = _STATE.match(rest)
-    if found is None:
+    match = _STATE.match(rest)
+    if match is None:
         return None
-    pairs = (part.rpartition(" ")[::2] for part in (found["each"] or "").split(", ") if part)
-    each = {letter: int(count.strip()) for count, letter in pairs if count.strip().isdecimal()}
-    cores = None if found["cores"] is None else float(found["cores"])
-    return State(found["comm"], found["state"], found["wait"] or "", found["syscall"] or "", cores, each or None)
+    pairs = (part.rpartition(" ")[::2] for part in (match["each"] or "").split(", ") if part)
+    threads = {letter: int(count.strip()) for count, letter in pairs if count.strip().isdecimal()}
+    cores = None if match["cores"] is None else float(match["cores"])
+    return State(match["comm"], match["state"], match["wait"] or "", match["syscall"] or "", cores, threads or None)
 
 
-def pieces_of(data: str, id_: str, most: int) -> Sequence[Piece]:
-    """Base64 text cut into parts of at most ``most`` characters."""
-    parts = [data[start : start + most] for start in range(0, len(data), most)]
+def pieces_of(data: str, id_: str, max_chars: int) -> Sequence[Piece]:
+    """Base64 text cut into pieces of at most ``max_chars`` characters."""
+    parts = [data[start : start + max_chars] for start in range(0, len(data), max_chars)]
     return [Piece(id_, number, len(parts), part) for number, part in enumerate(parts, 1)]

@@ -6,17 +6,17 @@ import itertools
 import re
 
 
-def expand(text: str, most: int) -> tuple[str, ...]:
-    """The names in a host list, each once, no more than ``most``; brackets may stand several times in one name."""
+def expand(text: str, max_names: int) -> tuple[str, ...]:
+    """The distinct names in a host list, at most ``max_names``. A name may contain several brackets."""
     names: list[str] = []
     for part in _split_outside(text):
-        if part and len(names) < most:
-            names += _expanded(part, most - len(names))
+        if part and len(names) < max_names:
+            names += _expanded(part, max_names - len(names))
     return tuple(dict.fromkeys(names))
 
 
 def _split_outside(text: str) -> list[str]:
-    """Split at the commas that are not in brackets."""
+    """Split at commas outside of brackets."""
     parts, depth, start = [], 0, 0
     for index, letter in enumerate(text):
         depth += (letter == "[") - (letter == "]")
@@ -27,24 +27,26 @@ def _split_outside(text: str) -> list[str]:
     return parts
 
 
-def _expanded(name: str, room: int) -> list[str]:
-    """One host expression, from its first bracket outwards; no more than ``room`` names."""
-    found = [""]
-    for fixed, inside in re.findall(r"([^\[\]]*)(?:\[([^\[\]]*)\])?", name):
-        if not fixed and not inside:
+def _expanded(name: str, max_names: int) -> list[str]:
+    """Expand one host expression into at most ``max_names`` names."""
+    names = [""]
+    for literal_text, range_text in re.findall(r"([^\[\]]*)(?:\[([^\[\]]*)\])?", name):
+        if not literal_text and not range_text:
             continue
-        numbers = _numbers(inside, room) if inside else [""]
-        found = list(itertools.islice((f"{prefix}{fixed}{number}" for prefix in found for number in numbers), room))
-    return found
+        numbers = _numbers(range_text, max_names) if range_text else [""]
+        names = list(
+            itertools.islice((f"{prefix}{literal_text}{number}" for prefix in names for number in numbers), max_names)
+        )
+    return names
 
 
-def _numbers(inside: str, room: int) -> list[str]:
+def _numbers(range_text: str, max_names: int) -> list[str]:
     numbers: list[str] = []
-    for part in inside.split(","):
+    for part in range_text.split(","):
         first, dash, last = part.strip().partition("-")
         if not dash or not first.isdecimal() or not last.isdecimal() or len(last) > 9:
             numbers.append(part.strip())
             continue
-        stop = min(int(last), int(first) + room)
+        stop = min(int(last), int(first) + max_names)
         numbers += [str(value).zfill(len(first)) for value in range(int(first), stop + 1)]
-    return numbers[:room]
+    return numbers[:max_names]

@@ -1,4 +1,4 @@
-"""The states of a job in Slurm's words, and what each group of them means."""
+"""Slurm's job states, and groups of states."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 Stage = Literal["unknown", "going", "ended", "settled"]
-"""How far a job has come. ``ended``: over, and accounting has yet to say so, as it does some seconds later;
-``settled``: accounting has the end, or cannot have it."""
+"""Stage of a job. ``ended``: over, but accounting does not show it yet, which takes some seconds; ``settled``:
+accounting has the end, or will never have it."""
 STATES: Mapping[str, str] = {
     "BF": "BOOT_FAIL",
     "CA": "CANCELLED",
@@ -18,7 +18,7 @@ STATES: Mapping[str, str] = {
     "F": "FAILED",
     "NF": "NODE_FAIL",
     "OOM": "OUT_OF_MEMORY",
-    "OO": "OUT_OF_MEMORY",  # as the default columns cut it
+    "OO": "OUT_OF_MEMORY",  # truncated in the default columns
     "PD": "PENDING",
     "PR": "PREEMPTED",
     "R": "RUNNING",
@@ -40,27 +40,27 @@ STATES: Mapping[str, str] = {
 """squeue's short codes -> states (man squeue, JOB STATE CODES)"""
 ALL_STATES = frozenset(STATES.values())
 WAITING = frozenset({"PENDING", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
-"""Not on its nodes: its start and end are forecasts."""
+"""Not on its nodes yet: start and end are forecasts."""
 ALIVE = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "SIGNALING", "STOPPED"})
-"""On its nodes: its end is a forecast."""
+"""On its nodes: the end is a forecast."""
 CLEARING = frozenset({"STAGE_OUT", "COMPLETING"})
-"""Over, with its nodes not yet free: its end is known, its last state is not."""
+"""Over, but its nodes are not free yet: the end is known, the final state is not."""
 
 
 def goes_on(state: str | None) -> bool:
-    """Whether a job of this state is on its nodes: what is called its end is then the present, and none of its own."""
+    """Whether a job in this state is on its nodes, so that its recorded end is the present rather than a real end."""
     return state in ALIVE
 
 
 def is_over(state: str) -> bool:
-    """Whether a job of this state has ended for good, or this attempt of it."""
+    """Whether a job in this state, or this attempt of it, has ended for good."""
     return state not in WAITING | ALIVE | CLEARING
 
 
 def in_words(state: str) -> str:
-    """A state as it is said of a job: whether it has begun, goes on or is over, and Slurm's word."""
+    """A state in plain words: whether the job has started, is running or is over, and Slurm's state."""
     if state in WAITING:
-        return f"not begun ({state})"
+        return f"not started ({state})"
     if state in ALIVE:
         return f"still running ({state})" if state == "RUNNING" else f"not over ({state})"
     return f"ending ({state})" if state in CLEARING else state

@@ -1,4 +1,4 @@
-"""Foreign labels: which of ours they are, how their values are written, and those that many sources share."""
+"""Foreign labels: which label they map to, how their values are normalized, and sets that many sources share."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from functools import lru_cache
 from typing import Literal
 
 Form = Literal["text", "host", "pci", "index", "name", "number", "job", "part"]
-"""How a label's value is written. host: maybe with scheme, port and path. pci: a bus address. index: a number, maybe
-behind a name (``nvidia3``, ``GPU 3``). name: an index, else the text itself. number: digits only. job: a Slurm job id; anything else there is no job of Slurm's. part: the number
-of a part of a GPU, 0 for the whole or its first."""
+"""The form of a label's value. host: optionally with scheme, port and path. pci: a bus address. index: a number,
+optionally after a name (``nvidia3``, ``GPU 3``). name: an index, else any text. number: digits only. job: a Slurm job
+id; other values are dropped. part: number of a part of a GPU; 0 means the whole GPU or its first part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One foreign label: ours, how its value is written, and values that we call otherwise."""
+    """What a foreign label maps to: Trackside's label, the form of its value, and values that are renamed."""
 
     name: str
     form: Form = "text"
@@ -27,7 +27,7 @@ PLACE: Mapping[str, Label] = dict.fromkeys(
     ("node", "nodename", "kubernetes_node", "hostname", "host", "host_name", "exported_instance", "instance"),
     Label("node", "host"),
 )
-"""Which machine, the surest first: ``instance`` is only where a scraper found the exporter."""
+"""Labels that name the machine, most reliable first: ``instance`` is only the address of the exporter."""
 
 OWNER: Mapping[str, Label] = {
     **dict.fromkeys(
@@ -35,7 +35,7 @@ OWNER: Mapping[str, Label] = {
     ),
     **dict.fromkeys(("job_user", "username", "user"), Label("user")),
 }
-"""Whose job. ``job`` itself isn't here: Prometheus puts the name of its scrape configuration there."""
+"""Labels that name job and user, without ``job``, which Prometheus sets to the name of its scrape configuration."""
 
 DEVICE: Mapping[str, Label] = {
     **dict.fromkeys(("gpu", "gpu_id", "index", "minor_number"), Label("gpu", "index")),
@@ -43,44 +43,44 @@ DEVICE: Mapping[str, Label] = {
     **dict.fromkeys(("modelname", "gpu_model"), Label("gpu_model")),
     **dict.fromkeys(("pci_bus_id", "pci"), Label("pci", "pci")),
 }
-"""Which GPU."""
+"""Labels that name the GPU."""
 
 _HOST = re.compile(r"(?:\w+://)?(?:\[([0-9a-fA-F:.]+)\]|([^\s/:\[\]]+))(?::\d+)?(?:/.*)?")
-_HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
+_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
 _PCI = re.compile(r"(?:PCI:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?", re.IGNORECASE)
 _INDEX = re.compile(r"(?:[a-zA-Z_/]+[ _-]?)?0*([0-9]{1,4})")
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _ID = re.compile(r"([0-9]{1,12}(?:[_+][0-9]{1,8})?)(?:\.\w+)?")
-_NONE = frozenset({"", "n/a", "[n/a]", "none", "unknown", "[unknown error]", "[not supported]", "null", "-"})
+_BLANK_VALUES = frozenset({"", "n/a", "[n/a]", "none", "unknown", "[unknown error]", "[not supported]", "null", "-"})
 
 
-def written(value: str, label: Label) -> str:
-    """A label's value as ours; empty where it says nothing."""
-    ours = _formed(value, label.form)
-    return label.values.get(ours, ours)
+def normalized(value: str, label: Label) -> str:
+    """The normalized value of a label; empty if it carries no information."""
+    own_value = _normalized_form(value, label.form)
+    return label.values.get(own_value, own_value)
 
 
-@lru_cache(maxsize=1 << 12)  # all metrics of a GPU have the same labels
-def _formed(value: str, form: Form) -> str:
+@lru_cache(maxsize=1 << 12)  # cached: all metrics of a GPU have the same labels
+def _normalized_form(value: str, form: Form) -> str:
     value = value.strip()
-    return "" if value.lower() in _NONE else _FORMS[form](value)
+    return "" if value.lower() in _BLANK_VALUES else _NORMALIZERS[form](value)
 
 
 def pci_address(value: str) -> str:
-    """A PCI address as ``domain:bus:device`` in lower case, the domain in four digits; empty if it is none."""
-    found = _PCI.fullmatch(value.strip())
-    return f"{int(found[1] or '0', 16):04x}:{found[2]}:{found[3]}".lower() if found else ""
+    """A PCI address as ``domain:bus:device`` in lower case with a four-digit domain; empty if it is invalid."""
+    match = _PCI.fullmatch(value.strip())
+    return f"{int(match[1] or '0', 16):04x}:{match[2]}:{match[3]}".lower() if match else ""
 
 
 def _host(value: str) -> str:
-    found = _HOST.fullmatch(value)
-    host = (found[1] or found[2]) if found else value
-    return "" if host.lower() in _HERE else host
+    match = _HOST.fullmatch(value)
+    host = (match[1] or match[2]) if match else value
+    return "" if host.lower() in _LOCAL_HOSTS else host
 
 
 def _index(value: str) -> str:
-    found = _INDEX.fullmatch(value)
-    return found[1] if found else ""
+    match = _INDEX.fullmatch(value)
+    return match[1] if match else ""
 
 
 def _part(value: str) -> str:
@@ -89,11 +89,11 @@ def _part(value: str) -> str:
 
 
 def _job(value: str) -> str:
-    found = _ID.fullmatch(value)
-    return found[1] if found and found[1] != "0" else ""
+    match = _ID.fullmatch(value)
+    return match[1] if match and match[1] != "0" else ""
 
 
-_FORMS: Mapping[Form, Callable[[str], str]] = {
+_NORMALIZERS: Mapping[Form, Callable[[str], str]] = {
     "text": str,
     "host": _host,
     "pci": pci_address,

@@ -1,4 +1,4 @@
-"""The order in which names and numbers are shown: numbers within text by their size."""
+"""Natural sort order: numbers within text are compared by value."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import re
 from functools import lru_cache
 
 _NUMBER = re.compile(r"([0-9]+)")
-_MOST_DIGITS = 18
-"""Digits of a number that is counted with; 63 bits hold as many."""
+MAX_DIGITS = 18
+"""Most digits of a parsed number; fits in 63 bits."""
 
 Key = tuple[tuple[int, str], ...]
 
 
 @lru_cache(maxsize=1 << 16)
 def natural(text: str) -> Key:
-    """Sort key of text: n2 comes before n10. Numbers of any length are compared as digits, never worked out."""
+    """Sort key of text: n2 comes before n10. Numbers of any length are compared as digits, never converted."""
     parts = [(0, part) for part in _NUMBER.split(text)]
-    for place in range(1, len(parts), 2):
-        digits = parts[place][1].lstrip("0")
-        parts[place] = 1 + len(digits), digits
-    return (*parts, (0, text))  # 7 and 007 are one number but not one name
+    for index in range(1, len(parts), 2):
+        digits = parts[index][1].lstrip("0")
+        parts[index] = 1 + len(digits), digits
+    return (*parts, (0, text))  # 7 and 007 are equal numbers but different names
 
 
 def whole_number(text: str) -> int | None:
-    """The number that text of up to 18 digits says; None where it says none."""
-    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
+    """The number in text of up to 18 digits; None for other text."""
+    return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None

@@ -1,7 +1,7 @@
-"""A thread's stack: which frame is the job's own code, and what the thread waits in.
+"""Analysis of a thread's stack: which frame is the job's own code, and what the thread waits in.
 
-Names and files are those of :command:`py-spy`: functions qualified from Python 3.11 on (``Thread.run``), files whole or
-below the folder that they were imported from (``torch/distributed/distributed_c10d.py``).
+Names and files are as in :command:`py-spy`: functions are qualified from Python 3.11 on (``Thread.run``); files are
+absolute or relative to the import folder (``torch/distributed/distributed_c10d.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ xformers flash_attn triton numba numpy scipy pandas pyarrow sklearn tensorflow k
 wandb mlflow tensorboard tqdm fsspec huggingface_hub safetensors h5py zarr grpc hydra fire click absl
 """
 _LIBRARIES = frozenset(_NAMES.split())
-"""Packages that frames of training jobs are in, where a file's name doesn't show where it is installed."""
+"""Library packages in training jobs, for file names that don't show where they are installed."""
 _COLLECTIVE = re.compile(
     r"(?:monitored_)?barrier|_?all_?reduce\w*|_?all_?gather\w*|_?reduce_?scatter\w*|_?broadcast\w*|_?all_?to_?all\w*"
     r"|wait_for_everyone|wait_tensor|(?:gather|scatter)(?:_object\w*|_tensor\w*)?"
@@ -29,14 +29,14 @@ _NATIVE_COLLECTIVE = re.compile(
     r"(?:c10d::(?:[\w:]*Work\w*::(?:wait|synchronize)|(?:ProcessGroup|Reducer)\w*::\w+)|gloo::\w+|(?:p?nccl|rccl|hccl)[A-Z]\w+"
     r"|P?MPI_(?:All\w+|Barrier|Bcast|I?Recv|I?Send|Reduce\w*|Wait\w*))"
 )
-_GPU = re.compile(
+_GPU_WAIT = re.compile(
     r"(?:cu|cuda|hip)(?:Stream|Event|Device|Ctx)?(?:Synchronize|StreamWaitValue|EventQuery)\w*|(?:cuda|hip|cu)Mem[cC]py\w*"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One frame. ``file`` is empty for one of a shared library that py-spy names nothing of."""
+    """One frame. ``file`` is empty for frames of shared libraries without a name in py-spy."""
 
     name: str
     file: str
@@ -48,8 +48,8 @@ class Call:
         return self.name.rpartition(".")[2]
 
 
-def is_own(file: str) -> bool:
-    """Whether a frame's file is the job's code, not that of Python or of an installed package."""
+def is_job_code(file: str) -> bool:
+    """Whether a frame's file is the job's code, not Python's or an installed package's."""
     if not file or (file.startswith("<") and not file.startswith("<ipython")) or _INSTALLED.search(file):
         return False
     if file.startswith("/"):
@@ -58,14 +58,14 @@ def is_own(file: str) -> bool:
     return first not in _LIBRARIES and first not in sys.stdlib_module_names
 
 
-def own_call(calls: Sequence[Call]) -> Call | None:
-    """The innermost frame of the job's own code; ``calls`` come innermost first."""
-    return next((call for call in calls if is_own(call.file)), None)
+def job_call(calls: Sequence[Call]) -> Call | None:
+    """The innermost frame of the job's own code; ``calls`` are innermost first. None without one."""
+    return next((call for call in calls if is_job_code(call.file)), None)
 
 
 def collective_in(calls: Sequence[Call], native: Sequence[str] = ()) -> str | None:
-    """The collective that a stack stands in, of the calls inside of the job's own code: the outermost one, whose name
-    says what was called; else a native one."""
+    """The collective that a stack is in, given the calls inside the job's own code: the outermost one, which has the
+    name that the job called; else a native one; else None."""
     for call in reversed(calls):
         distributed = "distributed" in call.file or "pipeline" in call.file
         if _COLLECTIVE.fullmatch(call.leaf) or (distributed and _POINT_TO_POINT.fullmatch(call.leaf)):
@@ -74,8 +74,8 @@ def collective_in(calls: Sequence[Call], native: Sequence[str] = ()) -> str | No
 
 
 def waits_for_gpu(calls: Sequence[Call], native: Sequence[str] = ()) -> bool:
-    """Whether it waits for what was given to the GPU, or for a backward pass: which may be held up by a collective."""
-    if any(_GPU.match(name) for name in native):
+    """Whether the thread waits for GPU work or for a backward pass, either of which may wait for a collective."""
+    if any(_GPU_WAIT.match(name) for name in native):
         return True
     return any(
         (call.leaf in ("synchronize", "current_stream_synchronize") and "cuda" in call.file)

@@ -1,4 +1,4 @@
-"""Every kind of record: its plane, fields and meaning. Readers may set only these fields."""
+"""All kinds of records: plane, fields and meaning. Readers may set only these fields."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class RecordKind:
 
 
 _EXIT = {
-    "exit_code": "exit code as recorded (sacct before 25.11 takes 128 off codes above 127)",
+    "exit_code": "exit code as recorded (sacct before 25.11 subtracts 128 from codes above 127)",
     "signal": "signal number; 0 when none",
 }
 
 RECORDS: Mapping[str, RecordKind] = {
     "job": RecordKind(
-        "one attempt of a job in the scheduler's words (one row per attempt and source)",
+        "one attempt of a job as recorded by the scheduler (one row per attempt and source)",
         "scheduler",
         {
             "id": "job id as users write it (array tasks 60_3, het parts 73+0)",
@@ -32,7 +32,7 @@ RECORDS: Mapping[str, RecordKind] = {
             "array_id": "id of the array, if any",
             "name": "job name",
             "user": "user name",
-            "uid": "number of the user",
+            "uid": "numeric user id",
             "cluster": "cluster",
             "partition": "partition",
             "state": "base state: COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL, PREEMPTED, OUT_OF_MEMORY, REQUEUED, RUNNING, PENDING, DEADLINE, BOOT_FAIL, ...",
@@ -53,8 +53,8 @@ RECORDS: Mapping[str, RecordKind] = {
             "n_nodes": "nodes",
             "n_tasks": "tasks",
             "n_cpus": "CPUs",
-            "n_gpus": "GPUs allocated in all",
-            "gpus": "tuple of the GPUs allocated, as node:index, where the detail was asked for (scontrol show job -d)",
+            "n_gpus": "total GPUs allocated",
+            "gpus": "tuple of the allocated GPUs as node:index, from scontrol show job -d",
             "dependency": "as recorded, e.g. afterany:41",
             "parents": "tuple of job ids it depends on",
             "submit_line": "command line",
@@ -63,7 +63,7 @@ RECORDS: Mapping[str, RecordKind] = {
             "std_out": "path",
             "std_err": "path",
             "max_rss_bytes": "largest resident size",
-            "req_mem_bytes": "memory asked for",
+            "req_mem_bytes": "memory requested",
             "source": "sacct, scontrol, squeue, jobcomp, slurmctld",
             "as_of": "time of the record, where known",
         },
@@ -95,7 +95,7 @@ RECORDS: Mapping[str, RecordKind] = {
             "flags": "tuple of flags: drain, not_responding, fail, maint, ...",
             "reason": "reason",
             "reason_time": "time",
-            "reason_end": "time the node was in service again, of an event that is over",
+            "reason_end": "time when the node was back in service, if the event is over",
             "reason_user": "who set it",
             "boot_time": "time",
             "as_of": "time of the record, where known",
@@ -107,9 +107,9 @@ RECORDS: Mapping[str, RecordKind] = {
         "collective",
         {
             "rank": "global rank",
-            "job": "job, where the dump came with it",
-            "world_size": "ranks, where it can be told",
-            "entries": "entries in the ring",
+            "job": "job, if known from the source of the dump",
+            "world_size": "ranks, if known",
+            "entries": "entries in the ring buffer",
             "version": "dump version",
             "nccl_version": "NCCL",
             "last_enqueued": "highest last-enqueued sequence number over the groups",
@@ -122,7 +122,7 @@ RECORDS: Mapping[str, RecordKind] = {
         "collective",
         {
             "rank": "global rank",
-            "job": "job, where the dump came with it",
+            "job": "job, if known from the source of the dump",
             "group": "group id or name",
             "description": "group description",
             "ranks": "tuple of member ranks",
@@ -136,4 +136,4 @@ RECORDS: Mapping[str, RecordKind] = {
         },
     ),
 }
-"""kind -> what it is"""
+"""kind -> its definition"""

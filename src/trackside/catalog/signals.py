@@ -1,6 +1,6 @@
-"""Signals and the ways in which a process's end is written down: by shells, Python, launchers and Slurm.
+"""Signals, and how shells, Python, launchers and Slurm print the end of a process.
 
-Numbers are those of Linux on x86-64 and ARM64, whatever machine this runs on.
+Signal numbers are those of Linux on x86-64 and ARM64, whatever machine this runs on.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from trackside.catalog.natural import whole_number
 
-_IN_ORDER = """
+_NAMES_BY_NUMBER = """
 SIGHUP SIGINT SIGQUIT SIGILL SIGTRAP SIGABRT SIGBUS SIGFPE SIGKILL SIGUSR1 SIGSEGV SIGUSR2 SIGPIPE SIGALRM SIGTERM
 SIGSTKFLT SIGCHLD SIGCONT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGXCPU SIGXFSZ SIGVTALRM SIGPROF SIGWINCH SIGIO SIGPWR
 SIGSYS
 """
-SIGNALS: Mapping[int, str] = dict(enumerate(_IN_ORDER.split(), 1))
+SIGNALS: Mapping[int, str] = dict(enumerate(_NAMES_BY_NUMBER.split(), 1))
 """number -> name"""
 NUMBERS: Mapping[str, int] = {name: number for number, name in SIGNALS.items()} | {"SIGIOT": 6, "SIGPOLL": 29}
 """name -> number"""
@@ -41,7 +41,7 @@ DESCRIPTIONS: Mapping[str, int] = {
     "file size limit exceeded": 25,
     "bad system call": 31,
 }
-"""What shells, srun and mpirun print for a signal (strsignal), in lower case -> number"""
+"""What shells, srun and mpirun print for a signal (strsignal), lower case -> number"""
 TRANSLATED: Mapping[str, int] = {
     "已杀死": 9,
     "已放弃": 6,
@@ -60,16 +60,16 @@ TRANSLATED: Mapping[str, int] = {
     "violación de segmento": 11,
     "terminado (killed)": 9,
 }
-"""The same in glibc's translations, as shells under another locale print it -> number"""
+"""The same texts in glibc's translations, as printed under other locales -> number"""
 
 CRASHES = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
-"""Signals that a process brings upon itself; all but 6 by a fault in its own instructions or limits."""
+"""Signals caused by the process itself; all but 6 by a fault in its own instructions or limits."""
 SLURM_SIGNALS: Mapping[int, str] = {
     53: "the step could not be launched: its output could not be opened",
     54: "the prolog failed",
-    125: "out of memory: the cgroup's OOM killer struck",
+    125: "out of memory: killed by the cgroup's OOM killer",
 }
-"""Numbers in the signal part of Slurm's ExitCode that are no signals (0:53, 0:54, 0:125) -> meaning"""
+"""Numbers in the signal part of Slurm's ExitCode that are not signals (0:53, 0:54, 0:125) -> meaning"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ class Exit:
 
     @property
     def signal_name(self) -> str | None:
-        """Such as SIGKILL; None without a signal."""
+        """Name of the signal, such as SIGKILL; None without a signal."""
         return None if self.signal is None else signal_name(self.signal)
 
 
 def signal_name(number: int) -> str:
-    """Name of a signal; real-time and unknown ones as ``SIG34``."""
+    """Name of a signal; real-time and unknown signals as ``SIG34``."""
     return SIGNALS.get(number, f"SIG{number}")
 
 
@@ -106,7 +106,7 @@ def signal_number(text: str) -> int | None:
 
 
 def read_code(code: int) -> Exit:
-    """An exit code as shells (128 + n) or Python (-n) write it."""
+    """The exit for a code as written by shells (128 + n) or Python (-n)."""
     if code < 0:
         return Exit(signal=-code) if code > -65 else Exit(code=code)
     if 128 < code <= 128 + 31:

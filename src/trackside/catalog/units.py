@@ -1,4 +1,4 @@
-"""Units as tools write them, and the factors to the catalogue's."""
+"""Units as printed by tools, and the factors to the catalog's units."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 _KI, _MI, _GI, _TI = (float(1 << bits) for bits in (10, 20, 30, 40))
 
-# GPU tools mean powers of two by "KB" and "MB" of memory, as they print the same number as "MiB" elsewhere.
+# In GPU tools "KB" and "MB" of memory are powers of two: elsewhere they print the same number as "MiB".
 _BYTES = {
     "B": 1.0, "bytes": 1.0, "Bytes": 1.0, "kB": _KI, "KB": _KI, "KiB": _KI, "MB": _MI, "MiB": _MI,
     "GB": _GI, "GiB": _GI, "TB": _TI, "TiB": _TI,
@@ -28,13 +28,15 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "replays": {"": 1.0, "errs": 1.0, "replays": 1.0},
     "s": {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0},
 }  # fmt: skip
-"""unit of the catalogue -> unit as written -> factor; units not here are written in no other way"""
+"""unit of the catalog -> unit as printed -> factor; other units have no variants"""
 
 
-def factor(written: str, ours: str) -> float:
-    """The factor from a written unit, maybe in brackets, to one of the catalogue's. Raises ValueError if none is known."""
-    text = written.strip().strip("[]()").strip()
-    known = UNITS.get(ours, {"": 1.0, ours: 1.0})
+def factor(printed: str, unit: str) -> float:
+    """The factor from a printed unit, optionally in brackets, to the catalog's. Raises ValueError for an unknown unit."""
+    text = printed.strip().strip("[]()").strip()
+    known = UNITS.get(unit, {"": 1.0, unit: 1.0})
     if text not in known:
-        raise ValueError(f"{text!r} is no unit for {ours or 'a bare number'}; known: {', '.join(filter(None, known))}")
+        raise ValueError(
+            f"{text!r} is not a unit for {unit or 'a bare number'}; known: {', '.join(filter(None, known))}"
+        )
     return known[text]

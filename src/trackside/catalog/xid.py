@@ -1,8 +1,8 @@
-"""NVIDIA Xid and SXid numbers: what each is called, whom it usually blames, and what to do.
+"""NVIDIA Xid and SXid numbers: mnemonic, usual cause, and what to do.
 
-Sources: NVIDIA's Xid catalogue, docs.nvidia.com/deploy/xid-errors (for Ampere and newer; mnemonics, recovery actions), and
-the older table of causes in the same documentation (hardware, driver or application marked per number); NVIDIA's Fabric
-Manager user guide, appendix D (SXid).
+Sources: NVIDIA's Xid catalog, docs.nvidia.com/deploy/xid-errors (Ampere and newer; mnemonics, recovery actions), and the
+older table of causes in the same documentation (hardware, driver or application per number); NVIDIA's Fabric Manager user
+guide, appendix D (SXid).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _E: Blame = "either"
 _I: Blame = "informational"
 
 _ACTIONS: Mapping[str, str] = {
-    "ignore": "nothing by itself; look at the other Xids around it",
-    "restart": "restart the application; if it comes again on the same GPU, test the GPU",
+    "ignore": "none for this Xid alone; look at the other Xids around it",
+    "restart": "restart the application; if it recurs on the same GPU, test the GPU",
     "check": "check the application (compute-sanitizer, cuda-gdb); if the same GPU reports it under other jobs, test the GPU",
-    "reset": "drain and reset the GPU; if it comes back, contact the vendor",
-    "ecc": "drain and reset the GPU; run the field diagnostic if SRAM limits are passed or it comes back",
-    "reboot": "take the node out, power-cycle it, check PCIe and power; if it comes back, replace the GPU",
-    "link": "check the NVLink at both ends, then reset the GPUs; if it comes back, contact the vendor",
-    "watch": "no action now; watch the count and reset the GPU at the next maintenance",
+    "reset": "drain and reset the GPU; if it recurs, contact the vendor",
+    "ecc": "drain and reset the GPU; run the field diagnostic if SRAM limits are exceeded or it recurs",
+    "reboot": "drain the node, power-cycle it, check PCIe and power; if it recurs, replace the GPU",
+    "link": "check the NVLink at both ends, then reset the GPUs; if it recurs, contact the vendor",
+    "watch": "no immediate action; monitor the count and reset the GPU at the next maintenance",
     "update": "update driver and firmware",
-    "power": "check the auxiliary power and the seating of the board",
-    "154": "do what the text says: drain, reset the GPU or reboot the node",
+    "power": "check the auxiliary power and that the board is seated",
+    "154": "follow the action in the message: drain, reset the GPU or reboot the node",
     "vm": "restart the virtual machine",
-    "unused": "not expected on data-centre GPUs; contact the vendor",
+    "unused": "not expected on data center GPUs; contact the vendor",
 }
 
 
@@ -46,13 +46,45 @@ class Xid:
     blame: Blame
     action: str
 
+    @property
+    def name(self) -> str:
+        """The mnemonic in words: ``GPU has fallen off the bus``."""
+        words = self.mnemonic.removeprefix("ROBUST_CHANNEL_").split("_")
+        return " ".join(word if word in _ACRONYMS else word.lower() for word in words)
+
+
+_ACRONYMS = frozenset(
+    [
+        "CE",
+        "CTXSW",
+        "DBE",
+        "DRAM",
+        "ECC",
+        "FECS",
+        "GPU",
+        "GSP",
+        "IO",
+        "MMU",
+        "NVDEC",
+        "NVENC",
+        "NVJPG",
+        "NVLINK",
+        "PBDMA",
+        "PCI",
+        "PMU",
+        "RPC",
+        "SBE",
+        "SRAM",
+    ]
+)
+
 
 _ENGINES: Mapping[str, tuple[int, ...]] = {
     "CE": (39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)),
     "NVDEC": (68, 83, 84, 88, 89, 96, 97, 98),
     "NVJPG": (82, 99, 100, 101, 102, 103, 104, 105),
 }
-"""Copy engines and decoders: the numbers of their errors, in the order of the engines."""
+"""Copy engines and decoders: Xid numbers in the order of the engines."""
 _UNUSED = """
 1 ~FIFO_ERROR_FIFO_METHOD 2 ~FIFO_ERROR_SW_METHOD 3 ~FIFO_ERROR_UNK_METHOD 4 ~FIFO_ERROR_CHANNEL_BUSY
 5 ~FIFO_ERROR_RUNOUT_OVERFLOW 6 ~FIFO_ERROR_PARSE_ERR 7 ~FIFO_ERROR_PTE_ERR 9 ~GR_ERROR_INSTANCE
@@ -70,7 +102,7 @@ _UNUSED = """
 118 HEAD_REGS 122 SPI_PMU_RPC_READ_FAIL 123 SPI_PMU_RPC_WRITE_FAIL 124 SPI_PMU_RPC_ERASE_FAIL 125 INFOROM_FS_ERROR
 138 ~DLA_ERROR 152 ~DLA_SMMU_ERROR 153 ~DLA_TIMEOUT
 """
-"""Numbers that NVIDIA's catalogue marks as unused on A100 to GB200; ``~`` stands for ROBUST_CHANNEL_."""
+"""Numbers that NVIDIA's catalog marks as unused on A100 to GB200; ``~`` stands for ROBUST_CHANNEL_."""
 
 
 _TABLE: dict[int, tuple[str, Blame, str]] = {
@@ -168,8 +200,8 @@ XIDS: Mapping[int, Xid] = {
 
 
 def xid(number: int) -> Xid:
-    """The entry of a number; an unknown one is blamed on neither side."""
-    return XIDS.get(number) or Xid(number, "UNKNOWN", "either", "look it up in NVIDIA's Xid catalogue")
+    """The entry of a number; an unknown number blames neither side."""
+    return XIDS.get(number) or Xid(number, "UNKNOWN", "either", "look it up in NVIDIA's Xid catalog")
 
 
 # -- NVLink 5 (Blackwell), Xid 144 to 150
@@ -189,26 +221,26 @@ _RESET: Mapping[str, int] = {
     "TLW_RX": 0x04,
     "TLW_TX": 0x04,
 }
-"""Unit -> bits of the second word (error status) for which NVIDIA's table wants the GPU reset"""
+"""Unit -> bits of the second word (error status) for which NVIDIA's table requires a GPU reset"""
 
 
 def is_mild(number: int, detail: str) -> bool:
-    """Whether the text after an Xid 144 to 150 tells of an error that is not fatal, and for which NVIDIA's table does not
-    want the GPU reset."""
-    found = _NVLINK5.search(detail) if number in NVLINK5 else None
-    if found is None or found["severity"] == "Fatal":
+    """Whether the text after an Xid 144 to 150 describes a non-fatal error for which NVIDIA's table does not require a GPU
+    reset."""
+    match = _NVLINK5.search(detail) if number in NVLINK5 else None
+    if match is None or match["severity"] == "Fatal":
         return False
-    bits = next((bits for unit, bits in _RESET.items() if found["unit"].startswith(unit)), 0)
-    return not int(found["status"] or "0", 16) & bits
+    bits = next((bits for unit, bits in _RESET.items() if match["unit"].startswith(unit)), 0)
+    return not int(match["status"] or "0", 16) & bits
 
 
 _RECOVERY = re.compile(r"recovery action changed from .{1,60}? to 0x[0-9a-fA-F]{1,2} \(([\w /]{2,40})\)")
 
 
 def recovery_action(detail: str) -> str | None:
-    """What Xid 154 asks for from now on, in the driver's words (GPU Reset Required, ...); None if it does not say."""
-    found = _RECOVERY.search(detail)
-    return found[1] if found else None
+    """The action that Xid 154 requests, in the driver's words (GPU Reset Required, ...); None if not in the text."""
+    match = _RECOVERY.search(detail)
+    return match[1] if match else None
 
 
 # -- NVSwitch SXid
@@ -219,11 +251,11 @@ SXID_CORRECTED = frozenset(
     {11012, 11021, 11022, 11023, 12021, 12023, 15008, 15011, 19049, 19055, 19057, 19059, 19062, 19065, 19068, 19071}
     | {24001, 24002, 24003, 22013}
 )
-"""Single-bit errors that the switch corrects, and the like: no impact."""
+"""Errors without impact, such as single-bit errors that the switch corrects."""
 
 
 def sxid_fatal(number: int, text: str) -> bool | None:
-    """Whether an SXid is fatal: by the line's own word, else by the lists; None if neither tells."""
+    """Whether an SXid is fatal: according to the line, else to the lists; None if unknown."""
     if re.search(r"\bNon-?fatal\b", text, re.IGNORECASE):
         return False
     if re.search(r"\bFatal\b", text, re.IGNORECASE):

@@ -1,4 +1,4 @@
-"""The command line. Thin: every command opens a session, or one room, and prints."""
+"""The command line. Each command opens a session, or calls one package, and prints the result."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ from importlib import import_module
 
 import click
 
-from trackside.cli.exits import errors
+from trackside.cli.encoding import use_ascii_fallback
+from trackside.cli.exit_codes import errors
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "agent": ("agent", "Collect what a node gives off, and send it on (docs/agent.md)."),
-    "bundle": ("bundle", "Put a run's evidence and the verdict on it into one file, to hand to somebody else."),
-    "compact": ("stores", "Merge a store's small segments, and thin or delete old samples."),
-    "compare": ("compare", "Put two runs beside each other: the last good one and the bad one, say."),
-    "config": ("live", "Show the settings in force and where each comes from; secrets are hidden."),
-    "diagnose": ("verdicts", "Read files, folders or archives, or a job of a store, and print the verdict."),
-    "explain": ("knowledge", "Print a family's page; FAMILY is a code or an id, such as b1 or cuda-oom."),
+    "agent": ("agent", "Collect a node's metrics and logs and send them to a server (docs/agent.md)."),
+    "bundle": ("bundle", "Pack a run's evidence and its verdict into one file to share."),
+    "compact": ("stores", "Merge a store's small segments, and downsample or delete old samples."),
+    "compare": ("compare", "Compare two runs, such as the last good one and the bad one."),
+    "config": ("live", "Show the settings in effect and the source of each; secrets are hidden."),
+    "diagnose": ("verdicts", "Diagnose a run from files, folders or archives, or from a store, and print the verdict."),
+    "explain": ("knowledge", "Explain a failure family; FAMILY is a code or an id, such as b1 or cuda-oom."),
     "families": ("knowledge", "List the failure families."),
-    "ingest": ("stores", "Read files, folders or archives into a store, which is made where there is none."),
-    "inputs": ("stores", "Say what each file is taken for, and why."),
-    "runs": ("stores", "List the runs of a store, or of the archive of verdicts."),
-    "schema": ("knowledge", "Print the JSON Schema of what 'diagnose --json' or 'compare --json' writes."),
-    "serve": ("live", "Receive metrics and logs into a store, and answer for its runs over HTTP."),
+    "ingest": ("stores", "Import files, folders or archives into a store; creates the store if it does not exist."),
+    "inputs": ("stores", "Show the detected format of each file, and the reason."),
+    "runs": ("stores", "List the runs in a store or in the verdict archive."),
+    "schema": ("knowledge", "Print the JSON Schema of the output of 'diagnose --json' or 'compare --json'."),
+    "serve": ("live", "Receive metrics and logs into a store, and serve verdicts over HTTP."),
     "simulate": (
         "knowledge",
-        "Write what a run of SCENARIO would leave behind: DIR/run, and DIR/truth.json beside it.",
+        "Simulate a run: write its logs and metrics to DIR/run and the expected verdict to DIR/truth.json.",
     ),
-    "verify": ("verdicts", "Ask every citation of VERDICT.json again; exit 1 if one no longer gives the same value."),
+    "verify": ("verdicts", "Re-run every citation of a verdict; exit 1 if a value has changed."),
+    "version": ("version", "Print the version of Trackside."),
 }
-"""Command -> its module here and the first sentence of its help. A module is imported when its command is run, so that
-``trackside --help`` loads nothing that diagnoses."""
+"""Command -> (its module in this package, the first sentence of its help). A module is imported when its command runs,
+so ``trackside --help`` loads nothing heavy."""
 
 
 class Commands(click.Group):
-    """The commands, and what their errors exit with."""
+    """The command group: imports a command on demand, and maps its errors to exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -47,16 +49,11 @@ class Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        limit = formatter.width - 6 - max(map(len, COMMANDS))
         with formatter.section("Commands"):
-            formatter.write_dl(
-                [
-                    (name, click.Command(name, help=text).get_short_help_str(limit))
-                    for name, (_, text) in COMMANDS.items()
-                ]
-            )
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> object:
+        use_ascii_fallback()
         with errors():
             return super().invoke(ctx)
 
@@ -64,12 +61,12 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="trackside")
 def main() -> None:
-    """Say why a GPU training run ended as it did, from what it left behind.
+    """Find out why a GPU training run failed or ran slowly, from its logs, metrics and scheduler records.
 
     \b
     trackside diagnose slurm-123.out             one log
-    trackside diagnose run/                      logs, sacct, scontrol, dmesg: what there is
-    trackside diagnose run.tar.gz --json         for programs
-    trackside explain cuda-oom                   what a family means and what to do
+    trackside diagnose run/                      logs, sacct, scontrol, dmesg, metrics
+    trackside diagnose run.tar.gz --json         JSON for programs
+    trackside explain cuda-oom                   what a failure family means and what to do
     """
-    gc.set_threshold(200_000)  # hundreds of thousands of rows that live to the end, and hardly a cycle among them
+    gc.set_threshold(200_000)  # hundreds of thousands of rows stay alive to the end, and few of them form cycles

@@ -1,4 +1,4 @@
-"""``trackside agent``: the agent's own command line, which needs nothing of this one's."""
+"""``trackside agent``: passes its arguments to the agent's own command line."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from trackside.agent.__main__ import main
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def agent(arguments: tuple[str, ...]) -> None:
-    """Collect what a node gives off, and send it on (docs/agent.md).
+    """Collect a node's metrics and logs and send them to a server (docs/agent.md).
 
     \b
-    trackside agent check                        what works on this node, and why not
+    trackside agent check                        which sources work on this node, and why others do not
     trackside agent --remote-write URL --loki URL
     """
     raise SystemExit(main(arguments, "trackside agent"))

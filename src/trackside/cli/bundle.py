@@ -1,4 +1,4 @@
-"""The command that makes, lists and checks the file that a run is handed over in."""
+"""``trackside bundle``: write a bundle, and check and list one."""
 
 from __future__ import annotations
 
@@ -13,30 +13,45 @@ from typing import Any
 import click
 
 from trackside.bundle.live import copies, write_live
-from trackside.bundle.write import Options, Written, write
-from trackside.cli.exits import EXIT_OUTPUT, fail
+from trackside.bundle.write import Options, WrittenBundle, write
+from trackside.cli.exit_codes import EXIT_OUTPUT, fail
 from trackside.cli.live import site_flags, site_of
 from trackside.cli.terminal import JOB, bar
 from trackside.cli.verdicts import time_of
-from trackside.read.bundle import Damaged, Manifest, opened
+from trackside.read.bundle import DamagedBundle, Manifest, open_bundle
 from trackside.session import PathsRequest, Request, SiteRequest, StoreRequest, open_session
-from trackside.show.inert import shown
+from trackside.show.sanitize import shown
 
 
 @click.command()
 @click.argument("paths", nargs=-1, type=click.Path(readable=False))
-@click.option("-o", "--output", "out", metavar="FILE", type=click.Path(dir_okay=False), help="The bundle; run.tsb.")
+@click.option(
+    "-o", "--output", "out", metavar="FILE", type=click.Path(dir_okay=False), help="File to write (default run.tsb)."
+)
 @JOB
-@click.option("--store", metavar="DIR", type=click.Path(), help="Take the job from this store; PATHS add to it.")
+@click.option("--store", metavar="DIR", type=click.Path(), help="Read the job from this store; PATHS add to it.")
 @site_flags
-@click.option("--now", metavar="TIME", help="Take this as the present, for a run still going, as 'diagnose' does.")
-@click.option("--slice", "sliced", is_flag=True, help="Of large logs and metrics keep what concerns the verdict.")
-@click.option("--redact", is_flag=True, help="Replace names of users and hosts, addresses, tokens and keys.")
-@click.option("--redact-also", metavar="WORD", multiple=True, help="Replace this word too, such as a project's name.")
-@click.option("--mapping", metavar="FILE", type=click.Path(dir_okay=False), help="Write the key; keep it.")
-@click.option("--despite-differences", "despite", is_flag=True, help="Of a live run: although the verdict differs.")
-@click.option("--force", is_flag=True, help="Overwrite the bundle, and the mapping.")
-@click.option("--check", is_flag=True, help="Compare the bundle PATHS with what was written, and list what it holds.")
+@click.option(
+    "--now", metavar="TIME", help="Present time for a job that still runs (default: now); ISO 8601 or POSIX seconds."
+)
+@click.option(
+    "--slice", "sliced", is_flag=True, help="Keep only the parts of large logs and metrics that the verdict needs."
+)
+@click.option("--redact", is_flag=True, help="Replace user and host names, addresses, tokens and keys by placeholders.")
+@click.option(
+    "--redact-also", metavar="WORD", multiple=True,
+    help="With --redact: also replace this word, such as a project name; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--mapping", metavar="FILE", type=click.Path(dir_okay=False),
+    help="With --redact: write the original of each placeholder to this file; do not share it.",
+)  # fmt: skip
+@click.option(
+    "--despite-differences", "despite", is_flag=True,
+    help="With --store or --job alone: write the bundle even if its verdict differs from that of the live run.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Overwrite an existing bundle and mapping.")
+@click.option("--check", is_flag=True, help="Verify that the bundles PATHS are unchanged, and list their contents.")
 def bundle(
     paths: Sequence[str],
     out: str | None,
@@ -52,27 +67,27 @@ def bundle(
     force: bool,
     check: bool,
 ) -> None:
-    """Put a run's evidence and the verdict on it into one file, to hand to somebody else.
+    """Pack a run's evidence and its verdict into one file to share.
 
-    It is a zip that anybody can open, and that 'trackside diagnose' reads (docs/bundle.md). What was written is judged
-    again before it is kept: a bundle that would say something else than its inputs is not made.
+    The bundle is a zip file that 'trackside diagnose' reads (docs/bundle.md). Before it is saved, the bundle is
+    diagnosed again; it is not written if its verdict differs from that of its inputs.
 
-    With --job alone, or with --store, the evidence is what 'diagnose' would ask the site or the store for.
+    With --job alone, or with --store, the evidence is read from the site or the store, as for 'diagnose'.
     """
     if check:
         if not paths:
-            raise click.UsageError("give the bundle")
+            raise click.UsageError("give the bundle to check")
         _check(paths)
         return
     live = bool(site) or store is not None or (not paths and job is not None)
     if not paths and not live:
         raise click.UsageError("give the PATHS of a run's evidence, or --job ID, with or without --store")
     if site and job is None:
-        raise click.UsageError("give --job ID: the site is asked for one job")
+        raise click.UsageError("give --job ID: a site is queried for one job")
     if despite and not live:
-        raise click.UsageError("--despite-differences is of --store and of --job alone: PATHS are written as they are")
+        raise click.UsageError("--despite-differences needs --store, or --job without PATHS")
     if (redact_also or mapping) and not redact:
-        raise click.UsageError("--redact-also and --mapping go with --redact")
+        raise click.UsageError("--redact-also and --mapping need --redact")
     options = Options(
         out=out or "run.tsb",
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -85,57 +100,57 @@ def bundle(
     )
     for path in (options.out, mapping):
         if path is not None and os.path.lexists(path) and not force:
-            fail(f"{path} is there already; --force overwrites it")
+            fail(f"{path} already exists; use --force to overwrite it")
     as_of = time_of(now)
-    written = _live(paths, options, store, site, as_of) if live else _written(paths, options, as_of)
+    written = _write_live(paths, options, store, site, as_of) if live else _write_files(paths, options, as_of)
     if mapping is not None:
         _write_mapping(mapping, written, force)
-    _tell(options.out, written)
+    _print_summary(options.out, written)
 
 
-def _written(paths: Sequence[str], options: Options, as_of: float | None) -> Written:
+def _write_files(paths: Sequence[str], options: Options, as_of: float | None) -> WrittenBundle:
     with bar(paths) as on_progress, open_session(PathsRequest(paths, options.job, as_of, on_progress)) as session:
         session.verdict()
     with _failing(options.out), bar(paths) as on_progress:
         return write(session, paths, options, on_progress)
 
 
-def _live(
+def _write_live(
     paths: Sequence[str], options: Options, store: str | None, site: Mapping[str, Any], as_of: float | None
-) -> Written:
-    """What a site or a store has of a job, and PATHS beside it."""
+) -> WrittenBundle:
+    """Write what a site or a store has of a job, and PATHS in addition."""
     request: Request
-    with copies() as taken:
+    with copies() as copied:
         if site or store is None:
-            request = SiteRequest(site_of(site), options.job, paths, store, as_of, on_source=taken.take)
+            request = SiteRequest(site_of(site), options.job, paths, store, as_of, on_source=copied.copy)
         else:
             request = StoreRequest(store, options.job, paths, as_of)
         with bar(paths) as on_progress, open_session(replace(request, on_progress=on_progress)) as session:
             session.verdict()
             if store is not None:
-                taken.take_stored(store, session)
-                taken.take_files(paths, session)
-                if session.loaded.curves is not None:
-                    taken.take_measured(session.loaded.curves, session)
+                copied.copy_stored_files(store, session)
+                copied.copy_files(paths, session)
+                if session.loaded.metric_backend is not None:
+                    copied.export_metrics(session.loaded.metric_backend, session)
             for server in session.servers:
-                taken.take_measured(server, session)
+                copied.export_metrics(server, session)
         with _failing(options.out):
-            return write_live(session, taken, options)
+            return write_live(session, copied, options)
 
 
 @contextmanager
 def _failing(out: str) -> Iterator[None]:
-    """Ends the command where no bundle can be written."""
+    """Exit with one line if the bundle cannot be written."""
     try:
         yield
     except FileExistsError:
-        fail(f"{out} is there already; --force overwrites it")
+        fail(f"{out} already exists; use --force to overwrite it")
     except OSError as error:
         fail(f"{error.filename or out}: {error.strerror}", EXIT_OUTPUT)
 
 
-def _write_mapping(path: str, written: Written, force: bool) -> None:
-    """The key to the redacted names, for its owner's eyes alone."""
+def _write_mapping(path: str, written: WrittenBundle, force: bool) -> None:
+    """Write the originals of the redacted names, readable by the owner only."""
     data = json.dumps(written.mapping, indent=1, ensure_ascii=False).encode("utf-8", "surrogateescape")
     try:
         if force and os.path.lexists(path):
@@ -144,24 +159,24 @@ def _write_mapping(path: str, written: Written, force: bool) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(data + b"\n")
     except OSError as error:
-        fail(f"{path}: {error.strerror}; the bundle was written", EXIT_OUTPUT)
+        fail(f"cannot write the mapping {path}: {error.strerror}; the bundle was written", EXIT_OUTPUT)
 
 
-def _tell(out: str, written: Written) -> None:
+def _print_summary(out: str, written: WrittenBundle) -> None:
     first = written.verdict.primary
-    click.echo(f"{out}: {written.size:,} bytes; verdict {first.family} {first.id}, as of the inputs")
+    click.echo(f"{out}: {written.size:,} bytes; verdict {first.family} {first.id}, the same as from its inputs")
     click.echo(f"sha256 {written.sha256}")
     _list(written.manifest, err=written.manifest.redacted)
     if written.manifest.redacted:
         click.echo(
-            f"Read it before you send it: unzip it, or 'trackside bundle --check {shown(out)}' lists what is in it;"
-            " docs/bundle.md says what is not recognised.",
+            f"Review the bundle before you send it: unzip it, or list it with 'trackside bundle --check {shown(out)}';"
+            " docs/bundle.md lists what redaction does not recognize.",
             err=True,
         )
 
 
 def _list(manifest: Manifest, err: bool = False) -> None:
-    """What is in it, and what isn't. ``err``: to whoever looks on, not into a pipe."""
+    """Print what was left out, kept in part and replaced. ``err``: print to stderr."""
     for doc in manifest.inputs:
         if doc.member is None:
             click.echo(shown(f"left out: {doc.path}: {doc.because}"), err=err)
@@ -171,20 +186,21 @@ def _list(manifest: Manifest, err: bool = False) -> None:
         counts = ", ".join(f"{count:,} {kind}" for kind, count in manifest.replaced.items())
         click.echo(f"replaced: {counts}", err=err)
     elif manifest.redacted:
-        click.echo("replaced: nothing was found that had to be", err=err)
+        click.echo("replaced: nothing (no names, addresses or secrets were found)", err=err)
     for note in manifest.notes:
         click.echo(shown(f"note: {note}"), err=err)
 
 
 def _check(paths: Sequence[str]) -> None:
+    """Verify each bundle's checksums, and list its members."""
     for path in paths:
         try:
-            with bar([path]) as on_progress, opened(path) as found:
-                found.check(on_progress)
-                manifest = found.manifest
-        except Damaged as error:
-            fail(f"{path}: not as it was written: {error}", EXIT_OUTPUT)
-        click.echo(shown(f"{path}: as it was written on {manifest.created} by Trackside {manifest.trackside}"))
+            with bar([path]) as on_progress, open_bundle(path) as opened_bundle:
+                opened_bundle.check(on_progress)
+                manifest = opened_bundle.manifest
+        except DamagedBundle as error:
+            fail(f"{path}: damaged or changed: {error}", EXIT_OUTPUT)
+        click.echo(shown(f"{path}: unchanged since {manifest.created}, written by Trackside {manifest.trackside}"))
         for member in manifest.members:
             click.echo(shown(f"{member.sha256}  {member.size:>14,}  {member.name}"))
         _list(manifest)

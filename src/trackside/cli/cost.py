@@ -1,4 +1,4 @@
-"""The price of a GPU-hour: of the command line, else of the site's settings."""
+"""The price of a GPU-hour: from the command line, otherwise from the site's settings."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from typing import Any
 
 import click
 
-from trackside.cli.exits import fail
+from trackside.cli.exit_codes import fail
 from trackside.settings import ConfigError
 from trackside.settings.price import Price
-from trackside.show.inert import shown
+from trackside.show.sanitize import shown
 from trackside.site.file import find
 
 PRICE = click.option(
     "--price",
     metavar="AMOUNT",
-    help="Of a GPU-hour, to say what the run cost: 2.50, '2.50 EUR' or €2.50 (USD unless named).",
+    help="Price of a GPU-hour, used to show what the run cost: 2.50, '2.50 EUR' or €2.50 (default currency USD).",
 )
 _NAME = r"[^\W\d_]{1,12}|[$€£¥₹]"
 _PRICE = re.compile(rf"(?P<before>{_NAME})?\s*(?P<amount>\d{{1,9}}(?:\.\d{{1,6}})?)\s*(?P<after>{_NAME})?")
 _NAMES = {"$": "USD", "€": "EUR", "£": "GBP", "₹": "INR"}
-"""Sign -> currency; others stand as they are."""
+"""Currency sign -> ISO code; other names are kept as given."""
 _SECTION = "TRACKSIDE_COST_"
 
 
 def price_flags(text: str | None) -> dict[str, object]:
-    """The settings that ``--price`` stands for. Ends the command where it can't be meant."""
+    """The settings that ``--price`` sets, by dotted name. Exits if the text is not a price."""
     if text is None:
         return {}
-    told = _PRICE.fullmatch(text.strip())
-    names = {_NAMES.get(name, name) for name in told.group("before", "after") if name} if told is not None else set()
-    if told is None or len(names) > 1:
-        fail(f"--price {text!r}: write an amount of money for a GPU-hour, 2.50, '2.50 EUR' or '$2.50'")
+    match = _PRICE.fullmatch(text.strip())
+    names = {_NAMES.get(name, name) for name in match.group("before", "after") if name} if match is not None else set()
+    if match is None or len(names) > 1:
+        fail(f"--price {text!r} is not a price of a GPU-hour; write 2.50, '2.50 EUR' or '$2.50'")
     currency = {"cost.currency": names.pop()} if names else {}
-    return {"cost.price_per_gpu_hour": float(told["amount"]), **currency}
+    return {"cost.price_per_gpu_hour": float(match["amount"]), **currency}
 
 
 def price_of(flags: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> Price:
-    """The price where no site is asked: its settings are read for this alone, and only where there are some.
+    """The price for a command that asks no site. The site's settings are read only for the price, if they exist.
 
-    ``flags``: what :func:`price_flags` gave.
+    ``flags``: the result of :func:`price_flags`.
     """
     if find(None, environ, []) is not None or any(name.startswith(_SECTION) for name in environ):
         from trackside.site.config import load  # the HTTP client comes with it
@@ -50,6 +50,6 @@ def price_of(flags: Mapping[str, object], environ: Mapping[str, str] = os.enviro
         try:
             return load(None, flags, environ).price
         except ConfigError as error:
-            click.echo(shown(f"trackside: the settings are left out, and with them the price: {error}"), err=True)
-    given: dict[str, Any] = {name.removeprefix("cost."): value for name, value in flags.items()}
-    return Price(**given)
+            click.echo(shown(f"trackside: the settings and their price are ignored: {error}"), err=True)
+    fields: dict[str, Any] = {name.removeprefix("cost."): value for name, value in flags.items()}
+    return Price(**fields)

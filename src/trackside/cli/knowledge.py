@@ -1,4 +1,4 @@
-"""The commands that say what Trackside knows, without any run."""
+"""The commands that need no run: ``explain``, ``families``, ``schema`` and ``simulate``."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from pathlib import Path
 
 import click
 
-from trackside.cli.exits import EXIT_OUTPUT, fail
+from trackside.cli.exit_codes import EXIT_OUTPUT, fail
 from trackside.families import families as all_families
 from trackside.families import find_family
 from trackside.show import comparison
 from trackside.show.document import json_schema
-from trackside.show.inert import shown
-from trackside.sim import catalogue, load_scenario
-from trackside.sim import simulate as play
+from trackside.show.sanitize import shown
+from trackside.sim import load_scenario, scenario_titles
+from trackside.sim import simulate as run_simulation
 
 
 @click.command()
 @click.argument("family")
 def explain(family: str) -> None:
-    """Print a family's page; FAMILY is a code or an id, such as b1 or cuda-oom."""
-    found = find_family(family)
-    if found is None:
-        like = [each for each in all_families() if family.lower() in f"{each.id} {each.title}".lower()]
-        known = ", ".join(f"{each.code} {each.id}" for each in like or all_families())
-        fail(f"no family {family!r}; {'did you mean' if like else 'known'}: {known}")
-    click.echo(f"{found.code} {found.id}\n\n{inspect.cleandoc(found.doc)}")
-    if found.example is not None:
-        click.echo("\nA typical case\n--------------")
-        click.echo(f"trackside simulate {found.example[0]} -o example")
+    """Explain a failure family; FAMILY is a code or an id, such as b1 or cuda-oom."""
+    match = find_family(family)
+    if match is None:
+        similar = [known for known in all_families() if family.lower() in f"{known.id} {known.title}".lower()]
+        names = ", ".join(f"{known.code} {known.id}" for known in similar or all_families())
+        fail(f"no family {family!r}; {'did you mean' if similar else 'known families'}: {names}")
+    click.echo(f"{match.code} {match.id}\n\n{inspect.cleandoc(match.doc)}")
+    if match.example is not None:
+        click.echo("\nTry an example\n--------------")
+        click.echo(f"trackside simulate {match.example[0]} -o example")
         click.echo("trackside diagnose example/run --html example.html")
 
 
@@ -44,35 +44,49 @@ def families() -> None:
 @click.command()
 @click.argument("document", type=click.Choice(["verdict", "comparison"]), default="verdict")
 def schema(document: str) -> None:
-    """Print the JSON Schema of what 'diagnose --json' or 'compare --json' writes."""
-    told = json_schema() if document == "verdict" else json_schema(comparison.SCHEMA, comparison.ComparisonDoc)
-    click.echo(json.dumps(told, indent=2))
+    """Print the JSON Schema of the output of 'diagnose --json' or 'compare --json'.
+
+    DOCUMENT is verdict (default) or comparison.
+    """
+    json_schema_doc = (
+        json_schema() if document == "verdict" else json_schema(comparison.SCHEMA, comparison.ComparisonDoc)
+    )
+    click.echo(json.dumps(json_schema_doc, indent=2))
 
 
 @click.command()
 @click.argument("scenario", required=False)
-@click.option("-o", "--output", metavar="DIR", type=click.Path(file_okay=False), help="Folder to write.")
-@click.option("--seed", type=click.IntRange(0), help="In place of the scenario's own.")
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change one key, such as job.step_s=2.5.")
-@click.option("--metrics", type=click.Choice(["text", "parquet"]), default="text", help="Format of the metrics.")
-@click.option("--list", "listing", is_flag=True, help="List the scenarios and faults that come along.")
+@click.option("-o", "--output", metavar="DIR", type=click.Path(file_okay=False), help="Output folder.")
+@click.option("--seed", type=click.IntRange(0), help="Random seed (default: the scenario's own).")
+@click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE",
+    help="Override a scenario key, such as job.step_s=2.5; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--metrics", type=click.Choice(["text", "parquet"]), default="text", help="Format of the metrics (default text)."
+)
+@click.option("--list", "listing", is_flag=True, help="List the built-in scenarios and faults, and exit.")
 def simulate(
     scenario: str | None, output: str | None, seed: int | None, changes: tuple[str, ...], metrics: str, listing: bool
 ) -> None:
-    """Write what a run of SCENARIO would leave behind: DIR/run, and DIR/truth.json beside it.
+    """Simulate a run: write its logs and metrics to DIR/run and the expected verdict to DIR/truth.json.
 
-    SCENARIO is a name of --list or a TOML file (docs/simulator.md).
+    SCENARIO is a name from --list or a TOML file (docs/simulator.md).
     """
     if listing:
-        for name, title in catalogue():
+        for name, title in scenario_titles():
             click.echo(f"{name:<28} {title}")
         return
     if scenario is None or output is None:
         fail("give a SCENARIO and -o DIR, or --list")
     try:
-        truth = play(load_scenario(scenario, changes, seed), Path(output), metrics=metrics)
+        truth = run_simulation(load_scenario(scenario, changes, seed), Path(output), metrics=metrics)
     except OSError as error:
-        fail(f"{output} can't be written: {error.strerror}", EXIT_OUTPUT)
-    what = f"{truth.family} {truth.variant or ''}".strip()
-    told = f"{output}/run: job {truth.job}, {truth.disposition}, injected: {what}; answers in {output}/truth.json"
-    click.echo(shown(told))
+        fail(f"cannot write {output}: {error.strerror}", EXIT_OUTPUT)
+    fault = f"{truth.family} {truth.variant or ''}".strip()
+    click.echo(
+        shown(
+            f"{output}/run: job {truth.job}, {truth.disposition}, injected fault: {fault};"
+            f" expected verdict in {output}/truth.json"
+        )
+    )

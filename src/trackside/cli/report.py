@@ -1,4 +1,4 @@
-"""The option that writes a verdict as a page, and its file."""
+"""The option ``--html``, and writing its file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 
 import click
 
-from trackside.cli.exits import EXIT_OUTPUT, fail
+from trackside.cli.exit_codes import EXIT_OUTPUT, fail
 from trackside.read.excerpts import excerpts
 from trackside.session import Session
 from trackside.show.document import VerdictDoc
@@ -18,14 +18,14 @@ HTML = click.option(
     "--html",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Write the verdict as a page as well: one file, with charts.",
+    help="Also write the verdict as a self-contained HTML page with charts.",
 )
 
 
 class Page:
-    """Writes the page of each verdict, in place of the one before; does nothing where no file is given.
+    """Writes the page of a verdict, and overwrites that of the previous one; does nothing without a file.
 
-    Ends the command at once where the page could not be made in the end.
+    The constructor exits if a dependency or the target folder is missing, before any work is done.
     """
 
     def __init__(self, file: str | None) -> None:
@@ -39,40 +39,40 @@ class Page:
             fail(f"{error.name} is not installed: pip install 'trackside[report]'")
         folder = os.path.dirname(os.path.abspath(file))
         if not os.path.isdir(folder):
-            fail(f"--html {file}: there is no folder {folder}")
+            fail(f"--html {file}: folder {folder} does not exist")
 
     def __call__(self, doc: VerdictDoc, session: Session) -> None:
-        """The lines around a citation are looked up in the session's files."""
+        """Write the page. The lines around each citation are read from the session's files."""
         if self._file is None:
             return
-        from trackside.show.report.page import page, places  # the extra "report"
+        from trackside.show.report.page import cited_positions, page  # the extra "report"
 
         files = [path for path in session.files if not Directory(path).exists]
-        data = page(doc, session.verdict(), session.store, excerpts(files, places(doc).values()))
+        data = page(doc, session.verdict(), session.store, excerpts(files, cited_positions(doc).values()))
         try:
             _replace(self._file, data)
         except OSError as error:
-            fail(f"--html {self._file} can't be written: {error.strerror or error}", EXIT_OUTPUT)
+            fail(f"--html: cannot write {self._file}: {error.strerror or error}", EXIT_OUTPUT)
 
 
 def _replace(file: str, data: bytes) -> None:
-    """The whole file or none, readable as any file that its owner makes."""
+    """Replace the file atomically; its mode follows the umask."""
     target = os.path.realpath(file)
     if os.path.exists(target) and not os.path.isfile(target):  # a device or a pipe
         with open(target, "wb") as out:
             out.write(data)
         return
-    made = None
+    temporary = None
     try:
         with tempfile.NamedTemporaryFile(dir=os.path.dirname(target), prefix=".trackside-", delete=False) as out:
-            made = out.name
+            temporary = out.name
             out.write(data)
         mask = os.umask(0)
         os.umask(mask)
-        os.chmod(made, 0o666 & ~mask)
-        os.replace(made, target)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, target)
     except OSError:
-        if made is not None:
+        if temporary is not None:
             with contextlib.suppress(OSError):
-                os.unlink(made)
+                os.unlink(temporary)
         raise

@@ -1,4 +1,4 @@
-"""The commands that look at inputs, and keep them in a store."""
+"""The commands ``inputs``, ``ingest``, ``runs`` and ``compact``."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 
 import click
 
-from trackside.cli.exits import EXIT_NOTHING, fail
+from trackside.cli.exit_codes import EXIT_NOTHING, fail
 from trackside.cli.live import site_of
 from trackside.cli.terminal import PATHS, STORE, bar, console, output
 from trackside.ingest import SAME
-from trackside.ingest import ingest as take
+from trackside.ingest import ingest as import_inputs
 from trackside.runs.listing import RunSummary, listing
 from trackside.session.paths import load
 from trackside.show.document import InputDoc, encode
-from trackside.show.inert import shown
 from trackside.show.runs import runs_table
+from trackside.show.sanitize import shown
 from trackside.show.text import inputs_table
 from trackside.stores.embedded import retention
 from trackside.stores.embedded.layout import Directory
@@ -28,7 +28,7 @@ from trackside.stores.embedded.writer import Writer
 @click.command()
 @PATHS
 def inputs(paths: Sequence[str]) -> None:
-    """Say what each file is taken for, and why."""
+    """Show the detected format of each file, and the reason."""
     with bar(paths) as on_progress:
         rows = load(paths, on_progress).inputs
     with output():
@@ -41,36 +41,41 @@ def inputs(paths: Sequence[str]) -> None:
 @PATHS
 @STORE
 def ingest(paths: Sequence[str], store: str) -> None:
-    """Read files, folders or archives into a store, which is made where there is none.
+    """Import files, folders or archives into a store; creates the store if it does not exist.
 
-    What the store has already is skipped; a file that has changed since replaces what was read of it. Safe to stop and
-    to repeat.
+    A file that the store already holds is skipped; a file that has changed since replaces its earlier import. The
+    command can be stopped and repeated safely.
     """
     with bar(paths) as on_progress:
-        done = take(paths, store, on_progress)
-    for row in done.inputs:
+        result = import_inputs(paths, store, on_progress)
+    for row in result.inputs:
         if row.status not in ("read", "empty"):
             click.echo(shown(f"{row.path}: {row.status}: {row.note}"), err=True)
-    for row in done.skipped:
+    for row in result.skipped:
         if row.note != SAME:
             click.echo(shown(f"{row.path}: skipped: {row.note}"), err=True)
     click.echo(
-        f"{store}: inputs read: {len(done.inputs):,} ({len(done.replaced):,} of them again, as they had changed),"
-        f" skipped: {len(done.skipped):,}; new rows: {done.rows:,}, samples: {done.samples:,}"
+        f"{store}: inputs read: {len(result.inputs):,} ({len(result.replaced):,} changed files read again),"
+        f" skipped: {len(result.skipped):,}; new rows: {result.rows:,}, samples: {result.samples:,}"
     )
 
 
 @click.command()
-@click.option("--store", metavar="DIR", type=click.Path(), help="The store's folder.")
-@click.option("--archive", metavar="URL", help="The archive of verdicts: sqlite:///FILE or postgresql://...")
-@click.option("--config", metavar="FILE", type=click.Path(dir_okay=False), help="The site's trackside.toml.")
-@click.option("--most", metavar="N", type=click.IntRange(1), default=1000, help="Of an archive, the last N; 1000.")
+@click.option("--store", metavar="DIR", type=click.Path(), help="Folder of the store.")
+@click.option("--archive", metavar="URL", help="Verdict archive: sqlite:///FILE or postgresql://...")
+@click.option(
+    "--config", metavar="FILE", type=click.Path(dir_okay=False), help="Settings file (default: trackside.toml)."
+)
+@click.option(
+    "--most", "--limit", "max_runs", metavar="N", type=click.IntRange(1), default=1000,
+    help="Maximum number of archived runs to list, the most recent ones (default 1000).",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def runs(store: str | None, archive: str | None, config: str | None, most: int, as_json: bool) -> None:
-    """List the runs of a store, or of the archive of verdicts.
+def runs(store: str | None, archive: str | None, config: str | None, max_runs: int, as_json: bool) -> None:
+    """List the runs in a store or in the verdict archive.
 
-    Without --store and --archive, those that trackside.toml or TRACKSIDE_... variables name (docs/site.md): the archive
-    (metadata.url), else the store (store.path).
+    Without --store and --archive, lists those named in trackside.toml or TRACKSIDE_... variables (docs/site.md): the
+    archive (metadata.url) if set, otherwise the store (store.path).
     """
     if store is not None and archive is not None:
         raise click.UsageError("give --store DIR or --archive URL, not both")
@@ -78,9 +83,9 @@ def runs(store: str | None, archive: str | None, config: str | None, most: int, 
         site = site_of({"config": config} if config is not None else {})
         archive, store = site.metadata or None, None if site.metadata else site.store or None
     if archive is not None:
-        rows = _archived(archive, most)
+        rows = _archived_runs(archive, max_runs)
     elif store is not None:
-        rows = _stored(store)
+        rows = _stored_runs(store)
     else:
         raise click.UsageError("give --store DIR or --archive URL, or set metadata.url or store.path in trackside.toml")
     with output():
@@ -90,35 +95,35 @@ def runs(store: str | None, archive: str | None, config: str | None, most: int, 
             runs_table(rows, console())
 
 
-def _stored(store: str) -> list[RunSummary]:
+def _stored_runs(store: str) -> list[RunSummary]:
     with Snapshot.open(store) as snapshot:
         return listing(snapshot)
 
 
-def _archived(url: str, most: int) -> list[RunSummary]:
-    """The last runs of an archive, those that began first first, as those of a store are listed."""
+def _archived_runs(url: str, max_runs: int) -> list[RunSummary]:
+    """The last ``max_runs`` runs of an archive, the oldest first, as for a store."""
     try:
-        from trackside.stores.metadata.archive import MOST_PAGE, Archive  # the extra "serve"
+        from trackside.stores.metadata.archive import MAX_PAGE_ROWS, Archive  # the extra "serve"
     except ModuleNotFoundError as error:
         fail(f"{error.name} is not installed: pip install 'trackside[serve]'")
-    found: list[RunSummary] = []
-    more: str | None = None
+    rows: list[RunSummary] = []
+    cursor: str | None = None
     with Archive.open(url) as archive:
-        while len(found) < most:
-            page = archive.runs(limit=min(MOST_PAGE, most - len(found)), after=more)
+        while len(rows) < max_runs:
+            page = archive.runs(limit=min(MAX_PAGE_ROWS, max_runs - len(rows)), after=cursor)
             for run in page.runs:
                 certainty = f"({run.certainty})" if run.certainty else None
                 verdict = " ".join(filter(None, (run.family, run.variant, certainty)))
                 nodes = tuple(run.nodes)
-                found.append(
+                rows.append(
                     RunSummary(run.job, run.name, run.state, run.started, run.ended, nodes, run.n_gpus, verdict=verdict)
                 )
-            more = page.next
-            if more is None:
+            cursor = page.next
+            if cursor is None:
                 break
-    if more is not None:
-        click.echo(f"trackside: the last {most:,} runs; --most N lists more", err=True)
-    return found[::-1]
+    if cursor is not None:
+        click.echo(f"trackside: only the last {max_runs:,} runs are listed; use --limit N to list more", err=True)
+    return rows[::-1]
 
 
 @click.command()
@@ -127,23 +132,28 @@ def _archived(url: str, most: int) -> list[RunSummary]:
     "--raw-days",
     metavar="DAYS",
     type=click.FloatRange(0),
-    help="Of older samples keep the minutes alone: min, max, sum, count, last.",
+    help="Downsample samples older than this to one-minute aggregates: min, max, sum, count, last (default: never).",
 )
-@click.option("--minute-days", metavar="DAYS", type=click.FloatRange(0), help="Of older samples keep nothing.")
-@click.option("--drop-damaged", is_flag=True, help="Take out segments that can't be read; says what to ingest again.")
+@click.option(
+    "--minute-days", metavar="DAYS", type=click.FloatRange(0),
+    help="Delete samples and aggregates older than this (default: never).",
+)  # fmt: skip
+@click.option(
+    "--drop-damaged", is_flag=True, help="Remove segments that cannot be read, and list the inputs to ingest again."
+)
 def compact(store: str, raw_days: float | None, minute_days: float | None, drop_damaged: bool) -> None:
-    """Merge a store's small segments, and thin or delete old samples. Readers go on meanwhile."""
+    """Merge a store's small segments, and downsample or delete old samples. Readers are not blocked."""
     if raw_days is not None and minute_days is not None and minute_days < raw_days:
         fail("--minute-days must not be less than --raw-days")
-    Directory(store).newest()  # a store that isn't there is not made
+    Directory(store).read_newest()  # raises if the store does not exist: compact must not create one
     with Writer.open(store) as writer:
-        lost = retention.drop_damaged(writer) if drop_damaged else retention.Compacted()
+        repair = retention.drop_damaged(writer) if drop_damaged else retention.CompactionResult()
         done = retention.compact(writer, time.time(), raw_days, minute_days)
-    for name in lost.damaged:
-        click.echo(shown(f"{name}: damaged, taken out"), err=True)
-    for path in lost.lost:
-        click.echo(shown(f"{path}: ingest it again"), err=True)
+    for name in repair.damaged:
+        click.echo(shown(f"{name}: damaged segment removed"), err=True)
+    for path in repair.lost:
+        click.echo(shown(f"{path}: data lost; ingest it again"), err=True)
     click.echo(
-        f"{store}: segments before: {done.before:,}, now: {done.after:,}; days rewritten: {done.days:,}"
-        f" ({done.thinned:,} of them to minutes); samples and minutes deleted for their age: {done.forgotten:,}"
+        f"{store}: segments: {done.before:,} before, {done.after:,} now; days rewritten: {done.days:,}"
+        f" ({done.thinned:,} of them downsampled to minutes); expired samples and minutes deleted: {done.forgotten:,}"
     )

@@ -1,62 +1,67 @@
-"""What all commands share: arguments, a progress bar, where output goes."""
+"""What all commands share: common arguments, the progress bar, standard output."""
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 from rich.segment import Segment
 
-from trackside.cli.exits import EXIT_OUTPUT, fail
-from trackside.show.inert import shown
+from trackside.cli.encoding import use_ascii_fallback
+from trackside.cli.exit_codes import EXIT_OUTPUT, fail
+from trackside.show.sanitize import shown
 
 BAR_FROM = 64 << 20
-"""Bytes of input from which a progress bar is worth showing."""
+"""Bytes of input from which a progress bar is shown."""
 
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))
-STORE = click.option("--store", required=True, metavar="DIR", type=click.Path(), help="The store's folder.")
-JOB = click.option("--job", metavar="ID", help="Which job, where the inputs hold several (42, 60_3, 73+0).")
+STORE = click.option("--store", required=True, metavar="DIR", type=click.Path(), help="Folder of the store.")
+JOB = click.option("--job", metavar="ID", help="Job to use if the inputs hold several, such as 42, 60_3 or 73+0.")
 
 
 @contextmanager
 def output() -> Iterator[None]:
-    """Write what standard output can show; a full disk behind it is one line on stderr, a closed pipe is none."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal or locale without the characters
+    """Write to standard output, and flush it. An error such as a full disk prints one line on stderr and exits; a
+    closed pipe ends the command silently."""
+    use_ascii_fallback()
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
         raise  # click ends quietly
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails once more at its end
-        fail(f"standard output can't be written: {error.strerror}", EXIT_OUTPUT)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python fails again on exit
+        fail(f"cannot write to standard output: {error.strerror}", EXIT_OUTPUT)
 
 
 def console() -> Console:
-    """Where text for people goes: as wide as COLUMNS says, else as the terminal is, else 120 columns."""
+    """A console on standard output. Width: ``COLUMNS`` if set, otherwise that of the terminal, otherwise 120 columns.
+    With ``NO_COLOR`` it writes no escape sequences."""
 
-    class Plain(Console):
+    class SanitizedConsole(Console):
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-            for each in super().render(renderable, options):
-                yield each if each.control else each._replace(text=shown(each.text))
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else segment._replace(text=shown(segment.text))
 
-    told = re.fullmatch(r"[1-9][0-9]{1,4}", os.environ.get("COLUMNS", ""))
-    width = int(told[0]) if told else None if sys.stdout.isatty() else 120
-    return Plain(width=width, highlight=False, soft_wrap=False)
+    columns = re.fullmatch(r"[1-9][0-9]{1,4}", os.environ.get("COLUMNS", ""))
+    width = int(columns[0]) if columns else None if sys.stdout.isatty() else 120
+    # rich's own handling of NO_COLOR keeps bold and dim
+    color_system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return SanitizedConsole(width=width, highlight=False, soft_wrap=False, color_system=color_system)
 
 
 @contextmanager
 def bar(paths: Sequence[str]) -> Iterator[Callable[[int], None] | None]:
-    """A progress bar on stderr for long reads, on a terminal; yields what takes the bytes just read."""
-    total = sum(_bytes(path) for path in paths) if sys.stderr.isatty() else 0
+    """A progress bar on stderr for long reads, if stderr is a terminal. Yields a callback that takes the number of
+    bytes just read; None if no bar is shown."""
+    total = sum(_size_bytes(path) for path in paths) if sys.stderr.isatty() else 0
     if total < BAR_FROM:
         yield None
         return
@@ -66,7 +71,7 @@ def bar(paths: Sequence[str]) -> Iterator[Callable[[int], None] | None]:
         yield lambda read: progress.advance(task, read)
 
 
-def _bytes(path: str) -> int:
+def _size_bytes(path: str) -> int:
     try:
         if not os.path.isdir(path):
             return os.stat(path).st_size

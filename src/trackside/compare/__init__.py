@@ -1,1 +1,1 @@
-"""Two runs beside each other: what differs, and where they part."""
+"""Compares two runs: what differs, and from which point on."""

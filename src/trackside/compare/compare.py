@@ -1,4 +1,4 @@
-"""Two runs beside each other: every thing that is told of both, and the first point where they part."""
+"""The comparison of two runs: every quantity known of both, and the first point of divergence."""
 
 from __future__ import annotations
 
@@ -13,55 +13,62 @@ from trackside.families import families
 from trackside.finding import Outcome
 
 SETUP = ("setup", "place")
-"""Topics of what was so before the run began."""
-TOGETHER_S = 60.0
-"""Seconds between differences that are told in one breath: scrapes and printed steps are so far apart."""
+"""Topics of rows that are fixed before the run starts."""
+SIMULTANEOUS_S = 60.0
+"""Differences that begin within this many seconds count as simultaneous: a scrape or print interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``rows``: all that was compared. ``partings``: where they part, the earliest first; ``following``: where they do
-    as they were set up differently."""
+    """``rows``: everything compared. ``divergences``: rows that differ from some point on, the earliest first;
+    ``following``: those that a different setup may explain."""
 
     a: Side
     b: Side
     rows: tuple[Row, ...]
-    partings: tuple[Row, ...]
+    divergences: tuple[Row, ...]
     following: tuple[Row, ...] = ()
     slowdown: Slowdown | None = None
 
     @property
     def first(self) -> list[Row]:
-        """Where they part first: by what the fault of one was told by, else by anything."""
-        names = {name for side in (self.a, self.b) for name in _told_by(side)}
-        explaining = [row for row in self.partings if row.of in names or (not row.of and row.topic == "outcome")]
-        chosen = (explaining or list(self.partings))[:1]
-        return [row for row in self.partings if row in chosen or any(_together(row, one) for one in chosen)]
+        """The first divergence and those simultaneous with it. Quantities that show the fault of a run take
+        precedence over others."""
+        names = {name for side in (self.a, self.b) for name in _fault_quantities(side)}
+        explaining = [
+            row for row in self.divergences if row.quantity in names or (not row.quantity and row.topic == "outcome")
+        ]
+        earliest = (explaining or list(self.divergences))[:1]
+        return [
+            row for row in self.divergences if row in earliest or any(_simultaneous(row, first) for first in earliest)
+        ]
 
     @property
     def differing(self) -> list[Row]:
-        """What differs."""
+        """The rows that differ."""
         return [row for row in self.rows if row.differs]
 
     @property
     def setup(self) -> list[Row]:
-        """What differs of how and where they were started."""
+        """The differences in setup and hardware that are known of both runs."""
         return [row for row in self.differing if row.topic in SETUP and row.a is not None and row.b is not None]
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """All that differs, and where it begins."""
+    """Compare two runs."""
     rows = [*facts.rows(a, b), *training.rows(a, b), *measured.rows(a, b)]
     rows = following(rows)
-    names = {name for side in (a, b) for name in _told_by(side)}
-    partings = sorted([row for row in (*rows, *facts.onset(a, b)) if row.parts], key=lambda row: _moment(a, b, row))
-    along = [row for row in partings if row.follows and (row.of not in names or row.of == "lr")]
-    apart = [row for row in partings if row not in along]
-    return Comparison(a, b, tuple(rows), tuple(apart), tuple(along), slowdown(a, b, rows))
+    names = {name for side in (a, b) for name in _fault_quantities(side)}
+    divergences = sorted(
+        [row for row in (*rows, *facts.onset(a, b)) if row.diverges], key=lambda row: _start_s(a, b, row)
+    )
+    explained = [row for row in divergences if row.follows and (row.quantity not in names or row.quantity == "lr")]
+    unexplained = [row for row in divergences if row not in explained]
+    return Comparison(a, b, tuple(rows), tuple(unexplained), tuple(explained), slowdown(a, b, rows))
 
 
-def _told_by(side: Side) -> Iterator[str]:
-    """The metrics that show the fault of a run; where it is one of learning, the fields of training points that do."""
+def _fault_quantities(side: Side) -> Iterator[str]:
+    """The metrics that show the fault of a run; for a fault of learning also the fields of training points."""
     cost_kind = next((family.cost_kind for family in families() if family.code == side.primary.family), "nothing")
     if side.primary.outcome is Outcome.FOUND and cost_kind != "nothing":
         for claim in side.primary.shows:
@@ -73,23 +80,23 @@ def _told_by(side: Side) -> Iterator[str]:
                     yield query.reduced
 
 
-def _together(one: Row, other: Row) -> bool:
-    """Whether two differences begin at one place."""
+def _simultaneous(one: Row, other: Row) -> bool:
+    """Whether two differences begin at the same time or step."""
     if one.seconds is None or other.seconds is None:
         return one.step is not None and one.step == other.step
-    return abs(one.seconds - other.seconds) <= TOGETHER_S
+    return abs(one.seconds - other.seconds) <= SIMULTANEOUS_S
 
 
-def _moment(a: Side, b: Side, row: Row) -> float:
-    """Seconds since the start at which a difference begins; for one that only a step tells of, where that step lies if
-    steps are spread evenly."""
+def _start_s(a: Side, b: Side, row: Row) -> float:
+    """Seconds from the start of the run to the start of a difference. If only its step is known, the time is
+    interpolated, as if all steps took equally long."""
     if row.seconds is not None:
         return row.seconds
-    told = []
+    candidates_s = []
     for side in (a, b):
         last = max(
             (float(step) for point in side.points if isinstance(step := point.get("step"), (int, float))), default=0
         )
         if last > 0 and side.run.start is not None and side.run.end is not None and row.step is not None:
-            told.append(min(1.0, row.step / last) * (side.run.end - side.run.start))
-    return min(told, default=row.step or 0.0)
+            candidates_s.append(min(1.0, row.step / last) * (side.run.end - side.run.start))
+    return min(candidates_s, default=row.step or 0.0)

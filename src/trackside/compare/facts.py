@@ -1,4 +1,4 @@
-"""How two runs ended, where they ran, and how they were set up. Pure."""
+"""Compares the outcome, hardware and setup of two runs. Pure."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from trackside.facts.training.learning import steps_planned
 from trackside.finding import Outcome
 from trackside.verdict import cost
 
-MOST_SETTINGS = 40
-"""Differences of settings that are told one by one."""
-SHOWN = 8
-"""Names of those that only one log prints."""
+MAX_SETTINGS = 40
+"""Maximum number of differing settings with a row each."""
+MAX_NAMES = 8
+"""Maximum number of names listed of settings that only one log prints."""
 PLAN = {
-    "total_steps": "steps planned",
-    "epochs": "epochs planned",
+    "total_steps": "planned steps",
+    "epochs": "planned epochs",
     "examples": "training examples",
     "batch_size": "batch size",
-    "save_steps": "steps between checkpoints, as planned",
+    "save_steps": "planned steps between checkpoints",
 }
 
 
 def rows(a: Side, b: Side) -> Iterator[Row]:
-    """Verdict, state, time, nodes and GPUs, framework; then the settings."""
+    """Verdict, state, elapsed time, nodes, GPUs and framework, then the settings."""
     yield either("outcome", "verdict", _verdict(a), _verdict(b))
     yield either("outcome", "state", a.recorded("state"), b.recorded("state"))
     yield either("outcome", "exit code", a.recorded("exit_code"), b.recorded("exit_code"))
-    yield either("outcome", "time held", a.recorded("elapsed_s", "s"), b.recorded("elapsed_s", "s"), 0.1)
+    yield either("outcome", "elapsed time", a.recorded("elapsed_s", "s"), b.recorded("elapsed_s", "s"), 0.1)
     yield _nodes(a, b)
     yield either("place", "GPUs", _gpus(a), _gpus(b))
     yield either("setup", "framework", _framework(a), _framework(b))
@@ -43,39 +43,43 @@ def rows(a: Side, b: Side) -> Iterator[Row]:
 
 
 def onset(a: Side, b: Side) -> Iterator[Row]:
-    """When the fault of one began, counted from its start; where both have one, the earlier."""
+    """When the fault of each run began, counted from the start of that run."""
     for letter, side in (("A", a), ("B", b)):
         if side.primary.outcome is Outcome.FOUND and side.primary.role != "health":
             yield from _onset(letter, side)
 
 
 def _onset(letter: str, side: Side) -> Iterator[Row]:
-    """By its time, else by the training point at which it stands."""
-    primary, held = side.primary, side.allocation
-    label = f"the fault of run {letter} begins: {primary.title}"
-    since = cost.onset(primary, held) if held is not None else None
+    """The onset by its time, otherwise by the last training point before it in the log."""
+    primary, allocation = side.primary, side.allocation
+    label = f"fault of run {letter} begins: {primary.title}"
+    since = cost.onset(primary, allocation) if allocation is not None else None
     seconds: float | None
-    at = primary.at
-    before = (row for row in reversed(side.points) if at and row.at.path == at.path and row.at.line <= at.line)
-    near = next(before, None)
-    if since is not None and held is not None:
-        value, seconds, step = derived(primary.id, since), since.number - held.start.number, None
-    elif near is not None and isinstance(last := near.get("step"), (int, float)):
-        value, step = derived(primary.id, side.progress.value(near, "step")), float(last)
-        seconds = side.since_start(near)
+    position = primary.at
+    earlier = (
+        row
+        for row in reversed(side.points)
+        if position and row.at.path == position.path and row.at.line <= position.line
+    )
+    nearest = next(earlier, None)
+    if since is not None and allocation is not None:
+        value, seconds, step = derived(primary.id, since), since.number - allocation.start.number, None
+    elif nearest is not None and isinstance(last := nearest.get("step"), (int, float)):
+        value, step = derived(primary.id, side.progress.value(nearest, "step")), float(last)
+        seconds = side.since_start(nearest)
     else:
         return
-    mine, others = (value, None) if letter == "A" else (None, value)
-    yield Row("outcome", label, mine, others, True, step=step, seconds=seconds)
+    value_a, value_b = (value, None) if letter == "A" else (None, value)
+    yield Row("outcome", label, value_a, value_b, True, step=step, seconds=seconds)
 
 
 def _gpus(side: Side) -> Value | None:
-    """How many GPUs it held."""
+    """The number of allocated GPUs."""
     return None if side.allocation is None else side.allocation.gpus
 
 
 def _verdict(side: Side) -> Value | None:
-    """The primary family, cited by what it shows."""
+    """The primary family, with the citations of its evidence."""
     primary = side.primary
     cites = tuple(dict.fromkeys(cite for claim in primary.shows for cite in claim.cites))[:4]
     variant = f" ({primary.variant})" if primary.variant not in (None, primary.id) else ""
@@ -88,13 +92,13 @@ def _nodes(a: Side, b: Side) -> Row:
     if one is None or other is None or row.differs is not True:
         return row
     shared = sorted(set(a.run.nodes) & set(b.run.nodes))
-    told = f"{len(shared)} of them are the same: {', '.join(shared[:8])}" if shared else "none of them is the same"
-    return Row("place", "nodes", one, other, True, rule=told)
+    overlap = f"{len(shared)} nodes in common: {', '.join(shared[:8])}" if shared else "no node in common"
+    return Row("place", "nodes", one, other, True, rule=overlap)
 
 
 def _node_names(side: Side) -> Value | None:
-    told = side.recorded("nodes")
-    return None if told is None or not side.run.nodes else derived(tuple(sorted(side.run.nodes)), told)
+    recorded = side.recorded("nodes")
+    return None if recorded is None or not side.run.nodes else derived(tuple(sorted(side.run.nodes)), recorded)
 
 
 def _framework(side: Side) -> Value | None:
@@ -106,24 +110,24 @@ def _framework(side: Side) -> Value | None:
 
 
 def _commands(a: Side, b: Side) -> Row:
-    """What was run, as the same source tells it of both."""
-    told = [(_echoed(each), each.recorded("submit_line"), each.recorded("command")) for each in (a, b)]
-    pairs = list(zip(*told, strict=True))
+    """The command line, from the first source that shows it for both runs."""
+    by_side = [(_logged_command(side), side.recorded("submit_line"), side.recorded("command")) for side in (a, b)]
+    pairs = list(zip(*by_side, strict=True))
     one, other = next((pair for pair in pairs if None not in pair), pairs[0])
-    return either("setup", "command", _anonymous(a, one), _anonymous(b, other))
+    return either("setup", "command", _without_job_id(a, one), _without_job_id(b, other))
 
 
-def _echoed(side: Side) -> Value | None:
+def _logged_command(side: Side) -> Value | None:
     hosts = side.printed("host")
     row = next((row for row in hosts.events if row.get("command")), None)
     return None if row is None else hosts.value(row, "command")
 
 
-def _anonymous(side: Side, told: Value | None) -> Value | None:
-    """Without the job's id, which is another in each."""
-    if told is None or side.run.id is None or not isinstance(told.value, str):
-        return told
-    return derived(re.sub(rf"(?<!\d){re.escape(side.run.id)}(?!\d)", "JOB", told.value), told)
+def _without_job_id(side: Side, command: Value | None) -> Value | None:
+    """The command with the job's id replaced by JOB, because the id always differs."""
+    if command is None or side.run.id is None or not isinstance(command.value, str):
+        return command
+    return derived(re.sub(rf"(?<!\d){re.escape(side.run.id)}(?!\d)", "JOB", command.value), command)
 
 
 def _planned(side: Side, field: str) -> Value | None:
@@ -134,10 +138,10 @@ def _planned(side: Side, field: str) -> Value | None:
 
 
 def _flags(a: Side, b: Side) -> Iterator[Row]:
-    """Environment settings that a log shows to be in force."""
-    told = [side.environment or {} for side in (a, b)]
-    for name in sorted(told[0].keys() | told[1].keys()):
-        one, other = (each.get(name) for each in told)
+    """Environment variables that a log shows to be in effect."""
+    environments = [side.environment or {} for side in (a, b)]
+    for name in sorted(environments[0].keys() | environments[1].keys()):
+        one, other = (environment.get(name) for environment in environments)
         logs = a.environment is not None and b.environment is not None
         if one is None or other is None:
             letter = "A" if one is None else "B"
@@ -149,46 +153,45 @@ def _flags(a: Side, b: Side) -> Iterator[Row]:
 
 
 def _settings(a: Side, b: Side) -> Iterator[Row]:
-    """Lines of the logs that say how the run was set up and differ."""
-    label = "settings that the log prints"
+    """Settings printed in the logs: those that differ, a row each; otherwise one row that says how many agree."""
+    label = "settings printed in the log"
     if a.settings is None or b.settings is None:
-        yield Row(
-            "setup", label, why="the logs themselves are not at hand: a store keeps what they tell, not their lines"
-        )
+        yield Row("setup", label, why="the log lines are not available: a store keeps the parsed events, not the lines")
         return
     if not a.settings or not b.settings:
         letter = "either run" if not a.settings and not b.settings else f"run {'B' if a.settings else 'A'}"
-        yield Row("setup", label, why=f"the log of {letter} prints none that is known as such")
+        yield Row("setup", label, why=f"no settings were recognized in the log of {letter}")
         return
     both = [name for name in a.settings if name in b.settings]
     if not both:
-        yield Row("setup", label, why="no setting is printed by both logs")
+        yield Row("setup", label, why="the logs have no setting in common")
         return
-    apart = [name for name in both if _normal(a, a.settings[name]) != _normal(b, b.settings[name])]
-    for name in apart[:MOST_SETTINGS]:
+    differing = [name for name in both if _normalized(a, a.settings[name]) != _normalized(b, b.settings[name])]
+    for name in differing[:MAX_SETTINGS]:
         yield Row("setup", name, _quoted(a.settings[name]), _quoted(b.settings[name]), True)
-    if len(apart) > MOST_SETTINGS:
-        yield Row("setup", "further settings", why=f"{len(apart) - MOST_SETTINGS} more differ")
-    if not apart:
-        label = f"{len(both)} settings that both logs print"
+    if len(differing) > MAX_SETTINGS:
+        yield Row("setup", "further settings", why=f"{len(differing) - MAX_SETTINGS} more differ")
+    if not differing:
+        label = f"{len(both)} settings printed by both logs"
         yield Row("setup", label, _quoted(a.settings[both[0]]), _quoted(b.settings[both[0]]), False)
-    mine, others = _alone(a.settings, b.settings), _alone(b.settings, a.settings)
-    if mine is not None or others is not None:
-        yield Row("alone", "settings that only one log prints", mine, others, True)
+    only_a, only_b = _only_in(a.settings, b.settings), _only_in(b.settings, a.settings)
+    if only_a is not None or only_b is not None:
+        yield Row("alone", "settings printed by one log only", only_a, only_b, True)
 
 
-def _alone(mine: Mapping[str, Setting], others: Mapping[str, Setting]) -> Value | None:
-    names = sorted(mine.keys() - others.keys())
-    cites = tuple(cite for name in names[:SHOWN] for cite in _quoted(mine[name]).cites)
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return Value(", ".join(names[:SHOWN]) + more, cites) if names else None
+def _only_in(settings: Mapping[str, Setting], others: Mapping[str, Setting]) -> Value | None:
+    """The names of the settings that ``others`` lacks; None if there are none."""
+    names = sorted(settings.keys() - others.keys())
+    cites = tuple(cite for name in names[:MAX_NAMES] for cite in _quoted(settings[name]).cites)
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return Value(", ".join(names[:MAX_NAMES]) + more, cites) if names else None
 
 
 _VOLATILE = re.compile(r"0x[0-9a-f]{6,}|\b\d{4}-?\d\d-?\d\d[T_ -]?\d\d[:-]?\d\d[:-]?\d\d\b|\b1[5-9]\d{8,11}\b")
 
 
-def _normal(side: Side, setting: Setting) -> str:
-    """A value without what is another in each run: its id, its nodes, addresses in memory, times."""
+def _normalized(side: Side, setting: Setting) -> str:
+    """A value without the parts that differ in every run: job id, node names, memory addresses, times."""
     text = _VOLATILE.sub("~", setting.value)
     for name in sorted(filter(None, (side.run.id, *side.run.nodes)), key=len, reverse=True):
         text = text.replace(name, "~")
@@ -196,5 +199,5 @@ def _normal(side: Side, setting: Setting) -> str:
 
 
 def _quoted(setting: Setting) -> Value:
-    """A line of the log, cited by its place: it is no event, so that there is no query for it."""
+    """A setting, cited by its log line. It has no query, because settings are not events."""
     return Value(setting.value, (Cite("log", "files", None, str(setting.at), setting.value, text=setting.text),))

@@ -1,4 +1,4 @@
-"""How was a run set up, as its log says before training begins: arguments, versions, environment."""
+"""Reads a run's settings from its log, before training begins: arguments, versions, environment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from trackside.model import Position
 from trackside.read.format import Source
 from trackside.read.walk import walk
 
-MOST_LINES, MOST_BYTES, MOST = 4000, 2 << 20, 600
-"""Of each log, and settings in all."""
-LONGEST = 200
-"""Characters of a value."""
+MAX_LINES, MAX_BYTES, MAX_SETTINGS = 4000, 2 << 20, 600
+"""Maximum lines and bytes read of each log, and maximum number of settings."""
+MAX_VALUE_CHARS = 200
+"""Maximum characters of a value."""
 _NAME = r"[A-Za-z][\w.-]{1,60}"
 _DOTTED = re.compile(rf"^\s*(?:\d+:\s*)?({_NAME}) \.{{3,}} (\S.*)$")  # Megatron's list of arguments
 _OPTION = re.compile(rf"(?<!\S)--({_NAME})(?:=|\s+)([^\s-]\S*)")
@@ -33,42 +33,42 @@ _VOLATILE = re.compile(
 
 
 def settings(paths: Collection[str], logs: Collection[str], until: Mapping[str, int]) -> dict[str, Setting]:
-    """The settings that the logs print, by name, the first value of each. ``until``: the line of each log at which
-    training begins. Files that can't be read any more have none."""
-    found: dict[str, Setting] = {}
+    """The settings that the logs print, by name; the first value of each counts. ``until``: the line of each log at
+    which training begins. Files that can no longer be read are skipped."""
+    by_name: dict[str, Setting] = {}
     for source in walk([*paths]):
         if isinstance(source, Source) and source.path in logs:
-            for name, setting in _read(source, until.get(source.path, MOST_LINES)):
-                if len(found) >= MOST:
-                    return found
-                found.setdefault(name.lower().replace("-", "_"), setting)
-    return found
+            for name, setting in _read(source, until.get(source.path, MAX_LINES)):
+                if len(by_name) >= MAX_SETTINGS:
+                    return by_name
+                by_name.setdefault(name.lower().replace("-", "_"), setting)
+    return by_name
 
 
 def _read(source: Source, until: int) -> Iterator[tuple[str, Setting]]:
     for line, offset, text in source.lines(64 << 10):
-        if line >= until or line > MOST_LINES or offset > MOST_BYTES:
+        if line >= until or line > MAX_LINES or offset > MAX_BYTES:
             return
-        for name, value in _told(text):
+        for name, value in _settings_in(text):
             if not _VOLATILE.search(name) and value:
                 at = Position(source.path, line, offset, len(text))
-                yield name, Setting(value[:LONGEST], at, text.strip()[:400])
+                yield name, Setting(value[:MAX_VALUE_CHARS], at, text.strip()[:400])
 
 
-def _told(text: str) -> Iterator[tuple[str, str]]:
-    """(name, value) of all settings in a line."""
+def _settings_in(text: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, value) of each setting in a line."""
     if ":::MLL" in text:
         yield from _mllog(text)
     elif (call := _CALL.search(text)) is not None:
-        yield from ((each[1], _bare(each[2])) for each in _ARGUMENT.finditer(call[1]))
+        yield from ((match[1], _unquoted(match[2])) for match in _ARGUMENT.finditer(call[1]))
     elif (dotted := _DOTTED.match(text)) is not None:
         yield dotted[1], dotted[2].strip()
-    elif (options := [(each[1], _bare(each[2])) for each in _OPTION.finditer(text)]) or (
-        options := [(each[1].lower() + " version", each[2]) for each in _VERSION.finditer(text)]
+    elif (options := [(match[1], _unquoted(match[2])) for match in _OPTION.finditer(text)]) or (
+        options := [(match[1].lower() + " version", match[2]) for match in _VERSION.finditer(text)]
     ):
         yield from options
-    elif (pair := _EXPORT.match(text) or _PAIR.match(text)) is not None and len(pair[2]) <= LONGEST:
-        yield pair[1], _bare(pair[2])
+    elif (pair := _EXPORT.match(text) or _PAIR.match(text)) is not None and len(pair[2]) <= MAX_VALUE_CHARS:
+        yield pair[1], _unquoted(pair[2])
 
 
 def _mllog(text: str) -> Iterator[tuple[str, str]]:
@@ -81,5 +81,5 @@ def _mllog(text: str) -> Iterator[tuple[str, str]]:
         yield row["key"], str(row.get("value"))
 
 
-def _bare(value: str) -> str:
+def _unquoted(value: str) -> str:
     return value.strip().strip("\"',")

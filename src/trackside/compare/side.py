@@ -1,4 +1,4 @@
-"""One of two runs that are compared, and one thing in which they do or don't differ."""
+"""One side of a comparison (:class:`Side`), and one compared quantity (:class:`Row`)."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ from trackside.session import Session
 MEASURED: Mapping[str, tuple[str, str, float]] = {
     "gpu_sm_active_ratio": ("SM activity", "", 0.1),
     "gpu_engine_active_ratio": ("engine activity", "", 0.1),
-    "gpu_utilization_ratio": ("GPU utilisation", "", 0.1),
+    "gpu_utilization_ratio": ("GPU utilization", "", 0.1),
     "gpu_sm_clock_hertz": ("SM clock", "lowest", 0.03),
-    "gpu_power_watts": ("power of a GPU", "lowest", 0.1),
-    "gpu_temperature_celsius": ("temperature of a GPU", "highest", 0.15),
-    "gpu_memory_used_bytes": ("memory of a GPU", "highest", 0.05),
-    "training_tokens_per_second": ("tokens a second", "", 0.1),
-    "training_samples_per_second": ("samples a second", "", 0.1),
-    "training_step_seconds": ("time of a step, as measured", "highest", 0.1),
+    "gpu_power_watts": ("GPU power", "lowest", 0.1),
+    "gpu_temperature_celsius": ("GPU temperature", "highest", 0.15),
+    "gpu_memory_used_bytes": ("GPU memory", "highest", 0.05),
+    "training_tokens_per_second": ("tokens per second", "", 0.1),
+    "training_samples_per_second": ("samples per second", "", 0.1),
+    "training_step_seconds": ("step time, as measured", "highest", 0.1),
 }
-"""Metric -> (what it is called, which GPU stands for the odd one, share by which levels differ)."""
+"""Metric -> (label, which extreme of all GPUs is compared as well, minimum difference as a share of the level)."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """A session on a run. ``settings``: what its log says before the first training point, by
-    name (:mod:`trackside.compare.settings`); None where its files were not at hand."""
+    """A session on one run. ``settings``: those that its log prints before the first training point, by name
+    (:mod:`trackside.compare.settings`); None if the log files are not available."""
 
     session: Session
     settings: Mapping[str, Setting] | None = None
 
     @property
     def verdict(self) -> Verdict:
-        """What went wrong with it."""
+        """The verdict on the run."""
         return self.session.verdict()
 
     @property
     def run(self) -> Run:
-        """Its facts."""
+        """The run."""
         return self.session.run
 
     @property
     def primary(self) -> Finding:
-        """What it was found to have."""
+        """The primary finding."""
         return self.verdict.primary
 
     @cached_property
     def facts(self) -> Facts:
-        """What follows from its evidence."""
+        """The facts derived from its evidence."""
         return self.session.facts
 
     @cached_property
     def trajectory(self) -> Maybe[Trajectory]:
-        """Its training, by its log."""
+        """The training trajectory that its log shows."""
         return self.facts.get(Trajectory)
 
     @property
     def points(self) -> tuple[Event, ...]:
-        """The training points of its last life that holds at least two."""
+        """The training points of the last attempt that has at least two."""
         return () if isinstance(self.trajectory, Missing) else self.trajectory.curve.points
 
     @cached_property
@@ -76,17 +76,17 @@ class Side:
 
     @cached_property
     def plans(self) -> Frame:
-        """What its log says of what was planned."""
+        """The training plans that its log prints."""
         return Frame(events("training_plan"), "none") if isinstance(self.trajectory, Missing) else self.trajectory.plans
 
     def printed(self, kind: str) -> Frame:
-        """Rows of its log."""
+        """The log events of a kind."""
         answer = self.facts.answer(events(kind))
         return answer if isinstance(answer, Frame) else Frame(answer.query, "none")
 
     @cached_property
     def environment(self) -> dict[str, Value] | None:
-        """Environment settings that its log shows to be in force; None if no log could show any."""
+        """Environment variables that its log shows to be in effect; None without a log."""
         flags = self.facts.answer(events("env_flag"))
         if not isinstance(flags, Frame):
             return None
@@ -94,12 +94,12 @@ class Side:
 
     @cached_property
     def allocation(self) -> Allocation | None:
-        """The GPUs that it held; None if that isn't known."""
+        """The GPU allocation; None if unknown."""
         allocation = self.facts.get(Allocation)
         return None if isinstance(allocation, Missing) else allocation
 
     def since_start(self, point: Event) -> float | None:
-        """Seconds from its start to a line of its log; None where either tells no time."""
+        """Seconds from the start of the run to a log line; None if either time is unknown."""
         start = self.run.start
         return None if start is None or point.time is None or point.time < start else point.time - start
 
@@ -115,13 +115,13 @@ class Side:
         return self.facts.evidence({name: metric(name).over("run", "avg") for name in MEASURED})
 
     def grid(self, name: str) -> Grid | None:
-        """One of :data:`MEASURED` over the run."""
+        """The samples of a metric of :data:`MEASURED` over the run; None if not sampled."""
         return self._measured.grid(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A line of the log that says how the run was set up."""
+    """A setting printed in a log. ``text``: the line."""
 
     value: str
     at: Position
@@ -130,9 +130,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing of both. ``differs``: None where they can't be compared, and ``why`` says why; ``rule`` is how they
-    were. ``step`` or ``seconds`` (since the start): where the difference begins, for what has a beginning. ``name``:
-    of what has a course, the label without where it begins, or up to where they go together."""
+    """One compared quantity. ``differs``: None if the values cannot be compared, for the reason ``why``; ``rule``: how
+    they were compared. ``step`` or ``seconds`` (since the start of the run): where the difference begins, if known.
+    ``name``: for a series over steps or time, the label without the point of divergence."""
 
     topic: str
     label: str
@@ -143,28 +143,29 @@ class Row:
     why: str = ""
     step: float | None = None
     seconds: float | None = None
-    place: str = ""
-    """The same in words, where neither of the two tells it: an epoch."""
+    epoch: str = ""
+    """Where the difference begins, if neither its step nor its time is known: ``epoch 3``."""
     name: str = ""
-    of: str = ""
-    """The metric, or the field of a training point, that it is about."""
+    quantity: str = ""
+    """The metric, or the field of a training point."""
     follows: tuple[Row, ...] = ()
-    """What was set up differently and may bring it along."""
+    """The differences in setup that may explain this one."""
 
     @property
-    def parts(self) -> bool:
-        """Whether it says from where on they differ."""
-        return self.differs is True and (self.step is not None or self.seconds is not None or bool(self.place))
+    def diverges(self) -> bool:
+        """Whether the values differ, and from which point on is known."""
+        return self.differs is True and (self.step is not None or self.seconds is not None or bool(self.epoch))
 
 
 def either(topic: str, label: str, a: Value | None, b: Value | None, share: float = 0.0, why: str = "") -> Row:
-    """A row of two values: figures differ by more than ``share`` of the larger one, names where they are not equal."""
+    """A row of two values. Numbers differ if they are more than ``share`` of the larger one apart; other values if they
+    are not equal. ``why``: the reason to give if a value is missing."""
     if a is None or b is None or a.value is None or b.value is None:
-        silent = [letter for letter, told in (("A", a), ("B", b)) if told is None or told.value is None]
-        missing = "neither run tells it" if len(silent) == 2 else f"run {silent[0]} does not tell it"
+        unknown = [letter for letter, value in (("A", a), ("B", b)) if value is None or value.value is None]
+        missing = "not known for either run" if len(unknown) == 2 else f"not known for run {unknown[0]}"
         return Row(topic, label, a, b, None, why=why or missing)
     if isinstance(a.value, (int, float)) and isinstance(b.value, (int, float)):
-        apart = abs(a.number - b.number) > share * max(abs(a.number), abs(b.number))
-        rule = f"figures more than {share:.0%} apart differ" if share else ""
-        return Row(topic, label, a, b, apart, rule)
+        differs = abs(a.number - b.number) > share * max(abs(a.number), abs(b.number))
+        rule = f"values differ if they are more than {share:.0%} apart" if share else ""
+        return Row(topic, label, a, b, differs, rule)
     return Row(topic, label, a, b, a.value != b.value)

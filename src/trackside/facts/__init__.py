@@ -1,1 +1,1 @@
-"""WHAT FOLLOWS FROM THE EVIDENCE: typed answers, each derived once per run from queries and other facts."""
+"""Facts: typed answers that follow from the evidence. Each is derived once per run, from queries and other facts."""

@@ -1,13 +1,13 @@
-"""What a fact is, and how facts are derived: each at most once for a run, from queries and from other facts.
+r"""Facts and how they are derived: each at most once per run, from queries and from other facts.
 
-A fact is a frozen dataclass: a typed answer about one run. One function derives it; its parameters, by their
-annotations, say what it is derived from:
+A fact is a frozen dataclass: a typed answer about one run. One function derives it. The annotations of its parameters
+declare the inputs:
 
-    Evidence    the answers to the questions that the fact declares (``asks``)
+    Evidence    the answers to the queries that the fact declares (``asks``)
     Run         the run
     limits      the fact's own limits
-    Other       another fact; where that is missing, so is this one, for the same reason
-    Maybe[X]    another fact, or a :class:`~trackside.evidence.Missing` that says why it can't be had
+    Other       another fact; if it is missing, so is this one, for the same reason
+    Maybe[X]    another fact, or a :class:`~trackside.evidence.Missing` with the reason why it is not available
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Maybe: TypeAlias = T | Missing
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a derivation or of a family's ``judge``."""
+    """One parameter of a derive function or of a family's ``judge``."""
 
     kind: type
     """Evidence, Run, or the type of a fact."""
     optional: bool = False
-    """Whether it is handed over even if it is missing."""
+    """Whether it is passed even if it is missing."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ class Derivation:
     asks: Mapping[str, Query]
     needs: tuple[str | tuple[str, ...], ...]
     limits: object
-    lazily: bool = False
+    lazy: bool = False
 
     @cached_property
     def parameters(self) -> Mapping[str, Parameter]:
-        """The parameters of the function, ``limits`` left out."""
+        """The parameters of the function, without ``limits``."""
         return parameters(self.derive)
 
 
 _DERIVATIONS: dict[type, Derivation] = {}
-"""Filled when the module of a fact is imported, and not changed afterwards."""
+"""Filled when a fact's module is imported; not changed afterwards."""
 
 
 def fact(
@@ -69,15 +69,15 @@ def fact(
     *,
     needs: tuple[str | tuple[str, ...], ...] = (),
     limits: object = None,
-    lazily: bool = False,
+    lazy: bool = False,
 ) -> Callable[[F], F]:
-    """Declare the function that derives the fact of its return type.
+    r"""Declare the function that derives the fact of its return type.
 
-    ``asks``: the questions, by name. ``needs``: names of those without whose answer there is no fact; of a tuple, any
-    one is enough. ``lazily``: each question is asked when its answer is looked at, for a fact that mostly needs few of
-    them; else they are asked together. The function stays as it is, so that a test can call it with evidence made by
-    hand.
-    Raises TypeError if the signature does not take what is declared, or another function derives that type already.
+    ``asks``: queries by name. ``needs``: names of queries that must have an answer; of a tuple, any one is enough.
+    ``lazy``: run each query when its answer is first read, for a fact that usually needs few of them; otherwise all are
+    run together. The function is returned unchanged, so that a test can call it with its own evidence.
+
+    Raises TypeError if the signature does not match the declaration, or if another function derives the same type.
     """
 
     def declare(derive: F) -> F:
@@ -85,26 +85,26 @@ def fact(
         kind = _fact_type(hints["return"])
         if kind in _DERIVATIONS:
             raise TypeError(f"{kind.__name__} is derived twice: by {_DERIVATIONS[kind].derive} and {derive}")
-        for what, declared, taken in (
+        for name, declared, accepted in (
             ("asks", bool(asks), Evidence in hints.values()),
             ("limits", limits is not None, "limits" in hints),
         ):
-            if declared != taken:
-                raise TypeError(f"{kind.__name__}: {what} are {'declared and not taken' if declared else 'taken only'}")
-        _DERIVATIONS[kind] = Derivation(kind, derive, asks or {}, needs, limits, lazily)
+            if declared != accepted:
+                raise TypeError(f"{kind.__name__}: {name} are {'declared and not taken' if declared else 'taken only'}")
+        _DERIVATIONS[kind] = Derivation(kind, derive, asks or {}, needs, limits, lazy)
         return derive
 
     return declare
 
 
 def derivation(kind: type) -> Derivation:
-    """How a fact is derived. Raises KeyError for a type that is no fact."""
+    """How a fact is derived. Raises KeyError if the type is not a fact."""
     return _DERIVATIONS[kind]
 
 
 @cache
 def facts() -> tuple[Derivation, ...]:
-    """How every fact is derived, by module and name. A fact registers by being there."""
+    """How every fact is derived, sorted by module and name. A module registers its facts when it is imported."""
     room = importlib.import_module("trackside.facts")
     for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
         importlib.import_module(module.name)
@@ -113,7 +113,7 @@ def facts() -> tuple[Derivation, ...]:
 
 
 def parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
-    """What a derivation or a ``judge`` takes, by parameter; ``limits`` left out."""
+    """The parameters of a derive function or a ``judge``, without ``limits``."""
     hints = typing.get_type_hints(function)
     return {
         name: Parameter(_fact_type(hint), Missing in typing.get_args(hint))
@@ -123,14 +123,14 @@ def parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
 
 
 def _fact_type(hint: Any) -> type:
-    """``X`` of ``X`` and of ``X | Missing``."""
+    """``X`` for both ``X`` and ``X | Missing``."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         (hint,) = (part for part in typing.get_args(hint) if part is not Missing)
     return typing.cast(type, hint)
 
 
 class Facts:
-    """The facts of one run, each derived when it is first asked for, and once."""
+    """The facts of one run. Each is derived once, when it is first requested."""
 
     def __init__(
         self,
@@ -148,62 +148,62 @@ class Facts:
         """``known``: facts that were derived already, of unchecked answers."""
 
     def get(self, kind: type[T]) -> Maybe[T]:
-        """The fact, or why it can't be had."""
+        """The fact, or why it is missing."""
         if kind not in self._facts:
             self._facts[kind] = self._derive(derivation(kind))
         fact: Maybe[T] = self._facts[kind]
         return fact
 
     def ask(self, queries: Iterable[Query]) -> None:
-        """Fetch the answers that are not here yet, together where the store can."""
+        """Run the queries that have no answer yet, as one batch where the store can."""
         fresh = [query for query in dict.fromkeys(queries) if query not in self._answers]
         answers = ask_many(self.store, fresh) if fresh else ()
         for query, answer in zip(fresh, answers, strict=True):
             self._answers[query] = self._checked(query, answer)
 
     def answer(self, query: Query) -> Answer:
-        """The answer to one question."""
+        """The answer to one query."""
         self.ask([query])
         return self._answers[query]
 
-    def evidence(self, asks: Mapping[str, Query], lazily: bool = False) -> Evidence:
-        """The answers to questions, by name."""
-        if lazily:
+    def evidence(self, asks: Mapping[str, Query], lazy: bool = False) -> Evidence:
+        """The answers to queries, by name."""
+        if lazy:
             return Evidence(_LazyAnswers(self, asks))
         self.ask(asks.values())
         return Evidence({name: self._answers[query] for name, query in asks.items()})
 
-    def arguments(self, wanted: Mapping[str, Parameter]) -> dict[str, Any]:
-        """The run and the facts to hand to a function, by parameter; see :meth:`missing` first."""
-        return {name: self.run if one.kind is Run else self.get(one.kind) for name, one in wanted.items()}
+    def arguments(self, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+        """The run and the facts to pass to a function, by parameter. Check :meth:`missing` first."""
+        return {name: self.run if one.kind is Run else self.get(one.kind) for name, one in parameters.items()}
 
-    def missing(self, wanted: Mapping[str, Parameter]) -> list[str]:
-        """Why facts that a function can't do without are missing, each reason once."""
-        needed = (self.get(one.kind) for one in wanted.values() if one.kind is not Run and not one.optional)
+    def missing(self, parameters: Mapping[str, Parameter]) -> list[str]:
+        """Why required facts are missing; each reason once."""
+        needed = (self.get(one.kind) for one in parameters.values() if one.kind is not Run and not one.optional)
         return list(dict.fromkeys(one.reason for one in needed if isinstance(one, Missing)))
 
     def silent_sources(self, kinds: Iterable[type]) -> list[str]:
-        """Why questions behind these facts have no answer, of those whose source did not answer."""
+        """Why queries behind these facts have no answer, if it is because their source did not respond."""
         answers = (self._answers[query] for kind in kinds for query in questions(kind) if query in self._answers)
         return list(dict.fromkeys(a.reason for a in answers if isinstance(a, Missing) and a.source))
 
-    def _derive(self, how: Derivation) -> Any:
-        wanted = {name: one for name, one in how.parameters.items() if one.kind is not Evidence}
-        if reasons := self.missing(wanted):
+    def _derive(self, derivation: Derivation) -> Any:
+        needed = {name: one for name, one in derivation.parameters.items() if one.kind is not Evidence}
+        if reasons := self.missing(needed):
             return Missing(" and ".join(reasons))
-        values = self.arguments(wanted)
-        for name, one in how.parameters.items():
+        values = self.arguments(needed)
+        for name, one in derivation.parameters.items():
             if one.kind is Evidence:
-                values[name] = self.evidence(how.asks, how.lazily)
-                if (missing := unmet(values[name], how.needs)) is not None:
+                values[name] = self.evidence(derivation.asks, derivation.lazy)
+                if (missing := unmet(values[name], derivation.needs)) is not None:
                     return missing
-        if how.limits is not None:
-            values["limits"] = how.limits
-        return guarded(how.kind.__name__, lambda: how.derive(**values))
+        if derivation.limits is not None:
+            values["limits"] = derivation.limits
+        return guarded(derivation.kind.__name__, lambda: derivation.derive(**values))
 
 
 class _LazyAnswers(Mapping[str, Answer]):
-    """Answers to questions, by name; each is asked when it is looked at."""
+    """Answers to queries, by name; each query runs when its answer is first read."""
 
     def __init__(self, facts: Facts, asks: Mapping[str, Query]) -> None:
         self._facts, self._asks = facts, asks
@@ -219,7 +219,7 @@ class _LazyAnswers(Mapping[str, Answer]):
 
 
 def unmet(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing | None:
-    """The first need that no answer meets: why."""
+    """Why the first unmet need has no answer; None if all needs are met."""
     for need in needs:
         names = (need,) if isinstance(need, str) else need
         missing = [answer for name in names if (answer := evidence.missing(name)) is not None]
@@ -231,20 +231,21 @@ def unmet(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing
 
 
 def neither(*answers: object) -> Missing | None:
-    """Why none of these can be had, as one reason; None if any can."""
+    """One reason why all of these are missing; None if any is available."""
     missing = [answer for answer in answers if isinstance(answer, Missing)]
     reasons = tuple(dict.fromkeys(reason for one in missing for reason in one.reasons or (one.reason,)))
     return Missing(" or ".join(reasons), reasons=reasons) if len(missing) == len(answers) else None
 
 
 def known(fact: Maybe[T]) -> T | None:
-    """The fact, if it can be had."""
+    """The fact, or None if it is missing."""
     return None if isinstance(fact, Missing) else fact
 
 
 def guarded(name: str, derive: Callable[[], T]) -> Maybe[T]:
-    """The result; after an internal error a warning (which tests treat as an error) and Missing, so that one defect
-    leaves one answer open and not the whole verdict. What a person can act upon, such as a damaged store, is raised."""
+    """The result of ``derive``. An internal error becomes a warning (an error in tests) and Missing, so that one defect
+    leaves one answer open instead of the whole verdict. Errors that a person can act on, such as a damaged store, are
+    raised."""
     try:
         return derive()
     except TracksideError:
@@ -255,12 +256,12 @@ def guarded(name: str, derive: Callable[[], T]) -> Maybe[T]:
 
 
 def questions(kind: type) -> tuple[Query, ...]:
-    """All questions behind a fact: its own, and those of the facts that it is derived from."""
+    """All queries behind a fact: its own, and those of the facts it is derived from."""
     return tuple(dict.fromkeys(query for one in closure([kind]) for query in derivation(one).asks.values()))
 
 
 def closure(kinds: Iterable[type]) -> tuple[type, ...]:
-    """These facts and all that they are derived from, each once. Raises ValueError for a circle."""
+    """These facts and all facts they are derived from, each once. Raises ValueError for a cycle."""
     order: dict[type, None] = {}
 
     def visit(kind: type, above: tuple[type, ...]) -> None:

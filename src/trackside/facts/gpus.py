@@ -1,6 +1,6 @@
-"""Which GPU a curve, a rank or a kernel message belongs to. Pure.
+r"""Which GPU a series, a rank or a kernel message belongs to. Pure.
 
-A GPU is named as ``node:index``, as in :attr:`trackside.model.Run.gpus`.
+A GPU is named ``node:index``, as in :attr:`trackside.model.Run.gpus`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def name_of(series: Series) -> str:
 
 def names(grid: Grid | None) -> list[str]:
     """The GPU of every series."""
-    return [] if grid is None else [name_of(each) for each in grid.series]
+    return [] if grid is None else [name_of(series) for series in grid.series]
 
 
 def nodes_of(gpus: Iterable[str]) -> tuple[str, ...]:
@@ -33,17 +33,17 @@ def nodes_of(gpus: Iterable[str]) -> tuple[str, ...]:
 
 
 def all_names(*grids: Grid | None) -> tuple[str, ...]:
-    """Every GPU that any of these grids shows, in the order in which they come."""
+    """Every GPU in any of these grids, in order of first appearance."""
     return tuple(dict.fromkeys(name for grid in grids for name in names(grid)))
 
 
 def aligned(
-    grid: Grid | None, gpus: Sequence[str], times: NDArray[np.float64], named: Sequence[str] | None = None
+    grid: Grid | None, gpus: Sequence[str], times: NDArray[np.float64], series_gpus: Sequence[str] | None = None
 ) -> NDArray[np.float64]:
-    """The grid's values for these GPUs at these window ends: (GPUs, windows), NaN where it has none.
+    r"""The grid's values for these GPUs at these window ends: (GPUs, windows), NaN where it has none.
 
-    Of several series of one GPU (its MIG instances) the largest counts. ``named``: the GPU of each series, where its
-    labels don't say.
+    Of several series of one GPU (its MIG instances) the largest counts. ``named``: the GPU of each series, if its
+    labels do not show it.
     """
     out = np.full((len(gpus), len(times)), np.nan)
     if grid is None or not len(times) or not len(grid.times):
@@ -51,57 +51,57 @@ def aligned(
     columns = np.searchsorted(grid.times, times)
     known = columns < len(grid.times)
     known[known] = grid.times[columns[known]] == times[known]
-    place = {name: row for row, name in enumerate(gpus)}
-    for row, name in enumerate(names(grid) if named is None else named):
-        if name in place:
+    row_of = {name: row for row, name in enumerate(gpus)}
+    for row, name in enumerate(names(grid) if series_gpus is None else series_gpus):
+        if name in row_of:
             values = grid.values[row, columns[known]]
-            out[place[name], known] = np.fmax(out[place[name], known], values)
+            out[row_of[name], known] = np.fmax(out[row_of[name], known], values)
     return out
 
 
 def sampled(grid: Grid | None, how: Reducer, unit: str | None = None) -> Value | None:
-    """All of a grid reduced to one value; None where nothing was sampled."""
+    """All of a grid reduced to one value; None if nothing was sampled."""
     value = None if grid is None else grid.value(how, unit)
     return None if value is None or value.value is None else value
 
 
 def counted(count: int, what: str, *sources: Value) -> Value:
-    """So many GPUs or nodes, worked out from these."""
+    """A number of GPUs or nodes, derived from these values."""
     return derived(count, *sources, unit=what if count == 1 else f"{what}s")
 
 
 def of_gpu(grid: Grid, gpu: str) -> Grid:
-    """What the grid holds of one GPU."""
+    """The part of a grid that belongs to one GPU."""
     node, _, index = gpu.rpartition(":")
     return grid.where(**({"node": node} if node else {}), gpu=index)
 
 
 def of_ranks(run: Run, ranks: Iterable[int]) -> tuple[str, ...]:
-    """The GPUs of these ranks: one a rank, as launchers place them; none where the run is known to differ."""
-    if not _one_each(run):
+    """The GPUs of these ranks, one GPU per rank as launchers place them; empty if the run is known to differ."""
+    if not _one_rank_per_gpu(run):
         return ()
     return tuple(run.gpus[rank] for rank in ranks if 0 <= rank < len(run.gpus))
 
 
 def ranks_at(run: Run, gpus: Iterable[str]) -> tuple[int, ...]:
-    """The ranks on these GPUs: one a GPU, as launchers place them; none where the run is known to differ."""
-    if not _one_each(run):
+    """The ranks on these GPUs, one rank per GPU as launchers place them; empty if the run is known to differ."""
+    if not _one_rank_per_gpu(run):
         return ()
-    place = {name: rank for rank, name in enumerate(run.gpus)}
-    return tuple(sorted(place[gpu] for gpu in gpus if gpu in place))
+    rank_of_gpu = {name: rank for rank, name in enumerate(run.gpus)}
+    return tuple(sorted(rank_of_gpu[gpu] for gpu in gpus if gpu in rank_of_gpu))
 
 
-def homes(run: Run, ranks: Iterable[int]) -> tuple[str, ...]:
-    """The nodes that these ranks ran on, where their GPUs tell."""
+def nodes_of_ranks(run: Run, ranks: Iterable[int]) -> tuple[str, ...]:
+    """The nodes of these ranks, if their GPUs are known."""
     return tuple(dict.fromkeys(gpu.rpartition(":")[0] for gpu in of_ranks(run, ranks)))
 
 
-def _one_each(run: Run) -> bool:
+def _one_rank_per_gpu(run: Run) -> bool:
     return run.gpus_by != "all" and run.n_ranks in (None, len(run.gpus))
 
 
 def located(finding: Finding, run: Run) -> Finding:
-    """A finding with the node, GPU or rank that it leaves out and the others tell."""
+    """A finding with its missing node, GPU or rank filled in from the others."""
     gpus, ranks, nodes = finding.gpus, finding.ranks, finding.nodes
     if gpus and not any(":" in gpu for gpu in gpus):  # a bare index, as a process counts its own GPUs
         gpus = of_ranks(run, ranks) or gpus
@@ -110,47 +110,50 @@ def located(finding: Finding, run: Run) -> Finding:
     return replace(finding, gpus=gpus, ranks=ranks, nodes=nodes)
 
 
-def at_bus(pci: str, node: str | None, grids: Iterable[Grid | None]) -> frozenset[str]:
-    """The GPUs at a PCI address, of one node or of all, by the addresses that curves carry."""
-    wanted = bus(pci)
-    held = (each for grid in grids if grid is not None for each in grid.series)
+def gpus_at_address(pci: str, node: str | None, grids: Iterable[Grid | None]) -> frozenset[str]:
+    """The GPUs at a PCI address, on one node or on all, by the addresses in series labels."""
+    key = address_key(pci)
+    all_series = (series for grid in grids if grid is not None for series in grid.series)
     return frozenset(
-        name_of(each)
-        for each in held
-        if each.get("pci") and bus(str(each.get("pci"))) == wanted and (node is None or each.get("node") == node)
+        name_of(series)
+        for series in all_series
+        if series.get("pci")
+        and address_key(str(series.get("pci"))) == key
+        and (node is None or series.get("node") == node)
     )
 
 
-def bus(pci: str) -> tuple[str, ...]:
-    """An address as it can be compared: without its function, the domain's leading zeros and the letters' case."""
+def address_key(pci: str) -> tuple[str, ...]:
+    """A PCI address in comparable form: without its function, leading zeros of the domain, and case."""
     parts = pci.lower().partition(".")[0].split(":")
     return tuple(part.lstrip("0") for part in (["0", *parts] if len(parts) == 2 else parts))
 
 
-def one_name_each(told: Iterable[tuple[str | None, str]], run: Run) -> tuple[str, ...]:
-    """Every GPU once, of those that (node, GPU) pairs name as ``node:index`` or by the kernel's PCI address.
+def distinct_gpus(pairs: Iterable[tuple[str | None, str]], run: Run) -> tuple[str, ...]:
+    r"""Each GPU once, from (node, GPU) pairs that contain ``node:index`` or the kernel's PCI address.
 
-    An address that no curve carries is left out where its node has no more of them than GPUs that curves name.
+    Addresses without a series are dropped on nodes that have no more of them than GPUs with series.
     """
     indices: dict[str, None] = {}
     addresses: dict[tuple[str | None, tuple[str, ...]], str] = {}
-    for node, gpu in told:
+    for node, gpu in pairs:
         if gpu in run.gpus or (node is not None and gpu.startswith(f"{node}:")):
             indices[gpu] = None
         else:
-            addresses.setdefault((node, bus(gpu)), gpu.partition(".")[0])
-    kept = set(indices)
+            addresses.setdefault((node, address_key(gpu)), gpu.partition(".")[0])
+    names = set(indices)
     for node, _ in addresses:
-        here = [name for at, name in addresses.items() if at[0] == node]
-        known = [name for name in indices if node is None or name.rpartition(":")[0] == node]
-        kept |= set(here) if len(here) > len(known) else set()
-    return tuple(sorted(kept))
+        node_addresses = [name for key, name in addresses.items() if key[0] == node]
+        node_indices = [name for name in indices if node is None or name.rpartition(":")[0] == node]
+        names |= set(node_addresses) if len(node_addresses) > len(node_indices) else set()
+    return tuple(sorted(names))
 
 
-def ours(pci: str, node: str | None, grids: Sequence[Grid | None], run: Run) -> bool:
-    """Whether a GPU at an address can be the run's: not where all GPUs of the run are known and it is none of them."""
-    held = [each for grid in grids if grid is not None for each in grid.series]
-    told = {(name_of(each), bus(str(each.get("pci")))) for each in held if each.get("pci")}
-    here = {address for name, address in told if node is None or name.rpartition(":")[0] == node}
-    complete = run.n_gpus is not None and len(run.gpus) == run.n_gpus == len({name for name, _ in told})
-    return not complete or not here or bus(pci) in here
+def may_be_own(pci: str, node: str | None, grids: Sequence[Grid | None], run: Run) -> bool:
+    """Whether the GPU at an address may belong to the run: False only if all GPUs of the run are known and it is none
+    of them."""
+    all_series = [series for grid in grids if grid is not None for series in grid.series]
+    addresses = {(name_of(series), address_key(str(series.get("pci")))) for series in all_series if series.get("pci")}
+    node_addresses = {address for name, address in addresses if node is None or name.rpartition(":")[0] == node}
+    complete = run.n_gpus is not None and len(run.gpus) == run.n_gpus == len({name for name, _ in addresses})
+    return not complete or not node_addresses or address_key(pci) in node_addresses

@@ -14,89 +14,92 @@ from collections.abc import Callable, Sequence
 NORMAL_PER_MAD = 1.4826
 """Standard deviation of a normal distribution per median absolute deviation."""
 SLOPE_POINTS = 120
-"""Points that the robust slope is worked out on: its pairs grow with the square."""
+"""Number of points for the robust slope: the number of pairs grows with its square."""
 
 
 def finite(values: Sequence[float]) -> list[float]:
-    """The values that are numbers: no nan, no inf."""
+    """The finite values."""
     return [value for value in values if math.isfinite(value)]
 
 
 def median(values: Sequence[float]) -> float:
     """Median of the finite values; nan where there are none."""
-    kept = finite(values)
-    return statistics.median(kept) if kept else math.nan
+    numbers = finite(values)
+    return statistics.median(numbers) if numbers else math.nan
 
 
 def noise(values: Sequence[float]) -> float:
-    """Standard deviation from point to point, trend left out; 0.0 for fewer than two finite values."""
-    kept = finite(values)
-    if len(kept) < 2:
+    """Standard deviation from point to point, without the trend; 0.0 for fewer than two finite values."""
+    numbers = finite(values)
+    if len(numbers) < 2:
         return 0.0
-    steps = [abs(after - before) for before, after in itertools.pairwise(kept)]
+    steps = [abs(after - before) for before, after in itertools.pairwise(numbers)]
     return NORMAL_PER_MAD * statistics.median(steps) / math.sqrt(2)
 
 
 def roughness(values: Sequence[float]) -> float:
-    """Standard deviation from point to point, a steep trend left out as well; :func:`noise` for under four values."""
-    kept = finite(values)
-    if len(kept) < 4:
-        return noise(kept)
-    bends = [abs(after - 2 * here + before) for before, here, after in zip(kept, kept[1:], kept[2:], strict=False)]
+    """Standard deviation from point to point, without even a steep trend; :func:`noise` for fewer than four values."""
+    numbers = finite(values)
+    if len(numbers) < 4:
+        return noise(numbers)
+    bends = [
+        abs(after - 2 * middle + before)
+        for before, middle, after in zip(numbers, numbers[1:], numbers[2:], strict=False)
+    ]
     return NORMAL_PER_MAD * statistics.median(bends) / math.sqrt(6)
 
 
-def thinned(values: Sequence[float], most: int) -> list[tuple[int, float]]:
-    """At most ``most`` finite values with their places, evenly spread, both ends kept."""
-    kept = [(place, value) for place, value in enumerate(values) if math.isfinite(value)]
-    if len(kept) <= most:
-        return kept
-    return [kept[round(i * (len(kept) - 1) / (most - 1))] for i in range(most)]
+def thinned(values: Sequence[float], max_points: int) -> list[tuple[int, float]]:
+    """At most ``max_points`` finite values with their indices, evenly spread, both ends included."""
+    points = [(index, value) for index, value in enumerate(values) if math.isfinite(value)]
+    if len(points) <= max_points:
+        return points
+    return [points[round(i * (len(points) - 1) / (max_points - 1))] for i in range(max_points)]
 
 
 def slope(values: Sequence[float]) -> float:
-    """Theil-Sen slope a point: the median of the slopes of all pairs; 0.0 for fewer than two finite values."""
+    """Theil-Sen slope per point: the median of the slopes of all pairs; 0.0 for fewer than two finite values."""
     points = thinned(values, SLOPE_POINTS)
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(points, 2)]
     return statistics.median(slopes) if slopes else 0.0
 
 
-def ends(values: Sequence[float], share: float = 0.2, most: int = 50) -> tuple[float, float]:
-    """Levels of the head and of the tail: medians of the first and last ``share`` (at most ``most``) finite values."""
-    kept = finite(values)
-    size = max(1, min(most, int(len(kept) * share)))
-    return median(kept[:size]), median(kept[-size:])
+def ends(values: Sequence[float], share: float = 0.2, max_points: int = 50) -> tuple[float, float]:
+    """Levels of head and tail: medians of the first and last ``share`` (at most ``max_points``) finite values."""
+    numbers = finite(values)
+    size = max(1, min(max_points, int(len(numbers) * share)))
+    return median(numbers[:size]), median(numbers[-size:])
 
 
-def falling(values: Sequence[float], least_share: float = 0.005) -> bool:
-    """Whether the values fell, by the same measure as :func:`rising`."""
-    return rising([-value for value in values], least_share)
+def falling(values: Sequence[float], min_share: float = 0.005) -> bool:
+    """Whether the values fell, by the same test as :func:`rising`."""
+    return rising([-value for value in values], min_share)
 
 
-def rising(values: Sequence[float], least_share: float = 0.005) -> bool:
-    """Whether the values rose: the tail's level lies over the head's by more than noise and ``least_share``."""
-    kept = finite(values)
-    if len(kept) < 2:
+def rising(values: Sequence[float], min_share: float = 0.005) -> bool:
+    """Whether the values rose: the tail's level exceeds the head's by more than noise and ``min_share``."""
+    numbers = finite(values)
+    if len(numbers) < 2:
         return False
-    head, tail = ends(kept)
-    least = least_share * abs(head)
-    if len(kept) < 10:
-        return tail - head > least
-    size = max(1, min(50, len(kept) // 5))
+    head, tail = ends(numbers)
+    min_rise = min_share * abs(head)
+    if len(numbers) < 10:
+        return tail - head > min_rise
+    size = max(1, min(50, len(numbers) // 5))
     # Two medians of `size` values each: 2 standard errors of their difference (1.25 / sqrt(n) for a median).
-    if tail - head > max(least, 2 * 1.25 * noise(kept) * math.sqrt(2 / size)):
+    if tail - head > max(min_rise, 2 * 1.25 * noise(numbers) * math.sqrt(2 / size)):
         return True
     # A slow trend under much noise: 3 standard errors of a straight line's rise (sqrt(12 / n)).
-    return slope(kept) * len(kept) > max(least, 3 * noise(kept) * math.sqrt(12 / len(kept)))
+    return slope(numbers) * len(numbers) > max(min_rise, 3 * noise(numbers) * math.sqrt(12 / len(numbers)))
 
 
 def spread(values: Sequence[float]) -> float:
     """(max - min) over the size of the median, of the finite values; 0.0 for none, inf where the median is zero."""
-    kept = finite(values)
-    if not kept or max(kept) == min(kept):
+    numbers = finite(values)
+    if not numbers or max(numbers) == min(numbers):
         return 0.0
-    middle = abs(statistics.median(kept))
-    return (max(kept) - min(kept)) / middle if middle else math.inf
+    middle = abs(statistics.median(numbers))
+    return (max(numbers) - min(numbers)) / middle if middle else math.inf
 
 
 def trailing(values: Sequence[float], holds: Callable[[float], bool]) -> int:
@@ -111,40 +114,40 @@ def not_finite(value: float) -> bool:
 
 def plateau(values: Sequence[float], tolerance: float) -> int:
     """How many values at the end stay within ``tolerance`` (relative to the last level) of each other."""
-    kept = list(values)
-    if not kept or not math.isfinite(kept[-1]):
+    levels = list(values)
+    if not levels or not math.isfinite(levels[-1]):
         return 0
-    low = high = kept[-1]
+    low = high = levels[-1]
     count = 0
-    for value in reversed(kept):
+    for value in reversed(levels):
         if not math.isfinite(value):
             break
         low, high = min(low, value), max(high, value)
-        if high - low > tolerance * abs(kept[-1]):
+        if high - low > tolerance * abs(levels[-1]):
             break
         count += 1
     return count
 
 
 def best_level(values: Sequence[float], window: int = 5) -> tuple[int, float]:
-    """Lowest running median over ``window`` finite values: (place of its last value, level); (0, nan) for none."""
-    kept = [(place, value) for place, value in enumerate(values) if math.isfinite(value)]
-    if not kept:
+    """Lowest running median over ``window`` finite values: (index of its last value, level); (0, nan) for none."""
+    points = [(index, value) for index, value in enumerate(values) if math.isfinite(value)]
+    if not points:
         return 0, math.nan
-    width = min(window, len(kept))
+    width = min(window, len(points))
     levels = [
-        (statistics.median(value for _, value in kept[i : i + width]), kept[i + width - 1][0])
-        for i in range(len(kept) - width + 1)
+        (statistics.median(value for _, value in points[i : i + width]), points[i + width - 1][0])
+        for i in range(len(points) - width + 1)
     ]
-    level, place = min(levels)
-    return place, level
+    level, index = min(levels)
+    return index, level
 
 
 def steady(values: Sequence[float], tolerance: float, share: float) -> bool:
     """Whether at least ``share`` of the finite values lie within ``tolerance`` (relative) of their median."""
-    kept = finite(values)
-    if not kept:
+    numbers = finite(values)
+    if not numbers:
         return False
-    middle = statistics.median(kept)
-    near = sum(abs(value - middle) <= tolerance * abs(middle) for value in kept)
-    return near >= share * len(kept)
+    middle = statistics.median(numbers)
+    near = sum(abs(value - middle) <= tolerance * abs(middle) for value in numbers)
+    return near >= share * len(numbers)

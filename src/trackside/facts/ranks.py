@@ -1,4 +1,4 @@
-"""Which ranks are meant, and how many there are. Pure."""
+"""Which ranks are involved, and how many there are. Pure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ SIGTERM = 15
 
 @dataclass(frozen=True, slots=True)
 class AbsentRanks:
-    """The ranks that did not take part in a collective, and the claim that says how that is known."""
+    """The ranks that did not take part in a collective, and the claim with the evidence."""
 
     ranks: tuple[int, ...]
     claim: Claim
     own: bool = True
-    """They wait for no GPU work themselves: what holds them up is on the host."""
+    """Whether they wait for no GPU work themselves: then the host delays them."""
 
 
 def rank_of(event: Event, launchers: Frame | None = None) -> int | None:
-    """The global rank of an event: its own, a launcher's word, or that of the launcher's row with the same pid."""
-    told = event.rank if event.rank is not None else event.get("global_rank")
-    if isinstance(told, int):
-        return told
+    """The global rank of an event: its own, the launcher's, or that of the launcher's row with the same pid."""
+    rank = event.rank if event.rank is not None else event.get("global_rank")
+    if isinstance(rank, int):
+        return rank
     pid = event.get("pid")
     if launchers is not None and isinstance(pid, int):
         for row in launchers.events:
@@ -36,12 +36,12 @@ def rank_of(event: Event, launchers: Frame | None = None) -> int | None:
 
 
 def ranks_of(events: Iterable[Event], launchers: Frame | None = None) -> tuple[int, ...]:
-    """The distinct ranks of events, in order; events of unknown rank don't count."""
+    """The distinct ranks of events, sorted; events of unknown rank are skipped."""
     return tuple(sorted({rank for event in events if (rank := rank_of(event, launchers)) is not None}))
 
 
 def named(frame: Frame, events: Iterable[Event], launchers: Frame | None = None) -> Value | None:
-    """The ranks of some of a frame's events as a value that cites the first event of each; None if unknown."""
+    """The ranks of some of a frame's events, citing the first event of each; None if unknown."""
     first: dict[int, Event] = {}
     for event in events:
         rank = rank_of(event, launchers)
@@ -54,7 +54,7 @@ def named(frame: Frame, events: Iterable[Event], launchers: Frame | None = None)
 
 
 def failed_beside(events: Iterable[Event], launchers: Frame) -> Value | None:
-    """The ranks that the launchers' summaries beside these unlabelled tracebacks name, as many as there are tracebacks.
+    r"""The ranks that launcher summaries next to these unlabeled tracebacks name, if there are as many as tracebacks.
 
     A rank that printed its own traceback may still be listed as ended by the launcher's SIGTERM.
     """
@@ -68,7 +68,7 @@ def failed_beside(events: Iterable[Event], launchers: Frame) -> Value | None:
 
 
 def world_size(run: Run, *frames: Frame) -> int | None:
-    """Ranks of the run: the scheduler's or launcher's word, else the largest world that the frames' rows tell."""
-    told = [row.get(name) for frame in frames for row in frame.rows for name in ("world_size", "nranks")]
-    sizes = [size for size in told if isinstance(size, int) and size > 0]
+    """Number of ranks: the largest world size in the frames' rows, else the run's own count."""
+    values = [row.get(name) for frame in frames for row in frame.rows for name in ("world_size", "nranks")]
+    sizes = [size for size in values if isinstance(size, int) and size > 0]
     return max(sizes) if sizes else run.n_ranks

@@ -12,16 +12,16 @@ from trackside.family import Family
 
 @cache
 def families() -> tuple[Family, ...]:
-    """All families, by code."""
-    found = []
+    """All families, sorted by code."""
+    all_families = []
     for module in pkgutil.iter_modules(__path__):
         content = importlib.import_module(f"{__name__}.{module.name}")
         family: Family = content.FAMILY
-        found.append(replace(family, doc=content.__doc__ or ""))
-    return tuple(sorted(found, key=lambda family: family.code))
+        all_families.append(replace(family, doc=content.__doc__ or ""))
+    return tuple(sorted(all_families, key=lambda family: family.code))
 
 
 def find_family(name: str) -> Family | None:
-    """A family by code or id, in any case."""
-    wanted = name.lower().replace("_", "-")
-    return next((f for f in families() if wanted in (f.code.lower(), f.id)), None)
+    """A family by code or id, case-insensitive."""
+    key = name.lower().replace("_", "-")
+    return next((f for f in families() if key in (f.code.lower(), f.id)), None)

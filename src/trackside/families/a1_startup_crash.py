@@ -2,23 +2,23 @@
 
 Meaning
 -------
-The job fails before training begins, because of an error of its own: data that cannot be read (data), a wrong
-option or an invalid combination of options (config), a missing or unsuitable package, library or architecture
-(env), a model, tokenizer or file that cannot be had (asset), or a defect of the script (code).
+The job fails before training begins, because of its own error: data that cannot be read (data), a wrong option
+or an invalid combination of options (config), a missing or incompatible package, library or architecture (env),
+a model, tokenizer or file that is not available (asset), or a bug in the script (code).
 
 What it looks like
 ------------------
-A Python exception that is no launcher's wrapper, with no training point before it and none after it, and a
-non-zero exit. Usually every rank raises the same one: that is one fault, not many. The GPUs ran no kernel, and none
-held more than a CUDA context. Without Python: a command that is not found, a usage error, a container that cannot be
-started, an output file that cannot be opened.
+A Python exception that is not a launcher's wrapper, with no training point before or after it, and a non-zero
+exit. Usually every rank raises the same one: that is one fault, not many. The GPUs ran no kernel, and none used
+more memory than a CUDA context needs. Without Python: a command that is not found, a usage error, a container
+that cannot be started, an output file that cannot be opened.
 
 Not this when
 -------------
-Training points came before it (an exception in mid-run), or the GPUs had worked for long, whatever the log printed;
-points came after it (it was handled). Out of GPU memory is its own family, and so are a failed rendezvous, a
-checkpoint that cannot be loaded and storage that gives out. A process that died of a signal without a traceback is
-a signal kill.
+Training points came before it (an exception in mid-run), or the GPUs had worked for long, whatever the log
+printed; points came after it (it was handled). Separate families: GPU out of memory, a failed rendezvous, a
+checkpoint that cannot be loaded, and storage faults. A process that died of a signal without a traceback is a
+signal kill.
 
 Impact
 ------
@@ -26,11 +26,11 @@ Seconds to minutes of the allocation; the same mistake hits every rank and every
 
 Do next
 -------
-Mend what the exception names and resubmit. Nothing points at the nodes.
+Fix what the exception names and resubmit. Nothing points at the nodes.
 
 What it cannot tell
 -------------------
-Whether the GPUs were touched at all, where no GPU metric was given.
+Whether the GPUs were used at all, if no GPU metric was given.
 
 References
 ----------
@@ -45,6 +45,7 @@ from dataclasses import dataclass
 from trackside.evidence import Missing
 from trackside.facts.gpus import nodes_of, of_ranks
 from trackside.facts.logs.ending import CUT_SHORT, Ending
+from trackside.facts.logs.exceptions import error_in_brief, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import Fault
 from trackside.facts.logs.startup_errors import StartupErrors
@@ -56,13 +57,13 @@ from trackside.model import Event, Run
 
 @dataclass(frozen=True)
 class Limits:
-    """What still counts as start-up where nothing but the exit code tells."""
+    """When a failure counts as start-up if only the exit code is known."""
 
     startup_s: float = 600.0
-    """A job without a readable training point and without an exception fails 'within seconds' (the catalogue's
-    A1); ten minutes leave room for a container image and a model to load."""
+    """A job without a readable training point and without an exception fails 'within seconds' (the catalog's A1); ten
+    minutes leave time for a container image and a model to load."""
     worked_s: float = 180.0
-    """Of GPU work: initialising weights and a first warm-up take less, what worked for longer was training."""
+    """Seconds of GPU work: initializing weights and a first warm-up take less; longer work was training."""
 
 
 LAUNCH_CODES: dict[int, Fault] = {126: "env", 127: "env", 2: "config"}
@@ -70,51 +71,56 @@ LAUNCH_CODES: dict[int, Fault] = {126: "env", 127: "env", 2: "config"}
 NO_OUTPUT_FILE, PROLOG_FAILED = 53, 54
 """Slurm's ExitCode 0:53 and 0:54."""
 
-NO_POINT = Sentence("the log holds {count:training points}")
+CRASHED = Sentence("crashed at start-up: {error}")
+CRASHED_AT = Sentence("crashed at start-up in {place}: {error}")
+NO_POINT = Sentence("the log has {count:training points}")
 ENDED = Sentence("the run ended badly: {line}")
 USAGE = Sentence("the program refused its command line: {line}")
 COMMAND = Sentence("the command could not be run: {line}")
 LAUNCH = Sentence("the step could not be launched: {line}")
 OUTPUT = Sentence("Slurm could not open the job's output file (special signal {line} in its exit code)")
 PROLOG = Sentence("the prolog failed on the node (special signal {line} in its exit code)")
-QUICK = Sentence("the job ended within minutes with exit code {line}, without a traceback and without a training point")
-AT_STARTUP_SOME = Sentence("the run died while it was being set up; every retry meets the same mistake")
-AT_STARTUP_THERE = Sentence(
-    "the run died while it was being set up; all ranks of one node say so and none elsewhere, which points to what "
-    "that node has or lacks"
+QUICK = Sentence(
+    "the job failed within minutes with exit code {line}, before any training step and without a traceback"
 )
-AT_STARTUP = Sentence("the run died while it was being set up; the same mistake hits every rank and every retry")
+AT_STARTUP_SOME = Sentence("the run failed during start-up; every retry will fail in the same way")
+AT_STARTUP_THERE = Sentence(
+    "the run failed during start-up on all ranks of one node and on no other node: look at what that node has or lacks"
+)
+AT_STARTUP = Sentence("the run failed during start-up on every rank; every retry will fail in the same way")
 BEFORE_PYTHON = Sentence("the launch failed before the training program ran")
 CLASS = {
     "data": Sentence("the data set cannot be read as the job expects it"),
     "config": Sentence("an option, or a combination of options, is wrong"),
     "env": Sentence("a package, library, driver or container setting is missing or does not fit"),
-    "asset": Sentence("a model, tokenizer or other file cannot be had"),
-    "code": Sentence("the script itself is at fault"),
+    "asset": Sentence("a model, tokenizer or other file is not available"),
+    "code": Sentence("the script itself has a bug"),
 }
 MEND = {
-    "data": Sentence("repair the data set, check it by loading it once on one process, and resubmit"),
-    "config": Sentence("correct the option that the message names and resubmit"),
-    "env": Sentence("install or align what the message names in the job's environment and resubmit"),
-    "asset": Sentence("check the path or repository name, the access token and the network of the compute nodes"),
-    "code": Sentence("fix the script where the traceback ends and try it on one GPU first"),
+    "data": Sentence(
+        "check that the data set is the one that the job expects by loading it in one process, fix it, and resubmit"
+    ),
+    "config": Sentence("correct the option that the message names, and resubmit"),
+    "env": Sentence("install or align what the message names in the job's environment, and resubmit"),
+    "asset": Sentence("check the path or repository name, the access token, and the network of the compute nodes"),
+    "code": Sentence("fix the script where the traceback ends, and try it on one GPU first"),
 }
-NO_OUTPUT = Sentence("without its output file Slurm does not start the job")
-MEND_OUTPUT = Sentence("create the folder that --output names where the nodes can write it, and resubmit")
-SITE = Sentence("the node failed the job before it began; the job is not at fault")
-MEND_PROLOG = Sentence("have the node and its prolog looked at, and resubmit on other nodes")
-CODE_ONLY = Sentence("it failed at its start; an exit code alone does not tell what at")
-MEND_QUICK = Sentence("run the job script by hand with its standard error in view, and mend what it says")
-GPU_MEMORY = Sentence("whether the GPUs were used before it: no metric of theirs tells")
+NO_OUTPUT = Sentence("Slurm does not start a job whose output file it can't open")
+MEND_OUTPUT = Sentence("create the folder that --output names, writable from the nodes, and resubmit")
+SITE = Sentence("the node's prolog failed before the job began; the job is not at fault")
+MEND_PROLOG = Sentence("ask the operators to check the node and its prolog, and resubmit on other nodes")
+CODE_ONLY = Sentence("the job failed at its start; the exit code alone does not say why")
+MEND_QUICK = Sentence("run the job script by hand, read its standard error, and fix what it reports")
+GPU_MEMORY = Sentence("whether the GPUs were used before the failure: no GPU metric was given")
 WENT_ON = Sentence("{type} was logged, and the run ended well: {line}")
-STEPS_BEFORE = Sentence("{type} came after training had begun: {point}")
-WORKED = Sentence("{type} came after the GPUs had worked for {seconds}")
-TRAINED = Sentence("training began: {point}")
-NONE = Sentence("of {count:exceptions} in the log none is the job's own before its first step")
+STEPS_BEFORE = Sentence("{type} was raised after training had started: {point}")
+WORKED = Sentence("{type} was raised after the GPUs had computed for {seconds}")
+TRAINED = Sentence("training started: {point}")
+NONE = Sentence("none of the {count:exceptions} in the log was raised by the job before its first step")
 
 
 def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits: Limits) -> Finding | Missing:
-    """The first exception of the job's own that no training point precedes or follows; else a launch that never
+    """The first of the job's own exceptions without a training point before or after it; else a launch that never
     reached Python."""
     if (cause := errors.cause) is not None:
         if ending.completed is not None and all(row.get("logged") for row in errors.own):
@@ -135,8 +141,9 @@ def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits:
 
 
 def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, run: Run) -> Finding:
-    """The finding on an exception."""
+    """The finding about an exception."""
     kind, bad, idle = classify(cause), ending.abnormal, phase.use.untouched
+    error, place = error_in_brief(errors.frame, cause), source_line(errors.frame, cause)
     shows = list(errors.claims)
     if not isinstance(phase.trajectory, Missing):
         shows.append(NO_POINT(count=phase.trajectory.count))
@@ -145,6 +152,7 @@ def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, r
         Certainty.SUPPORTED if bad is None or cause.get("about") == "cuda" else Certainty.ESTABLISHED,
         "job",
         shows,
+        headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
         implies=[_whose(run, errors.rank_numbers), CLASS[kind]()],
         cannot_decide=[] if idle or phase.use.worked is not None else [GPU_MEMORY()],
         actions=[action(MEND[kind])],
@@ -158,40 +166,41 @@ def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, r
 
 
 def _whose(run: Run, ranks: tuple[int, ...]) -> Claim:
-    """Whose mistake it is, as far as words tell: every rank's, or that of one node's; others may have been slower."""
+    """Whether all ranks, one node's ranks or some ranks report the error; slower ranks may not have reported it."""
     world = run.n_ranks or (len(run.gpus) if run.gpus_by not in (None, "all") else 0)
     if 1 < world <= len(ranks):
         return AT_STARTUP()
     gpus = set(of_ranks(run, ranks))
-    homes = nodes_of(gpus)
-    there = {gpu for gpu in run.gpus if nodes_of((gpu,)) == homes}
-    return AT_STARTUP_THERE() if len(homes) == 1 < len(run.nodes) and gpus == there else AT_STARTUP_SOME()
+    nodes = nodes_of(gpus)
+    node_gpus = {gpu for gpu in run.gpus if nodes_of((gpu,)) == nodes}
+    return AT_STARTUP_THERE() if len(nodes) == 1 < len(run.nodes) and gpus == node_gpus else AT_STARTUP_SOME()
 
 
 @dataclass(frozen=True, slots=True)
 class FailedLaunch:
-    """One witness that the job was not launched, and what follows from it."""
+    """Evidence that the job was not launched, and what follows from it."""
 
     claim: Claim
     kind: Fault
-    why: Sentence
-    mend: Sentence
+    meaning: Sentence
+    remedy: Sentence
     row: Event | None = None
     certainty: Certainty | None = None
-    """None if it is as sure as the end is."""
+    """None if it is as certain as the end is."""
     by_site: bool = False
     python_ran: bool = False
-    """Whether the training program may have begun."""
+    """Whether the training program may have started."""
 
 
 def _failed_launches(errors: StartupErrors, ending: Ending, phase: Phase, limits: Limits) -> Iterator[FailedLaunch]:
-    """A shell's or a container's word, Slurm's, its special exit codes, or a quick non-zero exit; the best first."""
+    """The message of a shell or a container, Slurm's message, its special exit codes, or a quick non-zero exit; the
+    best first."""
     job, exits = ending.job, ending.exits
     for row in exits.events if job is None or job.get("state") not in CUT_SHORT else ():
         kind = LAUNCH_CODES.get(_code(row.get("exit_code")))
         if kind is not None and row.get("signal") is None:
-            says = USAGE if kind == "config" else COMMAND
-            yield FailedLaunch(says(line=exits.value(row, "text")), kind, CLASS[kind], MEND[kind], row)
+            sentence = USAGE if kind == "config" else COMMAND
+            yield FailedLaunch(sentence(line=exits.value(row, "text")), kind, CLASS[kind], MEND[kind], row)
     for row in ending.notices.events:
         if row.get("reason") == "launch_failure":
             line = ending.notices.value(row, "text")
@@ -214,20 +223,21 @@ def _failed_launches(errors: StartupErrors, ending: Ending, phase: Phase, limits
 
 
 def _code(value: object) -> int:
-    """An exit code as a number; 0 if none is known."""
+    """An exit code as an integer; 0 if unknown."""
     return value if isinstance(value, int) else 0
 
 
 def _not_launched(launch: FailedLaunch, errors: StartupErrors, ending: Ending, phase: Phase) -> Finding:
-    """The finding on a launch that never reached Python."""
+    """The finding about a launch that never reached Python."""
     bad = ending.abnormal
     sure = Certainty.ESTABLISHED if bad is not None else Certainty.SUPPORTED
     return present(
         launch.certainty or sure,
         "infrastructure" if launch.by_site else "job",
         [launch.claim, *phase.use.untouched, *([] if bad is None else [ENDED(line=bad)])],
-        implies=[*([] if launch.python_ran else [BEFORE_PYTHON()]), launch.why()],
-        actions=[action(launch.mend)],
+        headline=launch.claim,
+        implies=[*([] if launch.python_ran else [BEFORE_PYTHON()]), launch.meaning()],
+        actions=[action(launch.remedy)],
         since=None if launch.row is None else launch.row.time,
         at=None if launch.row is None else launch.row.at,
         fault_class=launch.kind if errors.unread is None or not launch.python_ran else None,
@@ -237,7 +247,7 @@ def _not_launched(launch: FailedLaunch, errors: StartupErrors, ending: Ending, p
 FAMILY = Family(
     code="A1",
     id="startup-crash",
-    title="Startup crash: bad data, config, environment or asset",
+    title="Crash at start-up",
     example=("startup-config", "timeline"),
     judge=judge,
     limits=Limits(),

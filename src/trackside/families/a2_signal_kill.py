@@ -2,24 +2,23 @@
 
 Meaning
 -------
-A training process is ended by the kernel or by a fault in native code before it can print a Python stack. Most
-often it is SIGKILL because host memory ran out (the machine's, or the job's cgroup); SIGSEGV, SIGABRT, SIGBUS,
-SIGFPE and SIGILL come from native libraries, drivers or a shared memory that is too small.
+The kernel or a fault in native code ends a training process before it can print a Python stack. Most often it
+is SIGKILL because host memory ran out (the machine's, or the job's cgroup). SIGSEGV, SIGABRT, SIGBUS, SIGFPE
+and SIGILL come from native libraries, drivers or a shared memory that is too small.
 
 What it looks like
 ------------------
 A launcher's summary with a negative exit code (exitcode -9), srun's "Killed" or "Segmentation fault", a shell's
-exit code above its signal base, faulthandler's "Fatal Python error", Slurm's OUT_OF_MEMORY, slurmstepd's
-"oom_kill event", the kernel's "oom-kill", Ray's memory monitor. The only exceptions are launchers' wrappers, and
-peers that saw a connection close. In metrics a node's kernel counts one more kill for want of memory, or its available
-memory runs down to nothing, or what the job had asked for is used up; at start-up the GPUs are still untouched.
+exit code of 128 plus the signal, faulthandler's "Fatal Python error", Slurm's OUT_OF_MEMORY, slurmstepd's
+"oom_kill event", the kernel's "oom-kill", Ray's memory monitor. The only exceptions are launchers' wrappers,
+and peers that saw a connection close. In metrics, a node's kernel counts one more OOM kill, or its available
+memory falls to zero, or the job's requested memory is used up; at start-up the GPUs are still unused.
 
 Not this when
 -------------
-SIGTERM, or SIGKILL that the launcher sent to the ranks that were left; the scheduler ended the run (cancel, time
-limit, preemption, node failure); the rank has a traceback of its own; SIGABRT is NCCL's watchdog giving up, or
-the way a CUDA error ends a process. Training points after it show that a restart recovered from it. GPU memory that
-ran out is another family.
+SIGTERM, or SIGKILL that the launcher sent to the remaining ranks; the scheduler ended the run (cancel, time
+limit, preemption, node failure); the rank has its own traceback; SIGABRT comes from NCCL's watchdog or from a
+CUDA error. Training points after it show that a restart recovered from it. GPU out of memory is another family.
 
 Impact
 ------
@@ -27,13 +26,13 @@ The run ends, and the log does not say why.
 
 Do next
 -------
-For SIGKILL look at host memory: fewer DataLoader workers, smaller prefetch, no copy of the data set a worker, a
+For SIGKILL check host memory: fewer DataLoader workers, smaller prefetch, no copy of the data set per worker, a
 larger --mem. For native crashes get a core file or faulthandler's stack, and check the native extension.
 
 What it cannot tell
 -------------------
-Who sent a SIGKILL, where neither the kernel log nor the scheduler nor a count of the node's kernel names the OOM
-killer. Kills that are counted name no process: on a shared node they may be another job's.
+Who sent a SIGKILL, if neither the kernel log nor the scheduler nor a kernel counter names the OOM killer.
+Counted kills name no process: on a shared node they may belong to another job.
 
 References
 ----------
@@ -48,7 +47,7 @@ from trackside.catalog.natural import whole_number
 from trackside.catalog.signals import signal_name
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe
-from trackside.facts.gpus import homes
+from trackside.facts.gpus import nodes_of_ranks
 from trackside.facts.hardware.host_memory import HostMemory
 from trackside.facts.logs.death_account import DeathAccount
 from trackside.facts.logs.deaths import DIED, DIED_ON, KILL, Death, Deaths
@@ -64,49 +63,56 @@ from trackside.model import Run
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as training."""
+    """When a run counts as training."""
 
     training_s: float = 120.0
-    """Of GPU work without a readable training point: loading and a first compilation take less."""
+    """Seconds of GPU work without a readable training point: loading and a first compilation take less."""
 
 
 FAULTS = (4, 7, 8, 11)
-"""Signals of a faulting instruction: native code."""
+"""Signals of a native-code fault."""
 
-WHICH_SIGNAL = Sentence("which signal ended it: its parent saw only that the process was gone")
+WHICH_SIGNAL = Sentence("which signal ended the process: its parent only saw that it was gone")
 WAS_OVER = Sentence("training was over before it: {line}")
-NOT_ITS_OWN = Sentence("the signals that were seen belong to a teardown or to another failure: {line}")
-NO_SIGNAL = Sentence("workers reported as ended by a signal: {count}")
-IMPLIES = {
-    "host_oom": Sentence("the job used more host memory than it may; its GPUs and its code path are not at fault"),
-    "cgroup_oom": Sentence(
-        "the job passed its own memory limit (its cgroup's) while the node had memory left: its GPUs and its code path "
-        "are not at fault"
-    ),
-    "near_limit": Sentence(
-        "the job was about to pass the memory that it had asked for: most likely that limit ended it"
-    ),
-    "other_kill": Sentence("the node had memory left: the process passed a limit of its own, or somebody killed it"),
-    "kill": Sentence(
-        "a SIGKILL without a traceback is most consistent with a kill for host memory: workers that copy the data set, "
-        "pinned buffers, or a large model held in host memory"
-    ),
-    "fault": Sentence("native code faulted: an extension, a library or a driver, or shared memory that is too small"),
-    "abort": Sentence("native code gave up: a failed check, a corrupted heap or an exception that nobody caught"),
-    "helper": Sentence("a helper process, or another job's, was killed for memory, and the run lived on without it"),
+NOT_ITS_OWN = Sentence("the signals in the log belong to a teardown or to another failure: {line}")
+NO_SIGNAL = Sentence("workers ended by a signal: {count}")
+HEADLINES = {
+    "host_oom": Sentence("out of host memory: the kernel killed a process of the job"),
+    "cgroup_oom": Sentence("out of host memory: the job exceeded its own memory limit and was killed"),
+    "near_limit": Sentence("killed close to the job's memory limit, most likely by that limit"),
+    "other_kill": Sentence("a process was killed while its node had memory left"),
+    "kill": Sentence("a process was killed without a traceback, most likely for host memory"),
+    "fault": Sentence("a process crashed in native code ({signal})"),
+    "abort": Sentence("a process was aborted by native code ({signal})"),
+    "helper": Sentence("a helper process was killed for memory, and the run continued without it"),
 }
-WHO = Sentence(
-    "whether the kernel's OOM killer, a cgroup limit or somebody else sent it: nothing that was given names the sender"
-)
-WHO_ELSE = Sentence(
-    "who sent it: the node had memory left, so that only a cgroup limit or another process can have been the sender"
-)
-WHICH_LIBRARY = Sentence("which library faulted: no core file or native stack was given")
+RESTARTED = Sentence("a worker died, and the launcher restarted the workers")
+IMPLIES = {
+    "host_oom": Sentence("the job exceeded the host memory that it requested; the node and the GPUs are fine"),
+    "cgroup_oom": Sentence(
+        "the job exceeded its own memory limit (--mem) while the node had memory left; the node and the GPUs are fine"
+    ),
+    "near_limit": Sentence("the job had nearly reached the memory that it requested: most likely that limit ended it"),
+    "other_kill": Sentence("the node had memory left: the process exceeded a limit of its own, or somebody killed it"),
+    "kill": Sentence(
+        "SIGKILL without a traceback is usually the kernel's out-of-memory killer: data-loader workers that "
+        "copy the data set, pinned buffers, or a large model in host memory"
+    ),
+    "fault": Sentence("native code crashed: an extension, a library, a driver, or too little shared memory"),
+    "abort": Sentence("native code aborted: a failed check, a corrupted heap, or an uncaught exception"),
+    "helper": Sentence(
+        "a helper process, or another job's process, was killed for memory, and the run continued without it"
+    ),
+}
+WHO = Sentence("who sent the SIGKILL: the kernel's OOM killer, a cgroup limit or a person; a kernel log would tell")
+WHO_ELSE = Sentence("who sent the SIGKILL: the node had memory left, so a cgroup limit or another process")
+WHICH_LIBRARY = Sentence("which library crashed: no core file or native stack was given")
 LESS_MEMORY = Sentence(
-    "lower the host memory in use (fewer DataLoader workers, smaller prefetch, lazy loading) or ask for more, and rerun"
+    "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or request more (--mem), and rerun"
 )
 NATIVE = Sentence(
-    "run once with faulthandler and core files on, and check or rebuild the native extension that the stack names"
+    "run once with PYTHONFAULTHANDLER set and core files enabled, and check or rebuild the native "
+    "extension that the stack names"
 )
 
 
@@ -114,7 +120,7 @@ def judge(
     account: Maybe[DeathAccount], deaths: Deaths, kills: OomKills, memory: HostMemory, phase: Phase, ending: Ending,
     run: Run, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
-    """A death that nothing else accounts for, by the strongest account of it; else one that the run lived on after."""
+    """A death that nothing else explains, by the strongest evidence; else one that the run survived."""
     if kills.report is not None and ending.completed is not None:
         return _outlived(kills.report, ending.completed)
     if not isinstance(account, Missing):
@@ -128,7 +134,7 @@ def judge(
 
 
 def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits: Limits) -> Finding:
-    """What ended the process, and in which phase of the run."""
+    """The finding about what ended the process, and in which phase of the run."""
     row, memory, number, sender = account.row, account.memory, account.number, _sender(account)
     kill = number in (KILL, None)
     doubt = WHO_ELSE if memory.ample else WHICH_SIGNAL if number is None else WHO if kill else WHICH_LIBRARY
@@ -138,11 +144,12 @@ def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits:
         shows += [*memory.claims, *phase.claims(row, limits.training_s)]
         shows += [] if ending.state is None else [RECORDED(state=ending.state)]
     ends = [end for end in ending.ends.events if end.get("status") != "aborted"]
-    over = [end for end in ends if row is not None and follows(row, end)]
+    ends_before = [end for end in ends if row is not None and follows(row, end)]
     return present(
         account.certainty,
         "job",
-        [*shows, *(WAS_OVER(line=ending.ends.value(end, "text")) for end in over[-1:])],
+        [*shows, *(WAS_OVER(line=ending.ends.value(end, "text")) for end in ends_before[-1:])],
+        headline=_headline(account, sender),
         implies=[IMPLIES["helper" if account.outlived else sender]()],
         cannot_decide=[] if sender in ("cgroup_oom", "host_oom") else [doubt()],
         actions=[action(LESS_MEMORY if kill else NATIVE)],
@@ -150,15 +157,23 @@ def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits:
         at=None if row is None else row.at,
         variant="training" if trained else "startup",
         ranks=account.ranks,
-        nodes=((row.node,) if row is not None and row.node else memory.nodes) or homes(run, account.ranks),
+        nodes=((row.node,) if row is not None and row.node else memory.nodes) or nodes_of_ranks(run, account.ranks),
         signal=None if number is None else (signal_name(number), number),
         exception=account.exception,
         latent=account.outlived,
     )
 
 
+def _headline(account: DeathAccount, sender: str) -> Claim:
+    """What ended the process, in one clause."""
+    if account.outlived or account.number is None or sender not in ("fault", "abort"):
+        return HEADLINES["helper" if account.outlived else sender]()
+    cited = account.claims[0].values.values()
+    return HEADLINES[sender](signal=derived(signal_name(account.number), *cited))
+
+
 def _sender(account: DeathAccount) -> str:
-    """Who or what ended the process: a key of :data:`IMPLIES`; the first that holds."""
+    """What ended the process: a key of :data:`IMPLIES`; the first that applies."""
     memory, number = account.memory, account.number
     by_kernel = number == KILL and bool(account.of_memory or memory.kills or memory.short or memory.scope is not None)
     ladder = (
@@ -174,11 +189,12 @@ def _sender(account: DeathAccount) -> str:
 
 
 def _outlived(report: OomReport, well: Value) -> Finding:
-    """A kill for want of memory in a run that ended well."""
+    """An OOM kill in a run that ended well."""
     return present(
         Certainty.SUPPORTED,
         "job",
         [report.claim, ENDED_WELL(state=well)],
+        headline=HEADLINES["helper"](),
         implies=[IMPLIES["helper"]()],
         actions=[action(LESS_MEMORY)],
         since=None if report.event is None else report.event.time,
@@ -188,7 +204,7 @@ def _outlived(report: OomReport, well: Value) -> Finding:
 
 
 def _survived(run: Run, death: Death, lived: tuple[Claim, ...]) -> Finding:
-    """A crash after which the launcher started the workers again: no cause, but it may come again."""
+    """A crash after which the launcher restarted the workers: not the cause of the end, but it may recur."""
     signal, rank, kill = derived(signal_name(death.number), death.line), death.rank, death.number == KILL
     if rank is None and len(run.nodes) == 1 and death.row.get("source") == "torchrun":
         rank = whole_number(str(death.row.get("task")))  # torchrun counts on its own node
@@ -199,6 +215,7 @@ def _survived(run: Run, death: Death, lived: tuple[Claim, ...]) -> Finding:
         Certainty.SUPPORTED,
         "job",
         [died, *lived],
+        headline=RESTARTED(),
         implies=[AGAIN()],
         cannot_decide=[WHO() if kill else WHICH_LIBRARY()],
         actions=[action(LESS_MEMORY if kill else NATIVE)],
@@ -211,8 +228,8 @@ def _survived(run: Run, death: Death, lived: tuple[Claim, ...]) -> Finding:
 
 
 def _ruled_out(deaths: Deaths, memory: HostMemory, ending: Ending) -> Finding | Missing:
-    """What contradicts a death of its own, the strongest first."""
-    clear = memory.unharmed
+    """The evidence against a death by signal, the strongest first."""
+    clear = memory.cleared
     for source, frame in deaths.frames.items():
         for row in frame.events if source != "workers" else ():
             if row.get("signal") is not None or source == "fatals":
@@ -229,7 +246,7 @@ def _ruled_out(deaths: Deaths, memory: HostMemory, ending: Ending) -> Finding | 
 FAMILY = Family(
     code="A2",
     id="signal-kill",
-    title="Signal kill: a process died without a traceback",
+    title="Process killed by a signal",
     example=("host-oom", "timeline"),
     judge=judge,
     limits=Limits(),

@@ -2,39 +2,39 @@
 
 Meaning
 -------
-Loading the model, a forward or backward pass or the optimizer's first step asks for more memory than the GPU
-can give, and the framework raises an out-of-memory error. It is a limit of the workload's memory plan, not a
-fault of the hardware.
+Loading the model, a forward or backward pass or the optimizer's first step requests more memory than the GPU
+has left, and the framework raises an out-of-memory error. The workload's memory plan is the cause, not the
+hardware.
 
 What it looks like
 ------------------
-torch.OutOfMemoryError or its older spellings with the size of the request, the card's capacity and what is free;
-TensorFlow's ResourceExhaustedError, XLA's RESOURCE_EXHAUSTED, CUBLAS_STATUS_ALLOC_FAILED. A single request
-may be larger than the whole card: then the sampled memory curve never gets near the limit. Otherwise the memory
-curve of the GPU climbs to the card's capacity, while its error counters stay clean. Without a log only the framework's
-own count of failed allocations or the curve can tell, and that it climbed to the top and fell when the run failed is a
-hint, no more.
+torch.OutOfMemoryError or its older spellings with the size of the request, the card's capacity and what is
+free; TensorFlow's ResourceExhaustedError, XLA's RESOURCE_EXHAUSTED, CUBLAS_STATUS_ALLOC_FAILED. A single
+request may be larger than the whole card: then the sampled memory never comes close to the limit. Otherwise the
+GPU's memory climbs to the card's capacity, while its error counters stay clean. Without a log only the
+framework's count of failed allocations or the memory series can show it; a series that climbed to the top and
+fell when the run failed is only a hint.
 
 Not this when
 -------------
-It was caught and training went on (a smaller batch is tried). Host memory ran out (DefaultCPUAllocator,
-SIGKILL): that is a signal kill. Advice about memory is no error. Another process held the memory before the job
-came: then the plan may be sound. A curve that is near the top all the time is a caching allocator at work.
+It was handled and training continued (a smaller batch is tried). Host memory ran out (DefaultCPUAllocator,
+SIGKILL): that is a signal kill. Advice about memory is not an error. Another process used the memory before the
+job started: then the plan may be sound. Memory near the top all the time is a caching allocator at work.
 
 Impact
 ------
-The run ends; every rerun with the same settings ends at the same place.
+The run ends; every rerun with the same settings ends at the same point.
 
 Do next
 -------
 Smaller micro-batch with more accumulation, activation checkpointing, sharding of the optimizer and the
-parameters, a shorter sequence. With much memory reserved but not allocated, expandable segments. With another
-process on the GPU, find and end it.
+parameters, a shorter sequence. If much memory is reserved but not allocated, expandable segments. If another
+process is on the GPU, find and end it.
 
 What it cannot tell
 -------------------
-Which of these knobs is the right one: the training configuration is not in the telemetry. What a single request asked
-for, where only curves were given: it never shows in samples.
+Which of these settings to change: the training configuration is not in the telemetry. The size of a single
+request, if only metrics were given: it does not show in samples.
 
 References
 ----------
@@ -61,54 +61,52 @@ from trackside.model import Run
 
 @dataclass(frozen=True)
 class Limits:
-    """When memory that is not free is somebody else's, or only in pieces."""
+    """When unavailable memory is another process's, or fragmented."""
 
     fragmented_share: float = 0.1
-    """Reserved but not allocated, as a share of the card: PyTorch's own message advises expandable segments
-    where this is 'large'; a tenth of the card is more than its allocator's normal rounding."""
+    """Reserved but not allocated, as a share of the card: PyTorch's own message advises expandable segments if this is
+    'large'; a tenth of the card exceeds its allocator's normal rounding."""
     neighbour_share: float = 0.1
-    """Held by other processes, as a share of the card: several CUDA contexts alone take about 2 % each
-    (the catalogue's A1)."""
+    """Used by other processes, as a share of the card: several CUDA contexts alone take about 2 % each (the catalog's
+    A1)."""
     near_share: float = 0.9
-    """Of the card, at which the curve is near its top: the allocator gives back before it fails, and samples miss the
-    last seconds."""
+    """Share of the card from which memory is nearly full: the allocator frees memory before it fails, and samples miss
+    the last seconds."""
     full_share: float = 0.97
-    """The same where nothing but the curve tells of it."""
+    """The same if only the memory series shows it."""
 
 
+RAN_OUT = Sentence("out of GPU memory")
+RAN_OUT_IN = Sentence("out of GPU memory in the {phase} pass")
+RAN_OUT_ASKING = Sentence("out of GPU memory: {requested} more did not fit")
+RAN_OUT_BESIDE = Sentence("out of GPU memory, because another process holds part of the GPU")
+FAILED = Sentence("GPU memory allocations failed as the run failed")
 NEAR = Sentence("the memory of GPU {gpu} climbed to {peak} of {total}")
 BELOW = Sentence(
-    "the sampled memory of GPU {gpu} peaked at {peak} of {total}: a request that is too large fails at once and never "
-    "shows in samples"
+    "the sampled memory of GPU {gpu} peaked at {peak} of {total}: the failed allocation itself never shows in samples"
 )
-AT_MOST = Sentence("the fullest GPU, {gpu}, held {peak} of {total} at most")
-TAKEN = Sentence("another process held {other} of the {total} of GPU {gpu} before the job began, and kept it")
-ONLY_A_CURVE = Sentence(
-    "the run may have run out of GPU memory: the curve alone cannot tell it from a cache that filled up"
-)
-COUNTED = Sentence(
-    "the framework's count of allocations that failed for want of memory rose by {by}, from {before} to {after}"
-)
-ONLY_A_COUNT = Sentence(
-    "allocations failed for want of GPU memory as the run failed; a job may catch that and fail of something else"
-)
-NO_WORDS = Sentence("what the job said of its end: no output with an error was given")
+AT_MOST = Sentence("the fullest GPU, {gpu}, used at most {peak} of {total}")
+TAKEN = Sentence("another process used {other} of the {total} of GPU {gpu} before the job began, and kept it")
+ONLY_A_CURVE = Sentence("GPU memory may have run out: the memory curve alone can't tell that from a full cache")
+COUNTED = Sentence("the framework counted {by} more failed GPU allocations, from {before} to {after}")
+ONLY_A_COUNT = Sentence("GPU allocations failed as the run failed; a job may catch that and fail for another reason")
+NO_WORDS = Sentence("what the job printed at its end: no output with an error was given")
 LOOK = Sentence("read the job's own output for an out-of-memory error")
 ENDED = Sentence("the run ended badly: {line}")
 MEMORY_PLAN = Sentence(
-    "the workload's memory plan does not fit the card; it is no hardware fault, and a rerun with the same settings "
-    "ends at the same place"
+    "the job needs more GPU memory than the GPU has; this is not a hardware fault, and a rerun with the "
+    "same settings fails again"
 )
-NOT_ALONE = Sentence("alone on the card the job would have had room: another process held the memory")
-WHICH_KNOB = Sentence("which setting to change: the training configuration is not in the telemetry")
+NOT_ALONE = Sentence("the job would have fit on the GPU without the other process")
+WHICH_KNOB = Sentence("which setting to change: the training configuration was not given")
 LESS = Sentence(
-    "lower the memory a GPU needs: smaller micro-batch with more accumulation, activation checkpointing, sharding of "
-    "optimizer and parameters, or shorter sequences"
+    "use less GPU memory: a smaller micro-batch with more accumulation steps, activation checkpointing, "
+    "sharded optimizer and parameters, or shorter sequences"
 )
 SEGMENTS = Sentence("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
-WHO = Sentence("find out whose processes are on the GPU and end what does not belong there")
+WHO = Sentence("find the other processes on the GPU, and end those that do not belong there")
 SMI = Sentence("nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv")
-NONE = Sentence("the log holds {count:out-of-memory errors} of a GPU")
+NONE = Sentence("the log has {count:out-of-memory errors} of a GPU")
 
 
 def judge(
@@ -120,7 +118,7 @@ def judge(
     run: Run,
     limits: Limits,
 ) -> Finding | Missing:
-    """The first out-of-memory error that nothing shows to have been handled; without any words, figures."""
+    """The first out-of-memory error that was not handled; without any error in the log, metrics."""
     if (nothing := neither(errors, memory)) is not None:
         return nothing
     figures = None if isinstance(memory, Missing) else memory
@@ -147,8 +145,8 @@ def _ran_out(
     run: Run,
     limits: Limits,
 ) -> Finding:
-    """The finding on errors that ended the run: the plan of the workload, unless another process on the card is to
-    blame, without which the job would have had room."""
+    """The finding about errors that ended the run. The memory plan is the cause, unless another process on the card is,
+    without which the request would have fit."""
     curve = None if memory is None else memory.fullest(errors.gpus)
     near = curve is not None and curve.share is not None and curve.share >= limits.near_share
     peak = {} if curve is None or curve.share is None else _values(curve)
@@ -176,6 +174,7 @@ def _ran_out(
         Certainty.SUPPORTED if swallowed else Certainty.ESTABLISHED,
         "infrastructure" if to_blame else "job",
         [claim for claim in claims if claim is not None],
+        headline=RAN_OUT_BESIDE() if to_blame else _headline(errors),
         implies=[NOT_ALONE()] if to_blame else plan,
         cannot_decide=[WHICH_KNOB()],
         actions=[action(WHO, SMI), *advice] if neighbours else advice,
@@ -188,29 +187,41 @@ def _ran_out(
     )
 
 
+def _headline(errors: GpuMemoryErrors) -> Claim:
+    """What ran out, with the phase or the size that the error names."""
+    if errors.cause.get("phase") in ("forward", "backward"):
+        return RAN_OUT_IN(phase=errors.frame.value(errors.cause, "phase"))
+    requested = errors.sizes.get("requested_bytes")
+    return RAN_OUT() if requested is None else RAN_OUT_ASKING(requested=requested)
+
+
 def _sampled(
     errors: GpuMemoryErrors, memory: GpuMemory | None, curve: Peak | None, run: Run, limits: Limits
 ) -> tuple[Claim, bool] | None:
-    """Memory of a failing GPU that somebody else held before, during and after the run, and whether the job would have
-    had room without that."""
+    """Memory of a failing GPU that another process used before, during and after the run, and whether the request would
+    have fit without it."""
     if memory is None or curve is None or curve.capacity is None:
         return None
-    taken = memory.taken_before
-    gpu = max((gpu for gpu in errors.gpus or run.gpus if gpu in taken), key=lambda gpu: taken[gpu].number, default=None)
+    used_before = memory.used_before
+    gpu = max(
+        (gpu for gpu in errors.gpus or run.gpus if gpu in used_before),
+        key=lambda gpu: used_before[gpu].number,
+        default=None,
+    )
     if gpu is None:
         return None
-    total, other = memory.capacity(gpu) or curve.capacity, taken[gpu]
-    if other.number < limits.neighbour_share * total.number:
+    total, other_bytes = memory.capacity(gpu) or curve.capacity, used_before[gpu]
+    if other_bytes.number < limits.neighbour_share * total.number:
         return None
     peak, requested = memory.fullest([gpu]) or curve, errors.bytes("requested_bytes")
-    fits = peak.value.number - other.number + requested <= total.number
-    known = "requested_bytes" in errors.sizes or len(taken) < len(run.gpus)
-    return TAKEN(gpu=derived(gpu, other), other=other, total=total), fits and known
+    fits_alone = peak.value.number - other_bytes.number + requested <= total.number
+    known = "requested_bytes" in errors.sizes or len(used_before) < len(run.gpus)
+    return TAKEN(gpu=derived(gpu, other_bytes), other=other_bytes, total=total), fits_alone and known
 
 
 def _by_figures(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> Finding | None:
-    """Without a word of the job's own: allocations that its framework counted as failed, or a curve that climbed to the
-    top, as the run failed."""
+    """Without an error in the log: failed allocations counted by the framework, or memory that climbed to the top, as
+    the run failed."""
     job, bad = ending.job, ending.abnormal
     if job is None or bad is None or job.get("state") != "FAILED" or exit_signal(job) is not None or run.end is None:
         return None
@@ -225,6 +236,7 @@ def _by_figures(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> 
         Certainty.POSSIBLE if count is None else Certainty.SUPPORTED,
         "job",
         [*shows, ENDED(line=bad)],
+        headline=(RAN_OUT if count is None else FAILED)(),
         implies=[(ONLY_A_CURVE if count is None else ONLY_A_COUNT)()],
         cannot_decide=[NO_WORDS(), WHICH_KNOB()],
         actions=[action(LOOK), action(LESS)],
@@ -247,7 +259,7 @@ def _values(peak: Peak) -> dict[str, Value]:
 FAMILY = Family(
     code="B1",
     id="cuda-oom",
-    title="CUDA out of memory",
+    title="Out of GPU memory",
     example=("cuda-oom-then-watchdog", "memory"),
     judge=judge,
     limits=Limits(),

@@ -2,31 +2,31 @@
 
 Meaning
 -------
-A GPU, its memory or its link degraded or failed while the job ran on it. That is the hardware's fault, not the
-code's. A quieter case is latent: a fault that lies before the run or that the run survived; it marks a GPU to look
-at, and does not change the verdict.
+A GPU, its memory or its link degraded or failed while the job ran on it. The hardware is at fault, not the
+code. A fault before the run, or one that the run survived, is latent: it marks a GPU to check and does not
+change the verdict.
 
 What it looks like
 ------------------
-In the kernel log an Xid of the hardware class (uncontained or double-bit ECC, fallen off the bus, row-remap
-failure, NVLink, GSP), or a fatal SXid of an NVSwitch, when the run failed. In metrics the count of uncorrectable ECC
-errors or of rows remapped for them rises, the flag of a failed remap is set, the gauge of the last Xid changes to such
-a number, or one GPU is no longer sampled while the others of its node are. In the job's log CUDA's own
-"uncorrectable ECC error encountered". At the scheduler a node drained for such a reason while the run was
-there or within minutes of its end, before it was in service again.
+In the kernel log a hardware-class Xid (uncontained or double-bit ECC, fallen off the bus, row-remap failure,
+NVLink, GSP), or a fatal SXid of an NVSwitch, when the run failed. In metrics the count of uncorrectable ECC
+errors or of rows remapped for them rises, the flag of a failed remap is set, the gauge of the last Xid changes
+to such a number, or one GPU is no longer sampled while the others on its node are. In the job's log CUDA's own
+"uncorrectable ECC error encountered". At the scheduler, a node drained for such a reason during the run or
+within minutes of its end, before it returned to service.
 
 Not this when
 -------------
-Only Xids that usually blame the application were seen (illegal access, MMU fault, channel reset, clean-up), unless
-they come again and again on one GPU under different processes. The fault lies long before the run, or training
-went on after it, or the run ended well: then it is latent, and so is a counter that stood above zero and did not
-rise. A counter that is restarted with its exporter did not rise. A health flag alone is incidental. The GPU
-belongs to another job on the node: by its label, by what the scheduler records, or because it did nothing while the
-run's GPUs worked and only memory in use tells whose they were.
+Only Xids that usually blame the application occurred (illegal access, MMU fault, channel reset, clean-up),
+unless they recur on one GPU under different processes. The fault is long before the run, or training continued
+after it, or the run ended well: then it is latent. A counter that was above zero and did not rise is latent,
+too. A counter reset by an exporter restart did not rise. A health flag alone is incidental. The GPU belongs to
+another job on the node: by its label, by the scheduler's records, or because it was idle while the run's GPUs
+worked and only memory in use shows which GPUs belong to whom.
 
 Impact
 ------
-The run is lost since its last checkpoint, and so is every run that is placed on this GPU.
+The work since the last checkpoint is lost, and every run placed on this GPU is at risk.
 
 Do next
 -------
@@ -34,8 +34,8 @@ Drain the node, reset or replace the GPU, and rerun on healthy hardware from the
 
 What it cannot tell
 -------------------
-Without a kernel log and GPU metrics: Xids don't show inside a container. Which part failed, and whether a reset
-cures it. An Xid that comes again while the gauge still shows the same number.
+Without a kernel log and GPU metrics: Xids are not visible inside a container. Which part failed, and whether a
+reset fixes it. A repeated Xid while the gauge still shows the same number.
 
 References
 ----------
@@ -49,7 +49,7 @@ from dataclasses import replace
 
 from trackside.catalog.xid import xid
 from trackside.evidence import Missing, derived
-from trackside.facts.gpus import nodes_of, of_ranks, one_name_each
+from trackside.facts.gpus import distinct_gpus, nodes_of, of_ranks
 from trackside.facts.hardware.fault_history import NOT_GIVEN, FaultHistory, few_of_each
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.ranks import ranks_of
@@ -58,55 +58,60 @@ from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absen
 from trackside.model import Event, Run
 
 ENDED = Sentence("the run ended badly: {state}")
-ENDED_WELL = Sentence("the run ended well all the same: {state}")
-HARDWARE = Sentence("the hardware failed under the job; this is no code fix")
-LATENT = Sentence(
-    "the counter lies before this run and did not move: it does not change the verdict, but the GPU may fail outright"
-)
+ENDED_WELL = Sentence("the run ended well anyway: {state}")
+XID = Sentence("GPU hardware fault: Xid {xid} ({name})")
+FAULT = Sentence("GPU hardware fault")
+AGAIN = Sentence("a GPU reported the same fault again and again")
+OLD_ERRORS = Sentence("a GPU carries memory errors from before this run")
+HARDWARE = Sentence("the hardware failed under the job; no change in the code will fix it")
+LATENT = Sentence("the errors are from before this run and do not change the verdict, but the GPU may fail completely")
 WHICH_PART = Sentence("which part failed, and whether a reset cures it")
-NO_CLOCK = Sentence("whether it fell into the run: the kernel log carries no wall-clock times")
-ADVISED = Sentence("for this Xid NVIDIA advises: {advice}")
+NO_CLOCK = Sentence("whether it happened during the run: the kernel log has no wall-clock times")
+ADVISED = Sentence("NVIDIA's advice for this Xid: {advice}")
 DRAIN = Sentence("drain the node, reset or replace the GPU, and rerun on healthy hardware from the last checkpoint")
 DRAIN_COMMAND = Sentence("scontrol update nodename={node} state=drain reason='GPU fault'")
 TEST_GPU = Sentence("run the vendor's diagnostics on this GPU before it gets another long job")
 APPLICATION = Sentence("the kernel reported only Xids that usually blame the application, such as {xid}: {line}")
-NONE = Sentence("the kernel log holds {count} Xids")
+NONE = Sentence("the kernel log has {count} Xids")
 
 
 def judge(history: FaultHistory, run: Run) -> Finding | Missing:
-    """Hardware-class faults in the run's window that no training point follows; the others are latent."""
+    """Hardware faults during the run without a later training point; other faults are latent."""
     if history.active:
-        return _found(history, history.active, run)
+        return _finding(history, history.active, run)
     if history.faults:
-        finding, well = _found(history, history.faults, run), history.ending.completed
-        why = history.outside or [ENDED_WELL(state=well) if well is not None else history.not_then]
-        return replace(finding, latent=True, variant="latent", shows=(*finding.shows, *why), signal=None)
-    if history.reports.again is not None:
-        shows, at, gpu = history.reports.again
-        return present(Certainty.POSSIBLE, "unknown", [shows], actions=[action(TEST_GPU)], at=at, variant="latent",
-                     gpus=(gpu,), latent=True)  # fmt: skip
+        finding, well = _finding(history, history.faults, run), history.ending.completed
+        reasons = history.outside or [ENDED_WELL(state=well) if well is not None else history.not_then]
+        return replace(finding, latent=True, variant="latent", shows=(*finding.shows, *reasons), signal=None)
+    if history.reports.repeated_xid is not None:
+        shows, at, gpu = history.reports.repeated_xid
+        return present(
+            Certainty.POSSIBLE, "unknown", [shows], headline=AGAIN(), actions=[action(TEST_GPU)], at=at,
+            variant="latent", gpus=(gpu,), latent=True,
+        )  # fmt: skip
     return _old(history.reports.health) or _ruled_out(history)
 
 
-def _found(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> Finding:
+def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> Finding:
     best = max(faults, key=lambda fault: fault.certainty.strength)
     planes, bad = {fault.plane for fault in faults}, history.ending.abnormal
-    placed = best.time is not None or len(planes) > 1 or history.same_process(faults)
+    is_dated = best.time is not None or len(planes) > 1 or history.same_process(faults)
     certainty = best.certainty
-    if certainty is Certainty.ESTABLISHED and (not placed or bad is None):
+    if certainty is Certainty.ESTABLISHED and (not is_dated or bad is None):
         certainty = Certainty.SUPPORTED
     if certainty is Certainty.SUPPORTED and len(planes) > 1:
         certainty = Certainty.ESTABLISHED
     rows = [fault.row for fault in faults if isinstance(fault.row, Event)]
     ranks = ranks_of(rows, history.ending.launchers)
-    gpus = one_name_each([(fault.node, fault.gpu) for fault in faults if fault.gpu], run) or of_ranks(run, ranks)
+    gpus = distinct_gpus([(fault.node, fault.gpu) for fault in faults if fault.gpu], run) or of_ranks(run, ranks)
     nodes = tuple(sorted({f.node for f in faults if f.node})) or (run.nodes if len(run.nodes) == 1 else ())
     return present(
         certainty,
         "infrastructure",
         [*(fault.claim for fault in few_of_each(faults)), *([ENDED(state=bad)] if bad is not None else [])],
+        headline=_headline(faults),
         implies=[HARDWARE()],
-        cannot_decide=[WHICH_PART()] if placed else [WHICH_PART(), NO_CLOCK()],
+        cannot_decide=[WHICH_PART()] if is_dated else [WHICH_PART(), NO_CLOCK()],
         actions=_actions(faults, nodes),
         since=history.since(faults),
         at=best.at,
@@ -115,6 +120,16 @@ def _found(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> 
         nodes=nodes,
         gpus=gpus,
     )
+
+
+def _headline(faults: Sequence[HardwareFault]) -> Claim:
+    """The Xid that is surest, by its number and NVIDIA's name for it."""
+    numbered = [fault for fault in faults if fault.number is not None and "xid" in fault.claim.values]
+    if not numbered:
+        return FAULT()
+    best = max(numbered, key=lambda fault: fault.certainty.strength)
+    number = best.claim.values["xid"]
+    return XID(xid=number, name=derived(xid(best.number or 0).name, number))
 
 
 def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str]) -> list[Action]:
@@ -131,7 +146,7 @@ def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str]) -> list[Acti
 
 
 def _old(health: HardwareHealth) -> Finding | None:
-    """Counters and flags that stood before the run: a GPU to look at, whatever the verdict."""
+    """Counters and flags that were set before the run: a GPU to check, whatever the verdict."""
     gpus = tuple(dict.fromkeys(name for _, names in health.old for name in names))
     if not gpus:
         return None
@@ -139,6 +154,7 @@ def _old(health: HardwareHealth) -> Finding | None:
         Certainty.SUPPORTED,
         "infrastructure",
         [claim for claim, _ in health.old],
+        headline=OLD_ERRORS(),
         implies=[LATENT()],
         actions=[action(TEST_GPU)],
         variant="latent",
@@ -149,14 +165,14 @@ def _old(health: HardwareHealth) -> Finding | None:
 
 
 def _ruled_out(history: FaultHistory) -> Finding | Missing:
-    """Absent with the figures that show it; missing if neither the kernel nor a counter was read."""
+    """Absent with the evidence; missing if neither the kernel log nor a counter was read."""
     xids = history.reports.xids
     because: list[Claim] = []
     if xids:
         row = xids.events[-1]
         because.append(APPLICATION(xid=xids.value(row, "xid"), line=xids.value(row, "text")))
     because += [*history.reports.health.application[-1:], *history.reports.health.clean]
-    if not xids and history.reports.kernel_given:
+    if not xids and history.reports.has_kernel_log:
         because.append(NONE(count=xids.reduce("count")))
     return absent(*because) if because else NOT_GIVEN
 

@@ -2,22 +2,22 @@
 
 Meaning
 -------
-A GPU reached a thermal or power limit and lowered its clocks, and the work slowed down with it. It is a matter
-of cooling and power delivery, not of code or data.
+A GPU reached a thermal or power limit and lowered its clocks, and the work slowed down. Cooling or power
+delivery is the cause, not code or data.
 
 What it looks like
 ------------------
-A grave reason (hardware slowdown, hardware or software thermal slowdown, power brake), or a counter of time throttled
-for one, that goes on while the GPU works; its SM clock under its own earlier level, or under that of the other GPUs;
-steps that take longer. The loss goes on falling. Without reasons: a hot GPU whose clock falls under load; or that is
-far below what its model can reach all along, and far from its power limit, which is a suspicion.
+A severe reason (hardware slowdown, hardware or software thermal slowdown, power brake), or a counter of time
+throttled for one, that lasts while the GPU works; its SM clock below its own earlier level, or below that of
+the other GPUs; longer steps. The loss keeps falling. Without reasons: a hot GPU whose clock falls under load. A
+clock far below the model's maximum throughout, far from the power limit, is only a suspicion.
 
 Not this when
 -------------
-The reason is the software power cap or idleness at a low temperature: both are normal, and so are GPUs that all run
-below their highest clock at their power limit. A grave reason shows in single samples only. The clock stays where it
-was. Low clocks of an idle GPU are no throttling. A run that failed, or stood still later on, was slowed by it, not
-ended: then it is a warning, and so is throttling for a small part of the run.
+The reason is the software power cap or idleness at a low temperature: both are normal, and so are GPUs that all
+run below their maximum clock at their power limit. A severe reason appears in single samples only. The clock
+does not change. Low clocks of an idle GPU are not throttling. If the run failed or stalled later, throttling
+slowed it but did not end it: then it is a warning, and so is throttling for a small part of the run.
 
 Impact
 ------
@@ -25,12 +25,12 @@ The slowest GPU sets the pace of all ranks.
 
 Do next
 -------
-Check cooling, fans, dust, power supplies and power caps of the node, and rerun elsewhere meanwhile.
+Check cooling, fans, dust, power supplies and power caps of the node, and rerun on another node meanwhile.
 
 What it cannot tell
 -------------------
-What in the environment causes it. Without GPU metrics it cannot be judged at all; without step times or throughput,
-by how much it slowed the run.
+The cause in the environment. Without GPU metrics nothing is known; without step times or throughput, the
+slowdown is unknown.
 
 References
 ----------
@@ -52,26 +52,31 @@ from trackside.finding import Certainty, Finding, Sentence, absent, action, pres
 from trackside.model import Run
 
 SLOW_ENDS = frozenset(("TIMEOUT", "DEADLINE", "CANCELLED"))
-"""States in which slowness may be why the run was ended."""
+"""States in which slowness may be the reason for the end."""
 PACES: Mapping[str, Sentence] = {
-    "step": Sentence("a step took {during} meanwhile, and {before} without it"),
-    "throughput": Sentence("throughput was {during} meanwhile, and {before} without it"),
-    "work": Sentence("the median SM activity of all GPUs was {during} meanwhile, and {before} without it"),
+    "step": Sentence("a step took {during} while throttled, {before} otherwise"),
+    "throughput": Sentence("throughput was {during} while throttled, {before} otherwise"),
+    "work": Sentence("the median SM activity of all GPUs was {during} while throttled, {before} otherwise"),
     "launches": Sentence(
-        "a GPU was given {during:plain} kernel launches a window meanwhile, and {before:plain} without it"
+        "a GPU got {during:plain} kernel launches per interval while throttled, {before:plain} otherwise"
     ),
 }
+HEADLINES = {
+    "power": Sentence("GPU clocks throttled by a power limit"),
+    "thermal": Sentence("GPU clocks throttled by heat"),
+    "slowdown": Sentence("GPU clocks throttled by the hardware"),
+}
 ENDED = Sentence("the run ended badly: {state}")
-SLOWED = Sentence("the slowdown is a hardware condition of heat or power, not of code or data; the work itself is fine")
+SLOWED = Sentence("heat or power slows the hardware down; code and data are fine")
 ASIDE = Sentence(
-    "clocks were held down by heat or power, which did not end this run",
-    running="clocks are held down by heat or power, and the run goes on",
+    "heat or power throttled the clocks, but did not end this run",
+    running="heat or power throttles the clocks, and the run continues",
 )
-SET_SO = Sentence("whether heat holds the clocks so low or somebody set them so: throttle reasons tell")
-ENVIRONMENT = Sentence("what in the environment causes it: cooling, air flow or power delivery")
-HOW_MUCH = Sentence("by how much it slowed the run: no step times or throughput on both sides of it were given")
-COOLING = Sentence("check fans, dust, air flow and inlet temperature of the node, and rerun elsewhere meanwhile")
-POWER = Sentence("check power supplies, power feeds and power caps of the node, and rerun elsewhere meanwhile")
+SET_SO = Sentence("whether heat lowers the clocks or somebody set them: throttle reasons would tell")
+ENVIRONMENT = Sentence("the cause in the environment: cooling, air flow or power delivery")
+HOW_MUCH = Sentence("how much it slowed the run: no step times or throughput with and without throttling were given")
+COOLING = Sentence("check fans, dust, air flow and inlet temperature of the node, and run on other nodes until then")
+POWER = Sentence("check power supplies, power feeds and power caps of the node, and run on other nodes until then")
 
 
 @dataclass(frozen=True)
@@ -79,18 +84,18 @@ class Limits:
     """When throttling matters."""
 
     readings: int = 6
-    """Readings of each GPU, below which clocks that were well say little: a run of a minute or two."""
+    """Minimum readings per GPU for normal clocks to be conclusive: a run of a minute or two has fewer."""
     slower: float = 1.05
-    """How many times longer a step must take for the work to have slowed."""
+    """Minimum slowdown of a step for the work to have slowed down."""
     worth: float = 0.05
-    """Share of the GPU's working time, below which it is worth a warning only."""
+    """Share of the GPU's working time below which it is only a warning."""
 
 
 def judge(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limits: Limits) -> Finding | Missing:
-    """GPUs whose clocks were held down for a grave reason, and whether the work slowed with them."""
+    """GPUs whose clocks were lowered for a severe reason, and whether the work slowed down."""
     clocks = throttling.clocks
     if throttling.lowered:
-        return _found(throttling, pace, ending, run, limits)
+        return _finding(throttling, pace, ending, run, limits)
     if not (clocks.has_reasons or clocks.at_height):
         return Missing("throttle reasons or counters: clocks that are not at their height may be held down")
     if clocks.readings < limits.readings:
@@ -98,7 +103,7 @@ def judge(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limi
     return absent(*throttling.free)
 
 
-def _found(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limits: Limits) -> Finding:
+def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limits: Limits) -> Finding:
     worst, shows = throttling.lowered[0], throttling.claims
     gpus = tuple(gpu.gpu for gpu in throttling.lowered)
     speed = pace.compare(worst.before, (worst.start, worst.end)) if worst.before is not None else None
@@ -107,7 +112,7 @@ def _found(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, lim
         shows.append(PACES[speed.kind](before=speed.before, during=speed.during))
     crashed = ending.abnormal is not None and (ending.state is None or ending.state.value not in SLOW_ENDS)
     by_heat = throttling.clocks.basis == "heat"
-    set_so = by_heat and worst.against == "highest"  # all alike and all along: clocks may be set so
+    set_so = by_heat and worst.baseline == "highest"  # all alike and all along: clocks may be set so
     unharmed = crashed or slower is False or worst.share < limits.worth
     latent = unharmed or not throttling.worked_to_the_end or set_so
     if ending.abnormal is not None:
@@ -115,15 +120,17 @@ def _found(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, lim
     reasons = {reason for gpu in throttling.lowered for reason in gpu.reasons}
     power = any("power" in reason for reason in reasons)
     hot = by_heat or any("therm" in reason or reason == "processor_hot" for reason in reasons)
+    variant = "power" if power else "thermal" if hot else "slowdown"
     return present(
         _certainty(throttling, worst, slower),
         "infrastructure",
         shows,
+        headline=HEADLINES[variant](),
         implies=[ASIDE() if latent else SLOWED()],
         cannot_decide=[SET_SO() if set_so else ENVIRONMENT(), *([HOW_MUCH()] if speed is None else [])],
         actions=[action(POWER if power else COOLING)],
         since=worst.start,
-        variant="power" if power else "thermal" if hot else "slowdown",
+        variant=variant,
         ranks=ranks_at(run, gpus),
         nodes=nodes_of(gpus),
         gpus=gpus,
@@ -132,7 +139,7 @@ def _found(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, lim
 
 
 def _certainty(throttling: Throttling, worst: ThrottledGpu, slower: bool | None) -> Certainty:
-    """Established where a reason, the clock and the pace agree; possible where only one of them shows it."""
+    """Established if reason, clock and pace agree; possible if only one of them shows it."""
     if throttling.clocks.basis == "heat":
         return Certainty.POSSIBLE
     if worst.drop is None:
@@ -143,7 +150,7 @@ def _certainty(throttling: Throttling, worst: ThrottledGpu, slower: bool | None)
 FAMILY = Family(
     code="B3",
     id="clock-throttle",
-    title="Clock throttling by heat or power",
+    title="GPU clock throttling",
     example=("thermal-throttle", "ranks"),
     judge=judge,
     limits=Limits(),

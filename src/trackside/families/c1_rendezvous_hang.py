@@ -2,34 +2,35 @@
 
 Meaning
 -------
-A job of several ranks stops before training because its ranks cannot find each other: the coordinator's name does
-not resolve, nobody listens at its address, an interface or port is wrong, or some rank never came. No collective
-ever ran.
+A job with several ranks stops before training because its ranks cannot find each other: the coordinator's name
+does not resolve, nothing listens at its address, an interface or port is wrong, or a rank never started. No
+collective ever ran.
 
 What it looks like
 ------------------
-Time-outs of the store, the rendezvous or NCCL's bootstrap at start-up, "connection refused", names that cannot be
-resolved, a port in use, two ranks of the same number or on the same GPU; or a distributed-init line and then
-silence up to the time limit. A watchdog's time-out at the very first collective is still start-up.
-In metrics: the GPUs of all nodes cold from the start on, no more memory than a context, no launch and no collective.
+Timeouts of the store, the rendezvous or NCCL's bootstrap at start-up, "connection refused", names that do not
+resolve, a port in use, two ranks with the same number or on the same GPU; or a distributed-init line and then
+silence up to the time limit. A watchdog timeout in the first collective still counts as start-up. In metrics:
+the GPUs of all nodes idle from the start on, no more memory than a context, no launch and no collective.
 
 Not this when
 -------------
-A rank crashed while it was being set up (the others wait for it): that is the startup crash. A node died first.
-Training points exist: a later freeze is a collective hang. Warnings of retries that succeeded are normal.
+A rank crashed during its setup (the others wait for it): that is the startup crash. A node died first. Training
+points exist: a later freeze is a collective hang. Warnings of retries that succeeded are normal.
 
 Impact
 ------
-The whole allocation of all nodes stands idle until the time-out.
+The whole allocation on all nodes is idle until the timeout.
 
 Do next
 -------
-Check from every node that the coordinator's name resolves and its port answers, that one task a node (or a GPU) is
-started with its own rank, and that the socket interface named is the one between the nodes.
+Check from every node that the coordinator's name resolves and its port responds, that one task per node (or
+GPU) is started with its own rank, and that the configured socket interface connects the nodes.
 
 What it cannot tell
 -------------------
-With a bare time-out: whether an unreachable coordinator, a firewall, DNS or a rank that was never started is behind it.
+With a bare timeout: whether the cause is an unreachable coordinator, a firewall, DNS or a rank that was never
+started.
 
 References
 ----------
@@ -43,67 +44,70 @@ from dataclasses import dataclass
 
 from trackside.evidence import Frame, Missing, Value
 from trackside.facts.fact import Maybe, known, neither
-from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpus import nodes_of, ranks_at
 from trackside.facts.logs.complaints import CollectiveComplaints
 from trackside.facts.logs.ending import Ending, how_it_ended
 from trackside.facts.logs.exceptions import Exceptions, earliest_first
-from trackside.facts.logs.rendezvous_failures import FIX_ADDRESS, FIX_NAME, FIX_NETWORK, FIX_START, RendezvousFailures
+from trackside.facts.logs.rendezvous_failures import (
+    FIX_ADDRESS,
+    FIX_NAME,
+    FIX_NETWORK,
+    FIX_START,
+    HEADLINES,
+    NEVER_MET,
+    RendezvousFailures,
+)
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import named, ranks_of, world_size
-from trackside.facts.training.learning import training_points
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, absent, action, present
 from trackside.model import Event, Role, Run
 
 WORKED = {
-    "collectives": Sentence("{level} collectives were completed, so a group had formed"),
-    "launches": Sentence("{level} kernels were launched, so the ranks had got past their start"),
-    "sm": Sentence("SM activity rose to {level}, so the ranks had got past their start"),
-    "power": Sentence("a GPU drew {level}, so the ranks had got past their start"),
+    "collectives": Sentence("{level} collectives completed, so the ranks had connected"),
+    "launches": Sentence("{level} kernels were launched, so the ranks were past start-up"),
+    "sm": Sentence("SM activity rose to {level}, so the ranks were past start-up"),
+    "power": Sentence("a GPU drew {level}, so the ranks were past start-up"),
 }
 RAISED = Sentence("setting up the process group raised {type}: {message}")
 FIRST = Sentence("the very first collective timed out: {line}")
-BEGAN = Sentence("the ranks began to look for each other: {line}")
-SILENT = Sentence("then nothing more was heard for {seconds}", running="then nothing more has been heard for {seconds}")
-ONLY = Sentence("only {ranks} of the run told of a start")
-NO_POINT = Sentence("the log holds {count:training points}")
+BEGAN = Sentence("the ranks started to connect: {line}")
+SILENT = Sentence("then nothing was printed for {seconds}", running="since then nothing has been printed for {seconds}")
+ONLY = Sentence("only {ranks} printed a start-up message")
+NO_POINT = Sentence("the log has {count:training points}")
 BEFORE_TRAINING = Sentence(
-    "the ranks never got past forming their group; it is a matter of coordination before any collective, and it holds "
-    "the whole allocation",
-    running="the ranks have not got past forming their group; it is a matter of coordination before any collective, "
-    "and it holds the whole allocation",
+    "the ranks never formed their process group, and the whole allocation was held meanwhile",
+    running=("the ranks have not formed their process group, and the whole allocation is held meanwhile"),
 )
-WHICH = Sentence(
-    "which of an unreachable coordinator, a firewall, name resolution and a rank that never started is behind it"
-)
+WHICH = Sentence("the cause: an unreachable coordinator, a firewall, name resolution, or a rank that never started")
 PROBE = Sentence("srun -l bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'")
 PROBED = (FIX_NAME, FIX_NETWORK, FIX_ADDRESS)
-"""What a probe of the coordinator's address settles."""
-TRAINED = Sentence("training was under way, so a group that was needed had formed: {point}")
+"""Remedies that a probe of the coordinator's address can confirm."""
+TRAINED = Sentence("training was running, so the ranks had connected: {point}")
 COMPLETED = Sentence("the run ended well: {state}")
 CAME_UP = Sentence("the process group came up: {line}")
-NONE = Sentence("the log tells of {count:failures} of the rendezvous")
+NONE = Sentence("the log has {count:failures} of the rendezvous")
 
 
 @dataclass(frozen=True)
 class StartupFacts:
-    """What was heard and measured of a start-up; None if it was not given."""
+    """The facts about a start-up; None if not given."""
 
     run: Run
     ending: Ending
     silence: Silence
     failures: RendezvousFailures | None
     complaints: CollectiveComplaints | None
-    exceptions: Exceptions | None
+    exceptions: Exceptions
     activity: GpuActivity | None
     idle: IdleGpus | None
     """GPUs of several ranks that never worked."""
 
     @property
     def cold(self) -> tuple[Claim, ...]:
-        """What shows that the GPUs never worked."""
+        """Evidence that the GPUs never worked."""
         return () if self.idle is None else self.idle.claims
 
     @property
@@ -113,72 +117,69 @@ class StartupFacts:
 
     @property
     def raised(self) -> bool:
-        """Whether the run raised an error of its own."""
-        rows = () if self.exceptions is None else self.exceptions.frame.events
-        return any(row.role is Role.ROOT for row in rows)
+        """Whether the run raised its own error."""
+        return any(row.role is Role.ROOT for row in self.exceptions.frame.events)
 
     @property
     def worked(self) -> Claim | None:
-        """GPUs that did work, or collectives that were completed: the ranks had met, or did not have to."""
+        """GPU work or completed collectives: the group had formed, or was not needed."""
         activity = self.activity
-        if activity is None or not activity.users.any():
+        if activity is None or not activity.worked.any():
             return None
         levels = ((sentence, activity.level(name, "max")) for name, sentence in WORKED.items())
         return next((sentence(level=level) for sentence, level in levels if level is not None and level.value), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
-    """The first witness that speaks of a start-up that hangs."""
+class StartupLead:
+    """The first evidence of a start-up hang."""
 
     certainty: Certainty
     claims: tuple[Claim, ...]
     culprit: Culprit = "unknown"
     remedy: Sentence = FIX_NETWORK
     row: Event | None = None
-    """The line that it stands on."""
+    """The line that the lead is based on."""
     end: Value | None = None
-    """How the run ended, which it takes to be established."""
+    """How the run ended; required for certainty ESTABLISHED."""
     everywhere: bool = False
-    """Whether all GPUs that stay cold wait."""
+    """Whether all GPUs that stay idle are affected."""
 
 
 def judge(
     run: Run, ending: Ending, silence: Silence, failures: Maybe[RendezvousFailures],
-    complaints: Maybe[CollectiveComplaints], exceptions: Maybe[Exceptions], activity: Maybe[GpuActivity],
+    complaints: Maybe[CollectiveComplaints], exceptions: Exceptions, activity: Maybe[GpuActivity],
     idle: Maybe[IdleGpus],
 ) -> Finding | Missing:  # fmt: skip
-    """Failures of start-up that no group, collective or training point followed; else GPUs that stay cold on all
-    nodes, or silence after init."""
-    if (blind := neither(failures, untold(activity))) is not None:
+    """Start-up failures without a later group, collective or training point; else GPUs that stay idle on all nodes, or
+    silence after init."""
+    if (blind := neither(failures, missing_activity(activity))) is not None:
         return blind
     progress = silence.signs["progress"]
-    if points := training_points(progress):
-        return absent(TRAINED(point=progress.value(points[0], "text")))
+    if silence.points:
+        return absent(TRAINED(point=progress.value(silence.points[0], "text")))
     if ending.completed is not None:
         return absent(COMPLETED(state=ending.completed))
     cold = known(idle)
     cold = cold if cold is not None and len(cold.activity.gpus) > 1 else None
-    facts = StartupFacts(
-        run, ending, silence, known(failures), known(complaints), known(exceptions), known(activity), cold
-    )
+    facts = StartupFacts(run, ending, silence, known(failures), known(complaints), exceptions, known(activity), cold)
     lead = next(_leads(facts), None)
-    return _ruled_out(facts) if lead is None else _found(facts, lead)
+    return _ruled_out(facts) if lead is None else _finding(facts, lead)
 
 
-def _leads(facts: StartupFacts) -> Iterator[Lead]:
-    """A failure's own word; an exception of start-up; the very first collective; GPUs that stay cold; a silence."""
+def _leads(facts: StartupFacts) -> Iterator[StartupLead]:
+    """A reported failure; a start-up exception; a timeout of the first collective; GPUs that stay idle; a silence."""
     failures, bad = facts.failures, facts.ending.abnormal
     if failures is not None and (failures.final or (failures.rows and bad is not None)):
         yield _failed(facts, failures)
-    if failures is not None and failures.raised and facts.exceptions is not None:
+    if failures is not None and failures.raised:
         row = failures.raised[0]
         shows = (RAISED(**facts.exceptions.values(row)), *facts.cold)
-        yield Lead(Certainty.ESTABLISHED, shows, row=row, end=bad, everywhere=True)
+        yield StartupLead(Certainty.ESTABLISHED, shows, row=row, end=bad, everywhere=True)
     first = [row for row in facts.timeouts if row.get("seq") in (0, 1)]
     if first and len(first) == len(facts.timeouts) and facts.complaints is not None:
         line = facts.complaints.frames["timeouts"].value(first[0], "text")
-        yield Lead(Certainty.SUPPORTED, (FIRST(line=line),), row=first[0], end=bad)
+        yield StartupLead(Certainty.SUPPORTED, (FIRST(line=line),), row=first[0], end=bad)
     if facts.silence.formed or facts.worked is not None or facts.raised:
         return
     ending, starts = facts.ending, facts.silence.starts
@@ -191,22 +192,22 @@ def _leads(facts: StartupFacts) -> Iterator[Lead]:
         yield _waiting(facts, shows, Certainty.SUPPORTED if sure else Certainty.POSSIBLE, None)
 
 
-def _failed(facts: StartupFacts, failures: RendezvousFailures) -> Lead:
+def _failed(facts: StartupFacts, failures: RendezvousFailures) -> StartupLead:
     certainty = Certainty.ESTABLISHED if failures.final else Certainty.SUPPORTED
     shows, first = (*failures.claims, *facts.cold), earliest_first(failures.rows)[0]
-    return Lead(certainty, shows, *failures.remedy, first, facts.ending.abnormal, everywhere=True)
+    return StartupLead(certainty, shows, *failures.remedy, first, facts.ending.abnormal, everywhere=True)
 
 
 def _began(facts: StartupFacts) -> list[Claim]:
-    """The last start that was told of, if there was one, and the silence after it."""
+    """The last logged start of a rank, and the silence after it."""
     silence, starts = facts.silence, facts.silence.starts
     frame = silence.signs["inits"] if silence.signs["inits"] else silence.hosts
     shows = [BEGAN(line=frame.value(starts[-1], "text"))]
     return shows if silence.stall is None else [*shows, SILENT(seconds=silence.stall[0])]
 
 
-def _stayed_cold(facts: StartupFacts, idle: IdleGpus) -> Iterator[Lead]:
-    """GPUs cold on all nodes for long enough: established where the log shows that the ranks had begun to meet."""
+def _stayed_cold(facts: StartupFacts, idle: IdleGpus) -> Iterator[StartupLead]:
+    """GPUs idle on all nodes for long enough: established if the log shows that the ranks had begun to connect."""
     if idle.seconds.number < facts.silence.limits.least_s or not idle.forming:
         return
     state = facts.ending.state  # cold GPUs say enough of a run that still goes on
@@ -221,18 +222,18 @@ def _stayed_cold(facts: StartupFacts, idle: IdleGpus) -> Iterator[Lead]:
 
 def _waiting(
     facts: StartupFacts, shows: tuple[Claim, ...], certainty: Certainty, end: Value | None, everywhere: bool = False
-) -> Lead:
-    """Ranks that waited for others: for those of them that never told of a start, where that can be seen."""
+) -> StartupLead:
+    """Ranks that waited for others: for those that logged no start, if these are known."""
     inits, row = facts.silence.signs["inits"], next(iter(facts.silence.starts[-1:]), None)
-    there = named(inits, inits.events)
+    started = named(inits, inits.events)
     world = max(world_size(facts.run, inits, facts.silence.hosts) or 0, len(facts.run.nodes))
-    if there is None or not isinstance(there.value, tuple) or len(there.value) >= world:
-        return Lead(certainty, shows, row=row, end=end, everywhere=everywhere)
-    return Lead(certainty, (*shows, ONLY(ranks=there)), "job", FIX_START, row, end)
+    if started is None or not isinstance(started.value, tuple) or len(started.value) >= world:
+        return StartupLead(certainty, shows, row=row, end=end, everywhere=everywhere)
+    return StartupLead(certainty, (*shows, ONLY(ranks=started)), "job", FIX_START, row, end)
 
 
 def _ruled_out(facts: StartupFacts) -> Finding | Missing:
-    """Why nothing speaks of a start-up that hangs, and whether that is enough to rule it out."""
+    """Why there is no evidence of a start-up hang, and whether that is enough to rule it out."""
     if facts.silence.formed:
         ready, communicators = (facts.silence.signs[name] for name in ("ready", "communicators"))
         frame: Frame = ready if ready else communicators
@@ -245,7 +246,7 @@ def _ruled_out(facts: StartupFacts) -> Finding | Missing:
     return absent(NONE(count=facts.failures.frame.reduce("count")))
 
 
-def _found(facts: StartupFacts, lead: Lead) -> Finding:
+def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
     shows, certainty, row = [*lead.claims], lead.certainty, lead.row
     if lead.end is not None:
         shows.append(how_it_ended(lead.end))
@@ -253,14 +254,14 @@ def _found(facts: StartupFacts, lead: Lead) -> Finding:
         certainty = Certainty.SUPPORTED
     if not isinstance(facts.silence.trajectory, Missing):
         shows.append(NO_POINT(count=facts.silence.signs["progress"].reduce("count")))
-    rows = () if facts.exceptions is None else facts.exceptions.frame.events
-    failed = [one for one in rows if one.get("about") == "rendezvous"]
+    failed = [row for row in facts.exceptions.frame.events if row.get("about") == "rendezvous"]
     cold = facts.idle.activity.gpus if lead.everywhere and facts.idle is not None else ()
     same_rank = row is not None and row.get("reason") == "duplicate_rank"
     return present(
         certainty,
         lead.culprit,
         shows,
+        headline=HEADLINES.get(lead.remedy, NEVER_MET)(),
         implies=[BEFORE_TRAINING()],
         cannot_decide=[WHICH()] if lead.culprit == "unknown" else [],
         actions=[action(lead.remedy, PROBE if lead.remedy in PROBED else None)],
@@ -275,7 +276,7 @@ def _found(facts: StartupFacts, lead: Lead) -> Finding:
 FAMILY = Family(
     code="C1",
     id="rendezvous-hang",
-    title="Rendezvous hang: the ranks never formed a group",
+    title="Rendezvous failure: the ranks never connected",
     example=("rendezvous-timeout", "timeline"),
     judge=judge,
     explains=("C2", "C3", "F3", "H1", "H3"),

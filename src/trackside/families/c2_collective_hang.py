@@ -2,41 +2,40 @@
 
 Meaning
 -------
-The ranks had formed their group and worked, then stood still in a collective because a rank did not take part: it
-died, went elsewhere in the code, waits for storage, or the network lost it. A rank that waits spins, so its GPU
-looks busy while no work is done.
+The ranks had formed their group and worked, then froze in a collective because one rank did not take part: it
+died, took another code path, waits for storage, or lost its network. A waiting rank spins, so its GPU looks
+busy while no work is done.
 
 What it looks like
 ------------------
-NCCL's watchdog or gloo times out on some ranks; a peer's connection closes; or, with the watchdog off, the log goes
-silent until the time limit. The culprit is the rank that did not complain: it printed no time-out, its last enqueued
-collective is its last completed one, or it is missing from the others' reports.
-In metrics: no launches and no collectives to the end while memory stays held; engine activity at its height with SM
-activity near zero, or at most what the spinning keeps; and the GPU that the others wait for cold, gone, or behind.
-Or, where the ranks had met and no step was ever done: GPUs that are busy all the while and move no data.
-In stacks taken while it hangs (by the agent, or with py-spy): all ranks wait in one collective, at one line, but the
-one that stands elsewhere.
+NCCL's watchdog or gloo times out on some ranks; a peer's connection closes; or, without a watchdog, the log is
+silent until the time limit. The culprit is the rank that did not report an error: it printed no timeout, its
+last enqueued collective is its last completed one, or it is missing from the others' reports. In metrics: no
+launches and no collectives to the end while memory stays allocated; high engine activity with SM activity near
+zero, or at the level of spinning; and the GPU that the others wait for idle, not sampled, or behind. Or, if the
+ranks connected but completed no step: GPUs that are busy all the time and move no data. In stacks taken during
+the hang (by the agent, or with py-spy): all ranks wait in one collective, at one line, except one.
 
 Not this when
 -------------
-The GPUs worked up to the end, or the pause is no longer than ones that the run came back from. SM activity or power
-fell alike on all GPUs with no word of the log: that may be lighter work.
-A rank raised, was killed or ran out of memory: that is the cause, and this its consequence. The ranks never met:
-that is start-up. No rank's stack waits for others, or the run went on after its stacks were taken. Evaluation, saves
-and compilation pause and go on.
+The GPUs worked up to the end, or the pause is no longer than earlier ones that the run recovered from. SM
+activity or power fell equally on all GPUs without a log message: that may be lighter work. A rank raised an
+exception, was killed or ran out of memory: that is the cause, and this its consequence. The ranks never
+connected: that is start-up. No rank's stack waits for others, or the run continued after its stacks were taken.
+Evaluation, saves and compilation pause and continue.
 
 Impact
 ------
-All GPUs are held, busy by the looks of it, until a time-out or the time limit.
+All GPUs stay allocated, and look busy, until a timeout or the time limit.
 
 Do next
 -------
-Look at the rank that is named: its log, its node, its data and storage. Keep the watchdog and the Flight Recorder
-on, so that a lost peer fails fast and tells which one.
+Check the named rank: its log, its node, its data and storage. Enable the watchdog and the Flight Recorder, so
+that a lost peer fails fast and is named.
 
 What it cannot tell
 -------------------
-Why that rank stayed away, where nothing on its host says so and no stack of it was taken.
+Why the rank was absent, if its host reports no reason and no stack of it was taken.
 
 References
 ----------
@@ -47,9 +46,9 @@ from __future__ import annotations
 
 from trackside.evidence import Missing, Value
 from trackside.facts.fact import Maybe, known, neither
-from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.last_part import LastPart
-from trackside.facts.gpu.standstill import Standstill
+from trackside.facts.gpu.stall_claims import Stall
 from trackside.facts.gpus import nodes_of, of_ranks, ranks_at
 from trackside.facts.logs.complaints import CollectiveComplaints
 from trackside.facts.logs.ending import ENDED_WELL, Ending
@@ -63,31 +62,38 @@ from trackside.family import Family
 from trackside.finding import Action, Claim, Culprit, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
 
+STUCK_AT = Sentence("hung in a collective: the other ranks wait for one rank, which stays at {place}")
+WAIT_FOR_ONE = Sentence("hung in a collective: the other ranks wait for one rank")
+WAIT_FOR_SOME = Sentence("hung in a collective: the other ranks wait for a few")
+HUNG = Sentence("hung in a collective")
+STOPPED = Sentence("several ranks stopped at once, most likely in a collective")
 FROZEN = Sentence(
-    "the run froze in a collective; GPUs that look busy then only wait",
-    running="the run is frozen in a collective; GPUs that look busy only wait",
+    "the run hung in a collective; GPUs that look busy only wait",
+    running="the run hangs in a collective; GPUs that look busy only wait",
 )
 SEEMS_FROZEN = Sentence(
-    "several ranks that stop without a word are most often frozen in a collective; GPUs that look busy then only wait",
-    running="several ranks that stop without a word are most often frozen in a collective; "
-    "GPUs that look busy only wait",
+    ("several ranks that stop at once are usually stuck in a collective; GPUs that look busy only wait"),
+    running=(
+        "several ranks that have stopped at once are usually stuck in a collective; GPUs that look busy only wait"
+    ),
 )
-WHICH = Sentence("which rank stayed away, and why")
-WHY = Sentence("why the rank stayed away: nothing on its host was given that says so")
+WHICH = Sentence("which rank did not enter the collective, and why")
+WHY = Sentence("why the rank did not enter the collective: nothing from its host shows it")
 LOOK_ALL = Sentence(
-    "compare the last lines of each rank's log, and next time take a stack of each rank before it ends",
-    running="take a stack of each rank while it hangs, and compare the last lines of each rank's log; "
-    "then cancel the job",
+    ("compare the last lines of each rank's log, and next time dump the stack of each rank before the job ends"),
+    running=(
+        "dump the stack of each rank while it hangs, compare the last lines of each rank's log, then cancel the job"
+    ),
 )
-LOOK_RANK = Sentence("look at the log, the node, the data and the storage of the rank that is named")
-LOOK_LINE = Sentence(
-    "look at the line that the others wait for, {place}: what it waits for itself, and why no other rank is there"
+LOOK_RANK = Sentence("check the log, the node, the data shard and the storage of that rank")
+LOOK_LINE = Sentence("look at {place}: what that rank waits for there, and why no other rank is there")
+LOOK_RANKS = Sentence("find the rank that did not report a timeout, and check its log and its node")
+WATCHDOG = Sentence(
+    "keep the NCCL watchdog and the Flight Recorder on, so that the next hang fails fast and names the rank"
 )
-LOOK_RANKS = Sentence("find the rank that did not complain, and look at its log and its node")
-WATCHDOG = Sentence("keep the watchdog on and record collectives, so that a lost peer fails fast and is named")
 SETTINGS = Sentence("export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
-STARTUP = Sentence("no collective had completed yet ({count:training points}): that is the rendezvous")
-NONE = Sentence("the log tells of {count:time-outs} of collectives, and no rank lost another")
+STARTUP = Sentence("no collective had completed yet ({count:training points}): this is a rendezvous failure")
+NONE = Sentence("the log has {count:timeouts} of collectives, and no rank lost its connection to another")
 
 SOME = "where the other ranks stand: the stacks of some alone were taken"
 OPEN = "what the run did in its last part: its steps, at their pace, leave much of its time open"
@@ -99,118 +105,135 @@ def judge(
     complaints: Maybe[CollectiveComplaints], flight: Maybe[FlightRecords], stacks: Maybe[HangStacks],
     activity: Maybe[GpuActivity], lead: Maybe[HangLead],
 ) -> Finding | Missing:  # fmt: skip
-    """The first witness that speaks leads; what others say of the same is added, then who stayed away, and why."""
-    if (blind := neither(complaints, flight, stacks, untold(activity))) is not None:
-        return blind
+    """The strongest evidence leads; other evidence of the same is added, then the absent ranks and the reason."""
+    if (missing := neither(complaints, flight, stacks, missing_activity(activity))) is not None:
+        return missing
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed))
-    heard, caught = known(complaints), known(stacks)
-    if heard is not None and heard.at_startup:
+    own_complaints, own_stacks = known(complaints), known(stacks)
+    if own_complaints is not None and own_complaints.at_startup:
         return absent(STARTUP(count=silence.signs["progress"].reduce("count")))
     if isinstance(lead, Missing):
-        return _ruled_out(run, silence, last, heard, caught)
-    caught = caught if caught is not None and caught.waiting else None
-    away, line, places = _absent(lead, caught)
-    ranks, gpus = _localized(run, away, lead.still)
-    trouble = causes.machine
-    trigger = causes.trigger(ranks) if trouble is None else None
-    point, still = last.points[-1:], lead.still
-    first = trouble or (trigger.claim if trigger is not None else None)  # what came first is said first
-    shows = [first] if first is not None else []
-    shows += [*(still.claims if still is not None else ()), *lead.claims, *places]
-    if point and (lead.row is not point[0] or still is not None):
-        shows.append(UNTIL(point=silence.signs["progress"].value(point[0], "text")))
-    own_work = still is not None and still.why == "computing" and set(gpus) == set(still.outliers)
-    because = first is not None or own_work or line is not None
-    witnesses = (lead.away, trouble, still, caught)
+        return _ruled_out(run, silence, last, own_complaints, own_stacks)
+    own_stacks = own_stacks if own_stacks is not None and own_stacks.waiting else None
+    absent_ranks, code_line, stack_claims = _absent(lead, own_stacks)
+    ranks, gpus = _localized(run, absent_ranks, lead.stall)
+    machine_claim = causes.machine
+    trigger = causes.trigger(ranks) if machine_claim is None else None
+    last_point, stall = last.points[-1:], lead.stall
+    first_claim = machine_claim or (trigger.claim if trigger is not None else None)  # the root cause comes first
+    shows = [first_claim] if first_claim is not None else []
+    shows += [*(stall.claims if stall is not None else ()), *lead.claims, *stack_claims]
+    if last_point and (lead.row is not last_point[0] or stall is not None):
+        shows.append(UNTIL(point=silence.signs["progress"].value(last_point[0], "text")))
+    own_work = stall is not None and stall.sign == "computing" and set(gpus) == set(stall.outliers)
+    because = first_claim is not None or own_work or code_line is not None
+    witnesses = (lead.absent, machine_claim, stall, own_stacks)
     is_collective = lead.of_collective or any(one is not None for one in witnesses)
     return present(
         lead.certainty,
-        _culprit(run, lead, trouble, trigger, away, own_work or line is not None),
+        _culprit(run, lead, machine_claim, trigger, absent_ranks, own_work or code_line is not None),
         shows,
+        headline=_headline(is_collective, code_line, max(len(ranks), len(gpus))),
         implies=[FROZEN() if is_collective else SEEMS_FROZEN()],
         cannot_decide=[] if because else [WHY() if ranks or gpus else WHICH()],
-        actions=[_look(trigger, line, bool(ranks or gpus), is_collective), action(WATCHDOG, SETTINGS)],
-        since=_since(lead, point),
+        actions=[_look(trigger, code_line, bool(ranks or gpus), is_collective), action(WATCHDOG, SETTINGS)],
+        since=_since(lead, last_point),
         at=None if lead.row is None else lead.row.at,
         ranks=ranks,
         gpus=gpus,
         nodes=nodes_of(gpus),
-        exception=None if heard is None else heard.exception,
+        exception=None if own_complaints is None else own_complaints.exception,
     )
 
 
 def _ruled_out(
-    run: Run, silence: Silence, last: LastPart, heard: CollectiveComplaints | None, caught: HangStacks | None
+    run: Run, silence: Silence, last: LastPart, complaints: CollectiveComplaints | None, stacks: HangStacks | None
 ) -> Finding | Missing:
-    """Why nobody speaks of a hang, and whether that is enough to rule it out."""
-    if caught is not None and caught.of_all(run):
-        return absent(*caught.claims)
-    some = caught is not None and 0 < len(caught.ranks) < (run.n_ranks or 2)
+    """Why there is no evidence of a hang, and whether that is enough to rule it out."""
+    if stacks is not None and stacks.covers_all_ranks(run):
+        return absent(*stacks.claims)
+    partial = stacks is not None and 0 < len(stacks.ranks) < (run.n_ranks or 2)
     if last.working is not None:
-        return Missing(SOME) if some else absent(last.working)
-    if heard is None:
+        return Missing(SOME) if partial else absent(last.working)
+    if complaints is None:
         return Missing(NO_LOG)
     if last.reaped and not last.raised and silence.several_ranks and silence.unaccounted is not None:
         return Missing(OPEN)
-    return Missing(SOME) if some else absent(NONE(count=heard.frames["timeouts"].reduce("count")))
+    return Missing(SOME) if partial else absent(NONE(count=complaints.frames["timeouts"].reduce("count")))
 
 
-# -- who stayed away, and whose it is
+# -- the absent ranks and the owner
 
 
 def _absent(lead: HangLead, stacks: HangStacks | None) -> tuple[AbsentRanks | None, Value | None, list[Claim]]:
-    """(the ranks that stayed away, the line of code that they stand at if stacks agree, what says so)."""
-    away, line = lead.away, None
+    """(the absent ranks, their line of code if stacks agree, the claims about them)."""
+    absent_ranks, code_line = lead.absent, None
     if stacks is None:
-        return away, None, [away.claim] if away is not None else []
-    own, shows = stacks.absent, [*stacks.claims]
-    away = own if away is None else away
-    if away is not None and own is not None and set(own.ranks) & set(away.ranks):
-        line = stacks.place
-        shows += stacks.lines(away.ranks) if away.claim != own.claim else []
-    return away, line, [*shows, away.claim] if away is not None else shows
+        return absent_ranks, None, [absent_ranks.claim] if absent_ranks is not None else []
+    by_stacks, shows = stacks.absent, [*stacks.claims]
+    absent_ranks = by_stacks if absent_ranks is None else absent_ranks
+    if absent_ranks is not None and by_stacks is not None and set(by_stacks.ranks) & set(absent_ranks.ranks):
+        code_line = stacks.code_line
+        shows += stacks.lines(absent_ranks.ranks) if absent_ranks.claim != by_stacks.claim else []
+    return absent_ranks, code_line, [*shows, absent_ranks.claim] if absent_ranks is not None else shows
 
 
-def _localized(run: Run, away: AbsentRanks | None, still: Standstill | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Ranks and GPUs that the others wait for: as the ranks' own reports have it, else as the GPUs show."""
-    if away is not None:
-        return away.ranks, of_ranks(run, away.ranks)
-    return ((), ()) if still is None else (ranks_at(run, still.outliers), still.outliers)
+def _localized(
+    run: Run, absent_ranks: AbsentRanks | None, stall: Stall | None
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Ranks and GPUs that the others wait for: by the ranks' own reports, else by the GPUs."""
+    if absent_ranks is not None:
+        return absent_ranks.ranks, of_ranks(run, absent_ranks.ranks)
+    return ((), ()) if stall is None else (ranks_at(run, stall.outliers), stall.outliers)
 
 
 def _culprit(
-    run: Run, lead: HangLead, trouble: Claim | None, trigger: Trigger | None, away: AbsentRanks | None, own_code: bool
+    run: Run,
+    lead: HangLead,
+    machine_claim: Claim | None,
+    trigger: Trigger | None,
+    absent_ranks: AbsentRanks | None,
+    own_code: bool,
 ) -> Culprit:
-    """The machine's word first; else the job's, if a rank told why, its stack shows its line of code, its GPU works on
-    something else, or its peers on the same node name it, so that no network lies between them; else it is open: code,
-    data, storage or the network may have kept the rank away."""
-    if trouble is not None:
+    """Infrastructure if the machine reports a reason. The job if a rank reported why, if its stack shows its line of
+    code, if its GPU does other work, or if peers on the same node name it, so that no network is involved. Otherwise
+    open: code, data, storage or the network may be the reason."""
+    if machine_claim is not None:
         return "infrastructure"
-    by_peers = lead.owner is None and away is not None and away.own and len(run.nodes) == 1
+    by_peers = lead.owner is None and absent_ranks is not None and absent_ranks.own and len(run.nodes) == 1
     return "job" if trigger is not None or own_code or by_peers else lead.owner or "unknown"
 
 
-def _look(trigger: Trigger | None, line: Value | None, named: bool, is_collective: bool) -> Action:
+def _headline(is_collective: bool, code_line: Value | None, count: int) -> Claim:
+    """``code_line``: where the awaited rank stays; ``count``: how many ranks the others wait for, 0 if unknown."""
+    if not is_collective:
+        return STOPPED()
+    if code_line is not None and count <= 1:
+        return STUCK_AT(place=code_line)
+    return (HUNG if count == 0 else WAIT_FOR_ONE if count == 1 else WAIT_FOR_SOME)()
+
+
+def _look(trigger: Trigger | None, code_line: Value | None, is_named: bool, is_collective: bool) -> Action:
     if trigger is not None:
         return action(trigger.remedy)
-    if line is not None:
-        return action(LOOK_LINE, place=line)
-    return action(LOOK_RANK if named else LOOK_RANKS if is_collective else LOOK_ALL)
+    if code_line is not None:
+        return action(LOOK_LINE, place=code_line)
+    return action(LOOK_RANK if is_named else LOOK_RANKS if is_collective else LOOK_ALL)
 
 
-def _since(lead: HangLead, point: tuple[Event, ...]) -> float | None:
-    """When it began: by the line that the lead stands on, or by the GPUs if they stopped before."""
+def _since(lead: HangLead, last_point: tuple[Event, ...]) -> float | None:
+    """When it began: by the line that the lead is based on, or by the GPUs if they stopped earlier."""
     since = lead.row.time if lead.row is not None else lead.since
-    if lead.still is None:
+    if lead.stall is None:
         return since
-    return lead.still.since if since is None or lead.row in point else min(since, lead.still.since)
+    return lead.stall.since if since is None or lead.row in last_point else min(since, lead.stall.since)
 
 
 FAMILY = Family(
     code="C2",
     id="collective-hang",
-    title="Collective hang: the ranks wait for one of them",
+    title="Collective hang",
     example=("dead-loader-hang", "busy-wait"),
     judge=judge,
     explains=("F3", "H1", "H3"),

@@ -2,34 +2,34 @@
 
 Meaning
 -------
-A job keeps its allocation without computing: the process is alive but stuck before or between GPU work, in a host-side
-deadlock, a blocking wait, a stuck DataLoader or a file that never answers.
+A job keeps its allocation without computing: the process is alive but stuck before or between GPU work, in a
+host-side deadlock, a blocking wait, a stuck DataLoader or a file read that never returns.
 
 What it looks like
 ------------------
-In metrics: memory or allocation held, engine and SM activity and kernel launches near zero for long; stronger still
-when no process ever attached to the GPU. A single GPU may also be kept busy by one kernel that never ends.
-A stack taken while it hangs (by the agent, or with py-spy) names the line of code that the process stands at.
-Without either only a shadow of it: an empty or silent log of a job that ran until its time limit.
+In metrics: memory or GPUs allocated while engine and SM activity and kernel launches are near zero for long;
+more certain if no process ever attached to the GPU. A single GPU may also be kept busy by one endless kernel. A
+stack taken during the hang (by the agent, or with py-spy) names the line of code. Without either, the only sign
+is an empty or silent log of a job that ran until its time limit.
 
 Not this when
 -------------
-The run was there for less than ten minutes when somebody cancelled it.
-The log shows progress up to the end; several ranks wait for each other (rendezvous or collective hang); the
-job is in a phase of CPU work with progress; it finished and is only cleaning up.
+The run was cancelled within ten minutes. The log shows progress up to the end; several ranks wait for each
+other (rendezvous or collective hang); the job is in a phase of CPU work with progress; it finished and is only
+cleaning up.
 
 Impact
 ------
-The allocation is wasted until somebody or the time limit ends it.
+The allocation is wasted until the time limit or a person ends it.
 
 Do next
 -------
-Cancel it; look where the process waits (py-spy, /proc/PID/stack), and rerun with a wall-clock limit.
+Find where the process waits (py-spy, /proc/PID/stack), cancel it, and rerun with a wall-clock limit.
 
 What it cannot tell
 -------------------
-The host-side cause, where no stack was taken. Without GPU metrics: whether the GPU was idle at all, so that a silent
-log alone stays possible only.
+The host-side cause, if no stack was taken. Without GPU metrics, whether the GPU was idle at all; a silent log
+alone is only a possible hang.
 
 References
 ----------
@@ -42,7 +42,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, known, neither
-from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpus import nodes_of, ranks_at
@@ -55,51 +55,55 @@ from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Role, Run
 
+HUNG_AT = Sentence("hung at {place}, with an idle GPU")
+HUNG = Sentence("hung: the job holds its GPU and does nothing")
+HUNG_SILENT = Sentence("hung: no output for {seconds} until it was ended", running="hung: no output for {seconds}")
+HUNG_EMPTY = Sentence("hung: it printed nothing until it was ended", running="hung: it has printed nothing")
 NOT_REAPED = Sentence(
-    "neither a time limit nor somebody ended it: the scheduler recorded {state}",
-    running="neither a time limit nor somebody ended it: the scheduler has it as {state}",
+    "neither the time limit nor a user ended the run: the scheduler recorded {state}",
+    running="neither the time limit nor a user ended the run: the scheduler lists it as {state}",
 )
 RAISED = Sentence("the run ended with {type}", running="the job raised {type}")
 BRIEF = Sentence(
-    "it was there for {seconds} only before it was ended: {state}",
-    running="it has been there for {seconds} only: {state}",
+    "the run lasted only {seconds} before it was ended: {state}",
+    running="the run has lasted only {seconds}: {state}",
 )
-FORMED = Sentence("the GPUs of {nodes} nodes, whose ranks were to meet, never worked: that is the rendezvous")
-ON_THE_HOST = Sentence("the job went on by itself without its GPU, last at {time}")
-WAITING = Sentence("{count} stopped together: that is an affair between ranks")
+FORMED = Sentence(
+    "the GPUs of {nodes} nodes never computed while their ranks tried to connect: this is a rendezvous failure"
+)
+ON_THE_HOST = Sentence("the job kept working without its GPU, last seen at {time}")
+WAITING = Sentence("{count} stopped together: this is a hang between ranks")
 WORKED_GPUS = {
     "launches": Sentence("{level} kernels were launched"),
-    "collectives": Sentence("{level} collectives were completed"),
+    "collectives": Sentence("{level} collectives completed"),
     "sm": Sentence("SM activity was {level} (median)"),
-    "power": Sentence("the GPUs drew {level} (median), more than at rest"),
+    "power": Sentence("the GPUs drew {level} (median), more than idle GPUs"),
 }
-SEVERAL = Sentence("several ranks had met: {line}")
-WORKED = Sentence("the run worked up to its end: {point}", running="the run is at work: {point}")
-EMPTY = Sentence("the job wrote {count} of its own to its log")
+SEVERAL = Sentence("several ranks had connected: {line}")
+WORKED = Sentence("the run worked until its end: {point}", running="the run is working: {point}")
+EMPTY = Sentence("the job wrote {count} to its log")
 SILENT = Sentence(
-    "nothing was heard of the job for {seconds} before its end",
-    running="nothing has been heard of the job for {seconds}",
+    "the job printed nothing for {seconds} before it ended",
+    running="the job has printed nothing for {seconds}",
 )
-REAPED_BY = Sentence("it was ended from outside: {state}", running="it goes on: {state}")
-IDLE = Sentence("the allocation is held and nothing shows that work is done with it; an empty log is not health")
-WHY = Sentence("what the process waits for on the host: a lock, a pipe, storage or a stuck worker")
+REAPED_BY = Sentence("the run was ended from outside: {state}", running="the run is still going: {state}")
+IDLE = Sentence("the allocation was held, and nothing shows that it was used; an empty log does not mean healthy")
+WHY = Sentence("what the process waited for on the host: a lock, a pipe, storage or a stuck worker")
 NO_METRIC = Sentence("whether the GPU was idle: no GPU metric was given")
-LOOK = Sentence("see where the process waits, cancel it, and rerun with a wall-clock limit")
-LOOK_LINE = Sentence(
-    "look at the line that it stands at, {place}, and at what it waits for there; cancel the job, and rerun with a "
-    "wall-clock limit"
-)
+LOOK = Sentence("dump the stack of the waiting process, cancel the job, and rerun with a time limit")
+LOOK_LINE = Sentence("look at {place} and what it waits for there, cancel the job, and rerun with a time limit")
 STACK = Sentence("py-spy dump --pid PID; cat /proc/PID/stack")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of a run that was there for long."""
+    """Minimum durations."""
 
     least_s: float = 600.0
-    """NCCL's default time-out; evaluations and saves of healthy runs stay under it."""
+    """NCCL's default timeout; evaluations and saves of healthy runs stay below it."""
     imports_s: float = 30.0
-    """Within which a job may not have come to its first word: importing a framework takes that long on a cold node."""
+    """Time within which a job may not have printed anything yet: importing a framework takes that long on a cold
+    node."""
 
 
 def judge(
@@ -107,33 +111,33 @@ def judge(
     stacks: Maybe[HangStacks], activity: Maybe[GpuActivity], idle: Maybe[IdleGpus], stall: Maybe[GpuStall],
     limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
-    """GPUs that are held and do nothing, of a run that did not end by itself; without metrics, a silent log."""
-    if (blind := neither(ending.unrecorded, stacks, untold(activity))) is not None:
-        return blind
-    caught = known(stacks)
-    caught = caught if caught is not None and caught.taken else None
-    other = _ended_itself(ending, exceptions) or _between_ranks(silence, known(flight), caught)
-    if other is not None:
-        return other
-    end = ending.state
-    if end is None and ending.limit_notices:
-        end = ending.notices.value(ending.limit_notices[0], "text")
-    measured = _rest(run, silence, known(idle), known(stall), limits)
+    """Allocated but idle GPUs in a run that did not end by itself; without metrics, a silent log."""
+    if (missing := neither(ending.unrecorded, stacks, missing_activity(activity))) is not None:
+        return missing
+    found_stacks = known(stacks)
+    own_stacks = found_stacks if found_stacks is not None and found_stacks.has_stacks else None
+    excluded = _ended_itself(ending, exceptions) or _between_ranks(silence, known(flight), own_stacks)
+    if excluded is not None:
+        return excluded
+    end_state = ending.state
+    if end_state is None and ending.limit_notices:
+        end_state = ending.notices.value(ending.limit_notices[0], "text")
+    measured = _idle_evidence(run, silence, known(idle), known(stall), limits)
     if isinstance(measured, Finding):
         return measured
     if measured is not None:
-        return _found(run, silence, measured, end, caught)
-    quiet = silence.stall
-    if caught is not None and (caught.suspected or quiet is not None):
-        shows = [SILENT(seconds=quiet[0])] if quiet is not None and quiet[1] else []
-        shows += [REAPED_BY(state=end)] if end is not None else []
-        whole = len(caught.ranks) >= (run.n_ranks or 1)  # of the others, some may be waited for elsewhere
-        return _unmeasured(silence, shows, caught, Certainty.SUPPORTED if whole else Certainty.POSSIBLE)
-    return _by_log(ending, silence, end, limits)
+        return _finding(run, silence, measured, end_state, own_stacks)
+    silent_for = silence.stall
+    if own_stacks is not None and (own_stacks.suspected or silent_for is not None):
+        shows = [SILENT(seconds=silent_for[0])] if silent_for is not None and silent_for[1] else []
+        shows += [REAPED_BY(state=end_state)] if end_state is not None else []
+        all_ranks = len(own_stacks.ranks) >= (run.n_ranks or 1)  # of the others, some may be waited for elsewhere
+        return _unmeasured(silence, HUNG(), shows, own_stacks, Certainty.SUPPORTED if all_ranks else Certainty.POSSIBLE)
+    return _by_log(ending, silence, end_state, limits)
 
 
 def _ended_itself(ending: Ending, exceptions: Exceptions) -> Finding | None:
-    """What shows that nobody had to end the run."""
+    """Evidence that the run ended by itself."""
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed))
     state = ending.state
@@ -145,104 +149,114 @@ def _ended_itself(ending: Ending, exceptions: Exceptions) -> Finding | None:
     return next((absent(RAISED(type=exceptions.frame.value(row, "type"))) for row in own), None)
 
 
-def _between_ranks(silence: Silence, flight: FlightRecords | None, caught: HangStacks | None) -> Finding | None:
-    """Stacks or dumps in which ranks wait for one another."""
-    if caught is not None and caught.waiting and (len(caught.ranks) > 1 or silence.several_ranks):
-        return absent(*caught.claims)
+def _between_ranks(silence: Silence, flight: FlightRecords | None, stacks: HangStacks | None) -> Finding | None:
+    """Stacks or dumps in which ranks wait for each other."""
+    if stacks is not None and stacks.waiting and (len(stacks.ranks) > 1 or silence.several_ranks):
+        return absent(*stacks.claims)
     if flight is not None and flight.absent is not None:
         return absent(flight.absent.claim)
     return None
 
 
 @dataclass(frozen=True)
-class Rest:
-    """GPUs that do nothing."""
+class IdleEvidence:
+    """Evidence of idle GPUs."""
 
     claims: tuple[Claim, ...]
     gpus: tuple[str, ...]
     since: float | None
     strong: bool
-    """Whether more than one signal says so."""
+    """Whether more than one signal shows it."""
 
 
-def _rest(
+def _idle_evidence(
     run: Run, silence: Silence, idle: IdleGpus | None, stall: GpuStall | None, limits: Limits
-) -> Rest | Finding | None:
-    """What the GPUs say: from the start on, or of one that stopped; None if they don't tell."""
+) -> IdleEvidence | Finding | None:
+    """The evidence of the GPUs: idle from the start, or one that stopped; None if they are inconclusive."""
     if idle is not None:
         activity = idle.activity
         if idle.forming:
             return absent(FORMED(nodes=derived(len(nodes_of(activity.gpus)), idle.seconds)))
         if idle.seconds.number < limits.least_s:
             return None
-        talk = silence.sign_after(float(activity.times[0]) - activity.step + limits.least_s)
+        later_sign = silence.sign_after(float(activity.times[0]) - activity.step + limits.least_s)
         strong = idle.attached is False or len(idle.claims) > 2  # two signals and more
         return (
-            absent(ON_THE_HOST(time=talk)) if talk is not None else Rest(idle.claims, activity.gpus, run.start, strong)
+            absent(ON_THE_HOST(time=later_sign))
+            if later_sign is not None
+            else IdleEvidence(idle.claims, activity.gpus, run.start, strong)
         )
     if stall is None:
         return None
-    activity, still = stall.activity, stall.at_end
-    users, name = activity.named(activity.users), activity.basis
-    if still is not None and len(users) == 1 and (not silence.several_ranks or not still.frozen):
-        talk = silence.sign_after(still.since + limits.least_s)  # no collective keeps it busy: a kernel without end
+    activity, stall_at_end = stall.activity, stall.at_end
+    users, name = activity.named(activity.worked), activity.basis
+    if stall_at_end is not None and len(users) == 1 and (not silence.several_ranks or not stall_at_end.busy_waiting):
+        later_sign = silence.sign_after(
+            stall_at_end.since + limits.least_s
+        )  # no collective keeps it busy: a kernel without end
         return (
-            absent(ON_THE_HOST(time=talk)) if talk is not None else Rest(still.claims, users, still.since, still.sure)
+            absent(ON_THE_HOST(time=later_sign))
+            if later_sign is not None
+            else IdleEvidence(stall_at_end.claims, users, stall_at_end.since, stall_at_end.sure)
         )
-    if still is not None:
-        return absent(WAITING(count=derived(len(users), still.seconds, unit="GPUs" if len(users) > 1 else "GPU")))
+    if stall_at_end is not None:
+        return absent(
+            WAITING(count=derived(len(users), stall_at_end.seconds, unit="GPUs" if len(users) > 1 else "GPU"))
+        )
     level = activity.level(name)
-    if name is not None and name != "utilisation" and level is not None and len(users) and stall.to_the_end:
+    if name is not None and name != "utilisation" and level is not None and len(users) and stall.observed_to_end:
         return absent(WORKED_GPUS[name](level=level))
     return None
 
 
-def _found(run: Run, silence: Silence, rest: Rest, end: Value | None, caught: HangStacks | None) -> Finding:
-    """GPUs at rest; more than supported if the log, too, says nothing, the scheduler that they are held, or a stack
-    where the process stands."""
+def _finding(run: Run, silence: Silence, rest: IdleEvidence, end: Value | None, stacks: HangStacks | None) -> Finding:
+    """Idle GPUs; more than supported if the log is empty, too, if the scheduler shows the allocation, or if a stack
+    shows the location."""
     shows, lines = [*rest.claims], silence.own_lines
     empty = lines is not None and lines.value == 0
     if empty and lines is not None:
         shows.append(EMPTY(count=lines))
     if end is not None:
         shows.append(REAPED_BY(state=end))
-    line = caught.place if caught is not None else None
-    shows += caught.claims if line is not None and caught is not None else ()
+    line = stacks.code_line if stacks is not None else None
+    shows += stacks.claims if line is not None and stacks is not None else ()
     ranks = ranks_at(run, rest.gpus)
     sure = (rest.strong and (end is not None or empty)) or line is not None
     return present(
         Certainty.ESTABLISHED if sure else Certainty.SUPPORTED,
         "job",
         shows,
+        headline=HUNG() if line is None else HUNG_AT(place=line),
         implies=[IDLE()],
         cannot_decide=[] if line is not None else [WHY()],
         actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, STACK)],
         since=rest.since,
-        ranks=ranks or (tuple(sorted(caught.ranks)) if line is not None and caught is not None else ()),
+        ranks=ranks or (tuple(sorted(stacks.ranks)) if line is not None and stacks is not None else ()),
         gpus=rest.gpus,
         nodes=nodes_of(rest.gpus),
     )
 
 
 def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits) -> Finding | Missing:
-    """A reaped run that was there for long and said nothing at all, or nothing for long, and that is no affair between
-    ranks. A limit is as long as its user thought it would take; a user cancels a job for any reason."""
+    """A run ended from outside that had run for long and printed nothing at all, or nothing for long, and that is not a
+    problem between ranks. A time limit is what its user expected to need; a user may cancel a job for any reason."""
     if end is None:
         return Missing("GPU activity over the run, or the scheduler's record of its end")
     if silence.unread is not None:
         return Missing("GPU activity over the run, or its log")
     by_limit = end.value == "TIMEOUT" or ending.state is None
-    least = limits.imports_s if by_limit else limits.least_s
-    if ending.elapsed is not None and ending.elapsed.number < least:
+    min_s = limits.imports_s if by_limit else limits.least_s
+    if ending.elapsed is not None and ending.elapsed.number < min_s:
         return absent(BRIEF(seconds=ending.elapsed, state=end))
     reaped, lines = REAPED_BY(state=end), silence.own_lines
     if lines is not None and lines.value == 0:
-        return _unmeasured(silence, [EMPTY(count=lines), reaped])
-    met = silence.first_line("progress", "ready", "communicators", "inits")
-    if met is not None and silence.several_ranks:
-        return absent(SEVERAL(line=met))
+        return _unmeasured(silence, HUNG_EMPTY(), [EMPTY(count=lines), reaped])
+    first_sign = silence.first_line("progress", "ready", "communicators", "inits")
+    if first_sign is not None and silence.several_ranks:
+        return absent(SEVERAL(line=first_sign))
     if silence.stall is not None:
-        return _unmeasured(silence, [SILENT(seconds=silence.stall[0]), reaped])
+        seconds = silence.stall[0]
+        return _unmeasured(silence, HUNG_SILENT(seconds=seconds), [SILENT(seconds=seconds), reaped])
     last = silence.points[-1:]
     if last and last[0].time is not None:
         return absent(WORKED(point=silence.signs["progress"].value(last[0], "text")))
@@ -250,27 +264,29 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
 
 
 def _unmeasured(
-    silence: Silence, shows: list[Claim], caught: HangStacks | None = None, certainty: Certainty = Certainty.POSSIBLE
-) -> Finding:
-    """Without metrics; ``certainty`` if the line of code is known that the process stands at."""
-    line = caught.place if caught is not None else None
+    silence: Silence, headline: Claim, shows: list[Claim], stacks: HangStacks | None = None,
+    certainty: Certainty = Certainty.POSSIBLE,
+) -> Finding:  # fmt: skip
+    """Without metrics; ``certainty`` applies if the line of code is known."""
+    line = stacks.code_line if stacks is not None else None
     last = silence.signs["logs"].events[-1:]
     return present(
         certainty if line is not None else Certainty.POSSIBLE,
         "job",
-        [*shows, *(caught.claims if caught is not None else ())],
+        [*shows, *(stacks.claims if stacks is not None else ())],
+        headline=headline if line is None else HUNG_AT(place=line),
         implies=[IDLE()],
         cannot_decide=[NO_METRIC()] if line is not None else [WHY(), NO_METRIC()],
         actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, STACK)],
         at=last[0].at if last else None,
-        ranks=tuple(sorted(caught.ranks)) if line is not None and caught is not None else (),
+        ranks=tuple(sorted(stacks.ranks)) if line is not None and stacks is not None else (),
     )
 
 
 FAMILY = Family(
     code="C3",
     id="idle-gpu-hang",
-    title="Idle-GPU hang: the job holds its GPU and does nothing",
+    title="Idle-GPU hang",
     example=("idle-gpu-with-memory", "busy-wait"),
     judge=judge,
     limits=Limits(),

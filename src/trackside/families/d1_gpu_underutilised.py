@@ -3,35 +3,35 @@
 Meaning
 -------
 Each step spends most of its time waiting for the next batch. The GPU works in bursts and idles between them,
-because reading, decoding or tokenising cannot keep up.
+because reading, decoding or tokenizing is too slow.
 
 What it looks like
 ------------------
-Progress lines that split the step: seconds of data wait above seconds of compute and communication, at most points
-after the warm-up. Or a gauge of data wait that grows during the run while throughput falls with it, however busy the
-GPUs look: utilisation counts a kernel that only spins for the rank that waits. Warnings of the DataLoader about too
-few or too many workers corroborate. In metrics: kernel launches go on, but the engine's duty cycle is low with gaps of
-a step's length: seconds of each step are idle, and readings of utilisation, which are of the last second, find the
-GPUs at rest about as often.
+Progress lines that split the step: more seconds of data wait than of compute and communication, at most points
+after the warm-up. Or a gauge of data wait that grows during the run while throughput falls, however busy the
+GPUs look: utilization counts a kernel that only spins for the waiting rank. DataLoader warnings about too few
+or too many workers corroborate. In metrics: kernel launches continue, but the engine's duty cycle is low with
+gaps of a step's length: seconds of each step are idle, and utilization readings, which cover the last second,
+find the GPUs idle about as often.
 
 Not this when
 -------------
-The first points are slow only because caches and workers warm up. The model is small and fills no large GPU: its
-gaps are between kernels, no reading finds it at rest, and without a baseline that is at most a suspicion. The engine
-is pinned while collectives advance: that is the interconnect. There are too few points or steps.
+The first points are slow only because caches and workers warm up. The model is too small for the GPU: its gaps
+are between kernels, no reading finds it idle, and without a baseline that is at most a suspicion. The engine is
+pinned while collectives advance: that is the interconnect. There are too few points or steps.
 
 Impact
 ------
-The run completes, so nothing else says so; the share of wall time that is data wait is the waste.
+The run completes, so nothing else reports it; the share of wall time spent waiting for data is wasted.
 
 Do next
 -------
-More loader workers and prefetch, data on local or faster storage, decoding and tokenising ahead of training.
+More loader workers and prefetch, data on local or faster storage, decoding and tokenizing before training.
 
 What it cannot tell
 -------------------
-How fast it could be: that takes a throughput to compare with. Where no line splits the step and no metric
-was collected, nothing at all.
+The possible speed-up, which needs a known-good throughput. Nothing at all if no line splits the step and no
+metric was collected.
 
 References
 ----------
@@ -44,7 +44,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, known, neither
-from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.hardware.health import HardwareHealth
@@ -60,54 +60,54 @@ from trackside.witness import surer
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as starved."""
+    """Thresholds for a starved loop."""
 
     least_steps: int = 6
-    """Steps below which a run is mostly start-up: up to five are a handful (the catalogue's E3)."""
+    """Minimum number of steps: up to five are mostly start-up (the catalog's E3)."""
     starved_share: float = 0.5
-    """Median share of data wait from which the step is mostly waiting. A real eight-GPU run that was judged
-    only mildly starved shows 0.1 to 0.2."""
+    """Median share of data wait from which the step mostly waits. A real eight-GPU run that was only mildly starved
+    shows 0.1 to 0.2."""
     noticeable_share: float = 0.25
-    """From here it is worth a warning."""
+    """Share from which it is worth a warning."""
     idle_duty: float = 0.25
-    """Mean engine activity at or under which the GPU idles most of its time, whatever the model is."""
+    """Mean engine activity up to which the GPU idles most of its time, whatever the model is."""
     low_duty: float = 0.6
-    """Mean engine activity under which it idles noticeably: half of all samples of two clusters of language-model
-    training stand at 0.98 and more (AcmeTrace)."""
+    """Mean engine activity below which it idles noticeably: half of all samples of two clusters of language-model
+    training are at 0.98 or more (AcmeTrace)."""
     busy_duty: float = 0.85
     """Mean engine activity from which the GPU is fed, if its SMs work as well."""
     working_sm: float = 0.4
     stalls: int = 5
-    """Stretches without any GPU work that come again and again."""
+    """Minimum number of recurring time spans without any GPU work."""
     stalled_share: float = 0.2
-    """Share of the time that they take from which they are hard stalls."""
+    """Share of time that they take from which they are hard stalls."""
     idle_step_s: float = 2.0
-    """Seconds without work in every step that are a hard stall ('multi-second', the catalogue's D1): a model too small
-    for its GPU leaves gaps of microseconds to milliseconds between kernels."""
+    """Idle seconds per step that are a hard stall ('multi-second', the catalog's D1): a model too small for its GPU
+    leaves gaps of microseconds to milliseconds between kernels."""
     as_often: float = 0.5
-    """Share of windows with a reading at rest, over the share to expect of readings at random moments: stalls shorter
-    than the second of a reading leave few."""
+    """Ratio of idle readings to the number expected at random times: stalls shorter than a reading's second leave
+    few."""
 
 
-DUTY = Sentence("the GPUs were busy {busy} of the time over {seconds} of work (mean)")
-SM = Sentence("their SM activity was {sm} (mean)")
-STALLS = Sentence("they stood still {count:times}, {share} of that time in all")
-AT_REST = Sentence("of all windows of {window}, {share} hold a reading of the last second that found them at rest")
-IDLE_STEPS = Sentence("of each step they did nothing for {idle}")
-INPUT_BOUND = Sentence("the input pipeline, not the GPU, sets the pace; the run is slower than it has to be")
-IDLES = Sentence("the GPUs idle between bursts of work, most often because their input can't keep up")
-NO_BASELINE = Sentence("how fast this workload could be: that takes a throughput to compare with")
-CAUSE = Sentence(
-    "whether the input starves them, or saves or other work of the host hold them up, or the model is too small for "
-    "such a GPU"
-)
+STARVED_FOR = Sentence("GPUs starve: each step waits for data {share} of its time")
+STARVED = Sentence("GPUs starve: the input pipeline is too slow")
+IDLE = Sentence("GPUs idle between bursts of work")
+DUTY = Sentence("the GPUs were busy {busy} of the time during {seconds} of training (mean)")
+SM = Sentence("SM activity was {sm} (mean)")
+STALLS = Sentence("the GPUs stalled {count:times}, {share} of the time in total")
+AT_REST = Sentence("the GPUs read as idle in {share} of {window} intervals")
+IDLE_STEPS = Sentence("in each step the GPUs are idle for {idle}")
+INPUT_BOUND = Sentence("the input pipeline limits the speed, not the GPU; the run is slower than necessary")
+IDLES = Sentence("the GPUs idle between bursts of work, usually because the input pipeline can't keep up")
+NO_BASELINE = Sentence("the possible speed-up: it needs a known-good run to compare with (trackside compare)")
+CAUSE = Sentence("the cause: slow input, checkpoint saves, other work on the host, or a model too small for this GPU")
 FEED = Sentence(
-    "use more loader workers and prefetch, put the data on faster or local storage, and decode or tokenise ahead of "
-    "training"
+    "use more data-loader workers and prefetch, put the data on faster or local storage, and decode or "
+    "tokenize before training"
 )
 BUSY = Sentence("the GPUs were busy {busy} of the time (mean)")
-SAVING = Sentence("the GPUs idle while {saves} checkpoints are saved")
-BLOCKING = Sentence("the log shows a flag in force that makes the GPU wait for each launch: {line}")
+SAVING = Sentence("the GPUs are idle while {saves} checkpoints are saved")
+BLOCKING = Sentence("a debug flag makes every kernel launch block: {line}")
 
 
 def judge(
@@ -115,35 +115,35 @@ def judge(
     health: HardwareHealth, trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity], last: LastPart,
     limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
-    """The share of data wait in the step, as the log or a gauge states it; and how long the GPUs idle meanwhile."""
-    if (missing := neither(trajectory, untold(activity))) is not None:
+    """The share of data wait in the step, from the log or a gauge, and how long the GPUs idle."""
+    if (missing := neither(trajectory, missing_activity(activity))) is not None:
         return missing
-    course, spent, share = known(trajectory), known(duty), wait.share
+    course, duty_cycle, share = known(trajectory), known(duty), wait.share
     if course is not None and course.done is not None and course.done.number < limits.least_steps:
         return Missing("enough steps: most of the time was start-up")
     other = _other_cause(saving, settings)
     sound = (*(() if course is None else course.learned), *health.unchanged)
     if wait.growth is not None and other is None:
         claims = (*wait.growth.claims, *wait.advice, *sound)
-        return _found(Certainty.SUPPORTED, claims, wait.growth.since, None, True, last)
-    if spent is None or spent.busy is None or not spent.sampled:
+        return _finding(Certainty.SUPPORTED, claims, wait.growth.since, None, True, last)
+    if duty_cycle is None or duty_cycle.busy is None or not duty_cycle.sampled:
         return _by_wait(wait, last, limits)
-    if _fed(spent, share, activity, limits):
-        return absent(BUSY(busy=spent.busy), *(() if share is None else (share.fed,)))
+    if _fed(duty_cycle, share, activity, limits):
+        return absent(BUSY(busy=duty_cycle.busy), *(() if share is None else (share.fed,)))
     if other is not None:
         return absent(other)
-    idle, idles = _idleness(spent, limits)
+    idle, idles = _idleness(duty_cycle, limits)
     starved = share if share is not None and share.share.number >= limits.noticeable_share else None
-    hints = (*wait.advice, *hosts.saturated(spent.start, spent.end))
+    hints = (*wait.advice, *hosts.saturated(duty_cycle.start, duty_cycle.end))
     certainty = _certainty(idle, starved, hints, limits)
-    advancing = activity.advancing(spent.start, spent.end) if isinstance(activity, GpuActivity) else ()
+    advancing = activity.advancing(duty_cycle.start, duty_cycle.end) if isinstance(activity, GpuActivity) else ()
     waits = () if starved is None else (starved.starved,)
     claims = (*idles, *waits, *hints, *advancing, *sound)
-    return _found(certainty, claims, spent.start, share, starved is not None or bool(hints), last)
+    return _finding(certainty, claims, duty_cycle.start, share, starved is not None or bool(hints), last)
 
 
 def _by_wait(wait: DataWait, last: LastPart, limits: Limits) -> Finding | Missing:
-    """Without GPU activity: what the job itself states."""
+    """Without GPU activity: by the job's own reports."""
     share = wait.share
     if share is None:
         return Missing(
@@ -153,19 +153,19 @@ def _by_wait(wait: DataWait, last: LastPart, limits: Limits) -> Finding | Missin
         return absent(share.fed)
     certainty = Certainty.SUPPORTED if share.share.number >= limits.starved_share else Certainty.POSSIBLE
     since = None if share.row is None else share.row.time
-    return _found(certainty, (share.starved, *wait.advice), since, share, True, last)
+    return _finding(certainty, (share.starved, *wait.advice), since, share, True, last)
 
 
 def _other_cause(saving: Saving, settings: SlowSettings) -> Claim | None:
-    """A named cause of idle GPUs that is not the input: saves at nearly every step, a flag that serialises launches."""
+    """A known cause of idle GPUs other than the input: saves at nearly every step, a flag that serializes launches."""
     if saving.storm is not None:
         return SAVING(saves=saving.storm.count)
     return None if settings.blocking is None else BLOCKING(line=settings.blocking.line)
 
 
 def _fed(duty: DutyCycle, share: WaitShare | None, activity: Maybe[GpuActivity], limits: Limits) -> bool:
-    """Whether the GPUs are busy, and the job states no wait or one that engine and SMs refute; utilisation proves no
-    work."""
+    """Whether the GPUs are busy, and the job reports no wait, or one that engine and SM activity refute; utilization
+    proves no work."""
     assert duty.busy is not None
     if duty.busy.number < limits.low_duty:
         return False
@@ -177,18 +177,18 @@ def _fed(duty: DutyCycle, share: WaitShare | None, activity: Maybe[GpuActivity],
 
 
 def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[Claim]]:
-    """(how surely the GPUs idled while the run worked: noticeably, possibly; most of the time or for seconds of each
-    step, surely; None if they didn't; what shows it), by the duty cycle, stretches without any work, readings at rest.
-    """
+    """(how certainly the GPUs idled during the run: possible if noticeable, more certain if most of the time or for
+    seconds of each step; None if they did not; the claims), by the duty cycle, time spans without any work, and idle
+    readings."""
     assert duty.busy is not None
     busy, low = duty.busy, duty.busy.number < limits.low_duty
     claims: list[Claim] = []
     if low:
         claims.append(DUTY(busy=busy, seconds=derived(duty.seconds, busy, unit="s")))
         claims += [] if duty.sm is None else [SM(sm=duty.sm)]
-    stalls = duty.stalls >= limits.stalls and duty.stalled >= limits.stalled_share
+    stalls = duty.stalls >= limits.stalls and duty.stalled_share >= limits.stalled_share
     if stalls:
-        share = derived(duty.stalled, busy, unit="share")
+        share = derived(duty.stalled_share, busy, unit="share")
         claims.append(STALLS(count=derived(duty.stalls, busy), share=share))
     rests = _rests(duty, limits) if low else ()
     severe = busy.number <= limits.idle_duty or stalls or bool(rests)
@@ -196,7 +196,7 @@ def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[C
 
 
 def _rests(duty: DutyCycle, limits: Limits) -> tuple[Claim, ...]:
-    """Readings that find the GPUs at rest about as often as they idle, and how long they idle in each step."""
+    """Readings that find the GPUs idle about as often as they idle, and the idle time per step."""
     readings = duty.idle_readings
     if readings is None or readings.share.number < limits.as_often * readings.expected:
         return ()
@@ -209,7 +209,8 @@ def _rests(duty: DutyCycle, limits: Limits) -> tuple[Claim, ...]:
 def _certainty(
     idle: Certainty | None, starved: WaitShare | None, hints: tuple[Claim, ...], limits: Limits
 ) -> Certainty:
-    """The surer of idle GPUs and stated wait, and a step surer if both show it; hints corroborate what is possible."""
+    """The more certain of idle GPUs and reported wait, one level higher if both agree; hints corroborate a possible
+    finding."""
     mostly = starved is not None and starved.share.number >= limits.starved_share
     wait = surer(Certainty.POSSIBLE, int(mostly))
     if idle is None:
@@ -219,16 +220,18 @@ def _certainty(
     return Certainty.SUPPORTED if hints else idle
 
 
-def _found(
+def _finding(
     certainty: Certainty, shows: tuple[Claim, ...], since: float | None, share: WaitShare | None, starved: bool,
     last: LastPart,
 ) -> Finding:  # fmt: skip
-    """``starved``: something says that it is the input."""
+    """The finding; ``starved``: evidence points to the input."""
     row = None if share is None else share.row
+    headline = IDLE() if not starved else STARVED() if share is None else STARVED_FOR(share=share.share)
     return present(
         certainty,
         "job",
         shows,
+        headline=headline,
         implies=[INPUT_BOUND() if starved else IDLES()],
         cannot_decide=[NO_BASELINE()] if starved else [NO_BASELINE(), CAUSE()],
         actions=[action(FEED)],
@@ -241,7 +244,7 @@ def _found(
 FAMILY = Family(
     code="D1",
     id="gpu-underutilised",
-    title="GPU under-utilised: the loop waits for its input",
+    title="GPU starvation: the input pipeline is too slow",
     example=("starved-input", "busy-wait"),
     judge=judge,
     cost_kind="pace",

@@ -2,37 +2,37 @@
 
 Meaning
 -------
-The run advances and learns, but at a fraction of the hardware's worth, for a cause that can be named: it
-saves a checkpoint at nearly every step, it talks over TCP sockets between nodes, or CUDA_LAUNCH_BLOCKING
-makes every kernel launch wait.
+The run advances and learns, but at a fraction of the hardware's speed, for a known cause: it saves a checkpoint
+at nearly every step, it communicates over TCP sockets between nodes, or CUDA_LAUNCH_BLOCKING makes every kernel
+launch wait.
 
 What it looks like
 ------------------
-Save storm: about as many saves as steps, or saves that take most of the wall time; or the first rank's GPU that idles
-for seconds at each save while the others wait for it. Interconnect: NCCL says NET/Socket on a run of several nodes,
-all ranks equally slow; in metrics engine near full and SM near idle while collectives advance, CUDA calls that take
-many times as long as a launch, time spent in collectives; power far below its limit, and tensor pipes and memory at
-rest, stand in for SM activity that was not sampled. Launch blocking: the log shows the variable in force.
+Save storm: about as many saves as steps, or saves that take most of the wall time; or the first rank's GPU
+idles for seconds at each save while the others wait for it. Interconnect: NCCL reports NET/Socket on a run of
+several nodes, all ranks equally slow; in metrics engine near full and SM near idle while collectives advance,
+CUDA calls that take many times as long as a launch, time spent in collectives. Without SM activity, power far
+below its limit and idle tensor pipes and memory replace it. Launch blocking: the log shows the variable set.
 
 Not this when
 -------------
-Only a handful of steps were done: any ratio over them is degenerate. Advice about CUDA_LAUNCH_BLOCKING in an
-error text is not the flag. NET/Socket within one node, or with one rank, is harmless. One slow rank is a
-straggler; no progress at all is a hang. The save at the end, and a save now and then, are normal.
+Only a few steps were completed: ratios over them are meaningless. Advice about CUDA_LAUNCH_BLOCKING in an error
+text does not count. NET/Socket within one node, or with one rank, is harmless. One slow rank is a straggler; no
+progress at all is a hang. The save at the end, and occasional saves, are normal.
 
 Impact
 ------
-Silent waste: the run completes, so nothing else says so.
+Silent waste: the run completes, so nothing else reports it.
 
 Do next
 -------
-Save every few hundred steps or asynchronously; mend the fabric (drivers, NCCL_IB_* and NCCL_SOCKET_IFNAME,
-the network plugin); unset the debug flag.
+Save every few hundred steps or asynchronously; fix the fabric (drivers, NCCL_IB_* and NCCL_SOCKET_IFNAME, the
+network plugin); unset the debug flag.
 
 What it cannot tell
 -------------------
-The loss in throughput, without a figure to compare with. Whether sockets were meant, on a cluster without
-a fast fabric.
+The loss in throughput, without a known-good figure. Whether sockets were intended, on a cluster without a fast
+fabric.
 
 References
 ----------
@@ -45,7 +45,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, known, neither
-from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.busy_wait import BusyWait
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
@@ -64,44 +64,47 @@ from trackside.witness import Witness, surer, weigh
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as too few steps, and what as a collapse while saving."""
+    """Minimum number of steps, and thresholds while saving."""
 
     handful: int = 6
-    """Steps below which a run is mostly start-up: up to five are a handful (the catalogue's E3)."""
+    """Minimum number of steps: up to five are mostly start-up (the catalog's E3)."""
     saving_share: float = 0.5
-    """Share of the time that saves keep the others waiting, from which they set the pace."""
+    """Share of time that the others wait for saves from which saves set the pace."""
     collapsed_sm: float = 0.35
     """Mean SM activity of a run that mostly waits."""
 
 
-COLLAPSED = Sentence("SM activity was {sm} meanwhile (mean)")
-BLOCKING = Sentence("the log shows the flag in force: {line}")
-SOCKETS = Sentence("NCCL chose sockets between the nodes: {line}")
+SAVES_SLOW = Sentence("checkpoint saves slow the training down")
+FLAG_SLOWS = Sentence("a debug flag slows the training down: every kernel launch blocks")
+SLOW_TRANSPORT = Sentence("slow interconnect: the GPUs wait in collectives instead of computing")
+TCP_TRANSPORT = Sentence("slow interconnect: NCCL uses TCP sockets between the nodes")
+COLLAPSED = Sentence("SM activity was {sm} in that time (mean)")
+BLOCKING = Sentence("the flag is set: {line}")
+SOCKETS = Sentence("NCCL uses TCP sockets between the nodes: {line}")
 COMPLETED = Sentence("the run ended well: {state}")
 WORKS = Sentence("the GPUs were busy {busy} of the time and their SMs {sm} (means)")
 WORKS_UNSEEN = Sentence(
     "the GPUs were busy {busy} of the time (mean), {saves} checkpoint messages were printed, and no blocking flag"
 )
-ONE_SLOW = Sentence("the others wait for GPU {gpus}: that is a straggler")
+ONE_SLOW = Sentence("the others wait for GPU {gpus}: this is a straggler")
 SELDOM = Sentence("{saves:checkpoint messages} in {steps}, no blocking flag, no sockets between nodes")
-HOW_MUCH = Sentence("how much faster it could be: that takes a throughput to compare with")
-FEW_SMS = Sentence("whether the GPUs wait for each other, or the model fills few of their SMs: traced collectives tell")
-SAVES_SET_THE_PACE = Sentence("training stops at nearly every step to write a checkpoint; storage sets the pace")
+HOW_MUCH = Sentence("the possible speed-up: it needs a known-good run to compare with (trackside compare)")
+FEW_SMS = Sentence("whether the GPUs wait for each other, or the model uses few SMs: traced collectives would tell")
+SAVES_SET_THE_PACE = Sentence("training stops at nearly every step to write a checkpoint; storage limits the speed")
 LAUNCHES_WAIT = Sentence("every kernel launch waits for the kernel's end, so the GPU idles between them")
-GPUS_WAIT = Sentence(
-    "the GPUs wait for each other in collectives that are too slow, all alike; a GPU that looks busy then only waits, "
-    "and utilisation does not tell"
-)
+GPUS_WAIT = Sentence("all GPUs wait in slow collectives; they look busy, and utilization does not show it")
 OVER_TCP = Sentence("collectives may go over TCP where a faster fabric was expected")
-SAVE_LESS = Sentence("save every few hundred steps or every half hour, asynchronously or to faster storage")
+SAVE_LESS = Sentence("save every few hundred steps or every half hour, asynchronously, or to faster storage")
 UNSET = Sentence("unset the flag: it is for debugging")
-FABRIC = Sentence("check that the fast fabric's driver and NCCL plugin are found by the job, then compare throughput")
+FABRIC = Sentence(
+    "check that the job finds the InfiniBand driver and NCCL's network plugin, then compare the throughput"
+)
 REMEDIES: dict[str, tuple[Culprit, Sentence]] = {
     "save-storm": ("job", SAVE_LESS),
     "launch-blocking": ("job", UNSET),
     "interconnect": ("infrastructure", FABRIC),
 }
-"""Variant -> who can change it, and how."""
+"""Variant -> owner and remedy."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +112,10 @@ class _Cause(Witness):
     """What sets the pace, what that means, and where the log first shows it."""
 
     implies: Sentence
+    headline: Sentence
     row: Event | None = None
     doubtful: bool = False
-    """Whether the model may only fill few of the GPUs' SMs."""
+    """Whether the model may simply fill few of the GPUs' SMs."""
 
 
 def judge(
@@ -119,72 +123,76 @@ def judge(
     wait: Maybe[BusyWait], slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], health: HardwareHealth,
     trajectory: Maybe[Trajectory], ending: Ending, last: LastPart, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
-    """Saves against steps, then the debug flag, then the transport: the first that shows is the cause."""
-    if (missing := neither(trajectory, untold(activity))) is not None:
+    """Saves compared with steps, then the debug flag, then the transport: the first one with evidence is the cause."""
+    if (missing := neither(trajectory, missing_activity(activity))) is not None:
         return missing
-    course, spent = known(trajectory), known(duty)
-    spent = spent if spent is not None and spent.sampled else None
-    waits = known(wait) if spent is not None else None
+    course, duty_cycle = known(trajectory), known(duty)
+    duty_cycle = duty_cycle if duty_cycle is not None and duty_cycle.sampled else None
+    waits = known(wait) if duty_cycle is not None else None
     done = None if course is None else course.done
     few = done is not None and done.number < limits.handful
     cause = weigh(
-        _saves(saving, known(leader), spent, limits),
+        _saves(saving, known(leader), duty_cycle, limits),
         _blocked(settings.blocking, waits),
         None if few or last.hung else _spins(settings.sockets, waits, known(slow), health),
         None if few else _sockets(settings.sockets, waits, known(slow)),
     )
     if cause is not None:
         learned = () if course is None else course.learned
-        return _found(cause, spent, learned, ending, last)
+        return _finding(cause, duty_cycle, learned, ending, last)
     if few:
         return Missing("enough steps: most of the time was start-up")
-    if spent is not None and spent.busy is not None:
-        return absent(_works(spent, saving, known(slow)))
+    if duty_cycle is not None and duty_cycle.busy is not None:
+        return absent(_works(duty_cycle, saving, known(slow)))
     if done is None or done.number < saving.limits.least_steps:
         return Missing("enough steps to hold saves and transport against")
     return absent(SELDOM(saves=saving.total, steps=done))
 
 
 def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, limits: Limits) -> _Cause | None:
-    """A storm of saves, or long ones now and then for which the others wait."""
+    """A save storm, or occasional long saves that the others wait for."""
     storm, sm = saving.storm, None if duty is None else duty.sm
     if storm is not None:
         if sm is None or sm.number > limits.collapsed_sm:
-            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, SAVES_SET_THE_PACE, storm.first)
+            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, SAVES_SET_THE_PACE, SAVES_SLOW, storm.first)
         claims = (*storm.claims, COLLAPSED(sm=sm))
-        return _Cause("save-storm", Certainty.ESTABLISHED, claims, SAVES_SET_THE_PACE, storm.first)
+        return _Cause("save-storm", Certainty.ESTABLISHED, claims, SAVES_SET_THE_PACE, SAVES_SLOW, storm.first)
     saver = None if leader is None else leader.saver
     if saver is None:
         return None
     certainty = Certainty.SUPPORTED if saver.share >= limits.saving_share else Certainty.POSSIBLE
-    return _Cause("save-storm", certainty, saver.claims, SAVES_SET_THE_PACE, saver.first)
+    return _Cause("save-storm", certainty, saver.claims, SAVES_SET_THE_PACE, SAVES_SLOW, saver.first)
 
 
 def _blocked(flag: Setting | None, waits: BusyWait | None) -> _Cause | None:
-    """The flag in the log, or launches that take as long as kernels; either makes the other sure."""
+    """The flag in the log, or launches that take as long as kernels; both together are certain."""
     launches = () if waits is None else waits.blocking
     if flag is None:
-        return _Cause("launch-blocking", Certainty.SUPPORTED, launches, LAUNCHES_WAIT) if launches else None
+        if not launches:
+            return None
+        return _Cause("launch-blocking", Certainty.SUPPORTED, launches, LAUNCHES_WAIT, FLAG_SLOWS)
     certainty = surer(Certainty.SUPPORTED, int(bool(launches)))
-    return _Cause("launch-blocking", certainty, (BLOCKING(line=flag.line), *launches), LAUNCHES_WAIT, flag.row)
+    claims = (BLOCKING(line=flag.line), *launches)
+    return _Cause("launch-blocking", certainty, claims, LAUNCHES_WAIT, FLAG_SLOWS, flag.row)
 
 
 def _spins(
     sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | None, health: HardwareHealth
 ) -> _Cause | None:
-    """GPUs that spin in collectives, all alike; each other sign that they wait makes it surer."""
+    """GPUs that all spin in collectives; each additional sign of waiting makes it more certain."""
     spin = None if waits is None else waits.spin(() if sockets is None else (SOCKETS(line=sockets.line),))
     if spin is None or (slow is not None and slow.group is not None):
         return None
     certainty = surer(Certainty.SUPPORTED if spin.plain else Certainty.POSSIBLE, len(spin.corroborated))
     alike = () if slow is None else slow.alike(DO_SO_ALIKE)
     claims = (*spin.shows, *spin.corroborated, *alike, *health.unchanged)
-    return _Cause("interconnect", certainty, claims, GPUS_WAIT, None, certainty is Certainty.POSSIBLE)
+    headline = SLOW_TRANSPORT if sockets is None else TCP_TRANSPORT
+    return _Cause("interconnect", certainty, claims, GPUS_WAIT, headline, None, certainty is Certainty.POSSIBLE)
 
 
 def _sockets(sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | None) -> _Cause | None:
-    """Sockets between the nodes are a suspicion: the cluster may have nothing faster. None if they cost little, or the
-    GPUs wait for one of them."""
+    """Sockets between the nodes are a suspicion: the cluster may have nothing faster. None if they cost little, or if
+    the GPUs wait for one of them."""
     if sockets is None:
         return None
     if waits is not None and waits.duty.busy is not None:
@@ -192,11 +200,13 @@ def _sockets(sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | N
         works = sm is not None and sm.number > waits.limits.doubtful_sm
         if works or (slow is not None and slow.group is not None):
             return None
-    return _Cause("interconnect", Certainty.POSSIBLE, (SOCKETS(line=sockets.line),), OVER_TCP, sockets.row)
+    return _Cause(
+        "interconnect", Certainty.POSSIBLE, (SOCKETS(line=sockets.line),), OVER_TCP, TCP_TRANSPORT, sockets.row
+    )
 
 
 def _works(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim:
-    """Why it is none of the three."""
+    """Why none of the three causes applies."""
     assert duty.busy is not None
     if slow is not None and slow.group is not None:
         return ONE_SLOW(gpus=derived(slow.group.gpus, duty.busy))
@@ -205,10 +215,10 @@ def _works(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim:
     return WORKS_UNSEEN(busy=duty.busy, saves=saving.total)
 
 
-def _found(
+def _finding(
     cause: _Cause, duty: DutyCycle | None, learned: tuple[Claim, ...], ending: Ending, last: LastPart
 ) -> Finding:
-    """A warning only if the run ended badly for another reason, or the evidence is a hint."""
+    """Only a warning if the run ended badly for another reason, or if the evidence is a hint."""
     culprit, remedy = REMEDIES[cause.variant]
     well, row = ending.completed, cause.row
     start = None if duty is None else duty.start
@@ -216,6 +226,7 @@ def _found(
         cause.certainty,
         culprit,
         [*cause.claims, *learned, *([] if well is None else [COMPLETED(state=well)])],
+        headline=cause.headline(),
         implies=[cause.implies()],
         cannot_decide=[HOW_MUCH(), *([FEW_SMS()] if cause.doubtful else [])],
         actions=[action(remedy)],
@@ -229,7 +240,7 @@ def _found(
 FAMILY = Family(
     code="D2",
     id="throughput-bound",
-    title="Throughput-bound: saves, transport or a debug flag set the pace",
+    title="Slow checkpoint saves, interconnect or debug flag",
     example=("slow-interconnect", "busy-wait"),
     judge=judge,
     cost_kind="pace",

@@ -2,20 +2,20 @@
 
 Meaning
 -------
-Synchronous training waits for the slowest rank at every step. One rank that computes persistently longer than
-the rest drags the whole allocation to its pace; nothing crashes or hangs.
+Synchronous training waits for the slowest rank at every step. One rank that consistently computes longer than
+the others slows the whole allocation to its pace; nothing crashes or hangs.
 
 What it looks like
 ------------------
 The same steps and collectives on every rank, and on one rank compute or step times far above the cross-rank
-median, sustained. In metrics: that rank's SM duty cycle is far above the others', which spin in the all-reduce.
+median, sustained. In metrics: that rank's SM activity is far above the others', which spin in the all-reduce.
 
 Not this when
 -------------
 All ranks are slow: that is input or throughput. A single slow step. The first rank writes checkpoints while the
-others wait, or works alone in a pause in which no step is done. Pipeline stages and experts are uneven by
-design: compare within the same parallel position. Fewer than twenty steps. The wall time of a step is the same
-on every rank by construction, and says nothing; only the time a rank computes itself does.
+others wait, or works alone in a pause without any step. Pipeline stages and experts are uneven by design:
+compare within the same parallel position. Fewer than twenty steps. The wall time of a step is the same on every
+rank by construction and shows nothing; only a rank's own compute time does.
 
 Impact
 ------
@@ -23,13 +23,13 @@ The share by which the slow rank exceeds the median, times the whole allocation.
 
 Do next
 -------
-Look at that rank's GPU (clocks, throttling, ECC), its data shard, and its CPU and NUMA binding; swap the node
-and compare.
+Check that rank's GPU (clocks, throttling, ECC), its data shard, and its CPU and NUMA binding; swap the node and
+compare.
 
 What it cannot tell
 -------------------
-Why the rank is slow. Without GPU metrics, and without times of its own that every rank printed or exported, it stays
-unknown: a step's wall time is the same everywhere.
+Why the rank is slow. Without GPU metrics, and without own times printed or exported by every rank, the result
+is unknown: a step's wall time is the same everywhere.
 
 References
 ----------
@@ -43,7 +43,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing
 from trackside.facts.fact import Maybe, known, neither
-from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.gpus import nodes_of, ranks_at
 from trackside.facts.hardware.health import HardwareHealth
@@ -60,65 +60,70 @@ from trackside.witness import surer
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as lagging."""
+    """Thresholds for a lag."""
 
     least_steps: int = 20
-    """Steps that the run must have done (design of the families)."""
+    """Minimum number of completed steps (design of the families)."""
     plain_ratio: float = 1.5
-    """SM activity over the cross-rank median that no division of equal work explains."""
+    """SM activity relative to the cross-rank median that no division of equal work explains."""
     spinning: float = 0.7
-    """Engine activity of ranks that wait in a collective for most of their time."""
+    """Engine activity of ranks that wait in a collective most of their time."""
     lasting_share: float = 0.2
     """Share of the time of work below which it was an episode, worth a warning."""
 
 
-DRAGS = Sentence("every synchronous step waits for this rank, so the whole allocation runs at its pace")
-HOST_SIDE = Sentence("why the rank is slow: a sick GPU, a slow data shard, CPU contention or its NUMA placement")
-WHOSE_CPUS = Sentence("whether the job's own workers load the CPUs of that host or something else does")
-OWN_WORK = Sentence("whether it was work of its own, like an evaluation or a save, that the first rank does for all")
-HOW_MUCH = Sentence("how much throughput that costs: it takes a figure from a healthy run to compare with")
-LOOK = Sentence("check clocks, throttling and ECC of that GPU and the load of its host; rerun without the node")
+ONE_SLOW = Sentence("one slow rank holds back all others")
+SOME_SLOW = Sentence("a few slow ranks hold back all others")
+SLOW_CLOCK = Sentence("a GPU with low clocks holds back all others")
+DRAGS = Sentence("every synchronous step waits for the slowest rank, so the whole allocation runs at its speed")
+HOST_SIDE = Sentence("why the rank is slow: a faulty GPU, a slow data shard, CPU contention, or NUMA placement")
+WHOSE_CPUS = Sentence("whether the job's own workers or other processes load the CPUs of that host")
+OWN_WORK = Sentence("whether the first rank did extra work for all, such as an evaluation or a save")
+HOW_MUCH = Sentence("how much throughput it costs: it needs a known-good run to compare with (trackside compare)")
+LOOK = Sentence(
+    "check that GPU (nvidia-smi -q -d PERFORMANCE, dcgmi diag) and the load of its host, and rerun without the node"
+)
 
 
 @dataclass(frozen=True)
-class _Witness:
-    """Ranks that lag by one kind of evidence, and how surely."""
+class _LagWitness:
+    """Ranks that lag by one kind of evidence, and its certainty."""
 
     certainty: Certainty
     lag: Lag
     slow_clock: bool = False
     own_work: bool = False
-    """Whether it may be the first rank at work of its own."""
+    """Whether it may be a leader rank with work of its own."""
 
-    def names_same(self, other: _Witness) -> bool:
-        """Whether both name a rank or a GPU."""
-        mine, theirs = self.lag, other.lag
-        return bool(set(mine.ranks) & set(theirs.ranks) or set(mine.gpus) & set(theirs.gpus))
+    def names_same(self, other: _LagWitness) -> bool:
+        """Whether both name the same rank or GPU."""
+        own, others = self.lag, other.lag
+        return bool(set(own.ranks) & set(others.ranks) or set(own.gpus) & set(others.gpus))
 
 
 def judge(
     slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], ranks: RankLag, hosts: HostLoad, health: HardwareHealth,
     trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity], last: LastPart, run: Run, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
-    """GPUs that the others wait for, by what they show; ranks that lag, by the times that they export or print."""
-    if (missing := neither(ranks.untold, untold(activity))) is not None:
+    """GPUs that the others wait for, by GPU signals; ranks that lag, by exported or printed times."""
+    if (missing := neither(ranks.missing, missing_activity(activity))) is not None:
         return missing
     course = known(trajectory)
     if course is not None and course.done is not None and course.done.number < limits.least_steps:
         return Missing("enough steps to compare the ranks over")
-    shown = _shown(slow, leader, run, limits)
-    words = (shown, *(_Witness(Certainty.SUPPORTED, word) if isinstance(word, Lag) else word
-                      for word in (ranks.exported, ranks.printed)))  # fmt: skip
-    witnesses = [word for word in words if isinstance(word, _Witness)]
+    gpu_witness = _shown(slow, leader, run, limits)
+    answers = (gpu_witness, *(_LagWitness(Certainty.SUPPORTED, answer) if isinstance(answer, Lag) else answer
+                      for answer in (ranks.exported, ranks.printed)))  # fmt: skip
+    witnesses = [answer for answer in answers if isinstance(answer, _LagWitness)]
     if witnesses:
         learned = () if course is None else course.learned
-        return _found(witnesses, hosts, (*learned, *health.unchanged), last, limits)
-    even = [word for word in words if isinstance(word, Claim)]
+        return _finding(witnesses, hosts, (*learned, *health.unchanged), last, limits)
+    even = [answer for answer in answers if isinstance(answer, Claim)]
     return absent(*even) if even else Missing("no per-rank compute times over enough steps, and no per-GPU activity")
 
 
-def _shown(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits: Limits) -> _Witness | Claim | None:
-    """What the GPUs show: a group that the others wait for, or why there is none; None if they show nothing."""
+def _shown(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits: Limits) -> _LagWitness | Claim | None:
+    """The evidence of the GPUs: a group that the others wait for, or why there is none; None if inconclusive."""
     if isinstance(slow, Missing) or isinstance(leader, Missing):
         return None
     group = slow.group
@@ -132,27 +137,27 @@ def _shown(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits: L
     own_work = share < limits.lasting_share and leader.leads  # it may do for all what only one has to do
     certainty = Certainty.POSSIBLE if own_work else _certainty(group, limits)
     lag = Lag(ranks_at(run, group.gpus), group.gpus, group.claims, group.start + slow.activity.step, None, share)
-    return _Witness(certainty, lag, group.slow_clock, own_work)
+    return _LagWitness(certainty, lag, group.slow_clock, own_work)
 
 
 def _certainty(group: SlowGroup, limits: Limits) -> Certainty:
-    """Established if it can only be waiting: the others are pinned, and the work was equal or the waits differ."""
-    by_sm, least = group.sign == "sm", bool(group.waits_least)
+    """Established if only waiting explains it: the others are pinned, and the work was equal or the waits differ."""
+    by_sm, waits_least = group.sign == "sm", bool(group.waits_least)
     whole_node = len(nodes_of(group.gpus)) == 1 and len(group.gpus) > 1
-    if group.equal is False or (whole_node and by_sm and not group.slow_clock and not least):
+    if group.equal is False or (whole_node and by_sm and not group.slow_clock and not waits_least):
         return Certainty.POSSIBLE  # other work, or a stage of its own
     pinned = group.peers_busy is not None and group.peers_busy >= limits.spinning
-    if by_sm and not pinned and not least:
+    if by_sm and not pinned and not waits_least:
         return Certainty.POSSIBLE  # the others idle: nothing shows that they wait for it
-    plain = by_sm and group.ratio >= limits.plain_ratio and (group.equal or least)
-    return Certainty.ESTABLISHED if plain or (group.sign == "busy" and least) else Certainty.SUPPORTED
+    plain = by_sm and group.ratio >= limits.plain_ratio and (group.equal or waits_least)
+    return Certainty.ESTABLISHED if plain or (group.sign == "busy" and waits_least) else Certainty.SUPPORTED
 
 
-def _found(
-    witnesses: Sequence[_Witness], hosts: HostLoad, beside: Sequence[Claim], last: LastPart, limits: Limits
+def _finding(
+    witnesses: Sequence[_LagWitness], hosts: HostLoad, supporting: Sequence[Claim], last: LastPart, limits: Limits
 ) -> Finding:
-    """The surest witness names the ranks; each other that names the same makes it surer. ``beside``: what shows that
-    the run learned and its hardware was clean."""
+    """The most certain witness names the ranks; each other that agrees makes it more certain. ``supporting``: claims
+    that the run learned and its hardware was clean."""
     best = max(witnesses, key=lambda witness: witness.certainty.strength)
     agree = [witness for witness in witnesses if witness is best or witness.names_same(best)]
     certainty = surer(best.certainty, len(agree) - 1)
@@ -161,15 +166,16 @@ def _found(
     nodes = nodes_of(gpus)
     clock = any(witness.slow_clock for witness in agree)  # then it is the GPU itself
     cpus = () if clock else hosts.contended(nodes)
-    why = [] if clock else [WHOSE_CPUS() if cpus else HOST_SIDE()]
+    unknown_reasons = [] if clock else [WHOSE_CPUS() if cpus else HOST_SIDE()]
     row: Event | None = best.lag.row
     episode = best.lag.share < limits.lasting_share
     return present(
         certainty,
         "infrastructure" if clock else "unknown",
-        [*(claim for witness in agree for claim in witness.lag.claims), *cpus, *beside],
+        [*(claim for witness in agree for claim in witness.lag.claims), *cpus, *supporting],
+        headline=(SLOW_CLOCK if clock else ONE_SLOW if max(len(ranks), len(gpus)) <= 1 else SOME_SLOW)(),
         implies=[DRAGS()],
-        cannot_decide=[*why, *([OWN_WORK()] if best.own_work else []), HOW_MUCH()],
+        cannot_decide=[*unknown_reasons, *([OWN_WORK()] if best.own_work else []), HOW_MUCH()],
         actions=[action(LOOK)],
         since=best.lag.since,
         at=None if row is None else row.at,
@@ -183,7 +189,7 @@ def _found(
 FAMILY = Family(
     code="D3",
     id="straggler",
-    title="Straggler: one slow rank sets the pace",
+    title="Straggler: a slow rank holds back the others",
     example=("straggler", "ranks"),
     judge=judge,
     cost_kind="pace",

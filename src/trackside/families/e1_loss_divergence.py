@@ -2,37 +2,38 @@
 
 Meaning
 -------
-The loss is not a number, rises far above its start and stays there, sits dead on a plateau, or is flat from
+The loss is not a number, rises far above its start and stays there, is constant on a plateau, or is flat from
 the first step. The machines are fine and the run may well end with exit code 0.
 
 What it looks like
 ------------------
-nan or inf in the loss (Transformers hides it as loss 0 beside grad_norm nan, Megatron leaves the loss out);
-a tail level a multiple of the head's; a loss that repeats to the digit with a gradient norm of zero; a loss
-of guessing (the logarithm of the number of classes) all along; nearly every step skipped for overflow;
-an evaluation score that drops to zero; the job's own "loss is nan" abort.
+nan or inf in the loss (Transformers hides it as loss 0 with grad_norm nan, Megatron omits the loss); a tail
+level that is a multiple of the head's; a loss that repeats to the last digit with a gradient norm of zero; a
+loss of guessing (the logarithm of the number of classes) throughout; nearly every step skipped for overflow; an
+evaluation score that drops to zero; the job's own "loss is nan" abort.
 
-The GPUs worked meanwhile and counted no memory error. Where one was counted, or reported by the kernel, before the
-loss went wrong, it may have spoilt the numbers: then the hardware is as much in question as the job.
+The GPUs worked meanwhile and counted no memory error. If a memory error was counted, or reported by the kernel,
+before the loss went wrong, it may have corrupted the numbers: then the hardware may be the cause as well as the
+job.
 
 Not this when
 -------------
-A spike recovers. The objective is a preference or a reinforcement one, whose loss is near zero or negative by
-nature. Only the evaluation loss is nan while the training loss falls. Only the gradient norm rises. The loss
-is low because the model has converged. There are too few points to have a shape.
+A spike recovers. The objective is a preference or reinforcement one, whose loss is near zero or negative by
+nature. Only the evaluation loss is nan while the training loss falls. Only the gradient norm rises. The loss is
+low because the model has converged. There are too few points for a shape.
 
 Impact
 ------
-The whole allocation from the onset on bought nothing, and nothing else will say so.
+All GPU time after the onset is wasted, and nothing else reports it.
 
 Do next
 -------
-Go back to a checkpoint from before the onset; look at the learning rate and its warm-up, gradient clipping,
-the precision of the trained weights and the data around the onset.
+Go back to a checkpoint from before the onset; check the learning rate and its warm-up, gradient clipping, the
+precision of the trained weights and the data around the onset.
 
 What it cannot tell
 -------------------
-Why: learning rate, precision or data. The configuration behind the curve is not in the telemetry.
+The reason: learning rate, precision or data. The configuration is not in the telemetry.
 
 References
 ----------
@@ -67,43 +68,48 @@ NOT_FINITE = re.compile(
     r"|probability tensor contains either .?inf.?, .?nan.? or element",
     re.IGNORECASE | re.DOTALL,
 )
-"""Exceptions by which a job, a framework or a library ends a run for a loss or gradient that is not finite."""
+"""Exceptions with which a job, a framework or a library ends a run for a loss or gradient that is not finite."""
 
 ABORT = Sentence("the run ended itself with {type}: {message}", running="the run stopped itself with {type}: {message}")
-GAVE_UP = Sentence("the job stopped itself for a loss that is not finite: {line}")
-HARDWARE_OR_JOB = Sentence("whether the memory errors of the GPU spoilt the numbers, or the job's settings did")
-NO_MEMORY_ERROR = Sentence(
-    "no GPU counted a memory error: nothing that was measured speaks for a fault of the hardware"
-)
-TEST_GPU = Sentence("test the GPU that reported memory errors, and rerun from a checkpoint of before without it")
-GPUS_BUSY = Sentence("the GPUs worked meanwhile: SM activity {sm} (median)")
-IMPLIES = {
-    "non-finite": Sentence("the numbers overflowed: from there on no step taught the model anything"),
-    "diverging": Sentence("the optimiser left the region where it learned; the model is worse than it was"),
-    "plateau": Sentence("the model is dead: it answers the same to everything and gets no gradient to leave that"),
-    "flat": Sentence("no learning took place at all"),
+GAVE_UP = Sentence("the job stopped itself because the loss is not finite: {line}")
+HARDWARE_OR_JOB = Sentence("whether GPU memory errors or the job's settings caused it")
+NO_MEMORY_ERROR = Sentence("no GPU counted a memory error: nothing points to the hardware")
+TEST_GPU = Sentence("test the GPU that reported memory errors, and rerun without it from an earlier checkpoint")
+GPUS_BUSY = Sentence("the GPUs computed meanwhile: SM activity {sm} (median)")
+HEADLINES = {
+    "non-finite": Sentence("training diverged: the loss is no longer finite"),
+    "diverging": Sentence("training diverged: the loss rises"),
+    "plateau": Sentence("training collapsed: the loss is stuck at a higher level"),
+    "flat": Sentence("the model learns nothing: the loss stays flat"),
 }
-WHY = Sentence("whether the learning rate, the numeric precision or the data caused it is not in the telemetry")
-GO_BACK = Sentence("continue from a checkpoint from before the onset, not from the last one")
+IMPLIES = {
+    "non-finite": Sentence("the numbers overflowed: from then on no step improved the model"),
+    "diverging": Sentence("the optimizer diverged; the model is worse than it was"),
+    "plateau": Sentence("the model collapsed: it gives the same output for everything and gets no gradient to recover"),
+    "flat": Sentence("the model did not learn at all"),
+}
+WHY = Sentence("the cause: learning rate, numeric precision or data; the training configuration was not given")
+GO_BACK = Sentence("continue from a checkpoint from before the divergence, not from the last one")
 LOOK_NON_FINITE = Sentence(
-    "keep trained weights in full precision or bfloat, clip gradients, and look at the batches around the onset"
+    "keep trained weights in full precision or bfloat, clip gradients, and look at the batches just "
+    "before the divergence"
 )
 LOOK_RATE = Sentence(
-    "check the learning rate, its warm-up and clipping, and that labels and trainable parameters are what was meant"
+    "check the learning rate, its warm-up, gradient clipping, the labels, and which parameters are trainable"
 )
 FELL = Sentence(
     "the loss went from {first} to {last} over {points}",
     running="the loss went from {first} to {last} over {points} so far",
 )
 LEVEL = Sentence(
-    "the loss stayed finite and kept its level: {first} at first, {last} at last over {points}",
-    running="the loss stays finite and keeps its level: {first} at first, {last} at last over {points} so far",
+    "the loss stayed finite and level: {first} at first, {last} at the end, over {points}",
+    running="the loss is finite and level: {first} at first, {last} now, over {points} so far",
 )
 
 
 @dataclass(frozen=True)
-class _Word(Witness):
-    """What a witness says of the loss, since when it is wrong, and whether the run had learned before."""
+class _LossWitness(Witness):
+    """Evidence about the loss, its onset, and whether the run had learned before."""
 
     onset: Event
     learned: bool = True
@@ -119,60 +125,61 @@ def judge(
     health: HardwareHealth,
     activity: Maybe[GpuActivity],
 ) -> Finding | Missing:
-    """Look at the curve, then at the job's own abort, then at the evaluations; and whether the machines were well."""
+    """The curve first, then the job's own abort, then the evaluations; and whether the machines worked."""
     raised = _raised(exceptions, trained=bool(curve.curve.points))
-    word = _first_word(curve, shape, raised, evaluations, ending)
-    if word is None:
+    witness = _first_witness(curve, shape, raised, evaluations, ending)
+    if witness is None:
         return _not_found(curve, shape)
-    suspects = reports.memory_errors(word.onset.time)
+    suspects = reports.memory_errors(witness.onset.time)
     cleared = () if suspects else health.unchanged
-    look = LOOK_NON_FINITE if word.variant == "non-finite" else LOOK_RATE
-    actions = [*([TEST_GPU] if suspects else []), *([GO_BACK] if word.learned else []), look]
+    next_step = LOOK_NON_FINITE if witness.variant == "non-finite" else LOOK_RATE
+    actions = [*([TEST_GPU] if suspects else []), *([GO_BACK] if witness.learned else []), next_step]
     return present(
-        word.certainty,
+        witness.certainty,
         "unknown" if suspects else "job",
-        [*word.claims, *_machines(ending, activity), *suspects, *cleared],
-        implies=[IMPLIES[word.variant](), *([NO_MEMORY_ERROR()] if cleared else [])],
+        [*witness.claims, *_machine_claims(ending, activity), *suspects, *cleared],
+        headline=HEADLINES[witness.variant](),
+        implies=[IMPLIES[witness.variant](), *([NO_MEMORY_ERROR()] if cleared else [])],
         cannot_decide=[HARDWARE_OR_JOB(), WHY()] if suspects else [WHY()],
         actions=[action(sentence) for sentence in actions],
-        since=word.onset.time,
-        at=word.onset.at,
-        variant=word.variant,
+        since=witness.onset.time,
+        at=witness.onset.at,
+        variant=witness.variant,
         exception=None if raised is None else named_exception(raised[0]),
     )
 
 
 def _raised(exceptions: Exceptions, trained: bool) -> tuple[Event, Claim] | None:
-    """The exception by which the job ended itself for a number that is not finite."""
+    """The exception with which the job ended itself for a number that is not finite."""
     own = [row for row in exceptions.frame.events if row.get("about") in ("application", None)]
     named = [row for row in own if NOT_FINITE.search(f"{row.get('type')}: {row.get('message')}"[:600])]
     row = first([row for row in named if "probability tensor" not in str(row.get("message")) or trained])
     return None if row is None else (row, ABORT(**exceptions.values(row)))
 
 
-def _first_word(
+def _first_witness(
     curve: LossCurve, shape: LossShape, raised: tuple[Event, Claim] | None, evaluations: Evaluations, ending: Ending
-) -> _Word | None:
-    """The first of the witnesses in their order: the curve, the job's exception, its closing line, a score."""
+) -> _LossWitness | None:
+    """The first of these witnesses: the curve, the job's exception, its closing line, a score."""
     supported, trained, ends = Certainty.SUPPORTED, bool(curve.curve.finite), ending.ends
     if shape.shape is not None and shape.onset is not None:
         wrong = shape.shape
         variant = wrong.variant if raised is None else "non-finite"  # the run's own word for where it went
         claims = shape.shows if raised is None else (*shape.shows, raised[1])
-        return _Word(variant, wrong.certainty, claims, shape.onset, wrong.onset > 0 and variant != "flat")
+        return _LossWitness(variant, wrong.certainty, claims, shape.onset, wrong.onset > 0 and variant != "flat")
     if raised is not None:
-        return _Word("non-finite", supported, (raised[1],), raised[0], trained)
+        return _LossWitness("non-finite", supported, (raised[1],), raised[0], trained)
     for row in ends.events:
         if row.get("reason") == "not_finite":
-            return _Word("non-finite", supported, (GAVE_UP(line=ends.value(row, "text")),), row, trained)
+            return _LossWitness("non-finite", supported, (GAVE_UP(line=ends.value(row, "text")),), row, trained)
     if evaluations.collapse is not None:
         row, claim = evaluations.collapse
-        return _Word("diverging", supported, (claim,), row)
+        return _LossWitness("diverging", supported, (claim,), row)
     return None
 
 
-def _machines(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]:
-    """That the run ended well, and that its GPUs worked: in a run of some minutes start-up may be most of it."""
+def _machine_claims(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]:
+    """That the run ended well, and that its GPUs worked: a run of some minutes may be mostly start-up."""
     claims = [] if ending.completed is None else [ENDED_WELL(state=ending.completed)]
     grid = activity.grid("sm") if isinstance(activity, GpuActivity) else None
     sm = grid.value("median") if grid is not None else None
@@ -192,7 +199,7 @@ def _not_found(curve: LossCurve, shape: LossShape) -> Finding | Missing:
 FAMILY = Family(
     code="E1",
     id="loss-divergence",
-    title="Loss divergence: the run trains but does not learn",
+    title="Loss divergence: the model does not learn",
     example=("loss-plateau", "learning"),
     judge=judge,
     cost_kind="result",

@@ -2,34 +2,34 @@
 
 Meaning
 -------
-A run that was to continue from a checkpoint started from scratch without saying so, or died while it loaded
-the checkpoint. The first wastes all that its parent had computed and looks healthy.
+A run that was to resume from a checkpoint started from scratch without saying so, or died while it loaded the
+checkpoint. The first wastes all that its parent had computed and looks healthy.
 
 What it looks like
 ------------------
-Silent: the run depends on, was requeued after or restarts another one, yet no marker of a load is printed,
-the steps start over and the loss is back at the parent's first value instead of its last.
-A library's warning that the checkpoint asked for is not there and that training starts from random.
-Crash: an exception in the load: size mismatch, missing keys, a truncated archive, an empty folder.
+Silent: the run depends on, was requeued after or restarts another one, yet no load message is printed, the
+steps start over and the loss is back at the parent's first value instead of its last. A library's warning that
+the requested checkpoint is missing and that training starts from random weights. Crash: an exception in the
+load: size mismatch, missing keys, a truncated archive, an empty folder.
 
 Not this when
 -------------
-Fine-tuning loads base weights: that is no resume. The warning that no checkpoint exists is normal on a first
-run. A dependency on a job that did not train says nothing. The loss or the steps continue where the parent
-stopped. A write of a checkpoint failed: that is storage.
+Fine-tuning loads base weights: that is not a resume. The warning that no checkpoint exists is normal on a first
+run. A dependency on a job that did not train shows nothing. The loss or the steps continue where the parent
+stopped. Writing a checkpoint failed: that is storage.
 
 Impact
 ------
-Silent: the parent's whole computation is spent again. Crash: nothing runs until it is mended.
+Silent: the parent's whole computation is repeated. Crash: nothing runs until it is fixed.
 
 Do next
 -------
-Silent: point the resume argument at the parent's last checkpoint and rerun. Corrupt: take the checkpoint
-before it. Mismatch: use the base, the vocabulary and the sizes that the checkpoint was made with.
+Silent: point the resume argument at the parent's last checkpoint and rerun. Corrupt: use the previous
+checkpoint. Mismatch: use the base model, the vocabulary and the sizes of the checkpoint.
 
 What it cannot tell
 -------------------
-Whether the run was meant to resume, where neither the scheduler nor an argument says so.
+Whether the run was meant to resume, if neither the scheduler nor an argument shows it.
 
 References
 ----------
@@ -41,7 +41,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
-from trackside.facts.logs.exceptions import named_exception
+from trackside.facts.logs.exceptions import error_in_brief, named_exception
 from trackside.facts.training.learning import Curve, Trajectory, number
 from trackside.facts.training.parent_run import ParentRun
 from trackside.facts.training.resume import Failure, Resume, what_failed
@@ -52,47 +52,50 @@ from trackside.model import Event, Run
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as starting over."""
+    """When a run started over."""
 
     back_share: float = 0.5
-    """A first loss that gives back at least this share of what the parent learned is a fresh start. A true
-    resume gives back a few per cent (optimiser state and data order differ)."""
+    """A first loss that gives back at least this share of the parent's loss reduction is a fresh start. A true resume
+    gives back a few percent (optimizer state and data order differ)."""
     same_loss_share: float = 0.02
-    """First losses this near to each other are the same start: same seed, same initial weights."""
+    """First losses this close are the same start: same seed, same initial weights."""
     over_share: float = 0.2
-    """A first step up to this share of the parent's last starts over."""
+    """A first step up to this share of the parent's last step starts over."""
     on_share: float = 0.8
-    """A first step from this share of the parent's last goes on."""
+    """A first step from this share of the parent's last step on continues."""
 
 
+LOAD_FAILED = Sentence("resume failed: {error}")
+FRESH_START = Sentence("the checkpoint was not loaded: training started from scratch")
 CRASHED = Sentence("loading the checkpoint raised {type}: {message}")
 CRASH_MEANS: dict[Failure, Sentence] = {
-    "mismatch": Sentence("the checkpoint was made with other sizes or names than the model that loads it"),
-    "corrupt": Sentence("the checkpoint file is cut off or damaged, as an interrupted write leaves it"),
-    "absent": Sentence("there is no valid checkpoint where the run looked for one"),
+    "mismatch": Sentence("the checkpoint's sizes or names do not match the model"),
+    "corrupt": Sentence("the checkpoint file is truncated or damaged, as after an interrupted write"),
+    "absent": Sentence("there is no valid checkpoint at the path that the run tried"),
     "unreadable": Sentence("the checkpoint cannot be read"),
 }
 MEND: dict[Failure, Sentence] = {
-    "mismatch": Sentence("resume with the base model, vocabulary and sizes that the checkpoint was made with"),
-    "corrupt": Sentence("resume from the checkpoint before it, and check that there was space to write it"),
+    "mismatch": Sentence("resume with the base model, vocabulary and sizes of the checkpoint"),
+    "corrupt": Sentence("resume from the previous checkpoint, and check the free disk space"),
     "absent": Sentence("point the resume argument at a complete checkpoint"),
-    "unreadable": Sentence("check the file, and resume from the checkpoint before it"),
+    "unreadable": Sentence("check the file, and resume from the previous checkpoint"),
 }
 LOADED = Sentence("a checkpoint was loaded: {line}")
-CONTINUED = Sentence("the first loss {first} continues the parent's last {last}")
+CONTINUED = Sentence("the first loss, {first}, continues the parent run's last loss, {last}")
 WENT_ON = Sentence("the first point is step {step}, not a fresh start")
-LOSS_RESTARTED = Sentence("the first loss is {first}; the parent began at {head} and had come to {tail}")
-STEPS_RESTARTED = Sentence("the first point is at {step}; the parent had reached {reached}")
+LOSS_RESTARTED = Sentence("the first loss is {first}; the parent run started at {head} and reached {tail}")
+STEPS_RESTARTED = Sentence("the first point is at {step}; the parent run had reached {reached}")
 STEPS_BEGIN = Sentence("the first point is step {step}")
 NOT_THERE = Sentence("the log says that nothing was loaded: {line}")
-FROM_SCRATCH = Sentence("the run trained from scratch, and what the run before it had computed is lost or spent again")
-MEANT = Sentence("whether this was meant as a resume or is a first run")
+FIRST_RUN = Sentence("there was no checkpoint and no request to resume: a first run ({line})")
+FROM_SCRATCH = Sentence("the run trained from scratch: the work of the previous run is lost or repeated")
+MEANT = Sentence("whether this was meant to resume or is a first run")
 POINT_AT = Sentence("point the resume argument at the last complete checkpoint and rerun")
-NOT_ASKED = Sentence("requests for a resume and missing checkpoints seen: {count}")
+NOT_ASKED = Sentence("resume requests and missing checkpoints in the log: {count}")
 
 
 def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, limits: Limits) -> Finding | Missing:
-    """A crash at the load is plain; a silent start needs the parent, a library's word or a request."""
+    """A crash at the load is conclusive; a silent restart needs the parent, a library message or a request."""
     if resume.failed_load is not None:
         return _crash(resume, resume.failed_load)
     if resume.loaded is not None:
@@ -114,6 +117,7 @@ def _crash(resume: Resume, row: Event) -> Finding:
         Certainty.ESTABLISHED,
         "job",
         [CRASHED(**resume.exceptions.values(row))],
+        headline=LOAD_FAILED(error=error_in_brief(resume.exceptions.frame, row)),
         implies=[CRASH_MEANS[failure]()],
         actions=[action(MEND[failure])],
         since=row.time,
@@ -125,48 +129,52 @@ def _crash(resume: Resume, row: Event) -> Finding:
     )
 
 
-def _against_parent(resume: Resume, parent: ParentRun, mine: Curve, run: Run, limits: Limits) -> Finding | None:
-    """By the first points of this run, or of its last life, and those of the one before; None if there are none."""
-    before = parent.curve
-    if before is None or not parent.learned or not mine.finite:
+def _against_parent(resume: Resume, parent: ParentRun, curve: Curve, run: Run, limits: Limits) -> Finding | None:
+    """By the first points of this run, or of its last incarnation, and those of the previous one; None if there are
+    none."""
+    parent_curve = parent.curve
+    if parent_curve is None or not parent.learned or not curve.finite:
         return None
-    start, head, tail = mine.finite[0], before.finite[0], before.finite[-1]
-    step, begun, reached = (number(row, "step") for row in (mine.rows[0], before.rows[0], before.rows[-1]))
-    over = on = False
-    if step is not None and reached is not None:
-        over = begun is not None and step <= max(begun, limits.over_share * reached)
-        on = reached > 1 and step >= limits.on_share * reached
-    if start - tail < limits.back_share * (head - tail) or (on and not over):
-        return absent(CONTINUED(first=mine.loss(0), last=before.loss(-1)))
-    shows = [LOSS_RESTARTED(first=mine.loss(0), head=before.loss(0), tail=before.loss(-1))]
-    if over:
-        shows.append(STEPS_RESTARTED(step=mine.place(0), reached=before.place(-1)))
+    first_loss, head, tail = curve.finite[0], parent_curve.finite[0], parent_curve.finite[-1]
+    step, parent_first, parent_last = (
+        number(row, "step") for row in (curve.rows[0], parent_curve.rows[0], parent_curve.rows[-1])
+    )
+    starts_over = goes_on = False
+    if step is not None and parent_last is not None:
+        starts_over = parent_first is not None and step <= max(parent_first, limits.over_share * parent_last)
+        goes_on = parent_last > 1 and step >= limits.on_share * parent_last
+    if first_loss - tail < limits.back_share * (head - tail) or (goes_on and not starts_over):
+        return absent(CONTINUED(first=curve.loss(0), last=parent_curve.loss(-1)))
+    shows = [LOSS_RESTARTED(first=curve.loss(0), head=parent_curve.loss(0), tail=parent_curve.loss(-1))]
+    if starts_over:
+        shows.append(STEPS_RESTARTED(step=curve.place(0), reached=parent_curve.place(-1)))
     shows += [*resume.requested, resume.no_marker]
     if run.parent_by == "order" and not resume.requests:
-        return _silent(mine.rows[0], shows, Certainty.POSSIBLE, latent=True)
-    same = abs(start - head) <= limits.same_loss_share * abs(head)
-    return _silent(mine.rows[0], shows, Certainty.ESTABLISHED if same and over else Certainty.SUPPORTED)
+        return _silent(curve.rows[0], shows, Certainty.POSSIBLE, latent=True)
+    same_start = abs(first_loss - head) <= limits.same_loss_share * abs(head)
+    return _silent(curve.rows[0], shows, Certainty.ESTABLISHED if same_start and starts_over else Certainty.SUPPORTED)
 
 
-def _against_absence(resume: Resume, mine: Curve) -> Finding | None:
-    """By a library's word that the checkpoint it was to load is not there; None if there is none, or steps went on."""
+def _against_absence(resume: Resume, curve: Curve) -> Finding | None:
+    """By a library message that the requested checkpoint is missing; None if there is none, or if steps continued."""
     row = resume.missing
-    if row is None or _late_start(mine):
+    if row is None or _late_start(curve):
         return None
     shows = [NOT_THERE(line=resume.absences.value(row, "text")), *resume.requested, *resume.history]
     if resume.history:
         return _silent(row, shows, Certainty.SUPPORTED)
-    # Without a parent it may as well be a first run with its load and save folders the same.
-    return _silent(row, shows, Certainty.POSSIBLE, latent=bool(mine.points))
+    if curve.points and resume.request is None:  # a first run, whose load and save folders are often the same
+        return absent(FIRST_RUN(line=resume.absences.value(row, "text")))
+    return _silent(row, shows, Certainty.POSSIBLE, latent=bool(curve.points))
 
 
-def _against_request(resume: Resume, mine: Curve) -> Finding | None:
-    """By a request for a resume, and where the steps begin; None if nothing was asked for or they don't tell."""
-    request, steps = resume.request, _first_steps(mine)
+def _against_request(resume: Resume, curve: Curve) -> Finding | None:
+    """By a resume request and the first steps; None if there is no request or the steps are inconclusive."""
+    request, steps = resume.request, _first_steps(curve)
     if request is None or not steps:
         return None
-    first = mine.frame.value(mine.points[0], "step")
-    if _late_start(mine):
+    first = curve.frame.value(curve.points[0], "step")
+    if _late_start(curve):
         return absent(WENT_ON(step=first))
     if steps[0] > max(1.0, steps[-1] - steps[0]):
         return None
@@ -175,13 +183,13 @@ def _against_request(resume: Resume, mine: Curve) -> Finding | None:
     return _silent(request, shows, Certainty.POSSIBLE, latent=not named)
 
 
-def _first_steps(mine: Curve) -> list[float]:
-    return [step for row in mine.points[:2] if (step := number(row, "step")) is not None]
+def _first_steps(curve: Curve) -> list[float]:
+    return [step for row in curve.points[:2] if (step := number(row, "step")) is not None]
 
 
-def _late_start(mine: Curve) -> bool:
-    """Whether the first printed step is far beyond one logging interval: the run did not begin at zero."""
-    steps = _first_steps(mine)
+def _late_start(curve: Curve) -> bool:
+    """Whether the first printed step is far beyond one logging interval: the run did not start at zero."""
+    steps = _first_steps(curve)
     return len(steps) == 2 and steps[0] > 2 * max(1.0, steps[1] - steps[0])
 
 
@@ -190,6 +198,7 @@ def _silent(row: Event, shows: list[Claim], certainty: Certainty, latent: bool =
         certainty,
         "job",
         shows,
+        headline=FRESH_START(),
         implies=[FROM_SCRATCH()],
         cannot_decide=[] if certainty is Certainty.ESTABLISHED else [MEANT()],
         actions=[action(POINT_AT)],

@@ -2,18 +2,18 @@
 
 Meaning
 -------
-The step budget was far too low, or the data ran out at once: the run ended well and trained next to nothing.
-Whether the model learns cannot even be judged from so few steps.
+The step budget was far too low, or the data ran out immediately: the run ended well and trained almost nothing.
+So few steps do not even show whether the model learns.
 
 What it looks like
 ------------------
-COMPLETED, or the framework's own word that training is over, at five optimizer steps or fewer; or far fewer
-steps than the plan said.
+COMPLETED, or the framework's own message that training is over, at five optimizer steps or fewer; or far fewer
+steps than planned.
 
 Not this when
 -------------
-The log prints a point every so many steps: steps count, not lines. The run failed or was stopped. The job
-evaluates, predicts or is named a smoke test: few steps are meant then, and it is said.
+The log prints a point every few steps: steps count, not lines. The run failed or was stopped. The job
+evaluates, predicts or is named a smoke test: then few steps are intended, and the finding says so.
 
 Impact
 ------
@@ -21,7 +21,7 @@ The allocation and the time in the queue were wasted.
 
 Do next
 -------
-Set the step or epoch budget that was meant, and check how many examples the data set really held.
+Set the intended step or epoch budget, and check how many examples the data set contains.
 
 What it cannot tell
 -------------------
@@ -46,30 +46,32 @@ from trackside.finding import Certainty, Finding, Sentence, absent, action, pres
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as a handful."""
+    """When a run has too few steps."""
 
     few_steps: int = 5
     """The catalogue's E3: five steps or fewer."""
     planned_share: float = 0.1
-    """A run that ends well under a tenth of its plan stopped early for no good reason; early stopping on a
-    metric rarely fires before a tenth of the budget."""
+    """A run that ends well under a tenth of its plan stopped too early; early stopping on a metric rarely fires before
+    a tenth of the budget."""
 
 
 MEANT = re.compile(r"smoke|sanity|dry.?run|\btest\b|debug|profil|bench|eval|predict|infer|generate", re.IGNORECASE)
-"""Names of jobs that are not to train for long."""
+"""Names of jobs that are not meant to train for long."""
 
+TOO_FEW = Sentence("finished after only {steps}")
+FAR_SHORT = Sentence("finished after only {steps} of {planned:plain}")
 FEW = Sentence("the run did {steps}", running="the run has done {steps}")
 OVER = Sentence("it ended well: {how}")
 PLANNED = Sentence("it was planned to do {planned}")
-NEGLIGIBLE = Sentence("so few steps train next to nothing, and correctness cannot be judged from them")
+NEGLIGIBLE = Sentence("so few steps train almost nothing, and say nothing about correctness")
 INTENT = Sentence("whether so few steps were intended")
-PERHAPS_MEANT = Sentence("the job is called {name}: few steps may be what was wanted")
-BUDGET = Sentence("set the step or epoch budget that was meant, check the size of the data set, and rerun")
+PERHAPS_MEANT = Sentence("the job is called {name}: few steps may be intended")
+BUDGET = Sentence("set the intended number of steps or epochs, check the size of the data set, and rerun")
 ENDED_BADLY = Sentence("it did not end well: {how}")
 
 
 def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | Missing:
-    """Count steps, not lines, of a run that ended well."""
+    """Counts steps, not lines, of a run that ended well."""
     if ending.abnormal is not None:
         return absent(ENDED_BADLY(how=ending.abnormal))
     done, planned, good = trajectory.done, trajectory.budget, ending.completed
@@ -94,6 +96,9 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
         Certainty.ESTABLISHED if few and ending.jobs else Certainty.SUPPORTED,
         "job",
         shows,
+        headline=TOO_FEW(steps=done)
+        if planned is None or planned.number <= done.number
+        else FAR_SHORT(steps=done, planned=planned),
         implies=[NEGLIGIBLE()],
         cannot_decide=[PERHAPS_MEANT(name=name) if meant and name is not None else INTENT()],
         actions=[action(BUDGET)],
@@ -104,7 +109,7 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
 FAMILY = Family(
     code="E3",
     id="undertrained",
-    title="Undertrained: the step budget was far too low",
+    title="Undertrained: too few steps",
     example=("undertrained", "timeline"),
     absence_based=True,
     judge=judge,

@@ -2,34 +2,34 @@
 
 Meaning
 -------
-The cluster lost a node while the job ran on it. The controller ends the job before any exception can fire;
-the training was fine until then.
+The cluster lost a node while the job ran on it. The controller ends the job before any exception is raised; the
+training was fine until then.
 
 What it looks like
 ------------------
-Slurm's NODE_FAIL or BOOT_FAIL, "Node failure on", "DUE TO NODE FAILURE", a node of the run reported down,
-not responding or rebooted at the run's end. The log often just stops. In metrics nothing at all is sampled on that node
-any more, host and GPUs alike, while the other nodes are; its boot time may change after it.
+Slurm's NODE_FAIL or BOOT_FAIL, "Node failure on", "DUE TO NODE FAILURE", a node of the run reported down, not
+responding or rebooted at the run's end. The log often just stops. In metrics all samples of that node stop,
+host and GPUs alike, while those of the other nodes continue; its boot time may change afterwards.
 
 Not this when
 -------------
-The node was drained after the job had ended, or drained while the job went on to its own end. Another job's
-node is down. A GPU of that node failed in the same moment: then the GPU is the cause and this its consequence. One
-exporter fell silent while another of the same node went on, or training did: that is monitoring. A flag of a GPU's
-health is no node's state.
+The node was drained after the job had ended, or while the job continued to its own end. Another job's node is
+down. A GPU of that node failed at the same time: then the GPU is the cause and this its consequence. One
+exporter fell silent while another of the same node continued, or training did: that is monitoring. A GPU health
+flag is not a node state.
 
 Impact
 ------
-Everything since the last checkpoint.
+All work since the last checkpoint.
 
 Do next
 -------
-Rerun on other nodes; have the node looked at before it returns.
+Rerun on other nodes; have the node checked before it returns to service.
 
 What it cannot tell
 -------------------
-Why the node failed: hardware, kernel, network or an operator. Its own records say that. From silence alone: whether
-the node was gone or only its network.
+Why the node failed: hardware, kernel, network or an operator; its own logs show that. From silence alone,
+whether the node or only its network was lost.
 
 References
 ----------
@@ -43,7 +43,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, neither
-from trackside.facts.hardware.node_presence import GoneNode, NodePresence
+from trackside.facts.hardware.node_presence import LostNode, NodePresence
 from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.training.learning import Trajectory, number
@@ -54,39 +54,41 @@ from trackside.model import Run
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as at the run's end."""
+    """When a node was lost at the run's end."""
 
     around_end_s: float = 600.0
-    """SlurmdTimeout is 300 s by default: a node is declared down up to that long after it fell silent, and the
-    record of the job's end may be either moment."""
+    """SlurmdTimeout is 300 s by default: a node is declared down up to that long after it fell silent, and the record
+    of the job's end may be either time."""
 
 
 LOST = ("down", "not_responding", "rebooted")
-"""States of a node that its jobs don't outlive."""
+"""Node states that its jobs do not survive."""
 
-FAILED = Sentence("the node that failed is {node}")
-NOTICE = Sentence("the notice reads: {line}")
-NODE_EVENT = Sentence("node {node} was {state} at the run's end", running="node {node} is {state}")
+NODE_FAILED = Sentence("a node failed under the job")
+NODE_FAILED_RERUN = Sentence("a node failed under the job, which ran again and completed")
+FAILED = Sentence("the failed node is {node}")
+NOTICE = Sentence("the scheduler's notice: {line}")
+NODE_EVENT = Sentence("node {node} was {state} when the run ended", running="node {node} is {state}")
 NODE_REASON = Sentence(
-    "node {node} was {state} at the run's end, for the reason {reason}",
-    running="node {node} is {state}, for the reason {reason}",
+    "node {node} was {state} when the run ended; reason: {reason}",
+    running="node {node} is {state}; reason: {reason}",
 )
-HEALTHY_UNTIL = Sentence("training was healthy until {place}, with a loss of {loss}")
+HEALTHY_UNTIL = Sentence("training was healthy until {place}, loss {loss}")
 NODE_LOST = Sentence("the cluster lost a node under the job; the code is not at fault")
 RECOVERED = Sentence("the cluster lost a node under the job, which ran again and completed")
 WHY = Sentence("why the node failed")
 RERUN = Sentence("rerun on other nodes from the last checkpoint")
-LOOK = Sentence("have the node looked at before it takes work again")
+LOOK = Sentence("check the node before it takes jobs again")
 SHOW_NODE = Sentence("scontrol show node {node}")
 OTHER_STATE = Sentence(
-    "the scheduler recorded {state} and no node of the run as lost at its end",
-    running="the scheduler has it as {state} and no node of the run as lost",
+    "the scheduler recorded {state}, and no lost node when the run ended",
+    running="the scheduler lists it as {state}, and no node as lost",
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
-    """One source's word that a node was lost, as far as it names the node and the time."""
+class NodeLoss:
+    """One source's report that a node was lost, with the node and the time if known."""
 
     claims: tuple[Claim, ...]
     node: Value | None = None
@@ -102,67 +104,68 @@ def judge(
     run: Run,
     limits: Limits,
 ) -> Finding | Missing:
-    """The scheduler's state, its notices, the nodes' states at the run's end, then what the monitor saw of them.
+    r"""The scheduler's state, its notices, the nodes' states at the run's end, then the monitor's data.
 
-    The states of nodes and the monitor count only if the job did not go on.
+    Node states and the monitor count only if the job did not continue.
     """
     if ending.unrecorded is not None and (nothing := neither(ending.unrecorded, presence)) is not None:
         return nothing
-    gone = () if isinstance(presence, Missing) else presence.gone
+    lost_nodes = () if isinstance(presence, Missing) else presence.lost
     recorded, noticed = _recorded(ending), _noticed(ending)
-    lost = _lost(nodes, run, limits)
-    placed = bool(gone) or (bool(lost) and ending.job is not None)
-    signs: list[Witness | GoneNode] = [*lost, *gone]
+    drained = _given_up(nodes, run, limits)
+    is_dated = bool(lost_nodes) or (bool(drained) and ending.job is not None)
+    signs: list[NodeLoss | LostNode] = [*drained, *lost_nodes]
     state = None if ending.state is None else ending.state.value
     alive = ending.completed is not None or state == "RUNNING"
-    if not (recorded or noticed) and (alive or not placed):
+    if not (recorded or noticed) and (alive or not is_dated):
         return _ruled_out(ending, presence)
-    witnesses, over = [*recorded, *noticed, *signs], state == "COMPLETED"
-    names = [one.node for one in (*noticed, *recorded, *signs) if one.node is not None]
-    first = next((one.node for one in (*recorded, *signs, *noticed) if one.node is not None), None)
-    rebooted = any(one.rebooted for one in signs) and ending.abnormal is not None
-    planes = {cite.plane for one in signs for claim in one.claims for cite in claim.cites}
+    witnesses, completed = [*recorded, *noticed, *signs], state == "COMPLETED"
+    names = [witness.node for witness in (*noticed, *recorded, *signs) if witness.node is not None]
+    first = next((witness.node for witness in (*recorded, *signs, *noticed) if witness.node is not None), None)
+    rebooted = any(witness.rebooted for witness in signs) and ending.abnormal is not None
+    planes = {cite.plane for witness in signs for claim in witness.claims for cite in claim.cites}
     notice = next((row for row in ending.notices.events if row.get("reason") == "node_failure"), None)
     return present(
         Certainty.ESTABLISHED if recorded or noticed or rebooted or len(planes) > 1 else Certainty.SUPPORTED,
         "infrastructure",
-        [*(claim for one in witnesses for claim in one.claims), *_healthy(trajectory)],
-        implies=[RECOVERED() if over else NODE_LOST()],
+        [*(claim for witness in witnesses for claim in witness.claims), *_healthy(trajectory)],
+        headline=(NODE_FAILED_RERUN if completed else NODE_FAILED)(),
+        implies=[RECOVERED() if completed else NODE_LOST()],
         cannot_decide=[WHY()],
         actions=[action(RERUN), *([] if first is None else [action(LOOK, SHOW_NODE, node=first)])],
-        since=_since(witnesses, bool(gone), trajectory, limits),
+        since=_since(witnesses, bool(lost_nodes), trajectory, limits),
         at=None if notice is None else notice.at,
         nodes=tuple(dict.fromkeys(str(node.value) for node in names)),
-        variant="recovered" if over else None,
+        variant="recovered" if completed else None,
     )
 
 
-def _recorded(ending: Ending) -> list[Witness]:
-    """The scheduler's state of an attempt; the first speaks for all."""
+def _recorded(ending: Ending) -> list[NodeLoss]:
+    """The scheduler's state of an attempt; the first one has the claims."""
     jobs = ending.jobs
-    witnesses: list[Witness] = []
+    witnesses: list[NodeLoss] = []
     for row in (row for row in jobs.records if row.get("state") in ("NODE_FAIL", "BOOT_FAIL")):
         node = jobs.value(row, "failed_node") if row.get("failed_node") else None
         claims = (RECORDED(state=jobs.value(row, "state")), *(() if node is None else (FAILED(node=node),)))
         end = row.get("end")
         since = float(end) if isinstance(end, (int, float)) else None
-        witnesses.append(Witness(() if witnesses else claims, None if witnesses else node, since))
+        witnesses.append(NodeLoss(() if witnesses else claims, None if witnesses else node, since))
     return witnesses
 
 
-def _noticed(ending: Ending) -> list[Witness]:
-    """The scheduler's notices; the first speaks for all."""
+def _noticed(ending: Ending) -> list[NodeLoss]:
+    """The scheduler's notices; the first one has the claims."""
     notices = ending.notices
-    witnesses: list[Witness] = []
+    witnesses: list[NodeLoss] = []
     for row in (row for row in notices.events if row.get("reason") == "node_failure"):
         line = notices.value(row, "text")
         node = derived(row.node, line) if row.node and "failure on" in row.text.lower() else None
-        witnesses.append(Witness(() if witnesses else (NOTICE(line=line),), node, row.time))
+        witnesses.append(NodeLoss(() if witnesses else (NOTICE(line=line),), node, row.time))
     return witnesses
 
 
-def _lost(nodes: DrainedNodes, run: Run, limits: Limits) -> list[Witness]:
-    """The run's nodes that the scheduler gave up at its end: by its log, else by its records of nodes."""
+def _given_up(nodes: DrainedNodes, run: Run, limits: Limits) -> list[NodeLoss]:
+    """The run's nodes that the scheduler declared lost at its end: by its log, else by its node records."""
 
     def at_end(time: float | None) -> bool:
         if time is None or run.end is None:
@@ -171,11 +174,11 @@ def _lost(nodes: DrainedNodes, run: Run, limits: Limits) -> list[Witness]:
         return (run.start or run.end) <= time and since <= time <= until
 
     states, records = nodes.states, nodes.frame
-    lost: dict[str, Witness] = {}
+    lost: dict[str, NodeLoss] = {}
     for row in states.events:
         if row.node in run.nodes and row.get("state") in LOST and at_end(row.time):
             node = states.value(row, "node")
-            lost[str(row.node)] = Witness((NODE_EVENT(node=node, state=states.value(row, "state")),), node)
+            lost[str(row.node)] = NodeLoss((NODE_EVENT(node=node, state=states.value(row, "state")),), node)
     for record in nodes.rows:
         name, moment = str(record.get("name")), number(record, "reason_time")
         down = record.get("state") == "down" or "not_responding" in record.many("flags")
@@ -184,7 +187,7 @@ def _lost(nodes: DrainedNodes, run: Run, limits: Limits) -> list[Witness]:
             claim = NODE_EVENT(node=node, state=state)
             if record.get("reason"):
                 claim = NODE_REASON(node=node, state=state, reason=records.value(record, "reason"))
-            lost.setdefault(name, Witness((claim,), node))
+            lost.setdefault(name, NodeLoss((claim,), node))
     return list(lost.values())
 
 
@@ -196,19 +199,20 @@ def _healthy(trajectory: Maybe[Trajectory]) -> list[Claim]:
 
 
 def _since(
-    witnesses: Sequence[Witness | GoneNode], gone: bool, trajectory: Maybe[Trajectory], limits: Limits
+    witnesses: Sequence[NodeLoss | LostNode], lost_nodes: bool, trajectory: Maybe[Trajectory], limits: Limits
 ) -> float | None:
-    """When the node was lost. The monitor sees it fall silent before the controller gives it up; without one, it may
-    have been as soon as the last training point was printed, and its peers complain long before the controller does."""
-    noticed = min((one.since for one in witnesses if one.since is not None), default=None)
+    """When the node was lost. The monitor sees the silence before the controller declares the node down. Without a
+    monitor, it may have been right after the last training point; peers report errors long before the controller
+    does."""
+    noticed = min((witness.since for witness in witnesses if witness.since is not None), default=None)
     if noticed is None:
         return None
     points = () if isinstance(trajectory, Missing) else trajectory.points
     times = [point.time for point in points if point.time is not None]
-    lived = max((time for time in times if time <= noticed), default=None)
-    if gone or lived is None or noticed - lived > limits.around_end_s:
+    last_point = max((time for time in times if time <= noticed), default=None)
+    if lost_nodes or last_point is None or noticed - last_point > limits.around_end_s:
         return noticed
-    return lived
+    return last_point
 
 
 def _ruled_out(ending: Ending, presence: Maybe[NodePresence]) -> Finding | Missing:
@@ -225,7 +229,7 @@ def _ruled_out(ending: Ending, presence: Maybe[NodePresence]) -> Finding | Missi
 FAMILY = Family(
     code="F1",
     id="node-down",
-    title="Node down: a node of the run failed under it",
+    title="Node failure",
     example=("node-down", "ranks"),
     judge=judge,
     limits=Limits(),

@@ -2,27 +2,27 @@
 
 Meaning
 -------
-A job of higher priority evicted this one, or the scheduler, an operator or the job itself put it back into the
-queue. It is an event in the run's history even where the job completed later.
+A job of higher priority evicted this one, or the scheduler, an operator or the job itself requeued it. It is an
+event in the run's history even if the job completed later.
 
 What it looks like
 ------------------
 PREEMPTED or REQUEUED in the accounting, several rows under one id, Restarts above zero, "DUE TO PREEMPTION" or
-"DUE TO JOB REQUEUE" in the output, SIGTERM to all tasks and the launcher's teardown trace after it.
+"DUE TO JOB REQUEUE" in the output, SIGTERM to all tasks and the launcher's teardown traceback after it.
 
 Not this when
 -------------
-Somebody cancelled the job. The launcher restarted its workers within one attempt. A node failed and the job
-was requeued for that: the node is the cause.
+A user or an operator cancelled the job. The launcher restarted its workers within one attempt. A node failed
+and the job was requeued for that: the node is the cause.
 
 Impact
 ------
-Low where the job ran again and completed: the work since the last checkpoint. Otherwise the run is lost until
-it is submitted again.
+Low if the job ran again and completed: the work since the last checkpoint. Otherwise the run is lost until it
+is resubmitted.
 
 Do next
 -------
-Nothing to debug. Save a checkpoint on SIGTERM, ask for --requeue, or use a partition that is not preempted.
+Nothing to debug. Save a checkpoint on SIGTERM, use --requeue, or use a partition without preemption.
 
 What it cannot tell
 -------------------
@@ -40,26 +40,26 @@ from trackside.facts.logs.ending import Ending
 from trackside.family import Family
 from trackside.finding import Certainty, Finding, Sentence, absent, action, present
 
+PREEMPTED = Sentence("preempted by the scheduler")
+REQUEUED = Sentence("requeued by the scheduler")
+REQUEUED_ITSELF = Sentence("requeued by the application itself")
 STATE = Sentence("the scheduler recorded {state} for an attempt")
-NOTICE = Sentence("the notice reads: {line}")
+NOTICE = Sentence("the scheduler's notice: {line}")
 CHANGE = Sentence("the controller logged the job as {state}")
 RESTARTS = Sentence("restarts of the job: {restarts}")
 OWN = Sentence("the application asked for the requeue itself: {line}")
 FINAL = Sentence("the last attempt is recorded as {state}")
-RECOVERED = Sentence(
-    "the scheduler ended an attempt, not a fault; the rerun made up for it, and what was done twice is the cost"
-)
-GONE = Sentence("the scheduler ended the run, not a fault of the job")
-BY_ITSELF = Sentence("the application's own requeue worked as it was meant to")
+RECOVERED = Sentence("the scheduler ended an attempt; the rerun completed the work, and the repeated part is the cost")
+GONE = Sentence("the scheduler ended the run; the job is not at fault")
+BY_ITSELF = Sentence("the application's own requeue worked as intended")
 WHO = Sentence("which job took the nodes")
-NOTHING = Sentence("nothing to debug; make sure that checkpoints are recent enough")
-RESUBMIT = Sentence("submit it again from its last checkpoint, with requeueing allowed")
-ONE_ATTEMPT = Sentence("one attempt was recorded, as {state}, with no requeue or preemption")
+NOTHING = Sentence("nothing to debug; make sure that checkpoints are saved often enough")
+RESUBMIT = Sentence("resubmit from the last checkpoint, with --requeue")
+ONE_ATTEMPT = Sentence("one attempt was recorded ({state}), with no requeue or preemption")
 
 
 def judge(ending: Ending) -> Finding | Missing:
-    """Attempts, notices, else the controller's log; how often it was restarted; and whether the last attempt made up
-    for it."""
+    """Attempts, notices, else the controller's log; the number of restarts; and whether the last attempt completed."""
     if ending.unrecorded is not None:
         return ending.unrecorded
     jobs, state = ending.jobs, ending.state
@@ -72,7 +72,7 @@ def judge(ending: Ending) -> Finding | Missing:
         shows += [CHANGE(state=ending.changes.value(row, "state")) for row in changes[:1]]
     again = [row for row in jobs.records if isinstance(row.get("restarts"), int) and row.get("restarts")]
     shows += [RESTARTS(restarts=jobs.value(row, "restarts")) for row in again[-1:]]
-    # The application's own request counts only if it did not come to nothing.
+    # The application's own request counts only if the requeue happened.
     if shows or state is None or state.value in ("REQUEUED", "PENDING"):
         shows += [OWN(line=ending.requests.value(row, "text")) for row in ending.requests.events[-1:]]
     if not shows and state is not None:
@@ -89,6 +89,7 @@ def judge(ending: Ending) -> Finding | Missing:
         Certainty.ESTABLISHED if attempts or notices else Certainty.SUPPORTED,
         "scheduler",
         shows,
+        headline=(PREEMPTED if preempted else REQUEUED_ITSELF if ending.requests else REQUEUED)(),
         implies=[RECOVERED() if over else GONE(), *([BY_ITSELF()] if ending.requests and not preempted else [])],
         cannot_decide=[WHO()] if preempted else [],
         actions=[action(NOTHING if over else RESUBMIT)],
@@ -101,7 +102,7 @@ def judge(ending: Ending) -> Finding | Missing:
 FAMILY = Family(
     code="F2",
     id="requeue-preempt",
-    title="Requeued or preempted by the scheduler",
+    title="Preempted or requeued by the scheduler",
     example=("preempted", "timeline"),
     judge=judge,
     cost_kind="repeat",

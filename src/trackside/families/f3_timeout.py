@@ -2,31 +2,31 @@
 
 Meaning
 -------
-The wall clock ran out. That is how the run ended, not why: it was healthy but slow, or it hung, or it had
+The time limit was reached. That is how the run ended, not why: it was healthy but slow, or it hung, or it had
 finished and did not exit.
 
 What it looks like
 ------------------
-Slurm's TIMEOUT or DEADLINE, "DUE TO TIME LIMIT" in the output, SIGTERM and SIGKILL to all tasks after it. Whether it
-was at work then is told by the GPUs' work, else by the times of the training points, else by the bar around them.
+Slurm's TIMEOUT or DEADLINE, "DUE TO TIME LIMIT" in the output, SIGTERM and SIGKILL to all tasks after it. GPU
+work shows whether it was working then, else the times of the training points, else the progress bar.
 
 Not this when
 -------------
-A hang or another cause is found: that is named, and this is listed under it. Somebody cancelled the job.
+A hang or another cause is found: then that is named, and this is listed under it. The job was cancelled.
 
 Impact
 ------
-What came after the last checkpoint. With the progress rate known, the time that was missing can be told.
+The work after the last checkpoint. If the progress rate is known, so is the missing time.
 
 Do next
 -------
-Healthy but slow: raise the limit, or resume in a second job. Finished without exiting: look at what runs after
+Healthy but slow: raise the limit, or resume in a second job. Finished without exiting: check what runs after
 the last step (uploads, process-group teardown, loader threads).
 
 What it cannot tell
 -------------------
-Without progress lines or metrics of its last part, whether the run was working when it was ended. GPUs that are busy
-at the power of waiting, and move no data, do not show work.
+Whether the run was working when it was ended, without progress lines or metrics of its last part. GPUs that are
+busy at the power level of waiting, and move no data, do not show work.
 
 References
 ----------
@@ -52,38 +52,45 @@ from trackside.finding import Certainty, Claim, Finding, Sentence, absent, actio
 from trackside.model import Run
 from trackside.witness import Witness, witness
 
+HEADLINES = {
+    "after_end": Sentence("hit the time limit after training was done"),
+    "no_progress": Sentence("hit the time limit; what it was doing is not known"),
+    "undecided": Sentence("hit the time limit; whether it still trained is not known"),
+    "silent": Sentence("hit the time limit after it had hung"),
+    "slow": Sentence("hit the time limit while still training"),
+}
 STATE = Sentence("the scheduler recorded {state}")
 LIMIT = Sentence("the limit was {limit}")
-NOTICE = Sentence("the notice reads: {line}")
-FINISHED = Sentence("the job had said that it was done: {line}")
-NO_PROGRESS = Sentence("training points printed: {count}")
-REACHED = Sentence("it had done {place}")
-SILENT = Sentence("nothing was printed for {seconds} before the end")
-UNACCOUNTED = Sentence("the steps done, at their pace, leave {seconds} of the run unaccounted for")
-PROJECTED = Sentence("{left} were left, about {seconds} more at the rate it had")
+NOTICE = Sentence("the scheduler's notice: {line}")
+FINISHED = Sentence("the job had reported that it was done: {line}")
+NO_PROGRESS = Sentence("training points in the log: {count}")
+REACHED = Sentence("progress at the limit: {place}")
+SILENT = Sentence("nothing was printed for {seconds} before the limit")
+UNACCOUNTED = Sentence("at their pace, the completed steps leave {seconds} of the run unexplained")
+PROJECTED = Sentence("{left} remained, about {seconds} more at that pace")
 WAS = {
-    "after_end": Sentence("training was over; what runs after it did not come to an end in time"),
-    "no_progress": Sentence("the time limit ended it, and nothing printed tells what it was doing"),
-    "undecided": Sentence("the time limit ended it; whether it still trained by then or stood still isn't told"),
-    "silent": Sentence("it had stopped printing long before the limit: a hang is likely behind the timeout"),
-    "slow": Sentence("it was still training: healthy but slow, and needed more time"),
+    "after_end": Sentence("training was over; what ran after it did not finish in time"),
+    "no_progress": Sentence("the time limit ended the run, and the log does not show what it was doing"),
+    "undecided": Sentence("the time limit ended the run; whether it was still training or hung is unknown"),
+    "silent": Sentence("the run stopped printing long before the limit: it probably hung"),
+    "slow": Sentence("the run was still training: it is healthy and needs more time"),
 }
 DOING = Sentence("whether the run was working or stuck")
 DO = {
     "after_end": Sentence("look at what runs after the last step: uploads, process-group teardown, loader threads"),
-    "no_progress": Sentence("rerun with progress printed and, if it stays silent, take stacks of the ranks"),
-    "undecided": Sentence("rerun with times in the log or GPU metrics, which tell a slow run from one that hangs"),
-    "silent": Sentence("rerun with the collective watchdog on, and take stacks while it is silent"),
-    "slow": Sentence("raise the limit or resume in a second job from the last checkpoint"),
+    "no_progress": Sentence("rerun with progress printed, and dump the stacks of the ranks if it stays silent"),
+    "undecided": Sentence("rerun with time stamps in the log or GPU metrics, which distinguish slow from hung"),
+    "silent": Sentence("rerun with the NCCL watchdog on, and dump the stacks while it is silent"),
+    "slow": Sentence("raise --time, or resume in a second job from the last checkpoint"),
 }
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as silent."""
+    """When a run counts as silent."""
 
     quiet_steps: float = 10.0
-    """Silence at the end of that many printed intervals is no longer the normal rhythm."""
+    """Number of printed intervals of silence at the end that exceeds the usual rhythm."""
     least_quiet_s: float = 300.0
     """Evaluations and saves of healthy runs take minutes."""
 
@@ -92,9 +99,9 @@ def judge(
     run: Run, ending: Ending, silence: Silence, trajectory: Maybe[Trajectory], stall: Maybe[GpuStall],
     idle: Maybe[IdleGpus], first_step: Maybe[FirstStepHang], limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
-    """Was it ended by the limit, and what was it doing then: working, silent, or already done.
+    r"""Whether the limit ended it, and what it was doing then: working, silent, or already done.
 
-    That the limit ended it is certain; what the limit ended is only as certain as what was seen of it.
+    That the limit ended it is certain; what it was doing is only as certain as the evidence.
     """
     if ending.unrecorded is not None:
         return ending.unrecorded
@@ -122,6 +129,7 @@ def judge(
         doing.certainty,
         "job",
         shows,
+        headline=HEADLINES[doing.variant](),
         implies=[WAS[doing.variant]()],
         cannot_decide=[DOING()] if doing.variant in ("no_progress", "undecided") else [],
         actions=[action(DO[doing.variant])],
@@ -132,21 +140,21 @@ def judge(
 
 
 def _by_gpus(stall: GpuStall | None, idle: IdleGpus | None, stuck: FirstStepHang | None) -> Iterator[Witness]:
-    """Whether the GPUs worked up to the limit or stood still before it; nothing if they don't tell."""
-    still = stall.at_end if stall is not None else None
-    if still is not None and still.sure:
-        yield witness("silent", Certainty.SUPPORTED, *still.claims)
-    for rest in (idle, stuck):
-        if rest is not None:
-            yield witness("silent", Certainty.SUPPORTED, *rest.claims)
-    if stall is not None and still is None and stall.worked_on is not None:
+    """Whether the GPUs worked up to the limit or stalled before it; empty if inconclusive."""
+    stall_at_end = stall.at_end if stall is not None else None
+    if stall_at_end is not None and stall_at_end.sure:
+        yield witness("silent", Certainty.SUPPORTED, *stall_at_end.claims)
+    for hang in (idle, stuck):
+        if hang is not None:
+            yield witness("silent", Certainty.SUPPORTED, *hang.claims)
+    if stall is not None and stall_at_end is None and stall.worked_on is not None:
         yield witness("slow", Certainty.ESTABLISHED, stall.worked_on)
 
 
 def _doing(
     ending: Ending, silence: Silence, course: Trajectory | None, gpus: Witness | None, limits: Limits
 ) -> Iterator[Witness]:
-    """Who says what it was doing at its end, the best first: its closing line, its GPUs, its silence, its steps."""
+    """What it was doing at its end, the best evidence first: its closing line, its GPUs, its silence, its steps."""
     points = () if course is None else course.points
     for row in ending.ends.events[-1:]:
         if sum(follows(point, row) is True for point in points) <= 1:  # a closing summary may come after it
@@ -169,23 +177,23 @@ def _doing(
 
 
 def _place(course: Trajectory) -> Value:
-    """How far the run came."""
+    """How far the run had progressed."""
     return course.done if course.done is not None else course.progress.value(course.points[-1], "text")
 
 
 def _projected(course: Trajectory) -> list[Claim]:
     """How much longer it would have taken."""
-    left, each = course.left, course.step_seconds
-    if left is None or each is None:
+    left, step_s = course.left, course.step_seconds
+    if left is None or step_s is None:
         return []
-    return [PROJECTED(left=left, seconds=derived(round(left.number * each.number, 1), left, each, unit="s"))]
+    return [PROJECTED(left=left, seconds=derived(round(left.number * step_s.number, 1), left, step_s, unit="s"))]
 
 
 FAMILY = Family(
     code="F3",
     role="disposition",
     id="timeout",
-    title="Timeout: ended at its time limit",
+    title="Time limit reached",
     example=("timeout-healthy", "timeline"),
     judge=judge,
     limits=Limits(),

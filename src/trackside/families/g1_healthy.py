@@ -2,22 +2,22 @@
 
 Meaning
 -------
-Positive evidence of health, not the mere absence of errors: the run came to its own end, steps were done, the GPUs
-did real work, their error counters stayed clean, and the loss trended down.
+Positive evidence of health, not merely the absence of errors: the run came to its own end, steps were
+completed, the GPUs did real work, their error counters stayed clean, and the loss fell.
 
 What it looks like
 ------------------
-COMPLETED with exit code zero, or the framework's own word that training is over; training points to the end
-and a loss whose tail lies under its head; SM activity above its floor, or kernels launched, and counters of
-uncorrectable errors that did not rise. Only all of these together establish it: without the GPUs' work or without
-counters it is supported at most. An excerpt without an end can be healthy as far as it goes.
+COMPLETED with exit code zero, or the framework's own message that training is over; training points to the end
+and a loss whose tail is below its head; SM activity above its threshold, or kernels launched, and counters of
+uncorrectable errors that did not rise. Only all of these together establish it: without the GPUs' work or
+without counters it is at most supported. A log excerpt without an end can be healthy as far as it goes.
 
 Not this when
 -------------
-The job itself calls its end aborted: that is said, and health can't be verified.
-Any fault family is found: then the run is not healthy whatever its exit code. A warning (a latent hardware
-counter, a spike that recovered, data wait) is listed beside it and changes nothing. Progress that cannot be
-read is "unverifiable", never healthy by guess.
+The job itself calls its end aborted: then the finding says so, and health cannot be verified. Any fault family
+is found: then the run is not healthy whatever its exit code. A warning (a latent hardware counter, a spike that
+recovers, data wait) is listed in addition and changes nothing. Progress that cannot be read is "unverifiable",
+never healthy by guess.
 
 Impact
 ------
@@ -25,12 +25,12 @@ None.
 
 Do next
 -------
-Nothing; look at the warnings, if any.
+Nothing; check the warnings, if any.
 
 What it cannot tell
 -------------------
 What was not measured: without metrics, whether the GPUs did the work and their counters stayed clean; and
-whether the model is any good at its task.
+whether the model is good at its task.
 
 References
 ----------
@@ -53,105 +53,114 @@ from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Run
 
+HEADLINES = {
+    "healthy": Sentence("no fault found; the model learned", running="no fault so far; the model learns"),
+    "slow": Sentence(
+        "no fault found, but the GPUs computed little", running="no fault so far, but the GPUs compute little"
+    ),
+    "unverifiable": Sentence(
+        "no fault found; whether the model learned could not be checked",
+        running="no fault so far; whether the model learns can't be checked",
+    ),
+}
+CALLED_ABORTED_SHORT = Sentence("no fault found, but the job reports itself aborted")
 ENDED_BADLY = Sentence("it did not end well: {how}")
 RAISED = Sentence(
-    "it raised {type} and nothing shows that it went on",
-    running="it raised {type} and nothing shows that it went on from there",
+    "the run raised {type}, and nothing shows that it continued",
+    running="the run raised {type}, and nothing shows that it continued",
 )
-COMPLETED = Sentence("the run came to its own end: {how}")
-SAID_DONE = Sentence("the job said that its training was over: {line}")
-TEARDOWN = Sentence("it did not leave cleanly after that: {how}")
-DONE = Sentence("it did {steps}", running="it has done {steps} so far")
-HEALTHY = Sentence("this is a healthy run, on evidence of its end, its learning, its work and clean hardware")
-UNMEASURED = Sentence(
-    "by its end and its learning this is a healthy run; that its GPUs worked and stayed clean was not measured"
-)
-UNCLEAN = Sentence("by its end and its learning this is a healthy run; a GPU under it did not stay clean")
+COMPLETED = Sentence("the run ended by itself: {how}")
+SAID_DONE = Sentence("the job reported that training was done: {line}")
+TEARDOWN = Sentence("it did not exit cleanly after that: {how}")
+DONE = Sentence("the run did {steps}", running="the run has done {steps} so far")
+HEALTHY = Sentence("healthy: the run completed, learned, computed, and its hardware had no errors")
+UNMEASURED = Sentence("healthy by its end and its loss; GPU activity and hardware errors were not measured")
+UNCLEAN = Sentence("healthy by its end and its loss, but a GPU reported errors")
 SLOW = Sentence(
-    "this is a healthy run that used its GPUs little: slow, not broken",
-    running="so far this is a healthy run that uses its GPUs little: slow, not broken",
+    "healthy, but the GPUs were little used: slow, not broken",
+    running="healthy so far, but the GPUs are little used: slow, not broken",
 )
-CALLED_ABORTED = Sentence("no fault was read, but the job itself doesn't call this end a success")
-NO_FAULT = Sentence("nothing that was read speaks of a fault", running="nothing that was read so far speaks of a fault")
-WASTED = Sentence("the GPUs that did nothing were held for nothing")
+CALLED_ABORTED = Sentence("no fault was found, but the job itself does not report success")
+NO_FAULT = Sentence("nothing in the inputs points to a fault", running="nothing in the inputs points to a fault so far")
+WASTED = Sentence("the idle GPUs were allocated for nothing")
 UNVERIFIABLE = Sentence(
-    "whether the model learned: training correctness is unverifiable from this output",
-    running="whether the model learns: training correctness is unverifiable from this output",
+    "whether the model learned: the output does not show it",
+    running="whether the model learns: the output does not show it",
 )
-NO_END = Sentence("how the run ended: the log does not show its end", running="how the run will end: it goes on")
+NO_END = Sentence("how the run ended: the log does not show its end", running="how the run will end: it is still going")
 HARDWARE = Sentence("GPU activity and error counters were not given")
 PLANNED = Sentence(
-    "whether it reached the {planned} that were planned",
-    running="whether it will reach the {planned} that are planned",
+    "whether it reached the planned {planned}",
+    running="whether it will reach the planned {planned}",
 )
-WHY_ABORTED = Sentence("why the job called its end aborted: its target may not have been reached")
-PRINT_LOSS = Sentence("print the training loss at steps, so that learning can be verified")
-SPEED = Sentence("look at the warnings for what holds it back, if it has to be faster")
+WHY_ABORTED = Sentence("why the job reports itself aborted: it may not have reached its target")
+PRINT_LOSS = Sentence("print the training loss regularly, so that learning can be verified")
+SPEED = Sentence("if it has to be faster, see the warnings for what slows it down")
 NOTHING = Sentence("nothing to do for this run", running="nothing to do so far")
-TELL_END = Sentence("give what the job printed, and sacct: curves alone don't tell how it ended")
-TEST_GPU = Sentence("run the vendor's diagnostics on the GPU that is named before it gets another long job")
-FEWER = Sentence("ask for as many GPUs as the job uses, or start a process for each of them")
+TELL_END = Sentence("add the job's output and its sacct record: metrics alone do not show how it ended")
+TEST_GPU = Sentence("run the vendor's diagnostics on that GPU before it gets another long job")
+FEWER = Sentence("request only as many GPUs as the job uses, or start a process for each of them")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What shows learning for certain."""
+    """What proves learning."""
 
     losses: int = 5
-    """Of a curve, below which its fall may be chance."""
+    """Minimum number of losses for a reliable fall."""
 
 
 @dataclass(frozen=True)
 class Learning:
-    """What the training's loss and the evaluations' say."""
+    """Training loss and evaluation loss."""
 
     loss: LossCurve | None
     evaluations: Evaluations
 
     @property
     def readable(self) -> bool:
-        """Whether any progress of the learning could be read."""
+        """Whether any learning progress could be read."""
         return (self.loss is not None and bool(self.loss.curve.points)) or bool(self.evaluations.losses)
 
     @property
     def learned(self) -> bool:
-        """Whether there is anything to judge the learning by."""
+        """Whether there is enough data to judge the learning."""
         return self.evaluations.fell or (self.loss is not None and len(self.loss.curve.finite) > 1)
 
     @property
     def loss_fell(self) -> bool:
-        """Whether the training's loss fell."""
+        """Whether the training loss fell."""
         return self.loss is not None and self.loss.curve.fell
 
 
 @dataclass(frozen=True)
-class End:
-    """How the run ended, as far as that speaks for its health."""
+class RunEnding:
+    """How the run ended, as far as it concerns its health."""
 
     good: Value | None
     bad: Value | None
-    """A bad end after the job's own word that it was done."""
+    """A bad end after the job's own message that it was done."""
     aborted: Claim | None
     """The job's own closing line, if it calls the end aborted."""
     said_done: Value | None
 
 
 def judge(
-    run: Run, ending: Ending, work: GpuWork, evaluations: Evaluations, exceptions: Maybe[Exceptions],
+    run: Run, ending: Ending, work: GpuWork, evaluations: Evaluations, exceptions: Exceptions,
     trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
-    """Completed, or at least unharmed as far as the log goes; then what the GPUs and the loss say."""
+    """Completed, or at least without a fault as far as the log goes; then GPU and loss evidence."""
     if (nothing := neither(trajectory, ending.unfiled, loss)) is not None:
         return nothing
-    end, course = _end(ending), known(trajectory)
+    end, course = _run_ending(ending), known(trajectory)
     if end.bad is not None and end.said_done is None:
         return absent(ENDED_BADLY(how=end.bad))
     if run.disposition in BAD_STATES and end.bad is None:
         return Missing("records that agree on how it ended")
-    if (raised := _raised(ending, known(exceptions), course)) is not None:
+    if (raised := _raised(ending, exceptions, course)) is not None:
         return absent(raised)
-    if work.against is not None:
-        return absent(work.against)
+    if work.contradiction is not None:
+        return absent(work.contradiction)
     learning = Learning(known(loss), evaluations)
     if not learning.readable and end.good is None:
         return Missing("both an end and readable progress")
@@ -162,6 +171,7 @@ def judge(
         _certainty(ending, end, learning, work, course, limits),
         "none",
         _shows(end, learning, work, course),
+        headline=HEADLINES[variant]() if end.aborted is None else CALLED_ABORTED_SHORT(),
         implies=implies,
         cannot_decide=_unsure(end, learning, work, course),
         actions=_actions(end, learning, work, variant, course),
@@ -169,26 +179,28 @@ def judge(
     )
 
 
-def _end(ending: Ending) -> End:
-    """A bad end stands against the job's own word that it was done, unless only that word tells of an end."""
-    done = [row for row in ending.ends.events if row.get("status") == "success"]
+def _run_ending(ending: Ending) -> RunEnding:
+    """The job's own message that it was done counts against a bad end only if no scheduler evidence contradicts it."""
+    success_lines = [row for row in ending.ends.events if row.get("status") == "success"]
     bad, good = ending.abnormal, ending.completed
     outweighed = ending.state is not None or bool(ending.notices)
-    said = ending.ends.value(done[-1], "text") if done and bad is not None and not outweighed else None
-    return End(good, bad, ending.own_end if good is None and ending.aborted_itself else None, said)
+    done_line = (
+        ending.ends.value(success_lines[-1], "text") if success_lines and bad is not None and not outweighed else None
+    )
+    return RunEnding(good, bad, ending.own_end if good is None and ending.aborted_itself else None, done_line)
 
 
-def _raised(ending: Ending, exceptions: Exceptions | None, course: Trajectory | None) -> Claim | None:
-    """An exception that nothing shows to be survived, unless the scheduler says that the run completed."""
-    if exceptions is None or (ending.completed is not None and ending.jobs):
+def _raised(ending: Ending, exceptions: Exceptions, course: Trajectory | None) -> Claim | None:
+    """An exception that the run did not survive as far as known, unless the scheduler says that the run completed."""
+    if ending.completed is not None and ending.jobs:
         return None
     own = [row for row in exceptions.frame.events if row.get("about") not in ("signal", "wrapper")]
     last = unhandled(own, () if course is None else course.progress.events)
     return RAISED(type=exceptions.frame.value(last[0], "type")) if last else None
 
 
-def _implied(end: End, learning: Learning, work: GpuWork, variant: str) -> Claim:
-    """What it comes to, no further than it was shown."""
+def _implied(end: RunEnding, learning: Learning, work: GpuWork, variant: str) -> Claim:
+    """The conclusion, limited to what was shown."""
     if end.aborted is not None:
         return CALLED_ABORTED()
     if end.good is None or not (learning.loss_fell or learning.evaluations.fell):
@@ -199,20 +211,21 @@ def _implied(end: End, learning: Learning, work: GpuWork, variant: str) -> Claim
 
 
 def _certainty(
-    ending: Ending, end: End, learning: Learning, work: GpuWork, course: Trajectory | None, limits: Limits
+    ending: Ending, end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None, limits: Limits
 ) -> Certainty:
-    """Not only COMPLETED: both the end and the learning must be shown for more than a hint; and for all certainty the
-    work of the GPUs and that nothing failed on them."""
+    """More than possible needs both the end and the learning; established also needs GPU work and clean hardware."""
     if end.good is not None:
-        whole = learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.losses
-        return Certainty.ESTABLISHED if whole and work.complete else Certainty.SUPPORTED
+        fell_enough = (
+            learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.losses
+        )
+        return Certainty.ESTABLISHED if fell_enough and work.complete else Certainty.SUPPORTED
     if learning.loss_fell and course is not None and not ending.running and end.bad is None:
         return Certainty.SUPPORTED  # curves alone don't say that it was not killed
     return Certainty.POSSIBLE
 
 
-def _shows(end: End, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
-    """Its end, its steps, its work, its learning, its hardware."""
+def _shows(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
+    """Its end, steps, work, learning and hardware."""
     shows = [COMPLETED(how=end.good)] if end.good is not None else []
     shows += [end.aborted] if end.aborted is not None else []
     if end.bad is not None and end.said_done is not None:
@@ -226,19 +239,21 @@ def _shows(end: End, learning: Learning, work: GpuWork, course: Trajectory | Non
     return [*shows, *evaluated, *work.clean, *work.unclean]
 
 
-def _unsure(end: End, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
+def _unsure(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
     """What was not measured or not seen."""
     unsure = [] if learning.learned else [UNVERIFIABLE()]
     unsure += [] if end.good is not None or end.aborted is not None else [NO_END()]
-    unsure += work.unsure if work.measured else [HARDWARE()]
+    unsure += work.open_questions if work.measured else [HARDWARE()]
     planned, done = (None, None) if course is None else (course.planned, course.done)
     if end.good is None and planned is not None and (done is None or done.number < planned.number):
         unsure.append(PLANNED(planned=planned))
     return [*unsure, WHY_ABORTED()] if end.aborted is not None else unsure
 
 
-def _actions(end: End, learning: Learning, work: GpuWork, variant: str, course: Trajectory | None) -> list[Action]:
-    """What would show more, or make it better."""
+def _actions(
+    end: RunEnding, learning: Learning, work: GpuWork, variant: str, course: Trajectory | None
+) -> list[Action]:
+    """What would show more, or improve the run."""
     after = [TEST_GPU] if work.unclean else []
     after += [FEWER] if work.unused is not None else []
     if end.good is None and course is None:
@@ -254,7 +269,7 @@ FAMILY = Family(
     code="G1",
     role="health",
     id="healthy",
-    title="Healthy: no fault, and progress where it can be read",
+    title="Healthy: no fault found",
     example=("healthy", "busy-wait"),
     judge=judge,
     limits=Limits(),

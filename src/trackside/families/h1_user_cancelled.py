@@ -12,17 +12,17 @@ A script that catches the signal may still exit with zero.
 
 Not this when
 -------------
-Slurm cancelled it: time limit, preemption, node failure, requeue, a dependency that can't be met. Only a step
+Slurm cancelled it: time limit, preemption, node failure, requeue, a dependency that cannot be met. Only a step
 was cancelled because one of its tasks had failed: that is srun's clean-up. A hang or a failed rendezvous came
 first.
 
 Impact
 ------
-What came after the last checkpoint.
+The work after the last checkpoint.
 
 Do next
 -------
-Ask whoever cancelled it; resume from the last checkpoint.
+Ask the person who cancelled it; resume from the last checkpoint.
 
 What it cannot tell
 -------------------
@@ -45,21 +45,23 @@ from trackside.finding import Certainty, Claim, Finding, Sentence, absent, actio
 from trackside.model import Event, Record, Role, Run
 
 OWN_REASONS = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
-"""Reasons for which Slurm ends a job by itself."""
+"""Reasons for which Slurm itself ends a job."""
 
-BY = Sentence("it was cancelled by user {who}")
-BY_OWNER = Sentence("it was cancelled by its own user, {who}")
-ASKED_BY = Sentence("the controller was asked to cancel it by user {who}")
-ASKED_BY_OWNER = Sentence("the controller was asked to cancel it by its own user, {who}")
-NOT_OWNER = Sentence("that is another user than its own, {owner}")
-NOTICE = Sentence("the notice names no cause: {line}")
+CANCELLED = Sentence("canceled by a user")
+INTERRUPTED = Sentence("interrupted from the keyboard (Ctrl-C)")
+BY = Sentence("canceled by user {who}")
+BY_OWNER = Sentence("canceled by its own user, {who}")
+ASKED_BY = Sentence("user {who} asked the controller to cancel it")
+ASKED_BY_OWNER = Sentence("its own user, {who}, asked the controller to cancel it")
+NOT_OWNER = Sentence("that is not the job's owner, {owner}")
+NOTICE = Sentence("the scheduler's notice gives no reason: {line}")
 INTERRUPT = Sentence("the run was interrupted: {line}")
-ON_PURPOSE = Sentence("somebody ended the run on purpose; it is no fault by itself")
-WHY = Sentence("why it was cancelled")
-WHO = Sentence("who cancelled it: no record that was given names them")
+ON_PURPOSE = Sentence("somebody ended the run on purpose; that is not a fault")
+WHY = Sentence("why it was canceled")
+WHO = Sentence("who canceled it: no record names them")
 RESUME = Sentence("resume from the last checkpoint if the run is still wanted")
-SLURMS_OWN = Sentence("Slurm ended it by itself: {line}")
-NO_CANCEL = Sentence("notices of a cancellation of the job: {count}")
+SLURMS_OWN = Sentence("Slurm itself ended the run: {line}")
+NO_CANCEL = Sentence("cancellation notices in the log: {count}")
 
 
 def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory], run: Run) -> Finding | Missing:
@@ -87,6 +89,7 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
         Certainty.SUPPORTED if record is None else Certainty.ESTABLISHED,
         "none",
         shows,
+        headline=(INTERRUPTED if interrupt is not None and not notices and recorded is None else CANCELLED)(),
         implies=[ON_PURPOSE()],
         cannot_decide=[WHY(), *([] if sender or interrupt is not None else [WHO()])],
         actions=[action(RESUME)],
@@ -97,7 +100,7 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
 
 
 def _record(ending: Ending) -> Record | None:
-    """The record of the last attempt that says who cancelled it: of several sources one may, the others don't."""
+    """The record of the last attempt that names who cancelled it: not every source does."""
     last = ending.job
     if last is None:
         return None
@@ -107,7 +110,7 @@ def _record(ending: Ending) -> Record | None:
 
 
 def _interrupt(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory]) -> tuple[Event, Value] | None:
-    """The first Ctrl-C or KeyboardInterrupt after which nothing went on, and its line."""
+    """The first Ctrl-C or KeyboardInterrupt after which nothing continued, and its line."""
     points = () if isinstance(trajectory, Missing) else trajectory.progress.events
     last, files = max((row.at.line for row in points), default=0), {row.at.path for row in points}
     frames = (ending.interrupts, exceptions.frame.where(lambda row: row.get("about") == "interrupt"))
@@ -116,7 +119,7 @@ def _interrupt(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Traject
 
 
 def _contradiction(ending: Ending, record: Record | None, interrupted: bool) -> Claim | None:
-    """Another state than CANCELLED, unless an interrupt made it FAILED; Slurm's own reason to end it."""
+    """Another state than CANCELLED, unless an interrupt made it FAILED; or Slurm's own reason to end it."""
     state, job, notices = ending.state, ending.job, ending.notices
     if state is not None and state.value != "CANCELLED" and not (state.value == "FAILED" and interrupted):
         return RECORDED(state=state)
@@ -130,35 +133,34 @@ def _contradiction(ending: Ending, record: Record | None, interrupted: bool) -> 
 
 
 def _sender(ending: Ending, record: Record | None) -> list[Claim]:
-    """Who cancelled it, and whether that was its owner, as far as the records tell: accounting's, else those of the
-    controller's log."""
+    """Who cancelled it, and whether that was its owner, by accounting records, else by the controller's log."""
     jobs, notices = ending.jobs, ending.notices
-    sent = [row for row in notices.events if row.get("reason") == "cancelled" and row.get("by") is not None]
+    senders = [row for row in notices.events if row.get("reason") == "cancelled" and row.get("by") is not None]
     if record is not None:
-        who, says, by_owner = jobs.value(record, "cancelled_by"), BY, BY_OWNER
-    elif sent:
-        who, says, by_owner = notices.value(sent[-1], "by"), ASKED_BY, ASKED_BY_OWNER
+        who, sentence, by_owner = jobs.value(record, "cancelled_by"), BY, BY_OWNER
+    elif senders:
+        who, sentence, by_owner = notices.value(senders[-1], "by"), ASKED_BY, ASKED_BY_OWNER
     else:
         return []
     field = "uid" if str(who.value).isdigit() else "user"
     row = next((row for row in jobs.records if row.get(field) is not None), None)
     if row is None:
-        return [says(who=who)]
+        return [sentence(who=who)]
     owner = jobs.value(row, field)
     if str(owner.value) == str(who.value):
         return [by_owner(who=derived(who.value, who, owner))]
-    return [says(who=who), NOT_OWNER(owner=derived(str(owner.value), owner))]
+    return [sentence(who=who), NOT_OWNER(owner=derived(str(owner.value), owner))]
 
 
 def _of_the_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:
-    """Whether a notice speaks of the whole job: srun cancels a step, too, when one of its tasks has failed."""
+    """Whether a notice concerns the whole job: srun also cancels a step when one of its tasks has failed."""
     if "*** JOB" in notice.text:
         return True
     exits, launchers = ending.exits.events, ending.launchers.events
     # srun ended the step itself, as --kill-on-bad-exit has it: it says so, and a task had died of a signal before.
     ends = [row for row in ending.notices.events if row.get("reason") == "step_ended"]
-    said = any("Terminating " in row.text and row.get("step") in (None, notice.get("step")) for row in ends)
-    if said and any(row.role is Role.ROOT and row.get("signal") not in (None, 0, 2, 15) for row in exits):
+    srun_ended_it = any("Terminating " in row.text and row.get("step") in (None, notice.get("step")) for row in ends)
+    if srun_ended_it and any(row.role is Role.ROOT and row.get("signal") not in (None, 0, 2, 15) for row in exits):
         return False
     failed = any(row.get("exit_code") not in (None, 0) for row in exits)
     failed |= any(row.get("signal") not in (None, 0, 2, 9, 15) for row in exits)
@@ -169,7 +171,7 @@ def _of_the_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:
 FAMILY = Family(
     code="H1",
     id="user-cancelled",
-    title="Cancelled by a user",
+    title="Canceled by a user",
     example=("cancelled", "timeline"),
     judge=judge,
     cost_kind="nothing",

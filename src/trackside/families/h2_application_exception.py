@@ -7,21 +7,22 @@ Training was under way, then a Python exception that the job did not handle ende
 What it looks like
 ------------------
 A traceback of the job's own after at least one completed step, no training point after it, a non-zero exit.
-Other ranks then lose their peer and complain louder; the launcher sums it up as a failed child.
+Other ranks then lose their peer and report more errors; the launcher summarizes it as a failed child.
 
 Not this when
 -------------
-Steps were printed after it: it was handled. No step had been done and the GPUs had not worked: that is a startup
-crash. The exception is about GPU memory, a collective, a rendezvous, a checkpoint load, storage or an interrupt:
-those have families of their own. The exception says that the loss is not finite: then the divergence is the cause.
+Steps were printed after it: it was handled. No step had been completed and the GPUs had not worked: that is a
+startup crash. The exception is about GPU memory, a collective, a rendezvous, a checkpoint load, storage or an
+interrupt: those have their own families. The exception says that the loss is not finite: then the divergence is
+the cause.
 
 Impact
 ------
-What came after the last checkpoint.
+The work after the last checkpoint.
 
 Do next
 -------
-Read the frame that is named; mend the data, the configuration or the code, and resume.
+Read the named frame; fix the data, the configuration or the code, and resume.
 
 What it cannot tell
 -------------------
@@ -39,7 +40,7 @@ from dataclasses import dataclass
 from trackside.facts.gpu.startup import StartupUse
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import Exceptions, named_exception
+from trackside.facts.logs.exceptions import Exceptions, error_in_brief, named_exception, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.order import points_before
 from trackside.facts.logs.restarts import AGAIN, LauncherRestarts
@@ -52,33 +53,36 @@ from trackside.model import Event, Role
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as training where no point can be read."""
+    """When a run counts as training if no point can be read."""
 
     training_s: float = 180.0
-    """Of GPU work; what is shorter may be start-up (the same in that family)."""
+    """Seconds of GPU work; less may be start-up (the same as in that family)."""
 
 
 OWN = ("application", "cuda", "dataloader", None)
-"""What an exception of this family speaks of."""
+"""Topics of this family's exceptions."""
 OF_EITHER = ("unspecified launch failure", "unknown error")
-"""CUDA errors that a card that is lost gives as well as a kernel that went astray (CUDA runtime, cudaError)."""
+"""CUDA errors that a lost card and a faulty kernel both cause (CUDA runtime, cudaError)."""
 
-AFTER = Sentence("steps had been done: the last point is {place} with a loss of {loss}")
-WORKED = Sentence("the GPUs had worked for {seconds} before it, though no training point could be read")
-AFTER_POINT = Sentence("training was under way: {line}")
-FRAME = Sentence("it was raised at {frame}")
+AFTER = Sentence("training was running: last point {place}, loss {loss}")
+WORKED = Sentence("the GPUs had computed for {seconds} before it, though no training point could be read")
+AFTER_POINT = Sentence("training was running: {line}")
+FRAME = Sentence("raised at {frame}")
 OWN_CODE = Sentence("the job's own code, data or configuration ended the run, not the cluster")
-CARD_OR_CODE = Sentence("whether the card or a kernel of the job failed: no kernel log of the node was given")
+CARD_OR_CODE = Sentence("whether the GPU or a CUDA kernel of the job failed: no kernel log of the node was given")
 MEND = {
-    "code": Sentence("read the frame that is named, mend it and resume from the last checkpoint"),
-    "data": Sentence("find the input that this step read, mend or drop it, and resume from the last checkpoint"),
-    "config": Sentence("mend the setting that is named and resume from the last checkpoint"),
-    "env": Sentence("mend the environment that is named and resume from the last checkpoint"),
-    "asset": Sentence("make the file or repository that is named available and resume from the last checkpoint"),
+    "code": Sentence("fix the code at that line, and resume from the last checkpoint"),
+    "data": Sentence("find the input that this step read, fix or drop it, and resume from the last checkpoint"),
+    "config": Sentence("fix the setting that the error names, and resume from the last checkpoint"),
+    "env": Sentence("fix the environment as the error says, and resume from the last checkpoint"),
+    "asset": Sentence("make the file or repository available, and resume from the last checkpoint"),
 }
-COMPLETED = Sentence("the run completed all the same: {how}")
-NONE = Sentence("of {count:exceptions} in the log none is an unhandled one of the job's own")
-NO_STEP = Sentence("{type} came before any completed step; training points: {count}")
+CRASHED = Sentence("crashed during training: {error}")
+CRASHED_AT = Sentence("crashed during training in {place}: {error}")
+RECOVERED = Sentence("an exception, after which the launcher restarted the workers: {error}")
+COMPLETED = Sentence("the run completed anyway: {how}")
+NONE = Sentence("none of the {count:exceptions} in the log is an unhandled exception of the job's own code")
+NO_STEP = Sentence("{type} was raised before any completed step; training points: {count}")
 
 
 def judge(
@@ -90,7 +94,7 @@ def judge(
     reports: HardwareReports,
     limits: Limits,
 ) -> Finding:
-    """The earliest unhandled exception of the job's own, if a step was done before it."""
+    """The earliest of the job's own unhandled exceptions, if a step was completed before it."""
     own = [row for row in exceptions.unhandled if row.get("about") in OWN]
     good = ending.completed
     if (survived := _survived(exceptions, restarts)) is not None and (good is not None or not own):
@@ -106,13 +110,15 @@ def judge(
     place = next((name for name in ("user_frame", "frame") if row.get(name) is not None), None)
     shows = [exceptions.raised(row), *([] if training is None else [training])]
     kind = classify(row)
+    error, line = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
     # A CUDA error may be the card's: without the kernel's word it stays open.
-    unsettled = row.get("about") == "cuda" and not reports.kernel_given
+    unsettled = row.get("about") == "cuda" and not reports.has_kernel_log
     either = unsettled and any(text in str(row.get("message")) for text in OF_EITHER)
     return present(
         Certainty.SUPPORTED if unsettled else Certainty.ESTABLISHED,
         "unknown" if either else "job",
         shows if place is None else [*shows, FRAME(frame=exceptions.frame.value(row, place))],
+        headline=CRASHED(error=error) if line is None else CRASHED_AT(error=error, place=line),
         implies=[] if either else [OWN_CODE()],
         cannot_decide=[CARD_OR_CODE()] if either else [],
         actions=[action(MEND[kind])],
@@ -126,7 +132,7 @@ def judge(
 
 
 def _training(trajectory: Trajectory, use: StartupUse, row: Event, limits: Limits) -> Claim | None:
-    """What shows that training was under way before an exception: a point, else long work of the GPUs."""
+    """Evidence that training was under way before an exception: a point, else long GPU work."""
     before, curve = points_before(trajectory.points, row), trajectory.curve
     if before and curve.rows:
         return AFTER(place=curve.place(-1), loss=curve.loss(-1))
@@ -137,7 +143,7 @@ def _training(trajectory: Trajectory, use: StartupUse, row: Event, limits: Limit
 
 
 def _survived(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | None:
-    """An exception after which the launcher started the workers again: no cause, but it may come again."""
+    """An exception after which the launcher restarted the workers: not the cause of the end, but it may recur."""
     for row in exceptions.frame.events:
         if row.role is not Role.ROOT or row.get("about") not in OWN or row.get("logged"):
             continue
@@ -146,6 +152,7 @@ def _survived(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | N
                 Certainty.SUPPORTED,
                 "job",
                 [exceptions.raised(row), *lived_on],
+                headline=RECOVERED(error=error_in_brief(exceptions.frame, row)),
                 implies=[AGAIN()],
                 actions=[action(MEND["code"])],
                 since=row.time,
@@ -160,7 +167,7 @@ def _survived(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | N
 FAMILY = Family(
     code="H2",
     id="application-exception",
-    title="Application exception in mid-training",
+    title="Application exception during training",
     example=("app-exception", "timeline"),
     judge=judge,
     limits=Limits(),

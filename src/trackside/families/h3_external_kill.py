@@ -2,8 +2,8 @@
 
 Meaning
 -------
-The processes got SIGTERM or SIGHUP, or a time limiter or a watchdog fired, though neither the scheduler, nor the
-launcher's teardown, nor the kernel for memory accounts for it: a `timeout` command, a node's watchdog, another
+The processes got SIGTERM or SIGHUP, or a time limiter or a watchdog fired, and neither the scheduler, nor the
+launcher's teardown, nor the kernel's OOM killer explains it: a `timeout` command, a node's watchdog, another
 script, an operator's kill.
 
 What it looks like
@@ -14,12 +14,12 @@ rank before it and no exception; exit code 124 of `timeout`.
 Not this when
 -------------
 The scheduler gives a reason: time limit, preemption, requeue, node failure, cancellation. A rank had failed
-before, so that the launcher ended the others. SIGKILL without a word, which host memory explains better.
-The run had said that it was done.
+before, so that the launcher ended the others. SIGKILL without a message, which host memory explains better. The
+run had reported that it was done.
 
 Impact
 ------
-What came after the last checkpoint.
+The work after the last checkpoint.
 
 Do next
 -------
@@ -45,20 +45,21 @@ from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 
-SIGNAL = Sentence("the first sign of the end is: {line}", running="the first sign of it is: {line}")
+STOPPED = Sentence("stopped from outside the job; the sender of the signal is unknown")
+SIGNAL = Sentence("the first sign of the end: {line}", running="the first sign of it: {line}")
 STATE = Sentence("the scheduler recorded {state} and gives no reason")
 OUTSIDE = Sentence("something outside the job told it to stop")
 WHO = Sentence("who sent the signal")
-NO_RECORD = Sentence("whether the scheduler sent it: its record was not given")
+NO_RECORD = Sentence("whether the scheduler sent it: no scheduler record was given")
 LOOK = Sentence("look for a timeout in the job script and for watchdogs on the node, and ask the operators")
-ACCOUNTED = Sentence("the scheduler accounts for the end: {line}")
-COMPLETED = Sentence("the run came to its own end: {how}")
-NONE = Sentence("of {count:received signals} none tells of somebody outside the run")
-TEARDOWN = Sentence("the signal is teardown after: {line}")
+ACCOUNTED = Sentence("the scheduler explains the end: {line}")
+COMPLETED = Sentence("the run ended by itself: {how}")
+NONE = Sentence("none of the {count:received signals} came from outside the run")
+TEARDOWN = Sentence("the signal belongs to the teardown after: {line}")
 
 
 def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> Finding | Missing:
-    """SIGTERM or SIGHUP as the first sign of the end, and nobody who accounts for it."""
+    """SIGTERM or SIGHUP as the first sign of the end, without another explanation."""
     if (contradiction := _contradiction(ending)) is not None:
         return absent(contradiction)
     sign, line, state = stops.sign, stops.line, ending.state
@@ -76,6 +77,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
         Certainty.POSSIBLE if state is None else Certainty.SUPPORTED,
         "unknown",
         shows,
+        headline=STOPPED(),
         implies=[OUTSIDE()],
         cannot_decide=[WHO(), *([NO_RECORD()] if state is None else [])],
         actions=[action(LOOK)],
@@ -86,7 +88,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
 
 
 def _contradiction(ending: Ending) -> Claim | None:
-    """The scheduler's account of the end, or a good one."""
+    """The scheduler's explanation of the end, or a good end."""
     if ending.state is not None and ending.state.value in CUT_SHORT:
         return RECORDED(state=ending.state)
     notices = (row for row in ending.notices.events if row.get("reason") not in ("step_ended", "revoked"))
@@ -98,7 +100,7 @@ def _contradiction(ending: Ending) -> Claim | None:
 FAMILY = Family(
     code="H3",
     id="external-kill",
-    title="Ended from outside, with no word of the scheduler",
+    title="Stopped from outside by an unknown sender",
     example=("external-kill", "timeline"),
     judge=judge,
     rivals=("H1", "F1", "F2", "F3", "A2"),

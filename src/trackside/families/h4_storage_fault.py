@@ -2,8 +2,8 @@
 
 Meaning
 -------
-The disk or the quota was full, the file system went read-only or away, or returned errors. Training stops at
-its next checkpoint, log line or read.
+The disk or the quota was full, the file system became read-only or unavailable, or returned errors. Training
+stops at its next checkpoint, log line or read.
 
 What it looks like
 ------------------
@@ -12,17 +12,17 @@ error", "Transport endpoint is not connected"; a checkpoint writer that fails in
 
 Not this when
 -------------
-Shared memory is too small: that is the container's setting. The error was caught and training went on. A file
-is simply missing. A cut-off checkpoint fails at its next load: that is a failed resume.
+Shared memory is too small: that is the container's setting. The error was handled and training continued. A
+file is simply missing. A truncated checkpoint fails at its next load: that is a failed resume.
 
 Impact
 ------
-What came after the last complete checkpoint; the newest checkpoint may be cut off.
+The work after the last complete checkpoint; the newest checkpoint may be truncated.
 
 Do next
 -------
-Full or quota: make room, keep fewer checkpoints. Read-only, stale or I/O errors: to the operators; rerun on
-another node or mount.
+Full disk or quota: free space, keep fewer checkpoints. Read-only, stale or I/O errors: report to the operators;
+rerun on another node or mount.
 
 What it cannot tell
 -------------------
@@ -43,27 +43,36 @@ from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 
 JOBS_OWN = ("full", "quota")
-"""Reasons that lie with what the job writes."""
+"""Reasons caused by what the job writes."""
 
-RAISED = Sentence("a file system refused: {type}: {message}")
+HEADLINES = {
+    "full": Sentence("a disk is full: a write failed"),
+    "quota": Sentence("the disk quota is exceeded: a write failed"),
+    "read_only": Sentence("a file system turned read-only"),
+    "stale": Sentence("stale file handle: the file server no longer knows the file"),
+    "unreachable": Sentence("the file server stopped answering"),
+}
+"""Reason -> the answer in one clause; of others :data:`STORAGE_FAILED`."""
+STORAGE_FAILED = Sentence("a file system failed with an I/O error")
+RAISED = Sentence("a file operation failed: {type}: {message}")
 AWAY = Sentence("a file server did not answer: {line}")
-REFUSED = Sentence("it was reported as: {line}")
+REFUSED = Sentence("reported as: {line}")
 OWN_SPACE = Sentence(
-    "a write broke off for want of room: a full disk, a quota or a limit on file size; "
-    "the newest checkpoint may be cut off"
+    "a write failed for lack of space: a full disk, a quota or a file size limit; the newest checkpoint "
+    "may be truncated"
 )
 BROKEN = Sentence("the file system failed under the job; the code is not at fault")
-WHOSE = Sentence("whose data filled it")
+WHOSE = Sentence("whose data filled the disk")
 WHY = Sentence("why the file system failed")
-MAKE_ROOM = Sentence("make room or raise the limit, keep fewer checkpoints, and resume from the last complete one")
-ESCALATE = Sentence("report it to the operators and rerun on another node or mount")
-COMPLETED = Sentence("the run came to its own end: {how}")
-HANDLED = Sentence("a refusal was met and survived: {line}")
-NONE = Sentence("the log tells of {count:refusals} by a file system")
+MAKE_ROOM = Sentence("free space or raise the limit, keep fewer checkpoints, and resume from the last complete one")
+ESCALATE = Sentence("report it to the operators, and rerun on another node or mount")
+COMPLETED = Sentence("the run ended by itself: {how}")
+HANDLED = Sentence("a file operation failed, and the run continued: {line}")
+NONE = Sentence("the log has {count:failures} of a file system")
 
 
 def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Finding:
-    """An unhandled exception about storage, else a line of a file system's refusal at the run's end."""
+    """An unhandled exception about storage, else a line about a file-system error at the run's end."""
     if ending.completed is not None:
         survived = first(faults.lines)
         handled = [HANDLED(line=faults.line(survived))] if survived is not None else []
@@ -82,6 +91,7 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         Certainty.ESTABLISHED if raised or (kernel and ended) else Certainty.SUPPORTED,
         "job" if own else "infrastructure",
         shows,
+        headline=HEADLINES.get(faults.reason, STORAGE_FAILED)(),
         implies=[OWN_SPACE() if own else BROKEN()],
         cannot_decide=[WHOSE() if own else WHY()],
         actions=[action(MAKE_ROOM if own else ESCALATE)],
@@ -98,7 +108,7 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
 FAMILY = Family(
     code="H4",
     id="storage-fault",
-    title="Storage fault: a file system refused",
+    title="Storage fault",
     example=("storage-gone", "busy-wait"),
     judge=judge,
     explains=("H2", "A1", "A2", "C2", "F3", "E2"),

@@ -2,34 +2,34 @@
 
 Meaning
 -------
-All ranks waited, for a file server, for one rank that was held up, or for something else outside of the training
-loop, and it came back before anybody gave up. It costs time and no result. It is always a warning beside the verdict:
-what comes back once may stay away the next time, and is then a hang.
+All ranks waited for a file server, for one delayed rank, or for something else outside of the training loop,
+and it recovered before a timeout. It costs time but no result. It is always a warning in addition to the
+verdict: the next such stall may not recover, and is then a hang.
 
 What it looks like
 ------------------
-Two training points many times further apart than their steps take, with nothing in between that the loop plans: no
-evaluation, no save, no restart. The GPUs do no work meanwhile: most spin in a collective, the one that they wait for is
-cold. The kernel of a node says that a file server did not respond, or that a task was blocked. Without times in the log
-only the rest of the GPUs tells.
+Two training points many times further apart than their steps take, with no planned activity in between: no
+evaluation, no save, no restart. The GPUs do no work meanwhile: most spin in a collective, the one that they
+wait for is idle. A node's kernel reports that a file server did not respond, or that a task was blocked.
+Without times in the log, only the pause of the GPUs shows it.
 
 Not this when
 -------------
-Pauses as long come again and again: evaluations, saves or epochs. An evaluation or a save was printed in the pause and
-no file server was silent. The GPUs worked on: the log alone was silent. The run was requeued or its launcher restarted
-it. The run never came back: that is a hang.
+Equally long pauses recur: evaluations, saves or epochs. An evaluation or a save was printed in the pause and no
+file server was silent. The GPUs kept working: only the log was silent. The run was requeued or its launcher
+restarted it. The run never recovered: that is a hang.
 
 Impact
 ------
-The time of the stall, times the GPUs held.
+The time of the stall, times the allocated GPUs.
 
 Do next
 -------
-Look at the file server, the kernel log and the rank that is named for that time.
+Check the file server, the kernel log and the named rank for that time.
 
 What it cannot tell
 -------------------
-What the run waited for, where neither a kernel log nor a GPU that stands apart says so.
+What the run waited for, if neither a kernel log nor an outlier GPU shows it.
 
 References
 ----------
@@ -42,7 +42,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, neither
-from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.pauses import GpuPauses, GpuRest
 from trackside.facts.pace.training_pauses import Gap, TrainingPauses
 from trackside.family import Family
@@ -54,36 +54,36 @@ class Limits:
     """When a pause is a stall."""
 
     least_s: float = 600.0
-    """NCCL's default time-out for a collective; evaluations and saves of healthy runs stay under it."""
+    """NCCL's default timeout for a collective; evaluations and saves of healthy runs stay below it."""
     caused_s: float = 120.0
-    """The same where a file server was silent meanwhile: the kernel calls a task hung after so long."""
+    """The same if a file server was silent meanwhile: the kernel calls a task hung after this time."""
     intervals: float = 10.0
-    """Times the usual time between two points."""
+    """Multiple of the usual time between two points."""
     again: float = 2.0
-    """Times the next longest pause: what comes again and again is a habit (evaluations, saves, epochs)."""
+    """Multiple of the next longest pause: recurring pauses are normal (evaluations, saves, epochs)."""
 
 
-STOOD = Sentence("training stood still for {seconds}, from {since} to {until}, and then went on")
-RESTED = Sentence("the GPUs did no work for {seconds}, from {since} to {until}, and then worked on")
-STORAGE = Sentence("a file server was away meanwhile: {line}")
-BLOCKED = Sentence("the kernel saw a task hang meanwhile: {line}")
-SURVIVED = Sentence("the run lost this time and nothing else; the same stall may hang it the next time")
+STALLED = Sentence("training stalled for {seconds} and then continued")
+STALLED_BY_STORAGE = Sentence("training stalled for {seconds} while a file server did not answer")
+STOOD = Sentence("training stalled for {seconds}, from {since} to {until}, and then continued")
+RESTED = Sentence("the GPUs did no work for {seconds}, from {since} to {until}, and then continued")
+STORAGE = Sentence("a file server did not answer in that time: {line}")
+BLOCKED = Sentence("the kernel reported a hung task in that time: {line}")
+SURVIVED = Sentence("the run lost only this time; the next such stall may hang it")
 WHY = Sentence("what the run waited for")
-ASK_STORAGE = Sentence("have the file server and the network to it looked at for that time")
-LOOK = Sentence("look at the log of the rank, the kernel log of its node and the storage for that time")
-WORKED = Sentence("a pause of {seconds} between training points was work: the GPUs went on")
-STEADY = Sentence(
-    "two training points were {seconds} apart at most, as the run's rhythm, its saves and evaluations have it"
-)
-BUSY = Sentence("between two times of work the GPUs rested for {seconds} at most")
+ASK_STORAGE = Sentence("check the file server and the network to it at that time")
+LOOK = Sentence("check the rank's log, the kernel log of its node and the storage at that time")
+WORKED = Sentence("the GPUs kept computing during a pause of {seconds} between training points")
+STEADY = Sentence("training points were at most {seconds} apart, which its usual pace, saves and evaluations explain")
+BUSY = Sentence("the GPUs paused for at most {seconds}")
 
 
 def judge(
     pauses: TrainingPauses, activity: Maybe[GpuActivity], gpus: Maybe[GpuPauses], limits: Limits
 ) -> Finding | Missing:
-    """A pause between training points that nothing planned accounts for and in which the GPUs did not work; else, for
-    points without times, a rest of the GPUs."""
-    if (missing := neither(pauses.unlogged, untold(activity))) is not None:
+    """A pause between training points without a planned activity and without GPU work; else, for points without times,
+    a pause of the GPUs."""
+    if (missing := neither(pauses.unlogged, missing_activity(activity))) is not None:
         return missing
     gap, rest = pauses.longest, None if isinstance(gpus, Missing) or pauses.stamped else gpus.longest
     if gap is not None and _stalled(pauses, gap, limits):
@@ -91,9 +91,9 @@ def judge(
         if work is not None and work.worked:
             return absent(WORKED(seconds=pauses.seconds(gap)))
         claims, cold = ((), ()) if work is None else (work.claims, work.gpus)
-        return _found(pauses, gap, STOOD, pauses.seconds(gap), claims, cold)
+        return _finding(pauses, gap, STOOD, pauses.seconds(gap), claims, cold)
     if rest is not None and _stalled_rest(pauses, rest, limits):
-        return _found(pauses, rest, RESTED, rest.length, rest.claims, rest.gpus)
+        return _finding(pauses, rest, RESTED, rest.length, rest.claims, rest.gpus)
     if gap is not None:
         return absent(STEADY(seconds=pauses.seconds(gap)))
     if not isinstance(gpus, Missing) and gpus.longest_s is not None:
@@ -102,7 +102,7 @@ def judge(
 
 
 def _stalled(pauses: TrainingPauses, gap: Gap, limits: Limits) -> bool:
-    """Whether a pause is far beyond the run's rhythm, and planned by nobody."""
+    """Whether a pause is far longer than the run's usual interval, and not planned."""
     excess, usual = gap.excess_s, pauses.usual_s
     if usual is None or excess < limits.intervals * usual or excess < limits.again * pauses.next_excess_s:
         return False
@@ -112,18 +112,18 @@ def _stalled(pauses: TrainingPauses, gap: Gap, limits: Limits) -> bool:
 
 
 def _stalled_rest(pauses: TrainingPauses, rest: GpuRest, limits: Limits) -> bool:
-    """Whether a rest of the GPUs is long, longer than any other by far, and after as much work."""
+    """Whether a pause of the GPUs is long, far longer than any other, and after as much work."""
     length = rest.length.number
     caused = pauses.meanwhile(pauses.storage, rest.since, rest.until)
     enough = length >= (limits.caused_s if caused else limits.least_s) and length >= limits.again * rest.next_s
     return enough and rest.worked_s >= min(length, limits.least_s)
 
 
-def _found(
+def _finding(
     pauses: TrainingPauses, span: Gap | GpuRest, sentence: Sentence, seconds: Value, work: tuple[Claim, ...],
     gpus: tuple[str, ...],
 ) -> Finding:  # fmt: skip
-    """``work``: what the GPUs did meanwhile; ``gpus``: those that the others waited for."""
+    """The finding. ``work``: what the GPUs did meanwhile; ``gpus``: those that the others waited for."""
     storage, tasks = (pauses.meanwhile(frame, span.since, span.until) for frame in (pauses.storage, pauses.tasks))
     since, until = (derived(time, seconds, unit="time") for time in (span.since, span.until))
     shows = [sentence(seconds=seconds, since=since, until=until)]
@@ -136,6 +136,7 @@ def _found(
         Certainty.ESTABLISHED if logged and known and work else certainty,
         "infrastructure" if known else "unknown",
         [*shows, *work],
+        headline=(STALLED_BY_STORAGE if known else STALLED)(seconds=seconds),
         implies=[SURVIVED()],
         cannot_decide=[] if known else [WHY()],
         actions=[action(ASK_STORAGE if known else LOOK)],
@@ -151,7 +152,7 @@ def _found(
 FAMILY = Family(
     code="H5",
     id="stall-resumed",
-    title="Stall that resumed: training stood still for a while and went on",
+    title="Stall that resumed",
     example=("healthy-after-a-storage-stall", "busy-wait"),
     judge=judge,
     cost_kind="pause",

@@ -2,13 +2,13 @@
 
 Meaning
 -------
-The run ended, or was left, in a way that none of the other families explains with the evidence given.
-It is an answer, not a failure: naming a cause that the evidence does not carry would be worse.
-A job that has not begun is no failure at all: there is nothing to explain but what it waits for.
+The run ended, or is, in a state that none of the other families explains with the given evidence. It is an
+answer, not a failure: naming a cause without evidence would be worse. A job that has not started is not a
+failure: the only question is what it waits for.
 
 What it looks like
 ------------------
-Logs without an exception, a signal or a scheduler's word; or only signs that belong to teardown. A job in PENDING, with
+Logs without an exception, a signal or a scheduler message; or only signs of teardown. A job in PENDING, with
 Slurm's reason for it.
 
 Not this when
@@ -17,15 +17,15 @@ Any other family is found.
 
 Impact
 ------
-Somebody has to look by hand; the verdict lists what was seen and what would settle it.
+A person has to investigate; the verdict lists what was seen and what would settle it.
 
 Do next
 -------
-Collect what the families named as unknown ask for, and diagnose again. Of a job that waits: what its reason asks for.
+Collect what the unknown families ask for, and diagnose again. For a pending job: do what its reason requires.
 
 What it cannot tell
 -------------------
-Everything but what was seen. When a job that waits will begin.
+Everything but what was seen. When a pending job will start.
 
 References
 ----------
@@ -45,28 +45,31 @@ from trackside.model import Record
 
 PENDING = "Pending: the job has not begun"
 
-WAITS = Sentence("the job has not begun: it is {state}, for the reason {reason}")
-NO_REASON = Sentence("the job has not begun: it is {state}, and Slurm gives no reason yet")
-MEANS = Sentence("that means that {meaning}")
-WAITS_FOR = Sentence("it waits for other jobs: {dependency}")
-SINCE = Sentence("it has waited since {time}")
-NO_FAILURE = Sentence("nothing has failed: no node is taken and nothing has run")
-WHEN = Sentence("when it will begin: Slurm's forecast changes with every job that is submitted or ends")
+UNDECIDED = Sentence("no cause found in the inputs")
+WAITS = Sentence("the job has not started: {state}, reason {reason}")
+NO_REASON = Sentence("the job has not started: {state}, no reason given yet")
+MEANS = Sentence("meaning: {meaning}")
+WAITS_FOR = Sentence("waiting for other jobs: {dependency}")
+SINCE = Sentence("waiting since {time}")
+NO_FAILURE = Sentence("nothing has failed: no node is allocated and nothing has run")
+WHEN = Sentence("when it will start: Slurm's estimate changes with every job that is submitted or ends")
 DO = {
-    "wait": Sentence("wait; ask for its priority and for when Slurm expects to start it"),
-    "mend": Sentence("change what it asks for, or submit it anew: as it is, it will not start"),
+    "wait": Sentence("wait, and ask Slurm for its priority and expected start"),
+    "mend": Sentence("change what it requests, or submit it again: as it is, it will not start"),
     "release": Sentence("release it once it may run"),
     "ask": Sentence("ask the cluster's operators: it will not start by itself"),
 }
 LOOK = Sentence("squeue --start -j {id}; scontrol show job -d {id}")
 LAST_LINE = Sentence("the log's last line is: {line}")
-STATE = Sentence("the scheduler recorded {state}", running="the scheduler has it as {state}")
-NOTHING_FITS = Sentence("nothing that was seen names a cause", running="nothing that was seen so far names a fault")
-COLLECT = Sentence("collect what the open families below ask for, and diagnose again")
+STATE = Sentence("the scheduler recorded {state}", running="the scheduler lists it as {state}")
+NOTHING_FITS = Sentence(
+    "nothing in the inputs points to a cause", running="nothing in the inputs points to a fault so far"
+)
+COLLECT = Sentence("collect the evidence listed as missing, and run diagnose again")
 
 
 def judge(silence: Silence, ending: Ending) -> Finding | Missing:
-    """Say what was seen last, so that the reader has a place to start."""
+    """The last evidence, so that the reader has a starting point."""
     if ending.job is not None and ending.job.get("state") in WAITING:
         return _waiting(ending, ending.job)
     jobs, logs = ending.jobs, silence.signs["logs"]
@@ -74,31 +77,39 @@ def judge(silence: Silence, ending: Ending) -> Finding | Missing:
     shows += [STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
         return Missing("any log or record of the run")
-    return present(Certainty.POSSIBLE, "unknown", shows, implies=[NOTHING_FITS()], actions=[action(COLLECT)])
+    return present(
+        Certainty.POSSIBLE,
+        "unknown",
+        shows,
+        headline=UNDECIDED(),
+        implies=[NOTHING_FITS()],
+        actions=[action(COLLECT)],
+    )
 
 
 def _waiting(ending: Ending, job: Record) -> Finding:
-    """Why it waits, since when, and what Slurm's reason means. Several sources may hold records of one job: what that
-    of the last attempt leaves out is taken from the last that has it."""
+    """Why it waits, since when, and what Slurm's reason means. Several sources may have records of one job: fields
+    missing in the last attempt's record come from the newest record that has them."""
     jobs, remedy = ending.jobs, "wait"
 
-    def told(field: str, unit: str = "") -> Value | None:
+    def newest(field: str, unit: str = "") -> Value | None:
         row = next((row for row in (job, *reversed(jobs.records)) if row.get(field) is not None), None)
         return None if row is None else jobs.value(row, field, unit)
 
-    state, reason = jobs.value(job, "state"), told("reason")
+    state, reason = jobs.value(job, "state"), newest("reason")
     shows = [NO_REASON(state=state) if reason is None else WAITS(state=state, reason=reason)]
     if reason is not None and (known := pending_reason(str(reason.value))) is not None:
         shows.append(MEANS(meaning=derived(known.meaning, reason)))
         remedy = known.remedy
-    if (dependency := told("dependency")) is not None:
+    if (dependency := newest("dependency")) is not None:
         shows.append(WAITS_FOR(dependency=dependency))
-    if (submitted := told("submit", "time")) is not None:
+    if (submitted := newest("submit", "time")) is not None:
         shows.append(SINCE(time=submitted))
     return present(
         Certainty.ESTABLISHED,
         "none",
         shows,
+        headline=shows[0],
         implies=[NO_FAILURE()],
         cannot_decide=[WHEN()],
         actions=[action(DO[remedy], LOOK, id=jobs.value(job, "id"))],
@@ -111,7 +122,7 @@ FAMILY = Family(
     code="U0",
     role="last_resort",
     id="unknown",
-    title="Unknown: no family fits",
+    title="Unknown: no cause found",
     judge=judge,
     collect=(
         "the job's whole output (slurm-<id>.out, every rank's log)",

@@ -1,1 +1,1 @@
-"""One HTTP server, asked or sent to: retries, deadlines, bounds and credentials in one place (decision 0010)."""
+"""HTTP client for one server: retries, deadlines, size limits and credentials in one place (decision 0010)."""

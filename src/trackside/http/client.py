@@ -1,7 +1,7 @@
-"""One HTTP server, asked or sent to: retries, limits and plain reasons for what it could not answer.
+"""Client for one HTTP server: retries, limits, and a plain reason for every failed request.
 
-Whatever goes wrong ends as :class:`Unanswered`, so that the asker can say "unable to check" and why. Secrets come
-resolved, and are never part of a message, a name or a ``repr``.
+Every failure is raised as :class:`SourceUnavailable`, so that the caller can report "unable to check" with the reason.
+Secrets are already resolved, and never appear in a message, a name or a ``repr``.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from urllib3.exceptions import (
     SSLError,
 )
 
-from trackside.http.connections import Sockets, ended, pool
-from trackside.http.options import HttpOptions, identity, tls
-from trackside.http.unanswered import Passing, Unanswered, plain, refusal
+from trackside.http.connections import Sockets, pool, time_limit
+from trackside.http.options import HttpOptions, identity_headers, tls
+from trackside.http.unavailable import SourceUnavailable, TemporaryFailure, plain, refusal
 from trackside.settings.secrets import shown_url
 
 MIN_PAUSE_S = 0.25
-"""Before the first retry; twice as long before each further one."""
+"""Pause before the first retry; it doubles with each further retry."""
 MAX_PAUSE_S = 15.0
-"""Between retries, unless the server asks for more."""
+"""Longest pause between retries, unless the server asks for more."""
 PIECE_BYTES = 1 << 18
-"""Bytes taken from the connection at once."""
+"""Bytes read from the connection at once."""
 
 Pairs = Mapping[str, str] | Sequence[tuple[str, str]]
-"""Parameters; as a sequence where a name comes more than once."""
+"""Query or form parameters; a sequence if a name occurs more than once."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What was asked of a server so far. Bytes are those of bodies, as they came."""
+    """Requests sent so far and body bytes received (before decompression)."""
 
     requests: int = 0
     bytes_received: int = 0
@@ -55,7 +55,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole answer with a status below 300."""
+    """A complete response with a status below 300."""
 
     body: bytes
     url: str
@@ -63,9 +63,9 @@ class Response:
 
 
 class HttpClient:
-    """A server, asked from any thread. The deadline runs from the first request.
+    """Client for one server; methods may be called from any thread. The deadline runs from the first request.
 
-    Raises ValueError for certificates that can't be used.
+    Raises ValueError for certificates that can't be loaded.
     """
 
     def __init__(
@@ -77,38 +77,39 @@ class HttpClient:
     ) -> None:
         self.options = options
         self.name = shown_url(options.url)
-        """Without credentials."""
+        """The server's URL without credentials."""
         self._closed, self._sockets = threading.Event(), Sockets()
         self._sleep, self._clock = sleep or self._closed.wait, clock
         self._traffic, self._lock = Traffic(), threading.Lock()
-        self._places = threading.BoundedSemaphore(options.concurrency)
-        self._begun: float | None = None
-        self._down: tuple[float, Unanswered] | None = None
-        self._headers = {**identity(options), **options.headers}
+        self._slots = threading.BoundedSemaphore(options.concurrency)
+        self._start_time: float | None = None
+        self._down: tuple[float, SourceUnavailable] | None = None
+        self._headers = {**identity_headers(options), **options.headers}
         context = tls(options) if options.url.startswith("https:") else None
         if not options.verify:
-            urllib3.disable_warnings(InsecureRequestWarning)  # it was asked for
+            urllib3.disable_warnings(InsecureRequestWarning)  # the user switched verification off
         self._pool = pool(self._sockets, num_pools=1, maxsize=options.concurrency, retries=False, ssl_context=context)
 
     @property
     def traffic(self) -> Traffic:
-        """A copy of the figures so far."""
+        """A copy of the traffic counters."""
         with self._lock:
             return replace(self._traffic)
 
     def close(self) -> None:
-        """Ask no more. What is under way in other threads ends as Unanswered, but for what is still connecting."""
+        """Send no more requests. Requests under way in other threads raise SourceUnavailable, except those still
+        connecting."""
         self._closed.set()
         self._sockets.shut()
         self._pool.clear()
 
-    def left(self) -> float:
-        """Seconds until the deadline."""
+    def remaining_s(self) -> float:
+        """Seconds until the deadline, which starts with the first call."""
         now = self._clock()
         with self._lock:
-            if self._begun is None:
-                self._begun = now
-            return min(self._begun + self.options.deadline_s - now, threading.TIMEOUT_MAX)
+            if self._start_time is None:
+                self._start_time = now
+            return min(self._start_time + self.options.deadline_s - now, threading.TIMEOUT_MAX)
 
     def request(
         self,
@@ -120,79 +121,91 @@ class HttpClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Response:
-        """The whole answer, of ``most_bytes`` at most. ``form`` is sent as a body. Raises Unanswered."""
-        url, mark, own = self.options.url.partition("?")
-        sent = {**self._headers, **(headers or {})}
+        """Send one request and return the complete response, of at most ``most_bytes``. ``form`` is sent as the body.
+        Raises SourceUnavailable."""
+        url, question_mark, url_query = self.options.url.partition("?")
+        all_headers = {**self._headers, **(headers or {})}
         if form is not None:
-            body, sent["Content-Type"] = urlencode(form).encode(), "application/x-www-form-urlencoded"
-        request = _Request(method, url + path, f"?{urlencode(params)}" if params else mark + own, body, sent)
-        if not self._places.acquire(timeout=max(self.left(), 0.0)):
-            raise self._too_late()
+            body, all_headers["Content-Type"] = urlencode(form).encode(), "application/x-www-form-urlencoded"
+        request = _Request(
+            method, url + path, f"?{urlencode(params)}" if params else question_mark + url_query, body, all_headers
+        )
+        if not self._slots.acquire(timeout=max(self.remaining_s(), 0.0)):
+            raise self._deadline_error()
         try:
-            return self._tried(request)
+            return self._with_retries(request)
         finally:
-            self._places.release()
+            self._slots.release()
 
-    # -- one request, and again
+    # -- one request and its retries
 
-    def _tried(self, request: _Request) -> Response:
-        """Its answer, tried again while what fails may pass."""
+    def _with_retries(self, request: _Request) -> Response:
+        """The response; temporary failures are retried."""
         self._count(requests=1)
         for pause in self._pauses():
             try:
-                return self._whole(request)
-            except Passing as failure:
-                wait = max(pause, failure.after)
-                if pause < 0 or wait >= self.left():
-                    raise self._given_up(failure) from None
+                return self._fetch(request)
+            except TemporaryFailure as failure:
+                wait = max(pause, failure.retry_after_s)
+                if pause < 0 or wait >= self.remaining_s():
+                    raise self._final_error(failure) from None
                 self._sleep(wait)
-        raise AssertionError  # the last pause raises
+        raise AssertionError  # the last pause re-raises
 
     def _pauses(self) -> Iterator[float]:
-        """Seconds before each retry, drawn anew each time so that many askers don't come back together; then -1."""
+        """Seconds before each retry, randomized so that many clients don't retry together; then -1."""
         for attempt in range(self.options.retries):
             yield min(MAX_PAUSE_S, MIN_PAUSE_S * 2**attempt) * random.uniform(0.5, 1.0)
         yield -1.0
 
-    def _given_up(self, failure: Passing) -> Unanswered:
-        if failure.after and self.options.retries:
-            return Unanswered(failure.kind, f"{failure}; it asks to wait {failure.after:g} s, which is past the "
-                              "retries or the deadline")  # fmt: skip
+    def _final_error(self, failure: TemporaryFailure) -> SourceUnavailable:
+        if failure.retry_after_s and self.options.retries:
+            return SourceUnavailable(
+                failure.kind,
+                f"{failure}; the server asks to wait {failure.retry_after_s:g} s, longer than the retries or the"
+                " deadline allow",
+            )
         if failure.kind == "unreachable" and self.options.down_s:
             self._down = self._clock() + self.options.down_s, failure
         return failure
 
-    def _too_late(self) -> Unanswered:
-        return Unanswered("timeout", f"{self.name}: the {self.options.deadline_s:g} s for all that one verdict asks of "
-                          "it are over; raise deadline_s or ask for less")  # fmt: skip
+    def _deadline_error(self) -> SourceUnavailable:
+        return SourceUnavailable(
+            "timeout",
+            f"{self.name}: the deadline of {self.options.deadline_s:g} s for one verdict has passed; raise deadline_s"
+            " or request less",
+        )
 
-    def _ended(self) -> Unanswered:
-        return Unanswered("unreachable", f"{self.name} was not waited for any longer: its endpoint was closed")
+    def _closed_error(self) -> SourceUnavailable:
+        return SourceUnavailable("unreachable", f"{self.name}: the request was abandoned because the client was closed")
 
-    def _whole(self, request: _Request) -> Response:
-        until = self._clock() + min(self.options.timeout_s, self.left())
+    def _fetch(self, request: _Request) -> Response:
+        until = self._clock() + min(self.options.timeout_s, self.remaining_s())
         response = self._open(request)
-        most, pieces, size = self.options.most_bytes, [], 0
+        max_bytes, pieces, size = self.options.most_bytes, [], 0
         try:
-            with ended(until - self._clock(), response.shutdown):
+            with time_limit(until - self._clock(), response.shutdown):
                 for piece in self._pieces(request, response, until):
                     size += len(piece)
-                    if size > most:
-                        raise Unanswered("too_large", f"{request.url} sent more than {most:,} bytes; ask for less at "
-                                         "once, or raise most_bytes")  # fmt: skip
+                    if size > max_bytes:
+                        raise SourceUnavailable(
+                            "too_large",
+                            f"{request.url} sent more than {max_bytes:,} bytes; request less at once, or raise"
+                            " most_bytes",
+                        )
                     pieces.append(piece)
         except BaseException as error:
             response.close()
             if isinstance(error, TimeoutError):
-                raise (self._too_late() if self.left() <= 0 else self._failed(request, error)) from None
+                raise (self._deadline_error() if self.remaining_s() <= 0 else self._error_of(request, error)) from None
             raise
         response.release_conn()
         return Response(b"".join(pieces), request.url, response.status)
 
     def _open(self, request: _Request) -> urllib3.BaseHTTPResponse:
-        """The answer's head, of a status below 300."""
+        """The response with its headers read. Raises SourceUnavailable for a status of 300 or more."""
         self._check()
-        timeout = min(self.options.timeout_s, self.left())
+        timeout = min(self.options.timeout_s, self.remaining_s())
         until = self._clock() + timeout
         try:
             response = self._pool.request(
@@ -200,57 +213,56 @@ class HttpClient:
                 preload_content=False, timeout=urllib3.Timeout(connect=timeout, read=timeout),
             )  # fmt: skip
         except (HTTPError, OSError) as error:
-            traceback.clear_frames(
-                error.__traceback__
-            )  # urllib3's hold the error and the body, for as long as they may
-            raise self._failed(request, error) from None
+            # urllib3's frames hold the error and the body as long as the traceback lives
+            traceback.clear_frames(error.__traceback__)
+            raise self._error_of(request, error) from None
         if response.status < 300:
             return response
         try:
-            with ended(until - self._clock(), response.shutdown):
-                beginning = response.read(1 << 14, decode_content=True)
+            with time_limit(until - self._clock(), response.shutdown):
+                body_start = response.read(1 << 14, decode_content=True)
         except (HTTPError, OSError):
-            beginning = b""
+            body_start = b""
         response.close()
         headers = {name.lower(): value for name, value in response.headers.items()}
-        raise refusal(request.url, response.status, headers, beginning)
+        raise refusal(request.url, response.status, headers, body_start)
 
     def _check(self) -> None:
         if self._closed.is_set():
-            raise self._ended()
-        if self.left() <= 0:
-            raise self._too_late()
+            raise self._closed_error()
+        if self.remaining_s() <= 0:
+            raise self._deadline_error()
         if self._down is not None and self._clock() < self._down[0]:
-            raise Unanswered(self._down[1].kind, str(self._down[1]))
+            raise SourceUnavailable(self._down[1].kind, str(self._down[1]))
 
     def _pieces(self, request: _Request, response: urllib3.BaseHTTPResponse, until: float) -> Iterator[bytes]:
-        """The body until that time, which is before the deadline, decompressed a bounded piece at a time: a few bytes
-        can stand for gigabytes."""
+        """Decompressed pieces of the body, each of bounded size because a few bytes can expand to gigabytes. ``until``:
+        time limit, at or before the deadline. Raises SourceUnavailable."""
         packed = response.headers.get("Content-Encoding", "").lower() in ("gzip", "x-gzip", "deflate")
         unpack = zlib.decompressobj(wbits=47) if packed else None
         while True:
-            if self.left() <= 0:
-                raise self._too_late()
+            if self.remaining_s() <= 0:
+                raise self._deadline_error()
             if self._clock() > until:
-                raise self._failed(request, ReadTimeoutError(self._pool, None, ""))  # type: ignore[arg-type]
+                raise self._error_of(request, ReadTimeoutError(self._pool, None, ""))  # type: ignore[arg-type]
             try:
                 raw = response.read1(PIECE_BYTES, decode_content=False)
             except (HTTPError, OSError) as error:
-                raise self._failed(request, error) from None
+                raise self._error_of(request, error) from None
             if self._closed.is_set():
-                raise self._ended()
+                raise self._closed_error()
             self._count(bytes_received=len(raw))
-            for piece in [raw] if unpack is None else self._unpacked(request, unpack, raw):
+            for piece in [raw] if unpack is None else self._decompressed(request, unpack, raw):
                 if piece:
                     yield piece
             if not raw and unpack is not None and not unpack.eof:
-                raise Passing("broken", f"{request.url} broke off in mid-answer")
+                raise TemporaryFailure("broken", f"{request.url}: the connection broke in the middle of the response")
             if not raw:
                 return
 
     @staticmethod
-    def _unpacked(request: _Request, unpack: zlib._Decompress, raw: bytes) -> Iterator[bytes]:
-        """What some compressed bytes stand for, a bounded piece at a time; without any, what is still to come."""
+    def _decompressed(request: _Request, unpack: zlib._Decompress, raw: bytes) -> Iterator[bytes]:
+        """Decompress ``raw`` in pieces of bounded size; empty ``raw`` flushes what is left."""
         try:
             if not raw:
                 yield unpack.flush()
@@ -258,35 +270,41 @@ class HttpClient:
                 yield unpack.decompress(raw, PIECE_BYTES)
                 raw = unpack.unconsumed_tail
         except zlib.error:
-            raise Passing("broken", f"{request.url} sent compressed bytes that can't be read") from None
+            raise TemporaryFailure("broken", f"{request.url} sent compressed data that can't be decompressed") from None
 
-    def _failed(self, request: _Request, error: Exception) -> Unanswered:
-        """Why nothing, or only a part, came."""
+    def _error_of(self, request: _Request, error: Exception) -> SourceUnavailable:
+        """The SourceUnavailable for a request that failed or was cut short."""
         timeout = self.options.timeout_s
         if self._closed.is_set():
-            return self._ended()
+            return self._closed_error()
         inner = error.args[0] if isinstance(error, SSLError) and error.args else error.__cause__
         if isinstance(inner, ssl.SSLError) and not isinstance(inner, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-            return Unanswered("unreachable", f"{self.name}: no trust: {plain(str(error))}; name its authority with ca, "
-                              "or the client's own cert and key")  # fmt: skip
+            return SourceUnavailable(
+                "unreachable",
+                f"{self.name}: certificate not trusted: {plain(str(error))}; set ca to its authority, or cert and key"
+                " for this client",
+            )
         if isinstance(error, NameResolutionError):
-            return Passing("unreachable", f"{self.name}: its name is not known here; is the URL right?")
+            return TemporaryFailure("unreachable", f"{self.name}: the host name does not resolve; is the URL right?")
         if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
-            return Passing("unreachable", f"{self.name} can't be reached within {timeout:g} s; is the address right, "
-                            "and is a firewall in between?")  # fmt: skip
+            return TemporaryFailure(
+                "unreachable",
+                f"{self.name} can't be reached within {timeout:g} s; is the address right, and is a"
+                " firewall in between?",
+            )
         if isinstance(error, NewConnectionError):
-            return Passing("unreachable", f"{self.name} can't be reached: {_cause(error)}; is it running?")
+            return TemporaryFailure("unreachable", f"{self.name} can't be reached: {_cause(error)}; is it running?")
         if isinstance(error, (ReadTimeoutError, TimeoutError)):
-            return Unanswered(
+            return SourceUnavailable(
                 "timeout",
                 f"{request.url} did not answer within {timeout:g} s; raise timeout_s or {self.options.lighter}",
             )
         if isinstance(error, LocationParseError):
-            return Unanswered("refused", f"{self.name} is no URL that can be asked")
+            return SourceUnavailable("refused", f"{self.name} is not a valid URL")
         inner = error.args[-1] if error.args else None
         if isinstance(inner, http.client.BadStatusLine) and not isinstance(inner, http.client.RemoteDisconnected):
-            return Passing("broken", f"{request.url} sent what is no HTTP: {plain(str(inner))}")
-        return Passing("broken", f"{request.url} broke off in mid-answer")
+            return TemporaryFailure("broken", f"{request.url} did not answer with HTTP: {plain(str(inner))}")
+        return TemporaryFailure("broken", f"{request.url}: the connection broke in the middle of the response")
 
     def _count(self, requests: int = 0, bytes_received: int = 0) -> None:
         with self._lock:
@@ -296,7 +314,7 @@ class HttpClient:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """One request; its ``query`` may hold secrets, and stays out of messages."""
+    """One request. ``query`` may hold secrets, so messages leave it out."""
 
     method: str
     url: str

@@ -1,7 +1,7 @@
-"""Connections that end in time: however slowly a server sends, nobody waits longer than was agreed, or than is wanted.
+"""Connections with a limit on total time: a slow server can't keep a caller waiting longer than the timeout.
 
-A timeout of a socket is that of one read, and a head, a chunk's length or a trailer is many: a byte now and then keeps
-them going for hours. So the clock on the wall ends them.
+A socket timeout covers a single read, and a header, a chunk length or a trailer takes many reads, so a server that
+sends a byte now and then could hold the caller for hours. A wall-clock timer shuts the socket instead.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 
 @contextmanager
-def ended(within_s: float, shutdown: Callable[[], object]) -> Iterator[None]:
-    """Call ``shutdown`` after so long, which ends what the block reads. Raises TimeoutError if that had to be."""
+def time_limit(within_s: float, shutdown: Callable[[], object]) -> Iterator[None]:
+    """Call ``shutdown`` after ``within_s`` seconds, which ends the reads in the block. Raises TimeoutError if it was
+    called."""
     late = threading.Event()
 
     def end() -> None:
         late.set()
-        with suppress(OSError, ValueError, RuntimeError):  # it ended by itself this moment
+        with suppress(OSError, ValueError, RuntimeError):  # the connection closed by itself
             shutdown()
 
     timer = threading.Timer(max(within_s, 0.0), end)
@@ -43,47 +44,49 @@ def ended(within_s: float, shutdown: Callable[[], object]) -> Iterator[None]:
 
 
 class Sockets:
-    """Those of all connections that stand, to be shut from any thread."""
+    """All open sockets, which can be shut down from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._all: WeakSet[socket.socket] = WeakSet()
-        self._over = False
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._is_shut = False
 
     def add(self, sock: socket.socket) -> None:
-        """Once they were shut, it is shut at once."""
+        """Add a socket; it is shut at once if :meth:`shut` was called before."""
         with self._lock:
-            self._all.add(sock)
-            if self._over:
+            self._sockets.add(sock)
+            if self._is_shut:
                 _shut(sock)
 
     def shut(self) -> None:
-        """Who reads from one, or writes to it, is told that it ended."""
+        """Shut all sockets; pending reads and writes end."""
         with self._lock:
-            self._over = True
-            for sock in self._all:
+            self._is_shut = True
+            for sock in self._sockets:
                 _shut(sock)
 
 
 def _shut(sock: socket.socket) -> None:
-    with suppress(OSError):  # it ended by itself
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # TLS' own would leave who reads now with bytes in cipher
+    with suppress(OSError):  # already closed
+        socket.socket.shutdown(
+            sock, socket.SHUT_RDWR
+        )  # SSLSocket.shutdown would leave a concurrent reader with undecrypted bytes
 
 
 class _Connection(HTTPConnection):
     sockets: Sockets
 
     def connect(self) -> None:
-        """And let it be shut from elsewhere."""
+        """Connect, and register the socket so that other threads can shut it."""
         super().connect()
         self.sockets.add(self.sock)
 
     def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
-        """The answer's head, within the timeout."""
+        """The response's headers, within the timeout."""
         within_s, sock = self.timeout, self.sock
         assert isinstance(within_s, float | int)
         assert sock is not None
-        with ended(within_s, lambda: sock.shutdown(socket.SHUT_RD)):
+        with time_limit(within_s, lambda: sock.shutdown(socket.SHUT_RD)):
             return super().getresponse()
 
 
@@ -92,13 +95,13 @@ class _SecureConnection(_Connection, HTTPSConnection):
 
 
 def pool(sockets: Sockets, **options: Any) -> urllib3.PoolManager:
-    """Connections of this kind, whose sockets are found there; ``options`` are those of urllib3."""
-    made = urllib3.PoolManager(**options)
-    made.pool_classes_by_scheme = {
+    """A pool manager whose connections register their sockets in ``sockets``; ``options`` are urllib3's."""
+    manager = urllib3.PoolManager(**options)
+    manager.pool_classes_by_scheme = {
         scheme: type("Pool", (base,), {"ConnectionCls": type("Connection", (connection,), {"sockets": sockets})})
         for scheme, base, connection in (
             ("http", urllib3.HTTPConnectionPool, _Connection),
             ("https", urllib3.HTTPSConnectionPool, _SecureConnection),
         )
     }
-    return made
+    return manager

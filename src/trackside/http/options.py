@@ -1,4 +1,4 @@
-"""Where a server is, how to ask it, and who asks: secrets come resolved, and are in no ``repr``."""
+"""Options of an HTTP server: URL, credentials, limits. Secrets are already resolved, and are left out of ``repr``."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from trackside.http.unanswered import plain
+from trackside.http.unavailable import plain
 from trackside.settings.secrets import shown_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
-    """Where a server is and how to ask it.
+    """Where a server is and how requests are sent to it.
 
-    ``url``: http or https, with a path if the API stands below one; a user and password in it are taken out.
-    ``ca``, ``cert``, ``key``: paths of PEM files. ``timeout_s``: one request. ``deadline_s``: all that one verdict
-    asks. ``concurrency``: requests under way at once. ``most_bytes``: one answer, decompressed. ``gzip``: whether
-    answers may come compressed; None: unless the server is on this machine, where it only costs time.
+    ``url``: http or https, with a path if the API stands below one; a user and password in it are moved to ``user`` and
+    ``password``. ``ca``, ``cert``, ``key``: paths of PEM files. ``timeout_s``: limit of one request. ``deadline_s``:
+    limit of all requests of one verdict. ``concurrency``: requests under way at once. ``most_bytes``: limit of one
+    response, decompressed. ``gzip``: whether responses may be compressed; None: unless the server is on this machine,
+    where compression only costs time.
 
-    Raises ValueError for what can't be meant.
+    Raises ValueError for invalid values.
     """
 
     exact: ClassVar[bool] = False
-    """Whether the URL is asked as it stands, parameters included; otherwise it is what paths are put behind."""
+    """Whether the URL is used exactly as given, parameters included; otherwise request paths are appended to it."""
     user_agent: ClassVar[str] = "trackside"
     lighter: ClassVar[str] = "ask for less"
-    """What helps against a server that is too slow."""
+    """Advice in the error for a server that is too slow."""
     down_s: ClassVar[float] = 5.0
-    """For so long after all retries failed to reach the server nobody else tries: all get the same failure at once."""
+    """After all retries failed to reach the server, other requests fail at once for this many seconds."""
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -54,51 +55,51 @@ class HttpOptions:
         try:
             parts = urlsplit(self.url)
             port = f":{parts.port}" if parts.port is not None else ""
-        except ValueError:  # whose words may hold a part of a password
+        except ValueError:  # its message may contain part of a password
             raise ValueError(f"the URL {shown_url(self.url)!r} can't be read: is its port a number, and are / ? # of a "
                              "user or password written as %2F %3F %23?") from None  # fmt: skip
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"the URL {shown_url(self.url)!r} must begin with http:// or https:// and name a host, as "
                              "http://metrics:9090 does")  # fmt: skip
         if not self.exact and (parts.query or parts.fragment):
-            raise ValueError(
-                f"the URL {shown_url(self.url)!r} must end with its path; parameters are set apart from it"
-            )
+            raise ValueError(f"the URL {shown_url(self.url)!r} must end with its path, without parameters")
         if parts.username is not None:
             object.__setattr__(self, "user", self.user or unquote(parts.username))
             object.__setattr__(self, "password", self.password or unquote(parts.password or ""))
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        rest = parts._replace(scheme="", netloc="", fragment="").geturl() if self.exact else parts.path.rstrip("/")
-        object.__setattr__(self, "url", f"{parts.scheme}://{host}{port}{rest}")
+        path_and_query = (
+            parts._replace(scheme="", netloc="", fragment="").geturl() if self.exact else parts.path.rstrip("/")
+        )
+        object.__setattr__(self, "url", f"{parts.scheme}://{host}{port}{path_and_query}")
         shown = shown_url(self.url)
         if self.bearer and self.user:
             raise ValueError(f"{shown}: give a bearer token or a user and password, not both")
         for name, value in self.headers.items():
             if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-                raise ValueError(f"{shown}: {name!r} can't be the name of a header")
+                raise ValueError(f"{shown}: {name!r} is not a valid header name")
             _check(shown, f"the value of the header {name}", value, "latin-1")
         _check(shown, "the bearer token for the header Authorization", self.bearer, "latin-1")
-        for what, value in (("the user", self.user), ("the password", self.password)):
-            _check(shown, f"{what} for the header Authorization", value, "utf-8")
+        for field_name, value in (("the user", self.user), ("the password", self.password)):
+            _check(shown, f"{field_name} for the header Authorization", value, "utf-8")
         if self.timeout_s <= 0 or self.deadline_s <= 0 or self.concurrency < 1 or self.retries < 0:
             raise ValueError(f"{shown}: timeouts and concurrency must be above 0, retries 0 or more")
 
 
-def _check(url: str, what: str, value: str, encoding: str) -> None:
-    """Raises ValueError for what can't be sent, without showing it."""
+def _check(url: str, field_name: str, value: str, encoding: str) -> None:
+    """Raise ValueError if ``value`` can't be sent in a header; the message does not show it."""
     try:
         value.encode(encoding)
     except UnicodeEncodeError:
-        raise ValueError(f"{url}: {what} holds characters that are not {encoding.upper()}") from None
+        raise ValueError(f"{url}: {field_name} holds characters that are not {encoding.upper()}") from None
     if re.search(r"[\r\n\0]", value):
-        raise ValueError(f"{url}: {what} holds the end of a line; was it read from a file?")
+        raise ValueError(f"{url}: {field_name} contains a line break; was it read from a file?")
 
 
-def identity(options: HttpOptions) -> dict[str, str]:
-    """The headers that every request carries."""
+def identity_headers(options: HttpOptions) -> dict[str, str]:
+    """The headers that every request carries: user agent, encoding, authorization."""
     host = urlsplit(options.url).hostname or ""
-    here = host == "localhost" or host == "::1" or host.startswith("127.")
-    gzip = not here if options.gzip is None else options.gzip
+    is_local = host == "localhost" or host == "::1" or host.startswith("127.")
+    gzip = not is_local if options.gzip is None else options.gzip
     headers = {"User-Agent": options.user_agent, "Accept-Encoding": "gzip" if gzip else "identity"}
     if options.bearer:
         headers["Authorization"] = f"Bearer {options.bearer}"
@@ -109,7 +110,7 @@ def identity(options: HttpOptions) -> dict[str, str]:
 
 
 def tls(options: HttpOptions) -> ssl.SSLContext:
-    """Raises ValueError for files that can't be used."""
+    """The TLS context. Raises ValueError for certificate files that can't be loaded."""
     try:
         context = ssl.create_default_context(cafile=options.ca or None)
         if options.cert:
@@ -117,7 +118,7 @@ def tls(options: HttpOptions) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         files = ", ".join(filter(None, (options.ca, options.cert, options.key)))
         raise ValueError(
-            f"{shown_url(options.url)}: the certificates ({files}) can't be used: {plain(str(error))}"
+            f"{shown_url(options.url)}: the certificates ({files}) can't be loaded: {plain(str(error))}"
         ) from None
     if not options.verify:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

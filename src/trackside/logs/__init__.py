@@ -1,4 +1,4 @@
-"""WHAT DOES A LOG LINE MEAN: one fast pass (:mod:`.scan`), then one file per framework or system.
+"""WHAT A LOG LINE MEANS: one fast pass over the bytes (:mod:`.scan`), then one module per framework or system.
 
-A module here that defines ``PARSER`` is registered by being there.
+A module here that defines ``PARSER`` is registered because it is in this package.
 """

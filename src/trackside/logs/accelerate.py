@@ -1,4 +1,4 @@
-"""Hugging Face accelerate: what it prints of its distributed environment."""
+"""Hugging Face accelerate: the distributed environment that it prints."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PARSER = Parser("accelerate", "accelerate", "system")
         "The distributed environment: variables are missing",
     ),
 )
-def _environment(line: Line, found: re.Match[str]) -> Iterator[Event]:
-    if found[1] == "NO":
+def _environment(line: Line, match: re.Match[str]) -> Iterator[Event]:
+    if match[1] == "NO":
         return
     world = None
     for near in line.following(6):
         if near.label == line.label and (count := _COUNT.match(near.text)):
             world = int(count[1])
             break
-    yield line.event("distributed_ready", Role.FACT, world_size=world, backend=found[2])
+    yield line.event("distributed_ready", Role.FACT, world_size=world, backend=match[2])
     if world is not None:
         yield line.event("host", Role.FACT, world_size=world)

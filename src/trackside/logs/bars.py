@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from trackside.logs.numbers import NUMBER, meaning, number
+from trackside.logs.numbers import NUMBER, field_meaning, number
 
 _BAR = re.compile(r"\| *(\d{1,12})/(\d{1,12}|\?) \[([^\n\r]*)|(?:^|: |\s)(\d{1,12})(it) \[([^\n\r]*)")
 _PERCENT = re.compile(r"\d{1,3}%\|")
@@ -20,69 +20,71 @@ _EVALUATION = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """One drawing of a bar. ``total`` is None where tqdm doesn't know it; ``figures`` is what its postfix and description say."""
+class ProgressBar:
+    """One drawing of a bar: ``total`` is None if tqdm does not know it; ``figures`` come from its postfix and
+    description."""
 
     description: str
     count: int
     total: int | None
-    inside: str
+    brackets: str
+    """The text in the bar's brackets: times, rate and postfix."""
     figures: dict[str, tuple[float, int]]
     """field of ``progress`` -> (value, rank of the printed name)"""
 
     @property
     def evaluates(self) -> bool:
-        """Whether the description says that this is no training loop."""
+        """Whether the description says that this is an evaluation loop, not a training loop."""
         return _EVALUATION.search(self.description) is not None
 
     @property
     def epoch(self) -> tuple[int, int | None] | None:
-        """(epoch as printed, epochs planned) of the description."""
-        found = _EPOCH.search(self.description)
-        return None if found is None else (int(found[1]), int(found[2]) if found[2] else None)
+        """(epoch as printed, planned number of epochs) from the description."""
+        match = _EPOCH.search(self.description)
+        return None if match is None else (int(match[1]), int(match[2]) if match[2] else None)
 
     @property
     def rate(self) -> tuple[float, str] | None:
-        """(units a second, unit) as drawn."""
-        for part in self.inside.split(",")[1:2]:
-            found = _RATE.match(part.strip())
-            if found and (found[2] or found[4]):
-                value = float(found[1]) if found[1].count(".") < 2 and found[1] != "." else 0.0
-                unit = found[3]
+        """(units per second, unit) as drawn."""
+        for part in self.brackets.split(",")[1:2]:
+            match = _RATE.match(part.strip())
+            if match and (match[2] or match[4]):
+                value = float(match[1]) if match[1].count(".") < 2 and match[1] != "." else 0.0
+                unit = match[3]
                 if value:
-                    return (1 / value if found[2] else value, f"{unit}/s")
+                    return (1 / value if match[2] else value, f"{unit}/s")
         return None
 
 
-def read_bar(text: str) -> Bar | None:
-    """The last bar that a segment draws, or None."""
-    found = _last(_BAR.finditer(text))
-    if found is None:
+def read_bar(text: str) -> ProgressBar | None:
+    """The last bar drawn in a segment, or None."""
+    match = _last(_BAR.finditer(text))
+    if match is None:
         return None
-    head = text[: found.start()]
+    head = text[: match.start()]
     percent = _last(_PERCENT.finditer(head))
     description = head[: percent.start()] if percent else head.rstrip(" |█▏▎▍▌▋▊▉#0123456789")
-    inside = (found[3] if found[3] is not None else found[6] or "").rpartition("]")[0]
-    if found[1] is not None:
-        count, total = int(found[1]), int(found[2]) if found[2] != "?" else None
+    brackets = (match[3] if match[3] is not None else match[6] or "").rpartition("]")[0]
+    if match[1] is not None:
+        count, total = int(match[1]), int(match[2]) if match[2] != "?" else None
     else:
-        count, total = int(found[4]), None
-    _, _, postfix = inside.partition(", ")
+        count, total = int(match[4]), None
+    _, _, postfix = brackets.partition(", ")
     figures = best_figures(_FIGURE.findall(description)) | best_figures(_FIGURE.findall(postfix))
-    return Bar(description.strip(), count, total, inside, figures)
+    return ProgressBar(description.strip(), count, total, brackets, figures)
 
 
 def _last(matches: Iterator[re.Match[str]]) -> re.Match[str] | None:
     return next(iter(deque(matches, maxlen=1)), None)
 
 
-def best_figures(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[float, int]]:
-    """field of ``progress`` -> (value, rank of the printed name) of printed names and numbers, the most telling name's."""
+def best_figures(printed: Iterable[tuple[str, str]]) -> dict[str, tuple[float, int]]:
+    """field of ``progress`` -> (value, rank of the printed name), from the most specific printed name of each field."""
     figures: dict[str, tuple[float, int]] = {}
-    for key, text in pairs:
-        known, value = meaning(key), number(text)
-        if known is None or value is None:
+    for key, text in printed:
+        field, value = field_meaning(key), number(text)
+        if field is None or value is None:
             continue
-        if known[0] not in figures or known[1] < figures[known[0]][1]:
-            figures[known[0]] = (value, known[1])
+        if field[0] not in figures or field[1] < figures[field[0]][1]:
+            figures[field[0]] = (value, field[1])
     return figures

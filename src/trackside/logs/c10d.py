@@ -1,4 +1,5 @@
-"""torch.distributed: the NCCL watchdog and its heartbeat, desync reports, monitored barriers, mismatches."""
+"""torch.distributed: the NCCL watchdog, its heartbeat monitor, desync reports, monitored barriers, collective
+mismatches."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import re
 from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.logs.rendezvous import LOST
+from trackside.logs.rendezvous import LOST_STORE
 from trackside.model import Event, Role
 
 ID = "c10d"
@@ -30,37 +31,37 @@ _DESYNC = re.compile(
 )
 _NEVER = re.compile(r"\[(?P<ranks>[\d, .-]{1,2000})\] (?:never joined|didn't join) (?:any|the first) collective")
 _STUCK = re.compile(r"got stuck for (\d{1,8}) seconds")
-AHEAD = 60
-"""Lines after a timeout in which the same rank's 'last enqueued, last completed' can follow."""
+MAX_LINES_AHEAD = 60
+"""Lines after a timeout in which the same rank's "last enqueued, last completed" can follow."""
 
 
 def _rank(line: Line) -> int | None:
-    found = _RANK.search(line.full)
-    return int(found[1]) if found else line.rank
+    match = _RANK.search(line.full)
+    return int(match[1]) if match else line.rank
 
 
 def _group(text: str) -> str | None:
-    found = _GROUP.search(text)
-    return (found[2] or found[3] or found[1]) if found else None
+    match = _GROUP.search(text)
+    return (match[2] or match[3] or match[1]) if match else None
 
 
 def _once(line: Line, key: object) -> bool:
-    """Whether this is the first time: the same text comes again inside exceptions and their chains."""
-    seen: set[object] = line.notes(ID).setdefault("seen", set())
-    if key in seen or len(seen) > 100_000:
+    """Whether the key is new in this file: the same text is printed again inside exceptions and their chains."""
+    keys: set[object] = line.notes(ID).setdefault("seen", set())
+    if key in keys or len(keys) > 100_000:
         return False
-    seen.add(key)
+    keys.add(key)
     return True
 
 
 def _last(line: Line, rank: int | None) -> tuple[int, int] | None:
-    """(last enqueued, last completed) as the rank prints it on this line or soon after."""
-    found = _LAST.search(line.text)
-    if found is None:
-        for near in line.following(AHEAD):
-            if "ast enqueued" in near.text and _rank(near) == rank and (found := _LAST.search(near.text)):
+    """(last enqueued, last completed) that the rank prints on this line or soon after."""
+    match = _LAST.search(line.text)
+    if match is None:
+        for near in line.following(MAX_LINES_AHEAD):
+            if "ast enqueued" in near.text and _rank(near) == rank and (match := _LAST.search(near.text)):
                 break
-    return (int(found[1]), int(found[2])) if found else None
+    return (int(match[1]), int(match[2])) if match else None
 
 
 PARSER = Parser(ID, "torch.distributed watchdog and debug reports", "system")
@@ -68,7 +69,8 @@ PARSER = Parser(ID, "torch.distributed watchdog and debug reports", "system")
 
 @PARSER.pattern(
     rb"Watchdog caught collective operation timeout: Work",
-    safety="The rank that times out waited for another: always a cascade. Quoted again in exceptions it counts once.",
+    safety="The rank that times out was waiting for another: always a cascade. Repeats of it inside exceptions are "
+    "not counted.",
     matches=(
         (
             "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, "
@@ -94,12 +96,12 @@ PARSER = Parser(ID, "torch.distributed watchdog and debug reports", "system")
     avoids=("Watchdog caught collective operation timeout: Work of another library",),
 )
 def _timeout(line: Line) -> Event | None:
-    found = _WORK.search(line.text)
+    match = _WORK.search(line.text)
     exits.watchdog_aborts(line)
-    fields = dict(_FIELD.findall(found["fields"])) if found else {}
+    fields = dict(_FIELD.findall(match["fields"])) if match else {}
     rank = _rank(line)
     seq = int(fields["SeqNum"]) if fields.get("SeqNum", "").isdigit() else None
-    if found is None or not _once(line, (rank, seq, fields.get("OpType"), found["ms"])):
+    if match is None or not _once(line, (rank, seq, fields.get("OpType"), match["ms"])):
         return None
     last = _last(line, rank)
     limit = fields.get("Timeout(ms)", "")
@@ -110,7 +112,7 @@ def _timeout(line: Line) -> Event | None:
         op=fields.get("OpType"),
         seq=seq,
         timeout_s=int(limit) / 1000 if limit.isdigit() else None,
-        elapsed_s=int(found["ms"]) / 1000,
+        elapsed_s=int(match["ms"]) / 1000,
         last_enqueued=last[0] if last else None,
         last_completed=last[1] if last else None,
         group=_group(line.full),
@@ -121,7 +123,8 @@ def _timeout(line: Line) -> Event | None:
 @PARSER.pattern(
     rb"ast enqueued (NCCL )?work: -?[0-9]",
     _LAST,
-    safety="A rank's own position; enqueued equal to completed means that it never entered what the others wait in.",
+    safety="A rank's own position; if enqueued equals completed, it never entered the collective that the others "
+    "wait in.",
     matches=(
         (
             "[PG 0 (default_pg) Rank 1] Timeout at NCCL work: 6463, last enqueued NCCL work: 6463, last "
@@ -139,11 +142,11 @@ def _timeout(line: Line) -> Event | None:
     ),
     avoids=("last enqueued work: none",),
 )
-def _position(line: Line, found: re.Match[str]) -> Event | None:
-    """Where a rank stands in its collectives, by its own word; it need not have timed out itself."""
+def _position(line: Line, match: re.Match[str]) -> Event | None:
+    """The rank's own position in its collectives; it may not have timed out itself."""
     rank, group = _rank(line), _group(line.full)
-    enqueued, completed = int(found[1]), int(found[2])
-    at = _AT_WORK.search(line.text)
+    enqueued, completed = int(match[1]), int(match[2])
+    at_work = _AT_WORK.search(line.text)
     if not _once(line, ("position", rank, group, enqueued, completed)):
         return None
     return line.event(
@@ -152,7 +155,7 @@ def _position(line: Line, found: re.Match[str]) -> Event | None:
         rank=rank,
         last_enqueued=enqueued,
         last_completed=completed,
-        seq=int(at[1]) if at else None,
+        seq=int(at_work[1]) if at_work else None,
         group=group,
         backend="nccl",
     )
@@ -161,7 +164,7 @@ def _position(line: Line, found: re.Match[str]) -> Event | None:
 @PARSER.pattern(
     rb"(taking the entire process down|Some NCCL operations have failed or timed out|watchdog "
     rb"thread terminated with exception)",
-    safety="Teardown: the SIGABRT that follows is the watchdog's.",
+    safety="Teardown: the watchdog sends the SIGABRT that follows.",
     matches=(
         "[rank0]:[E ProcessGroupNCCL.cpp:543] To avoid data inconsistency, we are taking the entire process down.",
         (
@@ -186,7 +189,7 @@ def _aborts(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"(Heartbeat monitor timed out! |watchdog got stuck for [0-9]{1,8} seconds)",
-    safety="A stuck watchdog is a symptom: a hang in CUDA or NCCL, or a thread that holds the GIL.",
+    safety="A stuck watchdog is a symptom: CUDA or NCCL hangs, or a thread holds the GIL.",
     matches=(
         (
             "[rank25]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank 25] Heartbeat monitor timed out! Process "
@@ -201,19 +204,19 @@ def _aborts(line: Line) -> Event | None:
 )
 def _heartbeat(line: Line) -> Event | None:
     exits.watchdog_aborts(line)
-    found = _STUCK.search(line.text)
-    what = "watchdog stuck" if found else "heartbeat monitor"
-    if not _once(line, (what, _rank(line), line.label)):
+    match = _STUCK.search(line.text)
+    subject = "watchdog stuck" if match else "heartbeat monitor"
+    if not _once(line, (subject, _rank(line), line.label)):
         return None
     return line.event(
-        "heartbeat_lost", Role.CASCADE, rank=_rank(line), what=what, seconds=int(found[1]) if found else None
+        "heartbeat_lost", Role.CASCADE, rank=_rank(line), what=subject, seconds=int(match[1]) if match else None
     )
 
 
 @PARSER.pattern(
     rb"(failed to send a keep-alive heartbeat|since they had no heartbeat)",
     r"failed to send a keep-alive heartbeat to the rendezvous|had no heartbeat|no heartbeat from",
-    safety="An agent that lost its peers: the other node is the one to look at.",
+    safety="This agent lost its peers: look at the other node.",
     matches=(
         (
             "The node 'n2_815_0' has failed to send a keep-alive heartbeat to the rendezvous '42' due to "
@@ -227,13 +230,13 @@ def _heartbeat(line: Line) -> Event | None:
     avoids=("failed to send a keep-alive heartbeat to the coffee machine",),
 )
 def _keepalive(line: Line, _: re.Match[str]) -> Event:
-    line.notes(LOST)["lost"] = True
+    line.notes(LOST_STORE)["lost"] = True
     return line.event("heartbeat_lost", Role.CASCADE, what="rendezvous keep-alive")
 
 
 @PARSER.pattern(
     rb"Detected mismatch between collectives on ranks",
-    safety="The job's own ranks ran different collectives: a cause.",
+    safety="The job's own ranks ran different collectives: a root cause.",
     matches=(
         (
             "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
@@ -251,18 +254,18 @@ def _mismatch(line: Line) -> Event:
 @PARSER.pattern(
     rb"failed to pass monitoredBarrier in [0-9]",
     r"Ranks? (?P<ranks>[\d, ]{1,2000}) failed to pass monitoredBarrier in (?P<ms>\d{1,12}) ms",
-    safety="Names the ranks that did not arrive; the speaker is not at fault.",
+    safety="Names the ranks that did not arrive; the rank that reports them is not at fault.",
     matches=(
         "RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms",
         "[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 300000 ms",
     ),
     avoids=("all passed: none failed to pass monitoredBarrier in 2 tries",),
 )
-def _barrier(line: Line, found: re.Match[str]) -> Event | None:
-    ranks = ",".join(re.findall(r"\d+", found["ranks"]))
-    if not _once(line, ("barrier", ranks, found["ms"])):
+def _barrier(line: Line, match: re.Match[str]) -> Event | None:
+    ranks = ",".join(re.findall(r"\d+", match["ranks"]))
+    if not _once(line, ("barrier", ranks, match["ms"])):
         return None
-    seconds = int(found["ms"]) / 1000
+    seconds = int(match["ms"]) / 1000
     return line.event(
         "collective_timeout",
         Role.CASCADE,
@@ -277,15 +280,15 @@ def _barrier(line: Line, found: re.Match[str]) -> Event | None:
 
 @PARSER.pattern(
     rb"\] (finished collective #[0-9]{1,12}, but didn't join|never joined|didn't join)",
-    safety="TORCH_DISTRIBUTED_DEBUG's report names the ranks that lag.",
+    safety="The TORCH_DISTRIBUTED_DEBUG report names the ranks that lag.",
     matches=("  - [1] finished collective #12, but didn't join collective #13 (count from 1)",),
     avoids=("  - [0] joined but didn't finish collective #13 (count from 1)", "[bob] didn't join the call"),
 )
 def _desync(line: Line) -> Event | None:
-    found = _DESYNC.search(line.text) or _NEVER.search(line.text)
-    if found is None:
+    match = _DESYNC.search(line.text) or _NEVER.search(line.text)
+    if match is None:
         return None
-    group = found.groupdict()
+    group = match.groupdict()
     ranks = ",".join(re.findall(r"\d+", group["ranks"]))
     seq = int(group["seq"]) if group.get("seq") else None
     if not _once(line, ("desync", ranks, seq)):

@@ -1,4 +1,5 @@
-"""Checkpoints: saved, restored, looked for in vain, skipped; and requests to resume. All frameworks' wordings in one table."""
+"""Checkpoints saved, restored, missing or skipped, and requests to resume: the wordings of all frameworks in one
+table."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trackside.logs.line import Line
-from trackside.logs.numbers import number, whole
+from trackside.logs.numbers import number, whole_number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
@@ -34,21 +35,21 @@ _NOT_DONE = re.compile(
     re.IGNORECASE,
 )
 _DIGITS = re.compile(r"\d+")
-AT_ONCE_S = 1.0
-"""Ranks that save together say so within a second."""
-MOST_WORDS = 64
+SAME_SAVE_S = 1.0
+"""Ranks that save together print it within this time."""
+MAX_WORDINGS = 64
 """Wordings of one save that are remembered."""
 _ERROR = re.compile(r"^\s*(?:[\w.]+(?:Error|Exception)\b|File \"|raise |return |def |#|assert )")
 
 
 @dataclass(frozen=True, slots=True)
 class _Wordings:
-    """Ways of saying it: the texts of which one must be there, and what they mean."""
+    """The regexes of one kind of event; one of them must match."""
 
     kind: str
     regexes: tuple[re.Pattern[str], ...]
     plain: bool
-    """Refused where the line denies it or speaks of the future."""
+    """Whether a line that denies it or speaks of the future is refused."""
 
 
 def _wordings(kind: str, *regexes: str, plain: bool = True) -> _Wordings:
@@ -112,7 +113,9 @@ _VALUE = re.compile(
     r"|\bresume(?:_(?:from|path|ckpt|checkpoint|training)){0,3}['\"]?\s{0,2}[=:]\s{0,4}['\"]?(?P<option>[^\s'\",)}\]]{1,400})"
     r"|--(?:load[-_]checkpoint|ckpt[-_]path|load[-_]ckpt)['\"]?[=, ]{1,3}['\"]?(?P<path>[^\s'\",\])]{1,400})"
 )
-_NO = frozenset(("none", "false", "null", "no", "0", "never", "allow", "must", "...", "auto", "~", "''", '""', "n/a"))
+_NOT_A_PATH = frozenset(
+    ("none", "false", "null", "no", "0", "never", "allow", "must", "...", "auto", "~", "''", '""', "n/a")
+)
 _CODE = re.compile(
     r"^(?:\w*args|self|cfg|config|opts?|FLAGS|h?params|conf|hydra)\.|^(?:checkpoint|ckpt|resume\w*|[A-Z_]{3,})$|\(|<"
 )
@@ -121,22 +124,22 @@ _CALL = re.compile(
 )
 
 
-def _say(wordings: _Wordings, line: Line) -> Event | None:
+def _read_wordings(wordings: _Wordings, line: Line) -> Event | None:
     text = line.text
     if len(text) > 2_000 or _ERROR.match(text):
         return None
-    found = next((hit for regex in wordings.regexes if (hit := regex.search(text))), None)
-    if found is None or (wordings.plain and _NOT_DONE.search(text)) or _PRETRAINED.search(text):
+    match = next((hit for regex in wordings.regexes if (hit := regex.search(text))), None)
+    if match is None or (wordings.plain and _NOT_DONE.search(text)) or _PRETRAINED.search(text):
         return None
-    return _event(line, wordings.kind, text[found.start() :])
+    return _event(line, wordings.kind, text[match.start() :])
 
 
 def _event(line: Line, kind: str, text: str) -> Event | None:
-    found = _PATH.search(text)
-    path = found[1].rstrip(".:") if found else None
+    match = _PATH.search(text)
+    path = match[1].rstrip(".:") if match else None
     in_text = _STEP_IN_TEXT.search(text)
     in_path = _STEP_IN_PATH.findall(path or "")
-    step = next((whole(group) for group in in_text.groups() if group), None) if in_text else None
+    step = next((whole_number(group) for group in in_text.groups() if group), None) if in_text else None
     if step is None and in_path:
         step = int(in_path[-1])
     fields: dict[str, Any] = {"path": path}
@@ -145,7 +148,7 @@ def _event(line: Line, kind: str, text: str) -> Event | None:
     if kind == "checkpoint_saved":
         seconds = _SECONDS.search(text)
         fields["seconds"] = number(seconds[1]) if seconds else None
-        if _twice(line, step, path, text):
+        if _is_repeat(line, step, path, text):
             return None
     elif kind == "checkpoint_missing":
         fields["what"] = text[:200].strip()
@@ -156,37 +159,38 @@ def _event(line: Line, kind: str, text: str) -> Event | None:
     return line.event(kind, **fields)
 
 
-def _twice(line: Line, step: int | None, path: str | None, text: str) -> bool:
-    """Whether the same save was just told: before and after it, by several ranks, or by two libraries.
+def _is_repeat(line: Line, step: int | None, path: str | None, text: str) -> bool:
+    """Whether the same save was just reported: before and after saving, by several ranks, or by two libraries.
 
-    Where no step tells saves apart, a writer that says the same again a second later has saved again.
+    If no step distinguishes two saves, a writer that prints the same words more than SAME_SAVE_S later has saved again.
     """
     notes = line.notes(ID)
-    told = (step, path if step is None else None)
-    if told == (None, None):
-        again: bool = line.number - notes.get("line", -100) <= 3
+    save = (step, path if step is None else None)
+    if save == (None, None):
+        repeated: bool = line.number - notes.get("line", -100) <= 3
     else:
-        again = bool(notes.get("told") == told)
-    words = line.rank, line.label, _DIGITS.sub("", text)
-    said: set[object] = notes.setdefault("words", set())
-    if again and step is None and words in said:
-        again = line.time is not None and abs(line.time - notes["time"]) <= AT_ONCE_S
-    if not again:
-        said.clear()
+        repeated = bool(notes.get("told") == save)
+    wording = line.rank, line.label, _DIGITS.sub("", text)
+    wordings_seen: set[object] = notes.setdefault("words", set())
+    if repeated and step is None and wording in wordings_seen:
+        repeated = line.time is not None and abs(line.time - notes["time"]) <= SAME_SAVE_S
+    if not repeated:
+        wordings_seen.clear()
         notes["time"] = line.time if line.time is not None else 0.0
-    if len(said) < MOST_WORDS:
-        said.add(words)
-    notes["told"], notes["line"] = told, line.number
-    return again
+    if len(wordings_seen) < MAX_WORDINGS:
+        wordings_seen.add(wording)
+    notes["told"], notes["line"] = save, line.number
+    return repeated
 
 
-PARSER = Parser(ID, "checkpoints of all frameworks", "framework")
+PARSER = Parser(ID, "checkpoints of any framework", "framework")
 
 
 @PARSER.pattern(
     rb"(?:could not find the metadata file|nable to find latest file|no [a-z ]{0,40}(?:checkpoint|ckpt|snapshot)|"
     rb"(?:checkpoint|ckpt|snapshot)[^\n\r]{0,200} (?:not found|not exist|n.t exist)|(?:find|locate) [a-z ]{0,20}(?:checkpoint|ckpt))",
-    safety="On a first run this is normal: only a run that should have resumed makes it a cause. Exceptions are read elsewhere.",
+    safety="Normal on a first run: a cause only if the run should have resumed. Exceptions are read by the traceback "
+    "parser.",
     matches=(
         "WARNING: could not find the metadata file /ckpt/latest_checkpointed_iteration.txt ",
         "[2025-03-18 07:25:40,881] [WARNING] [engine.py:2914:load_checkpoint] Unable to find latest file at /x/latest, if trying to load latest checkpoint please ensure this file exists",
@@ -198,23 +202,24 @@ PARSER = Parser(ID, "checkpoints of all frameworks", "framework")
     caseless=True,
 )
 def _missing(line: Line) -> Event | None:
-    return _say(_MISSING, line)
+    return _read_wordings(_MISSING, line)
 
 
 @PARSER.pattern(
     rb"(?:skip[a-z]{0,4} [a-z ]{0,20}(?:checkpoint|ckpt|sav)|(?:checkpoint|ckpt)[^\n\r]{0,120} (?:skipp|ignored))",
-    safety="Skipped activation checkpointing is something else and worded otherwise.",
+    safety="Skipped activation checkpointing is something else and has other wordings.",
     matches=("Skipping checkpoint save: disk quota is nearly used up", "checkpoint out/ckpt-40 is corrupt, skipped"),
     avoids=("Skipping step, loss scale is now 4096",),
     caseless=True,
 )
 def _skipped(line: Line) -> Event | None:
-    return _say(_SKIPPED, line)
+    return _read_wordings(_SKIPPED, line)
 
 
 @PARSER.pattern(
     rb"(?:sav(?:ed|ing|e)|wrote|writ(?:ing|ten)|stored)[^\n\r]{0,80}(?:checkpoint|ckpt|snapshot|state|\.pt|\.bin|\.safetensors|\.h5|\.keras|\.tar|\.npz)",
-    safety="Announcements, failures, tokenizers and configurations are no saved checkpoints; a save told twice is one.",
+    safety="Announcements, failures, tokenizers and configurations are not saved checkpoints; a save printed twice "
+    "counts once.",
     matches=(
         "saved ckpt.pt (100)",
         "[transformers] Saving model checkpoint to out/checkpoint-40",
@@ -234,18 +239,18 @@ def _skipped(line: Line) -> Event | None:
 )
 @PARSER.pattern(
     rb"(?:checkpoint|ckpt|snapshot)[^\n\r]{0,60} (?:saved|written|stored)",
-    safety="As above, with the words the other way round.",
+    safety="The same as above, with the words in the other order.",
     matches=("Checkpoint written to /ckpt/step_200", "snapshot at step 50 saved"),
     avoids=("checkpoint could not be saved", "no checkpoint saved"),
     caseless=True,
 )
 def _saved(line: Line) -> Event | None:
-    return _say(_SAVED, line)
+    return _read_wordings(_SAVED, line)
 
 
 @PARSER.pattern(
     rb"(?:resum(?:ed|ing)|restored|loaded|continu(?:ed|ing) (?:training )?from|loading model from|loading the checkpoint|loading states from)",
-    safety="Loading base or pretrained weights, tokenizers and data is no resume.",
+    safety="Loading base or pretrained weights, tokenizers or data is not a resume.",
     matches=(
         "resumed from ckpt.pt at step 100",
         "  successfully loaded checkpoint from /ckpt/gpt [ t 0, p 0 ] at iteration 500",
@@ -260,7 +265,7 @@ def _saved(line: Line) -> Event | None:
 )
 @PARSER.pattern(
     rb"(?:restoring states from|resum(?:e|ing) [^\n\r]{0,40}from|resuming from|loading [a-z ]{0,20}(?:checkpoint|ckpt|snapshot|state))",
-    safety="It tells the wish; whether it came true, the loss and a load marker tell.",
+    safety="It only requests a load; the loss and a load message show whether it happened.",
     matches=(
         "Restoring states from the checkpoint path at ckpts/last.ckpt",
         "Resuming from checkpoint out/checkpoint-40",
@@ -270,12 +275,13 @@ def _saved(line: Line) -> Event | None:
     caseless=True,
 )
 def _loaded(line: Line) -> Event | None:
-    return _say(_LOADED, line) or _say(_REQUESTED, line)
+    return _read_wordings(_LOADED, line) or _read_wordings(_REQUESTED, line)
 
 
 @PARSER.pattern(
     rb"(?:--(?:auto[-_])?resume|resume_?[a-z_]{0,20}['\"]?\s?[=:]|--(?:load[-_]checkpoint|ckpt[-_]path|load[-_]ckpt)|--continue[-_]|--restart[-_])",
-    safety="None, False and W&B's resume modes ask for nothing; code in tracebacks and usage texts are no command lines.",
+    safety="None, False and W&B's resume modes request nothing; code in tracebacks and usage texts are not command "
+    "lines.",
     matches=(
         "+ python train.py --steps 200 --resume ckpt.pt",
         "resume_from_checkpoint=out/checkpoint-40,",
@@ -292,18 +298,18 @@ def _argument(line: Line) -> Event | None:
     text = line.text
     if _ERROR.match(text) or _CALL.search(text):
         return None
-    for found in _VALUE.finditer(text):
-        value = found["arg"] or found["option"] or found["path"]
-        flag = found[0].startswith("--")
+    for match in _VALUE.finditer(text):
+        value = match["arg"] or match["option"] or match["path"]
+        flag = match[0].startswith("--")
         if value is None or value.startswith("-"):
             value = None
             if not flag:
                 continue
-        elif value.lower() in _NO or _CODE.search(value):
+        elif value.lower() in _NOT_A_PATH or _CODE.search(value):
             continue
         if value is not None and value.lower() in ("true", "yes", "1"):
             if not flag:
-                continue  # a setting of one of many tools, W&B's among them
+                continue  # a setting of one of many tools, such as W&B
             value = None
         return line.event("resume_requested", path=value, by="argument")
     return None

@@ -1,6 +1,6 @@
-"""Ends before Python could raise: wrong options, commands and scripts that aren't there, containers that don't start.
+"""Failures before Python could raise: wrong options, missing commands and scripts, containers that do not start.
 
-They become ``exception`` events as well, with the type that the tool would have raised, or a plain name for it.
+They become ``exception`` events too, with the type that the tool would have raised, or a plain name for it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
-MAX_MESSAGE = 2_000
+MAX_MESSAGE_CHARS = 2_000
 _JOB_COMMANDS = re.compile(
     r"(?:^|/)(?:python[\d.]*|torchrun|accelerate|deepspeed|llamafactory-cli|axolotl|colossalai|composer|lightning"
     r"|nemo_launcher|tune|trl|swift|xtuner"
@@ -20,7 +20,7 @@ _JOB_COMMANDS = re.compile(
 
 
 def _exception(line: Line, name: str, message: str, role: Role = Role.ROOT) -> Event:
-    message = message.strip()[:MAX_MESSAGE]
+    message = message.strip()[:MAX_MESSAGE_CHARS]
     return line.event(
         "exception", role, type=name, message=message, root_type=name, root_message=message, about="application"
     )
@@ -35,12 +35,12 @@ _ARGPARSE = re.compile(
     r"|one of the arguments|Parser key |Configuration check|Problem with given|invalid choice|expected "
 )
 
-PARSER = Parser("command-line", "Options, commands and containers", "system")
+PARSER = Parser("command-line", "command lines and containers", "system")
 
 
 @PARSER.pattern(
     rb": error: ",
-    safety="Only '<program>: error: ' with argparse's own words; Slurm's commands write 'error:' as well.",
+    safety="Only '<program>: error: ' followed by argparse's own words; Slurm's commands also write 'error:'.",
     matches=(
         "train.py: error: unrecognized arguments: --lrate 0.1",
         "pretrain.py: error: argument --fp16: not allowed with argument --bf16",
@@ -49,15 +49,15 @@ PARSER = Parser("command-line", "Options, commands and containers", "system")
     avoids=("srun: error: argument too long", "slurmstepd: error: expected state"),
 )
 def _parse_usage(line: Line) -> Event | None:
-    found = _USAGE.match(line.text)
-    if found is None or _LAUNCHERS.match(found["program"].strip()) or _ARGPARSE.match(found["said"]) is None:
+    match = _USAGE.match(line.text)
+    if match is None or _LAUNCHERS.match(match["program"].strip()) or _ARGPARSE.match(match["said"]) is None:
         return None
-    return _exception(line, "argparse.ArgumentError", f"{found['program']}: error: {found['said']}")
+    return _exception(line, "argparse.ArgumentError", f"{match['program']}: error: {match['said']}")
 
 
-def _said(line: Line, found: re.Match[str], name: str, following: int = 0) -> Event:
-    """The line from what was found on is the message, with so many lines after it."""
-    lines = [line.text[found.start("said") :]]
+def _message_event(line: Line, match: re.Match[str], name: str, following: int = 0) -> Event:
+    """An exception event whose message is the line from group ``said`` on, plus up to ``following`` lines after it."""
+    lines = [line.text[match.start("said") :]]
     for below in line.following(following) if following else ():
         if below.label != line.label or not below.text.strip():
             break
@@ -69,12 +69,12 @@ def _said(line: Line, found: re.Match[str], name: str, following: int = 0) -> Ev
     rb"Error: (?:No such option|Got unexpected extra|Missing (?:option|argument|parameter)"
     rb"|Invalid value for)|No such command '",
     r"^(?:[│|]\s)?(?:Error: )?(?P<said>(?:No such|Got unexpected|Missing|Invalid value))",
-    safety="click's and typer's own sentences at the line's beginning.",
+    safety="click's and typer's own sentences at the start of the line.",
     matches=("Error: No such option: --lrate", "Error: Invalid value for '--lr': 'abc' is not a valid float."),
     avoids=("ValueError: Invalid value for x",),
 )
-def _click(line: Line, found: re.Match[str]) -> Event:
-    return _said(line, found, "click.UsageError")
+def _click(line: Line, match: re.Match[str]) -> Event:
+    return _message_event(line, match, "click.UsageError")
 
 
 @PARSER.pattern(
@@ -87,8 +87,8 @@ def _click(line: Line, found: re.Match[str]) -> Event:
     ),
     avoids=("flags parsed",),
 )
-def _absl_flags(line: Line, found: re.Match[str]) -> Event:
-    return _said(line, found, "absl.flags.Error", 3)
+def _absl_flags(line: Line, match: re.Match[str]) -> Event:
+    return _message_event(line, match, "absl.flags.Error", 3)
 
 
 @PARSER.pattern(
@@ -97,15 +97,15 @@ def _absl_flags(line: Line, found: re.Match[str]) -> Event:
     rb"|missing EQUAL at '|mismatched input '|no viable alternative at input '",
     r"^(?P<said>Could not override '|Cannot find primary|In '|Error merging|Missing mandatory"
     r"|LexerNoViableAlt|Error parsing|missing EQUAL|mismatched input|no viable)",
-    safety="hydra's own sentences at the line's beginning, where it hides the traceback.",
+    safety="hydra's own sentences at the start of the line, printed instead of a traceback.",
     matches=(
         "Could not override 'trainer.foo'.\nTo append to your config use +trainer.foo=1",
         "Cannot find primary config 'train'. Check that it's in your config search path.",
     ),
     avoids=("we could not override the default",),
 )
-def _hydra(line: Line, found: re.Match[str]) -> Event:
-    return _said(line, found, "hydra.errors.ConfigCompositionException", 5)
+def _hydra(line: Line, match: re.Match[str]) -> Event:
+    return _message_event(line, match, "hydra.errors.ConfigCompositionException", 5)
 
 
 _SHELL = re.compile(
@@ -117,9 +117,8 @@ _SHELL = re.compile(
 
 @PARSER.pattern(
     rb": (?:command not found|not found|No such file or directory|Permission denied|cannot execute)",
-    safety="A shell's report on a command; helpers that are missing (module, nvidia-smi) only confirm. "
-    "Programs' own "
-    "'No such file' lines are none.",
+    safety="A shell's report on a command; a missing helper (module, nvidia-smi) only confirms. Programs' own 'No "
+    "such file' lines do not count.",
     matches=(
         "bash: python: command not found",
         "/var/spool/slurmd/job00042/slurm_script: line 12: torchrun: command not found",
@@ -133,13 +132,13 @@ _SHELL = re.compile(
     ),
 )
 def _parse_shell(line: Line) -> Event | None:
-    found = _SHELL.fullmatch(line.text.strip())
-    if found is None or found["script"] is None:
+    match = _SHELL.fullmatch(line.text.strip())
+    if match is None or match["script"] is None:
         return None
-    shell = re.search(r"(?:^|/)(?:ba|z|da|k)?sh$|slurm_script$|\.(?:sh|sbatch|slurm|bash)$", found["script"])
+    shell = re.search(r"(?:^|/)(?:ba|z|da|k)?sh$|slurm_script$|\.(?:sh|sbatch|slurm|bash)$", match["script"])
     if shell is None and ": line " not in line.text:
         return None
-    role = Role.ROOT if _JOB_COMMANDS.search(found["what"]) else Role.CONFIRMATION
+    role = Role.ROOT if _JOB_COMMANDS.search(match["what"]) else Role.CONFIRMATION
     return _exception(line, "CommandNotFound", line.text, role)
 
 
@@ -155,8 +154,8 @@ def _parse_shell(line: Line) -> Event | None:
     ),
     avoids=("execve traced",),
 )
-def _slurm_exec(line: Line, found: re.Match[str]) -> Event:
-    return _said(line, found, "CommandNotFound")
+def _slurm_exec(line: Line, match: re.Match[str]) -> Event:
+    return _message_event(line, match, "CommandNotFound")
 
 
 _CONTAINER = re.compile(
@@ -164,7 +163,7 @@ _CONTAINER = re.compile(
     r"|(?:docker: )?(?P<docker>Error response from daemon: .{1,500})|FATAL: {1,3}(?P<sif>.{1,500})"
     r"|(?P<nvidia>(?:.{0,200})nvidia-container-cli: .{1,300})|\[ERROR\] (?P<enroot>.{1,300})"
 )
-_PYXIS_TELLS = re.compile(
+_PYXIS_PROGRESS = re.compile(
     r"import(?:ing|ed) docker image|creating container|starting container|container (?:start|stop)ed|completed"
     r"|reusing existing"
 )
@@ -172,7 +171,8 @@ _PYXIS_TELLS = re.compile(
 
 @PARSER.pattern(
     rb"pyxis: |Error response from daemon: |FATAL:   |nvidia-container-cli: ",
-    safety="pyxis' progress notes (importing, starting) are none; of several error lines in a row the first tells all.",
+    safety="pyxis' progress notes (importing, starting) do not count; of several error lines in a row, the first "
+    "becomes the event.",
     matches=(
         "srun: error: pyxis: could not add mount entry: data/x:/workspace/x",
         "slurmstepd: error: pyxis: container start failed with error code: 1",
@@ -185,26 +185,26 @@ _PYXIS_TELLS = re.compile(
     ),
 )
 def _parse_container(line: Line) -> Event | None:
-    found = _CONTAINER.match(line.text)
-    if found is None:
+    match = _CONTAINER.match(line.text)
+    if match is None:
         return None
-    said = next(filter(None, found.groups()))
-    if found["pyxis"] and _PYXIS_TELLS.match(said):
+    message = next(filter(None, match.groups()))
+    if match["pyxis"] and _PYXIS_PROGRESS.match(message):
         return None
     if (
-        found["sif"]
+        match["sif"]
         and re.match(
             r"(?:could not open image|container creation failed|[Uu]nable to|.*(?:image|container|mount|squashfs"
             r"|overlay))",
-            said,
+            message,
         )
         is None
     ):
         return None
     above = next(iter(line.preceding(1)), None)
-    if above is not None and found["pyxis"] and "error: pyxis: " in above.full:
-        return None  # told with the line above
-    lines = [said]
+    if above is not None and match["pyxis"] and "error: pyxis: " in above.full:
+        return None  # already part of the event of the line above
+    lines = [message]
     for below in line.following(12):
         if "pyxis: " not in below.text and "Invalid --container" not in below.text:
             break
@@ -223,9 +223,9 @@ def _parse_container(line: Line) -> Event | None:
     ),
     avoids=("python: 3.11", "using python3: can"),
 )
-def _parse_python(line: Line, found: re.Match[str]) -> Event:
-    missing = found["said"].startswith(("No module", "Error while"))
-    return _exception(line, "ModuleNotFoundError" if missing else "FileNotFoundError", found["said"])
+def _parse_python(line: Line, match: re.Match[str]) -> Event:
+    missing = match["said"].startswith(("No module", "Error while"))
+    return _exception(line, "ModuleNotFoundError" if missing else "FileNotFoundError", match["said"])
 
 
 _LIBRARY = re.compile(
@@ -236,7 +236,7 @@ _LIBRARY = re.compile(
 
 @PARSER.pattern(
     rb"error while loading shared libraries: |version `GLIBC\w{0,3}_[\d.]{1,10}' not found",
-    safety="The dynamic loader's own sentence; in an ImportError it is the traceback's.",
+    safety="The dynamic loader's own sentence; inside an ImportError the traceback parser reads it.",
     matches=(
         (
             "./train: error while loading shared libraries: libcudart.so.11.0: cannot open shared object file: "
@@ -247,6 +247,6 @@ _LIBRARY = re.compile(
 )
 def _parse_library(line: Line) -> Event | None:
     if "Error: " in line.text.split("version `", 1)[0]:
-        return None  # the traceback parser has it
-    found = _LIBRARY.match(line.text)
-    return None if found is None else _exception(line, "SharedLibraryError", found["said"])
+        return None  # the traceback parser reads it
+    match = _LIBRARY.match(line.text)
+    return None if match is None else _exception(line, "SharedLibraryError", match["said"])

@@ -1,4 +1,4 @@
-"""MosaicML Composer and LLM Foundry: a ``[batch=N/M]:`` header, then one figure a line."""
+"""MosaicML Composer and LLM Foundry: a ``[batch=N/M]:`` header, then one figure per line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OTHERS = {
     "lr": re.compile(rf"\bTrain lr-[\w/]{{1,60}}: ({NUMBER})"),
     "throughput": re.compile(rf"\bTrain throughput/tokens_per_sec: ({NUMBER})"),
 }
-_LINES = 80
+MAX_BLOCK_LINES = 80
 
 PARSER = Parser("composer", "MosaicML Composer", "framework", precedence=170)
 
@@ -22,28 +22,33 @@ PARSER = Parser("composer", "MosaicML Composer", "framework", precedence=170)
 @PARSER.pattern(
     rb"Train loss/train/total: [0-9naiNI.+-]",
     rf"\bTrain loss/train/total: ({NUMBER})",
-    safety="Losses of evaluation begin with another word.",
+    safety="Evaluation losses begin with another word.",
     matches=(
         "[batch=10/4800]:\n\t Train time/epoch: 0\n\t Train loss/train/total: 11.3625\n\t Train lr-DecoupledAdamW/group0: 1e-05",
     ),
     avoids=("\t Eval loss/train/total: 11.3625",),
 )
-def _progress(line: Line, found: re.Match[str]) -> Event:
+def _progress(line: Line, match: re.Match[str]) -> Event:
     header = next(
-        (m for near in line.preceding(_LINES) if near.label == line.label and (m := _HEADER.search(near.text))), None
+        (
+            m
+            for near in line.preceding(MAX_BLOCK_LINES)
+            if near.label == line.label and (m := _HEADER.search(near.text))
+        ),
+        None,
     )
     figures: dict[str, float | None] = {}
-    for near in line.following(_LINES):
+    for near in line.following(MAX_BLOCK_LINES):
         if near.label == line.label and _HEADER.search(near.text):
             break
         for name, regex in _OTHERS.items():
-            if near.label == line.label and (other := regex.search(near.text)):
-                figures[name] = number(other[1])
+            if near.label == line.label and (figure := regex.search(near.text)):
+                figures[name] = number(figure[1])
     return line.event(
         "progress",
         step=None if header is None else int(header[1]),
         total_steps=int(header[2]) if header is not None and header[2] else None,
-        loss=number(found[1]),
+        loss=number(match[1]),
         lr=figures.get("lr"),
         throughput=figures.get("throughput"),
         throughput_unit="tokens/s" if "throughput" in figures else None,

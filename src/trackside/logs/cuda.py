@@ -1,4 +1,4 @@
-"""CUDA's, ROCm's and their libraries' errors, other than memory running out (:mod:`trackside.logs.cuda_memory`)."""
+"""Errors of CUDA, ROCm and their libraries, except running out of memory (:mod:`trackside.logs.cuda_memory`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
-MAX_TEXT = 8_000
+MAX_TEXT_CHARS = 8_000
 """Characters of a line that are searched for names."""
 
 _CODES: tuple[tuple[str, int, str], ...] = (
@@ -60,7 +60,7 @@ _NUMBER = re.compile(
     r"cuda runtime error \((\d{1,4})\)|Error (\d{1,4}): |CUDA error:? \(?(\d{1,4})[/)]|error code:? ?(\d{1,4})\b"
 )
 _LIBRARY = re.compile(r"(cublas|cudnn|cusolver|cusparse|curand|cufft|hipblas|rocblas|miopen|nccl)", re.IGNORECASE)
-_SAID = re.compile(
+_MESSAGE = re.compile(
     r"(?:CUDA|HIP|cuDNN|CUDA driver|cuda runtime) (?:error|failure|failed)(?: \(\d+\))?: ?(.{1,120})"
     r"|Cuda failure '?(.{1,80}?)'"
 )
@@ -77,7 +77,7 @@ PARSER = Parser("cuda", "CUDA errors", "system")
 @PARSER.pattern(
     rb"Consider passing CUDA_LAUNCH_BLOCKING|For debugging consider passing"
     rb"|Compile with `?TORCH_USE_CUDA_DSA|kernel errors might be",
-    safety="A library's hint: CUDA_LAUNCH_BLOCKING is not set because it is named here.",
+    safety="A library's hint: CUDA_LAUNCH_BLOCKING is not set because a hint names it.",
     matches=(
         "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
         "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
@@ -95,7 +95,7 @@ def _parse_advice(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"thread: \[\d+,\d+,\d+\] Assertion ",
-    safety="One event for each place in the source, however many threads fail there.",
+    safety="One event per source location, however many threads fail there.",
     matches=(
         (
             "/build/aten/src/ATen/native/cuda/Loss.cu:250: nll_loss_forward: block: [0,0,0], thread: [5,0,0] "
@@ -105,12 +105,12 @@ def _parse_advice(line: Line) -> Event | None:
     avoids=("Assertion passed",),
 )
 def _parse_assert(line: Line) -> Event | None:
-    """A device-side assertion prints a line for each thread: one for each place in the source is enough."""
-    seen: set[str] = line.notes("cuda").setdefault("asserts", set())
-    found = re.match(r"(.{0,300}?\.(?:cu|cuh|py|cpp|h):\d{1,6}):? .{0,400}?(Assertion .{1,300})", line.text)
-    if found is None or found[1] in seen or len(seen) > 1_000:
+    """A device-side assertion prints one line per thread: one event per source location is enough."""
+    locations: set[str] = line.notes("cuda").setdefault("asserts", set())
+    match = re.match(r"(.{0,300}?\.(?:cu|cuh|py|cpp|h):\d{1,6}):? .{0,400}?(Assertion .{1,300})", line.text)
+    if match is None or match[1] in locations or len(locations) > 1_000:
         return None
-    seen.add(found[1])
+    locations.add(match[1])
     return line.event("cuda_error", Role.ROOT, code=710, name="device-side assert", library="cuda")
 
 
@@ -122,7 +122,7 @@ def _parse_assert(line: Line) -> Event | None:
     rb"|CUDA_ERROR_[A-Z]{4}|cudaError[A-Z][a-z]|cudaGetDeviceCount|CUDA initialization: "
     rb"|CUDA driver initialization failed|Driver/library version mismatch|Cannot re-initialize CUDA"
     rb"|couldn't communicate with the NVIDIA driver",
-    safety="Memory exhaustion is the other pattern's; names in advice and in code lines of a traceback do not count.",
+    safety="The other pattern reads memory exhaustion; names in advice and in a traceback's code lines do not count.",
     matches=(
         "RuntimeError: CUDA error: an illegal memory access was encountered",
         "torch.AcceleratorError: CUDA error: device-side assert triggered",
@@ -147,22 +147,22 @@ def _parse_assert(line: Line) -> Event | None:
     ),
 )
 def _parse_error(line: Line) -> Event | None:
-    text = line.text[:MAX_TEXT]
+    text = line.text[:MAX_TEXT_CHARS]
     if _ADVICE.match(text.strip()) or _MEMORY.search(text):
         return None
     status = _STATUS.search(text)
     named = next(((name, code) for name, code, pattern in _NAMED if pattern.search(text)), None)
     number = _NUMBER.search(text)
-    said = _SAID.search(text)
-    if named is None and status is None and number is None and said is None:
+    message = _MESSAGE.search(text)
+    if named is None and status is None and number is None and message is None:
         return None
     library = _LIBRARY.search(text)
-    name = named[0] if named else status[1] if status else (said[1] or said[2]).strip() if said else None
+    name = named[0] if named else status[1] if status else (message[1] or message[2]).strip() if message else None
     code = int(next(filter(None, number.groups()))) if number else named[1] if named else None
-    warned = re.search(r"Warning:|\bWARN(?:ING)?\b", text) is not None
+    is_warning = re.search(r"Warning:|\bWARN(?:ING)?\b", text) is not None
     return line.event(
         "cuda_error",
-        Role.CONFIRMATION if warned else Role.ROOT,
+        Role.CONFIRMATION if is_warning else Role.ROOT,
         code=code if code != 0 else None,
         name=name,
         library=library[1].lower() if library else "cuda",

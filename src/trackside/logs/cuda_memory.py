@@ -1,4 +1,4 @@
-"""The device's memory running out: PyTorch's texts, old, new and misspelt, TensorFlow's, JAX's, cuBLAS', vLLM's."""
+"""Device memory exhausted: the texts of PyTorch (old, new and misspelt), TensorFlow, JAX, cuBLAS and vLLM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trackside.logs.pattern import Parser
 from trackside.logs.traceback_reader import read_frame
 from trackside.model import Event, Role
 
-MAX_TEXT = 8_000
+MAX_TEXT_CHARS = 8_000
 """Characters of a line that are searched for sizes and names."""
 
 _UNITS = {"": 1, "B": 1, "BYTES": 1, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -53,7 +53,7 @@ _UNALLOCATED = re.compile(rf"and {_SIZE} is reserved by PyTorch but unallocated"
 _OTHER = re.compile(rf"Process \d{{1,9}} has {_SIZE} memory in use")
 _GPU = re.compile(
     r"\(GPU (\d{1,3})[;)]|GPU (\d{1,3}) has a total|device:GPU:(\d{1,3})|device ordinal (\d{1,3})|on GPU (\d{1,3})\b"
-    r"|\(GPU_(\d{1,3})_bfc\)"  # the allocator of a device, of TensorFlow and XLA
+    r"|\(GPU_(\d{1,3})_bfc\)"  # a device's allocator in TensorFlow and XLA
 )
 _TENSOR = re.compile(r"OOM when allocating tensor with shape ?\[([\d, ]{0,80})\] and type (\w+)")
 _BACKENDS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -106,26 +106,28 @@ def _bytes(number: str, unit: str) -> int:
 
 def sizes(text: str) -> dict[str, int]:
     """The sizes of an out-of-memory text in bytes, by the names of the event's fields."""
-    found: dict[str, int] = {}
+    by_field: dict[str, int] = {}
     for name, pattern in _SIZES:
-        if name not in found and (hit := pattern.search(text)):
-            found[name] = _bytes(hit[1], hit[2])
-    if hit := _UNALLOCATED.search(text):
-        found["reserved_bytes"] = found.get("allocated_bytes", 0) + _bytes(hit[1], hit[2])
-    others = [_bytes(hit[1], hit[2]) for hit in _OTHER.finditer(text)]
-    if others and "this process has" not in text:  # behind a pid namespace our own process has a number, too
-        own = [size for size in others if size >= found.get("reserved_bytes", 0)]
-        if own:
-            others.remove(min(own))
-    if others:
-        found["other_process_bytes"] = sum(others)
-    if "requested_bytes" not in found and (tensor := _TENSOR.search(text)):
+        if name not in by_field and (match := pattern.search(text)):
+            by_field[name] = _bytes(match[1], match[2])
+    if match := _UNALLOCATED.search(text):
+        by_field["reserved_bytes"] = by_field.get("allocated_bytes", 0) + _bytes(match[1], match[2])
+    other_processes = [_bytes(match[1], match[2]) for match in _OTHER.finditer(text)]
+    if (
+        other_processes and "this process has" not in text
+    ):  # in a pid namespace this process is listed with a number as well
+        own_candidates = [size for size in other_processes if size >= by_field.get("reserved_bytes", 0)]
+        if own_candidates:
+            other_processes.remove(min(own_candidates))
+    if other_processes:
+        by_field["other_process_bytes"] = sum(other_processes)
+    if "requested_bytes" not in by_field and (tensor := _TENSOR.search(text)):
         shape = [int(n) for n in tensor[1].replace(" ", "").split(",") if n]
-        found["requested_bytes"] = math.prod(shape) * _TF_BYTES.get(tensor[2], 4)
-    return {name: size for name, size in found.items() if size < 1 << 60}
+        by_field["requested_bytes"] = math.prod(shape) * _TF_BYTES.get(tensor[2], 4)
+    return {name: size for name, size in by_field.items() if size < 1 << 60}
 
 
-PARSER = Parser("cuda-memory", "GPU memory", "system")
+PARSER = Parser("cuda-memory", "GPU out of memory", "system")
 
 
 @PARSER.pattern(
@@ -139,9 +141,8 @@ PARSER = Parser("cuda-memory", "GPU memory", "system")
     rb"|ran out of memory trying to allocate|memory in memory space hbm|GPU is out of memory|CUDA OOM"
     rb"|RESOURCE_EXHAUSTED: Attempting to (?:reserve|allocate)|cuda runtime error \(2\)|error=2 : out of memory"
     rb"|\(2 vs\. 0\)  ?out of memory",
-    safety="Host memory (DefaultCPUAllocator, device:CPU, pinned) is not the card's; sentences of advice and "
-    "allocators' "
-    "'this is not a failure' are none; a caught one that is tried again only confirms.",
+    safety="Host memory (DefaultCPUAllocator, device:CPU, pinned) is not GPU memory; advice and the allocators' "
+    "'this is not a failure' do not count; an error that is caught and retried only confirms.",
     matches=(
         (
             "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 15.78 GiB total capacity; "
@@ -198,46 +199,46 @@ PARSER = Parser("cuda-memory", "GPU memory", "system")
     ),
 )
 def _parse_oom(line: Line) -> Event | None:
-    text = line.text[:MAX_TEXT]
+    text = line.text[:MAX_TEXT_CHARS]
     if _HOST.search(text) or _OTHER_RESOURCE.search(text) or ("Tried to allocate" not in text and _HINT.search(text)):
         return None
     gpu = _GPU.search(text)
     backend = next((name for name, pattern in _BACKENDS if pattern.search(text)), "torch")
-    benign = "CUDA_ERROR_OUT_OF_MEMORY" in text and "from device" in text  # TensorFlow asks for less then
-    role = Role.CONFIRMATION if benign or (_CAUGHT.search(text) and backend == "torch") else Role.ROOT
-    found = sizes(text)
+    is_retried = "CUDA_ERROR_OUT_OF_MEMORY" in text and "from device" in text  # TensorFlow then retries with less
+    role = Role.CONFIRMATION if is_retried or (_CAUGHT.search(text) and backend == "torch") else Role.ROOT
+    by_field = sizes(text)
     return line.event(
         "cuda_oom",
         role,
         gpu=int(next(filter(None, gpu.groups()))) if gpu else None,
         backend=backend,
         phase=phase(line),
-        requested_bytes=found.get("requested_bytes"),
-        total_bytes=found.get("total_bytes"),
-        free_bytes=found.get("free_bytes"),
-        allocated_bytes=found.get("allocated_bytes"),
-        reserved_bytes=found.get("reserved_bytes"),
-        other_process_bytes=found.get("other_process_bytes"),
+        requested_bytes=by_field.get("requested_bytes"),
+        total_bytes=by_field.get("total_bytes"),
+        free_bytes=by_field.get("free_bytes"),
+        allocated_bytes=by_field.get("allocated_bytes"),
+        reserved_bytes=by_field.get("reserved_bytes"),
+        other_process_bytes=by_field.get("other_process_bytes"),
     )
 
 
 def phase(line: Line) -> str:
-    """load, forward, backward or optimizer, from the frames above the line; unknown without them."""
+    """load, forward, backward or optimizer, from the frames above the line; unknown if there are none."""
     frames, code = [], ""
     for above in line.preceding(120):
         if above.label != line.label:
             continue
-        if frame := read_frame(above.text):
-            frames.append(f"{frame[0]}::{frame[2]}::{code}")
+        if parts := read_frame(above.text):
+            frames.append(f"{parts[0]}::{parts[2]}::{code}")
             code = ""
         elif above.text.startswith("    ") and above.text.strip(" ^~"):
             code = above.text.strip()[:200]
         elif not above.text.startswith("    ") or "Traceback" in above.text:
             break
-    if any(_BACKWARD.search(place) for place in frames):
+    if any(_BACKWARD.search(frame) for frame in frames):
         return "backward"
-    for place in frames:  # innermost first
+    for frame in frames:  # innermost first
         for name, pattern in (("forward", _FORWARD), ("optimizer", _STEP), ("load", _LOAD)):
-            if pattern.search(place):
+            if pattern.search(frame):
                 return name
     return "unknown"

@@ -1,4 +1,4 @@
-"""Deaths of data-loading workers, as the main process tells them (the worker itself can't)."""
+"""Deaths of data-loading workers, as the main process reports them (the worker itself cannot)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _SIGNALS = {
     "hangup": (1, "SIGHUP", "killed"),
 }
 
-PARSER = Parser("dataloader", "Data-loading workers", "system")
+PARSER = Parser("dataloader", "PyTorch data-loader workers", "system")
 
 
 @PARSER.pattern(
     rb"DataLoader worker \(pid|encountered in worker",
-    safety="Only the death of a worker: an exception that a worker raised and handed over is no death, "
-    "nor is the warning about too many workers.",
+    safety="Only a worker's death: an exception that a worker raised and handed over is not a death, and neither is "
+    "the warning about too many workers.",
     matches=(
         "RuntimeError: DataLoader worker (pid 5487) is killed by signal: Killed. ",
         "RuntimeError: DataLoader worker (pid(s) 12, 13) exited unexpectedly",
@@ -57,21 +57,21 @@ PARSER = Parser("dataloader", "Data-loading workers", "system")
     ),
 )
 def _parse(line: Line) -> Event | None:
-    if found := _KILLED.search(line.text):
-        number, name, reason = _SIGNALS.get(found[2].strip().lower(), (None, None, "killed"))
+    if match := _KILLED.search(line.text):
+        number, name, reason = _SIGNALS.get(match[2].strip().lower(), (None, None, "killed"))
         role = Role.TEARDOWN if number in (1, 2, 15) else Role.ROOT
-        return line.event("dataloader_death", role, pid=int(found[1]), signal=number, signal_name=name, reason=reason)
-    if found := _EXITED.search(line.text):
-        return line.event("dataloader_death", Role.ROOT, pid=found[1].strip().replace(" ", ""), reason="exited")
-    if found := _UNEXPECTED.search(line.text):
-        number, name, reason = _SIGNALS[found[1]]
+        return line.event("dataloader_death", role, pid=int(match[1]), signal=number, signal_name=name, reason=reason)
+    if match := _EXITED.search(line.text):
+        return line.event("dataloader_death", Role.ROOT, pid=match[1].strip().replace(" ", ""), reason="exited")
+    if match := _UNEXPECTED.search(line.text):
+        number, name, reason = _SIGNALS[match[1]]
         return line.event("dataloader_death", Role.ROOT, signal=number, signal_name=name, reason=reason)
     return None
 
 
 @PARSER.pattern(
     rb"One of the subprocesses has abruptly died during map operation",
-    safety="datasets' own sentence when a process of map(num_proc=N) vanishes.",
+    safety="The datasets library's own sentence when a process of map(num_proc=N) vanishes.",
     matches=(
         (
             "RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, "

@@ -1,4 +1,4 @@
-"""DeepSpeed's engine lines: step and learning rate without a loss, the pipeline engine's with one."""
+"""DeepSpeed's engine lines: step and learning rate without a loss; the pipeline engine's lines with one."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ PARSER = Parser("deepspeed", "DeepSpeed engine", "framework", precedence=600)
 @PARSER.pattern(
     rb"\] step=[0-9]{1,9}, skipped=",
     rf"\[Rank (\d+)\] step=(\d+), skipped=(\d+), lr=\[({NUMBER})",
-    safety="It has no loss: a parser that reads one tells the run.",
+    safety="It has no loss: a parser that reads a loss takes precedence.",
     matches=(
         "[2022-03-12 11:20:41,117] [INFO] [logging.py:69:log_dist] [Rank 0] step=40, skipped=2, lr=[5e-05], mom=[[0.9, 0.999]]",
     ),
     avoids=("[note] step=40, skipped=all",),
 )
-def _step(line: Line, found: re.Match[str]) -> Event | None:
-    if found[2] == "0":
+def _step(line: Line, match: re.Match[str]) -> Event | None:
+    if match[2] == "0":
         return None
     return line.event(
         "progress",
-        rank=int(found[1]) if line.rank is None else None,
-        step=int(found[2]),
-        skipped=int(found[3]),
-        lr=number(found[4]),
+        rank=int(match[1]) if line.rank is None else None,
+        step=int(match[2]),
+        skipped=int(match[3]),
+        lr=number(match[4]),
         framework="deepspeed",
     )
 
@@ -41,13 +41,13 @@ def _step(line: Line, found: re.Match[str]) -> Event | None:
     matches=("steps: 10 loss: 1.2345 iter time (s): 0.501 samples/sec: 15.968",),
     avoids=("steps: 10 loss: unknown iter time (s): 0.5",),
 )
-def _pipe(line: Line, found: re.Match[str]) -> Event:
-    rate = number(found[4])
+def _pipe(line: Line, match: re.Match[str]) -> Event:
+    rate = number(match[4])
     return line.event(
         "progress",
-        step=int(found[1]),
-        loss=number(found[2]),
-        step_time_s=number(found[3]),
+        step=int(match[1]),
+        loss=number(match[2]),
+        step_time_s=number(match[3]),
         throughput=rate,
         throughput_unit=None if rate is None else "samples/s",
         framework="deepspeed",
@@ -58,7 +58,7 @@ def _pipe(line: Line, found: re.Match[str]) -> Event:
     rb"(?:OVERFLOW! |radient overflow)",
     rf"(?:OVERFLOW!|[Gg]radient overflow).{{0,80}}?(?:loss[ _]scale:? ?(?P<before>{NUMBER}), reducing to (?P<after>{NUMBER})"
     rf"|(?:reducing loss scale to|setting loss scale to:) (?P<set>{NUMBER}))",
-    safety="A step skipped by dynamic loss scaling is normal at the start; only many in a row mean divergence.",
+    safety="Dynamic loss scaling normally skips steps at the start; only many in a row mean divergence.",
     matches=(
         "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536.0, reducing to 32768.0",
         "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 16384.0",
@@ -66,5 +66,5 @@ def _pipe(line: Line, found: re.Match[str]) -> Event:
     ),
     avoids=("no gradient overflow seen",),
 )
-def _overflow(line: Line, found: re.Match[str]) -> Event:
-    return line.event("loss_scale_cut", before=number(found["before"]), after=number(found["after"] or found["set"]))
+def _overflow(line: Line, match: re.Match[str]) -> Event:
+    return line.event("loss_scale_cut", before=number(match["before"]), after=number(match["after"] or match["set"]))

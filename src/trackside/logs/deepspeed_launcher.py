@@ -1,4 +1,4 @@
-"""DeepSpeed's launcher: world, teardown, the return code of the worker that failed."""
+"""DeepSpeed's launcher: world size, teardown, and the return code of the worker that failed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARSER = Parser("deepspeed-launcher", "DeepSpeed launcher", "system")
 @PARSER.pattern(
     rb"exits with return code = -?[0-9]",
     r"exits with return code = (-?\d{1,5})",
-    safety="The code of the worker that failed first; those killed before it are not named.",
+    safety="The return code of the worker that failed first; workers that were killed before it are not named.",
     matches=(
         (
             "[2026-11-21 08:45:25,792] [ERROR] [launch.py:259:sigkill_handler] ['python3', '-u', "
@@ -30,8 +30,8 @@ PARSER = Parser("deepspeed-launcher", "DeepSpeed launcher", "system")
     ),
     avoids=("the tool exits with return code = ok",),
 )
-def _returned(line: Line, found: re.Match[str]) -> Event:
-    end = read_code(int(found[1]))
+def _returned(line: Line, match: re.Match[str]) -> Event:
+    end = read_code(int(match[1]))
     local = _LOCAL.search(line.text)
     return line.event(
         "launcher_failure",
@@ -48,28 +48,28 @@ def _returned(line: Line, found: re.Match[str]) -> Event:
 @PARSER.pattern(
     rb"Killing subprocess [0-9]",
     r"Killing subprocess (\d{1,10})\s*$",
-    safety="Teardown always: printed for every worker once one has failed or the launcher got a signal.",
+    safety="Always teardown: printed for every worker once one has failed or the launcher got a signal.",
     matches=(
         "[2026-11-21 08:45:23,935] [INFO] [launch.py:253:sigkill_handler] Killing subprocess 9776",
         "Killing subprocess 123",
     ),
     avoids=("Killing subprocess 3 of the reaction network",),
 )
-def _killing(line: Line, found: re.Match[str]) -> Event:
-    exits.launcher_kills(line, int(found[1]))
-    return line.event("signal_received", Role.TEARDOWN, pid=int(found[1]), by=LAUNCHER)
+def _killing(line: Line, match: re.Match[str]) -> Event:
+    exits.launcher_kills(line, int(match[1]))
+    return line.event("signal_received", Role.TEARDOWN, pid=int(match[1]), by=LAUNCHER)
 
 
 @PARSER.pattern(
     rb"Main process received SIG",
-    safety="Teardown: somebody told the launcher to stop.",
+    safety="Teardown: somebody stopped the launcher.",
     matches=("Main process received SIGTERM, exiting", "Main process received SIGINT, exiting"),
     avoids=("Main process received signature",),
 )
 def _main_signal(line: Line) -> Event | None:
     if "Main process received SIG" not in line.text:
         return None
-    exits.ending(line, "signal")
+    exits.note_ending(line, "signal")
     if "SIGINT" in line.text:
         return line.event("user_interrupt", Role.ROOT, by=LAUNCHER)
     return line.event("signal_received", Role.TEARDOWN, signal=15, signal_name="SIGTERM", by=LAUNCHER)
@@ -78,44 +78,44 @@ def _main_signal(line: Line) -> Event | None:
 @PARSER.pattern(
     rb" exits successfully",
     r"Process (\d{1,10}) exits successfully",
-    safety="One worker's good end says nothing of the others.",
+    safety="One worker's success says nothing about the others.",
     matches=("[INFO] [launch.py:347:main] Process 9776 exits successfully.",),
     avoids=("the program exits successfully",),
 )
-def _success(line: Line, found: re.Match[str]) -> Event:
-    return line.event("process_exit", Role.FACT, source=LAUNCHER, exit_code=0, pid=int(found[1]))
+def _success(line: Line, match: re.Match[str]) -> Event:
+    return line.event("process_exit", Role.FACT, source=LAUNCHER, exit_code=0, pid=int(match[1]))
 
 
 @PARSER.pattern(
     rb": ssh exited with exit code [0-9]",
     r"pdsh@[^:\s]{1,80}: ([^:\s]{1,80}): ssh exited with exit code (\d{1,3})",
-    safety="pdsh's word for a whole node's launcher: confirms unless the code is a signal's.",
+    safety="pdsh reports a whole node's launcher: it confirms, unless the code is a signal's.",
     matches=(
         "pdsh@head: n2: ssh exited with exit code 137",
         "pdsh@login1: gpu003: ssh exited with exit code 1",
     ),
     avoids=("scp: ssh exited with exit code 255",),
 )
-def _ssh(line: Line, found: re.Match[str]) -> Event:
-    return exits.process_exit(line, read_code(int(found[2])), "pdsh", node=found[1])
+def _ssh(line: Line, match: re.Match[str]) -> Event:
+    return exits.process_exit(line, read_code(int(match[2])), "pdsh", node=match[1])
 
 
 @PARSER.pattern(
     rb"nnodes=[0-9]{1,6}, num_local_procs=",
     r"nnodes=(\d{1,6}), num_local_procs=(\d{1,4})",
-    safety="Launcher lines only; options of other programs have another shape.",
+    safety="Launcher lines only; options of other programs look different.",
     matches=("[INFO] [launch.py:158:main] nnodes=1, num_local_procs=2, node_rank=0",),
     avoids=("--nnodes=2", "nnodes=2, num_local_procs=all"),
 )
-def _world(line: Line, found: re.Match[str]) -> Event:
-    nodes, local = int(found[1]), int(found[2])
+def _world(line: Line, match: re.Match[str]) -> Event:
+    nodes, local = int(match[1]), int(match[2])
     return line.event("host", Role.FACT, nnodes=nodes, local_world_size=local, world_size=nodes * local)
 
 
 @PARSER.pattern(
     rb"(TorchBackend in DeepSpeed|torch distributed|torch\.distributed) with backend",
     r"(?:TorchBackend in DeepSpeed|torch distributed|torch\.distributed) with backend:? \w{1,12}",
-    safety="Set-up begins; it does not say that it ended.",
+    safety="Set-up begins; the line does not say that it finished.",
     matches=(
         "[INFO] [comm.py:637:init_distributed] Initializing TorchBackend in DeepSpeed with backend nccl",
         "[INFO] [distributed.py:37:init_distributed] Initializing torch distributed with backend: nccl",

@@ -1,4 +1,4 @@
-"""Environment settings that change what a run does, where the log shows them to be in force."""
+"""Environment variables that change what a run does, where the log shows that they are set."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _ADVICE = re.compile(
     r"should|e\.g\.|suggest|hint|rerun|re-run|with CUDA_LAUNCH)"
 )
 
-PARSER = Parser("environment", "environment settings", "system")
+PARSER = Parser("environment", "environment variables", "system")
 
 
 @PARSER.pattern(
     b"(" + _NAME.encode() + b")(=|['\"]{0,1}: ?['\"]{0,1}[0-9A-Za-z])",
-    safety="PyTorch's hint to pass CUDA_LAUNCH_BLOCKING=1 is advice: it does not mean that it is set.",
+    safety="PyTorch's hint to pass CUDA_LAUNCH_BLOCKING=1 is advice: it does not mean that the variable is set.",
     matches=(
         "CUDA_LAUNCH_BLOCKING=1",
         "export CUDA_LAUNCH_BLOCKING=1",
@@ -46,10 +46,10 @@ PARSER = Parser("environment", "environment settings", "system")
 )
 def _flag(line: Line) -> Event | None:
     text = line.text
-    found = _SET.search(text)
+    match = _SET.search(text)
     if _ADVICE.search(text) and not re.match(r"\s*\+* ?(?:export |env )?(?:\w+=\S* )*(?:" + _NAME + ")=", text):
         name = re.search(_NAME, text)
         return line.event("advice", Role.ADVICE, about=name[0]) if name else None
-    if found is None or found["value"].lower() in ("none", "unset", "null"):
+    if match is None or match["value"].lower() in ("none", "unset", "null"):
         return None
-    return line.event("env_flag", Role.FACT, name=found["name"], value=found["value"])
+    return line.event("env_flag", Role.FACT, name=match["name"], value=match["value"])

@@ -17,7 +17,7 @@ PARSER = Parser("espnet", "ESPnet", "framework")
 @PARSER.pattern(
     rb"[0-9]epoch:train:[0-9]{1,9}-[0-9]{1,9}batch: ",
     r"\b(\d{1,6})epoch:train:\d{1,9}-(\d{1,9})batch: ",
-    safety="An epoch's summary has another head.",
+    safety="An epoch's summary begins differently.",
     matches=(
         "[gpu01:0/2] 2026-01-01 00:00:00,080 (trainer:464) INFO: 1epoch:train:1-682batch: iter_time=2.878e-04, "
         "forward_time=0.134, loss=123.963, loss_att=77.448, acc=0.013, lr_0=3.460e-06, train_time=1.816",

@@ -1,9 +1,9 @@
-"""An event as one line of text, where the line that it was read from stays on its node.
+"""One event as one line of text, for sites where the original line must not leave its node.
 
     trackside-event {"kind": "exception", "line": 812, "fields": {"type": "ValueError", "about": "application"}, ...}
 
-Of its fields, figures go along, and those words that are a library's or Slurm's and none of the job's: class names, but no
-message; reasons, but no path, no command and no line of code. What may go is listed here; anything else stays.
+Numbers are included, and words that come from a library or from Slurm, never from the job: class names, but no
+messages; reasons, but no paths, commands or lines of code. Only fields that are listed here are included.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from trackside.model import Event, Plane, Position, Role, Scalar
 
 MARK = "trackside-event "
 WITHHELD = "(withheld: no text leaves the node)"
-"""Stands where a message or the place in the code would."""
+"""Replaces a message or a code location."""
 PULSE = "pulse"
-"""A line that tells only how far the output went."""
+"""Kind of a line that only says how much output there was."""
 WORDS = frozenset(
     (
         "about", "address", "backend", "busid", "chain", "code", "comm", "cgroup", "core", "device", "framework", "gpu",
@@ -33,83 +33,84 @@ WORDS = frozenset(
     )
 )  # fmt: skip
 """Fields that hold words of a closed set, or names of classes, nodes and processes."""
-_ALSO = frozenset(
+_SAFE_FIELDS = frozenset(
     (("python_fatal", "what"), ("scheduler_notice", "by"), ("env_flag", "value"), ("signal_received", "by"),
      ("heartbeat_lost", "what"), ("checkpoint_missing", "what"), ("resume_requested", "by"))
 )  # fmt: skip
-"""(kind, field) of others that do."""
-_SPOKEN = frozenset(("scheduler_notice",))
-"""Kinds whose lines are Slurm's own."""
-_NEEDED: Mapping[str, tuple[str, ...]] = {"exception": ("message", "root_message", "user_frame", "frame")}
-"""Fields that stand as WITHHELD where the event had them."""
+"""Further (kind, field) pairs whose values are safe."""
+_SCHEDULER_KINDS = frozenset(("scheduler_notice",))
+"""Kinds whose text Slurm wrote."""
+_WITHHELD_FIELDS: Mapping[str, tuple[str, ...]] = {"exception": ("message", "root_message", "user_frame", "frame")}
+"""kind -> fields that are replaced by WITHHELD if the event has them."""
 _PLAIN = re.compile(r"[\w.:;,@+\-\[\]()/=* ]{1,200}")
 _WORD = re.compile(r"[\w.-]{1,40}")
-_UNFINITE = frozenset(("nan", "inf", "-inf"))
+_NON_FINITE = frozenset(("nan", "inf", "-inf"))
 _SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """How many lines and bytes of output there were until then."""
+    """Lines and bytes of output up to this point."""
 
     lines: int
     bytes: int
 
 
-def written(event: Event) -> str:
-    """The line of an event."""
+def format_event(event: Event) -> str:
+    """The line for an event."""
     fields = {
-        name: kept for name, value in event.fields.items() if (kept := _kept(event.kind, name, value)) is not None
+        name: safe for name, value in event.fields.items() if (safe := _safe_value(event.kind, name, value)) is not None
     }
-    fields |= dict.fromkeys((name for name in _NEEDED.get(event.kind, ()) if event.fields.get(name)), WITHHELD)
-    place = {"time": event.time, "rank": event.rank, "node": event.node}
-    told: dict[str, Any] = {"kind": event.kind, "line": event.at.line, "parser": event.parser, "role": event.role.value}
-    told |= {name: value for name, value in place.items() if value is not None}
-    told["fields"] = fields
-    if event.kind in _SPOKEN:
-        told["text"] = event.text[:400]
-    return MARK + json.dumps(told, ensure_ascii=True)
+    fields |= dict.fromkeys((name for name in _WITHHELD_FIELDS.get(event.kind, ()) if event.fields.get(name)), WITHHELD)
+    origin = {"time": event.time, "rank": event.rank, "node": event.node}
+    row: dict[str, Any] = {"kind": event.kind, "line": event.at.line, "parser": event.parser, "role": event.role.value}
+    row |= {name: value for name, value in origin.items() if value is not None}
+    row["fields"] = fields
+    if event.kind in _SCHEDULER_KINDS:
+        row["text"] = event.text[:400]
+    return MARK + json.dumps(row, ensure_ascii=True)
 
 
-def pulse(lines: int, size: int) -> str:
-    """The line that tells how much output there was."""
+def format_pulse(lines: int, size: int) -> str:
+    """The line for an amount of output."""
     return MARK + json.dumps({"kind": PULSE, "lines": lines, "bytes": size})
 
 
-def _kept(kind: str, name: str, value: Scalar) -> Scalar:
+def _safe_value(kind: str, name: str, value: Scalar) -> Scalar:
+    """The value if it may leave the node, else None; non-finite numbers as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if not isinstance(value, str):
         return value
     if (kind, name) == ("host", "command"):
         return value if _WORD.fullmatch(value) else None
-    if name in WORDS or (kind, name) in _ALSO:
+    if name in WORDS or (kind, name) in _SAFE_FIELDS:
         return value if _PLAIN.fullmatch(value) else None
     return _SHARED_MEMORY if name == "path" and value.startswith(_SHARED_MEMORY) else None
 
 
-def read(text: str, at: Position, plane: Plane = "log", before: str = "") -> Event | Pulse | None:
-    """What such a line says; None for one that says nothing that is known. ``before``: what a collector put before it,
-    which gives the time where the event has none of its own."""
+def parse_event(text: str, position: Position, plane: Plane = "log", before: str = "") -> Event | Pulse | None:
+    """The event or pulse of such a line; None if its kind is unknown. ``before``: the text that a collector put
+    before the line, which gives the time of an event that has none."""
     try:
-        told = json.loads(text.removeprefix(MARK))
-        kind, fields = told["kind"], told.get("fields", {})
+        row = json.loads(text.removeprefix(MARK))
+        kind, fields = row["kind"], row.get("fields", {})
         if kind == PULSE:
-            return Pulse(int(told["lines"]), int(told["bytes"]))
-        known = EVENTS.get(kind)
-        if known is None or plane not in known.planes or not isinstance(fields, dict):
+            return Pulse(int(row["lines"]), int(row["bytes"]))
+        kind_spec = EVENTS.get(kind)
+        if kind_spec is None or plane not in kind_spec.planes or not isinstance(fields, dict):
             return None
-        time, rank, node = told.get("time"), told.get("rank"), told.get("node")
+        time, rank, node = row.get("time"), row.get("rank"), row.get("node")
         return Event(
             kind,
-            at,
+            position,
             plane,
-            text=str(told.get("text", "")),
+            text=str(row.get("text", "")),
             time=float(time) if isinstance(time, (int, float)) else find_time(before),
             rank=int(rank) if isinstance(rank, int) else None,
             node=str(node) if node is not None else None,
-            role=Role(told.get("role", "fact")),
-            parser=str(told.get("parser", "")),
+            role=Role(row.get("role", "fact")),
+            parser=str(row.get("parser", "")),
             fields={
                 str(name): _figure(value)
                 for name, value in fields.items()
@@ -121,4 +122,5 @@ def read(text: str, at: Position, plane: Plane = "log", before: str = "") -> Eve
 
 
 def _figure(value: Scalar) -> Scalar:
-    return float(value) if isinstance(value, str) and value in _UNFINITE else value
+    """A field's value, with non-finite numbers as floats again."""
+    return float(value) if isinstance(value, str) and value in _NON_FINITE else value

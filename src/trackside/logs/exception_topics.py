@@ -1,6 +1,6 @@
-"""What an exception speaks of, and whether it can name a cause: a table over type, message and frames.
+"""What an exception is about, and whether it can name a cause: a table over type, message and frames.
 
-Order counts: the first topic that fits wins. What fits none is the application's own.
+The order matters: the first topic that matches wins. An exception that matches none is the application's own.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from trackside.model import Role
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Fits where every pattern given is found; ``unless_text`` and ``unless_path`` veto."""
+    """Matches if every pattern that is set is found; ``unless_text`` and ``unless_path`` veto."""
 
     about: str
     role: Role = Role.ROOT
     type: str = ""
     text: str = ""
-    """In "Type: message" of the exception."""
+    """Searched in "Type: message" of the exception."""
     path: str = ""
-    """In the frames, a line each: "file::function::code"."""
+    """Searched in the frames, one line each: "file::function::code"."""
     unless_text: str = ""
     unless_path: str = ""
 
@@ -62,9 +62,9 @@ _MP_QUEUE = (
 )
 
 TOPICS: tuple[Topic, ...] = (
-    # -- what launchers and pools say of their children
+    # -- reports by launchers and pools about their children
     Topic(
-        "application",  # a build step is the job's own environment, whoever started it
+        "application",  # a build step belongs to the job's own environment, whatever started it
         type=r"CalledProcessError$",
         text=r"Command (?:'\[?|\[|\"\[?)'?[^,\s]{0,200}\b(?:ninja|nvcc|gcc|g\+\+|c\+\+|cc|cmake|make|git|pip\d?|which"
         r"|ldconfig|tar|wget|curl|nvidia-smi|hipcc)\b",
@@ -89,7 +89,7 @@ TOPICS: tuple[Topic, ...] = (
         Role.CASCADE,
         text=r"subprocesses has abruptly died|process pool was terminated abruptly|A child process terminated abruptly",
     ),
-    # -- shared memory is too small: the container's setting, not a full disk
+    # -- shared memory is too small: a container setting, not a full disk
     Topic("application", text=r"(?i:shared memory\(shm\)|/dev/shm/|shared memory (?:segment|object)|/torch_\d+_\d+)"),
     # -- memory
     Topic(
@@ -213,20 +213,21 @@ def topic(name: str, message: str, frames: Sequence[Frame]) -> tuple[str, Role]:
 @lru_cache(maxsize=512)  # ranks and steps repeat the same exception
 def _topic(name: str, message: str, path: str) -> tuple[str, Role]:
     text = f"{name}: {message}"
-    for candidate, (by_type, by_text, by_path, no_text, no_path) in _COMPILED:
+    for candidate, (type_regex, text_regex, path_regex, veto_text, veto_path) in _COMPILED:
         if (
-            (by_type is None or by_type.search(name))
-            and (by_text is None or by_text.search(text))
-            and (by_path is None or by_path.search(path))
-            and (no_text is None or no_text.search(text) is None)
-            and (no_path is None or no_path.search(path) is None)
+            (type_regex is None or type_regex.search(name))
+            and (text_regex is None or text_regex.search(text))
+            and (path_regex is None or path_regex.search(path))
+            and (veto_text is None or veto_text.search(text) is None)
+            and (veto_path is None or veto_path.search(path) is None)
         ):
             return candidate.about, candidate.role
     return "application", Role.ROOT
 
 
 def chain_topic(chain: Sequence[tuple[str, str, Sequence[Frame]]]) -> tuple[str, Role]:
-    """(about, role) of a chain, oldest first: its last exception's, unless that one only rewords an older one."""
+    """(about, role) of a chain, oldest first: those of its last exception, unless that one only rewords an older
+    one."""
     about, role = topic(*chain[-1])
     if about != "application" or len(chain) == 1:
         return about, role

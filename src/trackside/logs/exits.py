@@ -1,7 +1,7 @@
-"""What the end of a process testifies to, given what its log told before: shared by launchers, Slurm and shells.
+"""What the end of a process is evidence of, given what its log said before; shared by launchers, Slurm and shells.
 
-A signal that the launcher or the scheduler sent is teardown; SIGABRT of NCCL's watchdog is a cascade; a
-fatal signal out of the blue is a cause.
+A signal that the launcher or the scheduler sent is teardown; a SIGABRT by NCCL's watchdog is a cascade; an unexpected
+fatal signal is a root cause.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from trackside.model import Event, Role
 
 _NOTES = "exits"
 DEATHS = "|".join(sorted((re.escape(text) for text in DESCRIPTIONS), key=len, reverse=True))
-"""Alternation of what is printed for a signal; match it caselessly."""
-MEMORY = 4_096
-"""Process ids remembered a file."""
+"""Alternation of the texts that are printed for signals; match it without case."""
+MAX_PIDS = 4_096
+"""Process ids remembered per file."""
 
 
-def ending(line: Line, why: str) -> None:
-    """The run is being ended from outside from here on: time limit, cancel, preemption, step terminated."""
-    line.notes(_NOTES).setdefault("why", why)
+def note_ending(line: Line, reason: str) -> None:
+    """Note that from here on something outside ends the run: time limit, cancellation, preemption, step termination."""
+    line.notes(_NOTES).setdefault("reason", reason)
 
 
 def ended_by(line: Line) -> str | None:
-    """Why the run was already ending, or None."""
-    why: str | None = line.notes(_NOTES).get("why")
-    return why
+    """Why the run was already being ended, or None."""
+    reason: str | None = line.notes(_NOTES).get("reason")
+    return reason
 
 
 def launcher_kills(line: Line, pid: int) -> None:
-    """The launcher signals this process itself."""
+    """Note that the launcher itself signals this process."""
     pids: set[int] = line.notes(_NOTES).setdefault("pids", set())
-    if len(pids) < MEMORY:
+    if len(pids) < MAX_PIDS:
         pids.add(pid)
 
 
 def watchdog_aborts(line: Line) -> None:
-    """A watchdog is about to abort processes of this log with SIGABRT."""
+    """Note that a watchdog is about to abort processes of this log with SIGABRT."""
     line.notes(_NOTES)["abort"] = True
 
 
 def role_of(line: Line, signal: int | None, pid: int | None = None, *, first: bool = False) -> Role:
-    """What the death of a process by this signal (None: a plain exit code) can testify to.
+    """What the death of a process by this signal (None: by a plain exit code) is evidence of.
 
     ``first``: a launcher calls it the first failure that it saw.
     """
@@ -53,7 +53,7 @@ def role_of(line: Line, signal: int | None, pid: int | None = None, *, first: bo
         return Role.TEARDOWN
     if signal is None:
         return Role.CONFIRMATION
-    if "why" in notes:
+    if "reason" in notes:
         return Role.TEARDOWN
     if signal == 6 and notes.get("abort"):
         return Role.CASCADE
@@ -65,9 +65,9 @@ def role_of(line: Line, signal: int | None, pid: int | None = None, *, first: bo
 
 
 def process_exit(
-    line: Line, end: Exit, source: str, pid: int | None = None, *, first: bool = False, **told: Any
+    line: Line, end: Exit, source: str, pid: int | None = None, *, first: bool = False, **fields: Any
 ) -> Event:
-    """The event of a process that ended so, as ``source`` tells it."""
+    """The event of a process that ended this way, as ``source`` reports it."""
     role = role_of(line, end.signal, pid, first=first)
     return line.event(
         "process_exit",
@@ -77,5 +77,5 @@ def process_exit(
         signal=end.signal,
         signal_name=end.signal_name,
         pid=pid,
-        **told,
+        **fields,
     )

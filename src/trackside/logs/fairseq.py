@@ -1,4 +1,4 @@
-"""fairseq: the simple and the JSON log format. Its tqdm format is read by the tqdm parser."""
+"""fairseq: the simple and the JSON log format. The tqdm parser reads its tqdm format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 
 from trackside.logs.line import Line
-from trackside.logs.numbers import number, whole
+from trackside.logs.numbers import number, whole_number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
@@ -18,21 +18,21 @@ PARSER = Parser("fairseq", "fairseq", "framework", precedence=140)
 @PARSER.pattern(
     rb"epoch [0-9]{1,6}: {1,8}[0-9]{1,9} ?/ ?[0-9]{1,9} [^\n\r]{0,30}loss=",
     r"\| epoch (\d{1,6}):\s{1,8}(\d{1,9}) ?/ ?(\d{1,9}) (.*)",
-    safety="The summary at an epoch's end is a mean and no point.",
+    safety="The summary at the end of an epoch is a mean, not a training point.",
     matches=(
         "2021-05-01 12:00:00 | INFO | train_inner | epoch 001:    100 / 1196 loss=11.505, nll_loss=11.2, wps=9000, "
         "num_updates=100, lr=1.2e-05, gnorm=2.51, loss_scale=128, train_wall=20, wall=30",
     ),
     avoids=("2021-05-01 12:00:00 | INFO | valid | epoch 001:    100 / 1196 loss=11.505",),
 )
-def _simple(line: Line, found: re.Match[str]) -> Event | None:
-    if "valid" in line.text[: found.start()]:
+def _simple(line: Line, match: re.Match[str]) -> Event | None:
+    if "valid" in line.text[: match.start()]:
         return None
-    figures = dict(_PAIR.findall(found[4]))
+    figures = dict(_PAIR.findall(match[4]))
     if "loss" not in figures:
         return None
-    epoch, count, total = int(found[1]), int(found[2]), int(found[3])
-    updates = whole(figures.get("num_updates"))
+    epoch, count, total = int(match[1]), int(match[2]), int(match[3])
+    updates = whole_number(figures.get("num_updates"))
     return _event(
         line, figures, (epoch - 1) * total + count if updates is None else updates, epoch - 1 + count / max(total, 1)
     )
@@ -74,13 +74,15 @@ def _json(line: Line) -> Event | None:
     figures = {str(key): str(value) for key, value in row.items()}
     if "valid_loss" in figures:
         loss = number(figures["valid_loss"])
-        steps = whole(figures.get("valid_num_updates"))
+        steps = whole_number(figures.get("valid_num_updates"))
         return line.event(
             "evaluation", step=steps, epoch=number(figures.get("epoch")), metric="valid_loss", value=loss, loss=loss
         )
     if "loss" not in figures or "num_updates" not in figures:
         return None
-    return _event(line, figures, whole(figures["num_updates"]), number(figures.get("update") or figures.get("epoch")))
+    return _event(
+        line, figures, whole_number(figures["num_updates"]), number(figures.get("update") or figures.get("epoch"))
+    )
 
 
 @PARSER.pattern(
@@ -92,8 +94,8 @@ def _json(line: Line) -> Event | None:
     ),
     avoids=("valid on 'valid' subset | loss unknown",),
 )
-def _valid(line: Line, found: re.Match[str]) -> Event | None:
+def _valid(line: Line, match: re.Match[str]) -> Event | None:
     if "valid" not in line.text:
         return None
-    loss = number(found[2])
-    return line.event("evaluation", epoch=int(found[1]), metric="valid_loss", value=loss, loss=loss)
+    loss = number(match[2])
+    return line.event("evaluation", epoch=int(match[1]), metric="valid_loss", value=loss, loss=loss)

@@ -1,4 +1,4 @@
-"""Which libraries a log names in passing, so that a bare dict or bar can be put down to the right one."""
+"""Which libraries a log mentions, so that a bare dict or bar is attributed to the right one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from trackside.logs.pattern import Parser, Pattern
 _NOTE = "frameworks"
 
 
-def named(line: Line) -> set[str]:
-    """Frameworks that this file's lines have named so far."""
-    seen: set[str] = line.notes(_NOTE).setdefault("named", set())
-    return seen
+def named_frameworks(line: Line) -> set[str]:
+    """Frameworks that this file's lines have mentioned so far."""
+    names: set[str] = line.notes(_NOTE).setdefault("named", set())
+    return names
 
 
 def _names(framework: str, regex: bytes) -> Pattern:
     def parse(line: Line) -> None:
-        named(line).add(framework)
+        named_frameworks(line).add(framework)
 
-    return Pattern(framework, regex, parse, "Only remembers the name; gives no event.")
+    return Pattern(framework, regex, parse, "Only remembers the name; yields no event.")
 
 
 _PACKAGES = {
@@ -39,5 +39,5 @@ _BANNERS = {
     "megatron": rb"(?:using world size: [0-9]{1,6}, data-parallel|setting training iterations to|building GPT model)",
 }
 
-PARSER = Parser("frameworks", "Libraries that a log names", "framework")
+PARSER = Parser("frameworks", "names of libraries in a log", "framework")
 PARSER.patterns.extend(_names(name, regex) for name, regex in (*_PACKAGES.items(), *_BANNERS.items()))

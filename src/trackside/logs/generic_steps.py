@@ -1,7 +1,7 @@
-"""Loops of one's own: any line that names a step or an epoch and a training loss.
+"""Custom training loops: any line that names a step or an epoch and a training loss.
 
-``step 10 loss 3.42``, ``iter 2/40 | loss 5.7 | lr 5e-3``, ``Epoch: [0][ 50/500] Loss 3.1 (3.4)``, ``{"step": 1, "loss": 2.0}``,
-``level=info step=1 loss=2``, ``[Loss] 4.1 | [step] 89``, and tables of comma-separated figures under a header.
+``step 10 loss 3.42``, ``iter 2/40 | loss 5.7 | lr 5e-3``, ``Epoch: [0][ 50/500] Loss 3.1 (3.4)``, ``{"step": 1, "loss":
+2.0}``, ``level=info step=1 loss=2``, ``[Loss] 4.1 | [step] 89``, and tables of comma-separated figures under a header.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from trackside.logs.frameworks import named
+from trackside.logs.frameworks import named_frameworks
 from trackside.logs.line import Line
-from trackside.logs.numbers import NUMBER, meaning, number, whole
+from trackside.logs.numbers import NUMBER, field_meaning, number, whole_number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-MAX_TEXT = 4_000
+MAX_TEXT_CHARS = 4_000
 """A longer line is a dump, not a progress line."""
 MAX_ROWS = 20_000
 
@@ -31,12 +31,13 @@ _EPOCH_BATCH = re.compile(
     r"(?:\[\s{0,6}|\bTrain: )(\d{1,7})(?:/\d{1,7})?(?:\s{0,3}\]\s{0,3}(?:[A-Z][a-z]{2,9})?| )\[\s{0,9}(\d{1,9})\s{0,3}/\s{0,9}(\d{1,9})\s{0,3}[\](]"
 )
 _LAST_PACE = re.compile(r"[(\[](\d{1,9}(?:\.\d{1,6})?) ?(ms|s)(?:/(?:it|iter|step|batch))?[)\]]\s*$")
-"""A pace in brackets at the line's end: ``(64.8 ms)``, ``[0.21s/it]``."""
+"""A step time in brackets at the end of the line: ``(64.8 ms)``, ``[0.21s/it]``."""
 _TIME = re.compile(rf"\b[Tt]ime:?[ \t]{{1,4}}({NUMBER})")
-"""A step's time in the meters of the ImageNet example and torchvision; elsewhere a time may be the time so far."""
+"""A step's time in the meters of the ImageNet example and torchvision; elsewhere a time may be the time since the
+start."""
 _BARE_TIME = re.compile(r"\((\d{1,7}(?:\.\d{1,6})?) ?ms(?:/(?:step|iter|it))?\)\s*$")
 _EPOCH_SLASH = re.compile(r"\bTRAIN Batch (\d{1,7})/(\d{1,9}) loss ")
-"""WeNet: epoch and batch, not batch and batches."""
+"""WeNet prints epoch and batch here, not batch and number of batches."""
 _EPOCH_COMMA = re.compile(r"\[\s{0,6}(\d{1,7}),\s{1,9}(\d{1,9})\]\s{0,3}loss")
 _BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) batches")
 _SAMPLES = re.compile(r"\[\s{0,9}(\d{1,12})\s?/\s?(\d{1,12})\s{1,3}\(\s{0,3}\d{1,3}(?:\.\d+)?%\)\]")
@@ -51,89 +52,90 @@ _OTHER = re.compile(
     r"|'eval_|'train_runtime'|validation loss at |\| valid \||/step - "
     r"|\b(?:[Bb]est|BEST|[Ff]inal|[Ss]av(?:ed|ing)|SAVE|[Ll]owest|[Mm]inimum|improved|[Ee]arly ?[Ss]topp\w*|[Ss]ummary)\b"
 )
-_ELSEWHERE = re.compile(
+_NOT_TRAINING = re.compile(
     r"\b(?:val(?:id|idation|idating)?|eval(?:uation|uating)?)\b|(?:^|[|\]\[>(:-])\s{0,4}(?:test(?:ing)?|dev)\b",
     re.IGNORECASE,
 )
-"""Before the loss, these words say that it is not training's."""
+"""Before the loss, these words say that it is not the training loss."""
 _OTHER_HINTS = (
     "%|", "it/s", "s/it", ":::m", "namespace(", "args(", "arguments(", "config", 'file "', "traceback", "val loss", "'eval_",
     "'train_runtime", "validation loss", "| valid", "/step - ", "best", "final", "sav", "lowest", "minimum", "improved", "early",
     "summary", "error: ", "exception: ",
 )  # fmt: skip
-_ELSEWHERE_HINTS = ("val", "eval", "test", "dev")
-"""In lower case, one of these is in every line that the expression above it would find: far cheaper to ask first."""
+_NOT_TRAINING_HINTS = ("val", "eval", "test", "dev")
+"""Every line that the regex above can match contains one of these in lower case; searching for them first is far
+cheaper."""
 _BEST_FIELD = re.compile(r"\[best\].*", re.IGNORECASE)
 
 
 @dataclass(slots=True)
-class _Read:
-    """What a line says, each field by its most telling name."""
+class _LineFigures:
+    """The figures of a line, each field taken from its most specific name."""
 
     values: dict[str, float] = field(default_factory=dict)
     ranks: dict[str, int] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
 
-    def take(self, name: str, rank: int, value: float, of: str | None = None, unit: str | None = None) -> None:
+    def add(self, name: str, rank: int, value: float, total: str | None = None, unit: str | None = None) -> None:
         if name in self.ranks and self.ranks[name] <= rank:
             return
         self.values[name], self.ranks[name] = value, rank
         self.totals.pop(name, None)
-        if of:
-            self.totals[name] = int(of)
+        if total:
+            self.totals[name] = int(total)
         if unit:
             self.units[name] = unit
 
-    def whole(self, name: str) -> int | None:
+    def whole_value(self, name: str) -> int | None:
         value = self.values.get(name)
         return (
             int(value) if value is not None and value == value and abs(value) < 1e15 and value == int(value) else None
         )
 
 
-def _pairs(text: str) -> _Read:
-    read = _Read()
-    for found in _PAIR.finditer(text):
-        known = meaning(found["key"])
-        value = number(found["value"])
-        if known is not None and value is not None:
-            read.take(known[0], known[1], value, found["of"], found["unit"])
-    return read
+def _pairs(text: str) -> _LineFigures:
+    figures = _LineFigures()
+    for match in _PAIR.finditer(text):
+        field = field_meaning(match["key"])
+        value = number(match["value"])
+        if field is not None and value is not None:
+            figures.add(field[0], field[1], value, match["of"], match["unit"])
+    return figures
 
 
-def _place(text: str, read: _Read) -> tuple[int | None, float | None, int | None, int | None]:
-    """(step, epoch, steps an epoch has, steps planned)."""
-    if ("[" in text or "Train: " in text) and (found := _EPOCH_BATCH.search(text)):
-        return int(found[2]), int(found[1]), int(found[3]), None
-    if found := _EPOCH_SLASH.search(text):
-        return int(found[2]), int(found[1]), None, None
-    if found := _EPOCH_COMMA.search(text):
-        return int(found[2]), int(found[1]), None, None
-    epoch = read.whole("epoch")
-    position: float | None = epoch if epoch is not None else read.values.get("epoch")
-    if found := _SAMPLES.search(text):
-        done = int(found[1]) / max(1, int(found[2]))
-        return None, None if epoch is None else epoch + done, None, None
-    step, total = read.whole("step"), read.totals.get("step")
-    found = _BATCHES.search(text)
-    if found is None and step is None:
-        found = _BRACKET.search(text) or _LEADING.search(text)
-    if found is not None:
-        step, total = int(found[1]), int(found[2])
-    elif step is None and epoch is None and (found := _NUMBERED.search(text)):
-        step = int(found[1])
+def _position(text: str, figures: _LineFigures) -> tuple[int | None, float | None, int | None, int | None]:
+    """(step, epoch, steps per epoch, planned steps)."""
+    if ("[" in text or "Train: " in text) and (match := _EPOCH_BATCH.search(text)):
+        return int(match[2]), int(match[1]), int(match[3]), None
+    if match := _EPOCH_SLASH.search(text):
+        return int(match[2]), int(match[1]), None, None
+    if match := _EPOCH_COMMA.search(text):
+        return int(match[2]), int(match[1]), None, None
+    epoch = figures.whole_value("epoch")
+    position: float | None = epoch if epoch is not None else figures.values.get("epoch")
+    if match := _SAMPLES.search(text):
+        share_done = int(match[1]) / max(1, int(match[2]))
+        return None, None if epoch is None else epoch + share_done, None, None
+    step, total = figures.whole_value("step"), figures.totals.get("step")
+    match = _BATCHES.search(text)
+    if match is None and step is None:
+        match = _BRACKET.search(text) or _LEADING.search(text)
+    if match is not None:
+        step, total = int(match[1]), int(match[2])
+    elif step is None and epoch is None and (match := _NUMBERED.search(text)):
+        step = int(match[1])
     if epoch is not None and total is not None:
         return step, epoch, total, None
-    return step, position, None, total or read.whole("total_steps")
+    return step, position, None, total or figures.whole_value("total_steps")
 
 
-PARSER = Parser("custom", "training loops of one's own", "framework", generic=True, precedence=630)
+PARSER = Parser("custom", "custom training loops", "framework", generic=True, precedence=630)
 
 
 @PARSER.pattern(
     rb"(?:step|iter|iteration|epoch)[\"']?(?:[,;\t]|  )[^\n\r]{0,200}loss",
-    safety="A header whose rows below are figures in as many columns.",
+    safety="A header whose rows below hold figures in as many columns.",
     matches=(
         "step,loss,lr\n1,6.31,0.001\n2,5.90,0.001",
         "epoch     train_loss  valid_loss  accuracy\n0         0.512300    0.401200    0.910000",
@@ -144,51 +146,55 @@ PARSER = Parser("custom", "training loops of one's own", "framework", generic=Tr
 )
 def _table(line: Line) -> Iterator[Event]:
     """The rows under a header such as ``step,loss,lr``."""
-    mark = next((m for m in (",", "\t", ";") if m in line.text), None)
-    names = [name.strip().strip("\"'") for name in line.text.split(mark)]
+    separator = next((character for character in (",", "\t", ";") if character in line.text), None)
+    names = [name.strip().strip("\"'") for name in line.text.split(separator)]
     columns = {}
     for index, name in enumerate(names):
-        known = meaning(name) if re.fullmatch(r"[\w/.\- ]{1,60}", name) else None
-        if known is not None and known[0] not in columns:
-            columns[known[0]] = index
+        field = field_meaning(name) if re.fullmatch(r"[\w/.\- ]{1,60}", name) else None
+        if field is not None and field[0] not in columns:
+            columns[field[0]] = index
     if "loss" not in columns or not columns.keys() & {"step", "epoch"}:
         return
     for row in line.following(MAX_ROWS):
-        cells = row.text.split(mark)
+        cells = row.text.split(separator)
         if len(cells) != len(names):
             return
-        step = whole(cells[columns["step"]]) if "step" in columns else None
+        step = whole_number(cells[columns["step"]]) if "step" in columns else None
         epoch = number(cells[columns["epoch"]]) if "epoch" in columns else None
         loss = number(cells[columns["loss"]])
         if step is None and epoch is None:
             return
         if loss is None:
             continue
-        others: dict[str, Any] = {name: number(cells[columns[name]]) for name in ("lr", "grad_norm") if name in columns}
-        yield row.event("progress", step=step, epoch=epoch, loss=loss, framework="custom", **others)
+        optional: dict[str, Any] = {
+            name: number(cells[columns[name]]) for name in ("lr", "grad_norm") if name in columns
+        }
+        yield row.event("progress", step=step, epoch=epoch, loss=loss, framework="custom", **optional)
 
 
 def _progress(
-    line: Line, read: _Read, step: int | None, epoch: float | None, length: int | None, total: int | None
+    line: Line, figures: _LineFigures, step: int | None, epoch: float | None, epoch_steps: int | None, total: int | None
 ) -> Event:
     fields: dict[str, Any] = {
-        name: read.values[name] for name in ("loss", "lr", "grad_norm", "loss_scale", "reward") if name in read.values
+        name: figures.values[name]
+        for name in ("loss", "lr", "grad_norm", "loss_scale", "reward")
+        if name in figures.values
     }
-    for name in _SECONDS & read.values.keys():
-        fields[name] = read.values[name] * _UNIT.get(read.units.get(name, "s"), 1.0)
+    for name in _SECONDS & figures.values.keys():
+        fields[name] = figures.values[name] * _UNIT.get(figures.units.get(name, "s"), 1.0)
     if "step_time_s" not in fields and _EPOCH_BATCH.search(line.text) and (meter := _TIME.search(line.text)):
         fields["step_time_s"] = number(meter[1])
-    if "step_time_s" not in fields and (pace := _LAST_PACE.search(line.text)):
-        fields["step_time_s"] = float(pace[1]) * _UNIT[pace[2]]
+    if "step_time_s" not in fields and (match_pace := _LAST_PACE.search(line.text)):
+        fields["step_time_s"] = float(match_pace[1]) * _UNIT[match_pace[2]]
     if "step_time_s" not in fields and (bare := _BARE_TIME.search(line.text)):
         fields["step_time_s"] = float(bare[1]) / 1000
-    if "throughput" in read.values:
-        fields["throughput"] = read.values["throughput"]
+    if "throughput" in figures.values:
+        fields["throughput"] = figures.values["throughput"]
     return line.event(
         "progress",
         step=step,
         epoch=epoch,
-        epoch_steps=length,
+        epoch_steps=epoch_steps,
         total_steps=total,
         framework=_framework(line),
         **fields,
@@ -196,14 +202,14 @@ def _progress(
 
 
 def _framework(line: Line) -> str:
-    seen = named(line)
-    return next((name for name in ("deepspeed", "accelerate") if name in seen), "custom")
+    names = named_frameworks(line)
+    return next((name for name in ("deepspeed", "accelerate") if name in names), "custom")
 
 
 @PARSER.pattern(
     rb"[lL](?:oss|OSS)[^\n\r0-9]{0,24}[0-9nNiI]",
-    safety="Settings (loss_scale, loss_weight, a loss without step or epoch), echoes of arguments, code in tracebacks, "
-    "best or final losses and losses of validation are no training points.",
+    safety="Settings (loss_scale, loss_weight, a loss without step or epoch), echoed arguments, code in tracebacks, "
+    "best or final losses and validation losses are not training points.",
     matches=(
         "step 10 loss 3.4290",
         "Epoch: [0] Step: 10 Loss: 3.3378",
@@ -237,24 +243,24 @@ def _framework(line: Line) -> str:
 )
 def _line(line: Line) -> list[Event] | None:
     text = line.text
-    if len(text) > MAX_TEXT:
+    if len(text) > MAX_TEXT_CHARS:
         return None
     text = _BEST_FIELD.sub("", text)
-    low = text.lower()
-    if any(hint in low for hint in _OTHER_HINTS) and _OTHER.search(text):
+    lowered = text.lower()
+    if any(hint in lowered for hint in _OTHER_HINTS) and _OTHER.search(text):
         return None
-    read = _pairs(text)
-    if "loss" not in read.values and "eval_loss" not in read.values:
+    figures = _pairs(text)
+    if "loss" not in figures.values and "eval_loss" not in figures.values:
         return None
-    step, epoch, length, total = _place(text, read)
+    step, epoch, epoch_steps, total = _position(text, figures)
     if step is None and epoch is None:
         return None
     events = []
-    before = low[: max(0, low.find("loss"))]
-    elsewhere = any(hint in before for hint in _ELSEWHERE_HINTS) and _ELSEWHERE.search(before) is not None
-    validated = read.values.get("loss" if elsewhere and "eval_loss" not in read.values else "eval_loss")
+    before = lowered[: max(0, lowered.find("loss"))]
+    not_training = any(hint in before for hint in _NOT_TRAINING_HINTS) and _NOT_TRAINING.search(before) is not None
+    validated = figures.values.get("loss" if not_training and "eval_loss" not in figures.values else "eval_loss")
     if validated is not None:
         events.append(line.event("evaluation", step=step, epoch=epoch, metric="loss", value=validated, loss=validated))
-    if "loss" in read.values and not elsewhere:
-        events.append(_progress(line, read, step, epoch, length, total))
+    if "loss" in figures.values and not not_training:
+        events.append(_progress(line, figures, step, epoch, epoch_steps, total))
     return events or None

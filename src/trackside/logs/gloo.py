@@ -1,4 +1,4 @@
-"""gloo: time-outs, peers that went away, meshes that did not form."""
+"""gloo: timeouts, lost peers, connection meshes that did not form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARSER = Parser("gloo", "gloo", "system")
 
 @PARSER.pattern(
     rb"(Timed out waiting [0-9]{1,12}ms for (send|recv) operation|Application timeout caused pair closure)",
-    safety="The rank that waited; the one that it waited for is silent.",
+    safety="This rank waited; the rank that it waited for is silent.",
     matches=(
         (
             "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out "
@@ -29,12 +29,12 @@ PARSER = Parser("gloo", "gloo", "system")
     avoids=("Timed out waiting for the queue",),
 )
 def _timeout(line: Line) -> Event:
-    found = _TIMED_OUT.search(line.text)
-    seconds = int(found[1]) / 1000 if found else None
+    match = _TIMED_OUT.search(line.text)
+    seconds = int(match[1]) / 1000 if match else None
     return line.event(
         "collective_timeout",
         Role.CASCADE,
-        op=found[2].upper() if found else None,
+        op=match[2].upper() if match else None,
         timeout_s=seconds,
         elapsed_s=seconds,
         backend="gloo",
@@ -43,7 +43,7 @@ def _timeout(line: Line) -> Event:
 
 @PARSER.pattern(
     rb"(connectFullMesh failed|failed to connect, willRetry=)",
-    safety="Start-up between ranks; a line that says willRetry=1 is not final.",
+    safety="Start-up between ranks; a line with willRetry=1 is not final.",
     matches=(
         (
             "RuntimeError: Gloo connectFullMesh failed with "
@@ -78,7 +78,7 @@ def _mesh(line: Line) -> Event:
 @PARSER.pattern(
     rb"Unable to find address for: ",
     r"Unable to find address for: ([\w.:@-]{1,40})",
-    safety="GLOO_SOCKET_IFNAME names an interface that this node lacks, or its name has no address.",
+    safety="GLOO_SOCKET_IFNAME names an interface that this node lacks, or one without an address.",
     matches=(
         (
             "RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to "
@@ -87,13 +87,13 @@ def _mesh(line: Line) -> Event:
     ),
     avoids=("Unable to find address for delivery",),
 )
-def _interface(line: Line, found: re.Match[str]) -> Event:
-    return line.event("rendezvous_failure", Role.ROOT, reason="interface", address=found[1])
+def _interface(line: Line, match: re.Match[str]) -> Event:
+    return line.event("rendezvous_failure", Role.ROOT, reason="interface", address=match[1])
 
 
 @PARSER.pattern(
     rb"(Connection closed by peer|Read error \[|Write error \[|: Broken pipe|Connection reset by peer)",
-    safety="A peer went away: it failed first. Only lines that name gloo's source.",
+    safety="A peer is gone: it failed first. Only lines that name gloo's source files.",
     matches=(
         (
             "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed "
@@ -112,8 +112,8 @@ def _interface(line: Line, found: re.Match[str]) -> Event:
 def _peer(line: Line) -> Event | None:
     if "gloo" not in line.text:
         return None
-    found = _PEER.search(line.text)
-    return line.event("peer_lost", Role.CASCADE, address=found[1] if found else None, backend="gloo") if found else None
+    match = _PEER.search(line.text)
+    return line.event("peer_lost", Role.CASCADE, address=match[1] if match else None, backend="gloo") if match else None
 
 
 @PARSER.pattern(
@@ -128,5 +128,5 @@ def _peer(line: Line) -> Event | None:
     avoids=("op.preamble.length fine",),
 )
 def _sizes(line: Line) -> Event:
-    at = max(line.text.find("op.preamble"), line.text.find("op.nbytes"), 0)
-    return line.event("collective_mismatch", Role.ROOT, detail=line.text[max(0, at - 20) : at + 200])
+    position = max(line.text.find("op.preamble"), line.text.find("op.nbytes"), 0)
+    return line.event("collective_mismatch", Role.ROOT, detail=line.text[max(0, position - 20) : position + 200])

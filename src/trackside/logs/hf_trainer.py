@@ -1,8 +1,8 @@
 """Transformers' Trainer, 3.x to 5.x, and what is built on it (TRL, Axolotl, Unsloth): dicts and banners.
 
-A dict has no step. It is taken from the bar that stands around it: Trainer writes through ``tqdm.write``, which wipes the
-bar, prints the dict and draws the bar again. Where stdout is a file and stderr is not buffered, the dicts come late and in
-bursts, and only the wiped and redrawn bars are left where they belong: those are then matched with the dicts in order.
+A dict has no step. The step comes from the bar around it: Trainer writes through ``tqdm.write``, which clears the bar,
+prints the dict and draws the bar again. If stdout is a file and stderr is not buffered, the dicts come late and in
+bursts, and only the cleared and redrawn bars stay in place: those are then matched with the dicts in order.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import re
 from collections import deque
 from typing import Any
 
-from trackside.logs.frameworks import named
+from trackside.logs.frameworks import named_frameworks
 from trackside.logs.line import COLLECTED, Line
-from trackside.logs.numbers import number, whole
+from trackside.logs.numbers import number, whole_number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
@@ -28,7 +28,7 @@ _BAR = re.compile(
     + rb"[ ]{0,3}\d{1,3}%\|[^|\r\n]{0,400}\| *(\d{1,9})/(\d{1,9}) \[([^\]\r\n]{0,60})\](?!\x1b\[A)"
 )
 _REDRAWN = re.compile(rb"\r {8,}[\r\n]{1,2}[ ]{0,3}\d{1,3}%\|[^|\r\n]{0,400}\| *(\d{1,9})/(\d{1,9}) \[")
-_REACH, _TRIES, _BURST = 64 << 10, 200, 2 << 20
+_MAX_BACK_BYTES, _MAX_TRIES, _MAX_BURST_BYTES = 64 << 10, 200, 2 << 20
 
 _OBJECTIVES = (
     ("rewards/margins", "dpo"),
@@ -50,7 +50,7 @@ def items(text: str) -> dict[str, str]:
 
 def step_of(line: Line) -> tuple[int | None, int | None]:
     """(step, total steps) of the training bar around a line that Trainer printed."""
-    behind, ahead = _neighbours(line)
+    behind, ahead = _neighbors(line)
     if behind.startswith(b"{'") or ahead.startswith(b"{'"):
         return _from_burst(line)
     before = _bar_before(line.buffer, line.start + max(0, line.full.find("{")))
@@ -61,35 +61,35 @@ def step_of(line: Line) -> tuple[int | None, int | None]:
     if before[1] == b"0":
         return int(after[1]) if after is not None and int(after[2]) == total else None, total
     if after is not None and int(after[2]) == total and _drawn_at_once(before[3], after[3]):
-        return int(after[1]), total  # the redraw that follows tqdm.write shows the count of that moment
+        return int(after[1]), total  # the redraw after tqdm.write shows the current count
     return int(before[1]), total
 
 
 def _elapsed(line: Line) -> float | None:
-    """Seconds that the training bar before a dict had run; None where dicts come late, in bursts."""
+    """Seconds that the training bar before a dict had run; None if dicts come late, in bursts."""
     before = _bar_before(line.buffer, line.start + max(0, line.full.find("{")))
-    if before is None or any(near.startswith(b"{'") for near in _neighbours(line)):
+    if before is None or any(near.startswith(b"{'") for near in _neighbors(line)):
         return None
     seconds = _seconds(before[3])
     return seconds if math.isfinite(seconds) else None
 
 
 def _bar_before(buffer: bytes, end: int) -> re.Match[bytes] | None:
-    """The nearest training bar before a position: not a bar with a description, nor one nested in it."""
-    floor = max(0, end - _REACH)
-    for _ in range(_TRIES):
+    """The nearest training bar before a position: neither a bar with a description nor one nested in it."""
+    floor = max(0, end - _MAX_BACK_BYTES)
+    for _ in range(_MAX_TRIES):
         end = buffer.rfind(b"%|", floor, end)
         if end < 0:
             return None
         start = max(buffer.rfind(b"\r", floor, end), buffer.rfind(b"\n", floor, end), 0)
-        found = _BAR.match(buffer, start)
-        if found is not None:
-            return found
+        match = _BAR.match(buffer, start)
+        if match is not None:
+            return match
     return None
 
 
-def _neighbours(line: Line) -> tuple[bytes, bytes]:
-    """The nearest segments before and after that are not blank, each clipped."""
+def _neighbors(line: Line) -> tuple[bytes, bytes]:
+    """The nearest non-blank segments before and after the line, each clipped."""
     behind = line.buffer[max(0, line.start - 700) : line.start].rstrip()
     behind = behind[max(behind.rfind(b"\r"), behind.rfind(b"\n")) + 1 :]
     ahead = line.buffer[line.end : line.end + 1200].lstrip()
@@ -97,69 +97,69 @@ def _neighbours(line: Line) -> tuple[bytes, bytes]:
 
 
 def _drawn_at_once(before: bytes, after: bytes) -> bool:
-    """Whether a bar was drawn again right after the one before it: same rate, or not a second later."""
+    """Whether a bar was redrawn right after the previous one: the same rate, or at most a second later."""
     if before.rpartition(b",")[2].strip() == after.rpartition(b",")[2].strip():
         return True
     return abs(_seconds(after) - _seconds(before)) <= 1
 
 
-def _seconds(inside: bytes) -> float:
+def _seconds(brackets: bytes) -> float:
     total = 0.0
-    for part in inside.partition(b"<")[0].split(b":"):
+    for part in brackets.partition(b"<")[0].split(b":"):
         total = total * 60 + (int(part) if part.isdigit() else math.nan)
     return total
 
 
 def _from_burst(line: Line) -> tuple[int | None, int | None]:
-    """The step of the next wiped and redrawn bar that no dict has taken yet."""
+    """The step of the next cleared and redrawn bar that no dict has used yet."""
     notes = line.notes(ID)
     waiting: deque[tuple[int, int]] = notes.setdefault("redraws", deque())
     origin = line.offset - line.start
-    begin = max(notes.get("read", 0) - origin, line.start - _BURST, 0)
-    for found in _REDRAWN.finditer(line.buffer, begin, line.start):
-        waiting.append((int(found[1]), int(found[2])))
+    begin = max(notes.get("read", 0) - origin, line.start - _MAX_BURST_BYTES, 0)
+    for match in _REDRAWN.finditer(line.buffer, begin, line.start):
+        waiting.append((int(match[1]), int(match[2])))
     notes["read"] = origin + line.start
     return waiting.popleft() if waiting else (None, notes.get("total"))
 
 
-def _framework(line: Line, found: dict[str, str]) -> str:
-    seen = named(line)
+def _framework(line: Line, figures: dict[str, str]) -> str:
+    names = named_frameworks(line)
     for name in ("axolotl", "unsloth", "llama-factory"):
-        if name in seen:
+        if name in names:
             return name
-    return "trl" if "trl" in seen or any(key in found for key, _ in _OBJECTIVES) else ID
+    return "trl" if "trl" in names or any(key in figures for key, _ in _OBJECTIVES) else ID
 
 
-def point(line: Line, found: dict[str, str], framework: str) -> Event:
+def point(line: Line, figures: dict[str, str], framework: str) -> Event:
     """The progress event of a Trainer dict."""
-    printed, _, planned = found.get("global_step/max_steps", found.get("step", "")).partition("/")
-    step, total = whole(printed), whole(planned) or line.notes(ID).get("total")
+    printed, _, planned = figures.get("global_step/max_steps", figures.get("step", "")).partition("/")
+    step, total = whole_number(printed), whole_number(planned) or line.notes(ID).get("total")
     if step is None:
         step, total = step_of(line)
-    policy = number(found.get("loss/policy_avg"))
-    reward = next((number(found[key]) for key in _REWARDS if key in found), None)
+    policy = number(figures.get("loss/policy_avg"))
+    reward = next((number(figures[key]) for key in _REWARDS if key in figures), None)
     return line.event(
         "progress",
         step=step,
         total_steps=total,
-        epoch=number(found.get("epoch")),
-        loss=number(found["loss"]) if "loss" in found else policy,
-        grad_norm=number(found.get("grad_norm")),
-        lr=number(found.get("learning_rate") or found.get("lr")),
+        epoch=number(figures.get("epoch")),
+        loss=number(figures["loss"]) if "loss" in figures else policy,
+        grad_norm=number(figures.get("grad_norm")),
+        lr=number(figures.get("learning_rate") or figures.get("lr")),
         reward=reward,
         elapsed_s=_elapsed(line),
-        objective=next((name for key, name in _OBJECTIVES if key in found), None),
+        objective=next((name for key, name in _OBJECTIVES if key in figures), None),
         framework=framework,
     )
 
 
-PARSER = Parser(ID, "Transformers Trainer and what is built on it", "framework", precedence=100)
+PARSER = Parser(ID, "Transformers Trainer and libraries built on it", "framework", precedence=100)
 
 
 @PARSER.pattern(
     rb"'loss(?:/policy_avg)?': ",
-    safety="A training point is a dict with a loss and an epoch. Dicts of evaluation, config dumps and a custom loop's own "
-    "dicts (no epoch) are none; LLaMA-Factory's callback is read by its own parser.",
+    safety="A training point is a dict with a loss and an epoch. Evaluation dicts, config dumps and dicts of a "
+    "custom loop (no epoch) are not; LLaMA-Factory's parser reads its callback.",
     matches=(
         "{'loss': 1.25, 'grad_norm': 0.9, 'learning_rate': 2e-05, 'epoch': 0.1}",
         "{'loss': '5.79e+05', 'grad_norm': '0', 'learning_rate': '9625', 'epoch': '0.008'}",
@@ -170,10 +170,10 @@ PARSER = Parser(ID, "Transformers Trainer and what is built on it", "framework",
 def _progress(line: Line) -> Event | None:
     if "callbacks:" in line.text:
         return None
-    found = items(line.text)
-    if "epoch" not in found or "eval_loss" in found or not ("loss" in found or "loss/policy_avg" in found):
+    figures = items(line.text)
+    if "epoch" not in figures or "eval_loss" in figures or not ("loss" in figures or "loss/policy_avg" in figures):
         return None
-    return point(line, found, _framework(line, found))
+    return point(line, figures, _framework(line, figures))
 
 
 @PARSER.pattern(
@@ -183,11 +183,11 @@ def _progress(line: Line) -> Event | None:
     avoids=("{'eval_runtime': 3.2}",),
 )
 def _evaluation(line: Line) -> Event | None:
-    found = items(line.text)
+    figures = items(line.text)
     name = (
         "eval_loss"
-        if "eval_loss" in found
-        else next((k for k in found if k.startswith("eval_") and k[5:] not in _TIMES), None)
+        if "eval_loss" in figures
+        else next((k for k in figures if k.startswith("eval_") and k[5:] not in _EVALUATION_TIMES), None)
     )
     if name is None:
         return None
@@ -195,58 +195,58 @@ def _evaluation(line: Line) -> Event | None:
     return line.event(
         "evaluation",
         step=step,
-        epoch=number(found.get("epoch")),
+        epoch=number(figures.get("epoch")),
         metric=name,
-        value=number(found[name]),
-        loss=number(found.get("eval_loss")),
+        value=number(figures[name]),
+        loss=number(figures.get("eval_loss")),
     )
 
 
-_TIMES = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
+_EVALUATION_TIMES = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 
 
 @PARSER.pattern(
     rb"'train_runtime': ",
-    safety="train_loss here is the run's mean, no training point.",
+    safety="train_loss is the run's mean here, not a training point.",
     matches=("{'train_runtime': 4.66, 'train_samples_per_second': 68.6, 'train_loss': 1.54, 'epoch': 0.21}",),
     avoids=("'train_runtime': soon",),
 )
 def _end(line: Line) -> Event | None:
-    found = items(line.text)
-    seconds = number(found.get("train_runtime"))
+    figures = items(line.text)
+    seconds = number(figures.get("train_runtime"))
     if seconds is None:
         return None
     step, _ = step_of(line)
-    loss = number(found.get("train_loss"))
+    loss = number(figures.get("train_loss"))
     return line.event(
         "training_end",
         status="success",
-        steps=_closing(line) if step is None else step,
-        planned=_of_rate(found["train_runtime"], found.get("train_steps_per_second", "")),
+        steps=_final_step(line) if step is None else step,
+        planned=_planned_steps(figures["train_runtime"], figures.get("train_steps_per_second", "")),
         train_loss=loss,
         seconds=seconds,
-        framework=_framework(line, found),
+        framework=_framework(line, figures),
     )
 
 
-def _closing(line: Line) -> int | None:
-    """The count of the full bar that is drawn once more after the summary, as the training bar is closed."""
-    after = _BAR.match(b"\n" + _neighbours(line)[1])
+def _final_step(line: Line) -> int | None:
+    """The count of the full bar that is drawn once more after the summary, when the training bar is closed."""
+    after = _BAR.match(b"\n" + _neighbors(line)[1])
     return int(after[1]) if after is not None and after[1] == after[2] else None
 
 
-def _of_rate(runtime: str, rate: str) -> int | None:
-    """The steps that Trainer reckoned its rate from (its plan); None where the printed digits leave several."""
-    seconds, each = number(runtime), number(rate)
-    if seconds is None or each is None or "e" in f"{runtime}{rate}":
+def _planned_steps(runtime: str, rate: str) -> int | None:
+    """The planned steps from which Trainer computed its rate; None if the printed digits allow several values."""
+    seconds, per_second = number(runtime), number(rate)
+    if seconds is None or per_second is None or "e" in f"{runtime}{rate}":
         return None
-    product = seconds * each
-    slack = seconds * _half_digit(rate) + each * _half_digit(runtime)
+    product = seconds * per_second
+    slack = seconds * _half_digit(rate) + per_second * _half_digit(runtime)
     return round(product) if abs(product - round(product)) <= slack < 0.5 <= product else None
 
 
 def _half_digit(printed: str) -> float:
-    """Half of the last digit's place."""
+    """Half a unit of the last printed digit."""
     return 0.5 * 10.0 ** -len(printed.partition(".")[2])
 
 
@@ -274,7 +274,7 @@ def _plan(line: Line) -> list[Event] | None:
         for name, regex in _PLAN:
             value = regex.search(near.text)
             if value is not None and name not in fields:
-                fields[name] = whole(value[1])
+                fields[name] = whole_number(value[1])
     if not fields:
         return None
     if fields.get("total_steps"):

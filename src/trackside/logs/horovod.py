@@ -11,7 +11,7 @@ from trackside.model import Event, Role
 _RANKS = re.compile(r"\[missing ranks: ([\d, ]{1,400})\]")
 _MISSING = re.compile(r"\s{0,8}(\d{1,6}): ?\[")
 MAX_RANKS = 64
-"""Ranks that one report is read for; a report of a large job names them all."""
+"""Ranks read from one report; the report of a large job names them all."""
 
 PARSER = Parser("horovod", "Horovod", "system")
 
@@ -19,7 +19,7 @@ PARSER = Parser("horovod", "Horovod", "system")
 @PARSER.pattern(
     rb"are waiting for remainder of ranks for more than [0-9]",
     r"for more than (\d{1,7}) seconds",
-    safety="A report, repeated while the wait lasts: progress after it clears it.",
+    safety="Repeated while the wait lasts: later progress clears it.",
     matches=(
         "[2026-01-02 03:04:05.958103: W horovod/common/stall_inspector.cc:105] One or more tensors were "
         "submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of "
@@ -40,17 +40,18 @@ def _stalled(line: Line, waited: re.Match[str]) -> Event:
 
 
 def _missing(line: Line) -> list[str]:
-    """The ranks named below the report: "[missing ranks: 1, 2]" at each tensor, or "Missing ranks:" and a line each."""
+    """The ranks named below the report: "[missing ranks: 1, 2]" at each tensor, or "Missing ranks:" and one line per
+    rank."""
     listed, ranks = False, dict[str, None]()
     for below in line.following(MAX_RANKS):
         if below.label != line.label:
             continue
-        if found := _RANKS.search(below.text):
-            ranks.update(dict.fromkeys(rank.strip() for rank in found[1].split(",")))
+        if match := _RANKS.search(below.text):
+            ranks.update(dict.fromkeys(rank.strip() for rank in match[1].split(",")))
         elif "Missing ranks:" in below.text:
             listed = True
-        elif listed and (found := _MISSING.match(below.text)):
-            ranks[found[1]] = None
+        elif listed and (match := _MISSING.match(below.text)):
+            ranks[match[1]] = None
         elif not below.text.startswith(("Stalled ops", "Stalled ranks")):
             break
     return [rank for rank in ranks if rank][:MAX_RANKS]

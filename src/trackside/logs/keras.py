@@ -1,6 +1,6 @@
-"""Keras' progress bars, old and new, and its one line an epoch (``verbose=2``).
+"""Keras' progress bars, old and new, and its one line per epoch (``verbose=2``).
 
-The loss of a bar is the running mean within the epoch; each printed count is a point.
+A bar's loss is the running mean within the epoch; each printed count is a training point.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _STEP_TIME = re.compile(r"(\d{1,6})(us|ms|s)/(?:step|sample)")
 _UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _TRAINING = ("loss", "total_loss", "train_loss")
 
-PARSER = Parser(ID, "Keras", "framework", precedence=200)
+PARSER = Parser(ID, "Keras", "framework", precedence=200, redraws=True)
 
 
 @PARSER.pattern(
     rb"Epoch [0-9]{1,7}/[0-9]{1,7}",
     r"^\s*Epoch (\d{1,7})/(\d{1,7})\s*$",
-    safety="Only a line of its own; it is remembered and gives no event.",
+    safety="Only a line of its own; it is remembered and yields no event.",
 )
-def _header(line: Line, found: re.Match[str]) -> None:
-    line.notes(ID).update(epoch=(int(found[1]), int(found[2])), done=None)
+def _header(line: Line, match: re.Match[str]) -> None:
+    line.notes(ID).update(epoch=(int(match[1]), int(match[2])), done=None)
 
 
 @PARSER.pattern(
     rb"[0-9]/[0-9U][^\n\r]{0,400}loss: [0-9niNI+.-]",
-    safety="A count alone is not enough: a Keras bar or a dash must follow it. val_loss is an evaluation.",
+    safety="A count alone is not enough: a Keras bar or a dash must follow. val_loss is an evaluation.",
     matches=(
         "  2/102 [..............................] - ETA: 8:26 - loss: 0.6908 - accuracy: 0.5859 ",
         "72/72 ━━━━━━━━━━━━━━━━━━━━ 0s 1ms/step - accuracy: 0.9 - loss: 0.3012",
@@ -47,15 +47,15 @@ def _header(line: Line, found: re.Match[str]) -> None:
 )
 @PARSER.pattern(
     rb" - [0-9]{1,7}s (?:[0-9]{1,6}m?s/(?:step|epoch|sample) )?- loss: ",
-    safety="Old verbose=2 without a count; the line has to begin with it.",
+    safety="Old verbose=2 without a count; the line must begin with it.",
     matches=(" - 3s - loss: 0.4512 - acc: 0.8012",),
     avoids=("worker 3 - 3s - loss: 0.4512",),
 )
 def _point(line: Line) -> Iterator[Event]:
     text = line.text.rpartition("\x08")[2] if "\x08" in line.text else line.text
     bar = _BAR.search(text)
-    whole_epoch = _EPOCH_LINE.match(text) if bar is None else None
-    if bar is None and whole_epoch is None:
+    epoch_line = _EPOCH_LINE.match(text) if bar is None else None
+    if bar is None and epoch_line is None:
         return
     tail = text[bar.end() :] if bar is not None else text
     figures = {key.strip(): number(value) for key, value in _FIGURE.findall(tail)}
@@ -65,9 +65,9 @@ def _point(line: Line) -> Iterator[Event]:
     count = int(bar[1]) if bar is not None else 1
     total = (int(bar[2]) if bar[2].isdigit() else None) if bar is not None else 1
     epoch, epochs = line.notes(ID).get("epoch", (None, None))
-    done = line.notes(ID).get("done")
-    if epoch is not None and done and (count, total) != done:
-        return  # a bar after the epoch's last one, and no new header: an evaluation
+    closed_bar = line.notes(ID).get("done")
+    if epoch is not None and closed_bar and (count, total) != closed_bar:
+        return  # a bar after the epoch's last one without a new header: an evaluation
     line.notes(ID)["done"] = (count, total) if count == total else None
     seconds = _STEP_TIME.search(tail)
     step = count if epoch is None else (epoch - 1) * total + count if total else None if epoch > 1 else count

@@ -1,4 +1,4 @@
-"""Processes that the kernel killed: the OOM killer, crashes."""
+"""Processes that the kernel killed: OOM kills and crashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRAINS = re.compile(
     r"tensorflow|jax|vllm|worker)",
     re.IGNORECASE,
 )
-ABOVE = 150
+MAX_REPORT_LINES = 150
 """Lines of an OOM report that may stand between the cgroup's limit and the kill."""
 
 PARSER = Parser("kernel", "processes that the kernel killed", "system", planes=("kernel", "log"))
@@ -29,7 +29,7 @@ PARSER = Parser("kernel", "processes that the kernel killed", "system", planes=(
 @PARSER.pattern(
     rb"ut of memory: Kill(ed)? process [0-9]",
     r"Kill(?:ed)? process (?P<pid>\d{1,10})(?:, UID \d{1,10},)? \((?P<comm>[^)]{1,40})\)",
-    safety="Host memory; the GPU's 'CUDA out of memory' has no process that was killed.",
+    safety="Host memory; a GPU's 'CUDA out of memory' kills no process.",
     matches=(
         (
             "[ 3132.57] Memory cgroup out of memory: Killed process 21461 (python3) total-vm:1899440kB, "
@@ -40,29 +40,29 @@ PARSER = Parser("kernel", "processes that the kernel killed", "system", planes=(
     ),
     avoids=("CUDA out of memory. Tried to allocate 2.00 GiB", "out of memory: Killed by hand"),
 )
-def _killed(line: Line, found: re.Match[str]) -> Event:
-    pid = int(found["pid"])
+def _killed(line: Line, match: re.Match[str]) -> Event:
+    pid = int(match["pid"])
     sizes = [int(size) for size in _SIZES.findall(line.text)]
     in_group = "cgroup out of memory" in line.text
-    told: dict[str, str] = line.notes("kernel").get(str(pid), {})
-    group = told.get("oom_memcg")
+    fields: dict[str, str] = line.notes("kernel").get(str(pid), {})
+    group = fields.get("oom_memcg")
     return line.event(
         "oom_kill",
         Role.ROOT,
-        scope="cgroup" if in_group or told.get("constraint") == "CONSTRAINT_MEMCG" else "host",
+        scope="cgroup" if in_group or fields.get("constraint") == "CONSTRAINT_MEMCG" else "host",
         pid=pid,
-        comm=found["comm"],
+        comm=match["comm"],
         rss_bytes=sum(sizes) * 1024 if sizes else None,
         limit_bytes=_limit(line) if in_group else None,
         cgroup=group,
-        step=_step(told),
+        step=_step(fields),
     )
 
 
 @PARSER.pattern(
     rb"oom-kill:constraint=",
     r"oom-kill:constraint=(?P<constraint>\w{1,40})(?P<rest>.{0,2000})",
-    safety="Counted once with the kill that follows it.",
+    safety="Counted once, with the kill that follows it.",
     matches=(
         (
             "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,"
@@ -76,9 +76,9 @@ def _killed(line: Line, found: re.Match[str]) -> Event:
     ),
     avoids=("oom-kill: constraint unknown",),
 )
-def _constraint(line: Line, found: re.Match[str]) -> Event | None:
-    """The OOM killer's record of its choice. Where the kill itself stands on the next lines, that one tells."""
-    fields = {"constraint": found["constraint"], **dict(_KEY.findall(found["rest"]))}
+def _constraint(line: Line, match: re.Match[str]) -> Event | None:
+    """The OOM killer's record of its choice. If the kill itself is on the next lines, that line yields the event."""
+    fields = {"constraint": match["constraint"], **dict(_KEY.findall(match["rest"]))}
     pid = int(fields["pid"]) if fields.get("pid", "").isdigit() else None
     if pid is not None:
         line.notes("kernel")[str(pid)] = fields
@@ -100,25 +100,25 @@ def _constraint(line: Line, found: re.Match[str]) -> Event | None:
 
 
 def _limit(line: Line) -> int | None:
-    for near in line.preceding(ABOVE):
-        if found := _LIMIT.search(near.text):
-            return int(found[1]) * 1024
+    for near in line.preceding(MAX_REPORT_LINES):
+        if match := _LIMIT.search(near.text):
+            return int(match[1]) * 1024
         if "invoked oom-killer" in near.text:
             break
     return None
 
 
-def _step(told: Mapping[str, str]) -> str | None:
-    """The victim's own: the limit that was met may be that of its whole job, or the machine's."""
-    found = _SLURM.search(told.get("task_memcg", "")) or _SLURM.search(told.get("oom_memcg", ""))
-    return f"{found[1]}.{found[2]}" if found else None
+def _step(fields: Mapping[str, str]) -> str | None:
+    """The victim's own step: the limit that was reached may be the whole job's or the machine's."""
+    match = _SLURM.search(fields.get("task_memcg", "")) or _SLURM.search(fields.get("oom_memcg", ""))
+    return f"{match[1]}.{match[2]}" if match else None
 
 
 @PARSER.pattern(
     rb"\]:? (segfault at [0-9a-f]{1,16} ip|general protection |trap (invalid opcode|divide error|int3))",
     r"(?P<comm>[^\s\[\]:]{1,40}(?: [^\s\[\]:]{1,20})?)\[(?P<pid>\d{1,10})\]:? (?P<what>segfault "
     r"at (?=[0-9a-f]+ ip)|general protection|trap [a-z ]{4,24})",
-    safety="Any program of the node: only those that look like training confirm, others are facts.",
+    safety="Any program on the node: only those that look like training confirm, others are facts.",
     matches=(
         "[171167.6] python[123]: segfault at 7f0 ip 00007f sp 00007ffe error 4 in libtorch_cpu.so[7f+1000]",
         "traps: pt_main_thread[99] general protection fault ip:7f sp:7f error:0 in libc.so.6[7f+1]",
@@ -126,15 +126,15 @@ def _step(told: Mapping[str, str]) -> str | None:
     ),
     avoids=("the array[3] segfault at night",),
 )
-def _crash(line: Line, found: re.Match[str]) -> Event:
-    number = next((n for text, n in _TRAPS.items() if found["what"].startswith(text)), 5)
-    comm = found["comm"].split("traps: ")[-1].strip()
+def _crash(line: Line, match: re.Match[str]) -> Event:
+    number = next((n for text, n in _TRAPS.items() if match["what"].startswith(text)), 5)
+    comm = match["comm"].split("traps: ")[-1].strip()
     return line.event(
         "process_exit",
         Role.CONFIRMATION if _TRAINS.match(comm) else Role.FACT,
         source="kernel",
         signal=number,
         signal_name=signal_name(number),
-        pid=int(found["pid"]),
+        pid=int(match["pid"]),
         comm=comm,
     )

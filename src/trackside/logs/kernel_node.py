@@ -1,4 +1,4 @@
-"""A node's own state as its kernel tells it: hung tasks, machine checks, PCIe errors, links, boots."""
+"""A node's state in its kernel log: hung tasks, machine checks, PCIe errors, links, boots."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ PARSER = Parser("kernel-node", "a node's state in kernel messages", "system", pl
 @PARSER.pattern(
     rb"INFO: task [^\n\r]{1,60} blocked for more than ",
     r"INFO: task (?P<comm>.{1,40}?):(?P<pid>\d{1,10}) blocked for more than (?P<seconds>\d{1,6}) seconds",
-    safety="A task in uninterruptible sleep: storage or driver; a confirmation, since waiting is its normal cause.",
+    safety="A task in uninterruptible sleep: storage or driver; a confirmation, because a task normally only waits "
+    "there.",
     matches=("[Sat Mar  4 10:10:10 2023] INFO: task python:280058 blocked for more than 120 seconds.",),
     avoids=("INFO: task queue blocked for more than a minute",),
 )
-def _hung(line: Line, found: re.Match[str]) -> Event:
-    pid, seconds = int(found["pid"]), int(found["seconds"])
-    return line.event("hung_task", Role.CONFIRMATION, comm=found["comm"], pid=pid, seconds=seconds)
+def _hung(line: Line, match: re.Match[str]) -> Event:
+    pid, seconds = int(match["pid"]), int(match["seconds"])
+    return line.event("hung_task", Role.CONFIRMATION, comm=match["comm"], pid=pid, seconds=seconds)
 
 
 @PARSER.pattern(
     rb"(EDAC [A-Za-z0-9]{1,12}: [0-9]{1,9} [CU]E |AER: (Multiple )?(C|Unc)orrect|PCIe Bus Error: "
     rb"severity=|\[Hardware Error\]: (event severity|Machine check events logged)|Uncorrected "
     rb"hardware memory error)",
-    safety="Corrected errors are facts; set-up lines of MCE and EDAC are none.",
+    safety="Corrected errors are facts; set-up lines of MCE and EDAC do not count.",
     matches=(
         "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0 (channel:1 slot:0)",
         "EDAC MC1: 2 UE memory scrubbing error on unknown label",
@@ -51,26 +52,26 @@ def _hung(line: Line, found: re.Match[str]) -> Event:
 )
 def _machine_check(line: Line) -> Event | None:
     text = line.text
-    if found := _EDAC.search(text):
-        if found["count"] == "0":
+    if match := _EDAC.search(text):
+        if match["count"] == "0":
             return None
-        return _checked(line, "edac", "corrected" if found["kind"] == "CE" else "uncorrected")
-    if found := _AER.search(text):
-        corrected = (found["one"] or found["two"]).lower().startswith("correct")
-        fatal = "(Fatal)" in (found["fatal"] or found["more"] or "")
-        return _checked(line, "aer", "corrected" if corrected else "fatal" if fatal else "uncorrected")
+        return _machine_check_event(line, "edac", "corrected" if match["kind"] == "CE" else "uncorrected")
+    if match := _AER.search(text):
+        corrected = (match["one"] or match["two"]).lower().startswith("correct")
+        fatal = "(Fatal)" in (match["fatal"] or match["more"] or "")
+        return _machine_check_event(line, "aer", "corrected" if corrected else "fatal" if fatal else "uncorrected")
     if "[Hardware Error]" not in text:
         return None
     if "event severity" in text or "Machine check events logged" in text or "Uncorrected" in text:
         lower = text.lower()
         severity = "fatal" if "fatal" in lower else "uncorrected" if "uncorrected" in lower else "corrected"
-        return _checked(line, "mce", severity)
+        return _machine_check_event(line, "mce", severity)
     return None
 
 
-def _checked(line: Line, what: str, severity: str) -> Event:
+def _machine_check_event(line: Line, source: str, severity: str) -> Event:
     role = Role.FACT if severity == "corrected" else Role.CONFIRMATION
-    return line.event("machine_check", role, what=what, severity=severity, detail=line.text.strip()[:300])
+    return line.event("machine_check", role, what=source, severity=severity, detail=line.text.strip()[:300])
 
 
 @PARSER.pattern(
@@ -88,12 +89,12 @@ def _checked(line: Line, what: str, severity: str) -> Event:
     ),
     avoids=("IPv6: ADDRCONF(NETDEV_UP): ib0: link is not ready", "the download link is down"),
 )
-def _link(line: Line, found: re.Match[str]) -> Event:
-    down = found["state"].lower() == "down"
+def _link(line: Line, match: re.Match[str]) -> Event:
+    down = match["state"].lower() == "down"
     return line.event(
         "link_down",
         Role.CONFIRMATION if down else Role.FACT,
-        device=found["device"].removesuffix(": NIC").strip(" :,"),
+        device=match["device"].removesuffix(": NIC").strip(" :,"),
         state="down" if down else "up",
     )
 
@@ -101,9 +102,9 @@ def _link(line: Line, found: re.Match[str]) -> Event:
 @PARSER.pattern(
     rb"Linux version [0-9]",
     r"Linux version (\d\S{2,80}) \(",
-    safety="The first line of a kernel's life, with its compiler in brackets; an inventory's line has none.",
+    safety="The first line of a boot, with its compiler in parentheses; an inventory's line has none.",
     matches=("[    0.000000] Linux version 5.15.0-91-generic (buildd@lcy) (gcc 11.4.0) #101-Ubuntu SMP",),
     avoids=("OS: Linux version 5.15",),
 )
-def _boot(line: Line, found: re.Match[str]) -> Event:
-    return line.event("boot", Role.FACT, version=found[1])
+def _boot(line: Line, match: re.Match[str]) -> Event:
+    return line.event("boot", Role.FACT, version=match[1])

@@ -1,4 +1,4 @@
-"""Kubernetes and Docker: a container that was killed for memory, as their tools show it."""
+"""Kubernetes and Docker: a container killed for memory, as their tools show it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PARSER = Parser("kubernetes", "Kubernetes and Docker", "system")
 @PARSER.pattern(
     rb"OOMKilled",
     r'(?:Reason:\s{0,40}|\d/\d\s{1,40}|[Tt]erminated[:\s(]{1,20})OOMKilled\b|"OOMKilled": ?true',
-    safety="Only as the state of a container: the field's name alone, or false, says nothing.",
+    safety="Only as a container's state: the field's name alone, or false, says nothing.",
     matches=(
         "      Reason:       OOMKilled",
         "train-llama-0   0/1     OOMKilled   0          5m",

@@ -1,16 +1,16 @@
-"""A job's own word that training began or is over, where no framework parser reads it."""
+"""A job's own message that training began or ended, if no framework parser reads it."""
 
 from __future__ import annotations
 
 import re
 
 from trackside.logs.line import Line
-from trackside.logs.numbers import number, whole
+from trackside.logs.numbers import number, whole_number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 _BEGIN = r"(?:^|[\]\[:|>*=#!.,}-]|\bINFO)\s{0,8}(?:the |model |all )?"
-"""The sentence has to be about training itself: nothing but a log's prefix stands before it."""
+"""The sentence must be about training itself: only a log's prefix may stand before it."""
 _END = re.compile(
     _BEGIN + r"(?:(?:train(?:ing)?(?: loop| run| job| process)?)(?: has| is| was)?(?: now)?(?: successfully)? "
     r"(?:complete|completed|finished|done|ended)\b(?! (?:epoch|step|iter))"
@@ -41,13 +41,14 @@ _GAVE_UP = re.compile(
 )
 _TRACE = re.compile(r"^\s*(?:File \"|[\w.]+(?:Error|Exception)\b|raise |#|def )")
 
-PARSER = Parser("lifecycle", "begin and end of training", "framework")
+PARSER = Parser("lifecycle", "start and end of training", "framework")
 
 
 @PARSER.pattern(
     rb"(?:train(?:ing)? [a-z ]{0,30}(?:complete|finished|done|ended)|(?:finish|complet)ed [a-z ]{0,20}train|done [a-z ]{0,20}train|"
     rb"(?:finished|completed) [a-z ]{0,12}[0-9,]{1,12} (?:training )?(?:step|iter|epoch|update)|training (?:time|took)|reached (?:max|the ))",
-    safety="A bare 'done' may end anything; conditions, questions and the end of one epoch are not the end of training.",
+    safety="A bare 'done' may end anything; conditions, questions and the end of one epoch are not the end of "
+    "training.",
     matches=(
         "training finished after 400 steps",
         "[rank1] finished 30 iterations",
@@ -69,7 +70,7 @@ def _end(line: Line) -> Event | None:
         return None
     steps = _STEPS.search(text)
     return line.event(
-        "training_end", status="success", steps=whole(steps[1]) if steps else None, seconds=_duration(text)
+        "training_end", status="success", steps=whole_number(steps[1]) if steps else None, seconds=_duration(text)
     )
 
 
@@ -83,7 +84,7 @@ def _duration(text: str) -> float | None:
 
 @PARSER.pattern(
     rb"(?:(?:nan|inf|finite|not a number)[^\n\r]{0,80} (?:stop|end|abort|exit|terminat|quit|halt)|diverged with loss = nan)",
-    safety="A loss that is not finite and a step that is skipped for it end nothing.",
+    safety="A non-finite loss alone, or a step skipped for it, ends nothing.",
     matches=(
         "Loss is nan, stopping training",
         "WARNING: non-finite loss, ending training  tensor([nan, 1.2, 0.3, nan])",
@@ -101,7 +102,7 @@ def _gave_up(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"(?:start(?:ing|ed)?|begin(?:ning)?|entering) [a-z ]{0,30}training",
-    safety="Talk of a start in the future or under a condition is none.",
+    safety="A start in the future or under a condition does not count.",
     matches=("Start training", "2024-01-01 10:00:00 INFO Starting the training loop"),
     avoids=("Before starting training, set the environment",),
     caseless=True,

@@ -1,11 +1,11 @@
-"""PyTorch Lightning: tqdm and rich bars with a version number, NeMo's bars and lines on top of it."""
+"""PyTorch Lightning: tqdm and rich bars with a version number, and NeMo's bars and lines on top of it."""
 
 from __future__ import annotations
 
 import re
 
 from trackside.logs.bars import best_figures, read_bar
-from trackside.logs.frameworks import named
+from trackside.logs.frameworks import named_frameworks
 from trackside.logs.line import Line
 from trackside.logs.numbers import NUMBER, number
 from trackside.logs.pattern import Parser
@@ -14,21 +14,21 @@ from trackside.model import Event
 _RICH_RATE = re.compile(r"([\d.]{1,12})it/s")
 _PAIR = re.compile(rf"([A-Za-z_][\w/.-]{{0,60}})\s?[:=]\s?({NUMBER})")
 
-PARSER = Parser("lightning", "PyTorch Lightning", "framework", precedence=190)
+PARSER = Parser("lightning", "PyTorch Lightning", "framework", precedence=190, redraws=True)
 
 
 @PARSER.pattern(
     rb"` stopped: `?max_(?:steps|epochs|time)",
     r"`(?:Trainer\.fit|Trainer)` stopped: `?(max_steps|max_epochs|max_time)=?(\d+)?",
-    safety="Other reasons to stop (early stopping, a signal) are worded otherwise.",
+    safety="Other reasons to stop (early stopping, a signal) have other wordings.",
     matches=("`Trainer.fit` stopped: `max_steps=120` reached.",),
     avoids=("`Trainer.fit` stopped: No training batches.",),
 )
-def _end(line: Line, found: re.Match[str]) -> list[Event] | None:
-    steps = int(found[2]) if found[1] == "max_steps" and found[2] else None
-    last = _tqdm(line)  # the sentence is mostly glued to the last drawing of the bar
+def _end(line: Line, match: re.Match[str]) -> list[Event] | None:
+    steps = int(match[2]) if match[1] == "max_steps" and match[2] else None
+    last_point = _tqdm(line)  # the sentence usually follows the last drawing of the bar on the same line
     end = line.event("training_end", status="success", steps=steps, framework="lightning")
-    return [end] if last is None else [last, end]
+    return [end] if last_point is None else [last_point, end]
 
 
 def _figure(figures: dict[str, tuple[float, int]], name: str) -> float | None:
@@ -37,8 +37,8 @@ def _figure(figures: dict[str, tuple[float, int]], name: str) -> float | None:
 
 @PARSER.pattern(
     rb"Epoch [0-9]{1,7}[^\n\r|]{0,20}\|?[^\n\r]{0,400}[_, ]loss[a-z_]{0,20}=",
-    safety="v_num is the logger's version, no metric; validation bars and bars at count 0 (which show the last epoch's "
-    "figures) are no points; the same bar of another library is left to the tqdm parser.",
+    safety="v_num is the logger's version, not a metric; validation bars and bars at count 0 (which show the last "
+    "epoch's figures) are not training points; the tqdm parser reads the same bar of another library.",
     matches=(
         "Epoch 0:  11%|█         | 2/18 [00:11<01:32,  5.77s/it, loss=10.198, v_num=200417]",
         "Epoch 3: 100%|██████████| 30/30 [00:03<00:00,  8.16it/s, v_num=0, train_loss=0.892, val_loss=1.090]",
@@ -52,7 +52,7 @@ def _tqdm(line: Line) -> Event | None:
     bar = read_bar(line.text)
     if bar is None or bar.evaluates or bar.epoch is None or "loss" not in bar.figures or bar.count == 0:
         return None
-    if not ("v_num=" in bar.inside or "reduced_train_loss=" in bar.inside or "lightning" in named(line)):
+    if not ("v_num=" in bar.brackets or "reduced_train_loss=" in bar.brackets or "lightning" in named_frameworks(line)):
         return None
     epoch, _ = bar.epoch
     step = epoch * bar.total + bar.count if bar.total else bar.count
@@ -66,7 +66,7 @@ def _tqdm(line: Line) -> Event | None:
         grad_norm=_figure(bar.figures, "grad_norm"),
         throughput=None if rate is None else rate[0],
         throughput_unit=None if rate is None else rate[1],
-        framework="nemo" if "reduced_train_loss=" in bar.inside or "nemo" in named(line) else "lightning",
+        framework="nemo" if "reduced_train_loss=" in bar.brackets or "nemo" in named_frameworks(line) else "lightning",
     )
 
 
@@ -77,15 +77,15 @@ def _tqdm(line: Line) -> Event | None:
     matches=("Epoch 0/9  ━━━━━━━━━━━━━━━━━━ 10/100 0:00:01 • 0:00:10 12.30it/s v_num: 0.000 loss: 1.250",),
     avoids=("Epoch 1/9  ━━━━━━━━━━━━━━━━━━ 0/100 0:00:00 • -:--:-- 0.00it/s v_num: 0.000 loss: 1.250",),
 )
-def _rich(line: Line, found: re.Match[str]) -> Event | None:
-    if found[3] == "0":
+def _rich(line: Line, match: re.Match[str]) -> Event | None:
+    if match[3] == "0":
         return None
-    best = best_figures(_PAIR.findall(found[5]))
+    best = best_figures(_PAIR.findall(match[5]))
     if "loss" not in best:
         return None
-    epoch, count = int(found[1]), int(found[3])
-    total = int(found[4]) if found[4].isdigit() else None
-    rate = _RICH_RATE.search(found[5])
+    epoch, count = int(match[1]), int(match[3])
+    total = int(match[4]) if match[4].isdigit() else None
+    rate = _RICH_RATE.search(match[5])
     return line.event(
         "progress",
         step=epoch * total + count if total else count,

@@ -1,4 +1,4 @@
-"""One candidate line of a log: decoded, its rank label and colours taken off, its neighbours at hand."""
+"""One candidate line of a log: decoded, without its rank label and colors, with access to its neighbors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trackside.catalog.events import EVENTS
 from trackside.logs.stamp import find_time
 from trackside.model import Event, Plane, Position, Role, Scalar
 
-MAX_LINE = 64 * 1024
-"""Bytes of one segment that are looked at; a longer one is clipped around the hit."""
-MAX_TEXT = 4096
+MAX_LINE_BYTES = 64 * 1024
+"""Bytes of one segment that are read; a longer one is clipped around the match."""
+MAX_TEXT_CHARS = 4096
 """Characters of an event's text."""
 
 _ANSI = re.compile(rb"\x1b\[[0-9;?]{0,64}[ -/]{0,16}[@-~]|\x1b\][^\x07\n]{0,512}\x07|\x1b[()][AB0]")
@@ -25,8 +25,8 @@ _LABEL = re.compile(
 )
 _SRUN = re.compile(r"[ ]{0,5}(?P<task>\d{1,6}): ?")
 COLLECTED = re.compile(rb"^\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d) std(?:out|err) [FP] ")
-"""What a collector writes before each line, as in Kubernetes' logs and in those of a log store: where and when it was
-written, and no part of it."""
+"""The prefix that a collector writes before each line, as in logs of Kubernetes and of a log store: time and stream.
+It is not part of the line."""
 HEADED = re.compile(
     rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z [\w.:-]{1,255} [\w./@() -]{1,80}?(?:\[\d{1,10}\])?(?::| - - | \d+ - ) ?"
 )
@@ -34,8 +34,8 @@ HEADED = re.compile(
 
 
 @dataclass(slots=True)
-class Scratch:
-    """What a file's lines share while it is scanned."""
+class FileContext:
+    """Facts that all lines of a file share while it is scanned."""
 
     path: str
     plane: Plane = "log"
@@ -44,23 +44,25 @@ class Scratch:
     node: str | None = None
     year: int | None = None
     headed: bool = False
-    """Whether :data:`HEADED` was put before the lines when they were received."""
+    """Whether the receiver put :data:`HEADED` before the lines."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Per parser: what it remembers from line to line."""
 
 
 class Line:
-    """A segment between line ends (``\\n``) or redraws (``\\r``).
+    r"""A segment between line ends (``\n``) or redraws (``\r``).
 
-    ``full`` is the line as its program wrote it but for colours, ``text`` without rank labels, too. ``label`` tells
-    interleaved writers apart: lines of one writer have equal labels. ``rank`` is the global rank where the label
-    or the file's folder says it, ``time`` POSIX seconds (a collector's, else the line's own; naive ones taken as UTC).
+    ``full`` is the line as its program wrote it, without colors; ``text`` also lacks rank labels. ``label`` identifies
+    the writer: interleaved lines of one writer have equal labels. ``rank`` is the global rank if the label or the
+    file's folder gives it, ``time`` POSIX seconds (the collector's, else the line's own; a time without zone is read as
+    UTC).
     """
 
     __slots__ = (
         "_collected",
         "_time",
         "buffer",
+        "context",
         "end",
         "full",
         "label",
@@ -68,53 +70,52 @@ class Line:
         "offset",
         "parser",
         "rank",
-        "scratch",
         "start",
         "text",
     )
 
-    def __init__(self, buffer: bytes, start: int, end: int, number: int, offset: int, scratch: Scratch) -> None:
+    def __init__(self, buffer: bytes, start: int, end: int, number: int, offset: int, context: FileContext) -> None:
         self.buffer, self.start, self.end = buffer, start, end
-        self.number, self.offset, self.scratch = number, offset, scratch
+        self.number, self.offset, self.context = number, offset, context
         raw = buffer[start:end]
         if b"\x1b" in raw:
             raw = _ANSI.sub(b"", raw)
         collected = COLLECTED.match(raw)
         self._collected = "" if collected is None else collected[0].decode("ascii")
         self.full = raw[len(self._collected) :].decode("utf-8", "replace")
-        self.text, self.label, rank = split_label(self.full, scratch.srun_labels)
-        self.rank = scratch.rank if rank is None else rank
+        self.text, self.label, rank = split_label(self.full, context.srun_labels)
+        self.rank = context.rank if rank is None else rank
         self.parser = ""
-        """Id of the parser that reads the line at the moment."""
+        """Id of the parser that is reading the line."""
         self._time: float | bool | None = False
 
     @property
     def time(self) -> float | None:
-        """The line's time stamp, a collector's before its own; None without one."""
+        """The line's timestamp, a collector's before its own; None without one."""
         if self._time is False:
-            self._time = find_time(self._collected or self.full, self.scratch.year)
+            self._time = find_time(self._collected or self.full, self.context.year)
         return self._time
 
     @property
     def task(self) -> str | None:
-        """The task that srun labels the line with; the same as the rank only where each rank is a task of its own."""
-        if not self.scratch.srun_labels:
+        """The task with which srun labels the line; equal to the rank only if each rank is a task of its own."""
+        if not self.context.srun_labels:
             return None
-        found = _SRUN.match(self.full)
-        return None if found is None else found["task"]
+        match = _SRUN.match(self.full)
+        return None if match is None else match["task"]
 
     @property
     def quote(self) -> str:
-        """The line as it was sent: what was put before it then says where it is from, and is no part of it."""
-        return (as_written(self.full.encode("utf-8", "replace"), True) if self.scratch.headed else self.full).strip()
+        """The line as it was sent, without the prefix that the receiver added."""
+        return (as_written(self.full.encode("utf-8", "replace"), True) if self.context.headed else self.full).strip()
 
     @property
     def at(self) -> Position:
-        """Where the line stands in its file."""
-        return Position(self.scratch.path, self.number, self.offset, self.end - self.start)
+        """The line's position in its file."""
+        return Position(self.context.path, self.number, self.offset, self.end - self.start)
 
     def following(self, limit: int = 200) -> Iterator[Line]:
-        """The physical lines after this one, of any writer; stops at the end of what is buffered."""
+        """The physical lines after this one, of any writer; stops at the end of the buffer."""
         position, number = self.buffer.find(b"\n", self.end), self.number
         while position >= 0 and limit > 0:
             start, number, limit = position + 1, number + 1, limit - 1
@@ -122,25 +123,26 @@ class Line:
                 return
             position = self.buffer.find(b"\n", start)
             end = len(self.buffer) if position < 0 else position
-            yield self._neighbour(start, min(end, start + MAX_LINE), number)
+            yield self._neighbor(start, min(end, start + MAX_LINE_BYTES), number)
 
-    def holding(self, needles: Collection[bytes], reach: int) -> Iterator[Line]:
-        """The physical lines after this one that hold any of the needles, each within ``reach`` bytes of the one before.
+    def containing(self, needles: Collection[bytes], reach: int) -> Iterator[Line]:
+        """The physical lines after this one that contain any of the needles, each within ``reach`` bytes of the one
+        before.
 
-        Passing over foreign lines so is far cheaper than reading them. ``needles`` may change on the way.
+        Skipping other writers' lines this way is far cheaper than reading them. ``needles`` may change between lines.
         """
         position, number = self.buffer.find(b"\n", self.end), self.number + 1
         while 0 <= position < len(self.buffer) - 1:
             start = position + 1
             stop = min(len(self.buffer), start + reach)
-            hits = [hit for needle in needles if (hit := self.buffer.find(needle, start, stop)) >= 0]
-            if not hits:
+            offsets = [offset for needle in needles if (offset := self.buffer.find(needle, start, stop)) >= 0]
+            if not offsets:
                 return
-            begin = max(self.buffer.rfind(b"\n", start, min(hits)) + 1, start)
+            begin = max(self.buffer.rfind(b"\n", start, min(offsets)) + 1, start)
             number += self.buffer.count(b"\n", start, begin)
             position = self.buffer.find(b"\n", begin)
             end = len(self.buffer) if position < 0 else position
-            yield self._neighbour(begin, min(end, begin + MAX_LINE), number)
+            yield self._neighbor(begin, min(end, begin + MAX_LINE_BYTES), number)
             number += 1
 
     def preceding(self, limit: int = 20) -> Iterator[Line]:
@@ -149,24 +151,24 @@ class Line:
         while end >= 0 and limit > 0:
             if self.buffer[end : end + 1] == b"\n":
                 number -= 1
-                end -= self.buffer[end - 1 : end] == b"\r"  # a line's end of two bytes is no empty redraw
-            floor = max(0, end - MAX_LINE)
+                end -= self.buffer[end - 1 : end] == b"\r"  # a CRLF line end is not an empty redraw
+            floor = max(0, end - MAX_LINE_BYTES)
             start = self.buffer.rfind(b"\n", floor, end) + 1 or floor
             start = max(start, self.buffer.rfind(b"\r", start, end) + 1)
-            yield self._neighbour(start, end, number)
+            yield self._neighbor(start, end, number)
             end, limit = start - 1, limit - 1
 
-    def _neighbour(self, start: int, end: int, number: int) -> Line:
+    def _neighbor(self, start: int, end: int, number: int) -> Line:
         if self.buffer[end - 1 : end] == b"\r" and end > start:
             end -= 1
-        line = Line(self.buffer, start, end, number, self.offset + start - self.start, self.scratch)
+        line = Line(self.buffer, start, end, number, self.offset + start - self.start, self.context)
         line.parser = self.parser
         return line
 
     def notes(self, parser: str) -> dict[str, Any]:
         """A parser's memory for this file."""
-        found: dict[str, Any] = self.scratch.notes.setdefault(parser, {})
-        return found
+        notes: dict[str, Any] = self.context.notes.setdefault(parser, {})
+        return notes
 
     def event(
         self,
@@ -179,17 +181,17 @@ class Line:
         text: str | None = None,
         **fields: Scalar,
     ) -> Event:
-        """An event at this line. Fields that are None are left out; srun's task is added where the kind has it."""
+        """An event at this line. Fields that are None are left out; srun's task is added if the kind has that field."""
         if "task" in EVENTS[kind].fields:
             fields.setdefault("task", self.task)
         return Event(
             kind=kind,
             at=self.at,
-            plane=self.scratch.plane,
-            text=(self.quote if text is None else text)[:MAX_TEXT],
+            plane=self.context.plane,
+            text=(self.quote if text is None else text)[:MAX_TEXT_CHARS],
             time=self.time if time is None else time,
             rank=self.rank if rank is None else rank,
-            node=self.scratch.node if node is None else node,
+            node=self.context.node if node is None else node,
             role=role,
             parser=self.parser,
             fields={name: value for name, value in fields.items() if value is not None},
@@ -197,32 +199,32 @@ class Line:
 
 
 def as_written(raw: bytes, headed: bool = False) -> str:
-    """A line as its program wrote it: without what a collector, or with ``headed`` our own, put before it."""
+    """A line as its program wrote it: without a collector's prefix, or with ``headed`` without the receiver's."""
     return (HEADED if headed else COLLECTED).sub(b"", raw, count=1).decode("utf-8", "replace")
 
 
 def split_label(full: str, srun_labels: bool) -> tuple[str, str, int | None]:
     """(text without labels, label, rank or None) of a decoded line.
 
-    A launcher's local rank (``[default3]:``) and srun's task number tell writers apart but are no global rank.
+    A launcher's local rank (``[default3]:``) and srun's task number identify writers but are not global ranks.
     """
     label, rank, text = "", None, full
     for _ in range(3):
-        found = _SRUN.match(text) if srun_labels and not label else None
-        if found is None:
-            found = _LABEL.match(text)
-            if found is None:
+        match = _SRUN.match(text) if srun_labels and not label else None
+        if match is None:
+            match = _LABEL.match(text)
+            if match is None:
                 break
-            group = found.groupdict()
+            group = match.groupdict()
             number = group["rank"] or group["mpi"]
             rank = int(number) if number else rank
-        label += found[0].strip()
-        text = text[found.end() :]
+        label += match[0].strip()
+        text = text[match.end() :]
     return text, label, rank
 
 
 def has_srun_labels(head: bytes) -> bool:
-    """Whether ``srun -l`` labelled these lines: most carry ``N: `` with small numbers."""
+    """Whether ``srun -l`` labeled these lines: most begin with ``N: `` and a small number."""
     lines = [COLLECTED.sub(b"", line, count=1) for line in head.split(b"\n")[:400] if line.strip()]
-    labelled = sum(1 for line in lines if re.match(rb" {0,5}\d{1,6}:( |$)", line))
-    return len(lines) >= 4 and labelled >= 0.6 * len(lines)
+    labeled = sum(1 for line in lines if re.match(rb" {0,5}\d{1,6}:( |$)", line))
+    return len(lines) >= 4 and labeled >= 0.6 * len(lines)

@@ -1,6 +1,6 @@
-"""Finding candidate lines in whole buffers: Hyperscan, or RE2 where Hyperscan has no wheel.
+"""Finding candidate lines in whole buffers: Hyperscan, or RE2 if there is no Hyperscan wheel for the platform.
 
-Both answer the same question: at which byte does a hit of which pattern end. See docs/decisions/0002.
+Both report the byte offset at which each match of each pattern ends. See docs/decisions/0002.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Protocol
 from trackside.logs.pattern import Pattern
 
 Hit = tuple[int, int]
-"""(end offset in the buffer, pattern's index)"""
+"""(end offset in the buffer, index of the pattern)"""
 
 
-WORTH_KEEPING = 100
-"""Patterns from which compiling takes long enough (0.4 s for 250) to keep its result."""
+MIN_CACHED_PATTERNS = 100
+"""From this many patterns on, compiling takes long enough (0.4 s for 250) to cache the result."""
 
 
 def cache_file(key: str) -> Path:
-    """Where a compiled database is kept, in the user's cache folder; named by all that it depends on."""
+    """The path of a compiled database in the user's cache folder; its name is a hash of all that it depends on."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(folder, "trackside", hashlib.sha256(key.encode()).hexdigest()[:32] + ".hyperscan")
 
 
-def keep(path: Path, data: bytes) -> None:
-    """Write a whole file or none; a cache that can't be written costs only time."""
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a whole file or nothing; a cache that cannot be written costs only time."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
@@ -42,10 +42,10 @@ def keep(path: Path, data: bytes) -> None:
 
 
 class Matcher(Protocol):
-    """Finds the hits of all patterns in a buffer."""
+    """Finds the matches of all patterns in a buffer."""
 
     def hits(self, buffer: bytes) -> list[Hit]:
-        """All hits, ordered by offset; the same pattern may hit a line more than once."""
+        """All matches, ordered by offset; the same pattern may match a line more than once."""
         ...
 
 
@@ -57,33 +57,33 @@ class HyperscanMatcher:
 
         flags = [hyperscan.HS_FLAG_CASELESS if pattern.caseless else 0 for pattern in patterns]
         expressions = [pattern.regex for pattern in patterns]
-        kept = cache_file(repr((version("hyperscan"), platform.machine(), expressions, flags)))
+        cached_file = cache_file(repr((version("hyperscan"), platform.machine(), expressions, flags)))
         try:
             if not cached:
                 raise FileNotFoundError
-            self._database = hyperscan.loadb(kept.read_bytes(), hyperscan.HS_MODE_BLOCK)
-            self._database.scratch = hyperscan.Scratch(self._database)  # compile() makes one, loadb() doesn't
-        except (OSError, ValueError, hyperscan.error):  # not kept yet, or by another version or CPU
+            self._database = hyperscan.loadb(cached_file.read_bytes(), hyperscan.HS_MODE_BLOCK)
+            self._database.scratch = hyperscan.Scratch(self._database)  # compile() allocates one, loadb() does not
+        except (OSError, ValueError, hyperscan.error):  # not cached yet, or by another version or CPU
             self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
             self._database.compile(expressions=expressions, ids=list(range(len(patterns))), flags=flags)
-            if cached and len(patterns) >= WORTH_KEEPING:
-                keep(kept, hyperscan.dumpb(self._database))
+            if cached and len(patterns) >= MIN_CACHED_PATTERNS:
+                write_atomically(cached_file, hyperscan.dumpb(self._database))
 
     def hits(self, buffer: bytes) -> list[Hit]:
         """See :class:`Matcher`."""
-        found: list[Hit] = []
-        append = found.append
+        hits: list[Hit] = []
+        append = hits.append
 
         def on_match(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
             append((end, index))
 
         self._database.scan(buffer, match_event_handler=on_match)
-        found.sort()
-        return found
+        hits.sort()
+        return hits
 
 
 class Re2Matcher:
-    """The fallback: RE2 finds the lines, Python's ``re`` says which patterns they hold."""
+    """The fallback: RE2 finds the lines, Python's ``re`` says which patterns match them."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         import re2
@@ -93,27 +93,27 @@ class Re2Matcher:
         options.max_mem = 256 << 20
         joined = b"|".join((b"(?i:%s)" if p.caseless else b"(?:%s)") % p.regex for p in patterns)
         self._any = re2.compile(joined, options)
-        self._each = [re.compile(p.regex, re.IGNORECASE if p.caseless else 0) for p in patterns]
+        self._regexes = [re.compile(p.regex, re.IGNORECASE if p.caseless else 0) for p in patterns]
 
     def hits(self, buffer: bytes) -> list[Hit]:
         """See :class:`Matcher`."""
-        found: list[Hit] = []
+        hits: list[Hit] = []
         position = 0
         while (match := self._any.search(buffer, position)) is not None:
             start = buffer.rfind(b"\n", 0, match.start() + 1) + 1
             end = buffer.find(b"\n", match.end())
             end = len(buffer) if end < 0 else end
-            for index, pattern in enumerate(self._each):
-                found.extend((hit.end(), index) for hit in pattern.finditer(buffer, start, end))
+            for index, pattern in enumerate(self._regexes):
+                hits.extend((match_in_line.end(), index) for match_in_line in pattern.finditer(buffer, start, end))
             position = max(end, match.end() + 1)
             if position >= len(buffer):
                 break
-        found.sort()
-        return found
+        hits.sort()
+        return hits
 
 
-class NoMatcher:
-    """For a plane without patterns: nothing ever hits."""
+class EmptyMatcher:
+    """For a plane without patterns: nothing ever matches."""
 
     def hits(self, buffer: bytes) -> list[Hit]:
         """See :class:`Matcher`."""
@@ -121,9 +121,10 @@ class NoMatcher:
 
 
 def matcher(patterns: Sequence[Pattern], prefer: str | None = None, cached: bool = True) -> Matcher:
-    """The fastest matcher that this machine has; ``prefer`` names one. ``cached``: what is compiled may be kept on disk."""
+    """The fastest matcher on this machine; ``prefer`` names one. ``cached``: whether the compiled database may be
+    kept on disk."""
     if not patterns:
-        return NoMatcher()
+        return EmptyMatcher()
     if prefer != "re2":
         try:
             return HyperscanMatcher(patterns, cached)

@@ -32,12 +32,12 @@ def _mllog(key: str, value: str, metadata: str = '"step_num": 100') -> str:
     )
 
 
-PARSER = Parser(ID, "MLPerf logging", "framework", precedence=130, aside=f"{ID}-stats")
+PARSER = Parser(ID, "MLPerf logging", "framework", precedence=130, fallback_id=f"{ID}-stats")
 
 
 @PARSER.pattern(
     rb":::MLLOG \{[^\n\r]{0,300}\"(?:global_batch_size|train_loss|tracked_stats|run_start|run_stop|(?:eval|valid)[a-z_]{2,20}|averaged_clip_score)\"",
-    safety="eval_accuracy may be a loss or an error: it is an evaluation under its printed name.",
+    safety="eval_accuracy may be a loss or an error: it becomes an evaluation under its printed name.",
     matches=(
         _mllog("train_loss", "1.25"),
         _mllog("tracked_stats", '{"throughput": 370.0, "loss": 1.11, "lr": 2.5e-06}'),
@@ -46,7 +46,7 @@ PARSER = Parser(ID, "MLPerf logging", "framework", precedence=130, aside=f"{ID}-
     ),
     avoids=(_mllog("eval_samples", "10000"), _mllog("tracked_stats", '{"warmup_time": 347.0}')),
 )
-def _read(line: Line) -> Event | None:
+def _mllog_event(line: Line) -> Event | None:
     start = line.text.find("{")
     try:
         row = json.loads(line.text[start : line.text.rindex("}") + 1])
@@ -101,16 +101,16 @@ def _progress(line: Line, key: str, value: Any, metadata: dict[str, Any], time: 
         step_time_s=figure(stats.get("train_step_time")),
         framework=ID,
     )
-    # a series of its own: where train_loss is logged too, throughput alone is no second training point
-    return event if loss is not None else replace(event, parser=PARSER.aside)
+    # a separate series: if train_loss is logged too, throughput alone is not a second training point
+    return event if loss is not None else replace(event, parser=PARSER.fallback_id)
 
 
-def _step(line: Line, told: dict[str, Any]) -> int | None:
-    """The printed step, or the samples seen divided by the global batch size."""
+def _step(line: Line, stats: dict[str, Any]) -> int | None:
+    """The printed step, or the number of samples divided by the global batch size."""
     for name in _STEPS:
-        value = told.get(name)
+        value = stats.get(name)
         step = figure(value[-1] if isinstance(value, list) and value else value)
         if step is not None and abs(step) < 1e15:
             return int(step)
-    samples, batch = figure(told.get("samples_count")), line.notes(ID).get("batch")
+    samples, batch = figure(stats.get("samples_count")), line.notes(ID).get("batch")
     return int(samples / batch) if samples is not None and batch and 0 <= samples < 1e15 else None

@@ -1,4 +1,4 @@
-"""OpenMMLab: mmengine and the mmcv of before."""
+"""OpenMMLab: mmengine and its predecessor mmcv."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARSER = Parser("mmengine", "OpenMMLab's mmengine and mmcv", "framework", preced
 
 @PARSER.pattern(
     rb"(?:Epoch|Iter) ?(?:\(train\) {0,4})?\[[^\n\r]{1,400}[ \t]loss: ",
-    safety="Epoch(val) lines are evaluations of metrics, not points.",
+    safety="Epoch(val) lines are evaluations of metrics, not training points.",
     matches=(
         "2023/01/01 00:00:10 - mmengine - INFO - Epoch(train)  [1][ 50/500]  lr: 1.0000e-02  eta: 0:10:00  time: 0.21  "
         "data_time: 0.01  memory: 1000  grad_norm: 3.1  loss: 0.5123  loss_cls: 0.3",
@@ -30,17 +30,17 @@ PARSER = Parser("mmengine", "OpenMMLab's mmengine and mmcv", "framework", preced
 )
 def _progress(line: Line) -> Event | None:
     by_epoch, by_iteration = _EPOCH.search(line.text), _ITER.search(line.text)
-    found = by_epoch or by_iteration
-    if found is None or "(val)" in line.text:
+    match = by_epoch or by_iteration
+    if match is None or "(val)" in line.text:
         return None
-    figures = dict(_PAIR.findall(line.text, found.end()))
+    figures = dict(_PAIR.findall(line.text, match.end()))
     if "loss" not in figures:
         return None
     if by_epoch is not None:
-        epoch, count, length = int(by_epoch[1]), int(by_epoch[2]), int(by_epoch[3])
-        step, total, epochs = (epoch - 1) * length + count, None, epoch - 1 + count / max(length, 1)
+        epoch, count, epoch_steps = int(by_epoch[1]), int(by_epoch[2]), int(by_epoch[3])
+        step, total, epochs = (epoch - 1) * epoch_steps + count, None, epoch - 1 + count / max(epoch_steps, 1)
     else:
-        step, total, epochs = int(found[1]), int(found[2]), None
+        step, total, epochs = int(match[1]), int(match[2]), None
     return line.event(
         "progress",
         step=step,

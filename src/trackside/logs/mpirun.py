@@ -19,14 +19,15 @@ _NOTICED = re.compile(
 _CODE = re.compile(r"Exit code:\s+(-?\d{1,5})")
 _HYDRA_END = re.compile(r"(?:EXIT CODE:|KILLED BY SIGNAL:) (-?\d{1,5})")
 _DAEMON = re.compile(r"(?:Remote host|node):?\s+([\w.-]{1,80})")
-AHEAD = 6
+MAX_LINES_AHEAD = 6
+"""Lines below a report in which its details can stand."""
 
 PARSER = Parser("mpirun", "mpirun, prterun, hydra", "system")
 
 
 @PARSER.pattern(
     rb"noticed that process rank [0-9]{1,7} with PID ",
-    safety="A signal is a cause unless the run was already ending.",
+    safety="A signal is a cause unless the run was already being ended.",
     matches=(
         "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).",
         "prterun noticed that process rank 1 with PID 9123 on node gpu-2 exited on signal 11 (Segmentation fault).",
@@ -35,50 +36,50 @@ PARSER = Parser("mpirun", "mpirun, prterun, hydra", "system")
 )
 def _noticed(line: Line) -> Event | None:
     text = " ".join([line.text, *(near.text.strip() for near in line.following(2) if near.label == line.label)])
-    found = _NOTICED.search(text)
-    if found is None:
+    match = _NOTICED.search(text)
+    if match is None:
         return None
-    end = Exit(signal=int(found["signal"])) if found["signal"] else read_code(int(found["code"]))
-    return _failure(line, end, int(found["rank"]), int(found["pid"]), found["node"], text)
+    end = Exit(signal=int(match["signal"])) if match["signal"] else read_code(int(match["code"]))
+    return _failure(line, end, int(match["rank"]), int(match["pid"]), match["node"], text)
 
 
 @PARSER.pattern(
     rb"Process name: \[\[[0-9]{1,10},[0-9]{1,6}\],",
     r"Process name: \[\[\d{1,10},\d{1,6}\],(\d{1,7})\]",
-    safety="The first process with a non-zero code: confirms, it isn't the cause.",
+    safety="The first process with a non-zero exit code: it confirms, it is not the cause.",
     matches=("  Process name: [[23456,1],3]",),
     avoids=("Process name: trainer",),
 )
-def _nonzero(line: Line, found: re.Match[str]) -> Event:
-    for near in line.following(AHEAD):
+def _nonzero(line: Line, match: re.Match[str]) -> Event:
+    for near in line.following(MAX_LINES_AHEAD):
         if code := _CODE.search(near.text):
-            return _failure(line, read_code(int(code[1])), int(found[1]), None, None, f"{line.text} {near.text}")
-    return _failure(line, Exit(), int(found[1]), None, None, line.text)
+            return _failure(line, read_code(int(code[1])), int(match[1]), None, None, f"{line.text} {near.text}")
+    return _failure(line, Exit(), int(match[1]), None, None, line.text)
 
 
 @PARSER.pattern(
     rb"RANK [0-9]{1,7} PID [0-9]{1,10} RUNNING AT ",
     r"RANK (\d{1,7}) PID (\d{1,10}) RUNNING AT (\S{1,80})",
-    safety="MPICH's and Intel MPI's box for a dead rank.",
+    safety="MPICH's and Intel MPI's box about a dead rank.",
     matches=("=   RANK 3 PID 4711 RUNNING AT n1",),
     avoids=("RANK 3 RUNNING AT full speed",),
 )
-def _hydra(line: Line, found: re.Match[str]) -> Event:
+def _hydra(line: Line, match: re.Match[str]) -> Event:
     end = Exit()
-    for near in line.following(AHEAD):
+    for near in line.following(MAX_LINES_AHEAD):
         if code := _HYDRA_END.search(near.text):
             end = Exit(signal=int(code[1])) if "SIGNAL" in near.text else _hydra_exit(int(code[1]))
             break
-    return _failure(line, end, int(found[1]), int(found[2]), found[3], line.text)
+    return _failure(line, end, int(match[1]), int(match[2]), match[3], line.text)
 
 
 def _hydra_exit(code: int) -> Exit:
-    """MPICH writes a signal's number as the exit code where that is a fatal one's."""
+    """MPICH prints a fatal signal's number as the exit code."""
     return Exit(signal=code) if code in (4, 6, 7, 8, 9, 11, 15) else read_code(code)
 
 
 def _failure(line: Line, end: Exit, rank: int, pid: int | None, node: str | None, text: str) -> Event:
-    pid = pid or None  # mpirun prints 0 for a process that it lost
+    pid = pid or None  # mpirun prints 0 for a process whose pid it does not know
     return line.event(
         "launcher_failure",
         exits.role_of(line, end.signal, pid, first=True),
@@ -99,12 +100,12 @@ def _failure(line: Line, end: Exit, rank: int, pid: int | None, node: str | None
 @PARSER.pattern(
     rb"APPLICATION TERMINATED WITH THE EXIT STRING: ",
     r"EXIT STRING: ([A-Za-z /]{3,40}?)(?: \(signal (\d{1,2})\))?\s*$",
-    safety="Names the signal behind the box.",
+    safety="Names the signal that the box leaves out.",
     matches=("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",),
     avoids=("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: none (x)",),
 )
-def _string(line: Line, found: re.Match[str]) -> Event | None:
-    number = int(found[2]) if found[2] else signal_number(found[1])
+def _string(line: Line, match: re.Match[str]) -> Event | None:
+    number = int(match[2]) if match[2] else signal_number(match[1])
     if number is None:
         return None
     return exits.process_exit(line, Exit(signal=number), LAUNCHER)
@@ -113,24 +114,24 @@ def _string(line: Line, found: re.Match[str]) -> Event | None:
 @PARSER.pattern(
     rb"MPI_ABORT was invoked on rank [0-9]",
     r"MPI_ABORT was invoked on rank (\d{1,7})",
-    safety="The application asked for it: confirms a failure that it names elsewhere; later deaths are teardown.",
+    safety="The application aborted itself: confirms a failure that it names elsewhere; later deaths are teardown.",
     matches=("MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD",),
     avoids=("MPI_ABORT was not invoked",),
 )
-def _abort(line: Line, found: re.Match[str]) -> Event:
-    exits.ending(line, "MPI_ABORT")
-    return _failure(line, Exit(), int(found[1]), None, None, line.text)
+def _abort(line: Line, match: re.Match[str]) -> Event:
+    exits.note_ending(line, "MPI_ABORT")
+    return _failure(line, Exit(), int(match[1]), None, None, line.text)
 
 
 @PARSER.pattern(
     rb"RTE has lost communication with a remote daemon",
     r"(?:ORTE|PRTE|PRRTE) has lost communication with a remote daemon",
-    safety="Another node's daemon is gone: a cascade that points at that node.",
+    safety="Another node's daemon is gone: a cascade that points to that node.",
     matches=("ORTE has lost communication with a remote daemon.",),
     avoids=("DARTE has lost communication with a remote daemon",),
 )
 def _lost(line: Line, _: re.Match[str]) -> Event:
-    for near in line.following(AHEAD):
-        if found := _DAEMON.search(near.text):
-            return line.event("peer_lost", Role.CASCADE, node=found[1], address=found[1], backend="mpi")
+    for near in line.following(MAX_LINES_AHEAD):
+        if match := _DAEMON.search(near.text):
+            return line.event("peer_lost", Role.CASCADE, node=match[1], address=match[1], backend="mpi")
     return line.event("peer_lost", Role.CASCADE, backend="mpi")

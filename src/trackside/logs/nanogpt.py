@@ -19,14 +19,14 @@ PARSER = Parser("nanogpt", "nanoGPT", "framework", precedence=610)
     matches=("iter 10: loss 10.2304, time 12.12ms, mfu 3.21%",),
     avoids=("iter 10: loss unavailable, time 12.1ms",),
 )
-def _progress(line: Line, found: re.Match[str]) -> Event:
-    time = number(found[4])
-    seconds = None if time is None else time / 1000 if found[5] == "ms" else time
+def _progress(line: Line, match: re.Match[str]) -> Event:
+    time = number(match[4])
+    seconds = None if time is None else time / 1000 if match[5] == "ms" else time
     return line.event(
         "progress",
-        step=int(found[1]),
-        loss=number(found[2]),
-        lr=number(found[3]),
+        step=int(match[1]),
+        loss=number(match[2]),
+        lr=number(match[3]),
         step_time_s=seconds,
         framework="nanogpt",
     )
@@ -39,6 +39,6 @@ def _progress(line: Line, found: re.Match[str]) -> Event:
     matches=("step 0: train loss 10.9, val loss 10.8",),
     avoids=("step 0: train loss unknown, val loss unknown",),
 )
-def _evaluation(line: Line, found: re.Match[str]) -> Event:
-    loss = number(found[3])
-    return line.event("evaluation", step=int(found[1]), metric="val loss", value=loss, loss=loss)
+def _evaluation(line: Line, match: re.Match[str]) -> Event:
+    loss = number(match[3])
+    return line.event("evaluation", step=int(match[1]), metric="val loss", value=loss, loss=loss)

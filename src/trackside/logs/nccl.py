@@ -23,15 +23,17 @@ _CODES = {
 }
 _NAMED = re.compile(r"\b(nccl(?:System|Remote|UnhandledCuda|Internal|InvalidUsage|InvalidArgument)(?:Error)?)\b:?\s")
 _TEXT = re.compile(r"(?:NCCL error(?: in)?:? .{0,300}?|NCCL Error \d: )(" + "|".join(_CODES) + r")", re.IGNORECASE)
-_GONE = re.compile(
+_PEER_LOST = re.compile(
     r"[Cc]onnection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|remote "
     r"process exit|closed by localRank",
 )
+_LAST_ERROR = "Last error:"
 _IB_FLUSH = re.compile(r"Got (?:completion|async event)")
 _NOISE = re.compile(
     r"\[(?:Proxy )?Service(?: thread)?[ \d]{0,8}\]|Accept failed|SHARP coll init|NVLS|Cannot initialize CollNet"
 )
-AHEAD = 6
+MAX_LINES_AHEAD = 6
+"""Lines after an error in which NCCL's last error can follow."""
 
 PARSER = Parser("nccl", "NCCL", "system")
 
@@ -59,10 +61,10 @@ PARSER = Parser("nccl", "NCCL", "system")
     ),
     avoids=("set NCCL_DEBUG=WARN for NCCL WARNINGS",),
 )
-def _warn(line: Line, found: re.Match[str]) -> Iterator[Event]:
-    detail = found[1].strip()
+def _warn(line: Line, match: re.Match[str]) -> Iterator[Event]:
+    detail = match[1].strip()
     address = _ADDRESS.search(detail)
-    at = address[1] if address else None
+    peer = address[1] if address else None
     host = _HOST.match(line.text)
     node = host[1] if host else None
     lower = detail.lower()
@@ -70,16 +72,16 @@ def _warn(line: Line, found: re.Match[str]) -> Iterator[Event]:
         yield line.event("rendezvous_failure", Role.ROOT, node=node, reason="duplicate_gpu")
     elif "no socket interface" in lower or "no usable listening interface" in lower or "no interface found" in lower:
         yield line.event("rendezvous_failure", Role.ROOT, node=node, reason="interface")
-    elif _GONE.search(detail) and not _NOISE.search(detail):
-        yield line.event("peer_lost", Role.CASCADE, node=node, address=at, backend="nccl")
+    elif _PEER_LOST.search(detail) and not _NOISE.search(detail):
+        yield line.event("peer_lost", Role.CASCADE, node=node, address=peer, backend="nccl")
     elif "connect" in lower and ("refused" in lower or "no route to host" in lower or "timed out" in lower):
         reason = "refused" if "refused" in lower else "unreachable" if "no route" in lower else "timeout"
         retry = True if "retrying" in lower else None
-        yield line.event("rendezvous_failure", Role.ROOT, node=node, reason=reason, address=at, retry=retry)
+        yield line.event("rendezvous_failure", Role.ROOT, node=node, reason=reason, address=peer, retry=retry)
     elif "cuda failure" in lower:
         yield line.event("nccl_error", Role.CONFIRMATION, node=node, code="ncclUnhandledCudaError", detail=detail)
     elif _IB_FLUSH.search(detail) and "error" in lower:
-        yield line.event("nccl_error", Role.CASCADE, node=node, code="ncclRemoteError", detail=detail, peer=at)
+        yield line.event("nccl_error", Role.CASCADE, node=node, code="ncclRemoteError", detail=detail, peer=peer)
     elif "shared memory" in lower and ("error" in lower or "failed" in lower):
         yield line.event("nccl_error", Role.ROOT, node=node, code="ncclSystemError", detail=detail)
     else:
@@ -88,7 +90,7 @@ def _warn(line: Line, found: re.Match[str]) -> Iterator[Event]:
 
 @PARSER.pattern(
     rb"(NCCL [Ee]rror|nccl(System|Remote|UnhandledCuda|Internal)Error: |ncclInvalid(Usage|Argument): )",
-    safety="ncclRemoteError, or a last error that speaks of the peer, is a cascade; a CUDA error confirms.",
+    safety="ncclRemoteError, or a last error about a peer, is a cascade; a CUDA error confirms.",
     matches=(
         (
             "RuntimeError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1275, "
@@ -116,17 +118,17 @@ def _error(line: Line) -> Event | None:
 
 
 def _detail(line: Line) -> str:
-    """NCCL's own last error, on this line or the next ones."""
-    for near in (line, *line.following(AHEAD)):
-        at = near.text.find("Last error:")
-        if at >= 0:
-            rest = near.text[at + 11 :].strip()
-            return rest or next((after.text.strip() for after in near.following(1)), "")
+    """NCCL's own last error, from this line or the next ones."""
+    for near in (line, *line.following(MAX_LINES_AHEAD)):
+        position = near.text.find(_LAST_ERROR)
+        if position >= 0:
+            detail = near.text[position + len(_LAST_ERROR) :].strip()
+            return detail or next((next_line.text.strip() for next_line in near.following(1)), "")
     return ""
 
 
 def _role(code: str, detail: str) -> Role:
-    if code == "ncclRemoteError" or _GONE.search(detail):
+    if code == "ncclRemoteError" or _PEER_LOST.search(detail):
         return Role.CASCADE
     if code == "ncclUnhandledCudaError":
         return Role.CONFIRMATION
@@ -157,8 +159,8 @@ def _duplicate(line: Line) -> Event | None:
     ),
     avoids=("n1:100:200 [0] NCCL INFO NET/IB : No device found.",),
 )
-def _transport(line: Line, found: re.Match[str]) -> Event:
-    kind = (found["kind"] or found["network"]).strip().lower()
+def _transport(line: Line, match: re.Match[str]) -> Event:
+    kind = (match["kind"] or match["network"]).strip().lower()
     if kind in ("socket", "fastsocket"):
         transport = "socket"
     elif kind.startswith("ib"):
@@ -170,7 +172,7 @@ def _transport(line: Line, found: re.Match[str]) -> Event:
         "nccl_transport",
         node=host[1] if host else None,
         transport=transport,
-        device=found["device"] or found["network"],
+        device=match["device"] or match["network"],
     )
 
 
@@ -178,7 +180,7 @@ def _transport(line: Line, found: re.Match[str]) -> Event:
     rb"comm 0x[0-9a-f]{1,16} rank [0-9]{1,7} n[rR]anks [0-9]{1,7} [^\n\r]{0,160}Init (START|COMPLETE)",
     r"comm 0x[0-9a-f]{1,16} rank (?P<rank>\d{1,7}) n[rR]anks (?P<nranks>\d{1,7})(?: nNodes (?P<nodes>\d{1,6}))?"
     r"(?:.{0,80}?busId (?P<bus>[0-9a-f]{1,12}))?",
-    safety="Life cycle; Destroy and Abort lines are not set-up.",
+    safety="Set-up only; Destroy and Abort lines do not count.",
     matches=(
         "n1:1:2 [0] NCCL INFO comm 0x55d0 rank 0 nranks 16 cudaDev 0 busId 1a000 - Init COMPLETE",
         (
@@ -188,23 +190,23 @@ def _transport(line: Line, found: re.Match[str]) -> Event:
     ),
     avoids=("n1:1:2 [0] NCCL INFO comm 0x55d0 rank 0 nranks 16 cudaDev 0 busId 1a000 - Destroy COMPLETE",),
 )
-def _comm(line: Line, found: re.Match[str]) -> Event:
+def _comm(line: Line, match: re.Match[str]) -> Event:
     return line.event(
         "nccl_init",
         rank=line.rank,
-        nranks=int(found["nranks"]),
-        nnodes=int(found["nodes"]) if found["nodes"] else None,
+        nranks=int(match["nranks"]),
+        nnodes=int(match["nodes"]) if match["nodes"] else None,
         complete="Init COMPLETE" in line.text,
-        busid=found["bus"],
+        busid=match["bus"],
     )
 
 
 @PARSER.pattern(
     rb"INFO NCCL_",
     r"NCCL INFO (NCCL_[A-Z0-9_]{1,60}) set by environment to (.{0,200}?)\.?\s*$",
-    safety="NCCL itself says that the variable is in force.",
+    safety="NCCL itself says that the variable is set.",
     matches=("n1:1:2 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.",),
     avoids=("n1:1:2 [0] NCCL INFO NCCL_X set by default",),
 )
-def _setting(line: Line, found: re.Match[str]) -> Event:
-    return line.event("env_flag", name=found[1], value=found[2])
+def _setting(line: Line, match: re.Match[str]) -> Event:
+    return line.event("env_flag", name=match[1], value=match[2])

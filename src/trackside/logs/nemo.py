@@ -1,11 +1,11 @@
-"""NeMo 2's line logger; NeMo's bars are read by the Lightning parser."""
+"""NeMo 2's line logger; the Lightning parser reads NeMo's bars."""
 
 from __future__ import annotations
 
 import re
 
 from trackside.logs.line import Line
-from trackside.logs.numbers import number, whole
+from trackside.logs.numbers import number, whole_number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
@@ -23,19 +23,19 @@ PARSER = Parser("nemo", "NeMo", "framework", precedence=180)
     avoids=("Validation epoch 0, iteration 4/99 | loss: 1.0",),
 )
 def _progress(line: Line, head: re.Match[str]) -> Event | None:
-    found = {
+    figures = {
         key.strip(): value.strip() for key, _, value in (p.partition(":") for p in line.text[head.end() :].split("|"))
     }
-    if "reduced_train_loss" not in found and "loss" not in found:
+    if "reduced_train_loss" not in figures and "loss" not in figures:
         return None
-    printed = whole(found.get("global_step"))
+    printed = whole_number(figures.get("global_step"))
     return line.event(
         "progress",
         step=int(head[2]) if printed is None else printed,
-        loss=number(found.get("reduced_train_loss") or found.get("loss")),
-        lr=number(found.get("lr")),
-        grad_norm=number(found.get("grad_norm")),
+        loss=number(figures.get("reduced_train_loss") or figures.get("loss")),
+        lr=number(figures.get("lr")),
+        grad_norm=number(figures.get("grad_norm")),
         total_steps=int(head[3]) + 1,
-        step_time_s=number(found.get("train_step_timing in s")),
+        step_time_s=number(figures.get("train_step_timing in s")),
         framework="nemo",
     )

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3}){1,9}(?!\d)(?:\.\d{1,40})?|\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,5})?|\.\d{1,40}(?:[eE][-+]?\d{1,5})?|(?:nan|NaN|NAN|[iI]nf(?:inity)?|INF)(?![A-Za-z]))"
-"""One number: thousands separators, exponents, nan and inf; a unit may be glued to its end."""
+"""One number: thousands separators, exponents, nan and inf; a unit may follow without a space."""
 _NUMBER = re.compile(NUMBER)
 _WRAPPED = re.compile(r"^(?:tensor|array|np\.float\d+|numpy\.float\d+|Decimal|float)\(\[?['\"]?")
 _WORD_END = re.compile(r"[ /.]+")
@@ -14,7 +14,7 @@ _SPLIT = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
 
 
 def number(text: str | None) -> float | None:
-    """The number at a text's beginning (quotes and ``tensor(`` taken off), or None."""
+    """The number at the start of a text (without quotes and ``tensor(``), or None."""
     if not text:
         return None
     try:
@@ -22,18 +22,19 @@ def number(text: str | None) -> float | None:
     except ValueError:
         pass
     text = text.strip().lstrip("'\"([")
-    found = _NUMBER.match(_WRAPPED.sub("", text))
-    return None if found is None else float(found[0].replace(",", ""))
+    match = _NUMBER.match(_WRAPPED.sub("", text))
+    return None if match is None else float(match[0].replace(",", ""))
 
 
-def whole(text: str | None) -> int | None:
-    """A number without a fraction, such as a step, or None. ``9.000`` counts, ``9.5`` and ``nan`` don't."""
+def whole_number(text: str | None) -> int | None:
+    """A number without a fraction, such as a step, or None. ``9.000`` counts, ``9.5`` and ``nan`` do not."""
     value = number(text)
     return int(value) if value is not None and value == value and abs(value) < 1e15 and value == int(value) else None
 
 
 def figure(value: object) -> float | None:
-    """A value decoded from JSON or CSV as a float, nan and inf kept; None for booleans and for what is no number."""
+    """A value decoded from JSON or CSV as a float, including nan and inf; None for booleans and for anything that is
+    not a number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -64,8 +65,8 @@ _NAMES: dict[str, str] = {
     "loss_scale": "loss_scale grad_scale amp_scale",
     "reward": "reward mean_reward reward_mean rewards_margins objective_scores episode_reward",
 }
-"""Field of ``progress`` -> its printed names in snake case, the most telling first."""
-_RANKS = {name: (field, rank) for field, names in _NAMES.items() for rank, name in enumerate(names.split())}
+"""Field of ``progress`` -> its printed names in snake case, the most specific first."""
+_FIELD_RANKS = {name: (field, rank) for field, names in _NAMES.items() for rank, name in enumerate(names.split())}
 _LAST_RANK = 100
 _NOT_TRAINING = frozenset(
     ("val", "valid", "validation", "eval", "evaluation", "test", "dev", "best", "min", "max", "holdout", "heldout")
@@ -97,23 +98,27 @@ _SIDE = frozenset(_SIDE_WORDS.split())
 
 
 @lru_cache(maxsize=4096)
-def meaning(key: str) -> tuple[str, int] | None:
-    """(field of ``progress``, rank among its names; lower is better) that a printed name stands for.
+def field_meaning(key: str) -> tuple[str, int] | None:
+    """(field of ``progress``, rank among its names; lower is better) that a printed name means.
 
-    Words before the name may be left away (``train/loss``, ``INFO step``), parts of one word may not (``z_loss`` is
-    some other loss, of the last rank). Losses of validation and test are ``eval_loss``. None for every other name.
+    Words before the name may be omitted (``train/loss``, ``INFO step``), parts of one word may not (``z_loss`` is
+    another loss, of the last rank). Losses of validation and test are ``eval_loss``. None for every other name.
     """
     parts = [part for part in (_snake(part) for part in _WORD_END.split(key)) if part]
     words = {word for part in parts for word in part.split("_")}
-    exact = _RANKS.get("_".join(parts))
-    if exact is not None and exact[0] == "step":
-        return exact
+    exact_field = _FIELD_RANKS.get("_".join(parts))
+    if exact_field is not None and exact_field[0] == "step":
+        return exact_field
     if not _NOT_TRAINING.isdisjoint(words):
         return ("eval_loss", 0) if "loss" in words else None
     for start in range(len(parts)):
-        found = _RANKS.get("_".join(parts[start:]))
-        if found is not None:
-            return (found[0], _LAST_RANK) if found[0] == "loss" and not _SIDE.isdisjoint(words) else found
+        known_field = _FIELD_RANKS.get("_".join(parts[start:]))
+        if known_field is not None:
+            return (
+                (known_field[0], _LAST_RANK)
+                if known_field[0] == "loss" and not _SIDE.isdisjoint(words)
+                else known_field
+            )
     return ("loss", _LAST_RANK) if "loss" in words and _NOT_LOSS.isdisjoint(words) else None
 
 

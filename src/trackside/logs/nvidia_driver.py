@@ -1,4 +1,4 @@
-"""NVIDIA's kernel driver: Xid, NVSwitch SXid, GPUs that can't be reached; and what tools print of a lost GPU."""
+"""NVIDIA's kernel driver: Xid, NVSwitch SXid, unreachable GPUs; and what tools print about a lost GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARSER = Parser("nvidia-driver", "NVIDIA kernel driver", "system", planes=("kern
 @PARSER.pattern(
     rb"NVRM: Xid \(",
     r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]{7,16})[^)]{0,40}\): (?P<number>\d{1,4})(?P<rest>.{0,1000})",
-    safety="Never a cause by itself: 13, 31, 43 and 45 usually blame the application, 63 and 92 are maintenance.",
+    safety="Never a cause by itself: 13, 31, 43 and 45 usually point to the application, 63 and 92 are maintenance.",
     matches=(
         "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
         "NVRM: Xid (0000:01:00): 31, Ch 0000000b, engmask 00000120, intr 10000000",
@@ -42,10 +42,10 @@ PARSER = Parser("nvidia-driver", "NVIDIA kernel driver", "system", planes=("kern
     ),
     avoids=("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.54.03", "NVRM: Xid (see the docs)"),
 )
-def _xid(line: Line, found: re.Match[str]) -> Iterator[Event]:
-    number, rest = int(found["number"]), found["rest"]
-    pid, name = _PID.search(rest), _NAME.search(rest)
-    detail = _PREFIX.sub("", rest.lstrip(", ")).strip()
+def _xid(line: Line, match: re.Match[str]) -> Iterator[Event]:
+    number, tail = int(match["number"]), match["rest"]
+    pid, name = _PID.search(tail), _NAME.search(tail)
+    detail = _PREFIX.sub("", tail.lstrip(", ")).strip()
     entry = xid(number)
     action = recovery_action(detail) if number == 154 else None
     blames_gpu = entry.blame == "hardware" and not is_mild(number, detail)
@@ -54,13 +54,13 @@ def _xid(line: Line, found: re.Match[str]) -> Iterator[Event]:
         "xid",
         Role.CONFIRMATION if blames_gpu or wants_reset else Role.FACT,
         xid=number,
-        pci=found["pci"],
+        pci=match["pci"],
         pid=int(pid[1]) if pid else None,
         process=name[1] if name else None,
         detail=detail or None,
     )
     if number == 79:
-        yield line.event("gpu_lost", Role.CONFIRMATION, pci=found["pci"], detail=detail or None)
+        yield line.event("gpu_lost", Role.CONFIRMATION, pci=match["pci"], detail=detail or None)
 
 
 @PARSER.pattern(
@@ -73,17 +73,17 @@ def _xid(line: Line, found: re.Match[str]) -> Iterator[Event]:
     ),
     avoids=("SXid (PCI: unknown)",),
 )
-def _sxid(line: Line, found: re.Match[str]) -> Event:
-    number = int(found["number"])
-    fatal = sxid_fatal(number, found["rest"])
+def _sxid(line: Line, match: re.Match[str]) -> Event:
+    number = int(match["number"])
+    fatal = sxid_fatal(number, match["rest"])
     role = Role.CONFIRMATION if fatal else Role.FACT
-    return line.event("sxid", role, sxid=number, pci=found["pci"], fatal=fatal, detail=found["rest"].strip())
+    return line.event("sxid", role, sxid=number, pci=match["pci"], fatal=fatal, detail=match["rest"].strip())
 
 
 @PARSER.pattern(
     rb"(f[ae]ll(en)? off the bus|RmInitAdapter failed|rm_init_adapter failed|GPU is lost|Unable to "
     rb"determine the device handle for (GPU|gpu))",
-    safety="The driver or a tool can't reach the GPU; the Xid 79 line is told with its number.",
+    safety="The driver or a tool cannot reach the GPU; the Xid 79 line is read with its number.",
     matches=(
         "NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.",
         "NVRM: GPU 0000:9b:00.0: RmInitAdapter failed! (0x24:0x65:1432)",

@@ -1,4 +1,4 @@
-"""What a log parser declares: patterns with a role, a safety note and examples that tests hold it to."""
+"""What a log parser declares: patterns with a role, a safety note and examples, which are tests."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from trackside.model import Event, Plane
 
 Events = Event | Iterable[Event] | None
 PRECEDENCE = 500
-"""Of a parser that declares none, and of points that no parser of lines read."""
-Reads = TypeVar("Reads", bound=Callable[..., Events])
+"""Of a parser that declares none, and of training points that no line parser read."""
+ReadFunction = TypeVar("ReadFunction", bound=Callable[..., Events])
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One kind of line worth reading.
+    r"""One kind of line that is worth reading.
 
-    ``regex`` picks candidates out of whole buffers, so it has to be cheap and portable: bytes, no
-    captures needed, no lookaround, no backreference, no ``^``/``$``; write ``[^x\\n]`` where a class could run
-    over the line's end, and end in a literal so that one line gives few hits. ``parse`` then reads the
-    line with Python's ``re`` and may still refuse it by returning None.
+    ``regex`` finds candidates in whole buffers, so it must be cheap and portable: bytes, no captures needed, no
+    lookaround, no backreference, no ``^``/``$``; write ``[^x\n]`` if a class could run over the line's end, and end in
+    a literal so that one line gives few matches. ``parse`` then reads the line with Python's ``re`` and may still
+    reject it by returning None.
     """
 
     name: str
     regex: bytes
     parse: Callable[[Line], Events]
     safety: str
-    """What it must not match, and why."""
+    """What the pattern must not match, and why."""
     matches: tuple[str, ...] = ()
-    """Lines that must give an event (tested)."""
+    """Lines that must yield an event (tested)."""
     avoids: tuple[str, ...] = ()
-    """Lines that must give none (tested)."""
+    """Lines that must not yield one (tested)."""
     caseless: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parser:
-    """All patterns of one framework or system. ``generic`` parsers see only lines that no other claimed."""
+    """All patterns of one framework or system. ``generic`` parsers see only lines in which no other parser read
+    progress."""
 
     id: str
     title: str
@@ -51,51 +52,67 @@ class Parser:
     planes: tuple[Plane, ...] = ("log",)
     generic: bool = False
     precedence: int = PRECEDENCE
-    """Where several parsers read a loss in one file, the one with the least tells the run, among equals the one with the
-    most points. A parser of a framework that wraps another's has less than that one."""
-    aside: str = ""
-    """Under which id it gives points that tell the run only where no others do."""
+    """If several parsers read a loss in one file, the one with the lowest precedence describes the run; among
+    equals, the one with the most points. A parser of a framework that wraps another has a lower value than that one."""
+    fallback_id: str = ""
+    """Parser id of points that describe the run only if no other points do."""
+    redraws: bool = False
+    """Whether its lines are bars that are redrawn: the last drawing of a count is the training point, not the first."""
     patterns: list[Pattern] = field(default_factory=list)
 
     def pattern(
         self,
         regex: bytes,
-        finds: str | re.Pattern[str] | None = None,
+        line_regex: str | re.Pattern[str] | None = None,
         *,
         safety: str,
         matches: tuple[str, ...] = (),
         avoids: tuple[str, ...] = (),
         caseless: bool = False,
-    ) -> Callable[[Reads], Reads]:
-        """Declares that the decorated function reads the lines of such a :class:`Pattern`; the first one declared is asked first.
+    ) -> Callable[[ReadFunction], ReadFunction]:
+        """Declare that the decorated function reads the lines of a :class:`Pattern`; patterns are tried in order of
+        declaration.
 
-        It is called with the line; with ``finds`` only where that is found in the line's text, and with the match too.
+        The function is called with the line; with ``line_regex``, only if that is found in the line's text, and with
+        the match as well.
         """
 
-        def declare(reads: Reads) -> Reads:
-            parse = reads if finds is None else _found(re.compile(finds), reads)
-            self.patterns.append(Pattern(reads.__name__.strip("_"), regex, parse, safety, matches, avoids, caseless))
-            return reads
+        def declare(read: ReadFunction) -> ReadFunction:
+            parse = read if line_regex is None else _read_if_matched(re.compile(line_regex), read)
+            self.patterns.append(Pattern(read.__name__.strip("_"), regex, parse, safety, matches, avoids, caseless))
+            return read
 
         return declare
 
 
-def _found(regex: re.Pattern[str], reads: Callable[[Line, re.Match[str]], Events]) -> Callable[[Line], Events]:
+def _read_if_matched(regex: re.Pattern[str], read: Callable[[Line, re.Match[str]], Events]) -> Callable[[Line], Events]:
     def parse(line: Line) -> Events:
-        found = regex.search(line.text)
-        return None if found is None else reads(line, found)
+        match = regex.search(line.text)
+        return None if match is None else read(line, match)
 
     return parse
 
 
 @cache
 def parsers() -> tuple[Parser, ...]:
-    """All registered parsers: specific ones first, by id."""
+    """All registered parsers: specific ones first, ordered by id."""
     import trackside.logs as room
 
-    found = []
+    registered = []
     for module in pkgutil.iter_modules(room.__path__):
         parser = getattr(importlib.import_module(f"{room.__name__}.{module.name}"), "PARSER", None)
         if isinstance(parser, Parser):
-            found.append(parser)
-    return tuple(sorted(found, key=lambda parser: (parser.generic, parser.id)))
+            registered.append(parser)
+    return tuple(sorted(registered, key=lambda parser: (parser.generic, parser.id)))
+
+
+@cache
+def generic_ids() -> frozenset[str]:
+    """Ids of the generic parsers."""
+    return frozenset(parser.id for parser in parsers() if parser.generic)
+
+
+@cache
+def redrawing_ids() -> frozenset[str]:
+    """Ids of the parsers whose lines are redrawn bars."""
+    return frozenset(parser.id for parser in parsers() if parser.redraws)

@@ -1,4 +1,4 @@
-"""Start-up of the ranks as jobs, frameworks and torch print it: set-up begun, set-up done, size of the world."""
+"""Start-up of the ranks as jobs, frameworks and torch print it: set-up started, set-up done, world size."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _STORE = re.compile(r"Completed store-based barrier for key:\s?(\S{1,80}) with (
 
 
 def _world(text: str) -> int | None:
-    found = _WORLD.search(text) or _MEMBER.search(text)
-    return int(found[1]) if found else None
+    match = _WORLD.search(text) or _MEMBER.search(text)
+    return int(match[1]) if match else None
 
 
 PARSER = Parser("process-group", "process groups", "system")
@@ -45,7 +45,7 @@ PARSER = Parser("process-group", "process groups", "system")
 @PARSER.pattern(
     rb"(Completed store-based barrier for key|: store_based_barrier_key:[0-9]{1,6} to store for "
     rb"rank|Waiting in store based barrier)",
-    safety="torch's own words; a barrier that timed out is a failure, told elsewhere.",
+    safety="torch's own words; a barrier that timed out is a failure, which another parser reads.",
     matches=(
         "Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 8 nodes.",
         "INFO:torch.distributed.distributed_c10d:Added key: store_based_barrier_key:1 to store for rank: 0",
@@ -57,8 +57,8 @@ PARSER = Parser("process-group", "process groups", "system")
     avoids=("Timed out initializing process group in store based barrier on rank: 1",),
 )
 def _store(line: Line) -> Event | None:
-    if found := _STORE.search(line.text):
-        return line.event("distributed_ready", Role.FACT, world_size=int(found[2]))
+    if match := _STORE.search(line.text):
+        return line.event("distributed_ready", Role.FACT, world_size=int(match[2]))
     if "to store for rank" in line.text or "Waiting in store based barrier" in line.text:
         return line.event("distributed_init", Role.FACT, world_size=_world(line.text))
     return None
@@ -79,13 +79,13 @@ def _lightning(line: Line) -> Iterator[Event]:
         world = int(count[1]) if count else None
         backend = None
         for near in (*line.preceding(3), *line.following(3)):
-            if found := re.match(r"\s*distributed_backend=(\w{1,20})", near.text):
-                backend = found[1]
+            if match := re.match(r"\s*distributed_backend=(\w{1,20})", near.text):
+                backend = match[1]
         yield line.event("distributed_ready", Role.FACT, world_size=world, backend=backend)
         if world is not None:
             yield line.event("host", Role.FACT, world_size=world)
-    elif found := _MEMBER.search(line.text):
-        yield line.event("distributed_init", Role.FACT, world_size=int(found[1]))
+    elif match := _MEMBER.search(line.text):
+        yield line.event("distributed_init", Role.FACT, world_size=int(match[1]))
 
 
 @PARSER.pattern(
@@ -146,7 +146,7 @@ def _elastic(line: Line) -> Event | None:
 def _command(line: Line) -> Event | None:
     text = line.text
     launch = _LAUNCH.search(text)
-    nodes, local, total = (found and int(found[1]) for found in (p.search(text) for p in (_NODES, _LOCAL, _TOTAL)))
+    nodes, local, total = (match and int(match[1]) for match in (p.search(text) for p in (_NODES, _LOCAL, _TOTAL)))
     if launch is None or not (nodes or local or total):
         return None
     world = total or (nodes * local if nodes and local else None)
@@ -157,7 +157,7 @@ def _command(line: Line) -> Event | None:
 @PARSER.pattern(
     rb"world[_ -]?size[ =:.'\"]{1,60}[0-9]",
     _WORLD,
-    safety="A printed size of the world; group sizes have other names.",
+    safety="A printed world size; group sizes have other names.",
     matches=(
         "world size 4, steps 3000, lr 0.003",
         "using world size: 64, data-parallel-size: 4, tensor-model-parallel size: 4",
@@ -167,7 +167,7 @@ def _command(line: Line) -> Event | None:
     avoids=("RuntimeError: world_size=4 error", "the world size of 2 is"),
     caseless=True,
 )
-def _size(line: Line, found: re.Match[str]) -> Event | None:
-    if _CODE.search(line.text) or not 0 < int(found[1]) < 1_000_000:
+def _size(line: Line, match: re.Match[str]) -> Event | None:
+    if _CODE.search(line.text) or not 0 < int(match[1]) < 1_000_000:
         return None
-    return line.event("host", Role.FACT, world_size=int(found[1]))
+    return line.event("host", Role.FACT, world_size=int(match[1]))

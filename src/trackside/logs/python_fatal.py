@@ -1,4 +1,4 @@
-"""A process dying below Python: faulthandler, glibc's heap checks, uncaught C++ exceptions, failed checks."""
+"""A process that dies below Python: faulthandler, glibc's heap checks, uncaught C++ exceptions, failed checks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ _OTHERS = re.compile(
     r"|TCPStore|Socket Timeout|gloo|Broken pipe|heartbeat"
 )
 
-PARSER = Parser("python-fatal", "Native crashes", "system")
+PARSER = Parser("python-fatal", "native crashes", "system")
 
 
 @PARSER.pattern(
     rb"Fatal Python error: ",
     r"Fatal Python error: (.{1,200})",
-    safety="A lock held at interpreter shutdown is teardown; a dump on request ('most recent call first') is none.",
+    safety="A lock held at interpreter shutdown is teardown; a dump on request ('most recent call first') does not "
+    "count.",
     matches=(
         "Fatal Python error: Segmentation fault",
         "Fatal Python error: Aborted",
@@ -32,16 +33,16 @@ PARSER = Parser("python-fatal", "Native crashes", "system")
     ),
     avoids=("Current thread 0x00007f3f1741ab80 (most recent call first):", "Timeout (0:05:00)!"),
 )
-def _parse_fatal(line: Line, found: re.Match[str]) -> Event:
-    role = Role.TEARDOWN if _SHUTDOWN.search(found[1]) else Role.ROOT
-    return line.event("python_fatal", role, what=found[1].strip(), frame=_innermost(line))
+def _parse_fatal(line: Line, match: re.Match[str]) -> Event:
+    role = Role.TEARDOWN if _SHUTDOWN.search(match[1]) else Role.ROOT
+    return line.event("python_fatal", role, what=match[1].strip(), frame=_innermost(line))
 
 
 def _innermost(line: Line) -> str | None:
-    """The first frame of the thread that died: faulthandler lists it innermost first."""
+    """The innermost frame of the thread that died: faulthandler lists it first."""
     for below in line.following(60):
-        if below.label == line.label and (found := _FRAME.match(below.text)):
-            return f"{found[1]}:{found[2]} in {found[3].strip()}"
+        if below.label == line.label and (match := _FRAME.match(below.text)):
+            return f"{match[1]}:{match[2]} in {match[3].strip()}"
         if "Extension modules:" in below.text or "Traceback (most recent" in below.text:
             return None
     return None
@@ -56,7 +57,7 @@ def _innermost(line: Line) -> str | None:
     r"|corrupted size vs\. prev_size"
     r"|corrupted double-linked list|malloc_consolidate\(\): |\*\*\* (?:stack smashing"
     r"|buffer overflow) detected).{0,120})",
-    safety="glibc's own sentences, which it prints right before abort().",
+    safety="glibc's own sentences, printed right before abort().",
     matches=(
         "double free or corruption (fasttop)",
         "free(): invalid pointer",
@@ -66,14 +67,14 @@ def _innermost(line: Line) -> str | None:
     ),
     avoids=("uses malloc() for host buffers", "freed 3 tensors"),
 )
-def _parse_heap(line: Line, found: re.Match[str]) -> Event:
-    return line.event("python_fatal", Role.ROOT, what=found[1].strip())
+def _parse_heap(line: Line, match: re.Match[str]) -> Event:
+    return line.event("python_fatal", Role.ROOT, what=match[1].strip())
 
 
 @PARSER.pattern(
     rb"terminate called (?:after|without|recursively)",
     r"terminate called (?:after throwing an instance of '([^']{1,200})'|(without an active exception|recursively))",
-    safety="With what() about another rank's end or a time-out it is that rank's cascade.",
+    safety="If what() is about another rank's end or a timeout, this is that rank's cascade.",
     matches=(
         "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
         "terminate called without an active exception",
@@ -82,20 +83,21 @@ def _parse_heap(line: Line, found: re.Match[str]) -> Event:
     ),
     avoids=("the terminate handler was called",),
 )
-def _parse_terminate(line: Line, found: re.Match[str]) -> Event | None:
-    what = name = found[1] or found[2]
+def _parse_terminate(line: Line, match: re.Match[str]) -> Event | None:
+    description = name = match[1] or match[2]
     for below in line.following(20):
-        if below.label == line.label and (said := _WHAT.match(below.text)):
-            what = f"{name}: {said[1].strip()}"
-            if device := _device(line, name, said[1].strip()):
+        if below.label == line.label and (what_text := _WHAT.match(below.text)):
+            description = f"{name}: {what_text[1].strip()}"
+            if device := _device_exception(line, name, what_text[1].strip()):
                 return device
             break
-    return line.event("python_fatal", Role.CASCADE if _OTHERS.search(what) else Role.ROOT, what=what)
+    return line.event("python_fatal", Role.CASCADE if _OTHERS.search(description) else Role.ROOT, what=description)
 
 
-def _device(line: Line, name: str, message: str) -> Event | None:
-    """An uncaught C++ exception, or a failed check, about the GPU: as telling as Python's of the same text."""
-    message = message.rpartition("terminated with exception: ")[2]  # a watchdog's words about its own rank's device
+def _device_exception(line: Line, name: str, message: str) -> Event | None:
+    """An uncaught C++ exception, or a failed check, about the GPU: evidence like a Python exception with the same
+    text."""
+    message = message.rpartition("terminated with exception: ")[2]  # a watchdog's text about its own rank's device
     about, role = topic("", message, ())
     if about not in ("cuda", "oom") or _OTHERS.search(message):
         return None
@@ -116,7 +118,7 @@ def _device(line: Line, name: str, message: str) -> Event | None:
     rb"|Illegal|Kill|Term|Inter)",
     r"\*\*\* (SIG[A-Z]{2,6}) (?:\(@\w{1,20}\) )?received (?:at time|by PID)|Caught signal (\d{1,2}) \(([^:)]{1,60})"
     r"|Signal: ([A-Z][\w ]{2,40}) \((\d{1,2})\)",
-    safety="absl's, glog's, UCX's and Open MPI's signal handlers; SIGTERM there is teardown.",
+    safety="The signal handlers of absl, glog, UCX and Open MPI; SIGTERM there is teardown.",
     matches=(
         "*** SIGSEGV received at time=1767322000 on cpu 12 ***",
         "*** SIGSEGV (@0x0) received by PID 1835 (TID 0x7fc9305c9700) from PID 0; stack trace: ***",
@@ -129,10 +131,10 @@ def _device(line: Line, name: str, message: str) -> Event | None:
         '*** Aborted at 1767322000 (unix time) try "date -d @1767322000" if you are using GNU date ***',
     ),
 )
-def _parse_handler(line: Line, found: re.Match[str]) -> Event:
-    what = found[1] or found[3] or found[4] or "Aborted"
-    ended = what in ("SIGTERM", "Terminated", "SIGINT", "Interrupt") or (found[2] or found[5]) in ("15", "2")
-    return line.event("python_fatal", Role.TEARDOWN if ended else Role.ROOT, what=what.strip())
+def _parse_handler(line: Line, match: re.Match[str]) -> Event:
+    description = match[1] or match[3] or match[4] or "Aborted"
+    is_stop = description in ("SIGTERM", "Terminated", "SIGINT", "Interrupt") or (match[2] or match[5]) in ("15", "2")
+    return line.event("python_fatal", Role.TEARDOWN if is_stop else Role.ROOT, what=description.strip())
 
 
 @PARSER.pattern(
@@ -145,8 +147,8 @@ def _parse_handler(line: Line, found: re.Match[str]) -> Event:
     ),
     avoids=("E0102 03:04:05.678901 4242 layer.cc:88] will retry", "grade: F [1] end"),
 )
-def _parse_check(line: Line, found: re.Match[str]) -> Event | None:
-    what = (found[1] or found[2]).strip()
-    if device := _device(line, "Check failed", what.removeprefix("Check failed: ")):
+def _parse_check(line: Line, match: re.Match[str]) -> Event | None:
+    description = (match[1] or match[2]).strip()
+    if device := _device_exception(line, "Check failed", description.removeprefix("Check failed: ")):
         return device
-    return line.event("python_fatal", Role.CASCADE if _OTHERS.search(what) else Role.ROOT, what=what)
+    return line.event("python_fatal", Role.CASCADE if _OTHERS.search(description) else Role.ROOT, what=description)

@@ -1,4 +1,4 @@
-"""Ray: the memory monitor's kills, workers and nodes that died."""
+"""Ray: kills by the memory monitor, dead workers and nodes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _USAGE = re.compile(r"was ([\d.]{1,12})GB / ([\d.]{1,12})GB")
 
 
 def _node(line: Line) -> str | None:
-    found = _ADDRESS.search(line.full)
-    return found[1].rstrip(".,") if found else None
+    match = _ADDRESS.search(line.full)
+    return match[1].rstrip(".,") if match else None
 
 
 PARSER = Parser("ray", "Ray", "system")
@@ -38,15 +38,15 @@ PARSER = Parser("ray", "Ray", "system")
     ),
     avoids=("0 Workers (tasks / actors) killed due to memory pressure (OOM), 2 Workers crashed due to other reasons",),
 )
-def _summary(line: Line, found: re.Match[str]) -> Event | None:
-    if int(found[1]) == 0:
+def _summary(line: Line, match: re.Match[str]) -> Event | None:
+    if int(match[1]) == 0:
         return None
-    return line.event("oom_kill", Role.ROOT, node=_node(line), scope="ray", count=int(found[1]))
+    return line.event("oom_kill", Role.ROOT, node=_node(line), scope="ray", count=int(match[1]))
 
 
 @PARSER.pattern(
     rb"(was killed due to the node running low on memory|Ray killed this worker)",
-    safety="Ray's OutOfMemoryError is host memory, never the GPU's.",
+    safety="Ray's OutOfMemoryError is about host memory, never the GPU's.",
     matches=(
         "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
         (
@@ -65,7 +65,7 @@ def _low_memory(line: Line) -> Event:
 
 @PARSER.pattern(
     rb"(Worker exit type: [A-Z]|worker died or was killed while executing)",
-    safety="A worker gone without a word of its own; Ray's list of potential causes is no evidence.",
+    safety="A worker that died without a message of its own; Ray's list of potential causes is not evidence.",
     matches=(
         "A worker died or was killed while executing a task by an unexpected system error.",
         (
@@ -81,7 +81,7 @@ def _worker(line: Line) -> Event | None:
         return line.event("oom_kill", Role.ROOT, node=_node(line), scope="ray")
     if "INTENDED" in line.text:
         return None
-    # "potential root causes ... SIGKILL by OOM killer" is a list of guesses: no signal is read from it
+    # "potential root causes ... SIGKILL by OOM killer" is a list of guesses: it is not evidence of a signal
     return line.event("process_exit", Role.ROOT, node=_node(line), source="ray")
 
 

@@ -1,4 +1,4 @@
-"""Start-up between ranks that fails: torch's TCPStore and sockets, store time-outs, torchelastic's rendezvous."""
+"""Failed start-up between ranks: torch's TCPStore and sockets, store timeouts, torchelastic's rendezvous."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
 _LISTEN = re.compile(r"(?:port: |\[::\]:|0\.0\.0\.0:)(\d{1,6})")
-_LOST = re.compile(
+_STORE_ERROR = re.compile(
     r"(?:sendBytes|recvValue|recvValueWithTimeout|recvVector) failed on (?:SocketImpl|\[)(?:.{0,"
     r"200}?remote=(?P<peer>[^)\s]{1,120})\))?"
 )
-LOST = "rendezvous"
-"""Where parsers note that a store or rendezvous which had been up went away."""
-_NO_NAME = (-2, -3, -4, -5)
-"""gai codes that mean no such name or no answer; -9 and the like are an address family that the node lacks."""
+LOST_STORE = "rendezvous"
+"""Notes key under which parsers record that a store or rendezvous went away after it had been up."""
+_UNKNOWN_HOST_CODES = (-2, -3, -4, -5)
+"""gai codes that mean unknown name or no answer; -9 and similar mean an address family that the node lacks."""
 
 
 def _failure(
@@ -33,9 +33,8 @@ PARSER = Parser("rendezvous", "TCPStore and torchelastic rendezvous", "system")
     rb"network addresses of \([^\n\r]{1,200} cannot be retrieved \(gai error: -",
     r"network addresses of \((?P<host>.{1,200}?), (?P<port>\d{1,6})\) cannot be retrieved \(gai "
     r"error: (?P<code>-?\d{1,5})",
-    safety="Only codes that mean no such name; the harmless 'hostname of the client socket cannot be "
-    "retrieved' is another text. "
-    "Level W and tried again: progress after it clears it.",
+    safety="Only codes that mean an unknown name; the harmless 'hostname of the client socket cannot be retrieved' "
+    "is another text. Level W and retried: later progress clears it.",
     matches=(
         (
             "[W socket.cpp:653] [c10d] The IPv6 network addresses of (head[01,05], 53394) cannot be "
@@ -57,16 +56,16 @@ PARSER = Parser("rendezvous", "TCPStore and torchelastic rendezvous", "system")
         ),
     ),
 )
-def _dns(line: Line, found: re.Match[str]) -> Event | None:
-    if int(found["code"]) not in _NO_NAME:
+def _dns(line: Line, match: re.Match[str]) -> Event | None:
+    if int(match["code"]) not in _UNKNOWN_HOST_CODES:
         return None
-    return _failure(line, "dns", f"{found['host']}:{found['port']}", retry=True)
+    return _failure(line, "dns", f"{match['host']}:{match['port']}", retry=True)
 
 
 @PARSER.pattern(
     rb"client socket has timed out after [^\n\r]{1,40} while trying to connect to \(",
     r"while trying to connect to \((?P<host>.{1,200}?), (?P<port>\d{1,6})\)",
-    safety="A try that will be repeated is marked so.",
+    safety="An attempt that will be repeated is marked as a retry.",
     matches=(
         (
             "torch.distributed.DistNetworkError: The client socket has timed out after 60s while trying "
@@ -84,16 +83,16 @@ def _dns(line: Line, found: re.Match[str]) -> Event | None:
     ),
     avoids=("the client socket has timed out after a while",),
 )
-def _client(line: Line, found: re.Match[str]) -> Event:
+def _client(line: Line, match: re.Match[str]) -> Event:
     retry = True if "retrying (try" in line.text else None
-    return _failure(line, "timeout", f"{found['host']}:{found['port']}", retry)
+    return _failure(line, "timeout", f"{match['host']}:{match['port']}", retry)
 
 
 @PARSER.pattern(
     rb"client socket has failed to connect to ",
     r"client socket has failed to connect to (?:any network address of )?(?P<where>\(.{1,200}?\)|"
     r"\S{1,120}) ?(?P<why>\(errno: .{1,80}?\))?",
-    safety="One address of several may be refused before the store is up: level W lines are marked retry.",
+    safety="One of several addresses may refuse before the store is up: level W lines are marked as retries.",
     matches=(
         (
             "[W socket.cpp:601] [c10d] The client socket has failed to connect to "
@@ -104,17 +103,17 @@ def _client(line: Line, found: re.Match[str]) -> Event:
     ),
     avoids=("the client socket has failed to connect to  ",),
 )
-def _connect(line: Line, found: re.Match[str]) -> Event:
-    why, final = (found["why"] or line.text), "any network address" in line.text
-    if "refused" in why:
+def _connect(line: Line, match: re.Match[str]) -> Event:
+    error, final = (match["why"] or line.text), "any network address" in line.text
+    if "refused" in error:
         reason = "refused"
-    elif "route" in why or "nreachable" in why:
+    elif "route" in error or "nreachable" in error:
         reason = "unreachable"
-    elif "timed out" in why:
+    elif "timed out" in error:
         reason = "timeout"
     else:
         reason = "unreachable" if final else "refused"
-    return _failure(line, reason, found["where"].strip("()").replace(", ", ":").rstrip("."), None if final else True)
+    return _failure(line, reason, match["where"].strip("()").replace(", ", ":").rstrip("."), None if final else True)
 
 
 @PARSER.pattern(
@@ -155,18 +154,18 @@ def _listen(line: Line) -> Event | None:
 @PARSER.pattern(
     rb"waiting for clients\. [0-9]{1,7}/[0-9]{1,7} clients joined",
     r"\d{1,7}/\d{1,7} clients joined",
-    safety="The store's own count of who came.",
+    safety="The store's own count of the clients that joined.",
     matches=("torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/2 clients joined.",),
     avoids=("waiting for clients. 3 clients joined",),
 )
-def _clients(line: Line, found: re.Match[str]) -> Event:
-    return _failure(line, "timeout", found[0])
+def _clients(line: Line, match: re.Match[str]) -> Event:
+    return _failure(line, "timeout", match[0])
 
 
 @PARSER.pattern(
     rb"wait timeout after [0-9]{1,12}ms, keys: ",
     r"wait timeout after (\d{1,12})ms, keys: (.{0,400})",
-    safety="A key that another rank should have set; the agents' exit barrier is teardown.",
+    safety="A key that another rank should have set; a timeout in the agents' exit barrier is teardown.",
     matches=(
         (
             "torch.distributed.DistStoreError: wait timeout after 20000ms, keys: "
@@ -176,14 +175,14 @@ def _clients(line: Line, found: re.Match[str]) -> Event:
     ),
     avoids=("wait timeout after 3 tries",),
 )
-def _keys(line: Line, found: re.Match[str]) -> Event:
-    late = "terminal_state" in found[2] or "exit_barrier" in found[2]
-    return _failure(line, "timeout", role=Role.TEARDOWN if late else Role.ROOT)
+def _keys(line: Line, match: re.Match[str]) -> Event:
+    at_exit = "terminal_state" in match[2] or "exit_barrier" in match[2]
+    return _failure(line, "timeout", role=Role.TEARDOWN if at_exit else Role.ROOT)
 
 
 @PARSER.pattern(
     rb"Timed out initializing process group in store based barrier",
-    safety="Not all ranks came to init_process_group.",
+    safety="Not all ranks called init_process_group.",
     matches=(
         (
             "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, for "
@@ -198,7 +197,7 @@ def _barrier(line: Line) -> Event:
 
 @PARSER.pattern(
     rb"but store->get\('",
-    safety="Rank 0 never gave NCCL's id: a time-out is a start-up that hangs, a closed store is rank 0's death.",
+    safety="Rank 0 never published NCCL's id: a timeout is a hanging start-up, a closed store is rank 0's death.",
     matches=(
         (
             "[3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
@@ -213,8 +212,8 @@ def _barrier(line: Line) -> Event:
     avoids=("store->get('0') works",),
 )
 def _unique_id(line: Line) -> Event:
-    gone = "reset by peer" in line.text or "closed" in line.text or "shut" in line.text
-    if gone:
+    store_closed = "reset by peer" in line.text or "closed" in line.text or "shut" in line.text
+    if store_closed:
         return line.event("peer_lost", Role.CASCADE, backend="tcpstore")
     return _failure(line, "timeout")
 
@@ -222,7 +221,7 @@ def _unique_id(line: Line) -> Event:
 @PARSER.pattern(
     rb"((sendBytes|recvValue|recvValueWithTimeout|recvVector) failed on (SocketImpl|\[)|maybe "
     rb"TCPStore server has shut down)",
-    safety="The store's server went away: its rank or node ended first.",
+    safety="The store's server is gone: its rank or node ended first.",
     matches=(
         (
             "[W1121 08:58:20 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=3, "
@@ -241,18 +240,18 @@ def _unique_id(line: Line) -> Event:
     avoids=("sendBytes failed on purpose in this test? no",),
 )
 def _lost(line: Line) -> Event | None:
-    found = _LOST.search(line.text)
-    if found is None and "maybe TCPStore server has shut down" not in line.text:
+    match = _STORE_ERROR.search(line.text)
+    if match is None and "maybe TCPStore server has shut down" not in line.text:
         return None
-    peer = found["peer"] if found else None
-    line.notes(LOST)["lost"] = True
+    peer = match["peer"] if match else None
+    line.notes(LOST_STORE)["lost"] = True
     role = Role.TEARDOWN if exits.ended_by(line) else Role.CASCADE
     return line.event("peer_lost", role, address=peer, backend="tcpstore")
 
 
 @PARSER.pattern(
     rb"(Rendezvous(Timeout|Connection|Closed)Error|shutdown the rendezvous)",
-    safety="The exception's own line; code lines of its traceback and failures at shutdown are no start-up failures.",
+    safety="The exception's own line; code lines of its traceback and failures at shutdown are not start-up failures.",
     matches=(
         "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
         (
@@ -272,11 +271,11 @@ def _elastic(line: Line) -> Event | None:
     text = line.text.strip()
     if "failed to shutdown the rendezvous" in text or "Unable to shutdown the rendezvous" in text:
         return line.event("peer_lost", Role.TEARDOWN, backend="tcpstore")
-    found = re.search(r"(?:^|[\s.])Rendezvous(Timeout|Connection|Closed|GracefulExit)Error(?::|\s*$)", text)
-    if found is None or text.startswith(("raise ", "except ", "File ")) or "due to an error of type" in text:
+    match = re.search(r"(?:^|[\s.])Rendezvous(Timeout|Connection|Closed|GracefulExit)Error(?::|\s*$)", text)
+    if match is None or text.startswith(("raise ", "except ", "File ")) or "due to an error of type" in text:
         return None
-    if found[1] == "Timeout":
+    if match[1] == "Timeout":
         return _failure(line, "timeout")
-    if found[1] == "Connection":
-        return _failure(line, "unreachable", role=Role.CASCADE if line.notes(LOST).get("lost") else Role.ROOT)
+    if match[1] == "Connection":
+        return _failure(line, "unreachable", role=Role.CASCADE if line.notes(LOST_STORE).get("lost") else Role.ROOT)
     return _failure(line, "closed", role=Role.CASCADE)

@@ -1,4 +1,4 @@
-"""Jobs that tell of signals and of requeueing themselves: handlers, Lightning, submitit, Ctrl-C at a terminal."""
+"""Jobs that report signals and requeues themselves: handlers, Lightning, submitit, Ctrl-C at a terminal."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _INTERRUPT = re.compile(
 _CTRL_C = re.compile(r"^\s*\^C")
 
 
-def _number(found: re.Match[str]) -> int | None:
-    text = next((value for value in found.groupdict().values() if value), "")
+def _number(match: re.Match[str]) -> int | None:
+    text = next((value for value in match.groupdict().values() if value), "")
     return signal_number(text)
 
 
@@ -51,8 +51,8 @@ PARSER = Parser("self-signal", "signals and requeues that a job reports itself",
     rb"hup|usr|quit|cont|kill|xcpu|alrm|nal [0-9]|nal: [0-9]|nals\.)|term\b|usr[12])|sig(term|int|"
     rb"hup|usr[12]) (was |received|caught|handler)|signal handler called with signal [0-9]|"
     rb"auto-requeue signal: )",
-    safety="A signal that came, not a handler that was installed. SIGTERM is teardown, SIGINT the user, "
-    "SIGUSR1 a fact.",
+    safety="A signal that arrived, not a handler that was installed. SIGTERM is teardown, SIGINT is the user, "
+    "SIGUSR1 is a fact.",
     matches=(
         "caught SIGUSR1, saving checkpoint and requeue this job",
         "Received SIGTERM: 15",
@@ -76,16 +76,16 @@ PARSER = Parser("self-signal", "signals and requeues that a job reports itself",
 def _signal(line: Line) -> Iterator[Event]:
     text = line.text
     requeues = bool(_REQUEUE.search(text)) and not _NOT_REQUEUE.search(text)
-    found = None if _NOT_GOT.search(text) else _GOT.search(text)
-    number = _number(found) if found else None
+    match = None if _NOT_GOT.search(text) else _GOT.search(text)
+    number = _number(match) if match else None
     if number in CRASHES:
-        number = None  # a crash handler's report: read with the fatal errors
+        number = None  # a crash handler's report: the native-crash parser reads it
     if number == 2:
-        exits.ending(line, "interrupt")
+        exits.note_ending(line, "interrupt")
         yield line.event("user_interrupt", Role.ROOT, by="job")
     elif number is not None:
         if number in (1, 9, 15):
-            exits.ending(line, "signal")
+            exits.note_ending(line, "signal")
         role = Role.TEARDOWN if number in (1, 9, 15) else Role.FACT
         yield line.event("signal_received", role, signal=number, signal_name=signal_name(number), by="job")
     if requeues:
@@ -95,7 +95,7 @@ def _signal(line: Line) -> Iterator[Event]:
 @PARSER.pattern(
     rb"(requeu?e?ing (slurm )?job|requeued (slurm )?job|scontrol requeue|requeue(ing|d)? (myself|"
     rb"this job|the job|requested)|resubmitt(ing|ed) [^\n\r]{0,12}job|requeue_job)",
-    safety="The application asks to run again; the scheduler's own requeue notices are another pattern.",
+    safety="The application asks to run again; another pattern reads the scheduler's own requeue notices.",
     matches=(
         "requeing job 4711...",
         "Requeuing SLURM job: 123",
@@ -118,7 +118,7 @@ def _requeue(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"(\^C|Aborted!|eyboard ?[Ii]nterrupt|nterrupted by (the )?user|ser interrupted)",
-    safety="Ctrl-C echoed at a line's start, or said in words; the KeyboardInterrupt traceback is read elsewhere.",
+    safety="Ctrl-C echoed at a line's start, or reported in words; the traceback parser reads KeyboardInterrupt.",
     matches=(
         "^CTraceback (most recent call last):",
         "Detected KeyboardInterrupt, attempting graceful shutdown ...",
@@ -128,8 +128,10 @@ def _requeue(line: Line) -> Event | None:
     avoids=("KeyboardInterrupt", "use Ctrl+C (^C) to stop", "except KeyboardInterrupt:"),
 )
 def _interrupt(line: Line) -> Event | None:
-    alone = line.text.strip() == "Aborted!"  # click's word for Ctrl-C
-    if not (alone or _CTRL_C.match(line.text) or _INTERRUPT.search(line.text)):
+    is_click = line.text.strip() == "Aborted!"  # what click prints for Ctrl-C
+    if not (is_click or _CTRL_C.match(line.text) or _INTERRUPT.search(line.text)):
         return None
-    exits.ending(line, "interrupt")
-    return line.event("user_interrupt", Role.ROOT, by="click" if alone else "terminal" if "^C" in line.text else "job")
+    exits.note_ending(line, "interrupt")
+    return line.event(
+        "user_interrupt", Role.ROOT, by="click" if is_click else "terminal" if "^C" in line.text else "job"
+    )

@@ -1,4 +1,4 @@
-"""What a shell, timeout(1) or time(1) says of a child that died."""
+"""Messages of a shell, timeout(1) or time(1) about a child that died."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ _FOREIGN = re.compile(
 )
 _ALONE = frozenset({4, 6, 7, 8, 9, 11, 15, 5, 31})
 
-PARSER = Parser("shell", "shells", "system")
+PARSER = Parser("shell", "shell messages", "system")
 
 
 @PARSER.pattern(
     rb"(Segmentation fault|Killed|Bus error|Aborted|Abort trap|Terminated|Illegal instruction|Floating point "
     rb"exception|: line [0-9]{1,7}: {1,4}[0-9]{1,10} [A-Z]|(zsh|bash|sh): [a-z]{3,12} [a-z ]|"
     rb"\[[0-9]{1,3}\] {1,6}[0-9]{1,10} (segm|kill|abort|bus ))",
-    safety="Only the shell's own forms: 'script: line N: PID Death command', a job line, or the word "
-    "alone on its line. "
-    "Prose with the word does not count.",
+    safety="Only the shell's own forms: 'script: line N: PID Death command', a job line, or the word alone on its "
+    "line. Prose with the word does not count.",
     matches=(
         "/spool/job00006/slurm_script: line 3: 23310 Segmentation fault      (core dumped) python train.py",
         "run.sh: line 12:  4321 Killed                  python3 -u train.py --lr 1e-4",
@@ -62,29 +61,30 @@ PARSER = Parser("shell", "shells", "system")
 )
 def _death(line: Line) -> Event | None:
     text = line.text
-    found = _SCRIPT.search(text) or _JOB.match(text) or _ZSH.match(text)
-    if found is None:
-        found = _bare(text)
-    if found is None:
+    match = _SCRIPT.search(text) or _JOB.match(text) or _ZSH.match(text)
+    if match is None:
+        match = _bare(text)
+    if match is None:
         return None
-    number = signal_number(found["death"])
-    group = found.groupdict()
+    number = signal_number(match["death"])
+    group = match.groupdict()
     pid = int(group["pid"]) if group.get("pid") else None
-    return exits.process_exit(line, Exit(signal=number), "bash", pid, core=bool(found["core"]) or None)
+    return exits.process_exit(line, Exit(signal=number), "bash", pid, core=bool(match["core"]) or None)
 
 
 def _bare(text: str) -> re.Match[str] | None:
-    """A shell's message that stands alone on the line, or right behind a progress bar that was cut."""
-    alone = _BAR.sub("", text.strip())
-    found = _BARE.fullmatch(alone.strip())
-    if found is None or not found["death"][:1].isupper():
+    """A shell's message that is alone on the line, or right after a progress bar that was cut off."""
+    message = _BAR.sub("", text.strip())
+    match = _BARE.fullmatch(message.strip())
+    if match is None or not match["death"][:1].isupper():
         return None
-    return found if signal_number(found["death"]) in _ALONE else None
+    return match if signal_number(match["death"]) in _ALONE else None
 
 
 @PARSER.pattern(
     b"|".join(word.encode() for word in TRANSLATED),
-    safety="A shell under another locale: behind a process id, or alone on the line with at most the note about the core.",
+    safety="A shell in another locale: after a process id, or alone on the line with at most the note about the core "
+    "dump.",
     matches=(
         "run.sh: 行 22: 40312 已杀死               python train.py",
         "double free or corruption (!prev)\n已放弃 (核心已转储)",
@@ -95,12 +95,12 @@ def _bare(text: str) -> re.Match[str] | None:
 )
 def _foreign(line: Line) -> Event | None:
     text = _BAR.sub("", line.text).rstrip()
-    found = _FOREIGN.match(text)
-    if found is None or (found["pid"] is None and found.end() != len(text)):
+    match = _FOREIGN.match(text)
+    if match is None or (match["pid"] is None and match.end() != len(text)):
         return None
-    pid = int(found["pid"]) if found["pid"] else None
+    pid = int(match["pid"]) if match["pid"] else None
     return exits.process_exit(
-        line, Exit(signal=signal_number(found["death"])), "bash", pid, core=bool(found["core"]) or None
+        line, Exit(signal=signal_number(match["death"])), "bash", pid, core=bool(match["core"]) or None
     )
 
 
@@ -111,11 +111,11 @@ def _foreign(line: Line) -> Event | None:
     matches=("timeout: sending signal TERM to command 'python'",),
     avoids=("timeout: sending signal flow to command",),
 )
-def _timeout(line: Line, found: re.Match[str]) -> Event | None:
-    number = signal_number(found[1])
+def _timeout(line: Line, match: re.Match[str]) -> Event | None:
+    number = signal_number(match[1])
     if number is None:
         return None
-    exits.ending(line, "timeout")
+    exits.note_ending(line, "timeout")
     end = Exit(signal=number)
     return line.event("signal_received", Role.ROOT, signal=number, signal_name=end.signal_name, by="timeout")
 
@@ -136,8 +136,8 @@ def _timeout(line: Line, found: re.Match[str]) -> Event | None:
     ),
     avoids=("The command terminated with exit code 1 in the docs",),
 )
-def _status(line: Line, found: re.Match[str]) -> Event:
-    source = next(name for name in ("signal", "status", "code", "ide", "compose") if found[name])
-    number = int(found[source])
+def _status(line: Line, match: re.Match[str]) -> Event:
+    source = next(name for name in ("signal", "status", "code", "ide", "compose") if match[name])
+    number = int(match[source])
     end = Exit(signal=number) if source == "signal" else read_code(number)
     return exits.process_exit(line, end, {"code": "kubectl", "ide": "ide", "compose": "compose"}.get(source, "time"))

@@ -1,4 +1,4 @@
-"""The life of jobs and nodes as the agent tells it beside the controller: a sentence, a tab, Slurm's own record."""
+"""The history of jobs and nodes as the agent on the controller reports it: a sentence, a tab, Slurm's own record."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _OVER = frozenset(filter(is_over, ALL_STATES))
 _VERBS = {"waits": "waiting"}
 
 
-def happening(line: Line) -> Event | None:
-    """What a line tells of a job or a node."""
+def state_change(line: Line) -> Event | None:
+    """The event of a line about a job or a node."""
     return _job(line) or _node(line)
 
 
 PARSER = Parser(
-    "slurm_history", "Slurm's jobs and nodes over time, as the agent tells of them", "system", planes=("scheduler",)
+    "slurm_history", "Slurm's jobs and nodes over time, as the agent reports them", "system", planes=("scheduler",)
 )
 
 
 @PARSER.pattern(
     rb"job [0-9][^ \t\n\r]{0,520} (submitted|requeued|started|suspended|resumed|updated|waits|ended)"
     rb"[^\t\n\r]*\tJobId=[0-9]",
-    safety="Only with Slurm's own record behind the sentence; what accounting adds is a record and no turn of its own.",
+    safety="Only with Slurm's own record after the sentence; accounting's additions are a record, not a state change.",
     matches=(
         "job 7 submitted, waits for Resources\tJobId=7 JobName=train\tUserId=alice(1001)",
         "job 60_[4-9] waits for JobArrayTaskLimit, before for Priority\tJobId=60 ArrayJobId=60 ArrayTaskId=4-9",
@@ -54,32 +54,32 @@ PARSER = Parser(
     ),
 )
 def _job(line: Line) -> Event | None:
-    found = _JOB.search(line.text)
-    if found is None:
+    match = _JOB.search(line.text)
+    if match is None:
         return None
-    said, job, verb, rest = found["said"], found["id"], found["verb"], found["rest"]
+    sentence, job, verb, details = match["said"], match["id"], match["verb"], match["rest"]
     if verb == "ended":
-        ended = _ENDED.match(rest)
+        ended = _ENDED.match(details)
         if ended is None or ended["state"] not in _OVER:
             return None
         code, signal = (int(ended[name]) if ended[name] else None for name in ("code", "signal"))
         state = ended["state"].lower()
-        return line.event("job_state", Role.FACT, job=job, text=said, state=state, exit_code=code, signal=signal)
-    waits = _WAITS.search(rest) if verb in ("submitted", "requeued", "waits") else None
+        return line.event("job_state", Role.FACT, job=job, text=sentence, state=state, exit_code=code, signal=signal)
+    waiting = _WAITS.search(details) if verb in ("submitted", "requeued", "waits") else None
     return line.event(
         "job_state",
         Role.FACT,
-        text=said,
+        text=sentence,
         job=job,
         state=_VERBS.get(verb, verb),
-        nodes=rest.removeprefix(" on ") if verb == "started" and rest.startswith(" on ") else None,
-        reason=waits["reason"] if waits else rest.removeprefix(": ") if verb == "updated" else None,
+        nodes=details.removeprefix(" on ") if verb == "started" and details.startswith(" on ") else None,
+        reason=waiting["reason"] if waiting else details.removeprefix(": ") if verb == "updated" else None,
     )
 
 
 @PARSER.pattern(
     rb"node [^ \t\n\r]{1,80} (is [A-Z]|booted)[^\t\n\r]*\tNodeName=",
-    safety="A state that comes with its record; DRAIN says that no work is to come, not that any was lost.",
+    safety="A state that comes with its record; DRAIN says that no new work comes, not that any was lost.",
     matches=(
         "node n3 is DOWN+NOT_RESPONDING: Not responding [slurm@1795312000]\tNodeName=n3 Arch=x86_64",
         "node n4 is IDLE+DRAIN: bad fan [root@1795312000]\tNodeName=n4 Arch=x86_64",
@@ -89,16 +89,18 @@ def _job(line: Line) -> Event | None:
     avoids=("node n3 is DOWN: for the night", "[2026-11-21T07:58:20.1] node n3 returned to service"),
 )
 def _node(line: Line) -> Event | None:
-    found = _NODE.search(line.text)
-    if found is None:
+    match = _NODE.search(line.text)
+    if match is None:
         return None
-    said, name, raw = found["said"], found["name"], found["state"]
+    sentence, name, raw = match["said"], match["name"], match["state"]
     if raw is None:
-        return line.event("node_state", Role.ROOT, node=name, text=said, state="rebooted")
+        return line.event("node_state", Role.ROOT, node=name, text=sentence, state="rebooted")
     state = _state_of(raw)
     role = {"down": Role.ROOT, "drain": Role.CONFIRMATION}.get(state, Role.FACT)
-    reason = signed_reason(found["reason"])[0]
-    return line.event("node_state", role, node=name, text=said, state=state, reason=reason if state != "up" else None)
+    reason = signed_reason(match["reason"])[0]
+    return line.event(
+        "node_state", role, node=name, text=sentence, state=state, reason=reason if state != "up" else None
+    )
 
 
 def _state_of(raw: str) -> str:

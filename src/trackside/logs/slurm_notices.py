@@ -28,8 +28,8 @@ _EXCEEDED = re.compile(
     r"20}) > (?P<limit>\d{1,20})\)"
 )
 _STEP = re.compile(r"StepId=([\w.+]{1,60})|(?:job )?step ([\d._]{1,40})", re.IGNORECASE)
-AHEAD = 40
-"""Lines after a step's cancellation in which srun's or the scheduler's word for it can follow."""
+MAX_LINES_AHEAD = 40
+"""Lines after a step's cancellation in which srun or the scheduler can give the reason."""
 
 PARSER = Parser("slurm", "srun, slurmstepd and slurmd", "system", planes=("log", "scheduler"))
 
@@ -39,7 +39,7 @@ PARSER = Parser("slurm", "srun, slurmstepd and slurmd", "system", planes=("log",
     r"\*\*\* (?P<what>JOB|STEP|STEPID=|JobId=|StepId=) ?(?P<id>[\w.+\[\]-]{1,60})(?: STEPD "
     r"TERMINATED)?(?: ON (?P<node>[^\s*]{1,120}))?"
     r"(?: CANCELLED)?(?: AT (?P<at>[\d:T.+-]{8,40}))?(?: DUE [Tt][Oo] (?P<why>[^*\n]{1,120}?))? ?\*\*\*",
-    safety="The scheduler's own word; a bare cancellation after a step was ended by srun is teardown.",
+    safety="The scheduler's own notice; a bare cancellation after srun ended a step is teardown.",
     matches=(
         "slurmstepd: error: *** JOB 19 ON n1 CANCELLED AT 2026-11-21T08:18:28 DUE TO TIME LIMIT ***",
         (
@@ -60,28 +60,28 @@ PARSER = Parser("slurm", "srun, slurmstepd and slurmd", "system", planes=("log",
     ),
     avoids=("the concert was CANCELLED AT noon", "ORDER 7 CANCELLED AT 10:00 ***"),
 )
-def _cancelled(line: Line, found: re.Match[str]) -> Event:
-    why = (found["why"] or "").upper()
-    reason = next((reason for text, reason in _REASONS if text in why), "cancelled")
-    step = "." in found["id"] or found["what"].upper().startswith("STEP")
+def _cancelled(line: Line, match: re.Match[str]) -> Event:
+    cause = (match["why"] or "").upper()
+    reason = next((reason for text, reason in _REASONS if text in cause), "cancelled")
+    step = "." in match["id"] or match["what"].upper().startswith("STEP")
     role = Role.ROOT
     if reason == "cancelled" and (exits.ended_by(line) or (step and _explained(line))):
         role = Role.TEARDOWN
-    exits.ending(line, reason)
+    exits.note_ending(line, reason)
     return line.event(
         "scheduler_notice",
         role,
-        node=found["node"],
-        time=find_time(found["at"] or ""),
+        node=match["node"],
+        time=find_time(match["at"] or ""),
         reason=reason,
-        job=found["id"].split(".")[0],
-        step=found["id"] if step else None,
+        job=match["id"].split(".")[0],
+        step=match["id"] if step else None,
     )
 
 
 def _explained(line: Line) -> bool:
     """Whether srun ended the step itself after a task failed, or the scheduler names a reason right after."""
-    for near in line.following(AHEAD):
+    for near in line.following(MAX_LINES_AHEAD):
         if "Terminating StepId" in near.text or "Terminating job step" in near.text:
             return True
         if "CANCELLED AT" in near.text and " DUE TO " in near.text:
@@ -105,24 +105,24 @@ def _explained(line: Line) -> bool:
     ),
     avoids=("error: worker: task 3: Retrying", "srun: error: n1: task list is empty"),
 )
-def _task(line: Line, found: re.Match[str]) -> Iterator[Event]:
-    if found["other"]:
+def _task(line: Line, match: re.Match[str]) -> Iterator[Event]:
+    if match["other"]:
         return
-    host = found["host"]
-    if found["death"] and found["death"].lower() == "out of memory":
+    host = match["host"]
+    if match["death"] and match["death"].lower() == "out of memory":
         yield line.event("oom_kill", Role.ROOT, node=host, scope="slurm")
         end = Exit(signal=9)
-    elif found["death"]:
-        end = Exit(signal=signal_number(found["death"]))
+    elif match["death"]:
+        end = Exit(signal=signal_number(match["death"]))
     else:
-        end = read_code(int(found["code"]))
-    core = True if found["core"] else None
-    yield exits.process_exit(line, end, "srun", node=host, task=found["tasks"], core=core)
+        end = read_code(int(match["code"]))
+    core = True if match["core"] else None
+    yield exits.process_exit(line, end, "srun", node=host, task=match["tasks"], core=core)
 
 
 @PARSER.pattern(
     rb"(oom[-_]kill event|xceeded (job|step) memory limit|exceeded memory limit \()",
-    safety="Says that processes were killed, not which; a limit touched 'at some point' only confirms.",
+    safety="Says that processes were killed, but not which; a limit reached 'at some point' only confirms.",
     matches=(
         (
             "slurmstepd: error: Detected 1 oom_kill event in StepId=49148.batch. Some of the step tasks "
@@ -139,22 +139,22 @@ def _task(line: Line, found: re.Match[str]) -> Iterator[Event]:
     avoids=("Detected 0 oom_kill events in StepId=1.0", "the model exceeded memory limits"),
 )
 def _oom(line: Line) -> Event | None:
-    if found := _DETECTED.search(line.text):
-        count, step = int(found[1]), found[2].rstrip(".")
+    if match := _DETECTED.search(line.text):
+        count, step = int(match[1]), match[2].rstrip(".")
         return line.event("oom_kill", Role.ROOT, scope="slurm", step=step, count=count) if count else None
-    if found := _EXCEEDED.search(line.text):
-        exits.ending(line, "out_of_memory")
-        unit = 1 if found["new"] else 1024  # releases before StepId= print KiB
+    if match := _EXCEEDED.search(line.text):
+        exits.note_ending(line, "out_of_memory")
+        unit = 1 if match["new"] else 1024  # releases before StepId= print KiB
         return line.event(
             "oom_kill",
             Role.ROOT,
             scope="slurm",
-            step=found["step"],
-            rss_bytes=int(found["used"]) * unit,
-            limit_bytes=int(found["limit"]) * unit,
+            step=match["step"],
+            rss_bytes=int(match["used"]) * unit,
+            limit_bytes=int(match["limit"]) * unit,
         )
     if "memory limit" in line.text:
-        # 'at some point' tells of a limit that was touched, not of a kill
+        # 'at some point' reports a limit that was reached, not a kill
         role = Role.CONFIRMATION if "at some point" in line.text else Role.ROOT
         return line.event("oom_kill", role, scope="slurm")
     return None
@@ -167,15 +167,15 @@ def _oom(line: Line) -> Event | None:
     matches=("srun: error: Node failure on n3",),
     avoids=("Node failure on the test bench",),
 )
-def _node_failure(line: Line, found: re.Match[str]) -> Event:
-    exits.ending(line, "node_failure")
-    return line.event("scheduler_notice", Role.ROOT, node=found[1], reason="node_failure")
+def _node_failure(line: Line, match: re.Match[str]) -> Event:
+    exits.note_ending(line, "node_failure")
+    return line.event("scheduler_notice", Role.ROOT, node=match[1], reason="node_failure")
 
 
 @PARSER.pattern(
     rb"(Job step aborted: Waiting up to|Terminating StepId|Terminating job step|Force Terminated "
     rb"(StepId|job step)|Job allocation [0-9]{1,12} has been revoked)",
-    safety="Teardown: what follows in this step is srun's doing.",
+    safety="Teardown: srun itself causes what follows in this step.",
     matches=(
         "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
         "srun: launch/slurm: _step_signal: Terminating StepId=8.0",
@@ -189,11 +189,11 @@ def _node_failure(line: Line, found: re.Match[str]) -> Event:
 def _stepping(line: Line) -> Event | None:
     if not line.text.lstrip().startswith(("srun: ", "salloc: ", "slurmstepd")):
         return None
-    found = _STEP.search(line.text)
-    step = (found[1] or found[2]) if found else None
+    match = _STEP.search(line.text)
+    step = (match[1] or match[2]) if match else None
     reason = "revoked" if "has been revoked" in line.text else "step_ended"
     if reason == "step_ended":
-        exits.ending(line, "step_ended")
+        exits.note_ending(line, "step_ended")
     return line.event("scheduler_notice", Role.TEARDOWN, reason=reason, step=step)
 
 
@@ -204,7 +204,7 @@ def _stepping(line: Line) -> Event | None:
     r"(?P<who>srun|salloc|sbatch|slurmstepd|slurmd)[^:\s]{0,80}: error: (?P<what>Unable to (?:create|confirm|allocate)"
     r"|Task launch for |Application launch failed|Job submit/allocate failed|execve\(\): |pyxis: |Invalid --"
     r"|couldn't chdir to|Could not open std|_fork_all_tasks|Container |Unable to resolve|Unspecified error)",
-    safety="The step or container never ran; a tasks' exit is another pattern.",
+    safety="The step or container never ran; another pattern reads a task's exit.",
     matches=(
         "srun: error: Unable to create step for job 123: Job/step already completing or completed",
         "slurmstepd-n1: error: execve(): bad interpreter(/no/such/shell): No such file or directory",
@@ -219,8 +219,8 @@ def _stepping(line: Line) -> Event | None:
     ),
 )
 def _launch(line: Line, _: re.Match[str]) -> Event:
-    found = _STEP.search(line.text)
-    return line.event("scheduler_notice", Role.ROOT, reason="launch_failure", step=found[1] if found else None)
+    match = _STEP.search(line.text)
+    return line.event("scheduler_notice", Role.ROOT, reason="launch_failure", step=match[1] if match else None)
 
 
 @PARSER.pattern(
@@ -236,19 +236,19 @@ def _launch(line: Line, _: re.Match[str]) -> Event:
 def _interrupt(line: Line) -> Event | None:
     if not line.text.lstrip().startswith("srun: "):
         return None
-    exits.ending(line, "interrupt")
+    exits.note_ending(line, "interrupt")
     return line.event("user_interrupt", Role.ROOT, by="srun")
 
 
 @PARSER.pattern(
     rb"get_exit_code task [0-9]{1,6} died by signal: ",
     r"died by signal: (\d{1,2})",
-    safety="slurmd's own log: only numbers that are Slurm's, such as 53, an output that could not be opened.",
+    safety="slurmd's own log: only Slurm's own numbers, such as 53 for an output file that could not be opened.",
     matches=("[2026-11-21T08:12:04.1] [77.batch] get_exit_code task 0 died by signal: 53",),
     avoids=("[77.batch] get_exit_code task 0 died by signal: 9",),
 )
-def _stepd_signal(line: Line, found: re.Match[str]) -> Event | None:
-    number = int(found[1])
-    if number in SLURM_SIGNALS:  # others are told by the job's own output and by the records
+def _stepd_signal(line: Line, match: re.Match[str]) -> Event | None:
+    number = int(match[1])
+    if number in SLURM_SIGNALS:  # the job's own output and the records report the others
         return line.event("scheduler_notice", Role.ROOT, reason="launch_failure", signal=number)
     return None

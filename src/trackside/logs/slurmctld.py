@@ -33,7 +33,7 @@ _COMPLETE = re.compile(
     r"_job_complete: JobId=\S{1,40} (?:WEXITSTATUS (?P<code>\d{1,3})|WTERMSIG (?P<signal>\d{1,3})|(?P<oom>OOM failure))"
 )
 _UP = frozenset({"IDLE", "RESUME", "UNDRAIN", "POWER_UP"})
-MOST = 256
+MAX_NODES = 256
 """Nodes of one line that get an event each."""
 
 _NOTICES: tuple[tuple[str, str, str | None], ...] = (
@@ -55,8 +55,8 @@ _NOTICES: tuple[tuple[str, str, str | None], ...] = (
 
 
 def _job(line: Line) -> str | None:
-    found = _JOB.search(line.text)
-    return found["id"] if found else None
+    match = _JOB.search(line.text)
+    return match["id"] if match else None
 
 
 PARSER = Parser("slurmctld", "slurmctld's log", "system", planes=("scheduler",))
@@ -78,11 +78,11 @@ PARSER = Parser("slurmctld", "slurmctld's log", "system", planes=("scheduler",))
     avoids=("[2026-11-21T07:58:20.1] sched: _hold_job_rec: hold on JobId=28 by uid 0", "REQUEST_KILL_JOB"),
 )
 def _notice(line: Line) -> Iterator[Event]:
-    known = next(((reason, state) for text, reason, state in _NOTICES if text in line.text), None)
+    notice = next(((reason, state) for text, reason, state in _NOTICES if text in line.text), None)
     job = _job(line)
-    if known is None or job is None:
+    if notice is None or job is None:
         return
-    reason, state = known
+    reason, state = notice
     node, uid = _FAILED_NODE.search(line.text), _UID.search(line.text)
     yield line.event(
         "scheduler_notice",
@@ -107,10 +107,10 @@ def _notice(line: Line) -> Iterator[Event]:
     avoids=("[2026-11-21T07:53:47.1] _job_complete: JobId=8 done",),
 )
 def _complete(line: Line) -> Event | None:
-    found, job = _COMPLETE.search(line.text), _job(line)
-    if found is None or job is None:
+    match, job = _COMPLETE.search(line.text), _job(line)
+    if match is None or job is None:
         return None
-    code = int(found["code"]) if found["code"] else None
+    code = int(match["code"]) if match["code"] else None
     return line.event("job_state", Role.FACT, job=job, state="completed" if code == 0 else "failed", exit_code=code)
 
 
@@ -142,7 +142,7 @@ def _life(line: Line) -> Event | None:
     rb"ode(s)? [^ \n\r]{1,200} (not responding|returned to service|now responding|unexpectedly rebooted)",
     r"\b[Nn]odes? (?P<nodes>[\w.,\[\]-]{1,2000}) (?P<what>not responding, setting DOWN|not "
     r"responding|returned to service|now responding|unexpectedly rebooted)",
-    safety="Late answers ('not responding' alone) come and go: a fact until the node is set DOWN.",
+    safety="'not responding' alone comes and goes: a fact until the node is set DOWN.",
     matches=(
         "[2026-11-21T07:58:20.1] error: Nodes g[3-4] not responding, setting DOWN",
         "[2026-11-21T07:58:20.1] node n3 returned to service",
@@ -150,12 +150,12 @@ def _life(line: Line) -> Event | None:
     ),
     avoids=("[2026-11-21T07:58:20.1] the node does not respond",),
 )
-def _node(line: Line, found: re.Match[str]) -> Iterator[Event]:
+def _node(line: Line, match: re.Match[str]) -> Iterator[Event]:
     states = {"not responding": "not_responding", "unexpectedly rebooted": "rebooted"}
-    state = "down" if "setting DOWN" in found["what"] else states.get(found["what"], "up")
+    state = "down" if "setting DOWN" in match["what"] else states.get(match["what"], "up")
     role = Role.FACT if state in ("up", "not_responding") else Role.ROOT
-    reason = None if state == "up" else found["what"]
-    for name in expand(found["nodes"], MOST):
+    reason = None if state == "up" else match["what"]
+    for name in expand(match["nodes"], MAX_NODES):
         yield line.event("node_state", role, node=name, state=state, reason=reason)
 
 
@@ -177,27 +177,32 @@ def _node(line: Line, found: re.Match[str]) -> Iterator[Event]:
     ),
 )
 def _updated(line: Line) -> Event | None:
-    """An admin's or a script's word. The reason stands on the line before the state's."""
-    found = _SET.search(line.text) or _SETTING.search(line.text)
-    if found is None:
+    """A change by an admin or a script. The reason is on the line before the state's line."""
+    match = _SET.search(line.text) or _SETTING.search(line.text)
+    if match is None:
         return None
-    group = found.groupdict()
+    group = match.groupdict()
     reasons: dict[str, str] = line.notes("slurmctld")
     if group.get("reason") and not group.get("state"):
         if len(reasons) < 10_000:
-            reasons[found["node"]] = found["reason"]
+            reasons[match["node"]] = match["reason"]
         return None
-    state, reason = found["state"].upper(), group.get("reason") or reasons.get(found["node"])
+    state, reason = match["state"].upper(), group.get("reason") or reasons.get(match["node"])
     if state in _UP:
-        reasons.pop(found["node"], None)
-        return line.event("node_state", Role.FACT, node=found["node"], state="up")
-    known = "drain" if state.startswith(("DRAIN", "INVAL")) else "down" if state.startswith(("DOWN", "FAIL")) else None
-    return line.event("node_state", Role.ROOT, node=found["node"], state=known, reason=reason) if known else None
+        reasons.pop(match["node"], None)
+        return line.event("node_state", Role.FACT, node=match["node"], state="up")
+    node_state = (
+        "drain" if state.startswith(("DRAIN", "INVAL")) else "down" if state.startswith(("DOWN", "FAIL")) else None
+    )
+    return (
+        line.event("node_state", Role.ROOT, node=match["node"], state=node_state, reason=reason) if node_state else None
+    )
 
 
 @PARSER.pattern(
     rb"(draining the node|slurmd error running JobId=)",
-    safety="A prolog, epilog or unkillable task took the node out of service after or before the job, not under it.",
+    safety="A prolog, an epilog or an unkillable task took the node out of service before or after the job, not "
+    "during it.",
     matches=(
         (
             "[2026-11-21T07:57:47.1] error: validate_node_specs: Prolog or job env setup failure on node "
@@ -209,14 +214,14 @@ def _updated(line: Line) -> Event | None:
     avoids=("[2026-11-21T07:57:47.1] draining the node for maintenance",),
 )
 def _drained(line: Line) -> Event | None:
-    found = _DRAINED.search(line.text) or _TASK_FAILED.search(line.text)
-    if found is None:
+    match = _DRAINED.search(line.text) or _TASK_FAILED.search(line.text)
+    if match is None:
         return None
     return line.event(
         "node_state",
         Role.CONFIRMATION,
-        node=found["node"],
+        node=match["node"],
         state="drain",
-        reason=found["reason"].strip(),
+        reason=match["reason"].strip(),
         job=_job(line),
     )

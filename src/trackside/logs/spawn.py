@@ -1,5 +1,5 @@
-"""Launchers that tell of a dead worker by an exception of their own: torch.multiprocessing.spawn (Lightning's
-spawn strategies too), torch.distributed.launch and accelerate."""
+"""Launchers that report a dead worker by an exception of their own: torch.multiprocessing.spawn (also Lightning's
+spawn strategies), torch.distributed.launch and accelerate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIED = re.compile(r"died with <Signals\.(SIG\w{2,8}): (\d{1,2})>")
 _STATUS = re.compile(r"returned non-zero exit status (\d{1,3})")
 _TRAINS = re.compile(r"python|\.py\b|torchrun|deepspeed|accelerate")
 _LOCAL = re.compile(r"--local[-_]rank[= ',]{1,4}(\d{1,4})")
-ABOVE = 30
+MAX_TRACEBACK_LINES = 30
 """Lines of a traceback that may stand above its last one."""
 
 PARSER = Parser("spawn", "torch.multiprocessing.spawn, torch.distributed.launch, accelerate launch", "system")
@@ -25,7 +25,8 @@ PARSER = Parser("spawn", "torch.multiprocessing.spawn, torch.distributed.launch,
 
 @PARSER.pattern(
     rb"rocess [0-9]{1,6} terminated with (signal SIG|exit code |the following error:)",
-    safety="A signal is a cause unless the run was already ending; an exit code or a raised exception only confirms.",
+    safety="A signal is a cause unless the run was already being ended; an exit code or a raised exception only "
+    "confirms.",
     matches=(
         "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
         "Exception: process 0 terminated with exit code 1",
@@ -34,19 +35,19 @@ PARSER = Parser("spawn", "torch.multiprocessing.spawn, torch.distributed.launch,
     avoids=("process 1 terminated with success", "the process terminated with signal loss"),
 )
 def _spawned(line: Line) -> Event | None:
-    if found := _RAISED.search(line.text):
-        return _failure(line, "spawn", Exit(code=1), int(found[1]))
-    found = _SPAWNED.search(line.text)
-    if found is None:
+    if match := _RAISED.search(line.text):
+        return _failure(line, "spawn", Exit(code=1), int(match[1]))
+    match = _SPAWNED.search(line.text)
+    if match is None:
         return None
-    end = Exit(signal=signal_number(found[2])) if found[2] else read_code(int(found[3]))
-    return _failure(line, "spawn", end, int(found[1]))
+    end = Exit(signal=signal_number(match[2])) if match[2] else read_code(int(match[3]))
+    return _failure(line, "spawn", end, int(match[1]))
 
 
 @PARSER.pattern(
     rb"CalledProcessError: Command '",
     r"Command '\[?(?P<command>.{0,2000})",
-    safety="Only commands that start Python or a launcher: a failing git, nvcc or tar is somebody else's exception.",
+    safety="Only commands that start Python or a launcher: a failing git, nvcc or tar is another exception.",
     matches=(
         (
             "subprocess.CalledProcessError: Command '['/opt/conda/bin/python', '-u', 'train.py', "
@@ -63,21 +64,21 @@ def _spawned(line: Line) -> Event | None:
 def _called(line: Line, command: re.Match[str]) -> Event | None:
     if not _TRAINS.search(command["command"]):
         return None
-    if found := _DIED.search(line.text):
-        end = Exit(signal=int(found[2]))
-    elif found := _STATUS.search(line.text):
-        end = read_code(int(found[1]))
+    if match := _DIED.search(line.text):
+        end = Exit(signal=int(match[2]))
+    elif match := _STATUS.search(line.text):
+        end = read_code(int(match[1]))
     else:
         return None
     local = _LOCAL.search(command["command"])
     if "torchrun" in command["command"] or "torch.distributed.run" in command["command"]:
-        return _failure(line, "torchrun", end, None, first=None)  # a wrapper's word for the whole launcher
-    return _failure(line, _who(line), end, int(local[1]) if local else None)
+        return _failure(line, "torchrun", end, None, first=None)  # a wrapper's report on the whole launcher
+    return _failure(line, _launcher_above(line), end, int(local[1]) if local else None)
 
 
-def _who(line: Line) -> str:
-    """The launcher whose traceback stands above the line."""
-    for near in line.preceding(ABOVE):
+def _launcher_above(line: Line) -> str:
+    """The launcher whose traceback is above the line."""
+    for near in line.preceding(MAX_TRACEBACK_LINES):
         if "accelerate/commands" in near.text:
             return "accelerate"
         if "torch/distributed/launch" in near.text:

@@ -1,4 +1,4 @@
-"""Time stamps as logs print them. Naive ones are read as UTC; the run's clock offset is found later."""
+"""Timestamps as logs print them. A time without zone is read as UTC; the run's clock offset is determined later."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ _DIGITS = re.compile(r"\d\d:\d\d")
 _MONTHS = {
     m: i for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
 }
-_WINDOW = 400
+_MAX_CHARS = 400
 
 
 def find_time(text: str, year: int | None = None) -> float | None:
-    """The first time stamp in a line's beginning, as POSIX seconds; None if there is none.
+    """The first timestamp at the beginning of a line, as POSIX seconds; None if there is none.
 
-    ``year`` completes stamps that have none (glog, syslog); without it those are not read.
+    ``year`` completes timestamps without one (glog, syslog); without it those are not read.
     """
-    text = text[:_WINDOW]
+    text = text[:_MAX_CHARS]
     if _DIGITS.search(text) is None:
         return None
-    if found := _ISO.search(text):
-        year_, month, day, hour, minute, second, fraction, zone = found.groups()
+    if match := _ISO.search(text):
+        year_, month, day, hour, minute, second, fraction, zone = match.groups()
         return posix(int(year_), int(month), int(day), int(hour), int(minute), int(second), fraction, zone)
-    if found := _CTIME.search(text):
-        name, day, hour, minute, second, year_ = found.groups()
+    if match := _CTIME.search(text):
+        name, day, hour, minute, second, year_ = match.groups()
         return posix(int(year_), _MONTHS.get(name, 0), int(day), int(hour), int(minute), int(second))
     if year is None:
         return None
-    if found := _GLOG.search(text):
-        month, day, hour, minute, second, fraction = found.groups()
+    if match := _GLOG.search(text):
+        month, day, hour, minute, second, fraction = match.groups()
         return posix(year, int(month), int(day), int(hour), int(minute), int(second), fraction)
-    if found := _SYSLOG.search(text):
-        name, day, hour, minute, second, fraction = found.groups()
+    if match := _SYSLOG.search(text):
+        name, day, hour, minute, second, fraction = match.groups()
         return posix(year, _MONTHS.get(name, 0), int(day), int(hour), int(minute), int(second), fraction)
     return None
 
 
 def find_year(text: str) -> int | None:
-    """The year of the first full date in a text: completes the stamps that lack one."""
-    found = _ISO.search(text) or _CTIME.search(text)
-    return None if found is None else int(found[1] if found.re is _ISO else found[6])
+    """The year of the first full date in a text: completes timestamps that lack one."""
+    match = _ISO.search(text) or _CTIME.search(text)
+    return None if match is None else int(match[1] if match.re is _ISO else match[6])
 
 
 def posix(
@@ -59,7 +59,7 @@ def posix(
     fraction: str | None = None,
     zone: str | None = None,
 ) -> float | None:
-    """POSIX seconds of a date; without a zone it is read as UTC. None for a day that no calendar has."""
+    """POSIX seconds of a date; without a zone it is read as UTC. None for a date that does not exist."""
     try:
         time = dt.datetime(year, month, day, hour, minute, min(second, 59), tzinfo=dt.UTC).timestamp()
     except ValueError:

@@ -1,4 +1,4 @@
-"""File systems that say no: full, over quota, read-only, stale, broken, out of reach; in job and kernel logs."""
+"""File systems that fail: full, over quota, read-only, stale, broken, unreachable; in job and kernel logs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HARMLESS = re.compile(
 _PATH = re.compile(r"['\"‘]((?:/|[\w.-]{1,80}/)[^'\"’\n]{1,400})['\"’]|(?:^|[\s:])(/[\w./+@=-]{2,400})(?=[:\s]|$)")
 _ERRNO = re.compile(r"\[Errno (\d{1,3})\]|os error (\d{1,3})|errno ?[=:] ?(\d{1,3})|code: (\d{1,3}), kind")
 
-PARSER = Parser("storage", "File systems", "system", planes=("log", "kernel"))
+PARSER = Parser("storage", "file system errors", "system", planes=("log", "kernel"))
 
 
 @PARSER.pattern(
@@ -40,9 +40,8 @@ PARSER = Parser("storage", "File systems", "system", planes=("log", "kernel"))
     rb"|Input/output error|Remote I/O error|Structure needs cleaning|Transport endpoint is not connected"
     rb"|Cannot send after transport endpoint"
     rb"|not enough (?:free )?disk space",
-    safety="Shared memory (/dev/shm, torch's shm files) is a container setting, an API's quota is no file "
-    "system's; "
-    "a warning or a full cache confirms, it does not name the cause.",
+    safety="Shared memory (/dev/shm, torch's shm files) is a container setting, an API's quota is not a file "
+    "system's; a warning or a full cache confirms, it does not name the cause.",
     matches=(
         "OSError: [Errno 28] No space left on device: '/scratch/run/ckpt/step_500.pt'",
         "cp: error writing '/data/out.bin': No space left on device",
@@ -78,8 +77,8 @@ def _parse(line: Line) -> Event | None:
 
 
 def _path(text: str) -> str | None:
-    found = _PATH.search(text.split("Errno", 1)[-1]) or _PATH.search(text)
-    return None if found is None else found[1] or found[2]
+    match = _PATH.search(text.split("Errno", 1)[-1]) or _PATH.search(text)
+    return None if match is None else match[1] or match[2]
 
 
 @PARSER.pattern(
@@ -93,9 +92,9 @@ def _path(text: str) -> str | None:
     avoids=("RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",),
 )
 def _parse_writer(line: Line, _: re.Match[str]) -> Event | None:
-    """Writers that swallow errno: a zip or HDF5 file that could not be written to its end."""
+    """Writers that hide errno: a zip or HDF5 file that could not be written completely."""
     if any(pattern.search(line.text) for _, _, pattern in _COMPILED):
-        return None  # the errno pattern reads it
+        return None  # the errno pattern reads this line
     return line.event("storage_fault", Role.ROOT, reason="io_error", path=_path(line.text))
 
 

@@ -19,21 +19,21 @@ _FIELD = re.compile(r"^\s*(time|host|exitcode|error_file|traceback|msg)\s*:\s?(.
 _EXIT = re.compile(r"(-?\d{1,5})(?: \(pid: (\d{1,10})\))?")
 _ITEM = re.compile(r"^\s*\[(\d{1,6})\]:\s*$")
 _RESTART = re.compile(r"(\d{1,6})/(\d{1,6}) attempts left;\s+will restart worker group")
-BLOCK = 12
-"""Lines around the rank line that a summary's item can span, other writers' lines between them included."""
+MAX_ITEM_LINES = 12
+"""Lines around the rank line that an item of the summary can span, including other writers' lines between them."""
 
 
 def _around(line: Line) -> Iterator[Line]:
     """Lines of the same writer that belong to one item of a summary."""
     above = []
-    for near in line.preceding(BLOCK):
+    for near in line.preceding(MAX_ITEM_LINES):
         if near.label != line.label:
             continue
         above.append(near)
         if _ITEM.match(near.text):
             break
     yield from reversed(above)
-    for near in line.following(BLOCK):
+    for near in line.following(MAX_ITEM_LINES):
         if near.label == line.label:
             if _ITEM.match(near.text) or near.text.startswith(("---", "===", "***")):
                 return
@@ -41,7 +41,7 @@ def _around(line: Line) -> Iterator[Line]:
 
 
 def _is_first(line: Line) -> bool:
-    for near in line.preceding(BLOCK):
+    for near in line.preceding(MAX_ITEM_LINES):
         if near.label == line.label and "Root Cause" in near.text:
             return True
         if near.label == line.label and ("Failures:" in near.text or _RANK.match(near.text)):
@@ -55,8 +55,8 @@ PARSER = Parser("torchrun", "torchrun / torchelastic", "system")
 @PARSER.pattern(
     rb"rank[ ]{0,8}: [0-9]{1,6} \(local_rank: ",
     _RANK,
-    safety="Role by signal: sent by the launcher or not first with a plain exit code is teardown or cascade. "
-    "Must not match a rank that logs its own local rank.",
+    safety="Role by signal: a signal that the launcher sent is teardown; a plain exit code that is not the first "
+    "failure is a cascade. Must not match a rank that logs its own local rank.",
     matches=(
         "  rank      : 3 (local_rank: 1)",
         "  rank: 0 (local_rank: 0)",
@@ -64,7 +64,7 @@ PARSER = Parser("torchrun", "torchrun / torchelastic", "system")
     ),
     avoids=("rank 3 (local_rank 1) starts", "global rank: 3 of 8", "my rank : 3 (local_rank: x)"),
 )
-def _summary(line: Line, found: re.Match[str]) -> Event:
+def _summary(line: Line, match: re.Match[str]) -> Event:
     fields = {m[1]: m[2].strip() for near in _around(line) if (m := _FIELD.match(near.text))}
     code = _EXIT.match(fields.get("exitcode", ""))
     end = read_code(int(code[1])) if code else Exit()
@@ -77,13 +77,13 @@ def _summary(line: Line, found: re.Match[str]) -> Event:
     return line.event(
         "launcher_failure",
         role,
-        rank=int(found[1]),
+        rank=int(match[1]),
         node=fields.get("host"),
         time=find_time(fields.get("time", "")),
         text="; ".join(text),
         launcher=LAUNCHER,
-        global_rank=int(found[1]),
-        local_rank=int(found[2]),
+        global_rank=int(match[1]),
+        local_rank=int(match[2]),
         exit_code=end.code,
         signal=end.signal,
         signal_name=end.signal_name,
@@ -97,7 +97,7 @@ def _summary(line: Line, found: re.Match[str]) -> Event:
 @PARSER.pattern(
     rb"failed \(exitcode: -?[0-9]{1,5}\) local_rank: ",
     r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,4}) \(pid: (\d{1,10})\) of (?:binary|fn): (\S+)",
-    safety="The agent's own word for the first worker that it found dead; a plain exit code only confirms.",
+    safety="The agent's own report on the first dead worker that it found; a plain exit code only confirms.",
     matches=(
         (
             "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 1 "
@@ -110,14 +110,14 @@ def _summary(line: Line, found: re.Match[str]) -> Event:
     ),
     avoids=("test failed (exitcode: 1)", "command failed (exitcode: x) local_rank: 0"),
 )
-def _failed(line: Line, found: re.Match[str]) -> Event:
-    return exits.process_exit(line, read_code(int(found[1])), LAUNCHER, int(found[3]), first=True, task=found[2])
+def _failed(line: Line, match: re.Match[str]) -> Event:
+    return exits.process_exit(line, read_code(int(match[1])), LAUNCHER, int(match[3]), first=True, task=match[2])
 
 
 @PARSER.pattern(
     rb"(Sending process [0-9]{1,10} closing signal |Closing process [0-9]{1,10} via signal )SIG",
     r"(?:Sending process (\d{1,10}) closing signal|Closing process (\d{1,10}) via signal) (\w{3,12})",
-    safety="Teardown always: the agent ends the remaining workers; the pid's later death is no cause.",
+    safety="Always teardown: the agent ends the remaining workers; a later death of that pid is not a cause.",
     matches=(
         "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 123 closing signal SIGTERM",
         (
@@ -127,8 +127,8 @@ def _failed(line: Line, found: re.Match[str]) -> Event:
     ),
     avoids=("Sending process closing signal", "sending closing remarks to process 12"),
 )
-def _sent(line: Line, found: re.Match[str]) -> Event:
-    pid, number = int(found[1] or found[2]), signal_number(found[3])
+def _sent(line: Line, match: re.Match[str]) -> Event:
+    pid, number = int(match[1] or match[2]), signal_number(match[3])
     exits.launcher_kills(line, pid)
     return _signal(line, number, pid)
 
@@ -136,20 +136,20 @@ def _sent(line: Line, found: re.Match[str]) -> Event:
 @PARSER.pattern(
     rb"Unable to shutdown process [0-9]{1,10} via ",
     r"Unable to shutdown process (\d{1,10}) via \S{1,20}, forcefully exiting via (\S{1,20})",
-    safety="Teardown always: the agent lost patience.",
+    safety="Always teardown: the agent gave up waiting.",
     matches=("Unable to shutdown process 30645 via 15, forcefully exiting via 9",),
     avoids=("Unable to shutdown process pool via atexit",),
 )
-def _forced(line: Line, found: re.Match[str]) -> Event:
-    exits.launcher_kills(line, int(found[1]))
-    return _signal(line, signal_number(found[2]), int(found[1]))
+def _forced(line: Line, match: re.Match[str]) -> Event:
+    exits.launcher_kills(line, int(match[1]))
+    return _signal(line, signal_number(match[2]), int(match[1]))
 
 
 @PARSER.pattern(
     rb"( got signal: |death signal|Got termination signal: )",
     r"Process (?P<pid>\d{1,10}) got signal: (?P<one>[\w.]{1,20})"
     r"|Received (?P<two>[\w.]{1,20}) death signal|Got termination signal: (?P<three>[\w.]{1,20})",
-    safety="Teardown: the agent itself was told to stop; SIGINT is the user.",
+    safety="Teardown: the agent itself was stopped; SIGINT is the user.",
     matches=(
         "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4021 got signal: 15",
         "Received 15 death signal, shutting down workers",
@@ -158,14 +158,14 @@ def _forced(line: Line, found: re.Match[str]) -> Event:
     ),
     avoids=("the sensor got signal: strong", "a death signal in the data"),
 )
-def _got(line: Line, found: re.Match[str]) -> Event | None:
-    number = signal_number(found["one"] or found["two"] or found["three"])
+def _got(line: Line, match: re.Match[str]) -> Event | None:
+    number = signal_number(match["one"] or match["two"] or match["three"])
     if number is None:
         return None
-    exits.ending(line, "signal")
+    exits.note_ending(line, "signal")
     if number == 2:
         return line.event("user_interrupt", Role.ROOT, by=LAUNCHER)
-    return _signal(line, number, int(found["pid"]) if found["pid"] else None)
+    return _signal(line, number, int(match["pid"]) if match["pid"] else None)
 
 
 def _signal(line: Line, number: int | None, pid: int | None) -> Event:
@@ -175,7 +175,7 @@ def _signal(line: Line, number: int | None, pid: int | None) -> Event:
 
 @PARSER.pattern(
     rb"will restart worker group",
-    safety="A restart by the agent, not an advice to restart.",
+    safety="A restart by the agent, not advice to restart.",
     matches=(
         "[default] Worker group FAILED. 3/3 attempts left; will restart worker group",
         "[default] Detected 1 new nodes from group_rank=0; will restart worker group",
@@ -183,8 +183,8 @@ def _signal(line: Line, number: int | None, pid: int | None) -> Event:
     avoids=("we restart the worker group by hand",),
 )
 def _restart(line: Line) -> Event | None:
-    if found := _RESTART.search(line.text):
-        attempt = int(found[2]) - int(found[1]) + 1
+    if match := _RESTART.search(line.text):
+        attempt = int(match[2]) - int(match[1]) + 1
         return line.event("launcher_restart", Role.CONFIRMATION, attempt=attempt, launcher=LAUNCHER)
     if "will restart worker group" in line.text:
         return line.event("launcher_restart", Role.CONFIRMATION, launcher=LAUNCHER)

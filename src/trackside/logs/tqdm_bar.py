@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from trackside.logs.bars import Bar, read_bar
-from trackside.logs.frameworks import named
+from trackside.logs.bars import ProgressBar, read_bar
+from trackside.logs.frameworks import named_frameworks
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 ID = "tqdm"
 
-PARSER = Parser(ID, "tqdm bars with a loss", "framework", generic=True, precedence=620)
+PARSER = Parser(ID, "tqdm bars with a loss", "framework", generic=True, precedence=620, redraws=True)
 
 
 @PARSER.pattern(
     rb"[0-9?] \[[0-9?:]{4,12}<[^\n\r]{3,200}[lL](?:oss|OSS)[a-zA-Z_/]{0,20}[=:]",
-    safety="Redraws are left to the trajectory (the last drawing of a count is the point); bars of validation are none.",
+    safety="The trajectory handles redraws (the last drawing of a count is the training point); validation bars do "
+    "not count.",
     matches=(
         "  2%|▎         | 2/80 [00:00<00:10,  7.78it/s, loss=5.94, lr=0.003]",
         "Epoch 1/3:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, train_loss=2.31]",
@@ -29,13 +30,13 @@ PARSER = Parser(ID, "tqdm bars with a loss", "framework", generic=True, preceden
 )
 @PARSER.pattern(
     rb"[lL](?:oss|OSS)[=: ]{1,3}[0-9naif.+-]{1,24}[^\n\r|]{0,60}[0-9]{1,3}%\|",
-    safety="As above, with the loss before the bar.",
+    safety="The same as above, with the loss before the bar.",
     matches=("loss: 2.3410:  12%|█▎        | 5/40 [00:01<00:07,  4.90it/s]",),
     avoids=("val loss: 2.3410:  12%|█▎        | 5/40 [00:01<00:07,  4.90it/s]",),
 )
 @PARSER.pattern(
     rb"[0-9]it \[[0-9:]{4,12}, [^\n\r]{3,200}[lL]oss[a-zA-Z_/]{0,20}=",
-    safety="As above, for iterators of unknown length.",
+    safety="The same as above, for iterators of unknown length.",
     matches=("12it [00:03,  3.90it/s, loss=2.31]",),
     avoids=("12it [00:03,  3.90it/s, eval_loss=2.31]",),
 )
@@ -45,7 +46,7 @@ def _progress(line: Line) -> Event | None:
         return None
     notes = line.notes(f"{ID} {line.label}")
     if bar.count == 0:
-        # a bar that starts its life with a figure was given it before the step was counted
+        # a bar that shows a figure at count 0 is updated before the step is counted
         notes["before"] = True
         count = 1
     else:
@@ -64,28 +65,28 @@ def _progress(line: Line) -> Event | None:
         total_steps=_planned(bar),
         throughput=None if rate is None else rate[0],
         throughput_unit=None if rate is None else rate[1],
-        framework="accelerate" if "accelerate" in named(line) else "custom",
+        framework="accelerate" if "accelerate" in named_frameworks(line) else "custom",
         **fields,
     )
 
 
-def _laps(notes: dict[str, object], bar: Bar, count: int) -> int:
-    """Steps of the epochs before this one: by the printed epoch, else by how often the bar began anew."""
+def _laps(notes: dict[str, object], bar: ProgressBar, count: int) -> int:
+    """Steps of the epochs before this one: from the printed epoch, else from how often the bar restarted."""
     if bar.total is None:
         return 0
     if bar.epoch is not None:
         epoch, epochs = bar.epoch
         origin = notes.setdefault("origin", 0 if epoch == 0 or (epochs is None and epoch > 1) else 1)
         return max(0, epoch - (origin if isinstance(origin, int) else 0)) * bar.total
-    last, laps = notes.get("last", 0), notes.get("laps", 0)
-    last, laps = (last if isinstance(last, int) else 0), (laps if isinstance(laps, int) else 0)
-    if count < last and last >= bar.total - 1 and count <= max(2, bar.total // 10):
+    last_count, laps = notes.get("last", 0), notes.get("laps", 0)
+    last_count, laps = (last_count if isinstance(last_count, int) else 0), (laps if isinstance(laps, int) else 0)
+    if count < last_count and last_count >= bar.total - 1 and count <= max(2, bar.total // 10):
         laps += 1
     notes["last"], notes["laps"] = count, laps
     return laps * bar.total
 
 
-def _planned(bar: Bar) -> int | None:
+def _planned(bar: ProgressBar) -> int | None:
     if bar.total is None:
         return None
     if bar.epoch is None:

@@ -1,8 +1,8 @@
 """From the lines after "Traceback (most recent call last)" to exceptions: one writer's lines at a time.
 
-A :class:`Stream` takes the lines of one writer and hands over each finished chain of :class:`Told`. It reads plain
-tracebacks, chains, exception groups, rich's boxes, IPython's pages, Ray's and DataLoader's nested ones, and
-unlabelled ranks that print over each other (their frames are then merged, and each last line counts).
+A :class:`TracebackReader` takes the lines of one writer and hands over each finished chain of :class:`ParsedException`.
+It reads plain tracebacks, chains, exception groups, rich's boxes, IPython's pages, nested ones of Ray and DataLoader,
+and unlabeled ranks that print over each other (their frames are then merged, and each last line counts).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 
 from trackside.logs.line import Line
 
-MAX_MESSAGE = 2_000
+MAX_MESSAGE_CHARS = 2_000
 """Characters of a message that are kept."""
-MAX_CONTINUED = 40
-"""Lines after the first that a message may take."""
+MAX_CONTINUATION_LINES = 40
+"""Lines after the first that a message may have."""
 MAX_FRAMES = 200
 """Frames of one traceback that are kept while it is read (recursion errors print a thousand)."""
-MAX_STRAY = 80
-"""Lines of somebody else's that may stand inside a traceback before it counts as cut off."""
+MAX_STRAY_LINES = 80
+"""Lines of other writers that may stand inside a traceback before it counts as cut off."""
 
 Frame = tuple[str, str, str, str]
 """(file, line, function, code)"""
@@ -63,18 +63,18 @@ _PARAGRAPHS = re.compile(
 _SALVAGE = re.compile(r"(?<![\w.])((?:\w{1,40}\.){0,6}[A-Z]\w{2,60}(?:Error|Exception))(?=\W|$)(?:: (.{1,300}))?")
 
 
-class State(enum.Enum):
+class TracebackState(enum.Enum):
     """Where in a traceback a writer is."""
 
     FRAMES = enum.auto()
     MESSAGE = enum.auto()
-    ENDED = enum.auto()  # a blank line after the message: a chain's link may follow
-    LINKED = enum.auto()  # the link was read: the next traceback belongs to this one
+    ENDED = enum.auto()  # a blank line followed the message: a chain's link may come
+    LINKED = enum.auto()  # the link was read: the next traceback belongs to this chain
 
 
 @dataclass(slots=True)
-class Told:
-    """One exception as a traceback tells it; its frames are outermost first."""
+class ParsedException:
+    """One exception as a traceback shows it; its frames are outermost first."""
 
     type: str
     message: list[str]
@@ -83,119 +83,119 @@ class Told:
 
     @property
     def text(self) -> str:
-        """The message, continuation lines kept."""
-        return "\n".join(self.message).strip()[:MAX_MESSAGE]
+        """The message with its continuation lines."""
+        return "\n".join(self.message).strip()[:MAX_MESSAGE_CHARS]
 
 
 @dataclass(slots=True)
-class Stream:
-    """One writer inside a block of interleaved tracebacks."""
+class TracebackReader:
+    """Reads one writer's lines inside a block of interleaved tracebacks."""
 
     header: Line
-    emit: Callable[[Stream, list[Told]], None]
-    """Takes each finished chain, oldest first."""
-    mark: Callable[[Line], None]
-    """Told of each line that was read as an exception, so that nobody reads it again."""
+    emit: Callable[[TracebackReader, list[ParsedException]], None]
+    """Receives each finished chain, oldest exception first."""
+    on_exception_line: Callable[[Line], None]
+    """Called with each line that was read as an exception, so that nothing reads it again."""
     prefix: str = ""
     shape: re.Pattern[str] | None = None
     """Matches what a logger prints before each line of this traceback."""
     shaped: bool = False
-    """Lines with that shape came."""
-    labelled: bool = False
-    """Torch's excepthook labels each line: all lines with the label are the exception's."""
+    """Whether lines with that shape came."""
+    labeled: bool = False
+    """Torch's excepthook labels each line: all lines with the label belong to the exception."""
     in_summary: bool = False
     group: bool = False
-    state: State = State.FRAMES
+    state: TracebackState = TracebackState.FRAMES
     open: int = 1
-    """Tracebacks begun and not ended; more than one where unlabelled writers interleave."""
+    """Tracebacks that began and did not end; more than one if unlabeled writers interleave."""
     frames: list[Frame] = field(default_factory=list)
-    chain: list[Told] = field(default_factory=list)
+    chain: list[ParsedException] = field(default_factory=list)
     stray: list[str] = field(default_factory=list)
     emitted: int = 0
     continued: int = 0
     nested: bool = False
     fresh: bool = True
-    """Frames came since the last exception line."""
+    """Whether frames came since the last exception line."""
 
     @property
     def closed(self) -> bool:
-        """Nothing more can belong to it."""
+        """Whether nothing more can belong to it."""
         return self.open <= 0
 
     def head(self, quoted: bool) -> bool:
-        """A header line of the same writer: a chain's next link, a nested traceback, or another rank printing
-        over this one. False where it starts a traceback of its own: this one is done."""
-        if self.state is State.LINKED or self.group:
-            self.state, self.frames = State.FRAMES, []
-        elif self.chain and self.state is not State.FRAMES:
+        """Take a header line of the same writer: a chain's next link, a nested traceback, or another rank printing
+        over this one. False if it starts a separate traceback: this one is then finished."""
+        if self.state is TracebackState.LINKED or self.group:
+            self.state, self.frames = TracebackState.FRAMES, []
+        elif self.chain and self.state is not TracebackState.FRAMES:
             if not (quoted or self.nested):
                 self._finish()
-                return self._joined()
+                return self._join_interleaved()
             self._nest()
         else:
-            return self._joined()
+            return self._join_interleaved()
         return True
 
     def feed(self, line: Line, text: str) -> bool:
-        """Take a line; False where it is somebody else's."""
+        """Take a line; False if it belongs to another writer."""
         if self.group:
             if text.strip() and _GROUP.match(text) is None:
                 self._finish()
                 return False
             text = _GROUP.sub("", text, count=1)
-        if self.state is State.FRAMES:
+        if self.state is TracebackState.FRAMES:
             return self._in_frames(line, text)
-        if self.state is State.MESSAGE:
+        if self.state is TracebackState.MESSAGE:
             return self._in_message(line, text)
         return self._after_message(line, text)
 
     def close(self) -> None:
-        """No more lines: give what there is."""
+        """No more lines come: hand over what was read."""
         if self.chain:
             self._finish()
         elif self.frames and not self.emitted:
             self._salvage()
         self.open = 0
 
-    # -- the states
+    # -- one method per state
 
     def _in_frames(self, line: Line, text: str) -> bool:
         frame = read_frame(text)
         if frame is not None:
             self._add_frame(frame)
             return True
-        if found := _MARKED_CODE.match(text):
+        if match := _MARKED_CODE.match(text):
             if self.frames:
                 file, number, function, _ = self.frames[-1]
-                self.frames[-1] = (file, number or found[1], function, found[2])
+                self.frames[-1] = (file, number or match[1], function, match[2])
             return True
-        told = exception_line(text.strip() if self.in_summary else text)
-        if told is not None:
-            self._begin(line, *told)
+        parsed = exception_line(text.strip() if self.in_summary else text)
+        if parsed is not None:
+            self._begin(line, *parsed)
             return True
         if not text.strip() or text[0] in " \t│╰╭|":
             if self.frames and text.strip(" ^~│") and not self.frames[-1][3]:
                 self.frames[-1] = (*self.frames[-1][:3], text.strip()[:300])
             return True
         self.stray.append(text[:500])
-        if len(self.stray) > MAX_STRAY * self.open:
+        if len(self.stray) > MAX_STRAY_LINES * self.open:
             self.close()
         return False
 
     def _in_message(self, line: Line, text: str) -> bool:
         stripped = text.strip()
         if not stripped:
-            self.state = State.ENDED
+            self.state = TracebackState.ENDED
         elif _LINK.match(stripped):
-            self.state = State.LINKED
+            self.state = TracebackState.LINKED
         elif _NESTED.match(stripped):
             self.nested = True
         elif read_frame(text) is not None:
             return self._frames_again(line, text)
-        elif (told := exception_line(stripped if self.in_summary else text)) is not None and self.open > 1:
+        elif (parsed := exception_line(stripped if self.in_summary else text)) is not None and self.open > 1:
             self._finish()
-            self._begin(line, *told)
-        elif self._foreign(text, told is not None):
+            self._begin(line, *parsed)
+        elif self._foreign(text, parsed is not None):
             return self._leave()
         else:
             self._extend(text)
@@ -203,25 +203,26 @@ class Stream:
 
     def _after_message(self, line: Line, text: str) -> bool:
         stripped = text.strip()
-        if not stripped or self.state is State.LINKED:
+        if not stripped or self.state is TracebackState.LINKED:
             return True
         if _LINK.match(stripped):
-            self.state = State.LINKED
+            self.state = TracebackState.LINKED
             return True
         if _NESTED.match(stripped):
             self.nested = True
             return True
         last = self.chain[-1]
-        more = self.labelled or not last.text or text.startswith(("  ", "\t")) or _PARAGRAPHS.search(last.text)
-        if self.in_summary or not more or self._foreign(text, exception_line(text) is not None):
+        may_continue = self.labeled or not last.text or text.startswith(("  ", "\t")) or _PARAGRAPHS.search(last.text)
+        if self.in_summary or not may_continue or self._foreign(text, exception_line(text) is not None):
             return self._leave()
         self._extend("\n" + text)
-        self.state = State.MESSAGE
+        self.state = TracebackState.MESSAGE
         return True
 
-    # -- its parts
+    # -- steps that the states share
 
-    def _joined(self) -> bool:
+    def _join_interleaved(self) -> bool:
+        """Take the header as another rank's that prints over this one; False if this traceback has ended."""
         if self.open <= 0 or not self.fresh:
             self.close()
             return False
@@ -231,27 +232,29 @@ class Stream:
     def _foreign(self, text: str, exception: bool) -> bool:
         if self.in_summary and not text.startswith("  "):
             return True
-        return self.continued >= MAX_CONTINUED or (exception and not self.labelled) or starts_something_else(text)
+        return (
+            self.continued >= MAX_CONTINUATION_LINES or (exception and not self.labeled) or starts_something_else(text)
+        )
 
     def _leave(self) -> bool:
         self._finish()
         return False
 
     def _begin(self, line: Line, name: str, message: str) -> None:
-        self.mark(line)
+        self.on_exception_line(line)
         self.stray.clear()
-        self.state, self.fresh, self.nested, self.continued = State.MESSAGE, False, False, 0
+        self.state, self.fresh, self.nested, self.continued = TracebackState.MESSAGE, False, False, 0
         if self.group and self.chain and "Group" not in self.chain[-1].type:
-            return  # of a group, the first leaf speaks
-        self.chain.append(Told(name, [message], list(self.frames), line))
+            return  # only the first leaf of a group is kept
+        self.chain.append(ParsedException(name, [message], list(self.frames), line))
         if self.open <= 1:
             self.frames = []
 
     def _nest(self) -> None:
-        """The exception just read only carries another process's: go on with that one's frames."""
+        """The exception just read only wraps another process's: continue with the frames of that one."""
         outer = self.chain.pop()
         self.frames = outer.frames + self.frames
-        self.state, self.nested = State.FRAMES, False
+        self.state, self.nested = TracebackState.FRAMES, False
 
     def _frames_again(self, line: Line, text: str) -> bool:
         if self.open > 1:
@@ -264,8 +267,8 @@ class Stream:
 
     def _add_frame(self, frame: tuple[str, str, str]) -> None:
         self.fresh = True
-        if self.open > 1 and any(known[:3] == frame for known in self.frames):
-            return  # ranks that print over each other stand in the same places
+        if self.open > 1 and any(other[:3] == frame for other in self.frames):
+            return  # ranks that print over each other have the same frames
         if len(self.frames) >= MAX_FRAMES:
             del self.frames[MAX_FRAMES // 4 : MAX_FRAMES // 2]
         self.frames.append((*frame, ""))
@@ -273,59 +276,59 @@ class Stream:
     def _extend(self, text: str) -> None:
         self.continued += 1
         if not self.group:
-            self.chain[-1].message.append(text.rstrip()[:MAX_MESSAGE])
+            self.chain[-1].message.append(text.rstrip()[:MAX_MESSAGE_CHARS])
 
     def _finish(self) -> None:
         chain, self.chain = self.chain, []
         self.open -= 1
-        self.state, self.nested = State.FRAMES, False
+        self.state, self.nested = TracebackState.FRAMES, False
         if chain:
             self.emitted += 1
             self.emit(self, chain)
 
     def _salvage(self) -> None:
-        """Ranks printed into each other's lines: the exception's name stands somewhere among the rest."""
+        """Ranks printed into each other's lines: find the exception's name somewhere in the stray lines."""
         for text in self.stray:
-            if found := _SALVAGE.search(text):
-                self.chain.append(Told(found[1], [found[2] or ""], self.frames, self.header))
+            if match := _SALVAGE.search(text):
+                self.chain.append(ParsedException(match[1], [match[2] or ""], self.frames, self.header))
                 self._finish()
                 return
 
 
 def exception_line(text: str) -> tuple[str, str] | None:
-    """(type, message) where a line reads like a traceback's last: a class name, then perhaps ``: message``."""
-    found = _TYPE.match(text.rstrip())
-    if found is None:
+    """(type, message) if a line looks like a traceback's last: a class name, then optionally ``: message``."""
+    match = _TYPE.match(text.rstrip())
+    if match is None:
         return None
-    name, message = found["type"], found["message"]
+    name, message = match["type"], match["message"]
     last = name.split("(")[0].rsplit(".", 1)[-1]
     dotted = "." in name and last[:1].isupper() and not last.isupper() and message is not None
-    plain = name == "Exception" and bool(message)  # raised as it is, with words of its own
+    plain = name == "Exception" and bool(message)  # a bare Exception with a message
     if not plain and ((_SUFFIX.search(name) is None and not dotted) or _NO_TYPE.fullmatch(name)):
         return None
     return name, message or ""
 
 
 def starts_something_else(text: str) -> bool:
-    """Whether a line can't belong to the message above it: a log line, a progress bar, a native stack."""
+    """Whether a line cannot belong to the message above it: a log line, a progress bar, a native stack."""
     return _STARTER.match(text) is not None
 
 
 def read_frame(text: str) -> tuple[str, str, str] | None:
-    """(file, line, function) of a frame line of Python's, rich's or IPython's tracebacks."""
-    if 'File "' in text and (found := _FRAME.match(text)):
-        return found[1], found[2], (found[3] or "<source>").strip()
-    if text[:1] in ("│", "|") and (found := _RICH_FRAME.match(text)):
-        return found[1].strip(), found[2], found[3] or "?"  # the function's name went to the next line
-    if text[:1] in ("~", "/", ".", "<", "F", "C", "I") and (found := _IPYTHON_FRAME.match(text)):
-        if found["cell"]:
-            return f"<cell {found['cell']}>", found["cellline"] or "", "<module>"
-        return found["file"].strip(), found["line"] or "", found["func"]
+    """(file, line, function) of a frame line in a traceback of Python, rich or IPython."""
+    if 'File "' in text and (match := _FRAME.match(text)):
+        return match[1], match[2], (match[3] or "<source>").strip()
+    if text[:1] in ("│", "|") and (match := _RICH_FRAME.match(text)):
+        return match[1].strip(), match[2], match[3] or "?"  # the function's name is on the next line
+    if text[:1] in ("~", "/", ".", "<", "F", "C", "I") and (match := _IPYTHON_FRAME.match(text)):
+        if match["cell"]:
+            return f"<cell {match['cell']}>", match["cellline"] or "", "<module>"
+        return match["file"].strip(), match["line"] or "", match["func"]
     return None
 
 
 def unescape(text: str) -> list[str]:
     """Lines of a traceback that a JSON logger put into one string, up to the string's end."""
     end = _ESCAPED_END.search(text)
-    inside = text[: end.start()] if end else text
-    return inside.replace('\\"', '"').replace("\\t", "\t").split("\\n")
+    escaped = text[: end.start()] if end else text
+    return escaped.replace('\\"', '"').replace("\\t", "\t").split("\\n")

@@ -1,4 +1,5 @@
-"""From raw progress lines to one training trajectory: the best witness in each file, the files joined, steps completed."""
+"""From raw progress lines to one training trajectory: the best series of each file, the files joined, missing steps
+filled in."""
 
 from __future__ import annotations
 
@@ -9,146 +10,155 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
-from trackside.logs.pattern import PRECEDENCE, parsers
-from trackside.logs.series import Series
+from trackside.logs.pattern import PRECEDENCE, generic_ids, parsers
+from trackside.logs.series import PointSeries
 from trackside.model import Event
 
-POINTS_PER_SERIES = 50_000
-"""Beyond it, every second interior point of a series goes, and so on."""
-POINTS = 200_000
+MAX_POINTS_PER_SERIES = 50_000
+"""Above this, every second interior point of a series is dropped, repeatedly."""
+MAX_POINTS = 200_000
 """The same for all series together."""
-SHARED, ALIKE, COMPARED = 3, 0.01, 8
-"""Equal steps at which two files' losses differ, and by which share, to be two trainings; files that are looked at."""
+MIN_DIFFERING_STEPS, MAX_LOSS_DIFFERENCE_RATIO = 3, 0.01
+"""Two files are two trainings if their losses differ at this many equal steps, by more than this share."""
+MAX_COMPARED_FILES = 8
+"""Files that are compared for that."""
 _ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/")
 
 
 class Trajectories:
     """Takes raw progress events of all files; gives the distinct training points of some of them.
 
-    Memory is bounded: beyond a cap, points between the first and the last are thinned, never the ends,
-    the extremes or the first non-finite ones.
+    Memory is bounded: above a limit, points between the first and the last are thinned out, but never the ends, the
+    extremes or the first non-finite ones.
     """
 
     def __init__(self) -> None:
-        self._series: dict[tuple[str, str], Series] = {}
+        self._series: dict[tuple[str, str], PointSeries] = {}
 
     def add(self, event: Event) -> None:
         """Take one raw point."""
         key = (event.at.path, event.parser)
         series = self._series.get(key)
         if series is None:
-            series = self._series[key] = Series(*key)
+            series = self._series[key] = PointSeries(*key)
         series.add(event)
-        if series.size > POINTS_PER_SERIES:
+        if series.size > MAX_POINTS_PER_SERIES:
             series.thin()
-        elif series.size % 1024 == 1023 and sum(one.size for one in self._series.values()) > POINTS:
-            max(self._series.values(), key=lambda one: one.size).thin()
+        elif series.size % 1024 == 1023 and sum(other.size for other in self._series.values()) > MAX_POINTS:
+            max(self._series.values(), key=lambda series: series.size).thin()
 
-    def series(self) -> tuple[Series, ...]:
+    def series(self) -> tuple[PointSeries, ...]:
         """What each parser read in each file."""
         return tuple(self._series.values())
 
-    def take(self, series: Series) -> None:
-        """Take a series whole, as :meth:`series` gave it."""
+    def take(self, series: PointSeries) -> None:
+        """Take a complete series, as :meth:`series` gave it."""
         self._series[series.path, series.parser] = series
-        while sum(one.size for one in self._series.values()) > POINTS:
-            largest = max(self._series.values(), key=lambda one: one.size)
+        while sum(other.size for other in self._series.values()) > MAX_POINTS:
+            largest = max(self._series.values(), key=lambda series: series.size)
             before = largest.size
             largest.thin()
-            if largest.size == before:  # all of it is pinned
+            if largest.size == before:  # all its points are pinned
                 break
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files that hold training points."""
+        """The files that contain training points."""
         return tuple(dict.fromkeys(path for path, _ in self._series))
 
     def differing(self, paths: frozenset[str]) -> Event | None:
-        """A point of a file that :meth:`points` leaves aside though it tells another training than the fullest one
-        does: both print losses, neither says of which rank, and at several equal steps these differ."""
-        told = [one for (path, _), one in self._series.items() if path in paths and one.loss_seen]
-        told = sorted((one for one in told if one.rank == 0), key=_weight, reverse=True)
-        if not told:
+        """A point of a file that :meth:`points` omits although it shows another training than the fullest file: both
+        print losses, neither names a rank, and at several equal steps the losses differ."""
+        candidates = [series for (path, _), series in self._series.items() if path in paths and series.has_loss]
+        candidates = sorted((series for series in candidates if series.rank == 0), key=_fullness, reverse=True)
+        if not candidates:
             return None
-        full = _losses(told[0])
-        for other in told[1:COMPARED]:
-            losses = _losses(other) if other.path != told[0].path else {}
-            shared = sorted(full.keys() & losses.keys())
-            apart = [step for step in shared if _unlike(full[step], losses[step])]
-            if len(apart) >= SHARED and len(apart) >= 0.8 * len(shared):
-                return losses[apart[0]]
+        reference = _losses(candidates[0])
+        for other in candidates[1:MAX_COMPARED_FILES]:
+            losses = _losses(other) if other.path != candidates[0].path else {}
+            shared = sorted(reference.keys() & losses.keys())
+            differing_steps = [step for step in shared if _losses_differ(reference[step], losses[step])]
+            if len(differing_steps) >= MIN_DIFFERING_STEPS and len(differing_steps) >= 0.8 * len(shared):
+                return losses[differing_steps[0]]
         return None
 
     def points(self, paths: frozenset[str] | None = None) -> list[Event]:
-        """The distinct points of these files (all without), in training order."""
-        chosen: dict[str, Series] = {}
+        """The distinct points of these files (None: of all files), in training order."""
+        chosen: dict[str, PointSeries] = {}
         for (path, _), series in self._series.items():
-            if (paths is None or path in paths) and (path not in chosen or _rank(series) < _rank(chosen[path])):
+            if (paths is None or path in paths) and (path not in chosen or _rank_key(series) < _rank_key(chosen[path])):
                 chosen[path] = series
         return list(_joined(list(chosen.values())))
 
 
-def _rank(series: Series) -> tuple[bool, float, int]:
-    """Smaller tells the run better."""
-    return (not series.loss_seen, _precedence().get(series.parser, PRECEDENCE), -series.seen)
+def _rank_key(series: PointSeries) -> tuple[bool, float, int]:
+    """Sort key of how well a series describes the run: smaller is better."""
+    return (not series.has_loss, _precedence().get(series.parser, PRECEDENCE), -series.count)
 
 
 @cache
 def _precedence() -> dict[str, float]:
-    asides = {parser.aside: math.inf for parser in parsers() if parser.aside}
-    return asides | {parser.id: parser.precedence for parser in parsers()}
+    fallbacks = {parser.fallback_id: math.inf for parser in parsers() if parser.fallback_id}
+    return fallbacks | {parser.id: parser.precedence for parser in parsers()}
 
 
-def _joined(files: list[Series]) -> Iterable[Event]:
-    """The points of several files: copies of one another give one, attempts and continuations follow each other."""
+def _joined(files: list[PointSeries]) -> Iterable[Event]:
+    """The points of several files: copies of one another count once; attempts and continuations follow each other."""
     if len(files) <= 1:
         return _cleaned(files[0]) if files else ()
-    attempts: dict[int, list[Series]] = {}
+    attempts: dict[int, list[PointSeries]] = {}
     for series in files:
-        found = _ATTEMPT.search(series.path)
-        attempts.setdefault(int(found[1]) if found else -1, []).append(series)
-    whole = attempts.pop(-1, [])
-    best = [max(group, key=_weight) for group in ([whole] if whole else [])]
-    split = [max(attempts[number], key=_weight) for number in sorted(attempts)]
-    if not best or sum(one.seen for one in split) > sum(one.seen for one in whole):
-        return _chained([_cleaned(one) for one in split])
-    return _chained(_sequence(whole))
+        match = _ATTEMPT.search(series.path)
+        attempts.setdefault(int(match[1]) if match else -1, []).append(series)
+    other_files = attempts.pop(-1, [])
+    fullest = [max(group, key=_fullness) for group in ([other_files] if other_files else [])]
+    attempt_files = [max(attempts[number], key=_fullness) for number in sorted(attempts)]
+    if not fullest or sum(file.count for file in attempt_files) > sum(file.count for file in other_files):
+        return _chained([_cleaned(file) for file in attempt_files])
+    return _chained(_sequence(other_files))
 
 
-def _losses(series: Series) -> dict[float, Event]:
-    """The point with a loss of each step, of no rank that is told."""
+def _losses(series: PointSeries) -> dict[float, Event]:
+    """step -> the point with its loss, without points that name a rank."""
     points = (point for point in _cleaned(series) if point.rank is None)
-    told = [(point.fields.get("step"), point) for point in points if isinstance(point.fields.get("loss"), (int, float))]
-    return {float(step): point for step, point in told if isinstance(step, (int, float))}
+    steps = [
+        (point.fields.get("step"), point) for point in points if isinstance(point.fields.get("loss"), (int, float))
+    ]
+    return {float(step): point for step, point in steps if isinstance(step, (int, float))}
 
 
-def _unlike(one: Event, other: Event) -> bool:
+def _losses_differ(one: Event, other: Event) -> bool:
     a, b = one.fields["loss"], other.fields["loss"]
-    return isinstance(a, (int, float)) and isinstance(b, (int, float)) and abs(a - b) > ALIKE * max(abs(a), abs(b))
+    if not isinstance(a, (int, float)) or not isinstance(b, (int, float)):
+        return False
+    return abs(a - b) > MAX_LOSS_DIFFERENCE_RATIO * max(abs(a), abs(b))
 
 
-def _weight(series: Series) -> tuple[bool, int, int, str]:
-    return (series.loss_seen, series.seen, -series.rank, series.path)
+def _fullness(series: PointSeries) -> tuple[bool, int, int, str]:
+    """Sort key: the series that shows most of a training is the greatest."""
+    return (series.has_loss, series.count, -series.rank, series.path)
 
 
-def _sequence(files: list[Series]) -> list[list[Event]]:
-    """Of files without attempt numbers: the fullest, and before or after it those whose steps or times don't overlap it."""
-    kept: list[tuple[tuple[float, ...], list[Event]]] = []
-    for series in sorted(files, key=_weight, reverse=True):
-        ends = series.ends  # the logs of other ranks tell the same: most need not be looked at
-        if ends is not None and not all(_apart(ends, other) for other, _ in kept):
+def _sequence(files: list[PointSeries]) -> list[list[Event]]:
+    """The points of files without attempt numbers: the fullest file, and those before or after it whose steps or
+    times do not overlap it."""
+    chosen: list[tuple[tuple[float, ...], list[Event]]] = []
+    for series in sorted(files, key=_fullness, reverse=True):
+        extent = series.extent  # logs of other ranks repeat the same points: most need not be loaded
+        if extent is not None and not all(_are_disjoint(extent, other) for other, _ in chosen):
             continue
         points = _cleaned(series)
         spans = _spans(points)
-        if points and all(_apart(spans, other) for other, _ in kept):
-            kept.append((spans, points))
-    timed = all(spans[2] < math.inf for spans, _ in kept)
-    kept.sort(key=lambda item: item[0][2] if timed else item[0][0])
-    return [points for _, points in kept]
+        if points and all(_are_disjoint(spans, other) for other, _ in chosen):
+            chosen.append((spans, points))
+    timed = all(spans[2] < math.inf for spans, _ in chosen)
+    chosen.sort(key=lambda item: item[0][2] if timed else item[0][0])
+    return [points for _, points in chosen]
 
 
 def _spans(points: list[Event]) -> tuple[float, ...]:
-    steps = [float(s) for p in points if isinstance(s := p.fields.get("step"), (int, float))]
+    """Lowest and highest step, first and last time of some points."""
+    steps = [float(step) for p in points if isinstance(step := p.fields.get("step"), (int, float))]
     times = [p.time for p in points if p.time is not None]
     return (*_ends(steps), *_ends(times))
 
@@ -157,34 +167,35 @@ def _ends(values: list[float]) -> tuple[float, float]:
     return (min(values), max(values)) if values else (math.inf, -math.inf)
 
 
-def _apart(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+def _are_disjoint(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Whether the steps or the times of two spans do not overlap."""
     steps = (one[0] > other[1] > -math.inf) or (other[0] > one[1] > -math.inf)
     times = (one[2] > other[3] > -math.inf) or (other[2] > one[3] > -math.inf)
     return steps or times
 
 
 def _chained(runs: list[list[Event]]) -> Iterator[Event]:
-    """Points of parts that follow each other; a part whose steps go back counts ``run_part`` up."""
-    part, top = 0, -math.inf
+    """The points of parts that follow each other; a part whose steps go back increases ``run_part``."""
+    part, last_step = 0, -math.inf
     for points in runs:
-        first = next((s for p in points if isinstance(s := p.fields.get("step"), (int, float))), None)
-        if first is not None and first <= top:
+        first_step = next((step for p in points if isinstance(step := p.fields.get("step"), (int, float))), None)
+        if first_step is not None and first_step <= last_step:
             part += 1
         for point in points:
-            own = point.fields.get("run_part", 0)
-            number = part + (own if isinstance(own, int) else 0)
+            part_in_run = point.fields.get("run_part", 0)
+            number = part + (part_in_run if isinstance(part_in_run, int) else 0)
             yield replace(point, fields={**point.fields, "run_part": number}) if number else point
             step = point.fields.get("step")
-            top = step if isinstance(step, (int, float)) else top
+            last_step = step if isinstance(step, (int, float)) else last_step
         if points:
             last = points[-1].fields.get("run_part", 0)
             part += last if isinstance(last, int) else 0
 
 
-def _cleaned(series: Series) -> list[Event]:
-    """A series' points; an epoch's summary among printed steps is no point of its own."""
+def _cleaned(series: PointSeries) -> list[Event]:
+    """A series' points; an epoch's summary among printed steps is not a point."""
     points = series.points()
-    if series.parser in ("custom", "tqdm"):
+    if series.parser in generic_ids():
         stepped = [point for point in points if "step" in point.fields]
         if 2 * len(stepped) > len(points):
             points = stepped
@@ -192,13 +203,13 @@ def _cleaned(series: Series) -> list[Event]:
 
 
 def _filled(points: list[Event]) -> list[Event]:
-    """Steps between two known ones, where they divide evenly among the points between."""
-    known = [(index, step) for index, p in enumerate(points) if isinstance(step := p.fields.get("step"), int)]
-    for (start, low), (stop, high) in pairwise(known):
-        gap, rest = divmod(high - low, stop - start)
-        if stop - start < 2 or rest or gap <= 0:
+    """The points with missing steps filled in, if the known steps around them divide evenly."""
+    known_steps = [(index, step) for index, p in enumerate(points) if isinstance(step := p.fields.get("step"), int)]
+    for (start, first), (stop, last) in pairwise(known_steps):
+        gap, remainder = divmod(last - first, stop - start)
+        if stop - start < 2 or remainder or gap <= 0:
             continue
         for index in range(start + 1, stop):
-            step = low + gap * (index - start)
+            step = first + gap * (index - start)
             points[index] = replace(points[index], fields={**points[index].fields, "step": step})
     return points

@@ -1,6 +1,7 @@
-"""Ultralytics YOLO: an epoch a row under ``Epoch GPU_mem box_loss cls_loss ...``, as a bar.
+"""Ultralytics YOLO: one row per epoch under ``Epoch GPU_mem box_loss cls_loss ...``, as a bar.
 
-The loss that it minimises is not printed, only its parts: a row is a point with no loss, or with one that is not finite.
+The loss that it minimizes is not printed, only its parts: a row is a training point without a loss, or with a
+non-finite one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 _HEADER = re.compile(r"^\s{1,12}Epoch\s+(?:GPU_mem|gpu_mem)\s+(.{1,120})")
-_LINES = 60
+MAX_BLOCK_LINES = 60
 
 PARSER = Parser("ultralytics", "Ultralytics YOLO", "framework")
 
@@ -29,10 +30,10 @@ PARSER = Parser("ultralytics", "Ultralytics YOLO", "framework")
     ),
     avoids=("      3/55      9.95G      1.234  12        640: 100%|██████████| 787/787",),
 )
-def _progress(line: Line, found: re.Match[str]) -> Event | None:
-    header = next((m for near in line.preceding(_LINES) if (m := _HEADER.match(near.text))), None)
+def _progress(line: Line, match: re.Match[str]) -> Event | None:
+    header = next((m for near in line.preceding(MAX_BLOCK_LINES) if (m := _HEADER.match(near.text))), None)
     if header is None:
         return None
-    parts = [number(value) for name, value in zip(header[1].split(), found[3].split(), strict=False) if "loss" in name]
-    bad = next((value for value in parts if value is not None and not math.isfinite(value)), None)
-    return line.event("progress", step=int(found[1]), epoch=int(found[1]), loss=bad, framework="ultralytics")
+    losses = [number(value) for name, value in zip(header[1].split(), match[3].split(), strict=False) if "loss" in name]
+    non_finite = next((value for value in losses if value is not None and not math.isfinite(value)), None)
+    return line.event("progress", step=int(match[1]), epoch=int(match[1]), loss=non_finite, framework="ultralytics")

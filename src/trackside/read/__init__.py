@@ -1,4 +1,4 @@
-"""WHAT DOES THIS FILE SAY: one file per format, chosen by content (:mod:`.detect`).
+"""Readers of input files: one module per format, chosen by content (:mod:`.detect`).
 
-A module here that defines ``FORMAT`` (or a tuple ``FORMATS``) is registered by being there.
+A module of ``formats/`` that defines ``FORMAT`` (or a tuple ``FORMATS``) is registered automatically.
 """

@@ -1,7 +1,7 @@
-"""What archives share, and tar: members one after the other, out of a stream that is read once.
+"""Code that archive formats share, and tar: members in order, from a stream that is read once.
 
-Python's ``tarfile`` is not used: it takes headers of any size into memory and follows links. Nothing here
-is ever written to disk.
+Python's ``tarfile`` is not used because it loads headers of any size into memory and follows links. This module
+writes nothing to disk.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-BLOCK = 512
-MAX_NAME = 64 << 10
-"""Bytes of a long name or an extended header that are looked at."""
+BLOCK_BYTES = 512
+MAX_NAME_BYTES = 64 << 10
+"""Longest long name or extended header that is read, bytes."""
 _FILE, _OLD_FILE, _CONTIGUOUS, _SPARSE = b"0", b"\0", b"7", b"S"
 _LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL, _FOLDER = b"L", b"K", b"x", b"g", b"5"
-_REFUSED = {
-    b"1": "a hard link; its target is read where it stands",
+_UNREADABLE_KINDS = {
+    b"1": "a hard link; its target is read under its own name",
     b"2": "a symbolic link; links in archives are not followed",
     b"3": "a character device",
     b"4": "a block device",
@@ -29,41 +29,42 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 
 @dataclass(slots=True)
 class Member:
-    """One member of an archive. Read ``stream`` before taking the next; None where it is refused."""
+    """One member of an archive. Read ``stream`` before taking the next member. ``stream`` is None if ``refused`` says
+    why."""
 
     name: str
     stream: io.BufferedReader | None = None
     size: int | None = None
     modified: float | None = None
-    refused: str = ""
+    refusal: str = ""
     faults: list[str] = field(default_factory=list)
 
 
-class Part(io.RawIOBase):
-    """The next ``size`` bytes of a stream; ending early is written down as a fault."""
+class LimitedStream(io.RawIOBase):
+    """The next ``size`` bytes of a stream. A stream that ends early adds a fault to ``faults``."""
 
     def __init__(self, source: io.BufferedReader, size: int, faults: list[str]) -> None:
         self._source, self._size, self._faults = source, size, faults
-        self.left = size
+        self.remaining = size
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")[: self.left]
+        view = memoryview(buffer).cast("B")[: self.remaining]
         if not len(view):
             return 0
         count = self._source.readinto(view)
-        self.left -= count
-        if count < len(view) and self.left:
-            self._faults.append(f"cut off: {self._size - self.left:,} of {self._size:,} bytes")
-            self.left = 0
+        self.remaining -= count
+        if count < len(view) and self.remaining:
+            self._faults.append(f"cut off: {self._size - self.remaining:,} of {self._size:,} bytes")
+            self.remaining = 0
         return count
 
 
 def skip(source: io.BufferedReader, count: int) -> None:
-    """Move on by ``count`` bytes, by seeking where the stream can."""
-    if count > BLOCK << 4 and source.seekable():
+    """Skip ``count`` bytes, by seeking if the stream can seek."""
+    if count > BLOCK_BYTES << 4 and source.seekable():
         source.seek(count, io.SEEK_CUR)
         return
     while count > 0 and (data := source.read(min(count, 1 << 20))):
@@ -71,78 +72,78 @@ def skip(source: io.BufferedReader, count: int) -> None:
 
 
 def printable(text: str) -> str:
-    """A text from an input as it may be printed: no control characters."""
+    """Text from an input without control characters, safe to print."""
     return _CONTROL.sub("?", text)
 
 
 def shown(name: str) -> str:
-    """A name as it may be printed: no control characters, no absolute or drive part."""
+    """A member's name, safe to print: no control characters, no root or drive."""
     clean = printable(name.replace("\\", "/"))
     parts = [part for part in clean.split("/") if part not in ("", ".")]
     return "/".join(parts)[-1024:] or "?"
 
 
 def escapes(name: str) -> bool:
-    """Whether a member's name leads out of the folder that it would be unpacked in."""
+    """Whether a member's name points outside the folder that it would be unpacked into."""
     return ".." in name.replace("\\", "/").split("/")
 
 
 def is_tar(head: bytes) -> bool:
     """Whether a head is a tar header, by its checksum (old tars have no magic)."""
-    return len(head) >= BLOCK and any(head[:BLOCK]) and _checksum_fits(head[:BLOCK])
+    return len(head) >= BLOCK_BYTES and any(head[:BLOCK_BYTES]) and _checksum_fits(head[:BLOCK_BYTES])
 
 
 def tar_members(source: io.BufferedReader, faults: list[str]) -> Iterator[Member]:
-    """The members of a tar, in its order. What is wrong with the archive itself goes to ``faults``."""
+    """Yield the members of a tar in order. Faults of the archive itself are appended to ``faults``."""
     long_name: str | None = None
-    size_said: int | None = None
+    pax_size: int | None = None
     while True:
-        block = source.read(BLOCK)
-        if len(block) < BLOCK:
+        block = source.read(BLOCK_BYTES)
+        if len(block) < BLOCK_BYTES:
             faults.append("cut off: the tar has no end mark")
             return
         if not any(block):
             return
         size = _number(block[124:136])
         if size is None or size < 0 or not _checksum_fits(block):
-            faults.append("damaged tar header; what follows it is not read")
+            faults.append("damaged tar header; the rest is not read")
             return
         kind = block[156:157]
         if kind in (_LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL):
-            if size > MAX_NAME:
-                faults.append(f"tar header of {size:,} bytes; what follows it is not read")
+            if size > MAX_NAME_BYTES:
+                faults.append(f"tar header of {size:,} bytes; the rest is not read")
                 return
             data = source.read(size)
-            skip(source, -size % BLOCK)
+            skip(source, -size % BLOCK_BYTES)
             if kind == _LONG_NAME:
                 long_name = _text(data)
             elif kind == _PAX:
-                name, size_said = _extended(data)
+                name, pax_size = _extended(data)
                 long_name = name or long_name
             continue
         name = long_name or _name(block)
-        size = size if size_said is None else size_said
-        long_name = size_said = None
+        size = size if pax_size is None else pax_size
+        long_name = pax_size = None
         if kind == _SPARSE:
             _skip_sparse_map(source, block)
-        if kind in _REFUSED:
-            yield Member(name, refused=_REFUSED[kind])
+        if kind in _UNREADABLE_KINDS:
+            yield Member(name, refusal=_UNREADABLE_KINDS[kind])
             continue
         member = Member(name, size=size, modified=_number(block[136:148]))
-        part = Part(source, size, member.faults)
+        data_stream = LimitedStream(source, size, member.faults)
         if kind in (_FILE, _OLD_FILE, _CONTIGUOUS, _SPARSE) and not name.endswith("/"):
-            member.stream = io.BufferedReader(part, BLOCK << 7)
+            member.stream = io.BufferedReader(data_stream, BLOCK_BYTES << 7)
             yield member
         elif kind != _FOLDER and not name.endswith("/"):
-            member.refused = f"an unknown kind of tar member ({kind!r})"
+            member.refusal = f"an unknown kind of tar member ({kind!r})"
             yield member
-        skip(source, part.left + -size % BLOCK)
+        skip(source, data_stream.remaining + -size % BLOCK_BYTES)
 
 
 def _checksum_fits(block: bytes) -> bool:
-    said = _number(block[148:156])
+    stored = _number(block[148:156])
     total = sum(block) - sum(block[148:156]) + 8 * 32
-    return said == total
+    return stored == total
 
 
 def _number(field: bytes) -> int | None:
@@ -184,7 +185,7 @@ def _extended(data: bytes) -> tuple[str | None, int | None]:
 
 
 def _skip_sparse_map(source: io.BufferedReader, block: bytes) -> None:
-    """Old GNU sparse files have blocks of their map before the data; the holes are left out."""
-    more = block[482]
-    while more and len(block := source.read(BLOCK)) == BLOCK:
-        more = block[504]
+    """Skip the map blocks that old GNU sparse files have before their data. Holes are omitted from the data."""
+    has_more = block[482]
+    while has_more and len(block := source.read(BLOCK_BYTES)) == BLOCK_BYTES:
+        has_more = block[504]

@@ -1,6 +1,6 @@
-"""Compressed streams, read as they come: gzip, bzip2, xz, zstd and raw deflate.
+"""Streaming decompression: gzip, bzip2, xz, zstd and raw deflate.
 
-Damage never raises: what could be read is given, and the fault is written down for the ``inputs`` row.
+Damaged data never raises: the stream yields what could be read and records the fault for the ``inputs`` row.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from typing import Any, Protocol
 
 import zstandard
 
-from trackside.read.pieces import Pieces
+from trackside.read.pieces import PieceStream
 
-BUFFER = 64 << 10
+BUFFER_BYTES = 64 << 10
 FREE_BYTES = 256 << 20
-"""An input may expand to this much whatever its ratio."""
+"""An input may always expand to this size, whatever its ratio."""
 MAX_RATIO = 200
-"""Beyond FREE_BYTES: expanded bytes to bytes read. Repetitive logs reach about 100; bombs 1,000 and more."""
-MAX_EXPANDED = 1 << 40
+"""Largest ratio of expanded to compressed bytes beyond FREE_BYTES. Repetitive logs reach about 100, bombs 1,000 and
+more."""
+MAX_EXPANDED_BYTES = 1 << 40
 MAX_MEMBERS = 100_000
-MAX_DICTIONARY = 128 << 20
-"""Memory that an xz stream may ask for; ``xz -9`` asks for 65 MiB."""
-_PIECE = {"zstd": 1 << 10}
-"""Compressed bytes fed at once: zstd has no output limit, and 4 bytes may expand to 128 KiB."""
+MAX_DECODER_BYTES = 128 << 20
+"""Memory limit of the xz decoder, bytes; ``xz -9`` needs 65 MiB."""
+_PIECE_BYTES = {"zstd": 1 << 10}
+"""Compressed bytes per decoder call, where not 4 KiB: zstd has no output limit, and 4 bytes may expand to 128 KiB."""
 _MAGIC = {
     "gzip": (b"\x1f\x8b\x08",),
     "bzip2": tuple(b"BZh%d" % level for level in range(1, 10)),
@@ -38,7 +39,7 @@ _ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, V
 
 
 def compression_of(head: bytes) -> str | None:
-    """The compression that a file's first bytes announce."""
+    """The compression that a file's magic bytes name; None for an uncompressed file."""
     for kind, magics in _MAGIC.items():
         if head.startswith(magics) and (kind != "bzip2" or head[4:10] in (b"1AY&SY", b"\x17rE8P\x90")):
             return kind
@@ -47,26 +48,26 @@ def compression_of(head: bytes) -> str | None:
 
 @dataclass(slots=True)
 class Budget:
-    """What one file on disk may expand to, over all layers and members."""
+    """Limit on what one file on disk may expand to, over all layers and members."""
 
     consumed: Callable[[], int]
     """Bytes of the file on disk read so far."""
     expanded: int = 0
     members: int = 0
     stopped: str = ""
-    """Why nothing more is read."""
+    """Why reading stopped; empty while it goes on."""
 
-    def take(self, count: int) -> bool:
-        """Account for expanded bytes; False once the budget is spent."""
+    def spend(self, count: int) -> bool:
+        """Account for expanded bytes. False once the budget is exhausted."""
         self.expanded += count
         if self.expanded > FREE_BYTES and self.expanded > MAX_RATIO * max(1, self.consumed()):
             self.stopped = self.stopped or f"expands more than {MAX_RATIO}:1; stopped after {_mib(self.expanded)}"
-        elif self.expanded > MAX_EXPANDED:
+        elif self.expanded > MAX_EXPANDED_BYTES:
             self.stopped = self.stopped or f"stopped after {_mib(self.expanded)}"
         return not self.stopped
 
     def member(self) -> bool:
-        """Account for one member of an archive; False once there are too many."""
+        """Account for one member of an archive. False once there are too many."""
         self.members += 1
         if self.members > MAX_MEMBERS:
             self.stopped = self.stopped or f"more than {MAX_MEMBERS:,} members"
@@ -88,7 +89,7 @@ class _Decoder(Protocol):
 
 
 class _Zlib:
-    """zlib with the interface of bz2 and lzma: pending input and output are kept inside."""
+    """zlib with the interface of bz2 and lzma: buffers pending input and output."""
 
     def __init__(self, wbits: int) -> None:
         self._inner = zlib.decompressobj(wbits)
@@ -103,13 +104,13 @@ class _Zlib:
         return self._inner.unused_data
 
     def decompress(self, data: bytes, max_length: int = -1) -> bytes:
-        found = self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
-        self.needs_input = len(found) < max_length and not self._inner.unconsumed_tail
-        return found
+        piece = self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+        self.needs_input = len(piece) < max_length and not self._inner.unconsumed_tail
+        return piece
 
 
 class _Zstd:
-    """zstd with the same interface; it is fed small pieces, so that what it holds back stays small."""
+    """zstd with the same interface. It is fed small pieces, so its output buffer stays small."""
 
     needs_input = True
 
@@ -137,14 +138,15 @@ def _decoder(kind: str) -> _Decoder:
         case "bzip2":
             return bz2.BZ2Decompressor()
         case "xz":
-            return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_DICTIONARY)
+            return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_DECODER_BYTES)
     return _Zstd()
 
 
-class Expanded(Pieces):
-    """The content of a compressed stream. It takes from ``source`` exactly the bytes that belong to it.
+class DecompressedStream(PieceStream):
+    """The decompressed content of a stream. Reads exactly the bytes from ``source`` that belong to it.
 
-    ``single``: it ends with the first stream; otherwise further ones are joined to it, as ``cat a.gz b.gz`` makes.
+        ``single``: stop after the first compressed stream; otherwise the streams that follow are appended, as in
+    ``cat a.gz b.gz``.
     """
 
     def __init__(
@@ -152,44 +154,44 @@ class Expanded(Pieces):
     ) -> None:
         self._kind, self._source, self._budget, self._faults, self._single = kind, source, budget, faults, single
         self._decoder: _Decoder | None = _decoder(kind)
-        self.taken = 0
-        """Compressed bytes consumed."""
-        self.given = 0
-        """Expanded bytes given."""
+        self.consumed_bytes = 0
+        """Compressed bytes read so far."""
+        self.produced_bytes = 0
+        """Decompressed bytes returned so far."""
 
     def next_piece(self, limit: int) -> bytes:
-        """Some expanded bytes; none at the end, be it a good one or not."""
+        """Some decompressed bytes; empty at the end of the stream, regular or damaged."""
         while self._decoder is not None:
             try:
-                found = self._step(self._decoder, limit)
+                piece = self._step(self._decoder, limit)
             except _ERRORS as error:
                 self._fail(f"damaged {self._kind} data: {error}")
                 return b""
-            if found:
-                if not self._budget.take(len(found)):
+            if piece:
+                if not self._budget.spend(len(piece)):
                     self._fail(self._budget.stopped)
-                return found
+                return piece
         return b""
 
     def _step(self, decoder: _Decoder, limit: int) -> bytes:
         if decoder.eof:
-            self._decoder = None if self._single else self._another()
+            self._decoder = None if self._single else self._next_decoder()
             return b""
         data = b""
         if decoder.needs_input:
-            data = self._source.peek(1)[: _PIECE.get(self._kind, 4 << 10)]
+            data = self._source.peek(1)[: _PIECE_BYTES.get(self._kind, 4 << 10)]
             if not data:
                 self._fail(f"cut off: the {self._kind} data ends early")
                 return b""
-        found = decoder.decompress(data, limit)
-        used = len(data) - (len(decoder.unused_data) if decoder.eof else 0)
-        self._source.read(used)
-        self.taken += used
-        self.given += len(found)
-        return found
+        piece = decoder.decompress(data, limit)
+        used_bytes = len(data) - (len(decoder.unused_data) if decoder.eof else 0)
+        self._source.read(used_bytes)
+        self.consumed_bytes += used_bytes
+        self.produced_bytes += len(piece)
+        return piece
 
-    def _another(self) -> _Decoder | None:
-        """The decoder of the next stream, padding skipped; None at the end."""
+    def _next_decoder(self) -> _Decoder | None:
+        """Skip padding and return the decoder of the next compressed stream; None at the end."""
         while (data := self._source.peek(1)) and not data.strip(b"\0"):
             self._source.read(len(data))
         start = data.lstrip(b"\0")
@@ -197,7 +199,7 @@ class Expanded(Pieces):
         if any(magic.startswith(start[: len(magic)]) for magic in _MAGIC[self._kind] if start):
             return _decoder(self._kind)
         if start:
-            self._faults.append(f"bytes after the end of the {self._kind} data left out")
+            self._faults.append(f"bytes after the end of the {self._kind} data ignored")
         return None
 
     def _fail(self, fault: str) -> None:

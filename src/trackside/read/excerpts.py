@@ -1,6 +1,6 @@
-"""What stands around a place of an input: a few lines before it and after, looked up again where it was read.
+"""Excerpts of inputs: a few lines before and after a position, read again from the input.
 
-A plain file is read at the place only; a compressed one, or a member of an archive, up to its last place.
+A plain file is read only around the positions; a compressed file or archive member up to its last position.
 """
 
 from __future__ import annotations
@@ -14,96 +14,98 @@ from trackside.model import Position
 from trackside.read.format import Source
 from trackside.read.walk import walk
 
-AROUND = 3
-"""Lines before the place and after it."""
-REACH = 8 << 10
-"""Bytes before the place and after it in which those lines are looked for."""
-LONGEST = 400
-"""Characters of a line that are kept."""
-FARTHEST = 4 << 30
-"""Bytes of a stream that must be read from its start; places beyond are left out."""
-CUT = "\N{HORIZONTAL ELLIPSIS}"
+CONTEXT_LINES = 3
+"""Lines before and after the position."""
+WINDOW_BYTES = 8 << 10
+"""Bytes before and after the position that are searched for these lines."""
+MAX_LINE_CHARS = 400
+"""Longest line, characters; the rest is cut off."""
+MAX_SKIP_BYTES = 4 << 30
+"""Positions beyond this offset of an unseekable stream are skipped, bytes."""
+ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Lines of an input: the first one's number, and the number of the one that was asked for."""
+    """Lines of an input. ``first``: number of the first line; ``line``: number of the requested line."""
 
     first: int
     lines: tuple[str, ...]
     line: int
 
 
-def excerpts(paths: Sequence[str | os.PathLike[str]], places: Iterable[Position]) -> Mapping[Position, Excerpt]:
-    """The places that are found in files under the paths; of formats that are not text, none. Each file is opened
-    once, and nothing is raised for one that can't be read any more."""
-    wanted: dict[str, list[Position]] = {}
-    for place in set(places):
-        if place.offset > 0 or place.line == 1:  # else it is a record's ordinal
-            wanted.setdefault(place.path, []).append(place)
-    found: dict[Position, Excerpt] = {}
-    if not wanted:
-        return found
+def excerpts(paths: Sequence[str | os.PathLike[str]], positions: Iterable[Position]) -> Mapping[Position, Excerpt]:
+    """Excerpts for the positions found in files under the paths; none for formats that are not text. Opens each file
+    once. Never raises for a file that can no longer be read."""
+    positions_by_path: dict[str, list[Position]] = {}
+    for position in set(positions):
+        if position.offset > 0 or position.line == 1:  # otherwise the line is a record's ordinal
+            positions_by_path.setdefault(position.path, []).append(position)
+    excerpts_by_position: dict[Position, Excerpt] = {}
+    if not positions_by_path:
+        return excerpts_by_position
     for source in walk([path for path in paths if os.path.lexists(path)]):
-        if isinstance(source, Source) and (here := wanted.pop(source.path, None)) is not None:
-            for place, data, begin in _windows(source.stream, sorted(here, key=lambda each: each.offset)):
-                if (excerpt := _excerpt(place, data, begin)) is not None:
-                    found[place] = excerpt
-        if not wanted:
+        if isinstance(source, Source) and (file_positions := positions_by_path.pop(source.path, None)) is not None:
+            for position, data, begin in _windows(
+                source.stream, sorted(file_positions, key=lambda position: position.offset)
+            ):
+                if (excerpt := _excerpt(position, data, begin)) is not None:
+                    excerpts_by_position[position] = excerpt
+        if not positions_by_path:
             break
-    return found
+    return excerpts_by_position
 
 
-def _windows(stream: BinaryIO, places: Sequence[Position]) -> Iterator[tuple[Position, bytes, int]]:
-    """(place, bytes around it, offset of the first of them), in one pass."""
+def _windows(stream: BinaryIO, positions: Sequence[Position]) -> Iterator[tuple[Position, bytes, int]]:
+    """Yield (position, bytes around it, offset of the first byte), in one pass."""
     seekable = stream.seekable()
-    held, base = b"", 0
-    for place in places:
-        begin, end = max(0, place.offset - REACH), place.offset + REACH
+    buffer, base = b"", 0
+    for position in positions:
+        begin, end = max(0, position.offset - WINDOW_BYTES), position.offset + WINDOW_BYTES
         if seekable:
             stream.seek(begin)
-            yield place, stream.read(end - begin), begin
+            yield position, stream.read(end - begin), begin
             continue
-        if end > FARTHEST:
+        if end > MAX_SKIP_BYTES:
             return
-        while base + len(held) < end and (piece := stream.read(1 << 20)):
-            kept = held[max(0, begin - base) :]
-            base, held = base + len(held) - len(kept), kept + piece
-        yield place, held[max(0, begin - base) : end - base], max(begin, base)
+        while base + len(buffer) < end and (piece := stream.read(1 << 20)):
+            overlap = buffer[max(0, begin - base) :]
+            base, buffer = base + len(buffer) - len(overlap), overlap + piece
+        yield position, buffer[max(0, begin - base) : end - base], max(begin, base)
 
 
-def _excerpt(place: Position, data: bytes, begin: int) -> Excerpt | None:
-    """The lines around a place; None where the bytes end before it."""
-    at = place.offset - begin
-    if at >= len(data):
+def _excerpt(position: Position, data: bytes, begin: int) -> Excerpt | None:
+    """The lines around a position; None if the bytes end before it."""
+    index = position.offset - begin
+    if index >= len(data):
         return None
-    data = data.replace(b"\0", b"\r")  # as logs/scan.py takes them
-    before = data[: data.rfind(b"\n", 0, at) + 1]
-    rest = data[len(before) :].split(b"\n", AROUND + 1)
+    data = data.replace(b"\0", b"\r")  # as logs/scan.py does
+    before = data[: data.rfind(b"\n", 0, index) + 1]
+    from_line = data[len(before) :].split(b"\n", CONTEXT_LINES + 1)
     earlier = before.split(b"\n")[:-1]
     if begin and earlier:
-        del earlier[0]  # begins somewhere within its line
-    earlier = earlier[-AROUND:]
-    later = rest[1 : AROUND + 1]
+        del earlier[0]  # incomplete first line
+    earlier = earlier[-CONTEXT_LINES:]
+    later = from_line[1 : CONTEXT_LINES + 1]
     if later and not later[-1]:
-        del later[-1]  # nothing follows the last line's end
-    cited = _segment(rest[0], at - len(before))
-    lines = [*(_last(each) for each in earlier), cited, *(_last(each) for each in later)]
-    return Excerpt(place.line - len(earlier), tuple(_text(each) for each in lines), place.line)
+        del later[-1]  # the text ends with a line end
+    cited = _visible_text(from_line[0], index - len(before))
+    lines = [*(_final_text(line) for line in earlier), cited, *(_final_text(line) for line in later)]
+    return Excerpt(position.line - len(earlier), tuple(_text(line) for line in lines), position.line)
 
 
-def _segment(line: bytes, at: int) -> bytes:
-    """What was on the screen at that byte of a line that was drawn over and over."""
-    start = line.rfind(b"\r", 0, at) + 1
-    end = line.find(b"\r", at)
+def _visible_text(line: bytes, offset: int) -> bytes:
+    """The visible text at ``offset`` of a line that was redrawn with carriage returns."""
+    start = line.rfind(b"\r", 0, offset) + 1
+    end = line.find(b"\r", offset)
     return line[start : end if end >= 0 else len(line)]
 
 
-def _last(line: bytes) -> bytes:
-    """What a line that was drawn over and over showed in the end."""
+def _final_text(line: bytes) -> bytes:
+    """The final visible text of a line that was redrawn with carriage returns."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def _text(line: bytes) -> str:
     text = line.rstrip(b"\r").decode("utf-8", "replace")
-    return text if len(text) <= LONGEST else text[:LONGEST] + CUT
+    return text if len(text) <= MAX_LINE_CHARS else text[:MAX_LINE_CHARS] + ELLIPSIS

@@ -1,4 +1,4 @@
-"""What a reader declares, what it is handed, and what it must give back."""
+"""The interface of readers: formats, sources, sinks and results."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any, BinaryIO, Protocol
 
 from trackside.model import Event, InputStatus, Plane, Record, Samples
 
-HEAD = 64 << 10
-"""Bytes of a file that a reader may look at to recognise it."""
-WHOLE = 256 << 20
-"""Largest file that a reader may take into memory at once."""
+HEAD_BYTES = 64 << 10
+"""Bytes of a file that a reader sees to recognize its format."""
+MAX_WHOLE_BYTES = 256 << 20
+"""Largest file that a reader may load into memory at once, bytes."""
 
 
 class TooLarge(Exception):
-    """A format that must be read whole is larger than WHOLE."""
+    """The file is too large for a format that must be loaded as a whole."""
 
 
 @dataclass(slots=True)
 class Source:
-    """One input to be read: a plain file, or a member of an archive, decompressed.
+    """One input to read: a plain file or a member of an archive, decompressed.
 
-    ``path`` is how citations name it: relative to what the user gave, members as ``a.tar.gz!inner``.
+    ``path`` is its name in citations: relative to the path that the user gave, members as ``a.tar.gz!inner``.
     """
 
     path: str
     head: bytes
     stream: BinaryIO
     size: int | None = None
-    """Bytes, where known beforehand."""
+    """Size in bytes, if known before reading."""
     modified: float | None = None
-    """When the file was last written, as the file system or the archive says; copies may have lost it."""
+    """Modification time from the file system or archive, POSIX seconds; copies may have lost it."""
     faults: list[str] = field(default_factory=list)
-    """What went wrong with the bytes, written down by ``stream`` while it is read: it ends early, it never raises."""
+    """Faults of the bytes, recorded by ``stream`` while it is read. A damaged stream ends early; it never raises."""
 
     @property
     def name(self) -> str:
@@ -44,32 +44,32 @@ class Source:
 
     @property
     def text(self) -> str:
-        """The head, decoded for looking at."""
+        """The head, decoded as UTF-8 with replacement characters."""
         return self.head.decode("utf-8", "replace")
 
     def whole(self) -> bytes:
-        """All bytes. Raises TooLarge beyond WHOLE."""
-        data = self.stream.read(WHOLE + 1)
-        if len(data) > WHOLE:
-            raise TooLarge(f"larger than {WHOLE >> 20} MiB")
+        """All bytes. Raises TooLarge beyond MAX_WHOLE_BYTES."""
+        data = self.stream.read(MAX_WHOLE_BYTES + 1)
+        if len(data) > MAX_WHOLE_BYTES:
+            raise TooLarge(f"larger than {MAX_WHOLE_BYTES >> 20} MiB")
         return data
 
     def lines(self, limit: int = 1 << 20) -> Iterator[tuple[int, int, str]]:
-        """(1-based number, byte offset, text without its end) of each line; longer than ``limit`` bytes are cut."""
+        """Yield (1-based number, byte offset, text without line end) of each line. Lines are cut at ``limit`` bytes."""
         number = offset = 0
         reader = self.stream if isinstance(self.stream, io.BufferedIOBase) else io.BufferedReader(self.stream)  # type: ignore[type-var]
         while raw := reader.readline(limit):
             number += 1
             start, offset = offset, offset + len(raw)
-            while len(raw) == limit and not raw.endswith(b"\n") and (rest := reader.readline(limit)):
-                offset += len(rest)
-                if len(rest) < limit or rest.endswith(b"\n"):
+            while len(raw) == limit and not raw.endswith(b"\n") and (continuation := reader.readline(limit)):
+                offset += len(continuation)
+                if len(continuation) < limit or continuation.endswith(b"\n"):
                     break
             yield number, start, raw.rstrip(b"\r\n").decode("utf-8", "replace")
 
 
 class Sink(Protocol):
-    """Takes what a reader finds."""
+    """Receives the rows that a reader produces."""
 
     def event(self, event: Event) -> None: ...
     def record(self, record: Record) -> None: ...
@@ -77,7 +77,7 @@ class Sink(Protocol):
 
 
 def give(records: Iterable[Record], sink: Sink) -> int:
-    """How many records there were, each given to the sink as it came."""
+    """Pass the records on to the sink one by one; return their number."""
     count = 0
     for record in records:
         sink.record(record)
@@ -86,7 +86,7 @@ def give(records: Iterable[Record], sink: Sink) -> int:
 
 
 def csv_cells(line: str, **dialect: Any) -> list[str]:
-    """The cells of a line of CSV; none where its quotes are amiss."""
+    """The cells of a CSV line; empty if its quotes are malformed."""
     try:
         return next(csv.reader([line], **dialect), [])
     except csv.Error:
@@ -95,15 +95,15 @@ def csv_cells(line: str, **dialect: Any) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How sure a format is that a file is its own (0 to 1), and why, for ``trackside inputs``."""
+    """A format's confidence that a file is in this format (0 to 1), and the reason, shown by ``trackside inputs``."""
 
     score: float
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of reading. ``partial`` with a note of what was lost, where something was."""
+    """The result of reading. ``partial`` with a note if something was lost."""
 
     rows: int
     status: InputStatus = "read"
@@ -112,8 +112,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One file format. ``sniff`` sees only the head; ``read`` may raise nothing on bad content: it says
-    so in its Result, or raises ValueError with a message for people, which becomes an ``inputs`` row."""
+    """One file format. ``sniff`` sees only the head. On bad content ``read`` says so in its Result, or raises
+    ValueError with a message for the user, which becomes the note of the ``inputs`` row."""
 
     id: str
     title: str
@@ -123,8 +123,8 @@ class Format:
 
 
 @dataclass(slots=True)
-class Collected:
-    """A sink that keeps everything."""
+class CollectingSink:
+    """A sink that keeps all rows in memory."""
 
     events: list[Event] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""Series told by their bytes, for many lines at once.
+"""Looks up series by their raw bytes, for many lines at once.
 
-Looking up a key costs its hash, and scrapes repeat their keys in one order, as exports repeat one key for long: so the
-keys that may be expected are compared first, which takes half the time.
+A lookup costs a hash of the key. Scrapes repeat their keys in the same order, and exports repeat one key many times, so
+the expected keys are compared first, which takes half the time.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-_FEW, _MANY = 32, 4096
-"""Lines whose keys are expected together: more with each time that all were as expected, less where one was not."""
+_MIN_LINES, _MAX_LINES = 32, 4096
+"""Bounds on the number of lines compared together. The number grows after each match and shrinks after a mismatch."""
 
 
 class Keys:
-    """Numbers by keys, in the order in which they were added."""
+    """Series numbers by key, in insertion order."""
 
     def __init__(self) -> None:
-        self._places: dict[bytes, int] = {}
+        self._indices: dict[bytes, int] = {}
         self._order: list[bytes] = []
         self._numbers = array("q")
         self._lengths = array("q")
@@ -30,13 +30,13 @@ class Keys:
         return len(self._order)
 
     def get(self, key: bytes) -> int | None:
-        """The number of a key, None for a new one."""
-        place = self._places.get(key)
-        return None if place is None else self._numbers[place]
+        """The number of a key; None for a new key."""
+        index = self._indices.get(key)
+        return None if index is None else self._numbers[index]
 
     def add(self, key: bytes, number: int) -> None:
-        """Give a new key its number."""
-        self._places[key] = len(self._order)
+        """Add a new key with its number."""
+        self._indices[key] = len(self._order)
         self._order.append(key)
         self._numbers.append(number)
         self._lengths.append(len(key))
@@ -44,46 +44,47 @@ class Keys:
     def numbers(
         self, data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64], learn: Callable[[int], int]
     ) -> NDArray[np.intp]:
-        """The numbers of the keys that stand in ``data[start:end]``. For a key that was never added, ``learn`` is asked
-        with its place among these; it may add it."""
-        lengths, known = ends - starts, np.array(self._lengths)
-        found = np.empty(len(starts), dtype=np.intp)
+        """The numbers of the keys in ``data[start:end]``. For an unknown key, ``learn`` is called with its index in
+        ``starts`` and returns its number; it may add the key."""
+        lengths, known_lengths = ends - starts, np.array(self._lengths)
+        numbers = np.empty(len(starts), dtype=np.intp)
         begins, stops = starts.tolist(), ends.tolist()
-        at, width = 0, _FEW
-        while at < len(begins):
-            if len(known) < len(self._lengths):
-                known = np.array(self._lengths)
-            some = begins[at : at + width]
-            expected = self._expected(data, some, stops[at])
+        position, width = 0, _MIN_LINES
+        while position < len(begins):
+            if len(known_lengths) < len(self._lengths):
+                known_lengths = np.array(self._lengths)
+            batch = begins[position : position + width]
+            expected = self._expected(data, batch, stops[position])
             if (
                 expected is not None
-                and (known[expected[0]] == lengths[at : at + width]).all()
-                and all(map(data.startswith, expected[1], some))
+                and (known_lengths[expected[0]] == lengths[position : position + width]).all()
+                and all(map(data.startswith, expected[1], batch))
             ):
-                found[at : at + width] = np.array(self._numbers)[expected[0]]
-                at, width = at + width, min(2 * width, _MANY)
-            elif width > _FEW:
-                width = max(width // 4, _FEW)
+                numbers[position : position + width] = np.array(self._numbers)[expected[0]]
+                position, width = position + width, min(2 * width, _MAX_LINES)
+            elif width > _MIN_LINES:
+                width = max(width // 4, _MIN_LINES)
             else:
-                for place in range(at, at + len(some)):
-                    number = self.get(data[begins[place] : stops[place]])
-                    found[place] = learn(place) if number is None else number
-                at += len(some)
-        return found
+                for index in range(position, position + len(batch)):
+                    number = self.get(data[begins[index] : stops[index]])
+                    numbers[index] = learn(index) if number is None else number
+                position += len(batch)
+        return numbers
 
     def _expected(
         self, data: bytes, starts: list[int], end: int
     ) -> tuple[NDArray[np.intp], Sequence[bytes] | repeat[bytes]] | None:
-        """Which keys may stand from the first on: itself again and again, or those that were added after it."""
-        first = self._places.get(data[starts[0] : end])
+        """The keys expected from the first one on: the same key repeated, or the keys added after it; None if the
+        second line matches neither."""
+        first = self._indices.get(data[starts[0] : end])
         if first is None:
             return None
-        order, count = self._order, len(starts)
-        if count < 2 or data.startswith(order[first], starts[1]):
-            return np.full(count, first, dtype=np.intp), repeat(order[first])
-        if not data.startswith(order[(first + 1) % len(order)], starts[1]):
+        ordered_keys, count = self._order, len(starts)
+        if count < 2 or data.startswith(ordered_keys[first], starts[1]):
+            return np.full(count, first, dtype=np.intp), repeat(ordered_keys[first])
+        if not data.startswith(ordered_keys[(first + 1) % len(ordered_keys)], starts[1]):
             return None
-        keys = order[first : first + count]
+        keys = ordered_keys[first : first + count]
         while len(keys) < count:
-            keys += order[: count - len(keys)]
-        return (first + np.arange(count)) % len(order), keys
+            keys += ordered_keys[: count - len(keys)]
+        return (first + np.arange(count)) % len(ordered_keys), keys

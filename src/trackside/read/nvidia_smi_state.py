@@ -1,8 +1,8 @@
-"""The state of all GPUs at one time: a capture, of which the layouts of nvidia-smi that print one give a GPU each.
+"""Captures: the state of all GPUs at one time, built GPU by GPU by the layouts that print full states.
 
-The full state (``nvidia-smi -q``) is printed as text or as XML: entries, known by their paths. Both layouts spell paths
-almost alike, so one list serves for both: words are joined by ``_``, in lower case, and what only one layout says after
-a name (``_util``, ``_clock``) or before it (the heading again) is left out.
+The full state (``nvidia-smi -q``) is printed as text or as XML: entries with paths. Both layouts spell paths almost
+alike, so one table serves both: words are joined by ``_`` in lower case; suffixes (``_util``, ``_clock``) and prefixes
+(the heading repeated) that only one layout has are dropped.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trackside.catalog.throttle import REASONS
-from trackside.read.gpu_readings import Gpu, Line
-from trackside.read.nvidia_smi import COUNT, Smi, gpu_of, value_of
+from trackside.read.gpu_readings import Gpu, TextLine
+from trackside.read.nvidia_smi import COUNT, SmiReadings, gpu_of, value_of
 
 PROCESSES = "gpu_processes"
 IDLE_SHARE = 0.0025
-"""Share of a GPU's memory below which no process can hold a context. With more in use and no process listed, the list
-is hidden, as it is within a container, and says nothing."""
+"""Share of a GPU's memory below which no process can hold a context. If more is in use and no process is listed, the
+list is hidden, as in a container, and tells nothing."""
 _REASONS = {
     **{name: name for name, reason in REASONS.items() if reason.bit},
     "idle": "gpu_idle",
@@ -109,7 +109,7 @@ FIELDS: Mapping[str, str] = {
     **{f"clocks_event_reasons_counters/{entry}": f"clocks_event_reasons_counters.{field}"
        for field, entries in _COUNTERS.items() for entry in entries},
 }  # fmt: skip
-"""Path of an entry below its GPU, see :func:`plain_path` -> field of ``--query-gpu``."""
+"""Path of an entry below its GPU (see :func:`plain_path`) -> field of ``--query-gpu``."""
 MIG_FIELDS: Mapping[str, str] = {
     "gpu_instance_id": "instance",
     **{f"{kind}fb_memory_usage/{name}": f"memory.{name}"
@@ -117,7 +117,7 @@ MIG_FIELDS: Mapping[str, str] = {
     "ecc_errors/volatile/sram_uncorrectable": "ecc.errors.uncorrected.volatile.total",
     "ecc_error_count/volatile_count/sram_uncorrectable": "ecc.errors.uncorrected.volatile.total",
 }  # fmt: skip
-"""The same of a MIG device, below it."""
+"""The same for entries below a MIG device."""
 _PROCESS_FIELDS = {
     "process_id": "pid",
     "pid": "pid",
@@ -128,7 +128,8 @@ _PROCESS_FIELDS = {
 
 
 def plain_path(names: tuple[str, ...]) -> str:
-    """A path as both layouts are told by: ``("Max Clocks", "SM")`` and ``("max_clocks", "sm_clock")`` are one."""
+    """A path in the form common to both layouts: ``("Max Clocks", "SM")`` and ``("max_clocks", "sm_clock")`` are
+    equal."""
     *headings, name = (name.lower().replace(" ", "_").replace("-", "") for name in names)
     if headings:
         name = name.removeprefix(f"{headings[-1]}_").removeprefix(f"{headings[-1].removesuffix('s')}_")
@@ -137,159 +138,161 @@ def plain_path(names: tuple[str, ...]) -> str:
 
 @dataclass(slots=True)
 class Process:
-    """A process that nvidia-smi lists: its type (C, G, C+G, M), and its memory as printed."""
+    """A process in nvidia-smi's list: type (C, G, C+G, M), and memory as printed."""
 
     pid: str = ""
     kind: str = ""
     memory: str = ""
 
 
-class Card(NamedTuple):
-    """What a capture says of one GPU: where, which, and its fields with their cells."""
+class GpuState(NamedTuple):
+    """One GPU of a capture: the line, the GPU, and its fields with their cells."""
 
-    line: Line
+    line: TextLine
     gpu: Gpu
     fields: dict[str, str]
     processes: list[Process] | None
-    """Those listed; None where the capture has no list."""
+    """Listed processes; None if the capture has no list."""
 
 
-MOST_CARDS = 4096
-"""GPUs and instances that are kept of one capture: many times what any node has."""
-MOST_PROCESSES = 16_384
-"""Processes that are kept of one GPU."""
+MAX_GPUS_PER_CAPTURE = 4096
+"""Most GPUs and instances of one capture: many times what any node has."""
+MAX_PROCESSES = 16_384
+"""Most processes of one GPU."""
 
 
 class Capture:
-    """The GPUs of one capture (one run of nvidia-smi), kept until it ends: only then is known which they are."""
+    """The GPUs of one capture (one run of nvidia-smi), buffered until it ends because their indices are known only
+    then."""
 
-    def __init__(self, smi: Smi) -> None:
+    def __init__(self, smi: SmiReadings) -> None:
         self._smi = smi
         self.time: float | None = None
-        self.said = 0
-        """GPUs that the node has, where the capture says it."""
-        self.cards: list[Card] = []
+        self.gpu_count = 0
+        """Number of GPUs of the node as printed; 0 if unknown."""
+        self.gpus: list[GpuState] = []
 
-    def says(self, count: str) -> None:
-        """Take how many GPUs there are, as printed; what is no such number says nothing."""
+    def set_gpu_count(self, count: str) -> None:
+        """Set the number of GPUs from its printed form; anything but a number means unknown."""
         count = count.strip()
-        self.said = int(count) if len(count) < 6 and count.isdecimal() else 0
+        self.gpu_count = int(count) if len(count) < 6 and count.isdecimal() else 0
 
     @property
     def full(self) -> bool:
-        """Whether it holds as many GPUs as are kept."""
-        return len(self.cards) >= MOST_CARDS
+        """Whether it holds the maximum number of GPUs."""
+        return len(self.gpus) >= MAX_GPUS_PER_CAPTURE
 
-    def add(self, card: Card) -> None:
-        """Keep a GPU, if there is room."""
+    def add(self, gpu_state: GpuState) -> None:
+        """Add a GPU, unless the capture is full."""
         if self.full:
-            self._smi.note(f"a capture with more than {MOST_CARDS:,} GPUs: {{}} not kept")
+            self._smi.note(f"a capture with more than {MAX_GPUS_PER_CAPTURE:,} GPUs: {{}} dropped")
         else:
-            self.cards.append(card)
+            self.gpus.append(gpu_state)
 
-    def end(self, placed: bool = False) -> None:
-        """Hand everything on. ``placed``: the layout prints indices. Otherwise GPUs are listed in the order of their
-        indices, which holds only where all of them are there."""
+    def end(self, has_indices: bool = False) -> None:
+        """Hand on all GPUs. ``has_indices``: the layout prints indices. Otherwise the position in the list is the
+        index, provided that all GPUs of the node are listed."""
         smi = self._smi
-        whole = [card for card in self.cards if not card.gpu.mig]
-        if not placed and self.said == len(whole):
-            order = {card.gpu: str(place) for place, card in enumerate(whole)}
-            self.cards = [self._numbered(card, order) for card in self.cards]
-        time = self._time() if self.cards else None
-        if time is not None and self.said:
-            smi.add(time, smi.pairs(self.cards[0].line, Gpu(), [(COUNT, float(self.said), "")]))
-        for card in self.cards:
-            smi.learn(card.gpu)
+        full_gpus = [gpu_state for gpu_state in self.gpus if not gpu_state.gpu.mig]
+        if not has_indices and self.gpu_count == len(full_gpus):
+            index_by_gpu = {gpu_state.gpu: str(index) for index, gpu_state in enumerate(full_gpus)}
+            self.gpus = [self._with_index(gpu_state, index_by_gpu) for gpu_state in self.gpus]
+        time = self._time() if self.gpus else None
+        if time is not None and self.gpu_count:
+            smi.add(time, smi.pairs(self.gpus[0].line, Gpu(), [(COUNT, float(self.gpu_count), "")]))
+        for gpu_state in self.gpus:
+            smi.learn(gpu_state.gpu)
             smi.rows += 1
             if time is not None:
-                self._give(time, card._replace(gpu=smi.named(card.gpu)))
-        self.cards, self.time, self.said = [], None, 0
+                self._add_state(time, gpu_state._replace(gpu=smi.with_index(gpu_state.gpu)))
+        self.gpus, self.time, self.gpu_count = [], None, 0
 
     def _time(self) -> float | None:
-        """When it was taken: as it says, as output before it says, or as the file's date does for a lone one."""
+        """When the capture was taken: its own time, else the last time before it, else the file's mtime for a single
+        capture."""
         smi = self._smi
         if self.time is None and smi.now is None:
-            smi.now = smi.written
-            if smi.written is not None:
-                smi.note("it gives no time: taken as of when the file was last written", lost=False)
-        elif self.time is None and smi.now == smi.written:
-            smi.note("{} more captures give no time: not placed")
+            smi.now = smi.modified
+            if smi.modified is not None:
+                smi.note("no time: assumed to be when the file was last written", lost=False)
+        elif self.time is None and smi.now == smi.modified:
+            smi.note("{} more captures without a time: skipped")
             return None
         return self.time if self.time is not None else smi.now
 
-    def _numbered(self, card: Card, order: dict[Gpu, str]) -> Card:
-        index = order.get(card.gpu._replace(mig=""), "")
-        return card._replace(gpu=card.gpu._replace(number=index))
+    def _with_index(self, gpu_state: GpuState, index_by_gpu: dict[Gpu, str]) -> GpuState:
+        index = index_by_gpu.get(gpu_state.gpu._replace(mig=""), "")
+        return gpu_state._replace(gpu=gpu_state.gpu._replace(number=index))
 
-    def _give(self, time: float, card: Card) -> None:
-        line, gpu, fields, processes = card
+    def _add_state(self, time: float, gpu_state: GpuState) -> None:
+        line, gpu, fields, processes = gpu_state
         pairs = self._smi.row(line, gpu, tuple(fields), tuple(fields.values()))
-        if processes is not None and not gpu.mig and (processes or _empty(fields)):
-            held = any("C" in process.kind for process in processes)
-            pairs += self._smi.attachment(line, gpu, held)
+        if processes is not None and not gpu.mig and (processes or _is_idle(fields)):
+            is_attached = any("C" in process.kind for process in processes)
+            pairs += self._smi.attachment(line, gpu, is_attached)
             pairs += self._smi.pairs(line, gpu, [(PROCESSES, float(len(processes)), "")])
             for process in processes:
                 pairs += self._smi.memory(line, gpu, process.pid, process.memory)
         self._smi.add(time, pairs)
 
 
-def _empty(fields: dict[str, str]) -> bool:
+def _is_idle(fields: dict[str, str]) -> bool:
     used, total = (value_of(fields.get(f"memory.{name}", "")) for name in ("used", "total"))
     return used is not None and total is not None and used.number <= IDLE_SHARE * total.number
 
 
-class State:
-    """The captures of a file: a GPU's entries, until its block is closed."""
+class CaptureBuilder:
+    """Builds the captures of a file: collects a GPU's entries until its block ends."""
 
-    def __init__(self, smi: Smi) -> None:
+    def __init__(self, smi: SmiReadings) -> None:
         self.smi, self.capture = smi, Capture(smi)
-        self.line: Line | None = None
-        """Where the GPU's block begins; None between blocks."""
+        self.line: TextLine | None = None
+        """First line of the GPU's block; None between blocks."""
         self.migs: list[dict[str, str]] = []
         self.processes: list[Process] | None = None
-        """Those listed so far; None before their heading."""
+        """Processes listed so far; None before their heading."""
         self._fields: dict[str, str] = {}
 
-    def begin(self, line: Line, pci: str) -> None:
-        """A GPU's block begins."""
+    def begin(self, line: TextLine, pci: str) -> None:
+        """Begin a GPU's block."""
         self.discard()
         self.line, self._fields["pci.bus_id"] = line, pci
 
     def discard(self) -> None:
-        """Let go of a block that isn't closed."""
+        """Drop an unfinished block."""
         self.line, self.migs, self.processes, self._fields = None, [], None, {}
 
-    def keep(self, names: tuple[str, ...], cell: str) -> None:
-        """Keep a GPU's entry, if it is asked for."""
+    def set_field(self, names: tuple[str, ...], cell: str) -> None:
+        """Store a GPU's entry if it is a known field."""
         if (field := FIELDS.get(plain_path(names))) is not None:
             self._fields[field] = cell.strip()
 
-    def keep_of_mig(self, names: tuple[str, ...], cell: str) -> None:
-        """Keep an entry of the MIG device that began last."""
+    def set_mig_field(self, names: tuple[str, ...], cell: str) -> None:
+        """Store an entry of the last MIG device."""
         if self.migs and (field := MIG_FIELDS.get(plain_path(names))) is not None:
             self.migs[-1][field] = cell.strip()
 
     def begin_process(self) -> bool:
-        """A process begins in the list; whether there is room for it."""
-        if self.processes is not None and len(self.processes) < MOST_PROCESSES:
+        """Begin a process in the list; False if there are too many."""
+        if self.processes is not None and len(self.processes) < MAX_PROCESSES:
             self.processes.append(Process())
             return True
         return False
 
-    def keep_of_process(self, name: str, cell: str) -> None:
-        """Keep an entry of the process that began last."""
+    def set_process_field(self, name: str, cell: str) -> None:
+        """Store an entry of the last process."""
         if self.processes and (field := _PROCESS_FIELDS.get(plain_path((name,)))) is not None:
             setattr(self.processes[-1], field, cell.strip())
 
     def close(self) -> None:
-        """The GPU's block is whole."""
+        """Finish the GPU's block."""
         if self.line is None:
             return
         fields = self._fields
         gpu = gpu_of(uuid=fields.pop("uuid", ""), pci=fields.pop("pci.bus_id"), model=fields.pop("name", ""))
-        self.capture.add(Card(self.line, gpu, fields, self.processes))
+        self.capture.add(GpuState(self.line, gpu, fields, self.processes))
         for mig in self.migs:
             instance = mig.pop("instance", "")
             if instance.isdecimal():
-                self.capture.add(Card(self.line, gpu._replace(mig=instance), mig, None))
+                self.capture.add(GpuState(self.line, gpu._replace(mig=instance), mig, None))
         self.discard()

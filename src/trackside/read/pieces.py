@@ -1,4 +1,4 @@
-"""A byte stream out of pieces of any size: what decompressed, transcoded and decoded streams share."""
+"""Base class of streams that produce bytes in pieces of any size: decompressed, transcoded and decoded streams."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 
-class Pieces(io.RawIOBase):
-    """Gives on what :meth:`next_piece` makes; what a reader doesn't take yet is held."""
+class PieceStream(io.RawIOBase):
+    """A raw stream over :meth:`next_piece`; buffers what the reader has not consumed yet."""
 
-    _held = b""
+    _buffer = b""
 
     def next_piece(self, limit: int) -> bytes:
-        """Some more bytes, about ``limit`` where that can be had; none at the end."""
+        """The next bytes, about ``limit`` if possible; empty at the end."""
         raise NotImplementedError
 
     def readable(self) -> bool:
@@ -23,18 +23,18 @@ class Pieces(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         filled = 0
         while filled < len(view):
-            piece = self._held or self.next_piece(len(view) - filled)
+            piece = self._buffer or self.next_piece(len(view) - filled)
             if not piece:
                 break
             part = piece[: len(view) - filled]
-            self._held = piece[len(part) :]
+            self._buffer = piece[len(part) :]
             view[filled : filled + len(part)] = part
             filled += len(part)
         return filled
 
 
-class Joined(Pieces):
-    """Pieces that somebody else makes."""
+class ChunkStream(PieceStream):
+    """A stream over an iterable of byte strings."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = filter(None, pieces)

@@ -1,8 +1,8 @@
-"""Pickles of plain data (dicts, lists, tuples, strings, numbers), built without ever running a pickle machine.
+"""Loads pickles of plain data (dicts, lists, tuples, strings, numbers) without running the pickle machine.
 
-Whatever could name, import, call or set state on an object is refused by its opcode, so that a dump from an
-untrusted node can do nothing but be wrong. Keys of dicts have to be strings or numbers: hashing a deep tuple
-of shared parts takes exponential time.
+Any opcode that could name, import, call or set state on an object is refused, so a dump from an untrusted node can
+contain wrong data but can't execute anything. Dict keys must be strings or numbers: hashing a deep tuple of shared
+parts takes exponential time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SMALL_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 def load(data: bytes) -> Any:
-    """The value that a pickle holds. Raises ValueError for anything but plain data, naming what it asked for."""
+    """The value of a pickle. Raises ValueError for anything but plain data; the message names the refused global."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     count = 0
@@ -33,13 +33,13 @@ def load(data: bytes) -> Any:
         for opcode, argument, _ in pickletools.genops(data):
             count += 1
             if count > MAX_OPCODES:
-                raise ValueError("a pickle of too many parts")
+                raise ValueError("a pickle with too many parts")
             if opcode.name == "STOP":
                 return stack.pop()
             _apply(opcode.name, argument, stack, memo)
     except (IndexError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError(f"a damaged pickle ({type(error).__name__})") from error
-    raise ValueError("a pickle that is cut off")
+    raise ValueError("a truncated pickle")
 
 
 def _apply(name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> None:
@@ -62,36 +62,36 @@ def _apply(name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> 
     elif name == "MARK":
         stack.append(_MARK)
     elif name in ("LIST", "TUPLE", "DICT"):
-        parts = _since_mark(stack)
-        stack.append(_put({}, parts) if name == "DICT" else list(parts) if name == "LIST" else tuple(parts))
+        parts = _pop_to_mark(stack)
+        stack.append(_set_items({}, parts) if name == "DICT" else list(parts) if name == "LIST" else tuple(parts))
     elif name in ("APPENDS", "APPEND"):
-        parts = _since_mark(stack) if name == "APPENDS" else [stack.pop()]
-        _of(stack[-1], list).extend(parts)
+        parts = _pop_to_mark(stack) if name == "APPENDS" else [stack.pop()]
+        _checked_type(stack[-1], list).extend(parts)
     elif name in ("SETITEMS", "SETITEM"):
-        parts = _since_mark(stack) if name == "SETITEMS" else [stack.pop(), stack.pop()][::-1]
-        _put(_of(stack[-1], dict), parts)
+        parts = _pop_to_mark(stack) if name == "SETITEMS" else [stack.pop(), stack.pop()][::-1]
+        _set_items(_checked_type(stack[-1], dict), parts)
     elif name == "POP":
         stack.pop()
     elif name not in ("PROTO", "FRAME"):
         raise ValueError(_refusal(name, argument, stack))
 
 
-def _since_mark(stack: list[Any]) -> list[Any]:
+def _pop_to_mark(stack: list[Any]) -> list[Any]:
     parts = []
     while (part := stack.pop()) is not _MARK:
         parts.append(part)
     return parts[::-1]
 
 
-def _put(target: dict[Any, Any], parts: list[Any]) -> dict[Any, Any]:
+def _set_items(target: dict[Any, Any], parts: list[Any]) -> dict[Any, Any]:
     for key, value in zip(parts[::2], parts[1::2], strict=True):
         if not isinstance(key, (str, int, float, bytes)):
-            raise ValueError("a pickle with a key that is neither text nor number")
+            raise ValueError("a pickle with a dict key that is neither text nor number")
         target[key] = value
     return target
 
 
-def _of(value: Any, kind: type) -> Any:
+def _checked_type(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise TypeError(f"not a {kind.__name__}")
     return value
@@ -99,9 +99,9 @@ def _of(value: Any, kind: type) -> Any:
 
 def _refusal(name: str, argument: Any, stack: list[Any]) -> str:
     if name in _NAMES:
-        asked = str(argument).replace(" ", ".", 1)
+        global_name = str(argument).replace(" ", ".", 1)
     elif name == "STACK_GLOBAL" and len(stack) >= 2:
-        asked = ".".join(str(part) for part in stack[-2:] if isinstance(part, str))
+        global_name = ".".join(str(part) for part in stack[-2:] if isinstance(part, str))
     else:
-        return f"a pickle that uses {name}: only plain data is read"
-    return f"a pickle that names the global {asked[:200]}: refused, only plain data is read"
+        return f"a pickle with opcode {name}: refused, only plain data is read"
+    return f"a pickle with the global {global_name[:200]}: refused, only plain data is read"

@@ -1,6 +1,6 @@
-"""``Key=Value`` blocks as scontrol prints them: one a job, step or node, over several lines or on one (``-o``).
+"""``Key=Value`` blocks of scontrol: one per job, step or node, over several lines or on one (``-o``).
 
-Values are not escaped and may hold blanks and ``=``; only a known key begins a new value.
+Values are not escaped and may contain blanks and ``=``, so only a known key begins a new value.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from trackside.read.slurm_table import Row
 
-MAX_BLOCK = 2_000
-"""Lines of one block that are read."""
+MAX_BLOCK_LINES = 2_000
+"""Most lines of one block; the rest is ignored."""
 
 _KEY = re.compile(r"(?:^|(?<=\s))([A-Z][A-Za-z]{0,40}(?:[:/][A-Za-z:/]{1,20})?)=")
 
@@ -23,20 +23,20 @@ def blocks(
     to_line_end: frozenset[str] = frozenset(),
     repeated: frozenset[str] = frozenset(),
 ) -> Iterator[Row]:
-    """The blocks that begin with ``begin=`` at a line's start.
+    """Yield the blocks that begin with ``begin=`` at the start of a line.
 
-    ``keys`` are those that end the value before them; the values of ``to_line_end`` keys run to the end
-    of their line where the block has several. A key that comes again counts once, but for the ``repeated`` ones:
-    all their values are kept, a line each.
+    ``keys``: a known key ends the value before it. ``to_line_end``: keys whose values run to the end of their line, if
+    the block has several lines. ``repeated``: keys of which all values are kept, one per line; of other keys the first
+    value is kept.
     """
     block: list[tuple[int, int, str]] = []
-    for each in lines:
-        if each[2].startswith(f"{begin}="):
+    for line in lines:
+        if line[2].startswith(f"{begin}="):
             if block:
                 yield _block(block, keys, to_line_end, repeated)
-            block = [each]
-        elif block and len(block) < MAX_BLOCK:
-            block.append(each)
+            block = [line]
+        elif block and len(block) < MAX_BLOCK_LINES:
+            block.append(line)
     if block:
         yield _block(block, keys, to_line_end, repeated)
 
@@ -45,22 +45,22 @@ def _block(
     lines: list[tuple[int, int, str]], keys: frozenset[str], to_line_end: frozenset[str], repeated: frozenset[str]
 ) -> Row:
     values: dict[str, str] = {}
-    last = ""
-    several = sum(1 for *_, text in lines if text.strip()) > 1
+    key = ""
+    is_multiline = sum(1 for *_, text in lines if text.strip()) > 1
     for *_, text in lines:
-        found = [match for match in _KEY.finditer(text) if match[1] in keys]
-        if not found and text.strip() and last and not text.startswith("   "):
-            values[last] += "\n" + text.strip()  # a line break inside a name
+        matches = [match for match in _KEY.finditer(text) if match[1] in keys]
+        if not matches and text.strip() and key and not text.startswith("   "):
+            values[key] += "\n" + text.strip()  # a line break inside a name
             continue
-        for index, match in enumerate(found):
-            whole = several and match[1] in to_line_end
-            stop = len(text) if whole or index + 1 == len(found) else found[index + 1].start()
-            last = match[1]
+        for index, match in enumerate(matches):
+            takes_rest_of_line = is_multiline and match[1] in to_line_end
+            stop = len(text) if takes_rest_of_line or index + 1 == len(matches) else matches[index + 1].start()
+            key = match[1]
             value = text[match.end() : stop].strip()
-            if last not in values:
-                values[last] = value
-            elif last in repeated:
-                values[last] += "\n" + value
-            if whole:
+            if key not in values:
+                values[key] = value
+            elif key in repeated:
+                values[key] += "\n" + value
+            if takes_rest_of_line:
                 break
     return Row(*lines[0], values)

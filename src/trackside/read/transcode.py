@@ -1,14 +1,14 @@
-"""Text that is not UTF-8 at its beginning's word: UTF-16 and UTF-32 become UTF-8 as they are read."""
+"""Converts UTF-16 and UTF-32 text to UTF-8 while it is read."""
 
 from __future__ import annotations
 
 import codecs
 import io
 
-from trackside.read.pieces import Pieces
+from trackside.read.pieces import PieceStream
 
 _MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16 because it starts with UTF-16's mark
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -17,13 +17,13 @@ _MARKS = (
 
 
 def encoding_of(head: bytes) -> str | None:
-    """The encoding that a byte-order mark, or every other byte being NUL, gives away; None for plain bytes."""
+    """The encoding, from a byte-order mark or from every other byte being NUL; None for plain bytes."""
     for mark, name in _MARKS:
         if head.startswith(mark):
             return name
-    look = head[: len(head) & ~1][:4096]
-    if len(look) >= 32:
-        even, odd = look[::2], look[1::2]
+    sample = head[: len(head) & ~1][:4096]
+    if len(sample) >= 32:
+        even, odd = sample[::2], sample[1::2]
         if odd.count(0) >= 0.9 * len(odd) and even.count(0) <= 0.02 * len(even):
             return "utf-16-le"
         if even.count(0) >= 0.9 * len(even) and odd.count(0) <= 0.02 * len(odd):
@@ -31,8 +31,8 @@ def encoding_of(head: bytes) -> str | None:
     return None
 
 
-class Transcoded(Pieces):
-    """A stream of another encoding as UTF-8; what can't be decoded becomes U+FFFD."""
+class Utf8Stream(PieceStream):
+    """A stream of another encoding, as UTF-8. Bytes that can't be decoded become U+FFFD."""
 
     def __init__(self, source: io.BufferedReader, encoding: str) -> None:
         self._source = source

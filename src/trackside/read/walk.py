@@ -1,6 +1,6 @@
-"""From the paths that a user gives to the sources in them: folders walked, archives opened in place.
+"""Finds the sources under the paths that a user gives: walks folders, opens archives in place.
 
-Nothing is unpacked to disk, no link is followed out of the tree, and what an archive may expand to is bounded.
+Nothing is unpacked to disk, no link is followed out of the folder, and the expanded size of archives is limited.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 
 from trackside.model import Input
 from trackside.read.archive import Member, escapes, is_tar, printable, shown, tar_members
-from trackside.read.bundle import Damaged, Part, is_bundle, is_bundle_file, opened
-from trackside.read.compression import Budget, Expanded, compression_of
-from trackside.read.format import HEAD, Source
-from trackside.read.transcode import Transcoded, encoding_of
+from trackside.read.bundle import BundlePart, DamagedBundle, is_bundle, is_bundle_file, open_bundle
+from trackside.read.compression import Budget, DecompressedStream, compression_of
+from trackside.read.format import HEAD_BYTES, Source
+from trackside.read.transcode import Utf8Stream, encoding_of
 from trackside.read.zip import holds_checkpoint, is_zip, zip_members
 
-Found = Source | Input
-"""A source to read, or the ``inputs`` row of something that can't be."""
-Tick = Callable[[int], None]
-"""Told how many more bytes of the files on disk are done; over a whole walk they sum up to the files' sizes."""
+WalkItem = Source | Input
+"""A source to read, or the ``inputs`` row of a file that can't be read."""
+ProgressCallback = Callable[[int], None]
+"""Called with the number of further bytes done; over a whole walk these add up to the sizes of the files on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +36,23 @@ class _Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked(_Path):
-    """A path that is read only where ``check``, told the open file's descriptor, has nothing against it: between a look
-    at a path and its opening, who may write to its folder can put another file there. Nobody gave it, so it is shown
-    whole."""
+class GuardedPath(_Path):
+    """A path that is read only if ``check``, called with the descriptor of the opened file, returns None instead of a
+    reason to refuse it. Checking the path alone is not enough: whoever may write to its folder can replace the file
+    before it is opened. The user did not name this path, so it is shown in full."""
 
     check: Callable[[int], str | None] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Given(_Path):
-    """A file that was given itself; ``alone``: and nothing beside it."""
+class ExplicitFile(_Path):
+    """A file that the user named, rather than its folder. ``alone``: it is the only path."""
 
     alone: bool
 
 
-DEPTH = 6
-"""Layers of compression and archives, one in the other: a tar.gz of tar.gz files of gz logs has five."""
+MAX_DEPTH = 6
+"""Most nested layers of compression and archives: a tar.gz of tar.gz files of gz logs has five."""
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
@@ -60,45 +60,47 @@ _KINDS = {
     stat.S_IFBLK: "a block device",
 }
 _NOT_EVIDENCE = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules", "site-packages"})
-"""Folders that hold programs and their history, by the thousand; what a run left behind is never in them."""
+"""Folders with thousands of program files; they never hold the output of a run."""
 
 
-def walk(paths: Sequence[str | os.PathLike[str]], tick: Tick | None = None) -> Iterator[Found]:
-    """Every source under the paths, in a stable order. Read each before taking the next."""
-    seen: set[str] = set()
-    for path, label in listed([path for path in paths if not isinstance(path, Checked)]):
-        yield from _once(path, label, seen, tick)
-    for checked in (path for path in paths if isinstance(path, Checked)):
-        yield from _once(checked.path, checked.path, seen, tick, checked)
+def walk(paths: Sequence[str | os.PathLike[str]], on_progress: ProgressCallback | None = None) -> Iterator[WalkItem]:
+    """Yield every source under the paths in a stable order. Read each before taking the next."""
+    seen_paths: set[str] = set()
+    for path, label in list_files([path for path in paths if not isinstance(path, GuardedPath)]):
+        yield from _read_once(path, label, seen_paths, on_progress)
+    for guarded in (path for path in paths if isinstance(path, GuardedPath)):
+        yield from _read_once(guarded.path, guarded.path, seen_paths, on_progress, guarded)
 
 
-def listed(paths: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[str | Input | Given, str]]:
-    """Each file under the paths and what citations call it; in place of one that can't be read its row, without name.
+def list_files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[str | Input | ExplicitFile, str]]:
+    """Yield each file under the paths with its name in citations. A file that can't be read is yielded as its
+    ``inputs`` row, whose path is empty.
 
-    A file that was given itself, not with its folder, is a :class:`Given`.
+    A file that the user named is an :class:`ExplicitFile`.
     """
-    for given, name in _named([Path(path) for path in paths]):
-        if given.is_dir():
-            for path, relative in _files(str(given), os.path.realpath(given)):
-                yield path, "/".join(part for part in (name, relative) if part)
+    for root, display_name in _display_names([Path(path) for path in paths]):
+        if root.is_dir():
+            for path, relative in _files(str(root), os.path.realpath(root)):
+                yield path, "/".join(part for part in (display_name, relative) if part)
         else:
-            yield Given(str(given), alone=len(paths) == 1), name or given.name
+            yield ExplicitFile(str(root), alone=len(paths) == 1), display_name or root.name
 
 
-def _named(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
-    """Each given path and how it is shown: a lone folder as nothing, several by what tells them apart."""
-    full = [os.path.abspath(path) for path in paths]
-    if len(full) == 1:
-        yield paths[0], "" if paths[0].is_dir() else os.path.basename(full[0])
+def _display_names(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    """Yield each path with its display name: empty for a single folder; several paths relative to their common
+    folder."""
+    absolute_paths = [os.path.abspath(path) for path in paths]
+    if len(absolute_paths) == 1:
+        yield paths[0], "" if paths[0].is_dir() else os.path.basename(absolute_paths[0])
         return
-    common = os.path.commonpath([os.path.dirname(path) for path in full]) if full else ""
-    for path, text in zip(paths, full, strict=True):
-        yield path, shown(os.path.relpath(text, common))
+    common = os.path.commonpath([os.path.dirname(path) for path in absolute_paths]) if absolute_paths else ""
+    for path, absolute in zip(paths, absolute_paths, strict=True):
+        yield path, shown(os.path.relpath(absolute, common))
 
 
-def _files(given: str, root: str) -> Iterator[tuple[str | Input, str]]:
-    """(path, path relative to the given folder) of each file: files of a folder first, then its folders."""
-    pending = [(given, "")]
+def _files(root_path: str, real_root: str) -> Iterator[tuple[str | Input, str]]:
+    """Yield (path, path relative to the root folder) of each file: first the files of a folder, then its folders."""
+    pending = [(root_path, "")]
     while pending:
         folder, relative = pending.pop()
         try:
@@ -109,18 +111,18 @@ def _files(given: str, root: str) -> Iterator[tuple[str | Input, str]]:
             continue
         folders = []
         for entry in entries:
-            inside = f"{relative}/{entry.name}" if relative else entry.name
+            inner_path = f"{relative}/{entry.name}" if relative else entry.name
             if entry.is_symlink():
-                if (row := _link(entry.path, root)) is not None:
-                    yield row, inside
+                if (row := _link(entry.path, real_root)) is not None:
+                    yield row, inner_path
             elif not entry.is_dir(follow_symlinks=False):
-                yield entry.path, inside
+                yield entry.path, inner_path
             elif entry.name in _NOT_EVIDENCE:
-                yield Input("", None, "refused", "not walked: programs or their history, not evidence"), inside
+                yield Input("", None, "refused", "skipped: programs or version history, not evidence"), inner_path
             elif _is_store(entry.path):
-                yield Input("", None, "refused", "not walked: a store of Trackside's; give it as --store"), inside
+                yield Input("", None, "refused", "skipped: a Trackside store; pass it with --store"), inner_path
             else:
-                folders.append((entry.path, inside))
+                folders.append((entry.path, inner_path))
         pending.extend(reversed(folders))
 
 
@@ -129,69 +131,76 @@ def _is_store(path: str) -> bool:
 
 
 def _link(path: str, root: str) -> Input | None:
-    """The row of a link that can't be followed; None for one into the tree, whose target is read by its own name."""
+    """The row of a link that can't be followed; None for a link within the folder, whose target is read by its own
+    name."""
     try:
         target = os.path.realpath(path, strict=True)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
-        return Input("", None, "unreadable", f"a link that leads nowhere: {reason or error}")
+        return Input("", None, "unreadable", f"a broken link: {reason or error}")
     if os.path.commonpath([target, root]) != root:
-        return Input("", None, "refused", "a link out of the folder that was given; name its target to have it read")
+        return Input("", None, "refused", "a link out of the folder; pass its target as a path to read it")
     return None
 
 
-def _once(
-    path: str | Input | Given, label: str, seen: set[str], tick: Tick | None, checked: Checked | None = None
-) -> Iterator[Found]:
-    """A file's sources, unless it was read under another of the given paths; or a row under its label."""
+def _read_once(
+    path: str | Input | ExplicitFile,
+    label: str,
+    seen_paths: set[str],
+    on_progress: ProgressCallback | None,
+    guarded: GuardedPath | None = None,
+) -> Iterator[WalkItem]:
+    """Yield a file's sources, unless it was already read under another path; or the row, under its label."""
     label = shown(label)
     if isinstance(path, Input):
         yield Input(label, None, path.status, path.note)
         return
     real = os.path.realpath(path)
-    if real not in seen:
-        seen.add(real)
-        if isinstance(path, Given) and is_bundle_file(path):
-            yield from _bundle(path, label, tick)
+    if real not in seen_paths:
+        seen_paths.add(real)
+        if isinstance(path, ExplicitFile) and is_bundle_file(path):
+            yield from _bundle(path, label, on_progress)
         else:
-            yield from _file(real if checked is not None else os.fspath(path), label, tick, checked)
+            yield from _file(real if guarded is not None else os.fspath(path), label, on_progress, guarded)
 
 
-def _file(path: str, label: str, tick: Tick | None, checked: Checked | None) -> Iterator[Found]:
+def _file(
+    path: str, label: str, on_progress: ProgressCallback | None, guarded: GuardedPath | None
+) -> Iterator[WalkItem]:
     try:
-        # O_NONBLOCK: a FIFO put in the file's place between the two looks must not hang us.
+        # O_NONBLOCK: a FIFO that replaces the file between stat and open must not block.
         kind = stat.S_IFMT(os.stat(path).st_mode)
         if kind != stat.S_IFREG:
-            yield Input(label, None, "refused", f"{_KINDS.get(kind, 'not a file')}: never opened")
+            yield Input(label, None, "refused", f"{_KINDS.get(kind, 'not a file')}: not opened")
             return
         flags = (
-            os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | (getattr(os, "O_NOFOLLOW", 0) if checked is not None else 0)
+            os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | (getattr(os, "O_NOFOLLOW", 0) if guarded is not None else 0)
         )
         with os.fdopen(os.open(path, flags), "rb", buffering=0) as raw:
-            status = os.fstat(raw.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                yield Input(label, None, "refused", "not a file any more")
+            file_stat = os.fstat(raw.fileno())
+            if not stat.S_ISREG(file_stat.st_mode):
+                yield Input(label, None, "refused", "no longer a file")
                 return
-            if checked is not None and (against := checked.check(raw.fileno())) is not None:
-                yield Input(label, None, "refused", against)
+            if guarded is not None and (refusal := guarded.check(raw.fileno())) is not None:
+                yield Input(label, None, "refused", refusal)
                 return
             faults: list[str] = []
-            measured = Measured(raw, status.st_size, tick, faults)
-            budget = Budget(measured.reached)
-            stream = io.BufferedReader(measured, HEAD)
-            source = Source(label, b"", stream, status.st_size, status.st_mtime, faults)
-            yield from _layers(source, stream, budget, 0)
-            measured.finish()
+            snapshot = SnapshotFile(raw, file_stat.st_size, on_progress, faults)
+            budget = Budget(snapshot.reached)
+            stream = io.BufferedReader(snapshot, HEAD_BYTES)
+            source = Source(label, b"", stream, file_stat.st_size, file_stat.st_mtime, faults)
+            yield from _unwrap(source, stream, budget, 0)
+            snapshot.finish()
     except (OSError, ValueError) as error:
         note = error.strerror if isinstance(error, OSError) else None
         yield Input(label, None, "unreadable", note or str(error))
 
 
-class Measured(io.RawIOBase):
-    """A file on disk as it was when it was opened: what a running job appends meanwhile is left for later."""
+class SnapshotFile(io.RawIOBase):
+    """A file on disk up to its size when it was opened: what a running job appends later is not read."""
 
-    def __init__(self, raw: io.FileIO, size: int, tick: Tick | None, faults: list[str]) -> None:
-        self._raw, self._size, self._tick, self._faults = raw, size, tick, faults
+    def __init__(self, raw: io.FileIO, size: int, on_progress: ProgressCallback | None, faults: list[str]) -> None:
+        self._raw, self._size, self._on_progress, self._faults = raw, size, on_progress, faults
         self._position = self._furthest = 0
 
     def readable(self) -> bool:
@@ -201,7 +210,7 @@ class Measured(io.RawIOBase):
         return True
 
     def reached(self) -> int:
-        """How far into the file reading has come."""
+        """The furthest offset read so far."""
         return self._furthest
 
     def readinto(self, buffer: Any) -> int:
@@ -227,57 +236,57 @@ class Measured(io.RawIOBase):
         return self._position
 
     def finish(self) -> None:
-        """Count what was not read as done."""
+        """Report the part that was not read as done."""
         self._moved(self._size)
 
     def _moved(self, position: int) -> None:
         self._position = position
         reached = min(position, self._size)
         if reached > self._furthest:
-            if self._tick is not None:
-                self._tick(reached - self._furthest)
+            if self._on_progress is not None:
+                self._on_progress(reached - self._furthest)
             self._furthest = reached
 
 
-def _layers(source: Source, stream: io.BufferedReader[Any], budget: Budget, depth: int) -> Iterator[Found]:
-    """Take compression and archives off, one layer at a time. ``source`` has no head yet."""
-    head = source.head = stream.peek(HEAD)[:HEAD]
+def _unwrap(source: Source, stream: io.BufferedReader[Any], budget: Budget, depth: int) -> Iterator[WalkItem]:
+    """Remove compression and archives, one layer at a time. ``source`` has no head yet."""
+    head = source.head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
     kind = compression_of(head)
     if is_bundle(head):
-        note = "a bundle of Trackside's beside or in other evidence: to have it read, give it by its own path"
+        note = "a Trackside bundle among other evidence; pass its own path to read it"
         yield Input(source.path, None, "refused", note)
     elif kind is None and not is_tar(head) and not is_zip(head):
         yield _text(source, stream)
-    elif depth >= DEPTH:
-        yield Input(source.path, None, "refused", f"archives nested more than {DEPTH} deep")
+    elif depth >= MAX_DEPTH:
+        yield Input(source.path, None, "refused", f"archives nested more than {MAX_DEPTH} deep")
     elif kind is not None:
-        inner = io.BufferedReader(Expanded(kind, stream, budget, source.faults), HEAD)
+        inner = io.BufferedReader(DecompressedStream(kind, stream, budget, source.faults), HEAD_BYTES)
         source.stream, source.size = inner, None
-        yield from _layers(source, inner, budget, depth + 1)
+        yield from _unwrap(source, inner, budget, depth + 1)
     elif holds_checkpoint(head):
-        yield Input(source.path, None, "unrecognised", "a PyTorch checkpoint: no evidence in it, not opened")
+        yield Input(source.path, None, "unrecognised", "a PyTorch checkpoint, which holds no evidence; not opened")
     elif is_tar(head):
         yield from _members(source, tar_members(stream, source.faults), budget, depth)
     else:
         yield from _members(source, zip_members(stream, budget, source.faults), budget, depth)
 
 
-def _members(archive: Source, members: Iterator[Member], budget: Budget, depth: int) -> Iterator[Found]:
+def _members(archive: Source, members: Iterator[Member], budget: Budget, depth: int) -> Iterator[WalkItem]:
     count, names = 0, set()
     for member in members:
         if not budget.member():
             break
         count += 1
         path = f"{archive.path}!{shown(member.name)}"
-        if path in names:  # an archive may hold one name twice; citations must tell them apart
+        if path in names:  # an archive may hold a name twice; citations must distinguish them
             path += f"#{count}"
         names.add(path)
         if member.stream is None or escapes(member.name):
-            reason = member.refused or "its name leads out of the archive"
+            reason = member.refusal or "its name points outside the archive"
             yield Input(path, None, "refused", reason)
             continue
         source = Source(path, b"", member.stream, member.size, member.modified, member.faults)
-        yield from _layers(source, member.stream, budget, depth + 1)
+        yield from _unwrap(source, member.stream, budget, depth + 1)
         if budget.stopped:
             break
     faults = list(dict.fromkeys([*archive.faults, budget.stopped] if budget.stopped else archive.faults))
@@ -287,35 +296,35 @@ def _members(archive: Source, members: Iterator[Member], budget: Budget, depth: 
         yield Input(archive.path, None, "empty", "an archive without members")
 
 
-def _bundle(given: Given, label: str, tick: Tick | None) -> Iterator[Found]:
-    """What a bundle holds, under the names that its verdict's citations have; or the row of one that was changed."""
+def _bundle(file: ExplicitFile, label: str, on_progress: ProgressCallback | None) -> Iterator[WalkItem]:
+    """Yield the inputs of a bundle under the names that its verdict cites; or the row of a bundle that was changed."""
     try:
-        with opened(given) as bundle:
-            bundle.check(tick)
-            yield from unpacked(bundle.inputs(), "" if given.alone else f"{label}!")
-    except Damaged as error:
-        note = f"a bundle that is not as it was written: {error}; to have it read all the same, unzip it"
+        with open_bundle(file) as bundle:
+            bundle.check(on_progress)
+            yield from bundle_sources(bundle.inputs(), "" if file.alone else f"{label}!")
+    except DamagedBundle as error:
+        note = f"a bundle that was changed after it was written: {error}; unzip it to read its files anyway"
         yield Input(label, None, "refused", note)
 
 
-def unpacked(parts: Iterable[Part], before: str = "") -> Iterator[Found]:
-    """The sources in a bundle's inputs, each path with ``before`` before it."""
+def bundle_sources(parts: Iterable[BundlePart], prefix: str = "") -> Iterator[WalkItem]:
+    """Yield the sources in a bundle's inputs; each path starts with ``prefix``."""
     for part in parts:
-        doc, path = part.doc, before + shown(part.doc.path)
+        doc, path = part.doc, prefix + shown(part.doc.path)
         if part.stream is None:
             yield Input(path, None, doc.status or "refused", printable(doc.note), 0, doc.plane)
             continue
         size = part.size
-        stream = io.BufferedReader(part.stream, HEAD)  # type: ignore[type-var]
-        yield from _layers(Source(path, b"", stream, size, doc.modified), stream, Budget(lambda size=size: size), 0)  # type: ignore[misc]
+        stream = io.BufferedReader(part.stream, HEAD_BYTES)  # type: ignore[type-var]
+        yield from _unwrap(Source(path, b"", stream, size, doc.modified), stream, Budget(lambda size=size: size), 0)  # type: ignore[misc]
 
 
 def _text(source: Source, stream: io.BufferedReader[Any]) -> Source:
-    """The innermost layer: text in UTF-16 or UTF-32, or with a byte-order mark, becomes plain UTF-8."""
+    """The innermost layer: text in UTF-16 or UTF-32, or with a byte-order mark, is converted to plain UTF-8."""
     encoding = encoding_of(source.head)
     if encoding is not None:
-        source.stream = stream = io.BufferedReader(Transcoded(stream, encoding), HEAD)
-        source.head = stream.peek(HEAD)[:HEAD]
+        source.stream = stream = io.BufferedReader(Utf8Stream(stream, encoding), HEAD_BYTES)
+        source.head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
     else:
         source.stream = stream
     return source

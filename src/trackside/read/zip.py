@@ -1,6 +1,6 @@
-"""Zip as a stream: local headers one after the other, so that a cut-off or a nested zip is read as well.
+"""Zip as a stream: local headers in order, so that a truncated or nested zip can be read too.
 
-Reading forward also means that members can't overlap, which is what the densest zip bombs live on.
+Because it reads forward, members can't overlap, which the densest zip bombs depend on.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import io
 import struct
 from collections.abc import Iterator
 
-from trackside.read.archive import Member, Part, skip
-from trackside.read.compression import BUFFER, Budget, Expanded
+from trackside.read.archive import LimitedStream, Member, skip
+from trackside.read.compression import BUFFER_BYTES, Budget, DecompressedStream
 
 _LOCAL, _CENTRAL, _END, _DESCRIPTOR = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06", b"PK\x07\x08"
 _ZIP64_END = b"PK\x06\x06"
@@ -22,12 +22,12 @@ _BIG = 0xFFFFFFFF
 
 
 def is_zip(head: bytes) -> bool:
-    """Whether a head is a zip's (an empty one is its end record alone)."""
+    """Whether a head is that of a zip (an empty zip is only an end record)."""
     return head.startswith((_LOCAL, _END, _DESCRIPTOR + _LOCAL, b"PK00" + _LOCAL))
 
 
 def holds_checkpoint(head: bytes) -> bool:
-    """Whether a zip is what ``torch.save`` writes: its first member is a pickle of the tensors."""
+    """Whether a zip is a ``torch.save`` checkpoint: its first member is a pickle of the tensors."""
     if len(head) < 30 or not head.startswith(_LOCAL):
         return False
     name = head[30 : 30 + int.from_bytes(head[26:28], "little")]
@@ -35,7 +35,7 @@ def holds_checkpoint(head: bytes) -> bool:
 
 
 def zip_members(source: io.BufferedReader, budget: Budget, faults: list[str]) -> Iterator[Member]:
-    """The members of a zip, in its order. What is wrong with the archive itself goes to ``faults``."""
+    """Yield the members of a zip in order. Faults of the archive itself are appended to ``faults``."""
     signature = source.read(4)
     if signature in (_DESCRIPTOR, b"PK00"):
         signature = source.read(4)
@@ -48,20 +48,20 @@ def zip_members(source: io.BufferedReader, budget: Budget, faults: list[str]) ->
         packed, size = _sizes(packed, size, source.read(extra_length))
         member = Member(name, modified=_modified(date, clock))
         if not flags & _LATER or packed:
-            part = Part(source, packed, member.faults)
-            yield from _given(member, flags, method, size, io.BufferedReader(part, BUFFER), budget)
-            skip(source, part.left)
+            data_stream = LimitedStream(source, packed, member.faults)
+            yield from _with_content(member, flags, method, size, io.BufferedReader(data_stream, BUFFER_BYTES), budget)
+            skip(source, data_stream.remaining)
             signature = source.read(4)
             if flags & _LATER and signature != _LOCAL:
                 signature = _resume(source, signature)
             continue
         if flags & _ENCRYPTED or method not in _METHODS:
-            member.refused = "encrypted" if flags & _ENCRYPTED else "stored without its size"
+            member.refusal = "encrypted" if flags & _ENCRYPTED else "stored without its size"
             yield member
             signature = _resume(source, b"")
             continue
-        expanded = Expanded(_METHODS[method], source, budget, member.faults, single=True)
-        member.stream = io.BufferedReader(expanded, BUFFER)
+        expanded = DecompressedStream(_METHODS[method], source, budget, member.faults, single=True)
+        member.stream = io.BufferedReader(expanded, BUFFER_BYTES)
         if not member.name.endswith(("/", "\\")):
             yield member
         while member.stream.read(1 << 20):
@@ -71,27 +71,27 @@ def zip_members(source: io.BufferedReader, budget: Budget, faults: list[str]) ->
         faults.append("cut off or damaged: the zip's list of members is missing")
 
 
-def _given(
+def _with_content(
     member: Member, flags: int, method: int, size: int, packed: io.BufferedReader, budget: Budget
 ) -> Iterator[Member]:
-    """The member, or why it can't be read; nothing for a folder."""
+    """Yield the member, with a refusal if it can't be read; nothing for a folder."""
     if member.name.endswith(("/", "\\")):
         return
     if flags & _ENCRYPTED:
-        member.refused = "encrypted"
+        member.refusal = "encrypted"
     elif method == 0:
         member.stream, member.size = packed, size
     elif method in _METHODS:
-        expanded = Expanded(_METHODS[method], packed, budget, member.faults, single=True)
-        member.stream = io.BufferedReader(expanded, BUFFER)
+        expanded = DecompressedStream(_METHODS[method], packed, budget, member.faults, single=True)
+        member.stream = io.BufferedReader(expanded, BUFFER_BYTES)
         member.size = size
     else:
-        member.refused = f"packed with zip method {method}, which is not supported"
+        member.refusal = f"packed with zip method {method}, which is not supported"
     yield member
 
 
 def _sizes(packed: int, size: int, extra: bytes) -> tuple[int, int]:
-    """Packed and full size; from the zip64 field where they don't fit."""
+    """Compressed and uncompressed size, from the zip64 field where the header's 32 bits don't fit."""
     position = 0
     while (packed == _BIG or size == _BIG) and position + 4 <= len(extra):
         tag, length = struct.unpack_from("<HH", extra, position)
@@ -106,30 +106,30 @@ def _sizes(packed: int, size: int, extra: bytes) -> tuple[int, int]:
     return packed, size
 
 
-def _after_descriptor(source: io.BufferedReader, expanded: Expanded) -> bytes:
-    """The signature after a data descriptor, whose fields have 4 or 8 bytes and whose own is optional."""
+def _after_descriptor(source: io.BufferedReader, expanded: DecompressedStream) -> bytes:
+    """The signature after a data descriptor. Its fields have 4 or 8 bytes; its own signature is optional."""
     first = source.read(4)
     if first == _DESCRIPTOR:
         source.read(4)
     elif first in (_LOCAL, _CENTRAL):
         return first
     packed = source.read(4)
-    if int.from_bytes(packed, "little") != expanded.taken & _BIG:
+    if int.from_bytes(packed, "little") != expanded.consumed_bytes & _BIG:
         return _resume(source, b"")
-    if int.from_bytes(source.read(4), "little") != expanded.given & _BIG:
+    if int.from_bytes(source.read(4), "little") != expanded.produced_bytes & _BIG:
         source.read(8)
     return _resume(source, source.read(4))
 
 
 def _resume(source: io.BufferedReader, signature: bytes) -> bytes:
-    """The next header's signature: the one just read if it is one, else searched for."""
-    known = (_LOCAL, _CENTRAL, _END)
-    if signature in known:
+    """The next header's signature: the one just read if it is valid, else the next one found in the stream."""
+    signatures = (_LOCAL, _CENTRAL, _END)
+    if signature in signatures:
         return signature
     tail = b"" if signature == _DESCRIPTOR else signature[-3:]
     while data := source.peek(1):
         window = tail + data
-        hits = [at for one in known if (at := window.find(one)) >= 0]
+        hits = [index for candidate in signatures if (index := window.find(candidate)) >= 0]
         if hits:
             source.read(min(hits) + 4 - len(tail))
             return window[min(hits) : min(hits) + 4]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trackside.model import GpusBy
 from trackside.runs.series_location import LocatedSeries, Unit
-from trackside.stores.curves import AROUND_S, Curves, step_of
+from trackside.stores.metric_backend import AROUND_S, MetricBackend, step_of
 
 GpuUse = Literal["mine", "other", "idle"]
 METRIC = "gpu_memory_used_bytes"
@@ -63,7 +63,7 @@ class GpuAllocation:
 
 
 def find_allocation(
-    query: AllocationQuery, series: Sequence[LocatedSeries], curves: Curves, interval: float
+    query: AllocationQuery, series: Sequence[LocatedSeries], curves: MetricBackend, interval: float
 ) -> GpuAllocation:
     """The run's GPUs, node by node, each by the most certain way available. ``interval``: seconds between samples."""
 
@@ -159,7 +159,12 @@ def _of_others(series: Iterable[LocatedSeries], query: AllocationQuery) -> set[U
 
 
 def uses(
-    curves: Curves, series: Iterable[LocatedSeries], units: Sequence[Unit], start: float, end: float, interval: float
+    curves: MetricBackend,
+    series: Iterable[LocatedSeries],
+    units: Sequence[Unit],
+    start: float,
+    end: float,
+    interval: float,
 ) -> Mapping[Unit, GpuUse]:
     """Who used each unit between two times on the series' own clock; units without samples are left out.
 
@@ -191,7 +196,12 @@ def uses(
 
 
 def occupied(
-    curves: Curves, series: Iterable[LocatedSeries], units: Sequence[Unit], first: float, last: float, interval: float
+    curves: MetricBackend,
+    series: Iterable[LocatedSeries],
+    units: Sequence[Unit],
+    first: float,
+    last: float,
+    interval: float,
 ) -> Mapping[Unit, Sequence[tuple[float, float]]]:
     """The stretches for which each unit was in use, between two times on the series' own clock."""
     ids = _memory(series, set(units))
@@ -230,7 +240,12 @@ def _memory(series: Iterable[LocatedSeries], units: set[Unit]) -> dict[Unit, lis
 
 
 def _rolled(
-    curves: Curves, groups: Sequence[Sequence[int]], start: float, end: float, step: float, how: Literal["min", "max"]
+    curves: MetricBackend,
+    groups: Sequence[Sequence[int]],
+    start: float,
+    end: float,
+    step: float,
+    how: Literal["min", "max"],
 ) -> tuple[Cells, Cells]:
     """Values per window, and the ends of the windows."""
     step_ms = round(step * 1000)
@@ -247,7 +262,7 @@ def _threshold(cells: Cells) -> Cells:
 
 
 def _was_free(
-    curves: Curves,
+    curves: MetricBackend,
     groups: Sequence[Sequence[int]],
     within: tuple[float, float],
     outside: tuple[float, float],

@@ -16,14 +16,14 @@ import msgspec
 
 from trackside.catalog.streams import is_stream, is_stream_of
 from trackside.errors import NoSuchRun, SeveralRuns
-from trackside.logs.series import Away, Counts, Series
+from trackside.logs.series import PointSeries, SeriesState, StoredPoint
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run
 from trackside.runs.locator import HOST, JobLocation, Locator, RecordRow, marks, named_job, path_ends, short_names
 from trackside.runs.logs import folder_of
 from trackside.runs.series_location import host_of
-from trackside.stores.embedded.duck import Scope
-from trackside.stores.embedded.rows import EVENT, POINT, Kept, event_of, point_of
+from trackside.stores.embedded.duck import SeriesFilter
+from trackside.stores.embedded.rows import EVENT, POINT, StoredInput, event_of, point_of
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 
@@ -49,7 +49,7 @@ class JobData:
     home: frozenset[str] | None = None
     """The logs that came in one folder with the job's records or logs; None: all did."""
     inputs: list[Input] = field(default_factory=list)
-    scope: Scope = field(default_factory=Scope)
+    scope: SeriesFilter = field(default_factory=SeriesFilter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class _Finder:
             raise SeveralRuns(sorted(short_names(roots).values()))
         return self._whole(inputs)
 
-    def _whole(self, inputs: Sequence[Kept]) -> JobData:
+    def _whole(self, inputs: Sequence[StoredInput]) -> JobData:
         """Everything in these inputs; none of them names a job."""
         ids = frozenset(input_.id for input_ in inputs)
         data = JobData(None, inputs=[input_.row for input_ in inputs])
@@ -108,7 +108,7 @@ class _Finder:
         self._fill(data.store, everything, everything, ())
         self._train(data.trajectories, inputs)
         data.store.planes = {plane for input_ in inputs for plane in input_.planes}
-        data.scope = Scope(f"p.input IN ({_numbers(ids)})")
+        data.scope = SeriesFilter(f"p.input IN ({_numbers(ids)})")
         return data
 
     def _of(self, job: str) -> JobData:
@@ -154,7 +154,7 @@ class _Finder:
         }
 
     def _conditions(
-        self, location: JobLocation, home: Sequence[Kept], read_ids: Collection[int], small: bool
+        self, location: JobLocation, home: Sequence[StoredInput], read_ids: Collection[int], small: bool
     ) -> tuple[_Condition, _Condition]:
         """Conditions for the events and the records that concern the job, besides ``data.records``."""
         run, at_home = location.run, {input_.id for input_ in home}
@@ -206,28 +206,28 @@ class _Finder:
                 store.add_record(row)
         return input_ids
 
-    def _train(self, trajectories: Trajectories, inputs: Iterable[Kept]) -> None:
+    def _train(self, trajectories: Trajectories, inputs: Iterable[StoredInput]) -> None:
         """Add the training points of these logs."""
         trained = {log.id: log for log in inputs if log.training}
         if not trained:
             return
         source = self._snapshot.table("points", trained)
-        points: dict[tuple[int, str, str], list[Away]] = {}
+        points: dict[tuple[int, str, str], list[StoredPoint]] = {}
         order = "ORDER BY input, parser, held, ordinal"
         sql = f"SELECT input, path, parser, ordinal, pinned, held, loss, step, time, {POINT} FROM {source}"
         for row in self._snapshot.rows(f"{sql} WHERE input IN ({_numbers(trained)}) {order}"):
             input_, path, parser, ordinal, pinned, is_held, loss, step, time, *rest = row
-            away = Away(ordinal, pinned, is_held, loss, step, time, partial(_event_at, rest))
-            points.setdefault((input_, path, parser), []).append(away)
+            stored_point = StoredPoint(ordinal, pinned, is_held, loss, step, time, partial(_event_at, rest))
+            points.setdefault((input_, path, parser), []).append(stored_point)
         for log in inputs:
             for stored_counts in (
                 msgspec.json.decode(log.training, type=list[dict[str, object]]) if log.training else ()
             ):
                 path = str(stored_counts.pop("path"))
-                counts = msgspec.convert(stored_counts, Counts)
-                trajectories.take(Series.restored(path, counts, points.get((log.id, path, counts.parser), ())))
+                state = msgspec.convert(stored_counts, SeriesState)
+                trajectories.take(PointSeries.restored(path, state, points.get((log.id, path, state.parser), ())))
 
-    def _scope(self, location: JobLocation) -> Scope:
+    def _scope(self, location: JobLocation) -> SeriesFilter:
         """The series of the job's folders if these are few; else those with its label and those of its nodes then."""
         spans = self._snapshot.table("spans", location.home)
         ((count,),) = self._snapshot.rows(
@@ -239,7 +239,7 @@ class _Finder:
         if count > WHOLE_SERIES:
             at_home += " AND s.node IS NULL" if hosts else ""
         on_nodes = f"{HOST.format('s.node')} IN ({marks(hosts)}) AND p.last_ms >= ? AND p.first_ms <= ?"
-        return Scope(
+        return SeriesFilter(
             f"(({at_home}) OR s.job IN ({marks(ids)}) OR ({on_nodes}))",
             (*ids, *hosts, (start - ZONES_S) * 1000, (end + ZONES_S) * 1000),
         )
@@ -249,7 +249,7 @@ def _event_at(row: Sequence[Any]) -> Event:
     return point_of(row).event
 
 
-def _row_count(input_: Kept) -> int:
+def _row_count(input_: StoredInput) -> int:
     """Rows to read with this input; 0 for a log or metrics."""
     return 0 if input_.is_log or input_.planes == ("metric",) else input_.row.rows
 

@@ -12,7 +12,7 @@ from trackside.runs.jobs import Job, Jobs, collect
 from trackside.runs.locator import HOST, Locator, RecordRow, named_job, short_names
 from trackside.runs.logs import assign, folder_of, ids_inside
 from trackside.runs.series_location import host_of
-from trackside.stores.embedded.rows import Kept
+from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
 
 HOUR_S = 3600
@@ -55,7 +55,7 @@ def listing(snapshot: Snapshot) -> list[RunSummary]:
     return sorted(summaries, key=lambda input_: (input_.start is None, input_.start or 0.0, input_.id))
 
 
-def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[Kept]) -> RunSummary:
+def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[StoredInput]) -> RunSummary:
     last = final(attempts_of(job.rows)) or AttemptRows(())
     start, end = last.time("start"), last.end
     planes: set[Plane] = {"scheduler"} if job.rows else set()
@@ -101,9 +101,9 @@ def _assign_only_job(locator: Locator, jobs: Jobs, rows: Sequence[RecordRow], fr
             free_logs.discard(path)
 
 
-def _folders(inputs: Sequence[Kept], free_logs: Collection[str]) -> list[RunSummary]:
+def _folders(inputs: Sequence[StoredInput], free_logs: Collection[str]) -> list[RunSummary]:
     """Folders whose logs belong to no job."""
-    by_root: dict[str, list[Kept]] = {}
+    by_root: dict[str, list[StoredInput]] = {}
     for input_ in inputs:
         by_root.setdefault(input_.root, []).append(input_)
     names = short_names(by_root)

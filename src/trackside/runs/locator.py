@@ -17,7 +17,7 @@ from trackside.model import Event, Position, Record, Run
 from trackside.runs.jobs import Job, plain_id
 from trackside.runs.logs import leaf_of, outputs_of
 from trackside.runs.resolve import resolve
-from trackside.stores.embedded.rows import INPUT, RECORD, Kept, input_of, record_of
+from trackside.stores.embedded.rows import INPUT, RECORD, StoredInput, input_of, record_of
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 
@@ -38,10 +38,10 @@ class JobLocation:
     ids: frozenset[str]
     home: frozenset[int]
     records: tuple[RecordRow, ...]
-    logs: tuple[Kept, ...]
+    logs: tuple[StoredInput, ...]
 
 
-def inputs_of(snapshot: Snapshot) -> list[Kept]:
+def inputs_of(snapshot: Snapshot) -> list[StoredInput]:
     """All inputs, in the order in which they were first read."""
     rows = snapshot.rows(f"SELECT {INPUT} FROM {snapshot.table('inputs')} ORDER BY place")
     return [input_of(row) for row in rows]
@@ -67,7 +67,7 @@ def short_names(roots: Collection[str]) -> dict[str, str]:
     return names
 
 
-def named_job(log: Kept) -> Event:
+def named_job(log: StoredInput) -> Event:
     """An event that stands for the lines of a log that name its job, so that the lines need not be read."""
     return Event("host", Position(log.path, 0), "log", fields={"job": log.owner})
 
@@ -122,7 +122,7 @@ class Locator:
         return [(row[0], row[1], record_of(row[2:])) for row in rows]
 
     def _resolved(
-        self, records: Iterable[RecordRow], logs: Iterable[Kept], job: str | None, home: Collection[str] | None
+        self, records: Iterable[RecordRow], logs: Iterable[StoredInput], job: str | None, home: Collection[str] | None
     ) -> Run:
         store = MemoryStore()
         paths = []
@@ -178,7 +178,7 @@ class Locator:
             (*plain, *plain, *numbers, *numbers),
         )
 
-    def _near(self, family: Iterable[RecordRow], job: str) -> list[Kept]:
+    def _near(self, family: Iterable[RecordRow], job: str) -> list[StoredInput]:
         """Logs that may belong to these jobs: by a number in the path, the job's name, or a line inside."""
         ids = {job, plain_id(job)}
         outputs: set[str] = set()
@@ -193,7 +193,7 @@ class Locator:
             if id_.owner in ids or self._numbers_of[id_.id] & numbers or leaf_of(id_.path) in outputs
         ]
 
-    def _with_rivals(self, family: Sequence[RecordRow], logs: Iterable[Kept]) -> list[RecordRow]:
+    def _with_rivals(self, family: Sequence[RecordRow], logs: Iterable[StoredInput]) -> list[RecordRow]:
         """The records, and those of other jobs that may own these logs."""
         ids = set()
         for log in logs:

@@ -19,8 +19,8 @@ from trackside.query import Query, Row, events, record
 from trackside.runs.clock import NEAR_S, REACH_S, Stretch, offset_of, shift_of
 from trackside.runs.gpu_allocation import AllocationQuery, GpuAllocation, find_allocation, occupied
 from trackside.runs.series_location import LocatedSeries, Unit, locate_series
-from trackside.stores.curves import AROUND_S, Curves, Held, RunMetrics, Timing, most_windows
 from trackside.stores.memory import MemoryStore
+from trackside.stores.metric_backend import AROUND_S, MetricBackend, RunMetrics, SeriesInfo, Timing, max_windows
 
 INTERVAL_S = 60.0
 """Assumed sample interval if every series has a single sample (Prometheus' default scrape interval)."""
@@ -40,7 +40,7 @@ class Window:
     ends_inside: bool = False
 
 
-def run_metrics(curves: Curves, run: Run, rows: MemoryStore) -> tuple[Run, RunMetrics]:
+def run_metrics(curves: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Run, RunMetrics]:
     """The run's series among all series, and the run completed from them.
 
     Raises SeveralRuns if only metrics are given, of several jobs, and no job was chosen; NoSuchRun if the chosen job is
@@ -72,14 +72,14 @@ def run_metrics(curves: Curves, run: Run, rows: MemoryStore) -> tuple[Run, RunMe
     gpus = len({one.unit for one in selected if one.gpu})
     until = max(one.info.last_ms for one in selected) / 1000 + window.shift if run.disposition in ALIVE else inf
     timing = Timing(
-        window.start, max(window.end, window.start), _interval(selected), window.shift, most_windows(gpus), until
+        window.start, max(window.end, window.start), _interval(selected), window.shift, max_windows(gpus), until
     )
     return _completed(run, selected, holding, window), RunMetrics(curves, tuple(one.info for one in selected), timing)
 
 
-def _indexed(curves: Curves) -> Sequence[Held]:
+def _indexed(curves: MetricBackend) -> Sequence[SeriesInfo]:
     """All series, with the index of their GPU where only the value of a gauge gives it."""
-    infos = curves.held()
+    infos = curves.series()
     gauges = [info for info in infos if info.series.metric == "gpu_index" and info.series.get("gpu_uuid")]
     if not gauges:
         return infos
@@ -94,7 +94,7 @@ def _indexed(curves: Curves) -> Sequence[Held]:
     return [_with_index(info, index) for info in infos]
 
 
-def _with_index(info: Held, index: Mapping[str | None, str]) -> Held:
+def _with_index(info: SeriesInfo, index: Mapping[str | None, str]) -> SeriesInfo:
     gpu = index.get(info.series.get("gpu_uuid"))
     if gpu is None or info.series.get("gpu") is not None:
         return info
@@ -173,7 +173,7 @@ def _on_nodes(series: Sequence[LocatedSeries], nodes: Sequence[str]) -> list[Loc
 
 
 def _window(
-    curves: Curves, run: Run, rows: MemoryStore, series: Sequence[LocatedSeries], labelled: bool, interval: float
+    curves: MetricBackend, run: Run, rows: MemoryStore, series: Sequence[LocatedSeries], labelled: bool, interval: float
 ) -> Window:
     """The run's window from the scheduler, else from the log, the job's label or the memory use."""
     log = _log_window(rows) if run.start is None else None
@@ -202,7 +202,7 @@ def _covered(series: Sequence[LocatedSeries], span: tuple[float, float | None], 
 
 
 def _shift(
-    curves: Curves,
+    curves: MetricBackend,
     run: Run,
     series: Sequence[LocatedSeries],
     span: tuple[float, float | None],
@@ -229,7 +229,9 @@ def _shift(
     return shift_of((span[0], None), long_stretches, min_count, near)
 
 
-def _time_freed(curves: Curves, series: Sequence[LocatedSeries], start: float, near: float, interval: float) -> float:
+def _time_freed(
+    curves: MetricBackend, series: Sequence[LocatedSeries], start: float, near: float, interval: float
+) -> float:
     """When memory that was allocated around ``start`` was freed, on the series' clock; ``start`` if none was."""
     units = _by_unit(series)
     envelope = _envelope(units.values())
@@ -241,12 +243,12 @@ def _time_freed(curves: Curves, series: Sequence[LocatedSeries], start: float, n
 
 
 def _window_of_series(
-    curves: Curves, series: Sequence[LocatedSeries], envelope: Stretch, labelled: bool, interval: float
+    curves: MetricBackend, series: Sequence[LocatedSeries], envelope: Stretch, labelled: bool, interval: float
 ) -> Window:
     """The window from series alone: the time with the job's label, else the time of GPU memory use, else all of it."""
     start, end = envelope[0] - interval, envelope[1]
     if labelled:
-        data = _envelope((info.first_ms / 1000, info.last_ms / 1000) for info in curves.held())
+        data = _envelope((info.first_ms / 1000, info.last_ms / 1000) for info in curves.series())
     else:
         data = start, end
         in_use = occupied(curves, series, list(_by_unit(series)), start, end, interval)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from trackside.model import Series
-from trackside.stores.curves import Held
+from trackside.stores.metric_backend import SeriesInfo
 
 Gpu = tuple[str, str]
 """(node, index); the node is empty if unknown."""
@@ -23,7 +23,7 @@ Unit = tuple[str, str, str]
 class LocatedSeries(NamedTuple):
     """A series with the labels that say whose it is, as completed for this run; empty where unknown."""
 
-    info: Held
+    info: SeriesInfo
     node: str
     gpu: str
     mig: str
@@ -41,7 +41,7 @@ class LocatedSeries(NamedTuple):
         return self.node, self.gpu, self.mig
 
 
-def locate_series(infos: Iterable[Held], nodes: Sequence[str]) -> list[LocatedSeries]:
+def locate_series(infos: Iterable[SeriesInfo], nodes: Sequence[str]) -> list[LocatedSeries]:
     """Every series with its node and GPU completed; ``nodes``: the run's, whose spelling is used."""
     infos = list(infos)
     names = NodeNames(nodes)
@@ -61,7 +61,7 @@ def _location_key(series: Series) -> tuple[_Labels, str | None]:
     return series.labels, None if series.get("node") is not None else series.at.path
 
 
-def _locate(info: Held, completed: tuple[_Labels, tuple[str, ...]]) -> LocatedSeries:
+def _locate(info: SeriesInfo, completed: tuple[_Labels, tuple[str, ...]]) -> LocatedSeries:
     labels, words = completed
     if labels is not info.series.labels:
         info = replace(info, series=replace(info.series, labels=labels))

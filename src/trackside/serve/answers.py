@@ -10,7 +10,7 @@ from trackside.evidence import Frame, Grid, MissingAnswer, Store, reduced
 from trackside.model import Event, Scalar
 from trackside.query import Query, QueryError, Row
 from trackside.serve.problems import Problem
-from trackside.show.document import LONGEST_TEXT, Json, plain
+from trackside.show.document import MAX_TEXT_CHARS, Json, plain
 
 MAX_WINDOWS = 10_000
 MAX_CELLS = 500_000
@@ -172,4 +172,4 @@ def _scalar(value: Scalar) -> Json:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "..."
+    return text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + "..."

@@ -14,7 +14,7 @@ from trackside.serve.handlers import FamilyDetail, FamilyDoc, Handlers, JobsDoc,
 from trackside.serve.operations import Arguments, Check, Operation, Parameter, document
 from trackside.serve.problems import encoded
 from trackside.show.document import VerdictDoc
-from trackside.stores.metadata.archive import MOST_PAGE
+from trackside.stores.metadata.archive import MAX_PAGE_ROWS
 from trackside.stores.metadata.rows import RunPage, VerdictPage
 from trackside.version import package_version
 
@@ -26,7 +26,7 @@ CLUSTER = Parameter(
     name="cluster", empty=True, about="The cluster, if several have a job with this id; empty: the unnamed cluster"
 )
 LIMIT = Parameter(
-    name="limit", kind="integer", default=100, minimum=1, maximum=MOST_PAGE, about="Maximum entries per page"
+    name="limit", kind="integer", default=100, minimum=1, maximum=MAX_PAGE_ROWS, about="Maximum entries per page"
 )
 CURSOR = Parameter(name="cursor", about="The 'next' value of the previous page")
 VERDICT = Parameter(name="id", within="path", kind="integer", maximum=2**63 - 1, about="A verdict's id")
@@ -49,7 +49,7 @@ QUERY = Parameter(name="query", required=True, maximum=MAX_QUERY_CHARS, about="T
 _JUDGING = (
     " metric(gpu_utilization_ratio).over('run', 'avg').by('node', how='median'): the form of citation queries."
     " diagnosis continues and is recorded; a repeated request joins it. The headers Trackside-Run and Trackside-Verdict"
-    " say where the verdict was recorded; Trackside-Not-Recorded says why it was not, if the archive is down."
+    " say where the verdict was recorded; Trackside-Not-RecordResult says why it was not, if the archive is down."
 )
 _ASKING = (
     "The query is text such as events(exception), record(job).first(state) or"

@@ -34,7 +34,7 @@ from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.receiver.intake import Intake
 from trackside.stores.receiver.options import ServeOptions
-from trackside.stores.receiver.write_ahead import MOST_BYTES
+from trackside.stores.receiver.write_ahead import MAX_FRAME_BYTES
 
 LOG = logging.getLogger("trackside.receiver")
 BACKLOG = 2048
@@ -58,10 +58,12 @@ def serve(options: ServeOptions, site: Site | None = None) -> None:
     raise_file_limit()
     with ExitStack() as stack:
         bound = stack.enter_context(_bound_socket(options))
-        read_again = decoder(replace(options.limits, decoded_bytes=MOST_BYTES))  # earlier limits may have been higher
+        read_again = decoder(
+            replace(options.limits, decoded_bytes=MAX_FRAME_BYTES)
+        )  # earlier limits may have been higher
         intake = Intake(options.store, read_again, labels_of, options.limits, options.keeping, LineReader)
         stack.callback(intake.close)
-        archive = Archive.open(options.metadata or _default_metadata(options.store), later=bool(options.metadata))
+        archive = Archive.open(options.metadata or _default_metadata(options.store), lazy=bool(options.metadata))
         stack.callback(archive.close)
         price = NO_PRICE if site is None else site.price
         handlers = Handlers(archive, Diagnoser(options.store, partial(lags, intake, FLUSH_S), site), price=price)
@@ -75,9 +77,9 @@ def serve(options: ServeOptions, site: Site | None = None) -> None:
         bound.listen(BACKLOG)  # from now on no connection is refused, although the first may wait a moment
         LOG.info("listening on %s, store %s", _url(bound, options), options.store)
         server.run(sockets=[bound])
-    if intake.trouble:
+    if intake.last_error:
         LOG.warning(
-            "stopped; accepted data are in the write-ahead log, to be read at the next start: %s", intake.trouble
+            "stopped; accepted data are in the write-ahead log, to be read at the next start: %s", intake.last_error
         )
     else:
         LOG.info("stopped; all accepted data are in the store")

@@ -18,8 +18,8 @@ from trackside.site.config import Site
 from trackside.stores.embedded.layout import StoreError
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
-from trackside.stores.receiver.flush import NotRead
-from trackside.stores.receiver.intake import Busy, Intake, NotKept
+from trackside.stores.receiver.flush import LinesNotRead
+from trackside.stores.receiver.intake import Intake, NotStored, QueueFull
 
 LISTED_S = 5.0
 """A listing may be based on a flush that is at most this old."""
@@ -48,7 +48,7 @@ class Lag:
     def note(self, rows: MemoryStore) -> None:
         """Record the lag as a source that did not answer."""
         for plane in self.planes:
-            rows.unanswered(plane, SOURCE, self.reason)
+            rows.add_unavailable_source(plane, SOURCE, self.reason)
 
 
 def unread_lag(files: tuple[str, ...]) -> Lag:
@@ -60,9 +60,10 @@ def lags(intake: Intake, within_s: float) -> tuple[Lag, ...]:
     """Write and read everything that was accepted, as far as the time permits; returns what is left."""
     try:
         unread_files = intake.flush().result(within_s)
-    except NotRead as error:
+    except LinesNotRead as error:
         return (Lag(LINES, f"received lines can't be read into the store: {error}"),)
-    except (Busy, NotKept, StoreError, OSError, CancelledError) as error:  # a timeout is an OSError without a message
+    except (QueueFull, NotStored, StoreError, OSError, CancelledError) as error:
+        # A timeout is an OSError without a message.
         reason = str(error) or f"not done within {within_s:g} s; try again"
         return (Lag((*LINES, "metric"), f"the latest received data are not in the store yet: {reason}"),)
     return (unread_lag(tuple(unread_files)),) if unread_files else ()

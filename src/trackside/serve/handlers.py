@@ -26,7 +26,7 @@ from trackside.settings.price import NO_PRICE, Price
 from trackside.show import document as published
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
-from trackside.stores.metadata.rows import ArchivedRun, Filters, Lineage, Recorded
+from trackside.stores.metadata.rows import ArchivedRun, Filters, Lineage, RecordResult
 from trackside.verify import CitationCheck, check
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class Handlers:
         info = await self.looking.run(lambda: self.archive.verdict(id_))
         if info is None:
             raise Problem(404, f"verdict {id_} not found", "GET /api/v1/runs/{id}/verdicts lists a run's verdicts")
-        headers = _headers(Recorded(run=info.run, verdict=id_, new=False), info.digest) | {"Cache-Control": cache}
+        headers = _headers(RecordResult(run=info.run, verdict=id_, new=False), info.digest) | {"Cache-Control": cache}
         known_tags = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
         if headers["ETag"] in known_tags or "*" in known_tags:
             return Response(status_code=304, headers=headers)
@@ -179,10 +179,10 @@ class Handlers:
                 f"the diagnosis of job {job} is still running and will be recorded; repeat the request to wait for it"
             )
             return Response(encoded({"status": "running", "detail": text}), 202, headers, "application/json")
-        headers = {"Trackside-Not-Recorded": _header(reason)} if record is None else _headers(record)
+        headers = {"Trackside-Not-RecordResult": _header(reason)} if record is None else _headers(record)
         return Response(body, headers={"Cache-Control": "no-store", **headers}, media_type="application/json")
 
-    def _judge(self, job: str) -> tuple[bytes, Recorded | None, str]:
+    def _judge(self, job: str) -> tuple[bytes, RecordResult | None, str]:
         """(document, record, reason why it was not recorded): a verdict is returned even if the archive is down."""
         with self.diagnoser.session(job) as session:
             verdict = session.verdict()
@@ -269,7 +269,7 @@ def _json(value: object) -> Response:
     return Response(encoded(value), headers={"Cache-Control": "no-cache"}, media_type="application/json")
 
 
-def _headers(record: Recorded, digest: str = "") -> dict[str, str]:
+def _headers(record: RecordResult, digest: str = "") -> dict[str, str]:
     headers = {"Trackside-Run": record.run, "Trackside-Verdict": str(record.verdict)}
     headers["Content-Location"] = f"/api/v1/verdicts/{record.verdict}"
     return {**headers, "ETag": f'W/"{digest[:32]}"'} if digest else headers

@@ -18,10 +18,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trackside.errors import CannotAsk, NoSuchRun, NothingReadable, SeveralRuns
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.serve.limits import RequestRefused
 from trackside.serve.problems import MEDIA_TYPE, Problem, ProblemDoc
-from trackside.serve.workers import Busy, Slow
+from trackside.serve.workers import QueueFull, Slow
 from trackside.stores.embedded.layout import StoreError
 from trackside.stores.metadata.errors import ArchiveError
 
@@ -159,9 +159,9 @@ def _problem(error: Exception, where: str) -> Problem:
             return Problem(409, f"several runs match: {', '.join(error.jobs[:20])}", "use the id of one of them")
         case StoreError() | FileNotFoundError():
             return Problem(503, str(error), "", 30)
-        case Unanswered():
+        case SourceUnavailable():
             return Problem(504 if error.kind == "timeout" else 502, str(error), "", 30)
-        case Busy():
+        case QueueFull():
             return Problem(429, "too many requests in progress", "try again later", 5)
         case Slow():
             return Problem(504, "the request took too long", "ask for less, or try again", 10)

@@ -15,7 +15,7 @@ Values = Mapping[tuple[tuple[str, str], ...], float]
 
 def text(intake: Intake, bodies: Bodies, answered: Mapping[tuple[str, int], int], seconds: float) -> str:
     """All metrics with their current values."""
-    accepted, counts = intake.waits.counted(), intake.counts
+    accepted, counts = intake.queue.totals(), intake.counts
     refused = dict(accepted.refused + counts.left_out)
     unknown = {name: count for reason, count in refused.items() if (name := unknown_name(reason)) is not None}
     others = {reason: count for reason, count in refused.items() if unknown_name(reason) is None}
@@ -28,8 +28,8 @@ def text(intake: Intake, bodies: Bodies, answered: Mapping[tuple[str, int], int]
         ("left_out_total", "counter", "Samples and lines not kept, by reason.", _by("reason", others)),
         ("unknown_samples_total", "counter", "Samples of metrics that nothing here asks for, by name.",
          _by("name", unknown)),
-        ("series", "gauge", "Series met today.", intake.waits.series),
-        ("streams", "gauge", "Streams of log lines met today.", intake.waits.streams),
+        ("series", "gauge", "Series met today.", intake.queue.series),
+        ("streams", "gauge", "Streams of log lines met today.", intake.queue.streams),
         ("requests_total", "counter", "Pushes answered.", requests),
         ("request_seconds_total", "counter", "Seconds that pushes took until their answer.", seconds),
         ("bodies_open", "gauge", "Requests in memory.", bodies.count),
@@ -38,12 +38,12 @@ def text(intake: Intake, bodies: Bodies, answered: Mapping[tuple[str, int], int]
         ("unflushed_line_bytes", "gauge", "Bytes of lines that are in the log and not in files.", line_bytes),
         ("wal_bytes", "gauge", "Bytes of the write-ahead log.", intake.log.bytes),
         ("unsettled_samples", "gauge", "Samples whose unit only a larger value can tell.",
-         _by("name", intake.waiting)),
+         _by("name", intake.unsettled)),
         ("syncs_total", "counter", "Times that the log was synced.", counts.syncs),
         ("flushes_total", "counter", "Times that what waited was written.", counts.flushes),
         ("flush_seconds_total", "counter", "Seconds that this took.", counts.flush_s),
         ("failures_total", "counter", "Times that the log or a flush could not be written.", counts.failures),
-        ("writable", "gauge", "1 where the last flush succeeded.", 0 if intake.trouble else 1),
+        ("writable", "gauge", "1 where the last flush succeeded.", 0 if intake.last_error else 1),
         ("replayed_bodies", "gauge", "Requests read again from the log at the start.", counts.replayed),
         ("damaged_bytes", "gauge", "Bytes of the log that were damaged and skipped.", counts.damaged_bytes),
         ("torn_bytes", "gauge", "Bytes of half-written requests cut off at the start.", counts.torn_bytes),

@@ -18,8 +18,8 @@ from trackside.serve.limits import Bodies, RequestRefused, Tokens
 from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.serve.pushes import PUSHES, Push
-from trackside.stores.receiver.arrivals import LABELS, SERIES, Taken
-from trackside.stores.receiver.intake import Busy, Intake, NotKept
+from trackside.stores.receiver.arrivals import LABELS, SERIES, IntakeResult
+from trackside.stores.receiver.intake import Intake, NotStored, QueueFull
 from trackside.stores.receiver.options import Limits
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header
@@ -79,7 +79,7 @@ class Receiver:
         try:
             self._write.admit(request.headers.get("authorization", ""))
             answer, headers = await self._accept(push, content_type, request), {}
-        except (RequestRefused, BadRequest, Busy, NotKept) as error:
+        except (RequestRefused, BadRequest, QueueFull, NotStored) as error:
             answer = push.refusal(error.status, str(error), content_type)
             retry = error.retry_after_s
             headers = {} if retry is None else {"Retry-After": str(max(1, round(retry)))}
@@ -100,8 +100,8 @@ class Receiver:
 
     async def _accept(self, push: Push, content_type: str, request: Request) -> Answer:
         if self.stopping:
-            raise Busy("the receiver is stopping", 5.0)
-        self.intake.room()
+            raise QueueFull("the receiver is stopping", 5.0)
+        self.intake.check_capacity()
         with self.bodies.reserve() as memory:
             encoding = request.headers.get("content-encoding", "")
             if max(len(content_type), len(encoding)) > MAX_HEADER_CHARS:
@@ -112,7 +112,7 @@ class Receiver:
             header = Header(push.id, content_type, encoding, _sender(request), time.time_ns())
             loop = asyncio.get_running_loop()
             decoded = await loop.run_in_executor(self._pool, self._decode_within_limits, (header, body))
-            result = await asyncio.wrap_future(self.intake.take(header, body, decoded))
+            result = await asyncio.wrap_future(self.intake.accept(header, body, decoded))
         return push.answer(decoded, content_type, *_rejected(result))
 
     def _decode_within_limits(self, entry: Entry) -> Decoded:
@@ -138,11 +138,11 @@ class Receiver:
     async def _is_ready(self, request: Request) -> Response:
         if self.stopping:
             return PlainTextResponse("stopping\n", 503)
-        if self.intake.trouble:
-            return PlainTextResponse(f"can't write accepted data: {self.intake.trouble}\n", 503)
+        if self.intake.last_error:
+            return PlainTextResponse(f"can't write accepted data: {self.intake.last_error}\n", 503)
         try:
-            self.intake.room()
-        except (Busy, NotKept) as error:
+            self.intake.check_capacity()
+        except (QueueFull, NotStored) as error:
             return PlainTextResponse(f"{error}\n", 503)
         return PlainTextResponse("ready\n")
 
@@ -163,7 +163,7 @@ _LIMIT_TEXTS = {
 }
 
 
-def _rejected(result: Taken) -> tuple[int, str]:
+def _rejected(result: IntakeResult) -> tuple[int, str]:
     """(number of rejected items, reasons for the sender); samples of unknown metrics are dropped without a message."""
     counts = {reason: count for reason, count in result.refused.items() if reason in _LIMIT_TEXTS}
     return sum(counts.values()), "; ".join(f"{count:,} {_LIMIT_TEXTS[reason]}" for reason, count in counts.items())

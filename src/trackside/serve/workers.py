@@ -12,7 +12,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Busy(Exception):
+class QueueFull(Exception):
     """All threads are busy and the queue is full."""
 
 
@@ -35,12 +35,12 @@ class Workers:
     async def run(self, work: Callable[[], T], key: Hashable = None) -> T:
         """The result of the task, or its exception. Tasks with the same ``key`` run once: later callers join the first.
 
-        Raises Busy or Slow.
+        Raises QueueFull or Slow.
         """
         future = self._running.get(key) if key is not None else None
         if future is None:
             if len(self._running) >= self._max_tasks:
-                raise Busy
+                raise QueueFull
             future = asyncio.get_running_loop().run_in_executor(self._pool, work)
             task_key: Hashable = object() if key is None else key
             self._running[task_key] = future

@@ -6,19 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trackside.catalog.job_states import WAITING
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Run
 from trackside.runs.metrics import run_metrics
 from trackside.session.inputs import LoadedInputs
-from trackside.stores.curves import Curves
-from trackside.stores.joined import JoinedCurves
+from trackside.stores.joined import JoinedBackend
 from trackside.stores.memory import MemoryStore
+from trackside.stores.metric_backend import MetricBackend
 
-LiveCurves = Callable[[Run, MemoryStore], Curves]
+MetricOpener = Callable[[Run, MemoryStore], MetricBackend]
 """Opens the store that holds the site's metrics of a run."""
 
 
-def choose(loaded: LoadedInputs, as_of: float | None = None, live: LiveCurves | None = None) -> tuple[Run, MemoryStore]:
+def choose(
+    loaded: LoadedInputs, as_of: float | None = None, live: MetricOpener | None = None
+) -> tuple[Run, MemoryStore]:
     """The run and its rows. ``as_of``: end of a run that is still going. Raises SeveralRuns or NoSuchRun."""
     loaded.done()
     resolved = loaded.resolved()
@@ -35,28 +37,30 @@ def choose(loaded: LoadedInputs, as_of: float | None = None, live: LiveCurves | 
         run = replace(run, end=as_of)
     if live is not None:
         run = _with_live(loaded, run, store, live(run, store))
-    if loaded.curves is not None and store.metrics is None:
-        run, store.metrics = run_metrics(loaded.curves, run, store)
-    if loaded.curves is not None and store.metrics is not None:
-        for metric in loaded.curves.failed:
+    if loaded.metric_backend is not None and store.metrics is None:
+        run, store.metrics = run_metrics(loaded.metric_backend, run, store)
+    if loaded.metric_backend is not None and store.metrics is not None:
+        for metric in loaded.metric_backend.failed:
             if (reason := store.metrics.failed.get(metric)) is not None:
-                store.unanswered("metric", f"{loaded.curves.name}: {metric}", str(reason), whole=False)
+                store.add_unavailable_source(
+                    "metric", f"{loaded.metric_backend.name}: {metric}", str(reason), concerns_all=False
+                )
     return run, store
 
 
-def _with_live(loaded: LoadedInputs, run: Run, store: MemoryStore, live: Curves) -> Run:
+def _with_live(loaded: LoadedInputs, run: Run, store: MemoryStore, live: MetricBackend) -> Run:
     """Add the metrics of a live store, and of files, to the run's rows; returns the run completed from them.
 
     If the live store does not answer, this is recorded, and only the metrics of the files are used, if any.
     """
     try:
-        curves = live if loaded.curves is None else JoinedCurves(loaded.curves, live)
+        curves = live if loaded.metric_backend is None else JoinedBackend(loaded.metric_backend, live)
         completed, store.metrics = run_metrics(curves, run, store)
-    except Unanswered as error:
-        store.unanswered("metric", live.name, str(error))
+    except SourceUnavailable as error:
+        store.add_unavailable_source("metric", live.name, str(error))
         return run
     for reason in live.failed.values():
-        store.unanswered("metric", live.name, str(reason))
-    if not store.metrics.curves.held():
+        store.add_unavailable_source("metric", live.name, str(reason))
+    if not store.metrics.backend.series():
         store.metrics = replace(store.metrics, note=f"{live.name} holds no metric of the run")
     return completed

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Samples
-from trackside.read.bundle import asked
+from trackside.read.bundle import recorded_job_and_time
 from trackside.read.detect import read_source
 from trackside.read.format import Source
 from trackside.read.formats.job_log import empty_output
 from trackside.read.walk import walk
 from trackside.runs.resolve import ResolvedRun, resolve
 from trackside.session.request import Paths, ProgressCallback
-from trackside.stores.curves import Curves
 from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.memory import MemoryStore
-from trackside.stores.memory_curves import MemoryCurves
+from trackside.stores.memory_backend import MemoryBackend
+from trackside.stores.metric_backend import MetricBackend
 
 if TYPE_CHECKING:
     from trackside.stores.embedded.spill import Spill
@@ -35,7 +35,7 @@ class LoadedInputs:
     store: MemoryStore = field(default_factory=MemoryStore)
     trajectories: Trajectories = field(default_factory=Trajectories)
     inputs: list[Input] = field(default_factory=list)
-    curves: Curves | None = None
+    metric_backend: MetricBackend | None = None
     """The measurements; None if no input has any."""
     paths: tuple[str, ...] = ()
     """Logs whose rows are not loaded, but which matter when logs are assigned to jobs."""
@@ -49,7 +49,7 @@ class LoadedInputs:
     """The present, POSIX seconds, according to a bundle's verdict."""
     on_source: Callable[[Source], None] | None = None
     """Called with each source before it is read: a bundle stores what a site returned."""
-    _memory: MemoryCurves | None = None
+    _memory: MemoryBackend | None = None
     _spill: Spill | None = None
     _done: bool = False
 
@@ -70,12 +70,12 @@ class LoadedInputs:
             self._spill.add(samples)
             return
         if self._memory is None:
-            self.curves = self._memory = MemoryCurves()
+            self.metric_backend = self._memory = MemoryBackend()
         self._memory.add(samples)
         if len(self._memory) > MAX_SAMPLES_IN_MEMORY:
             from trackside.stores.embedded.spill import Spill  # DuckDB comes with it
 
-            self._spill, self._memory, self.curves = Spill(self._memory), None, None
+            self._spill, self._memory, self.metric_backend = Spill(self._memory), None, None
 
     def take(self, source: Source | Input) -> None:
         """Read a source, or record why it can't be read."""
@@ -94,7 +94,7 @@ class LoadedInputs:
             if Directory(path).exists:
                 raise StoreError(f"{os.fspath(path)} is a store: pass it as --store {os.fspath(path)}")
         if len(paths) == 1:
-            job, self.as_of = asked(paths[0])
+            job, self.as_of = recorded_job_and_time(paths[0])
             self.job = self.job or job
         for source in walk(paths, on_progress):
             self.take(source)
@@ -109,7 +109,7 @@ class LoadedInputs:
                 if row.status == "empty" and (event := empty_output(row.path)) is not None:
                     self.event(event)
         if self._spill is not None:
-            self.curves = self._spill.curves()
+            self.metric_backend = self._spill.backend()
 
     def resolved(self) -> ResolvedRun:
         """The run to choose and its rows, without training points and metrics. Raises SeveralRuns or NoSuchRun."""
@@ -118,4 +118,4 @@ class LoadedInputs:
     @property
     def readable(self) -> bool:
         """Whether any input could be read."""
-        return self.curves is not None or any(row.status in ("read", "partial") for row in self.inputs)
+        return self.metric_backend is not None or any(row.status in ("read", "partial") for row in self.inputs)

@@ -15,8 +15,8 @@ from trackside.query import Query
 from trackside.session.choice import choose
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import Paths
-from trackside.stores.curves import Curves
 from trackside.stores.memory import MemoryStore
+from trackside.stores.metric_backend import MetricBackend
 from trackside.verdict import engine
 from trackside.version import package_version
 
@@ -37,7 +37,7 @@ class Session:
     """Whether the job is still going, according to the site's Slurm."""
     queried: tuple[str, ...] = ()
     files: Paths = ()
-    servers: Sequence[Curves] = ()
+    servers: Sequence[MetricBackend] = ()
     """The site's metric servers."""
     _facts: Facts | None = None
     _verdict: Verdict | None = None

@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from trackside.catalog.streams import is_stream_of, told
+from trackside.catalog.streams import is_stream_of, label_value
 from trackside.errors import CannotAsk, NoSuchRun, NothingReadable
 from trackside.evidence import UNABLE, Frame
 from trackside.finding import Verdict
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Event, Input, InputStatus, Plane, Run
 from trackside.query import events
 from trackside.read.format import Source
-from trackside.read.walk import Found, walk
-from trackside.session.choice import LiveCurves, choose
+from trackside.read.walk import WalkItem, walk
+from trackside.session.choice import MetricOpener, choose
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import SiteRequest, StoreRequest
 from trackside.session.session import Session
@@ -31,9 +31,9 @@ from trackside.site.journal import journal
 from trackside.site.slurm import SlurmAnswer, live
 from trackside.site.slurm_replies import job_id
 from trackside.stores import log_store, metric_store
-from trackside.stores.log_store import Line, LogOptions, LogStore, LogStream, Streams, Wanted, open_store
+from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStore, LogStream, Streams, open_store
 from trackside.stores.memory import MemoryStore
-from trackside.stores.metric_store import MetricOptions, MetricServer, Scope, open_metrics
+from trackside.stores.metric_store import MetricOptions, MetricServer, RunScope, open_metrics
 from trackside.verdict import engine
 from trackside.version import package_version
 
@@ -73,15 +73,15 @@ def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
         _refuse_if_unknown_everywhere(site, job, slurm)
     servers: list[MetricServer] = []
     if site.metrics is not None and answer.known:  # enough to start searching for the metrics while logs are read
-        scope = Scope(answer.start, answer.end, answer.nodes, answer.names)
+        scope = RunScope(answer.start, answer.end, answer.nodes, answer.names)
         servers.append(stack.enter_context(closing(open_metrics(site.metrics, scope))))
-        servers[0].begin()
+        servers[0].prefetch()
     loaded = _load(request, answer, stack)
     loaded.inputs += answer.rows
     _take_lines(loaded, site, slurm)
     for row in answer.rows:
         if row.status in ("unreadable", "refused") and not _was_pushed(loaded, row, answer):
-            loaded.store.unanswered(row.plane or "scheduler", row.path, row.note)
+            loaded.store.add_unavailable_source(row.plane or "scheduler", row.path, row.note)
     queried = names_of(site, slurm is not None)
     if not queried and not has_inputs:
         raise NothingReadable(
@@ -202,18 +202,18 @@ def _refuse_if_unknown_everywhere(site: Site, job: str, slurm: SlurmAnswer) -> N
         with _usage_errors():
             store = open_store(options)
         try:
-            answer = store.streams(Wanted((job,)))
-        except Unanswered:
+            answer = store.streams(LogRequest((job,)))
+        except SourceUnavailable:
             return
         if answer.streams:
             return
         rows.append(Input(store.name, None, "empty", "; ".join(answer.notes)))
     if site.metrics is not None:
-        with closing(open_metrics(site.metrics, Scope(jobs=(job,)))) as curves:
+        with closing(open_metrics(site.metrics, RunScope(jobs=(job,)))) as curves:
             try:
-                if curves.anything():
+                if curves.has_series():
                     return
-            except Unanswered:
+            except SourceUnavailable:
                 return
             rows.append(Input(curves.name, None, "empty", "no series with its id"))
     _refuse_unknown(LoadedInputs(inputs=rows), job)
@@ -222,26 +222,26 @@ def _refuse_if_unknown_everywhere(site: Site, job: str, slurm: SlurmAnswer) -> N
 # -- log stores
 
 
-def _line_queries(loaded: LoadedInputs, slurm: SlurmAnswer | None) -> list[Wanted]:
+def _line_queries(loaded: LoadedInputs, slurm: SlurmAnswer | None) -> list[LogRequest]:
     """Queries for the lines of the job and of its nodes during it; and for those of its parents."""
     if slurm is not None and slurm.known:
-        own = Wanted(slurm.names, slurm.nodes, slurm.start, slurm.end)
-        return [own, Wanted(slurm.parents, end=slurm.start)] if slurm.parents else [own]
+        own = LogRequest(slurm.names, slurm.nodes, slurm.start, slurm.end)
+        return [own, LogRequest(slurm.parents, end=slurm.start)] if slurm.parents else [own]
     run = loaded.resolved().run
     jobs = tuple(dict.fromkeys(name for name in (loaded.job, run.id, *run.aliases) if name))
     start = None if run.start is None else run.start - ZONES_S
     end = None if run.end is None else run.end + ZONES_S
-    return [Wanted(jobs, run.nodes, start, end)]
+    return [LogRequest(jobs, run.nodes, start, end)]
 
 
-def _take_log(loaded: LoadedInputs, name: str, source: Found) -> None:
+def _take_log(loaded: LoadedInputs, name: str, source: WalkItem) -> None:
     loaded.take(source)
     row = loaded.inputs[-1]
     if row.status in ("unreadable", "partial", "refused"):
         faults = source.faults if isinstance(source, Source) else []
         reason = ("; ".join(faults) or row.note).removeprefix(UNABLE).removeprefix(f"{name}: ")
         for plane in (row.plane,) if row.plane is not None else LOG_STORE:
-            loaded.store.unanswered(plane, name, reason)
+            loaded.store.add_unavailable_source(plane, name, reason)
 
 
 class _WithoutFiles:
@@ -255,15 +255,17 @@ class _WithoutFiles:
         """See :class:`trackside.stores.log_store.LogStore`."""
         return self._store.name
 
-    def streams(self, line_query: Wanted) -> Streams:
+    def streams(self, line_query: LogRequest) -> Streams:
         """See :class:`trackside.stores.log_store.LogStore`."""
         answer = self._store.streams(line_query)
         remaining = [
-            stream for stream in answer.streams if told("file", stream.labels, self._options.labels) not in self._files
+            stream
+            for stream in answer.streams
+            if label_value("file", stream.labels, self._options.labels) not in self._files
         ]
         return replace(answer, streams=tuple(remaining))
 
-    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+    def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:
         """See :class:`trackside.stores.log_store.LogStore`."""
         return self._store.lines(stream)
 
@@ -271,7 +273,7 @@ class _WithoutFiles:
 # -- metrics
 
 
-def _opener(servers: list[MetricServer], options: MetricOptions, stack: ExitStack) -> LiveCurves:
+def _opener(servers: list[MetricServer], options: MetricOptions, stack: ExitStack) -> MetricOpener:
     """A function that opens the run's metrics when needed: those already being searched, if Slurm gave enough."""
 
     def open_server(run: Run, rows: MemoryStore) -> MetricServer:
@@ -282,7 +284,7 @@ def _opener(servers: list[MetricServer], options: MetricOptions, stack: ExitStac
     return open_server
 
 
-def _scope(run: Run, rows: MemoryStore) -> Scope:
+def _scope(run: Run, rows: MemoryStore) -> RunScope:
     """The scope of the metrics of a run that only files describe: its nodes and job, while it was there.
 
     Their times may be off by a zone.
@@ -292,8 +294,8 @@ def _scope(run: Run, rows: MemoryStore) -> Scope:
     if start is None:
         start, end = _log_span(rows)
     if start is None:
-        return Scope(None, None, run.nodes, jobs)
-    return Scope(start - ZONES_S, None if end is None else end + ZONES_S, run.nodes, jobs)
+        return RunScope(None, None, run.nodes, jobs)
+    return RunScope(start - ZONES_S, None if end is None else end + ZONES_S, run.nodes, jobs)
 
 
 def _log_span(rows: MemoryStore) -> tuple[float | None, float | None]:
@@ -314,8 +316,8 @@ def _server_row(curves: MetricServer) -> Input:
     traffic = curves.traffic
     cost = f"{traffic.requests:,} requests, {traffic.bytes_received:,} bytes received"
     try:
-        infos = curves.held()
-    except Unanswered as error:
+        infos = curves.series()
+    except SourceUnavailable as error:
         return Input(curves.name, curves.title, "unreadable", f"{error}; {cost}", plane="metric")
     names = len({info.series.metric for info in infos})
     note = f"{names:,} metrics of the run in {len(infos):,} series; {cost}"

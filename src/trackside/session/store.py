@@ -13,7 +13,7 @@ from trackside.runs.job_data import find
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import StoreRequest
 from trackside.session.session import Session
-from trackside.stores.embedded.duck import DuckCurves
+from trackside.stores.embedded.duck import DuckBackend
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
 
@@ -54,7 +54,7 @@ def load_stored(
         job=job_data.job,
     )
     if snapshot.manifest.of("spans") or snapshot.manifest.of("waiting"):
-        loaded.curves = DuckCurves(snapshot, job_data.scope)
+        loaded.metric_backend = DuckBackend(snapshot, job_data.scope)
     return loaded
 
 

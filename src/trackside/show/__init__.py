@@ -1,1 +1,1 @@
-"""HOW IS IT TOLD: sentences, the published JSON document, the terminal. Computes no verdict."""
+"""Renders a verdict: sentences, the published JSON document, terminal text, Markdown, HTML. Computes no verdict."""

@@ -1,6 +1,6 @@
 """The published form of a verdict: ``trackside.verdict/1``. Programs may rely on these keys.
 
-A field that isn't known is null, never invented. ``trackside schema`` prints the JSON Schema of it.
+An unknown field is null. ``trackside schema`` prints the JSON Schema.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import msgspec
 
 from trackside.catalog.job_states import goes_on
 from trackside.evidence import Cite
-from trackside.finding import Claim, Finding, Verdict
+from trackside.families import find_family
+from trackside.finding import Certainty, Claim, Finding, Outcome, Verdict
 from trackside.model import Run, Scalar
 from trackside.settings.price import NO_PRICE, Price
-from trackside.show.inert import encodable
-from trackside.show.waste import WasteDoc, untold, waste
+from trackside.show.sanitize import encodable
+from trackside.show.waste import WasteDoc, unknown_costs, waste
 from trackside.show.wording import clause, worded
 
 SCHEMA = "trackside.verdict/1"
-LONGEST_TEXT = 1000
-"""Characters of a citation's text; the input holds all of it."""
+MAX_TEXT_CHARS = 1000
+"""Maximum characters of a citation's text; the input holds the full text."""
 Json = str | int | float | bool | None
 
 
@@ -49,14 +50,14 @@ class ClaimDoc(msgspec.Struct, frozen=True):
 
 
 class TextDoc(msgspec.Struct, frozen=True):
-    """A sentence that states no figure of its own."""
+    """A sentence, with the ids of its citations if it has any."""
 
     text: str
     cites: list[str] = []
 
 
 class ActionDoc(msgspec.Struct, frozen=True):
-    """What to do next, and a command for it where there is one."""
+    """What to do next, and a command for it, or null."""
 
     text: str
     command: str | None
@@ -80,9 +81,13 @@ class FindingDoc(msgspec.Struct, frozen=True):
     gpus: list[str]
     exception: ExceptionDoc | None
     signal: SignalDoc | None
+    headline: TextDoc | None = None
+    """What happened, in one clause; ``title`` names the family."""
+    began: float | None = None
+    """When it began, POSIX seconds; null too where a run may have it from its start on."""
 
 
-class SecondaryDoc(FindingDoc, frozen=True):
+class SecondaryDoc(FindingDoc, frozen=True, kw_only=True):
     """A consequence or a warning, with what shows it."""
 
     shows: list[ClaimDoc]
@@ -90,7 +95,7 @@ class SecondaryDoc(FindingDoc, frozen=True):
 
 
 class RuledOutDoc(msgspec.Struct, frozen=True):
-    """Why a family is not it."""
+    """A family that is ruled out, and why."""
 
     family: str
     id: str
@@ -99,7 +104,7 @@ class RuledOutDoc(msgspec.Struct, frozen=True):
 
 
 class UnknownDoc(msgspec.Struct, frozen=True):
-    """Why a family can't be told, and what would settle it."""
+    """A family that could not be decided: what data is missing, and what to collect."""
 
     family: str
     id: str
@@ -108,7 +113,7 @@ class UnknownDoc(msgspec.Struct, frozen=True):
 
 
 class AttemptDoc(msgspec.Struct, frozen=True):
-    """One start of the job."""
+    """One attempt of the job."""
 
     number: int
     state: str | None
@@ -120,7 +125,7 @@ class AttemptDoc(msgspec.Struct, frozen=True):
 
 
 class RunDoc(msgspec.Struct, frozen=True):
-    """Which run; times are POSIX seconds, UTC."""
+    """The run. Times are POSIX seconds, UTC."""
 
     id: str | None
     name: str | None
@@ -141,7 +146,7 @@ class RunDoc(msgspec.Struct, frozen=True):
     gpus_by: str | None = None
     metric_offset_s: float = 0.0
     as_of: float | None = None
-    """The present, as of which a run is judged that goes on; its end is not known."""
+    """The time of the verdict, for a run that is still running; its ``end`` is null."""
 
 
 class PointDoc(msgspec.Struct, frozen=True):
@@ -152,7 +157,7 @@ class PointDoc(msgspec.Struct, frozen=True):
 
 
 class ProgressDoc(msgspec.Struct, frozen=True):
-    """The training trajectory as read from the log."""
+    """The training progress that the log shows."""
 
     framework: str | None
     points: int
@@ -162,7 +167,7 @@ class ProgressDoc(msgspec.Struct, frozen=True):
 
 
 class CiteDoc(msgspec.Struct, frozen=True):
-    """One thing that can be asked again: ``query`` of the same inputs gives ``value``."""
+    """One citation: ``query``, run again on the same inputs, gives ``value``."""
 
     plane: str
     store: str
@@ -175,8 +180,8 @@ class CiteDoc(msgspec.Struct, frozen=True):
 
 
 class CurveDoc(msgspec.Struct, frozen=True):
-    """What a metric that carries the primary finding did over the run: evenly spaced values, null where it was not
-    sampled; the median of several series."""
+    """A metric that the primary finding cites, over the run: evenly spaced values, null where not sampled. The median,
+    if there are several series."""
 
     metric: str
     labels: dict[str, str]
@@ -188,7 +193,7 @@ class CurveDoc(msgspec.Struct, frozen=True):
 
 
 class InputDoc(msgspec.Struct, frozen=True):
-    """What a file was taken for, and what came of it."""
+    """The detected format of an input, and how reading it went."""
 
     path: str
     format: str | None
@@ -203,7 +208,7 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     schema: str
     run: RunDoc
     preflight: list[ClaimDoc]
-    """What limits the verdict: it is said first."""
+    """Limitations of the verdict; shown first."""
     primary: FindingDoc
     shows: list[ClaimDoc]
     implies: list[TextDoc]
@@ -220,33 +225,33 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     paths: list[str]
     version: str
     curves: list[CurveDoc] = []
-    asked: list[str] = []
-    """Servers and commands that were asked beside the paths."""
+    sources: list[str] = msgspec.field(default_factory=list, name="asked")
+    """Servers and commands that were queried in addition to the paths."""
     waste_unknown: list[str] = []
-    """Why there is no ``waste``."""
+    """Why ``waste`` is null."""
     priced: bool = False
     """Whether a price of a GPU-hour was given."""
 
 
 def uncited(doc: VerdictDoc) -> list[str]:
-    """Ids that a sentence gives as its citation and that the document does not hold."""
-    found: dict[str, None] = {}
+    """Ids that a sentence cites and that the document's ``cites`` lacks."""
+    cited: dict[str, None] = {}
 
-    def look(value: Any) -> None:
+    def collect(value: Any) -> None:
         if isinstance(value, dict):
             ids = value.get("cites")
-            found.update(dict.fromkeys(ids if isinstance(ids, list) else ()))
-        for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-            look(each)
+            cited.update(dict.fromkeys(ids if isinstance(ids, list) else ()))
+        for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            collect(child)
 
-    look(msgspec.to_builtins(doc))
-    return [name for name in found if name not in doc.cites]
+    collect(msgspec.to_builtins(doc))
+    return [name for name in cited if name not in doc.cites]
 
 
 def plain(value: Scalar | tuple[Scalar, ...]) -> Json:
-    """A value as JSON holds it: lists joined by commas, non-finite numbers as strings."""
+    """A value as a JSON scalar: tuples joined by commas, non-finite numbers as strings."""
     if isinstance(value, tuple):
-        return ",".join(str(each) for each in value)
+        return ",".join(map(str, value))
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
@@ -262,32 +267,32 @@ def citation(cite: Cite) -> CiteDoc:
         window=None if cite.window is None else list(cite.window),
         value=plain(cite.value),
         unit=cite.unit,
-        text=cite.text[:LONGEST_TEXT],
+        text=cite.text[:MAX_TEXT_CHARS],
     )
 
 
 class Cites:
-    """Gives each distinct citation one id, in order of use: the letter of its run, and a number."""
+    """Numbers distinct citations in order of use. An id is the letter of the run and a number: ``c12``."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[str, Cite], str] = {}
         self._counts: Counter[str] = Counter()
 
     def ids(self, cites: Iterable[Cite], letter: str = "c") -> list[str]:
-        found = []
+        ids = []
         for cite in cites:
             if (letter, cite) not in self._ids:
                 self._counts[letter] += 1
                 self._ids[letter, cite] = f"{letter}{self._counts[letter]}"
-            found.append(self._ids[letter, cite])
-        return found
+            ids.append(self._ids[letter, cite])
+        return ids
 
     def docs(self) -> dict[str, CiteDoc]:
         return {name: citation(cite) for (_, cite), name in self._ids.items()}
 
 
 class _Writer:
-    """Words one verdict, numbering its citations on the way."""
+    """Turns the findings of one verdict into documents, and numbers the citations."""
 
     def __init__(self, run: Run) -> None:
         self.cites = Cites()
@@ -305,14 +310,45 @@ class _Writer:
     def actions(self, finding: Finding) -> list[ActionDoc]:
         return [
             ActionDoc(
-                worded(Claim(each.sentence, each.values), self.running),
-                None if each.command is None else clause(Claim(each.command, each.values), self.running),
+                worded(Claim(action.sentence, action.values), self.running),
+                None if action.command is None else clause(Claim(action.command, action.values), self.running),
             )
-            for each in finding.actions
+            for action in finding.actions
         ]
 
+    def finding(self, finding: Finding) -> dict[str, Any]:
+        return {
+            "family": finding.family,
+            "id": finding.id,
+            "title": finding.title,
+            "variant": finding.variant,
+            "fault_class": finding.fault_class,
+            "culprit": finding.culprit,
+            "outcome": finding.outcome.value,
+            "certainty": finding.certainty.value if finding.certainty is not None else None,
+            "confidence": finding.confidence,
+            "since": finding.since,
+            "ranks": list(finding.ranks),
+            "nodes": list(finding.nodes),
+            "gpus": list(finding.gpus),
+            "exception": ExceptionDoc(*finding.exception) if finding.exception is not None else None,
+            "signal": SignalDoc(*finding.signal) if finding.signal is not None else None,
+            "headline": self.headline(finding),
+            "began": _began(finding),
+        }
+
+    def headline(self, finding: Finding) -> TextDoc | None:
+        """The answer; what is merely possible says so."""
+        if finding.headline is None:
+            return None
+        doubtful = finding.certainty is Certainty.POSSIBLE and finding.role == "fault"
+        text = clause(finding.headline, self.running)
+        text = f"Possibly {text}" if doubtful else worded(finding.headline, self.running)
+        return TextDoc(text, self.ids(finding.headline.cites))
+
     def secondary(self, finding: Finding) -> SecondaryDoc:
-        return SecondaryDoc(**_finding(finding), shows=self.claims(finding.shows), actions=self.actions(finding))
+        shows = self.claims(finding.shows)
+        return SecondaryDoc(**self.finding(finding), shows=shows, actions=self.actions(finding))
 
     def ruled_out(self, finding: Finding) -> RuledOutDoc:
         because = "; ".join(clause(claim, self.running) for claim in finding.because)
@@ -321,15 +357,17 @@ class _Writer:
 
 
 def document(
-    verdict: Verdict, paths: Iterable[str] = (), asked: Iterable[str] = (), price: Price = NO_PRICE
+    verdict: Verdict, paths: Iterable[str] = (), sources: Iterable[str] = (), price: Price = NO_PRICE
 ) -> VerdictDoc:
-    """A verdict in its published form; ``paths`` are the inputs as the user gave them, ``asked`` what else was."""
+    """A verdict in its published form. ``paths``: the inputs as the user gave them; ``sources``: the servers and
+    commands that were queried in addition; ``price``: of a GPU-hour."""
     writer, primary = _Writer(verdict.run), verdict.primary
+    shows = writer.claims(primary.shows)
     return VerdictDoc(
         schema=SCHEMA,
         run=_run(verdict.run),
-        primary=FindingDoc(**_finding(primary)),
-        shows=writer.claims(primary.shows),
+        primary=FindingDoc(**writer.finding(primary)),
+        shows=shows,
         implies=writer.texts(primary.implies),
         cannot_decide=writer.texts(primary.cannot_decide),
         actions=writer.actions(primary),
@@ -340,7 +378,7 @@ def document(
         unknown=[UnknownDoc(f.family, f.id, list(f.missing), list(f.collect)) for f in verdict.unknown],
         progress=_progress(verdict),
         waste=waste(verdict.cost, writer.ids, price),
-        waste_unknown=untold(verdict.cost) if verdict.gpu_hours is None else [],
+        waste_unknown=unknown_costs(verdict.cost) if verdict.gpu_hours is None else [],
         cites=writer.cites.docs(),
         inputs=msgspec.convert(verdict.inputs, list[InputDoc], from_attributes=True),
         paths=[encodable(path) for path in paths],
@@ -349,29 +387,15 @@ def document(
             CurveDoc(c.metric, dict(c.labels), c.unit, c.series, list(c.window), list(c.values), c.query)
             for c in verdict.curves
         ],
-        asked=list(asked),
+        sources=list(sources),
         priced=bool(price.price_per_gpu_hour),
     )
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "family": finding.family,
-        "id": finding.id,
-        "title": finding.title,
-        "variant": finding.variant,
-        "fault_class": finding.fault_class,
-        "culprit": finding.culprit,
-        "outcome": finding.outcome.value,
-        "certainty": finding.certainty.value if finding.certainty is not None else None,
-        "confidence": finding.confidence,
-        "since": finding.since,
-        "ranks": list(finding.ranks),
-        "nodes": list(finding.nodes),
-        "gpus": list(finding.gpus),
-        "exception": ExceptionDoc(*finding.exception) if finding.exception is not None else None,
-        "signal": SignalDoc(*finding.signal) if finding.signal is not None else None,
-    }
+def _began(finding: Finding) -> float | None:
+    family = find_family(finding.family)
+    from_start = family is not None and family.often_from_start
+    return finding.since if finding.outcome is Outcome.FOUND and finding.role == "fault" and not from_start else None
 
 
 def _run(run: Run) -> RunDoc:
@@ -393,7 +417,7 @@ def encode(doc: object) -> bytes:
 
 
 def decode(data: bytes) -> VerdictDoc:
-    """Read a published verdict back. Raises msgspec.ValidationError or msgspec.DecodeError."""
+    """Parse a published verdict. Raises msgspec.ValidationError or msgspec.DecodeError."""
     return msgspec.json.decode(data, type=VerdictDoc)
 
 

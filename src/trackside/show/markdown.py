@@ -1,6 +1,6 @@
-"""The verdict as Markdown, for a ticket or a chat: GitHub's dialect, readable as it stands where none is known.
+"""The verdict as GitHub-flavored Markdown, for a ticket or a chat; readable as plain text as well.
 
-What logs say is escaped: it makes no heading, link, picture or mention.
+Text from logs is escaped, so that it cannot create headings, links, images or mentions.
 """
 
 from __future__ import annotations
@@ -8,38 +8,37 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from trackside.show import citing, heading
+from trackside.show import citations, heading
 from trackside.show.document import CiteDoc, ClaimDoc, SecondaryDoc, TextDoc, VerdictDoc
-from trackside.show.inert import shown
+from trackside.show.sanitize import shown
 from trackside.show.waste import in_lines
 from trackside.show.wording import with_stop
 
-LONGEST_QUOTE = 300
-"""Characters of a cited line."""
+MAX_QUOTE_CHARS = 300
+"""Characters shown of a cited line."""
 _MARKS = re.compile(r"([\\`*_\[\]<>#|~$&])")
 _LIST = re.compile(r"^(?=[-+=]|\d+(?=[.)]\s))(\d*)")
 _MENTION = re.compile(r"@(?=\w)")
 _LINK = re.compile(r"(?i)\b(https?|ftp|mailto|www)(?=[:.])")
-_APART = "\N{ZERO WIDTH SPACE}"
+_SEPARATOR = "\N{ZERO WIDTH SPACE}"
 
 
 def render(doc: VerdictDoc) -> str:
-    """The whole verdict, ended by a line end."""
+    """The whole verdict as Markdown, with a final line end."""
     first = doc.primary
-    where = heading.where(first)
     blocks = [
         f"### {escaped(heading.family(first))} \N{EM DASH} culprit: {first.culprit}, confidence: "
         + escaped(heading.confidence(first)),
-        f"**{escaped(first.title)}**" + (f" \N{EM DASH} {escaped(where)}" if where else ""),
+        f"**{escaped(heading.headline(first))}**",
         escaped(heading.run(doc)),
-        _section("What limits this verdict", _sentences(doc.preflight)),
-        _section("What the data shows", _sentences(doc.shows)),
-        _section("What it implies, and what to do", [*_sentences(doc.implies), *_actions(doc)]),
-        _section("What it cannot decide", _sentences(doc.cannot_decide)),
+        _section("Limitations", _sentences(doc.preflight)),
+        _section("Evidence", _sentences(doc.shows)),
+        _section("What it means and what to do", [*_sentences(doc.implies), *_actions(doc)]),
+        _section("Open questions", _sentences(doc.cannot_decide)),
         _section("Consequences", map(_secondary, doc.consequences)),
         _section("Warnings", map(_secondary, doc.warnings)),
-        _section("What it cost", _costs(doc)),
-        _section("Evidence", [_evidence(name, doc.cites[name]) for name in citing.of_verdict(doc)]),
+        _section("Cost", _costs(doc)),
+        _section("Citations", [_citation(name, doc.cites[name]) for name in citations.of_verdict(doc)]),
         _families(doc),
         f"trackside {escaped(doc.version)}",
     ]
@@ -47,14 +46,14 @@ def render(doc: VerdictDoc) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown shows as it is, in one line: no heading, list, link, picture, mention or formula."""
+    """Text escaped for one line of Markdown: it creates no heading, list, link, image, mention or formula."""
     text = _MARKS.sub(r"\\\1", " ".join(shown(text).split()))
-    text = _LINK.sub(lambda found: found[1] + _APART, _MENTION.sub("@" + _APART, text))
+    text = _LINK.sub(lambda match: match[1] + _SEPARATOR, _MENTION.sub("@" + _SEPARATOR, text))
     return _LIST.sub(r"\1\\", text)
 
 
 def code(text: str) -> str:
-    """Text as a code span, whatever ticks it holds."""
+    """Text as a code span, fenced by more backticks than the text contains in a row."""
     text = " ".join(shown(text).split())
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     pad = " " if text.startswith("`") or text.endswith("`") else ""
@@ -62,8 +61,8 @@ def code(text: str) -> str:
 
 
 def _section(title: str, lines: Iterable[str]) -> str:
-    told = "\n".join(f"- {line}" for line in lines)
-    return f"**{title}**\n\n{told}" if told else ""
+    body = "\n".join(f"- {line}" for line in lines)
+    return f"**{title}**\n\n{body}" if body else ""
 
 
 def _sentences(claims: Iterable[ClaimDoc | TextDoc]) -> list[str]:
@@ -71,8 +70,8 @@ def _sentences(claims: Iterable[ClaimDoc | TextDoc]) -> list[str]:
 
 
 def _numbers(names: Iterable[str]) -> str:
-    told = ", ".join(map(citing.number, names))
-    return f" [{told}]" if told else ""
+    numbers = ", ".join(map(citations.number, names))
+    return f" [{numbers}]" if numbers else ""
 
 
 def _actions(doc: VerdictDoc) -> list[str]:
@@ -82,22 +81,22 @@ def _actions(doc: VerdictDoc) -> list[str]:
 
 
 def _secondary(finding: SecondaryDoc) -> str:
-    said = "; ".join(_sentences(finding.shows))
-    return f"{finding.family} {finding.id} ({finding.certainty}): {said}"
+    evidence = "; ".join(_sentences(finding.shows))
+    return f"{finding.family} {finding.id} ({finding.certainty}): {evidence}"
 
 
-def _evidence(name: str, cite: CiteDoc) -> str:
-    """Its number, where to look, and what stands there."""
-    over = citing.window(cite)
-    place = f"[{citing.number(name)}] {code(citing.place(cite))}" + (f", {escaped(over)}" if over else "")
-    if line := citing.line(cite):
-        cut = line if len(line) <= LONGEST_QUOTE else line[: LONGEST_QUOTE - 1] + "\N{HORIZONTAL ELLIPSIS}"
-        return f"{place}: {code(cut)}"
-    return f"{place} = {escaped(citing.figure(cite))}"
+def _citation(name: str, cite: CiteDoc) -> str:
+    """One citation: its number, its location, and the value or line found there."""
+    window = citations.window(cite)
+    head = f"[{citations.number(name)}] {code(citations.location(cite))}" + (f", {escaped(window)}" if window else "")
+    if line := citations.line(cite):
+        quote = line if len(line) <= MAX_QUOTE_CHARS else line[: MAX_QUOTE_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
+        return f"{head}: {code(quote)}"
+    return f"{head} = {escaped(citations.figure(cite))}"
 
 
 def _costs(doc: VerdictDoc) -> list[str]:
-    """What it held and lost, with the formulas: where a price was given, or something was lost."""
+    """GPU-hours allocated and lost, with the formulas; empty unless a price was given or GPU-hours were lost."""
     lost = doc.waste is not None and doc.waste.lost
     return [escaped(with_stop(text)) for text in in_lines(doc.waste, doc.waste_unknown)] if doc.priced or lost else []
 
@@ -105,6 +104,6 @@ def _costs(doc: VerdictDoc) -> list[str]:
 def _families(doc: VerdictDoc) -> str:
     rows = [(f.family, f.id, "ruled out", f.because) for f in doc.ruled_out]
     rows += [(f.family, f.id, "unknown", "; ".join(f.missing)) for f in doc.unknown]
-    lines = [f"| {family} | {slug} | {what} | {escaped(why)} |" for family, slug, what, why in sorted(rows)]
-    head = ["**All families**", "", "| family | | | why |", "| --- | --- | --- | --- |"]
+    lines = [f"| {family} | {slug} | {state} | {escaped(reason)} |" for family, slug, state, reason in sorted(rows)]
+    head = ["**All failure families**", "", "| family | id | result | reason |", "| --- | --- | --- | --- |"]
     return "\n".join([*head, *lines]) if lines else ""

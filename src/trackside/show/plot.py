@@ -1,4 +1,4 @@
-"""Curves as lines of text."""
+"""Time series as sparklines: one line of block characters each."""
 
 from __future__ import annotations
 
@@ -11,62 +11,65 @@ from rich.text import Text
 
 from trackside.query import Query
 from trackside.show.document import CurveDoc
-from trackside.show.wording import SCALED, of_whom, word
+from trackside.show.wording import SCALED, of_owner, word
 
-BEYOND = "\N{MULTIPLICATION SIGN}"
-"""What stands for a value that is not finite."""
+NOT_FINITE = "\N{MULTIPLICATION SIGN}"
+"""The mark of a value that is not finite."""
 BARS = "\N{LOWER ONE EIGHTH BLOCK}\u2582\u2583\u2584\u2585\u2586\u2587\N{FULL BLOCK}"
-
-
-LEAST = 15
-"""Columns of the narrowest curve."""
+MIN_COLUMNS = 15
+"""Width of the narrowest sparkline."""
 
 
 def curves(docs: Iterable[CurveDoc], encoding: str, width: int) -> list[RenderableType]:
-    """A row each: whose it is, its course, between which values. None where the terminal lacks the characters."""
+    """A table with a row per series: name, sparkline, lowest and highest value. Empty if the encoding lacks the block
+    characters."""
     rows = [doc for doc in docs if any(value is not None for value in doc.values)]
     if not rows or not encoding.lower().startswith("utf"):
         return []
-    names, bounds = [_name(doc) for doc in rows], [_bounds(doc) for doc in rows]
-    room = max(LEAST, width - max(map(len, names)) - max(map(len, bounds)) - 5)
+    names, ranges = [_name(doc) for doc in rows], [_value_range(doc) for doc in rows]
+    columns = max(MIN_COLUMNS, width - max(map(len, names)) - max(map(len, ranges)) - 5)
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=1)
     grid.add_column(overflow="fold")
-    grid.add_column(no_wrap=True, min_width=LEAST)
+    grid.add_column(no_wrap=True, min_width=MIN_COLUMNS)
     grid.add_column()
-    for doc, name, ends in zip(rows, names, bounds, strict=True):
+    for doc, name, value_range in zip(rows, names, ranges, strict=True):
         grid.add_row(
-            "", Text(name, style="dim"), Text(line(fewer(doc.values, room), doc.unit)), Text(ends, style="dim")
+            "",
+            Text(name, style="dim"),
+            Text(line(downsampled(doc.values, columns), doc.unit)),
+            Text(value_range, style="dim"),
         )
     return [grid]
 
 
 def _name(doc: CurveDoc) -> str:
     growth = "growth of " if Query.parse(doc.query).rollup_how == "increase" else ""
-    return growth + doc.metric + of_whom(dict(doc.labels)) + (f", median of {doc.series}" if doc.series > 1 else "")
+    return growth + doc.metric + of_owner(dict(doc.labels)) + (f", median of {doc.series}" if doc.series > 1 else "")
 
 
-def _bounds(doc: CurveDoc) -> str:
+def _value_range(doc: CurveDoc) -> str:
     known = [value for value in doc.values if value is not None]
     finite = [value for value in known if math.isfinite(value)]
-    beyond = f"{BEYOND} not finite" if len(finite) < len(known) else ""
-    ends = (
+    not_finite = f"{NOT_FINITE} not finite" if len(finite) < len(known) else ""
+    range_text = (
         f"{word(min(finite), doc.unit if doc.unit in SCALED else '')} to {word(max(finite), doc.unit)}"
         if finite
         else ""
     )
-    return ", ".join(filter(None, (ends, beyond)))
+    return ", ".join(filter(None, (range_text, not_finite)))
 
 
-def fewer(values: Sequence[float | None], most: int) -> list[float | None]:
-    """At most so many values: the mean of each stretch."""
-    size = -(-len(values) // most)
+def downsampled(values: Sequence[float | None], max_values: int) -> list[float | None]:
+    """At most ``max_values`` values, each the mean of a bucket."""
+    size = -(-len(values) // max_values)
     parts = [[v for v in values[start : start + size] if v is not None] for start in range(0, len(values), size)]
     return [sum(part) / len(part) if part else None for part in parts]
 
 
 def line(values: Sequence[float | None], unit: str = "") -> str:
-    """Bars from 0 (or the least, if that is less) to the most; ratios to 1. A blank where nothing was sampled."""
+    """A bar per value, scaled from 0 (or the minimum, if negative) to the maximum, or to 1 for ratios. A blank means
+    not sampled."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     low, high = min([0.0, *known]), max([1.0 if unit == "ratio" else 0.0, *known])
     scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
@@ -76,4 +79,4 @@ def line(values: Sequence[float | None], unit: str = "") -> str:
 def _bar(value: float | None, low: float, scale: float) -> str:
     if value is None:
         return " "
-    return BARS[round((value - low) * scale)] if math.isfinite(value) else BEYOND
+    return BARS[round((value - low) * scale)] if math.isfinite(value) else NOT_FINITE

@@ -1,4 +1,4 @@
-"""``trackside runs``: the runs of a store or an archive, as a table."""
+"""``trackside runs``: the runs in a store or an archive, as a table."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from trackside.show.wording import moment
 
 
 def runs_table(rows: Iterable[RunSummary], console: Console) -> None:
-    """Print the runs: of those of a store what it has of them, of judged ones the verdict."""
+    """Print the runs. The last column is the verdict for archived runs, and the kinds of data for those of a store."""
     rows = list(rows)
-    judged = any(row.verdict for row in rows)
+    has_verdicts = any(row.verdict for row in rows)
     print_table(
-        ("job", "name", "state", "start (UTC)", "end (UTC)", "nodes", "GPUs", "verdict" if judged else "planes"),
+        ("job", "name", "state", "start (UTC)", "end (UTC)", "nodes", "GPUs", "verdict" if has_verdicts else "data"),
         [
             (row.id, row.name or "-", row.state or "-", _moment(row.start), _moment(row.end),
              str(len(row.nodes) or "-"), "-" if row.n_gpus is None else str(row.n_gpus),
-             (row.verdict or "-") if judged else ", ".join(row.planes))
+             (row.verdict or "-") if has_verdicts else ", ".join(row.planes))
             for row in rows
         ],
         console,

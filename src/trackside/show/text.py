@@ -1,4 +1,4 @@
-"""The verdict on a terminal: one screen, as wide as it is; colours only where they can be shown, readable without."""
+"""The verdict as terminal text, wrapped to the width of the console. Readable without color."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from trackside.show import citing, heading
+from trackside.show import citations, heading
 from trackside.show.document import CiteDoc, ClaimDoc, FindingDoc, InputDoc, SecondaryDoc, VerdictDoc
 from trackside.show.plot import curves
 from trackside.show.waste import in_lines
 from trackside.show.wording import with_stop
 
-CLAIMS, PLACES, INPUTS = 6, 2, 3
-"""Claims of the primary finding, places of one claim, and inputs that were not read: more with --verbose."""
+MAX_CLAIMS, MAX_LOCATIONS, MAX_INPUTS, MAX_INPUTS_VERBOSE = 6, 2, 3, 200
+"""How many are shown without --verbose: claims of the primary finding, locations of one claim, unread inputs."""
 _CULPRIT_STYLE = {"job": "bold yellow", "infrastructure": "bold red", "scheduler": "bold cyan", "none": "bold green"}
 
 
 def render(doc: VerdictDoc, console: Console, verbose: bool = False) -> None:
     """Print a verdict."""
     claims = _claims_in_full if verbose else _claims
-    course = curves(doc.curves, console.encoding, console.width)
+    sparklines = curves(doc.curves, console.encoding, console.width)
     costs = in_lines(doc.waste, doc.waste_unknown) if verbose or doc.priced else []
     with trimmed(console):
         console.print(_headline(doc.primary))
-        console.print(Text(heading.run(doc), style="dim"))
-        section(console, "What limits this verdict", [*claims(_cited(doc.preflight), doc.cites), *_absent(doc)])
-        section(console, "What the data shows", [*claims(doc.shows, doc.cites), *([] if verbose else course)])
-        section(console, "How it went", course if verbose else [])
-        section(console, "What it implies, and what to do", _implied(doc))
-        section(console, "What it cannot decide", [_bullet(claim.text) for claim in doc.cannot_decide])
+        if run_line := heading.run(doc):
+            console.print(Text(run_line, style="dim"))
+        section(console, "Limitations", [*claims(_cited(doc.preflight), doc.cites), *_missing_inputs(doc)])
+        section(console, "Evidence", [*claims(doc.shows, doc.cites), *([] if verbose else sparklines)])
+        section(console, "Metrics over time", sparklines if verbose else [])
+        section(console, "What it means and what to do", _implications(doc))
+        section(console, "Open questions", [_bullet(claim.text) for claim in doc.cannot_decide])
         section(console, "Consequences", [_secondary(f, doc.cites, verbose) for f in doc.consequences])
         section(console, "Warnings", [_secondary(f, doc.cites, verbose) for f in doc.warnings])
-        section(console, "What it cost", [_bullet(text) for text in costs])
-        section(console, "All families", [_reasons(doc) if verbose else _matrix(doc)])
+        section(console, "Cost", [_bullet(text) for text in costs])
+        section(console, "All failure families", [_reasons(doc) if verbose else _matrix(doc)])
         section(console, "Inputs", _inputs(doc.inputs, verbose))
 
 
@@ -46,25 +47,24 @@ def _cited(claims: Iterable[ClaimDoc]) -> list[ClaimDoc]:
     return [claim for claim in claims if claim.cites]
 
 
-def _absent(doc: VerdictDoc) -> list[RenderableType]:
-    """In one line what was not given."""
-    absent = [claim.text for claim in doc.preflight if not claim.cites]
-    return [_bullet(" ".join(map(with_stop, absent)))] if absent else []
+def _missing_inputs(doc: VerdictDoc) -> list[RenderableType]:
+    """One line about missing inputs: the limitations without citations."""
+    texts = [claim.text for claim in doc.preflight if not claim.cites]
+    return [_bullet(" ".join(map(with_stop, texts)))] if texts else []
 
 
 def _headline(primary: FindingDoc) -> Text:
-    text = Text()
-    text.append(heading.family(primary), style="bold")
+    text = Text(heading.headline(primary), style="bold")
+    text.append(f"\n{heading.family(primary)}", style="not bold")
     if primary.fault_class:
         text.append(f", fault class {primary.fault_class}")
     text.append("  culprit: ")
     text.append(primary.culprit, style=_CULPRIT_STYLE.get(primary.culprit, "bold"))
-    text.append(f"  confidence: {heading.confidence(primary)}")
-    return text.append(f"\n{heading.headline(primary)}")
+    return text.append(f"  confidence: {heading.confidence(primary)}", style="not bold")
 
 
 def section(console: Console, title: str, body: Sequence[RenderableType]) -> None:
-    """Print a part under its title, if there is anything in it."""
+    """Print a section under its title; nothing if it is empty."""
     if body:
         console.print()
         console.print(Text(title.upper(), style="bold"))
@@ -80,26 +80,26 @@ def _bullet(text: str | Text, mark: str = "\N{MIDDLE DOT}", style: str = "") -> 
 
 
 def _claims(claims: Sequence[ClaimDoc], cites: dict[str, CiteDoc]) -> list[RenderableType]:
-    """A sentence each with where to look; a line that is cited and not quoted beneath it."""
-    body = [_claim(claim, cites) for claim in claims[:CLAIMS]]
-    if len(claims) > CLAIMS:
-        body.append(Padding.indent(Text(f"and {len(claims) - CLAIMS} more (--verbose)", style="dim"), 4))
+    """Each sentence with the locations it cites; below it the cited log line, unless the sentence quotes it."""
+    body = [_claim(claim, cites) for claim in claims[:MAX_CLAIMS]]
+    if len(claims) > MAX_CLAIMS:
+        body.append(Padding.indent(Text(f"and {len(claims) - MAX_CLAIMS} more (--verbose)", style="dim"), 4))
     return body
 
 
 def _claim(claim: ClaimDoc, cites: dict[str, CiteDoc]) -> RenderableType:
-    text = Text(with_stop(claim.text)).append(_places(claim.cites, cites))
-    if not (quoted := citing.unquoted(claim, cites)):
+    text = Text(with_stop(claim.text)).append(_locations(claim.cites, cites))
+    if not (quoted := citations.unquoted(claim, cites)):
         return _bullet(text)
     return Group(_bullet(text), Padding.indent(Text(quoted, style="dim", no_wrap=True, overflow="ellipsis"), 6))
 
 
-def _places(names: Sequence[str], cites: dict[str, CiteDoc]) -> Text:
-    places = citing.by_place(names, cites)
-    told = [f"[{numbers}] {where}" for numbers, where in places[:PLACES]]
-    if len(places) > PLACES:
-        told.append(f"and {len(places) - PLACES} more")
-    return Text("".join(f" {each}" for each in told), style="dim")
+def _locations(names: Sequence[str], cites: dict[str, CiteDoc]) -> Text:
+    locations = citations.by_location(names, cites)
+    parts = [f"[{numbers}] {where}" for numbers, where in locations[:MAX_LOCATIONS]]
+    if len(locations) > MAX_LOCATIONS:
+        parts.append(f"and {len(locations) - MAX_LOCATIONS} more")
+    return Text("".join(f" {part}" for part in parts), style="dim")
 
 
 def _claims_in_full(claims: Sequence[ClaimDoc], cites: dict[str, CiteDoc]) -> list[RenderableType]:
@@ -110,17 +110,17 @@ def _claims_in_full(claims: Sequence[ClaimDoc], cites: dict[str, CiteDoc]) -> li
 
 
 def _cite(name: str, cite: CiteDoc) -> Text:
-    """One citation in full: where to look, what stands there, and the query that gives it again."""
-    text = Text(f"[{citing.number(name)}] {citing.place(cite)}", style="dim")
-    if citing.is_measured(cite):
-        over = citing.window(cite)
-        text.append(f", {over}" if over else "").append(f" = {citing.figure(cite)}", style="not dim")
+    """One citation in full: its location, the value or line found there, and its query."""
+    text = Text(f"[{citations.number(name)}] {citations.location(cite)}", style="dim")
+    if citations.is_measured(cite):
+        window = citations.window(cite)
+        text.append(f", {window}" if window else "").append(f" = {citations.figure(cite)}", style="not dim")
         return text.append(f"\n     {cite.where}\n     {cite.query}")
     line = " ".join(cite.text.split())
     return text.append(f"  {line or cite.value}", style="not dim").append(f"\n     {cite.query}")
 
 
-def _implied(doc: VerdictDoc) -> list[RenderableType]:
+def _implications(doc: VerdictDoc) -> list[RenderableType]:
     body: list[RenderableType] = [_bullet(claim.text) for claim in doc.implies]
     for action in doc.actions:
         body.append(_bullet(action.text, "\N{RIGHTWARDS ARROW}", "bold"))
@@ -134,15 +134,15 @@ def _secondary(finding: SecondaryDoc, cites: dict[str, CiteDoc], verbose: bool) 
     text = Text(f"{finding.family} {finding.id} ({finding.certainty}): ")
     text.append("; ".join(claim.text for claim in finding.shows[: None if verbose else 1]))
     if not verbose:
-        return _bullet(text.append(_places(names, cites)))
+        return _bullet(text.append(_locations(names, cites)))
     return Group(_bullet(text), *(Padding.indent(_cite(name, cites[name]), 4) for name in names))
 
 
 def _matrix(doc: VerdictDoc) -> RenderableType:
-    """Every family by what became of it."""
-    found: list[FindingDoc] = [doc.primary, *doc.consequences, *doc.warnings]
+    """All families, grouped by result."""
+    findings: list[FindingDoc] = [doc.primary, *doc.consequences, *doc.warnings]
     rows = (
-        ("found", [(f.family, f.id) for f in found if f.outcome == "found"], "bold"),
+        ("found", [(f.family, f.id) for f in findings if f.outcome == "found"], "bold"),
         ("unknown", [(f.family, f.id) for f in doc.unknown], "yellow"),
         ("ruled out", [(f.family, f.id) for f in doc.ruled_out], "green"),
     )
@@ -151,52 +151,52 @@ def _matrix(doc: VerdictDoc) -> RenderableType:
     grid.add_column(ratio=1)
     for title, families, style in rows:
         if families:
-            told = [Text(f"{code} {slug}", no_wrap=True) for code, slug in sorted(set(families))]
-            grid.add_row(Text(title, style=style), Columns(told, padding=(0, 2)))
+            names = [Text(f"{code} {slug}", no_wrap=True) for code, slug in sorted(set(families))]
+            grid.add_row(Text(title, style=style), Columns(names, padding=(0, 2)))
     return grid
 
 
 def _reasons(doc: VerdictDoc) -> RenderableType:
-    """Why each other family is not it, or can't be told and what would settle it."""
+    """Each other family with the reason why it is ruled out, or unknown and what to collect to decide it."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=3, justify="right")
     grid.add_column(min_width=24, no_wrap=True)
     grid.add_column(ratio=1)
     rows = [(f.family, f.id, "ruled out: " + f.because, "green") for f in doc.ruled_out]
-    for open_ in doc.unknown:
-        collect = f" \N{RIGHTWARDS ARROW} collect {'; '.join(open_.collect)}" if open_.collect else ""
-        rows.append((open_.family, open_.id, f"unknown: {'; '.join(open_.missing)}{collect}", "yellow"))
-    for code, slug, why, style in sorted(rows):
-        grid.add_row(Text(code, style=style), Text(slug), Text(why, style="dim"))
+    for unknown in doc.unknown:
+        collect = f" \N{RIGHTWARDS ARROW} collect {'; '.join(unknown.collect)}" if unknown.collect else ""
+        rows.append((unknown.family, unknown.id, f"unknown: {'; '.join(unknown.missing)}{collect}", "yellow"))
+    for code, slug, reason, style in sorted(rows):
+        grid.add_row(Text(code, style=style), Text(slug), Text(reason, style="dim"))
     return grid
 
 
 def _inputs(inputs: Iterable[InputDoc], verbose: bool) -> list[RenderableType]:
     rows = list(inputs)
-    well = [row for row in rows if row.status == "read"]
-    others = rows if verbose else [row for row in rows if row.status != "read"]
-    shown = others[: 200 if verbose else INPUTS]
-    body: list[RenderableType] = [_bullet(f"{len(well)} of {len(rows)} file{'' if len(rows) == 1 else 's'} read")]
-    body += [_bullet(f"{row.path}: {row.status}, {row.format or 'no format'}; {row.note}") for row in shown]
-    if len(others) > len(shown):
-        body.append(_bullet(f"and {len(others) - len(shown)} more ('trackside inputs' lists all)"))
+    n_read = sum(row.status == "read" for row in rows)
+    candidates = rows if verbose else [row for row in rows if row.status != "read"]
+    listed = candidates[: MAX_INPUTS_VERBOSE if verbose else MAX_INPUTS]
+    body: list[RenderableType] = [_bullet(f"{n_read} of {len(rows)} file{'' if len(rows) == 1 else 's'} read")]
+    body += [_bullet(f"{row.path}: {row.status}, {row.format or 'unknown format'}; {row.note}") for row in listed]
+    if len(candidates) > len(listed):
+        body.append(_bullet(f"and {len(candidates) - len(listed)} more (list all with 'trackside inputs')"))
     return body
 
 
 def inputs_table(inputs: Iterable[InputDoc], console: Console) -> None:
-    """``trackside inputs``: what each file was taken for, and why."""
+    """Print the table of ``trackside inputs``: the detected format of each file, and the reason."""
     rows = [
         (row.path, row.format or "-", Text(row.status, style="" if row.status == "read" else "yellow"),
          f"{row.rows:,}", row.note)
         for row in inputs
     ]  # fmt: skip
-    print_table(("file", "format", "status", "rows", "why"), rows, console, right=("rows",))
+    print_table(("file", "format", "status", "rows", "reason"), rows, console, right=("rows",))
 
 
 def print_table(
     titles: Sequence[str], rows: Iterable[Sequence[str | Text]], console: Console, right: Sequence[str]
 ) -> None:
-    """Print rows of text under their titles; ``right``: the titles of columns of figures."""
+    """Print a table. ``right``: the titles of right-aligned columns."""
     table = Table(box=None, pad_edge=False)
     for title in titles:
         table.add_column(title, justify="right" if title in right else "left", overflow="fold")
@@ -208,10 +208,10 @@ def print_table(
 
 @contextmanager
 def trimmed(console: Console) -> Iterator[None]:
-    """Where no terminal shows it, without the blanks that fill up each line."""
+    """Strip the trailing spaces that rich pads lines with, unless the console is a terminal."""
     if console.is_terminal:
         yield
         return
-    with console.capture() as told:
+    with console.capture() as capture:
         yield
-    console.file.write("\n".join(line.rstrip() for line in told.get().split("\n")))
+    console.file.write("\n".join(line.rstrip() for line in capture.get().split("\n")))

@@ -1,4 +1,5 @@
-"""WHAT WOULD IT LOOK LIKE: a healthy cluster and one file a fault. Knows nothing of diagnosis."""
+"""WHAT A RUN WITH A FAULT LEAVES BEHIND: a simulated healthy cluster, and one module per fault. Knows nothing about
+diagnosis."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from trackside.sim.schema import built_in, load_scenario
 from trackside.sim.simulate import simulate
 from trackside.sim.truth import Truth
 
-__all__ = ["Scenario", "Truth", "catalogue", "load_scenario", "simulate"]
+__all__ = ["Scenario", "Truth", "load_scenario", "scenario_titles", "simulate"]
 
 
-def catalogue() -> list[tuple[str, str]]:
-    """(name, title) of the scenarios that come along, then of the faults, as ``fault KIND``."""
+def scenario_titles() -> list[tuple[str, str]]:
+    """(name, title) of the built-in scenarios, then of the faults, as ``fault KIND``."""
     kinds = [(f"fault {kind}", (fault.__doc__ or "").partition("\n")[0]) for kind, fault in faults().items()]
     return [*built_in().items(), *kinds]

@@ -1,4 +1,4 @@
-"""Prometheus text, written a curve at a time and fast: labels once, numbers in bulk."""
+"""Prometheus text, written one series at a time and fast: labels once, numbers in bulk."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Style = Literal["whole", "ratio", "decimal", "short"]
-"""whole: integers. ratio: 0..1 with six decimals. decimal: thousandths, written with six. short: the fewest digits."""
+"""whole: integers. ratio: 0..1 with six decimals. decimal: thousandths, written with six decimals. short: the fewest
+digits."""
 
 
-class Sink(Protocol):
-    """Where curves go: text or columns."""
+class MetricSink(Protocol):
+    """Where series are written: text or columns."""
 
     def family(self, name: str, kind: str, help_text: str) -> None:
-        """A new metric begins."""
+        """Start a new metric."""
 
-    def curve(self, labels: Mapping[str, str], times_ms: NDArray[np.int64], values: Array, style: Style) -> None:
-        """One series of the metric."""
+    def series(self, labels: Mapping[str, str], times_ms: NDArray[np.int64], values: Array, style: Style) -> None:
+        """Write one series of the metric."""
 
 
 class Exposition:
     """A file of Prometheus text with timestamps. Use as a context manager."""
 
-    def __init__(self, path: Path, lower: bool = False) -> None:
+    def __init__(self, path: Path, lower_case: bool = False) -> None:
         self._file = path.open("wb")
-        self._lower = lower
+        self._lower_case = lower_case
         self._name = ""
         self._stamps: tuple[int, list[str]] = (0, [])
         self.samples = 0
@@ -39,16 +40,18 @@ class Exposition:
     def __enter__(self) -> Exposition:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._file.close()
 
     def family(self, name: str, kind: str, help_text: str) -> None:
-        """HELP and TYPE."""
-        self._name = name.lower() if self._lower else name
+        """Write HELP and TYPE."""
+        self._name = name.lower() if self._lower_case else name
         self._file.write(f"# HELP {self._name} {help_text}\n# TYPE {self._name} {kind}\n".encode())
 
-    def curve(self, labels: Mapping[str, str], times_ms: NDArray[np.int64], values: Array, style: Style) -> None:
-        """Samples of one series, in order of time."""
+    def series(self, labels: Mapping[str, str], times_ms: NDArray[np.int64], values: Array, style: Style) -> None:
+        """Write the samples of one series, in order of time."""
         if not len(values):
             return
         head = f"{self._name}{labels_text(labels)} "
@@ -57,7 +60,7 @@ class Exposition:
         self.samples += len(values)
 
     def _ends(self, times_ms: NDArray[np.int64]) -> list[str]:
-        """Timestamps with their line ends; curves of one node share them, so the last ones are kept."""
+        """Timestamps with their line ends; the series of one node share them, so the last ones are cached."""
         key = hash(times_ms.tobytes())
         if self._stamps[0] != key or len(self._stamps[1]) != len(times_ms):
             self._stamps = key, [f" {stamp}\n" for stamp in times_ms.tolist()]
@@ -65,13 +68,13 @@ class Exposition:
 
 
 def labels_text(labels: Mapping[str, str]) -> str:
-    """Labels in their braces; nothing if there are none."""
-    inside = ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
-    return f"{{{inside}}}" if inside else ""
+    """Labels in braces; empty if there are none."""
+    pairs = ",".join(f'{name}="{escape(value)}"' for name, value in labels.items())
+    return f"{{{pairs}}}" if pairs else ""
 
 
-def escaped(text: str) -> str:
-    """A label's value as the format wants it."""
+def escape(text: str) -> str:
+    """A label's value, escaped as the format requires."""
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") if not text.isalnum() else text
 
 
@@ -91,11 +94,11 @@ def numbers(values: Array, style: Style) -> list[str]:
 def _digits(millionths: NDArray[np.int64]) -> list[str]:
     """0.123456 from 123456, eight characters each, all at once."""
     text = np.empty((len(millionths), 8), dtype=np.uint32)
-    rest = millionths
+    remaining = millionths
     for column in (7, 6, 5, 4, 3, 2, 0):
-        rest, digit = np.divmod(rest, 10)
+        remaining, digit = np.divmod(remaining, 10)
         text[:, column] = digit
     text += ord("0")
     text[:, 1] = ord(".")
-    found: list[str] = text.view("<U8").ravel().tolist()
-    return found
+    texts: list[str] = text.view("<U8").ravel().tolist()
+    return texts

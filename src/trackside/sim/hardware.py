@@ -1,4 +1,4 @@
-"""GPU models: what a data sheet and an idle card in a rack say of them."""
+"""GPU models: values from data sheets, and of an idle card in a rack."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One product. Powers in watts, clocks in MHz, temperatures in Celsius, rates in bytes a second."""
+    """One product. Powers in watts, clocks in MHz, temperatures in Celsius, rates in bytes per second."""
 
     name: str
     """As the driver spells it."""
     memory_mib: int
     reserved_mib: int
-    """Kept by the driver; not in free and not in used."""
+    """Reserved by the driver; neither free nor used."""
     tdp: float
     idle: float
-    """No process on the card."""
+    """Power with no process on the card."""
     context_idle: float
-    """A process holds a context and does nothing: clocks stay up."""
+    """Power while a process has a context and does nothing: clocks stay up."""
     clock_max: int
     clock_idle: int
     memory_clock: int
@@ -29,11 +29,11 @@ class GpuModel:
     nvlinks: int
     pcie: float
     temperature_full: float
-    """Core, at full power and 27 C at the inlet."""
+    """Core temperature at full power and 27 C at the inlet."""
     slowdown: float
-    """Where hardware thermal slowdown begins."""
+    """Core temperature at which hardware thermal slowdown begins."""
     context_mib: int = 520
-    """Memory of a bare CUDA context with its libraries."""
+    """Memory of an empty CUDA context with its libraries."""
     lag_s: float = 45.0
     """Time constant of the core temperature."""
 
@@ -61,5 +61,5 @@ MODELS: Mapping[str, GpuModel] = {
 }
 """name in a scenario -> model"""
 
-INLET = 27.0
-"""Celsius at which ``temperature_full`` is stated."""
+INLET_CELSIUS = 27.0
+"""Inlet temperature, in Celsius, at which ``temperature_full`` is stated."""

@@ -11,8 +11,9 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """A power law from ``start`` to ``floor``, cosine learning rate with warm-up, and what can go wrong with them."""
+class LearningCurve:
+    """A power law from ``start`` to ``floor``, a cosine learning rate with warm-up, and the ways in which learning
+    can fail."""
 
     start: float = 10.9
     floor: float = 2.6
@@ -24,56 +25,56 @@ class Curve:
     warmup: int = 40
     total: int = 600
     gradient: float = 0.8
-    how: str = ""
-    """Empty: learns. nan, explode, plateau, flat, spike: see :mod:`trackside.sim.faults.loss_divergence`."""
+    failure: str = ""
+    """Empty: it learns. nan, explode, plateau, flat, spike: see :mod:`trackside.sim.faults.loss_divergence`."""
     onset: int = 0
-    """Step at which it goes wrong."""
+    """Step at which the failure begins."""
     level: float = 11.9
     seed: int = 0
 
-    def at(self, steps: NDArray[np.int64]) -> tuple[Array, Array, Array]:
-        """(loss, gradient norm, learning rate) at steps counted from 1; not numbers where they overflowed."""
-        s = np.maximum(steps, 1).astype(float)
-        noise, more = _noise(steps, self.seed), _noise(steps, self.seed + 7919)
-        loss = self.floor + (self.start - self.floor) * (1 + (s - 1) / self.tau) ** -self.power
-        loss = loss * (1 + self.noise * noise * np.minimum(1, s / self.tau))
-        norm = self.gradient * (1 + 5 * np.exp(-s / (2 * self.tau))) * np.exp(0.18 * more)
+    def values_at(self, steps: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+        """(loss, gradient norm, learning rate) at steps counted from 1; NaN if training failed that way."""
+        step = np.maximum(steps, 1).astype(float)
+        noise, norm_noise = _noise(steps, self.seed), _noise(steps, self.seed + 7919)
+        loss = self.floor + (self.start - self.floor) * (1 + (step - 1) / self.tau) ** -self.power
+        loss = loss * (1 + self.noise * noise * np.minimum(1, step / self.tau))
+        norm = self.gradient * (1 + 5 * np.exp(-step / (2 * self.tau))) * np.exp(0.18 * norm_noise)
         warm = np.minimum(1, steps / max(self.warmup, 1))
         past = np.clip((steps - self.warmup) / max(self.total - self.warmup, 1), 0, 1)
         rate = self.rate * warm * (0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * past)))
-        return self._wrong(steps, loss, norm, rate, noise)
+        return self._with_failure(steps, loss, norm, rate, noise)
 
     def loss_of(self, step: int) -> float:
         """The loss at one step."""
-        return float(self.at(np.array([step]))[0][0])
+        return float(self.values_at(np.array([step]))[0][0])
 
-    def _wrong(
+    def _with_failure(
         self, steps: NDArray[np.int64], loss: Array, norm: Array, rate: Array, noise: Array
     ) -> tuple[Array, Array, Array]:
         since = steps - self.onset
         after = since >= 0
         grown = np.clip(since / max(0.03 * self.total, 4), 0, 1)
-        if self.how == "nan":
+        if self.failure == "nan":
             loss, norm = np.where(after, np.nan, loss), np.where(after, np.nan, norm)
-        elif self.how == "explode":
+        elif self.failure == "explode":
             rising = np.exp(np.clip(since, 0, None) / max(0.06 * self.total, 3))
             loss = np.where(after, np.minimum(loss * rising, 1e4) * (1 + 0.05 * noise), loss)
             norm = np.where(after, np.minimum(norm * rising**1.5, 1e6), norm)
-        elif self.how == "plateau":
+        elif self.failure == "plateau":
             flat = loss + (self.level * (1 + 0.002 * noise) - loss) * grown
             loss = np.where(after, flat, loss)
             norm = np.where(after, norm * (1 + 25 * grown * (1 - grown)) * (1 - grown) + 1e-4 * (1 + 0.3 * noise), norm)
-        elif self.how == "flat":
+        elif self.failure == "flat":
             loss = self.start * (1 + 0.003 * noise)
             norm, rate = 1e-5 * (1 + 0.2 * noise), 0.0 * rate
-        elif self.how == "spike":
+        elif self.failure == "spike":
             bump = np.where(after, np.exp(-np.clip(since, 0, None) / max(0.015 * self.total, 3)), 0.0)
             loss, norm = loss * (1 + 1.6 * bump), norm * (1 + 12 * bump)
         return loss, norm, rate
 
 
 def _noise(steps: NDArray[np.int64], seed: int) -> Array:
-    """A standard normal that depends on the step and the seed alone."""
+    """Standard normal noise that depends only on the step and the seed."""
     x = steps.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64((seed * 0x632BE59BD9B4E019) % (1 << 64))
     uniform = []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""TOML to scenario: every key checked, every error says where it is and what would do."""
+"""TOML to scenario: every key is checked; every error says where it is and which values are valid."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "telemetry.planes": PLANES,
     "neighbours.activity": ("busy", "idle", "spin", "leftover"),
 }
-_SPELLED = {"neighbour": "neighbours", "fault": "faults", "gap": "gaps", "restart": "restarts"}
-"""Singular names, as tables of arrays read better: [[fault]]."""
+_SINGULAR = {"neighbour": "neighbours", "fault": "faults", "gap": "gaps", "restart": "restarts"}
+"""Singular names, because tables of arrays read better: [[fault]]."""
 
 
 def built_in() -> dict[str, str]:
-    """Name -> title of the scenarios that come along."""
-    found = {}
+    """Name -> title of the built-in scenarios."""
+    titles = {}
     for entry in resources.files("trackside.sim.scenarios").iterdir():
         if entry.name.endswith(".toml"):
             table = tomllib.loads(entry.read_text(encoding="utf-8"))
-            found[entry.name.removesuffix(".toml")] = str(table.get("title", ""))
-    return dict(sorted(found.items()))
+            titles[entry.name.removesuffix(".toml")] = str(table.get("title", ""))
+    return dict(sorted(titles.items()))
 
 
 def load_scenario(source: str | Path, changes: Sequence[str] = (), seed: int | None = None) -> Scenario:
@@ -46,18 +46,18 @@ def load_scenario(source: str | Path, changes: Sequence[str] = (), seed: int | N
 
     ``changes``: ``key=value`` with dotted keys. Raises ScenarioError.
     """
-    text, where, name = _text(source)
+    text, source_name, name = _text(source)
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"{where}: not TOML: {error}") from None
+        raise ScenarioError(f"{source_name}: not TOML: {error}") from None
     for change in changes:
         _set(table, change)
     table.setdefault("name", name)
     if seed is not None:
         table["seed"] = seed
-    scenario: Scenario = build(Scenario, table, where, "")
-    _check(scenario, where)
+    scenario: Scenario = build(Scenario, table, source_name, "")
+    _check(scenario, source_name)
     return scenario
 
 
@@ -69,17 +69,17 @@ def _text(source: str | Path) -> tuple[str, str, str]:
         try:
             return path.read_text(encoding="utf-8"), str(path), path.stem
         except (OSError, UnicodeDecodeError) as error:
-            raise ScenarioError(f"{path} can't be read: {error}") from None
+            raise ScenarioError(f"{path} cannot be read: {error}") from None
     entry = resources.files("trackside.sim.scenarios") / f"{source}.toml"
     if not entry.is_file():
-        near = get_close_matches(str(source), built_in(), 3, 0.4)
-        hint = f"; did you mean {' or '.join(near)}?" if near else "; 'trackside simulate --list' lists them"
+        similar = get_close_matches(str(source), built_in(), 3, 0.4)
+        hint = f"; did you mean {' or '.join(similar)}?" if similar else "; 'trackside simulate --list' lists them"
         raise ScenarioError(f"no scenario {str(source)!r}{hint}")
     return entry.read_text(encoding="utf-8"), str(source), str(source)
 
 
 def _set(table: dict[str, Any], change: str) -> None:
-    """Apply ``a.b=value``; the value is TOML, or else plain text; a number picks an entry of an array."""
+    """Apply ``a.b=value``; the value is TOML, or else plain text; a number selects an entry of an array."""
     key, equals, text = change.partition("=")
     if not equals or not key.strip():
         raise ScenarioError(f"--set {change}: write key=value, such as job.step_s=2.5")
@@ -87,63 +87,63 @@ def _set(table: dict[str, Any], change: str) -> None:
         value = tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
         value = text
-    at: Any = table
-    *path, last = key.strip().split(".")
+    node: Any = table
+    *path, last_part = key.strip().split(".")
     for part in path:
-        if isinstance(at, list):
-            at = at[_entry(at, part, change)]
+        if isinstance(node, list):
+            node = node[_entry(node, part, change)]
             continue
-        at = at.setdefault(part, {})
-        if not isinstance(at, (dict, list)):
-            raise ScenarioError(f"--set {change}: {part} is no table")
-    if isinstance(at, list):
-        at[_entry(at, last, change)] = value
+        node = node.setdefault(part, {})
+        if not isinstance(node, (dict, list)):
+            raise ScenarioError(f"--set {change}: {part} is not a table")
+    if isinstance(node, list):
+        node[_entry(node, last_part, change)] = value
     else:
-        at[last] = value
+        node[last_part] = value
 
 
 def _entry(entries: list[Any], part: str, change: str) -> int:
     if not part.isdigit() or int(part) >= len(entries):
-        raise ScenarioError(f"--set {change}: {part} picks none of {len(entries)} entries; they count from 0")
+        raise ScenarioError(f"--set {change}: no entry {part}; there are {len(entries)}, counted from 0")
     return int(part)
 
 
-def build(cls: Any, table: Mapping[str, Any], where: str, path: str) -> Any:
-    """A dataclass from a table. Raises ScenarioError for an unknown key or a value of the wrong kind."""
-    fields = {each.name: each for each in dataclasses.fields(cls)}
+def build(cls: Any, table: Mapping[str, Any], source_name: str, path: str) -> Any:
+    """A dataclass from a table. Raises ScenarioError for an unknown key or a value of the wrong type."""
+    fields = {field_.name: field_ for field_ in dataclasses.fields(cls)}
     hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
-    for given, value in table.items():
-        key = _SPELLED.get(given, given)
+    for name, value in table.items():
+        key = _SINGULAR.get(name, name)
         if key not in fields:
-            near = get_close_matches(key, fields, 3, 0.5)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(fields)}"
-            raise ScenarioError(f"{where}: {path}{given}: unknown key; {hint}")
-        values[key] = _value(hints[key], value, where, f"{path}{given}", key)
+            similar = get_close_matches(key, fields, 3, 0.5)
+            hint = f"did you mean {' or '.join(similar)}?" if similar else f"known: {', '.join(fields)}"
+            raise ScenarioError(f"{source_name}: {path}{name}: unknown key; {hint}")
+        values[key] = _value(hints[key], value, source_name, f"{path}{name}", key)
     return cls(**values)
 
 
-def _value(hint: Any, value: Any, where: str, path: str, key: str) -> Any:
+def _value(hint: Any, value: Any, source_name: str, path: str, key: str) -> Any:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        hint = next(each for each in inner if each is not type(None))
+        hint = next(item for item in inner if item is not type(None))
         origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
         if isinstance(value, dict):
-            return build(hint, value, where, f"{path}.")
-        wanted = "a table"
+            return build(hint, value, source_name, f"{path}.")
+        expected = "a table"
     elif origin is tuple:
         if isinstance(value, list):
-            return tuple(_value(inner[0], each, where, f"{path}[{i}]", key) for i, each in enumerate(value))
-        wanted = "an array"
+            return tuple(_value(inner[0], item, source_name, f"{path}[{i}]", key) for i, item in enumerate(value))
+        expected = "an array"
     elif origin is not None or hint is typing.Any:
         if isinstance(value, dict) or hint is typing.Any:
             return value
-        wanted = "a table"
+        expected = "a table"
     elif hint is float and key.endswith("_s"):
         if (number := seconds(value)) is not None and number >= 0:
             return number
-        wanted = 'seconds, or a length such as "10m"'
+        expected = 'seconds, or a length such as "10m"'
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     elif type(value) is hint:
@@ -151,23 +151,22 @@ def _value(hint: Any, value: Any, where: str, path: str, key: str) -> Any:
     elif hint is str and isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
     else:
-        wanted = {"int": "a whole number", "str": "text", "bool": "true or false", "float": "a number"}[hint.__name__]
-    raise ScenarioError(f"{where}: {path}: {value!r} is not {wanted}")
+        expected = {"int": "a whole number", "str": "text", "bool": "true or false", "float": "a number"}[hint.__name__]
+    raise ScenarioError(f"{source_name}: {path}: {value!r} is not {expected}")
 
 
-def _check(scenario: Scenario, where: str) -> None:
+def _check(scenario: Scenario, source_name: str) -> None:
     cluster, job = scenario.cluster, scenario.job
-    for path, known in _CHOICES.items():
-        room, name = path.split(".")
-        for owner in scenario.neighbours if room == "neighbours" else (getattr(scenario, room),):
-            given = getattr(owner, name)
-            for one in given if isinstance(given, tuple) else (given,):
-                if one not in known:
-                    raise ScenarioError(
-                        f"{where}: {path}: {one!r} is none of {', '.join(k or '(empty)' for k in known)}"
-                    )
+    for path, choices in _CHOICES.items():
+        section, name = path.split(".")
+        for owner in scenario.neighbours if section == "neighbours" else (getattr(scenario, section),):
+            chosen = getattr(owner, name)
+            for item in chosen if isinstance(chosen, tuple) else (chosen,):
+                if item not in choices:
+                    valid = ", ".join(choice or "(empty)" for choice in choices)
+                    raise ScenarioError(f"{source_name}: {path}: {item!r} is not one of: {valid}")
     if job.framework not in frameworks():
-        raise ScenarioError(f"{where}: job.framework: {job.framework!r} is none of {', '.join(frameworks())}")
+        raise ScenarioError(f"{source_name}: job.framework: {job.framework!r} is not one of: {', '.join(frameworks())}")
     sizes = {
         "cluster.nodes": (cluster.nodes, 1, 100_000),
         "cluster.gpus_per_node": (cluster.gpus_per_node, 1, 64),
@@ -185,6 +184,6 @@ def _check(scenario: Scenario, where: str) -> None:
         ),
         "telemetry.interval_s": (scenario.telemetry.interval_s, 0.1, 86400),
     }
-    for path, (value, least, most) in sizes.items():
-        if not least <= value <= most:
-            raise ScenarioError(f"{where}: {path}: {value} is out of range; from {least} to {most} will do")
+    for path, (chosen, minimum, maximum) in sizes.items():
+        if not minimum <= chosen <= maximum:
+            raise ScenarioError(f"{source_name}: {path}: {chosen} is out of range ({minimum} to {maximum})")

@@ -1,4 +1,4 @@
-"""What was put in: written beside the run, never into it."""
+"""The truth about a simulated run: written next to the run, never into it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Injected:
+class InjectedFault:
     """One fault as it happened. Codes are those of the failure families."""
 
     kind: str
@@ -24,21 +24,21 @@ class Injected:
     """As ``node:index``."""
     ranks: tuple[int, ...] = ()
     cascade: tuple[str, ...] = ()
-    """Families that it brings about."""
+    """Families that it causes."""
     enough: tuple[tuple[str, ...], ...] = ()
-    """Sets of planes, each of which shows it by itself. Of the gpu plane, ``full`` and ``profiling`` stand for fields
-    that exporters don't serve by default; of logs, ``progress`` for a training loop that prints."""
+    """Sets of planes, each of which is sufficient to show the fault. For the gpu plane, ``full`` and ``profiling``
+    mean fields that exporters do not serve by default; for logs, ``progress`` means a training loop that prints."""
     latent: bool = False
-    """There, but no cause of how this run went."""
+    """Present, but not a cause of how this run went."""
     halts: bool = False
     """It ended the run."""
     primary: bool = False
-    """The scenario says that this is the cause, among several."""
+    """The scenario marks it as the cause, among several faults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The answer sheet of one simulated run."""
+    """The truth about one simulated run: what a verdict should say."""
 
     scenario: str
     seed: int
@@ -55,12 +55,12 @@ class Truth:
     gpus: tuple[str, ...]
     ranks: tuple[int, ...]
     cascade: tuple[str, ...]
-    latent: tuple[Injected, ...]
-    injected: tuple[Injected, ...]
+    latent: tuple[InjectedFault, ...]
+    injected: tuple[InjectedFault, ...]
     planes: tuple[str, ...]
     enough: tuple[tuple[str, ...], ...]
     enough_evidence: bool
-    """Whether the planes that were written hold one of ``enough``."""
+    """Whether the planes that were written contain one of ``enough``."""
     steps: int
     n_ranks: int
 
@@ -71,17 +71,18 @@ class Truth:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return round(value, 3) if isinstance(value, float) else value
 
 
-def primary_of(injected: list[Injected]) -> Injected | None:
-    """The cause among what was put in: as marked, else what ended the run, else the first that isn't latent."""
-    real = [one for one in injected if not one.latent]
-    for wanted in ("primary", "halts"):
-        for one in real:
-            if getattr(one, wanted):
-                return one
-    return real[0] if real else None
+def primary_of(injected: list[InjectedFault]) -> InjectedFault | None:
+    """The cause among the injected faults: the one marked as such, else the one that ended the run, else the first
+    that is not latent."""
+    active = [fault for fault in injected if not fault.latent]
+    for attribute in ("primary", "halts"):
+        for fault in active:
+            if getattr(fault, attribute):
+                return fault
+    return active[0] if active else None

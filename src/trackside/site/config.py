@@ -17,7 +17,7 @@ from trackside.site.journal import JournalOptions
 from trackside.site.slurm_options import SlurmOptions
 from trackside.stores.log_store import LogOptions
 from trackside.stores.metric_store import MetricOptions
-from trackside.stores.receiver.options import Keeping, Limits, ServeOptions
+from trackside.stores.receiver.options import Limits, RetentionOptions, ServeOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ SECTIONS = (
     Section("cost", (Price,)),
     Section("serve", (ServeOptions,), frozenset({"store", "metadata", "limits", "keeping"})),
     Section("serve.limits", (Limits,)),
-    Section("serve.keeping", (Keeping,)),
+    Section("serve.keeping", (RetentionOptions,)),
 )
 """All tables of the file. Their keys are the fields of the options that a part takes, and are declared only there."""
 

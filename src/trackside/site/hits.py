@@ -13,12 +13,12 @@ from itertools import chain
 from tempfile import SpooledTemporaryFile
 
 from trackside.catalog.streams import is_node_log, stream_path
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
-from trackside.read.format import HEAD, Source
-from trackside.read.pieces import Pieces
-from trackside.read.walk import Found
-from trackside.stores.log_store import LogOptions, LogStore, LogStream, Streams, Wanted
+from trackside.read.format import HEAD_BYTES, Source
+from trackside.read.pieces import PieceStream
+from trackside.read.walk import WalkItem
+from trackside.stores.log_store import LogOptions, LogRequest, LogStore, LogStream, Streams
 from trackside.stores.log_text import written_lines
 
 PIECE_BYTES = 1 << 18
@@ -29,7 +29,9 @@ MAX_NAMED = 10
 """Nodes that a message lists."""
 
 
-def sources(store: LogStore, options: LogOptions, query: Wanted, budget: ReadBudget | None = None) -> Iterator[Found]:
+def sources(
+    store: LogStore, options: LogOptions, query: LogRequest, budget: ReadBudget | None = None
+) -> Iterator[WalkItem]:
     """A source for each log of the run in the store; rows for what the store does not have or can't answer.
 
     ``budget``: what the verdict may still read from the store, if it is queried more than once.
@@ -37,7 +39,7 @@ def sources(store: LogStore, options: LogOptions, query: Wanted, budget: ReadBud
     """
     try:
         answer = store.streams(query)
-    except Unanswered as error:
+    except SourceUnavailable as error:
         yield Input(store.name, None, "unreadable", f"unable to check: {error}")
         return
     for note in answer.notes:
@@ -56,7 +58,7 @@ def sources(store: LogStore, options: LogOptions, query: Wanted, budget: ReadBud
         yield Input(store.name, None, "empty", note)
 
 
-def _missing_notes(query: Wanted, answer: Streams, folders: Collection[str]) -> Iterator[str]:
+def _missing_notes(query: LogRequest, answer: Streams, folders: Collection[str]) -> Iterator[str]:
     """Notes about jobs and nodes whose streams the store knows, but which have no lines in the time range."""
     jobs = [job for job in query.jobs if f"job-{job}" in folders]
     if query.jobs and not jobs and any(stream.of == "job" for stream in answer.streams):
@@ -102,13 +104,13 @@ def _open_log(
 ) -> Lines:
     """A log with its first lines fetched. Never raises because of the store."""
     lines = Lines(store, options, path, streams, budget)
-    stream = io.BufferedReader(lines, HEAD)
+    stream = io.BufferedReader(lines, HEAD_BYTES)
     lines.source.stream = stream
-    lines.source.head = stream.peek(HEAD)[:HEAD]
+    lines.source.head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
     return lines
 
 
-class Lines(Pieces):
+class Lines(PieceStream):
     """The bytes of one log, fetched as they are read. Errors that end it early are in ``source.faults``."""
 
     def __init__(
@@ -129,7 +131,7 @@ class Lines(Pieces):
         while size < max(limit, PIECE_BYTES) and not self._ended:
             try:
                 entry = next(self._entries, None)
-            except Unanswered as error:
+            except SourceUnavailable as error:
                 self._stop(f"{self._name}: {error}; stopped after {self._count:,} lines")
                 break
             if entry is None:
@@ -169,6 +171,6 @@ class Lines(Pieces):
             with spooled:
                 size = spooled.tell()
                 spooled.seek(0)
-                head = spooled.read(HEAD)
+                head = spooled.read(HEAD_BYTES)
                 spooled.seek(0)
                 yield Source(path, head, spooled, size, faults=list(self.source.faults))  # type: ignore[arg-type]

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from trackside.catalog.streams import short
 from trackside.command import Command, CommandStopped
 from trackside.model import Input
-from trackside.read.format import HEAD, Source
-from trackside.read.pieces import Pieces
-from trackside.read.walk import Found
-from trackside.stores.log_store import Wanted
+from trackside.read.format import HEAD_BYTES, Source
+from trackside.read.pieces import PieceStream
+from trackside.read.walk import WalkItem
+from trackside.stores.log_store import LogRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class JournalOptions:
     most_bytes: int = 4 << 30
 
 
-def journal(options: JournalOptions, query: Wanted) -> Iterator[Found]:
+def journal(options: JournalOptions, query: LogRequest) -> Iterator[WalkItem]:
     """The entries of the run's nodes during the run, if the journal contains any of these nodes.
 
     If the journal can't be queried, a row says so. Read the source before continuing: its process ends with it.
@@ -68,15 +68,15 @@ def journal(options: JournalOptions, query: Wanted) -> Iterator[Found]:
     format_options = ["--output=json", "--no-pager", "--quiet"]
     entries = _Entries([*base, *format_options, *bounds, *(f"_HOSTNAME={host}" for host in matching_hosts)], options)
     with closing(entries.pieces):
-        stream = io.BufferedReader(entries, HEAD)
-        source = Source(name, stream.peek(HEAD)[:HEAD], stream, faults=entries.faults)
+        stream = io.BufferedReader(entries, HEAD_BYTES)
+        source = Source(name, stream.peek(HEAD_BYTES)[:HEAD_BYTES], stream, faults=entries.faults)
         if source.head or entries.faults:
             yield source
         else:
             yield Input(name, None, "empty", "has no entries of the run's nodes in this time range")
 
 
-class _Entries(Pieces):
+class _Entries(PieceStream):
     """The output of the command; a failure, or a stop because of its time or size, is in ``faults``."""
 
     def __init__(self, arguments: Sequence[str], options: JournalOptions) -> None:

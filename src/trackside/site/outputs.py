@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from trackside.catalog.slurm.values import vocabulary
 from trackside.model import Input, InputStatus
-from trackside.read.walk import Checked
+from trackside.read.walk import GuardedPath
 from trackside.runs.jobs import Job
 
 MAX_FILES = 4096
@@ -50,9 +50,9 @@ class Outputs:
     """The job's owner."""
 
     @property
-    def files(self) -> list[Checked]:
+    def files(self) -> list[GuardedPath]:
         """The paths, with a check to repeat after opening them."""
-        return [Checked(path, lambda descriptor, path=path: self._recheck(descriptor, path)) for path in self.paths]  # type: ignore[misc]
+        return [GuardedPath(path, lambda descriptor, path=path: self._recheck(descriptor, path)) for path in self.paths]  # type: ignore[misc]
 
     def _recheck(self, descriptor: int, path: str) -> str | None:
         try:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 
 from trackside.catalog.job_states import Stage
 from trackside.errors import UsageError
-from trackside.http.unanswered import Unanswered, plain
+from trackside.http.unavailable import SourceUnavailable, plain
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
-from trackside.read.walk import Checked
+from trackside.read.format import CollectingSink, Source
+from trackside.read.walk import GuardedPath
 from trackside.runs.attempts import attempts_of
 from trackside.runs.jobs import Job, Jobs, collect
 from trackside.runs.parents import same_work
@@ -43,7 +43,7 @@ class SlurmAnswer:
     replies: tuple[Reply, ...] = ()
     rows: tuple[Input, ...] = ()
     """What could not be queried or read, and why."""
-    files: tuple[Checked, ...] = ()
+    files: tuple[GuardedPath, ...] = ()
     """Readable output files on this machine: the job's, then its parents'."""
     owners: Mapping[str, str] = field(default_factory=dict)
     """Paths of files that belong to one job only, as shown when read -> the job's id."""
@@ -128,8 +128,8 @@ class _ClusterQuery:
     id: str
     replies: list[Reply] = field(default_factory=list)
     rows: list[Input] = field(default_factory=list)
-    collected: Collected = field(default_factory=Collected)
-    files: list[Checked] = field(default_factory=list)
+    collected: CollectingSink = field(default_factory=CollectingSink)
+    files: list[GuardedPath] = field(default_factory=list)
     claims: dict[str, set[str]] = field(default_factory=dict)
     """Paths of files -> the jobs that write to them."""
     elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -210,12 +210,12 @@ class _ClusterQuery:
             if isinstance(reply, Input):
                 self.rows.append(reply)
                 continue
-            collected = Collected()
+            collected = CollectingSink()
             row = read_source(reply.source(), collected)
             if row.plane != "scheduler" and reply.data.strip():
                 begins = plain(reply.data[:60].decode("utf-8", "replace"))
                 note = f"not a reply of Slurm; it begins with {begins!r}"
-                self.rows.append(failed(reply.path, Unanswered("broken", note)))
+                self.rows.append(failed(reply.path, SourceUnavailable("broken", note)))
             elif row.status == "unreadable":
                 self.rows.append(row)
             else:

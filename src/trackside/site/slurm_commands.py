@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from trackside.catalog.slurm.commands import accounting_columns, accounting_table, environment
 from trackside.command import MAX_ERROR_BYTES, Command, CommandStopped
-from trackside.http.unanswered import Kind, Unanswered, plain
+from trackside.http.unavailable import Kind, SourceUnavailable, plain
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import MAX_NODES, Replies, Reply, Slurm, failed, until_failure
 
@@ -53,7 +53,7 @@ class Commands(Slurm):
         arguments = ["scontrol", "show", "job", "-d", id_]
         try:
             return self._query(arguments)
-        except Unanswered as error:
+        except SourceUnavailable as error:
             rows: Replies = [failed(self._label(arguments), error)]
             if error.kind in ("timeout", "unreachable") and self._program("scontrol"):
                 return rows  # squeue would query the same daemon
@@ -75,7 +75,7 @@ class Commands(Slurm):
     def script(self, id_: str) -> str:
         try:
             return self._run(["sacct", "-B", "-j", id_]).output.decode("utf-8", "replace")
-        except Unanswered:
+        except SourceUnavailable:
             return ""  # 21.08 and later store it, if the site wants it
 
     # -- one command
@@ -84,11 +84,11 @@ class Commands(Slurm):
         """The answer, or a row with the reason why there is none. The label omits ``options``."""
         try:
             return self._query([*arguments, *options()], arguments)
-        except Unanswered as error:
+        except SourceUnavailable as error:
             return [failed(self._label(arguments), error)]
 
     def _query(self, arguments: Sequence[str], shown: Sequence[str] = ()) -> Replies:
-        """The answer; empty if there is no such job. Raises Unanswered."""
+        """The answer; empty if there is no such job. Raises SourceUnavailable."""
         result = self._run(arguments)
         if result.status and _UNKNOWN.search(result.message):
             return []
@@ -100,7 +100,7 @@ class Commands(Slurm):
         program = self._program(arguments[0])
         if program is None:
             where = f"in {self._options.bin} (slurm.bin)" if self._options.bin else "on PATH"
-            raise Unanswered(
+            raise SourceUnavailable(
                 "unreachable",
                 f"{arguments[0]} is not {where}; run it on a login node, or set slurm.bin or slurm.url",
             )
@@ -116,7 +116,7 @@ class Commands(Slurm):
         return shutil.which(name, path=self._options.bin or self._path)
 
     def _slurm_version(self) -> tuple[int, int]:
-        """Slurm's version according to sacct: (22, 5). Raises Unanswered."""
+        """Slurm's version according to sacct: (22, 5). Raises SourceUnavailable."""
         if self._version is None:
             match = re.search(rb"(\d{1,3})\.(\d{1,3})", self._run(["sacct", "--version"]).output)
             self._version = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -126,7 +126,7 @@ class Commands(Slurm):
         return ["--json"] if self._slurm_version() >= JSON_SINCE else self._as_text()
 
     def _as_text(self) -> list[str]:
-        """Options for a table of the columns that this sacct has: an unknown one is an error. Raises Unanswered."""
+        """Options for a table of the columns that this sacct has: unknown ones fail. Raises SourceUnavailable."""
         if self._columns is None:
             listed = self._run(["sacct", "--helpformat"])
             self._columns = accounting_columns(listed.output.decode("ascii", "replace"))
@@ -143,13 +143,13 @@ class Commands(Slurm):
         return " ".join([words[0], *(["-M", self.cluster] if self.cluster else []), *words[1:]])
 
 
-def _refusal(name: str, result: CommandResult) -> Unanswered:
+def _refusal(name: str, result: CommandResult) -> SourceUnavailable:
     """The error of a failed command, with its message and a remedy."""
     kind: Kind = next((kind for words, kind in _KINDS if re.search(words, result.message)), "broken")
     ending = f"exit {result.status}" if result.status >= 0 else f"signal {-result.status}"
     remedy = _REMEDY.get(kind, "")
     words = f"{name} failed ({ending}): {result.message or 'no error message'}"
-    return Unanswered(kind, f"{words}; {remedy}" if remedy else words)
+    return SourceUnavailable(kind, f"{words}; {remedy}" if remedy else words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,22 +166,22 @@ def run(
 ) -> CommandResult:
     """Run it and return its output.
 
-    Raises Unanswered: not found, can't be run, takes longer than ``timeout_s`` or writes more than ``most_bytes``.
+    Raises SourceUnavailable: not found, not runnable, slower than ``timeout_s`` or longer than ``most_bytes``.
     """
     shown = arguments[0].rsplit("/", 1)[-1]
     command = Command(arguments, timeout_s=timeout_s, max_bytes=most_bytes, env=env)
     try:
         output = b"".join(command.output())
     except FileNotFoundError:
-        raise Unanswered("unreachable", f"{shown} is not at {arguments[0]}") from None
+        raise SourceUnavailable("unreachable", f"{shown} is not at {arguments[0]}") from None
     except OSError as error:
-        raise Unanswered("refused", f"{arguments[0]} can't be run: {error.strerror or error}") from None
+        raise SourceUnavailable("refused", f"{arguments[0]} can't be run: {error.strerror or error}") from None
     except CommandStopped as stop:
         limit = (
             f"did not end within {timeout_s:g} s"
             if stop.reason == "timeout"
             else f"wrote more than {most_bytes:,} bytes"
         )
-        raise Unanswered(stop.reason, f"{shown} {limit} and was stopped") from None
+        raise SourceUnavailable(stop.reason, f"{shown} {limit} and was stopped") from None
     words = command.errors.strip() or output[:MAX_ERROR_BYTES]
     return CommandResult(command.status, output, plain(words.decode("utf-8", "replace")))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trackside.catalog.slurm.values import split_job_id
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
-from trackside.read.format import HEAD, Source
+from trackside.read.format import HEAD_BYTES, Source
 from trackside.runs.jobs import plain_id
 
 MAX_NODES = 20_000
@@ -26,7 +26,7 @@ class Reply:
 
     def source(self) -> Source:
         """A new source for the readers."""
-        return Source(self.path, self.data[:HEAD], io.BytesIO(self.data), len(self.data))
+        return Source(self.path, self.data[:HEAD_BYTES], io.BytesIO(self.data), len(self.data))
 
 
 Replies = list[Reply | Input]
@@ -74,7 +74,7 @@ def until_failure(answers: Iterable[Replies]) -> Replies:
     return replies
 
 
-def failed(path: str, error: Unanswered, remedy: str = "") -> Input:
+def failed(path: str, error: SourceUnavailable, remedy: str = "") -> Input:
     """The row of an unanswered query."""
     return Input(path, None, "unreadable", "; ".join(part for part in (str(error), remedy) if part), plane="scheduler")
 

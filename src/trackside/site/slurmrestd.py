@@ -15,9 +15,9 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from trackside.http.client import HttpClient
-from trackside.http.connections import ended
+from trackside.http.connections import time_limit
 from trackside.http.options import HttpOptions
-from trackside.http.unanswered import Unanswered, plain, refusal
+from trackside.http.unavailable import SourceUnavailable, plain, refusal
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import Replies, Reply, Slurm, failed, until_failure
 
@@ -72,7 +72,7 @@ class Rest(Slurm):
                 path = f"/{part}/v0.0.{version}/{resource}"
                 try:
                     data = self._server.get(path + query)
-                except Unanswered as error:
+                except SourceUnavailable as error:
                     if _UNKNOWN.search(str(error)):
                         return []
                     if "answered 404" in str(error):
@@ -80,19 +80,21 @@ class Rest(Slurm):
                     raise
                 self._offered()[part] = [version]
                 return [] if _is_unknown(data) else [Reply(f"slurmrestd {path}", data)]
-        except Unanswered as error:
+        except SourceUnavailable as error:
             return [failed(label, error, _REMEDY.get(error.kind, ""))]
-        none = Unanswered("refused", f"{self._server.name} supports none of the APIs v0.0.{OLDEST} to v0.0.{NEWEST}")
+        none = SourceUnavailable(
+            "refused", f"{self._server.name} supports none of the APIs v0.0.{OLDEST} to v0.0.{NEWEST}"
+        )
         return [failed(label, none, "is it slurmrestd, and are its openapi plugins for slurm and slurmdb loaded?")]
 
     def _offered(self) -> dict[str, list[int]]:
-        """API -> its versions to try, the newest first. Raises Unanswered if the server can't be reached."""
+        """API -> its versions to try, the newest first. Raises SourceUnavailable if the server can't be reached."""
         if self._versions is None:
             all_versions = range(NEWEST, OLDEST - 1, -1)
             try:
                 matches = _OFFERED.findall(self._server.get("/openapi/v3"))
                 offered = {(part.decode(), int(number)) for part, number in matches}
-            except Unanswered as error:
+            except SourceUnavailable as error:
                 if error.kind in ("unreachable", "timeout", "unauthorized"):
                     raise
                 offered = set()
@@ -135,7 +137,7 @@ class _Http:
         self.name = self._endpoint.name
 
     def get(self, path: str) -> bytes:
-        """The body. Raises Unanswered."""
+        """The body. Raises SourceUnavailable."""
         return self._endpoint.request("GET", path, headers={"Accept": "application/json"}).body
 
 
@@ -172,24 +174,24 @@ class _Unix:
         self._headers = {"Accept": "application/json", **headers}
 
     def get(self, path: str) -> bytes:
-        """The body. Raises Unanswered."""
+        """The body. Raises SourceUnavailable."""
         connection = _UnixConnection("localhost", timeout=self._timeout)
         connection.socket_path = self._path
         try:
-            with ended(self._timeout, connection.shut), closing(connection):
+            with time_limit(self._timeout, connection.shut), closing(connection):
                 connection.request("GET", path, headers=self._headers, preload_content=False)
                 response = connection.getresponse()
                 body: bytes = response.read(MAX_ERROR_BYTES if response.status >= 300 else self._most + 1)
         except (TimeoutError, urllib3.exceptions.TimeoutError):
-            raise Unanswered("timeout", f"{self.name} did not answer within {self._timeout:g} s") from None
+            raise SourceUnavailable("timeout", f"{self.name} did not answer within {self._timeout:g} s") from None
         except (HTTPError, HTTPException, OSError) as error:
             cause = next((part for part in (error, *error.args) if isinstance(part, OSError)), None)
             message = cause.strerror if cause is not None and cause.strerror else plain(str(error))
-            raise Unanswered("unreachable", f"can't query {self.name}: {message}") from None
+            raise SourceUnavailable("unreachable", f"can't query {self.name}: {message}") from None
         if response.status >= 300:
             raise refusal(f"{self.name}{path.partition('?')[0]}", response.status, {}, body)
         if len(body) > self._most:
-            raise Unanswered("too_large", f"{self.name} sent more than {self._most:,} bytes")
+            raise SourceUnavailable("too_large", f"{self.name} sent more than {self._most:,} bytes")
         return body
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic on windows that an engine rolled up, the same for all engines: growth, changes, several curves as one."""
+"""Arithmetic on windows that a backend rolled up, the same for all backends: growth, changes, aggregation of series."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from trackside.query import Aggregate
 
 
 def filled(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Every gap filled with the last value before it."""
-    place = np.where(np.isnan(values), 0, np.arange(values.shape[1])[None, :])
-    np.maximum.accumulate(place, axis=1, out=place)
-    filled_in: NDArray[np.float64] = np.take_along_axis(values, place, axis=1)
-    return filled_in
+    """Values with every gap filled by the last value before it."""
+    last_index = np.where(np.isnan(values), 0, np.arange(values.shape[1])[None, :])
+    np.maximum.accumulate(last_index, axis=1, out=last_index)
+    result: NDArray[np.float64] = np.take_along_axis(values, last_index, axis=1)
+    return result
 
 
 def increase(last: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Growth of counters from window to window; a fall is a restart at 0. NaN where nothing was sampled or known."""
+    """Growth of counters from window to window; a fall counts as a restart at 0. NaN where nothing was sampled, or no
+    earlier value is known."""
     known = filled(last)
     before = np.concatenate([np.full((len(last), 1), np.nan), known[:, :-1]], axis=1)
     growth = np.where(last < before, last, last - before)
@@ -29,24 +30,25 @@ def increase(last: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def onset(last: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The value where it differs from the last one known, NaN elsewhere: what is there at first may be old."""
+    """The value where it differs from the last known one, NaN elsewhere. The first value is left out, because it may be
+    old."""
     known = filled(last)
     before = np.concatenate([np.full((len(last), 1), np.nan), known[:, :-1]], axis=1)
     return np.where(~np.isnan(last) & ~np.isnan(before) & (last != before), last, np.nan)
 
 
 def grouped(grid: Grid) -> Grid:
-    """The series with the same values of the group's labels as one."""
+    """The grid with all series that share the values of the group's labels combined into one."""
     names = grid.query.group
     rows: dict[tuple[str, ...], list[int]] = {}
-    for place, key in enumerate(grid.labels(*names)):
-        rows.setdefault(key, []).append(place)
+    for index, key in enumerate(grid.labels(*names)):
+        rows.setdefault(key, []).append(index)
     series = tuple(
         Series(grid.query.kind, tuple(sorted((n, v) for n, v in zip(names, key, strict=True) if v)),
-               grid.series[places[0]].at)
-        for key, places in rows.items()
+               grid.series[indices[0]].at)
+        for key, indices in rows.items()
     )  # fmt: skip
-    values = np.stack([aggregate(grid.values[places], grid.query.group_how or "avg") for places in rows.values()])
+    values = np.stack([aggregate(grid.values[indices], grid.query.group_how or "avg") for indices in rows.values()])
     return Grid(grid.query, grid.store, series, grid.times, values, grid.samples, grid.step)
 
 
@@ -60,10 +62,10 @@ _AGGREGATES: Mapping[Aggregate, Callable[..., NDArray[np.float64]]] = {
 
 
 def aggregate(values: NDArray[np.float64], how: Aggregate) -> NDArray[np.float64]:
-    """All series as one, window by window, over those that hold a value; NaN where none does."""
-    held = ~np.isnan(values)
-    some = held.any(axis=0)
-    whole = np.full(values.shape[1], np.nan)
-    if some.any():
-        whole[some] = _AGGREGATES[how](values[:, some], axis=0)
-    return whole
+    """All series combined into one, window by window, over those that have a value; NaN where none has."""
+    is_sampled = ~np.isnan(values)
+    any_sampled = is_sampled.any(axis=0)
+    result = np.full(values.shape[1], np.nan)
+    if any_sampled.any():
+        result[any_sampled] = _AGGREGATES[how](values[:, any_sampled], axis=0)
+    return result

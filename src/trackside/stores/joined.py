@@ -1,4 +1,4 @@
-"""Two places that hold curves as one: files that were given, and the store of the site."""
+"""Combines two metric backends into one: the files that were given, and the site's store."""
 
 from __future__ import annotations
 
@@ -8,118 +8,131 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.http.unanswered import Unanswered
-from trackside.stores.curves import Curves, Held, RolledUp, Wanted
+from trackside.http.unavailable import SourceUnavailable
+from trackside.stores.metric_backend import MetricBackend, RollupRequest, RollupResult, SeriesInfo
 
 
-class JoinedCurves(Curves):
-    """The curves of both. Where both hold what is taken as one curve, it was measured once and is found twice: in
-    windows that ``first`` has a value for, that one holds."""
+class JoinedBackend(MetricBackend):
+    """The series of both backends. A series that both hold was measured once and is found twice: in windows that
+    ``first`` has a value for, that value is used."""
 
-    def __init__(self, first: Curves, second: Curves) -> None:
+    def __init__(self, first: MetricBackend, second: MetricBackend) -> None:
         self._parts = first, second
         self.name = f"{first.name} and {second.name}"
-        self._offset = 1 + max((each.id for each in first.held()), default=-1)
-        """The ids of the second's follow those of the first's."""
-        self._held = [*first.held(), *(replace(each, id=each.id + self._offset) for each in second.held())]
+        self._offset = 1 + max((info.id for info in first.series()), default=-1)
+        """Added to the ids of the second backend, so that they follow those of the first."""
+        self._series = [*first.series(), *(replace(info, id=info.id + self._offset) for info in second.series())]
         self._failed = {**_failed(second, first), **_failed(first, second)}
 
     @property
-    def failed(self) -> Mapping[str, Unanswered]:
-        """What one of them can't look at and the other doesn't hold."""
+    def failed(self) -> Mapping[str, SourceUnavailable]:
+        """What one backend can't provide and the other does not hold."""
         return self._failed
 
-    def held(self) -> Sequence[Held]:
-        return self._held
+    def series(self) -> Sequence[SeriesInfo]:
+        return self._series
 
-    def expect(self, wanted: Sequence[Wanted]) -> None:
-        for place, part in enumerate(self._parts):
-            part.expect([mine for each in wanted if (mine := self._of_part(each, place)).groups])
+    def expect(self, requests: Sequence[RollupRequest]) -> None:
+        for index, part in enumerate(self._parts):
+            part.expect([own for request in requests if (own := self._of_part(request, index)).groups])
 
-    def rollups(self, wanted: Sequence[Wanted]) -> list[RolledUp]:
-        answers: list[list[RolledUp]] = []
-        for place, part in enumerate(self._parts):
-            mine = [self._of_part(each, place) for each in wanted]
-            asked = iter(part.rollups([each for each in mine if each.groups]))
-            answers.append([next(asked) if each.groups else (np.empty((0, each.width)), 0) for each in mine])
-        merged = [self._merged(each, *both) for each, *both in zip(wanted, *answers, strict=True)]
-        rests = [each.rest.wanted for each in merged if isinstance(each, _Merged) and each.rest is not None]
-        counted = iter(self._parts[1].rollups(rests))
+    def rollups(self, requests: Sequence[RollupRequest]) -> list[RollupResult]:
+        answers: list[list[RollupResult]] = []
+        for index, part in enumerate(self._parts):
+            part_requests = [self._of_part(request, index) for request in requests]
+            results = iter(part.rollups([request for request in part_requests if request.groups]))
+            answers.append(
+                [next(results) if request.groups else (np.empty((0, request.width)), 0) for request in part_requests]
+            )
+        merged = [self._merged(request, *both) for request, *both in zip(requests, *answers, strict=True)]
+        count_requests = [
+            answer.remainder.request
+            for answer in merged
+            if isinstance(answer, _MergedResult) and answer.remainder is not None
+        ]
+        counts = iter(self._parts[1].rollups(count_requests))
         return [
-            each if isinstance(each, Unanswered) else each.answer(None if each.rest is None else next(counted))
-            for each in merged
+            answer
+            if isinstance(answer, SourceUnavailable)
+            else answer.answer(None if answer.remainder is None else next(counts))
+            for answer in merged
         ]
 
-    def _rows(self, wanted: Wanted, place: int) -> list[int]:
-        """The groups that a part holds any series of."""
+    def _rows(self, request: RollupRequest, index: int) -> list[int]:
+        """Indices of the groups that have a series in this part."""
         return [
-            row for row, ids in enumerate(wanted.groups) if any((id_ >= self._offset) == bool(place) for id_ in ids)
+            row for row, ids in enumerate(request.groups) if any((id_ >= self._offset) == bool(index) for id_ in ids)
         ]
 
-    def _of_part(self, wanted: Wanted, place: int) -> Wanted:
-        """What of it a part is asked, in that part's ids."""
-        less = self._offset if place else 0
+    def _of_part(self, request: RollupRequest, index: int) -> RollupRequest:
+        """The part's share of a request, with the part's own ids."""
+        id_offset = self._offset if index else 0
         groups = [
-            [id_ - less for id_ in wanted.groups[row] if (id_ >= self._offset) == bool(place)]
-            for row in self._rows(wanted, place)
+            [id_ - id_offset for id_ in request.groups[row] if (id_ >= self._offset) == bool(index)]
+            for row in self._rows(request, index)
         ]
-        return replace(wanted, groups=groups)
+        return replace(request, groups=groups)
 
-    def _merged(self, wanted: Wanted, first: RolledUp, second: RolledUp) -> _Merged | Unanswered:
-        """The answers of both as one."""
-        values, known = np.full((2, len(wanted.groups), wanted.width), np.nan), 0
-        for place, rolled in enumerate((first, second)):
-            if isinstance(rolled, Unanswered):
-                return rolled
-            values[place, self._rows(wanted, place)] = rolled[0]
-            known += rolled[1]
-        held, also = ~np.isnan(values[0]), ~np.isnan(values[1])
-        np.copyto(values[0], values[1], where=~held)
-        if isinstance(first, Unanswered) or not (held & also).any():
-            return _Merged(values[0], known)
-        rest = _Rest.of(wanted, also & ~held)
-        return _Merged(values[0], first[1], rest and replace(rest, wanted=self._of_part(rest.wanted, 1)))
+    def _merged(
+        self, request: RollupRequest, first: RollupResult, second: RollupResult
+    ) -> _MergedResult | SourceUnavailable:
+        """Both results merged into one."""
+        values, samples = np.full((2, len(request.groups), request.width), np.nan), 0
+        for index, result in enumerate((first, second)):
+            if isinstance(result, SourceUnavailable):
+                return result
+            values[index, self._rows(request, index)] = result[0]
+            samples += result[1]
+        in_first, in_second = ~np.isnan(values[0]), ~np.isnan(values[1])
+        np.copyto(values[0], values[1], where=~in_first)
+        if isinstance(first, SourceUnavailable) or not (in_first & in_second).any():
+            return _MergedResult(values[0], samples)
+        remainder = _Remainder.of(request, in_second & ~in_first)
+        return _MergedResult(
+            values[0], first[1], remainder and replace(remainder, request=self._of_part(remainder.request, 1))
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class _Rest:
-    """Cells that only the second part has a value for, where others are in both: how its samples are asked for."""
+class _Remainder:
+    """Cells that only the second part has a value for, while other cells are in both: the request that counts their
+    samples."""
 
-    wanted: Wanted
-    inside: NDArray[np.bool_]
-    """Which of the cells that are asked for."""
+    request: RollupRequest
+    counted_cells: NDArray[np.bool_]
+    """Which of the requested cells count."""
 
     @classmethod
-    def of(cls, wanted: Wanted, cells: NDArray[np.bool_]) -> _Rest | None:
-        """None without any."""
+    def of(cls, request: RollupRequest, cells: NDArray[np.bool_]) -> _Remainder | None:
+        """The remainder for these cells; None if there are none."""
         rows, columns = np.flatnonzero(cells.any(axis=1)), np.flatnonzero(cells.any(axis=0))
         if not len(rows):
             return None
         first, end = int(columns[0]), int(columns[-1]) + 1
-        start_ms, end_ms = (wanted.start_ms + at * wanted.step_ms for at in (first, end))
-        groups = [wanted.groups[row] for row in rows.tolist()]
-        return cls(Wanted(groups, start_ms, end_ms, wanted.step_ms, "count"), cells[rows, first:end])
+        start_ms, end_ms = (request.start_ms + column * request.step_ms for column in (first, end))
+        groups = [request.groups[row] for row in rows.tolist()]
+        return cls(RollupRequest(groups, start_ms, end_ms, request.step_ms, "count"), cells[rows, first:end])
 
 
 @dataclass(frozen=True, slots=True)
-class _Merged:
-    """What two parts answered as one. ``samples``: those behind it, but for ``rest``."""
+class _MergedResult:
+    """The merged result of two parts. ``samples``: number of samples used, without those of ``remainder``."""
 
     values: NDArray[np.float64]
     samples: int
-    rest: _Rest | None = None
+    remainder: _Remainder | None = None
 
-    def answer(self, counted: RolledUp | None) -> RolledUp:
-        """The whole. ``counted``: how many samples are behind the rest."""
-        if counted is None or self.rest is None:
+    def answer(self, counts: RollupResult | None) -> RollupResult:
+        """The complete result. ``counts``: the samples of the remainder."""
+        if counts is None or self.remainder is None:
             return self.values, self.samples
-        if isinstance(counted, Unanswered):
-            return counted
-        return self.values, self.samples + int(np.nansum(counted[0][self.rest.inside]))
+        if isinstance(counts, SourceUnavailable):
+            return counts
+        return self.values, self.samples + int(np.nansum(counts[0][self.remainder.counted_cells]))
 
 
-def _failed(part: Curves, other: Curves) -> Mapping[str, Unanswered]:
+def _failed(part: MetricBackend, other: MetricBackend) -> Mapping[str, SourceUnavailable]:
     if not part.failed:
         return {}
-    held = {each.series.metric for each in other.held()}
-    return {metric: why for metric, why in part.failed.items() if metric not in held}
+    other_metrics = {info.series.metric for info in other.series()}
+    return {metric: reason for metric, reason in part.failed.items() if metric not in other_metrics}

@@ -1,7 +1,8 @@
-"""Log lines of a log store: which are wanted, how they are asked for, and paging that neither loses nor doubles any.
+"""Log lines of a log store: which to request, how, and paging that neither loses nor repeats lines.
 
-A store is asked twice: for the streams that concern a run, then for each one's lines in time order. Labels and times
-are left to the store to filter by; words are not, unless the site says so: a filter on words may hide the cause.
+A store is queried twice: for the streams that concern a run, then for each stream's lines in time order. The store
+filters by labels and times. It does not filter by words unless the site configures it, because such a filter may hide
+the cause.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ import msgspec
 
 from trackside.catalog.streams import ROLES
 from trackside.http.options import HttpOptions
-from trackside.http.unanswered import Unanswered, words_of
+from trackside.http.unavailable import SourceUnavailable, error_message
 from trackside.settings.secrets import shown_url
 from trackside.stores.registry import LOGS, check_kind, engine
 
 T = TypeVar("T")
 D = TypeVar("D", covariant=True)
-SECOND = 1_000_000_000
-"""Nanoseconds."""
-_MS = 1_000_000
+SECOND_NS = 1_000_000_000
+"""Nanoseconds per second."""
+_MS_NS = 1_000_000
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|\+00:?00)", re.ASCII)
-SHORTEST = SECOND
-"""A slice of time is not halved below this to get around a store's limits."""
+MIN_SLICE_NS = SECOND_NS
+"""A slice of time is not halved below this to stay within a store's limits."""
 _TOO_LONG = re.compile(
     r"time range exceeds|range (?:is )?too (?:long|large|big)|too many bytes|read too many|exceeds the limit"
     r"|too_many_buckets|circuit_breaking|deadline exceeded|timed? ?out|query.{0,20}too (?:long|large)"
@@ -41,15 +42,15 @@ _ALLOWED = re.compile(r"\(\d+ > (\d+)\)|less than or equal to: \[(\d+)\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """A log store and how its labels are called.
+    """A log store, and how its site names labels.
 
-    ``kind``: a module of :mod:`trackside.stores.logs`. ``labels``: the site's label -> ``job``, ``node``,
-    ``rank``, ``file``, ``unit`` or ``stream``. ``match``: label values that every stream must have. ``line_filter``:
-    what lines must pass, in the store's own query language; empty: all lines. ``margin_s``: looked at before and after
-    the run. ``lookback_s``: how far back, where nothing tells when the run began. ``page``: lines asked for at once.
-    ``most_lines`` and ``most_bytes``: of one verdict. ``index``, ``time_field``, ``message_field``: Elasticsearch's.
+    ``kind``: a module of :mod:`trackside.stores.logs`. ``labels``: the site's label -> ``job``, ``node``, ``rank``,
+    ``file``, ``unit`` or ``stream``. ``match``: label values that every stream must have. ``line_filter``: a filter on
+    lines, in the store's own query language; empty: all lines. ``margin_s``: seconds read before and after the run.
+    ``lookback_s``: seconds to look back if the start of the run is unknown. ``page``: lines per request. ``most_lines``
+    and ``most_bytes``: limits of one verdict. ``index``, ``time_field``, ``message_field``: for Elasticsearch.
 
-    Raises ValueError for what can't be meant.
+    Raises ValueError for invalid options.
     """
 
     kind: str
@@ -68,15 +69,16 @@ class LogOptions:
 
     def __post_init__(self) -> None:
         check_kind(LOGS, self.kind, "log store")
-        if wrong := sorted(set(self.labels.values()) - ROLES.keys()):
-            raise ValueError(f"a label can tell job, node, rank, file, unit or stream, not {wrong[0]!r}")
+        if unknown_roles := sorted(set(self.labels.values()) - ROLES.keys()):
+            raise ValueError(f"a label can mean job, node, rank, file, unit or stream, not {unknown_roles[0]!r}")
         if min(self.page, self.most_lines, self.most_bytes) < 1 or self.margin_s < 0 or self.lookback_s <= 0:
-            raise ValueError("page, most_lines and most_bytes must be 1 or more, times not negative")
+            raise ValueError("page, most_lines and most_bytes must be at least 1, and times not negative")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Whose lines: of these jobs, and what these nodes' systems said meanwhile. POSIX seconds, None where unknown."""
+class LogRequest:
+    """The lines to request: those of these jobs, and those of these nodes' systems meanwhile. POSIX seconds, None if
+    unknown."""
 
     jobs: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
@@ -84,15 +86,15 @@ class Wanted:
     end: float | None = None
 
     def window(self, options: LogOptions, now: float) -> tuple[int, int]:
-        """(from, until but not at) in nanoseconds, whole milliseconds, margins included."""
+        """(start, end) in nanoseconds with margins, rounded to milliseconds; the end is exclusive."""
         end = now if self.end is None else min(self.end + options.margin_s, max(now, self.end))
         start = end - options.lookback_s if self.start is None else self.start - options.margin_s
         first = max(0, int(start * 1000))
-        return first * _MS, max(first + 1, int(end * 1000) + 1) * _MS
+        return first * _MS_NS, max(first + 1, int(end * 1000) + 1) * _MS_NS
 
 
-class Line(NamedTuple):
-    """One entry of a store. ``labels`` as the site calls them; its text may hold several lines."""
+class LogEntry(NamedTuple):
+    """One entry of a store. ``labels``: with the site's names. ``text`` may hold several lines."""
 
     time_ns: int
     text: str
@@ -101,9 +103,9 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogStream:
-    """Lines that agree in job, node, rank and file. ``of``: what was asked for that they belong to; ``labels``: those
-    that tell so, as the site calls them; ``selector``: how the store is asked for just these; ``start_ns`` and
-    ``end_ns``: from, and until but not at."""
+    """Lines with the same job, node, rank and file. ``of``: whether they belong to a job or to a node; ``labels``:
+    those that identify them, with the site's names; ``selector``: the store's query for exactly these lines;
+    ``start_ns`` and ``end_ns``: the window, whose end is exclusive."""
 
     of: Literal["job", "node"]
     labels: Mapping[str, str]
@@ -114,133 +116,134 @@ class LogStream:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The streams that concern a run, no line in two of them, and what is to be said on how they were found."""
+    """The streams that concern a run, without overlap, and notes on how they were found."""
 
     streams: tuple[LogStream, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 class LogStore(Protocol):
-    """A log store that can be asked. Both raise Unanswered; ``lines`` maybe after some batches."""
+    """A log store. Both methods raise SourceUnavailable; ``lines`` possibly after some batches."""
 
     @property
     def name(self) -> str:
-        """How it is called in messages: what it is and its URL."""
+        """Product and URL, for messages."""
 
-    def streams(self, wanted: Wanted) -> Streams:
-        """The streams of the jobs, and of the nodes outside any job."""
+    def streams(self, request: LogRequest) -> Streams:
+        """The streams of the jobs, and those of the nodes outside any job."""
 
-    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+    def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:
         """All lines of a stream once, in time order; those of one time in the store's order."""
 
 
 def _kind_of(options: LogOptions) -> Any:
-    """What a module of :mod:`trackside.stores.logs` names as its ``LOG_STORE``."""
+    """The ``LOG_STORE`` of a module of :mod:`trackside.stores.logs`."""
     return engine(LOGS, options.kind, "LOG_STORE")
 
 
 def open_store(options: LogOptions) -> LogStore:
-    """The store of this kind. Raises ValueError for certificates that can't be used."""
+    """The store of this kind. Raises ValueError for unusable certificates."""
     store: LogStore = _kind_of(options)(options)
     return store
 
 
 def name_of(options: LogOptions) -> str:
-    """How messages call the store, without opening it."""
+    """How messages call the store; does not open it."""
     return f"{_kind_of(options).title} {shown_url(options.endpoint.url)}"
 
 
 # -- paging
 
-Fetch = Callable[[int, int, int], Sequence[Line]]
-"""(from, until but not at, limit) -> the earliest lines there, at most so many, in time order."""
+Fetch = Callable[[int, int, int], Sequence[LogEntry]]
+"""(start, exclusive end, limit) -> the earliest lines in the window, at most ``limit``, in time order."""
 
 
 @dataclass(slots=True)
 class Paging:
-    """Pages of one stream, forward in time: the next page begins at the last one's last time, of which nothing was
-    given yet, so that lines of one time never fall between two pages, nor into both.
+    """Pages of one stream, forward in time. A full page is cut before its last time, and the next page begins there, so
+    that the lines of one time are always in the same page.
 
-    ``limit``: lines asked for at once; a store that allows fewer lowers it, many lines of one time raise it for that
-    time, up to ``most``.
+    ``limit``: lines per request. A store that allows fewer lowers it; if many lines have one time, it is raised for
+    that time, up to ``max_limit``.
     """
 
     fetch: Fetch
     limit: int
-    most: int = 1 << 20
+    max_limit: int = 1 << 20
 
-    def lines(self, start: int, end: int) -> Iterator[Sequence[Line]]:
-        """All lines in the window. Raises Unanswered, also where a time has more lines than the store gives at once."""
-        window = whole = end - start
+    def lines(self, start: int, end: int) -> Iterator[Sequence[LogEntry]]:
+        """All lines in the window. Raises SourceUnavailable, also if one time has more lines than the store returns at
+        once."""
+        window = total = end - start
         limit = self.limit
         while start < end:
-            until = end if window >= end - start else max(start + 1, (start + window) // _MS * _MS)
+            until = end if window >= end - start else max(start + 1, (start + window) // _MS_NS * _MS_NS)
             try:
                 page = self.fetch(start, until, limit)
-            except Unanswered as error:
-                if (fewer := fewer_of(error, limit)) and limit <= self.limit:
-                    self.limit = limit = fewer
+            except SourceUnavailable as error:
+                if (allowed := allowed_limit(error, limit)) and limit <= self.limit:
+                    self.limit = limit = allowed
                 elif limit > self.limit and (_TOO_MANY.search(str(error)) or error.kind == "too_large"):
                     raise _crowded(start, limit) from error
                 else:
-                    window = shorter(error, until - start, whole)
+                    window = shorter_window(error, until - start, total)
                 continue
-            here = [line for line in page if start <= line.time_ns < until]
+            in_window = [line for line in page if start <= line.time_ns < until]
             if len(page) < limit:
-                if here:
-                    yield here
+                if in_window:
+                    yield in_window
                 start, window, limit = until, max(window, min(2 * window, end - until)), self.limit
                 continue
-            last = max((line.time_ns for line in page), default=start)
-            before = [line for line in here if line.time_ns < last]
-            if before:
-                yield before
-                start, limit = last, self.limit
-            elif limit < self.most:
-                limit = min(2 * limit, self.most)
+            last_time = max((line.time_ns for line in page), default=start)
+            earlier = [line for line in in_window if line.time_ns < last_time]
+            if earlier:
+                yield earlier
+                start, limit = last_time, self.limit
+            elif limit < self.max_limit:
+                limit = min(2 * limit, self.max_limit)
             else:
-                raise _crowded(last, limit)
+                raise _crowded(last_time, limit)
 
 
-def _crowded(time_ns: int, limit: int) -> Unanswered:
-    return Unanswered(
+def _crowded(time_ns: int, limit: int) -> SourceUnavailable:
+    return SourceUnavailable(
         "partial",
-        f"more lines at the one time {time_ns} ns than the {limit:,} that the store gives at once; raise its limit on "
-        "lines of an answer",
+        f"more lines at the single time {time_ns} ns than the {limit:,} that the store returns at once; raise its limit"
+        " on lines per answer",
     )
 
 
-def fewer_of(error: Unanswered, limit: int) -> int:
-    """How many lines the store gives at once, where it refused for that; 0 otherwise."""
+def allowed_limit(error: SourceUnavailable, limit: int) -> int:
+    """The limit on lines that the store allows, if its error is about that; 0 otherwise."""
     if _TOO_MANY.search(str(error)) is None:
         return 0
-    found = _ALLOWED.search(str(error))
-    allowed = int(found[1] or found[2]) if found else limit // 2
+    match = _ALLOWED.search(str(error))
+    allowed = int(match[1] or match[2]) if match else limit // 2
     return allowed if 0 < allowed < limit else 0
 
 
-def shorter(error: Unanswered, window: int, whole: int) -> int:
-    """A shorter slice of time, where that may get around what the store refused for; raises the error otherwise.
+def shorter_window(error: SourceUnavailable, window: int, total: int) -> int:
+    """A shorter window, if that may help against the error; raises the error otherwise.
 
-    ``whole``: what was asked first. A server that times out for an eighth of it is not helped by less.
+    ``total``: the first window. If a server times out for an eighth of it, a shorter one does not help.
     """
-    late = error.kind == "timeout"
-    may_help = late or error.kind == "too_large" or _TOO_LONG.search(str(error)) is not None
-    if not may_help or window <= (max(SHORTEST, whole // 8) if late else SHORTEST):
+    is_timeout = error.kind == "timeout"
+    may_help = is_timeout or error.kind == "too_large" or _TOO_LONG.search(str(error)) is not None
+    if not may_help or window <= (max(MIN_SLICE_NS, total // 8) if is_timeout else MIN_SLICE_NS):
         raise error
-    return max(SHORTEST, window // 2)
+    return max(MIN_SLICE_NS, window // 2)
 
 
 def in_slices(ask: Callable[[int, int], Iterable[T]], start: int, end: int) -> Iterator[T]:
-    """What is found in a window, asked as a whole, or by slices that the store still answers for; things in several
-    slices come several times. Raises Unanswered."""
-    window = whole = end - start
+    """Items in a window, requested as a whole, or in slices that the store can answer; an item in several slices comes
+    several times. Raises SourceUnavailable."""
+    window = total = end - start
     while start < end:
         until = min(end, start + window)
         try:
             answer = ask(start, until)
-        except Unanswered as error:
-            window = shorter(error, until - start, whole)
+        except SourceUnavailable as error:
+            window = shorter_window(error, until - start, total)
             continue
         yield from answer
         start = until
@@ -248,7 +251,7 @@ def in_slices(ask: Callable[[int, int], Iterable[T]], start: int, end: int) -> I
 
 def stamp(time_ns: int) -> str:
     """RFC 3339 in UTC with nine digits."""
-    seconds, rest = divmod(time_ns, SECOND)
+    seconds, rest = divmod(time_ns, SECOND_NS)
     return f"{_to_second(seconds)}.{rest:09d}Z"
 
 
@@ -257,17 +260,17 @@ def _to_second(seconds: int) -> str:
     return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%dT%H:%M:%S}"
 
 
-# -- answers, taken apart: anything may come, and what is no answer is said to be none
+# -- decoding answers: any bytes may come, and an invalid answer is reported as such
 
 
 class _Decoder(Protocol[D]):
     def decode(self, buf: bytes | str, /) -> D: ...
 
 
-def decoded(decoder: _Decoder[T], body: bytes, where: str, whose: str) -> T:
-    """An answer, as its decoder tells it. Raises Unanswered for what is none.
+def decoded(decoder: _Decoder[T], body: bytes, where: str, product: str) -> T:
+    """An answer, decoded. Raises SourceUnavailable if it is invalid.
 
-    A byte that is no UTF-8 is one that some program wrote into its log: the lines are worth more than it.
+    Bytes that are not UTF-8 come from a program's own output and are replaced, so that the other lines are kept.
     """
     try:
         try:
@@ -275,19 +278,19 @@ def decoded(decoder: _Decoder[T], body: bytes, where: str, whose: str) -> T:
         except UnicodeDecodeError:
             return decoder.decode(body.decode("utf-8", "replace"))
     except (msgspec.MsgspecError, RecursionError):
-        shown = words_of(body)[:80]
-        raise Unanswered(
-            "broken", f"{where} sent what is no answer of {whose}: {shown!r}; is it the right URL?"
+        shown = error_message(body)[:80]
+        raise SourceUnavailable(
+            "broken", f"{where} sent something that is not {product} answer: {shown!r}; is it the right URL?"
         ) from None
 
 
 def nanoseconds(text: str) -> int | None:
-    """POSIX nanoseconds of an RFC 3339 time in UTC; None for what is none."""
-    found = _TIME.fullmatch(text)
-    if found is None:
+    """POSIX nanoseconds of an RFC 3339 time in UTC; None for other text."""
+    match = _TIME.fullmatch(text)
+    if match is None:
         return None
     try:
-        seconds = int(dt.datetime.fromisoformat(found[1] + "+00:00").timestamp())
+        seconds = int(dt.datetime.fromisoformat(match[1] + "+00:00").timestamp())
     except ValueError:
         return None
-    return seconds * SECOND + int((found[2] or "0").ljust(9, "0"))
+    return seconds * SECOND_NS + int((match[2] or "0").ljust(9, "0"))

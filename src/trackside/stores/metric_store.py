@@ -1,4 +1,4 @@
-"""Metric stores that are asked for a run's curves: how one is found and named, and what each engine must be.
+"""Metric stores that are queried for a run's series: how they are found and named, and what each engine implements.
 
 An engine is a module of :mod:`trackside.stores.metrics` with a :class:`MetricServer` as its ``METRIC_STORE``.
 """
@@ -12,11 +12,11 @@ from typing import ClassVar
 from trackside.http.client import HttpClient, Traffic
 from trackside.http.options import HttpOptions
 from trackside.settings.secrets import shown_url
-from trackside.stores.curves import Curves
+from trackside.stores.metric_backend import MetricBackend
 from trackside.stores.registry import DEFAULT_METRICS, METRICS, check_kind, engine
 
 HIDDEN_S = 31.0
-"""The newest samples, which VictoriaMetrics shows late and would fill in with older ones: they are left alone."""
+"""Age of the newest samples that are not read: VictoriaMetrics shows them late, and fills in older ones instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +24,11 @@ class MetricOptions:
     """A metric store, and how its site names things.
 
     ``kind``: a module of :mod:`trackside.stores.metrics`. ``match``: conditions of every selector, as label -> value or
-    as PromQL writes them (``cluster="a"``). ``labels``: the site's label -> ours (node, gpu, job, rank ...); where it
-    stands, it holds above what else may tell. ``extra_params``: sent with each request (``extra_label``, ``dedup``,
-    ``partial_response`` ...). ``allow_partial``: whether an answer counts that the server itself calls a part.
+    in PromQL (``cluster="a"``). ``labels``: the site's label -> ours (node, gpu, job, rank ...); it overrides other
+    sources of the same fact. ``extra_params``: sent with each request (``extra_label``, ``dedup``, ``partial_response``
+    ...). ``allow_partial``: whether to accept an answer that the server marks as partial.
 
-    Raises ValueError for a kind that there is not.
+    Raises ValueError for an unknown kind.
     """
 
     kind: str = DEFAULT_METRICS
@@ -43,8 +43,8 @@ class MetricOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """Which part of a store concerns the run. ``start``, ``end``: POSIX seconds. All that is known may be given."""
+class RunScope:
+    """Which part of a store concerns the run. ``start``, ``end``: POSIX seconds. Give all that is known."""
 
     start: float | None = None
     end: float | None = None
@@ -52,50 +52,50 @@ class Scope:
     jobs: tuple[str, ...] = ()
 
 
-class MetricServer(Curves):
-    """The curves of one run in a store that is asked over HTTP; with samples, it is
-    :class:`trackside.stores.curves.Sampled` too.
+class MetricServer(MetricBackend):
+    """The series of one run in a store that is queried over HTTP. A store that gives single samples is also a
+    :class:`trackside.stores.metric_backend.SampleBackend`.
 
-    All of it raises Unanswered. Close it, or questions under way are waited for at the end.
+    Every method may raise SourceUnavailable. Close it, or the process waits for running requests when it ends.
     """
 
     title: ClassVar[str]
-    """What it is, in messages."""
+    """The product's name, for messages."""
 
-    def __init__(self, options: MetricOptions, scope: Scope | None = None) -> None:
-        """Raises ValueError for certificates that can't be used."""
-        self.options, self.scope = options, scope or Scope()
+    def __init__(self, options: MetricOptions, scope: RunScope | None = None) -> None:
+        """Raises ValueError for unusable certificates."""
+        self.options, self.scope = options, scope or RunScope()
         self.endpoint = HttpClient(options.endpoint)
         self.name = f"{self.title} {self.endpoint.name}"
-        """What it is and where, without credentials."""
+        """Product and URL, without credentials."""
 
     @property
     def traffic(self) -> Traffic:
-        """What was asked so far."""
+        """Requests and bytes so far."""
         return self.endpoint.traffic
 
     def close(self) -> None:
-        """Ask no more, and end what is under way."""
+        """Cancel running requests and make no more."""
         self.endpoint.close()
 
-    def begin(self) -> None:
-        """Look for the run's series from now on, while other things are done until they are wanted."""
+    def prefetch(self) -> None:
+        """Start to look for the run's series in the background."""
 
-    def anything(self) -> bool:
-        """Whether the store has a series under the job's id at all, whenever it was."""
-        return bool(self.held())
+    def has_series(self) -> bool:
+        """Whether the store has any series with the job's id, at any time."""
+        return bool(self.series())
 
 
-def open_metrics(options: MetricOptions, scope: Scope | None = None) -> MetricServer:
-    """What a store of this kind holds of a run. Raises ValueError for certificates that can't be used."""
+def open_metrics(options: MetricOptions, scope: RunScope | None = None) -> MetricServer:
+    """The store's series of a run. Raises ValueError for unusable certificates."""
     return _engine(options)(options, scope)
 
 
 def name_of(options: MetricOptions) -> str:
-    """How messages call the store, without opening it."""
+    """How messages call the store; does not open it."""
     return f"{_engine(options).title} {shown_url(options.endpoint.url)}"
 
 
 def _engine(options: MetricOptions) -> type[MetricServer]:
-    found: type[MetricServer] = engine(METRICS, options.kind, "METRIC_STORE")
-    return found
+    server: type[MetricServer] = engine(METRICS, options.kind, "METRIC_STORE")
+    return server

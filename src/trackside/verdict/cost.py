@@ -44,21 +44,21 @@ START_S = 2.0
 MIN_HOURS = 0.0005
 """Fewer GPU-hours than this are not listed."""
 
-STARTUP = Part("startup", Sentence("the run failed before its first training step: all that it held"), ALL_WASTED)
-ALL = Part("all", Sentence("the run trained next to nothing: all that it held"), ALL_WASTED)
+STARTUP = Part("startup", Sentence("the run failed before its first training step: the whole allocation"), ALL_WASTED)
+ALL = Part("all", Sentence("the run trained almost nothing: the whole allocation"), ALL_WASTED)
 UNBEGUN = Part("startup", Sentence("from the start until it hung, before its first training step"), ALL_WASTED)
 NEVER_SAVED = Part(
-    "work", Sentence("the work from the start to where it ended, as no checkpoint was seen"), UNSAVED, at_most=True
+    "work", Sentence("the work from the start to the end, because no checkpoint was seen"), UNSAVED, at_most=True
 )
 UNSAVED_BEFORE = Part(
     "work",
-    Sentence("the work from the start to where it went wrong, as no checkpoint was seen"),
+    Sentence("the work from the start to the fault, because no checkpoint was seen"),
     UNSAVED,
     at_most=True,
 )
 UNSAVED_STEPS = Part(
     "work",
-    Sentence("the work to where it went wrong, step {last}, as no checkpoint was seen"),
+    Sentence("the work up to the fault at step {last}, because no checkpoint was seen"),
     UNSAVED,
     at_most=True,
 )
@@ -66,18 +66,16 @@ SINCE_SAVE = Part("work", Sentence("the work since the last checkpoint"), SAVED)
 SINCE_STEP = Part(
     "work", Sentence("the work since the last checkpoint, from step {first} to step {last}"), SAVED_AND_EVEN
 )
-HUNG = Part("stopped", Sentence("the time that the run hung, its GPUs held and idle"), IDLE)
-STOPPED = Part("stopped", Sentence("the time that its GPUs were held after the fault"), IDLE)
-FINISHED = Part("stopped", Sentence("the time that its GPUs were held after training was over"), IDLE)
-PAUSED = Part("paused", Sentence("a pause in which training stood still"), IDLE)
-SPOILT = Part("spoilt", Sentence("the work from where it went wrong to the end"), GONE_WRONG)
+HUNG = Part("stopped", Sentence("the time that the run hung with its GPUs allocated"), IDLE)
+STOPPED = Part("stopped", Sentence("the time that its GPUs stayed allocated after the fault"), IDLE)
+FINISHED = Part("stopped", Sentence("the time that its GPUs stayed allocated after training was done"), IDLE)
+PAUSED = Part("paused", Sentence("a pause in which training stalled"), IDLE)
+SPOILT = Part("spoilt", Sentence("the work from the fault to the end"), GONE_WRONG)
 SPOILT_UNDATED = Part("spoilt", SPOILT.what, GOOD_BEFORE)
-SPOILT_SINCE_SAVE = Part(
-    "spoilt", Sentence("the work since the last checkpoint from before it went wrong, to the end"), GOOD_SAVE
-)
-SPOILT_STEPS = Part("spoilt", Sentence("the work from where it went wrong, step {first}, to step {last}"), EVEN_STEPS)
+SPOILT_SINCE_SAVE = Part("spoilt", Sentence("the work from the last checkpoint before the fault to the end"), GOOD_SAVE)
+SPOILT_STEPS = Part("spoilt", Sentence("the work from the fault at step {first} to step {last}"), EVEN_STEPS)
 SPOILT_SHARE = Part("spoilt", SPOILT_STEPS.what, EVEN_TIME)
-REPEATED = Part("repeated", Sentence("steps {first} to {last}, which the run before it had done already"), EVEN_STEPS)
+REPEATED = Part("repeated", Sentence("steps {first} to {last}, which the previous run had already done"), EVEN_STEPS)
 REPEATED_SHARE = Part("repeated", REPEATED.what, EVEN_TIME)
 BY_SHARE = Sentence(
     "{gpus} x {lasted:plain} s x ({last:plain} - {first:plain}) / {last:plain} steps / {hour:plain} s an hour = "
@@ -87,12 +85,12 @@ BY_SHARE_OF = Sentence(
     "{gpus} x {lasted:plain} s x {first:plain} / {last:plain} steps / {hour:plain} s an hour = {hours:plain} GPU-hours"
 )
 
-UNDECIDED = Sentence("what the fault cost: which it was is not known")
-NO_LOG = Sentence("the work that was thrown away: no log was given that could tell of steps and checkpoints")
-UNDATED = Sentence("the work since the last checkpoint: neither its time nor its step can be told")
-NO_ONSET = Sentence("when it began: no time and no step of it is told")
-NO_PARENT = Sentence("the work that was done again: how far the run before it had come is not told")
-STILL_GOING = Sentence("what else it will cost: the run still holds its GPUs")
+UNDECIDED = Sentence("what the fault cost: the fault is unknown")
+NO_LOG = Sentence("the lost work: no log with steps and checkpoints was given")
+UNDATED = Sentence("the work since the last checkpoint: neither its time nor its step is known")
+NO_ONSET = Sentence("when the fault began: neither its time nor its step is known")
+NO_PARENT = Sentence("the repeated work: how far the previous run had come is unknown")
+STILL_GOING = Sentence("the final cost: the run still holds its GPUs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +189,7 @@ def _work_end(primary: Finding, allocation: Allocation, work: TrainingWork, cost
     if cost_kind == "standstill":
         if sign is not None and sign.number <= allocation.end.number:
             return sign
-        if work.logged and not work.begun:
+        if work.logged and not work.has_training:
             return allocation.start
     return allocation.end
 
@@ -232,7 +230,7 @@ def _lost(fault: _Fault) -> Iterator[WastedTime | Claim]:
         return
     if fault.cost_kind == "repeat":
         yield from _repeated(fault)
-    if fault.failed and work.logged and not work.begun and not hung:
+    if fault.failed and work.logged and not work.has_training and not hung:
         yield span(STARTUP, allocation, allocation.start, allocation.end)
         return
     if fault.failed:
@@ -249,7 +247,7 @@ def _unsaved(fault: _Fault) -> WastedTime | Claim:
         return NO_LOG()
     saved = work.saved(fault.work_end.number)
     if saved is None:
-        return span(NEVER_SAVED if work.begun else UNBEGUN, allocation, allocation.start, fault.work_end)
+        return span(NEVER_SAVED if work.has_training else UNBEGUN, allocation, allocation.start, fault.work_end)
     if saved.time is not None:
         return span(SINCE_SAVE, allocation, saved.time, fault.work_end)
     last, pace = work.last_step, work.pace
@@ -299,7 +297,7 @@ def _repeated(fault: _Fault) -> Iterator[WastedTime | Claim]:
     parent_points = [row for row in work.parents.events if number(row, "step") is not None]
     points = [row for row in work.points if number(row, "step") is not None]
     if not parent_points or len(points) < 2:
-        if fault.primary.variant == "silent" and work.begun:
+        if fault.primary.variant == "silent" and work.has_training:
             yield NO_PARENT()
         return
     parent_last, first, last = (

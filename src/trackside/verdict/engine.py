@@ -26,7 +26,7 @@ def facts_of(store: Store, run: Run) -> Facts:
     if isinstance(store, BatchStore):
         kinds = (*(kind for family in families() for kind in family.facts), Preflight, EarlierAttempts)
         derivations = (derivation(kind) for kind in closure(kinds))
-        store.expect(dict.fromkeys(query for one in derivations if not one.lazily for query in one.asks.values()))
+        store.expect(dict.fromkeys(query for one in derivations if not one.lazy for query in one.asks.values()))
     return trusted_facts(store, run)
 
 

@@ -22,8 +22,8 @@ MIN_SLOWDOWN = 1.1
 
 SLOW = Part(
     "slow",
-    Sentence("the time that the same work took longer, from when it slowed down"),
-    Sentence("all its work would have gone as fast as in its good phase"),
+    Sentence("the extra time that the same work took after the slow-down"),
+    Sentence("all work would have been as fast as in the good phase"),
 )
 BY_PACE = Sentence(
     "{gpus} x {longer:plain} s longer / {hour:plain} s an hour = {hours:plain} GPU-hours, where {longer:plain} s of "
@@ -36,11 +36,10 @@ BY_RATE = Sentence(
     "{slow:plain} / {fast:plain}), medians of {measure} after and before"
 )
 NO_GOOD_PHASE = Sentence(
-    "the slow-down: the run has no good phase before it to be compared with; compare it with a good run "
-    "(trackside compare)"
+    "the slow-down: the run has no good phase to compare with; compare it with a good run (trackside compare)"
 )
 NOT_SLOWER = Sentence(
-    "the slow-down: the run went no faster before the fault was seen; compare it with a good run (trackside compare)"
+    "the slow-down: the run was not faster before the fault; compare it with a good run (trackside compare)"
 )
 MEASURES: Mapping[str, str] = {
     "step": "seconds a step", "throughput": "throughput", "launches": "kernel launches in {window:g} s",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trackside.catalog.job_states import Stage
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.show.document import VerdictDoc
 from trackside.stores.metric_store import HIDDEN_S
 
@@ -62,7 +62,7 @@ def follow(
                 verdict = ask()
             except USER_ERRORS:
                 raise
-            except (Unanswered, OSError) as error:
+            except (SourceUnavailable, OSError) as error:
                 remaining_s = math.inf if ended_at is None else ended_at + PATIENCE_S - clock()
                 if remaining_s <= 0:
                     say(f"unable to check: {error}; the job has ended, so its last verdict is final")

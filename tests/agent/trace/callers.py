@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from trackside.agent.node import Node
-from trackside.agent.owners import Owner, Owners, Process
+from trackside.agent.node import LocalNode
+from trackside.agent.owners import JobProcess, Owner, Owners
 from trackside.agent.source import Context, Reading, Unavailable
 
 STUBS = Path(__file__).parent / "stubs"
@@ -90,9 +90,9 @@ class Jobs(Owners):
         for each in callers:
             self.ranks[each if isinstance(each, int) else each.pid] = len(self.ranks)
 
-    def processes(self) -> Sequence[Process]:
+    def processes(self) -> Sequence[JobProcess]:
         return [
-            Process(pid, started(pid), 1, "", owner, environ={})
+            JobProcess(pid, started(pid), 1, "", owner, environ={})
             for pid in list(self.ranks)
             if (owner := self.of_pid(pid)) is not None and started(pid)
         ]
@@ -111,7 +111,7 @@ def started(pid: int) -> int:
 
 def context(owners: Any, options: Any) -> Context:
     """As the runner gives it."""
-    return Context(Node("n1"), owners, options, lambda text: None)
+    return Context(LocalNode("n1"), owners, options, lambda text: None)
 
 
 def need_bpf(name: str = "cuda") -> None:

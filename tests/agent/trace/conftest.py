@@ -18,10 +18,10 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: compiled(folder, kind) for kind in SONAMES}
 
 
-@pytest.fixture(params=probes.WAYS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each way to attach, alone."""
-    monkeypatch.setattr(probes, "WAYS", (request.param,))
+@pytest.fixture(params=probes.METHODS)
+def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each method to attach, alone."""
+    monkeypatch.setattr(probes, "METHODS", (request.param,))
     return str(request.param)
 
 

@@ -24,12 +24,12 @@ def test_a_launch_is_counted_once(runtime: int, driver: int, launches: int) -> N
 
 
 def test_time_of_the_driver_within_the_runtime_is_not_given_twice() -> None:
-    spent = made(cudaStreamSynchronize=(10, 1000, 0), cuStreamSynchronize=(10, 900, 0)).spent(TABLE)
+    spent = made(cudaStreamSynchronize=(10, 1000, 0), cuStreamSynchronize=(10, 900, 0)).totals(TABLE)
     assert {api: (each.calls, each.ns) for api, each in spent.items()} == {"cudaStreamSynchronize": (10, 1000)}
 
 
 def test_direct_calls_of_the_driver_are_given_beside_the_runtimes() -> None:
-    spent = made(cudaLaunchKernel=(100, 1000, 0), cuLaunchKernel=(100, 900, 0), cuLaunchKernelEx=(60, 700, 0)).spent(
+    spent = made(cudaLaunchKernel=(100, 1000, 0), cuLaunchKernel=(100, 900, 0), cuLaunchKernelEx=(60, 700, 0)).totals(
         TABLE
     )
     assert spent["cudaLaunchKernel"].calls == 100
@@ -38,18 +38,18 @@ def test_direct_calls_of_the_driver_are_given_beside_the_runtimes() -> None:
 
 
 def test_variants_of_a_function_are_one() -> None:
-    spent = made(cudaLaunchKernel=(5, 1, 0), cudaLaunchKernel_ptsz=(7, 2, 0)).spent(TABLE)
+    spent = made(cudaLaunchKernel=(5, 1, 0), cudaLaunchKernel_ptsz=(7, 2, 0)).totals(TABLE)
     assert (spent["cudaLaunchKernel"].calls, spent["cudaLaunchKernel"].ns) == (12, 3)
 
 
 def test_bytes_are_of_the_level_that_saw_more() -> None:
     runtime, driver = NUMBER["cudaMemcpyAsync"], NUMBER["cuMemcpyHtoDAsync_v2"]
     both = calls.Calls({(runtime, 1): (3, 0, 300), (driver, 1): (5, 0, 500)})
-    assert both.copied(TABLE) == {"h2d": 500}
-    assert calls.Calls({(runtime, 4): (3, 0, 300), (driver, 1): (1, 0, 100)}).copied(TABLE) == {"default": 300}
+    assert both.bytes_copied(TABLE) == {"h2d": 500}
+    assert calls.Calls({(runtime, 4): (3, 0, 300), (driver, 1): (1, 0, 100)}).bytes_copied(TABLE) == {"default": 300}
 
 
 def test_nothing_made_says_nothing() -> None:
     assert calls.Calls().launches(TABLE) is None
-    assert calls.Calls().spent(TABLE) == {}
-    assert calls.Calls().copied(TABLE) == {}
+    assert calls.Calls().totals(TABLE) == {}
+    assert calls.Calls().bytes_copied(TABLE) == {}

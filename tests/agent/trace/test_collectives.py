@@ -70,8 +70,8 @@ def test_failed_ones_are_not_in_flight() -> None:
 
 
 def test_a_stream_that_nobody_asks_after_tells_nothing() -> None:
-    assert (OP, SERIAL) in found(lane(20, 0, watched=0)).unwatched
-    assert not found(lane(20, 0, watched=1)).unwatched
+    assert (OP, SERIAL) in found(lane(20, 0, watched=0)).unobserved
+    assert not found(lane(20, 0, watched=1)).unobserved
 
 
 def test_a_split_is_named_after_its_parent() -> None:

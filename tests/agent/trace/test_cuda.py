@@ -16,7 +16,7 @@ from tests.agent.readings import conform
 from tests.agent.trace.callers import Caller, Jobs, calling, collected, context, need_bpf, total, value
 from tests.services import wait_until
 from trackside.agent.jobs.processes import ProcessMap
-from trackside.agent.node import Node
+from trackside.agent.node import LocalNode
 from trackside.agent.sources.cuda import SOURCE, CudaOptions
 
 pytestmark = pytest.mark.service
@@ -44,9 +44,9 @@ def opened(jobs: Jobs) -> Iterator[Open]:
         yield open_
 
 
-def test_every_call_is_counted_in_every_way_to_attach(way: str, opened: Open, caller: Caller) -> None:
+def test_every_call_is_counted_by_every_method(method: str, opened: Open, caller: Caller) -> None:
     collector = opened()
-    assert collector.tracer.probes.way == way
+    assert collector.tracer.probes.method == method
     caller.call("cudaLaunchKernel", times=1234)
     caller.call("cudaLaunchKernelExC", times=10)
     caller.call("cudaGraphLaunch", times=6)
@@ -59,7 +59,7 @@ def test_every_call_is_counted_in_every_way_to_attach(way: str, opened: Open, ca
     assert not reading.warnings
 
 
-def test_waiting_is_timed(way: str, opened: Open, caller: Caller) -> None:
+def test_waiting_is_timed(method: str, opened: Open, caller: Caller) -> None:
     collector = opened()
     caller.do("become('libcudart', 'stub_wait_us', 20000)")
     begin = time.monotonic()
@@ -128,7 +128,7 @@ def test_what_the_runtime_hands_on_to_the_driver_is_counted_once(opened: Open, c
     assert value(reading, CALLS, api="cuStreamSynchronize") is None
 
 
-def test_threads_and_forked_children(way: str, opened: Open, caller: Caller, jobs: Jobs) -> None:
+def test_threads_and_forked_children(method: str, opened: Open, caller: Caller, jobs: Jobs) -> None:
     collector = opened()
     caller.do("value = in_threads(8, 'cudaLaunchKernel', times=500)")
     child = caller.do("value = in_child('cudaLaunchKernel', times=70)")
@@ -204,8 +204,8 @@ def test_a_process_that_dies_gives_its_last_counts_and_then_none(opened: Open, c
     assert value(collected(collector), LAUNCHES, pid=caller.pid) is None
 
 
-@pytest.mark.parametrize("way", ["session", "multi"], indirect=True)
-def test_one_that_dies_within_a_call_leaves_nothing_behind(way: str, opened: Open, caller: Caller) -> None:
+@pytest.mark.parametrize("method", ["session", "multi"], indirect=True)
+def test_one_that_dies_within_a_call_leaves_nothing_behind(method: str, opened: Open, caller: Caller) -> None:
     collector = opened()
     caller.do("become('libcudart', 'stub_wait_us', 60000000)")
     assert caller.process.stdin is not None
@@ -268,7 +268,7 @@ def test_a_full_table_is_said_to_have_lost(opened: Open, caller: Caller) -> None
 
 def test_by_the_agents_own_map_of_processes(stubs: dict[str, Path]) -> None:
     need_bpf()
-    owners = ProcessMap(Node("n1"))
+    owners = ProcessMap(LocalNode("n1"))
     environment = {"SLURM_JOB_ID": "777", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURMD_NODENAME": "n1"}
     with calling(stubs["cudart"], **environment) as process:
         owners.renew()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trackside.agent.owners import Owner, Owners
-from trackside.agent.trace.tracer import Devices
+from trackside.agent.trace.tracer import ProcessGpus
 
 
 class Driver(Owners):
@@ -49,17 +49,17 @@ RANK = Owner(job="42", rank=5, local_rank=1)
 def test_by_the_device_that_it_chose(
     dev: Path, visible: tuple[str, ...] | None, chosen: int, expected: tuple[str | None, str | None]
 ) -> None:
-    assert Devices(dev, Owners()).of(RANK, visible, chosen) == expected
+    assert ProcessGpus(dev, Owners()).of(RANK, visible, chosen) == expected
 
 
 def test_what_the_driver_says_comes_first(dev: Path) -> None:
-    devices = Devices(dev, Driver(gpu3=RANK, gpu2=Owner(job="42", rank=6)))
+    devices = ProcessGpus(dev, Driver(gpu3=RANK, gpu2=Owner(job="42", rank=6)))
     assert devices.of(RANK, ("0",), 0b1) == ("3", None)
 
 
 def test_of_one_that_holds_several_none_is_named(dev: Path) -> None:
-    assert Devices(dev, Driver(gpu3=RANK, gpu2=RANK)).of(RANK, None, 0b1) == (None, None)
+    assert ProcessGpus(dev, Driver(gpu3=RANK, gpu2=RANK)).of(RANK, None, 0b1) == (None, None)
 
 
 def test_a_node_without_any(tmp_path: Path) -> None:
-    assert Devices(tmp_path / "none", Driver()).of(None, None, 0) == (None, None)
+    assert ProcessGpus(tmp_path / "none", Driver()).of(None, None, 0) == (None, None)

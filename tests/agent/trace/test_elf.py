@@ -89,7 +89,7 @@ def test_a_damaged_library_gives_symbols_inside_it_or_an_error(stubs: dict[str, 
 def test_a_table_that_claims_millions_of_symbols_is_read_in_bounds(
     stubs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(elf, "MOST_SYMBOLS", 3)
+    monkeypatch.setattr(elf, "MAX_SYMBOLS", 3)
     assert len(read(stubs["cudart"])) <= 3
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trackside.agent.owners import Owner, Owners, Process
+from trackside.agent.owners import JobProcess, Owner, Owners
 from trackside.agent.trace import following
-from trackside.agent.trace.following import Following, mapped
+from trackside.agent.trace.following import LibraryTracker, mappings
 
 MAPS = """\
 55d0c0000000-55d0c0001000 r-xp 00000000 08:01 11 /usr/bin/python3.11
@@ -27,12 +27,12 @@ class Host(Owners):
         self.proc, self.files = folder / "proc", folder / "files"
         self.proc.mkdir()
         self.files.mkdir()
-        self.listed: dict[int, Process] = {}
+        self.listed: dict[int, JobProcess] = {}
         self.attached: list[str] = []
         self.detached: list[object] = []
         self.error: OSError | None = None
 
-    def processes(self) -> Sequence[Process]:
+    def processes(self) -> Sequence[JobProcess]:
         return list(self.listed.values())
 
     def library(self, name: str) -> Path:
@@ -50,16 +50,16 @@ class Host(Owners):
             (folder / "root").symlink_to("/")
         parts = [MAPS.format(inode=self.library(name).stat().st_ino, path=self.library(name)) for name in libraries]
         (folder / "maps").write_text("".join(parts) + text)
-        self.listed[pid] = Process(pid, started, 1, "python", Owner(job=job, rank=pid))
+        self.listed[pid] = JobProcess(pid, started, 1, "python", Owner(job=job, rank=pid))
 
-    def following(self, **options: object) -> Following:
+    def following(self, **options: object) -> LibraryTracker:
         def attach(kind: str, path: str, fd: int) -> object:
             if self.error is not None:
                 raise self.error
             self.attached.append(f"{kind} {os.read(fd, 100).decode()}")
             return len(self.attached)
 
-        return Following(
+        return LibraryTracker(
             self.proc, self, frozenset({"cudart", "cuda", "nccl"}), attach, self.detached.append, **options
         )  # type: ignore[arg-type]
 
@@ -85,7 +85,7 @@ def host(tmp_path: Path) -> Host:
     ],
 )
 def test_libraries_are_told_by_name(name: str, kind: str | None) -> None:
-    found = [each.kind for each in mapped(MAPS.format(inode=5, path=f"/opt/a b/{name}").encode())]
+    found = [each.kind for each in mappings(MAPS.format(inode=5, path=f"/opt/a b/{name}").encode())]
     assert found == ([kind] if kind else [])
 
 
@@ -95,7 +95,7 @@ def test_a_file_that_many_map_is_probed_once(host: Host) -> None:
     followed = host.following()
     followed.step(0.0)
     assert sorted(host.attached) == ["cudart libcudart.so.12", "nccl libnccl.so.2"]
-    assert all(len(followed.probed(each)) == 2 for each in followed.processes.values())
+    assert all(len(followed.libraries_of(each)) == 2 for each in followed.processes.values())
 
 
 def test_a_library_loaded_late_is_found_within_a_tenth_of_the_processs_age(host: Host) -> None:
@@ -143,8 +143,8 @@ def test_a_library_replaced_on_disk_is_not_mistaken_for_the_one_in_use(host: Hos
     followed.step(0.0)
     assert host.attached == []
     (library,) = followed.libraries.values()
-    assert "another file by now" in library.why or library.why
-    assert library.held is None
+    assert "another file by now" in library.error or library.error
+    assert library.probe is None
 
 
 def test_a_deleted_one_needs_root(host: Host) -> None:
@@ -153,7 +153,7 @@ def test_a_deleted_one_needs_root(host: Host) -> None:
     followed = host.following()
     followed.step(0.0)
     assert host.attached == []
-    assert [each.held for each in followed.libraries.values()] == [None]
+    assert [each.probe for each in followed.libraries.values()] == [None]
 
 
 def test_one_that_can_not_be_probed_is_tried_again_later_and_said_why(host: Host) -> None:
@@ -161,12 +161,12 @@ def test_one_that_can_not_be_probed_is_tried_again_later_and_said_why(host: Host
     host.error = OSError(22, "Invalid argument")
     followed = host.following()
     followed.step(0.0)
-    assert [library.why for library in followed.libraries.values()] == ["[Errno 22] Invalid argument"]
+    assert [library.error for library in followed.libraries.values()] == ["[Errno 22] Invalid argument"]
     host.error = None
     for now in range(1, 100):
         followed.step(float(now))
     assert host.attached == ["cudart libcudart.so.12"]
-    assert [library.why for library in followed.libraries.values()] == [""]
+    assert [library.error for library in followed.libraries.values()] == [""]
 
 
 def test_a_pid_that_is_another_process_is_looked_at_anew(host: Host) -> None:
@@ -175,7 +175,7 @@ def test_a_pid_that_is_another_process_is_looked_at_anew(host: Host) -> None:
     followed.step(0.0)
     host.process(10, started=2)
     followed.step(1.0)
-    assert followed.processes[10].places == frozenset()
+    assert followed.processes[10].file_keys == frozenset()
 
 
 def test_one_that_executes_another_program_lets_go_of_its_libraries(host: Host) -> None:
@@ -184,20 +184,22 @@ def test_one_that_executes_another_program_lets_go_of_its_libraries(host: Host) 
     followed.step(0.0)
     host.process(10)
     followed.step(1.0)
-    assert followed.processes[10].places == frozenset()
+    assert followed.processes[10].file_keys == frozenset()
 
 
 def test_two_thousand_processes_at_once_are_looked_at_bit_by_bit(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    seen = Following._look
+    seen = LibraryTracker._examine
     monkeypatch.setattr(
-        Following, "_look", lambda self, process, now: (looks.append(process.process.pid), seen(self, process, now))[1]
+        LibraryTracker,
+        "_examine",
+        lambda self, process, now: (looks.append(process.process.pid), seen(self, process, now))[1],
     )
     for pid in range(1000, 3000):
         host.process(pid)
     followed = host.following()
     followed.step(0.0)
-    assert len(looks) == following.A_STEP
+    assert len(looks) == following.MAX_PER_STEP
     for now in range(1, 32):
         followed.step(float(now))
     assert set(looks) == set(range(1000, 3000))

@@ -53,6 +53,6 @@ def test_one_launch_in_so_many_is_timed() -> None:
         )
 
     assert [shift(one_in) for one_in in (1, 16, 1024)] == [0, 4, 10]
-    assert shift(0) == functions.NEVER
+    assert shift(0) == functions.NEVER_TIMED
     with pytest.raises(ValueError, match="power of two"):
         functions.cuda(12)

@@ -72,9 +72,9 @@ def states(reading: Reading, op: str = "AllReduce") -> tuple[float | None, ...]:
     return tuple(value(reading, metric, op=op) for metric in (STARTED, COMPLETED, IN_FLIGHT))
 
 
-def test_an_events_success_completes_what_was_enqueued_before_it(way: str, opened: Open, caller: Caller) -> None:
+def test_an_events_success_completes_what_was_enqueued_before_it(method: str, opened: Open, caller: Caller) -> None:
     collector = opened()
-    assert collector.tracer.probes.way == way
+    assert collector.tracer.probes.method == method
     rank = Rank(caller)
     rank.all_reduce(10)
     rank.record()

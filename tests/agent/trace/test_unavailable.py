@@ -41,7 +41,7 @@ def test_no_libbpf(monkeypatch: pytest.MonkeyPatch, jobs: Jobs) -> None:
     ],
 )
 def test_what_the_kernel_refuses(number: int, reason: str, remedy: str) -> None:
-    error = libbpf.refused(number, "BPF programs")
+    error = libbpf.kernel_refusal(number, "BPF programs")
     assert reason in error.reason
     assert remedy in error.remedy
 
@@ -80,7 +80,7 @@ def test_an_older_kernel_falls_back(monkeypatch: pytest.MonkeyPatch, jobs: Jobs)
     monkeypatch.setattr(probes, "bpf", older)
     collector = cuda.SOURCE.open(context(jobs, cuda.CudaOptions()))
     try:
-        assert collector.tracer.probes.way == "perf"
+        assert collector.tracer.probes.method == "perf"
     finally:
         collector.close()
 
@@ -91,7 +91,7 @@ def test_programs_for_the_other_machine_pass_the_verifier_too(monkeypatch: pytes
     for name in ("cuda", "nccl"):
         code = (libbpf.OBJECTS / f"{name}.aarch64.o").read_bytes()
         monkeypatch.setattr(libbpf, "machine_code", lambda _, code=code: code)
-        libbpf.Loaded(name, ("entry", "leave"), (0, 0), ("session",)).close()
+        libbpf.BpfObject(name, ("entry", "leave"), (0, 0), ("session",)).close()
 
 
 def test_nothing_of_it_is_loaded_while_it_is_off() -> None:

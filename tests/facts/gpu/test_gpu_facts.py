@@ -8,7 +8,7 @@ from tests.families.grids import AWAY, BEGAN, STOP, Cluster, cold, hung, traced
 from tests.families.rows import END, START, TIMEOUT, Row, event, points
 from trackside.evidence import Missing
 from trackside.facts.fact import Facts, neither
-from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.gpu_work import GpuWork
 from trackside.facts.gpu.idle import IdleGpus
@@ -38,10 +38,10 @@ class TestActivity:
     def test_power_alone_does_not_tell_rest_from_work(self) -> None:
         """The GPUs' activity is known as far as it goes; which signals are missing is said."""
         activity = fact(Cluster().per_gpu("gpu_power_watts", 500.0), GpuActivity)
-        lacking = untold(activity)
+        lacking = missing_activity(activity)
         assert isinstance(lacking, Missing)
         assert "gpu_sm_active_ratio was not measured" in lacking.reason
-        assert untold(fact(hung(), GpuActivity)) is None
+        assert missing_activity(fact(hung(), GpuActivity)) is None
 
     def test_reasons_are_given_once(self) -> None:
         one, both = Missing("no log"), Missing("no log or no metric", reasons=("no log", "no metric"))
@@ -55,7 +55,7 @@ class TestStall:
     def test_a_standstill_names_the_gpu_that_went_cold(self) -> None:
         still = fact(hung(), GpuStall).at_end
         assert still is not None
-        assert (still.outliers, still.why, still.sure, still.frozen) == ((AWAY,), "cold", True, True)
+        assert (still.outliers, still.sign, still.sure, still.busy_waiting) == ((AWAY,), "cold", True, True)
         assert abs(still.since - STOP) <= 60
         assert still.seconds.number > END - STOP - 120
 
@@ -63,19 +63,19 @@ class TestStall:
         stall = fact(hung(since=9e9), GpuStall)
         assert stall.at_end is None
         assert stall.worked_on is not None
-        assert stall.to_the_end
+        assert stall.observed_to_end
 
     def test_a_few_windows_are_enough_beside_other_evidence(self) -> None:
         stall = fact(hung(since=END - 100), GpuStall)
         assert stall.at_end is None
-        still = stall.at_end_beside
+        still = stall.at_end_corroborated
         assert still is not None
         assert not still.sure
 
     def test_a_pause_that_ends_is_a_pause(self) -> None:
         stall = fact(hung(until=STOP + 900), GpuStall)
         assert stall.at_end is None
-        assert 800 <= stall.activity.longest_rest_s <= 1000
+        assert 800 <= stall.activity.longest_pause_s <= 1000
 
 
 class TestIdle:
@@ -127,17 +127,17 @@ def test_the_time_of_work_leaves_out_what_came_after() -> None:
 
 
 def test_what_speaks_against_the_gpus_work() -> None:
-    assert fact(hung(), GpuWork).against is not None
-    assert fact(cold(), GpuWork).against is not None
+    assert fact(hung(), GpuWork).contradiction is not None
+    assert fact(cold(), GpuWork).contradiction is not None
     work = fact(hung(since=9e9), GpuWork)
-    assert (work.against, work.computed, work.complete) == (None, True, False)  # no counters were sampled
+    assert (work.contradiction, work.computed, work.complete) == (None, True, False)  # no counters were sampled
 
 
 def test_the_last_part_of_a_run_that_somebody_ended() -> None:
     last = fact(hung(), LastPart, points(30), TIMEOUT)
     assert last.reaped
     assert last.quiet is not None
-    assert last.rest is not None
+    assert last.final_stall is not None
     assert last.working is None
     own_end = event("training_end", 900, text="done", status="success", time=END)
     assert not fact(hung(since=9e9), LastPart, points(65), TIMEOUT, own_end).reaped

@@ -68,7 +68,7 @@ def test_a_node_that_falls_silent_is_gone() -> None:
     cluster.per_node("host_load1", 1.0, {"n2": cluster.until(4000, 1.0)})
     presence = sampled(cluster).get(NodePresence)
     assert not isinstance(presence, Missing)
-    assert [str(gone.node.value) for gone in presence.gone] == ["n2"]
+    assert [str(lost.node.value) for lost in presence.lost] == ["n2"]
     whole = sampled(Cluster().per_node("host_load1", 1.0)).get(NodePresence)
     assert not isinstance(whole, Missing)
-    assert (whole.gone, len(whole.alive)) == ((), 1)
+    assert (whole.lost, len(whole.alive)) == ((), 1)

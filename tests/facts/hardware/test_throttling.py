@@ -35,7 +35,7 @@ def slowed(reasons: float | None = 0x40, clock: float = 1.1e9, heat: float | Non
 def test_what_held_the_clock_down_how_long_and_how_far() -> None:
     fact = throttling(slowed())
     (gpu,) = fact.lowered
-    assert (fact.clocks.basis, gpu.gpu, gpu.against, gpu.reasons) == ("reasons", SICK, "own", ("hw_thermal_slowdown",))
+    assert (fact.clocks.basis, gpu.gpu, gpu.baseline, gpu.reasons) == ("reasons", SICK, "own", ("hw_thermal_slowdown",))
     assert gpu.seconds.number == pytest.approx(2300, abs=120)
     assert gpu.drop == pytest.approx(1 - 1.1 / 1.6, abs=0.02)
     assert fact.hot

@@ -9,7 +9,7 @@ import pytest
 import trackside
 from tests.families.rows import sentence_name
 from trackside.catalog.hang_lines import (
-    Resumed,
+    Resumption,
     State,
     Thread,
     Who,
@@ -21,7 +21,7 @@ from trackside.catalog.hang_lines import (
     words_line,
 )
 from trackside.catalog.job_states import goes_on
-from trackside.catalog.python_stack import Call, collective_in, is_own, own_call, waits_for_gpu
+from trackside.catalog.python_stack import Call, collective_in, is_job_code, job_call, waits_for_gpu
 from trackside.finding import Certainty, Outcome, Verdict
 from trackside.show.wording import worded
 
@@ -51,7 +51,7 @@ SIZE = "2026-03-02T08:00:00Z world_size=4\n"
     ],
 )
 def test_own_code(file: str, own: bool) -> None:
-    assert is_own(file) is own
+    assert is_job_code(file) is own
 
 
 C10D = "torch/distributed/distributed_c10d.py"
@@ -75,7 +75,7 @@ C10D = "torch/distributed/distributed_c10d.py"
 )  # fmt: skip
 def test_what_it_waits_in(calls: list[tuple[str, str]], native: list[str], collective: str | None, gpu: bool) -> None:
     found = [Call(name, file, 1) for name, file in calls]
-    assert own_call(found) is None
+    assert job_call(found) is None
     assert collective_in(found, native) == collective
     assert waits_for_gpu(found, native) is gpu
 
@@ -109,7 +109,7 @@ def test_lines_are_read_back(told: State | Thread, who: Who) -> None:
 
 def test_lines_for_people() -> None:
     assert read_line(words_line(Who("7", 1, 2), "no stack: why\nnot")) == (Who("7", 1, 2), None)
-    assert read_line(resumed_line(Who("7", 1), 431.6)) == (Who("7", 1), Resumed(432))
+    assert read_line(resumed_line(Who("7", 1), 431.6)) == (Who("7", 1), Resumption(432))
     assert read_line("[hang] nonsense") is None
     assert read_line("step 1 loss 2.0") is None
 
@@ -149,7 +149,7 @@ class TestCollectiveHang:
         assert found.primary.certainty is Certainty.SUPPORTED
         told = sentences(found)
         assert "Ranks 0-2 waited in all_reduce, at train.py:31 in step" in told
-        assert "Rank 3 did not come to it, and stood at data.py:42 in load_batch" in told
+        assert "Rank 3 did not reach it and stayed at data.py:42 in load_batch" in told
         assert not found.primary.cannot_decide
 
     def test_py_spy_dumps_say_it_in_the_same_words(self, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ class TestCollectiveHang:
         assert found.family == "C2"
         told = sentences(found)
         assert "process 11 and process 12 waited in all_reduce, at train.py:31 in step" in told
-        assert "process 13 did not come to it, and stood at data.py:42 in load_batch" in told
+        assert "process 13 did not reach it and stayed at data.py:42 in load_batch" in told
         assert not any("other.py" in sentence for sentence in told)
 
     def test_one_in_a_backward_pass_and_one_elsewhere(self, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ class TestIdleHang:
     def test_nobody_waits(self, tmp_path: Path) -> None:
         found = verdict(tmp_path, ours(*(sleeps(rank) for rank in range(4))))
         assert (found.family, found.primary.ranks) == ("C3", (0, 1, 2, 3))
-        assert "Ranks 0-3 stood at data.py:42 in load_batch" in sentences(found)
+        assert "Ranks 0-3 stayed at data.py:42 in load_batch" in sentences(found)
         assert "why" not in [sentence_name(claim) for claim in found.primary.cannot_decide]
         ruled_out = [finding for finding in found.ruled_out if finding.family == "C2"]
         assert ruled_out

@@ -51,5 +51,5 @@ def test_the_wall_time_of_a_step_comes_after_a_ranks_own() -> None:
 
 def test_nothing_given_says_why() -> None:
     blind = ranks(MemoryStore((), (), ()))
-    assert isinstance(blind.untold, Missing)
+    assert isinstance(blind.missing, Missing)
     assert (blind.printed, blind.exported) == (None, None)

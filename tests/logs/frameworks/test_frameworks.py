@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trackside.logs.line import Scratch
+from trackside.logs.line import FileContext
 from trackside.logs.pattern import parsers
 from trackside.logs.scan import scan
 from trackside.logs.trajectory import Trajectories
@@ -30,40 +30,44 @@ def read(path: Path, engine: str | None = None) -> tuple[list[Event], list[Event
         elif event.parser in OURS:
             others.append(event)
 
-    scan(io.BytesIO(path.read_bytes()), sink, Scratch(path.name), engine=engine)
+    scan(io.BytesIO(path.read_bytes()), sink, FileContext(path.name), engine=engine)
     return trajectories.points(), others
 
 
-def same(got: Any, wanted: Any) -> bool:
+def same(got: Any, expected: Any) -> bool:
     """Equality in which nan (written as text in the case) is equal to itself."""
-    if wanted == "nan":
+    if expected == "nan":
         return isinstance(got, float) and math.isnan(got)
-    return bool(got == (float(wanted) if wanted in ("inf", "-inf") else wanted))
+    return bool(got == (float(expected) if expected in ("inf", "-inf") else expected))
 
 
-def holds(event: Event, wanted: dict[str, Any]) -> bool:
-    return all(same(event.fields.get(name), value) for name, value in wanted.items())
+def holds(event: Event, expected: dict[str, Any]) -> bool:
+    return all(same(event.fields.get(name), value) for name, value in expected.items())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("engine", ["hyperscan", "re2"])
 def test_case(case: Path, engine: str) -> None:
-    wanted = json.loads(case.read_text())
+    expected = json.loads(case.read_text())
     points, others = read(case.with_suffix(".log"), engine)
     pairs = [[point.fields.get("step"), point.fields.get("loss")] for point in points]
-    if "points" in wanted:
-        assert len(pairs) == len(wanted["points"]), pairs
-        for got, want in zip(pairs, wanted["points"], strict=True):
+    if "points" in expected:
+        assert len(pairs) == len(expected["points"]), pairs
+        for got, want in zip(pairs, expected["points"], strict=True):
             assert same(got[0], want[0]), pairs
             assert same(got[1], want[1]), pairs
     else:
-        assert [len(pairs), pairs[0], pairs[-1]] == [wanted["count"], wanted["points_first"], wanted["points_last"]]
+        assert [len(pairs), pairs[0], pairs[-1]] == [
+            expected["count"],
+            expected["points_first"],
+            expected["points_last"],
+        ]
     if points:
-        assert points[-1].fields.get("framework") == wanted["framework"]
-        assert holds(points[-1], wanted.get("last", {})), points[-1].fields
-    if "events" in wanted:
-        assert [event.kind for event in others] == [kind for kind, _ in wanted["events"]], others
-        for event, (_, fields) in zip(others, wanted["events"], strict=True):
+        assert points[-1].fields.get("framework") == expected["framework"]
+        assert holds(points[-1], expected.get("last", {})), points[-1].fields
+    if "events" in expected:
+        assert [event.kind for event in others] == [kind for kind, _ in expected["events"]], others
+        for event, (_, fields) in zip(others, expected["events"], strict=True):
             assert holds(event, fields), (event.fields, fields)
 
 
@@ -75,6 +79,6 @@ def test_cut_anywhere_nothing_escapes() -> None:
             scan(
                 io.BytesIO(data[:cut] + b"\xff\xfe\x00" + data[cut:]),
                 lambda e, t=trajectories: t.add(e) if e.kind == "progress" else None,
-                Scratch("cut"),
+                FileContext("cut"),
             )
             assert all(point.at.offset < len(data) + 3 for point in trajectories.points())

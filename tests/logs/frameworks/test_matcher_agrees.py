@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from trackside.logs.scan import Rules, rules
+from trackside.logs.scan import PatternSet, rules
 
 TEXTS_PER_PATTERN = 60
 PRINTABLE = [chr(code) for code in range(32, 127)]
@@ -55,13 +55,13 @@ def _inside(char: str, members: Any) -> bool:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Rules:
+def compiled() -> PatternSet:
     pytest.importorskip("hyperscan")
     return rules("log", "hyperscan")
 
 
 @pytest.mark.slow
-def test_no_hit_is_lost(compiled: Rules) -> None:
+def test_no_hit_is_lost(compiled: PatternSet) -> None:
     rng = random.Random(5)
     lost = []
     for index, pattern in enumerate(compiled.patterns):

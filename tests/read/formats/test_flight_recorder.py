@@ -15,7 +15,7 @@ from trackside.facts.logs.flight_records import missing_ranks, pending_collectiv
 from trackside.model import Input, Record
 from trackside.read import plain_pickle
 from trackside.read.detect import read_source
-from trackside.read.format import HEAD, Collected, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Source
 from trackside.read.walk import walk
 
 
@@ -49,8 +49,8 @@ def dump(entries: Sequence[dict[str, Any]], groups: dict[str, tuple[Sequence[int
 
 
 def read(data: bytes, path: str) -> tuple[Input, list[Record]]:
-    sink = Collected()
-    row = read_source(Source(path, data[:HEAD], io.BufferedReader(io.BytesIO(data)), len(data)), sink)  # type: ignore[arg-type]
+    sink = CollectingSink()
+    row = read_source(Source(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data)), sink)  # type: ignore[arg-type]
     return row, sink.records
 
 
@@ -221,7 +221,7 @@ def test_odd_json_never_raises(text: str) -> None:
 def test_injected_faults_are_found(folder: str, missing: tuple[int, ...], unfinished: tuple[int, ...]) -> None:
     data = Path(__file__).parents[4] / "shared/data/flight-recorder-dumps" / folder
     for names in ("_dump_*", "json/*"):
-        sink = Collected()
+        sink = CollectingSink()
         for found in walk(sorted(data.glob(names))):
             assert isinstance(found, Source)
             assert read_source(found, sink).status == "read"

@@ -12,10 +12,10 @@ from trackside.logs import scan as scan_module
 from trackside.logs.line import Line
 from trackside.logs.matcher import matcher
 from trackside.logs.pattern import Parser, Pattern
-from trackside.logs.scan import Rules, scan_text
+from trackside.logs.scan import PatternSet, scan_text
 from trackside.model import Event, Input, Role
 from trackside.read.detect import detect, read_source
-from trackside.read.format import HEAD, Collected, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Source
 from trackside.read.formats.kernel_log import host_of, node_of
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
@@ -52,21 +52,21 @@ def xid_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """One pattern on the kernel plane, so that these tests are about reading, not about patterns."""
     pattern = Pattern("xid", rb"NVRM: Xid", _xid, "")
     parser = Parser("kernel", "kernel", "system", (pattern,), ("kernel", "log"))
-    only = Rules((pattern,), (parser,), matcher((pattern,)))
+    only = PatternSet((pattern,), (parser,), matcher((pattern,)))
     monkeypatch.setattr(scan_module, "rules", lambda *_: only)
 
 
 def read(text: str | bytes, path: str = "dmesg.txt", modified: float | None = AT) -> tuple[Input, list[Event]]:
     data = text.encode() if isinstance(text, str) else text
-    sink = Collected()
-    source = Source(path, data[:HEAD], io.BufferedReader(io.BytesIO(data)), len(data), modified)  # type: ignore[arg-type]
+    sink = CollectingSink()
+    source = Source(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data), modified)  # type: ignore[arg-type]
     done = read_source(source, sink)
     return done, [event for event in sink.events if event.kind != "kernel_log"]
 
 
 def format_of(text: str, path: str = "file") -> str | None:
     data = text.encode()
-    found = detect(Source(path, data[:HEAD], io.BytesIO(data)))
+    found = detect(Source(path, data[:HEAD_BYTES], io.BytesIO(data)))
     return None if found is None else found[0].id
 
 
@@ -117,7 +117,7 @@ def test_a_log_without_anything_of_interest_was_given_all_the_same(path: str) ->
         if "gpu017" in path
         else f"Nov 21 08:00:01 gpu017 kernel: {OTHER}\n"
     )
-    data, sink = line.encode() * 3, Collected()
+    data, sink = line.encode() * 3, CollectingSink()
     read_source(Source(path, data, io.BufferedReader(io.BytesIO(data)), len(data), AT), sink)  # type: ignore[arg-type]
     assert [(event.kind, event.node, event.plane, event.get("lines")) for event in sink.events] == [
         ("kernel_log", "gpu017", "kernel", 3)

@@ -13,7 +13,7 @@ from trackside.catalog.records import RECORDS
 from trackside.model import Input
 from trackside.query import Query
 from trackside.read.detect import formats, read_source
-from trackside.read.format import HEAD, Collected, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Source
 from trackside.stores.memory import MemoryStore
 
 SAMPLES = Path(__file__).parent.parent / "slurm"
@@ -22,10 +22,10 @@ SHARED = Path(__file__).resolve().parents[4] / "shared"
 OURS = {each.id for each in formats() if each.plane == "scheduler"}
 
 
-def read(path: Path) -> tuple[Input, Collected]:
+def read(path: Path) -> tuple[Input, CollectingSink]:
     data = path.read_bytes()
-    found = Collected()
-    return read_source(Source(path.name, data[:HEAD], io.BytesIO(data), len(data)), found), found
+    found = CollectingSink()
+    return read_source(Source(path.name, data[:HEAD_BYTES], io.BytesIO(data), len(data)), found), found
 
 
 def test_every_sample_is_expected() -> None:
@@ -63,7 +63,7 @@ def test_text_and_json_agree() -> None:
     job["jobs"][0]["exit_code"] = {"status": "SIGNALED", "return_code": None, "signal": {"signal_id": 11}}
     records = []
     for data in (text.encode(), json.dumps(job).encode()):
-        found = Collected()
+        found = CollectingSink()
         read_source(Source("x", data, io.BytesIO(data)), found)
         records.append(found.records[0].fields)
     assert {key: records[1][key] for key in records[0] if key != "raw_id"} == dict(records[0])

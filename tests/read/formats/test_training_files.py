@@ -11,15 +11,15 @@ import pytest
 
 from trackside.model import Event, Input
 from trackside.read.detect import read_source
-from trackside.read.format import HEAD, Collected, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Source
 from trackside.read.formats.job_log import looks_like_text, rank_of
 from trackside.read.walk import walk
 
 
 def read(data: str | bytes, path: str) -> tuple[Input, list[Event]]:
     raw = data.encode() if isinstance(data, str) else data
-    sink = Collected()
-    source = Source(path, raw[:HEAD], io.BufferedReader(io.BytesIO(raw)), len(raw))  # type: ignore[arg-type]
+    sink = CollectingSink()
+    source = Source(path, raw[:HEAD_BYTES], io.BufferedReader(io.BytesIO(raw)), len(raw))  # type: ignore[arg-type]
     return read_source(source, sink), sink.events
 
 
@@ -215,7 +215,7 @@ def test_states_of_real_runs() -> None:
         "lightning-two-rows/metrics.csv": (2, 6.575),
     }
     for found in walk([data]):
-        sink = Collected()
+        sink = CollectingSink()
         assert isinstance(found, Source)
         read_source(found, sink)
         if found.path in expected:

@@ -6,7 +6,7 @@ import io
 
 import trackside.read.detect as detect
 from trackside.model import Input
-from trackside.read.format import HEAD, Collected, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Source
 
 Labels = tuple[tuple[str, str], ...]
 Curve = list[tuple[int, float]]
@@ -15,15 +15,17 @@ T0 = 1_763_729_760_000
 """2025-11-21T12:56:00Z in milliseconds."""
 
 
-def read(data: bytes | str, path: str = "scrape.prom", modified: float | None = T0 / 1000) -> tuple[Input, Collected]:
+def read(
+    data: bytes | str, path: str = "scrape.prom", modified: float | None = T0 / 1000
+) -> tuple[Input, CollectingSink]:
     """The ``inputs`` row and everything found."""
     raw = data.encode() if isinstance(data, str) else data
-    sink = Collected()
-    source = Source(path, raw[:HEAD], io.BytesIO(raw), len(raw), modified)
+    sink = CollectingSink()
+    source = Source(path, raw[:HEAD_BYTES], io.BytesIO(raw), len(raw), modified)
     return detect.read_source(source, sink), sink
 
 
-def curves(sink: Collected) -> dict[tuple[str, Labels], Curve]:
+def curves(sink: CollectingSink) -> dict[tuple[str, Labels], Curve]:
     """Samples by metric and labels."""
     found: dict[tuple[str, Labels], Curve] = {}
     for block in sink.blocks:
@@ -35,12 +37,12 @@ def curves(sink: Collected) -> dict[tuple[str, Labels], Curve]:
     return {key: sorted(curve) for key, curve in found.items()}
 
 
-def metric(sink: Collected, name: str) -> dict[Labels, Curve]:
+def metric(sink: CollectingSink, name: str) -> dict[Labels, Curve]:
     """The curves of one of our metrics."""
     return {labels: curve for (each, labels), curve in curves(sink).items() if each == name}
 
 
-def only(sink: Collected, name: str) -> Curve:
+def only(sink: CollectingSink, name: str) -> Curve:
     """The one curve of a metric."""
     (curve,) = metric(sink, name).values()
     return curve

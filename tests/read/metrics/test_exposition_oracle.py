@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
 from tests.read.metrics.reading import T0, curves, read
-from trackside.catalog.dialect import Translated
+from trackside.catalog.dialect import Translation
 from trackside.catalog.exposition import line_of, number_of, series_of
 from trackside.catalog.settling import is_blank
 from trackside.read import blocks
@@ -56,9 +56,9 @@ FILES = st.lists(st.one_of(lines(), lines(), lines(), COMMENTS), min_size=1, max
 Measured = list[tuple[int, float]]
 
 
-def everything_is_known(name: str, labels: Mapping[str, str]) -> Translated:
+def everything_is_known(name: str, labels: Mapping[str, str]) -> Translation:
     """Every series as one of a metric that may have any value, under all its labels."""
-    return Translated("training_perplexity", tuple(sorted({**labels, "__name__": name}.items())), 1.0)
+    return Translation("training_perplexity", tuple(sorted({**labels, "__name__": name}.items())), 1.0)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def by_oracle(families: Iterable[object], file_ms: int) -> dict[tuple[tuple[str,
 @example(['up{gpu="}"} 5', 'up{gpu="} 5"} 7 1763729760000', 'up{gpu="a b"} 9'], 1 << 20, "\n")
 def test_text_exposition(text: list[str], size: int, end: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCK", size)
+        patch.setattr(blocks, "BLOCK_BYTES", size)
         row, sink = read(end.join(["first 1", *text, ""]))
     expected = by_oracle(text_families("\n".join(["first 1", *text, ""])), T0)
     found = {labels: curve for (_, labels), curve in curves(sink).items()}

@@ -1,4 +1,4 @@
-"""dstat's CSV and SuperBench's monitor."""
+"""dstat's CSV and SuperBench monitor samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_dstat() -> None:
     )
     row, sink = read(dstat(rows), "all.csv")
     assert (row.format, row.status, row.plane) == ("dstat-csv", "read", "metric")
-    assert "reckoned" in row.note
+    assert "computed from start" in row.note
     busy = only(sink, "host_cpu_busy_ratio")
     assert busy == [(T0 + 1000, pytest.approx(0.15)), (T0 + 2000, pytest.approx(0.55))], "the first row is since boot"
     assert only(sink, "host_disk_read_bytes_total") == [(T0 + 1000, 100.0), (T0 + 2000, 150.0)]
@@ -52,7 +52,7 @@ def test_dstat_with_a_delay_and_its_own_times() -> None:
     text = HEADING.format(command="dstat -T -l") + '"epoch","load avg",,\n"epoch","1m","5m","15m"\n'
     row, sink = read(text + "".join(f"{T0 / 1000 + 30 * at},{at}.5,0,0\n" for at in range(3)))
     assert only(sink, "host_load1") == [(T0 + 30000, 1.5), (T0 + 60000, 2.5)]
-    assert "reckoned" not in row.note
+    assert "computed from start" not in row.note
     text = HEADING.format(command="dstat -t -l") + '"system","load avg",,\n"time","1m","5m","15m"\n'
     _, sink = read(
         text + "".join(f"{day} 00:00:0{at},{at}.5,0,0\n" for at, day in enumerate(("31-12", "31-12", "01-01")))
@@ -64,7 +64,7 @@ def test_dstat_appended_and_broken() -> None:
     once = dstat(ROW.format(idle=50, read=1.0, received=2.0) * 2)
     row, sink = read(once + "1,2\n" + "a," * 13 + "b\n" + once + "\0" * 50)
     assert len(only(sink, "host_cpu_busy_ratio")) == 2
-    assert (row.status, "2 rows are broken" in row.note, "50 NUL bytes" in row.note) == ("partial", True, True), (
+    assert (row.status, "2 rows are malformed" in row.note, "50 NUL bytes" in row.note) == ("partial", True, True), (
         row.note
     )
 
@@ -72,7 +72,7 @@ def test_dstat_appended_and_broken() -> None:
 def test_dstat_without_a_date() -> None:
     row, sink = read(dstat(ROW.format(idle=50, read=1.0, received=2.0)).replace("21 Nov 2025 12:56:00 UTC", "?"))
     assert not curves(sink)
-    assert "1 row has no time" in row.note
+    assert "1 row without a time" in row.note
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_superbench() -> None:
         text + "nonsense\n" + sample(10, **{"gpu_usage:0": 60, "gpu_corrected_ecc:0": 12}), "monitor.jsonl"
     )
     assert (row.format, row.status, row.rows) == ("superbench-monitor", "partial", 5)
-    assert "1 line is broken or cut off (first: line 2)" in row.note
+    assert "1 line is malformed or truncated (first: line 2)" in row.note
     assert metric(sink, "gpu_utilization_ratio") == {
         (("gpu", "0"),): [(T0, pytest.approx(0.56)), (T0 + 10000, pytest.approx(0.6))],
         (("gpu", "1"),): [(T0, 0.0)],

@@ -16,7 +16,7 @@ from tests.read.metrics.reading import T0, metric, only, read
 from trackside.model import Samples
 from trackside.read import blocks
 from trackside.read.detect import formats, read_source
-from trackside.read.format import HEAD, Collected, Format, Result, Source, TooLarge
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, Result, Source, TooLarge
 from trackside.read.walk import walk
 
 FAMILY = ("dstat-csv", "metric-parquet", "metric-table", "other-table", "prometheus-json", "prometheus-text",
@@ -46,9 +46,9 @@ BYTES = st.one_of(TEXTS, st.binary(max_size=300), st.tuples(TEXTS, st.binary(max
 @given(data=BYTES, size=st.sampled_from([8 << 20, 30]))
 def test_no_bytes_break_a_reader(reader: Format, data: bytes, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCK", size)
-        source = Source("x", data[:HEAD], io.BytesIO(data), len(data), T0 / 1000)
-        sink = Collected()
+        patch.setattr(blocks, "BLOCK_BYTES", size)
+        source = Source("x", data[:HEAD_BYTES], io.BytesIO(data), len(data), T0 / 1000)
+        sink = CollectingSink()
         reader.sniff(source)
         try:
             result = reader.read(source, sink)
@@ -79,7 +79,7 @@ class Generated(io.RawIOBase):
         return count
 
 
-class Counting(Collected):
+class Counting(CollectingSink):
     """Keeps nothing."""
 
     def samples(self, samples: Samples) -> None:
@@ -88,8 +88,8 @@ class Counting(Collected):
 
 def peak_mib(parts: Iterator[bytes]) -> tuple[float, str]:
     """Most memory that reading took, MiB, and what was said of the file."""
-    stream = io.BufferedReader(Generated(parts), HEAD)
-    source = Source("big", stream.peek(HEAD)[:HEAD], stream)  # type: ignore[arg-type]
+    stream = io.BufferedReader(Generated(parts), HEAD_BYTES)
+    source = Source("big", stream.peek(HEAD_BYTES)[:HEAD_BYTES], stream)  # type: ignore[arg-type]
     tracemalloc.start()
     row = read_source(source, Counting())
     peak = tracemalloc.get_traced_memory()[1] / (1 << 20)
@@ -112,8 +112,8 @@ def test_a_line_without_end_is_not_held() -> None:
 @pytest.mark.slow  # every allocation is traced
 def test_distinct_series_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("measurements", "formats.prometheus_text"):
-        monkeypatch.setattr(f"trackside.read.{module}.MOST_SERIES", 5000)
-    monkeypatch.setattr(blocks, "BLOCK", 1 << 20)
+        monkeypatch.setattr(f"trackside.read.{module}.MAX_SERIES", 5000)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 20)
 
     def parts(name: str) -> Iterator[bytes]:
         for at in range(60):
@@ -129,7 +129,7 @@ def test_distinct_series_without_end_are_not_held(monkeypatch: pytest.MonkeyPatc
 
 def test_names_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("measurements", "formats.prometheus_text"):
-        monkeypatch.setattr(f"trackside.read.{module}.MOST_NAMES", 100)
+        monkeypatch.setattr(f"trackside.read.{module}.MAX_NAMES", 100)
     text = "".join(f"acme_{each} 5 {T0}\n" for each in range(500))
     row, _ = read(f'{UTIL}{{gpu="0"}} 5 {T0}\n{text}')
     assert row.rows == 1
@@ -158,7 +158,7 @@ def test_line_ends_and_encodings_change_nothing(name: str, end: str, encoding: s
     (tmp_path / "file").write_bytes(text.encode(encoding))
     (found,) = walk([tmp_path])
     assert isinstance(found, Source)
-    sink = Collected()
+    sink = CollectingSink()
     row = read_source(found, sink)
     assert (row.format, row.status) == (name, "read")
     found_curves = metric(sink, "gpu_utilization_ratio")
@@ -192,5 +192,5 @@ def test_samples_of_one_moment_and_out_of_order_are_kept() -> None:
 def test_parquet_that_is_none_says_so(data: bytes) -> None:
     row, _ = read(data, "table.parquet")
     assert (row.format, row.status) == ("metric-parquet", "unreadable")
-    assert row.note.startswith("damaged or cut off")
+    assert row.note.startswith("damaged or truncated")
     assert "/" not in row.note

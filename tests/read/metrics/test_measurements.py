@@ -25,7 +25,7 @@ def scrape(name: str, *values: str) -> str:
 def test_what_cannot_be_is_not_kept() -> None:
     row, sink = read(scrape(TEMP, "41", "9223372036854775794", "2147483632", "65535", "-300", "+Inf", "1e308", "95"))
     assert [value for _, value in only(sink, "gpu_temperature_celsius")] == [41.0, 95.0]
-    assert "3 blank values; 3 values that their metric can't have" in row.note
+    assert "3 blank values; 3 values outside the range of their metric" in row.note
     _, sink = read(scrape(UTIL, "0", "97", "103", "255"))
     assert [value for _, value in only(sink, "gpu_utilization_ratio")] == pytest.approx([0.0, 0.97, 1.03])
     _, sink = read(scrape("DCGM_FI_DEV_PSTATE", "0", "15", "32"))
@@ -115,10 +115,10 @@ def parquet(folder: Path, columns: str) -> bytes:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["a"], "1 of 2 metrics are known, not read: a"),
-        (["go_gc", "a", "DCGM_FI_DEV_VGPU_LICENSE_STATUS"], "1 of 2 metrics are known, not read: a"),
-        (["a", "b", "c"], "1 of 4 metrics are known, not read: a, b, c"),
-        (["a", "b", "c", "d"], "1 of 5 metrics are known, not read: a, b, c and 1 more"),
+        (["a"], "1 of 2 metrics are known; unknown: a"),
+        (["go_gc", "a", "DCGM_FI_DEV_VGPU_LICENSE_STATUS"], "1 of 2 metrics are known; unknown: a"),
+        (["a", "b", "c"], "1 of 4 metrics are known; unknown: a, b, c"),
+        (["a", "b", "c", "d"], "1 of 5 metrics are known; unknown: a, b, c and 1 more"),
     ],
 )
 def test_unknown_metrics_are_named(names: list[str], said: str) -> None:
@@ -130,7 +130,7 @@ def test_unknown_metrics_are_named(names: list[str], said: str) -> None:
 def test_metrics_that_say_nothing_of_a_run_are_left_out_without_a_word() -> None:
     row, sink = read(f'process_open_fds 7 {T0}\nDCGM_FI_DEV_VGPU_LICENSE_STATUS{{gpu="0"}} 0 {T0}\n')
     assert (row.status, row.rows, sink.blocks) == ("read", 0, [])
-    assert row.note.endswith("what it measures says nothing of a run")
+    assert row.note.endswith("no metric of it is relevant to a run")
 
 
 def test_names_are_printable_and_short() -> None:

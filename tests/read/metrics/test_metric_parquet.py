@@ -11,7 +11,7 @@ from tests.read.metrics.reading import T0, metric, only, read
 from trackside.model import Input
 from trackside.read import compression, measurements
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 from trackside.read.formats import metric_parquet
 from trackside.read.walk import walk
 
@@ -79,7 +79,7 @@ def test_times_in_other_units_are_refused(tmp_path: Path) -> None:
     ["SELECT 1 AS a, 2 AS b", f"SELECT 40 AS {TEMP}", f"SELECT {START} AS time, 'text' AS text, 5 AS input_ids"],
 )
 def test_other_tables_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str) -> None:
-    monkeypatch.setattr(metric_parquet, "_whole", None)  # nothing but their end is copied
+    monkeypatch.setattr(metric_parquet, "_copy_all", None)  # nothing but their end is copied
     row, _ = read(parquet(tmp_path, query))
     assert (row.format, row.status, row.rows) == ("metric-parquet", "unrecognised", 0)
 
@@ -89,12 +89,12 @@ def test_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = parquet(tmp_path, query)
     expected = metric(read(data)[1], "gpu_temperature_celsius")
     assert (len(expected), sum(map(len, expected.values()))) == (7, 1000)
-    monkeypatch.setattr(metric_parquet, "WINDOW", 64)
+    monkeypatch.setattr(metric_parquet, "WINDOW_ROWS", 64)
     assert metric(read(data)[1], "gpu_temperature_celsius") == expected
 
 
-def walked(path: Path) -> tuple[Input, Collected]:
-    sink = Collected()
+def walked(path: Path) -> tuple[Input, CollectingSink]:
+    sink = CollectingSink()
     for source in walk([path]):
         assert isinstance(source, Source)
         return read_source(source, sink), sink
@@ -114,7 +114,7 @@ def test_cut_off(tmp_path: Path, cut: int) -> None:
     data = parquet(tmp_path, f"SELECT {START} + to_seconds(r) AS time, 40 AS {TEMP} FROM range(100) t(r)")
     row, _ = read(data[:cut])
     assert (row.format, row.status) == ("metric-parquet", "unreadable")
-    assert "damaged or cut off" in row.note
+    assert "damaged or truncated" in row.note
 
 
 def test_damaged(tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ def test_damaged(tmp_path: Path) -> None:
 
 
 def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metric_parquet, "MOST_BYTES", 100)
+    monkeypatch.setattr(metric_parquet, "MAX_FILE_BYTES", 100)
     row, _ = read(parquet(tmp_path, f"SELECT {START} AS time, 40 AS {TEMP}"))
-    assert (row.status, "room for" in row.note) == ("refused", True)
+    assert (row.status, "larger than the limit" in row.note) == ("refused", True)
 
 
 def test_no_rows(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_one_value_written_without_end_is_refused(tmp_path: Path) -> None:
     row, sink = read(data)
     assert (row.status, sink.blocks) == ("refused", [])
     assert "holds 40,000,000 values in" in row.note
-    assert "more than 33,554,432 no more than 50 a byte are read; split it" in row.note
+    assert "the limit beyond 33,554,432 values is 50 per byte; split it" in row.note
 
 
 def test_many_samples_of_few_bytes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,21 +167,21 @@ def test_text_that_expands_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_series_without_end_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurements, "MOST_SERIES", 50)
-    monkeypatch.setattr(metric_parquet, "MOST_SERIES", 50)
-    monkeypatch.setattr(metric_parquet, "WINDOW", 64)
+    monkeypatch.setattr(measurements, "MAX_SERIES", 50)
+    monkeypatch.setattr(metric_parquet, "MAX_SERIES", 50)
+    monkeypatch.setattr(metric_parquet, "WINDOW_ROWS", 64)
     query = f"SELECT {START} + to_seconds(r) AS time, r % 70 AS gpu, r % 90 AS {TEMP} FROM range(700) t(r)"
     row, sink = read(parquet(tmp_path, query))
     found = metric(sink, "gpu_temperature_celsius")
     assert {int(dict(labels)["gpu"]) for labels in found} == set(range(50))
     assert {len(curve) for curve in found.values()} == {10}
     assert (row.status, row.rows) == ("partial", 500)
-    assert "more than 50 series: others not kept; split it into files of fewer than 50 sets of labels" in row.note
+    assert "more than 50 series: the rest dropped; split it into files of fewer than 50 label sets" in row.note
 
 
 def test_as_many_series_as_are_kept_are_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurements, "MOST_SERIES", 50)
-    monkeypatch.setattr(metric_parquet, "MOST_SERIES", 50)
+    monkeypatch.setattr(measurements, "MAX_SERIES", 50)
+    monkeypatch.setattr(metric_parquet, "MAX_SERIES", 50)
     query = f"SELECT {START} + to_seconds(r) AS time, r % 50 AS gpu, r % 90 AS {TEMP} FROM range(700) t(r)"
     row, _ = read(parquet(tmp_path, query))
     assert (row.status, row.rows) == ("read", 700)
@@ -206,7 +206,7 @@ def test_what_we_ask_wrongly_is_no_damage(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(metric_parquet, "_within", lambda *_: "no_such_column")
     row, _ = read(parquet(tmp_path, f"SELECT {START} AS time, 40 AS {TEMP}"))
     assert "damaged" not in row.note
-    assert "a defect of this reader" in row.note
+    assert "a bug in this reader" in row.note
 
 
 def test_a_copy_ends_where_the_budget_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,13 +214,13 @@ def test_a_copy_ends_where_the_budget_does(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(compression, "FREE_BYTES", 1 << 20)
     (tmp_path / "bomb.parquet.gz").write_bytes(gzip.compress(b"PAR1" + bytes(64 << 20)))
     copied: list[int] = []
-    whole = metric_parquet._whole
+    whole = metric_parquet._copy_all
 
     def measured(source: Source, copy: IO[bytes]) -> None:
         whole(source, copy)
         copied.append(copy.tell())
 
-    monkeypatch.setattr(metric_parquet, "_whole", measured)
+    monkeypatch.setattr(metric_parquet, "_copy_all", measured)
     row, _ = walked(tmp_path / "bomb.parquet.gz")
     assert "expands more than 200:1" in row.note
     assert copied

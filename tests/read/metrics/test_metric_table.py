@@ -48,7 +48,7 @@ def test_where_a_series_stands() -> None:
 def test_times(text: str, ms: int) -> None:
     row, sink = read(f"Time,{TEMP}\n{text},40\n")
     assert only(sink, "gpu_temperature_celsius") == [(ms, 40.0)]
-    assert ("name no zone" in row.note) == (("Z" not in text and "+" not in text and "-" in text) or "/" in text)
+    assert ("without a zone" in row.note) == (("Z" not in text and "+" not in text and "-" in text) or "/" in text)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_cells_that_hold_no_number() -> None:
     row, sink = read(f"time,{TEMP},b\n" + "".join(f"{S0 + at},{cell},x\n" for at, cell in enumerate(cells)))
     assert [value for _, value in only(sink, "gpu_temperature_celsius")] == [41.0, 42.0, 43.0]
     assert row.status == "partial"
-    assert "1 cell holds no number" in row.note
+    assert "1 cell without a number" in row.note
 
 
 def test_a_broken_row_costs_itself() -> None:
@@ -102,7 +102,7 @@ def test_a_broken_row_costs_itself() -> None:
     good = f"{S0},0,40\n"
     row, sink = read(f"time,gpu,{TEMP}\n{good}" + "".join(f"{line}\n{good}" for line in bad) + "\n\n")
     assert [value for _, value in only(sink, "gpu_temperature_celsius")] == [40.0] * 7
-    assert "6 rows have no time or another number of cells (first: line 3)" in row.note, row.note
+    assert "6 rows have no time or the wrong number of cells (first: line 3)" in row.note, row.note
     assert row.status == "partial"
 
 
@@ -116,7 +116,7 @@ def test_times_in_other_units_are_refused() -> None:
 def test_cut_off_and_windows_line_ends() -> None:
     row, sink = read(f"time,gpu,{TEMP}\r\n{S0},0,40\r\n{S0 + 1},0,41\r\n{S0 + 2},0,4")
     assert only(sink, "gpu_temperature_celsius") == [(T0, 40.0), (T0 + 1000, 41.0)]
-    assert (row.status, "cut off within its last row" in row.note) == ("partial", True)
+    assert (row.status, "truncated within its last row" in row.note) == ("partial", True)
 
 
 def test_every_row_is_read_once_whatever_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_every_row_is_read_once_whatever_the_blocks(monkeypatch: pytest.MonkeyPa
     expected = curves(read(text)[1])
     assert sum(map(len, expected.values())) == 400
     for size in (50, 333, 4096):
-        monkeypatch.setattr(blocks, "BLOCK", size)
+        monkeypatch.setattr(blocks, "BLOCK_BYTES", size)
         assert curves(read(text)[1]) == expected
 
 
@@ -136,7 +136,7 @@ def test_a_heading_without_rows() -> None:
 
 
 def test_too_many_series_and_odd_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.read.measurements.MOST_SERIES", 10)
+    monkeypatch.setattr("trackside.read.measurements.MAX_SERIES", 10)
     row, sink = read(f"time,pid,{TEMP}\n".encode() + b"".join(b"%d,%d\xff,40\n" % (S0, pid) for pid in range(50)))
     assert len(curves(sink)) <= 10
     assert (row.status, "more than 10 series" in row.note) == ("partial", True)

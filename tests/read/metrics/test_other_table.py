@@ -16,7 +16,7 @@ def test_what_would_help_is_said(heading: str) -> None:
     row, sink = read(f"{heading}\n{ROWS}", "export.csv")
     assert (row.format, row.status, row.plane) == ("other-table", "unrecognised", "metric")
     assert heading.replace('"', "").strip(",").split(",")[-1] in row.note
-    assert "metrics need a column of times (timestamp, time, ts ...) and names as in docs/metrics.md" in row.note
+    assert "metrics need a time column (timestamp, time, ts ...) and names as in docs/metrics.md" in row.note
     assert not sink.events
 
 

@@ -44,7 +44,7 @@ def test_an_error_is_said() -> None:
     text = '{"status":"error","errorType":"bad_data","error":"invalid parameter \\"query\\": 1:5: parse error"}'
     row, _ = read(text)
     assert (row.format, row.rows) == ("prometheus-json", 0)
-    assert "an error instead of an answer: bad_data: invalid parameter" in row.note
+    assert "an error response: bad_data: invalid parameter" in row.note
 
 
 def test_answers_one_after_the_other() -> None:
@@ -104,14 +104,14 @@ def test_an_answer_cut_off(cut: int) -> None:
 def test_other_shapes_are_broken(text: str) -> None:
     row, sink = read(text)
     assert not curves(sink)
-    assert "broken" in row.note, row
+    assert "malformed" in row.note, row
 
 
 @pytest.mark.parametrize("kind", ["scalar", "string"])
 def test_what_belongs_to_no_series(kind: str) -> None:
     row, _ = read(answer(kind, [S0, "5"]))
     assert row.format == "prometheus-json"
-    assert f"a {kind} belongs to no series" in row.note
+    assert f"a result of type {kind} has no series" in row.note
 
 
 def test_loki_streams_and_other_documents_are_not_taken() -> None:
@@ -122,7 +122,7 @@ def test_loki_streams_and_other_documents_are_not_taken() -> None:
 
 
 def test_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.read.format.WHOLE", 100)
+    monkeypatch.setattr("trackside.read.format.MAX_WHOLE_BYTES", 100)
     row, _ = read(answer("matrix", [curve([(S0 + each, "50") for each in range(100)])]))
     assert (row.status, "split it" in row.note) == ("refused", True)
 
@@ -137,7 +137,7 @@ def test_many_answers_in_one_file_take_time_in_proportion() -> None:
 def test_a_broken_series_costs_those_after_it() -> None:
     row, sink = read(answer("matrix", [curve([(S0, "50")]), {"metric": 7}, curve([(S0, "40")], TEMP)]))
     assert list(metric(sink, "gpu_utilization_ratio").values()) == [[(T0, 0.5)]]
-    assert (row.status, "an answer is cut off or broken (line 1)" in row.note) == ("partial", True)
+    assert (row.status, "a truncated or malformed response (line 1)" in row.note) == ("partial", True)
 
 
 @pytest.mark.parametrize("depth", ["[" * 100_000, '{"metric":' * 100_000])

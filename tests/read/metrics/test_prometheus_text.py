@@ -89,7 +89,7 @@ def test_what_stands_before_the_first_time_is_not_guessed() -> None:
     row, sink = read(f"{UTIL}{LABELS} 1\n# 2025-11-21T12:56:00Z\n{UTIL}{LABELS} 2\n")
     assert only(sink, "gpu_utilization_ratio") == [(T0, 0.02)]
     assert row.status == "partial"
-    assert "1 sample stands before the first time" in row.note
+    assert "1 sample before the first time" in row.note
 
 
 def test_scrapes_without_any_time_leave_the_last_one() -> None:
@@ -97,14 +97,14 @@ def test_scrapes_without_any_time_leave_the_last_one() -> None:
     assert only(sink, "gpu_utilization_ratio") == [(T0, 0.02)]
     assert only(sink, "gpu_temperature_celsius") == [(T0, 31.0)]
     assert row.status == "partial"
-    assert "others not kept" in row.note
+    assert "others dropped" in row.note
 
 
 def test_no_time_at_all_is_said() -> None:
     row, sink = read(f"{UTIL}{LABELS} 1\n", modified=None)
     assert not curves(sink)
     assert (row.status, row.rows) == ("partial", 0)
-    assert "no time" in row.note
+    assert "without a time" in row.note
 
 
 @pytest.mark.parametrize("time", ["1763729760000000", "1763729760000000000", "12", "-5", "0", "99999999999999999999"])
@@ -208,7 +208,7 @@ def test_invalid_utf8_in_a_label() -> None:
 def test_a_file_cut_within_a_line() -> None:
     row, sink = read(f"{UTIL}{LABELS} 97 {T0}\n{UTIL}{LABELS} 9")
     assert only(sink, "gpu_utilization_ratio") == [(T0, 0.97)]
-    assert (row.status, "cut off within its last line" in row.note) == ("partial", True)
+    assert (row.status, "truncated within its last line" in row.note) == ("partial", True)
     row, _ = read(f"{UTIL}{LABELS} 97 {T0 / 1000}\n# EOF")
     assert row.status == "read"
 
@@ -236,7 +236,7 @@ def test_blanks_and_impossible_values_are_dropped() -> None:
     row, sink = read(f"{TEMP}{LABELS} 2147483632 {T0}\n{TEMP}{LABELS} 30000 {T0}\n{TEMP}{LABELS} 50 {T0}\n")
     assert only(sink, "gpu_temperature_celsius") == [(T0, 50.0)]
     assert "1 blank value" in row.note
-    assert "1 value that their metric can't have" in row.note
+    assert "1 value outside the range of their metric" in row.note
 
 
 # -- blocks
@@ -254,16 +254,16 @@ def test_every_line_is_read_once_whatever_the_blocks(monkeypatch: pytest.MonkeyP
     expected = curves(read(text)[1])
     assert sum(map(len, expected.values())) == 480
     for size in (64, 97, 1000, 4096):
-        monkeypatch.setattr(blocks, "BLOCK", size)
+        monkeypatch.setattr(blocks, "BLOCK_BYTES", size)
         row, sink = read(text)
         assert curves(sink) == expected
         assert "1 malformed line (first: line 101)" in row.note
 
 
 def test_a_line_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "LONGEST", 500)
+    monkeypatch.setattr(blocks, "MAX_LINE_BYTES", 500)
     for size in (64, 700, 1 << 20):
-        monkeypatch.setattr(blocks, "BLOCK", size)
+        monkeypatch.setattr(blocks, "BLOCK_BYTES", size)
         for longer in (501, 2000):
             good = f"{UTIL}{LABELS} 1 {T0}\n"
             row, sink = read(f'{good}{UTIL}{{gpu="{"9" * longer}"}} 5 {T0}\n{good}bad\n{good * 20}')
@@ -273,8 +273,8 @@ def test_a_line_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_too_many_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.read.measurements.MOST_SERIES", 10)
-    monkeypatch.setattr("trackside.read.formats.prometheus_text.MOST_SERIES", 10)
+    monkeypatch.setattr("trackside.read.measurements.MAX_SERIES", 10)
+    monkeypatch.setattr("trackside.read.formats.prometheus_text.MAX_SERIES", 10)
     row, sink = read("".join(f'{UTIL}{{gpu="{gpu}"}} 5 {T0 + tick}\n' for tick in range(3) for gpu in range(20)))
     assert len(curves(sink)) == 10
     assert all(len(curve) == 3 for curve in curves(sink).values())

@@ -78,9 +78,9 @@ def test_small_blocks_and_long_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         line([each % 100] * 9, [T0 + each * 10 + more for more in range(9)], gpu=str(each)) for each in range(30)
     )
     expected = curves(read(text)[1])
-    monkeypatch.setattr(blocks, "BLOCK", 100)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 100)
     assert curves(read(text)[1]) == expected
-    monkeypatch.setattr(victoria_export, "LONGEST", 500)
+    monkeypatch.setattr(victoria_export, "MAX_LINE_BYTES", 500)
     row, sink = read(line([1], [T0]) + line([5] * 500, [T0] * 500) + line([2], [T0 + 1]))
     assert only(sink, "gpu_utilization_ratio") == [(T0, 0.01), (T0 + 1, 0.02)]
     assert "1 line longer than" in row.note

@@ -7,7 +7,7 @@ import io
 
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import HEAD, Collected, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Source
 
 WRITTEN = 1_795_248_600.0
 """When the files of these tests were last written: 2026-11-21 08:10:00 UTC."""
@@ -23,19 +23,19 @@ def utc(text: str) -> float:
 
 def read(
     text: str | bytes, path: str = "run/gpu.txt", written: float | None = WRITTEN, crlf: bool = False
-) -> tuple[Input, Collected]:
+) -> tuple[Input, CollectingSink]:
     data = text.encode() if isinstance(text, str) else text
     if crlf:
         data = data.replace(b"\n", b"\r\n")
-    source = Source(path, data[:HEAD], io.BufferedReader(io.BytesIO(data)), len(data), written)  # type: ignore[arg-type]
-    sink = Collected()
+    source = Source(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data), written)  # type: ignore[arg-type]
+    sink = CollectingSink()
     return read_source(source, sink), sink
 
 
 DESCRIPTIVE = ("gpu_uuid", "gpu_model", "pci")
 
 
-def points(sink: Collected) -> dict[Key, Points]:
+def points(sink: CollectingSink) -> dict[Key, Points]:
     """Samples by curve, in order of time; values to twelve digits."""
     found: dict[Key, Points] = {}
     for block in sink.blocks:
@@ -46,16 +46,16 @@ def points(sink: Collected) -> dict[Key, Points]:
     return {key: sorted(curve) for key, curve in found.items()}
 
 
-def last(sink: Collected) -> dict[Key, float]:
+def last(sink: CollectingSink) -> dict[Key, float]:
     """The last value of each curve."""
     return {key: curve[-1][1] for key, curve in points(sink).items()}
 
 
-def of_gpu(sink: Collected, gpu: str) -> dict[str, float]:
+def of_gpu(sink: CollectingSink, gpu: str) -> dict[str, float]:
     """The last value of each metric that a GPU has without further labels."""
     return {metric: value for (metric, labels), value in last(sink).items() if labels == f"gpu={gpu}"}
 
 
-def described(sink: Collected) -> set[tuple[tuple[str, str], ...]]:
+def described(sink: CollectingSink) -> set[tuple[tuple[str, str], ...]]:
     """The distinct labels of all series."""
     return {series.labels for block in sink.blocks for series in block.series}

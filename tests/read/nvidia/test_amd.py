@@ -45,7 +45,7 @@ def test_rocm_smi(indent: int | None) -> None:
     document = {"card0": CARD, "card10": CARD | {"GPU use (%)": "N/A"}, "system": {"Driver version": "6.3.6"}}
     found, sink = read(json.dumps(document, indent=indent))
     assert (found.format, found.status) == ("rocm-smi-json", "read")
-    assert "as of when the file was last written" in found.note
+    assert "assumed to be when the file was last written" in found.note
     assert of_gpu(sink, "0") == EXPECTED
     assert "gpu_utilization_ratio" not in of_gpu(sink, "10")
     assert points(sink)["gpu_power_watts", "gpu=0"] == [(WRITTEN, 36.5)]
@@ -120,11 +120,11 @@ def test_amd_smi_watched() -> None:
 def test_amd_smi_watched_without_times_gives_one_sample() -> None:
     found, sink = read("\n".join(json.dumps([amd(0)]) for _ in range(3)))
     assert len(points(sink)["gpu_power_watts", "gpu=0"]) == 1
-    assert "2 entries give no time: not placed" in found.note
+    assert "2 entries without a time: skipped" in found.note
 
 
 def test_amd_smi_cut_off() -> None:
     found, sink = read(json.dumps([amd(0)]) + "\n" + json.dumps([amd(0)])[:200])
     assert found.status == "partial"
-    assert "cut off or garbled from line 2 on" in found.note
+    assert "truncated or malformed from line 2 on" in found.note
     assert of_gpu(sink, "0")["gpu_power_watts"] == 239.0

@@ -40,7 +40,7 @@ EXPECTED = {
 def test_a_loop_with_units() -> None:
     found, sink = read("\n".join(LOOP) + "\n")
     assert (found.format, found.status, found.rows) == ("nvidia-smi-csv", "read", 12)
-    assert found.note.endswith("; its times are local and name no zone: read as UTC")
+    assert found.note.endswith("; local times without a zone, read as UTC")
     assert points(sink) == EXPECTED
     assert described(sink) == {
         (
@@ -152,7 +152,7 @@ def test_a_driver_that_goes_away_is_said() -> None:
 
 def test_a_unit_that_is_none_of_the_metrics_is_said() -> None:
     found, _ = read("timestamp, index, power.draw [W], temperature.gpu\n2026/11/21 08:00:00.123, 0, 12 MHz, 59\n")
-    assert "1 value in a unit that is none of their metric's" in found.note
+    assert "1 value in a unit that does not fit their metric" in found.note
 
 
 def test_reasons_printed_one_by_one_make_the_mask() -> None:
@@ -198,11 +198,11 @@ def test_rows_without_any_gpu_are_taken_in_order_where_their_times_tell() -> Non
     found, sink = read("\n".join(lines))
     curves = points(sink)
     assert [curves["gpu_utilization_ratio", f"gpu={gpu}"][1][1] for gpu in range(4)] == [0.05, 0.15, 0.25, 0.35]
-    assert "taken in nvidia-smi's order" in found.note
+    assert "assigned in nvidia-smi's order" in found.note
     del lines[6]  # a lost row: of that sample nothing can be told any more
     found, sink = read("\n".join(lines))
     assert [len(points(sink)["gpu_utilization_ratio", f"gpu={gpu}"]) for gpu in range(4)] == [3, 3, 3, 3]
-    assert "3 rows of samples that are not whole" in found.note
+    assert "3 rows of incomplete samples" in found.note
 
 
 @pytest.mark.parametrize("step", [1.0, 0.1])
@@ -218,7 +218,7 @@ def test_without_times_one_sample_is_as_old_as_the_file() -> None:
     text = "index, utilization.gpu [%], memory.used [MiB]\n0, 5 %, 100 MiB\n1, 6 %, 100 MiB\n"
     found, sink = read(text)
     assert points(sink)["gpu_utilization_ratio", "gpu=1"] == [(utc("2026-11-21 08:10:00"), 0.06)]
-    assert "taken as of when the file was last written" in found.note
+    assert "assumed to be when the file was last written" in found.note
     found, sink = read(text, written=None)
     assert not sink.blocks
     assert found.status == "partial"
@@ -229,7 +229,7 @@ def test_a_loop_without_times_is_not_placed() -> None:
     found, sink = read(text)
     assert not sink.blocks
     assert (found.status, found.rows) == ("partial", 0)
-    assert "6 rows give no time (add timestamp,index to the query): not placed" in found.note
+    assert "6 rows without a time (add timestamp,index to the query): skipped" in found.note
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_loop_without_times_is_not_placed() -> None:
 def test_rows_without_a_heading_are_not_guessed(line: str) -> None:
     found, sink = read(f"{line}\n" * 5)
     assert (found.format, found.status, found.rows) == ("nvidia-smi-csv", "unrecognised", 0)
-    assert "leave out noheader" in found.note
+    assert "run it without noheader" in found.note
     assert not sink.blocks
 
 
@@ -305,7 +305,7 @@ def test_columns_that_nothing_asks_for_are_named() -> None:
     heading = "timestamp, index, name, driver_version, utilization.gpu [%], clocks.max.video [MHz], power.foo, mig.mode.current"
     found, _ = read(f"{heading}\n2026/11/21 08:00:00.123, 0, NVIDIA L4, 580.1, 97 %, 1545 MHz, 5, Disabled\n" * 3)
     assert (found.status, found.rows) == ("read", 3)
-    assert "1 of 3 metrics are known, not read: clocks.max.video, power.foo;" in found.note
+    assert "1 of 3 metrics are known; unknown: clocks.max.video, power.foo;" in found.note
     found, sink = read("timestamp, index, power.foo [W], memory.bar\n2026/11/21 08:00:00.123, 0, 5 W, 6 MiB\n")
     assert not sink.blocks
     assert (found.format, found.status) == ("nvidia-smi-csv", "unrecognised")
@@ -319,8 +319,8 @@ def test_processes_without_a_time_are_as_old_as_the_file() -> None:
 
 
 def test_rows_without_a_time_are_not_held_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.read.formats.nvidia_smi_csv.MOST_GPUS", 10)
+    monkeypatch.setattr("trackside.read.formats.nvidia_smi_csv.MAX_GPUS", 10)
     rows = "".join(f"{UUIDS[0]}, {pid}, 512 MiB\n" for pid in range(50))
     found, sink = read("gpu_uuid, pid, used_gpu_memory [MiB]\n" + rows)
     assert not sink.blocks
-    assert (found.status, "50 rows give no time" in found.note) == ("partial", True)
+    assert (found.status, "50 rows without a time" in found.note) == ("partial", True)

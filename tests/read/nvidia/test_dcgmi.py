@@ -39,7 +39,7 @@ def test_without_times_it_ends_when_the_file_did() -> None:
     found, sink = read(ITEMS)
     assert [time for time, _ in points(sink)["gpu_sm_active_ratio", "gpu=1"]] == [WRITTEN - 2, WRITTEN - 1, WRITTEN]
     assert found.status == "partial"
-    assert "dcgmi prints none; pipe it through ts" in found.note
+    assert "dcgmi prints none: pipe it through ts" in found.note
 
 
 @pytest.mark.parametrize("prefix", ["2026-11-21 08:00:{:02} ", "[2026-11-21T08:00:{:02}.000Z] "])
@@ -61,7 +61,7 @@ def test_a_date_before_each_sample() -> None:
 def test_parts_of_gpus_are_counted_not_guessed() -> None:
     found, sink = read(HEADING + ROW.format(0, 61, 0.3, 59.2) + ROW.format(0, 1, 0.9, 1.0).replace("GPU ", "GPU-I "))
     assert last(sink)["gpu_sm_active_ratio", "gpu=0"] == 0.3
-    assert "1 line of parts of GPUs, switches or CPUs" in found.note
+    assert "1 line of GPU parts, switches or CPUs" in found.note
 
 
 def test_a_torn_line_costs_only_itself() -> None:
@@ -78,5 +78,5 @@ def test_after_a_lone_date_samples_follow_each_second(date: str) -> None:
     start = utc("2026-11-21 08:00:00")
     assert [time for time, _ in points(sink)["gpu_sm_active_ratio", "gpu=1"]] == [start, start + 1, start + 2]
     assert found.status == "read"
-    assert "taken as one a second after the time before them" in found.note
-    assert "name no zone" not in found.note
+    assert "assumed one per second from the time before them" in found.note
+    assert "without a zone" not in found.note

@@ -86,7 +86,7 @@ def loop(seconds: list[str], gpus: int = 2) -> str:
 def test_times_without_a_date_take_the_files() -> None:
     found, sink = read(loop(["08:00:00", "08:00:01", "08:00:02", "08:00:03"]))
     assert points(sink)["gpu_utilization_ratio", "gpu=1"] == [(T0 + n, n / 100) for n in range(4)]
-    assert "the date is that of the file" in found.note
+    assert "took the date of the file" in found.note
 
 
 def test_midnight_is_passed() -> None:
@@ -99,12 +99,12 @@ def test_without_times_the_tools_own_pace_is_taken_and_said() -> None:
     rows = "".join(f"    {gpu}     6{gpu}    {second:3}\n" for second in range(5) for gpu in range(2))
     found, sink = read("# gpu    pwr     sm\n# Idx      W      %\n" + rows)
     assert points(sink)["gpu_utilization_ratio", "gpu=1"] == [(WRITTEN - 4 + n, n / 100) for n in range(5)]
-    assert "taken as one sample a second, up to when the file was last written" in found.note
-    assert "-o DT gives them" in found.note
+    assert "assumed one sample per second, ending when the file was last written" in found.note
+    assert "use -o DT" in found.note
     assert found.status == "partial"
     found, sink = read("# gpu    pwr     sm\n# Idx      W      %\n" + rows, written=None)
     assert not sink.blocks
-    assert "not placed" in found.note
+    assert "skipped" in found.note
 
 
 def test_a_torn_line_costs_only_itself() -> None:
@@ -115,7 +115,7 @@ def test_a_torn_line_costs_only_itself() -> None:
     assert found.format == "nvidia-smi-dmon"
     assert found.status == "partial"
     assert "1 line could not be read" in found.note
-    assert "1 line that is not nvidia-smi's" in found.note
+    assert "1 line is not from nvidia-smi" in found.note
     assert len(points(sink)["gpu_power_watts", "gpu=0"]) + len(points(sink)["gpu_power_watts", "gpu=1"]) == 118
 
 
@@ -155,24 +155,24 @@ def test_a_comment_about_gpus_is_no_heading() -> None:
 
 
 def test_what_waits_for_its_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.read.gpu_readings.MOST_LATE", 100)
-    monkeypatch.setattr("trackside.read.gpu_readings.BATCH", 16)
+    monkeypatch.setattr("trackside.read.gpu_readings.MAX_UNTIMED_VALUES", 100)
+    monkeypatch.setattr("trackside.read.gpu_readings.BATCH_VALUES", 16)
     found, sink = read("# gpu    pwr     sm\n# Idx      W      %\n" + "    0     61    50\n" * 200)
     assert (found.status, found.rows) == ("partial", 100)
-    assert "more than 100 values without a full time: 150 samples after them not kept" in found.note
+    assert "more than 100 values without a full time: 150 more samples dropped" in found.note
     assert [time for time, _ in points(sink)["gpu_power_watts", "gpu=0"]] == [WRITTEN - 49 + n for n in range(50)]
 
 
 def test_gpus_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.read.gpu_readings.MOST_GPUS", 10)
+    monkeypatch.setattr("trackside.read.gpu_readings.MAX_GPUS", 10)
     rows = "".join(f" 20261121   08:00:00 {gpu:6}     69\n" for gpu in range(30))
     found, sink = read("#Date       Time        gpu    pwr\n#YYYYMMDD   HH:MM:SS    Idx      W\n" + rows)
     assert (found.status, len(points(sink))) == ("partial", 10)
-    assert "more than 10 GPUs, instances and processes: 20 readings of others not kept" in found.note
+    assert "more than 10 GPUs, instances and processes: 20 readings of further ones dropped" in found.note
 
 
 def test_columns_that_nothing_asks_for_are_named() -> None:
     text = "#Date       Time        gpu    pwr   foo\n#YYYYMMDD   HH:MM:SS    Idx      W     x\n 20261121   08:00:00      0     69     1\n"
     found, _ = read(text)
     assert found.status == "read"
-    assert "1 of 2 metrics are known, not read: dmon.foo" in found.note
+    assert "1 of 2 metrics are known; unknown: dmon.foo" in found.note

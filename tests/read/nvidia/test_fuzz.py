@@ -17,7 +17,7 @@ from tests.read.nvidia.reading import read
 from trackside.catalog.events import EVENTS
 from trackside.catalog.metrics import METRICS
 from trackside.read.detect import formats
-from trackside.read.format import HEAD, Collected, Format, Source, TooLarge
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, Source, TooLarge
 
 IDS = {
     "nvidia-smi-csv", "nvidia-smi-q", "nvidia-smi-xml", "nvidia-smi-table", "nvidia-smi-dmon", "nvidia-smi-pmon",
@@ -62,10 +62,10 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 def source(data: bytes) -> Source:
-    return Source("run/gpu.txt", data[:HEAD], io.BufferedReader(io.BytesIO(data)), len(data), 1.79e9)  # type: ignore[arg-type]
+    return Source("run/gpu.txt", data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data), 1.79e9)  # type: ignore[arg-type]
 
 
-def sound(sink: Collected) -> None:
+def sound(sink: CollectingSink) -> None:
     """Blocks are whole, and what they hold the catalogue knows and could be."""
     for block in sink.blocks:
         assert len(block.index) == len(block.times_ms) == len(block.values)
@@ -89,7 +89,7 @@ def test_all_readers_are_there() -> None:
 def test_damage_breaks_no_promise(reader: Format, data: bytes) -> None:
     """Read whether it's recognised or not: behind a good beginning anything may follow."""
     reader.sniff(source(data))
-    sink = Collected()
+    sink = CollectingSink()
     with suppress(*PROMISED):
         reader.read(source(data), sink)
     sound(sink)
@@ -124,5 +124,5 @@ def test_no_line_makes_it_slow(trap: str, number: int) -> None:
         began = time.process_time()
         if reader.sniff(source(data)) is not None:
             with suppress(*PROMISED):
-                reader.read(source(data), Collected())
+                reader.read(source(data), CollectingSink())
         assert time.process_time() - began < 6.0, reader.id

@@ -28,7 +28,7 @@ def test_normalised_times_of_workers() -> None:
     assert found[2].at.line == 4
     assert text[found[2].at.offset :].startswith("2,6,25,11,480")
     assert status == "read"
-    assert note.endswith("; its times are normalised: only ratios between ranks mean something")
+    assert note.endswith("; normalized times: only ratios between ranks are meaningful")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_rows_that_are_none_cost_only_themselves() -> None:
 def test_a_spread_over_jobs_is_named_and_left() -> None:
     found, sink = read(",0,1,2,3,4\njob_00,0.05,0.04,,0.1,\njob_01,0.02,0.05,0.06,,\n")
     assert (found.format, found.status) == ("rank-times", "unrecognised")
-    assert "tells of no single run" in found.note
+    assert "not of a single run" in found.note
     assert not sink.events
 
 

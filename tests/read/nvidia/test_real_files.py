@@ -11,7 +11,7 @@ from tools.cases import REAL
 
 from tests.read.nvidia.reading import DESCRIPTIVE, described, last, of_gpu, points, read, utc
 from trackside.model import Input
-from trackside.read.format import Collected
+from trackside.read.format import CollectingSink
 
 pytestmark = pytest.mark.corpus
 MIB = float(1 << 20)
@@ -19,7 +19,7 @@ HANG = REAL / "m4-collective-hang" / "frozen-rank"
 CAPTURES = REAL / "nvidia-smi-captures"
 
 
-def load(path: Path) -> tuple[Input, Collected]:
+def load(path: Path) -> tuple[Input, CollectingSink]:
     return read(path.read_bytes(), path=path.name)
 
 
@@ -204,7 +204,7 @@ def test_the_other_documents_are_whole(name: str) -> None:
 def test_one_worker_slows_down_for_a_while() -> None:
     found, sink = load(REAL / "pai-minibatch-straggler" / "job_1_norm.csv")
     assert (found.format, found.status, found.rows) == ("rank-times", "read", 3000)
-    assert found.note.endswith("; its times are normalised: only ratios between ranks mean something")
+    assert found.note.endswith("; normalized times: only ratios between ranks are meaningful")
     longest = max(event.fields["step"] for event in sink.events)
     bin_13 = [event for event in sink.events if 12 <= event.fields["step"] / longest * 20 < 13]
     mine = statistics.mean(event.fields["relative_time"] for event in bin_13 if event.rank == 6)

@@ -145,10 +145,10 @@ def test_cut_off_before_its_processes_nothing_is_known_of_them() -> None:
 
 def test_without_its_date_it_is_as_old_as_the_file() -> None:
     found, sink = read(OLD.partition("\n")[2])
-    assert "taken as of when the file was last written" in found.note
+    assert "assumed to be when the file was last written" in found.note
     assert {curve[0][0] for curve in points(sink).values()} == {utc("2026-11-21 08:10:00")}
     found, sink = read(OLD.partition("\n")[2] * 3)
-    assert "2 more captures give no time: not placed" in found.note
+    assert "2 more captures without a time: skipped" in found.note
     assert {len(curve) for curve in points(sink).values()} == {1}
 
 

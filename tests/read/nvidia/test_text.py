@@ -154,7 +154,7 @@ def new(number: int, busy: int = 100, used: int = 19818) -> str:
 def test_all_that_a_new_capture_says() -> None:
     found, sink = read(capture(new(0)))
     assert (found.format, found.status) == ("nvidia-smi-q", "read")
-    assert found.note.endswith("; its times are local and name no zone: read as UTC")
+    assert found.note.endswith("; local times without a zone, read as UTC")
     assert of_gpu(sink, "0") == {
         "gpu_recovery_action": 1.0,
         "gpu_pcie_link_generation": 4.0,
@@ -311,7 +311,7 @@ def test_lines_of_others_between_cost_nothing() -> None:
     lines.insert(60, "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED ***")
     found, sink = read("\n".join(lines))
     assert (found.format, found.status) == ("nvidia-smi-q", "partial")
-    assert "1 line that is not nvidia-smi's" in found.note
+    assert "1 line is not from nvidia-smi" in found.note
     assert of_gpu(sink, "3")["gpu_temperature_celsius"] == 87.0
 
 
@@ -323,7 +323,7 @@ def test_a_job_log_that_begins_with_a_capture_stays_a_job_log() -> None:
 
 def test_localised_times_fall_back_to_the_files_date() -> None:
     found, sink = read(capture(new(0), at="Sa 21. Nov 08:00:05 CET 2026"))
-    assert "taken as of when the file was last written" in found.note
+    assert "assumed to be when the file was last written" in found.note
     assert {curve[0][0] for curve in points(sink).values()} == {utc("2026-11-21 08:10:00")}
 
 

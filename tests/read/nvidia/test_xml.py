@@ -138,7 +138,7 @@ def test_a_document_cut_off_gives_its_whole_gpus(cut: float) -> None:
     assert (found.format, found.status) == ("nvidia-smi-xml", "partial")
     assert len({labels for labels in described(sink) if dict(labels).get("pci")}) >= whole
     assert sum(metric == "gpu_utilization_ratio" for metric, _ in last(sink)) == min(whole, 1)
-    assert "1 documents are cut off or garbled" in found.note
+    assert "1 documents are truncated or malformed" in found.note
 
 
 def test_what_follows_a_garbled_document_is_read() -> None:
@@ -210,7 +210,7 @@ def test_no_document_names_a_file_to_be_read() -> None:
 )
 def test_lists_without_end_are_not_held(inside: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in itertools.product(
-        ("nvidia_smi_state", "formats.nvidia_smi_xml"), ("MOST_CARDS", "MOST_PROCESSES")
+        ("nvidia_smi_state", "formats.nvidia_smi_xml"), ("MAX_GPUS_PER_CAPTURE", "MAX_PROCESSES")
     ):
         monkeypatch.setattr(f"trackside.read.{module}.{name}", 100)
     found, _ = read(f'<?xml version="1.0" ?>\n<nvidia_smi_log>\n{inside}')

@@ -139,8 +139,8 @@ def test_numbers_are_what_was_sent(resource, scope, metrics):
     for block in read(numbers(resource, scope, metrics)):
         assert told(block) == wanted
         assert block.stale == sum("stale" in point[3] for _, point in kept)
-        assert block.left_out == deltas + sum(point[2] is None and "stale" not in point[3] for _, point in kept)
-        assert ("delta temporality" in block.why) == bool(deltas)
+        assert block.skipped == deltas + sum(point[2] is None and "stale" not in point[3] for _, point in kept)
+        assert ("delta temporality" in block.reason_text) == bool(deltas)
 
 
 def _distribution(kind: str, **fields) -> ExportMetricsServiceRequest:
@@ -165,7 +165,7 @@ def test_a_histogram_becomes_buckets_that_count_up():
             ("lat.ency_bucket", "0.5"): 1, ("lat.ency_bucket", "10"): 3, ("lat.ency_bucket", "+Inf"): 6,
             ("lat.ency_count", ""): 6, ("lat.ency_sum", ""): 7.5,
         }  # fmt: skip
-        assert not block.why
+        assert not block.reason_text
     for block in read(_distribution("histogram", count=6)):
         assert _samples(block) == {("lat.ency_count", ""): 6}
     with pytest.raises(BadRequest, match=r"'lat.ency': a histogram with 1 bounds has 3 buckets"):
@@ -177,8 +177,8 @@ def test_a_summary_and_an_exponential_histogram():
         assert _samples(block) == {("lat.ency", "0.99"): 3, ("lat.ency_count", ""): 6, ("lat.ency_sum", ""): 7.5}
     for block in read(_distribution("exponential_histogram", count=6, sum=7.5, scale=2)):
         assert _samples(block) == {("lat.ency_count", ""): 6, ("lat.ency_sum", ""): 7.5}
-        assert "only sum and count were kept" in block.why
-        assert block.left_out == 0
+        assert "only sum and count were kept" in block.reason_text
+        assert block.skipped == 0
 
 
 def test_a_scraped_instance_is_prometheus_instance_and_an_arbitrary_one_is_not():
@@ -374,7 +374,7 @@ def test_metrics_that_are_cut_into_pieces_are_the_same(monkeypatch):
     monkeypatch.setattr(messages, "MAX_PIECE_BYTES", 64)
     cut = otlp_metrics.decode(body + UNKNOWN, PROTOBUF)
     assert told(cut) == told(whole)
-    assert (len(whole.keys), cut.left_out, cut.why) == (600, 200, whole.why)
+    assert (len(whole.keys), cut.skipped, cut.reason_text) == (600, 200, whole.reason_text)
 
 
 def test_pieces_are_bounded_and_make_up_the_whole(monkeypatch):

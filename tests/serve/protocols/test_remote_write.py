@@ -132,7 +132,7 @@ def test_both_versions_give_what_was_sent(series):
         for _ in range(2):  # at first the series are new, then known
             block = decode(body, version, known)
             assert told(block) == expected
-            assert (block.left_out, block.exemplars) == (histograms, exemplars)
+            assert (block.skipped, block.exemplars) == (histograms, exemplars)
             assert block.received == sum(len(each[0][2]) for each in series)
 
 
@@ -195,7 +195,7 @@ def test_a_request_of_version_2_that_is_cut_into_pieces_is_the_same(monkeypatch)
     for parts in (body, body[len(symbols) :] + symbols):  # symbols may stand last
         block = decode(parts, 2)
         assert told(block) == wanted([*TICK, *long])
-        assert (block.left_out, block.exemplars) == (1, 1)
+        assert (block.skipped, block.exemplars) == (1, 1)
 
 
 def test_nothing_is_nothing():

@@ -13,7 +13,7 @@ from trackside.read.excerpts import excerpts
 from trackside.session import Session
 from trackside.session.paths import load
 from trackside.show.document import VerdictDoc, document
-from trackside.show.report.page import page, places
+from trackside.show.report.page import cited_positions, page
 from trackside.verdict import engine
 
 RLO, ESC = "\u202e", "\x1b"
@@ -44,7 +44,7 @@ def made(*paths: Path) -> tuple[VerdictDoc, bytes]:
     """The verdict on files, and its page."""
     case = Session.of(load(paths))
     doc = document(case.verdict(), [os.fspath(path) for path in paths])
-    return doc, page(doc, case.verdict(), case.store, excerpts(paths, places(doc).values()))
+    return doc, page(doc, case.verdict(), case.store, excerpts(paths, cited_positions(doc).values()))
 
 
 def diagnosed(*arguments: object) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trackside.model import Position
-from trackside.read.excerpts import AROUND, LONGEST, REACH, Excerpt, excerpts
+from trackside.read.excerpts import CONTEXT_LINES, MAX_LINE_CHARS, WINDOW_BYTES, Excerpt, excerpts
 
 LINES = [f"line {number} of the log" for number in range(1, 2001)]
 TEXT = "".join(f"{line}\n" for line in LINES).encode()
@@ -37,7 +37,7 @@ def test_lines_around_a_place_in_any_wrapping(tmp_path: Path, name: str) -> None
     found = looked_up(tmp_path, *(place(path, line) for line in (1, 2, 700, 701, 1999, 2000)))
     assert sorted(found) == [1, 2, 700, 701, 1999, 2000]
     for line, excerpt in found.items():
-        first, last = max(1, line - AROUND), min(2000, line + AROUND)
+        first, last = max(1, line - CONTEXT_LINES), min(2000, line + CONTEXT_LINES)
         assert excerpt == Excerpt(first, tuple(LINES[first - 1 : last]), line)
 
 
@@ -50,11 +50,11 @@ def test_the_line_on_the_screen_of_one_drawn_over_and_over(tmp_path: Path) -> No
 
 
 def test_long_lines_and_holes_stay_bounded(tmp_path: Path) -> None:
-    text = b"x" * 5 * REACH + b"\nfault\0\0\0" + b"y" * 5 * REACH + b"\nnext\n"
+    text = b"x" * 5 * WINDOW_BYTES + b"\nfault\0\0\0" + b"y" * 5 * WINDOW_BYTES + b"\nnext\n"
     (tmp_path / "run.log").write_bytes(text)
     found = looked_up(tmp_path, place("run.log", 2, text))[2]
     assert found.lines[found.line - found.first] == "fault"
-    assert all(len(line) <= LONGEST + 1 for line in found.lines)
+    assert all(len(line) <= MAX_LINE_CHARS + 1 for line in found.lines)
 
 
 def test_what_is_no_place_of_a_text_is_left_out(tmp_path: Path) -> None:

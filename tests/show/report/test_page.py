@@ -18,10 +18,10 @@ from click.testing import CliRunner
 from tests.show.report.pages import RLO, diagnosed, hostile, made
 from trackside.cli import main
 from trackside.show.document import VerdictDoc
-from trackside.show.inert import visible
 from trackside.show.report import assets
 from trackside.show.report.assets import script_data
 from trackside.show.report.page import facts
+from trackside.show.sanitize import visible
 
 
 class Elements(HTMLParser):
@@ -81,8 +81,8 @@ def test_all_of_the_verdict_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None
 def test_one_screen_tells_what_to_do_and_what_it_cost(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     elements = Elements(page)
-    (told,) = [text for attributes, text in elements.of("dl") if attributes["class"] == "told"]
-    named = ["Family", "Culprit", "Confidence", "To act", "What to do", "Cost"]
+    (told,) = [text for attributes, text in elements.of("dl") if attributes["class"] == "summary"]
+    named = ["Family", "Culprit", "Confidence", "Owner", "What to do", "Cost"]
     assert [text for _, text in elements.of("dt") if text in named] == named
     assert doc.actions
     for action in doc.actions[:2]:
@@ -116,7 +116,7 @@ def test_nothing_is_announced_that_is_empty(tmp_path: Path) -> None:
     assert not [
         text
         for attributes, text in elements.of("td")
-        if attributes.get("data-of") == "How it is told" and not text.strip()
+        if attributes.get("data-of") == "How it is computed" and not text.strip()
     ]
 
 
@@ -253,7 +253,7 @@ def test_a_page_of_a_store(hanging: Path, tmp_path: Path) -> None:
     assert (status, said) == (0, "")
     page = Elements(target.read_text())
     assert any(f"diagnose --store {tmp_path}/store --job 48213 --json" in text for _, text in page.of("code"))
-    assert "Collective hang" in page.of("h1")[0][1]
+    assert "Hung in a collective" in page.of("h1")[0][1]
     assert page.of("figure")
     assert [text for _, text in page.of("pre") if "Watchdog caught collective operation timeout" in text]
 
@@ -261,7 +261,7 @@ def test_a_page_of_a_store(hanging: Path, tmp_path: Path) -> None:
 def test_a_file_that_can_t_be_written_is_said_before_or_after(tmp_path: Path) -> None:
     log = hostile(tmp_path)
     status, said = diagnosed(log, "--html", tmp_path / "none" / "report.html")
-    assert (status, "there is no folder" in said) == (2, True)
+    assert (status, "does not exist" in said) == (2, True)
     status, said = diagnosed(log, "--html", "/dev/full")
     assert (status, "No space left" in said) == (1, True)
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.stores.embedded.test_duck import ENGINES, T0, block, stored
-from trackside.stores.curves import Wanted
 from trackside.stores.embedded import order
-from trackside.stores.embedded.duck import DuckCurves
+from trackside.stores.embedded.duck import DuckBackend
 from trackside.stores.embedded.order import Stretches
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.memory_curves import MemoryCurves
+from trackside.stores.memory_backend import MemoryBackend
+from trackside.stores.metric_backend import RollupRequest
 
 STEP = 60_000
 START = T0 // STEP * STEP
@@ -26,22 +26,22 @@ ROWS = [(series, t * 15_000, float((series * 7 + t * 13) % 11)) for series in ra
 def test_what_is_expected_is_read_once_and_answers_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr("trackside.stores.embedded.duck.CELLS_BYTES", room)
+    monkeypatch.setattr("trackside.stores.embedded.duck.MAX_TABLES_BYTES", room)
     stored(tmp_path / "store", [ROWS], True)
-    memory = MemoryCurves()
+    memory = MemoryBackend()
     memory.add(block("f0", ROWS))
     groups = ((0, 3), (6,))  # one metric's
     windows = [(START, START + 10 * STEP), (START - 2 * STEP, START + 12 * STEP), (START + STEP, START + 3 * STEP)]
     steps = [(begin, end, step) for begin, end in windows for step in (STEP, STEP // 4)]
     with Snapshot.open(tmp_path / "store") as snapshot:
-        curves = DuckCurves(snapshot)
-        ids = {each.series.at.line - 1: each.id for each in curves.held()}
+        curves = DuckBackend(snapshot)
+        ids = {each.series.at.line - 1: each.id for each in curves.series()}
         mine = tuple(tuple(ids[one] for one in group) for group in groups)
         reads: list[str] = []
         arrays = snapshot.arrays
         monkeypatch.setattr(snapshot, "arrays", lambda sql: reads.append(sql) or arrays(sql))
         asked = [(begin, end, step, how) for begin, end, step in steps for how in ENGINES]
-        curves.expect([Wanted(mine, *one) for one in asked])
+        curves.expect([RollupRequest(mine, *one) for one in asked])
         for one in (*asked, *reversed(asked)):
             want, count = memory.rollup(groups, *one)
             got, used = curves.rollup(mine, *one)
@@ -70,7 +70,7 @@ def test_stretches_are_put_in_order_as_by_a_sort(given_: list[list[tuple[int, in
         np.array([part[0][0] for part in parts], dtype=np.int32),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order, "PIECE", piece)
+        patch.setattr(order, "PIECE_SAMPLES", piece)
         pieces = list(whole.pieces())
     found = [
         row

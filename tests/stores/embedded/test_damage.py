@@ -47,7 +47,7 @@ def store(folder: Path) -> Path:
 
 def segment(store: Path, table: str) -> Path:
     """The only segment of a table."""
-    (name,) = [each["name"] for each in Directory(store).newest()["segments"] if each["table"] == table]
+    (name,) = [each["name"] for each in Directory(store).read_newest()["segments"] if each["table"] == table]
     return store / "segments" / name
 
 
@@ -170,10 +170,10 @@ def test_a_store_of_an_earlier_version(folder: Path, store: Path, monkeypatch: p
     for command in ("diagnose", "runs"):
         assert run(command, "--store", store).stderr == (
             f"trackside: {store} has version {layout.VERSION - 1} and this Trackside reads {layout.VERSION};"
-            f" 'trackside compact --store {store}' brings it up to date\n"
+            f" 'trackside compact --store {store}' updates it\n"
         )
     assert run("compact", "--store", store).exit_code == 0
-    assert Directory(store).newest()["version"] == layout.VERSION
+    assert Directory(store).read_newest()["version"] == layout.VERSION
     assert of_store(store) == wanted
     assert written in [path.read_bytes() for path in Directory(store).manifests()]
     assert ingest([folder], store).inputs == []
@@ -215,8 +215,8 @@ def test_stores_of_all_versions_can_be_read(folder: Path, tmp_path: Path, rewrit
 def test_a_store_that_is_gone_while_it_is_read(store: Path) -> None:
     with open_session(StoreRequest(store, "41")) as session:
         loaded = session.loaded
-        assert loaded.curves is not None
-        held = loaded.curves.held()
+        assert loaded.metric_backend is not None
+        held = loaded.metric_backend.series()
         os.rename(store, store.parent / "moved")
         with pytest.raises(StoreError, match="is missing: restore it"):
-            loaded.curves.rollup([[held[0].id]], 0, 60_000_000_000_000, 60_000_000_000, "avg")
+            loaded.metric_backend.rollup([[held[0].id]], 0, 60_000_000_000_000, 60_000_000_000, "avg")

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from trackside.evidence import Grid, MissingAnswer
 from trackside.model import Input, Position, Samples, Series
 from trackside.query import ROLLUPS, SPANS, Query, Reducer, Rollup, Span, metric
-from trackside.stores.curves import Curves, Engine, RunMetrics, Timing
-from trackside.stores.embedded.duck import DuckCurves, _ranges
-from trackside.stores.embedded.rows import Kept
+from trackside.stores.embedded.duck import DuckBackend, _ranges
+from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.memory import MemoryStore
-from trackside.stores.memory_curves import MemoryCurves
+from trackside.stores.memory_backend import MemoryBackend
+from trackside.stores.metric_backend import EngineRollup, MetricBackend, RunMetrics, Timing
 from trackside.verify import check
 
-ENGINES: tuple[Engine, ...] = get_args(Engine)
+ENGINES: tuple[EngineRollup, ...] = get_args(EngineRollup)
 METRICS = ("gpu_sm_active_ratio", "gpu_power_watts", "host_oom_kills_total")
 T0 = 1_700_000_000_000
 
@@ -67,7 +67,7 @@ def stored(folder: Path, files: Sequence[Sequence[Point]], together: bool) -> No
         for number, rows in enumerate(files):
             input_ = writer.begin()
             writer.samples(input_, block(f"f{number}", rows))
-            writer.end(Kept(input_, Input(f"f{number}", "test", "read", plane="metric")))
+            writer.end(StoredInput(input_, Input(f"f{number}", "test", "read", plane="metric")))
             if not together:
                 writer.commit()
         writer.commit()
@@ -78,15 +78,15 @@ def stored(folder: Path, files: Sequence[Sequence[Point]], together: bool) -> No
 def test_same_answers_as_in_memory(
     files: list[list[Point]], together: bool, step: int, start: int, length: int
 ) -> None:
-    memory = MemoryCurves()
+    memory = MemoryBackend()
     for number, rows in enumerate(files):
         memory.add(block(f"f{number}", rows))
     with TemporaryDirectory() as folder:
         stored(Path(folder) / "store", files, together)
         with Snapshot.open(Path(folder) / "store") as snapshot:
-            curves = DuckCurves(snapshot)
-            ours = {(each.series.metric, each.series.labels, each.series.at): each for each in curves.held()}
-            theirs = {(each.series.metric, each.series.labels, each.series.at): each for each in memory.held()}
+            curves = DuckBackend(snapshot)
+            ours = {(each.series.metric, each.series.labels, each.series.at): each for each in curves.series()}
+            theirs = {(each.series.metric, each.series.labels, each.series.at): each for each in memory.series()}
             assert list(ours) == list(theirs) or {*ours} == {*theirs}
             for key, held in theirs.items():
                 mine = ours[key]
@@ -106,9 +106,9 @@ def test_same_answers_as_in_memory(
                     assert used == count
 
 
-def asked_of(curves: Curves) -> MemoryStore:
+def asked_of(curves: MetricBackend) -> MemoryStore:
     """A store of a run of 400 s."""
-    kept = tuple(curves.held())
+    kept = tuple(curves.series())
     store = MemoryStore(planes=("metric",))
     store.metrics = RunMetrics(curves, kept, Timing(T0 / 1000, T0 / 1000 + 400, 15.0))
     return store
@@ -135,12 +135,12 @@ def test_any_part_of_a_grid_cites_what_it_says(
     asked = metric("gpu_sm_active_ratio")
     asked = asked.over(step, how) if isinstance(step, str) else asked.rollup(step, how)
     asked = asked.by("node", how="max") if grouped else asked
-    memory = MemoryCurves()
+    memory = MemoryBackend()
     memory.add(block("f0", rows))
     with TemporaryDirectory() as folder:
         stored(Path(folder) / "store", [rows], True)
         with Snapshot.open(Path(folder) / "store") as snapshot:
-            for store in (asked_of(memory), asked_of(DuckCurves(snapshot))):
+            for store in (asked_of(memory), asked_of(DuckBackend(snapshot))):
                 part = store.ask(asked)
                 if isinstance(part, MissingAnswer):
                     continue
@@ -171,11 +171,11 @@ def test_many_series_are_taken_in_parts(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("trackside.stores.embedded.duck.CHUNK", 7)
     rows = [(series, t * 15_000, float(series * t)) for t in range(20) for series in range(8)]
     stored(tmp_path / "store", [rows], True)
-    memory = MemoryCurves()
+    memory = MemoryBackend()
     memory.add(block("f0", rows))
     with Snapshot.open(tmp_path / "store") as snapshot:
-        curves = DuckCurves(snapshot)
-        ids = [[each.id] for each in sorted(curves.held(), key=lambda each: each.series.at.line)]
+        curves = DuckBackend(snapshot)
+        ids = [[each.id] for each in sorted(curves.series(), key=lambda each: each.series.at.line)]
         start = T0 // 60_000 * 60_000
         got, used = curves.rollup(ids, start, start + 600_000, 60_000, "avg")
     want, count = memory.rollup([[i] for i in range(8)], start, start + 600_000, 60_000, "avg")

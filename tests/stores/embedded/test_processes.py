@@ -175,7 +175,7 @@ def test_one_writer_at_a_time(folder: Path, store: Path) -> None:
         refused = CliRunner().invoke(main, [*command, "--store", str(store)])
         assert refused.exit_code == 2
         assert refused.stderr == (
-            f"trackside: {store} is being written by process {other.pid}: wait for it to end and try again\n"
+            f"trackside: {store} is in use by writer process {other.pid}: wait for it to end and try again\n"
         )
     assert of_store(store)["run"]["id"] == "41"
     other.communicate("\n")
@@ -199,14 +199,14 @@ def test_a_file_system_without_locks(folder: Path, store: Path, monkeypatch: pyt
 def test_compacted_under_a_readers_hands(folder: Path, store: Path) -> None:
     for path in sorted(folder.iterdir()):
         ingest([path], store)
-    old = time.time() - 2 * layout.KEPT_S
+    old = time.time() - 2 * layout.MANIFEST_KEPT_S
     for path in Directory(store).manifests():  # the store lay still for two days
         os.utime(path, (old, old))
     wanted = of_files(folder)
     with open_session(StoreRequest(store, "41")) as session, Writer.open(store) as writer:
         loaded = session.loaded
         for _ in range(3):
-            assert loaded.curves is not None
+            assert loaded.metric_backend is not None
             compact(writer, time.time())
             writer.replace((), ())
             writer.directory.sweep()
@@ -228,7 +228,7 @@ def test_what_nobody_can_still_read_goes_in_spite_of_readers(folder: Path, store
             (folder / "slurm-41.out").write_text(steps(number + 5))
             ingest([folder], store)
         assert len(Directory(store).manifests()) > 2
-        old = time.time() - 2 * layout.KEPT_S
+        old = time.time() - 2 * layout.MANIFEST_KEPT_S
         for path in Directory(store).manifests():
             os.utime(path, (old, old))
         with Writer.open(store):
@@ -296,7 +296,7 @@ def test_a_store_that_can_not_be_written_can_be_read(readable: Path, nobody: Non
     assert CliRunner().invoke(main, ["runs", "--store", str(readable)]).exit_code == 0
     refused = CliRunner().invoke(main, ["compact", "--store", str(readable)])
     assert refused.exit_code == 2
-    assert refused.stderr == f"trackside: {readable} can't be made a store: Permission denied\n"
+    assert refused.stderr == f"trackside: {readable} can't be made into a store: Permission denied\n"
 
 
 class Died(BaseException):

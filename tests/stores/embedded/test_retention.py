@@ -18,20 +18,20 @@ from tests.stores.embedded.runs import SACCT, T0, ingest, kept, of_store, sacct,
 from trackside.cli import main
 from trackside.model import Input, Position, Samples, Series
 from trackside.session import StoreRequest, open_session
-from trackside.stores.curves import Engine
 from trackside.stores.embedded import retention
-from trackside.stores.embedded.duck import DuckCurves
-from trackside.stores.embedded.layout import Directory, Segment
+from trackside.stores.embedded.duck import DuckBackend
+from trackside.stores.embedded.layout import Directory, TableSegment
 from trackside.stores.embedded.retention import DAY_MS, MINUTE_MS, compact, tidy
-from trackside.stores.embedded.rows import Kept
+from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
-from trackside.stores.memory_curves import MemoryCurves
+from trackside.stores.memory_backend import MemoryBackend
+from trackside.stores.metric_backend import EngineRollup
 
 START = 1_772_409_600_000
 """2026-03-02T00:00:00Z, in milliseconds"""
 NOW = START / 1000 + 10 * 86_400
-EXACT: tuple[Engine, ...] = ("min", "max", "sum", "count", "avg", "last")
+EXACT: tuple[EngineRollup, ...] = ("min", "max", "sum", "count", "avg", "last")
 SERIES = [
     Series("gpu_power_watts", (("gpu", str(gpu)), ("node", "n1")), Position("f", gpu + 1, gpu * 10, 5))
     for gpu in range(3)
@@ -62,7 +62,7 @@ def add(writer: Writer, points: Iterable[Point], dead: tuple[int, ...] = ()) -> 
     """An input of these samples, in a commit of its own."""
     number = writer.begin()
     writer.samples(number, block(points))
-    writer.end(Kept(number, Input(f"f{number}", "test", "read", plane="metric")), dead)
+    writer.end(StoredInput(number, Input(f"f{number}", "test", "read", plane="metric")), dead)
     writer.commit()
     return number
 
@@ -111,7 +111,7 @@ def test_whole_minutes_stay_exact(files: list[list[Point]], day: int, step: int,
     """Before and after, and with samples that come after their day was thinned."""
     from tempfile import TemporaryDirectory
 
-    memory = MemoryCurves()
+    memory = MemoryBackend()
     with TemporaryDirectory() as folder, Writer.open(Path(folder) / "store") as writer:
         now = START / 1000 + day * 86_400
         for number, points in enumerate(files):
@@ -122,9 +122,9 @@ def test_whole_minutes_stay_exact(files: list[list[Point]], day: int, step: int,
         compact(writer, now, raw_days=0)
         again = compact(writer, now, raw_days=0)
         assert again.days == 0
-        curves = DuckCurves(writer.snapshot())
-        ours = {each.series.labels: each.id for each in curves.held()}
-        theirs = {each.series.labels: each.id for each in memory.held()}
+        curves = DuckBackend(writer.snapshot())
+        ours = {each.series.labels: each.id for each in curves.series()}
+        theirs = {each.series.labels: each.id for each in memory.series()}
         assert ours.keys() == theirs.keys()
         for how in EXACT:
             for group in [[key] for key in ours] + [list(ours)]:
@@ -141,7 +141,7 @@ def test_days_without_a_sample_cost_nothing(tmp_path: Path, monkeypatch: pytest.
     asked = []
     parts = retention._parts
 
-    def noted(*arguments: Any) -> Iterator[Segment]:
+    def noted(*arguments: Any) -> Iterator[TableSegment]:
         asked.append(arguments[3])
         return parts(*arguments)
 
@@ -162,10 +162,10 @@ def test_each_day_is_committed_by_itself(tmp_path: Path, monkeypatch: pytest.Mon
     commits: list[tuple[set[int], set[int]]] = []
     replace = Writer.replace
 
-    def days(segments: Iterable[Segment]) -> set[int]:
+    def days(segments: Iterable[TableSegment]) -> set[int]:
         return {(time - 1 - START) // DAY_MS for each in segments for time in each.times_ms or ()}
 
-    def noted(writer: Writer, added: Iterable[Segment], removed: Iterable[Segment], **options: Any) -> None:
+    def noted(writer: Writer, added: Iterable[TableSegment], removed: Iterable[TableSegment], **options: Any) -> None:
         added, removed = list(added), list(removed)
         if {each.table for each in (*added, *removed)} & {"samples", "minutes"}:
             commits.append((days(removed), days(added)))
@@ -191,8 +191,8 @@ def test_what_is_older_than_minutes_are_kept_goes(tmp_path: Path) -> None:
         second = compact(writer, START / 1000 + 4.1 * 86_400, raw_days=0, minute_days=1)
         assert second.forgotten == 2 * 1440
         left = [each for each in points if each[1] > 3 * DAY_MS]
-        curves = DuckCurves(writer.snapshot())
-        held = sorted(curves.held(), key=lambda each: each.series.at.line)
+        curves = DuckBackend(writer.snapshot())
+        held = sorted(curves.series(), key=lambda each: each.series.at.line)
         assert [each.series for each in held] == SERIES[:2], "the third was last sampled on a day that is gone"
         for each in held:
             assert each.first_ms == START + 3 * DAY_MS + 1
@@ -211,8 +211,8 @@ def test_a_replaced_input_leaves_nothing(tmp_path: Path) -> None:
         compact(writer, NOW, raw_days=1)
         add(writer, [(0, time, 7) for time in range(0, DAY_MS, 60_000)], dead=(first,))
         assert writer.manifest.dead == (first,)
-        curves = DuckCurves(writer.snapshot())
-        (held,) = curves.held()
+        curves = DuckBackend(writer.snapshot())
+        (held,) = curves.series()
         assert held.count == 1440
         values, used = curves.rollup([[held.id]], START - DAY_MS, START + DAY_MS, DAY_MS, "max")
         assert (values[0, -1], used) == (7.0, 1440)
@@ -252,16 +252,16 @@ def test_the_command(tmp_path: Path) -> None:
         return result.stdout
 
     many = str((NOW - T0) // 86_400 + 36_500)  # no test of ours lives so long
-    assert "days rewritten: 0 (0 of them to minutes)" in run("--raw-days", many)
-    assert "days rewritten: 1 (1 of them to minutes)" in run("--raw-days", "1")
+    assert "days rewritten: 0 (0 of them downsampled to minutes)" in run("--raw-days", many)
+    assert "days rewritten: 1 (1 of them downsampled to minutes)" in run("--raw-days", "1")
     found = of_store(store)
     assert found["primary"]["family"] == wanted["primary"]["family"]
     assert "metric" in {row["plane"] for row in _listed(store)}
-    assert f"deleted for their age: {2 * 11}" in run("--minute-days", "1")
+    assert f"expired samples and minutes deleted: {2 * 11}" in run("--minute-days", "1")
     assert "metric" not in {row["plane"] for row in _listed(store)}
     with open_session(StoreRequest(store, "41")) as session:
         metrics = session.store.metrics
-        assert metrics is None or not metrics.kept
+        assert metrics is None or not metrics.series
     assert Directory(store).read().of("samples") == Directory(store).read().of("minutes") == []
     refused = CliRunner().invoke(main, ["compact", "--store", str(store), "--raw-days", "9", "--minute-days", "3"])
     assert (refused.exit_code, refused.stderr) == (2, "trackside: --minute-days must not be less than --raw-days\n")

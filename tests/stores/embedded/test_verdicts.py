@@ -193,8 +193,8 @@ def test_more_samples_than_memory_should_hold(tmp_path: Path, monkeypatch: pytes
     wanted = of_files(tmp_path / "made" / "run")
     monkeypatch.setattr("trackside.session.inputs.MAX_SAMPLES_IN_MEMORY", 700)
     loaded = load([tmp_path / "made" / "run"])
-    assert loaded.curves is not None
-    assert loaded.curves.name == "store"
+    assert loaded.metric_backend is not None
+    assert loaded.metric_backend.name == "store"
     assert list(tmp_path.glob("trackside-store-*"))
     del loaded
     assert not list(tmp_path.glob("trackside-store-*"))
@@ -214,7 +214,7 @@ def test_metrics_of_a_node_from_another_folder(tmp_path: Path) -> None:
     with open_session(StoreRequest(store, "7401")) as session:
         metrics, picked = session.store.metrics, session.run
         assert metrics is not None
-        series = [each.series for each in metrics.kept]
+        series = [each.series for each in metrics.series]
     assert {each.get("node") for each in series} == {"gpu017"}
     assert picked.gpus == ("gpu017:0", "gpu017:1")
     assert picked.start == T0 + 10

@@ -20,7 +20,7 @@ from trackside.runs.locator import inputs_of
 from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.embedded.retention import compact
-from trackside.stores.embedded.rows import Kept
+from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.tables import TABLES, connect
 from trackside.stores.embedded.writer import Writer
@@ -56,15 +56,15 @@ def test_given_twice_it_is_skipped(folder: Path, store: Path) -> None:
     first = run("ingest", folder, "--store", store)
     assert first.exit_code == 0
     assert first.stdout == (
-        f"{store}: inputs read: 3 (0 of them again, as they had changed), skipped: 0; new rows: 23, samples: 80\n"
+        f"{store}: inputs read: 3 (0 changed files read again), skipped: 0; new rows: 23, samples: 80\n"
     )
-    before, manifest = kept(store), Directory(store).newest()
+    before, manifest = kept(store), Directory(store).read_newest()
     for way in (folder, f"{folder}/.", folder / "slurm-41.out"):
         again = ingest([way], store)
         assert (again.inputs, again.replaced, again.samples) == ([], [], 0)
         assert {row.note for row in again.skipped} == {"already in the store"}
     assert kept(store) == before
-    assert Directory(store).newest() == manifest
+    assert Directory(store).read_newest() == manifest
     (store.parent / "alias").symlink_to(folder)
     aliased = ingest([store.parent / "alias"], store)
     assert aliased.inputs == []
@@ -221,15 +221,15 @@ def test_clear_words_for_what_is_no_store(folder: Path, store: Path) -> None:
         assert gone.exit_code == 2
         assert (
             gone.stderr
-            == f"trackside: {store} is no Trackside store; 'trackside ingest PATH --store {store}' makes one\n"
+            == f"trackside: {store} is not a Trackside store; 'trackside ingest PATH --store {store}' makes one\n"
         )
         assert not store.exists()
-        assert "is no Trackside store" in run(*command, "--store", folder).stderr
+        assert "is not a Trackside store" in run(*command, "--store", folder).stderr
     assert "give a new folder" in run("ingest", folder, "--store", folder).stderr
     assert sorted(os.listdir(folder)) == ["gpu.prom", "sacct.txt", "slurm-41.out"]
     assert "no such file or folder" in run("ingest", folder / "gone", "--store", store).stderr
     (store.parent / "file").write_text("")
-    assert "can't be made a store: " in run("ingest", folder, "--store", store.parent / "file").stderr
+    assert "can't be made into a store: " in run("ingest", folder, "--store", store.parent / "file").stderr
     run("ingest", folder, "--store", store)
     assert run("diagnose", store).stdout == run("diagnose", "--store", store).stdout
     assert "is a store" in run("ingest", store, "--store", store.parent / "another").stderr
@@ -253,13 +253,13 @@ def test_other_tools_can_read_the_segments(folder: Path, store: Path) -> None:
     assert found.fetchall() == [("gpu_utilization_ratio", 80, 0.51)]
 
 
-def _inputs(store: Path) -> list[Kept]:
+def _inputs(store: Path) -> list[StoredInput]:
     with Snapshot.open(store) as snapshot:
         return inputs_of(snapshot)
 
 
 def test_a_path_that_is_no_store_is_not_locked(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="is no Trackside store"):
+    with pytest.raises(StoreError, match="is not a Trackside store"):
         Snapshot.open(tmp_path)
     assert os.listdir(tmp_path) == []
 

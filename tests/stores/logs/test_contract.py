@@ -22,7 +22,7 @@ from trackside.http.options import HttpOptions
 from trackside.model import Input
 from trackside.read.format import Source
 from trackside.site.hits import sources
-from trackside.stores.log_store import LogOptions, Wanted, open_store
+from trackside.stores.log_store import LogOptions, LogRequest, open_store
 
 pytestmark = pytest.mark.slow
 
@@ -40,12 +40,12 @@ def line(second: float, text: str, **labels: str) -> Entry:
     return Entry(T0 * SECOND + round(second * SECOND), text, labels)
 
 
-def ask(server: Server, kind: str, wanted: Wanted, **more: object) -> dict[str, list[str]]:
+def ask(server: Server, kind: str, wanted: LogRequest, **more: object) -> dict[str, list[str]]:
     """The lines of each log, without what was put before them; notes under their store."""
     return {path: [bare(text) for text in texts] for path, texts in ask_whole(server, kind, wanted, **more).items()}
 
 
-def ask_whole(server: Server, kind: str, wanted: Wanted, **more: object) -> dict[str, list[str]]:
+def ask_whole(server: Server, kind: str, wanted: LogRequest, **more: object) -> dict[str, list[str]]:
     with running(server):
         options = replace(LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0)), **more)  # type: ignore[arg-type]
         return dict(logs(sources(open_store(options), options, wanted)))
@@ -69,13 +69,13 @@ class Case:
     """``expect``: the lines of each log, in order."""
 
     load: tuple[Entry, ...]
-    ask: Wanted
+    ask: LogRequest
     expect: Mapping[str, list[str]]
     labels: Mapping[str, str] = field(default_factory=dict)
     match: Mapping[str, str] = field(default_factory=dict)
 
 
-RUN = Wanted(("4242",), ("gpu-00",), T0, T0 + 60)
+RUN = LogRequest(("4242",), ("gpu-00",), T0, T0 + 60)
 CASES = {
     "each rank is a log of its own, in time order": Case(
         load=(
@@ -83,7 +83,7 @@ CASES = {
             line(1, "a", job_id="4242", node="gpu-00", rank="0"),
             line(2, "b", job_id="4242", node="gpu-01", rank="1"),
         ),
-        ask=Wanted(("4242",), (), T0, T0 + 60),
+        ask=LogRequest(("4242",), (), T0, T0 + 60),
         expect={
             "job-4242/slurm-4242.rank0@gpu-00.log": ["a", "c"],
             "job-4242/slurm-4242.rank1@gpu-01.log": ["b"],
@@ -94,7 +94,7 @@ CASES = {
             line(1, "step 1", job_id="4242", node="gpu-00", stream="stdout"),
             line(2, "ValueError: x", job_id="4242", node="gpu-00", stream="stderr"),
         ),
-        ask=Wanted(("4242",), (), T0, T0 + 60),
+        ask=LogRequest(("4242",), (), T0, T0 + 60),
         expect={"job-4242/slurm-4242.out@gpu-00.log": ["step 1", "ValueError: x"]},
     ),
     "other jobs, other nodes and other times stay out": Case(
@@ -174,7 +174,7 @@ CASES = {
             line(1, "mine", allocation="4242", job_id="1", blade="gpu-00"),
             line(1, "not mine", allocation="7", job_id="4242", blade="gpu-00"),
         ),
-        ask=Wanted(("4242",), (), T0, T0 + 60),
+        ask=LogRequest(("4242",), (), T0, T0 + 60),
         labels={"allocation": "job", "blade": "node"},
         expect={"job-4242/slurm-4242.out@gpu-00.log": ["mine"]},
     ),
@@ -183,18 +183,18 @@ CASES = {
             line(1, "mine", job_id="4242", cluster="a"),
             line(1, "of another cluster", job_id="4242", cluster="b"),
         ),
-        ask=Wanted(("4242",), (), T0, T0 + 60),
+        ask=LogRequest(("4242",), (), T0, T0 + 60),
         match={"cluster": "a"},
         expect={"job-4242/slurm-4242.out.log": ["mine"]},
     ),
     "array tasks by their own ids": Case(
         load=(line(1, "three", job_id="60_3"), line(1, "four", job_id="60_4")),
-        ask=Wanted(("60_3",), (), T0, T0 + 60),
+        ask=LogRequest(("60_3",), (), T0, T0 + 60),
         expect={"job-60_3/slurm-60_3.out.log": ["three"]},
     ),
     "exact repeats are kept as the store has them": Case(
         load=(line(1, "same", job_id="4242", rank="0"), line(1, "same", job_id="4242", rank="0")),
-        ask=Wanted(("4242",), (), T0, T0 + 60),
+        ask=LogRequest(("4242",), (), T0, T0 + 60),
         expect={"job-4242/slurm-4242.rank0.log": ["same", "same"]},
     ),
     "a collector's envelope is taken off, and what it tells is used": Case(
@@ -203,12 +203,12 @@ CASES = {
             line(2, json.dumps({"message": "beat", "host": {"name": "gpu-00"}, "tags": ["x"]}), job_id="4242"),
             line(3, json.dumps({"message": "step", "loss": 2.5}), job_id="4242"),
         ),
-        ask=Wanted(("4242",), (), T0, T0 + 60),
+        ask=LogRequest(("4242",), (), T0, T0 + 60),
         expect={"job-4242/slurm-4242.out.log": ["plain", "beat", '{"message": "step", "loss": 2.5}']},
     ),
     "an entry of several lines is several lines": Case(
         load=(line(1, "Traceback (most recent call last):\n  File \"a.py\", line 1\nValueError: x\n", job_id="4242"),),
-        ask=Wanted(("4242",), (), T0, T0 + 60),
+        ask=LogRequest(("4242",), (), T0, T0 + 60),
         expect={
             "job-4242/slurm-4242.out.log": [
                 "Traceback (most recent call last):",
@@ -219,13 +219,13 @@ CASES = {
     ),
     "torchrun's files keep their folders, which name attempt and rank": Case(
         load=(line(1, "x", job_id="4242", node="gpu-00", filename="/s/4242_2cby87dw/attempt_0/3/stdout.log"),),
-        ask=Wanted(("4242",), (), T0, T0 + 60),
+        ask=LogRequest(("4242",), (), T0, T0 + 60),
         expect={"job-4242/slurm-4242.torchrun@gpu-00/attempt_0/3/stdout.log": ["x"]},
     ),
     "nothing there is said, with what there is": Case(
         load=(line(1, "x", app="web"),),
-        ask=Wanted(("4242",), (), T0, T0 + 60),
-        expect={"STORE": ["holds no stream of job 4242 there and then; its labels are app: map the one that tells the job"]},
+        ask=LogRequest(("4242",), (), T0, T0 + 60),
+        expect={"STORE": ["holds no stream of job 4242 in this time; its labels are app: map the one that names the job"]},
     ),
 }  # fmt: skip
 
@@ -261,7 +261,7 @@ def streams(draw: st.DrawFn) -> list[Entry]:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(entries=streams(), page=st.integers(1, 60))
 def test_all_lines_come_once_and_in_order(kind: str, entries: list[Entry], page: int) -> None:
-    found = ask(SERVERS[kind](*entries), kind, Wanted(("4242",), (), T0, T0 + 60), page=page)
+    found = ask(SERVERS[kind](*entries), kind, LogRequest(("4242",), (), T0, T0 + 60), page=page)
     expected: dict[str, list[str]] = {}
     for each in entries:
         expected.setdefault(f"job-4242/slurm-4242.rank{each.labels['rank']}.log", []).append(each.text)
@@ -273,7 +273,7 @@ def test_all_lines_come_once_and_in_order(kind: str, entries: list[Entry], page:
 @given(entries=streams(), page=st.integers(1, 60), most=st.integers(45, 60), longest_s=st.integers(10, 100))
 def test_loki_with_narrow_limits(entries: list[Entry], page: int, most: int, longest_s: int) -> None:
     server = LokiServer(*entries, most_entries=most, longest_s=longest_s)
-    found = ask(server, "loki", Wanted(("4242",), (), T0, T0 + 60), page=page, margin_s=0.0)
+    found = ask(server, "loki", LogRequest(("4242",), (), T0, T0 + 60), page=page, margin_s=0.0)
     texts = sorted(text for path, told in found.items() if path != "Loki" for text in told)
     assert texts == sorted(each.text for each in entries)
 
@@ -283,6 +283,6 @@ def test_loki_with_narrow_limits(entries: list[Entry], page: int, most: int, lon
 def test_elasticsearch_of_milliseconds(entries: list[Entry], page: int, unit_ns: int) -> None:
     shifted = [replace(each, time_ns=each.time_ns + 123_456) for each in entries]
     server = ElasticsearchServer(*shifted, unit_ns=unit_ns, text_fields=frozenset({"job_id"}))
-    found = ask(server, "elasticsearch", Wanted(("4242",), (), T0, T0 + 60), page=page)
+    found = ask(server, "elasticsearch", LogRequest(("4242",), (), T0, T0 + 60), page=page)
     texts = [text for path, told in found.items() if path != "Elasticsearch" for text in told]
     assert sorted(texts) == sorted(each.text for each in entries)

@@ -13,25 +13,34 @@ import pytest
 from tests.stores.logs.servers import Answer, Entry, LokiServer, Server, refused, running
 from tests.stores.logs.test_contract import SERVERS, T0, line
 from trackside.http.options import HttpOptions
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 from trackside.site.hits import Room, sources
-from trackside.stores.log_store import Line, LogOptions, Paging, Wanted, fewer_of, name_of, open_store, shorter
+from trackside.stores.log_store import (
+    LogEntry,
+    LogOptions,
+    LogRequest,
+    Paging,
+    allowed_limit,
+    name_of,
+    open_store,
+    shorter_window,
+)
 from trackside.stores.registry import LOGS, kinds
 
 pytestmark = pytest.mark.slow
 
 ALL = pytest.mark.parametrize("kind", sorted(SERVERS))
-WANTED = Wanted(("4242",), (), T0, T0 + 60)
+WANTED = LogRequest(("4242",), (), T0, T0 + 60)
 LINES = [line(second, f"step {second} loss {5 - second / 100:.4f}", job_id="4242", rank="0") for second in range(1, 41)]
 LINE_PATHS = ("/loki/api/v1/query_range", "/select/logsql/query", "/_search")
 
 
-def rows(server: Server, kind: str, **more: object) -> tuple[list[Input], Collected]:
+def rows(server: Server, kind: str, **more: object) -> tuple[list[Input], CollectingSink]:
     """The rows of what was read."""
-    kept = Collected()
+    kept = CollectingSink()
     options = LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0, timeout_s=1.0), **more)  # type: ignore[arg-type]
     found = sources(open_store(options), options, WANTED)
     return [read_source(each, kept) if isinstance(each, Source) else each for each in found], kept
@@ -118,7 +127,7 @@ def test_more_lines_at_one_time_than_the_store_gives() -> None:
     with running(server):
         ((row,), kept) = rows(server, "loki", page=5)
     assert row.status == "partial"
-    assert "more lines at the one time" in row.note
+    assert "more lines at the single time" in row.note
     assert [event.get("step") for event in kept.events if event.kind == "progress"] == [1]
 
 
@@ -149,9 +158,9 @@ def test_a_log_is_fetched_as_it_is_read() -> None:
 
 
 def paged(times: list[int], limit: int, most: int, end: int = 1000) -> list[int]:
-    def fetch(start: int, until: int, limit: int) -> list[Line]:
+    def fetch(start: int, until: int, limit: int) -> list[LogEntry]:
         assert limit <= most
-        return [Line(time, "", {}) for time in sorted(times) if start <= time < until][:limit]
+        return [LogEntry(time, "", {}) for time in sorted(times) if start <= time < until][:limit]
 
     return [each.time_ns for batch in Paging(fetch, limit, most).lines(0, end) for each in batch]
 
@@ -159,30 +168,34 @@ def paged(times: list[int], limit: int, most: int, end: int = 1000) -> list[int]
 def test_many_lines_of_one_time_raise_the_limit_for_it() -> None:
     times = [1, 2, *[3] * 9, 4, 5]
     assert paged(times, 2, 16) == times
-    with pytest.raises(Unanswered, match="more lines at the one time 3 ns than the 8"):
+    with pytest.raises(SourceUnavailable, match="more lines at the single time 3 ns than the 8"):
         paged(times, 2, 8)
 
 
 def test_refusals_that_a_smaller_question_gets_around() -> None:
-    over = Unanswered(
+    over = SourceUnavailable(
         "refused", "max entries limit per query exceeded, limit > max_entries_limit_per_query (100000 > 5000)"
     )
-    assert fewer_of(over, 100_000) == 5000
+    assert allowed_limit(over, 100_000) == 5000
     assert (
-        fewer_of(Unanswered("refused", "Result window is too large: less than or equal to: [100] but was [500]"), 500)
+        allowed_limit(
+            SourceUnavailable("refused", "Result window is too large: less than or equal to: [100] but was [500]"), 500
+        )
         == 100
     )
-    assert fewer_of(Unanswered("refused", "parse error"), 100) == 0
-    long = Unanswered("refused", "the query time range exceeds the limit (query length: 1440h1m40s, limit: 30d1h)")
-    assert shorter(long, 10**12, 10**12) == 5 * 10**11
-    with pytest.raises(Unanswered):
-        shorter(long, 10**9, 10**12)
-    with pytest.raises(Unanswered, match="parse error"):
-        shorter(Unanswered("refused", "parse error"), 10**12, 10**12)
-    late = Unanswered("timeout", "no answer in 30 s")
-    assert shorter(late, 10**12, 10**12) == 5 * 10**11
-    with pytest.raises(Unanswered, match="no answer"):
-        shorter(late, 10**12 // 8, 10**12)
+    assert allowed_limit(SourceUnavailable("refused", "parse error"), 100) == 0
+    long = SourceUnavailable(
+        "refused", "the query time range exceeds the limit (query length: 1440h1m40s, limit: 30d1h)"
+    )
+    assert shorter_window(long, 10**12, 10**12) == 5 * 10**11
+    with pytest.raises(SourceUnavailable):
+        shorter_window(long, 10**9, 10**12)
+    with pytest.raises(SourceUnavailable, match="parse error"):
+        shorter_window(SourceUnavailable("refused", "parse error"), 10**12, 10**12)
+    late = SourceUnavailable("timeout", "no answer in 30 s")
+    assert shorter_window(late, 10**12, 10**12) == 5 * 10**11
+    with pytest.raises(SourceUnavailable, match="no answer"):
+        shorter_window(late, 10**12 // 8, 10**12)
 
 
 def test_unknown_kinds_and_roles_are_refused() -> None:
@@ -202,7 +215,7 @@ def test_several_askings_of_one_verdict_share_what_it_may_take() -> None:
     server = LokiServer(*LINES)
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url, retries=0), most_lines=60)
-        store, room, kept = open_store(options), Room(options), Collected()
+        store, room, kept = open_store(options), Room(options), CollectingSink()
         rows = [
             read_source(each, kept)
             for _ in range(2)

@@ -13,10 +13,10 @@ from trackside.http.options import HttpOptions
 from trackside.logs.scan import scan_text
 from trackside.model import Event
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 from trackside.read.formats.job_log import rank_of
 from trackside.site.hits import sources
-from trackside.stores.log_store import Line, LogOptions, LogStream, Streams, Wanted
+from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStream, Streams
 from trackside.stores.log_text import written_lines
 
 T0 = 1_795_253_600_000_000_000
@@ -34,22 +34,22 @@ class Held:
 
     name = "held"
 
-    def __init__(self, *lines: Line) -> None:
+    def __init__(self, *lines: LogEntry) -> None:
         self._lines = lines
 
-    def streams(self, wanted: Wanted) -> Streams:
+    def streams(self, wanted: LogRequest) -> Streams:
         sets = {tuple(sorted(line.labels.items())) for line in self._lines}
         return Streams(tuple(LogStream("job", dict(each), "", 0, 1 << 62) for each in sorted(sets)))
 
-    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+    def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:
         yield [line for line in self._lines if line.labels == stream.labels]
 
 
-def read(*lines: Line) -> tuple[list[str], Collected]:
+def read(*lines: LogEntry) -> tuple[list[str], CollectingSink]:
     """(paths, what was read)"""
-    kept, paths = Collected(), []
+    kept, paths = CollectingSink(), []
     options = LogOptions(kind="loki", endpoint=HttpOptions(url="http://localhost:1"))
-    for each in sources(Held(*lines), options, Wanted(("4242",))):
+    for each in sources(Held(*lines), options, LogRequest(("4242",))):
         assert isinstance(each, Source)
         paths.append(each.path)
         assert read_source(each, kept).status == "read"
@@ -79,7 +79,7 @@ def seen(events: Sequence[Event]) -> list[tuple[Any, ...]]:
 def test_a_log_gives_the_same_events_from_a_store(case: Path) -> None:
     """Tracebacks of one entry a line, ``srun -l``, rank labels, progress bars: nothing is lost by the time before it."""
     text = log_of(case).removesuffix("\n") + "\n"
-    lines = [Line(T0 + place, line, {"job_id": "4242"}) for place, line in enumerate(text.split("\n")[:-1])]
+    lines = [LogEntry(T0 + place, line, {"job_id": "4242"}) for place, line in enumerate(text.split("\n")[:-1])]
     _, kept = read(*lines)
     assert seen(kept.events) == seen(scan_text(text, path="job-4242/slurm-4242.out.log"))
 
@@ -91,7 +91,7 @@ def test_there_are_logs_to_compare() -> None:
 def test_events_get_time_rank_and_node_of_the_store() -> None:
     labels = {"job_id": "4242", "rank": "3", "host": "gpu-01.cluster.local"}
     texts = ["Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "    f()", "ValueError: bad"]
-    paths, kept = read(*(Line(T0 + place, text, labels) for place, text in enumerate(texts)))
+    paths, kept = read(*(LogEntry(T0 + place, text, labels) for place, text in enumerate(texts)))
     assert paths == ["job-4242/slurm-4242.rank3@gpu-01.log"]
     (event,) = [event for event in kept.events if event.kind == "exception"]
     assert (event.rank, event.node, event.get("message")) == (3, "gpu-01", "bad")
@@ -108,7 +108,7 @@ def test_events_get_time_rank_and_node_of_the_store() -> None:
     ],
 )
 def test_which_time_counts(text: str, time: float) -> None:
-    _, kept = read(Line(T0, text, {"job_id": "4242"}))
+    _, kept = read(LogEntry(T0, text, {"job_id": "4242"}))
     (activity,) = [event for event in kept.events if event.kind == "log_activity"]
     assert activity.time == pytest.approx(time, abs=1e-6)
 
@@ -127,11 +127,13 @@ def test_which_time_counts(text: str, time: float) -> None:
     ],
 )
 def test_a_nodes_line_has_year_zone_and_host(text: str, written: str) -> None:
-    assert [*written_lines(Line(T0, text, {"host": "n1", "source": "kernel"}))] == [("nodes/n1/system.log", written)]
+    assert [*written_lines(LogEntry(T0, text, {"host": "n1", "source": "kernel"}))] == [
+        ("nodes/n1/system.log", written)
+    ]
 
 
 def test_a_daemons_line_in_a_system_log() -> None:
-    line = Line(T0, "Nov 21 09:34:08 gpu-00 slurmd[7]: error: x", {"host": "gpu-00", "filename": "/var/log/syslog"})
+    line = LogEntry(T0, "Nov 21 09:34:08 gpu-00 slurmd[7]: error: x", {"host": "gpu-00", "filename": "/var/log/syslog"})
     ((path, text),) = written_lines(line)
     assert path == "nodes/gpu-00/slurmd.log"
     assert text.endswith("Z gpu-00 slurmd[7]: error: x\n")

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from trackside.http.client import Response
 from trackside.http.options import HttpOptions
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.read.format import Source
 from trackside.site.hits import sources
-from trackside.stores.log_store import Line, LogOptions, LogStream, Wanted, nanoseconds, open_store, stamp
+from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStream, nanoseconds, open_store, stamp
 from trackside.stores.registry import LOGS, kinds
 
 T0 = 1_795_253_600
-WANTED = Wanted(("4242",), ("gpu-00",), T0, T0 + 60)
+WANTED = LogRequest(("4242",), ("gpu-00",), T0, T0 + 60)
 STREAM = LogStream("job", {"job_id": "4242"}, '{"filter": []}', T0 * 10**9, (T0 + 60) * 10**9)
 TIME = "2026-11-21T09:33:21.5Z"
 
@@ -48,12 +48,12 @@ def opened(kind: str, answer: bytes | Callable[[str], bytes]) -> tuple[Any, LogO
     return store, options
 
 
-def lines(kind: str, answer: bytes) -> list[Line]:
+def lines(kind: str, answer: bytes) -> list[LogEntry]:
     return [line for batch in opened(kind, answer)[0].lines(STREAM) for line in batch]
 
 
 def asked(kind: str, answer: bytes) -> None:
-    """Ask all that is asked of a store. Nothing but Unanswered may come of it."""
+    """Ask all that is asked of a store. Nothing but SourceUnavailable may come of it."""
     store, options = opened(kind, answer)
     start, end = STREAM.start_ns, STREAM.end_ns
     questions: Sequence[Callable[[], object]] = (
@@ -66,7 +66,7 @@ def asked(kind: str, answer: bytes) -> None:
     for question in questions:
         try:
             question()
-        except Unanswered as error:
+        except SourceUnavailable as error:
             reasons.append(str(error))
     assert all("\n" not in reason and len(reason) < 1000 for reason in reasons)
     for found in sources(store, options, WANTED):
@@ -195,7 +195,7 @@ def test_a_stray_byte_of_a_program_does_not_cost_the_lines(kind: str) -> None:
     ],
 )
 def test_what_is_no_answer_is_not_taken_for_no_lines(kind: str, answer: bytes) -> None:
-    with pytest.raises(Unanswered) as caught:
+    with pytest.raises(SourceUnavailable) as caught:
         lines(kind, answer)
     assert caught.value.kind == "broken"
 
@@ -203,7 +203,7 @@ def test_what_is_no_answer_is_not_taken_for_no_lines(kind: str, answer: bytes) -
 def test_an_elasticsearch_whose_groups_never_end() -> None:
     groups = {"buckets": [{"key": {"f0": "4242"}}], "after_key": {"f0": "4242"}}
     store, _ = opened("elasticsearch", body({"hits": {"hits": []}, "aggregations": {"groups": groups}}))
-    with pytest.raises(Unanswered, match=r"more than 200,000 streams") as caught:
+    with pytest.raises(SourceUnavailable, match=r"more than 200,000 streams") as caught:
         store.groups(("job_id",), ((),), STREAM.start_ns, STREAM.end_ns)
     assert caught.value.kind == "partial"
     assert store.endpoint.asked == 200

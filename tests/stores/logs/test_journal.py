@@ -8,11 +8,11 @@ from pathlib import Path
 
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 from trackside.site.journal import JournalOptions, journal
-from trackside.stores.log_store import Wanted
+from trackside.stores.log_store import LogRequest
 
-WANTED = Wanted((), ("gpu-00",), 1_795_253_600, 1_795_253_700)
+WANTED = LogRequest((), ("gpu-00",), 1_795_253_600, 1_795_253_700)
 ENTRIES = [
     {"__REALTIME_TIMESTAMP": "1795253648000020", "_HOSTNAME": "gpu-00", "_TRANSPORT": "kernel",
      "MESSAGE": "NVRM: Xid (PCI:0000:1b:00): 79, pid=4002, name=python, GPU has fallen off the bus."},
@@ -32,8 +32,8 @@ def program(folder: Path, entries: str) -> str:
     return str(path)
 
 
-def read(options: JournalOptions, wanted: Wanted = WANTED) -> tuple[Input, Collected]:
-    kept = Collected()
+def read(options: JournalOptions, wanted: LogRequest = WANTED) -> tuple[Input, CollectingSink]:
+    kept = CollectingSink()
     (row,) = [read_source(each, kept) if isinstance(each, Source) else each for each in journal(options, wanted)]
     return row, kept
 
@@ -74,7 +74,7 @@ def test_it_is_ended_when_it_hangs(tmp_path: Path) -> None:
 
 
 def test_no_journal_of_the_nodes(tmp_path: Path) -> None:
-    row, _ = read(JournalOptions(command=program(tmp_path, "")), Wanted((), ("gpu-09",), 1.0, 2.0))
+    row, _ = read(JournalOptions(command=program(tmp_path, "")), LogRequest((), ("gpu-09",), 1.0, 2.0))
     assert (row.status, row.note) == ("empty", "has no entries of the run's 1 nodes")
 
 

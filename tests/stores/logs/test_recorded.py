@@ -18,9 +18,9 @@ from tests.stores.logs.servers import Answer, Entry, LokiServer, running
 from tests.stores.logs.victorialogs_server import VictoriaLogsServer, nanoseconds
 from trackside.http.options import HttpOptions
 from trackside.read.detect import read_source
-from trackside.read.format import Collected, Source
+from trackside.read.format import CollectingSink, Source
 from trackside.site.hits import sources
-from trackside.stores.log_store import LogOptions, Wanted, open_store
+from trackside.stores.log_store import LogOptions, LogRequest, open_store
 
 ROOT = CORPUS.parent / "data" / "log-store-responses"
 pytestmark = [
@@ -168,7 +168,7 @@ def test_our_victorialogs_refuses_as_recorded() -> None:
 def lines_of(server: LokiServer | VictoriaLogsServer, kind: str, **more: Any) -> dict[str, list[str]]:
     with running(server):
         options = LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0), **more)
-        found = list(sources(open_store(options), options, Wanted(("4242",), ("gpu-00", "gpu-01"), START, END)))
+        found = list(sources(open_store(options), options, LogRequest(("4242",), ("gpu-00", "gpu-01"), START, END)))
         return {
             each.path: each.stream.read().decode().split("\n")[:-1] for each in found if isinstance(each, Source)
         }  # fmt: skip
@@ -195,10 +195,10 @@ def test_what_is_read_of_them() -> None:
     server = loki()
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url))
-        kept = Collected()
+        kept = CollectingSink()
         rows = [
             read_source(each, kept) if isinstance(each, Source) else each
-            for each in sources(open_store(options), options, Wanted(("4242",), ("gpu-00", "gpu-01"), START, END))
+            for each in sources(open_store(options), options, LogRequest(("4242",), ("gpu-00", "gpu-01"), START, END))
         ]
     assert [row.status for row in rows] == ["read"] * 5
     assert {row.plane for row in rows} == {"log", "kernel"}
@@ -218,7 +218,7 @@ def test_recorded_refusals_of_loki_are_told(name: str) -> None:
     server.spoil = lambda number, path, got: Answer(each["status"], body(each), "text/plain; charset=utf-8")
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url, retries=0))
-        (row,) = sources(open_store(options), options, Wanted(("4242",), (), START, END))
+        (row,) = sources(open_store(options), options, LogRequest(("4242",), (), START, END))
     assert not isinstance(row, Source)
     assert row.status == "unreadable"
     assert body(each).decode().strip()[:60] in row.note

@@ -235,7 +235,7 @@ def test_filters(many: Archive, filters: dict[str, Any], wanted: list[int]) -> N
 
 @pytest.mark.parametrize("text", ["", "x", "!!", "WzFd", "eyJhIjoxfQ", "a" * 5000, "é"])
 def test_a_cursor_of_somebody_s_own_making_is_refused(archive: Archive, text: str) -> None:
-    with pytest.raises(ArchiveError, match="the cursor is none"):
+    with pytest.raises(ArchiveError, match="the cursor is not"):
         archive.runs(after=text)
 
 
@@ -378,7 +378,7 @@ def test_an_archive_may_be_down_when_its_user_starts(tmp_path: Path) -> None:
         url = server.database()
         server.process.kill()
         server.process.wait()
-        with Archive.open(url, later=True) as archive:
+        with Archive.open(url, lazy=True) as archive:
             with pytest.raises(ArchiveError) as raised:
                 record(archive)
             assert raised.value.kind == "unreachable"
@@ -567,9 +567,9 @@ def test_instances_that_start_together_migrate_once(url: str) -> None:
     ("make", "said"),
     [
         (lambda folder: "nonsense", "the archive's URL can't be read; write sqlite:///"),
-        (lambda folder: "mysql://x/y", "no archive is kept in 'mysql'"),
+        (lambda folder: "mysql://x/y", "an archive can't be kept in 'mysql'"),
         (lambda folder: "sqlite://", "names no file"),
-        (lambda folder: f"sqlite:///{folder}/gone/a.db", "gone is not there: make it"),
+        (lambda folder: f"sqlite:///{folder}/gone/a.db", "gone does not exist: create it"),
         (lambda folder: f"sqlite:///{folder}", "is a folder: name a file in it"),
         (lambda folder: f"sqlite:///{filled(folder / 'x.db')}", "another kind of file: give a new path"),
         (lambda folder: "postgresql+psycopg://u:secret@127.0.0.1:1/db", "is the server up, and its address right"),
@@ -610,13 +610,13 @@ def test_a_damaged_document_is_told(archive: Archive, url: str) -> None:
     with engine.begin() as link:
         link.execute(sa.text("UPDATE verdicts SET document = :it"), {"it": b"\x28\xb5\x2f\xfdrubbish"})
     engine.dispose()
-    with pytest.raises(ArchiveError, match="is damaged: judge the run again"):
+    with pytest.raises(ArchiveError, match="is damaged: diagnose the run again"):
         archive.document(kept.verdict)
 
 
 def test_a_document_is_bounded(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.stores.metadata.archive.MOST_DOCUMENT", 100)
-    with pytest.raises(ArchiveError, match="100 is most"):
+    monkeypatch.setattr("trackside.stores.metadata.archive.MAX_DOCUMENT_BYTES", 100)
+    with pytest.raises(ArchiveError, match="100 is the maximum"):
         record(archive)
 
 
@@ -634,20 +634,20 @@ def test_a_run_of_many_nodes(archive: Archive) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("mysql://u:s3cretpw@h/db", "no archive is kept in 'mysql'"),
+        ("mysql://u:s3cretpw@h/db", "an archive can't be kept in 'mysql'"),
         ("sqlite:///{folder}", "is a folder: name a file in it"),
-        ("sqlite:////proc/1/archive.db", "may not be written by this user"),
-        ("sqlite:///{folder}/gone/archive.db", "is not there"),
+        ("sqlite:////proc/1/archive.db", "is not writable for this user"),
+        ("sqlite:///{folder}/gone/archive.db", "does not exist"),
         ("sqlite:///{folder}/a\0b.db", "names no file"),
-        ("sqlite:///{folder}/a.db?timeout=soon", "its parameters can't be meant"),
-        ("sqlite:///{folder}/a.db?password=s3cretpw", "its parameters can't be meant"),
+        ("sqlite:///{folder}/a.db?timeout=soon", "invalid parameters"),
+        ("sqlite:///{folder}/a.db?password=s3cretpw", "invalid parameters"),
     ],
 )
 def test_a_mistaken_url_is_one_line_of_the_command(tmp_path: Path, url: str, said: str) -> None:
-    from trackside.cli.exits import errors
+    from trackside.cli.exit_codes import errors
 
     with pytest.raises(ArchiveError, match=re.escape(said)) as caught:
-        Archive.open(url.format(folder=tmp_path), later=True)
+        Archive.open(url.format(folder=tmp_path), lazy=True)
     assert "\n" not in str(caught.value)
     assert "s3cretpw" not in str(caught.value)
     with pytest.raises(SystemExit) as ended, errors():
@@ -662,7 +662,7 @@ def test_serve_ends_with_one_line_for_a_mistaken_archive(tmp_path: Path) -> None
         capture_output=True, text=True, timeout=60, cwd=tmp_path,
     )  # fmt: skip
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("trackside: no archive is kept in 'mysql'")
+    assert done.stderr.startswith("trackside: an archive can't be kept in 'mysql'")
 
 
 def test_its_error_can_be_caught_without_the_extra() -> None:

@@ -38,7 +38,7 @@ def test_windows_leave_out_their_beginning(step_ms: int, closed: bool, expected:
 
 
 def test_rollups() -> None:
-    assert promql.rollup("last", "x", 1000, closed=False) == "last_over_time(x[1s])"
+    assert promql.rollup("last", "x", 1000, is_closed=False) == "last_over_time(x[1s])"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_job_with_its_step() -> None:
 def test_many_values_make_several_expressions() -> None:
     names = [f"node{number:05d}.x" for number in range(2000)]
     pieces = list(promql.one_of(names))
-    assert max(map(len, pieces)) <= promql.MOST_REGEX
+    assert max(map(len, pieces)) <= promql.MAX_REGEX_CHARS
     assert all(sum(re.fullmatch(piece, name) is not None for piece in pieces) == 1 for name in names[::97])
     assert not any(re.fullmatch(piece, "node00000-x") for piece in pieces)
 

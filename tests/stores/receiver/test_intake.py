@@ -46,15 +46,15 @@ from trackside.serve.reading import LineReader
 from trackside.session import StoreRequest, open_session
 from trackside.show.document import document
 from trackside.stores.embedded import retention
-from trackside.stores.embedded.layout import Directory, Mark, StoreBusy, StoreError
+from trackside.stores.embedded.layout import Directory, LogPosition, StoreBusy, StoreError
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver import arrivals
 from trackside.stores.receiver import flush as flushing
 from trackside.stores.receiver import lines as line_files
-from trackside.stores.receiver.arrivals import Arrivals, Taken
-from trackside.stores.receiver.intake import Busy, Intake, NotKept
-from trackside.stores.receiver.options import Keeping, Limits
+from trackside.stores.receiver.arrivals import Arrivals, IntakeResult
+from trackside.stores.receiver.intake import Intake, NotStored, QueueFull
+from trackside.stores.receiver.options import Limits, RetentionOptions
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
 
@@ -95,7 +95,7 @@ def crashed(intake: Intake, store: Path, to: Path) -> Path:
 
 def test_what_is_sent_is_found(intake: Intake, store: Path) -> None:
     for number in range(3):
-        assert sent(intake, tick(number)).result(10) == Taken(4)
+        assert sent(intake, tick(number)).result(10) == IntakeResult(4)
     flushed(intake)
     assert held(store) == {row for number in range(3) for row in expected(tick(number))}
     with Snapshot.open(store) as snapshot:
@@ -113,7 +113,7 @@ def test_a_day_of_flushes_is_one_input_and_few_segments(intake: Intake, store: P
         ((inputs, rows),) = snapshot.rows(f"SELECT count(*), sum(rows) FROM {snapshot.table('inputs')}")
         assert rows == 320
         assert inputs <= 4, "one, and another each time that their rows were merged"
-        assert len(snapshot.manifest.segments) < 4 * retention.MANY
+        assert len(snapshot.manifest.segments) < 4 * retention.MANY_SEGMENTS
         spans = snapshot.rows(f"SELECT series, sum(count) FROM {snapshot.table('spans')} GROUP BY series")
         assert [count for _, count in sorted(spans)] == [80] * 4
         assert snapshot.rows(f"SELECT count(*) FROM {snapshot.table('spans')}")[0][0] < 4 * 80
@@ -180,10 +180,10 @@ def test_what_says_nothing_is_counted_and_not_kept(intake: Intake, store: Path) 
 
 def test_limits_keep_series_out_and_take_the_others(store: Path) -> None:
     intake = opened(store, Limits(series=2, labels=3, label_value_bytes=10))
-    assert sent(intake, tick(0, gpus=4)).result(10) == Taken(2, {"series": 2})
+    assert sent(intake, tick(0, gpus=4)).result(10) == IntakeResult(2, {"series": 2})
     assert sent(intake, [(gpu(number=7, a="b", c="d"), [(T0_MS, 1.0)])]).result(10).refused == {"labels": 1}
     assert sent(intake, [(gpu(number=8, a="x" * 11), [(T0_MS, 1.0)])]).result(10).refused == {"labels": 1}
-    assert sent(intake, tick(1, gpus=2)).result(10) == Taken(2)
+    assert sent(intake, tick(1, gpus=2)).result(10) == IntakeResult(2)
     intake.close()
     assert len(held(store)) == 4
 
@@ -196,11 +196,11 @@ def test_a_unit_is_not_guessed_from_small_values(intake: Intake, store: Path) ->
     for number in range(5):
         sent(intake, tick(number, gpus=2, name=RATIO, value=0.0)).result(10)
         flushed(intake)
-        assert intake.waiting == {RATIO: 2 * (number + 1)}
+        assert intake.unsettled == {RATIO: 2 * (number + 1)}
         assert held(store) == set()
     sent(intake, tick(5, gpus=2, name=RATIO, value=80.0)).result(10)
     flushed(intake)
-    assert intake.waiting == {}
+    assert intake.unsettled == {}
     idle = {row for number in range(5) for row in expected(tick(number, gpus=2, value=0.0))}
     assert held(store) == idle | expected(tick(5, gpus=2, value=80.0))
 
@@ -212,11 +212,11 @@ def test_a_unit_stays_settled_after_a_restart_and_waiting_values_wait_on(intake:
     flushed(intake)
     intake.close()
     again = opened(store)
-    assert again.waiting == {RATIO: 2}
+    assert again.unsettled == {RATIO: 2}
     sent(again, tick(1, name=other, value=0.5)).result(10)
     sent(again, tick(1, name=RATIO, value=70.0)).result(10)
     flushed(again)
-    assert again.waiting == {}
+    assert again.unsettled == {}
     again.close()
     found = samples(store)
     assert {value for metric, _, time_ms, value in found if "occupancy" in metric and time_ms > T0_MS} == {
@@ -238,15 +238,15 @@ def test_a_unit_that_nothing_tells_is_settled_after_a_day(store: Path, monkeypat
     intake.close()
     began = opened(store)
     began._flush.samples.reset()
-    assert began.waiting == {RATIO: 2}
+    assert began.unsettled == {RATIO: 2}
     began.close()
     late = time.time() + 86_500
     monkeypatch.setattr("trackside.stores.receiver.received.time.time", lambda: late)
     again = opened(store)
     flushed(again)
-    again._flush._cared = 0.0
+    again._flush._cleaned_up_at = 0.0
     flushed(again)
-    assert again.waiting == {}
+    assert again.unsettled == {}
     again.close()
     assert held(store) == expected(tick(0, gpus=2, value=0.0), 1.0)
 
@@ -254,16 +254,16 @@ def test_a_unit_that_nothing_tells_is_settled_after_a_day(store: Path, monkeypat
 def test_a_unit_that_nothing_tells_is_settled_by_many_values(
     intake: Intake, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "MAX_UNSETTLED", 10)
+    monkeypatch.setattr(settling, "MAX_UNDECIDED_VALUES", 10)
     for number in range(3):
         sent(intake, tick(number, name=RATIO, value=0.0, gpus=2)).result(10)
         sent(intake, tick(number, name="dcgm_prof_dram_active", value=0.1, gpus=1)).result(10)
         flushed(intake)
-    assert intake.waiting == {RATIO: 6, "dcgm_prof_dram_active": 3}
+    assert intake.unsettled == {RATIO: 6, "dcgm_prof_dram_active": 3}
     for number in range(3, 5):
         sent(intake, tick(number, name=RATIO, value=0.0, gpus=2)).result(10)
         flushed(intake)
-    assert intake.waiting == {"dcgm_prof_dram_active": 3}
+    assert intake.unsettled == {"dcgm_prof_dram_active": 3}
     assert held(store) == {row for number in range(5) for row in expected(tick(number, gpus=2, value=0.0), 1.0)}
 
 
@@ -283,8 +283,8 @@ def of_job(name: str, *values: float, number: int = 0) -> tuple[bytes, list[tupl
 
 
 UNTOLD = (
-    f"gpu_sm_active_ratio was received as {RATIO}, and no value shows its unit yet; it is settled by a larger one, or"
-    " once a day has passed"
+    f"gpu_sm_active_ratio was received as {RATIO}, and its unit is not known yet: a larger value settles it, or"
+    " one day of waiting"
 )
 
 
@@ -298,7 +298,7 @@ def test_a_metric_whose_unit_is_not_told_is_no_absence(others: bool, intake: Int
     (active, clock), silent = asked(store, "gpu_sm_active_ratio", "gpu_sm_clock_hertz")
     assert active == f"unable to check: {UNTOLD}"
     assert str(clock).startswith("gpu_sm_clock_hertz was not measured")
-    assert silent == [f"store: gpu_sm_active_ratio did not answer, or not wholly: {UNTOLD}"]
+    assert silent == [f"store: gpu_sm_active_ratio did not answer completely: {UNTOLD}"]
     sent(intake, [of_job(RATIO, *[0.5] * 3, 60.0)]).result(10)
     flushed(intake)
     (active,), silent = asked(store, "gpu_sm_active_ratio")
@@ -313,7 +313,7 @@ def test_a_unit_that_is_not_told_is_nothing_to_other_jobs_nor_where_another_name
     sent(intake, [of_job("DCGM_FI_PROF_SM_ACTIVE", 0.5, 0.5), of_job(RATIO, 0.5, 0.5)]).result(10)
     sent(intake, [(gpu("dcgm_prof_dram_active", node="n9", slurm_job_id="7"), [(T0_MS, 0.5)])]).result(10)
     flushed(intake)
-    assert intake.waiting == {RATIO: 2, "dcgm_prof_dram_active": 1}
+    assert intake.unsettled == {RATIO: 2, "dcgm_prof_dram_active": 1}
     (active, memory), silent = asked(store, "gpu_sm_active_ratio", "gpu_dram_active_ratio")
     assert active == 0.5
     assert str(memory).startswith("gpu_dram_active_ratio was not measured")
@@ -334,7 +334,7 @@ def test_lines_are_files_that_are_read(intake: Intake, store: Path) -> None:
         (1, "step 2 loss 1.5"),
         (2, 'Traceback (most recent call last):\n  File "t.py", line 1\nValueError: bad'),
     ]
-    assert said(intake, JOB, text).result(10) == Taken(3)
+    assert said(intake, JOB, text).result(10) == IntakeResult(3)
     flushed(intake)
     ((path, found),) = lines(store).items()
     assert path == "job-4242/slurm-4242.rank3@n1.log"
@@ -383,7 +383,7 @@ def judged(diagnoser: Diagnoser, job: str) -> str:
 
 def test_lines_that_were_not_read_are_no_absence(store: Path) -> None:
     """A verdict says which planes it can't tell of, and why."""
-    intake = Intake(store, spoken, labels_of, keeping=Keeping(flush_s=3600.0), reader=Slow)
+    intake = Intake(store, spoken, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=Slow)
     diagnoser = Diagnoser(store, lambda: lags(intake, 30))
     sent(intake, [(gpu(slurm_job_id="4242"), [(T0_MS, 50.0)])]).result(10)
     assert "not read yet" not in judged(diagnoser, "4242")
@@ -399,7 +399,7 @@ def test_lines_that_were_not_read_are_no_absence(store: Path) -> None:
 
 def test_lines_of_other_jobs_that_were_not_read_are_nothing_to_a_run(store: Path) -> None:
     """Those of the run and of the nodes are; those of an array may be of any of its tasks."""
-    intake = Intake(store, spoken, labels_of, keeping=Keeping(flush_s=3600.0), reader=Slow)
+    intake = Intake(store, spoken, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=Slow)
     diagnoser = Diagnoser(store, lambda: lags(intake, 30))
     jobs = ("4242", "4243", "60_3")
     sent(intake, [(gpu(number=at, slurm_job_id=job), [(T0_MS, 50.0)]) for at, job in enumerate(jobs)]).result(10)
@@ -454,7 +454,7 @@ def test_lines_sent_twice_are_there_once(intake: Intake, store: Path) -> None:
     said(intake, JOB, text)
     said(intake, JOB, text).result(10)
     flushed(intake)
-    assert said(intake, JOB, [*text[3:], (9, "last")]).result(10) == Taken(4)
+    assert said(intake, JOB, [*text[3:], (9, "last")]).result(10) == IntakeResult(4)
     flushed(intake)
     intake.close()
     again = opened(store)
@@ -492,14 +492,14 @@ def test_a_store_that_was_moved_receives_on(intake: Intake, store: Path) -> None
 def test_large_files_have_parts_which_are_compressed_and_forgotten(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_files, "PART_BYTES", 300)
-    intake = opened(store, keeping=Keeping(flush_s=3600.0, log_days=1.0))
+    monkeypatch.setattr(line_files, "MAX_PART_BYTES", 300)
+    intake = opened(store, keeping=RetentionOptions(flush_s=3600.0, log_days=1.0))
     for number in range(30):
         said(intake, JOB, [(number, f"step {number} loss 1.0")]).result(10)
         flushed(intake)
     stem = "job-4242/slurm-4242.rank3@n1.log"
     # the first care came before there was a second part
-    monkeypatch.setattr(flushing, "CARE_S", 0.0)
+    monkeypatch.setattr(flushing, "CLEANUP_INTERVAL_S", 0.0)
     flushed(intake)
     top = store / "received" / "logs"
     names = sorted(str(path.relative_to(top)) for path in top.rglob("*") if path.is_file())
@@ -515,7 +515,7 @@ def test_large_files_have_parts_which_are_compressed_and_forgotten(
     old = time.time() - 2 * 86400
     for path in top.rglob("*.zst"):
         os.utime(path, (old, old))
-    again = opened(store, keeping=Keeping(flush_s=3600.0, log_days=1.0))
+    again = opened(store, keeping=RetentionOptions(flush_s=3600.0, log_days=1.0))
     flushed(again)
     again.close()
     assert [path.name for path in top.rglob("*.zst")] == []
@@ -530,7 +530,7 @@ def test_dead_at_any_step(store: Path, tmp_path: Path, monkeypatch: pytest.Monke
     """The store is copied before each file that is synced, renamed or deleted: each copy is what a kill may leave."""
     copies: list[tuple[Path, int, int]] = []
     acknowledged = [0, 0]
-    monkeypatch.setattr(line_files, "PART_BYTES", 400)
+    monkeypatch.setattr(line_files, "MAX_PART_BYTES", 400)
 
     def watched(name: str) -> None:
         real = getattr(os, name)
@@ -596,7 +596,7 @@ def test_a_torn_tail_is_cut_off(intake: Intake, store: Path, tmp_path: Path) -> 
 
 def in_log(folder: Path, files: int = 1) -> list[Path]:
     """A log of ``files`` files of three bodies each: one0, two0, three0, one1 ..."""
-    log = WriteAhead(folder, Mark(), file_bytes=1)
+    log = WriteAhead(folder, LogPosition(), file_bytes=1)
     for number in range(files):
         log.append([(Header("a"), b"%s%d" % (word, number)) for word in (b"one", b"two", b"three")])
     log.close()
@@ -619,7 +619,7 @@ def test_a_flipped_bit_costs_one_body(before: int, tmp_path: Path) -> None:
         flipped(first, b"two0", before)
         damaged = first.read_bytes()
         for _ in range(2):  # no less the next time
-            again = WriteAhead(folder, Mark())
+            again = WriteAhead(folder, LogPosition())
             bodies = [body.decode() for (_, body), _ in again.replay()]
             written = [f"{word}{number}" for number in range(files) for word in ("one", "two", "three")]
             assert bodies == [each for each in written if each != "two0"]
@@ -633,7 +633,7 @@ def test_a_flipped_bit_costs_one_body(before: int, tmp_path: Path) -> None:
 def test_a_file_that_is_being_replayed_is_not_forgotten(tmp_path: Path) -> None:
     """What was replayed so far may be flushed meanwhile; the rest is in this file alone."""
     (path,) = in_log(tmp_path)
-    again = WriteAhead(tmp_path, Mark())
+    again = WriteAhead(tmp_path, LogPosition())
     for place, _ in enumerate(again.replay()):
         again.forget(again.end)
         assert path.exists() == (place < 2)
@@ -644,7 +644,7 @@ def test_only_the_end_of_the_last_file_is_cut_off(tmp_path: Path) -> None:
     for path in (first, last):
         os.truncate(path, path.stat().st_size - 3)
     size = first.stat().st_size
-    again = WriteAhead(tmp_path, Mark())
+    again = WriteAhead(tmp_path, LogPosition())
     assert [body for (_, body), _ in again.replay()] == [b"one0", b"two0", b"one1", b"two1"]
     assert again.torn_bytes == again.damaged_bytes > 0
     assert first.stat().st_size == size > last.stat().st_size
@@ -671,7 +671,7 @@ def test_damage_in_the_log_is_told_of(
 
 def test_searching_a_damaged_file_ends(tmp_path: Path) -> None:
     """A body may hold as many beginnings of frames as its sender likes."""
-    log = WriteAhead(tmp_path, Mark())
+    log = WriteAhead(tmp_path, LogPosition())
     frame = (1 << 20).to_bytes(4, "little") + b"0000" + b"\x10\x00\x95" + b"x"
     log.append([(Header("a"), frame * 200_000), (Header("a"), b"two")])
     log.close()
@@ -680,13 +680,13 @@ def test_searching_a_damaged_file_ends(tmp_path: Path) -> None:
     data[3] ^= 1  # so that the next frame has to be looked for
     path.write_bytes(data)
     begin = time.monotonic()
-    again = WriteAhead(tmp_path, Mark())
+    again = WriteAhead(tmp_path, LogPosition())
     list(again.replay())
     assert time.monotonic() - begin < 10
 
 
 def test_log_files_are_turned_over_and_forgotten(tmp_path: Path) -> None:
-    log = WriteAhead(tmp_path, Mark(), file_bytes=200)
+    log = WriteAhead(tmp_path, LogPosition(), file_bytes=200)
     marks = [log.append([(Header("a"), bytes([65 + number]) * 60)]) for number in range(10)]
     assert len(list(tmp_path.iterdir())) == 5
     log.forget(marks[6])
@@ -732,26 +732,26 @@ def test_many_senders_share_a_sync(store: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_disk_that_fills_up_takes_no_more(store: Path) -> None:
     with (
-        closing(opened(store, keeping=Keeping(flush_s=3600.0, free_bytes=1 << 60))) as intake,
-        pytest.raises(NotKept, match=r"bytes free, .* are to stay so \(serve.keeping.free_bytes\)"),
+        closing(opened(store, keeping=RetentionOptions(flush_s=3600.0, free_bytes=1 << 60))) as intake,
+        pytest.raises(NotStored, match=r"bytes free, .* must stay free \(serve.keeping.free_bytes\)"),
     ):
         sent(intake, tick(0))
 
 
 def test_files_of_lines_that_are_as_large_as_may_be_take_no_more(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until they fell silent: then the oldest are closed and deleted, long before their day is over."""
-    intake = opened(store, keeping=Keeping(flush_s=3600.0, log_bytes=1000))
-    monkeypatch.setattr(flushing, "SOON_S", 0.0)
+    intake = opened(store, keeping=RetentionOptions(flush_s=3600.0, log_bytes=1000))
+    monkeypatch.setattr(flushing, "CROWDED_CLEANUP_INTERVAL_S", 0.0)
     said(intake, JOB, [(number, f"step {number} loss 2.0") for number in range(30)]).result(10)
     flushed(intake)
     assert intake.files.bytes == sum(path.stat().st_size for path in intake.files.folder.rglob("*.log")) > 1000
-    with pytest.raises(NotKept, match=r"serve\.keeping\.log_bytes"):
+    with pytest.raises(NotStored, match=r"serve\.keeping\.log_bytes"):
         said(intake, JOB, [(40, "step 40 loss 2.0")])
-    assert sent(intake, tick(0)).result(10) == Taken(4), "samples take none of that room"
-    monkeypatch.setattr(flushing, "SOON_QUIET_S", -1.0)
+    assert sent(intake, tick(0)).result(10) == IntakeResult(4), "samples take none of that room"
+    monkeypatch.setattr(flushing, "CROWDED_QUIET_S", -1.0)
     flushed(intake)
     assert intake.files.bytes < 1000
-    assert said(intake, JOB, [(40, "step 40 loss 2.0")]).result(10) == Taken(1)
+    assert said(intake, JOB, [(40, "step 40 loss 2.0")]).result(10) == IntakeResult(1)
     intake.close()
 
 
@@ -766,7 +766,7 @@ def test_a_log_that_can_not_be_written_keeps_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(NotKept, match="No space left on device; nothing of this was kept"):
+    with pytest.raises(NotStored, match="No space left on device; nothing of this request was kept"):
         sent(intake, tick(1)).result(10)
     monkeypatch.undo()
     sent(intake, tick(2)).result(10)
@@ -786,11 +786,11 @@ def test_a_full_disk_while_flushing_loses_nothing(intake: Intake, store: Path) -
             flushed(intake)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "File too large" in intake.trouble
+    assert "File too large" in intake.last_error
     assert intake.counts.failures == 1
     sent(intake, tick(3)).result(10)
     flushed(intake)
-    assert intake.trouble == ""
+    assert intake.last_error == ""
     assert held(store) == {row for number in range(4) for row in expected(tick(number))}
     assert [len(told) for told in lines(store).values()] == [3]
     named = {each.name for each in Directory(store).read().segments}
@@ -801,7 +801,7 @@ def test_no_more_is_taken_than_there_is_room_for(store: Path) -> None:
     intake = opened(store, Limits(pending_samples=8))
     sent(intake, tick(0)).result(10)
     sent(intake, tick(1)).result(10)
-    with pytest.raises(Busy, match="8 samples wait to be written") as told:
+    with pytest.raises(QueueFull, match="8 samples wait to be written") as told:
         sent(intake, tick(2))
     assert told.value.retry_after_s > 0
     flushed(intake)
@@ -811,7 +811,7 @@ def test_no_more_is_taken_than_there_is_room_for(store: Path) -> None:
 
 
 def test_it_flushes_by_itself(store: Path) -> None:
-    intake = opened(store, keeping=Keeping(flush_s=0.1))
+    intake = opened(store, keeping=RetentionOptions(flush_s=0.1))
     sent(intake, tick(0)).result(10)
     end = time.monotonic() + 10
     while not samples(store) and time.monotonic() < end:
@@ -821,7 +821,7 @@ def test_it_flushes_by_itself(store: Path) -> None:
 
 
 def test_samples_of_thinned_days_are_not_added_to(store: Path) -> None:
-    intake = opened(store, keeping=Keeping(flush_s=3600.0, raw_days=2.0))
+    intake = opened(store, keeping=RetentionOptions(flush_s=3600.0, raw_days=2.0))
     sent(intake, tick(0)).result(10)
     fresh = int(time.time() * 1000) - 60_000
     sent(intake, [(gpu(), [(fresh, 30.0)])]).result(10)
@@ -853,18 +853,18 @@ def test_compacted_between_two_runs(intake: Intake, store: Path) -> None:
 def test_a_body_that_the_log_cannot_hold_ends_nobody(intake: Intake, store: Path) -> None:
     body = b""
     block = remote_write.decode(body, 1)
-    with pytest.raises(NotKept, match="header takes"):
-        intake.take(Header("remote_write", "x" * 70_000), body, block).result(10)
-    assert sent(intake, tick(0)).result(10).kept == 4
+    with pytest.raises(NotStored, match="header takes"):
+        intake.accept(Header("remote_write", "x" * 70_000), body, block).result(10)
+    assert sent(intake, tick(0)).result(10).accepted == 4
     intake.close()
     assert held(store) == expected(tick(0))
 
 
 def test_a_sender_that_is_gone_ends_nobody(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone: list[Future[Taken]] = []
+    gone: list[Future[IntakeResult]] = []
     append = WriteAhead.append
 
-    def slow(log: WriteAhead, entries: Sequence[Entry]) -> Mark:
+    def slow(log: WriteAhead, entries: Sequence[Entry]) -> LogPosition:
         assert gone.pop().cancel()
         return append(log, entries)
 
@@ -873,8 +873,8 @@ def test_a_sender_that_is_gone_ends_nobody(intake: Intake, monkeypatch: pytest.M
         gone.append(sent(intake, tick(0)))
     wait(gone, 1)
     monkeypatch.undo()
-    assert sent(intake, tick(1)).result(10).kept == 4
-    assert intake.waits.samples == 8
+    assert sent(intake, tick(1)).result(10).accepted == 4
+    assert intake.queue.samples == 8
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -885,7 +885,7 @@ def test_a_thread_that_ends_is_told_of(
     def broken(*_: object) -> None:
         raise SystemExit
 
-    assert sent(intake, tick(0)).result(10).kept == 4
+    assert sent(intake, tick(0)).result(10).accepted == 4
     if which == "log":
         monkeypatch.setattr(Intake, "_append", broken)
         sent(intake, tick(1))
@@ -894,10 +894,10 @@ def test_a_thread_that_ends_is_told_of(
         intake.flush()
     for thread in intake._threads[which == "flush" :][:1]:
         thread.join(10)
-    assert f"trackside-{which} ended" in intake.trouble
-    with pytest.raises(NotKept, match="start the receiver again"):
+    assert f"trackside-{which} ended" in intake.last_error
+    with pytest.raises(NotStored, match="start the receiver again"):
         sent(intake, tick(2))
-    with pytest.raises(Busy, match="start the receiver again"):
+    with pytest.raises(QueueFull, match="start the receiver again"):
         intake.flush()
     intake.close()
     again = opened(store)
@@ -914,7 +914,7 @@ def test_an_error_without_words_is_trouble_too(intake: Intake, monkeypatch: pyte
     monkeypatch.setattr(line_files.LineFiles, "append", full)
     with pytest.raises(MemoryError):
         flushed(intake)
-    assert intake.trouble == "MemoryError"
+    assert intake.last_error == "MemoryError"
     monkeypatch.undo()
 
 
@@ -941,21 +941,21 @@ def test_a_body_that_breaks_its_reader_keeps_no_other_from_being_read_again(
 
 
 def test_long_labels_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "MOST_KEY_BYTES", 100_000)
+    monkeypatch.setattr(arrivals, "MAX_KEY_BYTES", 100_000)
     found = Arrivals(labels_of, Limits(series=10))
 
-    def told(keys: list[bytes]) -> Taken:
+    def told(keys: list[bytes]) -> IntakeResult:
         return found.take(remote_write.decode(write_request([(each, [(T0_MS, 1.0)]) for each in keys]), 1))
 
     strangers = [key("nobody_asks_for_this", pad=f"{number}" * 9_000) for number in range(20)]
     assert sum(told(strangers).refused.values()) == 20
-    assert found.crowded
+    assert found.has_too_many_keys
     assert sum(map(len, found._keys)) < 200_000
-    assert told([gpu()]).kept == 1
+    assert told([gpu()]).accepted == 1
     long = {f"pad{number}": "x" * 4_000 for number in range(14)}
-    assert told([gpu(UTIL, 0, f"n{number}", **long) for number in range(9)]).kept == 9
+    assert told([gpu(UTIL, 0, f"n{number}", **long) for number in range(9)]).accepted == 9
     many = Arrivals(labels_of, Limits(series=40))
-    monkeypatch.setattr(arrivals, "SERIES_BYTES", 100)
+    monkeypatch.setattr(arrivals, "MEAN_KEY_BYTES", 100)
     block = remote_write.decode(write_request([(gpu(UTIL, 0, f"n{n}", **long), [(T0_MS, 1.0)]) for n in range(9)]), 1)
     assert many.take(block).refused == {"series": 7}
 
@@ -978,5 +978,5 @@ def test_a_name_longer_than_a_file_may_have(intake: Intake, store: Path) -> None
 
 def test_an_entry_of_very_many_lines_is_taken_in_linear_time(intake: Intake) -> None:
     begin = time.monotonic()
-    assert said(intake, JOB, [(0, "\n" * 300_000)]).result(60).kept == 1
+    assert said(intake, JOB, [(0, "\n" * 300_000)]).result(60).accepted == 1
     assert time.monotonic() - begin < 10

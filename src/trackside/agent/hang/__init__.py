@@ -1,1 +1,1 @@
-"""Jobs that seem to hang: who they are, what they do, and where each of their ranks stands."""
+"""Hang detection: which jobs seem to hang, and where each of their ranks is."""

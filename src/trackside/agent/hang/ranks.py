@@ -1,104 +1,106 @@
-"""Which processes of a job are its ranks, and which only serve them: launchers above, loader workers below. Pure."""
+"""Which processes of a job are its ranks, and which only serve them: launchers above, data loader workers below. No
+I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trackside.agent.owners import Process
+from trackside.agent.owners import JobProcess
 
 _WRAPPERS = ("bash", "sh", "dash", "zsh", "srun", "slurmstepd", "slurm_script", "mpirun", "orted", "prterun", "numactl")
 _PYTHON = ("python", "pt_main_thread", "ray::", "uv", "jupyter", "ipython")
-MOST_ABOVE = 64
-"""Processes above one that are looked at: a job could have thousands, each the child of the one before."""
+MAX_ANCESTORS = 64
+"""Ancestors checked per process: a job could have a chain of thousands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A rank of a job on this node: the process that trains, and those that it started. ``number``: None where the
-    job has none or the process may not be asked."""
+    """A rank of a job on this node: the training process (``main``) and those that it started (``others``). ``number``:
+    None if the job has no ranks or the environment may not be read."""
 
     job: str
     number: int | None
-    main: Process
-    others: tuple[Process, ...] = ()
+    main: JobProcess
+    others: tuple[JobProcess, ...] = ()
 
     @property
     def key(self) -> tuple[int, int]:
-        """Names it for good."""
+        """Unique key of the rank: pid and start time of its process."""
         return self.main.pid, self.main.started
 
 
-def jobs_of(processes: Iterable[Process]) -> dict[str, tuple[Rank, ...]]:
-    """The ranks of each job, in order."""
-    by_job: dict[str, list[Process]] = {}
+def jobs_of(processes: Iterable[JobProcess]) -> dict[str, tuple[Rank, ...]]:
+    """The ranks of each job, sorted by number."""
+    by_job: dict[str, list[JobProcess]] = {}
     for process in processes:
         if process.owner.job:
             by_job.setdefault(process.owner.job, []).append(process)
     return {job: _ranks(job, members) for job, members in by_job.items()}
 
 
-def number_of(process: Process) -> int | None:
-    """The training's rank, else the task's."""
+def number_of(process: JobProcess) -> int | None:
+    """The training's rank, else the Slurm task number."""
     owner = process.owner
     return owner.rank if owner.rank is not None else owner.task
 
 
-def _ranks(job: str, members: Sequence[Process]) -> tuple[Rank, ...]:
-    by_number: dict[int | None, list[Process]] = {}
+def _ranks(job: str, members: Sequence[JobProcess]) -> tuple[Rank, ...]:
+    by_number: dict[int | None, list[JobProcess]] = {}
     for process in members:
         by_number.setdefault(number_of(process), []).append(process)
-    if len(by_number) > 1:  # what has no number started those that have
+    if len(by_number) > 1:  # processes without a number started those that have one
         by_number.pop(None, None)
     launchers = _launchers(members)
-    found = [
+    ranks = [
         rank
         for number, group in by_number.items()
-        if (rank := _rank(job, number, [each for each in group if each.pid not in launchers])) is not None
+        if (rank := _rank(job, number, [process for process in group if process.pid not in launchers])) is not None
     ]
-    return tuple(sorted(found, key=lambda rank: (rank.number is None, rank.number or 0, rank.main.pid)))
+    return tuple(sorted(ranks, key=lambda rank: (rank.number is None, rank.number or 0, rank.main.pid)))
 
 
-def _launchers(members: Sequence[Process]) -> set[int]:
-    """Processes that have another rank below them, or one whose own environment says that it is a rank and theirs
-    does not."""
+def _launchers(members: Sequence[JobProcess]) -> set[int]:
+    """Pids of processes with another rank below them, or below them one that has RANK in its environment while they do
+    not."""
     by_pid = {process.pid: process for process in members}
-    found: set[int] = set()
+    pids: set[int] = set()
     for process in members:
-        own, said = number_of(process), _says_rank(process)
-        for above in _above(process, by_pid):
-            if number_of(above) != own or (said and not _says_rank(above)):
-                found.add(above.pid)
-    return found
+        number, has_rank = number_of(process), _has_rank(process)
+        for ancestor in _ancestors(process, by_pid):
+            if number_of(ancestor) != number or (has_rank and not _has_rank(ancestor)):
+                pids.add(ancestor.pid)
+    return pids
 
 
-def _above(process: Process, by_pid: Mapping[int, Process]) -> Iterator[Process]:
-    """What started it, what started that, and so on."""
-    at = by_pid.get(process.parent)
-    for _ in range(MOST_ABOVE):
-        if at is None or at is process:
+def _ancestors(process: JobProcess, by_pid: Mapping[int, JobProcess]) -> Iterator[JobProcess]:
+    """Its parent, the parent's parent, and so on."""
+    ancestor = by_pid.get(process.parent)
+    for _ in range(MAX_ANCESTORS):
+        if ancestor is None or ancestor is process:
             return
-        yield at
-        at = by_pid.get(at.parent)
+        yield ancestor
+        ancestor = by_pid.get(ancestor.parent)
 
 
-def _says_rank(process: Process) -> bool:
+def _has_rank(process: JobProcess) -> bool:
     return process.environ is not None and "RANK" in process.environ
 
 
-def _rank(job: str, number: int | None, group: Sequence[Process]) -> Rank | None:
-    """The topmost Python process of a group, else the topmost that is no mere wrapper, with what is below it."""
+def _rank(job: str, number: int | None, group: Sequence[JobProcess]) -> Rank | None:
+    """The topmost Python process of a group, else the topmost that is not a plain wrapper, with all processes below
+    it."""
     if not group:
         return None
     by_pid = {process.pid: process for process in group}
 
-    def depth(process: Process) -> int:
-        return sum(1 for _ in _above(process, by_pid))
+    def depth(process: JobProcess) -> int:
+        return sum(1 for _ in _ancestors(process, by_pid))
 
-    python = [each for each in group if each.comm.startswith(_PYTHON)]
-    plain = [each for each in group if each.comm not in _WRAPPERS]
-    if not (python or plain):
+    python = [process for process in group if process.comm.startswith(_PYTHON)]
+    others = [process for process in group if process.comm not in _WRAPPERS]
+    if not (python or others):
         return None
-    main = min(python or plain, key=lambda each: (depth(each), each.started, each.pid))
-    below = tuple(each for each in group if any(above is main for above in _above(each, by_pid)))
+    main = min(python or others, key=lambda process: (depth(process), process.started, process.pid))
+    below = tuple(process for process in group if any(ancestor is main for ancestor in _ancestors(process, by_pid)))
     return Rank(job, number, main, below)

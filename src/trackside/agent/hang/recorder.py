@@ -1,11 +1,12 @@
-"""PyTorch's flight recorder of a process: asked for a dump where it was set up to be asked, and the dump fetched.
+"""PyTorch's flight recorder of a process: requesting a dump if it is configured for that, and reading the dump.
 
-A process that has TORCH_NCCL_DEBUG_INFO_PIPE_FILE and a ring (TORCH_FR_BUFFER_SIZE, once TORCH_NCCL_TRACE_BUFFER_SIZE)
-reads the named pipe ``<that><rank>.pipe`` once a second, and dumps into ``<TORCH_FR_DUMP_TEMP_FILE><rank>`` when
-anything comes (PyTorch, ProcessGroupNCCL and FlightRecorder). The dump is a pickle: nothing here looks into it.
+A process with TORCH_NCCL_DEBUG_INFO_PIPE_FILE and a ring buffer (TORCH_FR_BUFFER_SIZE, formerly
+TORCH_NCCL_TRACE_BUFFER_SIZE) reads the named pipe ``<that><rank>.pipe`` once a second, and dumps to
+``<TORCH_FR_DUMP_TEMP_FILE><rank>`` when anything arrives (PyTorch: ProcessGroupNCCL and FlightRecorder). The dump is a
+pickle and is never unpickled here.
 
-The paths come from the job's environment, and the agent may be root: so only a pipe that belongs to the process's own
-user is written to, only a plain file of that user's is read, and neither is followed through a link at its end.
+The paths come from the job's environment, and the agent may be root: so it writes only to a pipe that belongs to the
+process's user, reads only a plain file of that user, and follows no link at the end of the path.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from trackside.agent.user import user_of
 from trackside.catalog.hang_lines import Piece, pieces_of
 from trackside.errors import TracksideError
 
-ASK = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 _PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _RINGS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _OLD_DEFAULT = "/tmp/nccl_trace_rank_"
-MOST_DEFLATED = 8
-"""Bytes of a dump for each byte that may be sent: pickles of the same few frames deflate to a tenth."""
-PIECE = 48 << 10
-"""Characters of base64 a line: log stores take 256 KiB a line by default (Loki, max_line_size)."""
+MAX_COMPRESSION_RATIO = 8
+"""Maximum ratio of dump size to sent bytes: pickles of repeated frames compress about tenfold."""
+PIECE_CHARS = 48 << 10
+"""Base64 characters per line: log stores accept 256 KiB a line by default (Loki, max_line_size)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Where a rank's flight recorder is asked and where it dumps. ``uid``: of its process."""
+    """The trigger pipe and dump files of a rank's flight recorder. ``uid``: user of its process."""
 
     pipe: Path | None
     dumps: tuple[Path, ...]
@@ -45,113 +46,116 @@ class Recorder:
 
 
 class NoDump(TracksideError):
-    """Why there is none that can be sent, in a line."""
+    """Why there is no dump to send, in one line."""
 
 
 def recorder(proc: Path, rank: Rank) -> Recorder | None:
-    """A rank's recorder; None where it has none or that isn't known."""
+    """A rank's flight recorder; None if it has none or that isn't known."""
     environ = rank.main.environ or {}
     number = environ.get("RANK", "") or ("" if rank.number is None else str(rank.number))
-    told = any(name in environ for name in (ASK, *_PREFIXES))
-    if not number.isdecimal() or not (told or _has_ring(environ)):
+    is_configured = any(name in environ for name in (PIPE_VARIABLE, *_PREFIXES))
+    if not number.isdecimal() or not (is_configured or _has_ring(environ)):
         return None
     user = user_of(os.fspath(proc), rank.main.pid)
     if user is None:
         return None
-    stem = environ.get(ASK, "")
+    stem = environ.get(PIPE_VARIABLE, "")
     pipe = _inside(proc, rank.main.pid, f"{stem}{number}.pipe") if stem and _has_ring(environ) else None
-    whole = environ_of(proc, rank.main.pid)
-    caches: dict[str, str] = {name: whole.get(name, "") for name in ("HOME", "XDG_CACHE_HOME")}
+    full_environ = environ_of(proc, rank.main.pid)
+    caches: dict[str, str] = {name: full_environ.get(name, "") for name in ("HOME", "XDG_CACHE_HOME")}
     stems = _stems({**caches, **environ})
-    return Recorder(pipe, tuple(_inside(proc, rank.main.pid, f"{each}{number}") for each in stems), user.uid)
+    return Recorder(pipe, tuple(_inside(proc, rank.main.pid, f"{stem}{number}") for stem in stems), user.uid)
 
 
 def _has_ring(environ: Mapping[str, str]) -> bool:
-    """Whether it records: the default of new versions is to, of old ones not to."""
-    size = next((environ[name] for name in _RINGS if name in environ), "1" if ASK in environ else "0")
+    """Whether the ring buffer is on. New PyTorch versions have it on by default, old ones off."""
+    size = next((environ[name] for name in _RINGS if name in environ), "1" if PIPE_VARIABLE in environ else "0")
     return size.strip() not in ("", "0")
 
 
 def _stems(environ: Mapping[str, str]) -> list[str]:
-    said = next((environ[name] for name in _PREFIXES if environ.get(name)), None)
-    if said is not None:
-        return [said]
+    prefix = next((environ[name] for name in _PREFIXES if environ.get(name)), None)
+    if prefix is not None:
+        return [prefix]
     home = environ.get("HOME")
     cache = environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else None)
     return [*([f"{cache}/torch/comm_lib_trace_rank_"] if cache else []), _OLD_DEFAULT]
 
 
 def _inside(proc: Path, pid: int, path: str) -> Path:
-    """A path as the process sees it, in a container too."""
+    """A path as the process sees it, also in a container."""
     if path.startswith("/"):
         return proc / str(pid) / "root" / path.lstrip("/")
     return proc / str(pid) / "cwd" / path
 
 
-def ask(found: Recorder) -> bool:
-    """Have it dump; whether it was asked. It goes on working after that."""
-    if found.pipe is None:
+def request_dump(recorder: Recorder) -> bool:
+    """Request a dump; True if the request was written. The process continues to run."""
+    if recorder.pipe is None:
         return False
     try:
-        place = os.open(found.pipe, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        pipe = os.open(recorder.pipe, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        told = os.fstat(place)
-        if not stat.S_ISFIFO(told.st_mode) or told.st_uid != found.uid:
+        status = os.fstat(pipe)
+        if not stat.S_ISFIFO(status.st_mode) or status.st_uid != recorder.uid:
             return False
-        end = os.open(f"/proc/self/fd/{place}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        end = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             return os.write(end, b"1") == 1
         finally:
             os.close(end)
-    except OSError:  # nobody reads it
+    except OSError:  # no process reads the pipe
         return False
     finally:
-        os.close(place)
+        os.close(pipe)
 
 
-def written_ns(found: Recorder) -> int:
-    """When its newest dump was written; 0 where there is none."""
-    return _newest(found)[0]
+def last_dump_ns(recorder: Recorder) -> int:
+    """POSIX time (ns) of the newest dump; 0 if there is none."""
+    return _newest(recorder)[0]
 
 
-def _newest(found: Recorder) -> tuple[int, Path]:
-    """Its newest dump, and when that was written; 0 where there is none."""
-    dumps = [(told.st_mtime_ns, path) for path in found.dumps if (told := _told(path, found.uid)) is not None]
+def _newest(recorder: Recorder) -> tuple[int, Path]:
+    """Time (ns) and path of the newest dump; time 0 if there is none."""
+    dumps = [
+        (status.st_mtime_ns, path) for path in recorder.dumps if (status := _status(path, recorder.uid)) is not None
+    ]
     return max(dumps, default=(0, Path()))
 
 
-def pieces(found: Recorder, since_ns: int, most: int) -> list[Piece]:
-    """The newest dump since then, deflated and as text. Raises NoDump, also where that is more than ``most`` bytes."""
-    time, path = _newest(found)
+def pieces(recorder: Recorder, since_ns: int, max_bytes: int) -> list[Piece]:
+    """The newest dump since ``since_ns``, compressed and encoded in pieces. Raises NoDump, also if it is larger than
+    ``max_bytes`` compressed."""
+    time, path = _newest(recorder)
     if time < since_ns or not time:
-        raise NoDump("its flight recorder has made no dump")
-    data = _read(path, found.uid, MOST_DEFLATED * most)
-    packed = b"" if data is None else zlib.compress(data, 6)
-    if data is None or len(packed) > most:
+        raise NoDump("its flight recorder made no dump")
+    data = _read(path, recorder.uid, MAX_COMPRESSION_RATIO * max_bytes)
+    compressed = b"" if data is None else zlib.compress(data, 6)
+    if data is None or len(compressed) > max_bytes:
         shown = "/" + "/".join(path.parts[path.parts.index("root") + 1 :]) if "root" in path.parts else str(path)
-        raise NoDump(f"the dump of its flight recorder is too large to be sent: {shown}")
-    return list(pieces_of(base64.b64encode(packed).decode(), hashlib.sha256(data).hexdigest()[:8], PIECE))
+        raise NoDump(f"the dump of its flight recorder is too large to send: {shown}")
+    return list(pieces_of(base64.b64encode(compressed).decode(), hashlib.sha256(data).hexdigest()[:8], PIECE_CHARS))
 
 
-def _told(path: Path, uid: int) -> os.stat_result | None:
+def _status(path: Path, uid: int) -> os.stat_result | None:
     try:
-        told = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return None
-    return told if stat.S_ISREG(told.st_mode) and told.st_uid == uid else None
+    return status if stat.S_ISREG(status.st_mode) and status.st_uid == uid else None
 
 
-def _read(path: Path, uid: int, most: int) -> bytes | None:
-    """A plain file of that user's; None of one that is larger. Raises NoDump."""
+def _read(path: Path, uid: int, max_bytes: int) -> bytes | None:
+    """The contents of a plain file that belongs to the user; None if it is larger than ``max_bytes``. Raises NoDump."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise NoDump(f"the dump of its flight recorder can't be read: {error.strerror}") from error
     with open(descriptor, "rb") as file:
-        told = os.fstat(descriptor)
-        if not stat.S_ISREG(told.st_mode) or told.st_uid != uid:
-            raise NoDump("the dump of its flight recorder belongs to somebody else")
-        data = file.read(most + 1) if told.st_size <= most else None
-        return data if data is not None and len(data) <= most else None
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
+            raise NoDump("the dump of its flight recorder belongs to another user")
+        data = file.read(max_bytes + 1) if status.st_size <= max_bytes else None
+        return data if data is not None and len(data) <= max_bytes else None

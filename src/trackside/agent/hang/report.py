@@ -1,7 +1,8 @@
-"""What is taken of a job that seems to hang, and the lines that it is sent as: bounded in time, ranks and bytes.
+"""Collects information about a job that seems to hang and writes it as lines, limited in time, ranks and bytes.
 
-The kernel's word of all ranks comes first, since it costs nothing and needs nobody's help; then the stacks, of those
-ranks first that stand apart from most, as the one at fault does; then flight recorders, which were asked at the start.
+The kernel's thread states of all ranks come first, since they are cheap and need no tool. Then the stacks, starting
+with ranks whose state few others share, as the faulty rank's usually is. Then flight recorder dumps, which were
+requested at the start.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackside.agent.hang import py_spy, recorder
-from trackside.agent.hang.doings import state_of
+from trackside.agent.hang.activity import state_of
 from trackside.agent.hang.ranks import Rank
 from trackside.agent.hang.watch import Key, Suspicion
 from trackside.agent.source import Reading
@@ -35,170 +36,173 @@ NAME = "hang"
 """The stream's name, as ``filename``."""
 
 
-MOST_STATES = 256
-"""Ranks of which the kernel's word is taken."""
+MAX_RANK_STATES = 256
+"""Ranks whose kernel state is reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """How much may be taken."""
+class ReportLimits:
+    """Limits of a hang report."""
 
     one_s: float = 5.0
-    """A dump takes 10 to 200 ms, with native frames of PyTorch 1.5 s; one of a process that does not answer must not
-    keep the others waiting."""
+    """Time limit per process. A dump takes 10 to 200 ms, 1.5 s with native frames of PyTorch; a process that does not
+    respond must not delay the others."""
     all_s: float = 60.0
     ranks: int = 64
     bytes: int = 4 << 20
-    """Of stacks, and of all flight recorders together."""
+    """Limit for stacks, and separately for all flight recorder dumps together."""
     recorder_s: float = 10.0
-    """For a flight recorder to dump: its pipe is looked at once a second."""
+    """Time for a flight recorder to dump: it polls its pipe once a second."""
     native: bool = True
-    """Native frames of the ranks that wait without saying for what."""
+    """Whether to add native frames for ranks whose Python frames do not show what they wait for."""
     blocking: bool = True
-    """Stop a process for the milliseconds in which its stack is read; else it may be read wrong."""
+    """Whether to stop a process for the milliseconds in which its stack is read; otherwise the stack may be
+    inconsistent."""
 
 
 @dataclass(slots=True)
-class Taker:
-    """Takes what is to be known of ranks. ``program``: py-spy, None where there is none."""
+class HangReporter:
+    """Collects hang information of ranks. ``program``: path of py-spy, None if not installed."""
 
     proc: Path
-    bounds: Bounds
+    limits: ReportLimits
     program: str | None
 
     def stacks(self, ranks: Sequence[Rank], end: float) -> tuple[dict[Key, tuple[Thread, ...]], dict[Key, str]]:
-        """Python stacks, and why there are none of others. ``end``: in monotonic seconds."""
-        found: dict[Key, tuple[Thread, ...]] = {}
-        failed: dict[Key, str] = {}
+        """Python stacks by rank, and the reason for each rank without one. ``end``: deadline in monotonic seconds."""
+        stacks: dict[Key, tuple[Thread, ...]] = {}
+        failures: dict[Key, str] = {}
         for rank in ranks:
             try:
-                found[rank.key] = self._stack(rank, end, native=False)
+                stacks[rank.key] = self._stack(rank, end, native=False)
             except py_spy.NoStack as error:
-                failed[rank.key] = str(error)
-        return found, failed
+                failures[rank.key] = str(error)
+        return stacks, failures
 
     def _stack(self, rank: Rank, end: float, native: bool) -> tuple[Thread, ...]:
         if self.program is None:
-            raise py_spy.NoStack("py-spy is not there: pip install trackside[agent]")
-        left = min(self.bounds.one_s, end - time.monotonic())
-        if left <= 0:
-            raise py_spy.NoStack(f"the {self.bounds.all_s:g} s for all ranks are over")
-        seen = state_of(self.proc, rank)
-        if seen is None:
+            raise py_spy.NoStack("py-spy is not installed: pip install trackside[agent]")
+        remaining_s = min(self.limits.one_s, end - time.monotonic())
+        if remaining_s <= 0:
+            raise py_spy.NoStack(f"the {self.limits.all_s:g} s for all ranks are used up")
+        state = state_of(self.proc, rank)
+        if state is None:
             raise py_spy.NoStack("the process has ended")
-        # One that is stopped, or sleeps uninterruptibly, does not answer to ptrace.
-        quiet = not self.bounds.blocking or seen.state in ("D", "T", "t")
+        # A stopped process, or one in uninterruptible sleep, does not respond to ptrace.
+        nonblocking = not self.limits.blocking or state.state in ("D", "T", "t")
         pid = rank.main.pid
-        if native and not quiet:
+        if native and not nonblocking:
             try:
-                return py_spy.stacks(self.program, pid, timeout_s=left, native=True)
+                return py_spy.stacks(self.program, pid, timeout_s=remaining_s, native=True)
             except py_spy.NoStack:
-                left = min(self.bounds.one_s, end - time.monotonic())
-        return py_spy.stacks(self.program, pid, timeout_s=max(left, 0.1), nonblocking=quiet)
+                remaining_s = min(self.limits.one_s, end - time.monotonic())
+        return py_spy.stacks(self.program, pid, timeout_s=max(remaining_s, 0.1), nonblocking=nonblocking)
 
     def report(
         self, reading: Reading, job: str, ranks: Sequence[Rank], suspicion: Suspicion, cores: Mapping[Key, float]
     ) -> None:
         """Add the lines of a job that seems to hang."""
-        said = _Lines(reading, self.bounds.bytes)
-        end = time.monotonic() + self.bounds.all_s
-        chosen = list(ranks)[:MOST_STATES]
-        said.add(Who(job), words_line(Who(job), _why(suspicion, len(ranks))))
-        asked = self._asked(chosen)
+        lines = _Lines(reading, self.limits.bytes)
+        end = time.monotonic() + self.limits.all_s
+        chosen = list(ranks)[:MAX_RANK_STATES]
+        lines.add(Who(job), words_line(Who(job), _reason(suspicion, len(ranks))))
+        dump_requests = self._request_dumps(chosen)
         states = {}
         for rank in chosen:
-            seen = state_of(self.proc, rank, cores.get(rank.key))
-            if seen is not None:
-                states[rank.key] = seen
-                said.add(_who(rank), state_line(_who(rank), seen))
-        order = sorted(chosen, key=_apart(states, cores))
-        self._stacks(said, order[: self.bounds.ranks], end)
-        if len(ranks) > self.bounds.ranks:
-            said.add(Who(job), words_line(Who(job), f"stacks of {self.bounds.ranks} of {len(ranks)} ranks were taken"))
-        self._recorders(said, asked, end)
-        if said.left_out:
-            reading.lost["hang_lines"] += said.left_out
+            state = state_of(self.proc, rank, cores.get(rank.key))
+            if state is not None:
+                states[rank.key] = state
+                lines.add(_who(rank), state_line(_who(rank), state))
+        order = sorted(chosen, key=_rarest_state_first(states, cores))
+        self._stacks(lines, order[: self.limits.ranks], end)
+        if len(ranks) > self.limits.ranks:
+            lines.add(Who(job), words_line(Who(job), f"stacks of {self.limits.ranks} of {len(ranks)} ranks were taken"))
+        self._recorders(lines, dump_requests, end)
+        if lines.left_out:
+            reading.lost["hang_lines"] += lines.left_out
 
-    def _stacks(self, said: _Lines, ranks: Sequence[Rank], end: float) -> None:
-        """Python stacks of all; then, in the time that is left, native ones of those that do not say what they wait
+    def _stacks(self, lines: _Lines, ranks: Sequence[Rank], end: float) -> None:
+        """Add Python stacks of all ranks; then, if time is left, native stacks of those that do not show what they wait
         for."""
-        found, failed = self.stacks(ranks, end)
-        for rank in ranks if self.bounds.native else ():
-            if rank.key in found and not _says_why(found[rank.key][0]):
+        stacks, failures = self.stacks(ranks, end)
+        for rank in ranks if self.limits.native else ():
+            if rank.key in stacks and not _shows_collective(stacks[rank.key][0]):
                 with suppress(py_spy.NoStack):
-                    found[rank.key] = self._stack(rank, end, native=True)
+                    stacks[rank.key] = self._stack(rank, end, native=True)
         for rank in ranks:
             who = _who(rank)
-            for thread in found.get(rank.key, ()):
-                said.add(who, thread_line(who, thread))
-            if rank.key in failed:
-                said.add(who, words_line(who, f"no stack: {failed[rank.key]}"))
+            for thread in stacks.get(rank.key, ()):
+                lines.add(who, thread_line(who, thread))
+            if rank.key in failures:
+                lines.add(who, words_line(who, f"no stack: {failures[rank.key]}"))
 
-    def _asked(self, ranks: Sequence[Rank]) -> list[tuple[Rank, recorder.Recorder, int, bool]]:
-        """Flight recorders, when each had dumped last, and whether it was asked now."""
-        found = []
-        for rank in ranks[: self.bounds.ranks]:
-            one = recorder.recorder(self.proc, rank)
-            if one is not None:
-                before = recorder.written_ns(one)
-                found.append((rank, one, before, recorder.ask(one)))
-        return found
+    def _request_dumps(self, ranks: Sequence[Rank]) -> list[tuple[Rank, recorder.Recorder, int, bool]]:
+        """(rank, flight recorder, time of its last dump, whether a dump was requested) of each rank that has one."""
+        requests = []
+        for rank in ranks[: self.limits.ranks]:
+            rank_recorder = recorder.recorder(self.proc, rank)
+            if rank_recorder is not None:
+                before = recorder.last_dump_ns(rank_recorder)
+                requests.append((rank, rank_recorder, before, recorder.request_dump(rank_recorder)))
+        return requests
 
-    def _recorders(self, said: _Lines, asked: Sequence[tuple[Rank, recorder.Recorder, int, bool]], end: float) -> None:
-        left = self.bounds.bytes
-        until = min(end, time.monotonic() + self.bounds.recorder_s)
-        for rank, one, before, was_asked in asked:
+    def _recorders(
+        self, lines: _Lines, dump_requests: Sequence[tuple[Rank, recorder.Recorder, int, bool]], end: float
+    ) -> None:
+        remaining_bytes = self.limits.bytes
+        deadline = min(end, time.monotonic() + self.limits.recorder_s)
+        for rank, rank_recorder, before, was_asked in dump_requests:
             if was_asked:
-                _settled(one, before, until)
-            newest = recorder.written_ns(one)
+                _wait_for_dump(rank_recorder, before, deadline)
+            newest = recorder.last_dump_ns(rank_recorder)
             recent = time.time_ns() - 3600 * 10**9
             try:
-                # One that was made before the process was asked is worth sending, too, if it tells of this hang.
-                found = recorder.pieces(one, recent if newest <= before else before + 1, left)
+                # A dump made before the request is sent as well if it is recent enough to belong to this hang.
+                pieces = recorder.pieces(rank_recorder, recent if newest <= before else before + 1, remaining_bytes)
             except recorder.NoDump as error:
                 if was_asked or newest > recent:
-                    said.add(_who(rank), words_line(_who(rank), str(error)))
+                    lines.add(_who(rank), words_line(_who(rank), str(error)))
                 continue
-            left = max(0, left - sum(len(piece.data) for piece in found))
-            for piece in found:
-                said.add(_who(rank), piece_line(_who(rank), piece), counted=False)
+            remaining_bytes = max(0, remaining_bytes - sum(len(piece.data) for piece in pieces))
+            for piece in pieces:
+                lines.add(_who(rank), piece_line(_who(rank), piece), counted=False)
 
-    def resumed(self, reading: Reading, job: str, ranks: Sequence[Rank], after_s: float) -> None:
-        """Take a suspicion back, in the streams of the job and of each rank."""
-        said = _Lines(reading, self.bounds.bytes)
+    def resumed(self, reading: Reading, job: str, ranks: Sequence[Rank], silent_s: float) -> None:
+        """Withdraw a report, in the streams of the job and of each rank."""
+        lines = _Lines(reading, self.limits.bytes)
         for who in (Who(job), *(_who(rank) for rank in ranks)):
-            said.add(who, resumed_line(Who(job, who.rank), after_s))
+            lines.add(who, resumed_line(Who(job, who.rank), silent_s))
 
 
-def _says_why(thread: Thread) -> bool:
+def _shows_collective(thread: Thread) -> bool:
     """Whether a thread's Python frames name the collective that it waits in."""
-    own = next((place for place, call in enumerate(thread.calls) if place_of(call) == thread.place), None)
-    return collective_in(thread.calls[:own]) is not None
+    own_index = next((index for index, call in enumerate(thread.calls) if place_of(call) == thread.place), None)
+    return collective_in(thread.calls[:own_index]) is not None
 
 
 class _Lines:
-    """Lines of one job, each a nanosecond after the one before so that their order is kept."""
+    """The lines of one job; each is a nanosecond after the previous, so that their order is kept."""
 
-    def __init__(self, reading: Reading, most: int) -> None:
-        self._reading, self._left, self._at = reading, most, time.time_ns()
+    def __init__(self, reading: Reading, max_bytes: int) -> None:
+        self._reading, self._remaining_bytes, self._time_ns = reading, max_bytes, time.time_ns()
         self.left_out = 0
 
     def add(self, who: Who, text: str, counted: bool = True) -> None:
-        """Add a line; ``counted``: among the bytes that there may be."""
+        """Add a line; ``counted``: whether it counts towards the byte limit."""
         if counted:
-            self._left -= len(text)
-            if self._left < 0:
+            self._remaining_bytes -= len(text)
+            if self._remaining_bytes < 0:
                 self.left_out += 1
                 return
-        self._at += 1
-        self._reading.line(text, self._at, slurm_job_id=who.job, rank=who.rank, filename=NAME)
+        self._time_ns += 1
+        self._reading.line(text, self._time_ns, slurm_job_id=who.job, rank=who.rank, filename=NAME)
 
 
 def _who(rank: Rank) -> Who:
     return Who(rank.job, rank.number, rank.main.pid)
 
 
-def _why(suspicion: Suspicion, count: int) -> str:
+def _reason(suspicion: Suspicion, count: int) -> str:
     ranks = f"{count} ranks" if count != 1 else "1 rank"
     silent = "no output is known of it" if suspicion.silent_s is None else f"no output for {suspicion.silent_s:.0f} s"
     usual = "" if suspicion.gap_s is None else f", {suspicion.gap_s:.0f} s between outputs before"
@@ -208,24 +212,24 @@ def _why(suspicion: Suspicion, count: int) -> str:
     return f"{silent}{usual}; {ranks} on this node {verb} still, for {suspicion.still_s:.0f} s"
 
 
-def _apart(states: Mapping[Key, State], cores: Mapping[Key, float]) -> Callable[[Rank], tuple[int, int]]:
-    """Orders ranks: those first whose kernel state few others share."""
+def _rarest_state_first(states: Mapping[Key, State], cores: Mapping[Key, float]) -> Callable[[Rank], tuple[int, int]]:
+    """Sort key of ranks: first those whose kernel state few others share."""
 
-    def manner(key: Key) -> tuple[str, str, bool]:
-        seen = states.get(key)
+    def state_key(key: Key) -> tuple[str, str, bool]:
+        state = states.get(key)
         busy = cores.get(key, 0.0) >= 0.1
-        return ("", "", busy) if seen is None else (seen.state, seen.wait, busy)
+        return ("", "", busy) if state is None else (state.state, state.wait, busy)
 
-    shared = Counter(map(manner, states))
-    return lambda rank: (shared[manner(rank.key)], rank.number if rank.number is not None else 1 << 30)
+    shared = Counter(map(state_key, states))
+    return lambda rank: (shared[state_key(rank.key)], rank.number if rank.number is not None else 1 << 30)
 
 
-def _settled(one: recorder.Recorder, before: int, until: float) -> None:
-    """Wait until a dump is there and no longer grows."""
+def _wait_for_dump(rank_recorder: recorder.Recorder, before: int, deadline: float) -> None:
+    """Wait until a new dump exists and no longer grows."""
     last = before
-    while time.monotonic() < until:
-        now = recorder.written_ns(one)
+    while time.monotonic() < deadline:
+        now = recorder.last_dump_ns(rank_recorder)
         if now > before and now == last:
             return
         last = now
-        time.sleep(min(0.25, max(0.0, until - time.monotonic())))
+        time.sleep(min(0.25, max(0.0, deadline - time.monotonic())))

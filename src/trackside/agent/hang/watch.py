@@ -1,8 +1,8 @@
-"""When a job seems to hang: its output has fallen silent against its own rhythm and none of its ranks does any work.
+"""Decides when a job seems to hang: no output for unusually long, and no work by any rank.
 
-Silence alone is no hang: jobs evaluate, save and compile without a word. So a job is suspected only while no rank
-reads, writes, touches new memory or has helpers at work. What is left, waiting idly and waiting busily, is told from
-quiet work by its stacks, which must be the same each time they are taken (:meth:`Watch.compared`). Pure.
+Silence alone is not a hang: jobs evaluate, save and compile without output. So a job is suspected only while no rank
+reads, writes, touches new memory or has active helper processes. Idle and busy waiting is distinguished from quiet work
+by the stacks, which must be the same each time they are taken (:meth:`Watch.compared`). No I/O.
 """
 
 from __future__ import annotations
@@ -12,52 +12,52 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trackside.agent.hang.doings import Doings
+from trackside.agent.hang.activity import ProcessActivity
 
 Key = tuple[int, int]
 Kind = Literal["working", "busy", "asleep"]
-"""working: it moves bytes, touches memory, or has helpers that do. busy: it uses CPU time and nothing else, as one does
-that waits for a GPU or a network by polling. asleep: it uses none."""
+"""working: moves bytes, touches memory, or has helpers that do. busy: uses only CPU time, as when polling a GPU or
+network. asleep: uses no CPU time."""
 Stacks = Mapping[Key, Mapping[int, object]]
-"""By rank and thread, what can be compared."""
+"""Comparable stacks by rank and thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """When silence and standing still are a hang."""
+    """Thresholds of silence and inactivity for a hang."""
 
     silence_s: float = 180.0
-    """Without output, at least: logging intervals of seconds to a minute are the rule, and NCCL's watchdog ends a run
-    after 600 s (PyTorch, default time-out of process groups), before which the stacks must have been taken."""
+    """Minimum time without output: logging intervals are usually seconds to a minute, and NCCL's watchdog ends a run
+    after 600 s (PyTorch, default timeout of process groups), before which the stacks must be taken."""
     usual_gaps: float = 5.0
-    """Times the usual time between outputs."""
+    """Minimum silence as a multiple of the usual time between outputs."""
     still_s: float = 60.0
-    """In which no rank has worked, beside the silence."""
+    """Minimum time in which no rank worked, in addition to the silence."""
     unheard_s: float = 480.0
-    """The same of a job that has no output on this node, or too little to have a rhythm: less than those 600 s."""
+    """The same for a job without output on this node, or with too little to have a rhythm: below those 600 s."""
     startup_s: float = 1800.0
-    """The same of one that has not been seen at work for ``settled_s`` yet: gloo's time-out, the longest that a
-    default lets ranks wait for each other at start-up (PyTorch)."""
+    """The same for a job that has not yet worked for ``settled_s``: gloo's timeout, the longest default for which ranks
+    wait for each other at start-up (PyTorch)."""
     settled_s: float = 600.0
-    """Imports, data indices and the first compilation are done by then."""
+    """Imports, data indexing and the first compilation are done by then."""
     waits_s: float = 1800.0
-    """Silence after which some ranks' standing still is enough, though another works: no default time-out (NCCL 600 s,
-    gloo 1800 s) lets ranks wait for longer. 0: never."""
+    """Silence after which it suffices that some ranks are inactive although others work: no default timeout (NCCL 600
+    s, gloo 1800 s) lets ranks wait longer. 0: never."""
     asleep_cores: float = 0.1
-    """CPU time a second up to which a process sleeps: watchdogs and heartbeats take a few thousandths."""
+    """CPU cores up to which a process counts as asleep: watchdogs and heartbeats use a few thousandths."""
     spinning_cores: float = 3.0
-    """Up to which it may be polling: its main thread, and NCCL's proxy threads."""
+    """CPU cores up to which a process may be polling: its main thread and NCCL's proxy threads."""
     bytes_per_s: float = 65536.0
-    """From which a rank reads or writes: logging and heartbeats are below, loading and saving far above."""
+    """Rate from which a rank reads or writes: logging and heartbeats are below, loading and saving far above."""
     faults_per_s: float = 5.0
-    """Page faults from which it touches new memory, as compilers do; processes that wait have none."""
+    """Rate of page faults from which a rank touches new memory, as compilers do; waiting processes have none."""
     rhythm: int = 5
-    """Outputs at different moments, from which there is a usual gap."""
+    """Minimum number of outputs at different times to have a usual gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Why a job seems to hang. ``gap_s``: None where it has no rhythm."""
+    """Why a job seems to hang. ``gap_s``: usual time between outputs, None if unknown."""
 
     silent_s: float | None
     gap_s: float | None
@@ -66,113 +66,114 @@ class Suspicion:
     working: tuple[Key, ...]
 
 
-def kind_of(doings: Doings, limits: Thresholds, works: bool | None = None) -> Kind:
-    """What a rank seems to do. ``works``: what its GPU's counters say, where they are known."""
-    moves = doings.bytes_per_s is not None and doings.bytes_per_s >= limits.bytes_per_s
-    if works or moves or doings.faults_per_s >= limits.faults_per_s or doings.helpers >= limits.asleep_cores:
+def kind_of(activity: ProcessActivity, limits: Thresholds, works: bool | None = None) -> Kind:
+    """What a rank seems to do. ``works``: whether its GPU is active, None if unknown."""
+    moves = activity.bytes_per_s is not None and activity.bytes_per_s >= limits.bytes_per_s
+    if works or moves or activity.faults_per_s >= limits.faults_per_s or activity.helper_cores >= limits.asleep_cores:
         return "working"
-    if doings.cores >= limits.asleep_cores:
-        return "working" if doings.cores > limits.spinning_cores else "busy"
+    if activity.cpu_cores >= limits.asleep_cores:
+        return "working" if activity.cpu_cores > limits.spinning_cores else "busy"
     return "asleep"
 
 
 @dataclass(slots=True)
 class Watch:
-    """One job on this node, over time. Times are seconds of one clock that only goes forward."""
+    """State of one job on this node over time. Times are monotonic seconds."""
 
     limits: Thresholds
     began: float
-    """When the job's processes began, as far as they tell."""
-    heard: float | None = None
-    """Last output."""
-    worked: float = 0.0
-    """When a rank was last seen at work."""
+    """Start of the job's processes, as far as known."""
+    last_output_s: float | None = None
+    """Time of the last output."""
+    last_work_s: float = 0.0
+    """When a rank last worked."""
     gaps: deque[float] = field(default_factory=lambda: deque(maxlen=64))
     kinds: dict[Key, tuple[Kind, float]] = field(default_factory=dict)
     """What each rank does, and since when."""
     reported: float | None = None
-    """When it was reported; None once it went on."""
+    """When the hang was reported; None once the job went on."""
     resumed_s: float | None = None
-    """Set for one reading: how long it had been silent when it went on."""
+    """Set for one reading: seconds of silence before the job went on."""
     _probes: int = 0
-    _last: Stacks | None = None
+    _last_stacks: Stacks | None = None
     _not_before: float = 0.0
-    _pause: float = 0.0
+    _pause_s: float = 0.0
 
-    def note(self, now: float, spoke: bool, kinds: Mapping[Key, Kind], last_output: float | None = None) -> None:
-        """Take a reading. ``last_output``: when the output files say that they were last written to, at the first."""
+    def note(self, now: float, has_output: bool, kinds: Mapping[Key, Kind], last_output: float | None = None) -> None:
+        """Add a reading. ``last_output``: time of the last write to the output files, used in the first reading."""
         self.resumed_s = None
-        if self.heard is None and last_output is not None:
-            self.heard = min(last_output, now)
-        if spoke:
-            if self.heard is not None and now > self.heard:
-                self.gaps.append(now - self.heard)
-            self._goes_on(now, self.heard)
-            self.heard = now
+        if self.last_output_s is None and last_output is not None:
+            self.last_output_s = min(last_output, now)
+        if has_output:
+            if self.last_output_s is not None and now > self.last_output_s:
+                self.gaps.append(now - self.last_output_s)
+            self._resume(now, self.last_output_s)
+            self.last_output_s = now
         for key, kind in kinds.items():
             before = self.kinds.get(key)
             self.kinds[key] = (kind, before[1] if before is not None and before[0] == kind else now)
         for key in self.kinds.keys() - kinds.keys():
             del self.kinds[key]
-        if spoke or any(kind == "working" for kind in kinds.values()):
+        if has_output or any(kind == "working" for kind in kinds.values()):
             if self.reported is not None and all(kind == "working" for kind in kinds.values()):
-                self._goes_on(now, self.worked)
-            self.worked = now
+                self._resume(now, self.last_work_s)
+            self.last_work_s = now
 
-    def _goes_on(self, now: float, since: float | None) -> None:
+    def _resume(self, now: float, since: float | None) -> None:
         if self.reported is not None:
             self.resumed_s = now - (since if since is not None else self.reported)
-        self.reported, self._pause = None, 0.0
-        self._forget()
+        self.reported, self._pause_s = None, 0.0
+        self._clear_probes()
 
-    def _forget(self) -> None:
-        self._probes, self._last = 0, None
+    def _clear_probes(self) -> None:
+        self._probes, self._last_stacks = 0, None
 
     @property
     def gap_s(self) -> float | None:
-        """Usual time between outputs."""
+        """Usual (median) time between outputs."""
         if len(self.gaps) < self.limits.rhythm:
             return None
         return sorted(self.gaps)[len(self.gaps) // 2]
 
     def suspicion(self, now: float) -> Suspicion | None:
-        """Whether it seems to hang by what is seen from outside; once until it went on."""
+        """The reason if the job seems to hang, judged from outside; once until the job goes on."""
         if self.reported is not None or not self.kinds:
             return None
         limits, gap = self.limits, self.gap_s
-        silent = None if self.heard is None else now - self.heard
+        silent = None if self.last_output_s is None else now - self.last_output_s
         working = tuple(key for key, (kind, _) in self.kinds.items() if kind == "working")
         standing = tuple(key for key in self.kinds if key not in working)
-        still = now - max(self.worked, self.began)
-        found = Suspicion(silent, gap, still, standing, working)
+        still = now - max(self.last_work_s, self.began)
+        suspicion = Suspicion(silent, gap, still, standing, working)
         if gap is not None and silent is not None:
             if silent < max(limits.silence_s, limits.usual_gaps * gap):
                 return None
-            waits = 0 < limits.waits_s <= silent and standing and working
-            return found if (not working and still >= limits.still_s) or waits else None
-        settled = self.worked - self.began >= limits.settled_s
-        least = limits.unheard_s if settled else limits.startup_s
-        if working or still < least or (silent is not None and silent < least):
+            is_too_long = 0 < limits.waits_s <= silent and standing and working
+            return suspicion if (not working and still >= limits.still_s) or is_too_long else None
+        settled = self.last_work_s - self.began >= limits.settled_s
+        min_s = limits.unheard_s if settled else limits.startup_s
+        if working or still < min_s or (silent is not None and silent < min_s):
             return None
-        return found
+        return suspicion
 
     def is_due(self, now: float) -> bool:
-        """Whether stacks may be taken: each time that they had changed, the next is put off."""
+        """Whether stacks may be taken: after stacks that had changed, the next are delayed."""
         return now >= self._not_before
 
     def compared(self, now: float, stacks: Stacks, suspicion: Suspicion, times: int) -> bool:
-        """Take stacks; gives whether those of all ranks that stand have been the same ``times`` times now."""
+        """Add stacks; True if those of all inactive ranks were the same ``times`` times in a row."""
         standing = {key: stacks[key] for key in suspicion.standing if key in stacks}
-        if self._last is not None and not self._same(self._last, standing):
-            self._pause = min(max(60.0, self._pause * 2), 3600.0)
-            self._not_before = now + self._pause
-            self._forget()
+        if self._last_stacks is not None and not self._same(self._last_stacks, standing):
+            self._pause_s = min(max(60.0, self._pause_s * 2), 3600.0)
+            self._not_before = now + self._pause_s
+            self._clear_probes()
             return False
-        self._last, self._probes = standing, self._probes + 1
+        self._last_stacks, self._probes = standing, self._probes + 1
         return self._probes >= times
 
     def _same(self, before: Stacks, now: Stacks) -> bool:
-        """A rank that sleeps is known by its main thread; one that is busy by all: another may work for that one."""
+        """Whether stacks are the same. An idle rank is compared by its main thread; a busy one by all threads, because
+        another may do the work."""
         for key, threads in now.items():
             old = before.get(key, {})
             if self.kinds.get(key, ("asleep", 0.0))[0] == "busy":
@@ -183,6 +184,6 @@ class Watch:
         return before.keys() == now.keys()
 
     def report(self, now: float) -> None:
-        """It was reported."""
+        """Note that the hang was reported."""
         self.reported = now
-        self._forget()
+        self._clear_probes()

@@ -1,1 +1,1 @@
-"""Whose is a process: its cgroup, its environment, and the map of all of them."""
+"""The job and rank of a process: by its cgroup and its environment, and a map of all processes."""

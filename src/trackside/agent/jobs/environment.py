@@ -1,4 +1,4 @@
-"""What the environment of a process says of it: job, step, task, the rank in the training, the GPUs it may see."""
+"""What a process's environment shows: job, step, task, rank in the training, visible GPUs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_SIZE PMIX_RANK P
 CUDA_VISIBLE_DEVICES CUDA_LAUNCH_BLOCKING
 """
 NAMES = {name.encode(): name for name in _NAMES.split()}
-_PART = "SLURM_JOB_ID_HET_GROUP_"
-"""Before the numbers of a job's parts: all of them have ``SLURM_JOB_ID`` from the first."""
-FAMILIES = (b"NCCL_", b"TORCH_NCCL_", b"TORCH_FR_", _PART.encode())
-"""And all whose names begin so."""
+_HET_PREFIX = "SLURM_JOB_ID_HET_GROUP_"
+"""Variables with the numbers of a heterogeneous job's components; ``SLURM_JOB_ID`` is the first component's in all of
+them."""
+PREFIXES = (b"NCCL_", b"TORCH_NCCL_", b"TORCH_FR_", _HET_PREFIX.encode())
+"""Prefixes of further variables that are kept."""
 _ITEM = re.compile(
     rb"\0((?:SLURMD_NODE|SLURM_(?:JOB|STEP|PROC|LOCAL|NTASK|NODEID|ARR|REST)|RANK|LOCAL_|WORLD_|GROUP_R|MASTER_|"
     rb"TORCH|OMPI_COMM|PMI|CUDA_|NCCL_)[^=\0]{0,80})=([^\0]{0,4096})"
 )
-"""One that may be among them: this is most of what reading a process costs."""
-MOST_FAMILY = 128
-"""Variables of :data:`FAMILIES`."""
-MOST_KEPT = 8 << 10
-"""Characters of all that is kept of a process: a job may give each of thousands half a megabyte."""
+"""A variable that may be kept; matching it is most of the cost of reading a process."""
+MAX_PREFIXED = 128
+"""Maximum number of variables of :data:`PREFIXES`."""
+MAX_CHARS = 8 << 10
+"""Maximum characters kept per process: a job may give half a megabyte to each of thousands."""
 _USER = re.compile(r"[\w.@+-]{1,64}")
 _ID = re.compile(r"[0-9]{1,10}\Z")
 _RANKS = (
@@ -40,75 +41,76 @@ _RANKS = (
     ("PMIX_RANK", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),
     ("PMI_RANK", "SLURM_LOCALID", "PMI_SIZE"),
 )
-"""Where launchers write rank, local rank and world, the one that trainers read first."""
-_BY_LAUNCHER = 2
-"""So many of them are set by a launcher for each process that it starts."""
+"""Variables in which launchers set rank, local rank and world size, in the order in which trainers read them."""
+_LAUNCHER_COUNT = 2
+"""The first so many of them are set by a launcher for each process that it starts."""
 
 
 def variables(data: bytes) -> dict[str, str]:
-    """Those variables of ``/proc/PID/environ`` that are asked for, the first of a name."""
-    found: dict[str, str] = {}
-    families, left = 0, MOST_KEPT
+    """The variables of ``/proc/PID/environ`` that are kept; the first value of each name."""
+    values: dict[str, str] = {}
+    prefixed, chars_left = 0, MAX_CHARS
     for item in _ITEM.finditer(b"\0" + data):
         name, value = item.groups()
         if name not in NAMES:
-            families += 1
-            if not name.startswith(FAMILIES) or families > MOST_FAMILY:
+            prefixed += 1
+            if not name.startswith(PREFIXES) or prefixed > MAX_PREFIXED:
                 continue
-        if len(name) + len(value) > left:
+        if len(name) + len(value) > chars_left:
             continue
-        left -= len(name) + len(value)
-        found.setdefault(NAMES.get(name) or name.decode("ascii", "replace"), value.decode("utf-8", "replace"))
-    return found
+        chars_left -= len(name) + len(value)
+        values.setdefault(NAMES.get(name) or name.decode("ascii", "replace"), value.decode("utf-8", "replace"))
+    return values
 
 
 def is_elsewhere(member: Membership, environ: Mapping[str, str], node: str) -> bool:
-    """Whether it is another node's: several may have one kernel."""
-    told = member.node or environ.get("SLURMD_NODENAME") or node
-    return told != node and short(told) != short(node)
+    """Whether the process belongs to another node: several may share a kernel."""
+    process_node = member.node or environ.get("SLURMD_NODENAME") or node
+    return process_node != node and short(process_node) != short(node)
 
 
 def job_number(member: Membership, environ: Mapping[str, str]) -> str | None:
-    """Slurm's number of the job. The cgroup's word holds: an environment goes wherever a user takes it, and counts
-    only where Slurm started the process on this node, or a container keeps its cgroup from telling."""
+    """Slurm's numeric job id. The cgroup decides: users can pass an environment anywhere, so it counts only if Slurm
+    started the process on this node, or if a container hides the cgroup."""
     if member.job is not None:
         return member.job
     number = _id(environ, "SLURM_JOB_ID") or _id(environ, "SLURM_JOBID")
-    told = number not in (None, "0") and ("SLURMD_NODENAME" in environ or member.container is not None)
-    return number if told else None
+    is_trusted = number not in (None, "0") and ("SLURMD_NODENAME" in environ or member.container is not None)
+    return number if is_trusted else None
 
 
 def job_id(number: str, environ: Mapping[str, str]) -> str | None:
-    """A job as users write it: ``60_3`` for a task of an array, ``73+1`` for a part of a job; None where the
-    environment is another job's, or tells nothing. Numbers rise, so neither can be of a job that came later."""
-    if (first := environ.get(f"{_PART}0")) is not None and _is_before(first, number):
-        parts = {value: name[len(_PART) :] for name, value in environ.items() if name.startswith(_PART)}
+    """A job id as users write it: ``60_3`` for an array task, ``73+1`` for a component of a heterogeneous job. None if
+    the environment is another job's or has no job. The first job's id must not be above this job's, because ids
+    increase."""
+    if (first := environ.get(f"{_HET_PREFIX}0")) is not None and _is_not_after(first, number):
+        parts = {value: name[len(_HET_PREFIX) :] for name, value in environ.items() if name.startswith(_HET_PREFIX)}
         if number in parts:
             return f"{first}+{parts[number]}"
     if number not in (environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOBID")):
         return None
     array, task = _id(environ, "SLURM_ARRAY_JOB_ID"), _id(environ, "SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task and _is_before(array, number) else number
+    return f"{array}_{task}" if array and task and _is_not_after(array, number) else number
 
 
-def _is_before(first: str, number: str) -> bool:
+def _is_not_after(first: str, number: str) -> bool:
     return _ID.match(first) is not None and int(first) <= int(number)
 
 
 def is_ranked(environ: Mapping[str, str]) -> bool:
-    """Whether a launcher told this process its rank, so that what started it has none."""
-    return any(_whole(environ, names[0]) is not None for names in _RANKS[:_BY_LAUNCHER])
+    """Whether a launcher set this process's rank; then the process that started it has none."""
+    return any(_int(environ, names[0]) is not None for names in _RANKS[:_LAUNCHER_COUNT])
 
 
 def owner_of(member: Membership, environ: Mapping[str, str], number: str | None, job: str | None) -> Owner:
-    """Whose a process is. ``number``, ``job``: as :func:`job_number` has it, and as users write it."""
+    """The owner of a process. ``number``: numeric id from :func:`job_number`; ``job``: id as users write it."""
     if number is not None and job_id(number, environ) is None:
-        environ = {}  # it was taken along from another job
-    told = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID"))
-    step = member.step or (step_name(told) if told else None)
-    # A batch script has SLURM_PROCID=0 as well, and is no task.
+        environ = {}  # it was inherited from another job
+    step_id = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID"))
+    step = member.step or (step_name(step_id) if step_id else None)
+    # A batch script also has SLURM_PROCID=0 but is not a task.
     is_task = step is not None and step.isdecimal()
-    task = _whole(environ, "SLURM_PROCID") if is_task else None
+    task = _int(environ, "SLURM_PROCID") if is_task else None
     task = member.task if task is None and is_task else task
     rank, local_rank, world = _rank(environ, task)
     return Owner(
@@ -129,60 +131,61 @@ def _user(environ: Mapping[str, str]) -> str | None:
     return name if _USER.fullmatch(name) else None
 
 
-def visible(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """What ``CUDA_VISIBLE_DEVICES`` holds; nothing after the first that can be none, as CUDA has it."""
-    told = environ.get("CUDA_VISIBLE_DEVICES")
-    if told is None:
+def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The entries of ``CUDA_VISIBLE_DEVICES`` up to the first invalid one, as CUDA reads them; None if it is not
+    set."""
+    value = environ.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
         return None
-    found: list[str] = []
-    for part in told.split(",")[:64]:
+    names: list[str] = []
+    for part in value.split(",")[:64]:
         name = part.strip().strip("'\"")
         if not re.fullmatch(r"[0-9]{1,3}|(?:GPU|MIG)-[0-9a-zA-Z/-]{1,80}", name):
             break
-        found.append(name)
-    return tuple(found)
+        names.append(name)
+    return tuple(names)
 
 
-def sure_gpus(environ: Mapping[str, str], seen: tuple[str, ...] | None) -> frozenset[str]:
-    """The GPUs, as the node counts them, that a process may use; empty where that can't be told.
+def certain_gpus(environ: Mapping[str, str], visible: tuple[str, ...] | None) -> frozenset[str]:
+    """Node-wide numbers or UUIDs of the GPUs that a process may use; empty if they are ambiguous.
 
-    Slurm's lists have the node's numbers. ``CUDA_VISIBLE_DEVICES`` has too, unless the device cgroup hides the other
-    GPUs: then it counts the step's own from 0. Where one list can be read both ways, none is taken.
+    Slurm's lists have node-wide numbers. So has ``CUDA_VISIBLE_DEVICES``, unless the device cgroup hides the other
+    GPUs: then it counts the step's GPUs from 0. If both readings are possible and differ, neither is used.
     """
-    given = slurm_gpus(environ)
-    if seen is None:
+    allocated = slurm_gpus(environ)
+    if visible is None:
         return frozenset()
-    if not given or not all(name.isdecimal() for name in seen):
-        return frozenset(seen)
-    numbers = [int(name) for name in seen]
-    as_given = all(name in given for name in seen)
-    in_order = sorted(given, key=int)
-    as_counted = [in_order[number] for number in numbers if number < len(in_order)]
-    if len(as_counted) < len(numbers):
-        return frozenset(seen) if as_given else frozenset()
-    if as_given and set(as_counted) != set(seen):
+    if not allocated or not all(name.isdecimal() for name in visible):
+        return frozenset(visible)
+    numbers = [int(name) for name in visible]
+    is_node_wide = all(name in allocated for name in visible)
+    allocated_in_order = sorted(allocated, key=int)
+    by_position = [allocated_in_order[number] for number in numbers if number < len(allocated_in_order)]
+    if len(by_position) < len(numbers):
+        return frozenset(visible) if is_node_wide else frozenset()
+    if is_node_wide and set(by_position) != set(visible):
         return frozenset()
-    return frozenset(as_counted)
+    return frozenset(by_position)
 
 
 def slurm_gpus(environ: Mapping[str, str]) -> frozenset[str]:
-    """The numbers of the GPUs that the step, else the job, has on this node."""
-    told = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or ""
-    return frozenset(part for part in told.split(",")[:64] if part.isdecimal() and len(part) <= 3)
+    """Numbers of the GPUs allocated to the step, else to the job, on this node."""
+    value = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or ""
+    return frozenset(part for part in value.split(",")[:64] if part.isdecimal() and len(part) <= 3)
 
 
 def _rank(environ: Mapping[str, str], task: int | None) -> tuple[int | None, int | None, int | None]:
     for names in _RANKS:
-        rank = _whole(environ, names[0])
+        rank = _int(environ, names[0])
         if rank is not None:
-            return rank, _whole(environ, names[1]), _whole(environ, names[2])
+            return rank, _int(environ, names[1]), _int(environ, names[2])
     if task is None:
         return None, None, None
-    world = _whole(environ, "SLURM_STEP_NUM_TASKS")
-    return task, _whole(environ, "SLURM_LOCALID"), _whole(environ, "SLURM_NTASKS") if world is None else world
+    world = _int(environ, "SLURM_STEP_NUM_TASKS")
+    return task, _int(environ, "SLURM_LOCALID"), _int(environ, "SLURM_NTASKS") if world is None else world
 
 
-def _whole(environ: Mapping[str, str], name: str) -> int | None:
+def _int(environ: Mapping[str, str], name: str) -> int | None:
     value = environ.get(name)
     return int(value) if value is not None and len(value) <= 7 and value.isdecimal() else None
 

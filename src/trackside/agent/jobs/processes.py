@@ -1,8 +1,9 @@
-"""The map of this node's processes: whose each is, and by them whose a GPU is.
+"""The map of this node's processes: the owner of each process, and from them the owners of GPUs.
 
-A process is read once, when it is new: its identity is its number in /proc together with the inode that /proc gives it,
-which the listing tells, and its start time where that has changed. Young ones are looked at once more, as they may
-not have come to their cgroup or their program yet; a few of the others each time, as a shell may have become another.
+A process is read once, when it is new. It is identified by its pid together with the inode of its /proc folder, which
+listing /proc returns, and by its start time if the inode changed. Young processes are read again, as they may not have
+reached their cgroup or program yet; a share of the others each time, as a shell may have replaced itself by another
+program.
 """
 
 from __future__ import annotations
@@ -14,42 +15,42 @@ from dataclasses import dataclass, replace
 
 from trackside.agent.jobs.cgroup_path import Membership, membership
 from trackside.agent.jobs.environment import (
+    certain_gpus,
     is_elsewhere,
     is_ranked,
     job_id,
     job_number,
     owner_of,
     slurm_gpus,
-    sure_gpus,
     variables,
-    visible,
+    visible_gpus,
 )
-from trackside.agent.node import Node
-from trackside.agent.owners import Owner, Owners, Process
-from trackside.agent.pseudo_files import once, uptime_s
+from trackside.agent.node import LocalNode
+from trackside.agent.owners import JobProcess, Owner, Owners
+from trackside.agent.pseudo_files import read_file, uptime_s
 from trackside.agent.user import user_of
 
-MOST = 1 << 16
-"""Processes of the node that are looked at."""
-MOST_NEW = 1000
-"""Of one renewal but the first: when more begin at once, the rest is read at the next, or when it is asked for."""
-MOST_ENVIRON = 512 << 10
-"""Bytes of one environment."""
-MOST_KEPT = 16 << 20
-"""Characters of all environments: beyond it, new ones are not kept, and what they tell of a process is."""
+MAX_PROCESSES = 1 << 16
+"""Maximum number of processes."""
+MAX_NEW = 1000
+"""New processes read per renewal, except the first; further ones are read at the next renewal or on request."""
+MAX_ENVIRON_BYTES = 512 << 10
+"""Limit of one environment."""
+MAX_ENVIRON_CHARS = 16 << 20
+"""Limit of all environments together: beyond it, new ones are used for the owner but not kept."""
 YOUNG_TICKS = 200
-"""Kernel ticks, two seconds: what began since is looked at again."""
-TURNS = 12
-"""In so many renewals each process of a job is looked at again."""
+"""Age in kernel ticks (two seconds) below which a process is read again."""
+RECHECK_RENEWALS = 12
+"""Each process of a job is checked again once in so many renewals."""
 _KERNEL = 0x00200000
-"""PF_KTHREAD among a process' flags: it is nobody's."""
+"""PF_KTHREAD in a process's flags: kernel threads have no owner."""
 _Key = tuple[str | None, str | None, int | None]
 """Job, step and task."""
 
 
 @dataclass(slots=True)
 class _Stat:
-    """What ``/proc/PID/stat`` tells. ``program`` changes with the program that a process runs."""
+    """Fields of ``/proc/PID/stat``. ``program``: changes when the process executes another program."""
 
     started: int
     parent: int
@@ -59,209 +60,234 @@ class _Stat:
 
 
 @dataclass(slots=True)
-class _Seen:
-    """A process as it was read last; ``process`` None: nobody's. ``number``: Slurm's of its job. ``claims``: only its
-    environment says so, and ``uid`` is its user."""
+class _ProcessEntry:
+    """A process as last read. ``process``: None if it belongs to no job or container. ``number``: numeric id of its
+    job. ``claims``: whether only its environment names the job; then ``uid`` is its user."""
 
     inode: int
     stat: _Stat
-    process: Process | None
+    process: JobProcess | None
     number: str | None = None
-    again: bool = False
-    claims: bool = False
+    is_young: bool = False
+    is_claim: bool = False
     uid: int | None = None
 
 
 class ProcessMap(Owners):
-    """One thread renews it, every few seconds: the source ``processes``."""
+    """Owners by /proc. The source ``processes`` renews it every few seconds, in one thread."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LocalNode) -> None:
         self._node, self._proc = node.name, os.fspath(node.proc)
-        self._seen: dict[int, _Seen] = {}
+        self._entries: dict[int, _ProcessEntry] = {}
         self._job_ids: dict[str, str] = {}
-        """Slurm's number -> the id as users write it, by those environments that could be read."""
-        self._proven: dict[str, frozenset[int]] = {}
-        """Number -> users whose processes are in the job's cgroup."""
-        self._claimed: dict[str, int | None] = {}
-        """Number -> the user whose environment said it first, of jobs without cgroups."""
+        """Numeric job id -> id as users write it, from readable environments."""
+        self._proven_users: dict[str, frozenset[int]] = {}
+        """Numeric job id -> uids with processes in the job's cgroup."""
+        self._first_claimants: dict[str, int | None] = {}
+        """Numeric job id -> uid of the first environment that named it, for jobs without cgroups."""
         self._environs: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
-        self._kept = 0
-        """Characters of them."""
-        self._turn, self._renewed = 0, False
-        self._view: Mapping[int, Process] = {}
+        self._environ_chars = 0
+        """Characters in all kept environments."""
+        self._renewal, self._renewed = 0, False
+        self._view: Mapping[int, JobProcess] = {}
         self._gpus: Mapping[str, Owner] = {}
-        self._held: dict[str, tuple[int, ...]] = {}
+        self._gpu_pids: dict[str, tuple[int, ...]] = {}
         self._lock = threading.Lock()
 
-    # -- asking
+    # -- queries
 
-    def processes(self) -> Sequence[Process]:
+    def processes(self) -> Sequence[JobProcess]:
         return tuple(self._view.values())
 
     def of_pid(self, pid: int) -> Owner | None:
-        seen, known = self._seen.get(pid), self._view.get(pid)
+        entry, known = self._entries.get(pid), self._view.get(pid)
         try:
             inode = os.stat(f"{self._proc}/{pid}").st_ino
         except OSError:
-            return None if known is None else known.owner  # it ended just now
-        if seen is not None and seen.inode == inode and not seen.again:
+            return None if known is None else known.owner  # it has just ended
+        if entry is not None and entry.inode == inode and not entry.is_young:
             return None if known is None else known.owner
         fresh = self._read(pid, inode)
-        if fresh is None or fresh.process is None or not self._is_believed(fresh):
+        if fresh is None or fresh.process is None or not self._is_trusted(fresh):
             return None
-        return _unranked([fresh.process, *self._view.values()])[0].owner
+        return _without_launcher_ranks([fresh.process, *self._view.values()])[0].owner
 
     def of_gpu(self, gpu: str) -> Owner | None:
-        owners = [owner for pid in self._held.get(gpu, ()) if (owner := self.of_pid(pid)) is not None]
+        owners = [owner for pid in self._gpu_pids.get(gpu, ()) if (owner := self.of_pid(pid)) is not None]
         return _common(owners) if owners else self._gpus.get(gpu)
 
-    def hold(self, gpu: str, pids: Sequence[int]) -> None:
-        self._held[gpu] = tuple(pids[:4096])
+    def set_gpu_pids(self, gpu: str, pids: Sequence[int]) -> None:
+        self._gpu_pids[gpu] = tuple(pids[:4096])
 
-    # -- renewing
+    # -- renewal
 
     def renew(self) -> None:
         with self._lock:
             now = int(uptime_s(self._proc) * os.sysconf("SC_CLK_TCK"))
-            self._turn = (self._turn + 1) % TURNS
-            listed = self._listed()
+            self._renewal = (self._renewal + 1) % RECHECK_RENEWALS
+            inodes = self._list_processes()
             changed, new = False, 0
-            for pid in self._seen.keys() - listed.keys():
-                changed |= self._seen.pop(pid).process is not None
-            for pid, inode in listed.items():
-                seen = self._seen.get(pid)
-                if seen is not None and not self._is_due(pid, inode, seen):
+            for pid in self._entries.keys() - inodes.keys():
+                changed |= self._entries.pop(pid).process is not None
+            for pid, inode in inodes.items():
+                entry = self._entries.get(pid)
+                if entry is not None and not self._is_due(pid, inode, entry):
                     continue
-                new += seen is None
-                if seen is None and new > MOST_NEW and self._renewed:
+                new += entry is None
+                if entry is None and new > MAX_NEW and self._renewed:
                     continue
-                fresh = self._read(pid, inode) if seen is None else self._reread(pid, inode, seen)
-                changed |= fresh is not seen
+                fresh = self._read(pid, inode) if entry is None else self._reread(pid, inode, entry)
+                changed |= fresh is not entry
                 if fresh is None:
-                    self._seen.pop(pid, None)
+                    self._entries.pop(pid, None)
                     continue
-                fresh.again = now > 0 and now - fresh.stat.started < YOUNG_TICKS
-                self._seen[pid] = fresh
+                fresh.is_young = now > 0 and now - fresh.stat.started < YOUNG_TICKS
+                self._entries[pid] = fresh
             self._renewed = True
             if changed:
                 self._publish()
-            for gpu, pids in list(self._held.items()):
-                self._held[gpu] = tuple(pid for pid in pids if pid in listed)
+            for gpu, pids in list(self._gpu_pids.items()):
+                self._gpu_pids[gpu] = tuple(pid for pid in pids if pid in inodes)
 
-    def _listed(self) -> dict[int, int]:
-        """The processes there are, with their inodes."""
-        found: dict[int, int] = {}
+    def _list_processes(self) -> dict[int, int]:
+        """pid -> inode of all processes."""
+        inodes: dict[int, int] = {}
         with os.scandir(self._proc) as entries:
-            for entry in entries:
-                if entry.name.isdecimal():
-                    found[int(entry.name)] = entry.inode()
-                    if len(found) >= MOST:
+            for dir_entry in entries:
+                if dir_entry.name.isdecimal():
+                    inodes[int(dir_entry.name)] = dir_entry.inode()
+                    if len(inodes) >= MAX_PROCESSES:
                         break
-        return found
+        return inodes
 
-    def _is_due(self, pid: int, inode: int, seen: _Seen) -> bool:
-        return seen.again or seen.inode != inode or (seen.process is not None and pid % TURNS == self._turn)
+    def _is_due(self, pid: int, inode: int, entry: _ProcessEntry) -> bool:
+        return (
+            entry.is_young
+            or entry.inode != inode
+            or (entry.process is not None and pid % RECHECK_RENEWALS == self._renewal)
+        )
 
-    def _reread(self, pid: int, inode: int, seen: _Seen) -> _Seen | None:
-        """A process that was seen before: unless it is another now, what was read of it stays."""
+    def _reread(self, pid: int, inode: int, entry: _ProcessEntry) -> _ProcessEntry | None:
+        """The entry of a known process: unchanged, unless the process changed."""
         stat = self._stat(pid)
         if stat is None:
             return None
-        same = stat.started == seen.stat.started and stat.program == seen.stat.program and stat.comm == seen.stat.comm
-        if not same or (seen.process is None and seen.again):
+        is_same = (
+            stat.started == entry.stat.started and stat.program == entry.stat.program and stat.comm == entry.stat.comm
+        )
+        if not is_same or (entry.process is None and entry.is_young):
             return self._read(pid, inode, stat)
-        seen.inode = inode
-        if seen.process is not None and stat.parent != seen.process.parent:
-            return replace(seen, stat=stat, process=replace(seen.process, parent=stat.parent))
-        return seen
+        entry.inode = inode
+        if entry.process is not None and stat.parent != entry.process.parent:
+            return replace(entry, stat=stat, process=replace(entry.process, parent=stat.parent))
+        return entry
 
-    def _read(self, pid: int, inode: int, stat: _Stat | None = None) -> _Seen | None:
-        """All of a process; None where it is gone."""
+    def _read(self, pid: int, inode: int, stat: _Stat | None = None) -> _ProcessEntry | None:
+        """Read a process; None if it has ended."""
         stat = stat or self._stat(pid)
         if stat is None:
             return None
-        nobody = _Seen(inode, stat, None)
+        ownerless = _ProcessEntry(inode, stat, None)
         if stat.flags & _KERNEL:
-            return nobody
+            return ownerless
         try:
-            member = membership(once(f"{self._proc}/{pid}/cgroup", 1 << 16))
+            member = membership(read_file(f"{self._proc}/{pid}/cgroup", 1 << 16))
         except OSError:
-            return nobody
+            return ownerless
         environ = self._environ(pid)
         number = job_number(member, environ or {})
         if (number is None and not member.container and not member.pod) or is_elsewhere(
             member, environ or {}, self._node
         ):
-            return nobody
-        seen = _Seen(inode, stat, None, number)
+            return ownerless
+        entry = _ProcessEntry(inode, stat, None, number)
         if number is not None:
-            self._prove(seen, pid, member)
-        return self._owned(seen, pid, member, environ)
+            self._check_claim(entry, pid, member)
+        return self._with_owner(entry, pid, member, environ)
 
-    def _prove(self, seen: _Seen, pid: int, member: Membership) -> None:
-        """Note whether a process is surely of the job that is told, and whose it is."""
-        proven = self._proven.get(str(seen.number), frozenset())
+    def _check_claim(self, entry: _ProcessEntry, pid: int, member: Membership) -> None:
+        """Note whether the process certainly belongs to its job, and the uid."""
+        proven = self._proven_users.get(str(entry.number), frozenset())
         if member.job is not None and proven - {0}:
             return
         user = user_of(self._proc, pid)
-        seen.uid = None if user is None else user.uid
+        entry.uid = None if user is None else user.uid
         if member.job is None:
-            # Who may start a container as root may do anything; in a pod, everybody may.
-            seen.claims = not member.container or member.pod is not None or seen.uid != 0
-        elif seen.uid is not None:
-            self._proven[str(seen.number)] = proven | {seen.uid}  # Slurm's own processes are root's
+            # Whoever may start a container as root may do anything; in a pod, everyone can be root.
+            entry.is_claim = not member.container or member.pod is not None or entry.uid != 0
+        elif entry.uid is not None:
+            self._proven_users[str(entry.number)] = proven | {entry.uid}  # Slurm's own processes run as root
 
-    def _is_believed(self, seen: _Seen) -> bool:
-        """Anybody may write any job into an environment: it counts for processes of the same user as those that are
-        surely the job's, or else as the first that said so."""
-        number = str(seen.number)
-        proven = self._proven.get(number)
-        return not seen.claims or (seen.uid in proven if proven else self._claimed.get(number, seen.uid) == seen.uid)
+    def _is_trusted(self, entry: _ProcessEntry) -> bool:
+        """Whether the job of an entry is trusted. Anyone can write any job into an environment: it counts for processes
+        of a user who certainly has processes in the job, or else of the first user who named it."""
+        number = str(entry.number)
+        proven = self._proven_users.get(number)
+        return not entry.is_claim or (
+            entry.uid in proven if proven else self._first_claimants.get(number, entry.uid) == entry.uid
+        )
 
-    def _owned(self, seen: _Seen, pid: int, member: Membership, environ: Mapping[str, str] | None) -> _Seen:
-        told = environ or {}
-        number = seen.number
-        job = None if number is None else job_id(number, told)
-        if number is not None and job is not None and job != number and self._is_believed(seen):
+    def _with_owner(
+        self, entry: _ProcessEntry, pid: int, member: Membership, environ: Mapping[str, str] | None
+    ) -> _ProcessEntry:
+        variables_or_empty = environ or {}
+        number = entry.number
+        job = None if number is None else job_id(number, variables_or_empty)
+        if number is not None and job is not None and job != number and self._is_trusted(entry):
             if any(known == job and other != number for other, known in list(self._job_ids.items())):
-                job = number  # that name is another's
+                job = number  # the name belongs to another job
             else:
                 self._job_ids[number] = job
         job = job or (None if number is None else self._job_ids.get(number, number))
-        owner = owner_of(member, told, number, job)
-        kept = environ if self._kept <= MOST_KEPT else None
-        seen.process = Process(pid, seen.stat.started, seen.stat.parent, seen.stat.comm, owner, visible(told), kept)
-        return seen
+        owner = owner_of(member, variables_or_empty, number, job)
+        kept_environ = environ if self._environ_chars <= MAX_ENVIRON_CHARS else None
+        entry.process = JobProcess(
+            pid,
+            entry.stat.started,
+            entry.stat.parent,
+            entry.stat.comm,
+            owner,
+            visible_gpus(variables_or_empty),
+            kept_environ,
+        )
+        return entry
 
     def _publish(self) -> None:
-        view: dict[int, Process] = {}
+        view: dict[int, JobProcess] = {}
         numbers: set[str] = set()
-        for seen in sorted((each for each in self._seen.values() if each.claims), key=lambda each: each.stat.started):
-            self._claimed.setdefault(str(seen.number), seen.uid)
-        for pid, seen in self._seen.items():
-            if seen.process is None or not self._is_believed(seen):
+        claims = sorted(
+            (entry for entry in self._entries.values() if entry.is_claim), key=lambda entry: entry.stat.started
+        )
+        for entry in claims:
+            self._first_claimants.setdefault(str(entry.number), entry.uid)
+        for pid, entry in self._entries.items():
+            if entry.process is None or not self._is_trusted(entry):
                 continue
-            if seen.number is not None:
-                numbers.add(seen.number)
-                job = self._job_ids.get(seen.number)
-                if job is not None and seen.process.owner.job != job:  # it was read before its job's id was known
-                    seen.process = replace(seen.process, owner=replace(seen.process.owner, job=job))
-            view[pid] = seen.process
-        self._view = {each.pid: each for each in _unranked(list(view.values()))}
-        self._gpus = _claims(self._view.values())
+            if entry.number is not None:
+                numbers.add(entry.number)
+                job = self._job_ids.get(entry.number)
+                if job is not None and entry.process.owner.job != job:  # it was read before its job's id was known
+                    entry.process = replace(entry.process, owner=replace(entry.process.owner, job=job))
+            view[pid] = entry.process
+        self._view = {process.pid: process for process in _without_launcher_ranks(list(view.values()))}
+        self._gpus = _owners_by_environment(self._view.values())
         self._job_ids = {number: job for number, job in dict(self._job_ids).items() if number in numbers}
-        self._proven = {number: uids for number, uids in self._proven.copy().items() if number in numbers}
-        self._claimed = {number: uid for number, uid in self._claimed.copy().items() if number in numbers}
-        if len(self._environs) > 2 * len(view) + 64 or self._kept > MOST_KEPT:
-            self._environs = {tuple(each.environ.items()): each.environ for each in view.values() if each.environ}
-            self._kept = sum(len(name) + len(value) for items in self._environs for name, value in items)
-        self.unread = sum(each.environ is None for each in view.values())
+        self._proven_users = {number: uids for number, uids in self._proven_users.copy().items() if number in numbers}
+        self._first_claimants = {
+            number: uid for number, uid in self._first_claimants.copy().items() if number in numbers
+        }
+        if len(self._environs) > 2 * len(view) + 64 or self._environ_chars > MAX_ENVIRON_CHARS:
+            self._environs = {
+                tuple(process.environ.items()): process.environ for process in view.values() if process.environ
+            }
+            self._environ_chars = sum(len(name) + len(value) for items in self._environs for name, value in items)
+        self.unread = sum(process.environ is None for process in view.values())
 
     # -- one process
 
     def _stat(self, pid: int) -> _Stat | None:
         try:
-            data = once(f"{self._proc}/{pid}/stat", 4096)
+            data = read_file(f"{self._proc}/{pid}/stat", 4096)
         except OSError:
             return None
         begin, end = data.find(b"("), data.rfind(b")")
@@ -269,7 +295,7 @@ class ProcessMap(Owners):
         if begin < 0 or end < 0 or len(fields) < 20:
             return None
         try:
-            # The first of its stack: every program that it runs gets another.
+            # The stack's start address, which changes with each program that is executed.
             program = fields[25] if len(fields) > 25 else b""
             comm = data[begin + 1 : end].decode("utf-8", "replace")
             return _Stat(int(fields[19]), int(fields[1]), comm, int(fields[6]), program)
@@ -278,70 +304,70 @@ class ProcessMap(Owners):
 
     def _environ(self, pid: int) -> Mapping[str, str] | None:
         try:
-            found = variables(once(f"{self._proc}/{pid}/environ", MOST_ENVIRON))
+            values = variables(read_file(f"{self._proc}/{pid}/environ", MAX_ENVIRON_BYTES))
         except OSError:
             return None
-        items = tuple(found.items())
-        known = self._environs.get(items)  # a rank's processes have the same
-        if known is None and self._kept <= MOST_KEPT:
-            self._kept += sum(len(name) + len(value) for name, value in items)
-            known = self._environs[items] = found
-        return found if known is None else known
+        items = tuple(values.items())
+        known = self._environs.get(items)  # processes of a rank have equal environments
+        if known is None and self._environ_chars <= MAX_ENVIRON_CHARS:
+            self._environ_chars += sum(len(name) + len(value) for name, value in items)
+            known = self._environs[items] = values
+        return values if known is None else known
 
 
-def _unranked(processes: Sequence[Process]) -> list[Process]:
-    """The processes, the launchers among them without the rank of the task that they are: what they started has its
-    own."""
-    launched: set[_Key] = {_key(each) for each in processes if each.environ and is_ranked(each.environ)}
+def _without_launcher_ranks(processes: Sequence[JobProcess]) -> list[JobProcess]:
+    """The processes, with the rank removed from launchers: the processes that they started have their own."""
+    launched: set[_Key] = {_key(process) for process in processes if process.environ and is_ranked(process.environ)}
     if not launched:
         return list(processes)
-    return [_launcher(each) if _key(each) in launched else each for each in processes]
+    return [_without_rank(process) if _key(process) in launched else process for process in processes]
 
 
-def _launcher(process: Process) -> Process:
+def _without_rank(process: JobProcess) -> JobProcess:
     if process.owner.rank is None or (process.environ and is_ranked(process.environ)):
         return process
     return replace(process, owner=replace(process.owner, rank=None, local_rank=None, world_size=None))
 
 
-def _key(process: Process) -> _Key:
+def _key(process: JobProcess) -> _Key:
     return process.owner.job, process.owner.step, process.owner.task
 
 
 def _common(owners: Sequence[Owner]) -> Owner | None:
-    """What several owners have in common; None where nothing is."""
+    """The fields that several owners have in common; None if there are none."""
     first = owners[0]
-    if all(each == first for each in owners[1:]):
+    if all(owner == first for owner in owners[1:]):
         return first
-    same = {
+    common = {
         name: value
         for name in Owner.__slots__
-        if (value := getattr(first, name)) is not None and all(getattr(each, name) == value for each in owners)
+        if (value := getattr(first, name)) is not None and all(getattr(owner, name) == value for owner in owners)
     }
-    if "job" not in same:
-        same = {name: value for name, value in same.items() if name in ("user", "container", "pod")}
-    return Owner(**same) if same else None
+    if "job" not in common:
+        common = {name: value for name, value in common.items() if name in ("user", "container", "pod")}
+    return Owner(**common) if common else None
 
 
-def _claims(processes: Iterable[Process]) -> dict[str, Owner]:
-    """GPU -> whose it is by the environments of those who may use it: the job's, and a rank's where it is its alone."""
-    sure: dict[str, list[Owner]] = {}
-    given: dict[str, list[Owner]] = {}
-    for each in processes:
-        environ = each.environ
-        if not environ or each.owner.step == "extern":
+def _owners_by_environment(processes: Iterable[JobProcess]) -> dict[str, Owner]:
+    """GPU -> owner, by the environments of the processes that may use it: the job, and the rank if it alone may use the
+    GPU."""
+    certain: dict[str, list[Owner]] = {}
+    allocated: dict[str, list[Owner]] = {}
+    for process in processes:
+        environ = process.environ
+        if not environ or process.owner.step == "extern":
             continue
         for gpu in slurm_gpus(environ):
-            given.setdefault(gpu, []).append(each.owner)
-        if each.owner.rank is None:
+            allocated.setdefault(gpu, []).append(process.owner)
+        if process.owner.rank is None:
             continue  # a launcher sees what its ranks share out
-        for gpu in sure_gpus(environ, each.visible_gpus):
-            sure.setdefault(gpu, []).append(each.owner)
-    found: dict[str, Owner] = {}
-    for gpu in given.keys() | sure.keys():
-        everyone = _common(given.get(gpu) or sure[gpu])
-        if everyone is None:
+        for gpu in certain_gpus(environ, process.visible_gpus):
+            certain.setdefault(gpu, []).append(process.owner)
+    owners: dict[str, Owner] = {}
+    for gpu in allocated.keys() | certain.keys():
+        common = _common(allocated.get(gpu) or certain[gpu])
+        if common is None:
             continue
-        one = _common(sure[gpu]) if gpu in sure else None
-        found[gpu] = one or replace(everyone, step=None, task=None, rank=None, local_rank=None)
-    return found
+        rank_owner = _common(certain[gpu]) if gpu in certain else None
+        owners[gpu] = rank_owner or replace(common, step=None, task=None, rank=None, local_rank=None)
+    return owners

@@ -1,1 +1,1 @@
-"""The kernel's messages: from its ring (``/dev/kmsg``), or where that may not be read from the journal."""
+"""The kernel's messages, from its ring buffer (``/dev/kmsg``), or from the journal if that may not be read."""

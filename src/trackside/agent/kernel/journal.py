@@ -1,7 +1,7 @@
 """The kernel's messages from systemd's journal, by a child process: ``journalctl -k -f -o json``.
 
-For agents that may read the journal (group ``systemd-journal``) and not the kernel's ring. ``dmesg`` is no such way: it
-reads the same ring and needs the same.
+For agents that may read the journal (group ``systemd-journal``) but not the kernel's ring buffer. ``dmesg`` is no
+alternative: it reads the same ring and needs the same permission.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import msgspec
 
 from trackside.agent.source import Reading, Unavailable
 
-_READ = 1 << 20
-_MOST_TAIL = 256 << 10
-_TRY_S = 10.0
+_READ_BYTES = 1 << 20
+_MAX_LINE_BYTES = 256 << 10
+_TIMEOUT_S = 10.0
 
 
-class Position(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far the kernel's messages were read, kept over restarts of the agent: of the journal its cursor, of the ring
-    the boot, the last record's number in it and its clock."""
+class KernelPosition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far the kernel's messages were read, saved across restarts of the agent. For the journal: its cursor. For the
+    ring: the boot, the number of the last record and the clock."""
 
     cursor: str = ""
     boot: str = ""
@@ -33,20 +33,20 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
     drift_ns: int = 0
 
 
-def recall(path: Path) -> Position:
-    """What was written down last; nothing where that can't be read."""
+def load_position(path: Path) -> KernelPosition:
+    """The saved position; an empty one if it can't be read."""
     try:
-        return msgspec.json.decode(path.read_bytes()[:4096], type=Position)
+        return msgspec.json.decode(path.read_bytes()[:4096], type=KernelPosition)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return Position()
+        return KernelPosition()
 
 
 class Journal:
-    """Lines that the journal has of the kernel, as (POSIX nanoseconds, text)."""
+    """The journal's kernel messages as (POSIX nanoseconds, text)."""
 
-    def __init__(self, program: str, position: Position, look_back_s: float) -> None:
+    def __init__(self, program: str, position: KernelPosition, look_back_s: float) -> None:
         """Raises Unavailable."""
-        _ask(program)
+        _check_access(program)
         self._cursor = position.cursor
         since = f"--after-cursor={self._cursor}" if self._cursor else f"--since=@{int(time.time() - look_back_s)}"
         fields = "--output-fields=MESSAGE,__CURSOR,__REALTIME_TIMESTAMP"
@@ -62,50 +62,50 @@ class Journal:
         self._tail = b""
 
     def read(self, reading: Reading) -> list[tuple[int, str]]:
-        """Lines since the last time. Raises Unavailable once the program has ended."""
+        """Lines since the last call. Raises Unavailable once journalctl has exited."""
         try:
-            data = os.read(self._fd, _READ)
+            data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
             return []
         if not data:
-            raise Unavailable(f"journalctl ended with status {self._child.wait(_TRY_S)}")
+            raise Unavailable(f"journalctl exited with status {self._child.wait(_TIMEOUT_S)}")
         *lines, self._tail = (self._tail + data).split(b"\n")
-        if len(self._tail) > _MOST_TAIL:
+        if len(self._tail) > _MAX_LINE_BYTES:
             self._tail = b""
             reading.lost["lines"] += 1
-        found: list[tuple[int, str]] = []
+        timed_lines: list[tuple[int, str]] = []
         for line in lines:
             entry = parse_entry(line)
             if entry is not None:
                 time_ns, text, self._cursor = entry[0], entry[1], entry[2] or self._cursor
-                found += [(time_ns, each.rstrip()) for each in text.split("\n") if each.strip()]
-        return found
+                timed_lines += [(time_ns, part.rstrip()) for part in text.split("\n") if part.strip()]
+        return timed_lines
 
-    def position(self) -> Position:
-        """Where to go on."""
-        return Position(cursor=self._cursor)
+    def position(self) -> KernelPosition:
+        """The position to resume from."""
+        return KernelPosition(cursor=self._cursor)
 
     def close(self) -> None:
-        """End the child."""
+        """Stop the child process."""
         self._child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(2.0)
         if self._child.returncode is None:
             self._child.kill()
-            self._child.wait(_TRY_S)
+            self._child.wait(_TIMEOUT_S)
         if self._child.stdout is not None:
             self._child.stdout.close()
 
 
 def parse_entry(line: bytes) -> tuple[int, str, str] | None:
-    """(POSIX nanoseconds, text, cursor) of an entry; None for what is none."""
+    """(POSIX nanoseconds, text, cursor) of an entry; None if it is not one."""
     try:
         entry = json.loads(line)
         time_us, message = int(entry["__REALTIME_TIMESTAMP"]), entry["MESSAGE"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    if isinstance(message, list):  # bytes that are no UTF-8
-        if not all(isinstance(each, int) and 0 <= each < 256 for each in message):
+    if isinstance(message, list):  # bytes that are not UTF-8
+        if not all(isinstance(byte, int) and 0 <= byte < 256 for byte in message):
             return None
         message = bytes(message).decode("utf-8", "replace")
     if not isinstance(message, str) or not 0 <= time_us < 1 << 53:
@@ -113,18 +113,18 @@ def parse_entry(line: bytes) -> tuple[int, str, str] | None:
     return time_us * 1000, message.replace("\0", ""), str(entry.get("__CURSOR", ""))
 
 
-def _ask(program: str) -> None:
-    """Whether this process sees any of the kernel's messages. Raises Unavailable."""
+def _check_access(program: str) -> None:
+    """Check that this process sees kernel messages in the journal. Raises Unavailable."""
     try:
-        told = subprocess.run(
+        result = subprocess.run(
             [program, "-k", "-q", "-n", "1", "--no-pager", "-o", "cat"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_TRY_S,
+            timeout=_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(f"{program} can't be asked: {error}") from None
-    if told.returncode or not told.stdout.strip():
-        why = told.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        raise Unavailable(f"{program} shows none of the kernel's messages{f' ({why})' if why else ''}")
+        raise Unavailable(f"{program} can't be run: {error}") from None
+    if result.returncode or not result.stdout.strip():
+        reason = result.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        raise Unavailable(f"{program} shows no kernel messages{f' ({reason})' if reason else ''}")

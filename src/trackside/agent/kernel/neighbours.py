@@ -1,4 +1,5 @@
-"""Several Slurm nodes on one machine share its kernel: a memory kill in another node's job is told by that node."""
+"""Several Slurm nodes on one machine share its kernel: each node reports only the out-of-memory kills of its own
+jobs."""
 
 from __future__ import annotations
 
@@ -7,41 +8,41 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-REPORT = 500
-"""Lines of one report of a kill, above the line that names the cgroup; it lists all processes of that."""
+MAX_REPORT_LINES = 500
+"""Lines of an out-of-memory report above the line that names the cgroup; it lists all processes of the cgroup."""
 _GROUP = re.compile(r"oom-kill:.{0,2000}task_memcg=/(?:slurm_([^/]+)|(?:[^/,]+/)*([^/]+)_slurmstepd\.scope)/")
 _PID = re.compile(r",pid=(\d+),")
 
 
 def is_one_of_several(sys: Path, node: str) -> bool:
-    """Whether Slurm's cgroups here are named after this very node. Where they are not, no name in a path is known to be
-    another node's."""
+    """Whether Slurm's cgroups on this machine contain this node's name. If not, names in cgroup paths can't identify
+    other nodes."""
     name, mount = glob.escape(node), sys / "fs/cgroup"
     patterns = (f"*/slurm_{name}", f"*/{name}_slurmstepd.scope", f"unified/*/{name}_slurmstepd.scope")
     return any(any(mount.glob(pattern)) for pattern in patterns)
 
 
-def of_others(lines: Sequence[str], node: str) -> set[int]:
-    """Places of the lines that report of memory kills in jobs of other nodes."""
-    found: set[int] = set()
-    for place, line in enumerate(lines):
-        told = _GROUP.search(line) if line.startswith("oom-kill:") else None
-        if told is None or (told[1] or told[2]) == node:
+def lines_of_other_nodes(lines: Sequence[str], node: str) -> set[int]:
+    """Indices of the lines about out-of-memory kills in jobs of other nodes."""
+    indices: set[int] = set()
+    for index, line in enumerate(lines):
+        match = _GROUP.search(line) if line.startswith("oom-kill:") else None
+        if match is None or (match[1] or match[2]) == node:
             continue
-        found.add(place)
-        found.update(_report_above(lines, place))
+        indices.add(index)
+        indices.update(_report_above(lines, index))
         pid = _PID.search(line)
-        words = (f"process {pid[1]} ",) if pid is not None else ()
-        found.update(_with(range(place + 1, min(len(lines), place + 10)), lines, words))
-    return found
+        markers = (f"process {pid[1]} ",) if pid is not None else ()
+        indices.update(_containing(range(index + 1, min(len(lines), index + 10)), lines, markers))
+    return indices
 
 
-def _report_above(lines: Sequence[str], place: int) -> Iterable[int]:
-    for at in range(place - 1, max(-1, place - 1 - REPORT), -1):
-        if "invoked oom-killer" in lines[at]:
-            return range(at, place)
+def _report_above(lines: Sequence[str], index: int) -> Iterable[int]:
+    for other_index in range(index - 1, max(-1, index - 1 - MAX_REPORT_LINES), -1):
+        if "invoked oom-killer" in lines[other_index]:
+            return range(other_index, index)
     return ()
 
 
-def _with(places: Iterable[int], lines: Sequence[str], words: Sequence[str]) -> Iterable[int]:
-    return (at for at in places if any(word in lines[at] for word in words))
+def _containing(indices: Iterable[int], lines: Sequence[str], markers: Sequence[str]) -> Iterable[int]:
+    return (other_index for other_index in indices if any(word in lines[other_index] for word in markers))

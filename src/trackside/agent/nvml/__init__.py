@@ -1,1 +1,1 @@
-"""NVML: the driver's library, the GPUs it knows, and what each of them tells; behind the sources ``gpu``, ``gpm``."""
+"""NVML: the driver's library, its GPUs, and what each GPU reports; used by the sources ``gpu`` and ``gpm``."""

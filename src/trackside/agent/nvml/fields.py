@@ -1,6 +1,6 @@
-"""NVML's fields: counters and levels that one call gives together.
+"""NVML's fields: counters and gauges that one call returns together.
 
-Numbers and units: nvml.h, as nvidia-ml-py declares them. Times are in nanoseconds, power in milliwatts, energy in
+Numbers and units: nvml.h, as declared by nvidia-ml-py. Times are in nanoseconds, power in milliwatts, energy in
 millijoules, NVLink traffic in KiB before Blackwell and in bytes since.
 """
 
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from trackside.agent.source import Labels
 
 ALL_LINKS = 0xFFFFFFFF
-MOST_LINKS = 36
+MAX_LINKS = 36
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Which member of a value holds it, by its type's number."""
+"""The member of a value that holds it, by the number of its type."""
 
 
 class Field(NamedTuple):
-    """One field. ``scope``: which link it is asked of, where it is a link's."""
+    """One field. ``scope``: the link that it is read from, for fields of links."""
 
     number: int
     metric: str
@@ -27,7 +27,7 @@ class Field(NamedTuple):
     scope: int = 0
 
 
-def _held_down(number: int, reason: str) -> Field:
+def _throttle(number: int, reason: str) -> Field:
     return Field(number, "gpu_throttle_seconds_total", (("reason", reason),), 1e-9)
 
 
@@ -59,27 +59,27 @@ FIELDS: tuple[Field, ...] = (
     Field(138, "gpu_nvlink_tx_bytes_total", (), 1024.0, ALL_LINKS),
     Field(139, "gpu_nvlink_rx_bytes_total", (), 1024.0, ALL_LINKS),
     Field(230, "gpu_recovery_action"),
-    _held_down(74, "sw_power_cap"),
-    _held_down(75, "thermal"),
-    _held_down(76, "sync_boost"),
-    _held_down(77, "board_limit"),
-    _held_down(78, "low_utilization"),
-    _held_down(79, "reliability"),
-    _held_down(80, "below_application_clocks"),
-    _held_down(81, "below_base_clocks"),
-    _held_down(269, "sw_thermal_slowdown"),
-    _held_down(270, "hw_thermal_slowdown"),
-    _held_down(271, "hw_power_brake_slowdown"),
+    _throttle(74, "sw_power_cap"),
+    _throttle(75, "thermal"),
+    _throttle(76, "sync_boost"),
+    _throttle(77, "board_limit"),
+    _throttle(78, "low_utilization"),
+    _throttle(79, "reliability"),
+    _throttle(80, "below_application_clocks"),
+    _throttle(81, "below_base_clocks"),
+    _throttle(269, "sw_thermal_slowdown"),
+    _throttle(270, "hw_thermal_slowdown"),
+    _throttle(271, "hw_power_brake_slowdown"),
     _nvlink(38, "crc_flit"),
     _nvlink(45, "crc_data"),
     _nvlink(52, "replay"),
     _nvlink(59, "recovery"),
     _nvlink(160, "ecc"),
 )
-"""Asked at each reading."""
+"""Fields read in each reading."""
 
 LINK_COUNTERS: Sequence[tuple[int, str]] = ((2, "crc_flit"), (3, "crc_data"), (0, "replay"), (1, "recovery"))
-"""nvmlDeviceGetNvLinkErrorCounter: a link's share of the totals above, asked for where there are any."""
+"""nvmlDeviceGetNvLinkErrorCounter: a link's share of the totals above, read if any of them is not 0."""
 
 _NVLINK5 = (
     Field(202, "gpu_nvlink_tx_bytes_total"),
@@ -100,12 +100,12 @@ _NVLINK5 = (
 
 
 def by_link(links: int) -> tuple[Field, ...]:
-    """What Blackwell and later count link by link, in place of the totals."""
-    return tuple(field._replace(scope=link) for field in _NVLINK5 for link in range(min(links, MOST_LINKS)))
+    """Fields of each link, which Blackwell and later have instead of the totals."""
+    return tuple(field._replace(scope=link) for field in _NVLINK5 for link in range(min(links, MAX_LINKS)))
 
 
-class Asked:
-    """Fields of one GPU, asked by one call. The array is kept: making it anew costs more than the call."""
+class FieldRequest:
+    """Reads several fields of one GPU by one call. The array is kept because creating it costs more than the call."""
 
     def __init__(self, api: Any, fields: Sequence[Field]) -> None:
         self.fields = tuple(fields)
@@ -114,17 +114,17 @@ class Asked:
         for value, field in zip(self._array, self.fields, strict=True):
             value.fieldId, value.scopeId = field.number, field.scope
 
-    def ask(self, handle: Any) -> tuple[int, list[tuple[Field, int, float]]]:
-        """NVML's answer to the call, and of each field its code and value, in its metric's unit."""
+    def read(self, handle: Any) -> tuple[int, list[tuple[Field, int, float]]]:
+        """NVML's return code of the call; and (field, its return code, value in the metric's unit) for each field."""
         if not self.fields:
             return 0, []
         code = int(self._call(handle, len(self.fields), self._array))
         if code:
             return code, []
-        found = []
+        answers = []
         for value, field in zip(self._array, self.fields, strict=True):
-            place = value.valueType
-            known = value.nvmlReturn == 0 and place < len(_VALUES)
-            number = float(getattr(value.value, _VALUES[place])) * field.scale if known else 0.0
-            found.append((field, value.nvmlReturn, number))
-        return code, found
+            value_type = value.valueType
+            is_valid = value.nvmlReturn == 0 and value_type < len(_VALUES)
+            number = float(getattr(value.value, _VALUES[value_type])) * field.scale if is_valid else 0.0
+            answers.append((field, value.nvmlReturn, number))
+        return code, answers

@@ -1,4 +1,4 @@
-"""One GPU read again and again: what it can't tell is asked seldom, what hardly changes too."""
+"""One GPU that is read repeatedly: what it does not support, or what hardly changes, is read less often."""
 
 from __future__ import annotations
 
@@ -7,129 +7,137 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trackside.agent.nvml.fields import FIELDS, MOST_LINKS, Asked, Field, by_link
-from trackside.agent.nvml.library import GONE, LOST, NOT_SUPPORTED, Device, Library
-from trackside.agent.nvml.probes import FAULTY_LINKS, Given, Probe, probes_of
+from trackside.agent.nvml.fields import FIELDS, MAX_LINKS, Field, FieldRequest, by_link
+from trackside.agent.nvml.library import GONE, LOST, NOT_SUPPORTED, GpuDevice, Library
+from trackside.agent.nvml.probes import FAULTY_LINKS, Probe, Value, probes_of
 from trackside.agent.source import Labels, Unavailable
 from trackside.catalog.metrics import METRICS
 
-ASK_AGAIN_S = 300.0
-"""When what isn't supported is asked again: ECC and MIG can be switched, and a restriction lifted."""
+RETRY_UNSUPPORTED_S = 300.0
+"""Interval at which unsupported values are tried again: ECC and MIG can be switched, and a restriction lifted."""
 _LINK_COUNT = 91
 
 
-class Lost(Exception):
-    """The GPU can't be reached, or needs a reset before it can be used: NVML's words."""
+class GpuLost(Exception):
+    """The GPU can't be reached, or needs a reset: NVML's message."""
 
 
 @dataclass(slots=True)
-class _Asking:
-    """A probe's state."""
+class _ProbeState:
+    """State of a probe."""
 
     probe: Probe
     due: float = 0.0
-    given: tuple[Given, ...] = ()
-    refused: int = 0
-    """The code by which it isn't supported."""
+    answer: tuple[Value, ...] = ()
+    error_code: int = 0
+    """The return code that means not supported; 0 if supported."""
 
 
 class Gpu:
-    """One GPU: its probes and fields, and what of them it supports. Numbers are in the units of their metrics."""
+    """One GPU: its probes and fields, and which of them it supports. Values are in the units of their metrics."""
 
-    def __init__(self, library: Library, device: Device) -> None:
-        """Raises Lost."""
+    def __init__(self, library: Library, device: GpuDevice) -> None:
+        """Raises GpuLost."""
         self._api, self.device = library.api, device
         self._error: Any = library.error
         if device.handle is None:
-            raise Lost("it did not say what it is when the agent began")
-        self._probes = [_Asking(probe) for probe in probes_of(self._api, device.handle)]
-        self._links = _Asking(FAULTY_LINKS)
-        self._left_out: dict[Field, int] = {}
-        self._asked: Asked | None = None
+            raise GpuLost("it could not be identified when the agent started")
+        self._probes = [_ProbeState(probe) for probe in probes_of(self._api, device.handle)]
+        self._links = _ProbeState(FAULTY_LINKS)
+        self._unsupported: dict[Field, int] = {}
+        self._request: FieldRequest | None = None
         self._fields_due = 0.0
         self.failures: list[str] = []
-        """What went wrong at the last reading though the GPU is there; a line each."""
+        """Errors of the last reading that do not mean that the GPU is lost; one line each."""
 
-    def read(self, spared: Collection[str] = ()) -> Iterator[Given]:
-        """All that it tells now, but for what metrics in ``spared`` alone would need. Raises Lost, and Unavailable
-        where NVML itself is gone."""
+    def read(self, skipped_metrics: Collection[str] = ()) -> Iterator[Value]:
+        """Read all values, except probes whose metrics are all in ``skipped_metrics``. Raises GpuLost, and Unavailable
+        if NVML itself is gone."""
         now = time.monotonic()
         self.failures.clear()
-        for asking in self._probes:
-            if not set(asking.probe.metrics) <= set(spared):
-                yield from self._probe(asking, now)
-        broken = 0.0
-        for given in self._fields(now):
-            yield given
-            broken += given[2] if given[0] == "gpu_nvlink_errors_total" else 0.0
-        if broken and not self._by_link:
+        for state in self._probes:
+            if not set(state.probe.metrics) <= set(skipped_metrics):
+                yield from self._probe(state, now)
+        link_errors = 0.0
+        for value in self._fields(now):
+            yield value
+            link_errors += value[2] if value[0] == "gpu_nvlink_errors_total" else 0.0
+        if link_errors and not self._by_link:
             yield from self._probe(self._links, now)
 
     def unsupported(self) -> dict[str, int]:
-        """What it does not support: function or field -> NVML's code."""
-        found = {asking.probe.name: asking.refused for asking in self._probes if asking.refused}
-        return found | {f"field {field.number}": code for field, code in self._left_out.items()}
+        """Unsupported functions and fields -> NVML's return code."""
+        codes = {state.probe.name: state.error_code for state in self._probes if state.error_code}
+        return codes | {f"field {field.number}": code for field, code in self._unsupported.items()}
 
-    def _probe(self, asking: _Asking, now: float) -> tuple[Given, ...]:
-        if now < asking.due:
-            return asking.given
-        asking.given = ()
+    def _probe(self, state: _ProbeState, now: float) -> tuple[Value, ...]:
+        if now < state.due:
+            return state.answer
+        state.answer = ()
         try:
-            asking.given = tuple(each for each in asking.probe.ask(self._api, self.device.handle) if _plausible(each))
-            asking.due, asking.refused = now + asking.probe.after_s, 0
+            state.answer = tuple(
+                value for value in state.probe.read(self._api, self.device.handle) if _plausible(value)
+            )
+            state.due, state.error_code = now + state.probe.reuse_s, 0
         except self._error as error:
             if error.value in NOT_SUPPORTED:
-                asking.due, asking.refused = now + ASK_AGAIN_S, error.value
-            self.heed(error.value, asking.probe.name)
-        return asking.given
+                state.due, state.error_code = now + RETRY_UNSUPPORTED_S, error.value
+            self.check(error.value, state.probe.name)
+        return state.answer
 
-    def _fields(self, now: float) -> Iterator[Given]:
-        if self._asked is None or now >= self._fields_due:
-            self._choose(now)
-        assert self._asked is not None
+    def _fields(self, now: float) -> Iterator[Value]:
+        if self._request is None or now >= self._fields_due:
+            self._select_fields(now)
+        assert self._request is not None
         sums: dict[tuple[str, Labels], float] = {}
-        code, answers = self._asked.ask(self.device.handle)
-        self.heed(code, "nvmlDeviceGetFieldValues")
-        for field, refused, value in answers:
-            if refused in NOT_SUPPORTED:
-                self._left_out[field] = refused
-            elif refused:
-                self.heed(refused, f"field {field.number}")
+        code, answers = self._request.read(self.device.handle)
+        self.check(code, "nvmlDeviceGetFieldValues")
+        for field, code_of_field, value in answers:
+            if code_of_field in NOT_SUPPORTED:
+                self._unsupported[field] = code_of_field
+            elif code_of_field:
+                self.check(code_of_field, f"field {field.number}")
             elif self._by_link and field in self._by_link:
                 key = field.metric, field.labels
                 sums[key] = sums.get(key, 0.0) + value
                 if value and field.metric == "gpu_nvlink_errors_total":
                     yield field.metric, (*field.labels, ("link", str(field.scope))), value
-            elif _plausible(given := (field.metric, field.labels, value)):
-                yield given
-        if len(answers) and any(field in self._left_out for field in self._asked.fields):
-            self._asked = Asked(self._api, [each for each in self._asked.fields if each not in self._left_out])
+            elif _plausible(sample := (field.metric, field.labels, value)):
+                yield sample
+        if len(answers) and any(field in self._unsupported for field in self._request.fields):
+            self._request = FieldRequest(
+                self._api, [field for field in self._request.fields if field not in self._unsupported]
+            )
         yield from ((metric, labels, value) for (metric, labels), value in sums.items())
 
-    def _choose(self, now: float) -> None:
-        """All fields there are: those not supported are found out, and left out until the next time."""
-        self._left_out.clear()
-        _, answers = Asked(self._api, [Field(_LINK_COUNT, "")]).ask(self.device.handle)
+    def _select_fields(self, now: float) -> None:
+        """Select all fields; unsupported ones are found by reading, and left out until the next selection."""
+        self._unsupported.clear()
+        _, answers = FieldRequest(self._api, [Field(_LINK_COUNT, "")]).read(self.device.handle)
         links = int(answers[0][2]) if answers and answers[0][1] == 0 else 0
-        _, first = Asked(self._api, by_link(1) if links else ()).ask(self.device.handle)
-        newer = any(refused == 0 for field, refused, _ in first if field.metric == "gpu_nvlink_errors_total")
-        self._by_link = frozenset(by_link(min(links, MOST_LINKS))) if newer else frozenset()
-        self._asked = Asked(self._api, [*FIELDS, *sorted(self._by_link)])
-        self._fields_due = now + ASK_AGAIN_S
+        _, answers_of_first_link = FieldRequest(self._api, by_link(1) if links else ()).read(self.device.handle)
+        is_newer = any(
+            code_of_field == 0
+            for field, code_of_field, _ in answers_of_first_link
+            if field.metric == "gpu_nvlink_errors_total"
+        )
+        self._by_link = frozenset(by_link(min(links, MAX_LINKS))) if is_newer else frozenset()
+        self._request = FieldRequest(self._api, [*FIELDS, *sorted(self._by_link)])
+        self._fields_due = now + RETRY_UNSUPPORTED_S
 
     _by_link: frozenset[Field] = frozenset()
 
-    def heed(self, code: int, asked: str) -> None:
-        """What an answer's code means for the GPU and the source."""
+    def check(self, code: int, function: str) -> None:
+        """Handle NVML's return code: raises GpuLost or Unavailable, or notes a failure."""
         if code in LOST:
-            raise Lost(str(self._error(code)))
+            raise GpuLost(str(self._error(code)))
         if code in GONE:
-            raise Unavailable(f"NVML went away: {self._error(code)}")
+            raise Unavailable(f"NVML is no longer available: {self._error(code)}")
         if code and code not in NOT_SUPPORTED:
-            self.failures.append(f"{asked}: {self._error(code)}")
+            self.failures.append(f"{function}: {self._error(code)}")
 
 
-def _plausible(given: Given) -> bool:
-    """Whether a value can be; NVML writes all bits set where it has none."""
-    metric = METRICS[given[0]]
-    return metric.low <= given[2] <= metric.high
+def _plausible(value: Value) -> bool:
+    """Whether a value is in its metric's range; NVML sets all bits if it has no value."""
+    metric = METRICS[value[0]]
+    return metric.low <= value[2] <= metric.high

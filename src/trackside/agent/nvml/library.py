@@ -1,4 +1,4 @@
-"""The driver's library and the GPUs that it sees. nvidia-ml-py is imported when a source is opened, never before."""
+"""The driver's library and its GPUs. nvidia-ml-py is imported only when a source is opened."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from trackside.agent.source import Unavailable
 from trackside.catalog.labels import pci_address
 
 NOT_SUPPORTED = frozenset({2, 3, 4, 13, 22, 25})
-"""NVML's codes for what this GPU, driver or user can't have: invalid argument (a field of newer drivers), not
-supported, no permission, function not found, no ECC on a vGPU, version mismatch of an argument."""
+"""Codes for what this GPU, driver or user can't have: invalid argument (a field of newer drivers), not supported, no
+permission, function not found, no ECC on a vGPU, version mismatch of an argument."""
 NO_PERMISSION = 4
 TIMEOUT = 10
 LOST = frozenset({15, 16})
 """The GPU is lost, or needs a reset."""
 GONE = frozenset({1, 9, 18})
-"""The library itself is of no use any more: uninitialized, driver not loaded, driver and library differ."""
-MOST_GPUS = 64
+"""The library itself is unusable: uninitialized, driver not loaded, driver and library differ."""
+MAX_GPUS = 64
 
 _REMEDIES = {
     4: "give the agent access to /dev/nvidiactl and /dev/nvidia*",
-    9: "load the driver (modprobe nvidia) and look at what the kernel says of it (dmesg)",
-    12: "install NVIDIA's driver; a container needs NVIDIA's runtime and NVIDIA_DRIVER_CAPABILITIES=utility",
-    18: "reload the driver or reboot the node: the driver was updated beneath it",
+    9: "load the driver (modprobe nvidia) and check the kernel log (dmesg)",
+    12: "install NVIDIA's driver; in a container, use NVIDIA's runtime with NVIDIA_DRIVER_CAPABILITIES=utility",
+    18: "reload the driver or reboot the node: the driver was updated while loaded",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    """One GPU. ``handle``: NVML's, None for one that was lost before it could be asked its name."""
+class GpuDevice:
+    """One GPU. ``handle``: NVML's handle, None for a GPU that was already lost when NVML was opened."""
 
     index: int
     handle: Any
@@ -38,14 +38,14 @@ class Device:
     model: str = ""
     pci: str = ""
     mig: bool = False
-    """Whether it is split into GPU instances."""
+    """Whether it is split into MIG instances."""
 
 
 class Library:
-    """NVML, begun. Each source begins and ends it for itself: the library counts."""
+    """NVML, initialized. Each source initializes and shuts it down for itself: the library counts references."""
 
     def __init__(self) -> None:
-        """Raises Unavailable where there is no such library, no driver, or no GPU."""
+        """Raises Unavailable if there is no library, no driver, or no GPU."""
         try:
             self.api: Any = importlib.import_module("pynvml")
         except ImportError:
@@ -63,12 +63,12 @@ class Library:
             raise Unavailable(f"NVML can't be used: {error}", _REMEDIES.get(error.value, "")) from None
         if not self.devices:
             self.close()
-            raise Unavailable("NVML sees no GPU", "look at what the kernel says of the driver (dmesg)")
+            raise Unavailable("NVML finds no GPU", "check the kernel log for messages of the driver (dmesg)")
 
-    def _devices(self) -> tuple[Device, ...]:
-        return tuple(self._device(index) for index in range(min(self.api.nvmlDeviceGetCount(), MOST_GPUS)))
+    def _devices(self) -> tuple[GpuDevice, ...]:
+        return tuple(self._device(index) for index in range(min(self.api.nvmlDeviceGetCount(), MAX_GPUS)))
 
-    def _device(self, index: int) -> Device:
+    def _device(self, index: int) -> GpuDevice:
         api = self.api
         try:
             handle = api.nvmlDeviceGetHandleByIndex(index)
@@ -77,19 +77,19 @@ class Library:
         except self.error as error:
             if error.value in GONE:
                 raise
-            return Device(index, None)
+            return GpuDevice(index, None)
         try:
             mig = bool(api.nvmlDeviceGetMigMode(handle)[0])
         except self.error:
             mig = False
-        return Device(index, handle, uuid, model, pci, mig)
+        return GpuDevice(index, handle, uuid, model, pci, mig)
 
     def close(self) -> None:
-        """End it."""
+        """Shut it down."""
         try:
             self.api.nvmlShutdown()
         except self.error:
-            return  # the driver went away before
+            return  # the driver is already gone
 
 
 def _text(value: str | bytes) -> str:

@@ -1,4 +1,4 @@
-"""Xids as NVML's events tell them: at once, without the right to read the kernel's log, but without its text."""
+"""Xids from NVML events: immediate, and without permission to read the kernel log, but without its text."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from contextlib import suppress
 from ctypes import c_void_p, cast
 from typing import Any
 
-from trackside.agent.nvml.library import LOST, TIMEOUT, Device, Library
+from trackside.agent.nvml.library import LOST, TIMEOUT, GpuDevice, Library
 
-MOST_EVENTS = 256
-"""Taken at one reading; the rest waits."""
+MAX_EVENTS = 256
+"""Maximum events per reading; the rest waits."""
 _WAIT_MS = 1
-"""0 means "for ever" to some bindings: not worth the doubt."""
+"""0 means "forever" in some bindings, so it is avoided."""
 
 
 class Xids:
-    """Waits for Xids of these GPUs. Those of before it began are unknown."""
+    """Receives Xids of these GPUs. Earlier Xids are not reported."""
 
-    def __init__(self, library: Library, devices: Sequence[Device]) -> None:
+    def __init__(self, library: Library, devices: Sequence[GpuDevice]) -> None:
         self._api, self._error = library.api, library.error
         self._set: Any = None
         self._indices: dict[int | None, int] = {}
         self.watched: frozenset[int] = frozenset()
-        """GPUs whose Xids come."""
+        """GPUs whose Xids are received."""
         self._register(devices)
 
-    def _register(self, devices: Sequence[Device]) -> None:
+    def _register(self, devices: Sequence[GpuDevice]) -> None:
         watched = set()
         try:
             self._set = self._api.nvmlEventSetCreate()
@@ -40,19 +40,20 @@ class Xids:
                 self._api.nvmlDeviceRegisterEvents(device.handle, self._api.nvmlEventTypeXidCriticalError, self._set)
                 watched.add(device.index)
             except self._error:
-                continue  # lost, or one that has no events
+                continue  # lost, or without event support
         self.watched = frozenset(watched)
 
-    def come(self, devices: Sequence[Device]) -> Iterator[tuple[int, int]]:
-        """(GPU, Xid) of each that came since the last time."""
-        for _ in range(MOST_EVENTS):
+    def new_events(self, devices: Sequence[GpuDevice]) -> Iterator[tuple[int, int]]:
+        """(GPU index, Xid) of each event since the last call."""
+        for _ in range(MAX_EVENTS):
             if self._set is None or not self.watched:
                 return
             try:
                 event = self._api.nvmlEventSetWait_v2(self._set, _WAIT_MS)
             except self._error as error:
                 if error.value in LOST:
-                    # From now on every wait would say so and nothing of other GPUs: begin anew without this one.
+                    # From now on every wait would return this error and hide events of other GPUs: start again without
+                    # this GPU.
                     self.close()
                     self._register(devices)
                 elif error.value != TIMEOUT:
@@ -63,7 +64,7 @@ class Xids:
                 yield index, int(event.eventData)
 
     def close(self) -> None:
-        """Wait no more."""
+        """Release the event set."""
         if self._set is not None:
             with suppress(self._error):
                 self._api.nvmlEventSetFree(self._set)

@@ -1,1 +1,1 @@
-"""Where readings go: an exposition to scrape, remote write, Loki's push; and the spool before them."""
+"""Where readings go: /metrics, Prometheus remote write, the Loki push API, and the spool in front of the senders."""

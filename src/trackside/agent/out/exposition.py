@@ -1,4 +1,4 @@
-"""The newest readings of all sources in Prometheus' text format 0.0.4, as ``/metrics`` gives them."""
+"""The newest readings of all sources in the Prometheus text format 0.0.4, as served at ``/metrics``."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from trackside.agent.source import Labels, LogLine, Reading, Sample
 from trackside.catalog.metrics import METRICS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-MOST_KNOWN = 50_000
-"""Series whose text is remembered."""
+MAX_CACHED_SERIES = 50_000
+"""Maximum number of series whose text is cached."""
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _ESCAPED_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
-class Board:
-    """The newest samples of each source, to be asked for from any thread."""
+class LatestSamples:
+    """The newest samples of each source; methods may be called from any thread."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity, self._lock = identity, threading.Lock()
         self._newest: dict[str, tuple[Sample, ...]] = {}
-        self._known: dict[tuple[str, Labels], str] = {}
+        self._cache: dict[tuple[str, Labels], str] = {}
 
     def take(self, source: str, reading: Reading) -> None:
-        """What a source gave, in the place of what it gave before."""
+        """Replace a source's samples."""
         samples = tuple(reading.samples)
         with self._lock:
             self._newest[source] = samples
 
     def forget(self, source: str) -> None:
-        """It failed or ended: what it gave is no longer so."""
+        """Drop a source's samples, because it failed or ended."""
         with self._lock:
             self._newest.pop(source, None)
 
     def newest(self) -> Mapping[str, Sequence[Sample]]:
-        """Source -> its newest samples, as of now."""
+        """Source -> its newest samples."""
         with self._lock:
             return dict(self._newest)
 
     def text(self) -> str:
-        """All samples, by metric."""
+        """All samples as exposition text, grouped by metric."""
         with self._lock:
             newest = [self._newest[source] for source in sorted(self._newest)]
         return "".join(self._lines(sample for samples in newest for sample in samples))
@@ -50,25 +50,25 @@ class Board:
     def _lines(self, samples: Iterable[Sample]) -> Iterable[str]:
         by_metric: dict[str, dict[str, float]] = {}
         for sample in samples:
-            series = self._series(sample)
-            by_metric.setdefault(sample.metric, {}).setdefault(series, sample.value)  # of two, the first
+            text = self._series(sample)
+            by_metric.setdefault(sample.metric, {}).setdefault(text, sample.value)  # the first of duplicates
         for name in sorted(by_metric):
-            yield head(name)
+            yield metric_header(name)
             for series, value in by_metric[name].items():
-                yield f"{series} {number(value)}\n"
+                yield f"{series} {value_text(value)}\n"
 
     def _series(self, sample: Sample) -> str:
         key = sample.metric, sample.labels
-        text = self._known.get(key)
+        text = self._cache.get(key)
         if text is None:
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()  # processes and jobs come and go
-            text = self._known[key] = series(sample.metric, dict(self._identity.of_sample(sample.labels)))
+            if len(self._cache) >= MAX_CACHED_SERIES:
+                self._cache.clear()  # processes and jobs come and go, so old entries are dropped
+            text = self._cache[key] = series_text(sample.metric, dict(self._identity.of_sample(sample.labels)))
         return text
 
 
-def head(name: str) -> str:
-    """A metric's HELP and TYPE."""
+def metric_header(name: str) -> str:
+    """The HELP and TYPE lines of a metric."""
     metric = METRICS.get(name)
     if metric is None:
         return f"# TYPE {name} untyped\n"
@@ -76,20 +76,20 @@ def head(name: str) -> str:
     return f"# HELP {name} {metric.meaning.translate(_ESCAPED_HELP)}\n# TYPE {name} {kind}\n"
 
 
-def series(name: str, labels: Mapping[str, str]) -> str:
-    """A series as the format writes it."""
-    inside = ",".join(f'{label}="{value.translate(_ESCAPED)}"' for label, value in labels.items())
-    return f"{name}{{{inside}}}" if inside else name
+def series_text(name: str, labels: Mapping[str, str]) -> str:
+    """A series in the exposition format: name and labels."""
+    label_list = ",".join(f'{label}="{value.translate(_ESCAPED)}"' for label, value in labels.items())
+    return f"{name}{{{label_list}}}" if label_list else name
 
 
-def number(value: float) -> str:
-    """A value as the format writes it."""
+def value_text(value: float) -> str:
+    """A value in the exposition format."""
     if math.isfinite(value):
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
 
 
 def line_text(line: LogLine, identity: Identity) -> str:
-    """A line of text as it is shown: its time in seconds, its labels, and itself."""
+    """A log line as printed by ``--print``: time in seconds, labels, text."""
     seconds, ns = divmod(line.time_ns, 1_000_000_000)
-    return f"{seconds}.{ns:09} {series('', dict(identity.of_line(line.labels)))} {line.text}"
+    return f"{seconds}.{ns:09} {series_text('', dict(identity.of_line(line.labels)))} {line.text}"

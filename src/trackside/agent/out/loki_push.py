@@ -1,4 +1,5 @@
-"""Lines as Loki's push has them in JSON, compressed by gzip. What is spooled are streams with a comma between them."""
+"""Log lines as JSON of the Loki push API, compressed with gzip. A spooled record is a comma-separated list of
+streams."""
 
 from __future__ import annotations
 
@@ -12,23 +13,23 @@ from trackside.agent.out.receiver import ReceiverOptions
 from trackside.agent.source import Labels, Reading
 
 PATH = "/loki/api/v1/push"
-PIECE_BYTES = 256 << 10
-"""Of one record's text; a larger reading is several."""
-LEVEL = 1
+RECORD_TEXT_BYTES = 256 << 10
+"""Text size at which a reading is split into several records."""
+GZIP_LEVEL = 1
 HEADERS = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LokiOptions:
-    """The table ``[send.loki]``, beside how the receiver is reached. ``tenant``: of a Loki that has several."""
+    """The table ``[send.loki]``, in addition to the receiver's options. ``tenant``: for a multi-tenant Loki."""
 
     receiver: ReceiverOptions
     tenant: str = ""
 
 
 class LokiPush:
-    """Lines as this protocol has them."""
+    """Encodes log lines for the Loki push API."""
 
     name = "loki"
     path = PATH
@@ -38,24 +39,24 @@ class LokiPush:
         self._headers = {**HEADERS, "X-Scope-OrgID": tenant} if tenant else HEADERS
 
     def records(self, reading: Reading) -> Iterator[tuple[bytes, int]]:
-        """A reading's lines: streams in JSON, and how many lines they hold. A stream's lines keep their order."""
+        """(streams in JSON, number of lines) for each record of a reading. The lines of a stream keep their order."""
         streams: dict[Labels, list[tuple[str, str]]] = {}
         count = size = 0
         for line in reading.lines:
             streams.setdefault(line.labels, []).append((str(line.time_ns), line.text))
             count += 1
             size += len(line.text) + 40
-            if size >= PIECE_BYTES:
+            if size >= RECORD_TEXT_BYTES:
                 yield self._streams(streams), count
                 streams, count, size = {}, 0, 0
         if streams:
             yield self._streams(streams), count
 
     def _streams(self, streams: Mapping[Labels, Sequence[tuple[str, str]]]) -> bytes:
-        named = ((dict(self._identity.of_line(labels)), values) for labels, values in streams.items())
-        made = [{"stream": labels, "values": values} for labels, values in named]
-        return _encode(made)[1:-1].encode("utf-8", "replace")  # half of a surrogate pair can't be sent
+        labeled_streams = ((dict(self._identity.of_line(labels)), values) for labels, values in streams.items())
+        entries = [{"stream": labels, "values": values} for labels, values in labeled_streams]
+        return _encode(entries)[1:-1].encode("utf-8", "replace")  # unpaired surrogates can't be encoded
 
     def body(self, records: Sequence[bytes]) -> tuple[bytes, Mapping[str, str]]:
-        """A push of these, and its headers."""
-        return gzip.compress(b'{"streams":[' + b",".join(records) + b"]}", LEVEL, mtime=0), self._headers
+        """The request body of these records, and its headers."""
+        return gzip.compress(b'{"streams":[' + b",".join(records) + b"]}", GZIP_LEVEL, mtime=0), self._headers

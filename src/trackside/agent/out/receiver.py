@@ -1,4 +1,4 @@
-"""One receiver: how it is reached and how much it is sent at once."""
+"""Options of one receiver: how it is reached and how much is sent per request."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 from trackside.http.options import HttpOptions
 
 FIXED = frozenset({"deadline_s", "retries", "concurrency", "most_bytes", "gzip"})
-"""Options that are no settings of a receiver: the spool tries again, for as long as it takes."""
+"""HTTP options that are not settings of a receiver, because the spool retries for as long as needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverOptions(HttpOptions):
     """Where a receiver is and how it is reached; its URL may have parameters.
 
-    Raises ValueError for what can't be meant.
+    Raises ValueError for invalid values.
     """
 
     exact: ClassVar[bool] = True
@@ -28,19 +28,19 @@ class ReceiverOptions(HttpOptions):
     retries: int = 0
     concurrency: int = 1
     most_bytes: int = 64 << 10
-    """Of an answer: it only says how it went."""
+    """Limit of a response, which only reports success or failure."""
     gzip: bool | None = False
     wait_s: float = 2.0
-    """How long something waits for company, at most."""
+    """Maximum time that data waits for more data to be sent in the same request."""
     batch_bytes: int = 1 << 20
-    """Of one request, before it is compressed; one reading is never split below its own pieces."""
+    """Limit of a request before compression; a single record is never split."""
 
     def __post_init__(self) -> None:
         HttpOptions.__post_init__(self)
         if self.wait_s < 0 or self.batch_bytes < 1 << 10:
             raise ValueError("wait_s must be 0 or more, batch_bytes 1024 or more")
 
-    def at(self, path: str) -> Self:
-        """The same for what is posted there: a URL without a path gets the protocol's usual one."""
+    def with_path(self, path: str) -> Self:
+        """These options with a protocol's default path, if the URL has no path."""
         parts = urlsplit(self.url)
         return replace(self, url=parts._replace(path=path).geturl()) if parts.path in ("", "/") else self

@@ -1,7 +1,7 @@
 """Samples as Prometheus remote write 1.0: a protobuf WriteRequest in a snappy block.
 
-A WriteRequest is nothing but its series one after the other, so that requests put together are a request: what is
-spooled is sent as it stands.
+A WriteRequest is just a sequence of series, so concatenated requests form one valid request, and spooled records are
+sent as they are.
 """
 
 from __future__ import annotations
@@ -17,68 +17,68 @@ from trackside.agent.out.receiver import ReceiverOptions
 from trackside.agent.source import Labels, Reading
 
 PATH = "/api/v1/write"
-PIECE_BYTES = 256 << 10
-"""Of one record; a larger reading is several."""
-MOST_KNOWN = 50_000
-"""Series whose labels are remembered as they are sent."""
+RECORD_BYTES = 256 << 10
+"""Size at which a reading is split into several records."""
+MAX_CACHED_SERIES = 50_000
+"""Maximum number of series whose encoded labels are cached."""
 HEADERS = {
     "Content-Type": "application/x-protobuf",
     "Content-Encoding": "snappy",
     "X-Prometheus-Remote-Write-Version": "0.1.0",
 }
 _VALUE = struct.Struct("<d")
-_LITERAL = 1 << 16
-"""Bytes of one literal, at most: its length takes two bytes then."""
+_LITERAL_BYTES = 1 << 16
+"""Maximum literal size, so that its length fits into two bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteWriteOptions:
-    """The table ``[send.remote_write]``, beside how the receiver is reached."""
+    """The table ``[send.remote_write]``, in addition to the receiver's options."""
 
     receiver: ReceiverOptions
 
 
 class RemoteWrite:
-    """Samples as this protocol has them."""
+    """Encodes samples for Prometheus remote write."""
 
     name = "remote_write"
     path = PATH
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._known: dict[tuple[str, Labels], bytes] = {}
+        self._cache: dict[tuple[str, Labels], bytes] = {}
 
     def records(self, reading: Reading) -> Iterator[tuple[bytes, int]]:
-        """A reading's samples: requests, and how many samples each holds."""
+        """(encoded request, number of samples) for each record of a reading."""
         time = b"\x10" + varint(reading.time_ns // 1_000_000)
         pieces, size = list[bytes](), 0
         for sample in reading.samples:
-            # NaN in its one usual form: another ends a series for some receivers
+            # the canonical NaN: other NaN values mark a series as stale for some receivers
             value = b"\x09" + _VALUE.pack(math.nan if math.isnan(sample.value) else sample.value) + time
             labels = self._labels(sample.metric, sample.labels)
             series = b"%b\x12%b%b" % (labels, varint(len(value)), value)
             pieces.append(b"\x0a%b%b" % (varint(len(series)), series))
             size += len(pieces[-1])
-            if size >= PIECE_BYTES:
+            if size >= RECORD_BYTES:
                 yield b"".join(pieces), len(pieces)
                 pieces, size = [], 0
         if pieces:
             yield b"".join(pieces), len(pieces)
 
     def body(self, records: Sequence[bytes]) -> tuple[bytes, Mapping[str, str]]:
-        """A request of these, and its headers."""
+        """The request body of these records, and its headers."""
         compress, _ = compressor()
         return compress(b"".join(records)), HEADERS
 
     def _labels(self, metric: str, labels: Labels) -> bytes:
         key = metric, labels
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()  # processes and jobs come and go
-            told = sorted((("__name__", metric), *self._identity.of_sample(labels)))
-            known = self._known[key] = b"".join(_label(name, value) for name, value in told)
-        return known
+        encoded = self._cache.get(key)
+        if encoded is None:
+            if len(self._cache) >= MAX_CACHED_SERIES:
+                self._cache.clear()  # processes and jobs come and go, so old entries are dropped
+            pairs = sorted((("__name__", metric), *self._identity.of_sample(labels)))
+            encoded = self._cache[key] = b"".join(_label(name, value) for name, value in pairs)
+        return encoded
 
 
 def _label(name: str, value: str) -> bytes:
@@ -93,8 +93,8 @@ def _text(number: int, text: str) -> bytes:
 
 @cache
 def compressor() -> tuple[Callable[[bytes], bytes], bool]:
-    """What makes a block of snappy, and whether it makes it smaller: without cramjam it is of literals alone, which is
-    valid and read by all."""
+    """The snappy compression function, and whether it compresses. Without cramjam the blocks consist of literals only,
+    which is valid snappy that every receiver decodes."""
     try:
         import cramjam
     except ImportError:
@@ -103,23 +103,23 @@ def compressor() -> tuple[Callable[[bytes], bytes], bool]:
 
 
 def literals(data: bytes) -> bytes:
-    """A block that holds data as it stands."""
+    """A snappy block that stores the data uncompressed."""
     out = [varint(len(data))]
-    for begin in range(0, len(data), _LITERAL):
-        part = data[begin : begin + _LITERAL]
+    for begin in range(0, len(data), _LITERAL_BYTES):
+        part = data[begin : begin + _LITERAL_BYTES]
         out += (_tag(len(part) - 1), part)
     return b"".join(out)
 
 
-def _tag(last: int) -> bytes:
-    """What stands before a literal, by its length less one."""
-    if last < 60:
-        return bytes((last << 2,))
-    return bytes((60 << 2, last)) if last < 256 else b"\xf4" + last.to_bytes(2, "little")
+def _tag(length_minus_1: int) -> bytes:
+    """The tag of a snappy literal; ``last``: its length minus one."""
+    if length_minus_1 < 60:
+        return bytes((length_minus_1 << 2,))
+    return bytes((60 << 2, length_minus_1)) if length_minus_1 < 256 else b"\xf4" + length_minus_1.to_bytes(2, "little")
 
 
 def varint(number: int) -> bytes:
-    """A number as snappy and protobuf write it; a negative one as 64 bits."""
+    """A number as a varint of snappy and protobuf; negative numbers as 64 bits."""
     number &= (1 << 64) - 1
     out = bytearray()
     while number >= 0x80:

@@ -1,4 +1,5 @@
-"""``/metrics`` over HTTP, and whether the agent lives. Few may ask at once, and none may take long over it."""
+"""HTTP server for ``/metrics`` and health checks. The number of concurrent requests and the time of each are
+limited."""
 
 from __future__ import annotations
 
@@ -11,33 +12,33 @@ from typing import Any
 
 from trackside.agent.out.exposition import CONTENT_TYPE
 
-MOST_AT_ONCE = 8
+MAX_REQUESTS = 8
 REQUEST_S = 10.0
-"""How long somebody may take to ask, and to read what is answered."""
+"""Time limit of one request, including reading its response."""
 POLL_S = 1.0
-"""How soon it notices that it is to end."""
+"""How often the server checks whether it should stop."""
 PLAIN = "text/plain; charset=utf-8"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one request."""
+    """Handles one request."""
 
     server: Scrape
     server_version, sys_version = "trackside-agent", ""
     timeout = REQUEST_S
 
     def do_GET(self) -> None:
-        """Metrics, or whether it is well."""
+        """Serve metrics, health or readiness."""
         match self.path.partition("?")[0]:
             case "/metrics":
                 self._answer(200, CONTENT_TYPE, self.server.text())
             case "/-/healthy":
-                self._answer(200, PLAIN, "it runs\n")
+                self._answer(200, PLAIN, "running\n")
             case "/-/ready":
-                why = self.server.not_ready()
-                self._answer(503 if why else 200, PLAIN, f"{why or 'it collects'}\n")
+                reason = self.server.not_ready()
+                self._answer(503 if reason else 200, PLAIN, f"{reason or 'collecting'}\n")
             case _:
-                self._answer(404, PLAIN, "there is /metrics, /-/healthy and /-/ready\n")
+                self._answer(404, PLAIN, "not found: available are /metrics, /-/healthy and /-/ready\n")
 
     do_HEAD = do_GET
 
@@ -52,53 +53,55 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody wants a line for each scrape."""
+        """Log nothing: a line per scrape would be noise."""
 
 
 class Scrape(ThreadingHTTPServer):
-    """Serves what ``text`` gives, in threads. ``not_ready``: why not, empty where it is."""
+    """Serves the result of ``text`` in threads. ``not_ready``: the reason why the agent is not ready, empty if it
+    is."""
 
     daemon_threads = True
     request_queue_size = 16
 
     def __init__(self, address: tuple[str, int], text: Callable[[], str], not_ready: Callable[[], str]) -> None:
-        """Raises OSError where it can't listen there."""
+        """Raises OSError if the address can't be listened on."""
         self.text, self.not_ready = text, not_ready
-        self._room = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self._slots = threading.BoundedSemaphore(MAX_REQUESTS)
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, Handler)
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": POLL_S}, daemon=True)
 
     def server_bind(self) -> None:
-        """Without asking for the machine's name, as HTTPServer would: that may take long."""
+        """Bind without resolving the host name, as HTTPServer would: that can block for long."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def start(self) -> None:
-        """Serve from now on."""
+        """Start serving."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         if self._thread.is_alive():
             self.shutdown()
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread, or not at all where there are too many."""
-        if not self._room.acquire(blocking=False):
+        """Handle the request in a new thread, or drop it if too many are being handled."""
+        if not self._slots.acquire(blocking=False):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # no thread can be had on a node that is out of them
-            self._room.release()
+        except RuntimeError:  # the node is out of threads
+            self._slots.release()
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """One request, within its time: a byte now and then would keep the socket's own from passing."""
+        """Handle one request within REQUEST_S: the socket timeout covers only a single read, and a slow client could
+        hold a thread for long."""
         timer = threading.Timer(REQUEST_S, self._cut, (request,))
         timer.daemon = True
         try:
@@ -106,7 +109,7 @@ class Scrape(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             timer.cancel()
-            self._room.release()
+            self._slots.release()
 
     @staticmethod
     def _cut(request: socket.socket) -> None:
@@ -114,4 +117,4 @@ class Scrape(ThreadingHTTPServer):
             request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who asked went away."""
+        """Ignore errors: the client has gone away."""

@@ -1,9 +1,9 @@
-"""What is to be sent waits on disk (:mod:`.segments`), so that neither a receiver's absence nor the agent's own end
-loses it.
+"""Data to be sent, kept on disk (:mod:`.segments`) so that it survives outages of the receiver and restarts of the
+agent.
 
-It comes out in the order in which it went in; no clock has a say in that. Where the disk can't be written, records wait
-in memory, and go to disk or straight on to the receiver once they can. Both are bounded. What is beyond goes, the
-oldest first: it is the last minutes of a run that say why it ended.
+Records come out in the order in which they went in, independent of clocks. While the disk can't be written, records
+wait in memory, and go to disk or directly to the receiver when possible. Both are limited. Beyond the limit the oldest
+records are dropped, because the last minutes of a run show why it ended.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from trackside.agent.out.segments import InUse, Segments, frame_of, record_of
 
 __all__ = ["Batch", "InUse", "Spool", "SpoolOptions", "Waiting"]
 
-LEAST_FILES = 16
-"""A spool's bound is at least so many files: what must go goes a file at a time."""
+MIN_FILES = 16
+"""A full spool has at least this many files, because space is freed by dropping whole files."""
 FILE_BYTES = 4 << 20
 BLOCKED_S = 5.0
-"""How long a record waits for a disk that does not return."""
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""How long a record waits for a disk that does not respond."""
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolOptions:
-    """The table ``[spool]``. Raises ValueError for what can't be meant."""
+    """The table ``[spool]``. Raises ValueError for invalid values."""
 
     path: str = ""
-    """A folder; empty: ``spool`` in the agent's state."""
+    """The spool's folder; empty: ``spool`` in the agent's state folder."""
     most_bytes: int = 512 << 20
-    """On disk, for each receiver."""
+    """Maximum size on disk, per receiver."""
     memory_bytes: int = 8 << 20
-    """What waits in memory while the disk can't be written, for each receiver."""
+    """Maximum size in memory while the disk can't be written, per receiver."""
     sync_s: float = 1.0
-    """How long what was written may wait to be on disk for good; 0: each record at once."""
+    """Maximum time before written data is synced to disk; 0: after each record."""
 
     def __post_init__(self) -> None:
         if self.most_bytes < 1 << 16 or self.memory_bytes < 1 << 16 or self.sync_s < 0:
@@ -50,24 +50,25 @@ class SpoolOptions:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records to be sent together, the oldest there are, and the things that each holds."""
+    """The oldest records, to be sent together, and the item count of each."""
 
     records: list[bytes]
     counts: list[int]
     end: tuple[int, int]
-    """The file and the place in it after the last that came from disk."""
+    """(file number, offset) after the last record from disk."""
     memory: int
-    """How many came from memory."""
+    """Number of records from memory."""
 
     @property
     def count(self) -> int:
-        """Things in all of them."""
+        """Items in all records."""
         return sum(self.counts)
 
 
 @dataclass(slots=True)
-class _Pinned:
-    """What is being sent and must stay: up to which file, and how many in memory."""
+class _InFlight:
+    """Records that are being sent and must not be dropped: files up to number ``file``, and the first ``memory`` in
+    memory."""
 
     file: int = -1
     memory: int = 0
@@ -75,7 +76,7 @@ class _Pinned:
 
 @dataclass(slots=True)
 class Waiting:
-    """How much waits, and what was lost: reason -> things."""
+    """How much waits to be sent, and items lost by reason."""
 
     disk_bytes: int = 0
     memory_bytes: int = 0
@@ -84,38 +85,38 @@ class Waiting:
 
 
 class Spool:
-    """The records of one receiver. Any thread appends; one takes them out."""
+    """The records of one receiver. Any thread may append; one thread takes them out."""
 
     def __init__(self, folder: Path | None, options: SpoolOptions, say: Callable[[str], object]) -> None:
-        """``folder``: None keeps to memory. Raises InUse."""
+        """``folder``: None to keep records in memory only. Raises InUse."""
         self._options, self._say = options, say
-        self._lock, self._news = threading.Lock(), threading.Condition(threading.Lock())
+        self._lock, self._changed = threading.Lock(), threading.Condition(threading.Lock())
         self._memory: deque[tuple[bytes, int]] = deque()
         self._memory_bytes = 0
-        self._pinned = _Pinned()
+        self._in_flight = _InFlight()
         self._lost: Counter[str] = Counter()
-        self._trouble, self._full = "", False
+        self._disk_error, self._is_disk_full = "", False
         self._dirty, self._synced = False, time.monotonic()
         self._disk: Segments | None = None
         if folder is not None:
             try:
-                file_bytes = min(FILE_BYTES, options.most_bytes // LEAST_FILES)
+                file_bytes = min(FILE_BYTES, options.most_bytes // MIN_FILES)
                 self._disk = Segments(folder, file_bytes, options.most_bytes, not options.sync_s)
             except OSError as error:
-                say(f"the spool {folder} can't be used, so what waits is kept in memory only: {error.strerror}")
+                say(f"the spool {folder} can't be used ({error.strerror}); data waits in memory only")
 
-    # -- in
+    # -- writing
 
     def append(self, record: bytes, count: int) -> bool:
-        """Take a record that holds so many things; whether it is on disk, and not only in memory."""
+        """Add a record with ``count`` items; True if it is on disk, not only in memory."""
         frame = frame_of(record, count)
         if not self._lock.acquire(timeout=BLOCKED_S):
-            self._lost["blocked"] += count  # nothing that a disk does may stop the sources
+            self._lost["blocked"] += count  # a blocked disk must not stop the sources
             return False
         try:
             self._memory.append((frame, count))
             self._memory_bytes += len(frame)
-            written = self._to_disk()
+            written = self._flush()
             while self._memory_bytes > self._options.memory_bytes and self._drop_oldest():
                 pass
         finally:
@@ -123,133 +124,133 @@ class Spool:
         self.wake()
         return written
 
-    def _to_disk(self) -> bool:
-        """Write what is in memory, as far as the disk takes it; whether nothing is left."""
-        if self._disk is None or self._pinned.memory:  # what is being sent may have to go before all others again
+    def _flush(self) -> bool:
+        """Write the records in memory to disk as far as possible; True if none is left."""
+        if self._disk is None or self._in_flight.memory:  # a failed batch has to be sent before all later records
             return False
         try:
             while self._memory:
                 frame, count = self._memory[0]
-                self._disk.write(frame, count, self._pinned.file)
+                self._disk.write(frame, count, self._in_flight.file)
                 self._dirty = True
-                self._taken_from_memory()
+                self._pop_memory()
         except OSError as error:
-            self._full = error.errno in _FULL
-            if self._trouble != str(error.strerror):
-                self._trouble = str(error.strerror)
-                self._say(f"the spool can't be written, so what waits is kept in memory: {error.strerror}")
+            self._is_disk_full = error.errno in _DISK_FULL
+            if self._disk_error != str(error.strerror):
+                self._disk_error = str(error.strerror)
+                self._say(f"the spool can't be written ({error.strerror}); data waits in memory")
             return False
-        if self._trouble:
-            self._trouble = ""
+        if self._disk_error:
+            self._disk_error = ""
             self._say("the spool can be written again")
         return True
 
-    def _taken_from_memory(self, at: int = 0) -> int:
-        """Take a record out; what it counts."""
-        frame, count = self._memory[at]
-        del self._memory[at]
+    def _pop_memory(self, index: int = 0) -> int:
+        """Remove a record from memory; its item count."""
+        frame, count = self._memory[index]
+        del self._memory[index]
         self._memory_bytes -= len(frame)
         return count
 
     def _drop_oldest(self) -> bool:
-        """Let the oldest go that isn't being sent, on disk or in memory; whether there was any."""
-        if self._full and self._disk is not None:
-            self._disk.finish()  # or the newest file could not go, which may be the only one
-            if self._disk.drop(self._pinned.file, "memory_full"):
-                self._to_disk()  # there may be room now
+        """Drop the oldest data that isn't being sent, on disk or in memory; False if there is none."""
+        if self._is_disk_full and self._disk is not None:
+            self._disk.close_file()  # otherwise the newest file, possibly the only one, could not be dropped
+            if self._disk.drop(self._in_flight.file, "memory_full"):
+                self._flush()  # the disk may have space now
                 return True
-        if len(self._memory) <= self._pinned.memory:
+        if len(self._memory) <= self._in_flight.memory:
             return False
-        self._lost["memory_full"] += self._taken_from_memory(self._pinned.memory)
+        self._lost["memory_full"] += self._pop_memory(self._in_flight.memory)
         return True
 
     def sync(self) -> None:
-        """Have what was written on disk for good, if it is time."""
+        """Sync written data to disk if it is due."""
         now = time.monotonic()
         if not self._dirty or now - self._synced < self._options.sync_s:
             return
         self._dirty, self._synced = False, now
         with self._lock:
-            descriptor = -1 if self._disk is None else self._disk.syncing()
+            descriptor = -1 if self._disk is None else self._disk.dup_for_sync()
         if descriptor >= 0:
-            with suppress(OSError):  # the next write says so
+            with suppress(OSError):  # the next write reports the error
                 os.fdatasync(descriptor)
             os.close(descriptor)
 
-    # -- out
+    # -- reading
 
     def wait(self, within_s: float) -> bool:
-        """Wait for something to send; whether there is."""
-        with self._news:
-            return self._news.wait_for(self._any, within_s)
+        """Wait for something to send; True if there is."""
+        with self._changed:
+            return self._changed.wait_for(self._has_records, within_s)
 
-    def _any(self) -> bool:
+    def _has_records(self) -> bool:
         with self._lock:
             return bool(self._memory) or (self._disk is not None and self._disk.count > 0)
 
     def wake(self) -> None:
-        """Have who waits look again."""
-        with self._news:
-            self._news.notify_all()
+        """Wake the thread in :meth:`wait`."""
+        with self._changed:
+            self._changed.notify_all()
 
-    def batch(self, most_bytes: int, most_records: int) -> Batch | None:
-        """The oldest records, as many as fit but one at least; None where none waits. They stay until it is
-        :meth:`done`, :meth:`refused` or :meth:`released`. Raises OSError where files can't be read just now."""
+    def batch(self, max_bytes: int, max_records: int) -> Batch | None:
+        """The oldest records up to the limits, at least one; None if none waits. They stay in the spool until
+        :meth:`done`, :meth:`refused` or :meth:`released`. Raises OSError if files can't be read at the moment."""
         with self._lock:
             records, counts = list[bytes](), list[int]()
 
-            def room() -> bool:
-                return len(records) < most_records and sum(map(len, records)) < most_bytes
+            def has_room() -> bool:
+                return len(records) < max_records and sum(map(len, records)) < max_bytes
 
-            disk, number, at = self._disk, 0, 0
+            disk, number, offset = self._disk, 0, 0
             if disk is not None:
-                number, at = disk.position
+                number, offset = disk.position
                 for file in list(disk.files):
-                    number, at = file.number, at if file.number == number else 0
-                    while room() and (found := disk.record(file, at)) is not None:
-                        records.append(found[0])
-                        counts.append(found[1])
-                        at = found[2]
-                    if not room():
+                    number, offset = file.number, offset if file.number == number else 0
+                    while has_room() and (entry := disk.record(file, offset)) is not None:
+                        records.append(entry[0])
+                        counts.append(entry[1])
+                        offset = entry[2]
+                    if not has_room():
                         break
             from_disk = len(records)
             for frame, count in self._memory:
-                if not room():
+                if not has_room():
                     break
                 records.append(record_of(frame))
                 counts.append(count)
             if not records:
                 if disk is not None:
-                    disk.unreadable()
-                    disk.passed((number, at))
+                    disk.drop_counts()
+                    disk.advance((number, offset))
                 return None
             memory = len(records) - from_disk
-            self._pinned = _Pinned(number if from_disk else -1, memory)
-            return Batch(records, counts, (number, at), memory)
+            self._in_flight = _InFlight(number if from_disk else -1, memory)
+            return Batch(records, counts, (number, offset), memory)
 
     def done(self, batch: Batch) -> None:
-        """The receiver has a batch."""
+        """The receiver has accepted a batch."""
         with self._lock:
-            self._pinned = _Pinned()
+            self._in_flight = _InFlight()
             for _ in range(batch.memory):
-                self._taken_from_memory()
+                self._pop_memory()
             from_disk = batch.counts[: len(batch.records) - batch.memory]
             if from_disk and self._disk is not None:
                 self._disk.done(batch.end, sum(from_disk))
 
     def refused(self, batch: Batch) -> None:
-        """The receiver will never take a batch: it is lost."""
+        """The receiver will never accept a batch: it is lost."""
         self._lost["refused"] += batch.count
         self.done(batch)
 
     def released(self, batch: Batch) -> None:
         """A batch was not sent, and waits again."""
         with self._lock:
-            self._pinned = _Pinned()
+            self._in_flight = _InFlight()
 
     @property
     def waiting(self) -> Waiting:
-        """How much waits. Any thread may ask."""
+        """How much waits; may be called from any thread."""
         with self._lock:
             disk, lost = self._disk, Counter(self._lost)
             count = sum(count for _, count in self._memory)
@@ -258,9 +259,9 @@ class Spool:
             return Waiting(disk.size, self._memory_bytes, count + disk.count, lost + disk.lost)
 
     def close(self) -> None:
-        """Let go of the folder; what is only in memory is lost, and counted."""
+        """Release the folder; records that are only in memory are lost, and counted."""
         with self._lock:
-            self._to_disk()
+            self._flush()
             if self._memory:
                 self._lost["ended"] += sum(count for _, count in self._memory)
                 self._memory.clear()

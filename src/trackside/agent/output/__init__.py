@@ -1,2 +1,2 @@
-"""What jobs print: finding the files that hold it (:mod:`.holders`), following them (:mod:`.tail`, :mod:`.framing`),
-reading them (:mod:`.scanning`) and choosing what is sent on (:mod:`.choosing`)."""
+"""Output of jobs: finding its files (:mod:`.holders`), following them (:mod:`.tail`, :mod:`.framing`), parsing them
+(:mod:`.scanning`) and selecting the lines to send (:mod:`.choosing`)."""

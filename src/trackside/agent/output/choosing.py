@@ -1,4 +1,4 @@
-"""Which lines of a file leave the node: all, those that say something, or none but what they mean."""
+"""Which lines of a file are sent: all, only meaningful ones, or only typed events."""
 
 from __future__ import annotations
 
@@ -8,99 +8,101 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trackside.agent.output.framing import Allowance, Redraws, pieces, texts
+from trackside.agent.output.framing import LineBudget, Redraws, pieces, texts
 from trackside.agent.output.measures import measures
 from trackside.agent.output.options import JobOutputOptions, Text
 from trackside.agent.output.scanning import Head, Meaning, Scanner, last_meanings
-from trackside.logs.event_line import pulse, written
-from trackside.logs.line import Scratch
+from trackside.logs.event_line import format_event, format_pulse
+from trackside.logs.line import FileContext
 from trackside.model import Event
 
 SETTLE_S = 2.0
-"""So long after it came a line is read: what belongs to it is there by then."""
-AHEAD = 256 << 10
-"""Bytes after a line that make waiting needless."""
+"""A line is parsed this long after it was read, so that lines that belong to it have arrived."""
+MAX_WAITING_BYTES = 256 << 10
+"""With this many bytes after a line there is no need to wait."""
 QUIET_S = 10.0
-"""So long after its last line a file counts as silent: its last lines are sent."""
+"""A file without new lines for this long is silent: its last lines are sent."""
 PULSE_S = 10.0
-"""At least so often a line is sent of a file that grows, whatever it says: silence is evidence, too."""
-POINTS = 1000
-"""Lines of progress that are sent before they are thinned."""
-EVENTS = 500
-"""Lines of any other kind."""
-ROOM = 1 << 20
-"""Bytes of a file that are sent, until lines go without those around them;"""
-ROOM_PER_S = 4 << 10
-"""so many more are every second."""
-SPAN = 8 << 10
-"""Bytes of context on either side, most of them."""
-BEFORE = 32 << 10
-"""Bytes before a line that its parser may be followed to,"""
-AFTER = 32 << 10
-"""and after it."""
+"""Interval at which a line of a growing file is sent even if it is meaningless, because silence is evidence as well."""
+MAX_PROGRESS_LINES = 1000
+"""Progress lines sent before they are thinned."""
+MAX_EVENT_LINES = 500
+"""Lines of each other kind sent before they are thinned."""
+MAX_CONTEXT_BYTES = 1 << 20
+"""Bytes of a file that are sent before lines are sent without context."""
+CONTEXT_BYTES_PER_S = 4 << 10
+"""Bytes per second by which that allowance refills."""
+CONTEXT_SIDE_BYTES = 8 << 10
+"""Maximum bytes of context on either side of a line."""
+BYTES_BEFORE = 32 << 10
+"""Maximum bytes before a line that are sent because its parser read them."""
+BYTES_AFTER = 32 << 10
+"""Maximum bytes after a line that are sent because its parser read them."""
 
-Sent = tuple[int, str]
-"""Time in POSIX nanoseconds, and text."""
+TimedLine = tuple[int, str]
+"""POSIX time in nanoseconds, and text."""
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """How far a file was read by an agent before: ``done`` and ``sent`` as its policy had them, the bytes ``near``
-    before that, and the file's first as ``head``."""
+class ResumePoint:
+    """How far an earlier agent process read a file. ``done``, ``sent``: offsets of its policy. ``near``: the bytes
+    before ``done``. ``head``: the first bytes of the file."""
 
     done: int
     sent: int
-    near: bytes
+    preceding: bytes
     head: bytes
 
 
 class Policy(ABC):
-    """Takes what is complete of one file, and gives what is sent of it."""
+    """Gets the complete lines of one file, and gives the lines to send."""
 
-    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
-        self._options, self._head = options, Head(scratch)
-        self._sent: list[Sent] = []
-        self._figures: dict[str, float] = {}
-        if before is not None:
-            self._head.add(before.head, 0)
+    def __init__(self, context: FileContext, options: JobOutputOptions, resume: ResumePoint | None = None) -> None:
+        self._options, self._head = options, Head(context)
+        self._sent: list[TimedLine] = []
+        self._measurements: dict[str, float] = {}
+        if resume is not None:
+            self._head.add(resume.head, 0)
 
     @property
     @abstractmethod
     def done(self) -> int:
-        """Up to where the file was read,"""
+        """Offset up to which the file was read."""
 
     @property
     def sent(self) -> int:
-        """and before where all of it is sent, or never will be."""
+        """Offset before which all lines are sent or will never be."""
         return self.done
 
     @property
     def end(self) -> int:
-        """Where what it was given ends."""
+        """Offset of the end of the data taken so far."""
         return self.done
 
     @abstractmethod
     def take(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
-        """Complete lines of the file from ``offset`` on, read at that time; ``now`` is of a steady clock."""
+        """Add complete lines of the file that start at ``offset``. ``time_ns``: when they were read; ``now``: monotonic
+        seconds."""
         self._head.add(data, offset)
 
-    def give(self, now: float, quiet_s: float, ended: bool) -> list[Sent]:
-        """What is to be sent, in order. ``quiet_s``: since the file last grew; ``ended``: it won't any more."""
+    def take_lines(self, now: float, quiet_s: float, ended: bool) -> list[TimedLine]:
+        """The lines to send, in order. ``quiet_s``: seconds since the file last grew. ``ended``: whether it will not
+        grow again."""
         sent, self._sent = self._sent, []
         return sent
 
     def measured(self) -> dict[str, float]:
-        """Progress since this was last asked, by metric."""
-        found, self._figures = self._figures, {}
-        return found
+        """Progress since the last call, by metric."""
+        measurements, self._measurements = self._measurements, {}
+        return measurements
 
 
-class All(Policy):
-    """Every line. The states of a bar are thinned."""
+class AllLines(Policy):
+    """Sends every line; redraws of progress bars are thinned."""
 
-    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
-        super().__init__(scratch, options, before)
-        self._done, self._scratch = 0 if before is None else before.done, scratch
+    def __init__(self, context: FileContext, options: JobOutputOptions, resume: ResumePoint | None = None) -> None:
+        super().__init__(context, options, resume)
+        self._done, self._context = 0 if resume is None else resume.done, context
         self._redraws = Redraws(options.redraw_s)
 
     @property
@@ -110,23 +112,23 @@ class All(Policy):
     def take(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
         super().take(data, offset, time_ns, now)
         self._sent += [(time_ns, text) for text in texts(data, self._redraws, now)]
-        self._figures |= measures(last_meanings(data, self._scratch))
+        self._measurements |= measures(last_meanings(data, self._context))
         self._done = offset + len(data)
 
 
-class _Reading(Policy):
-    """What ``errors`` and ``none`` share: lines are read for what they mean, a moment after they came."""
+class _ParsingPolicy(Policy):
+    """Common part of ``errors`` and ``none``: lines are parsed a moment after they arrive."""
 
-    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
-        super().__init__(scratch, options, before)
-        done, near = (0, b"") if before is None else (before.done, before.near.replace(b"\0", b"\r"))
-        self._scanner = Scanner(scratch, done - len(near), done, near)
-        self._came: list[tuple[int, int, float]] = []
-        """(place in the file, time, steady time) of what came together."""
-        self._points = Allowance(POINTS, options.progress_s)
-        self._odd = Allowance(POINTS, options.progress_s)
-        self._events: dict[str, Allowance] = {}
-        self._pulsed = -math.inf
+    def __init__(self, context: FileContext, options: JobOutputOptions, resume: ResumePoint | None = None) -> None:
+        super().__init__(context, options, resume)
+        done, preceding = (0, b"") if resume is None else (resume.done, resume.preceding.replace(b"\0", b"\r"))
+        self._scanner = Scanner(context, done - len(preceding), done, preceding)
+        self._arrivals: list[tuple[int, int, float]] = []
+        """(offset, POSIX time in ns, monotonic time) of data read together."""
+        self._progress_budget = LineBudget(MAX_PROGRESS_LINES, options.progress_s)
+        self._nonfinite_budget = LineBudget(MAX_PROGRESS_LINES, options.progress_s)
+        self._event_budgets: dict[str, LineBudget] = {}
+        self._last_sent = -math.inf
 
     @property
     def done(self) -> int:
@@ -138,224 +140,237 @@ class _Reading(Policy):
 
     def take(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
         super().take(data, offset, time_ns, now)
-        self._came.append((offset, time_ns, now))
+        self._arrivals.append((offset, time_ns, now))
         self._scanner.feed(data)
 
-    def give(self, now: float, quiet_s: float, ended: bool) -> list[Sent]:
-        upto = self._settled(now, quiet_s, ended)
-        if upto > self._scanner.read:
-            begin = self._scanner.read
-            found: list[tuple[Meaning, bool]] = []
-            for meaning in self._scanner.judge(upto):
-                self._figures |= measures(meaning.events)
-                found.append((meaning, any(self._is_wanted(event, now) for event in meaning.events)))
-            self._read(found, begin, upto, now, ended or quiet_s >= SETTLE_S)
+    def take_lines(self, now: float, quiet_s: float, ended: bool) -> list[TimedLine]:
+        end = self._settled_offset(now, quiet_s, ended)
+        if end > self._scanner.read:
+            start = self._scanner.read
+            meanings: list[tuple[Meaning, bool]] = []
+            for meaning in self._scanner.parse(end):
+                self._measurements |= measures(meaning.events)
+                meanings.append((meaning, any(self._is_sent(event, now) for event in meaning.events)))
+            self._handle(meanings, start, end, now, ended or quiet_s >= SETTLE_S)
         if ended or quiet_s >= QUIET_S:
-            self._silent(now)
+            self._on_silence(now)
         self._forget()
-        return super().give(now, quiet_s, ended)
+        return super().take_lines(now, quiet_s, ended)
 
-    def _settled(self, now: float, quiet_s: float, ended: bool) -> int:
+    def _settled_offset(self, now: float, quiet_s: float, ended: bool) -> int:
         scanner = self._scanner
         if ended or quiet_s >= SETTLE_S:
             return scanner.end
-        upto = scanner.end
-        for offset, _, came in reversed(self._came):
-            if now - came >= SETTLE_S:
+        settled = scanner.end
+        for offset, _, arrival_s in reversed(self._arrivals):
+            if now - arrival_s >= SETTLE_S:
                 break
-            upto = offset
-        if scanner.end - scanner.read > AHEAD:
-            cut = scanner.window.rfind(b"\n", scanner.read - scanner.base, len(scanner.window) - AHEAD) + 1
-            upto = max(upto, scanner.base + cut)
-        return upto
+            settled = offset
+        if scanner.end - scanner.read > MAX_WAITING_BYTES:
+            cut = scanner.window.rfind(b"\n", scanner.read - scanner.base, len(scanner.window) - MAX_WAITING_BYTES) + 1
+            settled = max(settled, scanner.base + cut)
+        return settled
 
-    def _is_wanted(self, event: Event, now: float) -> bool:
+    def _is_sent(self, event: Event, now: float) -> bool:
         if event.kind != "progress":
-            allowance = self._events.get(event.kind)
-            if allowance is None:
-                allowance = self._events[event.kind] = Allowance(EVENTS, self._options.progress_s)
-            return allowance.take(now, event.at.length)
-        odd = any(isinstance(value, float) and not math.isfinite(value) for value in event.fields.values())
-        return self._points.take(now, event.at.length) or (odd and self._odd.take(now, 1))
+            budget = self._event_budgets.get(event.kind)
+            if budget is None:
+                budget = self._event_budgets[event.kind] = LineBudget(MAX_EVENT_LINES, self._options.progress_s)
+            return budget.take(now, event.at.length)
+        is_nonfinite = any(isinstance(value, float) and not math.isfinite(value) for value in event.fields.values())
+        return self._progress_budget.take(now, event.at.length) or (
+            is_nonfinite and self._nonfinite_budget.take(now, 1)
+        )
 
-    def _time(self, place: int) -> int:
-        index = bisect_right(self._came, place, key=lambda each: each[0]) - 1
-        return self._came[max(index, 0)][1] if self._came else 0
+    def _time(self, offset: int) -> int:
+        index = bisect_right(self._arrivals, offset, key=lambda arrival: arrival[0]) - 1
+        return self._arrivals[max(index, 0)][1] if self._arrivals else 0
 
     def _forget(self) -> None:
         self._scanner.forget(self._scanner.read)
-        while len(self._came) > 1 and self._came[1][0] <= self._scanner.base:
-            del self._came[0]
+        while len(self._arrivals) > 1 and self._arrivals[1][0] <= self._scanner.base:
+            del self._arrivals[0]
 
     @abstractmethod
-    def _read(self, found: list[tuple[Meaning, bool]], begin: int, end: int, now: float, is_silent: bool) -> None:
-        """What becomes of the lines between two places."""
+    def _handle(self, meanings: list[tuple[Meaning, bool]], start: int, end: int, now: float, is_silent: bool) -> None:
+        """Decide which lines between two offsets are sent."""
 
     @abstractmethod
-    def _silent(self, now: float) -> None:
-        """Nothing more has come for a while."""
+    def _on_silence(self, now: float) -> None:
+        """Called when no more lines have come for a while."""
 
 
-class Errors(_Reading):
-    """Lines that say something, with what their parser looked at and the lines around; the first and the last ones; of
-    progress the first thousand lines and then one now and then, and all that are not finite."""
+class ErrorLines(_ParsingPolicy):
+    """Sends meaningful lines with the lines that their parser read and some context; the first and last lines of the
+    file; the first thousand progress lines, then one now and then, and all with non-finite values."""
 
-    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
-        super().__init__(scratch, options, before)
-        self._upto, self._first = 0, options.head_lines
-        if before is not None:  # lines that were read before may still be sent, where they were not
-            self._upto = max(self._scanner.base, min(before.sent, before.done))
-            self._first -= min(self._first, before.head[: before.done].count(b"\n"))
-        self._room, self._roomed = float(ROOM), 0.0
-        """Bytes that may still be sent around lines, and when that was reckoned."""
-        self._wanted = 0
-        """Place up to which lines belong to what was sent before,"""
-        self._more = 0
-        """and how many lines more."""
+    def __init__(self, context: FileContext, options: JobOutputOptions, resume: ResumePoint | None = None) -> None:
+        super().__init__(context, options, resume)
+        self._sent_to, self._head_lines = 0, options.head_lines
+        if resume is not None:  # lines read by an earlier agent process may still have to be sent
+            self._sent_to = max(self._scanner.base, min(resume.sent, resume.done))
+            self._head_lines -= min(self._head_lines, resume.head[: resume.done].count(b"\n"))
+        self._context_bytes, self._refilled_at = float(MAX_CONTEXT_BYTES), 0.0
+        """Bytes of context that may still be sent, and the time of the last refill."""
+        self._context_end = 0
+        """Offset up to which lines are context of lines sent before."""
+        self._context_lines = 0
+        """Number of further lines that are context of lines sent before."""
 
     @property
     def sent(self) -> int:
-        return self._upto
+        return self._sent_to
 
-    def _read(self, found: list[tuple[Meaning, bool]], begin: int, end: int, now: float, is_silent: bool) -> None:
-        spans = [self._carried(begin, end)]
+    def _handle(self, meanings: list[tuple[Meaning, bool]], start: int, end: int, now: float, is_silent: bool) -> None:
+        spans = [self._context_span(start, end)]
         count = self._options.context_lines
-        for meaning, wanted in found:
-            if not wanted:
+        for meaning, is_sent in meanings:
+            if not is_sent:
                 continue
             if all(event.kind == "progress" for event in meaning.events):
-                stop = self._end_of(min(max(meaning.stop, meaning.high), meaning.stop + SPAN))
-                spans.append((max(meaning.low, meaning.start - SPAN), min(stop, end)))
-                self._wanted = max(self._wanted, stop if stop > end else 0)
+                stop = self._end_of(min(max(meaning.stop, meaning.high), meaning.stop + CONTEXT_SIDE_BYTES))
+                spans.append((max(meaning.low, meaning.start - CONTEXT_SIDE_BYTES), min(stop, end)))
+                self._context_end = max(self._context_end, stop if stop > end else 0)
                 continue
-            low, high, around = meaning.start, meaning.stop, 0
-            if self._has_room(now):
-                low, high, around = max(meaning.low, low - BEFORE), min(meaning.high, high + AFTER), count
-            last = self._after(high, around)
-            spans.append((self._before(low, around), min(last, end)))
+            low, high, context_lines = meaning.start, meaning.stop, 0
+            if self._has_context_bytes(now):
+                low, high, context_lines = (
+                    max(meaning.low, low - BYTES_BEFORE),
+                    min(meaning.high, high + BYTES_AFTER),
+                    count,
+                )
+            last = self._after(high, context_lines)
+            spans.append((self._before(low, context_lines), min(last, end)))
             if last > end:
-                self._wanted = max(self._wanted, last)
-            elif last == self._scanner.end:  # the lines around it are still to come
-                self._more = max(self._more, around)
+                self._context_end = max(self._context_end, last)
+            elif last == self._scanner.end:  # more context lines are still to come
+                self._context_lines = max(self._context_lines, context_lines)
         for first, last in sorted(spans):
             self._send(first, last, now)
-        if now - self._pulsed >= PULSE_S and not is_silent:
-            self._send_one(end, now)
+        if now - self._last_sent >= PULSE_S and not is_silent:
+            self._send_sample(end, now)
 
-    def _send_one(self, end: int, now: float) -> None:
-        """A line of many that say nothing: one so far up that the last ones can still be sent, unless that is old."""
-        place = self._before(end - 1, self._options.tail_lines)
-        if place < self._upto or self._time(place) < self._time(end - 1) - PULSE_S * 1e9:
-            place = self._before(end - 1, 0)
-        self._send(place, self._after(place + 1, 0), now)
+    def _send_sample(self, end: int, now: float) -> None:
+        """Send one of many meaningless lines: before the last ``tail_lines``, so that these can still be sent later,
+        unless that line is old."""
+        offset = self._before(end - 1, self._options.tail_lines)
+        if offset < self._sent_to or self._time(offset) < self._time(end - 1) - PULSE_S * 1e9:
+            offset = self._before(end - 1, 0)
+        self._send(offset, self._after(offset + 1, 0), now)
 
-    def _has_room(self, now: float) -> bool:
-        self._room = min(ROOM, self._room + ROOM_PER_S * max(0.0, now - self._roomed))
-        self._roomed = now
-        return self._room > 0
+    def _has_context_bytes(self, now: float) -> bool:
+        self._context_bytes = min(
+            MAX_CONTEXT_BYTES, self._context_bytes + CONTEXT_BYTES_PER_S * max(0.0, now - self._refilled_at)
+        )
+        self._refilled_at = now
+        return self._context_bytes > 0
 
-    def _carried(self, begin: int, end: int) -> tuple[int, int]:
-        """What of these lines is sent for those before them, or because they are the file's first."""
-        last = max(begin, min(self._wanted, end))
-        lines = max(self._first, self._more)
+    def _context_span(self, start: int, end: int) -> tuple[int, int]:
+        """The lines to send because they are context of earlier lines, or the first lines of the file."""
+        last = max(start, min(self._context_end, end))
+        lines = max(self._head_lines, self._context_lines)
         if lines:
             window, base = self._scanner.window, self._scanner.base
-            place, taken = begin - base, 0
-            while taken < lines and (found := window.find(b"\n", place, end - base)) >= 0:
-                place, taken = found + 1, taken + 1
-            self._first, self._more = max(0, self._first - taken), max(0, self._more - taken)
-            last = max(last, base + place if taken == lines else end)
-        return begin, last
+            position, count = start - base, 0
+            while count < lines and (newline := window.find(b"\n", position, end - base)) >= 0:
+                position, count = newline + 1, count + 1
+            self._head_lines, self._context_lines = (
+                max(0, self._head_lines - count),
+                max(0, self._context_lines - count),
+            )
+            last = max(last, base + position if count == lines else end)
+        return start, last
 
-    def _silent(self, now: float) -> None:
+    def _on_silence(self, now: float) -> None:
         end = self._scanner.read
-        if end > self._upto and self._options.tail_lines:
-            self._send(self._before(end - 1, self._options.tail_lines - 1, BEFORE), end, now)
+        if end > self._sent_to and self._options.tail_lines:
+            self._send(self._before(end - 1, self._options.tail_lines - 1, BYTES_BEFORE), end, now)
 
-    def _end_of(self, place: int) -> int:
-        """Behind the line's end that a segment has, if it is its line's last."""
-        window, at = self._scanner.window, place - self._scanner.base
-        end = at + (window[at : at + 1] == b"\r")
-        return self._scanner.base + (end + 1 if window[end : end + 1] == b"\n" else at)
+    def _end_of(self, offset: int) -> int:
+        """The offset after the line break if the segment is the last of its line, else the offset."""
+        window, position = self._scanner.window, offset - self._scanner.base
+        end = position + (window[position : position + 1] == b"\r")
+        return self._scanner.base + (end + 1 if window[end : end + 1] == b"\n" else position)
 
-    def _before(self, place: int, lines: int, span: int = SPAN) -> int:
-        """The begin of the line that holds a place, and so many lines further up."""
+    def _before(self, offset: int, lines: int, span: int = CONTEXT_SIDE_BYTES) -> int:
+        """The start of the line that holds an offset, or of the line ``lines`` further up."""
         window, base = self._scanner.window, self._scanner.base
-        at = place - base
-        floor = max(0, at - span)
+        position = offset - base
+        floor = max(0, position - span)
         for _ in range(lines + 1):
-            begin = window.rfind(b"\n", floor, at) + 1 or floor
-            if begin == floor:
+            line_start = window.rfind(b"\n", floor, position) + 1 or floor
+            if line_start == floor:
                 return base + floor
-            at = begin - 1
-        return base + begin
+            position = line_start - 1
+        return base + line_start
 
-    def _after(self, place: int, lines: int) -> int:
-        """The end of the line that holds a place, and so many lines further down, as far as they are there."""
+    def _after(self, offset: int, lines: int) -> int:
+        """The end of the line that holds an offset, or of the line ``lines`` further down, as far as the file is
+        read."""
         window, base = self._scanner.window, self._scanner.base
-        at = max(0, place - base - 1)
-        ceiling = min(len(window), at + SPAN)
+        position = max(0, offset - base - 1)
+        ceiling = min(len(window), position + CONTEXT_SIDE_BYTES)
         for _ in range(lines + 1):
-            found = window.find(b"\n", at, ceiling)
-            if found < 0:
+            newline = window.find(b"\n", position, ceiling)
+            if newline < 0:
                 return base + ceiling
-            at = found + 1
-        return base + at
+            position = newline + 1
+        return base + position
 
-    def _send(self, first: int, last: int, now: float) -> None:
-        """The lines of a part of the file, without those that were sent already."""
-        first = max(first, self._upto, self._scanner.base)
-        if last <= first:
+    def _send(self, start: int, end: int, now: float) -> None:
+        """Send the lines of a part of the file, without those sent before."""
+        start = max(start, self._sent_to, self._scanner.base)
+        if end <= start:
             return
-        self._upto, self._pulsed = last, now
-        self._room -= last - first
-        at = first
-        for line in self._scanner.window[first - self._scanner.base : last - self._scanner.base].split(b"\n"):
-            time_ns = self._time(at)
-            if at < last:
-                for part in _shown(line):
+        self._sent_to, self._last_sent = end, now
+        self._context_bytes -= end - start
+        offset = start
+        for line in self._scanner.window[start - self._scanner.base : end - self._scanner.base].split(b"\n"):
+            time_ns = self._time(offset)
+            if offset < end:
+                for part in _visible_parts(line):
                     self._sent += [(time_ns, piece.decode("utf-8", "replace")) for piece in pieces(part)]
-            at += len(line) + 1
+            offset += len(line) + 1
 
 
-def _shown(line: bytes) -> list[bytes]:
-    whole = line.removesuffix(b"\r")
-    return [part for part in whole.split(b"\r") if part and not part.isspace()] if b"\r" in whole else [whole]
+def _visible_parts(line: bytes) -> list[bytes]:
+    text = line.removesuffix(b"\r")
+    return [part for part in text.split(b"\r") if part and not part.isspace()] if b"\r" in text else [text]
 
 
-class Meanings(_Reading):
-    """No line, only typed events, each as a line of its own; see :mod:`trackside.logs.event_line`."""
+class EventLines(_ParsingPolicy):
+    """Sends no lines of the file, only typed events, one line each; see :mod:`trackside.logs.event_line`."""
 
-    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
-        super().__init__(scratch, options, before)
+    def __init__(self, context: FileContext, options: JobOutputOptions, before: ResumePoint | None = None) -> None:
+        super().__init__(context, options, before)
         self._latest: dict[str, tuple[int, Event]] = {}
-        """Of each kind, the last event where it was not sent."""
-        self._told = -1
-        """Bytes at the last pulse."""
+        """Kind -> the last event, if it was not sent."""
+        self._pulse_offset = -1
+        """Offset at the last pulse."""
 
-    def _read(self, found: list[tuple[Meaning, bool]], begin: int, end: int, now: float, is_silent: bool) -> None:
-        for meaning, wanted in found:
+    def _handle(self, meanings: list[tuple[Meaning, bool]], start: int, end: int, now: float, is_silent: bool) -> None:
+        for meaning, is_sent in meanings:
             time_ns = self._time(meaning.start)
             for event in meaning.events:
-                if wanted:
-                    self._sent.append((time_ns, written(event)))
+                if is_sent:
+                    self._sent.append((time_ns, format_event(event)))
                     self._latest.pop(event.kind, None)
                 else:
                     self._latest[event.kind] = time_ns, event
-        if now - self._pulsed >= PULSE_S:
+        if now - self._last_sent >= PULSE_S:
             self._pulse(end, now)
 
-    def _silent(self, now: float) -> None:
-        for time_ns, event in sorted(self._latest.values(), key=lambda each: each[0]):
-            self._sent.append((time_ns, written(event)))
+    def _on_silence(self, now: float) -> None:
+        for time_ns, event in sorted(self._latest.values(), key=lambda entry: entry[0]):
+            self._sent.append((time_ns, format_event(event)))
         self._latest.clear()
         self._pulse(self._scanner.read, now)
 
     def _pulse(self, end: int, now: float) -> None:
-        if end > self._told and end:
-            self._told, self._pulsed = end, now
-            self._sent.append((self._time(end - 1), pulse(self._scanner.lines, end)))
+        if end > self._pulse_offset and end:
+            self._pulse_offset, self._last_sent = end, now
+            self._sent.append((self._time(end - 1), format_pulse(self._scanner.lines, end)))
 
 
-POLICIES: Mapping[Text, type[Policy]] = {"all": All, "errors": Errors, "none": Meanings}
-"""By the option ``text``."""
+POLICIES: Mapping[Text, type[Policy]] = {"all": AllLines, "errors": ErrorLines, "none": EventLines}
+"""Policy by the value of option ``text``."""

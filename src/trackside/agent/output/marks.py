@@ -1,4 +1,4 @@
-"""How far each file was sent, in a file of the agent's state: one that is started again goes on there."""
+"""How far each file was sent, saved in the agent's state folder so that a restarted agent continues there."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import msgspec
 
 from trackside.agent.output.holders import Key
 from trackside.agent.output.tail import Fingerprint
-from trackside.agent.state import remember
+from trackside.agent.state import write_atomic
 
 VERSION = 1
-MOST = 4096
-KEPT_S = 7 * 86400.0
-"""A file that was not written to for so long is forgotten."""
-MOST_BYTES = 8 << 20
+MAX_MARKS = 4096
+MAX_AGE_S = 7 * 86400.0
+"""Marks of files that were not written to for this long are dropped."""
+MAX_FILE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Of one file. ``done`` and ``sent``: see :class:`~trackside.agent.output.choosing.Policy`; ``labels``: those its
-    lines were sent with, so that they stay one stream; ``at``: POSIX seconds when it last grew."""
+    """The position in one file. ``done``, ``sent``: offsets, see :class:`~trackside.agent.output.choosing.Policy`.
+    ``labels``: labels of its lines, so that they stay one stream. ``at``: POSIX seconds when it last grew."""
 
     device: int
     inode: int
@@ -40,13 +40,13 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _MarksFile:
     version: int
     files: tuple[Mark, ...]
 
 
 class Marks:
-    """All of them. ``path`` None: they are forgotten with the agent."""
+    """All marks. ``path`` None: they are not saved."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -57,31 +57,29 @@ class Marks:
             self._marks = self._read(path)
 
     def get(self, key: Key) -> Mark | None:
-        """The mark of a file that may be that of another one, which had its inode."""
+        """The saved mark of a device and inode; the inode may have been reused by another file."""
         return self._marks.get(key)
 
     def put(self, marks: Iterable[Mark]) -> None:
-        """Write these down, each in the place of the one before. Raises OSError; they hold in memory all the same."""
+        """Save these marks, replacing earlier ones. Raises OSError; they are kept in memory even then."""
         self._marks |= {mark.key: mark for mark in marks}
-        if len(self._marks) > MOST:
-            newest = sorted(self._marks.values(), key=lambda mark: mark.at)[-MOST // 2 :]
+        if len(self._marks) > MAX_MARKS:
+            newest = sorted(self._marks.values(), key=lambda mark: mark.at)[-MAX_MARKS // 2 :]
             self._marks = {mark.key: mark for mark in newest}
         if self._path is None:
             return
-        remember(self._path, msgspec.json.encode(_Written(VERSION, tuple(self._marks.values()))))
+        write_atomic(self._path, msgspec.json.encode(_MarksFile(VERSION, tuple(self._marks.values()))))
 
     def _read(self, path: Path) -> dict[Key, Mark]:
         try:
             with open(path, "rb") as file:
-                told = msgspec.json.decode(file.read(MOST_BYTES), type=_Written)
-            if told.version != VERSION:
-                raise ValueError(f"version {told.version}")
+                marks_file = msgspec.json.decode(file.read(MAX_FILE_BYTES), type=_MarksFile)
+            if marks_file.version != VERSION:
+                raise ValueError(f"version {marks_file.version}")
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:  # msgspec's are of the second kind
-            self.warning = (
-                f"{path} can't be read ({error}): what was sent of files before is not known; lines may be sent twice"
-            )
+        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+            self.warning = f"{path} can't be read ({error}): lines that were sent before may be sent again"
             return {}
-        oldest = time.time() - KEPT_S
-        return {mark.key: mark for mark in told.files if mark.at >= oldest}
+        oldest = time.time() - MAX_AGE_S
+        return {mark.key: mark for mark in marks_file.files if mark.at >= oldest}

@@ -1,4 +1,4 @@
-"""Progress that a job printed, as metrics: what a dashboard draws while the job runs."""
+"""Training progress printed by a job, as metrics for dashboards while the job runs."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ METRICS: Mapping[str, str] = {
 }
 """Field of a progress event -> metric."""
 RATES: Mapping[str, str] = {"samples/s": "training_samples_per_second", "tokens/s": "training_tokens_per_second"}
-"""Unit of its throughput -> metric."""
-DIVERGES = frozenset(("training_loss", "training_gradient_norm"))
-"""Those that are inf where they were no finite number."""
+"""Throughput unit -> metric."""
+INF_IF_NONFINITE = frozenset(("training_loss", "training_gradient_norm"))
+"""Metrics reported as inf if the printed value is not finite."""
 ALL = (*METRICS.values(), *RATES.values())
 
 
 def measures(events: Iterable[Event]) -> dict[str, float]:
-    """By metric, the last value that these events tell."""
-    found: dict[str, float] = {}
+    """The last value of each metric in these events."""
+    values: dict[str, float] = {}
     for event in events:
         if event.kind != "progress" or event.fields.get("split", "train") != "train":
             continue
-        told = {METRICS[name]: value for name, value in event.fields.items() if name in METRICS}
+        fields = {METRICS[name]: value for name, value in event.fields.items() if name in METRICS}
         if rate := RATES.get(str(event.fields.get("throughput_unit", ""))):
-            told[rate] = event.fields.get("throughput")
-        for metric, value in told.items():
+            fields[rate] = event.fields.get("throughput")
+        for metric, value in fields.items():
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 if math.isfinite(value):
-                    found[metric] = float(value)
-                elif metric in DIVERGES:
-                    found[metric] = math.inf
-    return found
+                    values[metric] = float(value)
+                elif metric in INF_IF_NONFINITE:
+                    values[metric] = math.inf
+    return values

@@ -1,4 +1,4 @@
-"""What the table ``[collect.job_output]`` may say."""
+"""Options of the table ``[collect.job_output]``."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ Text = Literal["all", "errors", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutputOptions:
-    """``text``: which lines leave the node. ``all``; ``errors``: those that say something with lines around them, the
-    first, the last, and progress now and then; ``none``: no line, only typed events.
+    """``text``: which lines are sent. ``all``; ``errors``: meaningful lines with context, the first and last lines, and
+    progress now and then; ``none``: no lines, only typed events.
 
-    ``paths``: files followed though no process is seen to hold them, as ``/var/log/jobs/*.out``; the job's id is taken
-    from their names. ``shared``: folders that several nodes see, beside those of network file systems. ``head_lines``,
-    ``context_lines`` and ``tail_lines`` are of ``errors``; ``progress_s``: a line of progress is sent at least so often
-    there, and ``redraw_s`` a redraw of a progress bar everywhere. ``backlog_bytes``: of a file that is older than the
-    agent, what is read of its end.
+    ``paths``: patterns of files to follow even if no process is seen to have them open, such as
+    ``/var/log/jobs/*.out``; the job id is taken from the file name. ``shared``: folders that several nodes see, in
+    addition to network file systems. ``head_lines``, ``context_lines`` and ``tail_lines`` apply to ``errors``;
+    ``progress_s``: minimum interval of progress lines there; ``redraw_s``: minimum interval of redraws of a progress
+    bar. ``most_files``: files followed at once. ``backlog_bytes``: bytes read from the end of a file that is older than
+    the agent.
 
-    Raises ValueError for what can't be meant.
+    Raises ValueError for invalid values.
     """
 
     text: Text = "all"
@@ -35,10 +36,10 @@ class JobOutputOptions:
 
     def __post_init__(self) -> None:
         if self.text not in get_args(Text):
-            raise ValueError(f"text is one of {', '.join(get_args(Text))}, not {self.text!r}")
+            raise ValueError(f"text must be one of {', '.join(get_args(Text))}, not {self.text!r}")
         if min(self.head_lines, self.context_lines, self.tail_lines, self.backlog_bytes) < 0 or self.most_files < 1:
             raise ValueError(
-                "head_lines, context_lines, tail_lines and backlog_bytes are 0 or more, most_files 1 or more"
+                "head_lines, context_lines, tail_lines and backlog_bytes must be 0 or more, most_files 1 or more"
             )
         if min(self.progress_s, self.redraw_s) <= 0:
-            raise ValueError("progress_s and redraw_s are above 0")
+            raise ValueError("progress_s and redraw_s must be above 0")

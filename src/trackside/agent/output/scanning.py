@@ -1,7 +1,7 @@
-"""The log scan over a file that still grows: what its lines mean, and how far around each its parser had to look.
+"""The log scan over a growing file: events of its lines, and how far around each line its parser read.
 
-It keeps a window of the file. A line is read once those after it had time to come, for many mean something only with
-them (a traceback, a bar over a loss); see :mod:`trackside.logs.scan` for the same over files that have ended.
+It keeps a window of the file. A line is parsed once the following lines had time to arrive, because many lines only
+have a meaning together with them (a traceback, a bar above a loss). See :mod:`trackside.logs.scan` for complete files.
 """
 
 from __future__ import annotations
@@ -9,60 +9,60 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from trackside.logs.line import Line, Scratch
-from trackside.logs.scan import Scanned, learn, parsed, rules, segments
+from trackside.logs.line import FileContext, Line
+from trackside.logs.scan import ScanStats, hit_segments, learn_context, parse_line, rules
 from trackside.model import Event
 
-BEHIND = 32 << 10
-"""Bytes kept before what is read next."""
-HEAD = 64 << 10
-"""Bytes that tell of the whole file: its year, and whether srun labels its lines."""
-FIRST, LAST = 100, 200
-"""Lines that one set of patterns hit in what is read at once: the first and the last of them are looked at."""
-REACH = 256
-"""Lines that a parser may be said to have looked at, and no more."""
+MIN_BYTES_BEHIND = 32 << 10
+"""Bytes kept before the next line to parse."""
+HEAD_BYTES = 64 << 10
+"""Bytes at the beginning that describe the whole file: its year, and whether srun labels its lines."""
+MAX_FIRST, MAX_LAST = 100, 200
+"""Of the lines in one call that the same set of patterns hits, only the first and the last are parsed."""
+MAX_PARSER_LINES = 256
+"""Maximum number of lines that a parser may have read."""
 
 
-class _Looking(Line):
-    """A line that notes how far its parser looks."""
+class _TrackedLine(Line):
+    """A line that records how far its parser reads."""
 
     __slots__ = ("high", "low", "root")
 
-    def __init__(self, buffer: bytes, start: int, end: int, number: int, offset: int, scratch: Scratch) -> None:
-        super().__init__(buffer, start, end, number, offset, scratch)
+    def __init__(self, buffer: bytes, start: int, end: int, number: int, offset: int, context: FileContext) -> None:
+        super().__init__(buffer, start, end, number, offset, context)
         self.root, self.low, self.high = self, start, end
 
     def _neighbour(self, start: int, end: int, number: int) -> Line:
         if self.buffer[end - 1 : end] == b"\r" and end > start:
             end -= 1
-        line = _Looking(self.buffer, start, end, number, self.offset + start - self.start, self.scratch)
+        line = _TrackedLine(self.buffer, start, end, number, self.offset + start - self.start, self.context)
         line.parser, line.root = self.parser, self.root
         self.root.low, self.root.high = min(self.root.low, start), max(self.root.high, end)
         return line
 
 
 class Head:
-    """A file's first bytes as they come: what they say of all its lines, asked again as there are more of them."""
+    """The first bytes of a file, examined again each time their number has doubled."""
 
-    def __init__(self, scratch: Scratch) -> None:
-        self._scratch, self._bytes, self._asked, self._whole = scratch, b"", 0, False
+    def __init__(self, context: FileContext) -> None:
+        self._context, self._bytes, self._examined_bytes, self._is_complete = context, b"", 0, False
 
     def add(self, data: bytes, offset: int) -> None:
-        """Take bytes of the file from a place on."""
-        if self._whole or offset > len(self._bytes):
+        """Add data that starts at ``offset``."""
+        if self._is_complete or offset > len(self._bytes):
             return
-        self._bytes += data[len(self._bytes) - offset : HEAD - offset]
-        if len(self._bytes) >= 2 * self._asked:
-            self._asked = len(self._bytes)
-            learn(self._bytes, self._scratch, Scanned())
-        if len(self._bytes) >= HEAD:
-            self._bytes, self._whole = b"", True
+        self._bytes += data[len(self._bytes) - offset : HEAD_BYTES - offset]
+        if len(self._bytes) >= 2 * self._examined_bytes:
+            self._examined_bytes = len(self._bytes)
+            learn_context(self._bytes, self._context, ScanStats())
+        if len(self._bytes) >= HEAD_BYTES:
+            self._bytes, self._is_complete = b"", True
 
 
 @dataclass(slots=True)
 class Meaning:
-    """What one segment of a line means. ``start`` and ``stop``: its place in the file; ``low`` and ``high``: of all
-    that its parser looked at."""
+    """Events of one segment of a line. ``start``, ``stop``: its offsets in the file. ``low``, ``high``: offsets of all
+    that its parser read."""
 
     events: tuple[Event, ...]
     start: int
@@ -73,69 +73,74 @@ class Meaning:
 
 @dataclass(slots=True)
 class Scanner:
-    """Of one file. ``base``: the place of the window's first byte in the file; ``read``: up to where it is read."""
+    """Scans one file. ``base``: offset of the window's first byte. ``read``: offset up to which the file is parsed."""
 
-    scratch: Scratch
+    context: FileContext
     base: int = 0
     read: int = 0
     window: bytes = b""
     lines: int = 0
-    """Lines read."""
-    _done: Scanned = field(default_factory=Scanned)
+    """Number of lines parsed."""
+    _scanned: ScanStats = field(default_factory=ScanStats)
 
     @property
     def end(self) -> int:
-        """Up to where the window holds the file."""
+        """Offset of the end of the window."""
         return self.base + len(self.window)
 
     def feed(self, data: bytes) -> None:
-        """Complete lines that follow those before."""
+        """Add complete lines."""
         self.window += data
 
-    def judge(self, upto: int) -> Iterator[Meaning]:
-        """Read as far as a place in the file, which is behind a line's end or a redraw."""
-        begin, end = self.read - self.base, upto - self.base
-        if end <= begin:
+    def parse(self, end_offset: int) -> Iterator[Meaning]:
+        """Parse up to an offset, which must be after a line break or a redraw."""
+        start_position, end_position = self.read - self.base, end_offset - self.base
+        if end_position <= start_position:
             return
-        compiled = rules(self.scratch.plane)
-        hits = [(stop + begin, index) for stop, index in compiled.matcher.hits(self.window[begin:end])]
-        number, counted = self.lines + 1, begin
-        for start, stop, owners in self._chosen(list(segments(self.window, hits, begin, end))):
-            number += self.window.count(b"\n", counted, start)
-            counted = start
-            line = _Looking(self.window, start, stop, number, self.base + start, self.scratch)
-            events = tuple(parsed(line, owners, compiled, self._done))
+        compiled = rules(self.context.plane)
+        hits = [
+            (stop + start_position, index)
+            for stop, index in compiled.matcher.hits(self.window[start_position:end_position])
+        ]
+        number, counted_to = self.lines + 1, start_position
+        for start, stop, owners in self._select(list(hit_segments(self.window, hits, start_position, end_position))):
+            number += self.window.count(b"\n", counted_to, start)
+            counted_to = start
+            line = _TrackedLine(self.window, start, stop, number, self.base + start, self.context)
+            events = tuple(parse_line(line, owners, compiled, self._scanned))
             if events:
-                yield Meaning(events, *(self.base + place for place in (start, stop, line.low, line.high)))
-        self.lines += self.window.count(b"\n", begin, end)
-        self.read = upto
+                yield Meaning(events, *(self.base + position for position in (start, stop, line.low, line.high)))
+        self.lines += self.window.count(b"\n", start_position, end_position)
+        self.read = end_offset
 
-    def _chosen(self, found: list[tuple[int, int, tuple[int, ...]]]) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Those that are looked at: of many that the same patterns hit the first and the last."""
-        if len(found) <= FIRST + LAST:
-            return found
-        places: dict[tuple[int, ...], list[int]] = {}
-        for place, (_, _, owners) in enumerate(found):
-            places.setdefault(owners, []).append(place)
-        return sorted(found[place] for each in places.values() for place in {*each[:FIRST], *each[-LAST:]})
+    def _select(self, segments_hit: list[tuple[int, int, tuple[int, ...]]]) -> list[tuple[int, int, tuple[int, ...]]]:
+        """The segments to parse: of many that the same patterns hit, the first and the last."""
+        if len(segments_hit) <= MAX_FIRST + MAX_LAST:
+            return segments_hit
+        indices: dict[tuple[int, ...], list[int]] = {}
+        for index, (_, _, owners) in enumerate(segments_hit):
+            indices.setdefault(owners, []).append(index)
+        return sorted(
+            segments_hit[index] for group in indices.values() for index in {*group[:MAX_FIRST], *group[-MAX_LAST:]}
+        )
 
-    def forget(self, before: int) -> None:
-        """Let go of the window before a place, and of what is long read."""
-        cut = min(before, self.read - BEHIND) - self.base
-        if cut > BEHIND:
+    def forget(self, offset: int) -> None:
+        """Drop the window before an offset, but keep :data:`MIN_BYTES_BEHIND` before the next line to parse."""
+        cut = min(offset, self.read - MIN_BYTES_BEHIND) - self.base
+        if cut > MIN_BYTES_BEHIND:
             self.window = self.window[cut:]
             self.base += cut
 
 
-def last_meanings(data: bytes, scratch: Scratch, most: int = 16) -> list[Event]:
-    """The events of the last lines that mean anything, of complete lines; for figures that are gauges."""
-    compiled = rules(scratch.plane)
+def last_meanings(data: bytes, context: FileContext, max_lines: int = 16) -> list[Event]:
+    """The events of the last meaningful lines in complete lines; used for gauges."""
+    compiled = rules(context.plane)
     hits = compiled.matcher.hits(data)
     if not hits:
         return []
-    done = Scanned()
-    near = list(segments(data, hits[-8 * most :], 0, len(data)))[-most:]
-    found: list[Event] = []
-    for start, stop, owners in near:
-        found += parsed(Line(data, start, stop, 0, start, scratch), owners, compiled, done)
-    return found
+    done = ScanStats()
+    last_segments = list(hit_segments(data, hits[-8 * max_lines :], 0, len(data)))[-max_lines:]
+    events: list[Event] = []
+    for start, stop, owners in last_segments:
+        events += parse_line(Line(data, start, stop, 0, start, context), owners, compiled, done)
+    return events

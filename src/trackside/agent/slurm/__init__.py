@@ -1,1 +1,1 @@
-"""What Slurm says by its own commands and logs, for the sources that pass it on."""
+"""What Slurm reports by its commands and logs."""

@@ -1,7 +1,7 @@
-"""What accounting has of jobs that ended: their attempts and steps, with exit codes and memory, as lines.
+"""Accounting records of ended jobs, as lines: their attempts and steps, with exit codes and memory.
 
-Accounting hears of an end some seconds late, so it is asked a while after, for many jobs at once, and again where it
-has not.
+Accounting learns of an end some seconds late, so it is queried a while after, for many jobs at once, and again for
+those that it does not have yet.
 """
 
 from __future__ import annotations
@@ -11,104 +11,104 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trackside.agent.slurm.command import CommandFailed, Commands
-from trackside.agent.slurm.jobs import Happening
+from trackside.agent.slurm.jobs import JobEvent
 from trackside.catalog.job_states import is_over
 from trackside.catalog.slurm.commands import SEPARATOR, accounting_columns, accounting_table
 
-AT_ONCE = 100
-"""Jobs of one call."""
-LATER_S = 10.0
-TRIES = 6
-"""After LATER_S, and then after twice as long each time: for five minutes in all."""
-MOST = 20_000
-"""Jobs that wait to be asked for."""
+MAX_JOBS_PER_CALL = 100
+"""Jobs per sacct call."""
+DELAY_S = 10.0
+MAX_TRIES = 6
+"""The first query is after DELAY_S, and each further one after twice the delay: five minutes in all."""
+MAX_WAITING = 20_000
+"""Jobs that wait for a query."""
 _STEP = re.compile(r"\.[\w+]+\Z")
 
 
 @dataclass(slots=True)
-class _Due:
-    at: float
+class _Query:
+    due_s: float
     tries: int = 0
-    last: bool = True
-    """Whether its last attempt is to be over, or any."""
+    is_last: bool = True
+    """Whether the job's last attempt has to be over, or any attempt."""
 
 
 class Accounting:
-    """Which jobs are still to be asked for."""
+    """Queries accounting for ended jobs."""
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
-        self._due: dict[str, _Due] = {}
+        self._queries: dict[str, _Query] = {}
         self._columns: list[str] | None = None
-        self._told: dict[str, set[tuple[str, str]]] = {}
-        """Number -> (row, its submission) that were told already."""
+        self._reported: dict[str, set[tuple[str, str]]] = {}
+        """Job number -> (row, its state) pairs that were already reported."""
 
-    def wants(self, number: str, now: float, last: bool = True) -> None:
-        """A job's attempt is over: its last one, or one that another follows."""
-        if len(self._due) < MOST:
-            self._due[number] = _Due(now + LATER_S, last=last)
+    def add(self, number: str, now: float, is_last: bool = True) -> None:
+        """Queue a job of which an attempt is over. ``is_last``: it is the last attempt, not followed by another."""
+        if len(self._queries) < MAX_WAITING:
+            self._queries[number] = _Query(now + DELAY_S, is_last=is_last)
 
-    def ask(self, now: float) -> list[Happening]:
-        """Lines of jobs that accounting has by now. Raises CommandFailed."""
-        due = [number for number, each in self._due.items() if each.at <= now][:AT_ONCE]
+    def query(self, now: float) -> list[JobEvent]:
+        """Lines of the jobs that accounting has by now. Raises CommandFailed."""
+        due = [number for number, query in self._queries.items() if query.due_s <= now][:MAX_JOBS_PER_CALL]
         if not due:
             return []
         for number in due:
-            each = self._due[number]
-            each.tries += 1
-            each.at = now + LATER_S * 2**each.tries
+            query = self._queries[number]
+            query.tries += 1
+            query.due_s = now + DELAY_S * 2**query.tries
         rows = self._rows(due)
-        found: list[Happening] = []
+        events: list[JobEvent] = []
         for number in due:
-            mine = rows.get(number, [])
-            whole = [row for row in mine if not _STEP.search(row["JobID"])]
-            over = [row for row in whole if is_over(_state(row))]
-            each = self._due[number]
-            settled = bool(over) and (not each.last or is_over(_state(whole[-1])))
-            if settled or each.tries >= TRIES:
-                del self._due[number]
-                found += self._lines(number, mine, now)
-                if each.last:
-                    self._told.pop(number, None)
-        return found
+            job_rows = rows.get(number, [])
+            attempts = [row for row in job_rows if not _STEP.search(row["JobID"])]
+            ended = [row for row in attempts if is_over(_state(row))]
+            query = self._queries[number]
+            is_complete = bool(ended) and (not query.is_last or is_over(_state(attempts[-1])))
+            if is_complete or query.tries >= MAX_TRIES:
+                del self._queries[number]
+                events += self._lines(number, job_rows, now)
+                if query.is_last:
+                    self._reported.pop(number, None)
+        return events
 
     def _rows(self, numbers: Sequence[str]) -> dict[str, list[dict[str, str]]]:
-        """The rows of each job and of its steps, by Slurm's number."""
-        columns = self._known()
-        found: dict[str, list[dict[str, str]]] = {}
+        """Numeric job id -> rows of the job and its steps."""
+        columns = self._available_columns()
+        rows_by_job: dict[str, list[dict[str, str]]] = {}
         for line in self._commands.lines("sacct", "-n", "-D", *accounting_table(columns), "-j", ",".join(numbers)):
             values = line.replace("\t", " ").split(SEPARATOR)
             if len(values) != len(columns):
                 continue  # a line break in a name
             row = dict(zip(columns, values, strict=True))
-            found.setdefault(row["JobIDRaw"].partition(".")[0], []).append(row)
-        return found
+            rows_by_job.setdefault(row["JobIDRaw"].partition(".")[0], []).append(row)
+        return rows_by_job
 
-    def _known(self) -> list[str]:
-        """Those of the columns that this sacct has: one that it hasn't is an error."""
+    def _available_columns(self) -> list[str]:
+        """The columns that this sacct has; asking for an unknown column is an error."""
         if self._columns is None:
-            offered = accounting_columns(" ".join(self._commands.lines("sacct", "--helpformat")))
-            # They would hide the expanded paths that scontrol has.
-            columns = [column for column in offered if column not in ("StdOut", "StdErr")]
+            available = accounting_columns(" ".join(self._commands.lines("sacct", "--helpformat")))
+            # Not these: they would hide the expanded paths that scontrol reports.
+            columns = [column for column in available if column not in ("StdOut", "StdErr")]
             if not {"JobID", "JobIDRaw", "State"} <= set(columns):
-                raise CommandFailed("sacct lists no columns that are known")
+                raise CommandFailed("sacct lists no known columns")
             self._columns = columns
         return self._columns
 
-    def _lines(self, number: str, rows: Iterable[dict[str, str]], now: float) -> Iterable[Happening]:
-        told = self._told.setdefault(number, set())
+    def _lines(self, number: str, rows: Iterable[dict[str, str]], now: float) -> Iterable[JobEvent]:
+        reported = self._reported.setdefault(number, set())
         for row in rows:
             state = _state(row)
-            mark = row["JobID"], f"{row.get('Submit')} {row.get('Start')} {state}"
-            if not is_over(state) or mark in told:
+            row_key = row["JobID"], f"{row.get('Submit')} {row.get('Start')} {state}"
+            if not is_over(state) or row_key in reported:
                 continue
-            told.add(mark)
+            reported.add(row_key)
             job, step = _STEP.sub("", row["JobID"]), bool(_STEP.search(row["JobID"]))
             record = "\t".join(f"{name}={value}" for name, value in row.items() if value)
             end = row.get("End", "")
             time = float(end) if end.isdecimal() and 0 < int(end) < now else now
-            what = f"step {row['JobID']}" if step else f"job {job}"
-            yield Happening(job, number, "accounted", time, f"{what} accounted for as {state}\t{record}")
+            subject = f"step {row['JobID']}" if step else f"job {job}"
+            yield JobEvent(job, number, "accounted", time, f"{subject} accounted for as {state}\t{record}")
 
 
 def _state(row: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Slurm's commands: run without a shell, in plain English and POSIX seconds, for a limited time and output."""
+"""Runs Slurm's commands without a shell, with English output and POSIX times, limited in time and output."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from trackside.catalog.slurm import commands
 from trackside.command import Command, CommandStopped
 from trackside.errors import TracksideError
 
-MOST_BYTES = 512 << 20
-"""Of one command's output: it is taken line by line."""
-MOST_LINE = 64 << 10
-"""Bytes of one line that are kept."""
+MAX_OUTPUT_BYTES = 512 << 20
+"""Limit of a command's output, which is processed line by line."""
+MAX_LINE_BYTES = 64 << 10
+"""Bytes kept of each line."""
 
 
 class CommandFailed(TracksideError):
-    """A command that could not be run, ended with an error, took too long or wrote too much: a line that says which."""
+    """A command could not be run, failed, took too long or wrote too much; the message says which."""
 
 
 class Commands:
-    """Where they are: in ``folder``, or on PATH; ``conf``: of the cluster's slurm.conf, empty for the usual one."""
+    """Finds and runs Slurm's commands in ``folder``, or on PATH. ``conf``: path of slurm.conf, empty for the
+    default."""
 
     def __init__(
         self, folder: str = "", conf: str = "", timeout_s: float = 60.0, environ: Mapping[str, str] = os.environ
@@ -33,48 +34,48 @@ class Commands:
             self._env["SLURM_CONF"] = conf
 
     def has(self, name: str) -> bool:
-        """Whether a command is there."""
+        """Whether a command exists."""
         return shutil.which(name, path=self._path) is not None
 
     def lines(self, name: str, *arguments: str) -> Iterator[str]:
-        """The lines that it writes, without their ends, as they come. Raises CommandFailed, maybe after some lines."""
+        """The output lines, without line breaks, as they arrive. Raises CommandFailed, possibly after some lines."""
         program = shutil.which(name, path=self._path)
         if program is None:
             raise CommandFailed(f"{name} is not on the PATH {self._path}")
-        command = Command([program, *arguments], timeout_s=self._timeout_s, max_bytes=MOST_BYTES, env=self._env)
+        command = Command([program, *arguments], timeout_s=self._timeout_s, max_bytes=MAX_OUTPUT_BYTES, env=self._env)
         try:
             with closing(command.output()) as pieces:
                 yield from _lines(pieces)
         except OSError as error:
             raise CommandFailed(f"{program} can't be run: {error.strerror or error}") from None
         except CommandStopped as stop:
-            limit = "did not end in time" if stop.reason == "timeout" else f"wrote more than {MOST_BYTES:,} bytes"
+            limit = "did not end in time" if stop.reason == "timeout" else f"wrote more than {MAX_OUTPUT_BYTES:,} bytes"
             raise CommandFailed(f"{name} {limit}, and was stopped") from None
         if command.status:
-            words = " ".join(command.errors.decode("utf-8", "replace").split())[:300]
-            raise CommandFailed(f"{name} ended with {command.status}: {words or 'it says nothing'}")
+            message = " ".join(command.errors.decode("utf-8", "replace").split())[:300]
+            raise CommandFailed(f"{name} exited with status {command.status}: {message or 'no message'}")
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
-    """The lines in a stream, of each the first bytes."""
-    rest, cut = b"", False
+    """The lines of a stream, each cut to its first bytes."""
+    remaining, is_cut = b"", False
     for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            if not cut:
-                yield line[:MOST_LINE].decode("utf-8", "replace")
-            cut = False
-        if len(rest) > MOST_LINE:
-            if not cut:
-                yield rest[:MOST_LINE].decode("utf-8", "replace")
-            rest, cut = b"", True
-    if rest and not cut:
-        yield rest.decode("utf-8", "replace")
+        *lines, remaining = (remaining + piece).split(b"\n")
+        for line in lines:
+            if not is_cut:
+                yield line[:MAX_LINE_BYTES].decode("utf-8", "replace")
+            is_cut = False
+        if len(remaining) > MAX_LINE_BYTES:
+            if not is_cut:
+                yield remaining[:MAX_LINE_BYTES].decode("utf-8", "replace")
+            remaining, is_cut = b"", True
+    if remaining and not is_cut:
+        yield remaining.decode("utf-8", "replace")
 
 
-def blocks(lines: Iterator[str], begin: str, most: int = 400) -> Iterator[Sequence[str]]:
-    """The blocks of ``scontrol show``: each begins with ``begin=`` at a line's start. Of one with more than ``most``
-    lines the first are kept. A line break inside a name is a blank here, as a tab is."""
+def blocks(lines: Iterator[str], begin: str, max_lines: int = 400) -> Iterator[Sequence[str]]:
+    """The blocks of ``scontrol show``; each starts with ``begin=`` at the start of a line. At most ``max_lines`` lines
+    of a block are kept. Line breaks within names, and tabs, become spaces."""
     block: list[str] = []
     for line in lines:
         line = line.replace("\t", " ").rstrip()
@@ -86,7 +87,7 @@ def blocks(lines: Iterator[str], begin: str, most: int = 400) -> Iterator[Sequen
             continue
         elif not line.startswith("   "):
             block[-1] += f" {line}"
-        elif len(block) < most:
+        elif len(block) < max_lines:
             block.append(line)
     if block:
         yield block

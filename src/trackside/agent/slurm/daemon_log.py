@@ -1,4 +1,4 @@
-"""The log of one of Slurm's daemons, followed as it grows: rotated, truncated, or not there yet."""
+"""The log of a Slurm daemon, followed as it grows, also if it is rotated, truncated or does not exist yet."""
 
 from __future__ import annotations
 
@@ -9,44 +9,49 @@ from pathlib import Path
 
 from trackside.agent.source import Reading
 
-MOST_BYTES = 4 << 20
-"""Of one reading; the rest comes with the next."""
-BEFORE = 256 << 10
-"""Bytes of the end that are read of a log that was there before."""
-MOST_LINE = 16 << 10
+MAX_BYTES = 4 << 20
+"""Limit per reading; the rest is read next time."""
+BACKLOG_BYTES = 256 << 10
+"""Bytes at the end of an existing log that are read first."""
+MAX_LINE_BYTES = 16 << 10
 _STAMP = re.compile(r"\[?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:?\d\d)?)\]?\s")
 
 
 class DaemonLog:
-    """``unit``: the daemon's name, ``slurmctld``."""
+    """Follows one log. ``unit``: the daemon's name, such as ``slurmctld``."""
 
     def __init__(self, path: Path, unit: str) -> None:
         self.path, self._unit = path, unit
-        self._fd, self._inode, self._at = -1, 0, 0
-        self._rest = b""
+        self._fd, self._inode, self._offset = -1, 0, 0
+        self._remaining = b""
         self._time_ns = 0
-        self._known = False
+        self._was_opened = False
 
     def collect(self, reading: Reading) -> None:
-        """Add the lines that came, or a warning where the log can't be read."""
+        """Add the new lines, or a warning if the log can't be read."""
         try:
             self._follow(reading)
         except OSError as error:
             reading.warnings.append(f"{self.path} can't be read: {error.strerror}")
 
     def _follow(self, reading: Reading) -> None:
-        left = MOST_BYTES
+        bytes_left = MAX_BYTES
         if self._fd < 0:
             self._open()
-        left -= self._take(reading, left)
+        bytes_left -= self._read_lines(reading, bytes_left)
         stat = _stat(self.path)
-        if stat is not None and stat.st_ino != self._inode and left > 0 and self._at >= os.fstat(self._fd).st_size:
-            self.close()  # another took its place, and of the one before all is read
+        if (
+            stat is not None
+            and stat.st_ino != self._inode
+            and bytes_left > 0
+            and self._offset >= os.fstat(self._fd).st_size
+        ):
+            self.close()  # the log was replaced, and the old file is read to its end
             self._open()
-            self._take(reading, left)
+            self._read_lines(reading, bytes_left)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -54,37 +59,37 @@ class DaemonLog:
     def _open(self) -> None:
         self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         stat = os.fstat(self._fd)
-        # What was written before the agent began is only looked at as far as it may concern what goes on.
-        self._at = 0 if self._known else max(0, stat.st_size - BEFORE)
-        self._rest = b""
-        self._inode, begun = stat.st_ino, self._at
-        if begun:
-            data = os.pread(self._fd, MOST_LINE, begun)
-            self._at += data.find(b"\n") + 1
-        self._known = True
+        # Of what was written before the agent started, only the last part is read.
+        self._offset = 0 if self._was_opened else max(0, stat.st_size - BACKLOG_BYTES)
+        self._remaining = b""
+        self._inode, start = stat.st_ino, self._offset
+        if start:
+            data = os.pread(self._fd, MAX_LINE_BYTES, start)
+            self._offset += data.find(b"\n") + 1
+        self._was_opened = True
 
-    def _take(self, reading: Reading, most: int) -> int:
+    def _read_lines(self, reading: Reading, max_bytes: int) -> int:
         size = os.fstat(self._fd).st_size
-        if size < self._at:
-            reading.warnings.append(f"{self.path} was cut short: read from its beginning again")
-            self._at, self._rest = 0, b""
-        data = os.pread(self._fd, min(most, size - self._at), self._at)
-        self._at += len(data)
-        *whole, rest = (self._rest + data).split(b"\n")
-        for line in whole:
+        if size < self._offset:
+            reading.warnings.append(f"{self.path} was truncated: reading it from the beginning")
+            self._offset, self._remaining = 0, b""
+        data = os.pread(self._fd, min(max_bytes, size - self._offset), self._offset)
+        self._offset += len(data)
+        *lines, remaining = (self._remaining + data).split(b"\n")
+        for line in lines:
             self._line(reading, line)
-        if len(rest) > MOST_LINE:
-            self._line(reading, rest[:MOST_LINE])
-            rest = rest[MOST_LINE:]
-        self._rest = rest
+        if len(remaining) > MAX_LINE_BYTES:
+            self._line(reading, remaining[:MAX_LINE_BYTES])
+            remaining = remaining[MAX_LINE_BYTES:]
+        self._remaining = remaining
         return len(data)
 
     def _line(self, reading: Reading, line: bytes) -> None:
-        if len(line) > MOST_LINE:
-            reading.lost["bytes"] += len(line) - MOST_LINE
-        text = line[:MOST_LINE].decode("utf-8", "replace").rstrip("\r")
+        if len(line) > MAX_LINE_BYTES:
+            reading.lost["bytes"] += len(line) - MAX_LINE_BYTES
+        text = line[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip("\r")
         if text.strip():
-            self._time_ns = min(_written_ns(text) or self._time_ns or reading.time_ns, reading.time_ns)
+            self._time_ns = min(_timestamp_ns(text) or self._time_ns or reading.time_ns, reading.time_ns)
             reading.line(text, self._time_ns, unit=self._unit)
 
 
@@ -95,13 +100,13 @@ def _stat(path: Path) -> os.stat_result | None:
         return None
 
 
-def _written_ns(text: str) -> int | None:
-    """When a line was written, by its own stamp: of this machine's zone where it names none."""
-    found = _STAMP.match(text)
-    if found is None:
+def _timestamp_ns(text: str) -> int | None:
+    """POSIX time (ns) in a line's timestamp, in this machine's time zone if it has none; None without a timestamp."""
+    match = _STAMP.match(text)
+    if match is None:
         return None
     try:
-        at = dt.datetime.fromisoformat(found[1])
-        return int(at.replace(microsecond=0).timestamp()) * 1_000_000_000 + at.microsecond * 1000
+        time = dt.datetime.fromisoformat(match[1])
+        return int(time.replace(microsecond=0).timestamp()) * 1_000_000_000 + time.microsecond * 1000
     except (ValueError, OverflowError):
         return None

@@ -1,7 +1,7 @@
-"""The jobs of a controller, from one look to the next: what happened to each, as a line with Slurm's own record of it.
+"""Changes of the controller's jobs between readings, as lines with Slurm's record of the job.
 
-A line is a sentence, and after a tab the record as ``scontrol show job`` or ``sacct`` has it, its parts with a tab
-between them: whoever reads the lines of a job has all that Slurm told of it, at every turn of its life.
+A line is a sentence, then a tab and the record as ``scontrol show job`` or ``sacct`` prints it, with tabs between its
+parts. So the lines of a job contain all that Slurm reported of it, at every change of its state.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from trackside.catalog.slurm import values
 from trackside.catalog.slurm.fields import job_ids
 
 _VOLATILE = re.compile(r" RunTime=\S+| LastSchedEval=\S+|SecsPreSuspend=\S+")
-"""What changes while nothing happens."""
+"""Fields that change all the time."""
 _KEYS = """
     JobId ArrayJobId ArrayTaskId HetJobId HetJobOffset PackJobId PackJobOffset UserId Priority Nice QOS JobState Reason
     Dependency Restarts ExitCode TimeLimit SubmitTime EligibleTime StartTime EndTime SuspendTime Partition NodeList
     NumNodes
 """
 _PAIR = re.compile(rf"(?:^| )({'|'.join(_KEYS.split())})=(\S*)")
-_WATCHED = ("TimeLimit", "Nice", "QOS", "Partition", "Dependency", "NodeList")
-"""What somebody may set while a job waits or runs; NodeList changes as a job gives nodes back."""
+_REPORTED_FIELDS = ("TimeLimit", "Nice", "QOS", "Partition", "Dependency", "NodeList")
+"""Fields that a user or admin may change while a job waits or runs; NodeList changes as a job releases nodes."""
 _TIMES = {
     "submitted": "SubmitTime",
     "requeued": "SubmitTime",
@@ -33,17 +33,17 @@ _TIMES = {
     "ended": "EndTime",
     "suspended": "SuspendTime",
 }
-LAST_SIGNAL = 64
-PRIORITY = 0.5
-"""A priority that changes by more than this share of itself was set: ageing and fair share move it little by little."""
-WAIT_REASONS = 40
-"""Kinds of reasons that are counted apart; the rest counts as ``other``."""
+MAX_SIGNAL = 64
+MIN_PRIORITY_CHANGE_RATIO = 0.5
+"""Relative change from which a priority was set by someone: aging and fair share change it little by little."""
+MAX_WAIT_REASONS = 40
+"""Number of reasons that are counted separately; further ones count as ``other``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """A line of a job: ``job`` is its id as users write it, its array's while it waits there; ``number`` is Slurm's.
-    ``time``: POSIX seconds."""
+class JobEvent:
+    """A line about a job. ``job``: id as users write it, the array's id while the task waits in it. ``number``: numeric
+    id. ``time``: POSIX seconds."""
 
     job: str
     number: str
@@ -54,123 +54,125 @@ class Happening:
 
 @dataclass(slots=True)
 class _Job:
-    """One as it was told last."""
+    """A job as last reported by Slurm."""
 
-    mark: int
-    """Hash of what it was told by."""
-    facts: Mapping[str, str]
+    record_hash: int
+    """Hash of its record."""
+    fields: Mapping[str, str]
 
     @property
     def state(self) -> str:
-        return self.facts.get("JobState", "UNKNOWN")
+        return self.fields.get("JobState", "UNKNOWN")
 
 
 @dataclass(slots=True)
 class Queue:
-    """What of all jobs is counted."""
+    """Counts of all jobs."""
 
     states: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(state, partition) -> jobs"""
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(reason, partition) -> jobs that wait for it"""
     oldest: dict[str, float] = field(default_factory=dict)
-    """Partition -> the longest that a job waits that could have started, in seconds"""
+    """Partition -> longest wait of an eligible job, in seconds"""
 
-    def take(self, facts: Mapping[str, str], now: float) -> None:
-        """Count one job, or the tasks of an array that wait."""
-        state, partition = facts.get("JobState", "UNKNOWN"), facts.get("Partition", "").partition(",")[0]
-        count = _waiting(facts.get("ArrayTaskId", ""))
-        self.states[state, partition] += count
+    def count(self, fields: Mapping[str, str], now: float) -> None:
+        """Count one job, or the waiting tasks of an array."""
+        state, partition = fields.get("JobState", "UNKNOWN"), fields.get("Partition", "").partition(",")[0]
+        jobs = _task_count(fields.get("ArrayTaskId", ""))
+        self.states[state, partition] += jobs
         if state != "PENDING":
             return
-        reason = facts.get("Reason", "None").partition(",")[0]
-        known = (reason, partition) in self.reasons or len(self.reasons) < WAIT_REASONS
-        self.reasons[reason if known else "other", partition] += count
-        eligible = values.time(facts.get("EligibleTime"))
+        reason = fields.get("Reason", "None").partition(",")[0]
+        is_separate = (reason, partition) in self.reasons or len(self.reasons) < MAX_WAIT_REASONS
+        self.reasons[reason if is_separate else "other", partition] += jobs
+        eligible = values.time(fields.get("EligibleTime"))
         if eligible is not None and eligible <= now:
             self.oldest[partition] = max(self.oldest.get(partition, 0.0), now - eligible)
 
 
 class Jobs:
-    """What is known of each job. One thread looks and takes."""
+    """The known jobs; used by one thread."""
 
-    def __init__(self, most: int = 2000) -> None:
+    def __init__(self, max_lines: int = 2000) -> None:
         self._jobs: dict[str, _Job] = {}
-        self._most = most
-        """Lines of one look: what doesn't fit is told at the next."""
+        self._max_lines = max_lines
+        """Maximum lines per reading; the rest is reported in the next."""
 
-    def look(self, blocks: Iterable[Sequence[str]], now: float, happened: list[Happening]) -> tuple[Queue, list[str]]:
-        """Add what happened since the last look to ``happened``, also where the blocks end in an error; give what there
-        is, and the numbers of jobs that Slurm knows no more without having told their end."""
+    def update(self, blocks: Iterable[Sequence[str]], now: float, events: list[JobEvent]) -> tuple[Queue, list[str]]:
+        """Add the changes since the last reading to ``events``, even if ``blocks`` ends with an error. Returns the
+        queue, and the numbers of jobs that have vanished without a reported end."""
         queue = Queue()
-        met: set[str] = set()
+        numbers: set[str] = set()
         for lines in blocks:
-            mark = hash(_VOLATILE.sub("", "\t".join(lines)))
+            record_hash = hash(_VOLATILE.sub("", "\t".join(lines)))
             number = lines[0][6:].partition(" ")[0]
-            met.add(number)
+            numbers.add(number)
             known = self._jobs.get(number)
-            if known is not None and known.mark == mark:
-                queue.take(known.facts, now)
+            if known is not None and known.record_hash == record_hash:
+                queue.count(known.fields, now)
                 continue
-            facts = _facts(lines)
-            queue.take(facts, now)
-            # While a job clears its nodes, nothing tells whether it ended or goes back into the queue.
-            if facts.get("JobState") in CLEARING or len(happened) >= self._most:
+            fields = _fields(lines)
+            queue.count(fields, now)
+            # While a job is completing, it is unclear whether it ended or is requeued.
+            if fields.get("JobState") in CLEARING or len(events) >= self._max_lines:
                 continue
-            verb, sentence = _sentence(known, facts)
+            verb, sentence = _sentence(known, fields)
             if sentence:
                 record = "\t".join(line.strip() for line in lines)
-                time = min(values.time(facts.get(_TIMES.get(verb, ""))) or now, now)
-                id_ = _id(facts)
+                time = min(values.time(fields.get(_TIMES.get(verb, ""))) or now, now)
+                id_ = _id(fields)
                 text = f"job {id_} {sentence}\t{record}"
-                happened.append(Happening(id_.partition("_[")[0], number, verb, time, text))
-            self._jobs[number] = _Job(mark, facts)
-        gone = [number for number in self._jobs if number not in met]
-        lost = [number for number in gone if not is_over(self._jobs[number].state) and number.isdecimal()]
-        for number in gone:
+                events.append(JobEvent(id_.partition("_[")[0], number, verb, time, text))
+            self._jobs[number] = _Job(record_hash, fields)
+        vanished = [number for number in self._jobs if number not in numbers]
+        without_end = [number for number in vanished if not is_over(self._jobs[number].state) and number.isdecimal()]
+        for number in vanished:
             del self._jobs[number]
-        return queue, lost
+        return queue, without_end
 
     def __len__(self) -> int:
         return len(self._jobs)
 
 
-def _id(facts: Mapping[str, str]) -> str:
+def _id(fields: Mapping[str, str]) -> str:
     """A job's id as users write it: ``60_3``, ``60_[4-9]``, ``73+0``."""
-    return str(job_ids("scontrol", facts.get).get("id", ""))
+    return str(job_ids("scontrol", fields.get).get("id", ""))
 
 
-def _facts(lines: Sequence[str]) -> dict[str, str]:
-    """What is told of a job. The name that ends the first line, and what comes last, may hold anything."""
-    found: dict[str, str] = {}
+def _fields(lines: Sequence[str]) -> dict[str, str]:
+    """The fields of a job's record. The job name, which ends the first line, may contain anything and is left out."""
+    fields: dict[str, str] = {}
     for line in (lines[0].partition(" JobName=")[0], *lines[1:]):
         for name, value in _PAIR.findall(line.strip()):
-            found.setdefault(name, sys.intern(value))  # most are the same for many jobs
-    return found
+            fields.setdefault(name, sys.intern(value))  # most values are the same for many jobs
+    return fields
 
 
-def _sentence(known: _Job | None, facts: Mapping[str, str]) -> tuple[str, str]:
-    """What happened, by its verb and as a sentence's end; nothing where only words of no weight changed."""
-    state, before = facts.get("JobState", "UNKNOWN"), known.state if known is not None else ""
+def _sentence(known: _Job | None, fields: Mapping[str, str]) -> tuple[str, str]:
+    """(verb, end of the sentence) of a change; empty strings if nothing relevant changed."""
+    state, before = fields.get("JobState", "UNKNOWN"), known.state if known is not None else ""
     if state in WAITING and before and before not in WAITING:
-        return "requeued", f"requeued{_wait(facts)}"
-    if known is not None and before not in WAITING and known.facts.get("Restarts") != facts.get("Restarts"):
-        before = ""  # it waited and began once more, unseen
+        return "requeued", f"requeued{_wait_text(fields)}"
+    if known is not None and before not in WAITING and known.fields.get("Restarts") != fields.get("Restarts"):
+        before = ""  # it was requeued and started again between two readings
     if is_over(state):
-        return ("", "") if before == state else ("ended", f"ended {state}{_exit(facts)}")
+        return ("", "") if before == state else ("ended", f"ended {state}{_exit_text(fields)}")
     if state == before or (before and before in ALIVE and state in ALIVE and "SUSPENDED" not in (state, before)):
-        return _changed(known.facts if known is not None else {}, facts)
+        return _update(known.fields if known is not None else {}, fields)
     if state in WAITING:
-        return "submitted", f"submitted{_wait(facts)}"
+        return "submitted", f"submitted{_wait_text(fields)}"
     if state == "SUSPENDED":
         return "suspended", "suspended"
-    return ("resumed", "resumed") if before == "SUSPENDED" else ("started", f"started on {facts.get('NodeList')}")
+    return ("resumed", "resumed") if before == "SUSPENDED" else ("started", f"started on {fields.get('NodeList')}")
 
 
-def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str]:
-    changes = [f"{key} {before.get(key)} -> {now.get(key)}" for key in _WATCHED if before.get(key) != now.get(key)]
-    old, new = (values.number(each.get("Priority")) for each in (before, now))
-    if old is not None and new is not None and abs(new - old) > PRIORITY * max(old, new):
+def _update(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str]:
+    changes = [
+        f"{key} {before.get(key)} -> {now.get(key)}" for key in _REPORTED_FIELDS if before.get(key) != now.get(key)
+    ]
+    old, new = (values.number(record.get("Priority")) for record in (before, now))
+    if old is not None and new is not None and abs(new - old) > MIN_PRIORITY_CHANGE_RATIO * max(old, new):
         changes.append(f"Priority {old} -> {new}")
     if changes:
         return "updated", f"updated: {', '.join(changes)}"
@@ -180,22 +182,22 @@ def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, st
     return "", ""
 
 
-def _wait(facts: Mapping[str, str]) -> str:
-    """What a job waits for; Slurm says None until its scheduler has looked at the job."""
-    reason = facts.get("Reason", "None")
+def _wait_text(fields: Mapping[str, str]) -> str:
+    """The reason why a job waits; Slurm reports None until its scheduler has considered the job."""
+    reason = fields.get("Reason", "None")
     return f", waits for {reason}" if reason != "None" else ""
 
 
-def _exit(facts: Mapping[str, str]) -> str:
-    code, signal = values.exit_status(facts.get("ExitCode"))
+def _exit_text(fields: Mapping[str, str]) -> str:
+    code, signal = values.exit_status(fields.get("ExitCode"))
     if code is None or signal is None:
         return ""
-    # Higher numbers are Slurm's own marks.
-    return f", exit code {code}" + (f", signal {signal}" if 0 < signal <= LAST_SIGNAL else "")
+    # Higher numbers are Slurm's own flags.
+    return f", exit code {code}" + (f", signal {signal}" if 0 < signal <= MAX_SIGNAL else "")
 
 
-def _waiting(tasks: str) -> int:
-    """How many tasks of an array ``2-5,8%2`` are; 1 for a job of its own."""
+def _task_count(tasks: str) -> int:
+    """Number of tasks in an array expression such as ``2-5,8%2``; 1 for a job without tasks."""
     count = 0
     for part in tasks.partition("%")[0].split(","):
         first, _, last = part.partition(":")[0].partition("-")

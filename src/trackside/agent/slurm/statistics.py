@@ -1,4 +1,4 @@
-"""``sdiag``: what the controller says of its own work, as the metrics of the catalogue."""
+"""``sdiag``: the controller's statistics as metrics of the catalog."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _STATISTICS = {"Last cycle": "last", "Max cycle": "max", "Mean cycle": "mean"}
 _LINE = re.compile(r"\s*([A-Za-z][\w ().,:-]*?):\s+(\d{1,18})\s*\Z")
 _RPC = re.compile(r"\s+([A-Z][A-Z0-9_]{2,60})\s+\(\s*\d+\)\s+count:(\d{1,15})\s+ave_time:\d+\s+total_time:(\d{1,18})")
 Value = tuple[str, float, dict[str, str]]
-"""Name, value, labels."""
+"""Metric, value, labels."""
 
 
 def statistics(lines: Iterable[str]) -> Iterator[Value]:
-    """What its text tells; of a kind of message, how many came and the time that they took."""
+    """The metrics in the output of sdiag; for each message type, the count and the total time."""
     section, by_type = "", False
     for line in lines:
         if line and not line[0].isspace():
@@ -36,9 +36,9 @@ def statistics(lines: Iterable[str]) -> Iterator[Value]:
             yield "slurm_rpcs_total", float(rpc[2]), {"rpc": rpc[1]}
             yield "slurm_rpc_seconds_total", int(rpc[3]) / 1e6, {"rpc": rpc[1]}
             continue
-        found = _LINE.match(line)
-        if found is not None:
-            yield from _value(section, found[1], float(found[2]))
+        match = _LINE.match(line)
+        if match is not None:
+            yield from _value(section, match[1], float(match[2]))
 
 
 def _value(section: str, name: str, value: float) -> Iterator[Value]:

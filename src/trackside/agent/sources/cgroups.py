@@ -3,7 +3,7 @@
     v2  /sys/fs/cgroup/system.slice/[NODE_]slurmstepd.scope/job_42/step_0/user/task_3
     v1  /sys/fs/cgroup/{memory,cpuacct}/slurm[_NODE]/uid_1000/job_42/step_0/task_3
 
-The name with the node's in it is that of a Slurm built for several slurmd on a host; then only our own node's is read.
+A Slurm built for several slurmd per host puts the node's name into the path; then only this node's cgroups are read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trackside.agent.source import Collector, Context, Labels, Reading, Sample, 
 _LEVEL = re.compile(r"(job|step|task)_([A-Za-z0-9]{1,20})\Z")
 _HERTZ = os.sysconf("SC_CLK_TCK")
 _UNLIMITED = 1 << 60
-"""Version 1 writes the largest multiple of a page for no limit."""
+"""In version 1, no limit is the largest multiple of a page."""
 _EVENTS = {name.encode(): name for name in ("low", "high", "max", "oom", "oom_kill", "oom_group_kill")}
 _KINDS_2 = {b"anon": "anon", b"file": "file", b"shmem": "shmem"}
 _KINDS_1 = {b"total_rss": "anon", b"total_cache": "file", b"total_shmem": "shmem"}
@@ -30,8 +30,8 @@ _KINDS_1 = {b"total_rss": "anon", b"total_cache": "file", b"total_shmem": "shmem
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``most``: cgroups that are read, jobs before steps before tasks. ``tasks``: whether those of tasks are.
-    ``roots``: where Slurm's cgroups are, below the mount, if that is elsewhere."""
+    """``most``: maximum number of cgroups to read, jobs before steps before tasks. ``tasks``: whether to read those of
+    tasks. ``roots``: paths of Slurm's cgroups below the mount, if not the default."""
 
     most: int = 200
     tasks: bool = True
@@ -39,7 +39,7 @@ class Options:
 
 
 class Group(NamedTuple):
-    """One cgroup of a job, a step or a task. ``name``: ``job_42/step_0/task_3``; ``path``: below its root."""
+    """One cgroup of a job, step or task. ``name``: ``job_42/step_0/task_3``. ``path``: below its root."""
 
     level: int
     name: str
@@ -47,24 +47,24 @@ class Group(NamedTuple):
     labels: Labels
 
 
-def groups_in(root: str, tasks: bool = True, most: int = 10_000) -> list[Group]:
-    """Slurm's cgroups below a root, jobs first. Folders of other names (``uid_1000``, ``user``) are looked into where
-    Slurm has such; the rest is passed over."""
-    found: list[Group] = []
-    open_: list[tuple[str, tuple[str, ...]]] = [("", ())]
-    while open_ and len(found) < most:
-        path, names = open_.pop(0)
+def groups_in(root: str, tasks: bool = True, max_groups: int = 10_000) -> list[Group]:
+    """Slurm's cgroups below a root, jobs first. Intermediate folders (``uid_1000``, ``user``) are entered where Slurm
+    has them; others are skipped."""
+    groups: list[Group] = []
+    pending: list[tuple[str, tuple[str, ...]]] = [("", ())]
+    while pending and len(groups) < max_groups:
+        path, names = pending.pop(0)
         for entry in _folders(f"{root}/{path}"):
-            below = f"{path}/{entry}" if path else entry
-            told = _LEVEL.match(entry)
-            if told is not None and told[1] == ("job", "step", "task", "")[len(names)]:
-                inner = (*names, entry)
-                found.append(_group(inner, below))
-                if len(inner) < (3 if tasks else 2):
-                    open_.append((below, inner))
+            child_path = f"{path}/{entry}" if path else entry
+            match = _LEVEL.match(entry)
+            if match is not None and match[1] == ("job", "step", "task", "")[len(names)]:
+                child_names = (*names, entry)
+                groups.append(_group(child_names, child_path))
+                if len(child_names) < (3 if tasks else 2):
+                    pending.append((child_path, child_names))
             elif (not names and entry.startswith("uid_")) or (len(names) == 2 and entry == "user"):
-                open_.append((below, names))
-    return sorted(found, key=lambda group: group.level)[:most]
+                pending.append((child_path, names))
+    return sorted(groups, key=lambda group: group.level)[:max_groups]
 
 
 def _folders(path: str) -> list[str]:
@@ -76,7 +76,7 @@ def _folders(path: str) -> list[str]:
 
 
 def _group(names: tuple[str, ...], path: str) -> Group:
-    parts = dict(each.split("_", 1) for each in names)
+    parts = dict(part.split("_", 1) for part in names)
     if "step" in parts:
         parts["step"] = step_name(parts["step"])
     name = "/".join(names)
@@ -84,36 +84,42 @@ def _group(names: tuple[str, ...], path: str) -> Group:
 
 
 class _Cgroups(Collector):
-    """It keeps no file open: that would keep a cgroup that Slurm has removed."""
+    """Reads Slurm's cgroups. It keeps no file open, because that would keep a cgroup that Slurm has removed."""
 
     def __init__(self, context: Context) -> None:
         self._mount, self._node, self._options = context.node.sys / "fs/cgroup", context.node.name, context.options
         self._version, self._roots = 0, dict[str, str]()
         if not any((self._mount / name).exists() for name in ("cgroup.procs", "unified", "memory", "cpuacct")):
-            raise Unavailable(f"{self._mount} has no cgroups", "mount them there, in a container the host's read-only")
+            raise Unavailable(
+                f"{self._mount} has no cgroups", "mount them there; in a container, mount the host's read-only"
+            )
 
     def collect(self, reading: Reading) -> None:
-        if not self._roots or not all(map(os.path.isdir, self._roots.values())):  # slurmd makes them when it needs them
+        if not self._roots or not all(
+            map(os.path.isdir, self._roots.values())
+        ):  # slurmd creates them when it first needs them
             self._version, self._roots = roots_of(self._mount, self._node, self._options.roots)
         read = _version_2 if self._version == 2 else _version_1
         groups = self._groups()
         if len(groups) > self._options.most:
-            reading.warnings.append(f"this node has more than {self._options.most} cgroups of jobs: see most")
+            reading.warnings.append(
+                f"this node has more than {self._options.most} cgroups of jobs: raise collect.cgroups.most"
+            )
         for group in groups[: self._options.most]:
             for metric, value, labels in read(self._roots, group):
-                reading.samples.append(Sample(metric, _with(group.labels, labels), float(value)))
+                reading.samples.append(Sample(metric, _add_labels(group.labels, labels), float(value)))
 
     def _groups(self) -> list[Group]:
-        """All there are, and one beyond what is read."""
-        found: dict[str, Group] = {}
+        """The cgroups, up to one more than will be read."""
+        groups: dict[str, Group] = {}
         for root in self._roots.values():
             for group in groups_in(root, self._options.tasks, self._options.most + 1):
-                found.setdefault(group.name, group)
-        return sorted(found.values(), key=lambda group: group.level)
+                groups.setdefault(group.name, group)
+        return sorted(groups.values(), key=lambda group: group.level)
 
 
 Values = Iterator[tuple[str, float, Mapping[str, str]]]
-"""(metric, value, labels beside the cgroup's)"""
+"""(metric, value, labels in addition to the cgroup's)"""
 
 
 def _version_2(roots: Mapping[str, str], group: Group) -> Values:
@@ -152,38 +158,38 @@ def _version_1(roots: Mapping[str, str], group: Group) -> Values:
     )
     for key, value in keyed(readable(f"{folder}/memory.stat"), _KINDS_1).items():
         yield "host_cgroup_memory_bytes", value, {"kind": _KINDS_1[key]}
-    met = number(readable(f"{folder}/memory.failcnt").strip())
-    if met is not None:
-        yield "host_cgroup_memory_events_total", met, {"kind": "max"}
+    limit_hits = number(readable(f"{folder}/memory.failcnt").strip())
+    if limit_hits is not None:
+        yield "host_cgroup_memory_events_total", limit_hits, {"kind": "max"}
     for value in keyed(readable(f"{folder}/memory.oom_control"), (b"oom_kill",)).values():
         yield "host_cgroup_memory_events_total", value, {"kind": "oom_kill"}
 
 
 def _bytes(folder: str, files: Mapping[str, str]) -> Values:
-    for file, what in files.items():
+    for file, name in files.items():
         value = number(readable(f"{folder}/{file}").strip())
         if value is not None and value < _UNLIMITED:
-            yield f"host_cgroup_memory_{what}_bytes", value, {}
+            yield f"host_cgroup_memory_{name}_bytes", value, {}
 
 
-def _with(labels: Labels, more: Mapping[str, str]) -> Labels:
+def _add_labels(labels: Labels, more: Mapping[str, str]) -> Labels:
     return tuple(sorted((*labels, *more.items()))) if more else labels
 
 
-def roots_of(cgroups: Path, node: str, elsewhere: Iterable[str] = ()) -> tuple[int, dict[str, str]]:
-    """(version, folder by controller) of Slurm's cgroups below a mount; version 0 where there are none."""
+def roots_of(cgroups: Path, node: str, extra_roots: Iterable[str] = ()) -> tuple[int, dict[str, str]]:
+    """(version, controller -> folder) of Slurm's cgroups below a mount; version 0 if there are none."""
     scopes = (f"system.slice/{node}_slurmstepd.scope", "system.slice/slurmstepd.scope")
     for mount in (cgroups, cgroups / "unified"):
-        for scope in (*elsewhere, *scopes):
+        for scope in (*extra_roots, *scopes):
             if (mount / "cgroup.procs").exists() and (mount / scope).is_dir():
                 return 2, {"": os.fspath(mount / scope)}
-    found: dict[str, str] = {}
+    folder_by_controller: dict[str, str] = {}
     for controller, folders in (("memory", ("memory",)), ("cpu", ("cpuacct", "cpu,cpuacct", "cpuacct,cpu"))):
         for folder in folders:
-            for name in (*elsewhere, f"slurm_{node}", "slurm"):
+            for name in (*extra_roots, f"slurm_{node}", "slurm"):
                 if (cgroups / folder / name).is_dir():
-                    found.setdefault(controller, os.fspath(cgroups / folder / name))
-    return (1, found) if found else (0, {})
+                    folder_by_controller.setdefault(controller, os.fspath(cgroups / folder / name))
+    return (1, folder_by_controller) if folder_by_controller else (0, {})
 
 
 SOURCE = Source(

@@ -1,4 +1,4 @@
-"""The node's own clock, and how far it is off as its NTP client says (adjtimex)."""
+"""The node's clock, and its offset as estimated by the NTP client (adjtimex)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import functools
 from trackside.agent.source import Collector, Reading, Source
 
 _ERROR = 5
-"""TIME_ERROR: the clock is not disciplined by anything, so its offset says nothing."""
+"""TIME_ERROR: the clock is not synchronized, so its offset is meaningless."""
 _NANO = 0x2000
 """STA_NANO in ``status``: the offset is in nanoseconds, else in microseconds."""
 
 
 class Timex(ctypes.Structure):
-    """``struct timex`` as far as it is read here; the rest is room that the kernel writes to."""
+    """The part of ``struct timex`` that is read here; the rest is space for the kernel to write."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -33,7 +33,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def offset_s() -> float | None:
-    """How far the clock is off, in seconds; None where nothing disciplines it, or it may not be asked."""
+    """Offset of the clock in seconds; None if it is not synchronized or may not be read."""
     timex = Timex()
     state = _libc().adjtimex(ctypes.byref(timex))
     if state < 0 or state == _ERROR:

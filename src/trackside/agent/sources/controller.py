@@ -1,8 +1,8 @@
-"""Slurm's controller: the life of every job, the state of every node, the queue, the scheduler's own statistics.
+"""Slurm's controller: changes of jobs and nodes, the queue, and the scheduler's statistics.
 
-One look costs the controller four requests: for all jobs, for all nodes twice (the GPUs of jobs are told by node), for
-the partitions; once a minute one more for its statistics. Accounting is asked after an end, for many jobs at once. A
-look that takes long makes the next one come later, so that no more than a twentieth of the time is spent asking.
+One reading costs the controller four requests: one for all jobs, two for all nodes (Slurm reports the GPUs of jobs per
+node), one for the partitions; and once a minute one for its statistics. Accounting is queried after jobs end, for many
+at once. After a slow reading the next one is delayed, so that at most a twentieth of the time is spent on requests.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from pathlib import Path
 from trackside.agent.slurm.accounting import Accounting
 from trackside.agent.slurm.command import CommandFailed, Commands, blocks
 from trackside.agent.slurm.daemon_log import DaemonLog
-from trackside.agent.slurm.jobs import Happening, Jobs, Queue
+from trackside.agent.slurm.jobs import JobEvent, Jobs, Queue
 from trackside.agent.slurm.nodes import Nodes
 from trackside.agent.slurm.statistics import statistics
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 from trackside.catalog.job_states import is_over
 
 UNIT = "slurmctld"
-SAID = "scontrol"
-"""What the lines of jobs and nodes are called: it is that command's word that they carry."""
-SHARE = 20.0
-"""A look that took a second is followed by as many without one."""
-MOST_WAIT_S = 300.0
+RECORD_NAME = "scontrol"
+"""``filename`` or ``unit`` label of the lines of jobs and nodes: the command whose record they contain."""
+PAUSE_RATIO = 20.0
+"""A reading of one second is followed by a pause of so many seconds."""
+MAX_PAUSE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The table ``[collect.controller]``. Raises ValueError for what can't be meant."""
+    """The table ``[collect.controller]``. Raises ValueError for invalid values."""
 
     bin: str = ""
     """The folder of Slurm's commands; empty: PATH."""
     conf: str = ""
-    """slurm.conf; empty: the usual one."""
+    """Path of slurm.conf; empty: the default one."""
     log: str = ""
-    """slurmctld's log; empty: where ``scontrol show config`` says."""
+    """Path of slurmctld's log; empty: as in ``scontrol show config``."""
     accounting: bool = True
-    """Whether accounting is asked for the steps and the exit codes of jobs that ended."""
+    """Whether to query accounting for the steps and exit codes of ended jobs."""
     statistics_s: float = 60.0
-    """How often the scheduler's statistics are asked for."""
+    """Interval of the scheduler's statistics."""
     command_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.command_timeout_s <= 600.0:
-            raise ValueError(f"command_timeout_s is {self.command_timeout_s:g}: 1 to 600 can be meant")
+            raise ValueError(f"command_timeout_s is {self.command_timeout_s:g}; it must be 1 to 600")
         if not 5.0 <= self.statistics_s <= 86_400.0:
-            raise ValueError(f"statistics_s is {self.statistics_s:g}: 5 to 86400 can be meant")
+            raise ValueError(f"statistics_s is {self.statistics_s:g}; it must be 5 to 86400")
 
 
 class _Controller(Collector):
@@ -57,65 +57,65 @@ class _Controller(Collector):
         self._commands, self._log, self._options, self._clock = commands, log, options, clock
         self._jobs, self._nodes = Jobs(), Nodes()
         self._accounting = Accounting(commands) if options.accounting and commands.has("sacct") else None
-        self._next, self._next_statistics, self._failed = 0.0, 0.0, 0
+        self._next, self._next_statistics, self._failures = 0.0, 0.0, 0
         self._queue: Queue | None = None
 
     def collect(self, reading: Reading) -> None:
         if self._log is not None:
             self._log.collect(reading)
-        begun = self._clock()
-        if begun < self._next:
+        start_s = self._clock()
+        if start_s < self._next:
             return
         try:
-            self._look(reading)
-            self._failed = 0
+            self._read_all(reading)
+            self._failures = 0
         except CommandFailed as error:
-            self._failed += 1
+            self._failures += 1
             reading.warnings.append(str(error))
-        took = self._clock() - begun
-        pause = took * SHARE if took > 0.5 else 0.0
-        if self._failed:
-            pause = max(pause, 10.0 * 2.0 ** min(self._failed, 5))
-        self._next = begun + min(pause, MOST_WAIT_S)
-        reading.sample("slurm_controller_up", not self._failed)
+        duration_s = self._clock() - start_s
+        pause_s = duration_s * PAUSE_RATIO if duration_s > 0.5 else 0.0
+        if self._failures:
+            pause_s = max(pause_s, 10.0 * 2.0 ** min(self._failures, 5))
+        self._next = start_s + min(pause_s, MAX_PAUSE_S)
+        reading.sample("slurm_controller_up", not self._failures)
 
     def close(self) -> None:
         if self._log is not None:
             self._log.close()
 
-    def _look(self, reading: Reading) -> None:
-        """All that is due. Raises CommandFailed."""
+    def _read_all(self, reading: Reading) -> None:
+        """Read everything that is due. Raises CommandFailed."""
         now = reading.time_ns / 1e9
-        happened: list[Happening] = []
+        events: list[JobEvent] = []
         try:
-            queue, lost = self._jobs.look(self._blocks("JobId", "-a", "-d", "show", "jobs"), now, happened)
+            queue, without_end = self._jobs.update(self._blocks("JobId", "-a", "-d", "show", "jobs"), now, events)
         finally:
-            self._tell(reading, happened, now)
+            self._add_events(reading, events, now)
         self._count(reading, queue)
-        changes = self._nodes.look(self._blocks("NodeName", "-a", "show", "nodes"), now, MOST_WAIT_S)
-        for each in changes:
-            reading.line(each.text, _ns(each.time), node=each.node, unit=SAID)
+        changes = self._nodes.update(self._blocks("NodeName", "-a", "show", "nodes"), now, MAX_PAUSE_S)
+        for event in changes:
+            reading.line(event.text, _ns(event.time), node=event.node, unit=RECORD_NAME)
         self._count_nodes(reading)
         if now >= self._next_statistics:
             self._next_statistics = now + self._options.statistics_s
             for name, value, labels in statistics(self._commands.lines("sdiag")):
                 reading.sample(name, value, **labels)
         if self._accounting is not None:
-            for number in lost:
-                self._accounting.wants(number, now)
+            for number in without_end:
+                self._accounting.add(number, now)
             try:
-                self._tell(reading, self._accounting.ask(now), now)
-            except CommandFailed as error:  # what the controller said stands
+                self._add_events(reading, self._accounting.query(now), now)
+            except CommandFailed as error:  # the controller's data is still valid
                 reading.warnings.append(str(error))
 
     def _blocks(self, begin: str, *arguments: str) -> Iterator[Sequence[str]]:
         return blocks(self._commands.lines("scontrol", *arguments), begin)
 
-    def _tell(self, reading: Reading, happened: Iterable[Happening], now: float) -> None:
-        for each in happened:
-            reading.line(each.text, _ns(each.time), slurm_job_id=each.job, filename=SAID)
-            if self._accounting is not None and each.verb in ("ended", "requeued"):
-                self._accounting.wants(each.number, now, last=each.verb == "ended")
+    def _add_events(self, reading: Reading, events: Iterable[JobEvent], now: float) -> None:
+        for event in events:
+            reading.line(event.text, _ns(event.time), slurm_job_id=event.job, filename=RECORD_NAME)
+            if self._accounting is not None and event.verb in ("ended", "requeued"):
+                self._accounting.add(event.number, now, is_last=event.verb == "ended")
 
     def _count(self, reading: Reading, queue: Queue) -> None:
         for (state, partition), count in queue.states.items():
@@ -143,7 +143,9 @@ def _open(context: Context) -> Collector:
     options: Options = context.options
     commands = Commands(options.bin, options.conf, options.command_timeout_s)
     if not commands.has("scontrol"):
-        raise Unavailable("scontrol is not here", "run it where slurmctld runs, or set collect.controller.bin")
+        raise Unavailable(
+            "scontrol is not installed", "run the agent where slurmctld runs, or set collect.controller.bin"
+        )
     path = options.log or _log_path(commands)
     log = DaemonLog(Path(path), UNIT) if path else None
     if log is not None:
@@ -151,24 +153,24 @@ def _open(context: Context) -> Collector:
             with open(log.path, "rb"):
                 pass
         except OSError as error:
-            context.say(f"controller: {path} can't be read ({error.strerror}): jobs and nodes are still told of")
+            context.say(f"controller: {path} can't be read ({error.strerror}); jobs and nodes are collected without it")
             log = None
     return _Controller(commands, log, options, time.monotonic)
 
 
 def _log_path(commands: Commands) -> str:
-    """Where slurmctld writes; empty: to the journal. Raises Unavailable."""
+    """Path of slurmctld's log; empty if it writes to the journal. Raises Unavailable."""
     try:
         pairs = [line.partition("=") for line in commands.lines("scontrol", "show", "config")]
     except CommandFailed as error:
-        raise Unavailable(str(error), "is slurmctld up, and does slurm.conf here name it?") from error
-    told = next((value.strip() for name, _, value in pairs if name.strip() == "SlurmctldLogFile"), "")
-    return told if told.startswith("/") else ""
+        raise Unavailable(str(error), "check that slurmctld is up and that slurm.conf names it") from error
+    log_path = next((value.strip() for name, _, value in pairs if name.strip() == "SlurmctldLogFile"), "")
+    return log_path if log_path.startswith("/") else ""
 
 
 SOURCE = Source(
     id="controller",
-    title="Slurm's controller: jobs, nodes, queue, scheduler",
+    title="Slurm controller: jobs, nodes, queue, scheduler",
     open=_open,
     metrics=(
         "slurm_accounting_queue",
@@ -189,9 +191,9 @@ SOURCE = Source(
         "slurm_schedule_queue_jobs",
         "slurm_server_threads",
     ),
-    lines="slurmctld's log, and every turn in the life of a job or a node, with Slurm's record of it",
+    lines="slurmctld's log, and each change of a job or a node with Slurm's record of it",
     timeout_s=300.0,
     on=False,
-    needs="to be one of Slurm's operators where PrivateData hides jobs; read access to slurmctld's log",
+    needs="Slurm operator rights if PrivateData hides jobs; read access to slurmctld's log",
     options=Options,
 )

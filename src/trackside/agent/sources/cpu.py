@@ -10,16 +10,16 @@ from trackside.agent.pseudo_files import PseudoFile, number, required
 from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable
 
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-"""As the columns of /proc/stat; time of guests, which follows, is counted in user and nice already."""
+"""The columns of /proc/stat; guest time, which follows, is already included in user and nice."""
 IDLE = frozenset({"idle", "iowait"})
-MOST_CORES = 4096
+MAX_CORES = 4096
 Ticks = tuple[int, ...]
-"""Kernel ticks by mode; fewer than :data:`MODES` where a kernel has fewer."""
+"""Kernel ticks by mode; fewer than :data:`MODES` if the kernel has fewer."""
 
 
 @dataclass(slots=True)
 class Stat:
-    """What /proc/stat says. ``total``: of all cores together."""
+    """Contents of /proc/stat. ``total``: sum of all cores."""
 
     total: Ticks = ()
     cores: list[tuple[int, Ticks]] = field(default_factory=list)
@@ -28,19 +28,19 @@ class Stat:
 
 
 def parse_stat(data: bytes) -> Stat:
-    """Read /proc/stat; lines that are none of its are passed over."""
-    found = Stat()
+    """Parse /proc/stat; other lines are skipped."""
+    stat = Stat()
     for line in data.split(b"\n"):
         if line.startswith(b"cpu"):
-            _take_cores(line, found)
+            _parse_cores(line, stat)
         elif line.startswith(b"btime "):
-            found.boot = number(line[6:].strip())
+            stat.boot = number(line[6:].strip())
         elif line.startswith(b"procs_blocked "):
-            found.blocked = number(line[14:].strip())
-    return found
+            stat.blocked = number(line[14:].strip())
+    return stat
 
 
-def _take_cores(line: bytes, found: Stat) -> None:
+def _parse_cores(line: bytes, stat: Stat) -> None:
     name, *fields = line.split(None, len(MODES) + 1)
     core = name[3:]
     try:
@@ -50,13 +50,13 @@ def _take_cores(line: bytes, found: Stat) -> None:
     if not ticks or min(ticks) < 0 or max(ticks) >= 1 << 64:
         return
     if not core:
-        found.total = ticks
-    elif core.isdigit() and len(core) < 6 and len(found.cores) < MOST_CORES:
-        found.cores.append((int(core), ticks))
+        stat.total = ticks
+    elif core.isdigit() and len(core) < 6 and len(stat.cores) < MAX_CORES:
+        stat.cores.append((int(core), ticks))
 
 
 def parse_load(data: bytes) -> float | None:
-    """The 1-minute average of /proc/loadavg."""
+    """The 1-minute load average of /proc/loadavg."""
     try:
         load = float(data.split(None, 1)[0])
     except (ValueError, IndexError):
@@ -76,7 +76,7 @@ class _Cpu(Collector):
     def collect(self, reading: Reading) -> None:
         stat = parse_stat(required(self._stat))
         if not stat.cores:
-            raise Unavailable(f"{self._stat.path} has no line of a core")
+            raise Unavailable(f"{self._stat.path} has no lines of cores")
         self._add_cores(reading, stat)
         self._add_busy(reading, stat.total)
         reading.sample("host_cpus", len(stat.cores))
@@ -84,32 +84,32 @@ class _Cpu(Collector):
             reading.sample("host_tasks_blocked", stat.blocked)
         if stat.boot is not None:
             reading.sample("host_boot_time_seconds", stat.boot)
-        load = parse_load(self._load.if_any(reading))
+        load = parse_load(self._load.read_or_warn(reading))
         if load is not None:
             reading.sample("host_load1", load)
 
     def _add_cores(self, reading: Reading, stat: Stat) -> None:
-        """Cores by mode. A mode in which no core of this host has ever been is left out: two hundred cores would say
-        nothing in two hundred curves."""
-        used = [place for place, ticks in enumerate(stat.total) if ticks] or range(len(MODES))
+        """Add CPU time of each core by mode. Modes in which no core has ever been are left out, to avoid useless series
+        on hosts with hundreds of cores."""
+        used_modes = [index for index, ticks in enumerate(stat.total) if ticks] or range(len(MODES))
         samples, hertz = reading.samples, self._hertz
         for core, ticks in stat.cores:
             labels = self._labels.get(core)
             if labels is None:
                 labels = self._labels[core] = tuple((("cpu", str(core)), ("mode", mode)) for mode in MODES)
-            for place in used:
-                if place < len(ticks):
-                    samples.append(Sample("host_cpu_seconds_total", labels[place], ticks[place] / hertz))
+            for index in used_modes:
+                if index < len(ticks):
+                    samples.append(Sample("host_cpu_seconds_total", labels[index], ticks[index] / hertz))
 
     def _add_busy(self, reading: Reading, total: Sequence[int]) -> None:
-        """The share of time not idle since the last reading."""
+        """Add the share of non-idle time since the last reading."""
         before, self._before = self._before, tuple(total)
-        spent = [now - then for now, then in zip(total, before, strict=False)]
-        if not spent or sum(spent) <= 0 or len(total) != len(before):
+        elapsed_ticks = [now - then for now, then in zip(total, before, strict=False)]
+        if not elapsed_ticks or sum(elapsed_ticks) <= 0 or len(total) != len(before):
             return
-        # idle and iowait may fall a little: the kernel reads them from clocks of several cores
-        idle = sum(max(0, ticks) for mode, ticks in zip(MODES, spent, strict=False) if mode in IDLE)
-        reading.sample("host_cpu_busy_ratio", max(0.0, 1.0 - idle / sum(spent)))
+        # idle and iowait may decrease slightly: the kernel reads them from the clocks of several cores
+        idle = sum(max(0, ticks) for mode, ticks in zip(MODES, elapsed_ticks, strict=False) if mode in IDLE)
+        reading.sample("host_cpu_busy_ratio", max(0.0, 1.0 - idle / sum(elapsed_ticks)))
 
     def close(self) -> None:
         self._stat.close()

@@ -1,4 +1,5 @@
-"""What processes ask of CUDA: kernel launches, calls with their time, copies; by probes in their own libraries."""
+"""CUDA calls of processes: kernel launches, calls with their duration, copies; by probes in the processes'
+libraries."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ LAUNCHES, SECONDS, CALLS, BYTES, HAS_CONTEXT = (
 
 @dataclass(frozen=True, slots=True)
 class CudaOptions:
-    """``jobs``: these alone are traced. ``everything``: processes of no job too. ``libraries``: probed from the start
-    on, so that not even the first process's first calls are missed. ``timed_one_in``: launches and queries of which one
-    is timed, a power of two; 0: none."""
+    """``jobs``: trace only these. ``everything``: also trace processes without a job. ``libraries``: probe these from
+    the start, so that not even the first calls are missed. ``timed_one_in``: one of so many launches and queries is
+    timed, a power of two; 0: none."""
 
     jobs: tuple[str, ...] = ()
     everything: bool = False
@@ -34,7 +35,7 @@ class CudaOptions:
 
 class _Cuda(Collector):
     def __init__(self, context: Context) -> None:
-        from trackside.agent.trace import calls, functions  # nothing of tracing is loaded before it is asked for
+        from trackside.agent.trace import calls, functions  # tracing code is loaded only when it is used
         from trackside.agent.trace.tracer import Tracer
 
         self._read = calls.read
@@ -46,31 +47,31 @@ class _Cuda(Collector):
         self._underway = loaded.table("underway", 16, 16)
 
     def collect(self, reading: Reading) -> None:
-        found = self._read(self._cells.rows(), self._processes.rows())
-        for pid, told in sorted(found.items()):
-            if (labels := self.tracer.labels(pid, told.devices)) is not None:
-                self._give(reading, pid, labels, told)
-        self._give_idle(reading, found)
-        self.tracer.report(reading, found)
-        self.tracer.clear((self._cells, self._processes), (self._underway,), found)
+        calls_by_pid = self._read(self._cells.rows(), self._processes.rows())
+        for pid, calls in sorted(calls_by_pid.items()):
+            if (labels := self.tracer.labels(pid, calls.devices)) is not None:
+                self._add(reading, pid, labels, calls)
+        self._add_idle(reading, calls_by_pid)
+        self.tracer.report(reading, calls_by_pid)
+        self.tracer.clear((self._cells, self._processes), (self._underway,), calls_by_pid)
 
-    def _give(self, reading: Reading, pid: int, labels: Labels, told: Calls) -> None:
-        rising = self.tracer.rising
-        launches = told.launches(self._functions)
-        reading.sample(LAUNCHES, rising(pid, LAUNCHES, "", "", launches or 0), **labels)
-        for api, spent in told.spent(self._functions).items():
-            reading.sample(CALLS, rising(pid, CALLS, api, "", spent.calls), api=api, **labels)
-            if spent.ns:
-                reading.sample(SECONDS, rising(pid, SECONDS, api, "", spent.ns * 1e-9), api=api, **labels)
-        for direction, size in told.copied(self._functions).items():
-            reading.sample(BYTES, rising(pid, BYTES, direction, "", size), direction=direction, **labels)
-        process = self.tracer.following.of(pid)
-        attached = told.has_context or (process is not None and process.has_device)
-        reading.sample(HAS_CONTEXT, float(attached), **labels)
+    def _add(self, reading: Reading, pid: int, labels: Labels, calls: Calls) -> None:
+        monotonic = self.tracer.monotonic
+        launches = calls.launches(self._functions)
+        reading.sample(LAUNCHES, monotonic(pid, LAUNCHES, "", "", launches or 0), **labels)
+        for api, totals in calls.totals(self._functions).items():
+            reading.sample(CALLS, monotonic(pid, CALLS, api, "", totals.calls), api=api, **labels)
+            if totals.ns:
+                reading.sample(SECONDS, monotonic(pid, SECONDS, api, "", totals.ns * 1e-9), api=api, **labels)
+        for direction, size in calls.bytes_copied(self._functions).items():
+            reading.sample(BYTES, monotonic(pid, BYTES, direction, "", size), direction=direction, **labels)
+        process = self.tracer.tracker.of(pid)
+        has_context = calls.has_context or (process is not None and process.has_device)
+        reading.sample(HAS_CONTEXT, float(has_context), **labels)
 
-    def _give_idle(self, reading: Reading, found: dict[int, Calls]) -> None:
-        """Processes that are probed and never called: that is what an idle hang looks like."""
-        for process in self.tracer.quiet(found):
+    def _add_idle(self, reading: Reading, calls_by_pid: dict[int, Calls]) -> None:
+        """Add probed processes that never made a call: an idle hang looks like that."""
+        for process in self.tracer.without_calls(calls_by_pid):
             if (labels := self.tracer.labels(process.process.pid)) is not None:
                 reading.sample(LAUNCHES, 0, **labels)
                 reading.sample(HAS_CONTEXT, float(process.has_device), **labels)
@@ -81,7 +82,7 @@ class _Cuda(Collector):
 
 SOURCE = Source(
     id="cuda",
-    title="CUDA runtime and driver calls of processes, by BPF",
+    title="CUDA runtime and driver calls of processes, traced by eBPF",
     open=_Cuda,
     metrics=(
         LAUNCHES,

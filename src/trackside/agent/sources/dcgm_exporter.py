@@ -1,7 +1,7 @@
-"""A dcgm-exporter that serves this node: its values are passed on, and the sources of NVML leave them out.
+"""A dcgm-exporter on this node: its values are passed on, and the NVML sources leave them out.
 
-Its names and units become ours by the dialect ``dcgm``. Left out are fields whose unit differs between versions of the
-exporter: NVML tells the same in a known one.
+The dialect ``dcgm`` translates its names and units. Fields whose unit differs between versions of the exporter are left
+out: NVML reports them in a known unit.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from trackside.agent.owners import Owners
+from trackside.agent.preferred_source import DCGM_EXPORTER, SeriesKey, series_key
 from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable
-from trackside.agent.taken_over import DCGM_EXPORTER, Curve, curve
 from trackside.catalog.dialect import BLANK_RANGES, translate
 from trackside.catalog.exposition import line_of, series_of
 from trackside.catalog.metrics import METRICS
 
-WITHIN_S = 3.0
-"""One scrape, from the connection to the last byte."""
-MOST_BYTES = 16 << 20
-MOST_LINES, MOST_LINE = 50_000, 8 << 10
-MOST_SERIES = 20_000
-_REMEDY = "none is needed: NVML is read instead; where one listens elsewhere, set url in [collect.dcgm_exporter]"
+SCRAPE_TIMEOUT_S = 3.0
+"""Time limit of a scrape, from connecting to the last byte."""
+MAX_BYTES = 16 << 20
+MAX_LINES, MAX_LINE_BYTES = 50_000, 8 << 10
+MAX_SERIES = 20_000
+_REMEDY = "nothing to do: NVML is read instead; if an exporter listens elsewhere, set url in [collect.dcgm_exporter]"
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``url``: where the exporter serves this node's GPUs."""
+    """``url``: address of the exporter for this node's GPUs."""
 
     url: str = "http://127.0.0.1:9400/metrics"
 
 
-class _Known(NamedTuple):
-    """A series of the exporter's in our terms, ``gpu`` and its own word of the job apart."""
+class _TranslatedSeries(NamedTuple):
+    """A series of the exporter in the catalog's terms. ``labels``: all its labels, including a job from the exporter's
+    own job mapping."""
 
     metric: str
     labels: dict[str, str]
@@ -46,50 +47,51 @@ class _Known(NamedTuple):
 
 class _Exporter(Collector):
     def __init__(self, context: Context) -> None:
-        """Raises Unavailable where nothing of the kind answers."""
+        """Raises Unavailable if no exporter answers."""
         self._owners: Owners = context.owners
         self._url = context.options.url
-        self._known: dict[bytes, _Known | None] = {}
+        self._known: dict[bytes, _TranslatedSeries | None] = {}
         self._samples()
 
     def collect(self, reading: Reading) -> None:
         reading.samples.extend(self._samples().values())
 
-    def _samples(self) -> dict[Curve, Sample]:
-        """What it serves now, each curve once: some fields of DCGM are the same thing. Raises Unavailable."""
-        found: dict[Curve, Sample] = {}
-        owned: dict[str, Labels] = {}
-        for series, value in _measured(self._scrape()):
-            known = self._translated(series)
+    def _samples(self) -> dict[SeriesKey, Sample]:
+        """Current samples, each series once, because some DCGM fields are the same value. Raises Unavailable."""
+        samples: dict[SeriesKey, Sample] = {}
+        owner_labels: dict[str, Labels] = {}
+        for series, value in _parse_page(self._scrape()):
+            known = self._translate(series)
             if known is None or any(low <= value <= high for low, high in BLANK_RANGES):
                 continue
             value *= known.scale
             metric = METRICS[known.metric]
             if metric.low <= value <= metric.high:
-                sample = Sample(known.metric, self._labels(known, owned), value)
-                key = curve(sample.metric, sample.labels)
-                if key not in found or b"ENFORCED" in series:  # of two power limits, the one that holds
-                    found[key] = sample
-        if not found:
-            raise Unavailable(f"what answers at {self._url} tells nothing of a GPU", _REMEDY)
-        return found
+                sample = Sample(known.metric, self._labels(known, owner_labels), value)
+                key = series_key(sample.metric, sample.labels)
+                if key not in samples or b"ENFORCED" in series:  # of two power limits, use the enforced one
+                    samples[key] = sample
+        if not samples:
+            raise Unavailable(f"the page at {self._url} has no GPU metrics", _REMEDY)
+        return samples
 
-    def _labels(self, known: _Known, owned: dict[str, Labels]) -> Labels:
-        """With whose the GPU is: by the exporter's word, where its own job mapping is on, else by ours."""
+    def _labels(self, known: _TranslatedSeries, owner_labels: dict[str, Labels]) -> Labels:
+        """The labels including the GPU's owner: from the exporter's own job mapping if it is on, else from the process
+        map."""
         if "job" in known.labels:
             return tuple(sorted(known.labels.items()))
         gpu = known.labels.get("gpu", "")
-        if gpu not in owned:
+        if gpu not in owner_labels:
             owner = self._owners.of_gpu(gpu) if gpu else None
             pairs = (("job", owner.job), ("user", owner.user)) if owner is not None else ()
-            owned[gpu] = tuple((name, value) for name, value in pairs if value)
-        return tuple(sorted({**dict(owned[gpu]), **known.labels}.items()))
+            owner_labels[gpu] = tuple((name, value) for name, value in pairs if value)
+        return tuple(sorted({**dict(owner_labels[gpu]), **known.labels}.items()))
 
-    def _translated(self, text: bytes) -> _Known | None:
+    def _translate(self, text: bytes) -> _TranslatedSeries | None:
         if text not in self._known:
-            if len(self._known) >= MOST_SERIES:  # labels that change with each scrape
+            if len(self._known) >= MAX_SERIES:  # labels change with each scrape
                 self._known.clear()
-            self._known[text] = _in_our_terms(text)
+            self._known[text] = _translate_series(text)
         return self._known[text]
 
     def _scrape(self) -> bytes:
@@ -98,57 +100,57 @@ class _Exporter(Collector):
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         try:
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError("it must begin with http:// or https:// and name a host")
-            connection = kind(parts.hostname, parts.port, timeout=WITHIN_S)
+                raise ValueError("it must start with http:// or https:// and name a host")
+            connection = kind(parts.hostname, parts.port, timeout=SCRAPE_TIMEOUT_S)
         except ValueError as error:
-            raise Unavailable(f"the url {self._url!r} can't be read: {error}", _REMEDY) from None
+            raise Unavailable(f"the url {self._url!r} is invalid: {error}", _REMEDY) from None
         try:
             path = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
             connection.request("GET", path, headers={"Accept": "text/plain", "Connection": "close"})
-            with closing(connection.getresponse()) as answer:
-                if answer.status != http.client.OK:
-                    raise Unavailable(f"{self._url} answers {answer.status} {answer.reason}"[:200], _REMEDY)
-                return b"".join(_pieces(answer))
+            with closing(connection.getresponse()) as response:
+                if response.status != http.client.OK:
+                    raise Unavailable(f"{self._url} answers {response.status} {response.reason}"[:200], _REMEDY)
+                return b"".join(_pieces(response))
         except (OSError, http.client.HTTPException) as error:
             raise Unavailable(f"no dcgm-exporter answers at {self._url}: {error}"[:300], _REMEDY) from None
         finally:
             connection.close()
 
 
-def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The body, bounded in size and in time: a server that drips gives up its turn. Raises TimeoutError."""
-    until, taken = time.monotonic() + WITHIN_S, 0
-    while piece := answer.read1(1 << 16):
-        taken += len(piece)
+def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """The body, limited in size and total time. Raises OSError, TimeoutError."""
+    deadline, size = time.monotonic() + SCRAPE_TIMEOUT_S, 0
+    while piece := response.read1(1 << 16):
+        size += len(piece)
         yield piece
-        if taken > MOST_BYTES:
-            raise OSError(f"its page is over {MOST_BYTES >> 20} MiB")
-        if time.monotonic() > until:
-            raise TimeoutError(f"its page takes over {WITHIN_S:g} s")
+        if size > MAX_BYTES:
+            raise OSError(f"its page is larger than {MAX_BYTES >> 20} MiB")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"its page took more than {SCRAPE_TIMEOUT_S:g} s")
 
 
-def _measured(page: bytes) -> Iterator[tuple[bytes, float]]:
-    """(series as it stands there, value) of the page's lines; what is none is passed over."""
-    for text in page.split(b"\n", MOST_LINES)[:MOST_LINES]:
-        if len(text) <= MOST_LINE and not text.startswith(b"#") and (line := line_of(text)) is not None:
+def _parse_page(page: bytes) -> Iterator[tuple[bytes, float]]:
+    """(series text, value) of the page's lines; other lines are skipped."""
+    for text in page.split(b"\n", MAX_LINES)[:MAX_LINES]:
+        if len(text) <= MAX_LINE_BYTES and not text.startswith(b"#") and (line := line_of(text)) is not None:
             yield line.series, line.value
 
 
-def _in_our_terms(text: bytes) -> _Known | None:
+def _translate_series(text: bytes) -> _TranslatedSeries | None:
     series = series_of(text.decode("utf-8", "replace"))
     if series is None:
         return None
-    ours = translate(*series)
-    if ours is None or not ours.metric.startswith("gpu_") or ours.guess:
+    translated = translate(*series)
+    if translated is None or not translated.metric.startswith("gpu_") or translated.guess:
         return None
-    # The node's name is the agent's to give; the driver's version stands on gpu_present.
-    labels = {name: value for name, value in ours.labels if name not in ("node", "driver", "source")}
-    return _Known(ours.metric, labels, ours.scale)
+    # The agent adds the node's name itself; the driver version is a label of gpu_present.
+    labels = {name: value for name, value in translated.labels if name not in ("node", "driver", "source")}
+    return _TranslatedSeries(translated.metric, labels, translated.scale)
 
 
 SOURCE = Source(
     id=DCGM_EXPORTER,
-    title="a dcgm-exporter on this node, in place of reading the same twice",
+    title="GPU metrics of a dcgm-exporter on this node, instead of reading them twice",
     open=_Exporter,
     metrics=tuple(name for name in METRICS if name.startswith("gpu_")),
     interval_s=10.0,

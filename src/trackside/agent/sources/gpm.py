@@ -1,4 +1,4 @@
-"""NVIDIA's performance monitor through NVML: what share of time SMs, tensor cores, memory and links did work."""
+"""NVIDIA's GPU performance monitoring (GPM) through NVML: activity of SMs, tensor cores, memory and links."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 from ctypes import byref
 from typing import Any
 
-from trackside.agent.nvml.library import GONE, NO_PERMISSION, Device, Library
-from trackside.agent.nvml.whose import Whose
+from trackside.agent.nvml.gpu_labels import GpuLabels
+from trackside.agent.nvml.library import GONE, NO_PERMISSION, GpuDevice, Library
+from trackside.agent.preferred_source import SeriesKey, dcgm_exporter_series, series_key
 from trackside.agent.source import Collector, Context, Labels, Reading, Source, Unavailable
-from trackside.agent.taken_over import Curve, curve, taken_over
 
 _PERCENT, _MIB = 0.01, float(1 << 20)
 METRICS: dict[int, tuple[str, Labels, float]] = {
@@ -30,66 +30,69 @@ METRICS: dict[int, tuple[str, Labels, float]] = {
     60: ("gpu_nvlink_rx_bytes_per_second", (), _MIB),
     61: ("gpu_nvlink_tx_bytes_per_second", (), _MIB),
 }
-"""NVML's number -> metric, labels, and the factor from its per cent or MiB/s."""
-LEAST_S = 0.1
-"""NVML asks for this much time between two samples."""
+"""NVML's metric number -> metric, labels, and the factor from percent or MiB/s."""
+MIN_INTERVAL_S = 0.1
+"""Minimum time between two samples that NVML requires."""
 
 
-class _Monitored:
-    """One GPU's last sample, and the buffer for the next."""
+class _GpuSamples:
+    """The last sample of one GPU, and the buffer for the next."""
 
-    def __init__(self, api: Any, device: Device, whose: Whose) -> None:
-        self.device, self.whose = device, whose
+    def __init__(self, api: Any, device: GpuDevice, labels: GpuLabels) -> None:
+        self.device, self.labels = device, labels
         self.last, self.next = api.nvmlGpmSampleAlloc(), api.nvmlGpmSampleAlloc()
-        self.taken = 0.0
-        """When the last was; 0: there is none."""
+        self.sampled_at = 0.0
+        """Monotonic time of the last sample; 0: there is none."""
 
 
 class _Monitor(Collector):
-    def __init__(self, context: Context, library: Library, devices: list[Device]) -> None:
+    def __init__(self, context: Context, library: Library, devices: list[GpuDevice]) -> None:
         self._context = context
         self._library, self._api, self._error = library, library.api, library.error
-        self._gpus = [_Monitored(self._api, device, Whose(context.owners, device)) for device in devices]
+        self._gpus = [_GpuSamples(self._api, device, GpuLabels(context.owners, device)) for device in devices]
         self._answer = self._api.c_nvmlGpmMetricsGet_t(
             version=self._api.NVML_GPM_METRICS_GET_VERSION, numMetrics=len(METRICS)
         )
-        for place, number in enumerate(METRICS):
-            self._answer.metrics[place].metricId = number
+        for index, number in enumerate(METRICS):
+            self._answer.metrics[index].metricId = number
 
     def collect(self, reading: Reading) -> None:
-        others = taken_over(self._context)
+        preferred = dcgm_exporter_series(self._context)
         for gpu in self._gpus:
-            gpu.whose.renew()
+            gpu.labels.renew()
             try:
-                self._read(gpu, reading, others)
+                self._read(gpu, reading, preferred)
             except self._error as error:
-                gpu.taken = 0.0
+                gpu.sampled_at = 0.0
                 if error.value in GONE:
-                    raise Unavailable(f"NVML went away: {error}") from None
+                    raise Unavailable(f"NVML is no longer available: {error}") from None
                 reading.warnings.append(f"GPU {gpu.device.index}: no performance sample: {error}")
 
-    def _read(self, gpu: _Monitored, reading: Reading, others: frozenset[Curve]) -> None:
-        """What it did since the last sample. The first one gives nothing."""
-        if others and all(curve(metric, gpu.whose.labels(own)) in others for metric, own, _ in METRICS.values()):
-            gpu.taken = 0.0
+    def _read(self, gpu: _GpuSamples, reading: Reading, preferred: frozenset[SeriesKey]) -> None:
+        """Add the activity since the last sample; the first one gives nothing."""
+        if preferred and all(
+            series_key(metric, gpu.labels.labels(metric_labels)) in preferred
+            for metric, metric_labels, _ in METRICS.values()
+        ):
+            gpu.sampled_at = 0.0
             return
         now = time.monotonic()
-        if gpu.taken and now - gpu.taken < LEAST_S:
+        if gpu.sampled_at and now - gpu.sampled_at < MIN_INTERVAL_S:
             return
         self._api.nvmlGpmSampleGet(gpu.device.handle, gpu.next)
-        had, gpu.taken = bool(gpu.taken), now
+        had_sample, gpu.sampled_at = bool(gpu.sampled_at), now
         gpu.last, gpu.next = gpu.next, gpu.last
-        if not had:
+        if not had_sample:
             return
         answer = self._answer
         answer.sample1, answer.sample2 = gpu.next, gpu.last
         code = self._api.nvmlLib.nvmlGpmMetricsGet(byref(answer))
         if code:
             raise self._error(code)
-        for given, (metric, own, scale) in zip(answer.metrics, METRICS.values(), strict=False):
-            value = given.value * scale
-            if given.nvmlReturn == 0 and value >= 0 and (scale != _PERCENT or value <= 1.1):
-                gpu.whose.add(reading, others, metric, own, value)
+        for metric_value, (metric, metric_labels, scale) in zip(answer.metrics, METRICS.values(), strict=False):
+            value = metric_value.value * scale
+            if metric_value.nvmlReturn == 0 and value >= 0 and (scale != _PERCENT or value <= 1.1):
+                gpu.labels.add(reading, preferred, metric, metric_labels, value)
 
     def close(self) -> None:
         for gpu in self._gpus:
@@ -100,37 +103,39 @@ class _Monitor(Collector):
 
 def _open(context: Context) -> Collector:
     library = Library()
-    able, refused = [], ""
+    supported, permission_error = [], ""
     for device in library.devices:
         if device.handle is None or device.mig:
-            continue  # instances of a split GPU have samples of their own, of which there is no metric here
+            continue  # MIG instances have their own samples, for which there is no metric
         try:
             if library.api.nvmlGpmQueryDeviceSupport(device.handle).isSupportedDevice:
-                able.append(device)
+                supported.append(device)
         except library.error as error:
-            refused = str(error) if error.value == NO_PERMISSION else refused
-    if able:
-        return _Monitor(context, library, able)
-    split = any(device.mig for device in library.devices)
+            permission_error = str(error) if error.value == NO_PERMISSION else permission_error
+    if supported:
+        return _Monitor(context, library, supported)
+    is_split = any(device.mig for device in library.devices)
     library.close()
-    if refused:
+    if permission_error:
         raise Unavailable(
-            f"the driver does not let this user profile: {refused}",
+            f"this user has no permission to profile GPUs: {permission_error}",
             "give the agent CAP_SYS_ADMIN, or load the driver with NVreg_RestrictProfilingToAdminUsers=0",
         )
-    if split:
-        raise Unavailable("the GPUs are split into instances (MIG)", "dcgm-exporter gives the activity of each")
+    if is_split:
+        raise Unavailable(
+            "the GPUs are split into MIG instances", "use dcgm-exporter, which reports activity per instance"
+        )
     raise Unavailable(
-        "these GPUs have no performance monitor that NVML can read (Hopper is the first that has)",
-        "dcgm-exporter with its DCGM_FI_PROF_ fields gives SM activity on Volta to Ada",
+        "these GPUs have no performance monitoring that NVML can read (available since Hopper)",
+        "use dcgm-exporter with its DCGM_FI_PROF_ fields, which gives SM activity on Volta to Ada",
     )
 
 
 SOURCE = Source(
     id="gpm",
-    title="activity of NVIDIA GPUs' SMs, tensor cores, memory and links, through NVML's performance monitor",
+    title="activity of GPU SMs, tensor cores, memory and links (NVML performance monitoring)",
     open=_open,
     metrics=tuple(dict.fromkeys(metric for metric, _, _ in METRICS.values())),
     interval_s=10.0,
-    needs="CAP_SYS_ADMIN where the driver restricts profiling to administrators",
+    needs="CAP_SYS_ADMIN if the driver restricts profiling to administrators",
 )

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML: memory, use, clocks, heat, power, faults, links, processes, and Xids as they come."""
+"""NVIDIA GPUs through NVML: memory, utilization, clocks, temperature, power, errors, links, processes, and Xids."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from contextlib import suppress
 from typing import Any
 
 from trackside.agent.nvml.fields import FIELDS
-from trackside.agent.nvml.gpu import Gpu, Lost
-from trackside.agent.nvml.library import Device, Library
+from trackside.agent.nvml.gpu import Gpu, GpuLost
+from trackside.agent.nvml.gpu_labels import GpuLabels
+from trackside.agent.nvml.library import GpuDevice, Library
 from trackside.agent.nvml.probes import FAULTY_LINKS, PROBES, THROUGHPUT
-from trackside.agent.nvml.whose import Whose
 from trackside.agent.nvml.xids import Xids
+from trackside.agent.preferred_source import SeriesKey, dcgm_exporter_series, is_kernel_read, series_key
 from trackside.agent.source import Collector, Context, Reading, Source
-from trackside.agent.taken_over import Curve, curve, is_kernel_read, taken_over
 
-MOST_PROCESSES = 256
-"""Of one GPU."""
-IDLE_SHARE = 0.0025
-"""Share of a GPU's memory below which no process can have a context. With more in use and none listed, the list is
-hidden, as it is from within a container: it says nothing."""
+MAX_PROCESSES = 256
+"""Maximum per GPU."""
+IDLE_RATIO = 0.0025
+"""Share of a GPU's memory below which no process can have a context. If more is used and no process is listed, the list
+is hidden, as in a container, so nothing is known about processes."""
 
 
 class _Card:
-    """One GPU, whose it is, and what of it others gave at the last reading."""
+    """One GPU, its labels, and the series that it gave at the last reading."""
 
-    def __init__(self, library: Library, device: Device, context: Context) -> None:
-        self.device, self.whose = device, Whose(context.owners, device)
-        self.curves: dict[str, set[Curve]] = {}
+    def __init__(self, library: Library, device: GpuDevice, context: Context) -> None:
+        self.device, self.labels = device, GpuLabels(context.owners, device)
+        self.series: dict[str, set[SeriesKey]] = {}
         self.gpu: Gpu | None = None
-        with suppress(Lost):
+        with suppress(GpuLost):
             self.gpu = Gpu(library, device)
 
-    def spared(self, others: frozenset[Curve]) -> set[str]:
-        """Metrics that need not be asked for: all that this GPU gives of them, another source gives."""
-        if not others:
+    def skipped_metrics(self, preferred: frozenset[SeriesKey]) -> set[str]:
+        """Metrics that need not be read, because another source sends all their series of this GPU."""
+        if not preferred:
             return set()
-        # How much memory is in use is asked all the same: it tells whether the list of processes is whole.
-        return {metric for metric, curves in self.curves.items() if curves <= others} - {"gpu_memory_used_bytes"}
+        # Used memory is always read: it shows whether the list of processes is complete.
+        return {metric for metric, keys in self.series.items() if keys <= preferred} - {"gpu_memory_used_bytes"}
 
 
 class _Gpus(Collector):
@@ -51,84 +51,84 @@ class _Gpus(Collector):
         split = [str(device.index) for device in library.devices if device.mig]
         if split:
             context.say(
-                f"GPU {', '.join(split)}: split into instances (MIG); memory, heat and faults are those of the whole "
-                "GPU, and the driver tells no utilisation"
+                f"GPU {', '.join(split)}: split into MIG instances; memory, temperature and errors are those of the "
+                "whole GPU, and the driver reports no utilization"
             )
 
     def collect(self, reading: Reading) -> None:
-        others = taken_over(self._context)
-        self._take_xids(reading)
+        preferred = dcgm_exporter_series(self._context)
+        self._read_xids(reading)
         for card in self._cards:
-            card.whose.renew()
-            lost = self._read(card, reading, others)
-            reading.sample("gpu_present", 0 if lost else 1, driver=self._library.driver, **dict(card.whose.labels()))
+            card.labels.renew()
+            error = self._read(card, reading, preferred)
+            reading.sample("gpu_present", 0 if error else 1, driver=self._library.driver, **dict(card.labels.labels()))
             if card.device.index in self._xids.watched or self._last_xid[card.device.index]:
-                card.whose.add(reading, others, "gpu_xid_last", (), self._last_xid[card.device.index])
-            if lost:
-                reading.warnings.append(_lost(card.device, lost))
+                card.labels.add(reading, preferred, "gpu_xid_last", (), self._last_xid[card.device.index])
+            if error:
+                reading.warnings.append(_lost_message(card.device, error))
         reading.sample("gpu_visible_gpus", len(self._cards))
 
-    def _read(self, card: _Card, reading: Reading, others: frozenset[Curve]) -> str:
-        """All of one GPU; why it is lost, if it is. It costs the others nothing."""
-        gpu, whose = card.gpu, card.whose
+    def _read(self, card: _Card, reading: Reading, preferred: frozenset[SeriesKey]) -> str:
+        """Read one GPU; the reason if it is lost, else empty. A lost GPU does not affect the others."""
+        gpu, labels = card.gpu, card.labels
         if gpu is None:
-            return "it did not say what it is when the agent began"
-        seen: dict[str, float] = {}
-        curves: dict[str, set[Curve]] = {}
+            return "it could not be identified when the agent started"
+        values: dict[str, float] = {}
+        series: dict[str, set[SeriesKey]] = {}
         try:
-            for metric, own, value in gpu.read(card.spared(others)):
-                whose.add(reading, others, metric, own, value)
-                curves.setdefault(metric, set()).add(curve(metric, whose.labels(own)))
-                seen[metric] = value
-            self._take_processes(card, reading, seen)
-        except Lost as lost:
-            return str(lost)
+            for metric, metric_labels, value in gpu.read(card.skipped_metrics(preferred)):
+                labels.add(reading, preferred, metric, metric_labels, value)
+                series.setdefault(metric, set()).add(series_key(metric, labels.labels(metric_labels)))
+                values[metric] = value
+            self._read_processes(card, reading, values)
+        except GpuLost as error:
+            return str(error)
         finally:
-            card.curves.update(curves)
+            card.series.update(series)
         reading.warnings.extend(f"GPU {card.device.index}: {failure}" for failure in gpu.failures)
         return ""
 
-    def _take_processes(self, card: _Card, reading: Reading, seen: dict[str, float]) -> None:
-        listed = self._listed(card, reading)
-        if listed is None:
+    def _read_processes(self, card: _Card, reading: Reading, values: dict[str, float]) -> None:
+        processes = self._running_processes(card, reading)
+        if processes is None:
             return
         owners, index = self._context.owners, str(card.device.index)
-        owners.hold(index, [process.pid for process in listed])
-        device = {name: value for name, value in card.whose.labels() if name not in ("job", "user")}
-        for process in listed:
+        owners.set_gpu_pids(index, [process.pid for process in processes])
+        device = {name: value for name, value in card.labels.labels() if name not in ("job", "user")}
+        for process in processes:
             if process.usedGpuMemory is None:
                 continue
             owner = owners.of_pid(process.pid)
-            whose = {} if owner is None else {"job": owner.job, "rank": owner.rank, "user": owner.user}
-            part = process.gpuInstanceId if process.gpuInstanceId != _NO_INSTANCE else None
-            labels = {**device, "pid": process.pid, "mig": part, **whose}
+            owner_labels = {} if owner is None else {"job": owner.job, "rank": owner.rank, "user": owner.user}
+            mig_instance = process.gpuInstanceId if process.gpuInstanceId != _NO_INSTANCE else None
+            labels = {**device, "pid": process.pid, "mig": mig_instance, **owner_labels}
             reading.sample("gpu_process_memory_used_bytes", process.usedGpuMemory, **labels)
-        used, total = seen.get("gpu_memory_used_bytes", 0.0), seen.get("gpu_memory_total_bytes", 0.0)
-        if listed or used <= IDLE_SHARE * total:
-            card.whose.add(reading, frozenset(), "gpu_processes", (), len(listed))
-            card.whose.add(reading, frozenset(), "trackside_gpu_process_attached", (), min(len(listed), 1))
+        used, total = values.get("gpu_memory_used_bytes", 0.0), values.get("gpu_memory_total_bytes", 0.0)
+        if processes or used <= IDLE_RATIO * total:
+            card.labels.add(reading, frozenset(), "gpu_processes", (), len(processes))
+            card.labels.add(reading, frozenset(), "trackside_gpu_process_attached", (), min(len(processes), 1))
 
-    def _listed(self, card: _Card, reading: Reading) -> list[Any] | None:
-        """Processes with a context, the first of many; None where the driver doesn't tell."""
+    def _running_processes(self, card: _Card, reading: Reading) -> list[Any] | None:
+        """Processes with a context, up to MAX_PROCESSES; None if the driver does not report them."""
         assert card.gpu is not None
         api, handle = self._api, card.device.handle
         try:
             try:
-                found = api.nvmlDeviceGetComputeRunningProcesses_v3(handle)
+                processes = api.nvmlDeviceGetComputeRunningProcesses_v3(handle)
             except api.NVMLError_FunctionNotFound:  # drivers before 510
-                found = api.nvmlDeviceGetComputeRunningProcesses_v2(handle)
+                processes = api.nvmlDeviceGetComputeRunningProcesses_v2(handle)
         except self._library.error as error:
-            card.gpu.heed(error.value, "nvmlDeviceGetComputeRunningProcesses")
+            card.gpu.check(error.value, "nvmlDeviceGetComputeRunningProcesses")
             return None
-        if len(found) > MOST_PROCESSES:
-            reading.lost["gpu processes"] += len(found) - MOST_PROCESSES
-        return list(found[:MOST_PROCESSES])
+        if len(processes) > MAX_PROCESSES:
+            reading.lost["gpu processes"] += len(processes) - MAX_PROCESSES
+        return list(processes[:MAX_PROCESSES])
 
-    def _take_xids(self, reading: Reading) -> None:
-        for index, xid in self._xids.come(self._library.devices):
+    def _read_xids(self, reading: Reading) -> None:
+        for index, xid in self._xids.new_events(self._library.devices):
             self._last_xid[index] = xid
-            # The kernel's own line says more: process and place. Told twice an Xid would be two, so NVML's word becomes
-            # a line, in the form that readers know, only while nobody here reads the kernel's log.
+            # The kernel's own line has more detail: process and location. An Xid reported twice would count as two, so
+            # the NVML event becomes a line, in the format that readers know, only if the kernel log is not read here.
             if not is_kernel_read(self._context):
                 pci = self._cards[index].device.pci
                 reading.line(f"NVRM: Xid (PCI:{pci}): {xid}, told by NVML: the kernel's log is not read", unit="kernel")
@@ -141,10 +141,10 @@ class _Gpus(Collector):
 _NO_INSTANCE = 0xFFFFFFFF
 
 
-def _lost(device: Device, why: str) -> str:
+def _lost_message(device: GpuDevice, reason: str) -> str:
     return (
-        f"GPU {device.index} ({device.pci or 'address unknown'}): {why}. Drain the node; then stop the agent and reset "
-        f"the GPU (nvidia-smi --gpu-reset -i {device.index}), or reboot"
+        f"GPU {device.index} ({device.pci or 'address unknown'}): {reason}. Drain the node; then stop the agent and "
+        f"reset the GPU (nvidia-smi --gpu-reset -i {device.index}), or reboot"
     )
 
 
@@ -167,7 +167,7 @@ SOURCE = Source(
     title="NVIDIA GPUs, through NVML",
     open=_Gpus,
     metrics=tuple(dict.fromkeys(_metrics())),
-    lines="Xids, where the kernel's log is not read",
+    lines="Xids, if the kernel log is not read",
     interval_s=10.0,
     needs="read and write access to /dev/nvidiactl and /dev/nvidia*",
 )

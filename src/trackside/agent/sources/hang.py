@@ -1,9 +1,9 @@
-"""Jobs that seem to hang: suspected from outside, and then, once a hang, where each of their ranks stands.
+"""Jobs that seem to hang: suspected from outside, then confirmed by stacks, then reported with the state of each rank.
 
-While nothing is wrong it reads a few counters of each rank's processes. Only a job whose output has fallen silent and
-whose ranks do no work (:mod:`trackside.agent.hang.watch`) has its stacks taken, which stops each process for some
-milliseconds; and only if these are the same several times is it reported. Nothing of the job is ended, signalled or
-written to, but for the pipe by which its own flight recorder is set up to be asked.
+Normally it reads only a few counters of each rank's processes. Only if a job's output has stopped and its ranks do no
+work (:mod:`trackside.agent.hang.watch`) are stacks taken, which stops each process for some milliseconds; and only if
+these are the same several times is the job reported. Nothing of the job is killed, signaled or written to, except the
+pipe that its own flight recorder is configured to read.
 """
 
 from __future__ import annotations
@@ -14,136 +14,145 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trackside.agent.hang import py_spy
-from trackside.agent.hang.doings import TICKS, Counts, Doings, counts, last_output_ns, since
+from trackside.agent.hang.activity import (
+    TICKS,
+    ProcessActivity,
+    RankCounters,
+    activity_between,
+    last_output_ns,
+    read_counters,
+)
+from trackside.agent.hang.gpu_progress import GpuProgress
 from trackside.agent.hang.ranks import Rank, jobs_of
-from trackside.agent.hang.report import Bounds, Taker
-from trackside.agent.hang.seen import Seen
+from trackside.agent.hang.report import HangReporter, ReportLimits
 from trackside.agent.hang.watch import Key, Kind, Suspicion, Thresholds, Watch, kind_of
 from trackside.agent.pseudo_files import uptime_s
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 
-SM_WORKS = 0.2
-"""SM activity above what polling alone comes to: one or two SMs a channel, 32 channels at most, of 100 and more."""
+MIN_SM_ACTIVITY = 0.2
+"""SM activity above what polling alone causes: one or two SMs per channel, up to 32 channels, of 100 or more SMs."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Thresholds, Bounds):
-    """``[collect.hang]``."""
+class Options(Thresholds, ReportLimits):
+    """The table ``[collect.hang]``."""
 
     times: int = 3
-    """How often the same stacks must have been seen, one reading after another. One that is at work on the same line
-    each time is told by what it reads, writes and touches."""
+    """How many readings in a row must show the same stacks. A process that works on the same line each time is
+    recognized by what it reads, writes and touches."""
     reports: int = 8
-    """Of one job at most, however often it goes on and stops again."""
+    """Maximum number of reports per job, however often it resumes and stops again."""
     py_spy: str = ""
-    """Where py-spy is; empty: beside this Python, else on PATH."""
+    """Path of py-spy; empty: next to this Python, else on PATH."""
 
 
-class _Job:
-    """What is remembered of one job."""
+class _JobState:
+    """State of one job."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self.counts: dict[Key, Counts] = {}
+        self.counters: dict[Key, RankCounters] = {}
         self.cores: dict[Key, float] = {}
-        self.read = 0.0
+        self.read_at = 0.0
         self.reports = 0
-        self.new = True
+        self.is_new = True
 
 
 class Hangs(Collector):
-    """The collector."""
+    """Detects and reports hanging jobs."""
 
     def __init__(self, context: Context) -> None:
         options: Options = context.options
         self._options, self._owners, self._proc = options, context.owners, context.node.proc
-        self._jobs: dict[str, _Job] = {}
-        self._seen = Seen(context.newest)
+        self._jobs: dict[str, _JobState] = {}
+        self._gpu_progress = GpuProgress(context.newest)
         program = py_spy.program(options.py_spy)
         if program is None:
             context.say(
-                f"hang: no py-spy{f' at {options.py_spy}' if options.py_spy else ''}: jobs that seem to hang are "
-                "reported without stacks, and only if all their ranks sleep; pip install trackside[agent]"
+                f"hang: py-spy not found{f' at {options.py_spy}' if options.py_spy else ''}: hanging jobs are reported "
+                "without stacks, and only if all their ranks are asleep; pip install trackside[agent]"
             )
-        self._taker = Taker(self._proc, options, program)
+        self._reporter = HangReporter(self._proc, options, program)
 
     def collect(self, reading: Reading) -> None:
         """Read the counters of all ranks, and report the jobs that seem to hang."""
         jobs = jobs_of(self._owners.processes())
-        self._seen.look()
+        self._gpu_progress.update()
         for job in self._jobs.keys() - jobs.keys():
             del self._jobs[job]
         for job, ranks in jobs.items():
             if ranks:
-                self._job(reading, job, ranks)
+                self._update_job(reading, job, ranks)
 
-    def _job(self, reading: Reading, job: str, ranks: Sequence[Rank]) -> None:
+    def _update_job(self, reading: Reading, job: str, ranks: Sequence[Rank]) -> None:
         now = time.monotonic()
-        known = self._jobs.get(job)
-        if known is None:
-            known = self._jobs[job] = _Job(Watch(self._options, began=now - self._age_s(ranks), worked=now))
-        read = {rank.key: told for rank in ranks if (told := counts(self._proc, rank)) is not None}
-        self._note(known, ranks, read, now)
-        if known.watch.resumed_s is not None:
-            self._taker.resumed(reading, job, ranks, known.watch.resumed_s)
-        suspicion = known.watch.suspicion(now) if known.reports < self._options.reports else None
-        if suspicion is not None and known.watch.is_due(now) and self._confirmed(known.watch, ranks, suspicion, now):
-            self._taker.report(reading, job, ranks, suspicion, known.cores)
-            known.watch.report(time.monotonic())
-            known.reports += 1
+        state = self._jobs.get(job)
+        if state is None:
+            state = self._jobs[job] = _JobState(Watch(self._options, began=now - self._age_s(ranks), last_work_s=now))
+        counters = {rank.key: value for rank in ranks if (value := read_counters(self._proc, rank)) is not None}
+        self._note(state, ranks, counters, now)
+        if state.watch.resumed_s is not None:
+            self._reporter.resumed(reading, job, ranks, state.watch.resumed_s)
+        suspicion = state.watch.suspicion(now) if state.reports < self._options.reports else None
+        if suspicion is not None and state.watch.is_due(now) and self._is_confirmed(state.watch, ranks, suspicion, now):
+            self._reporter.report(reading, job, ranks, suspicion, state.cores)
+            state.watch.report(time.monotonic())
+            state.reports += 1
 
-    def _note(self, known: _Job, ranks: Sequence[Rank], read: Mapping[Key, Counts], now: float) -> None:
-        spoke, kinds = False, dict[Key, Kind]()
+    def _note(self, state: _JobState, ranks: Sequence[Rank], counters: Mapping[Key, RankCounters], now: float) -> None:
+        has_output, kinds = False, dict[Key, Kind]()
         for rank in ranks:
-            counted, before = read.get(rank.key), known.counts.get(rank.key)
-            if counted is None:
+            current, before = counters.get(rank.key), state.counters.get(rank.key)
+            if current is None:
                 continue
             if before is None:
-                spoke = spoke or not known.new  # a process that has just begun
-                kinds[rank.key] = "working" if not known.new else "asleep"
+                has_output = has_output or not state.is_new  # a process that has just started
+                kinds[rank.key] = "working" if not state.is_new else "asleep"
                 continue
-            doings = since(before, counted, now - known.read)
-            known.cores[rank.key] = doings.cores
-            spoke = spoke or doings.spoke
-            kinds[rank.key] = self._kind(rank, doings)
-        output = last_output_ns(read.values()) if known.new else None
-        heard = None if output is None else now - max(0.0, time.time() - output / 1e9)
-        known.watch.note(now, spoke, kinds, heard)
-        known.counts, known.read, known.new = dict(read), now, False
+            activity = activity_between(before, current, now - state.read_at)
+            state.cores[rank.key] = activity.cpu_cores
+            has_output = has_output or activity.has_output
+            kinds[rank.key] = self._kind(rank, activity)
+        output_ns = last_output_ns(counters.values()) if state.is_new else None
+        last_output = None if output_ns is None else now - max(0.0, time.time() - output_ns / 1e9)
+        state.watch.note(now, has_output, kinds, last_output)
+        state.counters, state.read_at, state.is_new = dict(counters), now, False
 
-    def _kind(self, rank: Rank, doings: Doings) -> Kind:
-        """Collectives that are completed are work, whatever else is seen."""
-        frozen = self._seen.frozen_s(rank.main.pid)
-        if frozen is not None and frozen < self._options.still_s:
+    def _kind(self, rank: Rank, activity: ProcessActivity) -> Kind:
+        """What a rank does. Completed collectives count as work, whatever else is observed."""
+        frozen_s = self._gpu_progress.frozen_s(rank.main.pid)
+        if frozen_s is not None and frozen_s < self._options.still_s:
             return "working"
-        return kind_of(doings, self._options, self._seen.works(rank.main.visible_gpus, SM_WORKS))
+        return kind_of(activity, self._options, self._gpu_progress.is_active(rank.main.visible_gpus, MIN_SM_ACTIVITY))
 
-    def _confirmed(self, watch: Watch, ranks: Sequence[Rank], suspicion: Suspicion, now: float) -> bool:
-        """Whether stacks bear it out; where they can't be had, only that all ranks sleep."""
+    def _is_confirmed(self, watch: Watch, ranks: Sequence[Rank], suspicion: Suspicion, now: float) -> bool:
+        """Whether stacks confirm the suspicion; without stacks, whether all ranks are asleep."""
         standing = [rank for rank in ranks if rank.key in suspicion.standing][: self._options.ranks]
-        if self._taker.program is not None:
-            found, _ = self._taker.stacks(standing, time.monotonic() + self._options.all_s / 2)
-            if found:
-                stacks = {key: {each.tid: each.calls for each in threads} for key, threads in found.items()}
+        if self._reporter.program is not None:
+            threads_by_rank, _ = self._reporter.stacks(standing, time.monotonic() + self._options.all_s / 2)
+            if threads_by_rank:
+                stacks = {
+                    key: {thread.tid: thread.calls for thread in threads} for key, threads in threads_by_rank.items()
+                }
                 return watch.compared(now, stacks, suspicion, self._options.times)
         return all(watch.kinds[key][0] == "asleep" for key in suspicion.standing)
 
     def _age_s(self, ranks: Sequence[Rank]) -> float:
-        """For how long the oldest of these processes has run."""
+        """Age of the oldest of these processes in seconds."""
         return max(0.0, uptime_s(self._proc) - min(rank.main.started for rank in ranks) / TICKS)
 
 
 def _open(context: Context) -> Hangs:
     if not os.path.isdir(context.node.proc / "self"):
-        raise Unavailable(f"{context.node.proc} is no proc file system", "mount the host's /proc there")
+        raise Unavailable(f"{context.node.proc} is not a proc file system", "mount the host's /proc there")
     return Hangs(context)
 
 
 SOURCE = Source(
     id="hang",
-    title="jobs that seem to hang: states, stacks and flight recorders of their ranks",
+    title="jobs that seem to hang: states, stacks and flight recorder dumps of their ranks",
     open=_open,
-    lines="states, stacks and flight recorders of the ranks of a job that seems to hang",
+    lines="states, stacks and flight recorder dumps of the ranks of a job that seems to hang",
     timeout_s=150.0,
     needs="CAP_SYS_PTRACE, for processes of other users",
     options=Options,

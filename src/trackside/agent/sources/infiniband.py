@@ -8,22 +8,22 @@ from pathlib import Path
 from trackside.agent.pseudo_files import PseudoFile, names_in, number
 from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable, pairs
 
-MOST_PORTS = 128
-LOOK_EVERY = 20
-"""Readings after which adapters are looked for anew."""
-WORD = 4
-"""Bytes; what port_xmit_data and port_rcv_data count in."""
+MAX_PORTS = 128
+RESCAN_READINGS = 20
+"""Number of readings after which adapters are searched for again."""
+WORD_BYTES = 4
+"""Unit of port_xmit_data and port_rcv_data."""
 _RATE = re.compile(rb"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec")
 
 COUNTERS = {
-    "counters/port_xmit_data": ("host_infiniband_tx_bytes_total", WORD),
-    "counters/port_rcv_data": ("host_infiniband_rx_bytes_total", WORD),
+    "counters/port_xmit_data": ("host_infiniband_tx_bytes_total", WORD_BYTES),
+    "counters/port_rcv_data": ("host_infiniband_rx_bytes_total", WORD_BYTES),
     "counters/link_downed": ("host_infiniband_link_downs_total", 1),
     "counters/port_xmit_wait": ("host_infiniband_waits_total", 1),
     "hw_counters/tx_bytes": ("host_infiniband_tx_bytes_total", 1),
     "hw_counters/rx_bytes": ("host_infiniband_rx_bytes_total", 1),
 }
-"""File -> metric, and the factor to its unit. EFA has its bytes among hw_counters."""
+"""File -> metric, and the factor to its unit. EFA has its byte counters in hw_counters."""
 ERRORS = {
     "counters/symbol_error": "symbol",
     "counters/link_error_recovery": "link_recovery",
@@ -42,21 +42,21 @@ ERRORS = {
     "hw_counters/local_ack_timeout_err": "ack_timeout",
     "hw_counters/rnr_nak_retry_err": "not_ready_retry",
 }
-"""File -> kind of error. Those of hw_counters are how RoCE says that packets were lost."""
+"""File -> kind of error. With RoCE, those in hw_counters indicate lost packets."""
 
 
 class _Port:
     def __init__(self, folder: Path, device: str, port: str) -> None:
         self._labels = pairs({"device": device, "port": port})
         self._state, self._rate = PseudoFile(folder / "state"), PseudoFile(folder / "rate")
-        there = {f"{part}/{name}" for part in ("counters", "hw_counters") for name in names_in(folder / part, 1000)}
+        files = {f"{part}/{name}" for part in ("counters", "hw_counters") for name in names_in(folder / part, 1000)}
         self._counters: list[tuple[PseudoFile, str, Labels, int]] = []
         """(file, metric, labels, factor)"""
         for name, (metric, factor) in COUNTERS.items():
-            if name in there and all(metric != given for _, given, _, _ in self._counters):
+            if name in files and all(metric != added_metric for _, added_metric, _, _ in self._counters):
                 self._counters.append((PseudoFile(folder / name), metric, self._labels, factor))
         for name, kind in ERRORS.items():
-            if name in there:
+            if name in files:
                 labels = pairs({**dict(self._labels), "kind": kind})
                 self._counters.append((PseudoFile(folder / name), "host_infiniband_errors_total", labels, 1))
 
@@ -65,14 +65,14 @@ class _Port:
         try:
             state, rate = self._state.read(64), self._rate.read(64)
         except OSError:
-            return  # the adapter is being reset, or went
+            return  # the adapter is being reset or was removed
         code = number(state.partition(b":")[0].strip())
         if code is not None:
             samples.append(Sample("host_infiniband_state", self._labels, float(code)))
-        if told := _RATE.match(rate):
-            samples.append(Sample("host_infiniband_rate_bytes_per_second", self._labels, float(told[1]) * 1e9 / 8))
+        if match := _RATE.match(rate):
+            samples.append(Sample("host_infiniband_rate_bytes_per_second", self._labels, float(match[1]) * 1e9 / 8))
         for file, metric, labels, factor in self._counters:
-            if (value := file.count()) is not None:  # an adapter may not have a counter though its file is there
+            if (value := file.count()) is not None:  # the file can exist although the adapter lacks the counter
                 samples.append(Sample(metric, labels, float(value * factor)))
 
     def close(self) -> None:
@@ -85,26 +85,26 @@ class _Infiniband(Collector):
         self._folder = context.node.sys / "class/infiniband"
         self._ports: dict[tuple[str, str], _Port] = {}
         self._readings = 0
-        self._look()
+        self._scan()
 
-    def _look(self) -> None:
-        found = [
+    def _scan(self) -> None:
+        ports = [
             (device, port)
-            for device in names_in(self._folder, MOST_PORTS)
-            for port in names_in(self._folder / device / "ports", MOST_PORTS)
-        ][:MOST_PORTS]
-        for key in self._ports.keys() - set(found):
+            for device in names_in(self._folder, MAX_PORTS)
+            for port in names_in(self._folder / device / "ports", MAX_PORTS)
+        ][:MAX_PORTS]
+        for key in self._ports.keys() - set(ports):
             self._ports.pop(key).close()
-        for device, port in found:
+        for device, port in ports:
             if (device, port) not in self._ports:
                 self._ports[device, port] = _Port(self._folder / device / "ports" / port, device, port)
         if not self._ports:
-            raise Unavailable(f"{self._folder} has no adapter")
+            raise Unavailable(f"{self._folder} has no adapters")
 
     def collect(self, reading: Reading) -> None:
         self._readings += 1
-        if self._readings % LOOK_EVERY == 0:
-            self._look()
+        if self._readings % RESCAN_READINGS == 0:
+            self._scan()
         for port in self._ports.values():
             port.add(reading)
 

@@ -1,4 +1,4 @@
-"""Host memory, swap, major faults, kills for want of memory, memory errors: /proc/meminfo, /proc/vmstat, EDAC."""
+"""Host memory, swap, major faults, out-of-memory kills, memory errors: /proc/meminfo, /proc/vmstat, EDAC."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEMINFO = {
 }
 VMSTAT = {b"pgmajfault": "host_major_faults_total", b"oom_kill": "host_oom_kills_total"}
 EDAC = {"ce_count": "correctable", "ue_count": "uncorrectable"}
-MOST_CONTROLLERS = 64
+MAX_CONTROLLERS = 64
 
 
 class _Memory(Collector):
@@ -27,7 +27,7 @@ class _Memory(Collector):
         self._meminfo, self._vmstat = PseudoFile(proc / "meminfo"), PseudoFile(proc / "vmstat")
         self._errors = [
             (PseudoFile(Path(edac, name, file)), name, kind)
-            for name in names_in(edac, MOST_CONTROLLERS)
+            for name in names_in(edac, MAX_CONTROLLERS)
             if name.startswith("mc")
             for file, kind in EDAC.items()
         ]
@@ -35,14 +35,14 @@ class _Memory(Collector):
         required(self._meminfo)
 
     def collect(self, reading: Reading) -> None:
-        found = keyed(required(self._meminfo), MEMINFO)
-        if b"MemTotal" not in found:
-            raise Unavailable(f"{self._meminfo.path} does not say how much memory there is")
-        for key, value in found.items():
+        values = keyed(required(self._meminfo), MEMINFO)
+        if b"MemTotal" not in values:
+            raise Unavailable(f"{self._meminfo.path} has no MemTotal")
+        for key, value in values.items():
             reading.sample(MEMINFO[key], value)
-        counts = keyed(self._vmstat.if_any(reading), VMSTAT)
+        counts = keyed(self._vmstat.read_or_warn(reading), VMSTAT)
         if is_one_of_several(self._sys, self._node):
-            counts.pop(b"oom_kill", None)  # its kernel counts those of all; each node's own are in its kernel log
+            counts.pop(b"oom_kill", None)  # the kernel counts those of all nodes; each node's own are in its kernel log
         for key, value in counts.items():
             reading.sample(VMSTAT[key], value)
         for file, controller, kind in self._errors:
@@ -56,7 +56,7 @@ class _Memory(Collector):
 
 SOURCE = Source(
     id="memory",
-    title="host memory, swap, major faults, kills for want of memory, memory errors",
+    title="host memory, swap, major faults, out-of-memory kills, memory errors",
     open=_Memory,
     metrics=(*MEMINFO.values(), *VMSTAT.values(), "host_memory_errors_total"),
 )

@@ -1,4 +1,4 @@
-"""NCCL's collectives of processes: begun, known to be done, in flight; by probes in their own libraries."""
+"""NCCL collectives of processes: started, completed, in flight; by probes in the processes' libraries."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ STARTED, COMPLETED, IN_FLIGHT, OLDEST, ENQUEUE, SECONDS, COMMUNICATORS = (
     "trackside_nccl_collective_seconds_total",
     "trackside_nccl_communicators",
 )
-MOST_COMMUNICATORS = 256
-"""Of one process whose curves are given; those made first."""
+MAX_COMMUNICATORS = 256
+"""Maximum communicators reported per process, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class NcclOptions:
-    """``jobs``: these alone are traced. ``everything``: processes of no job too. ``libraries``: probed from the start
-    on, so that not even the first process's first calls are missed."""
+    """``jobs``: trace only these. ``everything``: also trace processes without a job. ``libraries``: probe these from
+    the start, so that not even the first calls are missed."""
 
     jobs: tuple[str, ...] = ()
     everything: bool = False
@@ -37,28 +37,28 @@ class NcclOptions:
 
 @dataclass(slots=True)
 class _Group:
-    """Calls of one operation on one communicator, of all the ranks that a process has in it."""
+    """Calls of one operation on one communicator, summed over all ranks in a process."""
 
-    begun: int = 0
-    left: int = 0
+    started: int = 0
+    in_flight: int = 0
     enqueue_ns: int = 0
     device_ns: int = 0
     measured: int = 0
-    watched: bool = True
+    is_observed: bool = True
 
     def add(self, process: Collectives, key: tuple[int, int], tally: Tally) -> None:
-        """One rank's."""
-        self.begun += tally.calls - tally.failed
-        self.left += process.in_flight[key]
+        """Add the calls of one rank."""
+        self.started += tally.calls - tally.failed
+        self.in_flight += process.in_flight[key]
         self.enqueue_ns += tally.enqueue_ns
         self.device_ns += tally.device_ns
         self.measured += tally.measured
-        self.watched &= key not in process.unwatched
+        self.is_observed &= key not in process.unobserved
 
 
 class _Nccl(Collector):
     def __init__(self, context: Context) -> None:
-        from trackside.agent.trace import collectives, functions  # nothing of tracing is loaded before it is asked for
+        from trackside.agent.trace import collectives, functions  # tracing code is loaded only when it is used
         from trackside.agent.trace.tracer import Tracer
 
         self._read = collectives.read
@@ -76,54 +76,54 @@ class _Nccl(Collector):
     def collect(self, reading: Reading) -> None:
         tallies, communicators = self._tallies.rows(), self._communicators.rows()
         settled = {_number(key): _number(value) for key, value in self._settled.rows()}
-        found = self._read(tallies, communicators, self._lanes.rows(), settled, self._known)
-        self._known = {pid: each.communicators for pid, each in found.items()}
+        collectives_by_pid = self._read(tallies, communicators, self._lanes.rows(), settled, self._known)
+        self._known = {pid: collectives.communicators for pid, collectives in collectives_by_pid.items()}
         now = time.monotonic_ns()
-        for pid, each in sorted(found.items()):
+        for pid, collectives in sorted(collectives_by_pid.items()):
             if (labels := self.tracer.labels(pid)) is not None:
-                self._give(reading, pid, labels, each, now)
-        for process in self.tracer.quiet(found):
+                self._add(reading, pid, labels, collectives, now)
+        for process in self.tracer.without_calls(collectives_by_pid):
             if (labels := self.tracer.labels(process.process.pid)) is not None:
                 reading.sample(COMMUNICATORS, 0, **labels)
-        self.tracer.report(reading, found)
+        self.tracer.report(reading, collectives_by_pid)
         tables = (self._tallies, self._communicators, self._lanes, self._settled, self._marks)
-        self.tracer.clear(tables, self._under_way, found)
+        self.tracer.clear(tables, self._under_way, collectives_by_pid)
 
-    def _give(self, reading: Reading, pid: int, labels: Labels, process: Collectives, now: int) -> None:
-        rising = self.tracer.rising
+    def _add(self, reading: Reading, pid: int, labels: Labels, process: Collectives, now: int) -> None:
+        monotonic = self.tracer.monotonic
         reading.sample(COMMUNICATORS, process.live, **labels)
-        names = {serial: process.label(serial) for serial in sorted(process.communicators)[:MOST_COMMUNICATORS]}
+        names = {serial: process.label(serial) for serial in sorted(process.communicators)[:MAX_COMMUNICATORS]}
         groups: dict[tuple[str, str], _Group] = {}
         for (number, serial), tally in sorted(process.tallies.items()):
             comm, op = names.get(serial, ""), self._functions[number].api if serial else "Group"
             if comm or not serial:
                 groups.setdefault((op, comm), _Group()).add(process, (number, serial), tally)
         for (op, comm), group in groups.items():
-            given = {"op": op, "comm": comm, **labels}
-            reading.sample(ENQUEUE, rising(pid, ENQUEUE, op, comm, group.enqueue_ns * 1e-9), **given)
+            series_labels = {"op": op, "comm": comm, **labels}
+            reading.sample(ENQUEUE, monotonic(pid, ENQUEUE, op, comm, group.enqueue_ns * 1e-9), **series_labels)
             if not comm:
                 continue
-            started = rising(pid, STARTED, op, comm, group.begun)
-            reading.sample(STARTED, started, **given)
-            if group.watched:
-                completed = rising(pid, COMPLETED, op, comm, max(0, group.begun - group.left))
-                reading.sample(COMPLETED, completed, **given)
-                reading.sample(IN_FLIGHT, max(0.0, started - completed), **given)
+            started = monotonic(pid, STARTED, op, comm, group.started)
+            reading.sample(STARTED, started, **series_labels)
+            if group.is_observed:
+                completed = monotonic(pid, COMPLETED, op, comm, max(0, group.started - group.in_flight))
+                reading.sample(COMPLETED, completed, **series_labels)
+                reading.sample(IN_FLIGHT, max(0.0, started - completed), **series_labels)
             if group.measured:
-                reading.sample(SECONDS, rising(pid, SECONDS, op, comm, group.device_ns * 1e-9), **given)
-        _give_ages(reading, labels, process, names, now)
+                reading.sample(SECONDS, monotonic(pid, SECONDS, op, comm, group.device_ns * 1e-9), **series_labels)
+        _add_ages(reading, labels, process, names, now)
 
     def close(self) -> None:
         self.tracer.close()
 
 
-def _give_ages(reading: Reading, labels: Labels, process: Collectives, names: dict[int, str], now: int) -> None:
-    """How long the oldest collective of each live communicator has been in flight."""
-    unwatched = {serial for _, serial in process.unwatched}
+def _add_ages(reading: Reading, labels: Labels, process: Collectives, names: dict[int, str], now: int) -> None:
+    """Add how long the oldest collective of each live communicator has been in flight."""
+    unobserved = {serial for _, serial in process.unobserved}
     ages: dict[str, float] = {}
     for serial, known in process.communicators.items():
         comm = names.get(serial, "")
-        if comm and not known.ended and serial not in unwatched:
+        if comm and not known.has_ended and serial not in unobserved:
             age = max(0, now - process.oldest.get(serial, now)) * 1e-9
             ages[comm] = max(age, ages.get(comm, 0.0))
     for comm, age in ages.items():
@@ -136,7 +136,7 @@ def _number(value: bytes) -> int:
 
 SOURCE = Source(
     id="nccl",
-    title="NCCL communicators and collectives of processes, by BPF",
+    title="NCCL communicators and collectives of processes, traced by eBPF",
     open=_Nccl,
     metrics=(
         STARTED,

@@ -1,4 +1,4 @@
-"""Network devices of hardware, and TCP's retransmissions: /proc/net/dev, /proc/net/snmp, /sys/class/net."""
+"""Hardware network devices, and TCP retransmissions: /proc/net/dev, /proc/net/snmp, /sys/class/net."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from trackside.agent.pseudo_files import PseudoFile, first_of, lines_of, number, readable, required
 from trackside.agent.source import Collector, Context, Reading, Source
 
-MOST_DEVICES = 256
+MAX_DEVICES = 256
 
 
 COLUMNS = {
@@ -23,19 +23,19 @@ COLUMNS = {
 
 
 def parse_devices(data: bytes) -> Iterator[tuple[str, dict[int, int]]]:
-    """(name, count by column) of devices; the two lines of headings and what is no device are passed over."""
+    """(name, count by column) of devices; the two heading lines and other lines are skipped."""
     for line in data.split(b"\n"):
-        name, colon, rest = line.rpartition(b":")  # an alias has one in its name
-        fields = rest.split()
+        name, colon, values = line.rpartition(b":")  # alias names contain a colon
+        fields = values.split()
         if not colon or len(fields) < 16:
             continue
-        counts = {place: count for place in COLUMNS if (count := number(fields[place])) is not None}
+        counts = {column: count for column in COLUMNS if (count := number(fields[column])) is not None}
         if len(counts) == len(COLUMNS):
             yield name.strip().decode("utf-8", "replace"), counts
 
 
 def parse_retransmissions(data: bytes) -> int | None:
-    """``RetransSegs`` of /proc/net/snmp, where a line of values follows each of names."""
+    """``RetransSegs`` in /proc/net/snmp, where a line of values follows each line of names."""
     names: list[bytes] = []
     for fields in lines_of(data):
         if not fields or fields[0] != b"Tcp:":
@@ -49,7 +49,7 @@ def parse_retransmissions(data: bytes) -> int | None:
 
 class _Network(Collector):
     def __init__(self, context: Context) -> None:
-        # Of the first process: a container's own /proc/net is its own network's.
+        # Process 1's: a container's own /proc/net is that of its own network namespace.
         proc, self._class = context.node.proc, context.node.sys / "class/net"
         self._devices = PseudoFile(first_of(proc / "1/net/dev", proc / "net/dev"))
         self._tcp = PseudoFile(first_of(proc / "1/net/snmp", proc / "net/snmp"))
@@ -59,24 +59,27 @@ class _Network(Collector):
 
     def collect(self, reading: Reading) -> None:
         devices = list(parse_devices(required(self._devices)))
-        for gone in self._states.keys() - {name for name, _ in devices}:
-            self._forget(gone)
-        for name, counts in [each for each in devices if self._is_hardware(each[0])][:MOST_DEVICES]:
-            for place, (metric, kind) in COLUMNS.items():
-                reading.sample(metric, counts[place], device=name, kind=kind)
+        for removed in self._states.keys() - {name for name, _ in devices}:
+            self._forget(removed)
+        hardware = [device for device in devices if self._is_hardware(device[0])]
+        for name, counts in hardware[:MAX_DEVICES]:
+            for column, (metric, kind) in COLUMNS.items():
+                reading.sample(metric, counts[column], device=name, kind=kind)
             self._add_link(reading, name)
-        again = parse_retransmissions(self._tcp.if_any(reading))
-        if again is not None:
-            reading.sample("host_tcp_retransmissions_total", again)
+        retransmissions = parse_retransmissions(self._tcp.read_or_warn(reading))
+        if retransmissions is not None:
+            reading.sample("host_tcp_retransmissions_total", retransmissions)
 
     def _is_hardware(self, name: str) -> bool:
-        """Whether a device moves the node's own traffic: an adapter, or several bonded. The virtual ones of containers
-        count the same bytes again. Where /sys can't tell, all do but the loopback."""
+        """Whether a device carries the node's own traffic: an adapter, or a bond of several. Virtual devices of
+        containers count the same bytes again. If /sys is missing, all devices count except the loopback."""
         if name not in self._states:
-            own = name.isprintable() and "/" not in name and name != "lo"
-            folder = self._class / name if own else self._class
-            told = own and (not self._class.is_dir() or (folder / "device").exists() or (folder / "bonding").is_dir())
-            self._states[name] = PseudoFile(folder / "operstate") if told else None
+            is_candidate = name.isprintable() and "/" not in name and name != "lo"
+            folder = self._class / name if is_candidate else self._class
+            is_hardware = is_candidate and (
+                not self._class.is_dir() or (folder / "device").exists() or (folder / "bonding").is_dir()
+            )
+            self._states[name] = PseudoFile(folder / "operstate") if is_hardware else None
         return self._states[name] is not None
 
     def _add_link(self, reading: Reading, name: str) -> None:
@@ -85,10 +88,15 @@ class _Network(Collector):
             state = file.read(64).strip() if file is not None else b""
         except OSError:
             return
-        if state in (b"up", b"down", b"lowerlayerdown", b"notpresent"):  # InfiniBand's say unknown on some drivers
+        if state in (
+            b"up",
+            b"down",
+            b"lowerlayerdown",
+            b"notpresent",
+        ):  # InfiniBand devices report unknown with some drivers
             reading.sample("host_network_up", state == b"up", device=name)
         known = self._speeds.get(name)
-        if known is None or known[0] != state:  # drivers may take milliseconds to tell a speed
+        if known is None or known[0] != state:  # drivers may take milliseconds to report the speed
             known = self._speeds[name] = state, _speed(self._class / name / "speed")
         if known[1] is not None:
             reading.sample("host_network_speed_bytes_per_second", known[1], device=name)
@@ -107,7 +115,7 @@ class _Network(Collector):
 
 
 def _speed(path: Path) -> float | None:
-    """Bytes per second of a link; None while it is down, or not told (-1)."""
+    """Link speed in bytes per second; None if the link is down or the speed is unknown (-1)."""
     megabits = number(readable(path, 64).strip())
     return None if not megabits or megabits >= 0xFFFFFFFF else megabits * 1e6 / 8
 

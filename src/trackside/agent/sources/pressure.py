@@ -1,4 +1,4 @@
-"""Pressure stall information of the host: time that tasks waited for CPU, memory, storage or interrupts."""
+"""Pressure stall information (PSI) of the host: time that tasks waited for CPU, memory, storage or interrupts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from trackside.agent.pseudo_files import PseudoFile, parse_pressure
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 
 RESOURCES = ("cpu", "io", "irq", "memory")
-_REMEDY = "the kernel must be built with CONFIG_PSI, and started with psi=1 where its default is off"
+_REMEDY = "use a kernel with CONFIG_PSI, and boot it with psi=1 if PSI is off by default"
 
 
 class _Pressure(Collector):
     def __init__(self, context: Context) -> None:
         folder = context.node.proc / "pressure"
-        self._files = [(each, PseudoFile(folder / each)) for each in RESOURCES]
+        self._files = [(resource, PseudoFile(folder / resource)) for resource in RESOURCES]
         self.collect(Reading())
 
     def collect(self, reading: Reading) -> None:
@@ -30,7 +30,7 @@ class _Pressure(Collector):
             for level, seconds in parse_pressure(data).items():
                 reading.sample("host_pressure_seconds_total", seconds, resource=resource, level=level)
         if not read:
-            raise Unavailable("this kernel gives no pressure stall information", _REMEDY)
+            raise Unavailable("this kernel has no pressure stall information", _REMEDY)
 
     def close(self) -> None:
         for _, file in self._files:
@@ -39,7 +39,7 @@ class _Pressure(Collector):
 
 SOURCE = Source(
     id="pressure",
-    title="pressure stall information: waiting for CPU, memory, storage",
+    title="pressure stall information (PSI): time waiting for CPU, memory, storage",
     open=_Pressure,
     metrics=("host_pressure_seconds_total",),
 )

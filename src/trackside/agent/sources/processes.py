@@ -1,4 +1,4 @@
-"""Whose the node's processes are: renews the map that the other sources ask, and tells what of each job is here."""
+"""Processes of jobs: renews the process map that the other sources use, and reports each job's processes and ranks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import Counter
 from trackside.agent.owners import Owner
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 
-MOST_RANKS = 1024
-"""Ranks of a node that are told one by one."""
+MAX_RANKS = 1024
+"""Maximum number of owners that are reported individually."""
 _NO_TASKS = frozenset({"extern"})
-"""Steps that hold none of a job's own processes."""
+"""Steps without processes of the job itself."""
 
 
 class _Processes(Collector):
@@ -21,23 +21,24 @@ class _Processes(Collector):
         try:
             self._map.renew()
         except OSError as error:
-            raise Unavailable(f"the processes can't be listed: {error}") from error
+            raise Unavailable(f"processes can't be listed: {error}") from error
         processes: Counter[str] = Counter()
         owners: Counter[Owner] = Counter()
-        for each in self._map.processes():
-            if each.owner.job is not None and each.owner.step not in _NO_TASKS:
-                processes[each.owner.job] += 1
-            if each.owner.rank is not None or each.owner.container is not None:
-                owners[each.owner] += 1
+        for process in self._map.processes():
+            if process.owner.job is not None and process.owner.step not in _NO_TASKS:
+                processes[process.owner.job] += 1
+            if process.owner.rank is not None or process.owner.container is not None:
+                owners[process.owner] += 1
         for job, count in processes.items():
             reading.sample("trackside_job_processes", count, job=job)
-        ranks = Counter(job for job, rank in {(each.job, each.rank) for each in owners if each.rank is not None} if job)
+        named_ranks = {(owner.job, owner.rank) for owner in owners if owner.rank is not None}
+        ranks = Counter(job for job, rank in named_ranks if job)
         for job, count in ranks.items():
             reading.sample("trackside_job_ranks", count, job=job)
-        for owner, count in owners.most_common(MOST_RANKS):
+        for owner, count in owners.most_common(MAX_RANKS):
             reading.sample("trackside_owner_processes", count, **_labels(owner))
-        if len(owners) > MOST_RANKS:
-            reading.lost["owners"] = len(owners) - MOST_RANKS
+        if len(owners) > MAX_RANKS:
+            reading.lost["owners"] = len(owners) - MAX_RANKS
         if self._map.unread:
             reading.sample("trackside_unread_processes", self._map.unread)
 
@@ -49,7 +50,7 @@ def _labels(owner: Owner) -> dict[str, str | int | None]:
 
 SOURCE = Source(
     id="processes",
-    title="processes of jobs and containers: whose each is, by cgroup and environment",
+    title="processes of jobs and containers, and their owners by cgroup and environment",
     open=_Processes,
     metrics=(
         "trackside_job_processes",
@@ -58,5 +59,5 @@ SOURCE = Source(
         "trackside_unread_processes",
     ),
     interval_s=5.0,
-    needs="CAP_SYS_PTRACE, to read the environment of other users' processes: without it ranks are unknown",
+    needs="CAP_SYS_PTRACE, to read the environment of other users' processes; without it ranks are unknown",
 )

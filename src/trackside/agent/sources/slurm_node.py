@@ -1,4 +1,4 @@
-"""Slurm's daemon of this node: whether it runs, and what it writes to its log, as slurm.conf tells where."""
+"""The node's slurmd: whether it runs, and its log, as configured in slurm.conf."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from trackside.agent.source import Collector, Context, Reading, Source, Unavaila
 
 UNIT = "slurmd"
 _PID_FILE = "/var/run/slurmd.pid"
-"""Where slurmd writes its number unless it is told otherwise."""
+"""slurmd's default pid file."""
 
 
-PLACES = (
+CONF_PATHS = (
     "/etc/slurm/slurm.conf",
     "/run/slurm/conf/slurm.conf",
     "/var/spool/slurmd/conf-cache/slurm.conf",
     "/etc/slurm-llnl/slurm.conf",
 )
-"""Where slurm.conf lies: as a rule, and where slurmd keeps one that it was sent."""
-_MOST = 4 << 20
+"""Usual paths of slurm.conf, including where slurmd caches a configuration that it was sent."""
+_MAX_CONF_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Options:
     """The table ``[collect.slurm_node]``."""
 
     conf: str = ""
-    """slurm.conf; empty: ``$SLURM_CONF``, or where it usually is."""
+    """Path of slurm.conf; empty: ``$SLURM_CONF``, else the first of the usual paths."""
     log: str = ""
-    """slurmd's log; empty: as slurm.conf has it. Where that is none, slurmd writes to the journal."""
+    """Path of slurmd's log; empty: as in slurm.conf. If slurm.conf has none, slurmd writes to the journal."""
 
 
 class _SlurmNode(Collector):
@@ -41,7 +41,7 @@ class _SlurmNode(Collector):
         self._proc, self._pid_file, self._log = proc, pid_file, log
 
     def collect(self, reading: Reading) -> None:
-        reading.sample("slurm_daemon_up", self._runs(), daemon=UNIT)
+        reading.sample("slurm_daemon_up", self._is_running(), daemon=UNIT)
         if self._log is not None:
             self._log.collect(reading)
 
@@ -49,8 +49,8 @@ class _SlurmNode(Collector):
         if self._log is not None:
             self._log.close()
 
-    def _runs(self) -> bool:
-        """Whether the process of its number is slurmd: a node that crashed left the file behind."""
+    def _is_running(self) -> bool:
+        """Whether the process with the pid in the file is slurmd: after a crash of the node, the file remains."""
         try:
             pid = self._pid_file.read_text("ascii")[:20].strip()
             with open(self._proc / pid / "comm", encoding="utf-8") as file:
@@ -59,41 +59,41 @@ class _SlurmNode(Collector):
             return False
 
 
-def find(given: str = "", environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The file that holds on this node."""
-    wanted = [given] if given else [environ.get("SLURM_CONF", ""), *PLACES]
-    return next((Path(path) for path in wanted if path and os.access(path, os.R_OK)), None)
+def find_conf(path: str = "", environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The slurm.conf of this node; None if there is none."""
+    candidates = [path] if path else [environ.get("SLURM_CONF", ""), *CONF_PATHS]
+    return next((Path(file) for file in candidates if file and os.access(file, os.R_OK)), None)
 
 
-def value(path: Path, name: str, node: str) -> str | None:
-    """A setting with ``%n`` and ``%h`` filled in; None where it isn't set. Raises OSError."""
+def setting(path: Path, name: str, node: str) -> str | None:
+    """A setting in slurm.conf with ``%n`` and ``%h`` filled in; None if it isn't set. Raises OSError."""
     with open(path, encoding="utf-8", errors="replace") as file:
-        text = file.read(_MOST)
-    found = re.search(rf"(?im)^[ \t]*{re.escape(name)}[ \t]*=[ \t]*\"?([^\s#\"]+)", text)
-    return None if found is None else found[1].replace("%n", node).replace("%h", os.uname().nodename)
+        text = file.read(_MAX_CONF_BYTES)
+    match = re.search(rf"(?im)^[ \t]*{re.escape(name)}[ \t]*=[ \t]*\"?([^\s#\"]+)", text)
+    return None if match is None else match[1].replace("%n", node).replace("%h", os.uname().nodename)
 
 
 def _open(context: Context) -> Collector:
     options: Options = context.options
-    conf = find(options.conf)
+    conf = find_conf(options.conf)
     if conf is None:
         raise Unavailable(
-            "no slurm.conf: this is no node of a Slurm cluster", "set collect.slurm_node.conf where it is one"
+            "no slurm.conf found: this node is not in a Slurm cluster", "if it is, set collect.slurm_node.conf"
         )
     node = context.node.name
     try:
-        log = options.log or value(conf, "SlurmdLogFile", node)
-        pid_file = value(conf, "SlurmdPidFile", node) or _PID_FILE
+        log = options.log or setting(conf, "SlurmdLogFile", node)
+        pid_file = setting(conf, "SlurmdPidFile", node) or _PID_FILE
     except OSError as error:
         raise Unavailable(f"{conf} can't be read: {error.strerror}") from error
     if log and not os.access(log, os.R_OK):
-        context.say(f"slurm_node: {log} can't be read, and is left out: let the agent's user read it")
+        context.say(f"slurm_node: {log} can't be read and is left out: give the agent's user read access")
     return _SlurmNode(context.node.proc, Path(pid_file), DaemonLog(Path(log), UNIT) if log else None)
 
 
 SOURCE = Source(
     id="slurm_node",
-    title="slurmd: whether it runs, and its log",
+    title="slurmd: whether it is running, and its log",
     open=_open,
     metrics=("slurm_daemon_up",),
     lines="slurmd's log",

@@ -1,6 +1,6 @@
-"""What a job without a file writes to its standard output and error, caught at the system call: only when asked.
+"""Standard output and error of a job that writes no file, captured at the write system call; only on request.
 
-It costs every process of the node: 30 to 80 ns a system call, several hundred a write.
+It slows down every process of the node: 30 to 80 ns per system call, several hundred ns per write.
 """
 
 from __future__ import annotations
@@ -12,56 +12,56 @@ from dataclasses import dataclass
 from trackside.agent.output.framing import Framer, Redraws, texts
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 
-MOST_PROCESSES = 4096
-MOST_STREAMS = 8192
+MAX_PROCESSES = 4096
+MAX_STREAMS = 8192
 STREAMS = {1: "stdout", 2: "stderr"}
 REDRAW_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenOptions:
-    """``job``: whose output; there must be one. ``seconds``: how long, from when the agent begins: it is no way to
-    live."""
+    """``job``: whose output to capture; required. ``seconds``: how long to capture, from the start of the agent; not
+    meant for permanent use."""
 
     job: str = ""
     seconds: float = 600.0
 
 
-class _Written(Collector):
+class _CapturedOutput(Collector):
     def __init__(self, context: Context) -> None:
         options: WrittenOptions = context.options
         if not options.job:
-            raise Unavailable("no job was named", 'set job = "..." in [collect.written]')
-        from trackside.agent.trace.written import Writes  # nothing of tracing is loaded before it is asked for
+            raise Unavailable("no job is set", 'set job = "..." in [collect.written]')
+        from trackside.agent.trace.written import Writes  # tracing code is loaded only when it is used
 
         self._job, self._proc, self._owners = options.job, context.node.proc, context.owners
         self._end = time.monotonic() + options.seconds
-        self._ahead_ns = time.time_ns() - time.monotonic_ns()
+        self._clock_offset_ns = time.time_ns() - time.monotonic_ns()
         self._streams: dict[tuple[int, int], tuple[Framer, Redraws]] = {}
         self._writes: Writes | None = Writes()
         self._lost = 0
         context.say(
-            f"written: for {options.seconds:g} s every system call of this node is looked at, for job {self._job}"
+            f"written: for {options.seconds:g} s every system call on this node is inspected, for job {self._job}"
         )
-        self._choose()
+        self._select_streams()
 
     def collect(self, reading: Reading) -> None:
         writes = self._writes
         if writes is None:
             reading.warnings.append(
-                f"the time to catch what job {self._job} writes is over: restart the agent for more"
+                f"the time to capture the output of job {self._job} is over; restart the agent to capture more"
             )
             return
-        self._choose()
-        self._ahead_ns = time.time_ns() - time.monotonic_ns()
+        self._select_streams()
+        self._clock_offset_ns = time.time_ns() - time.monotonic_ns()
         for record in writes.records():
             stream = self._streams.get((record.pid, record.stream))
             if stream is None:
-                if len(self._streams) >= MOST_STREAMS:
+                if len(self._streams) >= MAX_STREAMS:
                     self._flush(reading, *next(iter(self._streams)))
                 stream = self._streams[record.pid, record.stream] = Framer(), Redraws(REDRAW_S)
-            if whole := stream[0].feed(record.data):
-                self._give(reading, record.pid, record.stream, whole, record.at, stream[1])
+            if complete := stream[0].feed(record.data):
+                self._add(reading, record.pid, record.stream, complete, record.at, stream[1])
         for pid, number in list(self._streams):
             if not os.path.exists(self._proc / str(pid)):
                 self._flush(reading, pid, number)
@@ -73,7 +73,7 @@ class _Written(Collector):
                 self._flush(reading, pid, number)
             self.close()
 
-    def _give(self, reading: Reading, pid: int, number: int, whole: bytes, at: int, redraws: Redraws) -> None:
+    def _add(self, reading: Reading, pid: int, number: int, complete: bytes, time_ns: int, redraws: Redraws) -> None:
         owner = self._owners.of_pid(pid)
         labels = {
             "slurm_job_id": self._job,
@@ -81,24 +81,25 @@ class _Written(Collector):
             "stream": STREAMS[number],
             "pid": pid,
         }
-        for text in texts(whole, redraws, at * 1e-9):
-            reading.line(text, at + self._ahead_ns, **labels)
+        for text in texts(complete, redraws, time_ns * 1e-9):
+            reading.line(text, time_ns + self._clock_offset_ns, **labels)
 
     def _flush(self, reading: Reading, pid: int, number: int) -> None:
         framer, redraws = self._streams.pop((pid, number))
-        if rest := framer.flush():
-            self._give(reading, pid, number, rest, time.monotonic_ns(), redraws)
+        if unfinished := framer.flush():
+            self._add(reading, pid, number, unfinished, time.monotonic_ns(), redraws)
 
-    def _choose(self) -> None:
-        """The job's processes, less those streams that go to a file: that is read as one."""
+    def _select_streams(self) -> None:
+        """Select the job's processes, without streams that go to a file, because files are followed."""
         if self._writes is None:
             return
-        pids = [each.pid for each in self._owners.processes() if each.owner.job == self._job][:MOST_PROCESSES]
-        streams = {pid: self._without_file(pid) for pid in {*pids, *self._writes.pids()}}
-        self._writes.choose({pid: bits for pid, bits in streams.items() if bits is not None})
+        processes = (process for process in self._owners.processes() if process.owner.job == self._job)
+        pids = [process.pid for process in processes][:MAX_PROCESSES]
+        streams = {pid: self._streams_without_file(pid) for pid in {*pids, *self._writes.copied_pids()}}
+        self._writes.select_streams({pid: bits for pid, bits in streams.items() if bits is not None})
 
-    def _without_file(self, pid: int) -> int | None:
-        """Bits of the streams that are no files; None where the process is gone."""
+    def _streams_without_file(self, pid: int) -> int | None:
+        """Bit mask of the streams that are not files; None if the process has ended."""
         bits = 0
         for number in STREAMS:
             try:
@@ -121,9 +122,9 @@ class _Written(Collector):
 
 SOURCE = Source(
     id="written",
-    title="what a job without a file writes, caught at the system call (for a while, when asked)",
-    open=_Written,
-    lines="standard output and error of the job that is named",
+    title="output of a job that writes no file, captured at the write system call (temporarily, on request)",
+    open=_CapturedOutput,
+    lines="standard output and error of the selected job",
     interval_s=1.0,
     on=False,
     needs="CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE, or root",

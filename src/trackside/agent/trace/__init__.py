@@ -1,1 +1,1 @@
-"""Probes in other processes' libraries by BPF: loading, attaching, following processes, and what the counts mean."""
+"""BPF probes in libraries of other processes: loading, attaching, following processes, and interpreting the counts."""

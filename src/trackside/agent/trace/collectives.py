@@ -1,5 +1,5 @@
-"""What the counts of NCCL's calls say of a process (the tables of programs/nccl.bpf.c): collectives begun, those known
-to be done, those in flight."""
+"""Interprets the counts of NCCL calls per process (tables of programs/nccl.bpf.c): collectives started, completed, in
+flight."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ LANE_BYTES = LANE_HEAD.size + SLOTS * SLOT.size
 ENTERED = 1 << 63
 _SERIAL = (1 << 56) - 1
 Key = tuple[int, int]
-"""(number of the function, serial of the communicator)"""
-MOST_ANCESTORS = 8
+"""(function number, communicator serial)"""
+MAX_ANCESTORS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """One rank's part in a communicator. ``ranks`` 0: it was made before the trace began."""
+    """One rank's handle of a communicator. ``ranks`` 0: it was created before tracing started."""
 
     serial: int
     address: int
-    ended: bool
+    has_ended: bool
     parent: int
     ranks: int
     rank: int
-    colour: int
+    color: int
     split: int
     identifier: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Calls of one operation on one communicator. ``measured``: of how many the process itself took the time."""
+    """Calls of one operation on one communicator. ``measured``: calls whose duration the process measured itself."""
 
     calls: int
     failed: int
@@ -49,40 +49,40 @@ class Tally:
 
 @dataclass(slots=True)
 class Collectives:
-    """What one process did."""
+    """The NCCL calls of one process."""
 
     communicators: dict[int, Communicator] = field(default_factory=dict)
     tallies: dict[Key, Tally] = field(default_factory=dict)
     in_flight: Counter[Key] = field(default_factory=Counter)
     oldest: dict[int, int] = field(default_factory=dict)
-    """Communicator -> when the oldest in flight was enqueued, monotonic ns."""
-    unwatched: set[Key] = field(default_factory=set)
-    """Of which nothing was ever asked that would tell that they are done."""
+    """Communicator -> monotonic time (ns) when its oldest collective in flight was enqueued."""
+    unobserved: set[Key] = field(default_factory=set)
+    """Operations whose completion the process never queried, so it is unknown."""
 
     def label(self, serial: int) -> str:
-        """A communicator's name, which all its ranks share: what NCCL's log calls commId; of one that was split off,
-        the parent's, the colour and the number of the split. One of which the making was not seen has a name of this
-        process alone."""
-        found, parts = self.communicators.get(serial), list[str]()
-        for _ in range(MOST_ANCESTORS):
-            if found is None:
+        """A communicator's name, the same for all its ranks: commId as in NCCL's log; after a split, the parent's name,
+        the color and the number of the split. A communicator whose creation was not seen gets a name that is unique to
+        this process."""
+        communicator, parts = self.communicators.get(serial), list[str]()
+        for _ in range(MAX_ANCESTORS):
+            if communicator is None:
                 return ""
-            if any(found.identifier):
-                return "/".join([f"0x{comm_id(found.identifier):x}", *reversed(parts)])
-            if not found.parent:
-                return "/".join([f"unknown-{found.address:x}", *reversed(parts)])
-            parts.append(f"{found.colour}.{found.split}")
-            found = self.communicators.get(found.parent)
+            if any(communicator.identifier):
+                return "/".join([f"0x{comm_id(communicator.identifier):x}", *reversed(parts)])
+            if not communicator.parent:
+                return "/".join([f"unknown-{communicator.address:x}", *reversed(parts)])
+            parts.append(f"{communicator.color}.{communicator.split}")
+            communicator = self.communicators.get(communicator.parent)
         return ""
 
     @property
     def live(self) -> int:
-        """Communicators that have not ended."""
-        return sum(not each.ended for each in self.communicators.values())
+        """Number of communicators that have not ended."""
+        return sum(not communicator.has_ended for communicator in self.communicators.values())
 
 
 def comm_id(identifier: bytes) -> int:
-    """The number by which NCCL's log names a communicator."""
+    """The number that identifies a communicator in NCCL's log."""
     value = 0xDEADBEEF
     for byte in struct.unpack(f"{len(identifier)}b", identifier):
         value ^= value >> 32
@@ -95,43 +95,49 @@ def read(
     communicators: Iterable[tuple[bytes, bytes]],
     lanes: Iterable[tuple[bytes, bytes]],
     settled: Mapping[int, int],
-    before: Mapping[int, Mapping[int, Communicator]],
+    known_before: Mapping[int, Mapping[int, Communicator]],
 ) -> dict[int, Collectives]:
-    """By process. ``settled``: when each was last found to have nothing in flight, monotonic ns. ``before``: the
-    communicators known until now: an address may serve again. Read the tables in this order, the lanes last: what is
-    begun meanwhile then counts as in flight, never as done."""
-    found: defaultdict[int, Collectives] = defaultdict(Collectives)
+    """Process id -> its collectives. ``settled``: pid -> last monotonic time (ns) with nothing in flight.
+    ``known_before``: communicators known so far, because addresses are reused. The tables must be read in this order,
+    lanes last: what is started meanwhile then counts as in flight, never as completed."""
+    by_pid: defaultdict[int, Collectives] = defaultdict(Collectives)
     for key, value in tallies:
         pid, number, serial = TALLY_KEY.unpack(key)
-        found[pid].tallies[number, serial] = Tally(*TALLY.unpack(value))
+        by_pid[pid].tallies[number, serial] = Tally(*TALLY.unpack(value))
     for key, value in communicators:
         pid, _, address = HANDLE.unpack(key)
-        serial, ended, parent, _, ranks, rank, colour, split, identifier = COMMUNICATOR.unpack(value)
-        made = Communicator(serial, address, bool(ended), parent, ranks, rank, colour, split, identifier)
-        found[pid].communicators[serial] = made
-    for pid, known in before.items():
-        if pid in found:
-            gone = {serial: replace(each, ended=True) for serial, each in known.items()}
-            found[pid].communicators = {**gone, **found[pid].communicators}
+        serial, has_ended, parent, _, ranks, rank, color, split, identifier = COMMUNICATOR.unpack(value)
+        communicator = Communicator(serial, address, bool(has_ended), parent, ranks, rank, color, split, identifier)
+        by_pid[pid].communicators[serial] = communicator
+    for pid, known in known_before.items():
+        if pid in by_pid:
+            earlier = {serial: replace(communicator, has_ended=True) for serial, communicator in known.items()}
+            by_pid[pid].communicators = {**earlier, **by_pid[pid].communicators}
     for key, value in lanes:
         pid = HANDLE.unpack(key)[0]
-        _add_lane(found[pid], value, settled.get(pid, 0))
-    return dict(found)
+        _add_lane(by_pid[pid], value, settled.get(pid, 0))
+    return dict(by_pid)
 
 
 def _add_lane(process: Collectives, lane: bytes, settled: int) -> None:
-    begun, done, watched, _ = LANE_HEAD.unpack_from(lane)
-    first = max(done, begun - SLOTS)
-    if begun <= done:
+    started, completed, is_observed, _ = LANE_HEAD.unpack_from(lane)
+    first = max(completed, started - SLOTS)
+    if started <= completed:
         return
-    slots = [SLOT.unpack_from(lane, LANE_HEAD.size + number % SLOTS * SLOT.size) for number in range(first, begun)]
-    pending = [(at & ~ENTERED, what) for at, what in slots if what and (at & ENTERED or at > settled)]
+    slots = [SLOT.unpack_from(lane, LANE_HEAD.size + number % SLOTS * SLOT.size) for number in range(first, started)]
+    pending = [
+        (time_ns & ~ENTERED, operation)
+        for time_ns, operation in slots
+        if operation and (time_ns & ENTERED or time_ns > settled)
+    ]
     if not pending:
         return
-    keys = [(what >> 56, what & _SERIAL) for _, what in pending]
+    keys = [(operation >> 56, operation & _SERIAL) for _, operation in pending]
     process.in_flight.update(keys)
-    process.in_flight[keys[0]] += first - done  # more than a lane has slots: taken to be as the oldest known
-    for (at, _), (_, serial) in zip(pending, keys, strict=True):
-        process.oldest[serial] = min(at, process.oldest.get(serial, at))
-    if not watched and not settled:
-        process.unwatched.update(keys)
+    process.in_flight[keys[0]] += (
+        first - completed
+    )  # more than a lane has slots: assumed to be like the oldest known one
+    for (time_ns, _), (_, serial) in zip(pending, keys, strict=True):
+        process.oldest[serial] = min(time_ns, process.oldest.get(serial, time_ns))
+    if not is_observed and not settled:
+        process.unobserved.update(keys)

@@ -1,5 +1,5 @@
-"""Which libraries the processes of jobs have mapped: their own, wherever they lie, followed as processes come, load
-libraries late, and go. Each file is handed on once, however many map it, and taken back when none does."""
+"""Finds the libraries that processes of jobs have mapped, wherever they are, as processes start, load libraries and
+end. Each file is probed once, however many processes map it, and released when none does."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trackside.agent.owners import Owner, Owners, Process
+from trackside.agent.owners import JobProcess, Owner, Owners
 from trackside.agent.pseudo_files import readable
 
-Place = tuple[int, int]
+FileKey = tuple[int, int]
 """Device and inode of a file."""
-MOST_MAPS = 8 << 20
-"""Bytes of /proc/PID/maps that are read; a training process has a few hundred kB."""
-MOST_PROCESSES = 1 << 14
-MOST_LIBRARIES = 256
-A_STEP = 64
-"""Processes looked at in one step, at most: those that wait longest come first."""
-SELDOM_S = 30.0
-"""How often an old process is looked at. A young one each second: a tenth of its age passes before the next look."""
+MAX_MAPS_BYTES = 8 << 20
+"""Bytes read of /proc/PID/maps; a training process has a few hundred kB."""
+MAX_PROCESSES = 1 << 14
+MAX_LIBRARIES = 256
+MAX_PER_STEP = 64
+"""Maximum processes examined per step, those that wait longest first."""
+MAX_INTERVAL_S = 30.0
+"""Longest interval between checks of a process; for a young one it is a tenth of its age."""
 LINGER_S = 60.0
-"""How long a library stays probed after its last process: the next of a job's steps has it at once."""
-AGAIN_S = 60.0
+"""How long a library stays probed after its last process, so that a job's next step is traced at once."""
+RETRY_S = 60.0
 """When a library that could not be probed is tried again."""
 _MAPPED = re.compile(
     rb"^([0-9a-f]+-[0-9a-f]+) \S+ [0-9a-f]+ ([0-9a-f]+:[0-9a-f]+) (\d+) +"
@@ -38,8 +38,8 @@ _DEVICE = re.compile(rb" /dev/nvidia(?:\d+|-uvm)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
-    """A library as a process has it mapped."""
+class LibraryMapping:
+    """A library as mapped by a process."""
 
     kind: str
     path: str
@@ -50,45 +50,48 @@ class Mapped:
 
 
 @dataclass(slots=True)
-class Library:
-    """A file that processes have mapped. ``held``: what the probes gave; None where they could not stand in it."""
+class ProbedLibrary:
+    """A mapped library file. ``probe``: result of ``attach``; None if attaching failed."""
 
     kind: str
     path: str
-    place: Place
-    held: Any = None
-    since: float = 0.0
-    unused: float = 0.0
-    """When it was last found mapped by nobody; 0: it is in use."""
-    why: str = ""
+    key: FileKey
+    probe: Any = None
+    attached_at: float = 0.0
+    unused_since: float = 0.0
+    """When it was first found unused; 0: it is in use."""
+    error: str = ""
 
 
 @dataclass(slots=True)
-class Followed:
-    """A process whose libraries are looked for."""
+class FollowedProcess:
+    """A process whose libraries are searched for."""
 
-    process: Process
-    seen: float
-    due: float
-    places: frozenset[Place] = frozenset()
+    process: JobProcess
+    first_seen: float
+    next_check: float
+    file_keys: frozenset[FileKey] = frozenset()
     has_device: bool = False
-    """Whether it has memory of a GPU's driver mapped: it has, or had, a context."""
+    """Whether it has memory of the GPU driver mapped, so it has or had a context."""
 
 
-def mapped(maps: bytes) -> Iterator[Mapped]:
-    """The libraries in a text of /proc/PID/maps, each file once."""
-    seen: set[tuple[bytes, bytes]] = set()
-    for found in _MAPPED.finditer(maps):
-        if (key := (found[2], found[3])) not in seen:
-            seen.add(key)
-            path = os.fsdecode(found[4])
-            yield Mapped(found[5].decode(), path, found[1].decode(), found[2].decode(), int(found[3]), bool(found[6]))
+def mappings(maps: bytes) -> Iterator[LibraryMapping]:
+    """The libraries in the text of /proc/PID/maps, each file once."""
+    keys: set[tuple[bytes, bytes]] = set()
+    for match in _MAPPED.finditer(maps):
+        if (key := (match[2], match[3])) not in keys:
+            keys.add(key)
+            path = os.fsdecode(match[4])
+            yield LibraryMapping(
+                match[5].decode(), path, match[1].decode(), match[2].decode(), int(match[3]), bool(match[6])
+            )
 
 
 @dataclass(slots=True)
-class Following:
-    """``attach(kind, path, fd)`` puts the probes into an open library (raises OSError or ValueError), ``detach`` takes
-    back what it gave. ``jobs``: only these; ``everything``: processes of no job too."""
+class LibraryTracker:
+    """Tracks the mapped libraries of processes. ``attach(kind, path, fd)``: probes an open library; raises OSError or
+    ValueError. ``detach``: gets what ``attach`` returned. ``jobs``: only these; ``everything``: also processes without
+    a job."""
 
     proc: Path
     owners: Owners
@@ -97,150 +100,157 @@ class Following:
     detach: Callable[[Any], None]
     jobs: frozenset[str] = frozenset()
     everything: bool = False
-    processes: dict[int, Followed] = field(default_factory=dict)
-    libraries: dict[Place, Library] = field(default_factory=dict)
-    _places: dict[tuple[str, int, str], Place] = field(default_factory=dict)
+    processes: dict[int, FollowedProcess] = field(default_factory=dict)
+    libraries: dict[FileKey, ProbedLibrary] = field(default_factory=dict)
+    _file_keys: dict[tuple[str, int, str], FileKey] = field(default_factory=dict)
 
     def step(self, now: float | None = None) -> None:
-        """Look at what is new. ``now``: seconds of any clock."""
+        """Examine new processes and those that are due. ``now``: monotonic seconds."""
         now = time.monotonic() if now is None else now
-        listed = self._listed()
-        for pid, followed in list(self.processes.items()):
-            if pid not in listed or listed[pid].started != followed.process.started:
+        processes_by_pid = self._list_processes()
+        for pid, known in list(self.processes.items()):
+            if pid not in processes_by_pid or processes_by_pid[pid].started != known.process.started:
                 del self.processes[pid]
-        for pid, process in listed.items():
-            self.processes.setdefault(pid, Followed(process, now, now)).process = process
-        waiting = sorted((each for each in self.processes.values() if each.due <= now), key=lambda each: each.due)
-        for known in waiting[:A_STEP]:
-            self._look(known, now)
-            known.due = now + min(SELDOM_S, max(0.9, (now - known.seen) / 10))
-        self._let_go(now)
+        for pid, process in processes_by_pid.items():
+            self.processes.setdefault(pid, FollowedProcess(process, now, now)).process = process
+        waiting = sorted(
+            (process for process in self.processes.values() if process.next_check <= now),
+            key=lambda process: process.next_check,
+        )
+        for known in waiting[:MAX_PER_STEP]:
+            self._examine(known, now)
+            known.next_check = now + min(MAX_INTERVAL_S, max(0.9, (now - known.first_seen) / 10))
+        self._release_unused(now)
 
-    def of(self, pid: int) -> Followed | None:
-        """A process, if it is followed."""
+    def of(self, pid: int) -> FollowedProcess | None:
+        """The process, if it is followed."""
         return self.processes.get(pid)
 
-    def probed(self, process: Followed) -> list[Library]:
-        """Its libraries."""
-        return [self.libraries[place] for place in process.places if place in self.libraries]
+    def libraries_of(self, process: FollowedProcess) -> list[ProbedLibrary]:
+        """The libraries of a process."""
+        return [self.libraries[key] for key in process.file_keys if key in self.libraries]
 
-    def wanted(self, owner: Owner | None) -> bool:
-        """Whether a process of this owner is to be traced."""
+    def is_traced(self, owner: Owner | None) -> bool:
+        """Whether processes of this owner are traced."""
         job = owner.job if owner is not None else None
         return job in self.jobs if self.jobs else owner is not None or self.everything
 
     def close(self) -> None:
-        """Take all back."""
+        """Detach from all libraries."""
         for library in self.libraries.values():
             self._detach(library)
         self.libraries.clear()
 
-    def _listed(self) -> dict[int, Process]:
-        found = {each.pid: each for each in self._all() if self.wanted(each.owner)}
-        return dict(list(found.items())[:MOST_PROCESSES])
+    def _list_processes(self) -> dict[int, JobProcess]:
+        processes = {process.pid: process for process in self._all() if self.is_traced(process.owner)}
+        return dict(list(processes.items())[:MAX_PROCESSES])
 
-    def _all(self) -> Iterable[Process]:
-        known: Sequence[Process] = self.owners.processes()
+    def _all(self) -> Iterable[JobProcess]:
+        known: Sequence[JobProcess] = self.owners.processes()
         yield from known
         if self.everything:
-            pids = {each.pid for each in known}
+            pids = {process.pid for process in known}
             for name in os.listdir(self.proc):
-                if name.isdecimal() and int(name) not in pids and (process := self._stranger(int(name))) is not None:
+                if (
+                    name.isdecimal()
+                    and int(name) not in pids
+                    and (process := self._other_process(int(name))) is not None
+                ):
                     yield process
 
-    def _stranger(self, pid: int) -> Process | None:
+    def _other_process(self, pid: int) -> JobProcess | None:
         fields = readable(self.proc / str(pid) / "stat").rpartition(b")")[2].split()
-        return Process(pid, int(fields[19]), int(fields[1]), "", Owner()) if len(fields) > 19 else None
+        return JobProcess(pid, int(fields[19]), int(fields[1]), "", Owner()) if len(fields) > 19 else None
 
-    def _look(self, process: Followed, now: float) -> None:
+    def _examine(self, process: FollowedProcess, now: float) -> None:
         pid = process.process.pid
         try:
             with open(self.proc / str(pid) / "maps", "rb") as file:
-                maps = file.read(MOST_MAPS)
+                maps = file.read(MAX_MAPS_BYTES)
         except OSError:
             return
         if b"/libcu" not in maps and b"/libnccl" not in maps and b"/dev/nvidia" not in maps:
-            process.places = frozenset()  # it may have become another program
+            process.file_keys = frozenset()  # it may have executed another program
             return
         process.has_device = _DEVICE.search(maps) is not None
-        places = set()
-        for found in mapped(maps):
-            if found.kind in self.kinds and (place := self._found(pid, found, now)) is not None:
-                places.add(place)
-        process.places = frozenset(places)
+        file_keys = set()
+        for mapping in mappings(maps):
+            if mapping.kind in self.kinds and (key := self._library_file(pid, mapping, now)) is not None:
+                file_keys.add(key)
+        process.file_keys = frozenset(file_keys)
 
-    def _found(self, pid: int, found: Mapped, now: float) -> Place | None:
-        """The library's file, probed if it wasn't yet."""
-        name = (found.device, found.inode, found.path)
-        library = self.libraries.get(self._places.get(name, (0, 0)))
-        if library is not None and (library.held is not None or now - library.since < AGAIN_S):
-            return library.place
+    def _library_file(self, pid: int, mapping: LibraryMapping, now: float) -> FileKey | None:
+        """The key of the library's file, which is probed if it wasn't yet; None if there are too many."""
+        name = (mapping.device, mapping.inode, mapping.path)
+        library = self.libraries.get(self._file_keys.get(name, (0, 0)))
+        if library is not None and (library.probe is not None or now - library.attached_at < RETRY_S):
+            return library.key
         try:
-            fd = self._open(pid, found)
+            fd = self._open(pid, mapping)
         except OSError as error:
-            place = (-1, found.inode)
-            self.libraries[place] = Library(found.kind, found.path, place, None, now, 0.0, str(error.strerror))
-            self._places[name] = place
-            return place
+            key = (-1, mapping.inode)
+            self.libraries[key] = ProbedLibrary(mapping.kind, mapping.path, key, None, now, 0.0, str(error.strerror))
+            self._file_keys[name] = key
+            return key
         try:
-            state = os.fstat(fd)
-            place = (state.st_dev, state.st_ino)
-            self._places[name] = place
-            known = self.libraries.get(place)
-            if known is None or (known.held is None and now - known.since >= AGAIN_S):
-                if known is None and len(self.libraries) >= MOST_LIBRARIES:
+            status = os.fstat(fd)
+            key = (status.st_dev, status.st_ino)
+            self._file_keys[name] = key
+            known = self.libraries.get(key)
+            if known is None or (known.probe is None and now - known.attached_at >= RETRY_S):
+                if known is None and len(self.libraries) >= MAX_LIBRARIES:
                     return None
-                self.libraries[place] = self._probed(found, place, fd, now)
-            return place
+                self.libraries[key] = self._attach_library(mapping, key, fd, now)
+            return key
         finally:
             os.close(fd)
 
     def add(self, path: str) -> None:
-        """Probe a library before any process has it mapped. Raises OSError; its name must be one that is known."""
+        """Probe a library before any process maps it. Raises OSError. Its file name must be a known one."""
         line = f"0-1 r-xp 0 0:0 0 {os.path.realpath(path)}".encode()
-        for found in mapped(line):
+        for mapping in mappings(line):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                state = os.fstat(fd)
-                place = (state.st_dev, state.st_ino)
-                self.libraries[place] = self._probed(found, place, fd, float("inf"))
+                status = os.fstat(fd)
+                key = (status.st_dev, status.st_ino)
+                self.libraries[key] = self._attach_library(mapping, key, fd, float("inf"))
             finally:
                 os.close(fd)
 
-    def _probed(self, found: Mapped, place: Place, fd: int, now: float) -> Library:
-        library = Library(found.kind, found.path, place, since=now)
+    def _attach_library(self, mapping: LibraryMapping, key: FileKey, fd: int, now: float) -> ProbedLibrary:
+        library = ProbedLibrary(mapping.kind, mapping.path, key, attached_at=now)
         try:
-            library.held = self.attach(found.kind, found.path, fd)
+            library.probe = self.attach(mapping.kind, mapping.path, fd)
         except (OSError, ValueError) as error:
-            library.why = str(error)
+            library.error = str(error)
         return library
 
-    def _open(self, pid: int, found: Mapped) -> int:
-        """The very file that is mapped, though its path may hold another by now, or lie in a container."""
+    def _open(self, pid: int, mapping: LibraryMapping) -> int:
+        """Open the very file that is mapped, even if its path leads to another file by now, or is in a container."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         with contextlib.suppress(OSError):
-            return os.open(self.proc / str(pid) / "map_files" / found.span, flags)
-        if found.deleted:
-            raise OSError(2, f"{found.path} was replaced while it is in use, and only root may open what was there")
-        fd = os.open(self.proc / str(pid) / "root" / found.path.lstrip("/"), flags)
-        if os.fstat(fd).st_ino != found.inode:
+            return os.open(self.proc / str(pid) / "map_files" / mapping.span, flags)
+        if mapping.deleted:
+            raise OSError(2, f"{mapping.path} was replaced while in use; only root may open the old file")
+        fd = os.open(self.proc / str(pid) / "root" / mapping.path.lstrip("/"), flags)
+        if os.fstat(fd).st_ino != mapping.inode:
             os.close(fd)
-            raise OSError(2, f"{found.path} is another file by now, and only root may open what was there")
+            raise OSError(2, f"{mapping.path} is another file by now; only root may open the old one")
         return fd
 
-    def _let_go(self, now: float) -> None:
-        used = {place for process in self.processes.values() for place in process.places}
-        for place, library in list(self.libraries.items()):
-            if place in used or library.since == float("inf"):
-                library.unused = 0.0
-            elif not library.unused:
-                library.unused = now
-            elif now - library.unused >= LINGER_S:
+    def _release_unused(self, now: float) -> None:
+        used_keys = {key for process in self.processes.values() for key in process.file_keys}
+        for key, library in list(self.libraries.items()):
+            if key in used_keys or library.attached_at == float("inf"):
+                library.unused_since = 0.0
+            elif not library.unused_since:
+                library.unused_since = now
+            elif now - library.unused_since >= LINGER_S:
                 self._detach(library)
-                del self.libraries[place]
-                self._places = {name: at for name, at in self._places.items() if at != place}
+                del self.libraries[key]
+                self._file_keys = {name: other for name, other in self._file_keys.items() if other != key}
 
-    def _detach(self, library: Library) -> None:
-        if library.held is not None:
-            self.detach(library.held)
-            library.held = None
+    def _detach(self, library: ProbedLibrary) -> None:
+        if library.probe is not None:
+            self.detach(library.probe)
+            library.probe = None

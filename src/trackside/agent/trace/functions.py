@@ -1,6 +1,6 @@
-"""The functions that are probed, and what each is told to the programs by its cookie (``programs/*.bpf.c``).
+"""The probed functions, and what the cookie of each tells the BPF programs (``programs/*.bpf.c``).
 
-Positions of arguments are those of the public headers; they are part of each library's binary interface.
+Argument positions are those of the public headers; they are part of each library's binary interface.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-NEVER = 15
-"""Calls that are counted and not timed."""
+NEVER_TIMED = 15
+"""For calls that are counted but not timed."""
 DIRECTIONS = ("h2h", "h2d", "d2h", "d2d", "default", "p2p", "", "")
-"""As cudaMemcpyKind numbers them; ``default``: the driver finds out by the addresses; ``p2p`` is ours."""
+"""Numbered as in cudaMemcpyKind. ``default``: the driver infers it from the addresses; ``p2p`` is our own."""
 _P2P = 5
 _CONTEXT = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """``library``: cudart, cuda or nccl. ``api``: its name without what marks a variant of it. ``group``: of calls that
-    one of the runtime's hands on to one of the driver's."""
+    """One probed function. ``library``: cudart, cuda or nccl. ``api``: its name without the suffix of a variant.
+    ``group``: of runtime functions and the driver functions that they call."""
 
     name: str
     library: str
@@ -33,23 +33,28 @@ class Function:
 
 
 def _cuda(one_in: int) -> Iterator[tuple[str, str, int, bool]]:
-    """(names, group, cookie without its number, whether any call is timed)"""
-    rare = one_in.bit_length() - 1 if one_in > 0 else NEVER
-    launch, returns = _timed(rare), rare != NEVER
-    yield "cudaLaunchKernel/ptsz cudaLaunchKernelExC/ptsz cudaLaunchCooperativeKernel/ptsz", "launch", launch, returns
-    yield "cuLaunchKernel/ptsz cuLaunchKernelEx/ptsz cuLaunchCooperativeKernel/ptsz", "launch", launch, returns
-    yield "cudaGraphLaunch/ptsz cuGraphLaunch/ptsz", "launch", launch, returns
+    """(names, group, cookie without the number, whether any call is timed)"""
+    timing_shift = one_in.bit_length() - 1 if one_in > 0 else NEVER_TIMED
+    launch_cookie, returns = _timed(timing_shift), timing_shift != NEVER_TIMED
+    yield (
+        "cudaLaunchKernel/ptsz cudaLaunchKernelExC/ptsz cudaLaunchCooperativeKernel/ptsz",
+        "launch",
+        launch_cookie,
+        returns,
+    )
+    yield "cuLaunchKernel/ptsz cuLaunchKernelEx/ptsz cuLaunchCooperativeKernel/ptsz", "launch", launch_cookie, returns
+    yield "cudaGraphLaunch/ptsz cuGraphLaunch/ptsz", "launch", launch_cookie, returns
     yield "cudaStreamSynchronize/ptsz cudaDeviceSynchronize cudaEventSynchronize", "wait", _timed(0), True
     yield "cuStreamSynchronize/ptsz cuCtxSynchronize cuEventSynchronize", "wait", _timed(0), True
-    polled = _timed(min(rare, 4)) & ~_CONTEXT
-    yield "cudaEventQuery cudaStreamQuery/ptsz", "query", polled, True
-    yield "cuEventQuery cuStreamQuery/ptsz", "query", polled, True
+    query_cookie = _timed(min(timing_shift, 4)) & ~_CONTEXT
+    yield "cudaEventQuery cudaStreamQuery/ptsz", "query", query_cookie, True
+    yield "cuEventQuery cuStreamQuery/ptsz", "query", query_cookie, True
     yield "cudaMemcpy/ptds cudaMemcpyAsync/ptsz", "copy", _timed(0) | 3 << 12 | 4 << 20, True
     yield "cudaMemcpy2D/ptds cudaMemcpy2DAsync/ptsz", "copy", _timed(0) | 5 << 12 | 6 << 16 | 7 << 20, True
     yield "cudaMemcpyPeer cudaMemcpyPeerAsync", "copy", _timed(0) | 5 << 12 | _P2P << 24, True
     for direction, names in ((1, "HtoD"), (2, "DtoH"), (3, "DtoD")):
-        both = f"cuMemcpy{names}_v2/ptds cuMemcpy{names}Async_v2/ptsz"
-        yield both, "copy", _timed(0) | 3 << 12 | direction << 24, True
+        both_names = f"cuMemcpy{names}_v2/ptds cuMemcpy{names}Async_v2/ptsz"
+        yield both_names, "copy", _timed(0) | 3 << 12 | direction << 24, True
     yield "cuMemcpy/ptds cuMemcpyAsync/ptsz", "copy", _timed(0) | 3 << 12 | 4 << 24, True
     yield "cuMemcpyPeer/ptds cuMemcpyPeerAsync/ptsz", "copy", _timed(0) | 5 << 12 | _P2P << 24, True
     yield "cudaSetDevice cudaInitDevice", "device", _timed(0) | 1 << 28, True
@@ -62,19 +67,20 @@ def _timed(shift: int) -> int:
 
 @cache
 def cuda(one_in: int = 16) -> Mapping[int, Function]:
-    """By number. Of launches and queries one call in ``one_in`` is timed, a power of two; 0: none of the launches."""
+    """Number -> function. Of launches and queries, one call in ``one_in`` (a power of two) is timed; 0: no launch is
+    timed."""
     if one_in and (one_in & (one_in - 1) or not 0 < one_in <= 1 << 10):
-        raise ValueError(f"{one_in} is no power of two up to {1 << 10}")
-    found: dict[int, Function] = {}
+        raise ValueError(f"{one_in} is not a power of two up to {1 << 10}")
+    functions: dict[int, Function] = {}
     for names, group, cookie, returns in _cuda(one_in):
-        for each in names.split():
-            api, _, variant = each.partition("/")
+        for name_and_variant in names.split():
+            api, _, variant = name_and_variant.partition("/")
             for name in (api, f"{api}_{variant}") if variant else (api,):
-                number = len(found)
-                plain = api.removesuffix("_v2").removesuffix("_v3").removesuffix("_v4")
+                number = len(functions)
+                base_name = api.removesuffix("_v2").removesuffix("_v3").removesuffix("_v4")
                 library = "cudart" if name.startswith("cuda") else "cuda"
-                found[number] = Function(name, library, number, cookie | number, returns, plain, group)
-    return found
+                functions[number] = Function(name, library, number, cookie | number, returns, base_name, group)
+    return functions
 
 
 (COLLECTIVE, GROUP_END, JOIN, JOIN_ALL, LEAVE, RECORD, FORGET, EVENT, STREAM, DEVICE, ELAPSED) = range(1, 12)
@@ -93,7 +99,7 @@ _COLLECTIVES = (
     ("ncclRecv", 4, 5),
 )
 _EVENTS = (
-    # names, what is done, position of the event or stream, of the stream
+    # names, action, position of the event or stream, of the stream
     ("cudaEventRecord/ptsz cudaEventRecordWithFlags/ptsz cuEventRecord/ptsz cuEventRecordWithFlags/ptsz", RECORD, 0, 1),
     ("cudaEventDestroy cuEventDestroy_v2", FORGET, 0, 0),
     ("cudaEventQuery cudaEventSynchronize cuEventQuery cuEventSynchronize", EVENT, 0, 0),
@@ -104,8 +110,8 @@ _EVENTS = (
 
 
 def _nccl(machine: str) -> Iterator[tuple[str, int, tuple[int, int, int, int, int, int]]]:
-    """(name, what it does, positions as in nccl.bpf.c from bit 16 on)"""
-    # An identifier passed by value goes on the stack on x86_64, and as an address in a register on aarch64.
+    """(name, action, argument positions from bit 16 on, as in nccl.bpf.c)"""
+    # An identifier passed by value is on the stack on x86_64, and its address is in a register on aarch64.
     rank = 2 if machine == "x86_64" else 3
     for name, communicator, stream in _COLLECTIVES:
         yield name, COLLECTIVE, (communicator, stream, _NONE, _NONE, _NONE, _NONE)
@@ -118,22 +124,22 @@ def _nccl(machine: str) -> Iterator[tuple[str, int, tuple[int, int, int, int, in
     yield "ncclCommInitAll", JOIN_ALL, (0, 0, 1, _NONE, _NONE, _NONE)
     for name in ("ncclCommDestroy", "ncclCommAbort"):
         yield name, LEAVE, (0, 0, _NONE, _NONE, _NONE, _NONE)
-    for names, what, first, second in _EVENTS:
-        for each in names.split():
-            api, _, variant = each.partition("/")
+    for names, action, first, second in _EVENTS:
+        for name_and_variant in names.split():
+            api, _, variant = name_and_variant.partition("/")
             for name in (api, f"{api}_{variant}") if variant else (api,):
-                yield name, what, (first, second, _NONE, _NONE, _NONE, _NONE)
+                yield name, action, (first, second, _NONE, _NONE, _NONE, _NONE)
 
 
 @cache
 def nccl(machine: str = "") -> Mapping[int, Function]:
-    """By number, which begins at 1: 0 is no function."""
-    found: dict[int, Function] = {}
-    for number, (name, what, positions) in enumerate(_nccl(machine or os.uname().machine), 1):
-        cookie = number | what << 8
-        for place, position in enumerate(positions):
-            cookie |= position << (16 + 4 * place)
+    """Number -> function. Numbers start at 1; 0 means no function."""
+    functions: dict[int, Function] = {}
+    for number, (name, action, positions) in enumerate(_nccl(machine or os.uname().machine), 1):
+        cookie = number | action << 8
+        for index, position in enumerate(positions):
+            cookie |= position << (16 + 4 * index)
         library = "nccl" if name.startswith("nccl") else "cudart" if name.startswith("cuda") else "cuda"
-        returns = what not in (LEAVE, RECORD, FORGET)
-        found[number] = Function(name, library, number, cookie, returns, name.removeprefix("nccl"))
-    return found
+        returns = action not in (LEAVE, RECORD, FORGET)
+        functions[number] = Function(name, library, number, cookie, returns, name.removeprefix("nccl"))
+    return functions

@@ -1,4 +1,4 @@
-"""BPF through the system's libbpf: objects, programs and tables; nothing of it is loaded before it is asked for."""
+"""BPF by the system's libbpf: objects, programs and tables; libbpf is loaded only when it is used."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from typing import Any
 from trackside.agent.source import Unavailable
 
 OBJECTS = Path(__file__).parent / "objects"
-"""Where the package has its compiled programs: ``NAME.MACHINE.o``."""
+"""Folder of the compiled programs in the package: ``NAME.MACHINE.o``."""
 NAMES = ("libbpf.so.1", "libbpf.so.0")
 NEEDS = "CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE, or root"
 BATCH = 512
-MOST_ROUNDS = 4096
+MAX_ROUNDS = 4096
 _BPF = {"x86_64": 321, "aarch64": 280}
 _BATCH_OPTIONS = (ctypes.c_uint64 * 3)(24, 0, 0)
 
 
 @cache
 def library() -> Any:
-    """The system's libbpf; raises Unavailable."""
+    """The system's libbpf. Raises Unavailable."""
     if os.uname().machine not in _BPF:
-        raise Unavailable(f"no programs are there for {os.uname().machine}", f"they are for {', '.join(_BPF)}")
+        raise Unavailable(f"tracing is not supported on {os.uname().machine}", f"use {' or '.join(_BPF)}")
     for name in NAMES:
         try:
-            found = ctypes.CDLL(name, use_errno=True)
+            libbpf = ctypes.CDLL(name, use_errno=True)
         except OSError:
             continue
         pointer, fd = ctypes.c_void_p, ctypes.c_int
-        for call, result, given in (
+        for call, result, arguments in (
             ("bpf_object__open_mem", pointer, (ctypes.c_char_p, ctypes.c_size_t, pointer)),
             ("bpf_object__load", fd, (pointer,)),
             ("bpf_object__close", None, (pointer,)),
@@ -54,95 +54,101 @@ def library() -> Any:
             ("ring_buffer__free", None, (pointer,)),
             ("libbpf_set_print", pointer, (pointer,)),
         ):
-            function = getattr(found, call)
-            function.restype, function.argtypes = result, given
-        found.libbpf_set_print(None)  # or it would write to our standard error
-        return found
+            function = getattr(libbpf, call)
+            function.restype, function.argtypes = result, arguments
+        libbpf.libbpf_set_print(None)  # otherwise libbpf writes to our standard error
+        return libbpf
     raise Unavailable("libbpf is not installed", "install it: libbpf1 (Debian, Ubuntu), libbpf (Fedora, RHEL)")
 
 
 def machine_code(name: str) -> bytes:
-    """A compiled program of ours; raises Unavailable where the package was built without."""
+    """One of our compiled programs. Raises Unavailable if the package was built without them."""
     try:
         return (OBJECTS / f"{name}.{os.uname().machine}.o").read_bytes()
     except OSError:
         raise Unavailable(
-            "tracing was not built into this package", "install one that was built where ziglang or clang was at hand"
+            "this package was built without tracing", "install a package that was built with ziglang or clang"
         ) from None
 
 
-def refused(number: int, what: str) -> Unavailable:
-    """Why the kernel doesn't do what BPF needs."""
+def kernel_refusal(number: int, operation: str) -> Unavailable:
+    """The Unavailable for an error of a BPF system call."""
     if number in (errno.EPERM, errno.EACCES):
-        return Unavailable(f"the kernel refuses {what} to this process", f"run the agent with {NEEDS}")
+        return Unavailable(f"the kernel refuses {operation} to this process", f"run the agent with {NEEDS}")
     if number == errno.ENOSYS:
-        return Unavailable("the kernel was built without BPF", "it needs CONFIG_BPF_SYSCALL and CONFIG_UPROBE_EVENTS")
-    return Unavailable(f"the kernel can't do {what}: {os.strerror(number)}", "tracing needs Linux 5.15 or later")
+        return Unavailable(
+            "the kernel was built without BPF", "use a kernel with CONFIG_BPF_SYSCALL and CONFIG_UPROBE_EVENTS"
+        )
+    return Unavailable(
+        f"the kernel does not support {operation}: {os.strerror(number)}", "tracing needs Linux 5.15 or later"
+    )
 
 
 @dataclass(slots=True)
 class Table:
-    """A map of the kernel's, of which all is read at once. Keys and values are bytes of fixed sizes."""
+    """A BPF map that is read as a whole. Keys and values are bytes of fixed sizes."""
 
     fd: int
     key_bytes: int
     value_bytes: int
 
     def rows(self) -> list[tuple[bytes, bytes]]:
-        """All there is, each once or, where it changes meanwhile, perhaps not at all."""
-        calls, most = library(), BATCH
-        found: list[tuple[bytes, bytes]] = []
-        at, out = None, ctypes.create_string_buffer(256)
-        for _ in range(MOST_ROUNDS):
-            keys = ctypes.create_string_buffer(most * self.key_bytes)
-            values = ctypes.create_string_buffer(most * self.value_bytes)
-            count = ctypes.c_uint32(most)
-            failed = calls.bpf_map_lookup_batch(self.fd, at, out, keys, values, ctypes.byref(count), _BATCH_OPTIONS)
-            number = ctypes.get_errno() if failed else 0
-            if number == errno.ENOSPC and most < 1 << 16:  # a bucket of the kernel's table holds more
-                most *= 2
+        """All entries, each at most once; an entry that changes during the read may be missing."""
+        calls, batch_size = library(), BATCH
+        entries: list[tuple[bytes, bytes]] = []
+        position, next_position = None, ctypes.create_string_buffer(256)
+        for _ in range(MAX_ROUNDS):
+            keys = ctypes.create_string_buffer(batch_size * self.key_bytes)
+            values = ctypes.create_string_buffer(batch_size * self.value_bytes)
+            count = ctypes.c_uint32(batch_size)
+            result = calls.bpf_map_lookup_batch(
+                self.fd, position, next_position, keys, values, ctypes.byref(count), _BATCH_OPTIONS
+            )
+            number = ctypes.get_errno() if result else 0
+            if number == errno.ENOSPC and batch_size < 1 << 16:  # a bucket of the kernel's hash table has more entries
+                batch_size *= 2
                 continue
             if number not in (0, errno.ENOENT):
                 raise OSError(number, os.strerror(number))
             rows = zip(_split(keys.raw, self.key_bytes), _split(values.raw, self.value_bytes), strict=True)
-            found += islice(rows, count.value)
+            entries += islice(rows, count.value)
             if number == errno.ENOENT:
                 break
-            at, out = out, ctypes.create_string_buffer(256)
-        return found
+            position, next_position = next_position, ctypes.create_string_buffer(256)
+        return entries
 
     def get(self, key: bytes) -> bytes | None:
-        """One value."""
+        """The value of a key; None if it is missing."""
         value = ctypes.create_string_buffer(self.value_bytes)
         return None if library().bpf_map_lookup_elem(self.fd, key, value) else value.raw
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set one; raises OSError where there is no room."""
+        """Set a value. Raises OSError if the table is full."""
         if library().bpf_map_update_elem(self.fd, key, value, 0):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def drop(self, key: bytes) -> None:
-        """Remove one, if it is there."""
+        """Remove a key, if it exists."""
         library().bpf_map_delete_elem(self.fd, key)
 
 
 def _split(data: bytes, size: int) -> Iterator[bytes]:
-    return (data[begin : begin + size] for begin in range(0, len(data), size))
+    return (data[start : start + size] for start in range(0, len(data), size))
 
 
-class Loaded:
-    """One of our objects in the kernel: those of its programs that were asked for, and its tables."""
+class BpfObject:
+    """One of our BPF objects loaded in the kernel: its selected programs and its tables."""
 
     def __init__(
         self, name: str, programs: Sequence[str], attach_types: Sequence[int], others: Sequence[str] = ()
     ) -> None:
-        """``attach_types``: of each program, 0 for the usual; ``others``: programs of the object that stay out. Raises
-        Unavailable."""
+        """``attach_types``: of each program, 0 for the default. ``others``: programs of the object that are not loaded.
+        Raises Unavailable."""
         self._calls, self._code = library(), machine_code(name)
         ctypes.set_errno(0)
         self._object = self._calls.bpf_object__open_mem(self._code, len(self._code), None)
         if not self._object:
-            raise refused(ctypes.get_errno() or errno.EINVAL, "our programs")
+            raise kernel_refusal(ctypes.get_errno() or errno.EINVAL, "our programs")
         self.programs: dict[str, int] = {}
         for other in others:
             self._calls.bpf_program__set_autoload(self._program(other), False)
@@ -150,44 +156,44 @@ class Loaded:
             self._calls.bpf_program__set_autoload(self._program(program), True)
             if kind:
                 self._calls.bpf_program__set_expected_attach_type(self._program(program), kind)
-        failed = self._calls.bpf_object__load(self._object)
-        if failed:
+        error = self._calls.bpf_object__load(self._object)
+        if error:
             self.close()
-            raise refused(-failed, "BPF programs")
+            raise kernel_refusal(-error, "BPF programs")
         self.programs = {program: self._calls.bpf_program__fd(self._program(program)) for program in programs}
 
     def _program(self, name: str) -> Any:
-        found = self._calls.bpf_object__find_program_by_name(self._object, name.encode())
-        if not found:
-            raise Unavailable(f"the package's program {name} is missing", "install the package anew")
-        return found
+        program = self._calls.bpf_object__find_program_by_name(self._object, name.encode())
+        if not program:
+            raise Unavailable(f"program {name} is missing in the package", "reinstall the package")
+        return program
 
     def fd_of(self, table: str) -> int:
-        """A table's descriptor, which ends with the object."""
+        """A table's descriptor, valid while the object is loaded."""
         fd = int(self._calls.bpf_object__find_map_fd_by_name(self._object, table.encode()))
         if fd < 0:
-            raise Unavailable(f"the package's table {table} is missing", "install the package anew")
+            raise Unavailable(f"table {table} is missing in the package", "reinstall the package")
         return fd
 
     def table(self, name: str, key_bytes: int, value_bytes: int) -> Table:
-        """A table by its name."""
+        """The table with a name."""
         return Table(self.fd_of(name), key_bytes, value_bytes)
 
     def lost(self) -> int:
-        """What its programs could not keep since it was loaded: the sum over the CPUs of the table ``lost``."""
+        """Events that the programs could not store since loading: the sum of table ``lost`` over all CPUs."""
         cpus = self._calls.libbpf_num_possible_cpus()
         value = Table(self.fd_of("lost"), 4, 8 * max(1, cpus)).get(bytes(4)) or b""
-        return sum(int.from_bytes(value[at : at + 8], "little") for at in range(0, len(value), 8))
+        return sum(int.from_bytes(value[offset : offset + 8], "little") for offset in range(0, len(value), 8))
 
     def close(self) -> None:
-        """Out of the kernel; links that were made are closed on their own."""
+        """Unload the object; its links are closed separately."""
         if self._object:
             self._calls.bpf_object__close(self._object)
             self._object = None
 
 
 def bpf(command: int, attributes: bytes) -> int:
-    """The system call itself, for what libbpf of this age doesn't know. Raises OSError."""
+    """The bpf system call, for commands that older versions of libbpf lack. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     result = int(libc.syscall(_BPF[os.uname().machine], command, attributes, len(attributes)))
     if result < 0:

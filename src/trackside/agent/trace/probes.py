@@ -1,8 +1,8 @@
-"""Probes on functions of a library, in the best of the ways that the kernel has.
+"""Probes on library functions, by the best method that the kernel supports.
 
-- ``session`` (Linux 6.13): one program stands at entry and return, and says at the entry whether the return matters.
-- ``multi`` (Linux 6.6): one system call a library, but the return is always trapped where any call of it is timed.
-- ``perf`` (Linux 5.15): one descriptor a function and direction.
+- ``session`` (Linux 6.13): one program runs at entry and return, and decides at entry whether the return matters. -
+``multi`` (Linux 6.6): one system call per library, but every return is trapped if any call of the function is timed. -
+``perf`` (Linux 5.15): one descriptor per function and direction.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from pathlib import Path
 
 from trackside.agent.source import Unavailable
 from trackside.agent.trace import elf
-from trackside.agent.trace.libbpf import Loaded, bpf, library, refused
+from trackside.agent.trace.libbpf import BpfObject, bpf, kernel_refusal, library
 
 LINK_CREATE = 28
 PERF_EVENT, MULTI, SESSION = 41, 48, 57
 RETURNS = 1
-WAYS = ("session", "multi", "perf")
+METHODS = ("session", "multi", "perf")
 _PROGRAMS = ("session", "entry", "leave")
 _PERF_OPEN = {"x86_64": 298, "aarch64": 241}
 _PERF_TYPE = Path("/sys/bus/event_source/devices/uprobe/type")
 _PERF_FLAGS = 8
-"""Close on exec."""
+"""PERF_FLAG_FD_CLOEXEC."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A function of a library: where it is in the file, what the program is told, whether any return matters."""
+    """A function of a library: its file offset, the cookie for the program, and whether any return matters."""
 
     offset: int
     cookie: int
@@ -41,46 +41,47 @@ class Probe:
 
 
 class Probes:
-    """An object of ours, whose programs ``session``, or ``entry`` and ``leave``, stand in libraries."""
+    """A BPF object whose programs, ``session`` or ``entry`` and ``leave``, are attached to libraries."""
 
     def __init__(self, name: str) -> None:
-        """Raises Unavailable where the kernel knows none of the ways."""
-        why: Unavailable | None = None
-        for way in WAYS:
-            programs = ("session",) if way == "session" else ("entry", "leave")
-            kinds = {"session": (SESSION,), "multi": (MULTI, MULTI), "perf": (0, 0)}[way]
+        """Raises Unavailable if the kernel supports none of the methods."""
+        reason: Unavailable | None = None
+        for method in METHODS:
+            programs = ("session",) if method == "session" else ("entry", "leave")
+            kinds = {"session": (SESSION,), "multi": (MULTI, MULTI), "perf": (0, 0)}[method]
             try:
-                self.loaded = Loaded(name, programs, kinds, [each for each in _PROGRAMS if each not in programs])
+                others = [program for program in _PROGRAMS if program not in programs]
+                self.loaded = BpfObject(name, programs, kinds, others)
             except Unavailable as error:
-                why = error
+                reason = error
                 continue
-            self.way = way
+            self.method = method
             try:
-                self._try()
+                self._test_attach()
             except OSError as error:
                 self.loaded.close()
-                why = refused(error.errno or errno.EINVAL, "uprobes")
+                reason = kernel_refusal(error.errno or errno.EINVAL, "uprobes")
                 continue
             return
-        raise why or Unavailable("no way to attach was asked for")
+        raise reason or Unavailable("no way to attach was asked for")
 
-    def _try(self) -> None:
-        """Stand in a library of our own for a moment."""
-        probe = elf_of_own()
+    def _test_attach(self) -> None:
+        """Attach to a library of this process for a moment."""
+        probe = own_library()
         with open(probe[0], "rb") as file:
             for link in self.attach(file.fileno(), [Probe(probe[1], 0, True)], os.getpid()):
                 os.close(link)
 
     def attach(self, fd: int, probes: Sequence[Probe], pid: int = 0) -> list[int]:
-        """Links, each closed with ``os.close`` to detach; in every process that maps the open file, now and later,
-        unless ``pid`` is given. Raises OSError, and none is left."""
+        """Attach to an open file in every process that maps it, now and later, or only in ``pid``. Returns links, each
+        closed by ``os.close`` to detach. Raises OSError, with nothing attached."""
         path = f"/proc/self/fd/{fd}".encode()
         programs, links = self.loaded.programs, list[int]()
         returning = [probe for probe in probes if probe.returns]
         try:
-            if self.way == "session":
+            if self.method == "session":
                 links.append(_multi(programs["session"], SESSION, path, probes, 0, pid))
-            elif self.way == "multi":
+            elif self.method == "multi":
                 links.append(_multi(programs["entry"], MULTI, path, probes, 0, pid))
                 if returning:
                     links.append(_multi(programs["leave"], MULTI, path, returning, RETURNS, pid))
@@ -96,12 +97,12 @@ class Probes:
         return links
 
     def close(self) -> None:
-        """Out of the kernel, where no link is left."""
+        """Unload the object."""
         self.loaded.close()
 
 
-def elf_of_own() -> tuple[str, int]:
-    """A library that this process maps, and the offset of a function of it."""
+def own_library() -> tuple[str, int]:
+    """A library that this process has mapped, and the offset of one of its functions."""
     library()
     for line in Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines():
         path = line.split(maxsplit=5)[-1]
@@ -109,29 +110,40 @@ def elf_of_own() -> tuple[str, int]:
             with open(path, "rb") as file, contextlib.suppress(elf.NotReadable):
                 for offset in elf.offsets(file.fileno(), ["libbpf_num_possible_cpus"]).values():
                     return path, offset
-    raise Unavailable("libbpf can't be found among this process's own libraries")
+    raise Unavailable("libbpf was not found among the libraries of this process")
 
 
 def _multi(program: int, kind: int, path: bytes, probes: Sequence[Probe], flags: int, pid: int) -> int:
-    where = ctypes.create_string_buffer(path)
+    path_buffer = ctypes.create_string_buffer(path)
     offsets = (ctypes.c_uint64 * len(probes))(*(probe.offset for probe in probes))
     cookies = (ctypes.c_uint64 * len(probes))(*(probe.cookie for probe in probes))
-    at = ctypes.addressof
+    address = ctypes.addressof
     packed = struct.pack(
-        "<IIIIQQQQIII", program, 0, kind, 0, at(where), at(offsets), 0, at(cookies), len(probes), flags, pid
+        "<IIIIQQQQIII",
+        program,
+        0,
+        kind,
+        0,
+        address(path_buffer),
+        address(offsets),
+        0,
+        address(cookies),
+        len(probes),
+        flags,
+        pid,
     )
     return bpf(LINK_CREATE, packed.ljust(128, b"\0"))
 
 
 def _perf(program: int, path: bytes, probe: Probe, at_return: bool, pid: int) -> list[int]:
-    """A perf event and the link to it."""
-    where = ctypes.create_string_buffer(path)
+    """[link, perf event] of a probe."""
+    path_buffer = ctypes.create_string_buffer(path)
     try:
         kind = int(_PERF_TYPE.read_text())
     except (OSError, ValueError):
         raise OSError(errno.ENOSYS, "the kernel has no uprobe events") from None
     attributes = struct.pack(
-        "<IIQQQQQIIQQ", kind, 128, int(at_return), 0, 0, 0, 0, 0, 0, ctypes.addressof(where), probe.offset
+        "<IIQQQQQIIQQ", kind, 128, int(at_return), 0, 0, 0, 0, 0, 0, ctypes.addressof(path_buffer), probe.offset
     )
     libc = ctypes.CDLL(None, use_errno=True)
     event = int(

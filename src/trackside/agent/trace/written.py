@@ -1,4 +1,4 @@
-"""Records of what chosen processes write, as the kernel's ring gives them (programs/written.bpf.c)."""
+"""Data written by selected processes, from a BPF ring buffer (programs/written.bpf.c)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import os
 import struct
 from dataclasses import dataclass
 
-from trackside.agent.trace.libbpf import Loaded, bpf, library, refused
+from trackside.agent.trace.libbpf import BpfObject, bpf, kernel_refusal, library
 
 RECORD = struct.Struct("<QIIII")
 OPEN_TRACEPOINT = 17
-MOST_RECORDS = 1 << 16
-"""Of one reading; what is left waits in the ring."""
+MAX_RECORDS = 1 << 16
+"""Maximum records per reading; the rest waits in the ring."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """``at``: monotonic ns. ``stream``: 1 or 2."""
+class WriteRecord:
+    """Data of one write. ``at``: monotonic ns. ``stream``: 1 or 2."""
 
     at: int
     pid: int
@@ -27,57 +27,57 @@ class Record:
 
 
 class Writes:
-    """The two programs in the kernel, and the ring that they fill."""
+    """The two BPF programs and the ring buffer that they fill."""
 
     def __init__(self) -> None:
         """Raises Unavailable."""
         self._calls = library()
-        self._loaded = Loaded("written", ("writes", "forks"), (0, 0))
+        self._loaded = BpfObject("written", ("writes", "forks"), (0, 0))
         self._links: list[int] = []
-        self._records: list[Record] = []
+        self._records: list[WriteRecord] = []
         try:
             for fd in self._loaded.programs.values():
                 self._links.append(bpf(OPEN_TRACEPOINT, struct.pack("<QI", 0, fd).ljust(64, b"\0")))
         except OSError as error:
             self.close()
-            raise refused(error.errno or 0, "tracepoints") from error
-        self._chosen = self._loaded.table("chosen", 4, 4)
-        self._take = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(self._taken)
+            raise kernel_refusal(error.errno or 0, "tracepoints") from error
+        self._streams_table = self._loaded.table("chosen", 4, 4)
+        self._take = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(self._on_record)
         self._ring = self._calls.ring_buffer__new(self._loaded.fd_of("ring"), self._take, None, None)
 
-    def choose(self, streams: dict[int, int]) -> None:
-        """Process -> bits of the streams that are copied (2 for output, 4 for error); their children's follow."""
+    def select_streams(self, streams: dict[int, int]) -> None:
+        """Set the streams to copy: pid -> bit mask (2 for stdout, 4 for stderr); child processes are included."""
         for pid, bits in streams.items():
             with contextlib.suppress(OSError):
-                self._chosen.put(struct.pack("<I", pid), struct.pack("<I", bits))
-        for key, _ in self._chosen.rows():
+                self._streams_table.put(struct.pack("<I", pid), struct.pack("<I", bits))
+        for key, _ in self._streams_table.rows():
             pid = struct.unpack("<I", key)[0]
             if pid not in streams and not os.path.exists(f"/proc/{pid}"):
-                self._chosen.drop(key)
+                self._streams_table.drop(key)
 
-    def pids(self) -> set[int]:
-        """Those that are copied, children that were born since included."""
-        return {int(struct.unpack("<I", key)[0]) for key, _ in self._chosen.rows()}
+    def copied_pids(self) -> set[int]:
+        """Processes whose output is copied, including child processes."""
+        return {int(struct.unpack("<I", key)[0]) for key, _ in self._streams_table.rows()}
 
-    def records(self) -> list[Record]:
-        """What was written since, in order."""
+    def records(self) -> list[WriteRecord]:
+        """The records since the last call, in order."""
         self._records = []
         self._calls.ring_buffer__consume(self._ring)
-        found, self._records = self._records, []
-        return found
+        records, self._records = self._records, []
+        return records
 
     def lost(self) -> int:
-        """Bytes that could not be kept since the start."""
+        """Bytes that could not be stored since the start."""
         return self._loaded.lost()
 
-    def _taken(self, given: int | None, data: int, size: int) -> int:
+    def _on_record(self, context: int | None, data: int, size: int) -> int:
         raw = ctypes.string_at(data, size)
         at, pid, stream, length, _ = RECORD.unpack_from(raw)
-        self._records.append(Record(at, pid, stream, raw[RECORD.size : RECORD.size + length]))
-        return -1 if len(self._records) >= MOST_RECORDS else 0  # what is below 0 ends the reading
+        self._records.append(WriteRecord(at, pid, stream, raw[RECORD.size : RECORD.size + length]))
+        return -1 if len(self._records) >= MAX_RECORDS else 0  # a negative result ends the reading
 
     def close(self) -> None:
-        """Out of the kernel."""
+        """Unload the programs."""
         for link in self._links:
             os.close(link)
         self._links.clear()

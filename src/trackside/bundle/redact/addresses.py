@@ -1,4 +1,4 @@
-"""IPv4, IPv6 and MAC addresses. The names are of the ranges that are kept for documentation (RFC 5737, 3849, 7042)."""
+"""Redacts IPv4, IPv6 and MAC addresses, with pseudonyms from the documentation ranges (RFC 5737, 3849, 7042)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-from trackside.bundle.redact.kind import Patterned, Trace
+from trackside.bundle.redact.kind import PatternKind, Trace
 
 _RANGES = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "198.18.0.0/15")
-"""For documentation, then for benchmarks."""
+"""Ranges for documentation, then for benchmarks."""
 _LAST_RANGE = "100.64.0.0/10"
 
 
-class IPv4(Patterned):
-    """The last octet stays, so that machines of one network stay neighbours."""
+class IPv4(PatternKind):
+    """IPv4 addresses. The last octet is kept, so that machines of one network stay recognizable as such."""
 
     name = "IPv4 addresses"
     pattern = re.compile(
-        # What stands before the first digit is looked at after it: a pattern that begins with a digit is found fast.
+        # Look behind only after the first digit: a search for a pattern that begins with a digit is fast.
         r"\d(?<![\d.]\d)(?<![=~<>!]=\d)(?<!\.so\.\d)(?<![vV]\d)(?<!ersion \d)(?<!ersion: \d)(?<!\d-\d)"
         r"(?<!dnn/\d)(?<![Nn][Nn] \d)(?<![Nn]{2}=\d)(?<![Cc][Ll] \d)(?<!uda \d)(?<!UDA \d)"
         r"\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?![\d]|\.\d|-?(?:py|cuda|cp|post|dev|rc|a\d|b\d))",
@@ -28,18 +28,18 @@ class IPv4(Patterned):
 
     _known = re.compile(r"\d(?<![\d.]\d)\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?!\d|\.\d)", re.ASCII)
 
-    def replaced(self, text: str) -> str:
-        """What one place shows to be an address is one everywhere."""
+    def redacted(self, text: str) -> str:
+        """Replace addresses; text recognized as an address once is replaced everywhere."""
         return self._known.sub(self._if_known, text) if self.names else text
 
     def _if_known(self, match: re.Match[str]) -> str:
         name = self.names.get(match[0])
         if name is not None:
             return name
-        return self._named(match) if self.pattern.match(match.string, match.start()) else match[0]
+        return self._replacement(match) if self.pattern.match(match.string, match.start()) else match[0]
 
     def key(self, text: str) -> str | None:
-        """An address; none where it stands for this machine, for all, or is a mask or a version."""
+        """The address; None for loopback, unspecified and multicast addresses, masks and versions."""
         try:
             first = ipaddress.IPv4Address(text).packed[0]
         except ValueError:
@@ -47,24 +47,24 @@ class IPv4(Patterned):
         return None if first in (0, 127) or first >= 224 else text
 
     def settle(self) -> None:
-        """Networks are counted in their own order."""
-        for key in sorted(self._found, key=ipaddress.IPv4Address):
-            self.names[key] = self._free(key, 0)
+        """Assign pseudonyms to networks in numeric order."""
+        for key in sorted(self._originals, key=ipaddress.IPv4Address):
+            self.names[key] = self._free_pseudonym(key, 0)
 
     def __init__(self) -> None:
         super().__init__()
         self._networks: dict[str, str] = {}
         self._free_networks = _networks()
 
-    def _free(self, key: str, number: int) -> str:
-        """In the range of its network."""
+    def _free_pseudonym(self, key: str, number: int) -> str:
+        """The pseudonym of an address, in the pseudonym network of its network."""
         network, _, host = key.rpartition(".")
         return f"{self._network(network)}.{host}"
 
     def _network(self, network: str) -> str:
         while network not in self._networks:
             free = next(self._free_networks)
-            if not any(key.startswith(f"{free}.") for key in self._found):
+            if not any(key.startswith(f"{free}.") for key in self._originals):
                 self._networks[network] = free
         return self._networks[network]
 
@@ -72,48 +72,48 @@ class IPv4(Patterned):
         return (Trace(key, name, r"(?<![\d.])", r"(?!\d|\.\d)") for key, name in self.names.items())
 
 
-class IPv6(Patterned):
-    """Addresses but ``::`` and ``::1``."""
+class IPv6(PatternKind):
+    """IPv6 addresses except ``::`` and ``::1``."""
 
     name = "IPv6 addresses"
     pattern = re.compile(
         r"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){1,7}(?::?[0-9a-fA-F]{1,4})(?::[0-9a-fA-F]{1,4}){0,6}(?![\w:])", re.ASCII
     )
-    sign = (
+    line_pattern = (
         rb"(?:[0-9A-Fa-f]{0,4}:){7}|(?:[Ff][Ee][89ABab][0-9A-Fa-f]|[Ff][CDcd][0-9A-Fa-f]{2}|[23][0-9A-Fa-f]{3})"
         rb":[0-9A-Fa-f:]"
     )
     step = 1 << 32
 
     def key(self, text: str) -> str | None:
-        """An address in its short form; none for what is a time, a PCI address or a name in C++."""
+        """The address in its short form; None for times, PCI addresses and C++ names."""
         if text.count(":") < 7 and not re.match(r"(?i)(?:fe[89ab][0-9a-f]|f[cd][0-9a-f]{2}|[23][0-9a-f]{3}):", text):
             return None
         try:
-            found = ipaddress.IPv6Address(text)
+            address = ipaddress.IPv6Address(text)
         except ValueError:
             return None
-        return None if found.is_loopback or found.is_unspecified else str(found)
+        return None if address.is_loopback or address.is_unspecified else str(address)
 
-    def named(self, number: int) -> str:
-        """Of the range for documentation."""
+    def pseudonym(self, number: int) -> str:
+        """The n-th address of the documentation range."""
         return str(ipaddress.IPv6Address((0x20010DB8 << 96) + number))
 
 
-class Mac(Patterned):
-    """Addresses of network cards, by colons or hyphens."""
+class Mac(PatternKind):
+    """MAC addresses, with colons or hyphens."""
 
     name = "MAC addresses"
     pattern = re.compile(r"(?<![0-9A-Fa-f:-])[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}(?![0-9A-Fa-f:-])")
     step = 1 << 16
 
     def key(self, text: str) -> str | None:
-        """By colons; none for one that stands for nobody or for all."""
+        """The address with colons; None for the null and broadcast addresses."""
         key = text.lower().replace("-", ":")
         return None if key in ("00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff") else key
 
-    def named(self, number: int) -> str:
-        """Of the range for documentation, then of those that are given locally."""
+    def pseudonym(self, number: int) -> str:
+        """The n-th address of the documentation range, then locally administered addresses."""
         return f"00:00:5e:00:53:{number:02x}" if number < 256 else f"02:00:{number.to_bytes(4).hex(':')}"
 
     def traces(self) -> Iterable[Trace]:
@@ -122,7 +122,7 @@ class Mac(Patterned):
 
 
 def _networks() -> Iterator[str]:
-    """The first three octets of networks that names are of."""
-    for whole in itertools.chain(_RANGES, itertools.repeat(_LAST_RANGE)):
-        for network in ipaddress.IPv4Network(whole).subnets(new_prefix=24):
+    """Yield the first three octets of pseudonym networks."""
+    for address_range in itertools.chain(_RANGES, itertools.repeat(_LAST_RANGE)):
+        for network in ipaddress.IPv4Network(address_range).subnets(new_prefix=24):
             yield str(network.network_address).removesuffix(".0")

@@ -1,6 +1,6 @@
-"""UUIDs of GPUs, serial numbers, InfiniBand GUIDs, and the ids that a machine or a start of it has for its journal.
+"""Redacts GPU UUIDs, serial numbers, InfiniBand GUIDs, and systemd's machine and boot ids.
 
-They name a machine as surely as its host name does. A vendor who needs one gets it from the owner's mapping.
+They identify a machine as reliably as its host name. The owner can look them up in the mapping for a vendor.
 """
 
 from __future__ import annotations
@@ -8,39 +8,39 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from trackside.bundle.redact.kind import AFTER, Patterned, Trace
-from trackside.bundle.redact.literal import Literal
-from trackside.bundle.redact.sieve import Sign, literal
+from trackside.bundle.redact.kind import WORD_END, PatternKind, Trace
+from trackside.bundle.redact.literal import LiteralKind
+from trackside.bundle.redact.sieve import LinePattern, literal
 
 
-class GpuUuids(Patterned):
-    """``GPU-`` and ``MIG-`` with a UUID, or with its first eight digits."""
+class GpuUuids(PatternKind):
+    """UUIDs after ``GPU-`` and ``MIG-``, in full or only their first eight digits."""
 
     name = "GPU UUIDs"
     pattern = re.compile(
-        rf"(?<![A-Za-z0-9])(?:GPU|MIG)-(?:GPU-)?[0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{0,3}}(?:-[0-9a-fA-F]{{12}})?{AFTER}"
+        rf"(?<![A-Za-z0-9])(?:GPU|MIG)-(?:GPU-)?[0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{0,3}}(?:-[0-9a-fA-F]{{12}})?{WORD_END}"
     )
-    sign = rb"(?:GPU|MIG)-[0-9a-fA-FG]"
+    line_pattern = rb"(?:GPU|MIG)-[0-9a-fA-FG]"
 
     def key(self, text: str) -> str | None:
-        """Its first eight digits."""
+        """The first eight digits of the UUID."""
         return re.sub(r"^(?:MIG-)?(?:GPU-)?", "", text)[:8].lower()
 
-    def named(self, number: int) -> str:
-        """Eight digits."""
+    def pseudonym(self, number: int) -> str:
+        """A pseudonym of eight digits."""
         return f"{number:08x}"
 
-    def _named(self, match: re.Match[str]) -> str:
-        begin, rest = re.match(r"((?:MIG-)?(?:GPU-)?)(.*)", match[0], re.DOTALL).groups()  # type: ignore[union-attr]
-        filled = super()._named(match) + "-0000-4000-8000-000000000000"
-        return str(begin) + filled[: len(rest)]
+    def _replacement(self, match: re.Match[str]) -> str:
+        prefix, digits = re.match(r"((?:MIG-)?(?:GPU-)?)(.*)", match[0], re.DOTALL).groups()  # type: ignore[union-attr]
+        filled = super()._replacement(match) + "-0000-4000-8000-000000000000"
+        return str(prefix) + filled[: len(digits)]
 
     def traces(self) -> Iterable[Trace]:
         return (Trace(f"{word}-{key}", name) for key, name in self.names.items() for word in ("GPU", "MIG"))
 
 
-class Serials(Literal):
-    """Serial numbers of cards and boards, wherever they stand once one place has called them so."""
+class Serials(LiteralKind):
+    """Serial numbers of cards and boards. A number labeled as such once is replaced everywhere."""
 
     name, word = "serial numbers", "serial"
     pattern = re.compile(
@@ -49,12 +49,12 @@ class Serials(Literal):
     )
 
     def key(self, text: str) -> str | None:
-        """One with three digits at least."""
+        """The serial number, if it has at least three digits."""
         return text if sum(letter.isdigit() for letter in text) >= 3 and text.lower() != "0x00000000" else None
 
 
-class MachineIds(Literal):
-    """What systemd calls a machine and a start of it."""
+class MachineIds(LiteralKind):
+    """systemd's machine ids and boot ids."""
 
     name, word = "machine and boot ids", "id"
     pattern = re.compile(
@@ -62,9 +62,9 @@ class MachineIds(Literal):
     )
 
 
-class Guids(Patterned):
-    """Of InfiniBand's ports and devices: sixteen digits or four groups of four, wherever they stand once one place has
-    called them so."""
+class Guids(PatternKind):
+    """GUIDs of InfiniBand ports and devices: sixteen hex digits or four groups of four. A GUID labeled as such once is
+    replaced everywhere."""
 
     name = "InfiniBand GUIDs"
     pattern = re.compile(
@@ -76,30 +76,30 @@ class Guids(Patterned):
     )
 
     def key(self, text: str) -> str | None:
-        """Its digits; none for one that nobody has set."""
+        """The digits of the GUID; None if it is not set (all 0 or f)."""
         digits = text.lower().replace(":", "")
         return digits if set(digits) - {"0", "f"} else None
 
-    def named(self, number: int) -> str:
-        """Of those that are given locally."""
+    def pseudonym(self, number: int) -> str:
+        """A locally administered GUID."""
         return f"02000000{number:08x}"
 
-    def signs(self) -> Iterable[Sign]:
-        return (literal(each, caseless=True) for key in self.names for each in (key, _in_fours(key)))
+    def line_patterns(self) -> Iterable[LinePattern]:
+        return (literal(spelling, caseless=True) for key in self.names for spelling in (key, _grouped_by_four(key)))
 
-    def replaced(self, text: str) -> str:
+    def redacted(self, text: str) -> str:
         return self._known.sub(self._renamed, text) if self.names else text
 
     def _renamed(self, match: re.Match[str]) -> str:
         digits = match[1] or match[2]
         name = self.names.get(digits.lower().replace(":", ""))
-        return match[0] if name is None else match[0].replace(digits, _in_fours(name) if match[2] else name)
+        return match[0] if name is None else match[0].replace(digits, _grouped_by_four(name) if match[2] else name)
 
     def traces(self) -> Iterable[Trace]:
         for key, name in self.names.items():
             yield Trace(key, name, r"(?:(?<![A-Za-z0-9])|(?<=0[xX]))")
-            yield Trace(_in_fours(key), name, r"(?<![\w:])", r"(?![\w:])")
+            yield Trace(_grouped_by_four(key), name, r"(?<![\w:])", r"(?![\w:])")
 
 
-def _in_fours(digits: str) -> str:
-    return ":".join(digits[place : place + 4] for place in range(0, 16, 4))
+def _grouped_by_four(digits: str) -> str:
+    return ":".join(digits[index : index + 4] for index in range(0, 16, 4))

@@ -1,7 +1,7 @@
-"""Host names, also in Slurm's lists of them: the stem gets another name, the number stays.
+"""Redacts host names, also in Slurm's host lists: the stem gets a pseudonym, the number is kept.
 
-``gpu[001-004,007]`` becomes ``node-a[001-004,007]``: lists stay lists, and nodes stand in the same order. Stems are
-lettered in their own order. Domains of hosts are replaced as well.
+``gpu[001-004,007]`` becomes ``node-a[001-004,007]``: lists stay lists, and nodes keep their order. Stems get letters in
+alphabetical order. Domains of hosts are replaced as well.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from trackside.bundle.redact.kind import AFTER, BEFORE, Kind, Trace, word
+from trackside.bundle.redact.kind import WORD_END, WORD_START, Kind, Trace, word
 from trackside.bundle.redact.literal import any_of
-from trackside.bundle.redact.sieve import Look, Sign, literal, look
+from trackside.bundle.redact.sieve import Detector, LinePattern, detector, literal
 from trackside.catalog.hostlist import expand
 
-MOST = 200_000
-"""Hosts of one bundle."""
-SHORT = 5
-"""Names shorter than this are hosts only in the spelling that was met."""
+MAX_HOSTS = 200_000
+"""Most hosts of one bundle."""
+MIN_CASELESS_LENGTH = 5
+"""Names shorter than this are replaced only in the spelling in which they were found."""
 _VALUE = r"[\"']?[ \t]?[=:][ \t]?[\"']?((?:[A-Za-z0-9._-]|\[[\d, \t-]*\]|,(?=[A-Za-z]))+)"
-_SAYS = re.compile(
+_LABELED = re.compile(
     r"(?:\b(?:NodeName|NodeHostName|NodeAddr|BatchHost|AllocNode(?::Sid)?|ReqNodeList|ExcNodeList|NodeList|[Hh]ost[Nn]ame"
     r"|HOSTNAME|SLURMD_NODENAME|SLURM(?:_JOB)?(?:_STEP)?_NODELIST|SLURM_SUBMIT_HOST|SLURM_LAUNCH_NODE_IPADDR|nodename"
     r"|host_name|node_name|node_list|master_addr|MASTER_ADDR|rdzv_endpoint|master_host|SlurmctldHost|AccountingStorageHost"
@@ -27,7 +27,7 @@ _SAYS = re.compile(
     rf"|[\"'](?:nodes?|host|instance)[\"']|[{{,](?:node|instance|host)(?==\")){_VALUE}",
     re.ASCII,
 )
-_STANDS = (
+_CONTEXTS = (
     (
         re.compile(r"^(?:\S{1,40} ){0,3}([A-Za-z0-9][\w.-]*):\d+:\d+ \[\d+\] NCCL ", re.MULTILINE | re.ASCII),
         rb":[0-9]+:[0-9]+ \[[0-9]+\] NCCL ",
@@ -55,7 +55,7 @@ _STANDS = (
     (re.compile(r"(?<=\w)@(?![\w-]+\.[a-z]{2,3}\b(?!\.))([A-Za-z0-9][\w.-]*)(?=[:\s~$#\])])", re.ASCII), b""),
     (
         re.compile(
-            # What a bucket's URL names is no host.
+            # The host part of a bucket URL is the bucket.
             r"(?<!\bs3)(?<!\bs3[an])(?<!\bgs)(?<!\bgcs)(?<!\baz)(?<!\babfs)(?<!\babfss)(?<!\bwasbs)(?<!\bfile)"
             r"://(?:[^/\s@\"']{1,200}@|(?![^/\s@\"']{1,200}@))"
             r"([A-Za-z0-9-]+|(?:[A-Za-z0-9-]+\.){1,5}(?:internal|local|lan|corp|intra|intranet|cluster))(?=[:/\s\"']|$)"
@@ -72,10 +72,10 @@ _STANDS = (
         rb"(?:PROXY|URL|URI|ENDPOINT|HOST|proxy)=",
     ),
 )
-"""What a host's name stands in, and the sign of it where it has one of its own."""
+"""Contexts of host names, and the prefilter pattern of each, if not derived from it."""
 _SPELLED = ("NodeList=", "NodeName=", "BatchHost=", 'Hostname="', 'node="', '"node":"', '"node": "', '"hostname":"')
-"""Some such places as texts, to look for what was overlooked."""
-_NONE = frozenset(
+"""Some of these contexts as plain text, to search for missed names."""
+_PLACEHOLDERS = frozenset(
     """
 all any assigned auto batch client cluster compute cpu cuda debug default dist distributed env error extern false file
 gpu gpus host hostname hosts http https info job jobs kernel localdomain localhost localnode login main master n/a nan
@@ -83,130 +83,133 @@ nccl node nodes none null python python3 rank ranks root server static task task
 user warning worker workers
 """.split()  # noqa: SIM905 - a list of words is read as one
 )
-"""Words that stand where a host's name may stand."""
+"""Words that occur in the place of a host name."""
 _COMMON = frozenset(
     """
 b c cn cpu cuda dl epoch g gpu h host layer n node p r rank s stage step t task v w worker x
 """.split()  # noqa: SIM905 - a list of words is read as one
 )
-"""Stems whose numbered words are more often something else: of these only hosts that are known are replaced."""
+"""Stems whose numbered words are usually not hosts; of these only known hosts are replaced."""
 _TOP = frozenset(
     """
 ai at au be br ca ch cloud cluster cn com corp de dk edu es eu fi fr gov hpc in int internal intra intranet io it jp
 kr lan local localdomain mil net nl no org priv se sg uk us
 """.split()  # noqa: SIM905 - a list of words is read as one
 )
-_FULLY = re.compile(
+_QUALIFIED = re.compile(
     r"(?<![\w.@-])([A-Za-z][A-Za-z0-9-]{1,62})\.((?:[A-Za-z][A-Za-z0-9-]{0,62}\.){1,4}[A-Za-z]{2,11})(?![\w-]|\.\w)"
 )
-_FULLY_SIGN = rb"[a-z0-9-]\.(?:" + "|".join(sorted(_TOP)).encode() + rb")(?:[^a-z0-9_-]|$)"
-_NO_SCOPE = AFTER + "(?!::)"
-"""A word before two colons is a name in C++."""
+_QUALIFIED_LINE_PATTERN = rb"[a-z0-9-]\.(?:" + "|".join(sorted(_TOP)).encode() + rb")(?:[^a-z0-9_-]|$)"
+_NO_SCOPE = WORD_END + "(?!::)"
+"""A word before two colons is a C++ name."""
 FILES = frozenset(
     """
 bin bz cfg conf core cpp csv cu dmp dump err gz html ini json jsonl kern log md npy npz out parquet pdf pickle pkl png
 prom pt pth py safetensors sh so sqlite stderr stdout svg tar tfevents tgz toml trace tsv txt xml xz yaml yml zip zst
 """.split()  # noqa: SIM905 - a list of words is read as one
 )
-"""What names of files end in."""
-_NOBODY = frozenset({"localhost", "localdomain", "none", "null", "unknown", "n/a", "nan", "all", "any", "assigned"})
-"""Names that no host has, though records write them."""
+"""Suffixes of file names."""
+_NOT_HOSTS = frozenset({"localhost", "localdomain", "none", "null", "unknown", "n/a", "nan", "all", "any", "assigned"})
+"""Words that records contain instead of a host name."""
 _PUBLIC = re.compile(
     r"(?i)(?:^|\.)(?:github|gitlab|bitbucket|huggingface|hf|wandb|comet|neptune|pypi|pythonhosted|pytorch|nvidia|docker"
     r"|googleapis|google|amazonaws|windows|azure|clear|sentry|anaconda|ghcr|quay|gcr|openai|anthropic|slack|example)"
     r"\.(?:com|org|co|ai|ml|io|net)$"
 )
-"""Hosts of services that everybody uses."""
+"""Hosts of public services."""
 _FLAGS = re.IGNORECASE | re.ASCII
-_NAMED = re.compile(
+_QUALIFIED_NAME = re.compile(
     r"(?<![A-Za-z0-9_.-])([A-Za-z0-9][A-Za-z0-9-]{1,62})\.((?:[A-Za-z][A-Za-z0-9-]{0,62}\.){1,4}[A-Za-z]{2,15})(?![\w.-])",
     re.ASCII,
 )
-LONGEST_SIGN = 8000
-"""Characters of the names that one sign is made of; Hyperscan takes 16,000."""
-_FULL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?")
+MAX_PATTERN_CHARS = 8000
+"""Longest list of names in one pattern, characters; Hyperscan's limit is 16,000."""
+_VALID_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
 class Hosts(Kind):
-    """Machines, by what records, events and curves say of them and by what stands where names of hosts stand."""
+    """Host names, learned from records, events and series, and from text in contexts of host names."""
 
     name = "host names"
 
     def __init__(self) -> None:
         super().__init__()
         self._known: set[str] = set()
-        self._spelled: set[str] = set()
+        self._spellings: set[str] = set()
         self._domains: set[str] = set()
-        self._placed: set[str] = set()
-        """Hosts that are called like words: they are replaced only where a host's name stands."""
-        self._full: set[tuple[str, str]] = set()
-        """Words that are names with their domains, if the names are those of hosts."""
+        self._word_hosts: set[str] = set()
+        """Hosts named like common words: replaced only in contexts of host names."""
+        self._qualified: set[tuple[str, str]] = set()
+        """(name, domain) pairs; the domains count only if the name is that of a host."""
         self._stems: dict[str, str] = {}
         self._words: dict[str, str] = {}
-        """Hosts that are called like words -> their names."""
+        """Host named like a common word -> pseudonym."""
         self._widths: set[tuple[str, int]] = set()
         self._names: dict[str, str] = {}
         self._domain_names: dict[str, str] = {}
-        self._any: re.Pattern[str] | None = None
-        self._any_domain: re.Pattern[str] | None = None
+        self._host_pattern: re.Pattern[str] | None = None
+        self._domain_pattern: re.Pattern[str] | None = None
 
     @property
-    def looks(self) -> Sequence[Look]:
+    def detectors(self) -> Sequence[Detector]:
         return (
-            look(_SAYS, self.add),
-            *(look(pattern, self.add, sign) for pattern, sign in _STANDS),
-            look(_FULLY, self._fully, _FULLY_SIGN, caseless=True),
-            *(look(pattern, self._of_known, sign, caseless=True) for pattern, sign in self._known_fully()),
+            detector(_LABELED, self.add),
+            *(detector(pattern, self.add, line_pattern) for pattern, line_pattern in _CONTEXTS),
+            detector(_QUALIFIED, self._add_qualified, _QUALIFIED_LINE_PATTERN, caseless=True),
+            *(
+                detector(pattern, self._add_domain_of_known, line_pattern, caseless=True)
+                for pattern, line_pattern in self._patterns_of_known()
+            ),
         )
 
-    def _known_fully(self) -> Iterator[tuple[re.Pattern[str], bytes]]:
-        """With whatever domain, those that records and curves name."""
+    def _patterns_of_known(self) -> Iterator[tuple[re.Pattern[str], bytes]]:
+        """Yield the pattern for known hosts with any domain, and its prefilter pattern."""
         words = "|".join(sorted({re.escape(_split(name)[0]) for name in self._known}))
         if words:
-            if len(words) > LONGEST_SIGN:
+            if len(words) > MAX_PATTERN_CHARS:
                 words = "[a-z]"
-            yield _NAMED, rf"(?:{words})[0-9]*\.[a-z][a-z0-9-]*\.[a-z]".encode()
+            yield _QUALIFIED_NAME, rf"(?:{words})[0-9]*\.[a-z][a-z0-9-]*\.[a-z]".encode()
 
-    def _of_known(self, found: tuple[str, str]) -> None:
-        short, domain = found
+    def _add_domain_of_known(self, match: tuple[str, str]) -> None:
+        short, domain = match
         if short.lower() in self._known and domain.rpartition(".")[2].lower() not in FILES:
             self._domains.add(domain.lower())
 
-    def _fully(self, found: tuple[str, str]) -> None:
-        short, domain = found
-        if domain.rpartition(".")[2].lower() in _TOP and len(self._full) < MOST:
-            self._full.add((short.lower(), domain.lower()))
+    def _add_qualified(self, match: tuple[str, str]) -> None:
+        short, domain = match
+        if domain.rpartition(".")[2].lower() in _TOP and len(self._qualified) < MAX_HOSTS:
+            self._qualified.add((short.lower(), domain.lower()))
 
     def add(self, text: str, sure: bool = False) -> None:
-        """A host, or a list of them. ``sure``: a record says so, however odd the name looks."""
+        """Learn a host or a host list. ``sure``: it is from a record, so unusual names are accepted."""
         if not sure and _PUBLIC.search(text):
             return
-        for full in expand(text.strip(",.-"), MOST - len(self._known)):
-            short, _, domain = full.partition(".")
-            if not _FULL.fullmatch(short) or len(short) < 2 or not any(letter.isalpha() for letter in short):
+        for name in expand(text.strip(",.-"), MAX_HOSTS - len(self._known)):
+            short, _, domain = name.partition(".")
+            if not _VALID_NAME.fullmatch(short) or len(short) < 2 or not any(letter.isalpha() for letter in short):
                 continue
-            if short.lower() in _NONE:
-                if sure and short.lower() not in _NOBODY:
-                    self._placed.add(short.lower())
+            if short.lower() in _PLACEHOLDERS:
+                if sure and short.lower() not in _NOT_HOSTS:
+                    self._word_hosts.add(short.lower())
                 continue
-            if not sure and _looks_otherwise(full):
+            if not sure and _is_unlikely_host(name):
                 continue
-            top = domain.rpartition(".")[2].lower()
-            there = "." in domain and (top in _TOP or (sure and top.isalpha()))
-            if sure and domain and not there and top not in _TOP and top.isalpha():
-                there = True  # ``gpu1.acme``: a company's name, rather than ``gpu1.cluster``
-            if there:
+            top_level = domain.rpartition(".")[2].lower()
+            has_site_domain = "." in domain and (top_level in _TOP or (sure and top_level.isalpha()))
+            if sure and domain and not has_site_domain and top_level not in _TOP and top_level.isalpha():
+                has_site_domain = True  # ``gpu1.acme``: the top level is a company name, unlike in ``gpu1.cluster``
+            if has_site_domain:
                 self._domains.add(domain.lower())
-            # ``git.site.internal`` is a service: without its domain it is a word of any log.
-            if sure or not there or any(letter.isdigit() for letter in short):
+            # ``git.site.internal`` is a service: without its domain, its name is a common word.
+            if sure or not has_site_domain or any(letter.isdigit() for letter in short):
                 self._known.add(short.lower())
-                self._spelled.add(short)
+                self._spellings.add(short)
 
     def settle(self) -> None:
-        self._domains |= {domain for short, domain in self._full if short in self._known}
+        self._domains |= {domain for short, domain in self._qualified if short in self._known}
         stems = sorted({_split(name)[0] for name in self._known})
         size = 1
-        while 26**size < 2 * (len(stems) + len(self._placed)) + 2:
+        while 26**size < 2 * (len(stems) + len(self._word_hosts)) + 2:
             size += 1
         number = 0
         for stem in stems:
@@ -214,85 +217,91 @@ class Hosts(Kind):
                 number += 1
             self._stems[stem] = name
             number += 1
-        self._words = {word: f"node-{_letters(number + n, size)}" for n, word in enumerate(sorted(self._placed))}
+        self._words = {
+            word: f"node-{_letters(number + number_, size)}" for number_, word in enumerate(sorted(self._word_hosts))
+        }
         self._names = {name: self._stems[(parts := _split(name))[0]] + parts[1] for name in sorted(self._known)}
         self._widths = {(parts[0], len(parts[1])) for name in self._known if len((parts := _split(name))[1]) >= 3}
-        words = "|".join(re.escape(stem) for stem in sorted(stems, key=lambda each: (-len(each), each)))
+        words = "|".join(re.escape(stem) for stem in sorted(stems, key=lambda key: (-len(key), key)))
         if words:
             first = re.escape("".join(sorted({stem[0] for stem in stems})))
-            self._any = re.compile(rf"(?=[{first}]){BEFORE}({words})(\d+|\[[\d, \t-]+\])?{AFTER}(?!::)", _FLAGS)
-        self._domain_names = {each: f"domain-{n}.example" for n, each in enumerate(sorted(self._domains), 1)}
+            self._host_pattern = re.compile(
+                rf"(?=[{first}]){WORD_START}({words})(\d+|\[[\d, \t-]+\])?{WORD_END}(?!::)", _FLAGS
+            )
+        self._domain_names = {key: f"domain-{number_}.example" for number_, key in enumerate(sorted(self._domains), 1)}
         self.names = {**self._names, **self._words, **self._domain_names}
-        self._any_domain = any_of(self._domains, "(?<![A-Za-z0-9-])", "(?![A-Za-z0-9-])", _FLAGS)
+        self._domain_pattern = any_of(self._domains, "(?<![A-Za-z0-9-])", "(?![A-Za-z0-9-])", _FLAGS)
 
-    def replaced(self, text: str) -> str:
-        if self._placed:
-            for pattern, _ in ((_SAYS, b""), *_STANDS):
+    def redacted(self, text: str) -> str:
+        if self._word_hosts:
+            for pattern, _ in ((_LABELED, b""), *_CONTEXTS):
                 text = pattern.sub(self._in_place, text)
-        if self._any_domain is not None:
-            text = self._any_domain.sub(lambda match: self._domain_names[match[0].lower()], text)
-        return text if self._any is None else self._any.sub(self._named, text)
+        if self._domain_pattern is not None:
+            text = self._domain_pattern.sub(lambda match: self._domain_names[match[0].lower()], text)
+        return text if self._host_pattern is None else self._host_pattern.sub(self._named, text)
 
     def _in_place(self, match: re.Match[str]) -> str:
-        """What stands where a host's name does, its words replaced."""
+        """Replace words in a context of host names."""
         begin, end = match.start(1) - match.start(), match.end(1) - match.start()
-        told = re.sub(r"[A-Za-z0-9_-]+", lambda word: self._words.get(word[0].lower(), word[0]), match[1] or "")
-        return match[0][:begin] + told + match[0][end:] if begin >= 0 else match[0]
+        replaced_text = re.sub(
+            r"[A-Za-z0-9_-]+", lambda word: self._words.get(word[0].lower(), word[0]), match[1] or ""
+        )
+        return match[0][:begin] + replaced_text + match[0][end:] if begin >= 0 else match[0]
 
     def _named(self, match: re.Match[str]) -> str:
-        stem, rest = match[1].lower(), match[2] or ""
-        return self._stems[stem] + rest if self._is_host(match) else match[0]
+        stem, suffix = match[1].lower(), match[2] or ""
+        return self._stems[stem] + suffix if self._is_host(match) else match[0]
 
     def _is_host(self, match: re.Match[str]) -> bool:
-        """Whether it is a known one, or one more of a stem that is no common word."""
-        stem, rest = match[1].lower(), match[2] or ""
-        if len(match[0]) < SHORT and "[" not in rest:  # ``g1`` is a host, ``G1`` a family of faults
-            return match[0] in self._spelled
-        if rest.startswith("["):
-            listed = expand(stem + rest.replace(" ", ""), 4096)
-            return any(each in self._known for each in listed) or (len(stem) >= 3 and stem not in _COMMON)
-        if stem + rest in self._known:
+        """Whether a match is a known host, or another host with an uncommon stem."""
+        stem, suffix = match[1].lower(), match[2] or ""
+        if len(match[0]) < MIN_CASELESS_LENGTH and "[" not in suffix:  # ``g1`` is a host, ``G1`` a family code
+            return match[0] in self._spellings
+        if suffix.startswith("["):
+            hosts = expand(stem + suffix.replace(" ", ""), 4096)
+            return any(host in self._known for host in hosts) or (len(stem) >= 3 and stem not in _COMMON)
+        if stem + suffix in self._known:
             return True
-        return bool(rest) and (
-            (len(stem) >= 4 and stem.rstrip("-_") not in _COMMON) or (stem, len(rest)) in self._widths
+        return bool(suffix) and (
+            (len(stem) >= 4 and stem.rstrip("-_") not in _COMMON) or (stem, len(suffix)) in self._widths
         )
 
-    def signs(self) -> Iterable[Sign]:
-        for placed in self._words:
-            yield literal(placed, caseless=True)
+    def line_patterns(self) -> Iterable[LinePattern]:
+        for word_host in self._words:
+            yield literal(word_host, caseless=True)
         for domain in self._domain_names:
             yield literal(domain, caseless=True)
         for stem in self._stems:
-            # Alone a stem is a host only where that is one's whole name.
+            # A stem without a number is a host only if it is a full host name.
             yield word(stem, b"" if stem in self._known else b"[0-9\\[]", caseless=True)
 
     def traces(self) -> Iterable[Trace]:
-        """Long names with a number also within longer words."""
-        for full, name in self._names.items():
-            stem, number = _split(full)
-            if len(full) < SHORT:
-                for spelled in sorted(each for each in self._spelled if each.lower() == full):
-                    yield Trace(spelled, name, after=_NO_SCOPE, exact=True)
+        """Traces of all names; long names with a number also within longer words."""
+        for host, name in self._names.items():
+            stem, number = _split(host)
+            if len(host) < MIN_CASELESS_LENGTH:
+                for spelling in sorted(spelling_ for spelling_ in self._spellings if spelling_.lower() == host):
+                    yield Trace(spelling, name, after=_NO_SCOPE, exact=True)
             elif number and len(stem) >= 4 and stem not in _COMMON:
-                yield Trace(full, name, "", r"(?!\d|::)")
+                yield Trace(host, name, "", r"(?!\d|::)")
             else:
-                yield Trace(full, name, after=_NO_SCOPE)
-        for placed, name in self._words.items():
-            for place in _SPELLED:
-                yield Trace(place + placed, name, "", r"(?![\w-])")
+                yield Trace(host, name, after=_NO_SCOPE)
+        for word_host, name in self._words.items():
+            for context in _SPELLED:
+                yield Trace(context + word_host, name, "", r"(?![\w-])")
         for domain, name in self._domain_names.items():
             yield Trace(domain, name, r"(?<![A-Za-z0-9-])", r"(?![A-Za-z0-9-])")
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Stem and number of a host's name; the number is empty where it ends otherwise."""
+    """Stem and trailing number of a host name; the number may be empty."""
     number = re.search(r"\d*\Z", name)
     begin = number.start() if number is not None else len(name)
     return (name[:begin], name[begin:]) if begin else (name, "")
 
 
 def _letters(number: int, size: int) -> str:
-    """The n-th word of so many letters."""
+    """The n-th word of ``size`` letters."""
     word = ""
     for _ in range(size):
         number, letter = divmod(number, 26)
@@ -300,8 +309,8 @@ def _letters(number: int, size: int) -> str:
     return word
 
 
-def _looks_otherwise(full: str) -> bool:
-    """Whether it is rather a file, a version, an address or a word."""
+def _is_unlikely_host(full: str) -> bool:
+    """Whether a name is more likely a file, a version, an address or a word."""
     if re.fullmatch(r"[\d._:-]+|0x[0-9A-Fa-f]*|v?\d+(?:[._-]\w+)*", full) or re.search(
         r"\.(?:py|sh|log|out|err|txt|json|gz|so|pt|cpp|cu|h|yaml|toml)(?:\.|\Z)", full
     ):

@@ -1,4 +1,4 @@
-"""What every kind of thing that is replaced does."""
+"""Base classes of the kinds of names that are redacted."""
 
 from __future__ import annotations
 
@@ -6,112 +6,118 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trackside.bundle.redact.sieve import Look, Sign, literal, look, sign_of
+from trackside.bundle.redact.sieve import Detector, LinePattern, detector, line_pattern_of, literal
 
-BEFORE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=[0-9]m)|(?<=%[0-9A-F]{2}))"
-"""Where a word may begin: also after ``\\n`` written out, a terminal's colour and an escape of a URL."""
-AFTER = r"(?![A-Za-z0-9])"
-_BEGINS = rb"(?:\b|_|\\[nrt]|[0-9]m|%[0-9A-F]{2})"
-"""The same as BEFORE, for a sign: it never takes the end of the line before."""
-_RARE = 4
-"""Letters from which a word is rare enough within others to be looked for as it is, which costs far less."""
+WORD_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=[0-9]m)|(?<=%[0-9A-F]{2}))"
+"""Where a word may begin: also after an escaped ``\\n``, a terminal color code and a URL escape."""
+WORD_END = r"(?![A-Za-z0-9])"
+_WORD_START_BYTES = rb"(?:\b|_|\\[nrt]|[0-9]m|%[0-9A-F]{2})"
+"""The same as WORD_START for a line pattern, which must not match the end of the previous line."""
+_MIN_RARE_LENGTH = 4
+"""Words of this length or more rarely occur within others, so they are searched for without WORD_START, which is much
+faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A text that shows that something was not replaced. ``before``, ``after``: patterns of what must stand around it.
-    ``exact``: only in this spelling."""
+    """A text that must not remain after redaction. ``name``: its pseudonym. ``before``, ``after``: patterns of its
+    context. ``exact``: case-sensitive."""
 
     text: str
     name: str
     before: str = r"(?<![A-Za-z0-9])"
-    after: str = AFTER
+    after: str = WORD_END
     exact: bool = False
 
 
-def word(text: str, after: bytes = b"", caseless: bool = False) -> Sign:
-    """The sign of a word, and of what must follow it."""
-    begins = _BEGINS if len(text) < _RARE else b""
-    return Sign(begins + literal(text).regex + after, caseless)
+def word(text: str, after: bytes = b"", caseless: bool = False) -> LinePattern:
+    """The line pattern of a word followed by ``after``."""
+    word_start = _WORD_START_BYTES if len(text) < _MIN_RARE_LENGTH else b""
+    return LinePattern(word_start + literal(text).regex + after, caseless)
 
 
 class Kind:
-    """One kind of thing. Texts are learned in any order, then ``settle`` is called once, then texts are replaced."""
+    """One kind of name. First texts are learned in any order, then ``settle`` is called once, then texts are
+    redacted."""
 
     name = ""
-    """In the plural, for people."""
+    """The plural, shown to users."""
 
     def __init__(self) -> None:
-        self._found: set[str] = set()
+        self._originals: set[str] = set()
         self.names: dict[str, str] = {}
-        """Thing -> its name."""
+        """Original -> pseudonym."""
 
     @property
-    def looks(self) -> Sequence[Look]:
-        """How such things are told in a text."""
+    def detectors(self) -> Sequence[Detector]:
+        """The detectors that find originals in a text."""
         return ()
 
     def settle(self) -> None:
-        """Give each a name; the same ones for the same things, in whatever order they were learned."""
+        """Assign pseudonyms, independently of the order of learning."""
 
-    def signs(self) -> Iterable[Sign]:
-        """What a line has at least in which something is replaced."""
+    def line_patterns(self) -> Iterable[LinePattern]:
+        """Line patterns, one of which matches every line with something to replace."""
         raise NotImplementedError
 
-    def replaced(self, text: str) -> str:
-        """The text with their names in place of them; it keeps its lines."""
+    def redacted(self, text: str) -> str:
+        """The text with originals replaced by pseudonyms; line breaks are kept."""
         raise NotImplementedError
 
     def traces(self) -> Iterable[Trace]:
-        """All that were replaced, each as it would stand in a text."""
+        """The originals as they would occur in a text."""
         return (Trace(key, name) for key, name in self.names.items())
 
 
-class Patterned(Kind):
-    """A kind whose things are known by their looks alone."""
+class PatternKind(Kind):
+    """A kind whose originals are recognized by their form alone."""
 
     pattern: re.Pattern[str]
-    sign = b""
-    """What a line with such a thing has, where that is less than the pattern says."""
+    line_pattern = b""
+    """Line pattern, if it is simpler than the one derived from ``pattern``."""
     step = 1 << 24
-    """How many names further another one is tried where a thing is called so already."""
+    """Increment to the next pseudonym if one is also an original."""
 
     @property
-    def looks(self) -> Sequence[Look]:
-        return (look(self.pattern, self._met, self.sign),)
+    def detectors(self) -> Sequence[Detector]:
+        return (detector(self.pattern, self._add, self.line_pattern),)
 
-    def _met(self, text: str) -> None:
+    def _add(self, text: str) -> None:
         if (key := self.key(text)) is not None:
-            self._found.add(key)
+            self._originals.add(key)
 
     def key(self, text: str) -> str | None:
-        """The thing that a match is, in one spelling; None for none."""
+        """The normalized original of a match; None if it is not one."""
         return text.lower()
 
-    def named(self, number: int) -> str:
-        """The name of the n-th thing, from 1, if no thing is called so."""
+    def pseudonym(self, number: int) -> str:
+        """The n-th pseudonym, from 1."""
         raise NotImplementedError
 
-    def _free(self, key: str, number: int) -> str:
-        """The name of a thing, the n-th."""
-        while (name := self.named(number)) in self._found:
+    def _free_pseudonym(self, key: str, number: int) -> str:
+        """The pseudonym of the n-th original, which is not an original itself."""
+        while (name := self.pseudonym(number)) in self._originals:
             number += self.step
         return name
 
     def settle(self) -> None:
-        for number, key in enumerate(sorted(self._found), 1):
-            self.names[key] = self._free(key, number)
+        for number, key in enumerate(sorted(self._originals), 1):
+            self.names[key] = self._free_pseudonym(key, number)
 
-    def signs(self) -> Iterable[Sign]:
-        return (Sign(self.sign) if self.sign else sign_of(self.pattern),) if self.names else ()
+    def line_patterns(self) -> Iterable[LinePattern]:
+        return (
+            (LinePattern(self.line_pattern) if self.line_pattern else line_pattern_of(self.pattern),)
+            if self.names
+            else ()
+        )
 
-    def replaced(self, text: str) -> str:
-        return self.pattern.sub(self._named, text) if self.names else text
+    def redacted(self, text: str) -> str:
+        return self.pattern.sub(self._replacement, text) if self.names else text
 
-    def _named(self, match: re.Match[str]) -> str:
+    def _replacement(self, match: re.Match[str]) -> str:
         key = self.key(match[0])
         if key is None:
             return match[0]
         if key not in self.names:
-            self.names[key] = self._free(key, len(self.names) + 1)
+            self.names[key] = self._free_pseudonym(key, len(self.names) + 1)
         return self.names[key]

@@ -1,4 +1,4 @@
-"""Things that their surroundings tell once, and that are replaced wherever they stand."""
+"""Kinds whose originals are recognized in one context and then replaced everywhere."""
 
 from __future__ import annotations
 
@@ -6,134 +6,145 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from trackside.bundle.redact.kind import AFTER, BEFORE, Kind, Trace, word
-from trackside.bundle.redact.sieve import Look, Sign, literal, look
+from trackside.bundle.redact.kind import WORD_END, WORD_START, Kind, Trace, word
+from trackside.bundle.redact.sieve import Detector, LinePattern, detector, literal
 from trackside.errors import TracksideError
 
-MOST = 20_000
-"""Things of one kind that are told apart; a pattern that finds more finds no names."""
+MAX_ORIGINALS = 20_000
+"""Most originals of one kind; a pattern that finds more does not find names."""
 
 
-class Literal(Kind):
-    """``pattern`` has one group, the thing; ``word`` begins the names."""
+class LiteralKind(Kind):
+    """``pattern`` has one group, the original; ``word`` is the prefix of pseudonyms."""
 
     word = ""
     pattern: re.Pattern[str]
 
     def __init__(self) -> None:
         super().__init__()
-        self._any: re.Pattern[str] | None = None
+        self._pattern: re.Pattern[str] | None = None
 
     def key(self, text: str) -> str | None:
-        """The thing as it is looked for; None for none."""
+        """The original to search for; None if the text is not one."""
         return text
 
     @property
-    def looks(self) -> Sequence[Look]:
-        return (look(self.pattern, self.add),)
+    def detectors(self) -> Sequence[Detector]:
+        return (detector(self.pattern, self.add),)
 
     def add(self, text: str) -> None:
-        """One that is known from elsewhere. Raises TooMany."""
+        """Learn an original. Raises TooMany."""
         if text and (key := self.key(text)) is not None:
-            self._found.add(key)
-            if len(self._found) > MOST:
-                raise TooMany(f"more than {MOST:,} {self.name}")
+            self._originals.add(key)
+            if len(self._originals) > MAX_ORIGINALS:
+                raise TooMany(f"more than {MAX_ORIGINALS:,} {self.name}")
 
     def settle(self) -> None:
-        self.names = numbered(sorted(self._found), self.word)
-        self._any = any_of(self._found)
+        self.names = numbered_pseudonyms(sorted(self._originals), self.word)
+        self._pattern = any_of(self._originals)
 
-    def signs(self) -> Iterable[Sign]:
+    def line_patterns(self) -> Iterable[LinePattern]:
         return map(literal, self.names)
 
-    def replaced(self, text: str) -> str:
-        return text if self._any is None else self._any.sub(lambda match: self.names[match[0]], text)
+    def redacted(self, text: str) -> str:
+        return text if self._pattern is None else self._pattern.sub(lambda match: self.names[match[0]], text)
 
     def traces(self) -> Iterable[Trace]:
-        """Wherever they stand."""
+        """Traces of all originals, in any context."""
         return (Trace(key, name, "", "", exact=True) for key, name in self.names.items())
 
 
-class Told(Literal):
-    """Things that what stands before them tells: the patterns have two groups, what stands before and the thing.
+class PrefixedKind(LiteralKind):
+    """Originals recognized by the text before them: the patterns have two groups, this prefix and the original.
 
-    One that is like no word of a log is replaced wherever it stands, any other (``--password horse``) only where the
-    same stands before it.
+    An original that is not a common word is replaced everywhere, any other (``--password horse``) only after the same
+    prefix.
     """
 
-    whole = True
-    """Whether they are words of their own, rather than parts of others too."""
+    whole_words = True
+    """Whether originals are replaced only as whole words, not within words."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._placed: dict[str, tuple[str, str]] = {}
-        """What stands before and the thing, as one text -> the two."""
-        self._any_placed: tuple[re.Pattern[str], ...] = ()
+        self._by_prefixed_text: dict[str, tuple[str, str]] = {}
+        """prefix + original -> (prefix, original)"""
+        self._prefixed_patterns: tuple[re.Pattern[str], ...] = ()
 
     def is_rare(self, key: str) -> bool:
-        """Whether it means the same wherever it stands."""
+        """Whether the original is rare enough to be replaced everywhere."""
         raise NotImplementedError
 
-    def tell(self, found: tuple[str, str]) -> None:
-        """One with what stands before it. Raises TooMany."""
-        before, text = found
+    def add_prefixed(self, match: tuple[str, str]) -> None:
+        """Learn a (prefix, original) pair. Raises TooMany."""
+        before, text = match
         if (key := self.key(text)) is None:
             return
-        self._placed[before + key] = before, key
+        self._by_prefixed_text[before + key] = before, key
         if self.is_rare(key):
-            self._found.add(key)
-        if len(self._placed) > MOST:
-            raise TooMany(f"more than {MOST:,} {self.name}")
+            self._originals.add(key)
+        if len(self._by_prefixed_text) > MAX_ORIGINALS:
+            raise TooMany(f"more than {MAX_ORIGINALS:,} {self.name}")
 
     def settle(self) -> None:
-        things = self._found | {key for _, key in self._placed.values()}
-        self.names = numbered(sorted(things), self.word, things)
-        # What has blanks goes first: of ``'correct horse'`` another pattern may have seen the first word alone.
-        blank = {both for both, (_, key) in self._placed.items() if " " in key}
-        patterns = any_of(blank, after=AFTER), any_of(self._placed.keys() - blank, after=AFTER)
-        self._any_placed = tuple(each for each in patterns if each is not None)
-        self._any = any_of(self._found, BEFORE, AFTER) if self.whole else any_of(self._found)
+        originals = self._originals | {key for _, key in self._by_prefixed_text.values()}
+        self.names = numbered_pseudonyms(sorted(originals), self.word, originals)
+        # Originals with blanks first: another pattern may have found only the first word of ``'correct horse'``.
+        with_blanks = {prefixed_text for prefixed_text, (_, key) in self._by_prefixed_text.items() if " " in key}
+        patterns = (
+            any_of(with_blanks, after=WORD_END),
+            any_of(self._by_prefixed_text.keys() - with_blanks, after=WORD_END),
+        )
+        self._prefixed_patterns = tuple(pattern for pattern in patterns if pattern is not None)
+        self._pattern = any_of(self._originals, WORD_START, WORD_END) if self.whole_words else any_of(self._originals)
 
-    def signs(self) -> Iterable[Sign]:
-        yield from (literal(both) for both, (_, key) in self._placed.items() if key not in self._found)
-        yield from (word(key) if self.whole else literal(key) for key in self._found)
+    def line_patterns(self) -> Iterable[LinePattern]:
+        yield from (
+            literal(prefixed_text)
+            for prefixed_text, (_, key) in self._by_prefixed_text.items()
+            if key not in self._originals
+        )
+        yield from (word(key) if self.whole_words else literal(key) for key in self._originals)
 
-    def replaced(self, text: str) -> str:
-        """Where they were told."""
-        for pattern in self._any_placed:
+    def redacted(self, text: str) -> str:
+        """Replace originals after their prefixes."""
+        for pattern in self._prefixed_patterns:
             text = pattern.sub(self._in_place, text)
         return text
 
     def _in_place(self, match: re.Match[str]) -> str:
-        before, key = self._placed[match[0]]
+        before, key = self._by_prefixed_text[match[0]]
         return before + self.names[key]
 
-    def replaced_elsewhere(self, text: str) -> str:
-        """Those that are rare, wherever else they stand."""
-        return super().replaced(text)
+    def redacted_elsewhere(self, text: str) -> str:
+        """Replace rare originals everywhere else."""
+        return super().redacted(text)
 
     def traces(self) -> Iterable[Trace]:
-        for both, (_, key) in self._placed.items():
-            yield Trace(both, self.names[key], "", exact=True)
-        for key in self._found:
-            yield Trace(key, self.names[key], exact=True) if self.whole else Trace(key, self.names[key], "", "", True)
+        for prefixed_text, (_, key) in self._by_prefixed_text.items():
+            yield Trace(prefixed_text, self.names[key], "", exact=True)
+        for key in self._originals:
+            yield (
+                Trace(key, self.names[key], exact=True)
+                if self.whole_words
+                else Trace(key, self.names[key], "", "", True)
+            )
 
 
 class TooMany(TracksideError, ValueError):
-    """More things of one kind than can be told apart."""
+    """More originals of one kind than supported."""
 
 
-def numbered(things: Iterable[str], word: str, taken: Collection[str] = ()) -> dict[str, str]:
-    """A name for each thing, ``word-1`` and so on, without those that are taken."""
-    free = (name for number in itertools.count(1) if (name := f"{word}-{number}") not in taken)
-    return dict(zip(things, free, strict=False))
+def numbered_pseudonyms(originals: Iterable[str], word: str, used: Collection[str] = ()) -> dict[str, str]:
+    """A pseudonym for each original, ``word-1`` and so on, without those in ``used``."""
+    free = (name for number in itertools.count(1) if (name := f"{word}-{number}") not in used)
+    return dict(zip(originals, free, strict=False))
 
 
 def any_of(words: Iterable[str], before: str = "", after: str = "", flags: int = 0) -> re.Pattern[str] | None:
-    """Any of some words, the longest first; None without words."""
-    listed = sorted(words, key=lambda each: (-len(each), each))
-    if not listed:
+    """A pattern for any of the words, longest first; None without words."""
+    ordered = sorted(words, key=lambda word: (-len(word), word))
+    if not ordered:
         return None
-    # What a word begins with is looked at first: looking back is slow.
-    first = re.escape("".join(sorted({word[0] for word in listed})))
-    return re.compile(f"(?=[{first}]){before}(?:{'|'.join(map(re.escape, listed))}){after}", flags)
+    # Check the first character before looking behind, which is slow.
+    first = re.escape("".join(sorted({word[0] for word in ordered})))
+    return re.compile(f"(?=[{first}]){before}(?:{'|'.join(map(re.escape, ordered))}){after}", flags)

@@ -1,7 +1,7 @@
-"""Users, the accounts that they are billed to, clusters, and words that the owner wants out.
+"""Redacts users, accounts, clusters, and words named by the owner.
 
-A name that is a common word too (``max``, ``train``) is replaced only where a user's name must stand: in a home path,
-after ``user=``, in a column of its own. Names that every machine has (``root``, ``ubuntu``) tell nothing and stay.
+A user name that is also a common word (``max``, ``train``) is replaced only in contexts of user names: in a home path,
+after ``user=``, in a table column. Names that exist on every machine (``root``, ``ubuntu``) are kept.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import re
 from collections.abc import Iterable, Sequence
 
 from trackside.bundle.redact.hosts import FILES
-from trackside.bundle.redact.kind import BEFORE, Kind, Trace, word
-from trackside.bundle.redact.literal import any_of, numbered
-from trackside.bundle.redact.sieve import Look, Sign, literal, look
+from trackside.bundle.redact.kind import WORD_START, Kind, Trace, word
+from trackside.bundle.redact.literal import any_of, numbered_pseudonyms
+from trackside.bundle.redact.sieve import Detector, LinePattern, detector, literal
 
 _NAME = r"([A-Za-z_][A-Za-z0-9_.-]{0,63})"
 _PATHS = re.compile(
-    # Of many users some sites sort the folders by their first letter.
+    # Some sites group home folders by first letter.
     rf"(?:/(?:home|homes|Users|users|user|people)|[A-Za-z]:\\{{1,2}}Users\\?)[/\\](?:[a-z]/)?{_NAME}"
 )
 _LOGIN = r"([a-z][a-z0-9_]{2,15}|[a-z]{1,12}\.[a-z]{3,15})(?![\w.-])"
-_MAYBE = (
-    # ``pypi.org/project/name`` is a page.
+_USER_FOLDERS = (
+    # ``pypi.org/project/name`` is a web page.
     re.compile(
         rf"(?<!\.[a-z]{{2}})(?<!\.[a-z]{{3}})(?<!\.example)/(?:scratch|work|works|project|projects|proj|storage|data/users)/(?:[a-z]/)?{_LOGIN}"
     ),
     re.compile(rf"(?<![\w/.~])~{_LOGIN}(?=/)"),
 )
-"""Folders that are often a user's."""
+"""Folders that often belong to a user."""
 _HOMES = re.compile(
     rf"/{_NAME}/(?:\.(?:local|cache|conda|ssh|config|bashrc|profile|vscode-server|netrc|keras|triton)|(?:mini|ana)conda\d?)\b"
 )
-"""Whoever's folder has these in it."""
-_SAYS = (
+"""A folder with these entries is a home folder."""
+_LABELED = (
     re.compile(rf"\bHOME=(?:/[\w.-]+){{1,8}}/{_NAME}(?=[\s\"':;]|$)", re.MULTILINE | re.ASCII),
     re.compile(rf"\b(?:UserId|GroupId)={_NAME}\("),
     re.compile(rf"\b(?:USER|LOGNAME|USERNAME|SLURM_JOB_USER|SUDO_USER)={_NAME}"),
@@ -69,7 +69,7 @@ normal null nvidia oauth2 opc postgres project projects public ray redis rocky r
 standard systemd test token true ubuntu unknown user users vagrant vscode wandb work www-data x-access-token
 """.split()  # noqa: SIM905 - a list of words is read as one
 )
-"""Names that tell nobody apart."""
+"""Names that identify nobody."""
 _WORDS = frozenset(
     """
 ai all any april art august avg base batch bill cpu cuda data dataset dawn dean debug dev drew earl end epoch err
@@ -80,7 +80,7 @@ sue sum summer tad task team test time torch train trainer training trey true ty
 will
 """.split()  # noqa: SIM905 - a list of words is read as one
 )
-"""Words that stand in many logs: as a user's name they are replaced only where a user must stand."""
+"""Words common in logs: as user names they are replaced only in contexts of user names."""
 _FOLDERS = frozenset(
     """
 apps archive audio backup bench benchmark benchmarks bert build cache caches checkpoint checkpoints ckpt ckpts code
@@ -91,165 +91,172 @@ results scripts singularity site source sources spack src staging storage system
 tokenizers tools transformers tuning venv venvs video vision volumes weights wheels wiki workdir
 """.split()  # noqa: SIM905 - a list of words is read as one
 )
-"""Folders that are no user's."""
+"""Folders that belong to no user."""
 _STATES = (
     "R|PD|CG|CD|CA|F|TO|NF|OOM|RUNNING|PENDING|COMPLETING|COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|OUT_OF_MEM\\w*"
     "|REQUEUED|PREEMPTED"
 )
-_PLACES = (
+_CONTEXTS = (
     (r"(?:(?<=/home/)|(?<=/homes/)|(?<=/Users/)|(?<=/users/)|(?<=/people/))", r"(?![\w-])"),
     (
         r"(?:(?<=[Uu]ser=)|(?<=USER=)|(?<=LOGNAME=)|(?<=Id=)|(?<=Account=)|(?<=user\":\")|(?<=user\": \"))",
         r"(?![\w-])",
     ),
     (r"(?<=\|)", r"(?=\|)"),
-    # A row of a table by Slurm: a job's id, and its state on either side.
+    # A row of a Slurm table, with the job's state in a later column.
     (r"(?<=  )", rf"(?=[ \t]+(?:[\w.:-]+[ \t]+){{0,4}}(?:{_STATES})[ +\n])"),
 )
-"""(before, after) where a name of a user stands whatever else it may mean."""
-_SPELLED = (
+"""(before, after) patterns of contexts of user names."""
+_CONTEXT_TEXTS = (
     "/home/", "/homes/", "/Users/", "/users/", "/people/", "User=", "user=", "USER=", "LOGNAME=", "UserId=", "Account=",
     'user":"', 'user": "',
 )  # fmt: skip
-"""The same as texts, to look for what was overlooked."""
+"""The same contexts as plain text, to search for missed names."""
 
 
-class Names(Kind):
-    """Names of one kind, told by records and by what stands before them."""
+class PeopleNames(Kind):
+    """Names of users, accounts or clusters, learned from records and from the text before them."""
 
     def __init__(
         self,
         name: str,
         word: str,
-        says: Iterable[re.Pattern[str]],
-        maybe: Iterable[re.Pattern[str]] = (),
+        patterns: Iterable[re.Pattern[str]],
+        folder_patterns: Iterable[re.Pattern[str]] = (),
     ) -> None:
         super().__init__()
-        self.name, self._word, self._says = name, word, tuple(says)
-        self._maybe = tuple(maybe)
+        self.name, self._word, self._label_patterns = name, word, tuple(patterns)
+        self._folder_patterns = tuple(folder_patterns)
         self._folders: set[str] = set()
-        """Of those found the ones that only a folder tells: they are replaced in paths alone."""
+        """Originals found only as folder names: replaced only in paths."""
         self._sure: set[str] = set()
-        self._spelled: dict[str, str] = {}
-        """Thing in small letters -> its name."""
+        self._by_lower_case: dict[str, str] = {}
+        """Original in lower case -> pseudonym."""
         self._patterns: tuple[re.Pattern[str], ...] = ()
 
     @property
-    def looks(self) -> Sequence[Look]:
-        return [*(look(each, self.add) for each in self._says), *(look(each, self._add_folder) for each in self._maybe)]
+    def detectors(self) -> Sequence[Detector]:
+        return [
+            *(detector(pattern, self.add) for pattern in self._label_patterns),
+            *(detector(pattern, self._add_folder) for pattern in self._folder_patterns),
+        ]
 
     def add(self, text: str) -> None:
-        """One that is known."""
+        """Learn a name."""
         text = text.strip().rstrip(".-")
         if len(text) > 1 and text.lower() not in NEUTRAL and not text.isdecimal():
-            self._found.add(text)
+            self._originals.add(text)
             self._sure.add(text)
 
     def _add_folder(self, text: str) -> None:
-        """One that is a folder's name where users often have theirs."""
+        """Learn a folder name from a location that often has user folders."""
         stem = text.rstrip("0123456789_").lower()
         is_word = stem in NEUTRAL or stem in _WORDS or stem in _FOLDERS or stem + "s" in _FOLDERS
         if not is_word and text not in NEUTRAL and text.rpartition(".")[2] not in FILES:
-            self._found.add(text)
+            self._originals.add(text)
             self._folders.add(text)
 
     def settle(self) -> None:
         self._folders -= self._sure
-        listed = sorted(self._found)
-        wholes = {each[:_SHORTENED]: each for each in reversed(listed) if len(each) > _SHORTENED}
-        self.names = numbered((each for each in listed if each not in wholes), self._word, self._found)
-        self.names |= {each: self.names[whole] for each, whole in wholes.items() if each in self._found}
-        self._spelled = {each.lower(): name for each, name in reversed(self.names.items())}
-        common = {each for each in self._found if _is_common(each)}
+        ordered = sorted(self._originals)
+        full_names = {name_[:_TRUNCATED_LENGTH]: name_ for name_ in reversed(ordered) if len(name_) > _TRUNCATED_LENGTH}
+        self.names = numbered_pseudonyms(
+            (name_ for name_ in ordered if name_ not in full_names), self._word, self._originals
+        )
+        self.names |= {
+            name_: self.names[full_name] for name_, full_name in full_names.items() if name_ in self._originals
+        }
+        self._by_lower_case = {name_.lower(): name for name_, name in reversed(self.names.items())}
+        common = {name_ for name_ in self._originals if _is_common(name_)}
         common |= self._folders
-        short = {each for each in self._found - common if len(each) < ANY_SPELLING}
+        short = {name_ for name_ in self._originals - common if len(name_) < MIN_CASELESS_LENGTH}
         patterns = [
-            any_of(self._found - common - short, BEFORE, r"(?![A-Za-z])", re.IGNORECASE | re.ASCII),
-            any_of(short, BEFORE, r"(?![A-Za-z])"),
+            any_of(self._originals - common - short, WORD_START, r"(?![A-Za-z])", re.IGNORECASE | re.ASCII),
+            any_of(short, WORD_START, r"(?![A-Za-z])"),
             any_of(self._folders, r"(?<=[/\\~])", r"(?![\w-])"),
-            *(any_of(common, before, after, re.MULTILINE) for before, after in _PLACES),
+            *(any_of(common, before, after, re.MULTILINE) for before, after in _CONTEXTS),
         ]
-        self._patterns = tuple(each for each in patterns if each is not None)
+        self._patterns = tuple(name_ for name_ in patterns if name_ is not None)
 
-    def replaced(self, text: str) -> str:
+    def redacted(self, text: str) -> str:
         for pattern in self._patterns:
-            text = pattern.sub(self._named, text)
+            text = pattern.sub(self._replacement, text)
         return text
 
-    def _named(self, match: re.Match[str]) -> str:
-        return self.names.get(match[0]) or self._spelled[match[0].lower()]
+    def _replacement(self, match: re.Match[str]) -> str:
+        return self.names.get(match[0]) or self._by_lower_case[match[0].lower()]
 
-    def signs(self) -> Iterable[Sign]:
+    def line_patterns(self) -> Iterable[LinePattern]:
         for name in self.names:
             if name in self._folders:
-                yield Sign(rb"[/\\~|=:\" ]" + literal(name).regex)
+                yield LinePattern(rb"[/\\~|=:\" ]" + literal(name).regex)
             elif _is_common(name):
-                yield Sign(rb"(?:/|\||[=:]\"?|: \"|  )" + literal(name).regex)
+                yield LinePattern(rb"(?:/|\||[=:]\"?|: \"|  )" + literal(name).regex)
             else:
                 yield word(name, caseless=True)
 
     def traces(self) -> Iterable[Trace]:
-        """A common word only where it is a name."""
+        """Traces of all names; of common words only in contexts of names."""
         for text, name in self.names.items():
             if text in self._folders:
                 yield Trace("/" + text, name, "", r"(?![\w-])", exact=True)
                 continue
             if not _is_common(text):
-                yield Trace(text, name, exact=len(text) < ANY_SPELLING)
+                yield Trace(text, name, exact=len(text) < MIN_CASELESS_LENGTH)
                 continue
-            for place in _SPELLED:
-                yield Trace(place + text, name, "", r"(?![\w-])", exact=True)
+            for context in _CONTEXT_TEXTS:
+                yield Trace(context + text, name, "", r"(?![\w-])", exact=True)
 
 
-ANY_SPELLING = 4
-"""Names from this length on are replaced in capitals and small letters alike."""
-_SHORTENED = 8
-"""Letters that ``squeue`` and ``sacct`` print of a longer name."""
+MIN_CASELESS_LENGTH = 4
+"""Names of at least this length are replaced case-insensitively."""
+_TRUNCATED_LENGTH = 8
+"""Characters to which ``squeue`` and ``sacct`` truncate names."""
 
 
 def _is_common(name: str) -> bool:
     return name.lower() in _WORDS or len(name) < 3
 
 
-def users() -> Names:
-    """Users and their groups."""
-    return Names("user names", "user", (_PATHS, _HOMES, *_SAYS), maybe=_MAYBE)
+def users() -> PeopleNames:
+    """The kind of user names and their groups."""
+    return PeopleNames("user names", "user", (_PATHS, _HOMES, *_LABELED), folder_patterns=_USER_FOLDERS)
 
 
-def accounts() -> Names:
-    """Accounts that jobs are billed to."""
-    return Names("accounts", "account", _ACCOUNTS)
+def accounts() -> PeopleNames:
+    """The kind of accounts that jobs are billed to."""
+    return PeopleNames("accounts", "account", _ACCOUNTS)
 
 
-def clusters() -> Names:
-    """Slurm's clusters."""
-    says = (
+def clusters() -> PeopleNames:
+    """The kind of Slurm cluster names."""
+    patterns = (
         re.compile(rf"\b(?:ClusterName|SLURM_CLUSTER_NAME)[ \t]?=[ \t]?{_NAME}"),
         re.compile(rf"[\"']cluster(?:_name)?[\"'][ \t]*:[ \t]*[\"']{_NAME}[\"']"),
     )
-    return Names("clusters", "cluster", says)
+    return PeopleNames("clusters", "cluster", patterns)
 
 
-class Words(Kind):
-    """What the owner named, in any spelling and within words."""
+class OwnerWords(Kind):
+    """Words named by the owner, case-insensitive and also within words."""
 
     name = "words given"
 
     def __init__(self, words: Iterable[str]) -> None:
         super().__init__()
         self.names = {
-            each.lower(): f"word-{n}" for n, each in enumerate(sorted({w.strip() for w in words if w.strip()}), 1)
+            word.lower(): f"word-{n}" for n, word in enumerate(sorted({w.strip() for w in words if w.strip()}), 1)
         }
-        self._any = any_of(self.names, flags=re.IGNORECASE)
+        self._pattern = any_of(self.names, flags=re.IGNORECASE)
 
-    def replaced(self, text: str) -> str:
-        return text if self._any is None else self._any.sub(lambda match: self.names[match[0].lower()], text)
+    def redacted(self, text: str) -> str:
+        return text if self._pattern is None else self._pattern.sub(lambda match: self.names[match[0].lower()], text)
 
-    def signs(self) -> Iterable[Sign]:
-        # Beyond ASCII no matcher knows what is the same letter: then every line is looked at.
-        return (literal(each, caseless=True) if each.isascii() else Sign(rb"[^\n]") for each in self.names)
+    def line_patterns(self) -> Iterable[LinePattern]:
+        # The matcher is caseless only for ASCII; for other words every line is searched.
+        return (literal(word, caseless=True) if word.isascii() else LinePattern(rb"[^\n]") for word in self.names)
 
     def traces(self) -> Iterable[Trace]:
         for text, name in self.names.items():
-            spelled = {text} if text.isascii() else {text, text.upper(), text.title(), text.capitalize()}
-            yield from (Trace(each, name, "", "") for each in sorted(spelled))
+            spellings = {text} if text.isascii() else {text, text.upper(), text.title(), text.capitalize()}
+            yield from (Trace(spelling, name, "", "") for spelling in sorted(spellings))

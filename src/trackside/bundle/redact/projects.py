@@ -1,8 +1,7 @@
-"""Whose work it is, and what it is called: teams, projects and repositories, where services that track experiments or
-keep code and models are told of them, and buckets.
+"""Redacts teams, projects and repositories in contexts of experiment trackers and code or model hubs, and buckets.
 
-One that is called like a word (``llm``, ``test``) is replaced only where it was told; names of publishers that
-everybody knows, and of public models, stay.
+A name that is a common word (``llm``, ``test``) is replaced only in such contexts. Names of well-known publishers and
+public models are kept.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from trackside.bundle.redact.literal import Told
-from trackside.bundle.redact.sieve import Look, look
+from trackside.bundle.redact.literal import PrefixedKind
+from trackside.bundle.redact.sieve import Detector, detector
 
 _NAME = r"([A-Za-z0-9][\w.-]{0,99})"
 _PAINT = r"(?:\x1b\[[0-9;]{0,9}m)?"
@@ -19,7 +18,7 @@ _SITE = r"(?:wandb\.ai/|wandb\.[\w.-]{1,60}/|(?:www\.)?comet\.(?:com|ml)/|neptun
 _HUB = r"(?:huggingface\.co/|hf\.co/)(?:datasets/|spaces/|api/(?:models|datasets|spaces)/|org/)?"
 _CODE = r"(?:github\.com|gitlab\.com|bitbucket\.org)[/:]"
 _LINK = r"(?:[\w.-]{1,100}/){0,2}(?:issues|pull|blob|tree|releases|wiki|discussions|commit|archive|raw)\b"
-"""To read, as an error's text has it; what is cloned has none."""
+"""Path of a link to a web page, as in error messages; a cloned repository has none."""
 _IS = r"(?:\\?[\"'])?[ \t]{0,8}[:=][ \t]{0,8}(?:\\?[\"'])?"
 _OWNERS = (
     rf"(logged in as:? {_PAINT}[\w.@-]{{1,80}}{_PAINT} \({_PAINT}){_NAME}(?={_PAINT}\))",
@@ -65,7 +64,7 @@ rom1504 salesforce sentence-transformers slurm stabilityai stanford tensorflow t
 unsloth volcengine wandb xai-org zai-org
 """.split()  # noqa: SIM905 - a list of words is read as one
 )
-"""Publishers that everybody knows."""
+"""Well-known publishers."""
 _PAGES = frozenset(
     """
 about api api-inference app authorize blob blog chat collections community contact docs enterprise forum help home
@@ -74,7 +73,7 @@ profile pulls quickstart raw releases resolve runs security settings signup site
 terms topics tree wiki workspace
 """.split()  # noqa: SIM905 - a list of words is read as one
 )
-"""Pages of such services that are nobody's."""
+"""General pages of such services."""
 _MODELS = re.compile(
     r"(?i)(?:distil|al|ro|de|x)?(?:bert|gpt-?2|t5|xlm|xlnet|opt|vit|llama|bart|whisper|clip|electra|longformer)"
     r"(?:[-_.](?:\w+))*"
@@ -90,64 +89,64 @@ model models nemo output outputs personal pretrain pretraining prod project publ
 scratch sft shared staging storage team temp test testing tmp tokens train training user users vision work workspace
 """.split()  # noqa: SIM905 - a list of words is read as one
 )
-"""Words of any log."""
+"""Words common in logs."""
 
 
-class _Owned(Told):
-    """``patterns``: two groups each."""
+class _HostedKind(PrefixedKind):
+    """Base class. ``patterns``: two groups each, prefix and original."""
 
     patterns: Sequence[str] = ()
-    longest_word = 3
-    """Letters up to which a name may stand for anything."""
+    max_ambiguous_length = 3
+    """Names of up to this length are too ambiguous to replace everywhere."""
 
     @property
-    def looks(self) -> Sequence[Look]:
-        return [look(re.compile(each, re.ASCII), self.tell) for each in self.patterns]
+    def detectors(self) -> Sequence[Detector]:
+        return [detector(re.compile(pattern, re.ASCII), self.add_prefixed) for pattern in self.patterns]
 
     def key(self, text: str) -> str | None:
-        """One that is somebody's."""
+        """The original; None for public names."""
         text = text.rstrip(".-")
-        small = text.lower()
-        if len(text) < 2 or small in _PUBLIC or small in _PAGES or small in _DEFAULT or text.isdecimal():
+        lower = text.lower()
+        if len(text) < 2 or lower in _PUBLIC or lower in _PAGES or lower in _DEFAULT or text.isdecimal():
             return None
         return None if re.fullmatch(rf"(?:{self.word}|word|user|secret)-\d+", text) else text
 
     def is_rare(self, key: str) -> bool:
-        return len(key) > self.longest_word and key.lower() not in _WORDS and not _MODELS.fullmatch(key)
+        return len(key) > self.max_ambiguous_length and key.lower() not in _WORDS and not _MODELS.fullmatch(key)
 
 
-class Owners(_Owned):
-    """Teams, organisations and people to whom projects and repositories belong."""
+class TeamNames(_HostedKind):
+    """Teams, organizations and people that own projects and repositories."""
 
     name, word, patterns = "teams and owners", "team", _OWNERS
 
-    def tell(self, found: tuple[str, str]) -> None:
-        """A public model has no owner in its URL."""
-        if not (found[0].startswith(("huggingface.co/", "hf.co/")) and _MODELS.fullmatch(found[1])):
-            super().tell(found)
+    def add_prefixed(self, match: tuple[str, str]) -> None:
+        """Learn an owner, unless it is a public model, whose URL has no owner."""
+        if not (match[0].startswith(("huggingface.co/", "hf.co/")) and _MODELS.fullmatch(match[1])):
+            super().add_prefixed(match)
 
 
-class Projects(_Owned):
-    """Projects and repositories; one word without a number may be anything."""
+class Projects(_HostedKind):
+    """Projects and repositories. A single word without a number is too ambiguous to replace everywhere."""
 
     name, word, patterns = "projects and repositories", "project", _PROJECTS
 
     def key(self, text: str) -> str | None:
-        """Without what a repository's URL ends in."""
+        """The original without the suffix ``.git``."""
         return super().key(text.removesuffix(".git"))
 
-    def tell(self, found: tuple[str, str]) -> None:
-        """Whose it is stands before it."""
-        owner = re.search(r"[/:]([\w.-]+)/\Z", found[0])
+    def add_prefixed(self, match: tuple[str, str]) -> None:
+        """Learn a project, unless its owner, in the prefix, is public."""
+        owner = re.search(r"[/:]([\w.-]+)/\Z", match[0])
         if owner is None or (owner[1].lower() not in _PUBLIC and owner[1].lower() not in _PAGES):
-            super().tell(found)
+            super().add_prefixed(match)
 
     def is_rare(self, key: str) -> bool:
         return super().is_rare(key) and len(key) >= 8 and not key.isalpha()
 
 
-class Buckets(_Owned):
-    """Where objects are stored."""
+class Buckets(_HostedKind):
+    """Object store buckets."""
 
     name, word, patterns = "buckets", "bucket", _BUCKETS
 

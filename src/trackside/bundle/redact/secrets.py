@@ -1,4 +1,4 @@
-"""Tokens, keys and passwords: by the looks that their issuers gave them, or by what stands before them."""
+"""Redacts tokens, keys and passwords, recognized by the form of known issuers or by the text before them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from trackside.bundle.redact.literal import Literal, Told
-from trackside.bundle.redact.sieve import Look, look
+from trackside.bundle.redact.literal import LiteralKind, PrefixedKind
+from trackside.bundle.redact.sieve import Detector, detector
 
-_LOOKS = (
+_TOKEN_FORMS = (
     r"AKIA[A-Z0-9]{16}",  # AWS
     r"ASIA[A-Z0-9]{16}",
     r"gh[pousr]_[A-Za-z0-9]{20,255}",
@@ -28,8 +28,8 @@ _LOOKS = (
     r"nvapi-[A-Za-z0-9_-]{20,100}",
     r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*",  # JSON Web Tokens
 )
-"""What tokens look like."""
-_TOKENS = re.compile("|".join(_LOOKS))
+"""Patterns of known tokens."""
+_TOKENS = re.compile("|".join(_TOKEN_FORMS))
 _BARE = (
     r"(?<![A-Za-z0-9])(?:ssh-(?:rsa|ed25519|dss)|ecdsa-sha2-\w{1,20}) (AAAA[A-Za-z0-9+/=]{20,1000})",
     r"SHA256:([A-Za-z0-9+/]{43})(?![A-Za-z0-9+/])",
@@ -42,14 +42,14 @@ _BARE = (
     r"hooks\.slack\.com/(?:services|workflows)/([A-Za-z0-9/]{20,100})",
     r"(?i)discord(?:app)?\.com/api/webhooks/([A-Za-z0-9/_-]{20,150})",
 )
-"""What stands before a secret that is one wherever it stands."""
+"""Contexts of secrets that are replaced everywhere."""
 _OF_TEXT = frozenset(
     """
 audio bos cls end eos first image last mask max new next pad per sep special start stop unk video
 """.split()  # noqa: SIM905 - a list of words is read as one
 )
-"""Before ``token``: what a language model's text is made of."""
-_TOKEN = "".join(f"(?<!{each}[_-])" for each in sorted(_OF_TEXT)) + "token"
+"""Words before ``token`` that mean tokens of a language model."""
+_TOKEN = "".join(f"(?<!{text}[_-])" for text in sorted(_OF_TEXT)) + "token"
 _KEYS = (
     "access|account|api|auth|client|encryption|license|private|secret|shared[_-]?access|signing|ssh|storage"
     "|subscription"
@@ -60,10 +60,10 @@ _NAME = (
 )
 _PASS = r"(?:pass(?:word|wd|phrase)|(?<=[_;&? -])pwd)"
 _QUOTE = r"(?:\\?[\"'])?"
-_SIGN = rf"{_QUOTE}[ \t]{{0,8}}(?:=>|[:=])[ \t]{{0,8}}"
+_ASSIGNMENT = rf"{_QUOTE}[ \t]{{0,8}}(?:=>|[:=])[ \t]{{0,8}}"
 _VALUE = r"[^\s\"',;&<>\\)\]}]"
 _NAMED = (
-    rf"(?i)((?=[aceplst]){_NAME}{_SIGN}{_QUOTE})(?![\"'<\[{{(])({_VALUE}{{3,512}})",
+    rf"(?i)((?=[aceplst]){_NAME}{_ASSIGNMENT}{_QUOTE})(?![\"'<\[{{(])({_VALUE}{{3,512}})",
     r"(?i)(\bapi[ _-]?key is:? [\"']?)(?=[a-z._-]*\d)([\w.-]{6,512})",
 )
 _PASSED = (
@@ -81,122 +81,122 @@ _PASSED = (
     r"(://[^/\s:@\"']{0,100}:)([^/\s\"'<>]{1,200})(?=@)",
 )
 _ENDS = "KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|PWD|PASSPHRASE|CREDENTIALS?|AUTH|SAS|DSN"
-_NO_TEXT = "".join(f"(?<!{each.upper()}_TOKEN)" for each in sorted(_OF_TEXT))
-_SHOUTED = (
+_NO_TEXT = "".join(f"(?<!{text.upper()}_TOKEN)" for text in sorted(_OF_TEXT))
+_ENVIRONMENT = (
     rf"(?<![A-Za-z0-9_])([A-Z][A-Z0-9_]{{0,60}}_(?:{_ENDS}){_NO_TEXT}"
-    rf"(?:{_SIGN}|[\"'],[ \t]?|[ \t]{{1,8}})(?![=:]){_QUOTE})(?![\"'<\[{{(=:])({_VALUE}{{3,512}})"
+    rf"(?:{_ASSIGNMENT}|[\"'],[ \t]?|[ \t]{{1,8}})(?![=:]){_QUOTE})(?![\"'<\[{{(=:])({_VALUE}{{3,512}})"
 )
-"""A variable of the environment, however it is written."""
+"""An environment variable in any notation."""
 _QUOTED = (
-    rf"(?<![A-Za-z0-9_])([A-Z][A-Z0-9_]{{0,60}}_(?:{_ENDS}){_NO_TEXT}{_SIGN}\\?\")([^\"\n\\]{{3,512}})",
-    rf"(?<![A-Za-z0-9_])([A-Z][A-Z0-9_]{{0,60}}_(?:{_ENDS}){_NO_TEXT}{_SIGN}\\?')([^'\n\\]{{3,512}})",
+    rf"(?<![A-Za-z0-9_])([A-Z][A-Z0-9_]{{0,60}}_(?:{_ENDS}){_NO_TEXT}{_ASSIGNMENT}\\?\")([^\"\n\\]{{3,512}})",
+    rf"(?<![A-Za-z0-9_])([A-Z][A-Z0-9_]{{0,60}}_(?:{_ENDS}){_NO_TEXT}{_ASSIGNMENT}\\?')([^'\n\\]{{3,512}})",
     rf"(\bsetenv \w{{1,60}}_(?:{_ENDS})[ \t]{{1,8}})(\S{{3,512}})",
 )
-"""The same with blanks in it."""
+"""An environment variable whose value contains blanks."""
 _FLAGGED = (
     rf"(?i)(?<!-)(--(?=[a-z])[a-z0-9_-]{{0,60}}?(?:{_NAME}|{_PASS}|password)(?:[ \t]{{1,8}}|=)[\"']?)"
     rf"(?![\"'\[<-])({_VALUE}{{3,512}})"
 )
 _BEGIN, _END = (re.compile(rf"-----{word} (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----") for word in ("BEGIN", "END"))
-LONGEST_KEY = 32 << 10
-"""Characters from the begin of a private key to its end."""
-_CUT_OFF = re.compile(r"(?:[A-Za-z0-9+/=]|\\+[nr]|\r?\n(?=[A-Za-z0-9+/=]{16}))*")
-"""What is there of a private key without an end."""
-_PLAIN = frozenset(
+MAX_KEY_CHARS = 32 << 10
+"""Longest private key, characters."""
+_TRUNCATED_KEY = re.compile(r"(?:[A-Za-z0-9+/=]|\\+[nr]|\r?\n(?=[A-Za-z0-9+/=]{16}))*")
+"""The rest of a truncated private key."""
+_NOT_SECRETS = frozenset(
     """
 authentication default denied disabled empty enabled expired false found hidden incorrect invalid is missing n/a no
 none not null optional prompt redacted rejected required set true undefined unset wrong yes
 """.split()  # noqa: SIM905 - a list of words is read as one
 )
-_NOTHING = re.compile(
+_PLACEHOLDER = re.compile(
     r"[*.xX-]+|\$\{?\w+\}?|\$\(.*|%\(?\w+\)?s?|secret-\d+|<.*|[~.]{0,2}/[A-Za-z]{1,12}\d?(?:/.*)?|[A-Z]:\\.*|os\.\w+.*"
 )
-"""A place for a secret, or the file that it is in."""
+"""A placeholder for a secret, or the path of a file with the secret."""
 _PROSE = re.compile(r"(?i)(?:token|credentials?)\b")
-"""What is also said of other things than secrets, where nothing is before it."""
+"""Words that are often not about secrets, if nothing precedes them."""
 _NUMBER = re.compile(r"[\d.,eE+-]*")
 
 
-class Secrets(Told):
-    """Whatever opens a door."""
+class Secrets(PrefixedKind):
+    """Tokens, keys and passwords."""
 
-    name, word, whole = "tokens, keys and passwords", "secret", False
+    name, word, whole_words = "tokens, keys and passwords", "secret", False
 
     @property
-    def looks(self) -> Sequence[Look]:
+    def detectors(self) -> Sequence[Detector]:
         return (
-            *(_look(rf"(?<![A-Za-z0-9])({one})", self.add) for one in _LOOKS),
-            *(_look(one, self.add) for one in _BARE),
-            *(_look(one, self._named) for one in _NAMED),
-            *(_look(one, self.tell) for one in (*_PASSED, *_QUOTED)),
-            _look(_SHOUTED, self._shouted, rf"_(?:{_ENDS})[\"'\\=: \t]".encode()),
-            _look(_FLAGGED, self._named),
+            *(_detector(rf"(?<![A-Za-z0-9])({pattern})", self.add) for pattern in _TOKEN_FORMS),
+            *(_detector(pattern, self.add) for pattern in _BARE),
+            *(_detector(pattern, self._add_named) for pattern in _NAMED),
+            *(_detector(pattern, self.add_prefixed) for pattern in (*_PASSED, *_QUOTED)),
+            _detector(_ENVIRONMENT, self._add_environment, rf"_(?:{_ENDS})[\"'\\=: \t]".encode()),
+            _detector(_FLAGGED, self._add_named),
         )
 
-    def _named(self, found: tuple[str, str]) -> None:
-        """Of ``token: unexpected`` the word is no secret, nor is a number of tokens."""
-        before, text = found
+    def _add_named(self, match: tuple[str, str]) -> None:
+        """Learn a secret, except the word in ``token: unexpected`` and a number of tokens."""
+        before, text = match
         is_prose = _PROSE.match(before) is not None and text.isalpha() and len(text) < 20
         if not _NUMBER.fullmatch(text) and not is_prose:
-            self.tell(found)
+            self.add_prefixed(match)
 
-    def _shouted(self, found: tuple[str, str]) -> None:
-        """``WANDB_API_KEY is not set`` says none."""
-        before, text = found
-        is_told = not before[-1].isspace() or before[-2:].isspace() or ":" in before or "=" in before
-        if (is_told or self.is_rare(text)) and not (_NUMBER.fullmatch(text) and len(text) < 6):
-            self.tell(found)
+    def _add_environment(self, match: tuple[str, str]) -> None:
+        """Learn the value of an environment variable, except in prose such as ``WANDB_API_KEY is not set``."""
+        before, text = match
+        is_assigned = not before[-1].isspace() or before[-2:].isspace() or ":" in before or "=" in before
+        if (is_assigned or self.is_rare(text)) and not (_NUMBER.fullmatch(text) and len(text) < 6):
+            self.add_prefixed(match)
 
     def key(self, text: str) -> str | None:
-        """One that is no word that says that there is none, no name of a variable and no path."""
+        """The secret; None for words that mean no secret, variable names and paths."""
         text = text.rstrip(".: \t\r")
-        return None if text.lower() in _PLAIN or len(text) < 2 or _NOTHING.fullmatch(text) else text
+        return None if text.lower() in _NOT_SECRETS or len(text) < 2 or _PLACEHOLDER.fullmatch(text) else text
 
     def is_rare(self, key: str) -> bool:
-        """What opens doors has digits, or is long."""
-        mixed = any(each.isdigit() for each in key) and any(each.isalpha() for each in key)
+        """Whether the text is long, or mixes letters and digits."""
+        mixed = any(character.isdigit() for character in key) and any(character.isalpha() for character in key)
         return (len(key) >= 8 and mixed) or (len(key) >= 20 and " " not in key)
 
-    def replaced(self, text: str) -> str:
-        """Private keys go as whole blocks, whose lines stay."""
+    def redacted(self, text: str) -> str:
+        """Replace secrets; private keys are replaced as whole blocks, keeping the line breaks."""
         if "PRIVATE KEY" in text:
             text = "".join(_without_keys(text))
-        return self.replaced_elsewhere(super().replaced(text))
+        return self.redacted_elsewhere(super().redacted(text))
 
 
-def _look(pattern: str, add: Callable[[Any], object], sign: bytes = b"") -> Look:
-    return look(re.compile(pattern, re.ASCII), add, sign)
+def _detector(pattern: str, add: Callable[[Any], object], line_pattern: bytes = b"") -> Detector:
+    return detector(re.compile(pattern, re.ASCII), add, line_pattern)
 
 
 def _without_keys(text: str) -> Iterator[str]:
-    """A text without its private keys, whose lines stay; of one that is cut off what is there."""
+    """Yield the text without private keys, also truncated ones, keeping line breaks."""
     position = 0
-    while (begin := _BEGIN.search(text, position)) is not None:
-        yield text[position : begin.start()]
-        end = _END.search(text, begin.end(), begin.end() + LONGEST_KEY)
-        position = _CUT_OFF.match(text, begin.end()).end() if end is None else end.end()  # type: ignore[union-attr]
-        yield "[private key]" + "\n" * text.count("\n", begin.start(), position)
+    while (start := _BEGIN.search(text, position)) is not None:
+        yield text[position : start.start()]
+        end = _END.search(text, start.end(), start.end() + MAX_KEY_CHARS)
+        position = _TRUNCATED_KEY.match(text, start.end()).end() if end is None else end.end()  # type: ignore[union-attr]
+        yield "[private key]" + "\n" * text.count("\n", start.start(), position)
     yield text[position:]
 
 
-class Emails(Literal):
-    """Addresses of mail."""
+class Emails(LiteralKind):
+    """E-mail addresses."""
 
     name, word = "e-mail addresses", "mail"
     pattern = re.compile(
-        # Before the host of a URL there are a user and a password.
+        # The host of a URL may follow user and password.
         r"://[^\s/\"'@]{0,200}@[\w.-]+|(?<![A-Za-z0-9._%+-])([A-Za-z0-9][A-Za-z0-9._%+-]{0,63}(?:@|%40)(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,12})(?![A-Za-z0-9-])"
     )
 
     def key(self, text: str) -> str | None:
-        """Not the accounts that code is fetched by, nor what is an example already."""
+        """The address; None for accounts such as git@ and for example addresses."""
         if text.startswith(("git@", "noreply@")) or text.endswith("@example.org") or _TOKENS.match(text):
             return None
         return text
 
     @property
-    def looks(self) -> Sequence[Look]:
-        return (look(self.pattern, self.add, rb"[A-Za-z0-9._%+-](?:@|%40)[A-Za-z0-9-]"),)
+    def detectors(self) -> Sequence[Detector]:
+        return (detector(self.pattern, self.add, rb"[A-Za-z0-9._%+-](?:@|%40)[A-Za-z0-9-]"),)
 
     def settle(self) -> None:
         super().settle()

@@ -1,1 +1,1 @@
-"""Foreign metric names and labels mapped to ours: one source = one file, data only."""
+"""Dialects: foreign metric names and labels mapped to Trackside's. One module per source, data only."""

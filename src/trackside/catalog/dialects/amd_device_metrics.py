@@ -1,7 +1,7 @@
-"""AMD's device metrics exporter, with and without the ``amd_`` that many put before its names.
+"""AMD's device metrics exporter, with and without the prefix ``amd_`` that is often added to its names.
 
-AMD's words for what NVIDIA's exporters measure too are mapped to the same metrics: XGMI to NVLink, the hot spot
-(junction) to the GPU's temperature, vector ALU activity to SM activity.
+AMD's equivalents of NVIDIA's measurements map to the same metrics: XGMI to NVLink, hot spot (junction) temperature to
+the GPU's temperature, vector ALU activity to SM activity.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
 
 _PERCENT, _MIB, _MHZ, _KIB = 0.01, float(1 << 20), 1e6, 1024.0
 _TYPES = {"system": "sm", "gfx": "sm", "memory": "memory"}
-"""Types of clocks that have a metric of their own; written as they stand here, or as ``GPU_CLOCK_TYPE_SYSTEM``."""
-_CLOCKS, _MOST = (
+"""Clock types with a metric of their own; written as here, or as ``GPU_CLOCK_TYPE_SYSTEM``."""
+_CLOCKS, _MAX_CLOCKS = (
     tuple(
-        ({"clock_type": written}, f"gpu_{ours}_clock{most}_hertz")
-        for theirs, ours in _TYPES.items()
-        for written in (theirs, f"GPU_CLOCK_TYPE_{theirs.upper()}")
+        ({"clock_type": spelling}, f"gpu_{name}_clock{suffix}_hertz")
+        for clock_type, name in _TYPES.items()
+        for spelling in (clock_type, f"GPU_CLOCK_TYPE_{clock_type.upper()}")
     )
-    for most in ("", "_max")
+    for suffix in ("", "_max")
 )
 _KINDS = {f"GPU_CLOCK_TYPE_{kind.upper()}": kind for kind in ("video", "data", "soc", "fabric", "dce", "pcie")}
 _VIOLATIONS = {
@@ -52,7 +52,7 @@ _NAMES: Mapping[str, Foreign] = {
     "gpu_power_usage": Foreign("gpu_power_watts"),
     "gpu_energy_consumed": Foreign("gpu_energy_joules_total", 1e-6),
     "gpu_clock": Foreign("gpu_clock_hertz", _MHZ, cases=_CLOCKS),
-    "gpu_max_clock": Foreign("gpu_clock_max_hertz", _MHZ, cases=_MOST),
+    "gpu_max_clock": Foreign("gpu_clock_max_hertz", _MHZ, cases=_MAX_CLOCKS),
     "gpu_total_vram": Foreign("gpu_memory_total_bytes", _MIB),
     "gpu_used_vram": Foreign("gpu_memory_used_bytes", _MIB),
     "gpu_free_vram": Foreign("gpu_memory_free_bytes", _MIB),

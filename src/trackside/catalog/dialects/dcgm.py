@@ -1,7 +1,7 @@
-"""DCGM's fields: as dcgm-exporter serves them (``DCGM_FI_...``), and as its 1.x versions did (``dcgm_`` and DCGM's tag).
+"""DCGM's fields, as named by dcgm-exporter (``DCGM_FI_...``) and by its 1.x versions (``dcgm_`` and DCGM's tag).
 
 Numbers, names, tags and short names: dcgm_fields.h and dcgm_fields.cpp of DCGM 2.0 to 4.7, which renamed many fields
-and kept their numbers. Units, where comments there are wrong: the violation counters are nanoseconds (NVML's
+but kept their numbers. Units where the comments in these files are wrong: the violation counters are nanoseconds (NVML's
 nvmlDeviceGetViolationStatus), NVLink bandwidth is KiB/s divided by 1000, and the PCIe and NVLink "bytes" of the
 profiling fields are bytes a second, whatever type an exporter's counters file gives them.
 """
@@ -20,7 +20,7 @@ _MB_S = 1.024e6
 
 
 class Field(NamedTuple):
-    """One field. ``names``: without ``DCGM_FI_``, the newest last; ``tag`` and ``short``: empty where none is known."""
+    """One field. ``names``: without ``DCGM_FI_``, newest last. ``tag``, ``short``: empty if unknown."""
 
     number: int
     names: str
@@ -33,7 +33,7 @@ class Field(NamedTuple):
 
     @property
     def foreign(self) -> Foreign:
-        """What it is of ours."""
+        """What the field maps to."""
         return Foreign(self.metric, self.scale, self.labels, self.guess)
 
 
@@ -157,7 +157,7 @@ _VIOLATIONS = (
     Field(1424, "DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS", "", "", "hw_power_brake_slowdown"),
 )  # fmt: skip
 
-# DCGM 4.7 gave base units to fields of their own; GPU_UTIL_RATIO had been a name of field 203, in percent, before.
+# DCGM 4.7 added fields in base units. Before, GPU_UTIL_RATIO was a name of field 203, in percent.
 _BASE_UNITS = (
     Field(1600, "DEV_BAR1_CAPACITY_BYTES", "", "", "gpu_bar1_total_bytes"),
     Field(1601, "DEV_BAR1_USED_BYTES", "", "", "gpu_bar1_used_bytes"),
@@ -197,7 +197,7 @@ _NVLINK5 = {
     1220: ("ECC_ERROR_TOTAL", "ecc"),
 }
 
-# Numbers of the links 0.., then of the total; DCGM gave the later links what was left in between.
+# Field numbers of links 0.., then of the total; later links got the numbers that were still free.
 _LINKS = {
     "CRC_FLIT_ERROR": ("crc_flit", (*range(400, 406), *range(451, 457), 406, 407, 408, 481, 482, 483), 409),
     "CRC_DATA_ERROR": ("crc_data", (*range(410, 416), *range(457, 463), 416, 417, 418, 484, 485, 486), 419),
@@ -210,7 +210,7 @@ _BANDWIDTH = (*range(440, 446), *range(475, 481), 446, 447, 448, 494, 495, 496)
 
 
 def _nvlink() -> Iterator[Field]:
-    """Errors and traffic of NVLink, all links together and link by link."""
+    """NVLink errors and traffic, in total and per link."""
     errors, both = "gpu_nvlink_errors_total", "gpu_nvlink_bytes_per_second"
     for name, (kind, numbers, total) in _LINKS.items():
         short, tag = _LINK_SHORT[kind], f"nvlink_{_LINK_TAG[kind]}_error_count"
@@ -245,7 +245,7 @@ def _nvlink() -> Iterator[Field]:
 
 
 def _ecc() -> Iterator[Field]:
-    """ECC errors place by place; the numbers alternate between single and double bit."""
+    """ECC errors per location; field numbers alternate between single and double bit."""
     first = {
         ("VOL", 314): "L1 L2 DEV REG TEX", ("AGG", 324): "L1 L2 DEV REG TEX", ("VOL", 334): "SHM CBU",
         ("AGG", 338): "SHM CBU", ("VOL", 342): "SRM", ("AGG", 344): "SRM",
@@ -271,16 +271,16 @@ def _banks() -> Iterator[Field]:
 FIELDS: tuple[Field, ...] = (
     *_BASE,
     *_PROFILING,
-    *(each._replace(metric="gpu_pipe_active_ratio", labels={"kind": each.metric}) for each in _PIPES),
-    *(each._replace(metric="gpu_throttle_seconds_total", scale=_NS, labels={"reason": each.metric}) for each in _VIOLATIONS),
+    *(field._replace(metric="gpu_pipe_active_ratio", labels={"kind": field.metric}) for field in _PIPES),
+    *(field._replace(metric="gpu_throttle_seconds_total", scale=_NS, labels={"reason": field.metric}) for field in _VIOLATIONS),
     *_BASE_UNITS,
     *_nvlink(),
     *_ecc(),
     *_banks(),
 )  # fmt: skip
-"""All fields that say something of ours"""
+"""All fields that map to a metric"""
 
-# What dcgm-exporter counts itself, and spellings that are in use though neither DCGM nor the exporter has them.
+# Metrics that dcgm-exporter computes itself, and spellings in use that neither DCGM nor the exporter has.
 _OTHER: Mapping[str, Foreign] = {
     "DCGM_EXP_XID_ERRORS_COUNT": Foreign("gpu_xid_events"),
     "DCGM_FI_DEV_XID_ERRORS_ACTIVE": Foreign("gpu_xid_events"),

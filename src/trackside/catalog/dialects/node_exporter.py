@@ -1,4 +1,4 @@
-"""Prometheus node_exporter: the host."""
+"""Prometheus node_exporter: host metrics."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _INFINIBAND: Mapping[str, Foreign] = {
         f"node_infiniband_{name}": Foreign("host_infiniband_errors_total", labels={"kind": kind})
         for name, kind in _PORT_ERRORS.items()
     },
-    # AWS's build of it, for the Elastic Fabric Adapter.
+    # The AWS build of node_exporter, for the Elastic Fabric Adapter.
     "node_amazonefa_tx_bytes": Foreign("host_infiniband_tx_bytes_total"),
     "node_amazonefa_rx_bytes": Foreign("host_infiniband_rx_bytes_total"),
     "node_amazonefa_rx_drops": Foreign("host_infiniband_errors_total", labels={"kind": "discards_received"}),

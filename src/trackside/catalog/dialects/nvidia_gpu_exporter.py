@@ -1,4 +1,4 @@
-"""nvidia_gpu_exporter: nvidia-smi's query fields as ``nvidia_smi_...``, in base units. Series carry a UUID only; the
+"""nvidia_gpu_exporter: nvidia-smi's query fields as ``nvidia_smi_...``, in base units. Series have only a UUID; the
 index is the value of ``nvidia_smi_index``, model and driver are labels of ``nvidia_smi_gpu_info``.
 """
 
@@ -13,7 +13,7 @@ from trackside.catalog.labels import OWNER, PLACE, Label
 from trackside.catalog.metrics import METRICS
 
 _ENDS = {"bytes": "_bytes", "ratio": "_ratio", "W": "_watts", "Hz": "_clock_hz", "s": "_seconds"}
-"""Our unit -> how a name ends that is in it; others end as the field does."""
+"""Unit -> suffix of the names in this unit; other names have no suffix."""
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -22,8 +22,8 @@ def _name(field: str, metric: str) -> str:
     return f"nvidia_smi_{snake}{_ENDS.get(METRICS[metric].unit, '')}"
 
 
-# The readings that nvidia-smi's users take for each other, but that come together here.
-_APART: Mapping[str, Foreign] = {
+# Distinct readings that users of nvidia-smi often confuse; this exporter serves both.
+_DISTINCT: Mapping[str, Foreign] = {
     "clocks.current.graphics": Foreign("gpu_clock_hertz", labels={"kind": "graphics"}),
     "power.draw.instant": Foreign("gpu_power_instant_watts"),
 }
@@ -42,7 +42,7 @@ DIALECT = Dialect(
     title="nvidia_gpu_exporter",
     names={
         **{_name(field, known.metric): Foreign(known.metric, labels=known.labels) for field, known in FIELDS.items()},
-        **{_name(field, known.metric): known for field, known in _APART.items()},
+        **{_name(field, known.metric): known for field, known in _DISTINCT.items()},
         **_OWN,
     },
     labels={

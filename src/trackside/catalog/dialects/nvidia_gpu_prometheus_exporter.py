@@ -1,8 +1,8 @@
-"""nvidia_gpu_prometheus_exporter, with what Princeton's fork for jobstats adds: ``nvidia_gpu_...``, NVML's own readings.
+"""nvidia_gpu_prometheus_exporter and Princeton's fork for jobstats: ``nvidia_gpu_...``, readings of NVML.
 
-The first of its names are in percent, milliwatts and MHz; the shares that the fork takes from NVML's performance
-monitoring (GPM, Hopper and newer) are called percent and served as 0..1. ``ordinal`` is NVML's index, as nvidia-smi and
-DCGM count; ``minor_number`` that of /dev/nvidia, which may differ.
+The original metrics are in percent, milliwatts and MHz. The fork's metrics from NVML's performance monitoring (GPM,
+Hopper and newer) are named percent but are 0..1. ``ordinal`` is NVML's index, as in nvidia-smi and DCGM;
+``minor_number`` is the number of /dev/nvidia*, which may differ.
 """
 
 from __future__ import annotations

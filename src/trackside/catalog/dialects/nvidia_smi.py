@@ -1,7 +1,7 @@
-"""nvidia-smi's query fields (``--query-gpu``, ``--query-compute-apps``), and names of the same kind for what it prints
-elsewhere only (``pci.*``, ``gpm.*``). Factors are for numbers without a unit (``--format=csv,nounits``).
+"""nvidia-smi's query fields (``--query-gpu``, ``--query-compute-apps``), and similar names for figures that only its other
+layouts print (``pci.*``, ``gpm.*``). Factors are for numbers without a unit (``--format=csv,nounits``).
 
-Source: ``nvidia-smi --help-query-gpu`` of drivers 590 and 595; older spellings as it lists them, "or" between.
+Source: ``nvidia-smi --help-query-gpu`` of drivers 590 and 595, including the older spellings that it lists after "or".
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _THROTTLES: Mapping[str, Foreign] = {
     },
 }
 
-_PLACES: Mapping[str, str] = {
+_LOCATIONS: Mapping[str, str] = {
     "device_memory": "dram", "dram": "dram", "register_file": "register", "l1_cache": "l1", "l2_cache": "l2",
     "texture_memory": "texture", "cbu": "cbu", "sram": "sram", "sram.parity": "sram_parity",
     "sram.secded": "sram_secded", "sram.l2": "sram_l2", "sram.sm": "sram_sm", "sram.mcu": "sram_mcu",
@@ -124,7 +124,7 @@ _ECC: Mapping[str, Foreign] = {
     )
     for kind in ("corrected", "uncorrected")
     for span in ("volatile", "aggregate")
-    for name, place in _PLACES.items()
+    for name, place in _LOCATIONS.items()
 }
 
 FIELDS: Mapping[str, Foreign] = {**_PLAIN, **{old: _PLAIN[new] for old, new in _OLDER.items()}, **_THROTTLES, **_ECC}
@@ -145,10 +145,10 @@ GPM: Mapping[str, Foreign] = {
     "nvltx": Foreign("gpu_nvlink_tx_bytes_per_second", _MIB),
     "nvlrx": Foreign("gpu_nvlink_rx_bytes_per_second", _MIB),
 }
-"""Columns of ``dmon --gpm-metrics``; shares are percent."""
+"""Columns of ``dmon --gpm-metrics``; ratios are in percent."""
 
-# Printed by -q, -q -x or dmon, and by no query field. KB/s are what NVML gives.
-_ELSEWHERE: Mapping[str, Foreign] = {
+# Printed only by -q, -q -x or dmon, not by query fields. KB/s is NVML's unit.
+_OTHER_LAYOUTS: Mapping[str, Foreign] = {
     "pci.replay_counter": Foreign("gpu_pcie_replays_total"),
     "pci.tx_util": Foreign("gpu_pcie_tx_bytes_per_second", 1e3),
     "pci.rx_util": Foreign("gpu_pcie_rx_bytes_per_second", 1e3),
@@ -163,7 +163,7 @@ _ELSEWHERE: Mapping[str, Foreign] = {
 DIALECT = Dialect(
     id="nvidia-smi",
     title="nvidia-smi",
-    names={**FIELDS, **_ELSEWHERE},
+    names={**FIELDS, **_OTHER_LAYOUTS},
     labels={
         **PLACE,
         **OWNER,

@@ -1,7 +1,7 @@
-"""Columns of ``nvidia-smi dmon`` and ``pmon``, with the tool's name before them: ``dmon.sm``, ``pmon.fb``.
+"""Columns of ``nvidia-smi dmon`` and ``pmon``, prefixed with the tool's name: ``dmon.sm``, ``pmon.fb``.
 
-``sm`` and ``mem`` are NVML's utilisation, whatever they are called; only the GPM columns (``--gpm-metrics``) measure
-work. Units are those of the second heading; "MB" of memory is MiB.
+``sm`` and ``mem`` are NVML's utilization despite their names; only the GPM columns (``--gpm-metrics``) measure work.
+Units are those of the second heading line; "MB" of memory means MiB.
 """
 
 from __future__ import annotations

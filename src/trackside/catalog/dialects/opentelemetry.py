@@ -1,4 +1,4 @@
-"""OpenTelemetry's semantic conventions for hardware (``hw.*``): dotted, and as exported to Prometheus."""
+"""OpenTelemetry's semantic conventions for hardware (``hw.*``): dotted names, and names as exported to Prometheus."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _TASKS: tuple[Case, ...] = (
     ({"hw_gpu_task": "decoder"}, "gpu_decoder_utilization_ratio"),
 )
 _ERRORS: tuple[Case, ...] = tuple(
-    (_GPU | {"error_type": kind}, f"gpu_ecc_{ours}_total")
-    for kind, ours in {"corrected": "correctable", "uncorrected": "uncorrectable"}.items()
+    (_GPU | {"error_type": kind}, f"gpu_ecc_{name}_total")
+    for kind, name in {"corrected": "correctable", "uncorrected": "uncorrectable"}.items()
 )
 _NAMES: Mapping[tuple[str, str], Foreign] = {
     ("hw.gpu.utilization", "_ratio"): Foreign("gpu_utilization_ratio", cases=_TASKS),
@@ -33,14 +33,14 @@ _NAMES: Mapping[tuple[str, str], Foreign] = {
     ("hw.power", "_watts"): Foreign("host_power_watts", cases=_of_gpu("gpu_power_watts")),
     ("hw.energy", "_joules_total"): Foreign("host_energy_joules_total", cases=_of_gpu("gpu_energy_joules_total")),
 }
-"""(dotted name, what the exporter to Prometheus adds) -> what it is"""
+"""(dotted name, suffix added by the Prometheus exporter) -> mapping"""
 
 DIALECT = Dialect(
     id="opentelemetry",
     title="OpenTelemetry hardware conventions",
     names={
         **{name: foreign for (name, _), foreign in _NAMES.items()},
-        **{name.replace(".", "_") + end: foreign for (name, end), foreign in _NAMES.items()},
+        **{name.replace(".", "_") + suffix: foreign for (name, suffix), foreign in _NAMES.items()},
     },
     labels={
         **PLACE,

@@ -1,4 +1,4 @@
-"""What Prometheus and its like say of their scrapes. Here ``job`` is the name of the scrape configuration."""
+"""Scrape metrics of Prometheus and compatible scrapers. Here ``job`` is the name of the scrape configuration."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ DIALECT = Dialect(
         "scrape_samples_scraped": Foreign("scrape_samples"),
     },
     labels={**PLACE, "job": Label("target")},
-    # Of the exporter's own process, and of the client library in it.
+    # About the exporter's own process and its client library.
     unneeded=("go_", "process_", "promhttp_", "python_"),
 )

@@ -1,8 +1,9 @@
-"""Telegraf's nvidia_smi input through any output that joins measurement and field: ``nvidia_smi_utilization_gpu``.
+"""Telegraf's nvidia_smi input, through any output that joins measurement and field: ``nvidia_smi_utilization_gpu``.
 
 Fields are those of ``nvidia-smi -q -x`` in its units (MiB, percent, MHz, W; the PCIe rates in KB/s, reasons in
-microseconds). Texts, such as the flag of a failed remap, are not served as numbers. Names that nvidia_gpu_exporter has
-as well mean the same and stand there; values by part of a card (``nvidia_smi_mig_...``) don't say whose they are.
+microseconds). Text fields, such as the flag of a failed remap, are not served as numbers. Names shared with
+nvidia_gpu_exporter mean the same and are defined there. Values of MIG instances (``nvidia_smi_mig_...``) don't name
+their GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SAME = (
     "temperature.gpu", "temperature.memory", "power.draw", "power.draw.average", "power.limit", "clocks.current.sm",
     "clocks.current.memory", "clocks.current.video",
 )  # fmt: skip
-"""Fields that nvidia-smi's queries call the same, but for the dots."""
+"""Fields with the same name as in nvidia-smi's queries, except for the dots."""
 _OWN: Mapping[str, Foreign] = {
     "clocks_current_graphics": Foreign("gpu_clock_hertz", _MHZ, {"kind": "graphics"}),
     "temperature_gpu_tlimit": Foreign("gpu_temperature_margin_celsius"),
@@ -39,8 +40,8 @@ _REASONS = {
     "hw_therm_slowdown": "hw_thermal_slowdown", "hw_power_brake": "hw_power_brake_slowdown", "sync_boost": "sync_boost",
 }  # fmt: skip
 _COUNTED: Mapping[str, Foreign] = {
-    f"clocks_event_reasons_counters_{theirs}": Foreign("gpu_throttle_seconds_total", _US, {"reason": ours})
-    for theirs, ours in _REASONS.items()
+    f"clocks_event_reasons_counters_{field}": Foreign("gpu_throttle_seconds_total", _US, {"reason": reason})
+    for field, reason in _REASONS.items()
 }
 _ECC: Mapping[str, Foreign] = {
     f"ecc_errors_{span}_{place}_{kind}": Foreign(
@@ -54,9 +55,9 @@ _ECC: Mapping[str, Foreign] = {
 
 
 def _names() -> Mapping[str, Foreign]:
-    same = {field.replace(".", "_"): FIELDS[field] for field in _SAME}
-    found = {f"nvidia_smi_{name}": known for name, known in {**same, **_OWN, **_COUNTED, **_ECC}.items()}
-    return {name: known for name, known in found.items() if name not in EXPORTER.names}
+    renamed = {field.replace(".", "_"): FIELDS[field] for field in _SAME}
+    names = {f"nvidia_smi_{name}": known for name, known in {**renamed, **_OWN, **_COUNTED, **_ECC}.items()}
+    return {name: known for name, known in names.items() if name not in EXPORTER.names}
 
 
 DIALECT = Dialect(id="telegraf", title="Telegraf (nvidia_smi)", names=_names(), labels=EXPORTER.labels)

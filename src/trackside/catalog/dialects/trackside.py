@@ -1,4 +1,4 @@
-"""Our own names: what the agent traces, and any file that is written in them."""
+"""Trackside's own names: metrics of the agent, and any file that uses these names."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from trackside.catalog.dialect import Dialect, Foreign
 from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
 from trackside.catalog.metrics import COMMON, METRICS
 
-_ELSEWHERE = frozenset({"gpu_health", "gpu_recovery_action"})
-"""Names of ours that another source has too; AMD's ``gpu_health`` is the other way round."""
+_AMBIGUOUS = frozenset({"gpu_health", "gpu_recovery_action"})
+"""Names that another source uses too; AMD's ``gpu_health`` has the opposite meaning."""
 
 DIALECT = Dialect(
     id="trackside",
     title="Trackside",
-    names={name: Foreign(name) for name in METRICS if not name.startswith("training_") and name not in _ELSEWHERE},
+    names={name: Foreign(name) for name in METRICS if not name.startswith("training_") and name not in _AMBIGUOUS},
     labels={
         **PLACE,
         **OWNER,
@@ -24,7 +24,9 @@ DIALECT = Dialect(
         "pid": Label("pid", "number"),
         **{
             label: Label(label)
-            for label in sorted({*COMMON, *(each for metric in METRICS.values() for each in metric.labels)})
+            for label in sorted(
+                {*COMMON, *(metric_label for metric in METRICS.values() for metric_label in metric.labels)}
+            )
             if label not in {*PLACE, *OWNER, *DEVICE, "job", "rank", "pid"}
         },
     },

@@ -1,6 +1,6 @@
-"""The training layer: ``training_*`` as the three-layer demo and others export it, and PyTorch's allocator statistics.
+"""Metrics of the training process: ``training_*``, and PyTorch's allocator statistics.
 
-Here ``job`` may be the Slurm job, where it is a number; a scraper's own ``job`` is a word.
+Here ``job`` may be a Slurm job if it is a number; the scraper's own ``job`` is a word.
 """
 
 from __future__ import annotations

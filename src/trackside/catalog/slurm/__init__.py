@@ -1,1 +1,1 @@
-"""Slurm's fields and columns: how each tool spells them, and how their values are read."""
+"""Slurm's fields and columns: the spellings of each tool, and parsers for their values."""

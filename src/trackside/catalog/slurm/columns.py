@@ -1,6 +1,6 @@
-"""Every column and key that Slurm's commands write, 20.11 to 25.11: they mark a header, and where a value ends.
+"""All columns and keys that Slurm's commands print, 20.11 to 25.11, used to recognize headers and the ends of values.
 
-Those that a record takes are in :mod:`trackside.catalog.slurm.fields`, and count here by themselves.
+The columns used in records are defined in :mod:`trackside.catalog.slurm.fields` and included here automatically.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from trackside.catalog.slurm.fields import spelled
+from trackside.catalog.slurm.fields import spellings_of
 from trackside.catalog.slurm.values import vocabulary
 
 _TIME = r"(\d{4}-\d\d-\d\d[T ]\S+|\d{9,10}|Unknown|None|N/A|\(null\)|)\Z"
@@ -29,19 +29,19 @@ _SHAPES: Mapping[str, str] = {
     r"\S*\Z": "nodelist user partition account alloctres reqtres cluster group avail",
 }
 SHAPES = {name: re.compile(shape) for shape, names in _SHAPES.items() for name in names.split()}
-"""column in lower case -> what its values look like"""
+"""column in lower case -> pattern of its values"""
 LIKELY_FREE = vocabulary("jobname name job_name comment submitline command reason nodelist(reason)")
 FREE = LIKELY_FREE | vocabulary(
     "admincomment systemcomment workdir work_dir constraints extra container stdout stderr stdin features wckey licenses "
     "account flags reservation"
 )
-"""Columns whose values may hold the separator or a line break."""
+"""Columns whose values may contain the separator or a line break."""
 COMMA_FREE = vocabulary(
     "alloctres reqtres nodelist flags tresusageinave tresusageinmax tresusageintot nodelist(reason)"
 )
-"""Columns whose values may hold a comma."""
+"""Columns whose values may contain a comma."""
 
-SACCT = spelled("sacct", "job") | vocabulary(
+SACCT = spellings_of("sacct", "job") | vocabulary(
     """
     account admincomment allocgres associd avecpu avecpufreq avediskread avediskwrite avepages averss avevmsize
     blockid comment constraints consumedenergy consumedenergyraw container cputime cputimeraw dbindex
@@ -57,7 +57,7 @@ SACCT = spelled("sacct", "job") | vocabulary(
     """
 )
 """sacct --helpformat, in lower case"""
-SQUEUE = spelled("squeue", "job") | vocabulary(
+SQUEUE = spellings_of("squeue", "job") | vocabulary(
     """
     account accrue_time admin_comment alloc_nodes alloc_sid allocnodes array_job array_job_id array_task
     array_task_id associd batch_flag batchhost boards_per_node burst_buffer burst_buffer_state clusterfeatures
@@ -71,8 +71,8 @@ SQUEUE = spelled("squeue", "job") | vocabulary(
     tres_freq tres_per_job tres_per_node tres_per_socket tres_per_step tres_per_task uid userid wait4switch wckey
     """
 )
-"""Header words of squeue, in lower case (``time_limi``: the long format cuts it)"""
-SINFO = spelled("sinfo", "node") | vocabulary(
+"""Header words of squeue, in lower case (``time_limi``: truncated in the long format)"""
+SINFO = spellings_of("sinfo", "node") | vocabulary(
     """
     active_features alloc_cpus allocmem allocnodes avail avail_fe avail_features cluster comment cores cpu_load
     cpus cpus(a/i/o/t) default default_time defaulttime extra features features_act free_mem gres gres_used groups
@@ -83,15 +83,15 @@ SINFO = spelled("sinfo", "node") | vocabulary(
     """
 )
 """Header words of sinfo, in lower case"""
-SACCTMGR_EVENT = spelled("sacctmgr", "node") | vocabulary(
+SACCTMGR_EVENT = spellings_of("sacctmgr", "node") | vocabulary(
     """
     cluster clusternodes cpucount duration event eventraw node nodename state stateraw tres
     """
 )
 """Columns of sacctmgr show event, in lower case"""
 _NOT_OF_JOBS = vocabulary("Name NodeCnt ProcCnt State Tasks Tres")
-"""Keys of steps and of jobcomp alone: in a job of scontrol's they stand inside of a value."""
-JOB_KEYS = spelled("scontrol", "job") - _NOT_OF_JOBS | vocabulary(
+"""Keys only of steps and jobcomp: in scontrol's jobs they occur inside values."""
+JOB_KEYS = spellings_of("scontrol", "job") - _NOT_OF_JOBS | vocabulary(
     """
     Account AccrueTime AdminComment AllocNode:Sid ArrayJobId ArrayTaskId ArrayTaskThrottle BatchFlag BatchHost
     CPUs/Task Comment Contiguous CoreSpec CpusPerTres Deadline DelayBoot ExcNodeList Extra Features GroupId
@@ -106,9 +106,9 @@ JOB_KEYS = spelled("scontrol", "job") - _NOT_OF_JOBS | vocabulary(
 JOB_LINES = vocabulary(
     "AdminComment Command Comment Extra HetJobIdSet JobName StdErr StdIn StdOut SubmitLine SystemComment WorkDir"
 )
-"""Those whose values run to the end of their line"""
+"""Keys whose values run to the end of their line"""
 JOB_REPEATED = frozenset({"Nodes"})
-"""Of ``show job -d``: a line for the nodes on which the job was given the same CPUs, memory and GRES"""
+"""Repeated in ``show job -d``: one line per group of nodes with the same CPUs, memory and GRES"""
 JOBCOMP_KEYS = vocabulary(
     """
     Account ArrayJobId ArrayTaskId BatchFlag Cluster DerivedExitCode EligibleTime EndTime ExitCode FailedNode Gres
@@ -124,7 +124,7 @@ STEP_KEYS = vocabulary(
     """
 )
 """Keys of scontrol show step"""
-NODE_KEYS = spelled("scontrol", "node") | vocabulary(
+NODE_KEYS = spellings_of("scontrol", "node") | vocabulary(
     """
     ActiveFeatures AllocMem AllocTRES Arch AvailableFeatures AveWatts Boards CPUAlloc CPUEfctv CPUErr CPULoad
     CPUSpecList CPUTot CapWatts CfgTRES Comment ConsumedJoules CoreSpecCount CoresPerSocket CurrentWatts
@@ -136,4 +136,4 @@ NODE_KEYS = spelled("scontrol", "node") | vocabulary(
 )
 """Keys of scontrol show node"""
 NODE_LINES = frozenset({"Reason", "Comment", "Extra", "OS", "Topology"})
-"""Those whose values run to the end of their line"""
+"""Keys whose values run to the end of their line"""

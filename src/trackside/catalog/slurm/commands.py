@@ -1,4 +1,4 @@
-"""How Slurm's commands are asked: in plain English and POSIX seconds, for the columns that are read."""
+"""How Slurm's commands are run: C locale, POSIX times, and only the columns that are read."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Mapping
 from trackside.catalog.slurm.fields import JOB
 
 _UNSET = re.compile(r"(?:SACCT|SQUEUE|SCONTROL|SINFO|SDIAG)_|SLURM_(?:JSON|YAML)\Z")
-"""Variables of the user's that change what the commands print."""
+"""User variables that change what the commands print."""
 SEPARATOR = "\x1f"
-"""Between the columns of sacct's tables: no name has it."""
+"""Column separator for sacct, which no name contains."""
 _READ = (field.spellings["sacct"][0] for field in JOB if "sacct" in field.spellings)
 ACCOUNTING_COLUMNS = tuple(dict.fromkeys(("JobID", "JobIDRaw", *_READ, "Account", "QOS", "Suspended")))
-"""What sacct is asked for."""
+"""Columns requested from sacct."""
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables to run a command with."""
-    kept = {name: value for name, value in environ.items() if not _UNSET.match(name)}
-    return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "4096"}
+    """The environment to run a command with."""
+    base = {name: value for name, value in environ.items() if not _UNSET.match(name)}
+    return {**base, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "4096"}
 
 
 def accounting_columns(help_format: str) -> list[str]:
-    """The columns that a sacct has, by its ``--helpformat``: to ask for another is an error."""
+    """The columns that this sacct supports, from its ``--helpformat``; requesting another is an error."""
     offered = set(help_format.lower().split())
     return [column for column in ACCOUNTING_COLUMNS if column.lower() in offered]
 
 
 def accounting_table(columns: list[str]) -> list[str]:
-    """Options of sacct for a table of these columns."""
+    """sacct options for a table with these columns."""
     return ["-P", f"--delimiter={SEPARATOR}", f"--format={','.join(columns)}"]

@@ -1,7 +1,7 @@
-"""Every field of Slurm's that a record takes: how each tool spells it, and how its values are read.
+"""All Slurm fields used in records: the spellings of each tool, and the parser of their values.
 
-A field is one row of JOB or NODE. Readers, the site's live questions and the agent all use these rows: they say what to
-ask for and how to read the reply.
+Each field is one row of JOB or NODE. Readers, live queries and the agent all use these rows, which define what to request
+and how to parse the reply.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Value = Scalar | tuple[Scalar, ...]
 Tool = Literal["sacct", "scontrol", "squeue", "sinfo", "sacctmgr", "jobcomp", "slurmdbd", "slurmctld"]
 """``sacct``, ``squeue``, ``sinfo``, ``sacctmgr``: columns of tables; ``scontrol``: keys of its blocks and of
 jobcomp/filetxt; ``jobcomp``: keys of its JSON lines; ``slurmdbd``, ``slurmctld``: paths in the JSON of sacct and slurmdb,
-and in that of scontrol, squeue, sinfo and slurm, of all versions."""
+and in the JSON of scontrol, squeue, sinfo and slurm, of all versions."""
 _EMPTY = ((), "")
 _TABLES = ("sacct", "squeue", "sinfo", "sacctmgr")
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a record. ``spellings``: tool -> its names, the best first; ``parse`` reads a value of any of them.
+    """A field of a record. ``spellings``: tool -> its names, best first. ``parse``: parses a value of any of them.
 
-    Where a value is several fields at once, ``names`` are theirs in the order that ``parse`` returns them; ``-``: none.
+    If a value contains several fields, ``names`` lists them in the order that ``parse`` returns them; ``-``: ignored.
     """
 
     names: tuple[str, ...]
@@ -70,8 +70,8 @@ JOB = (
     _field("n_gpus", values.gpus, sacct="ReqTRES", scontrol="ReqTRES", jobcomp="tres_req", slurmdbd="tres.requested", slurmctld="tres_req_str"),
     _field("gpus", values.allocated_gpus, scontrol="Nodes"),
     _field("req_mem_bytes", values.known, sacct="ReqMem"),
-    _field("req_mem_bytes", partial(values.memory_asked, "n"), scontrol="MinMemoryNode", slurmdbd="required.memory_per_node"),
-    _field("req_mem_bytes", partial(values.memory_asked, "c"), scontrol="MinMemoryCPU", slurmdbd="required.memory_per_cpu"),
+    _field("req_mem_bytes", partial(values.requested_memory, "n"), scontrol="MinMemoryNode", slurmdbd="required.memory_per_node"),
+    _field("req_mem_bytes", partial(values.requested_memory, "c"), scontrol="MinMemoryCPU", slurmdbd="required.memory_per_cpu"),
     _field("max_rss_bytes", values.resident, sacct="MaxRSS", slurmdbd="tres.requested.max"),
     _field("dependency", values.known, scontrol="Dependency", squeue="DEPENDENCY", slurmctld="dependency"),
     _field("dependency", values.dependency_of, sacct="SubmitLine", slurmdbd="submit_line"),
@@ -81,7 +81,7 @@ JOB = (
     _field("std_out", values.known, sacct="StdOut", scontrol="StdOut", squeue="STDOUT", jobcomp="std_out", slurmdbd="stdout_expanded stdout", slurmctld="standard_output"),
     _field("std_err", values.known, sacct="StdErr", scontrol="StdErr", squeue="STDERR", jobcomp="std_err", slurmdbd="stderr_expanded stderr", slurmctld="standard_error"),
 )  # fmt: skip
-"""Fields of jobs and steps; of rows with one name, the first that gives a value counts."""
+"""Fields of jobs and steps. Of rows with the same name, the first with a value is used."""
 _OF_STEPS = RECORDS["step"].fields
 STEP = (
     *(
@@ -106,7 +106,7 @@ _IDS: Mapping[str, str] = {
     "slurmdbd": "job_id array.job_id array.task_id array.task het.job_id het.job_offset",
     "slurmctld": "job_id array_job_id array_task_id array_task_string het_job_id het_job_offset",
 }
-"""Tool -> how it spells a job's number, its array's, its task, the tasks that wait, its heterogeneous job, its part."""
+"""Tool -> its names of job id, array id, array task, pending array tasks, heterogeneous job id and its offset."""
 
 _ROWS = {
     (kind, tool): [
@@ -117,16 +117,16 @@ _ROWS = {
     for kind, fields in {"job": JOB, "step": STEP, "node": NODE}.items()
     for tool in get_args(Tool)
 }
-"""(kind of record, tool) -> names, parser and spellings; those of columns in lower case"""
+"""(kind of record, tool) -> (names, parser, spellings); columns in lower case"""
 
 
-def spelled(tool: Tool, *kinds: str) -> frozenset[str]:
-    """All spellings of a tool; those of columns in lower case."""
+def spellings_of(tool: Tool, *kinds: str) -> frozenset[str]:
+    """All spellings of a tool; columns in lower case."""
     return frozenset(spelling for kind in kinds for *_, spellings in _ROWS[kind, tool] for spelling in spellings)
 
 
 def read(kind: str, tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
-    """The fields of a record that a tool wrote, without the unknown ones. ``get`` returns the value of a spelling."""
+    """The known fields of a record. ``get`` returns the value of a spelling."""
     record: dict[str, Value] = {}
     for names, parse, spellings in _ROWS[kind, tool]:
         if names[0] in record:
@@ -145,7 +145,7 @@ def read(kind: str, tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
 
 
 def job_ids(tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
-    """A job's ``raw_id``, ``array_id`` and ``id`` as users write it: ``60_3``, ``60_[4-9]`` for tasks that wait, ``73+0``."""
+    """A job's ``raw_id``, ``array_id`` and ``id`` as users write it: ``60_3``, ``60_[4-9]`` for pending tasks, ``73+0``."""
     job, array, task, tasks, het, part = (
         next((value for name in names.split(",") if (value := get(name)) not in (None, "")), None)
         for names in _IDS[tool].split()
@@ -162,38 +162,38 @@ def job_ids(tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
 
 
 def job_record(tool: Tool, get: Callable[[str], Any], **more: Value | None) -> dict[str, Value]:
-    """A job's fields, ready for a record: what a tool wrote, what follows from it, and ``more``."""
+    """A job's fields for a record: those of the tool, fields derived from them, and ``more``."""
     fields: dict[str, Any] = {**read("job", tool, get), **more}
     fields["n_nodes"] = fields.get("n_nodes") or len(fields.get("nodes", ())) or None
     fields["req_mem_bytes"] = values.size(fields.get("req_mem_bytes"), "M", fields["n_nodes"], fields.get("n_cpus"))
     fields["parents"] = values.parents_of(fields.get("dependency"))
-    return true_fields(fields)
+    return without_forecasts(fields)
 
 
 def step_record(tool: Tool, get: Callable[[str], Any], id_: str | None, **more: Value | None) -> dict[str, Value]:
-    """A step's fields, ready for a record. ``id_``: ``60_3.batch``."""
+    """A step's fields for a record. ``id_``: ``60_3.batch``."""
     job, *_ = values.split_job_id(id_ or "") or (None,)
-    return true_fields({**read("step", tool, get), "id": id_, "job": job, **more})
+    return without_forecasts({**read("step", tool, get), "id": id_, "job": job, **more})
 
 
 def node_record(
     tool: Tool, get: Callable[[str], Any], name: str, state: str | Iterable[str] | None, **more: Value | None
 ) -> dict[str, Value]:
-    """A node's fields, ready for a record."""
+    """A node's fields for a record."""
     base, flags = values.node_state_of(state)
     return _known({"name": name, "state": base, "flags": flags, **read("node", tool, get), **more})
 
 
-def true_fields(fields: Mapping[str, Value | None]) -> dict[str, Value]:
-    """A job's or step's fields without the unknown ones and those that are not yet true: the forecast start and end, the
-    exit code that nothing returned."""
+def without_forecasts(fields: Mapping[str, Value | None]) -> dict[str, Value]:
+    """A job's or step's fields without unknown ones and those that are not real yet: forecast start and end, and the exit
+    code of a job that has not ended."""
     forecast: tuple[str, ...] = ()
     if fields.get("state") in WAITING:
         forecast = ("start", "end", "elapsed_s", "exit_code", "signal")
     elif fields.get("state") in ALIVE:
         forecast = ("end", "exit_code", "signal", "derived_exit_code")
     elif not fields.get("nodes") and fields.get("start") == fields.get("end"):
-        forecast = ("start",)  # it ended without having begun; scontrol and 22.05 give the end twice
+        forecast = ("start",)  # it ended without having started; scontrol and 22.05 print the end twice
     return {name: value for name, value in _known(fields).items() if name not in forecast}
 
 

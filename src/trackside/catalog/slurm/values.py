@@ -1,8 +1,7 @@
-"""How Slurm writes values: times, durations, node lists, states, exit codes, sizes, TRES and dependencies.
+"""Parsers for Slurm's values: times, durations, node lists, states, exit codes, sizes, TRES and dependencies.
 
-Each function takes a value as text, as Slurm's JSON has it from openapi v0.0.37 (21.08) to data_parser v0.0.45 (26.05),
-or None. It returns None (or an empty tuple) for what Slurm writes when it has nothing to say: ``Unknown``, ``N/A``,
-``(null)``, an empty field, ``{"set": false}``, NO_VAL.
+Each function takes text, a JSON value of openapi v0.0.37 (21.08) to data_parser v0.0.45 (26.05), or None. It returns None
+(or an empty tuple) for a missing value: ``Unknown``, ``N/A``, ``(null)``, an empty field, ``{"set": false}``, NO_VAL.
 """
 
 from __future__ import annotations
@@ -17,15 +16,17 @@ from trackside.catalog import hostlist
 from trackside.catalog.job_states import ALL_STATES, STATES
 
 MAX_NODES = 20_000
-"""Names that one node list may expand to (more than any Slurm cluster has); the rest is left out."""
+"""Most names of one node list (more than any Slurm cluster has); the rest is dropped."""
 MAX_GPUS = 64
-"""GPUs that one node may list (no machine has more); further ones are left out."""
+"""Most GPUs of one node (no machine has more); the rest is dropped."""
 UNSET_TIMES = frozenset({0, 4294967294, 4294967295, 18446744073709551614, 18446744073709551615})
-"""NO_VAL and INFINITE of 32 and 64 bits, which some versions print as plain numbers."""
-_NOTHING = frozenset({"", "none", "unknown", "n/a", "(null)", "none assigned", "invalid", "not_set", "null", "na"})
+"""32- and 64-bit NO_VAL and INFINITE, which some versions print as plain numbers."""
+_UNKNOWN_VALUES = frozenset(
+    {"", "none", "unknown", "n/a", "(null)", "none assigned", "invalid", "not_set", "null", "na"}
+)
 
 _FLAG_STATES = ("REQUEUED", "SPECIAL_EXIT", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "CONFIGURING")
-"""Flags that say more than the PENDING or RUNNING next to them, strongest first."""
+"""Flags that replace the base state PENDING or RUNNING, highest priority first."""
 _QUIET_FLAGS = frozenset({"COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "UPDATE_DB", "POWER_UP_NODE"})
 
 _NODE_WORDS = {
@@ -79,21 +80,21 @@ _SIGNED = re.compile(r"(?s)(.*?)\s*\[([^@\[\]]+)@([^\]]+)\]\s*\Z")
 
 
 def vocabulary(words: str) -> frozenset[str]:
-    """A set of words written as one text."""
+    """The set of words in a text."""
     return frozenset(words.split())
 
 
 def raw(value: Any) -> str | None:
-    """A text as it is, also where it is a word such as ``none``: a name."""
+    """Text unchanged, even a word such as ``none``: for names."""
     return value if isinstance(value, str) else None
 
 
 def known(value: Any) -> str | None:
-    """The text without its margins, or None where it says that nothing is known."""
+    """The stripped text; None if it means that the value is unknown."""
     if not isinstance(value, str):
         return None
     value = value.strip()
-    return None if value.lower() in _NOTHING else value
+    return None if value.lower() in _UNKNOWN_VALUES else value
 
 
 def number(value: Any) -> int | None:
@@ -150,7 +151,7 @@ def flag(value: Any) -> bool | None:
 
 
 def size(text: str | None, unit: str = "", nodes: int | None = None, cpus: int | None = None) -> int | None:
-    """``3960K``, ``62.50G``, ``4000Mc`` (a CPU), ``16Gn`` (a node) in bytes; ``unit`` is that of a bare number."""
+    """``3960K``, ``62.50G``, ``4000Mc`` (per CPU), ``16Gn`` (per node) in bytes. ``unit``: unit of a bare number."""
     match = _SIZE.match((text or "").strip())
     if match is None:
         return None
@@ -160,21 +161,21 @@ def size(text: str | None, unit: str = "", nodes: int | None = None, cpus: int |
 
 
 def resident(value: Any) -> int | None:
-    """The largest resident size in bytes: of ``MaxRSS``, or of a TRES list's peaks."""
+    """The largest resident size in bytes, from ``MaxRSS`` or from the peaks of a TRES list."""
     if isinstance(value, str):
         return size(value)
     return max((amount for kind, _, amount in tres_list(value) if kind == "mem"), default=None) or None
 
 
-def memory_asked(share: str, value: Any) -> str | None:
-    """Memory asked for a node (``n``) or a CPU (``c``), in the form of sacct's ReqMem: ``16Gn``, in MiB where it has no
-    unit; see :func:`size`."""
+def requested_memory(share: str, value: Any) -> str | None:
+    """Memory requested per node (``n``) or CPU (``c``), in the form of sacct's ReqMem: ``16Gn``, in MiB if without a unit;
+    see :func:`size`."""
     text = value.strip() if isinstance(value, str) else str(number(value) or 0)
     return f"{text}{share}" if size(text) else None
 
 
 def exit_status(value: Any) -> tuple[int | None, int | None]:
-    """(exit code, signal) of ``0:11``, of a plain code as text, of an exit_code object, or of a plain wait status."""
+    """(exit code, signal) from ``0:11``, a plain code as text, an exit_code object, or a plain wait status."""
     if isinstance(value, str):
         match = _EXIT.match(value.strip())
         return (int(match[1]), int(match[2])) if match else (number(value), None)
@@ -188,12 +189,12 @@ def exit_status(value: Any) -> tuple[int | None, int | None]:
 
 
 def wait_status(status: int) -> tuple[int, int]:
-    """(exit code, signal) of a wait status, as squeue's JSON has it before 23.02: 256 is (1, 0), 11 is (0, 11)."""
+    """(exit code, signal) from a wait status, as in squeue's JSON before 23.02: 256 is (1, 0), 11 is (0, 11)."""
     return (status >> 8) & 0xFF, status & 0x7F
 
 
 def state_of(text: str | None) -> tuple[str | None, str | None]:
-    """(base state, who cancelled): knows ``CANCELLED by 1001``, short codes and sacct's cut ``OUT_OF_ME+``."""
+    """(base state, who cancelled). Supports ``CANCELLED by 1001``, short codes and sacct's truncated ``OUT_OF_ME+``."""
     text = known(text)
     if text is None:
         return None, None
@@ -207,12 +208,12 @@ def state_of(text: str | None) -> tuple[str | None, str | None]:
 
 
 def job_state(value: Any) -> tuple[str | None, str | None]:
-    """(state, who cancelled) of a text, or of a JSON list of a base state and its flags."""
+    """(state, who cancelled) from text, or from a JSON list of a base state and its flags."""
     return state_of(value) if isinstance(value, str) else (state_among(words(value)), None)
 
 
 def state_among(states: Iterable[str]) -> str | None:
-    """One state out of a base state and its flags: ``["PENDING", "REQUEUED"]`` is REQUEUED."""
+    """The state from a base state and its flags: ``["PENDING", "REQUEUED"]`` is REQUEUED."""
     words = [word.upper() for word in states]
     for flag in _FLAG_STATES:
         if flag in words and (flag == "REQUEUED" or not set(words) - {flag, "PENDING", "RUNNING"}):
@@ -221,7 +222,7 @@ def state_among(states: Iterable[str]) -> str | None:
 
 
 def node_state_of(text: str | Iterable[str] | None) -> tuple[str | None, tuple[str, ...]]:
-    """(base state, flags) of ``DOWN*+DRAIN``, ``mixed-``, ``drng`` or ``["IDLE", "DRAIN"]``."""
+    """(base state, flags) from ``DOWN*+DRAIN``, ``mixed-``, ``drng`` or ``["IDLE", "DRAIN"]``."""
     words = text.split("+") if isinstance(text, str) else list(text or ())
     base: str | None = None
     flags: list[str] = []
@@ -241,7 +242,7 @@ def node_state_of(text: str | Iterable[str] | None) -> tuple[str | None, tuple[s
 
 
 def split_job_id(text: str) -> tuple[str, str | None, str | None] | None:
-    """(job id, array id, step) of ``60_3``, ``73+0``, ``7.batch``, ``60_3.0``; None for what is no job id."""
+    """(job id, array id, step) from ``60_3``, ``73+0``, ``7.batch``, ``60_3.0``; None if it is not a job id."""
     match = _JOB_ID.match(text.strip())
     if match is None:
         return None
@@ -250,7 +251,7 @@ def split_job_id(text: str) -> tuple[str, str | None, str | None] | None:
 
 
 def parents_of(text: str | None) -> tuple[str, ...]:
-    """The jobs named by a dependency such as ``afterany:41:42,afterok:43_*(unfulfilled)``."""
+    """The job ids in a dependency such as ``afterany:41:42,afterok:43_*(unfulfilled)``."""
     parents: list[str] = []
     for match in _DEPENDENCY.finditer((text or "")[:4000]):
         parents += [re.sub(r"\(.*|_\*", "", part) for part in match[2].split(":")[1:]]
@@ -258,23 +259,23 @@ def parents_of(text: str | None) -> tuple[str, ...]:
 
 
 def waiting_reason(value: Any) -> str | None:
-    """The reason that squeue writes in the place of nodes: ``(Resources)``."""
+    """The reason that squeue prints instead of nodes: ``(Resources)``."""
     return known(value[1:-1]) if isinstance(value, str) and value.startswith("(") else None
 
 
 def dependency_of(command: str | None) -> str | None:
-    """The dependency that a command line asks for: ``sbatch --dependency=afterany:41 train.sh``."""
+    """The dependency in a command line: ``sbatch --dependency=afterany:41 train.sh``."""
     match = _DEPENDENCY_OPTION.search((command or "")[:4000])
     return match[1].strip("\"'") if match and "after" in match[1] else None
 
 
 def words(value: Any) -> list[str]:
-    """State and flags: one string, or a list of them."""
+    """State and flags as a list, from one string or a list."""
     return [word for word in (value if isinstance(value, list) else [value]) if isinstance(word, str) and word]
 
 
 def user(value: Any) -> tuple[str | None, int | None]:
-    """(name, number) of ``alice(1001)`` or ``alice``."""
+    """(name, uid) from ``alice(1001)`` or ``alice``."""
     name, _, number_text = (known(value) or "").partition("(")
     return name or None, number(number_text.rstrip(")"))
 
@@ -290,13 +291,13 @@ def nodes(value: Any) -> tuple[str, ...]:
 
 
 def signed_reason(value: Any) -> tuple[str | None, str | None, float | None]:
-    """(reason, user, time) of ``bad fan [root@2026-11-21T07:52:36]``, or of a reason without who set it and when."""
+    """(reason, user, time) from ``bad fan [root@2026-11-21T07:52:36]``; user and time are None if not printed."""
     match = _SIGNED.match(known(value) or "")
     return (match[1], match[2], time(match[3])) if match else (known(value), None, None)
 
 
 def gpus(value: Any) -> int | None:
-    """GPUs in a TRES string or list: ``gres/gpu=8``, or the sum of ``gres/gpu:h100=4`` where only types are counted."""
+    """GPUs in a TRES string or list: ``gres/gpu=8``, or the sum of ``gres/gpu:h100=4`` if only types are listed."""
     if isinstance(value, str):
         pairs = (part.partition("=") for part in value.split(","))
         counts = {name.strip().removeprefix("gres/"): number(amount) or 0 for name, _, amount in pairs if amount}
@@ -307,7 +308,7 @@ def gpus(value: Any) -> int | None:
 
 
 def tres_list(value: Any) -> list[tuple[str, str, int]]:
-    """(type, name, count) of a TRES list."""
+    """(type, name, count) of each entry of a TRES list."""
     rows = ((row, number(dig(row, "count"))) for row in (value if isinstance(value, list) else ()))
     return [
         (str(dig(row, "type") or ""), str(dig(row, "name") or ""), amount) for row, amount in rows if amount is not None
@@ -315,7 +316,7 @@ def tres_list(value: Any) -> list[tuple[str, str, int]]:
 
 
 def dig(value: Any, *keys: str) -> Any:
-    """A value deep in objects; None where a level is missing."""
+    """A value in nested objects; None if a level is missing."""
     for key in keys:
         if not isinstance(value, dict):
             return None
@@ -324,14 +325,14 @@ def dig(value: Any, *keys: str) -> Any:
 
 
 def allocated_gpus(detail: Any) -> tuple[str, ...]:
-    """The GPUs of the lines ``n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:h100:4(IDX:0-3)`` of scontrol's ``Nodes=``."""
+    """The GPUs in lines ``n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:h100:4(IDX:0-3)`` of scontrol's ``Nodes=``."""
     lines = [_GPU_DETAIL.match(line) for line in detail.splitlines()] if isinstance(detail, str) else []
     return tuple(gpu for line in lines if line for gpu in gpus_on(nodes(line[1]), line[2]))
 
 
 def gpus_on(names: Iterable[str], gres: str) -> tuple[str, ...]:
-    """``node:index`` of the GPUs that ``gpu:h100:3(IDX:0-1,3),nic:1(IDX:0)`` gives on each of the nodes; before Slurm
-    20.02 it is written ``gpu(IDX:0-1,3)``. Slurm counts the GPUs of a node as its gres.conf lists them."""
+    """``node:index`` of the GPUs in ``gpu:h100:3(IDX:0-1,3),nic:1(IDX:0)`` on each node; before Slurm 20.02
+    ``gpu(IDX:0-1,3)``. Slurm numbers the GPUs of a node in the order of its gres.conf."""
     indices = [
         number for match in _GPUS.finditer(gres[:10_000]) for part in match[1].split(",") for number in _numbers(part)
     ]

@@ -1,1 +1,1 @@
-"""What a run held, and what was done with it, in GPU-hours; what its fault cost is the verdict's to say."""
+"""The GPU-hours that a run was allocated and what they were used for. The verdict computes what a fault cost."""

@@ -1,6 +1,7 @@
-"""Allocation: how many GPUs the run held, and for how long.
+r"""Allocation: how many GPUs the run had, and for how long.
 
-By the scheduler's record, else by how long its GPUs were measured, else, one GPU a rank, by the time stamps of its log.
+The sources, best first: the scheduler's record, the time over which its GPUs were measured, the time stamps of its log
+(one GPU per rank).
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ from trackside.model import Run
 from trackside.query import metric
 
 SAMPLED = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts")
-"""Metrics whose being sampled shows for how long GPUs were there, if the scheduler doesn't say."""
+"""Metrics whose samples show how long the GPUs were allocated if the scheduler's record does not."""
 
 HELD = Sentence("{gpus} x {seconds:plain} s / {hour:plain} s an hour = {hours:plain} GPU-hours")
 HELD_IN_ATTEMPTS = Sentence(
     "{gpus} x {seconds:plain} s in {attempts:plain} attempts / {hour:plain} s an hour = {hours:plain} GPU-hours"
 )
-BY_SCHEDULER = Sentence("as the scheduler has it, from start to end")
-BY_METRICS = Sentence("for as long as its GPUs were measured")
-BY_LOG = Sentence("one GPU a rank, from the first to the last time stamp of its log")
+BY_SCHEDULER = Sentence("the scheduler's allocation, from start to end")
+BY_METRICS = Sentence("the time for which its GPUs were measured")
+BY_LOG = Sentence("one GPU per rank, from the first to the last time stamp of its log")
 NO_GPUS = "how many GPUs it held: no scheduler record, no metric and no line of its log tells"
 NO_SPAN = "how long it held them: no scheduler record, no metric and no time stamp of its log tells"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When sources agree, and when GPUs were measured all the while."""
+    """Tolerances when sources are compared."""
 
     same_s: float = 2.0
-    """By which two sources may differ on the start of one attempt."""
+    """Two sources may differ by this much on the start of one attempt."""
     sampled_share: float = 0.5
-    """Of the run's windows at least so many must hold a sample."""
+    """Minimum share of the run's windows with a sample."""
 
 
 LIMITS = Limits()
@@ -50,7 +51,7 @@ LIMITS = Limits()
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """GPUs, and from when to when (POSIX seconds) the last attempt held them; the hours are those of all attempts."""
+    """GPUs and the start and end (POSIX seconds) of the last attempt; ``hours`` covers all attempts."""
 
     gpus: Value
     start: Value
@@ -59,21 +60,21 @@ class Allocation:
     formula: Claim
     assumption: Claim
     running: bool = False
-    """Whether it still holds them: ``end`` is the present."""
+    """Whether the run still holds the GPUs; then ``end`` is the present."""
 
     @property
     def seconds(self) -> float:
-        """Of the last attempt."""
+        """Duration of the last attempt."""
         return self.end.number - self.start.number
 
     def during(self, start: Value, end: Value) -> Allocation:
-        """The same GPUs, held by another attempt."""
+        """The same GPUs over the time of another attempt."""
         return replace(self, start=start, end=end)
 
 
 @fact({name: metric(name).over("run", "count") for name in SAMPLED}, limits=LIMITS)
 def allocation(evidence: Evidence, ending: Ending, silence: Silence, run: Run, limits: Limits) -> Maybe[Allocation]:
-    """Missing if nothing shows how many GPUs it held, or how long."""
+    """Missing if no source shows the number of GPUs or the duration."""
     gpus = _gpus(evidence, ending, silence, run)
     if gpus is None:
         return Missing(NO_GPUS)
@@ -91,22 +92,23 @@ def allocation(evidence: Evidence, ending: Ending, silence: Silence, run: Run, l
 
 
 def gpu_hours(gpus: Value, seconds: Value, *sources: Value) -> Value:
-    """GPU-hours, to the thousandth."""
+    """GPU-hours, rounded to three decimals."""
     return derived(round(gpus.number * seconds.number / 3600, 3), gpus, seconds, *sources, unit="GPU h")
 
 
 def length(start: Value, end: Value) -> Value:
-    """Seconds between two moments, each counted to the second as it is shown: parts that meet add up to the whole."""
+    """Seconds between two times, each floored to the second as displayed, so that adjacent parts add up to the
+    total."""
     return derived(max(0, math.floor(end.number) - math.floor(start.number)), start, end, unit="s")
 
 
 def hour(source: Value) -> Value:
-    """The seconds of an hour, as a formula names them."""
+    """3600 seconds, as a formula displays them."""
     return derived(3600, source)
 
 
 def attempt_span(jobs: Frame, start: float | None) -> tuple[Value, Value] | None:
-    """Start and end of the attempt that began at a time, as a record gives them."""
+    """Start and end, from the job records, of the attempt that began at ``start``."""
     for row in jobs.records:
         began, end = number(row, "start"), number(row, "end")
         if start is not None and began is not None and abs(began - start) <= LIMITS.same_s and end is not None:
@@ -147,7 +149,7 @@ def _gpus(evidence: Evidence, ending: Ending, silence: Silence, run: Run) -> Val
 
 
 def _world(silence: Silence, ranks: int) -> Value | None:
-    """The line that shows so many ranks."""
+    """The log line that states this number of ranks."""
     for frame in (silence.hosts, *(silence.signs[name] for name in ("inits", "ready", "communicators"))):
         field = "nranks" if frame.query.kind == "nccl_init" else "world_size"
         for event in frame.events:

@@ -1,4 +1,4 @@
-"""What the attempts before the last gave, and what of them was done again."""
+"""The work of the attempts before the last, and how much of it was repeated."""
 
 from __future__ import annotations
 
@@ -17,91 +17,93 @@ from trackside.finding import Claim, Sentence, WastedTime
 from trackside.model import Attempt, Event, Run
 
 SAVED_WITHIN = 20
-"""Lines after an attempt's last training point in which its last checkpoint is told."""
+"""Number of lines after an attempt's last training point within which its last checkpoint is logged."""
 
-THROWN_AWAY = Part("attempt", Sentence("an attempt of which nothing was used: the next one started over"), STARTED_OVER)
+THROWN_AWAY = Part("attempt", Sentence("an attempt that was lost: the next one started from scratch"), STARTED_OVER)
 SINCE_LOADED = Part(
     "attempt",
-    Sentence("the time of an attempt after its checkpoint at step {first}, from which the next one went on"),
+    Sentence("the part of an attempt after its checkpoint at step {first}, from which the next attempt continued"),
     LOADED,
 )
-DONE_AGAIN = Part("attempt", Sentence("steps {first} to {last} of an attempt, which the next one did again"), EVEN_TIME)
-RESTART = Part("attempt", Sentence("the start-up of an attempt that went on from a checkpoint"), ONE_START)
+DONE_AGAIN = Part(
+    "attempt", Sentence("steps {first} to {last} of an attempt, which the next attempt repeated"), EVEN_TIME
+)
+RESTART = Part("attempt", Sentence("the start-up of an attempt that continued from a checkpoint"), ONE_START)
 BY_ATTEMPT = Sentence(
     "{gpus} x {lasted:plain} s of the attempt x ({last:plain} - {first:plain}) / ({last:plain} - {begun:plain}) of its "
     "steps / {hour:plain} s an hour = {hours:plain} GPU-hours"
 )
-ATTEMPT_UNKNOWN = Sentence("what of attempt {attempt} was done again: its steps can't be told from the others'")
-ATTEMPT_OPEN = Sentence("what of attempt {attempt} was done again: its record tells of no end")
+ATTEMPT_UNKNOWN = Sentence(
+    "how much of attempt {attempt} was repeated: its steps can't be told apart from those of other attempts"
+)
+ATTEMPT_OPEN = Sentence("how much of attempt {attempt} was repeated: its record has no end time")
 RESUMED_UNKNOWN = Sentence(
-    "what of attempt {attempt} was done again: the log doesn't tell from where the next one went on"
+    "how much of attempt {attempt} was repeated: the log does not show where the next attempt continued"
 )
-RESTART_UNKNOWN = Sentence(
-    "how long the start-up of attempt {attempt} took: the log doesn't tell when its training began"
-)
+RESTART_UNKNOWN = Sentence("how long the start-up of attempt {attempt} took: the log does not show when training began")
 
 Span = tuple[Value, Value]
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierAttempts:
-    """A part for each attempt but the last of which not all was used, and for each start-up that was done again; or why
-    it can't be told."""
+    """The waste of each attempt but the last (lost work and repeated start-ups), or a claim that says why it is
+    unknown."""
 
     parts: tuple[WastedTime | Claim, ...] = ()
     last_start: WastedTime | Claim | None = None
-    """The start-up of the last attempt, if it went on from what the one before had done."""
+    """The start-up of the last attempt, if that attempt resumed from the one before."""
 
 
 @fact()
 def earlier_attempts(work: TrainingWork, ending: Ending, run: Run) -> EarlierAttempts:
-    """Empty if there was one attempt."""
+    """Empty if there was only one attempt."""
     if len(run.attempts) < 2:
         return EarlierAttempts()
-    held = work.allocation
+    allocation = work.allocation
     by_attempt = _by_attempt(training_points(work.progress), work.loads.events, run.attempts)
     parts: list[WastedTime | Claim] = []
-    used = False  # whether the next attempt went on from what this one had done
+    was_resumed = False  # whether the next attempt went on from what this one had done
     for index, attempt in enumerate(run.attempts[:-1]):
-        lasted = attempt_span(ending.jobs, attempt.start)
-        ordinal = derived(attempt.number, held.start)
-        if lasted is None or by_attempt is None:
+        attempt_times = attempt_span(ending.jobs, attempt.start)
+        ordinal = derived(attempt.number, allocation.start)
+        if attempt_times is None or by_attempt is None:
             if attempt.start is not None:
-                parts.append((ATTEMPT_OPEN if lasted is None else ATTEMPT_UNKNOWN)(attempt=ordinal))
-            used = False
+                parts.append((ATTEMPT_OPEN if attempt_times is None else ATTEMPT_UNKNOWN)(attempt=ordinal))
+            was_resumed = False
             continue
-        part, thrown_away = _wasted(work, lasted, by_attempt[index], by_attempt[index + 1], ordinal)
+        part, thrown_away = _wasted(work, attempt_times, by_attempt[index], by_attempt[index + 1], ordinal)
         parts.append(part)
-        if used and not thrown_away:
-            parts.append(_restart(work, lasted, by_attempt[index], ordinal))
-        used = not thrown_away
-    if not used or by_attempt is None or not by_attempt[-1]:
+        if was_resumed and not thrown_away:
+            parts.append(_restart(work, attempt_times, by_attempt[index], ordinal))
+        was_resumed = not thrown_away
+    if not was_resumed or by_attempt is None or not by_attempt[-1]:
         return EarlierAttempts(tuple(parts))
-    ordinal = derived(run.attempts[-1].number, held.start)
-    return EarlierAttempts(tuple(parts), _restart(work, (held.start, held.end), by_attempt[-1], ordinal))
+    ordinal = derived(run.attempts[-1].number, allocation.start)
+    return EarlierAttempts(tuple(parts), _restart(work, (allocation.start, allocation.end), by_attempt[-1], ordinal))
 
 
 def _by_attempt(
     points: Sequence[Event], loads: Sequence[Event], attempts: Sequence[Attempt]
 ) -> list[list[Event]] | None:
-    """The points of each attempt, by their times, else by where steps go back or state was restored; None where none of
-    these tells."""
+    """The training points of each attempt: by their times, else by where steps go back or a checkpoint was loaded. None
+    if neither separates the attempts."""
     if points and all(row.time is not None for row in points):
-        return [_during(points, attempt) for attempt in attempts]
+        return [_points_during(points, attempt) for attempt in attempts]
     for parts in (lives(points), _restored(points, loads)):
         if len(parts) == len(attempts):
             return parts
     return None
 
 
-def _during(points: Sequence[Event], attempt: Attempt) -> list[Event]:
+def _points_during(points: Sequence[Event], attempt: Attempt) -> list[Event]:
     """The stamped points of one attempt."""
     start, end = (attempt.start or 0.0) - SLACK_S, (1e12 if attempt.end is None else attempt.end) + SLACK_S
     return [row for row in points if start <= (row.time or 0.0) <= end]
 
 
 def _restored(points: Sequence[Event], loads: Sequence[Event]) -> list[list[Event]]:
-    """The points between the places of one log at which state was restored."""
+    """The points of one log, split at the lines that load a checkpoint."""
     if len({row.at.path for row in (*points, *loads)}) != 1:
         return []
     lines = [row.at.line for row in loads]
@@ -112,37 +114,52 @@ def _restored(points: Sequence[Event], loads: Sequence[Event]) -> list[list[Even
 
 
 def _wasted(
-    work: TrainingWork, lasted: Span, own: Sequence[Event], after: Sequence[Event], attempt: Value
+    work: TrainingWork, attempt_times: Span, points: Sequence[Event], next_points: Sequence[Event], attempt: Value
 ) -> tuple[WastedTime | Claim, bool]:
-    """(what the next attempt did again of this one, or that it isn't told; whether nothing of it was used)"""
-    steps, following = ([row for row in rows if number(row, "step") is not None] for rows in (own, after))
-    held, frame = work.allocation, work.progress
-    thrown_away = span(THROWN_AWAY, held.during(*lasted), *lasted), True
-    if not own:
+    """(the work of this attempt that the next one repeated, or a claim that it is unknown; whether all of it was
+    lost)"""
+    steps, following = ([row for row in rows if number(row, "step") is not None] for rows in (points, next_points))
+    allocation, frame = work.allocation, work.progress
+    thrown_away = span(THROWN_AWAY, allocation.during(*attempt_times), *attempt_times), True
+    if not points:
         return thrown_away
     if not steps or not following:
         return ATTEMPT_UNKNOWN(attempt=attempt), False
-    begun, last, first = (frame.value(row, "step") for row in (steps[0], steps[-1], following[0]))
-    if first.number <= begun.number:
+    first_step, last_step, resumed_step = (frame.value(row, "step") for row in (steps[0], steps[-1], following[0]))
+    if resumed_step.number <= first_step.number:
         return thrown_away
-    loaded = _loaded(work.loads, steps[-1], following[0])
-    if loaded is not None and (saved := _reached(work, steps, loaded)) is not None:
-        return span(SINCE_LOADED, held.during(*lasted), saved, lasted[1], first=loaded), False
-    first = loaded or first
-    if loaded is None and first.number > last.number:  # somewhere between two points: from where is not told
+    loaded_step = _loaded(work.loads, steps[-1], following[0])
+    if loaded_step is not None and (saved_time := _time_of_step(work, steps, loaded_step)) is not None:
+        return span(
+            SINCE_LOADED, allocation.during(*attempt_times), saved_time, attempt_times[1], first=loaded_step
+        ), False
+    resumed_step = loaded_step or resumed_step
+    if (
+        loaded_step is None and resumed_step.number > last_step.number
+    ):  # somewhere between two points: from where is not told
         return RESUMED_UNKNOWN(attempt=attempt), False
-    seconds = length(*lasted)
-    share = max(0.0, last.number - first.number) / (last.number - begun.number) if last.number > begun.number else 0.0
-    redone = derived(round(share * seconds.number, 1), seconds, begun, last, first, unit="s")
-    hours = gpu_hours(held.gpus, redone)
-    formula = BY_ATTEMPT(
-        gpus=held.gpus, lasted=seconds, begun=begun, first=first, last=last, hour=hour(seconds), hours=hours
+    seconds = length(*attempt_times)
+    share = (
+        max(0.0, last_step.number - resumed_step.number) / (last_step.number - first_step.number)
+        if last_step.number > first_step.number
+        else 0.0
     )
-    return DONE_AGAIN.wasted(hours, formula, first=first, last=last), False
+    redone_s = derived(round(share * seconds.number, 1), seconds, first_step, last_step, resumed_step, unit="s")
+    hours = gpu_hours(allocation.gpus, redone_s)
+    formula = BY_ATTEMPT(
+        gpus=allocation.gpus,
+        lasted=seconds,
+        begun=first_step,
+        first=resumed_step,
+        last=last_step,
+        hour=hour(seconds),
+        hours=hours,
+    )
+    return DONE_AGAIN.wasted(hours, formula, first=resumed_step, last=last_step), False
 
 
 def _loaded(loads: Frame, last: Event, first: Event) -> Value | None:
-    """The step of the checkpoint that was loaded between the last point of one attempt and the first of the next."""
+    """The step of the checkpoint loaded between the last point of one attempt and the first point of the next."""
     for row in reversed(loads.events):
         step = number(row, "step")
         within = (row.at.path == first.at.path and row.at.line < first.at.line) and (
@@ -153,8 +170,8 @@ def _loaded(loads: Frame, last: Event, first: Event) -> Value | None:
     return None
 
 
-def _reached(work: TrainingWork, points: Sequence[Event], step: Value) -> Value | None:
-    """When an attempt had done a step: the time of the checkpoint of it, else of the training point."""
+def _time_of_step(work: TrainingWork, points: Sequence[Event], step: Value) -> Value | None:
+    """When an attempt reached a step: the time of its checkpoint, else of the training point."""
     for frame, rows in ((work.saves, work.saves.events), (work.progress, points)):
         for row in rows:
             inside = points[0].at.path != row.at.path or row.at.line <= points[-1].at.line + SAVED_WITHIN
@@ -163,21 +180,21 @@ def _reached(work: TrainingWork, points: Sequence[Event], step: Value) -> Value 
     return None
 
 
-def _restart(work: TrainingWork, lasted: Span, own: Sequence[Event], attempt: Value) -> WastedTime | Claim:
-    """The start-up of an attempt that went on from where another had come to."""
-    first, start = next((row for row in own if row.time is not None), None), lasted[0]
-    begun = None if first is None else _begun(work, start.number, first, own)
-    if begun is None:
+def _restart(work: TrainingWork, attempt_times: Span, points: Sequence[Event], attempt: Value) -> WastedTime | Claim:
+    """The start-up of an attempt that resumed from a checkpoint."""
+    first, start = next((row for row in points if row.time is not None), None), attempt_times[0]
+    training_start = None if first is None else _training_start(work, start.number, first, points)
+    if training_start is None:
         return RESTART_UNKNOWN(attempt=attempt)
-    return span(RESTART, work.allocation.during(*lasted), start, begun)
+    return span(RESTART, work.allocation.during(*attempt_times), start, training_start)
 
 
-def _begun(work: TrainingWork, start: float, first: Event, own: Sequence[Event]) -> Value | None:
-    """When an attempt's training began: by its line, else by its first stamped point and the step that was loaded."""
+def _training_start(work: TrainingWork, start: float, first: Event, points: Sequence[Event]) -> Value | None:
+    """When an attempt's training began: by its log line, else by its first stamped point and the loaded step."""
     lines = [row for row in work.starts.events if row.time is not None and start <= row.time <= (first.time or 0.0)]
     if lines:
         return work.starts.value(lines[-1], "time", "time")
-    step, pace = number(first, "step"), step_seconds(own, work.progress)
+    step, pace = number(first, "step"), step_seconds(points, work.progress)
     loads = [n for row in work.loads.events if (n := number(row, "step")) is not None and n <= (step or 0.0)]
     if (first.time or 0.0) < start or step is None or pace is None or not loads:
         return None

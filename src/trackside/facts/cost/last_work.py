@@ -1,4 +1,4 @@
-"""When work ended, by the GPUs' metrics, else by the training points: for faults that carry no time themselves."""
+"""When work ended: by GPU metrics, else by training points. Used for faults that have no time of their own."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ LAST_WORK: Mapping[str, Query] = {
     .by("node", "gpu", "rank", how="sum"),
     "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
 }
-"""The questions behind :class:`LastWork`, the best first."""
+"""The queries behind :class:`LastWork`, the best first."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When work has ended."""
+    """Thresholds for the end of work."""
 
     working: float = 0.1
-    """Of the usual level: below it the GPUs did nothing."""
+    """Share of the usual level below which the GPUs were idle."""
     silent: float = 3.0
-    """Times as long as training points are mostly apart, after which there is no more work."""
+    """Multiple of the typical interval between training points after which work has ended."""
     least_s: float = 60.0
-    """Shorter silences at the end are its ending."""
+    """Shorter gaps at the end count as the run's shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastWork:
-    """The last sign of work before the run stood idle."""
+    """The last sign of work before the run went idle."""
 
     time: Value | None
-    """None if it worked to its end, or nothing shows it."""
+    """None if it worked to its end, or if nothing shows when work ended."""
 
 
 @fact(LAST_WORK, limits=Limits())
 def last_work(evidence: Evidence, work: TrainingWork, limits: Limits) -> LastWork:
-    """By the first of the metrics that shows work, together with the log's last sign."""
+    """By the first metric that shows work, combined with the last sign of work in the log."""
     end, sign = work.allocation.end.number, work.last_sign
     for name in LAST_WORK:
         grid = evidence.grid(name)
-        last = None if grid is None else _last(grid, work.allocation.start.number, end, limits)
+        last = None if grid is None else _last_active_time(grid, work.allocation.start.number, end, limits)
         if last is not None:
             late = sign is not None and last.number < sign.number <= end
             time = sign if late and sign is not None else last
             return LastWork(time if end - time.number > limits.least_s else None)
-    if sign is None or end - sign.number <= max(limits.least_s, limits.silent * _apart(work)):
+    if sign is None or end - sign.number <= max(limits.least_s, limits.silent * _typical_interval_s(work)):
         return LastWork(None)
     return LastWork(sign)
 
 
-def _last(grid: Grid, start: float, end: float, limits: Limits) -> Value | None:
-    """The end of the last window in which the GPUs did something."""
+def _last_active_time(grid: Grid, start: float, end: float, limits: Limits) -> Value | None:
+    """The end of the last window in which the GPUs worked."""
     part = grid.during(start, end)
     if not len(part.times):
         return None
@@ -73,8 +73,8 @@ def _last(grid: Grid, start: float, end: float, limits: Limits) -> Value | None:
     return derived(min(float(part.times[working[-1]]), end), part.value("count"), unit="time")
 
 
-def _apart(work: TrainingWork) -> float:
-    """Seconds that training points are mostly apart; endless where too few are stamped."""
+def _typical_interval_s(work: TrainingWork) -> float:
+    """Median seconds between training points; infinity if too few carry a time."""
     times = [row.time for row in work.points if row.time is not None]
     gaps = [after - before for before, after in pairwise(times) if after > before]
     return median(gaps) if gaps else float("inf")

@@ -1,4 +1,4 @@
-"""Training work of the last attempt: its training points, its checkpoints, its last sign of work, seconds a step."""
+"""Training work of the last attempt: training points, checkpoints, the last sign of work, seconds per step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from trackside.model import Event, Position, Run
 from trackside.query import Query, events
 
 SLACK_S = 60.0
-"""By so much a time stamp may lie outside the attempt: clocks differ. Beyond it, it is another attempt's or wrong."""
+"""A time stamp may lie this far outside its attempt because clocks differ. Beyond it, it belongs to another attempt or
+is wrong."""
 WORK: Mapping[str, Query] = {
     "progress": events("progress"),
     "saves": events("checkpoint_saved"),
@@ -25,12 +26,12 @@ WORK: Mapping[str, Query] = {
     "loads": events("checkpoint_loaded"),
     "starts": events("training_start"),
 }
-"""The questions behind :class:`TrainingWork`."""
+"""The queries behind :class:`TrainingWork`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedCheckpoint:
-    """The last checkpoint: when it was written, or after which step; None if no line says."""
+    """The last checkpoint: its time, or the step after which it was written; None where the log does not say."""
 
     time: Value | None
     step: Value | None
@@ -38,60 +39,60 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, eq=False)
 class TrainingWork:
-    """What the log shows of the last attempt's training, in the order of the log."""
+    """What the log shows of the last attempt's training, in log order."""
 
     allocation: Allocation
     points: tuple[Event, ...]
     """Training points of the last attempt."""
     logged: bool
-    """Whether there was a log that could show it."""
+    """Whether a log was given."""
     ends: Frame
     progress: Frame
     saves: Frame
     evaluations: Frame
     parents: Frame
-    """Training points of the run that this one went on from."""
+    """Training points of the run that this one resumed from."""
     loads: Frame
     starts: Frame
 
     @property
-    def begun(self) -> bool:
-        """Whether it did a step, as far as its log shows."""
+    def has_training(self) -> bool:
+        """Whether the log shows at least one step."""
         return bool(self.points or self.saves or self.ends)
 
     @cached_property
     def finished(self) -> Event | None:
-        """The closing line that says that training was over and had gone well."""
+        """The job's closing line that reports success."""
         good = [row for row in self.ends.events if row.get("status") != "aborted" and self._inside(row)]
         return good[-1] if good else None
 
     @cached_property
     def last_sign(self) -> Value | None:
-        """When the last training point, checkpoint or evaluation was stamped."""
+        """The latest time of a training point, checkpoint, evaluation or closing line."""
         last: Value | None = None
         for frame in (self.progress, self.saves, self.evaluations, self.ends):
             rows = [row for row in frame.events if row.time is not None and self._inside(row)]
             if rows and (last is None or (rows[-1].time or 0.0) > last.number):
-                last = frame.value(max(rows, key=_time), "time", "time")
+                last = frame.value(max(rows, key=_time_or_zero), "time", "time")
         return last
 
     @cached_property
     def pace(self) -> Value | None:
-        """Seconds a step."""
+        """Seconds per step."""
         return step_seconds(self.points, self.progress)
 
     def step(self, row: Event) -> Value:
-        """A point's step."""
+        """The step of a point."""
         return self.progress.value(row, "step")
 
     @cached_property
     def last_step(self) -> Value | None:
-        """Of the last training point that prints one."""
+        """The step of the last training point that prints one."""
         counted = [row for row in self.points if number(row, "step") is not None]
         return self.step(counted[-1]) if counted else None
 
     def saved(self, before: float) -> SavedCheckpoint | None:
-        """The last checkpoint that was written by a moment (POSIX seconds); None if no line shows one."""
+        """The last checkpoint written by ``before`` (POSIX seconds); None if the log shows none."""
         rows = [row for row in self.saves.events if self._inside(row) and (row.time is None or row.time <= before)]
         if not rows:
             return None
@@ -107,9 +108,9 @@ class TrainingWork:
         return SavedCheckpoint(None, None if near is None or number(near, "step") is None else self.step(near))
 
     def before(self, at: Position) -> Event | None:
-        """The last training point that stands before a place in its file, or at it."""
-        points = sorted(self.points, key=_place)
-        index = bisect_left(points, (at.path, at.line + 1), key=_place)
+        """The last training point at or before a position in its file."""
+        points = sorted(self.points, key=_location)
+        index = bisect_left(points, (at.path, at.line + 1), key=_location)
         return points[index - 1] if index and points[index - 1].at.path == at.path else None
 
     def _inside(self, row: Event) -> bool:
@@ -118,7 +119,7 @@ class TrainingWork:
 
 @fact(WORK)
 def training_work(evidence: Evidence, allocation: Allocation, ending: Ending, run: Run) -> TrainingWork:
-    """Of the last attempt; empty if no log was given."""
+    """Covers the last attempt; empty if no log was given."""
     points = training_points(evidence["progress"])
     if len(run.attempts) > 1:
         points = _last_attempts(points, allocation)
@@ -128,28 +129,28 @@ def training_work(evidence: Evidence, allocation: Allocation, ending: Ending, ru
 
 
 def lives(points: Sequence[Event]) -> list[list[Event]]:
-    """The points of each life of the run: it begins anew where its steps go back."""
+    """The points of each incarnation of the run; a new one begins where steps go back."""
     parts: dict[float, list[Event]] = {}
     for row in points:
         parts.setdefault(number(row, "run_part") or 0.0, []).append(row)
     return [parts[part] for part in sorted(parts)]
 
 
-def _last_attempts(points: Sequence[Event], held: Allocation) -> list[Event]:
-    """Those of the last attempt: by their times, else those since steps last went back."""
+def _last_attempts(points: Sequence[Event], allocation: Allocation) -> list[Event]:
+    """Points of the last attempt: by time, else those after steps last went back."""
     if any(row.time is not None for row in points):
-        return [row for row in points if (row.time or 0.0) >= held.start.number - SLACK_S]
+        return [row for row in points if (row.time or 0.0) >= allocation.start.number - SLACK_S]
     parts = lives(points)
     return parts[-1] if parts else []
 
 
-def _within(row: Event, held: Allocation) -> bool:
-    return row.time is None or held.start.number - SLACK_S <= row.time <= held.end.number + SLACK_S
+def _within(row: Event, allocation: Allocation) -> bool:
+    return row.time is None or allocation.start.number - SLACK_S <= row.time <= allocation.end.number + SLACK_S
 
 
-def _place(row: Event) -> tuple[str, int]:
+def _location(row: Event) -> tuple[str, int]:
     return row.at.path, row.at.line
 
 
-def _time(row: Event) -> float:
+def _time_or_zero(row: Event) -> float:
     return row.time or 0.0

@@ -1,4 +1,4 @@
-"""One part of what a fault cost: a stretch of time, or so many steps, times the GPUs held."""
+"""One part of what a fault cost: a time span or a number of steps, times the allocated GPUs."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from trackside.evidence import Value, derived
 from trackside.facts.cost.allocation import Allocation, gpu_hours, hour, length
 from trackside.finding import Claim, Sentence, WastedTime
 
-ALL_WASTED = Sentence("nothing of it is of use")
-UNSAVED = Sentence("nothing was saved without a word in the log; a checkpoint that was would make it less")
-SAVED = Sentence("the last checkpoint that the log tells of is whole")
-SAVED_AND_EVEN = Sentence(
-    "the last checkpoint that the log tells of is whole, and each step took as long as they mostly did"
-)
-IDLE = Sentence("no work was done that the log or the metrics don't show")
-GONE_WRONG = Sentence("nothing that it trained after that is of use")
-GOOD_BEFORE = Sentence("what was trained until then is of use: a checkpoint from before it can be gone back to")
-GOOD_SAVE = Sentence("that checkpoint is whole, and can be gone back to")
-EVEN_STEPS = Sentence("each step took as long as they mostly did")
-EVEN_TIME = Sentence("its steps were spread evenly over its time")
-STARTED_OVER = Sentence("the next attempt began anew: nothing of it was used")
-LOADED = Sentence("all that came after that checkpoint had to be done again")
-ONE_START = Sentence("without the interruption there would have been one start-up")
+ALL_WASTED = Sentence("none of it can be used")
+UNSAVED = Sentence("no checkpoint appears in the log; if one exists, less was lost")
+SAVED = Sentence("the last checkpoint in the log is complete")
+SAVED_AND_EVEN = Sentence("the last checkpoint in the log is complete, and every step took the usual time")
+IDLE = Sentence("the log and the metrics show all work")
+GONE_WRONG = Sentence("the training after that can't be used")
+GOOD_BEFORE = Sentence("the training before that can be used: a checkpoint from before it exists")
+GOOD_SAVE = Sentence("that checkpoint is complete and can be loaded")
+EVEN_STEPS = Sentence("every step took the usual time")
+EVEN_TIME = Sentence("its steps were spread evenly over its run time")
+STARTED_OVER = Sentence("the next attempt started from scratch")
+LOADED = Sentence("everything after that checkpoint had to be repeated")
+ONE_START = Sentence("an uninterrupted run would have had one start-up")
 
 BY_TIME = Sentence("{gpus} x {seconds:plain} s, {since} to {until}, / {hour:plain} s an hour = {hours:plain} GPU-hours")
 BY_STEPS = Sentence(
@@ -33,33 +31,37 @@ BY_STEPS = Sentence(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of what a fault cost: its kind in the document, what it is, and what is assumed."""
+    """A part of what a fault cost: its kind in the document, its description and its assumption."""
 
     kind: str
     what: Sentence
     assumption: Sentence
     at_most: bool = False
-    """Whether the assumption makes it the most that can have been lost."""
+    """Whether the assumption makes it an upper bound."""
 
     def wasted(self, hours: Value, formula: Claim, **values: Value) -> WastedTime:
-        """So many GPU-hours; ``values``: what its sentence names."""
+        """The waste in GPU-hours; ``values`` fill the placeholders of its description."""
         return WastedTime(self.kind, hours, self.what(**values), formula, self.assumption(), self.at_most)
 
 
-def span(part: Part, held: Allocation, since: Value, until: Value, **values: Value) -> WastedTime:
-    """A stretch of time; ``values``: what else its sentence names."""
-    first = since if since.number >= held.start.number else derived(held.start.number, since, held.start, unit="time")
+def span(part: Part, allocation: Allocation, since: Value, until: Value, **values: Value) -> WastedTime:
+    """The waste of a time span; ``values`` fill the other placeholders of its description."""
+    first = (
+        since
+        if since.number >= allocation.start.number
+        else derived(allocation.start.number, since, allocation.start, unit="time")
+    )
     seconds = length(first, until)
-    hours = gpu_hours(held.gpus, seconds)
-    formula = BY_TIME(gpus=held.gpus, seconds=seconds, since=first, until=until, hour=hour(seconds), hours=hours)
+    hours = gpu_hours(allocation.gpus, seconds)
+    formula = BY_TIME(gpus=allocation.gpus, seconds=seconds, since=first, until=until, hour=hour(seconds), hours=hours)
     return part.wasted(hours, formula, **values)
 
 
-def steps(part: Part, held: Allocation, first: Value, last: Value, pace: Value) -> WastedTime:
-    """So many steps, at so many seconds each, and at most for as long as the attempt lasted."""
+def steps(part: Part, allocation: Allocation, first: Value, last: Value, pace: Value) -> WastedTime:
+    """The waste of a number of steps at a given pace, capped at the duration of the attempt."""
     rounded = derived(float(f"{pace.number:.4g}"), pace, unit="s")
     seconds = derived((last.number - first.number) * rounded.number, first, last, rounded, unit="s")
-    seconds = derived(min(seconds.number, held.seconds), seconds, unit="s")
-    hours = gpu_hours(held.gpus, seconds)
-    formula = BY_STEPS(gpus=held.gpus, first=first, last=last, pace=rounded, hour=hour(seconds), hours=hours)
+    seconds = derived(min(seconds.number, allocation.seconds), seconds, unit="s")
+    hours = gpu_hours(allocation.gpus, seconds)
+    formula = BY_STEPS(gpus=allocation.gpus, first=first, last=last, pace=rounded, hour=hour(seconds), hours=hours)
     return part.wasted(hours, formula, first=first, last=last)

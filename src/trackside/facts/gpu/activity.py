@@ -1,8 +1,8 @@
-"""What the GPUs did, window by window: work, wait while looking busy, or nothing.
+r"""What the GPUs did, window by window: work, busy-wait, or nothing.
 
-Kernel launches show work if they were traced, else SM activity, else power above the GPU's own lowest (unless no kernel
-ran, which overrules it), else NVML's utilisation, which proves idleness but no work. Levels are each GPU's own, because
-workloads differ. Arrays are (GPUs, windows), NaN where nothing was sampled.
+The signals of work, best first: kernel launches (if traced); SM activity; power above the GPU's own minimum (unless no
+kernel ran, which overrides it); NVML utilization, which proves idleness but not work. Levels are relative to each GPU
+because workloads differ. Arrays are (GPUs, windows), NaN where nothing was sampled.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Basis = Literal["launches", "sm", "power", "collectives", "utilisation"]
 
 
 def counts_by_gpu(name: str, how: Rollup) -> Query:
-    """A counter of the tracer over the run, added up for each GPU or rank."""
+    """A tracer's counter over the run, summed per GPU or rank."""
     return metric(name).over("run", how).by("node", "gpu", "rank", how="sum")
 
 
 COLLECTIVE_SECONDS = counts_by_gpu("trackside_nccl_collective_seconds_total", "increase")
-"""Seconds that each rank spent in collectives, as the tracer counted them."""
+"""Seconds that each rank spent in collectives, from the tracer."""
 ACTIVITY: Mapping[str, Query] = {
     "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
     "engine": metric("gpu_engine_active_ratio").over("run", "avg"),
@@ -43,128 +43,127 @@ ACTIVITY: Mapping[str, Query] = {
     "launches": counts_by_gpu("trackside_cuda_kernel_launches_total", "increase"),
     "collectives": counts_by_gpu("trackside_nccl_collectives_completed_total", "increase"),
 }
-"""The questions behind :class:`GpuActivity`."""
+"""The queries behind :class:`GpuActivity`."""
 NEED = ("sm", "engine", "utilisation", "launches")
-"""Those whose answer, any one, can tell rest from work."""
+"""Any one of these answers distinguishes idle from work."""
 ADVANCING: Mapping[str, Sentence] = {
-    "collectives": Sentence("collectives went on: {count} were completed"),
-    "launches": Sentence("kernels were launched all the while: {count}"),
+    "collectives": Sentence("{count} collectives completed meanwhile"),
+    "launches": Sentence("{count} kernels were launched meanwhile"),
 }
 TITLES: Mapping[str, str] = {
     "sm": "SM activity", "power": "power", "engine": "engine activity", "utilisation": "utilisation",
     "launches": "kernel launches a window", "collectives": "collectives a window",
 }  # fmt: skip
-"""What a signal is called beside its level."""
+"""The display name of each signal."""
 MAX_CITED = 8
-"""GPUs of which each is cited, of many that a claim names."""
+"""Maximum number of GPUs cited for a claim that names many."""
 COUNTED = ("launches", "collectives")
-"""Those that count what was done; their unit is named by the sentences themselves."""
+"""Signals that are counts; the sentences name their unit."""
 
 
 @dataclass(frozen=True)
 class Floors:
-    """Below what a GPU does no work. Shares of its own level in two consecutive windows."""
+    """Thresholds below which a GPU does no work. Shares are of its own level in two consecutive windows."""
 
     sm: float = 0.03
-    """SM activity of an idle GPU reads 0; monitoring and a context's own kernels give under a hundredth."""
+    """SM activity of an idle GPU reads 0; monitoring and a context's own kernels add less than 0.01."""
     sm_share: float = 0.25
-    """A collective that spins keeps a few tens of a card's hundred and more SMs."""
+    """A collective that spins occupies a few tens of a card's more than one hundred SMs."""
     launch_share: float = 0.02
-    """Watchdogs and loggers launch something now and then."""
+    """Watchdogs and loggers launch occasional kernels."""
     power_share: float = 0.35
-    """Of the way from the lowest power to the working level: cards that spin drew 85 W of 400 where idle ones drew 60
-    (public nvidia-smi output of a hang on A100s)."""
+    """Share of the range from minimum power to working level: spinning cards drew 85 W of 400 W, idle ones 60 W (public
+    nvidia-smi output of a hang on A100s)."""
     power_range: float = 1.4
-    """Working level over the lowest, without which power tells nothing."""
+    """Minimum ratio of working level to minimum power for power to be conclusive."""
     power_alone: float = 2.5
-    """The same, where nothing says if a kernel ran: a context without work takes 116 W of an H100 that draws 70 without
-    one, 75 of an L40S's 34."""
+    """The same if no signal shows whether a kernel ran: a context without work draws 116 W on an H100 that draws 70 W
+    without one, and 75 W versus 34 W on an L40S."""
     utilisation: float = 0.05
     unmistakable_sm: float = 0.25
-    """SM activity that is work whatever the tracer says, where it is half of the GPU's level at least."""
+    """SM activity that is work whatever the tracer reports, if it is at least half of the GPU's level."""
     isolated: int = 10
-    """Windows of rest on one side before which a single busy one is a blip and no return to work."""
+    """Idle windows before a single busy one that make the busy one a blip, not a return to work."""
     cold: float = 0.1
-    """Engine activity of a GPU on which nothing runs."""
+    """Engine activity of a GPU that runs nothing."""
     pinned: float = 0.9
     """Engine activity of GPUs that only spin: a kernel is resident all the time."""
     waiting_share: float = 0.7
-    """Of the SM activity or power before, at which GPUs that are pinned wait for one that went cold for good: a
-    collective that spins keeps up to a fifth of the card's SMs."""
+    """Share of their earlier SM activity or power at which pinned GPUs wait for one that went idle for good: a spinning
+    collective keeps up to a fifth of the SMs."""
     for_good: int = 3
-    """Windows to the end, below which a GPU that is cold may only be late."""
+    """Minimum number of idle windows up to the end; with fewer, a GPU may only be late."""
 
 
 @dataclass(frozen=True, eq=False)
 class GpuActivity:
-    """The run's GPUs over its windows."""
+    """The activity of the run's GPUs over its windows."""
 
     grids: Mapping[str, Grid] = field(repr=False)
-    """The answers to :data:`ACTIVITY`, of those that were sampled."""
-    untold: Missing | None
-    """Why nothing was sampled that can tell rest from work; None if something was."""
+    """The answers to :data:`ACTIVITY` that were sampled."""
+    missing: Missing | None
+    """Why no signal distinguishes idle from work; None if one does."""
     gpus: tuple[str, ...]
-    """``node:index``, those of :attr:`Run.gpus` first and in its order."""
+    """``node:index``; those of :attr:`Run.gpus` first, in its order."""
     times: Matrix
     """Ends of the windows, (T,), POSIX seconds."""
     step: float
     readings: float
-    """Samples of a GPU in a window, of the signal that has the fewest."""
+    """Samples per GPU and window, of the signal that has the fewest."""
     sm: Matrix | None
     busy: Matrix | None
-    """Engine activity, else NVML utilisation."""
+    """Engine activity, else NVML utilization."""
     busy_by: Literal["engine", "utilisation"] | None
     power: Matrix | None
     launches: Matrix | None
-    """Launches in a window."""
+    """Launches per window."""
     collectives: Matrix | None
-    """Collectives completed in a window."""
+    """Collectives completed per window."""
     basis: Basis | None
-    """The best signal that tells work; None where only what proves nothing was sampled."""
+    """The best signal of work; None if no sampled signal proves work."""
     working: Flags
     known: Flags
-    """Whether anything tells if it worked."""
+    """Whether any signal shows if the GPU worked."""
 
     @cached_property
-    def users(self) -> Flags:
+    def worked(self) -> Flags:
         """(G,) The GPUs that did any work."""
         counts: NDArray[np.intp] = self.working.sum(axis=1)
         return counts >= (2 if len(self.times) > 4 else 1)
 
     @cached_property
-    def used(self) -> Flags:
-        """(G,) The GPUs in use; all of them if none was seen to work."""
-        return self.users if self.users.any() else np.ones(len(self.gpus), dtype=bool)
+    def in_use(self) -> Flags:
+        """(G,) The GPUs that worked; all of them if none did."""
+        return self.worked if self.worked.any() else np.ones(len(self.gpus), dtype=bool)
 
     @cached_property
     def watched(self) -> Flags:
-        """(G, T) Whether the GPU itself was sampled, and not only its process; else whether this was."""
-        levels = [each for each in (self.sm, self.busy, self.power) if each is not None]
+        """(G, T) Whether the GPU itself was sampled, not only its process; without GPU signals, whether the process
+        was."""
+        levels = [signal_values for signal_values in (self.sm, self.busy, self.power) if signal_values is not None]
         if not levels:
             return self.known
         sampled: Flags = np.any(~np.isnan(np.stack(levels)), axis=0)
         return sampled
 
     @cached_property
-    def seen(self) -> Flags:
-        """(T,) Windows in which at least half of the GPUs in use were watched."""
-        counts: NDArray[np.intp] = self.known[self.used].sum(axis=0)
-        return counts >= max(1, int(self.used.sum()) / 2)
+    def observed(self) -> Flags:
+        """(T,) Windows in which at least half of the GPUs in use were sampled."""
+        counts: NDArray[np.intp] = self.known[self.in_use].sum(axis=0)
+        return counts >= max(1, int(self.in_use.sum()) / 2)
 
     def worked_after(self, moment: float) -> bool | None:
-        """Whether the run's GPUs went on working after a moment; None if nothing that proves work was sampled.
-
-        A spell counts from three windows on: what is torn down may launch a last kernel.
-        """
+        """Whether the GPUs worked after a time (POSIX seconds); None if no sampled signal proves work. At least three
+        windows count as work: shutdown may launch a last kernel."""
         if self.basis in (None, "utilisation"):
             return None
         later = self.times - self.step >= moment
-        return None if not (self.seen & later).any() else int((self.active & later).sum()) >= 3
+        return None if not (self.observed & later).any() else int((self.active & later).sum()) >= 3
 
     @cached_property
     def active(self) -> Flags:
-        """(T,) Windows in which the run did work: most of the GPUs in use, or collectives that were completed."""
-        users = self.users
+        """(T,) Windows in which the run worked: most of the GPUs in use worked, or collectives were completed."""
+        users = self.worked
         if not users.any():
             return np.zeros(len(self.times), dtype=bool)
         working = (self.working & self.known)[users].sum(axis=0)
@@ -176,34 +175,33 @@ class GpuActivity:
         return _without_blips(flags)
 
     @cached_property
-    def rests(self) -> list[tuple[int, int]]:
-        """The stretches of windows, [start, stop), between two times of work in which the run was watched and did
-        none."""
+    def pauses(self) -> list[tuple[int, int]]:
+        """Ranges of windows, [start, stop), between two times of work in which the run was sampled and did not work."""
         active = np.flatnonzero(self.active)
         if len(active) < 2:
             return []
-        flags = ~self.active & self.seen
+        flags = ~self.active & self.observed
         flags[: active[0]] = flags[active[-1] :] = False
-        return spells(flags)
+        return stretches(flags)
 
     @property
-    def longest_rest_s(self) -> float:
-        """Seconds of the longest of these."""
-        return max((stop - start for start, stop in self.rests), default=0) * self.step
+    def longest_pause_s(self) -> float:
+        """Seconds of the longest pause."""
+        return max((stop - start for start, stop in self.pauses), default=0) * self.step
 
-    def less(self, windows: NDArray[np.intp]) -> Flags:
+    def reduced(self, windows: NDArray[np.intp]) -> Flags:
         """(G,) GPUs that do far less in these windows than while the run worked before: they spin in a collective."""
         signal = None if self.basis == "utilisation" else self.signal(self.basis)
         before = np.flatnonzero(self.active[: windows[0]])
         if signal is None or not len(before):
             return np.zeros(len(self.gpus), dtype=bool)
         with np.errstate(invalid="ignore"):
-            now, usual = middle(signal[:, windows], axis=1), middle(signal[:, before], axis=1)
+            now, usual = nan_median(signal[:, windows], axis=1), nan_median(signal[:, before], axis=1)
             less: Flags = now <= FLOORS.waiting_share * usual
         return less
 
     def grid(self, name: str | None) -> Grid | None:
-        """The curves of one of :data:`ACTIVITY`."""
+        """The series of one of :data:`ACTIVITY`."""
         return self.grids.get(name or "")
 
     def signal(self, name: str | None) -> Matrix | None:
@@ -214,14 +212,14 @@ class GpuActivity:
         return values
 
     def level(self, name: str | None, how: Literal["median", "max"] = "median") -> Value | None:
-        """What one of :data:`ACTIVITY` came to over the run; of what is counted, all of it."""
+        """The level of one of :data:`ACTIVITY` over the run; for counts, the total."""
         grid = self.grid(name)
         if grid is None:
             return None
         return grid.value("sum" if name in COUNTED else how, unit=None if name == "power" else "")
 
     def advancing(self, start: float, end: float) -> tuple[Claim, ...]:
-        """Collectives that were completed in (start, end], else kernels that were launched, if they were traced."""
+        """Collectives completed in (start, end], else kernels launched, if they were traced."""
         for name, sentence in ADVANCING.items():
             grid = self.grid(name)
             done = grid.during(start, end).value("sum", unit="") if grid is not None else None
@@ -243,14 +241,14 @@ NOT_MEASURED = Missing("no metric shows what the GPUs did")
 
 @fact(ACTIVITY)
 def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
-    """Of what was sampled; missing if no metric shows what the GPUs did."""
-    answers = {name: grid for name in ACTIVITY if (grid := evidence.grid(name)) is not None}
-    untold = unmet(evidence, (NEED,))
-    grids = {name: grid for name, grid in answers.items() if len(grid.times)}
+    """Missing if no metric shows what the GPUs did."""
+    answered = {name: grid for name in ACTIVITY if (grid := evidence.grid(name)) is not None}
+    missing = unmet(evidence, (NEED,))
+    grids = {name: grid for name, grid in answered.items() if len(grid.times)}
     sampled = (name for grid in grids.values() for name in gpus_of(grid, run) if name)
     gpus = tuple(dict.fromkeys([*run.gpus, *sampled]))
     if not grids or not gpus:
-        return untold or NOT_MEASURED
+        return missing or NOT_MEASURED
     first = next(iter(grids.values()))
 
     def level_of(name: str) -> Matrix | None:
@@ -270,18 +268,18 @@ def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
     by: Literal["engine", "utilisation"] = "engine" if engine is not None else "utilisation"
     readings = min(grid.samples / max(1, int((~np.isnan(grid.values)).sum())) for grid in grids.values())
     return GpuActivity(
-        answers, untold, gpus, first.times, first.step, readings, sm, busy, None if busy is None else by, power,
+        answered, missing, gpus, first.times, first.step, readings, sm, busy, None if busy is None else by, power,
         launches, collectives, basis, working, known,
     )  # fmt: skip
 
 
-def untold(activity: Maybe[GpuActivity]) -> Missing | None:
-    """Why nothing was sampled that can tell rest from work; None if something was."""
-    return activity if isinstance(activity, Missing) else activity.untold
+def missing_activity(activity: Maybe[GpuActivity]) -> Missing | None:
+    """Why no signal distinguishes idle from work; None if one does."""
+    return activity if isinstance(activity, Missing) else activity.missing
 
 
 def gpu_of(series: Series, run: Run) -> str:
-    """``node:index`` of a curve, by its GPU or else by its rank; empty where neither is told."""
+    """``node:index`` of a series, by its GPU label or else by its rank; empty if both are unknown."""
     if series.get("gpu"):
         return name_of(series)
     rank = whole_number(series.get("rank") or "")
@@ -290,142 +288,143 @@ def gpu_of(series: Series, run: Run) -> str:
 
 
 def gpus_of(grid: Grid, run: Run) -> list[str]:
-    """That of every curve."""
+    """The GPU of every series."""
     return [gpu_of(series, run) for series in grid.series]
 
 
 def summed(grid: Grid, run: Run, gpus: Sequence[str], times: Matrix) -> Matrix:
-    """The tracer's counters, which may know ranks alone, of each GPU added up: (GPUs, windows), NaN where none was
+    """The tracer's counters, which may be labeled by rank only, summed per GPU: (GPUs, windows), NaN where nothing was
     sampled."""
     out = np.full((len(gpus), len(times)), np.nan)
     if len(grid.times) != len(times) or not np.array_equal(grid.times, times):
         return out
-    place = {name: row for row, name in enumerate(gpus)}
+    row_of = {name: row for row, name in enumerate(gpus)}
     for row, name in enumerate(gpus_of(grid, run)):
-        if name in place:
-            here, more = out[place[name]], grid.values[row]
-            out[place[name]] = np.where(np.isnan(here), more, here + np.nan_to_num(more))
+        if name in row_of:
+            current, added = out[row_of[name]], grid.values[row]
+            out[row_of[name]] = np.where(np.isnan(current), added, current + np.nan_to_num(added))
     return out
 
 
 def level(values: Matrix) -> Matrix:
-    """(G,) The most that each held in two consecutive windows: its working level, single spikes left out."""
+    """(G,) The highest level that each GPU had in two consecutive windows: its working level without single spikes."""
     if values.shape[1] < 2:
-        most: Matrix = np.fmax.reduce(values, axis=1)
-        return most
+        highest: Matrix = np.fmax.reduce(values, axis=1)
+        return highest
     pairs: Matrix = np.fmax.reduce(np.minimum(values[:, :-1], values[:, 1:]), axis=1)
     return np.where(np.isnan(pairs), np.fmax.reduce(values, axis=1), pairs)
 
 
 def lowest_level(values: Matrix) -> Matrix:
-    """The lowest that any held in two consecutive windows."""
+    """The lowest level that any GPU had in two consecutive windows."""
     lowest: Matrix = np.fmin.reduce(-level(-values))
     return lowest
 
 
-def middle(values: Matrix, axis: int | None = None) -> Matrix:
-    """Median over the values that were sampled; NaN where there are none."""
-    held = ~np.isnan(values)
+def nan_median(values: Matrix, axis: int | None = None) -> Matrix:
+    """Median of the sampled values; NaN where there are none."""
+    sampled = ~np.isnan(values)
     if axis is None:
-        return np.median(values[held]) if held.any() else np.float64(np.nan)  # type: ignore[return-value]
-    shape = held.any(axis=axis)
+        return np.median(values[sampled]) if sampled.any() else np.float64(np.nan)  # type: ignore[return-value]
+    shape = sampled.any(axis=axis)
     out = np.full(shape.shape, np.nan)
     if shape.any():
         out[shape] = np.nanmedian(values[shape] if axis == 1 else values[:, shape], axis=axis)
     return out
 
 
-def mean(values: Matrix) -> Matrix:
-    """(G,) Mean over the windows that were sampled; NaN where there are none."""
-    held = ~np.isnan(values)
-    counts = held.sum(axis=1)
-    total: Matrix = np.where(held, values, 0.0).sum(axis=1)
+def nan_mean(values: Matrix) -> Matrix:
+    """(G,) Mean over the sampled windows; NaN where there are none."""
+    sampled = ~np.isnan(values)
+    counts = sampled.sum(axis=1)
+    total: Matrix = np.where(sampled, values, 0.0).sum(axis=1)
     return np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
 
 
-def spells(flags: Flags) -> list[tuple[int, int]]:
-    """The stretches of set flags as [start, stop)."""
+def stretches(flags: Flags) -> list[tuple[int, int]]:
+    """The ranges of set flags as [start, stop)."""
     edges = np.diff(np.concatenate([[0], flags.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
 
-def last_set(flags: Flags) -> NDArray[np.intp]:
-    """(G,) The last window in which each is set; -1 where it never is."""
+def last_true(flags: Flags) -> NDArray[np.intp]:
+    """(G,) The last window in which each flag is set; -1 if it never is."""
     return np.where(flags.any(axis=1), flags.shape[1] - 1 - flags[:, ::-1].argmax(axis=1), -1)
 
 
 def _without_blips(flags: Flags) -> Flags:
-    """Single windows long after the last other one left out: a tear-down or a monitor's own kernel."""
-    kept = flags.copy()
+    """Flags without single windows long after the previous one: shutdown or a monitor's own kernel."""
+    cleaned = flags.copy()
     before: int | None = None
-    for start, stop in spells(flags):
+    for start, stop in stretches(flags):
         if stop - start == 1 and before is not None and start - before >= FLOORS.isolated:
-            kept[start] = False
+            cleaned[start] = False
         else:
             before = stop
-    return kept
+    return cleaned
 
 
 def _trusted(launches: Matrix | None, sm: Matrix | None, busy: Matrix | None) -> Matrix | None:
-    """Launches without those of GPUs on which the tracer saw nothing at all while they were busy."""
+    """Launches, with GPUs set to NaN where the tracer saw no launch although the GPU was busy."""
     if launches is None:
         return None
-    none = np.nan_to_num(level(launches)) <= 0
-    for signal, least in ((sm, 0.1), (busy, 0.3)):
+    untraced = np.nan_to_num(level(launches)) <= 0
+    for signal, min_level in ((sm, 0.1), (busy, 0.3)):
         if signal is not None:
-            none_here = none & (np.nan_to_num(level(signal)) >= least)
-            launches = np.where(none_here[:, None], np.nan, launches)
+            untraced_here = untraced & (np.nan_to_num(level(signal)) >= min_level)
+            launches = np.where(untraced_here[:, None], np.nan, launches)
     return launches
 
 
 def _work(shape: tuple[int, int], signals: Mapping[Basis, Matrix | None]) -> tuple[Flags, Flags, Basis | None]:
-    """(working, known, best basis), cell by cell from the best signal that was sampled there."""
+    """(working, known, best basis), cell by cell from the best signal sampled there."""
     working, known = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
     basis: Basis | None = None
     with np.errstate(invalid="ignore"):
         for name, signal in signals.items():
             if signal is None:
                 continue
-            told, works = _told(name, signal, signals["sm"], signals["utilisation"])
-            told &= ~known
-            working |= told & works
-            known |= told
-            if basis is None and told.any():
+            decided, works = _classify(name, signal, signals["sm"], signals["utilisation"])
+            decided &= ~known
+            working |= decided & works
+            known |= decided
+            if basis is None and decided.any():
                 basis = name
     return working, known, basis
 
 
 def _waiting(working: Flags, busy: Matrix, signal: Matrix | None) -> Flags:
-    """(G, T) What looks like work of GPUs that wait for others which went cold for good: pinned, and at less than the
-    level that they had. Ranks of one job step together, so nobody works on after one of them has stopped."""
-    none = np.zeros_like(working)
+    """(G, T) Apparent work of GPUs that wait for others which went idle for good: pinned, and below their earlier
+    level. Ranks of one job step in lockstep, so none works on after another has stopped."""
+    waiting = np.zeros_like(working)
     users = working.sum(axis=1) >= 2
     with np.errstate(invalid="ignore"):
         warm = (busy > FLOORS.cold) & users[:, None]
     if signal is None or not warm.any():
-        return none
-    last = last_set(warm)
+        return waiting
+    last = last_true(warm)
     end = int(last.max())
     sampled = (~np.isnan(busy))[:, : end + 1]
-    late = users & (last >= 0) & (np.array([int(row[at + 1 :].sum()) for row, at in zip(sampled, last, strict=True)])
-                                  >= FLOORS.for_good)  # fmt: skip
-    others = users & ~late
-    if not late.any() or int(late.sum()) > int(others.sum()):
-        return none
-    start = int(last[late].max()) + 1
-    before = middle(np.where(working, signal, np.nan)[others][:, :start], axis=1)
+    later_samples = np.array([int(row[index + 1 :].sum()) for row, index in zip(sampled, last, strict=True)])
+    cold_for_good = users & (last >= 0) & (later_samples >= FLOORS.for_good)
+    peers = users & ~cold_for_good
+    if not cold_for_good.any() or int(cold_for_good.sum()) > int(peers.sum()):
+        return waiting
+    start = int(last[cold_for_good].max()) + 1
+    before = nan_median(np.where(working, signal, np.nan)[peers][:, :start], axis=1)
     with np.errstate(invalid="ignore"):
-        pinned = middle(busy[others][:, start : end + 1]) >= FLOORS.pinned
-        less = middle(signal[others][:, start : end + 1], axis=1) <= FLOORS.waiting_share * before
-    if not pinned or not less.mean() > 0.5:
-        return none
-    none[np.flatnonzero(others)[less], start:] = True
-    return none
+        pinned = nan_median(busy[peers][:, start : end + 1]) >= FLOORS.pinned
+        reduced = nan_median(signal[peers][:, start : end + 1], axis=1) <= FLOORS.waiting_share * before
+    if not pinned or not reduced.mean() > 0.5:
+        return waiting
+    waiting[np.flatnonzero(peers)[reduced], start:] = True
+    return waiting
 
 
-def _told(name: Basis, signal: Matrix, sm: Matrix | None, busy: Matrix | None) -> tuple[Flags, Flags]:
-    """Where one signal tells, and where it tells work; ``busy``: whether a kernel ran, which no watt outweighs."""
-    told = ~np.isnan(signal)
+def _classify(name: Basis, signal: Matrix, sm: Matrix | None, busy: Matrix | None) -> tuple[Flags, Flags]:
+    """(where a signal is conclusive, where it shows work). ``busy`` shows whether a kernel ran, which overrides
+    power."""
+    decided = ~np.isnan(signal)
     own = level(signal)[:, None]
     match name:
         case "launches" | "collectives":
@@ -439,10 +438,10 @@ def _told(name: Basis, signal: Matrix, sm: Matrix | None, busy: Matrix | None) -
             wide = np.full(signal.shape, FLOORS.power_alone)
             if busy is not None:
                 wide[~np.isnan(busy)] = FLOORS.power_range
-            told &= own >= wide * lowest
+            decided &= own >= wide * lowest
             works = signal > lowest + FLOORS.power_share * (own - lowest)
             if busy is not None:
                 works &= ~(busy <= FLOORS.utilisation)
         case "utilisation":
             works = signal > FLOORS.utilisation
-    return told, works
+    return decided, works

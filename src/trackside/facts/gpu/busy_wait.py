@@ -1,8 +1,8 @@
-"""Whether the GPUs of a run that advances wait for each other, or for each launch, rather than work.
+r"""Whether the GPUs of a run that makes progress wait for each other, or for each kernel launch, instead of working.
 
 Engine activity counts a kernel that only spins in a collective; SM activity hardly does. The difference is the wait.
-Exporters give the tensor pipes and device memory by default, but not SM activity: a kernel that spins uses neither, and
-little power; work in FP32, which uses no tensor pipe either, draws more.
+Exporters report tensor-pipe and device-memory activity by default, but not SM activity. A spinning kernel uses neither
+and draws little power; FP32 work, which uses no tensor pipe either, draws more.
 """
 
 from __future__ import annotations
@@ -40,74 +40,72 @@ BUSY_WAIT: Mapping[str, Query] = {
     "network": metric("host_network_tx_bytes_total").over("run", "increase").by("node", how="max"),
     "fabric": metric("host_infiniband_tx_bytes_total").over("run", "increase").by("node", how="max"),
 }  # fmt: skip
-"""The questions behind :class:`BusyWait`."""
+"""The queries behind :class:`BusyWait`."""
 
-LAUNCHES_WAIT = Sentence("a kernel launch took {each} (mean of {count}), as long as a kernel")
-LAUNCHES_SHARE = Sentence("launches took {share} of the time, and kernels ran {busy} of it")
-PINNED = Sentence("the GPUs were never idle and hardly worked: {signal} {busy}, SM activity {sm} (means)")
-PINNED_UNSEEN = Sentence("the GPUs were never idle: {signal} {busy} (mean)")
-CALLS = Sentence("a CUDA call took {each} on average, where one that does not wait takes microseconds")
-CALLS_TIMES = Sentence(
-    "a CUDA call took {each} on average, {times} times as long as a launch ({floor}), which waits for nothing"
-)
-POWER = Sentence("they drew {power} each (median)")
-POWER_OF = Sentence("they drew {power} each (median) of the {limit} that they may")
-TENSOR_PIPES = Sentence("their tensor pipes were active {level} of the time (mean)")
-IN_COLLECTIVES = Sentence("{share} of the time was spent in collectives (median)")
-COMMUNICATION = Sentence("communication takes {share} of the step: {spent} of {step}")
-FABRIC_IDLE = Sentence("a node sent {sent} over its plain network and {carried} over the fast fabric (medians)")
+LAUNCHES_WAIT = Sentence("a kernel launch takes {each} (mean of {count}), as long as the kernel itself")
+LAUNCHES_SHARE = Sentence("launches take {share} of the time, kernels run for {busy} of it")
+PINNED = Sentence("the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (means)")
+PINNED_UNSEEN = Sentence("the GPUs look busy: {signal} {busy} (mean)")
+CALLS = Sentence("CUDA calls block for {each} on average (a call that does not wait takes microseconds)")
+CALLS_TIMES = Sentence("CUDA calls block for {each} on average, {times} times as long as a kernel launch ({floor})")
+POWER = Sentence("power: {power} per GPU (median)")
+POWER_OF = Sentence("power: {power} per GPU (median) of a {limit} limit")
+TENSOR_PIPES = Sentence("tensor cores were active {level} of the time (mean)")
+IN_COLLECTIVES = Sentence("{share} of the time is communication: GPUs inside collectives (median)")
+COMMUNICATION = Sentence("communication takes {share} of each step: {spent} of {step}")
+FABRIC_IDLE = Sentence("a node sends {sent} over its ordinary network and {carried} over InfiniBand (medians)")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as waiting."""
+    """Thresholds for waiting."""
 
     pinned: float = 0.85
-    """Engine activity (or utilisation) of GPUs that always have a kernel resident."""
+    """Engine activity (or utilization) of GPUs that always have a kernel resident."""
     low_sm: float = 0.2
-    """SM activity of GPUs that mostly spin. Between idle and this lie 2 to 9 % of all samples of two clusters of
-    language-model training (AcmeTrace), so that little other work looks like it."""
+    """SM activity of GPUs that mostly spin. Only 2 to 9 % of all samples of two clusters of language-model training lie
+    between idle and this (AcmeTrace), so that little other work looks like it."""
     doubtful_sm: float = 0.35
-    """SM activity up to which it is waiting if something else says so, too, and may be if nothing does."""
+    """SM activity up to which GPUs wait if another sign agrees, and may wait if none does."""
     wait_share: float = 0.5
-    """Share of the time spent in collectives from which they set the pace."""
+    """Share of time in collectives from which they set the pace."""
     idle_fabric: float = 0.1
-    """Traffic of the fast fabric over that of the other network, under which collectives go over the other."""
+    """Ratio of fast-fabric traffic to plain-network traffic below which collectives use the plain network."""
     network: float = 2e7
-    """Bytes a second of a node on its network, below which nothing much goes over it."""
+    """Bytes per second of a node's network below which its traffic is insignificant."""
     long_launch_s: float = 5e-5
-    """A launch returns in two to ten microseconds; one that waits for its kernel takes as long as that."""
+    """A launch returns in 2 to 10 microseconds; one that waits for its kernel takes as long as the kernel."""
     launch_match: tuple[float, float] = (0.7, 1.4)
-    """Time in launches over the time that kernels run, where each launch waits for its kernel."""
+    """Ratio of time in launches to kernel run time if each launch waits for its kernel."""
     gaps: float = 0.95
-    """Engine activity over which kernels follow one another without a gap, so that launches wait for a full queue."""
+    """Engine activity above which kernels follow one another without gaps, so that launches wait for a full queue."""
     call_ratio: float = 2.0
-    """Mean time of all calls over that of a launch, from which they wait."""
+    """Mean time of all calls over that of a launch, from which the calls wait."""
     quiet_pipes: float = 0.1
-    """Mean activity of the tensor pipes, and of device memory: training that is bound by neither shows a few tenths of
-    one of them."""
+    """Mean activity of tensor pipes and of device memory: training that is limited by either shows a few tenths of one
+    of them."""
     little_power: float = 0.4
-    """Power over its limit, up to which GPUs that always have a kernel resident hardly work: spinning ones drew 85 of
-    400 W (public nvidia-smi output of a hang on A100s)."""
+    """Power over its limit up to which GPUs with a resident kernel hardly work: spinning ones drew 85 of 400 W (public
+    nvidia-smi output of a hang on A100s)."""
     least_points: int = 5
-    """Printed points with the time in collectives, below which their median is chance."""
+    """Minimum number of printed points with the time in collectives for a reliable median."""
 
 
 @dataclass(frozen=True)
 class Spin:
-    """GPUs that are pinned and hardly work."""
+    """GPUs that are pinned but hardly work."""
 
     shows: tuple[Claim, ...]
     corroborated: tuple[Claim, ...]
-    """What else says that they wait in collectives."""
+    """Other evidence that they wait in collectives."""
     plain: bool
-    """Whether the SMs work so little that nothing else is needed; if not, and nothing else says so, it may be a model
-    that fills few of them."""
+    """Whether SM activity alone is conclusive. If not, and nothing else agrees, it may be a model that fills few
+    SMs."""
 
 
 @dataclass(frozen=True, eq=False)
 class BusyWait:
-    """Whether GPUs wait while they look busy, in the time of work."""
+    """Whether GPUs wait while they look busy, during the time of work."""
 
     evidence: Evidence
     activity: GpuActivity
@@ -118,40 +116,41 @@ class BusyWait:
     limits: Limits
 
     def spin(self, others: Sequence[Claim] = ()) -> Spin | None:
-        """Several GPUs that always have a kernel resident and hardly work; None if that is not so or not measured.
+        r"""Several GPUs that always have a kernel resident but hardly work; None if not so or not measured.
 
-        ``others``: what the log says of slow collectives. Without SM activity, time in collectives shows it, or little
-        power, of GPUs whose pipes are at rest as far as they were sampled.
+        ``others``: claims of the log about slow collectives. Without SM activity, time in collectives or low power is
+        the evidence, if tensor pipes and memory are idle as far as they were sampled.
         """
         duty, limits = self.duty, self.limits
         if int(duty.rows.sum()) < 2 or duty.busy is None or duty.busy.number < limits.pinned:
             return None
         if (duty.sm is not None and duty.sm.number > limits.doubtful_sm) or not self._advances:
             return None
-        drawn, most = _over(self.activity.grid("power"), duty), self.powers.between(duty.start, duty.end)
+        power, limit = _over(self.activity.grid("power"), duty), self.powers.between(duty.start, duty.end)
         values = {"busy": duty.busy, "signal": derived(TITLES[self.activity.busy_by or "engine"], duty.busy)}
         shows = [PINNED(sm=duty.sm, **values) if duty.sm is not None else PINNED_UNSEEN(**values)]
         shows += [*self.activity.advancing(duty.start, duty.end), *self._calls()]
         pipes = [_over(self.traffic.evidence.grid(name), duty, "avg") for name in ("tensor", "dram")]
         busy_pipes = any(level.number > limits.quiet_pipes for level in pipes if level is not None)
         if duty.sm is None:
-            says = zip((TENSOR_PIPES, MOVES["copy"]), pipes, strict=True)
-            shows += [sentence(level=level) for sentence, level in says if level is not None]
-        if drawn is not None:
-            shows.append(POWER(power=drawn) if most is None else POWER_OF(power=drawn, limit=most))
+            sentences = zip((TENSOR_PIPES, MOVES["copy"]), pipes, strict=True)
+            shows += [sentence(level=level) for sentence, level in sentences if level is not None]
+        if power is not None:
+            shows.append(POWER(power=power) if limit is None else POWER_OF(power=power, limit=limit))
         waiting = self._in_collectives()
-        also = (*waiting, *others, *self._printed(), *self._gauged(), *self._network())
+        corroborating = (*waiting, *others, *self._printed(), *self._gauged(), *self._network())
         if duty.sm is not None:
-            return Spin(tuple(shows), also, duty.sm.number <= limits.low_sm)
-        if drawn is not None and most is not None:
-            little = drawn.number <= limits.little_power * most.number
+            return Spin(tuple(shows), corroborating, duty.sm.number <= limits.low_sm)
+        if power is not None and limit is not None:
+            little = power.number <= limits.little_power * limit.number
         else:
-            little = most is None and None not in pipes and bool(also)
-        return Spin(tuple(shows), also, False) if waiting or (little and not busy_pipes) else None
+            little = limit is None and None not in pipes and bool(corroborating)
+        return Spin(tuple(shows), corroborating, False) if waiting or (little and not busy_pipes) else None
 
     @property
     def _advances(self) -> bool:
-        """Whether the run advances: steps, collectives or launches, or data that moves. One that only spins hangs."""
+        """Whether the run makes progress: steps, collectives, launches, or data transfer. A run that only spins is
+        hung."""
         duty = self.duty
         steps, sent = self.evidence.grid("steps"), _over(self.evidence.grid("network"), duty)
         course = known(self.trajectory)
@@ -161,44 +160,44 @@ class BusyWait:
             return True
         if sent is not None and sent.number >= self.limits.network * self.activity.step:
             return True
-        return bool(self.traffic.between(duty.start, duty.end).moving)
+        return bool(self.traffic.between(duty.start, duty.end).active)
 
     def _in_collectives(self) -> list[Claim]:
         grid = self.evidence.grid("waits")
-        spent = _over(grid, self.duty)
-        if grid is None or spent is None or spent.number < self.limits.wait_share * grid.step:
+        wait_s = _over(grid, self.duty)
+        if grid is None or wait_s is None or wait_s.number < self.limits.wait_share * grid.step:
             return []
-        return [IN_COLLECTIVES(share=derived(round(spent.number / grid.step, 3), spent, unit="share"))]
+        return [IN_COLLECTIVES(share=derived(round(wait_s.number / grid.step, 3), wait_s, unit="share"))]
 
     def _printed(self) -> list[Claim]:
-        """Share of communication in the step, as the log prints it."""
+        """Communication share of the step, from the log."""
         if isinstance(self.trajectory, Missing):
             return []
         frame, parts = self.trajectory.progress, []
         for row in self.trajectory.points:
-            spent, step = number(row, "comm_time_s"), number(row, "step_time_s")
-            if spent is not None and step is not None and step > 0:
-                parts.append((spent / step, row))
+            comm_s, step_s = number(row, "comm_time_s"), number(row, "step_time_s")
+            if comm_s is not None and step_s is not None and step_s > 0:
+                parts.append((comm_s / step_s, row))
         share = maths.median([part for part, _ in parts])
         if len(parts) < self.limits.least_points or share < self.limits.wait_share:
             return []
         row = min(parts, key=lambda pair: abs(pair[0] - share))[1]
         sources = frame.value(row, "comm_time_s", "s"), frame.value(row, "step_time_s", "s")
-        whole = derived(round(share, 3), *sources, unit="share")
-        return [COMMUNICATION(spent=sources[0], step=sources[1], share=whole)]
+        share_value = derived(round(share, 3), *sources, unit="share")
+        return [COMMUNICATION(spent=sources[0], step=sources[1], share=share_value)]
 
     def _gauged(self) -> list[Claim]:
-        """The same by the gauges of the training loop."""
-        spent, step = (_over(self.evidence.grid(name), self.duty) for name in ("all_reduce", "step_seconds"))
-        if spent is None or step is None or not step.number > 0:
+        """Communication share of the step, from the training loop's gauges."""
+        comm_s, step_s = (_over(self.evidence.grid(name), self.duty) for name in ("all_reduce", "step_seconds"))
+        if comm_s is None or step_s is None or not step_s.number > 0:
             return []
-        if spent.number < self.limits.wait_share * step.number:
+        if comm_s.number < self.limits.wait_share * step_s.number:
             return []
-        share = derived(round(spent.number / step.number, 3), spent, step, unit="share")
-        return [COMMUNICATION(spent=spent, step=step, share=share)]
+        share = derived(round(comm_s.number / step_s.number, 3), comm_s, step_s, unit="share")
+        return [COMMUNICATION(spent=comm_s, step=step_s, share=share)]
 
     def _network(self) -> list[Claim]:
-        """Traffic on the plain network while the fast fabric is there and carries next to none."""
+        """Traffic on the plain network while a fast fabric exists and carries almost none."""
         plain, limits = self.evidence.grid("network"), self.limits
         sent, carried = _over(plain, self.duty), _over(self.evidence.grid("fabric"), self.duty)
         if plain is None or sent is None or carried is None or sent.number < limits.network * plain.step:
@@ -209,37 +208,37 @@ class BusyWait:
         return [FABRIC_IDLE(sent=rates[0], carried=rates[1])]
 
     def _calls(self) -> list[Claim]:
-        """How long a CUDA call takes on average; and how many times a launch, which waits for nothing."""
+        """Mean duration of a CUDA call, compared with a launch, which does not wait."""
         seconds, calls = self.evidence.grid("api_seconds"), self.evidence.grid("api_calls")
-        each = _mean(seconds, calls, self.duty)
-        if each is None or seconds is None or calls is None:
+        call_s = _mean(seconds, calls, self.duty)
+        if call_s is None or seconds is None or calls is None:
             return []
         name = _launch_call(seconds)
-        floor = _mean(seconds.where(api=name), calls.where(api=name), self.duty) if name else None
-        if floor is None or not each.number > self.limits.call_ratio * floor.number > 0:
-            return [CALLS(each=each)]
-        times = derived(round(each.number / floor.number, 1), each, floor)
-        return [CALLS_TIMES(each=each, floor=floor, times=times)]
+        launch_s = _mean(seconds.where(api=name), calls.where(api=name), self.duty) if name else None
+        if launch_s is None or not call_s.number > self.limits.call_ratio * launch_s.number > 0:
+            return [CALLS(each=call_s)]
+        ratio = derived(round(call_s.number / launch_s.number, 1), call_s, launch_s)
+        return [CALLS_TIMES(each=call_s, floor=launch_s, times=ratio)]
 
     @cached_property
     def blocking(self) -> tuple[Claim, ...]:
-        """Launches that take as long as their kernels, with gaps between these; nothing if that is not so."""
+        """Launches that take as long as their kernels, with gaps between kernels; empty if not so."""
         seconds, calls = self.evidence.grid("api_seconds"), self.evidence.grid("api_calls")
         duty, limits, launches = self.duty, self.limits, self.activity.launches
         if seconds is None or calls is None or duty.busy is None or duty.busy.number > limits.gaps:
             return ()
         name = _launch_call(seconds)
-        spent, made = (_over(grid.where(api=name), duty, "sum") if name else None for grid in (seconds, calls))
-        if spent is None or made is None or not made.value:
+        launch_s, count = (_over(grid.where(api=name), duty, "sum") if name else None for grid in (seconds, calls))
+        if launch_s is None or count is None or not count.value:
             return ()
         traced = int(duty.rows.sum() if launches is None else (np.nan_to_num(launches).sum(axis=1) > 0).sum())
-        each, share = spent.number / made.number, spent.number / (duty.seconds * max(traced, 1))
+        mean_s, share = launch_s.number / count.number, launch_s.number / (duty.seconds * max(traced, 1))
         low, high = limits.launch_match
-        if each < limits.long_launch_s or not low <= share / duty.busy.number <= high:
+        if mean_s < limits.long_launch_s or not low <= share / duty.busy.number <= high:
             return ()
-        whole = derived(round(share, 3), spent, made, unit="share")
-        each_s = derived(each, spent, made, unit="s")
-        return LAUNCHES_WAIT(each=each_s, count=made), LAUNCHES_SHARE(share=whole, busy=duty.busy)
+        share_value = derived(round(share, 3), launch_s, count, unit="share")
+        mean_value = derived(mean_s, launch_s, count, unit="s")
+        return LAUNCHES_WAIT(each=mean_value, count=count), LAUNCHES_SHARE(share=share_value, busy=duty.busy)
 
 
 @fact(BUSY_WAIT, limits=Limits())
@@ -247,26 +246,26 @@ def busy_wait(
     evidence: Evidence, activity: GpuActivity, duty: DutyCycle, traffic: GpuTraffic, powers: PowerLimits,
     trajectory: Maybe[Trajectory], limits: Limits,
 ) -> BusyWait:  # fmt: skip
-    """Of the GPUs' time of work."""
+    """Covers the time of work."""
     return BusyWait(evidence, activity, duty, traffic, powers, trajectory, limits)
 
 
 def _launch_call(seconds: Grid) -> str | None:
-    """The call that launches kernels, the one most time was spent in."""
+    """The API call that launches kernels; the one with the most time if there are several."""
     names = [name for (name,) in seconds.labels("api") if "launch" in name.lower()]
     return max(names, key=lambda name: float(np.nansum(seconds.where(api=name).values))) if names else None
 
 
 def _mean(seconds: Grid | None, calls: Grid | None, duty: DutyCycle) -> Value | None:
-    """Seconds a call."""
-    spent, made = _over(seconds, duty, "sum"), _over(calls, duty, "sum")
-    if spent is None or made is None or not made.number > 0:
+    """Seconds per call."""
+    total_s, count = _over(seconds, duty, "sum"), _over(calls, duty, "sum")
+    if total_s is None or count is None or not count.number > 0:
         return None
-    return derived(spent.number / made.number, spent, made, unit="s")
+    return derived(total_s.number / count.number, total_s, count, unit="s")
 
 
 def _over(grid: Grid | None, duty: DutyCycle, how: Reducer = "median") -> Value | None:
-    """All of it in the time of work; None where nothing was sampled."""
+    """A grid over the time of work, reduced to one value; None if nothing was sampled."""
     if grid is None:
         return None
     return sampled(grid.during(duty.start, duty.end), how, "" if how == "sum" and grid.unit != "s" else None)

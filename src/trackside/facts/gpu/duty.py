@@ -1,8 +1,8 @@
-"""How much of its time a GPU did something while the run made progress.
+r"""How much of its time a GPU was busy while the run made progress.
 
-The time of work is that from the first work of the GPUs (and the log's first step) to the last, its start left out.
-Readings of utilisation are of the last second: gaps between kernels that are shorter, however many, leave every reading
-somewhere in between, while idle times of seconds leave readings at rest about as often as the GPUs idle.
+The time of work runs from the first work of the GPUs (and the log's first step) to the last, without its start. A
+utilization reading covers the last second. Shorter gaps between kernels leave every reading in between; idle times of
+seconds leave readings of zero about as often as the GPUs idle.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact, known
-from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, mean, middle, spells
+from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, nan_mean, nan_median, stretches
 from trackside.facts.training.learning import Trajectory
 from trackside.query import metric
 
 RESTING = 0.1
-"""Engine activity of a window, or a reading of utilisation, of GPUs that did nothing."""
+"""Engine activity of a window, or a utilization reading, of idle GPUs."""
 
 
 @dataclass(frozen=True)
@@ -28,99 +28,99 @@ class Limits:
     """What belongs to the time of work."""
 
     warm_up: float = 0.1
-    """Share of the time of work left out at its start: compilation and first batches."""
-    begun: float = 0.5
-    """Share of the most that GPUs are busy, from which they train."""
+    """Share of the time of work dropped at its start: compilation and first batches."""
+    started_share: float = 0.5
+    """Share of the GPUs' peak activity from which they are training."""
 
 
 READINGS = 10
-"""Samples of a GPU's activity below which a mean is chance."""
+"""Minimum number of samples per GPU for a reliable mean."""
 
 
 @dataclass(frozen=True)
 class IdleReadings:
-    """The share of windows in which a reading of utilisation found a GPU at rest."""
+    """The share of windows with a utilization reading of an idle GPU."""
 
     share: Value
     window: Value
-    """Seconds of a window."""
+    """Seconds per window."""
     expected: float
-    """The share to expect of readings at random moments, if all idle time were longer than a reading."""
+    """The share expected at random reading times if every idle period were longer than a reading."""
 
 
 @dataclass(frozen=True, eq=False)
 class DutyCycle:
-    """The time in which the run worked, its warm-up left out: (start, end], and what the GPUs did in it."""
+    """The time in which the run worked, without its warm-up: (start, end], and what the GPUs did in it."""
 
     start: float
     end: float
     windows: Flags
-    """(T,) which windows that is."""
+    """(T,) The windows of that time."""
     rows: Flags
-    """(G,) the GPUs in use; all of them where none was seen to work."""
+    """(G,) The GPUs in use; all of them if none worked."""
     readings: float
-    """Samples of a GPU in that time."""
+    """Samples per GPU in that time."""
     busy: Value | None
-    """Mean engine activity (else utilisation) of the GPUs in use."""
+    """Mean engine activity (else utilization) of the GPUs in use."""
     sm: Value | None
-    crowd: Matrix | None
-    """(windows,) Engine activity (else utilisation) of the typical GPU in that time."""
+    typical_busy: Matrix | None
+    """(windows,) Median engine activity (else utilization) of the GPUs in that time."""
     step: float
-    """Seconds of a window."""
+    """Seconds per window."""
     step_seconds: Value | None
-    """Seconds of a training step, as the log has it."""
+    """Seconds per training step, from the log."""
     lowest: Grid | None
-    """The lowest reading of utilisation in each window of the run."""
+    """The lowest utilization reading in each window of the run."""
 
     @property
     def sampled(self) -> bool:
-        """Whether it was sampled often enough for a mean not to be chance."""
+        """Whether there are enough samples for a reliable mean."""
         return self.readings >= READINGS
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Duration of the time of work."""
         return self.end - self.start
 
     @cached_property
     def stalls(self) -> int:
-        """Stretches of windows in which hardly any GPU did anything."""
-        return 0 if self.crowd is None else len(spells(self.crowd <= RESTING))
+        """Number of stretches of windows in which hardly any GPU was busy."""
+        return 0 if self.typical_busy is None else len(stretches(self.typical_busy <= RESTING))
 
     @cached_property
-    def stalled(self) -> float:
-        """Share of the time that these take."""
-        return 0.0 if self.crowd is None else float((self.crowd <= RESTING).mean())
+    def stalled_share(self) -> float:
+        """Share of the time that these stretches take."""
+        return 0.0 if self.typical_busy is None else float((self.typical_busy <= RESTING).mean())
 
     @cached_property
     def idle(self) -> Value | None:
-        """Seconds of each step in which the GPUs did nothing, long pauses left out; None if no step's time is known.
+        r"""Idle seconds per step, without long pauses; None if the step time is unknown.
 
-        The median over stretches of two steps and more, so that evaluations and saves now and then don't count.
+        The median over stretches of at least two steps, so that occasional evaluations and saves do not count.
         """
-        each = self.step_seconds
-        if self.crowd is None or each is None or self.busy is None or not each.number > 0:
+        step_s = self.step_seconds
+        if self.typical_busy is None or step_s is None or self.busy is None or not step_s.number > 0:
             return None
-        width = max(1, math.ceil(2 * each.number / self.step))
-        if width > len(self.crowd):
+        width = max(1, math.ceil(2 * step_s.number / self.step))
+        if width > len(self.typical_busy):
             return None
-        usual = float(np.median(np.convolve(self.crowd, np.full(width, 1 / width), "valid")))
-        return derived(round((1 - min(usual, 1.0)) * each.number, 2), self.busy, each, unit="s")
+        usual = float(np.median(np.convolve(self.typical_busy, np.full(width, 1 / width), "valid")))
+        return derived(round((1 - min(usual, 1.0)) * step_s.number, 2), self.busy, step_s, unit="s")
 
     @cached_property
     def idle_readings(self) -> IdleReadings | None:
-        """How often readings find the GPUs at rest; None if utilisation was not read in that time."""
+        """How often readings find the GPUs idle; None if utilization was not sampled in that time."""
         grid = self.lowest
         if grid is None or self.busy is None:
             return None
         part = grid.during(self.start, self.end)
-        low = part.value("median")
-        known, whole = int((part.values >= 0).sum()), int((grid.values >= 0).sum())
-        if low.value is None or not known:
+        lowest = part.value("median")
+        known, total = int((part.values >= 0).sum()), int((grid.values >= 0).sum())
+        if lowest.value is None or not known:
             return None
-        share = derived(round(float((part.values <= RESTING).sum() / known), 3), low, unit="share")
-        expected = 1 - self.busy.number ** (grid.samples / whole)  # any one of a window's readings
-        return IdleReadings(share, derived(grid.step, low, unit="s"), expected)
+        share = derived(round(float((part.values <= RESTING).sum() / known), 3), lowest, unit="share")
+        expected = 1 - self.busy.number ** (grid.samples / total)  # any one of a window's readings
+        return IdleReadings(share, derived(grid.step, lowest, unit="s"), expected)
 
 
 NO_WORK = Missing("no metric shows when the GPUs worked, or too little was sampled")
@@ -130,19 +130,19 @@ NO_WORK = Missing("no metric shows when the GPUs worked, or too little was sampl
 def duty_cycle(
     evidence: Evidence, activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Limits
 ) -> Maybe[DutyCycle]:
-    """Missing if nothing tells work. A tracer alone gives times, but no figures of activity."""
+    """Missing if nothing shows work. A tracer alone gives times, but no activity levels."""
     course = known(trajectory)
     bounds = _bounds(activity, course, limits)
     signals = (activity.busy, activity.sm, activity.launches, activity.collectives)
     if bounds is None or all(signal is None for signal in signals):
         return NO_WORK
-    windows = (activity.times > bounds[0]) & (activity.times <= bounds[1]) & activity.seen
+    windows = (activity.times > bounds[0]) & (activity.times <= bounds[1]) & activity.observed
     if int(windows.sum()) < 2:
         return NO_WORK
-    rows = activity.used
-    busy = _figure(activity, activity.busy_by, rows, windows, bounds)
-    sm = _figure(activity, "sm", rows, windows, bounds)
-    crowd = None if activity.busy is None else middle(activity.busy[rows][:, windows], axis=0)
+    rows = activity.in_use
+    busy = _mean_of(activity, activity.busy_by, rows, windows, bounds)
+    sm = _mean_of(activity, "sm", rows, windows, bounds)
+    crowd = None if activity.busy is None else nan_median(activity.busy[rows][:, windows], axis=0)
     step_seconds = None if course is None else course.step_seconds
     return DutyCycle(
         *bounds, windows, rows, _readings(activity, windows), busy, sm, crowd, activity.step, step_seconds,
@@ -158,13 +158,13 @@ def _readings(activity: GpuActivity, windows: Flags) -> float:
 
 
 def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) -> tuple[float, float] | None:
-    """From the first work to the last: of the GPUs, else of the log's points. GPUs that work less than can be told from
-    rest did some all the while if the log counts steps."""
+    """From the first work to the last: by the GPUs, else by the log's points. GPUs whose work is too small to detect
+    count as working all the time if the log counts steps."""
     points = () if course is None else course.points
     active = np.flatnonzero(activity.active)
     if not len(active) and len(points) > 1:
-        active = np.flatnonzero(activity.seen)
-    active = active[active >= _begun(activity, limits)]
+        active = np.flatnonzero(activity.observed)
+    active = active[active >= _first_training_window(activity, limits)]
     times = [row.time for row in points if row.time is not None]
     spans = [(times[0], times[-1])] if times else []  # weights are loaded and kernels compiled before the first step
     if len(active):
@@ -175,24 +175,24 @@ def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) ->
     return start + limits.warm_up * (end - start), end
 
 
-def _begun(activity: GpuActivity, limits: Limits) -> int:
-    """The first window in which the GPUs are as busy as half of what they come to: compilation keeps them less so."""
+def _first_training_window(activity: GpuActivity, limits: Limits) -> int:
+    """The first window with half of the GPUs' peak activity: during compilation they are less busy."""
     values = activity.busy if activity.busy is not None else activity.sm
-    if values is None or not activity.users.any():
+    if values is None or not activity.worked.any():
         return 0
-    crowd = middle(values[activity.users], axis=0)[None, :]
+    crowd = nan_median(values[activity.worked], axis=0)[None, :]
     with np.errstate(invalid="ignore"):
-        return int((crowd[0] >= limits.begun * level(crowd)[0]).argmax())
+        return int((crowd[0] >= limits.started_share * level(crowd)[0]).argmax())
 
 
-def _figure(
+def _mean_of(
     activity: GpuActivity, name: str | None, rows: Flags, windows: Flags, bounds: tuple[float, float]
 ) -> Value | None:
-    """The mean of a signal of the typical GPU of these."""
+    """The mean of a signal for the typical GPU."""
     grid, values = activity.grid(name), activity.signal(name)
     if grid is None or values is None:
         return None
-    whole = middle(mean(values[rows][:, windows]))
-    if np.isnan(whole):
+    level = nan_median(nan_mean(values[rows][:, windows]))
+    if np.isnan(level):
         return None
-    return derived(round(float(whole), 4), grid.during(*bounds).value("avg"), unit="ratio")
+    return derived(round(float(level), 4), grid.during(*bounds).value("avg"), unit="ratio")

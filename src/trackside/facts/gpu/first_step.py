@@ -1,7 +1,7 @@
-"""Ranks that met, keep their GPUs busy and never do a step: they wait in their first collectives.
+r"""Ranks that connected and keep their GPUs busy, but never complete a step: they wait in their first collectives.
 
-The log holds no step although it tells of the ranks' start, the GPUs are pinned from then to the end, and nothing that
-would move in a step moves. Work that merely prints nothing moves data and computes.
+The log shows the ranks' start but no step; the GPUs are pinned from then to the end; and nothing that would move in a
+step moves. Work that merely prints nothing would move data and compute.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import numpy as np
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import FLOORS, Flags, GpuActivity, middle
+from trackside.facts.gpu.activity import FLOORS, Flags, GpuActivity, nan_median
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.logs.silence import Silence
-from trackside.facts.training.learning import training_points
 from trackside.finding import Claim, Sentence
 
-PINNED_ON = Sentence("the GPUs were busy all the while: {busy} over {seconds} (median)")
-NO_STEP = Sentence("the ranks had met ({line}), and the log holds {count:training points}")
-LITTLE_SM = Sentence("their SM activity was {sm} (median), what waiting in a collective alone comes to")
-LITTLE_POWER = Sentence("they drew {power} (median), no more than GPUs that wait busily")
+PINNED_ON = Sentence("the GPUs looked busy the whole time: {busy} over {seconds} (median)")
+NO_STEP = Sentence("the ranks had connected ({line}), but the log has {count:training points}")
+LITTLE_SM = Sentence("SM activity was {sm} (median), as when GPUs only wait in a collective")
+LITTLE_POWER = Sentence("power was {power} (median), as when GPUs only wait in a collective")
 
 
 @dataclass(frozen=True)
@@ -29,18 +28,18 @@ class Limits:
     """When GPUs were pinned for long."""
 
     most: float = 0.9
-    """Share of the windows that counts as all the while."""
+    """Share of the windows that counts as the whole time."""
     watched_share: float = 0.5
-    """Of the time that was watched, which it must last."""
+    """Minimum share of the sampled time that it must last."""
 
 
 @dataclass(frozen=True, eq=False)
 class FirstStepHang:
-    """No step was done in all the time that the GPUs were busy."""
+    """No step was completed in all the time that the GPUs were busy."""
 
     since: float
     sure: bool
-    """Whether it was measured that nothing moves; else the GPUs only work too little to tell."""
+    """Whether measurements show that nothing moves; otherwise the GPUs only work too little to tell."""
     claims: tuple[Claim, ...]
 
 
@@ -49,36 +48,37 @@ STEPPED = Missing("a step was done, or nothing shows that none was")
 
 @fact(limits=Limits())
 def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, limits: Limits) -> Maybe[FirstStepHang]:
-    """Missing if a step was done, anything moves, the log does not tell of several ranks, or it was not for long."""
-    met, progress = silence.first_line("ready", "communicators", "inits"), silence.signs["progress"]
-    if met is None or training_points(progress) or stall.stepped > -np.inf:
+    """Missing if a step was completed, if data moves, if the log does not show several ranks, or if the time was
+    short."""
+    rendezvous, progress = silence.first_line("ready", "communicators", "inits"), silence.signs["progress"]
+    if rendezvous is None or silence.points or stall.stepped > -np.inf:
         return STEPPED
-    if not silence.several_ranks or activity.busy is None or int(activity.users.sum()) < 2:
+    if not silence.several_ranks or activity.busy is None or int(activity.worked.sum()) < 2:
         return STEPPED
-    done = activity.grid("collectives")
-    if activity.basis == "launches" or (done is not None and done.value("sum").value):
+    collectives = activity.grid("collectives")
+    if activity.basis == "launches" or (collectives is not None and collectives.value("sum").value):
         return STEPPED
-    crowd = middle(activity.busy[activity.users], axis=0)
+    crowd = nan_median(activity.busy[activity.worked], axis=0)
     with np.errstate(invalid="ignore"):
-        busy: Flags = activity.seen & (crowd >= FLOORS.pinned)
+        busy: Flags = activity.observed & (crowd >= FLOORS.pinned)
     if not busy.any():
         return STEPPED
-    start, end = float(activity.times[busy.argmax()]) - activity.step, float(activity.times[activity.seen][-1])
-    length, watched = float(busy.sum()) * activity.step, float(activity.seen.sum()) * activity.step
+    start, end = float(activity.times[busy.argmax()]) - activity.step, float(activity.times[activity.observed][-1])
+    length, watched = float(busy.sum()) * activity.step, float(activity.observed.sum()) * activity.step
     if length < max(silence.limits.least_s, limits.most * (end - start), limits.watched_share * watched):
         return STEPPED
     moved = stall.traffic.between(start, end)
-    little = [] if stall.distinct(busy) else _little(activity, start, end)
-    if moved.moving or not (moved.none or little):
+    little = [] if stall.beyond_spinning(busy) else _little(activity, start, end)
+    if moved.active or not (moved.nothing_moves or little):
         return STEPPED
     level = activity.grids[activity.busy_by or "engine"].during(start, end).value("median", unit="share")
     pinned = PINNED_ON(busy=level, seconds=derived(length, level, unit="s"))
-    first = NO_STEP(count=progress.reduce("count"), line=met)
-    return FirstStepHang(start, moved.none, (first, pinned, *moved.resting, *little))
+    first = NO_STEP(count=progress.reduce("count"), line=rendezvous)
+    return FirstStepHang(start, moved.nothing_moves, (first, pinned, *moved.idle, *little))
 
 
 def _little(activity: GpuActivity, start: float, end: float) -> list[Claim]:
-    """SM activity, else power, that is no more than what spinning alone comes to."""
+    """SM activity, else power, that is no higher than spinning alone produces."""
     sm, power = activity.grid("sm"), activity.grid("power")
     if sm is not None:
         return [LITTLE_SM(sm=sm.during(start, end).value("median", unit="share"))]

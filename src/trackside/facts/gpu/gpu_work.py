@@ -1,7 +1,7 @@
-"""Whether the GPUs of a run did real work and stayed clean: what a healthy run shows.
+r"""Whether the GPUs of a run did real work and had no hardware errors: the GPU evidence of a healthy run.
 
-Work is shown by SM activity, or by what stands in for it. No work at all, or a standstill at the end of a run that did
-not end well, speaks against health; so do GPUs that did nothing while others worked, and counters of errors that rose.
+SM activity, or a substitute signal, shows work. No work at all, or a stall at the end of a run that did not end well,
+contradicts health. So do GPUs that were idle while others worked, and error counters that rose.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import FLOORS, MAX_CITED, Flags, GpuActivity, level, middle
+from trackside.facts.gpu.activity import FLOORS, MAX_CITED, Flags, GpuActivity, level, nan_median
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
@@ -23,76 +23,72 @@ from trackside.facts.trust.coverage import STALE_S, sampled_within
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 
-WORKED = Sentence("the GPUs worked: SM activity {sm} (mean)")
-WORKED_SOME = Sentence("the GPUs in use worked: SM activity {sm} (mean)")
+WORKED = Sentence("the GPUs computed: SM activity {sm} (mean)")
+WORKED_SOME = Sentence("the GPUs in use computed: SM activity {sm} (mean)")
 UNUSED = Sentence(
-    "{idle} of the {held} that the run held did nothing in all that time: {gpus}",
-    running="{idle} of the {held} that the run holds did nothing so far: {gpus}",
+    "{idle} of the {held} allocated did nothing during the whole run: {gpus}",
+    running="{idle} of the {held} allocated have done nothing so far: {gpus}",
 )
 LAUNCHED = Sentence("{count} kernels were launched")
 STOOD_IN: Mapping[str, Sentence] = {
-    "launches": Sentence("the GPUs worked: {level} kernels were launched"),
-    "collectives": Sentence("the GPUs worked: {level} collectives were completed"),
-    "power": Sentence("the GPUs drew more power than at rest: {level} (median)"),
+    "launches": Sentence("the GPUs computed: {level} kernels were launched"),
+    "collectives": Sentence("the GPUs computed: {level} collectives completed"),
+    "power": Sentence("the GPUs drew more power than idle GPUs: {level} (median)"),
 }
-NO_ACTIVITY = Sentence("whether the GPUs did the work: nothing that was measured tells work from waiting")
+NO_ACTIVITY = Sentence("whether the GPUs computed or waited: no metric that distinguishes them was given")
 NO_SM: Mapping[str, Sentence] = {
     "launches": Sentence("how well the GPUs were used: SM activity was not measured, only kernel launches"),
     "collectives": Sentence("how well the GPUs were used: SM activity was not measured, only collectives"),
-    "power": Sentence(
-        "whether the GPUs worked or waited: SM activity was not measured, and a busy-wait draws power, too"
-    ),
+    "power": Sentence("whether the GPUs computed or waited: SM activity was not measured, and waiting draws power too"),
 }
-ONLY_BUSY = Sentence(
-    "whether the GPUs worked or waited: they were busy {busy} of the time (mean), which proves no work"
-)
-NO_COUNTERS = Sentence("whether the hardware stayed clean: no error counters were given")
+ONLY_BUSY = Sentence("whether the GPUs computed or waited: {busy} utilization (mean) does not show it")
+NO_COUNTERS = Sentence("whether the hardware had errors: no error counters were given")
 PART = Sentence(
-    "what all GPUs did: {seen} of {held} were measured up to the run's end",
+    "what all GPUs did: {seen} of {held} were measured until the end of the run",
     running="what all GPUs did: {seen} of {held} were measured",
 )
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as slow."""
+    """Thresholds for a slow run."""
 
     slow_duty: float = 0.6
-    """Mean engine activity under which the GPUs idle noticeably."""
+    """Mean engine activity below which the GPUs idle noticeably."""
     slow_sm: float = 0.2
-    """Mean SM activity under which they hardly work."""
+    """Mean SM activity below which they hardly work."""
     readings: int = 5
-    """Samples of GPU activity below which a mean is chance."""
+    """Minimum number of samples of GPU activity for a reliable mean."""
     watched_share: float = 0.5
-    """Of the windows in which the run was watched, for a GPU to count as one that did nothing."""
+    """Minimum share of the observed windows with samples of a GPU before it counts as idle."""
 
 
 @dataclass(frozen=True)
 class GpuWork:
-    """What the GPUs show of the run: work, and clean hardware."""
+    """GPU evidence of work and of clean hardware."""
 
     measured: bool = False
     claims: tuple[Claim, ...] = ()
-    """Work that was done."""
+    """The work that was done."""
     computed: bool = False
-    """Whether SM activity shows it; what only stands in for it a busy-wait may do, too."""
+    """Whether SM activity shows the work; a busy-wait can produce the substitute signals, too."""
     slow: bool = False
-    against: Claim | None = None
-    """Why it can't be called healthy: no work, or a standstill."""
+    contradiction: Claim | None = None
+    """Why the run is not healthy: no work, or a stall."""
     clean: tuple[Claim, ...] = ()
     unclean: tuple[Claim, ...] = ()
-    """Counters of errors that rose while the run was there."""
+    """Error counters that rose during the run."""
     unused: Claim | None = None
-    """GPUs of the run that did nothing while others of it worked."""
-    unsure: tuple[Claim, ...] = ()
-    """What was not measured: SM activity, GPUs that were left out, counters."""
-    whole: bool = True
+    """GPUs of the run that were idle while others worked."""
+    open_questions: tuple[Claim, ...] = ()
+    """What was not measured: SM activity, some of the GPUs, counters."""
+    all_measured: bool = True
     """Whether all of the run's GPUs were measured up to its end."""
 
     @property
     def complete(self) -> bool:
-        """Whether work and clean hardware were shown of the whole run."""
-        return bool(self.clean) and self.whole and self.computed
+        """Whether work and clean hardware were shown for the whole run."""
+        return bool(self.clean) and self.all_measured and self.computed
 
 
 @fact(limits=Limits())
@@ -100,82 +96,84 @@ def gpu_work(
     activity: Maybe[GpuActivity], idle: Maybe[IdleGpus], stall: Maybe[GpuStall], duty: Maybe[DutyCycle],
     health: HardwareHealth, run: Run, limits: Limits,
 ) -> GpuWork:  # fmt: skip
-    """Of what was measured, which may be nothing."""
+    """Covers what was measured, which may be nothing."""
     clean, unclean = health.unchanged_meanwhile, health.risen
-    counted = () if clean or unclean else (NO_COUNTERS(),)
+    no_counters = () if clean or unclean else (NO_COUNTERS(),)
     if isinstance(activity, Missing):
-        return GpuWork(bool(clean or unclean), clean=clean, unclean=unclean, unsure=(NO_ACTIVITY(), *counted))
+        return GpuWork(
+            bool(clean or unclean), clean=clean, unclean=unclean, open_questions=(NO_ACTIVITY(), *no_counters)
+        )
     if not isinstance(idle, Missing):
-        return GpuWork(True, against=idle.claims[0])
+        return GpuWork(True, contradiction=idle.claims[0])
     if not isinstance(stall, Missing) and stall.hung is not None:
-        return GpuWork(True, against=stall.hung.claims[0])
-    spent = None if isinstance(duty, Missing) or duty.readings < limits.readings else duty
+        return GpuWork(True, contradiction=stall.hung.claims[0])
+    reliable_duty = None if isinstance(duty, Missing) or duty.readings < limits.readings else duty
     unused = _unused(activity, run, limits)
-    shows, unsure = _worked(activity, spent, unused is not None)
-    part = _part(activity, health, run)
+    shows, unsure = _worked(activity, reliable_duty, unused is not None)
+    unmeasured = _unmeasured_gpus(activity, health, run)
     return GpuWork(
         True,
         shows,
-        computed=spent is not None and spent.sm is not None and bool(activity.users.any()),
-        slow=spent is not None and _slow(spent, limits),
+        computed=reliable_duty is not None and reliable_duty.sm is not None and bool(activity.worked.any()),
+        slow=reliable_duty is not None and _slow(reliable_duty, limits),
         clean=clean,
         unclean=unclean,
         unused=unused,
-        unsure=(*unsure, *([part] if part is not None else []), *counted),
-        whole=part is None,
+        open_questions=(*unsure, *([unmeasured] if unmeasured is not None else []), *no_counters),
+        all_measured=unmeasured is None,
     )
 
 
-def _slow(spent: DutyCycle, limits: Limits) -> bool:
-    pairs = (spent.busy, limits.slow_duty), (spent.sm, limits.slow_sm)
-    return any(level is not None and level.number < least for level, least in pairs)
+def _slow(duty_cycle: DutyCycle, limits: Limits) -> bool:
+    pairs = (duty_cycle.busy, limits.slow_duty), (duty_cycle.sm, limits.slow_sm)
+    return any(level is not None and level.number < minimum for level, minimum in pairs)
 
 
 def _worked(
-    activity: GpuActivity, spent: DutyCycle | None, partly: bool
+    activity: GpuActivity, duty_cycle: DutyCycle | None, partly: bool
 ) -> tuple[tuple[Claim, ...], tuple[Claim, ...]]:
-    """(what shows work, what that leaves open); ``partly``: some GPUs did nothing."""
-    if spent is not None and spent.sm is not None and activity.users.any():
-        worked = WORKED_SOME(sm=_of_users(activity, spent, spent.sm)) if partly else WORKED(sm=spent.sm)
+    """(claims that show work, claims about what that leaves open); ``partly``: some GPUs were idle."""
+    if duty_cycle is not None and duty_cycle.sm is not None and activity.worked.any():
+        worked = WORKED_SOME(sm=_of_users(activity, duty_cycle, duty_cycle.sm)) if partly else WORKED(sm=duty_cycle.sm)
         launched = () if activity.launches is None else (LAUNCHED(count=_level(activity, "launches")),)
         return (worked, *launched), ()
-    if activity.users.any() and activity.basis in STOOD_IN:
+    if activity.worked.any() and activity.basis in STOOD_IN:
         name = str(activity.basis)
         return (STOOD_IN[name](level=_level(activity, name)),), (NO_SM[name](),)
-    if spent is not None and spent.busy is not None:
-        return (), (NO_ACTIVITY(), ONLY_BUSY(busy=spent.busy))
+    if duty_cycle is not None and duty_cycle.busy is not None:
+        return (), (NO_ACTIVITY(), ONLY_BUSY(busy=duty_cycle.busy))
     return (), (NO_ACTIVITY(),)
 
 
-def _of_users(activity: GpuActivity, spent: DutyCycle, sm: Value) -> Value:
-    """The mean SM activity of the GPUs in use, cited by these."""
-    grid = activity.grids["sm"].during(spent.start, spent.end)
+def _of_users(activity: GpuActivity, duty_cycle: DutyCycle, sm: Value) -> Value:
+    """The mean SM activity of the GPUs that worked, with citations."""
+    grid = activity.grids["sm"].during(duty_cycle.start, duty_cycle.end)
     assert sm.value is not None
-    some = [of_gpu(grid, gpu).value("avg") for gpu in activity.named(activity.users)[:MAX_CITED]]
+    some = [of_gpu(grid, gpu).value("avg") for gpu in activity.named(activity.worked)[:MAX_CITED]]
     return derived(sm.value, *some)
 
 
 def _unused(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:
-    """GPUs that did nothing while others worked, where it is known that the run held them."""
-    if run.gpus_by in (None, "all", "occupancy") or not activity.users.any() or activity.busy is None:
+    """GPUs that were idle while others worked, if it is known that they were allocated to the run."""
+    if run.gpus_by in (None, "all", "occupancy") or not activity.worked.any() or activity.busy is None:
         return None
     grid = activity.grid(activity.busy_by)
     if grid is None or any(mig for (mig,) in grid.labels("mig")):
         return None
     with np.errstate(invalid="ignore"):
         cold = level(activity.busy) <= FLOORS.cold
-    watched = (~np.isnan(activity.busy)).sum(axis=1) >= limits.watched_share * activity.seen.sum()
-    idle: Flags = cold & watched & ~activity.users
+    watched = (~np.isnan(activity.busy)).sum(axis=1) >= limits.watched_share * activity.observed.sum()
+    idle: Flags = cold & watched & ~activity.worked
     if not idle.any():
         return None
     gpus = activity.named(idle)
-    most = [of_gpu(grid, gpu).value("max", unit="") for gpu in gpus[:MAX_CITED]]
-    held = derived(len(activity.gpus), *most, unit="GPUs")
-    return UNUSED(idle=derived(len(gpus), *most), held=held, gpus=derived(gpus, *most))
+    maxima = [of_gpu(grid, gpu).value("max", unit="") for gpu in gpus[:MAX_CITED]]
+    n_gpus = derived(len(activity.gpus), *maxima, unit="GPUs")
+    return UNUSED(idle=derived(len(gpus), *maxima), held=n_gpus, gpus=derived(gpus, *maxima))
 
 
-def _part(activity: GpuActivity, health: HardwareHealth, run: Run) -> Claim | None:
-    """GPUs of the run that were not measured, or not up to its end; None where all were."""
+def _unmeasured_gpus(activity: GpuActivity, health: HardwareHealth, run: Run) -> Claim | None:
+    """GPUs of the run that were not measured, or not up to its end; None if all were."""
     end, span = float(activity.times[-1]), max(STALE_S, 3 * activity.step)
     late = activity.watched[:, activity.times > end - span]
     measured = set(activity.named(row for row, sampled in enumerate(late) if sampled.any()))
@@ -184,17 +182,17 @@ def _part(activity: GpuActivity, health: HardwareHealth, run: Run) -> Claim | No
         measured &= sampled_within(sampled, end - span, end)
     grid = next(iter(activity.grids.values()))
     instances = any(mig for (mig,) in grid.labels("mig"))  # which are counted, not GPUs
-    held = max(0 if instances else run.n_gpus or 0, len(activity.gpus))
-    if len(measured) >= held:
+    n_gpus = max(0 if instances else run.n_gpus or 0, len(activity.gpus))
+    if len(measured) >= n_gpus:
         return None
     samples = grid.value("count")
-    return PART(seen=derived(len(measured), samples), held=derived(held, samples, unit="GPUs"))
+    return PART(seen=derived(len(measured), samples), held=derived(n_gpus, samples, unit="GPUs"))
 
 
 def _level(activity: GpuActivity, name: str) -> Value:
-    """How much was launched or completed in all; the power drawn by the GPUs in use while they worked."""
+    """Total launches or collectives; for power, the level of the GPUs in use while they worked."""
     grid = activity.grids[name]
     if name != "power" or activity.power is None:
         return grid.value("sum", unit="")
-    drawn = float(middle(activity.power[activity.working & activity.users[:, None]]))
+    drawn = float(nan_median(activity.power[activity.working & activity.worked[:, None]]))
     return derived(round(drawn, 1), grid.value("median"), unit=grid.unit)

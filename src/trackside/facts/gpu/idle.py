@@ -1,7 +1,7 @@
-"""Whether the GPUs of a run did nothing from its start on.
+r"""Whether the run's GPUs were idle from its start on.
 
-They must have been watched for most of the run. Launches alone say nothing: a tracer that saw none may have seen
-nothing. Memory shows whether more than a CUDA context was ever loaded.
+They must have been sampled for most of the run. Missing launches alone prove nothing: the tracer may have missed them.
+Memory shows whether more than a CUDA context was ever loaded.
 """
 
 from __future__ import annotations
@@ -28,61 +28,63 @@ IDLE: Mapping[str, Query] = {
     "attached": metric("trackside_gpu_process_attached").over("run", "max"),
     "tracer": metric("trackside_tracer_attached").over("run", "max"),
 }
-"""The questions behind :class:`IdleGpus`."""
+"""The queries behind :class:`IdleGpus`."""
 
 COLD: Mapping[str, Sentence] = {
     "sm": Sentence("SM activity never rose above {most}"),
     "engine": Sentence("engine activity never rose above {most}"),
-    "utilisation": Sentence("utilisation never rose above {most}"),
-    "launches": Sentence("kernel launches made in all: {most}", running="kernel launches made so far: {most}"),
-    "collectives": Sentence("collectives completed in all: {most}", running="collectives completed so far: {most}"),
+    "utilisation": Sentence("utilization never rose above {most}"),
+    "launches": Sentence("kernel launches in the whole run: {most}", running="kernel launches so far: {most}"),
+    "collectives": Sentence(
+        "collectives completed in the whole run: {most}", running="collectives completed so far: {most}"
+    ),
     "power": Sentence("no GPU drew more than {most}"),
 }
-ALL_COLD = Sentence("{count} on {nodes} did no work in {seconds}, from the start on")
+ALL_COLD = Sentence("{count} on {nodes} did no work for {seconds}, from the start")
 NO_LAUNCH = Sentence(
-    "no kernel launch and no collective of the run was ever seen, though its processes were traced ({traced})",
-    running="no kernel launch and no collective of the run has been seen, though its processes are traced ({traced})",
+    "the tracer saw no kernel launch and no collective of the run ({traced} processes traced)",
+    running=("the tracer has seen no kernel launch and no collective of the run ({traced} processes traced)"),
 )
 NO_COLLECTIVE = Sentence(
-    "no collective of the run was ever seen, though its processes were traced ({traced})",
-    running="no collective of the run has been seen, though its processes are traced ({traced})",
+    "the tracer saw no collective of the run ({traced} processes traced)",
+    running="the tracer has seen no collective of the run ({traced} processes traced)",
 )
 NO_PROCESS = Sentence(
-    "no process ever held a context on a GPU ({attached})",
-    running="no process has held a context on a GPU yet ({attached})",
+    "no process ever opened a GPU context ({attached})",
+    running="no process has opened a GPU context yet ({attached})",
 )
-CONTEXT_ONLY = Sentence("no GPU held more than {memory} of memory, a context at most")
-MEMORY_IDLE = Sentence("up to {memory} of GPU memory was held")
+CONTEXT_ONLY = Sentence("no GPU used more than {memory} of memory, which is at most a CUDA context")
+MEMORY_IDLE = Sentence("up to {memory} of GPU memory was in use")
 SMALLEST_CARD = 24 * 2**30
-"""Bytes of the smallest card in use for training, where its size was not sampled."""
+"""Bytes of the smallest card in use for training, used if the card's size was not sampled."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When GPUs did no work."""
+    """When GPUs count as idle."""
 
     windows: int = 3
-    """Windows below which too little was watched."""
+    """Minimum number of sampled windows."""
     watched_share: float = 0.5
-    """Of the windows of the run, likewise."""
+    """Minimum share of the run's windows that were sampled."""
 
 
 @dataclass(frozen=True, eq=False)
 class IdleGpus:
-    """No GPU of the run did any work from its start on."""
+    """No GPU of the run worked from its start on."""
 
     activity: GpuActivity
     seconds: Value
-    """How long that was watched."""
+    """How long the GPUs were observed."""
     context_only: bool | None
-    """Whether no GPU held more memory than a CUDA context takes; None if memory was not sampled."""
+    """Whether no GPU had more memory in use than a CUDA context needs; None if memory was not sampled."""
     attached: bool | None
-    """Whether a process ever held a context; None if that was not traced."""
+    """Whether a process ever had a context; None if that was not traced."""
     forming: bool
-    """Whether the GPUs are those of ranks that were to meet: a start of several ranks in the log, or several nodes; on
-    one node a job that printed nothing of the kind is stuck by itself."""
+    """Whether the ranks on these GPUs were about to form a process group: the log shows a start of several ranks, or
+    there are several nodes. On one node, a job that printed no such line is stuck by itself."""
     claims: tuple[Claim, ...]
-    """That they did no work, and what shows it."""
+    """That they did no work, with the evidence."""
 
 
 WORKED = Missing("the GPUs worked, or too little of the run was watched")
@@ -92,10 +94,10 @@ WORKED = Missing("the GPUs worked, or too little of the run was watched")
 def idle_gpus(
     evidence: Evidence, activity: GpuActivity, powers: PowerLimits, silence: Silence, run: Run, limits: Limits
 ) -> Maybe[IdleGpus]:
-    """GPUs that were watched for most of the run and never worked; missing if one did, or too little was watched."""
-    watched = int(activity.seen.sum())
+    """Missing if a GPU worked, or if too little of the run was sampled."""
+    watched = int(activity.observed.sum())
     enough = max(limits.windows, limits.watched_share * len(activity.times))
-    if activity.users.any() or watched < enough or not _cold(activity, powers):
+    if activity.worked.any() or watched < enough or not _cold(activity, powers):
         return WORKED
     shows = _levels(activity)
     if not shows:
@@ -109,43 +111,43 @@ def idle_gpus(
     if activity.grid("collectives") is None and traced is not None:
         sentence = NO_COLLECTIVE if activity.grid("launches") is not None else NO_LAUNCH
         shows.append(sentence(traced=traced.value("count", unit="samples")))
-    held = None if attached is None else bool(np.nanmax(attached.values) > 0)
-    if attached is not None and not held:
+    has_context = None if attached is None else bool(np.nanmax(attached.values) > 0)
+    if attached is not None and not has_context:
         shows.append(NO_PROCESS(attached=attached.value("max", unit="")))
     small = _context_only(evidence)
     if memory is not None:
         shows.append((CONTEXT_ONLY if small else MEMORY_IDLE)(memory=memory.value("max")))
     forming = len(gpus) > 1 and (bool(silence.starts) or max(len(run.nodes), len(nodes)) > 1)
-    return IdleGpus(activity, seconds, small, held, forming, tuple(shows))
+    return IdleGpus(activity, seconds, small, has_context, forming, tuple(shows))
 
 
 def _levels(activity: GpuActivity) -> list[Claim]:
-    """The most that any signal came to; of power only if no other was sampled."""
+    """The maximum of each signal; of power only if no other signal was sampled."""
     shows: list[Claim] = []
     for name in ("sm", "engine", "utilisation", *COUNTED):
-        most = sampled(activity.grid(name), "sum" if name in COUNTED else "max", "")
-        if most is not None:
-            shows.append(COLD[name](most=most))
+        highest = sampled(activity.grid(name), "sum" if name in COUNTED else "max", "")
+        if highest is not None:
+            shows.append(COLD[name](most=highest))
     power = activity.grid("power")
     return shows or ([COLD["power"](most=power.value("max"))] if power is not None else [])
 
 
 def _cold(activity: GpuActivity, powers: PowerLimits) -> bool:
-    """Whether what was sampled shows that no GPU was busy."""
+    """Whether the samples show that no GPU was busy."""
     if activity.busy is not None:
         return bool(np.nanmax(level(activity.busy), initial=0.0) <= FLOORS.cold)
     if activity.sm is not None:
         return True
     if activity.power is None:
         return False
-    most = powers.by_gpu
-    drawn = level(activity.power) / most
-    return not np.isnan(most).any() and bool(np.nanmax(drawn, initial=0.0) <= IDLE_POWER)
+    limits = powers.by_gpu
+    drawn = level(activity.power) / limits
+    return not np.isnan(limits).any() and bool(np.nanmax(drawn, initial=0.0) <= IDLE_POWER)
 
 
 def _context_only(evidence: Evidence) -> bool | None:
     memory, capacity = evidence.grid("memory"), evidence.grid("capacity")
     if memory is None:
         return None
-    whole = float(np.nanmin(capacity.values)) if capacity is not None else SMALLEST_CARD
-    return float(np.nanmax(memory.values)) <= CONTEXT_SHARE * whole
+    capacity_bytes = float(np.nanmin(capacity.values)) if capacity is not None else SMALLEST_CARD
+    return float(np.nanmax(memory.values)) <= CONTEXT_SHARE * capacity_bytes

@@ -1,4 +1,4 @@
-"""What the GPUs of a run did in a pause of its training, and their longest rest between two times of work."""
+"""What the GPUs did in a pause of training, and their longest pause between two times of work."""
 
 from __future__ import annotations
 
@@ -12,78 +12,80 @@ from trackside.evidence import Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.gpu.activity import COUNTED, MAX_CITED, TITLES, Flags, GpuActivity
 from trackside.facts.gpu.stall import GpuStall
-from trackside.facts.gpu.standstill import Why
+from trackside.facts.gpu.stall_claims import Why
 from trackside.facts.gpus import of_gpu
 from trackside.finding import Claim, Sentence
 
-REST = Sentence("the GPUs did no work meanwhile ({signal}: {level}, and {before} until then; medians)")
-LITTLE = Sentence("the GPUs did far less meanwhile ({signal}: {level}, and {before} until then; medians)")
-ODD_COLD = Sentence("GPU {gpus} was cold while the others waited for it ({signal}: {level})")
-ODD = Sentence("GPU {gpus} stood apart from the others meanwhile")
+REST = Sentence("the GPUs did no work in that time ({signal}: {level}, before it {before}; medians)")
+LITTLE = Sentence("the GPUs did far less in that time ({signal}: {level}, before it {before}; medians)")
+ODD_COLD = Sentence("GPU {gpus} was idle while the others waited for it ({signal}: {level})")
+ODD = Sentence("GPU {gpus} behaved differently from the others in that time")
 
 PROOF = ("launches", "collectives", "sm")
-"""Signals that tell rest from work by themselves; power does beside a silence of the log."""
+"""Signals that distinguish idle from work by themselves; power does together with a silent log."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What tells work from rest in a pause."""
+    """What distinguishes work from idleness in a pause."""
 
     windows: int = 3
-    """That lie wholly in a pause, below which they tell nothing of it."""
+    """Minimum number of windows fully inside a pause."""
     worked_share: float = 0.5
-    """Of a pause's windows with work, above which the GPUs worked on."""
+    """Share of a pause's windows with work above which the GPUs kept working."""
     edge_share: float = 0.1
-    """Of a pause's windows with work that is still a rest: its ends may hold some."""
+    """Share of a pause's windows with work up to which it is still a pause: its edges may contain some."""
 
 
 @dataclass(frozen=True)
 class PauseWork:
-    """What the GPUs did in a pause. ``worked``: they went on with work."""
+    """What the GPUs did in a pause. ``worked``: they kept working."""
 
     worked: bool
     claims: tuple[Claim, ...] = ()
     gpus: tuple[str, ...] = ()
-    """Those that the others waited for, as far as they tell."""
+    """The GPUs that the others waited for, if known."""
 
 
 @dataclass(frozen=True)
 class GpuRest:
-    """The longest rest between two times of work; POSIX seconds and seconds."""
+    """The longest pause between two times of work; POSIX seconds and seconds."""
 
     since: float
     until: float
     next_s: float
-    """The next longest rest."""
+    """Length of the second-longest pause."""
     worked_s: float
-    """Work before it."""
+    """Seconds of work before the pause."""
     claims: tuple[Claim, ...]
     gpus: tuple[str, ...]
 
     @property
     def length(self) -> Value:
-        """Its seconds."""
+        """Seconds of the pause."""
         sources = [value for claim in self.claims for value in claim.values.values()]
         return derived(self.until - self.since, *sources, unit="s")
 
 
 @dataclass(frozen=True, eq=False)
 class GpuPauses:
-    """Times in which the GPUs were watched and did no work, between two times of work."""
+    """Times without GPU work between two times of work, while the GPUs were sampled."""
 
     activity: GpuActivity
     stall: GpuStall
     limits: Limits
 
     def during(self, since: float, until: float) -> PauseWork | None:
-        """What they did in a pause of the training (POSIX seconds); None if too little of it was watched."""
+        """What the GPUs did in a pause of training (POSIX seconds); None if too little of it was sampled."""
         activity = self.activity
-        windows = np.flatnonzero(activity.seen & (activity.times - activity.step >= since) & (activity.times <= until))
+        windows = np.flatnonzero(
+            activity.observed & (activity.times - activity.step >= since) & (activity.times <= until)
+        )
         if len(windows) < self.limits.windows or activity.basis in (None, "utilisation"):
             return None
-        less = activity.less(windows) & activity.users
+        less = activity.reduced(windows) & activity.worked
         if activity.active[windows].mean() > self.limits.worked_share and 2 * int(less.sum()) <= int(
-            activity.users.sum()
+            activity.worked.sum()
         ):
             return PauseWork(True)
         start, end = float(activity.times[windows[0]]) - activity.step, float(activity.times[windows[-1]])
@@ -91,9 +93,9 @@ class GpuPauses:
 
     @cached_property
     def longest(self) -> GpuRest | None:
-        """The longest rest, of signals that tell rest from work by themselves."""
+        """The longest pause, by signals that distinguish idle from work by themselves."""
         activity = self.activity
-        rests = sorted(activity.rests, key=lambda span: span[1] - span[0], reverse=True)
+        rests = sorted(activity.pauses, key=lambda span: span[1] - span[0], reverse=True)
         if not rests or activity.basis not in PROOF:
             return None
         first, stop = rests[0]
@@ -105,17 +107,17 @@ class GpuPauses:
 
     @cached_property
     def longest_s(self) -> Value | None:
-        """Seconds of the longest rest between two times of work; None if nothing tells work from rest."""
+        """Seconds of the longest pause between two times of work; None if no signal shows it."""
         activity = self.activity
         grid = activity.grid(activity.basis) if activity.basis in PROOF else None
         if grid is None or not activity.active.any():
             return None
-        return derived(activity.longest_rest_s, grid.value("count"), unit="s")
+        return derived(activity.longest_pause_s, grid.value("count"), unit="s")
 
     def _shown(
         self, windows: NDArray[np.intp], start: float, end: float, less: Flags | None = None
     ) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
-        """(what shows the rest, the GPUs that stood apart in it)."""
+        """(claims that show the pause, the outlier GPUs in it)."""
         activity = self.activity
         grid = activity.grid(activity.basis)
         if grid is None or activity.basis is None:
@@ -129,17 +131,17 @@ class GpuPauses:
         signal = derived(TITLES[activity.basis], level)
         shows = [(REST if rested else LITTLE)(signal=signal, level=level, before=before)]
         outliers = self.stall.outliers(windows, less)
-        gpus = activity.named(outliers.odd)
+        gpus = activity.named(outliers.outliers)
         name = activity.busy_by or "power"
         busy = activity.grid(name)
         if gpus and busy is not None:
-            shows.append(_apart(name, busy.during(start, end), gpus, outliers.why))
+            shows.append(_apart(name, busy.during(start, end), gpus, outliers.sign))
         return tuple(shows), gpus
 
 
 @fact(limits=Limits())
 def gpu_pauses(activity: GpuActivity, stall: GpuStall, limits: Limits) -> GpuPauses:
-    """Of the GPUs' activity."""
+    """Derived from the GPUs' activity."""
     return GpuPauses(activity, stall, limits)
 
 

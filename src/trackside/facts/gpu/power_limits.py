@@ -1,4 +1,4 @@
-"""What GPUs are rated for: their power limit as it was sampled, else by their model's name."""
+"""Ratings of GPUs: the power limit as sampled, else by the model's name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trackside.facts.gpus import aligned, name_of, sampled
 from trackside.query import metric
 
 IDLE_POWER = 0.3
-"""Of the power limit that an idle card draws at most: 16 of 72 W (L4), 116 of 700 W (H100 with a context); and one that
-spins, 85 of 400 W."""
+"""Maximum share of the power limit that an idle card draws: 16 of 72 W (L4), 116 of 700 W (H100 with a context); also a
+spinning card, 85 of 400 W."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,14 +30,14 @@ class PowerLimits:
 
     @cached_property
     def by_gpu(self) -> Matrix:
-        """(G,) The highest limit of each GPU, W; NaN if neither a curve nor the model's name tells."""
+        """(G,) The highest limit of each GPU, W; NaN if neither a series nor the model's name shows it."""
         power = self.activity.grid("power")
-        limits = rated(self.sampled, power, "power_watts", self.activity.gpus, self.activity.times)
-        most: Matrix = np.fmax.reduce(limits, axis=1)
-        return most
+        limits = rated_values(self.sampled, power, "power_watts", self.activity.gpus, self.activity.times)
+        highest: Matrix = np.fmax.reduce(limits, axis=1)
+        return highest
 
     def between(self, start: float, end: float) -> Value | None:
-        """The limit of all GPUs in (start, end]: as it was sampled (median), else by their one model."""
+        """The common limit of all GPUs in (start, end]: the sampled median, else that of their one model."""
         limit = None if self.sampled is None else sampled(self.sampled.during(start, end), "median")
         if limit is not None:
             return limit
@@ -49,18 +49,20 @@ class PowerLimits:
 
 @fact({"power_limit": metric("gpu_power_limit_watts").over("run", "max")})
 def power_limits(evidence: Evidence, activity: GpuActivity) -> PowerLimits:
-    """Of the GPUs that were sampled."""
+    """Covers the GPUs that were sampled."""
     return PowerLimits(evidence.grid("power_limit"), activity)
 
 
-def rated(
-    most: Grid | None, curve: Grid | None, field: Literal["sm_clock_hertz", "power_watts"], gpus: Sequence[str],
-    times: Matrix,
+def rated_values(
+    sampled_limits: Grid | None, model_grid: Grid | None, field: Literal["sm_clock_hertz", "power_watts"],
+    gpus: Sequence[str], times: Matrix,
 ) -> Matrix:  # fmt: skip
-    """(GPUs, windows) The highest SM clock of each, Hz, or its power limit, W: as sampled (``most``), else by the model
-    that another curve names; NaN where neither tells."""
-    models = {name_of(series): series.get("gpu_model") for series in curve.series} if curve is not None else {}
+    """(GPUs, windows) The highest SM clock of each GPU, Hz, or its power limit, W: as sampled, else by the model that
+    ``model_grid`` names; NaN if both are unknown."""
+    models = (
+        {name_of(series): series.get("gpu_model") for series in model_grid.series} if model_grid is not None else {}
+    )
     ratings = (rating_of(models.get(gpu)) for gpu in gpus)
-    column = np.array([np.nan if each is None else getattr(each, field) for each in ratings])[:, None]
-    measured = aligned(most, gpus, times)
+    column = np.array([np.nan if rating is None else getattr(rating, field) for rating in ratings])[:, None]
+    measured = aligned(sampled_limits, gpus, times)
     return np.where(np.isnan(measured), column, measured)

@@ -1,7 +1,7 @@
-"""Whether the GPUs of a run stood still up to its end, after they had worked.
+r"""Whether the run's GPUs stalled, after they had worked, up to the end of the run.
 
-A pause that ends is no standstill, and neither is one that the run has had before. Signals that can't tell waiting from
-work do so only beside a log that went silent: GPUs then work less than before, or some of them stand apart.
+A pause that ends is not a stall, and neither is one as long as earlier pauses. Signals that do not distinguish waiting
+from work are conclusive only together with a silent log: GPUs then work less than before, or some of them are outliers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpu import standstill
+from trackside.facts.gpu import stall_claims
 from trackside.facts.gpu.activity import (
     COUNTED,
     FLOORS,
@@ -24,13 +24,13 @@ from trackside.facts.gpu.activity import (
     GpuActivity,
     Matrix,
     counts_by_gpu,
-    last_set,
+    last_true,
     level,
     lowest_level,
-    middle,
+    nan_median,
 )
 from trackside.facts.gpu.power_limits import IDLE_POWER, PowerLimits
-from trackside.facts.gpu.standstill import OutlierGpus, Standstill, outlier_gpus
+from trackside.facts.gpu.stall_claims import OutlierGpus, Stall, outlier_gpus
 from trackside.facts.gpu.traffic import GpuTraffic
 from trackside.facts.gpus import aligned
 from trackside.facts.logs.silence import Silence
@@ -45,51 +45,51 @@ STALL: Mapping[str, Query] = {
     "entered": counts_by_gpu("trackside_nccl_collectives_started_total", "last"),
     "left": counts_by_gpu("trackside_nccl_collectives_completed_total", "last"),
 }
-"""The questions behind :class:`GpuStall`."""
+"""The queries behind :class:`GpuStall`."""
 
 TO_THE_END: Mapping[str, Sentence] = {
     "launches": Sentence(
-        "kernels were launched up to the end: {level} a window (median)",
-        running="kernels are being launched: {level} a window (median)",
+        "kernels were launched until the end: {level} per interval (median)",
+        running="kernels are being launched: {level} per interval (median)",
     ),
     "collectives": Sentence(
-        "collectives were completed up to the end: {level} a window (median)",
-        running="collectives are being completed: {level} a window (median)",
+        "collectives completed until the end: {level} per interval (median)",
+        running="collectives are completing: {level} per interval (median)",
     ),
     "sm": Sentence(
-        "the GPUs worked up to the end: SM activity {level} (median)",
-        running="the GPUs are at work: SM activity {level} (median)",
+        "the GPUs computed until the end: SM activity {level} (median)",
+        running="the GPUs are computing: SM activity {level} (median)",
     ),
     "power": Sentence(
-        "the GPUs drew the power of work up to the end: {level} (median)",
-        running="the GPUs draw the power of work: {level} (median)",
+        "the GPUs drew the power of computing GPUs until the end: {level} (median)",
+        running="the GPUs draw the power of computing GPUs: {level} (median)",
     ),
 }
 
 
 @dataclass(frozen=True)
-class Limits(standstill.Limits):
-    """When GPUs that do no work are a standstill, beside the limits of :class:`Silence`."""
+class Limits(stall_claims.Limits):
+    """When idle GPUs are stalled; applied together with the limits of :class:`Silence`."""
 
     pauses: float = 2.0
-    """Times the longest pause that the run came back from."""
+    """Multiple of the longest pause that the run recovered from."""
     windows: int = 3
-    """Windows at rest, below which a scrape that came late looks the same."""
+    """Minimum number of idle windows; with fewer, a late scrape looks the same."""
     readings: int = 6
-    """Or so many samples of each GPU, where a window holds more than two."""
+    """Alternative minimum in samples per GPU, if a window contains more than two."""
     short_s: float = 120.0
-    """For a run too short for the silence of a log, where it is as large a share of its duration."""
-    held: float = 0.5
-    """Share of its working level of memory that a GPU still holds while its process lives."""
+    """For runs that are too short for the log-silence limit, if it is as large a share of their duration."""
+    kept_memory_ratio: float = 0.5
+    """Share of its working memory level that a GPU keeps while its process is alive."""
     spinning_ratio: float = 4.0
-    """Power over the lowest of all GPUs, up to which they may spin, where the limit was not sampled: a context alone
-    draws up to 2.2 times an idle card's power (L40S), and spinning adds a seventh of the rest."""
+    """Power over the lowest of all GPUs up to which they may spin, if the limit was not sampled: a context alone draws
+    up to 2.2 times an idle card's power (L40S), and spinning adds a seventh of the remaining range."""
     spinning_sm: float = 0.2
-    """SM activity that spinning alone comes to: one or two SMs a channel, 32 channels at most, of 100 and more."""
+    """SM activity of spinning alone: one or two SMs per channel, at most 32 channels, of more than 100 SMs."""
     slower_clock: float = 0.9
-    """SM clock over what it was while the GPUs drew the power of work; one that waits in a kernel keeps its clock."""
+    """SM clock relative to the clock at working power; a GPU that waits in a kernel keeps its clock."""
     last_windows: int = 10
-    """Windows before the last work, by whose level it is told whether the GPUs worked on."""
+    """Number of windows before the last work whose level shows whether the GPUs kept working."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class GpuStall:
     """Whether, and since when, the run's GPUs did no work."""
 
     grids: Mapping[str, Grid]
-    """All curves that may show it, by question."""
+    """All series that may show it, by query."""
     activity: GpuActivity
     traffic: GpuTraffic
     powers: PowerLimits
@@ -106,97 +106,99 @@ class GpuStall:
     limits: Limits
 
     @cached_property
-    def at_end(self) -> Standstill | None:
-        """The standstill that lasts to the end of the samples, after a time of work; None if there is none."""
-        return self._at_end(beside=False)
+    def at_end(self) -> Stall | None:
+        """The stall that lasts to the end of the samples, after a time of work; None if there is none."""
+        return self._at_end(corroborated=False)
 
     @cached_property
-    def at_end_beside(self) -> Standstill | None:
-        """The same where other evidence says that the run was stuck, so that a few windows are enough."""
-        return self._at_end(beside=True)
+    def at_end_corroborated(self) -> Stall | None:
+        """The same if other evidence shows that the run was stuck, so that a few windows are enough."""
+        return self._at_end(corroborated=True)
 
     @property
-    def hung(self) -> Standstill | None:
-        """The standstill of a run that did not complete, if it is long enough in itself."""
+    def hung(self) -> Stall | None:
+        """The stall of a run that did not complete, if it is long enough by itself."""
         still = self.at_end
         return still if still is not None and still.sure and self.silence.ending.completed is None else None
 
-    def _at_end(self, *, beside: bool) -> Standstill | None:
+    def _at_end(self, *, corroborated: bool) -> Stall | None:
         activity, limits, quiet = self.activity, self.limits, self.silence.limits
         active = np.flatnonzero(activity.active)
         if not len(active):
             return None
-        rest = np.flatnonzero(activity.seen & (np.arange(len(activity.times)) > active[-1]))
-        enough = max(2, min(limits.windows, math.ceil(limits.readings / activity.readings)))
-        if len(rest) < enough or (activity.basis == "power" and self._slower_clocks(active, rest)):
+        idle_windows = np.flatnonzero(activity.observed & (np.arange(len(activity.times)) > active[-1]))
+        min_windows = max(2, min(limits.windows, math.ceil(limits.readings / activity.readings)))
+        if len(idle_windows) < min_windows or (activity.basis == "power" and self._slower_clocks(active, idle_windows)):
             return self._one_cold()
-        until = float(activity.times[rest[-1]])
-        after = max(
-            float(activity.times[active[-1]]), float(activity.times[rest[0]]) - activity.step
+        until = float(activity.times[idle_windows[-1]])
+        last_work = max(
+            float(activity.times[active[-1]]), float(activity.times[idle_windows[0]]) - activity.step
         )  # a gap between tells nothing
-        length = until - max(after, self._heard)
+        length_s = until - max(last_work, self._last_sign)
         duration = until - float(activity.times[0]) + activity.step
-        least = enough * activity.step
-        sure = length >= max(quiet.least_s, limits.pauses * activity.longest_rest_s)
-        if not sure and length < (least if beside else max(limits.short_s, quiet.share * duration, least)):
+        min_s = min_windows * activity.step
+        long_enough = length_s >= max(quiet.least_s, limits.pauses * activity.longest_pause_s)
+        if not long_enough and length_s < (
+            min_s if corroborated else max(limits.short_s, quiet.share * duration, min_s)
+        ):
             return None
-        inside = rest[activity.times[rest] > self._heard]
-        span = after, max(self._heard, float(activity.times[rest[0]])), until
-        return self._standstill(span, length, inside, sure)
+        silent_windows = idle_windows[activity.times[idle_windows] > self._last_sign]
+        span = last_work, max(self._last_sign, float(activity.times[idle_windows[0]])), until
+        return self._build_stall(span, length_s, silent_windows, long_enough)
 
-    def within(self, start: float) -> Standstill | None:
-        """A standstill that began when the log went silent, if the GPUs alone don't tell waiting from work.
+    def within(self, start: float) -> Stall | None:
+        r"""A stall that began when the log went silent, if the GPUs alone do not distinguish waiting from work.
 
-        They must work less than before it, or some of them must stand apart.
+        They must work less than before it, or some of them must be outliers.
         """
         activity = self.activity
-        windows = np.flatnonzero(activity.seen & (activity.times - activity.step >= start))
+        windows = np.flatnonzero(activity.observed & (activity.times - activity.step >= start))
         if len(windows) < self.limits.windows or activity.basis in COUNTED:
             return None
         until, start = float(activity.times[windows[-1]]), max(start, float(activity.times[windows[0]]) - activity.step)
         less = self._less(windows)
-        still = self._standstill((start, start, until), until - start, windows, True, less)
-        most = less.any() and 2 * int((less & activity.users).sum()) > int(activity.users.sum())
-        return still if still.outliers or most else None
+        stall = self._build_stall((start, start, until), until - start, windows, True, less)
+        most_reduced = less.any() and 2 * int((less & activity.worked).sum()) > int(activity.worked.sum())
+        return stall if stall.outliers or most_reduced else None
 
     def _less(self, windows: NDArray[np.intp]) -> Flags:
-        """(G,) GPUs that do far less in these windows than in the ones before."""
-        activity, less = self.activity, self.activity.less(windows)
+        """(G,) GPUs that do far less in these windows than before."""
+        activity, less = self.activity, self.activity.reduced(windows)
         if activity.basis == "sm" and activity.sm is not None:
             with np.errstate(invalid="ignore"):  # an evaluation on one rank works less than a step, and works
-                less &= ~(middle(activity.sm[:, windows], axis=1) > FLOORS.unmistakable_sm)
+                less &= ~(nan_median(activity.sm[:, windows], axis=1) > FLOORS.unmistakable_sm)
         return less
 
-    def _one_cold(self) -> Standstill | None:
-        """A few GPUs that went cold for good while all others stay pinned, where utilisation alone tells: it can't say
-        whether these work on (see :mod:`trackside.facts.gpu.activity` for signals that can)."""
+    def _one_cold(self) -> Stall | None:
+        """A few GPUs that went idle for good while all others stay pinned, if only utilization was sampled, which does
+        not show whether these keep working (see :mod:`trackside.facts.gpu.activity` for signals that do)."""
         activity, limits = self.activity, self.limits
-        users, end = activity.users, np.flatnonzero(activity.seen)
+        users, end = activity.worked, np.flatnonzero(activity.observed)
         if activity.busy is None or activity.basis != "utilisation" or not len(end) or int(users.sum()) < 2:
             return None
         with np.errstate(invalid="ignore"):
-            last = last_set(activity.busy > FLOORS.cold)
-        least = max(limits.windows, self.silence.limits.least_s / activity.step)
-        late = users & (last >= 0) & (end[-1] - last >= least)
-        if not late.any() or 2 * int(late.sum()) > int(users.sum()):
+            last = last_true(activity.busy > FLOORS.cold)
+        min_windows = max(limits.windows, self.silence.limits.least_s / activity.step)
+        cold_for_good = users & (last >= 0) & (end[-1] - last >= min_windows)
+        if not cold_for_good.any() or 2 * int(cold_for_good.sum()) > int(users.sum()):
             return None
-        start = float(activity.times[last[late].max()])
-        if self._heard > start + 2 * activity.step:
+        start = float(activity.times[last[cold_for_good].max()])
+        if self._last_sign > start + 2 * activity.step:
             return None
-        windows = np.flatnonzero(activity.seen & (activity.times > start))
-        pinned = float(middle(activity.busy[users & ~late][:, windows])) >= FLOORS.pinned
+        windows = np.flatnonzero(activity.observed & (activity.times > start))
+        pinned = float(nan_median(activity.busy[users & ~cold_for_good][:, windows])) >= FLOORS.pinned
         return self.within(start) if pinned else None
 
-    def _slower_clocks(self, active: NDArray[np.intp], rest: NDArray[np.intp]) -> bool:
-        """Whether clocks fell when power did: then the GPUs work on, only slower."""
+    def _slower_clocks(self, active: NDArray[np.intp], idle: NDArray[np.intp]) -> bool:
+        """Whether clocks fell together with power: then the GPUs keep working, only slower."""
         activity = self.activity
-        clocks = aligned(self.grids.get("clock"), activity.gpus, activity.times)[activity.users]
-        return bool(middle(clocks[:, rest]) < self.limits.slower_clock * middle(clocks[:, active]))
+        clocks = aligned(self.grids.get("clock"), activity.gpus, activity.times)[activity.worked]
+        return bool(nan_median(clocks[:, idle]) < self.limits.slower_clock * nan_median(clocks[:, active]))
 
-    def _standstill(
+    def _build_stall(
         self, span: tuple[float, float, float], length: float, windows: NDArray[np.intp], sure: bool,
         less: Flags | None = None,
-    ) -> Standstill:  # fmt: skip
+    ) -> Stall:  # fmt: skip
         after, since, until = span
         inner = windows[
             1 if len(windows) > 4 else 0 : -1 if len(windows) > 1 else None
@@ -205,91 +207,91 @@ class GpuStall:
         grids = (grid for name in names if (grid := self.grids.get(name)) is not None)
         values = (grid.during(after, until).value("median") for grid in grids)
         sources = [value for value in values if value.value is not None]
-        return Standstill(
+        return Stall(
             self.activity, self.grids, since, after, until, derived(length, *sources, unit="s"), sure,
             self.outliers(inner, less), self._memory_held(inner),
         )  # fmt: skip
 
     def outliers(self, windows: NDArray[np.intp], less: Flags | None = None) -> OutlierGpus:
-        """Who does what in these windows of a standstill; ``less``: GPUs that are known not to work in them."""
+        """The states of the GPUs in these windows of a stall. ``less``: GPUs that are known not to work in them."""
         return outlier_gpus(self.activity, self.grids, self.run, windows, self.limits, less)
 
     @cached_property
-    def _heard(self) -> float:
-        """Time of the last stamped training point, evaluation or save, or of the last rise of the gauge of steps."""
+    def _last_sign(self) -> float:
+        """Time of the last stamped training point, evaluation or save, or of the last rise of the step gauge."""
         sign = self.silence.last_sign(("progress", "evaluations", "saves"))
-        said = float(sign.value) if sign is not None and isinstance(sign.value, (int, float)) else -np.inf
-        return max(said, self.stepped)
+        sign_time = float(sign.value) if sign is not None and isinstance(sign.value, (int, float)) else -np.inf
+        return max(sign_time, self.stepped)
 
     @cached_property
     def stepped(self) -> float:
-        """When the gauge of steps done last rose; minus infinity if it never did."""
+        """When the step gauge last rose; minus infinity if it never did."""
         grid = self.grids.get("steps")
         if grid is None:
             return -np.inf
-        most = np.fmax.reduce(grid.values, axis=0)
-        sampled = np.flatnonzero(~np.isnan(most))
-        rose = sampled[1:][np.diff(most[sampled]) > 0]
+        steps = np.fmax.reduce(grid.values, axis=0)
+        sampled = np.flatnonzero(~np.isnan(steps))
+        rose = sampled[1:][np.diff(steps[sampled]) > 0]
         return float(grid.times[rose[-1]]) if len(rose) else -np.inf
 
     def _memory_held(self, inside: NDArray[np.intp]) -> bool:
-        """Whether most GPUs in use keep the memory that they had while they worked."""
+        """Whether most GPUs in use keep the memory that they used while they worked."""
         activity = self.activity
-        memory = aligned(self.grids.get("memory"), activity.gpus, activity.times)[activity.users]
-        most, now = level(memory), middle(memory[:, inside], axis=1)
-        known = ~np.isnan(now) & ~np.isnan(most)
-        return bool(known.any() and (now[known] >= self.limits.held * most[known]).mean() > 0.5)
+        memory = aligned(self.grids.get("memory"), activity.gpus, activity.times)[activity.worked]
+        highest, now = level(memory), nan_median(memory[:, inside], axis=1)
+        known = ~np.isnan(now) & ~np.isnan(highest)
+        return bool(known.any() and (now[known] >= self.limits.kept_memory_ratio * highest[known]).mean() > 0.5)
 
     @cached_property
     def worked_on(self) -> Claim | None:
-        """That the GPUs worked up to the end of the run, at the level that they had; None if they may only have waited
-        busily all the while, or the last part was not watched."""
+        """That the GPUs worked up to the end of the run at their usual level; None if they may only have spun all the
+        time, or the last part was not sampled."""
         activity, limits = self.activity, self.limits
         grid, name = activity.grid(activity.basis), activity.basis
-        if grid is None or name is None or name == "utilisation" or not self.to_the_end:
+        if grid is None or name is None or name == "utilisation" or not self.observed_to_end:
             return None
         if int(activity.active.sum()) < limits.windows:
             return None
         last = float(activity.times[activity.active][-1])
-        begin = last - limits.last_windows * activity.step
+        start = last - limits.last_windows * activity.step
         unit = "" if grid.unit in COUNTED else None
-        usual = grid.during(0.0, begin).value("median", unit=unit)
-        figure = grid.during(begin, last).value("median", unit=unit)
-        if figure.value is None or activity.times[activity.seen][-1] - last > limits.windows * activity.step:
+        usual = grid.during(0.0, start).value("median", unit=unit)
+        recent = grid.during(start, last).value("median", unit=unit)
+        if recent.value is None or activity.times[activity.observed][-1] - last > limits.windows * activity.step:
             return None
-        if usual.value is not None and figure.number < FLOORS.waiting_share * usual.number:
+        if usual.value is not None and recent.number < FLOORS.waiting_share * usual.number:
             return None
-        if self.distinct(activity.active & (activity.times > begin)):
-            return TO_THE_END[name](level=figure)
-        return next(iter(self.traffic.between(begin, last).moving), None)
+        if self.beyond_spinning(activity.active & (activity.times > start)):
+            return TO_THE_END[name](level=recent)
+        return next(iter(self.traffic.between(start, last).active), None)
 
     @cached_property
-    def to_the_end(self) -> bool:
-        """Whether the GPUs were watched up to the run's end, or to so little before it that no standstill would fit."""
+    def observed_to_end(self) -> bool:
+        """Whether the GPUs were sampled up to the run's end, or so near to it that a stall would not fit after it."""
         run, activity, quiet = self.run, self.activity, self.silence.limits
         if run.end is None:
             return True
         length = run.end - (run.start if run.start is not None else float(activity.times[0]))
         least = max(3 * activity.step, min(quiet.least_s, quiet.share * length))
-        return run.end - float(activity.times[activity.seen][-1]) < least
+        return run.end - float(activity.times[activity.observed][-1]) < least
 
-    def distinct(self, windows: Flags) -> bool:
-        """Whether GPUs that look at work in these windows do more than ones that only spin: on more SMs, or at more
-        power; launches and collectives are work as they are."""
+    def beyond_spinning(self, windows: Flags) -> bool:
+        """Whether GPUs that look busy in these windows do more than spin: they use more SMs, or more power. Launches
+        and collectives are work by themselves."""
         activity, limits = self.activity, self.limits
         if activity.basis not in ("sm", "power") or not windows.any():
             return activity.basis in COUNTED
-        users = activity.users
+        users = activity.worked
         if activity.basis == "sm":
             assert activity.sm is not None
-            spins = activity.busy is not None and float(middle(activity.busy[users][:, windows])) >= FLOORS.pinned
-            return not spins or float(middle(activity.sm[users][:, windows])) > limits.spinning_sm
+            spins = activity.busy is not None and float(nan_median(activity.busy[users][:, windows])) >= FLOORS.pinned
+            return not spins or float(nan_median(activity.sm[users][:, windows])) > limits.spinning_sm
         assert activity.power is not None
-        drawn: Matrix = middle(activity.power[users][:, windows], axis=1)
-        most = self.powers.by_gpu[users]
-        if not np.isnan(most).any():
-            return bool(middle((drawn / most)[None, :]) > IDLE_POWER)
-        return bool(middle(drawn[None, :] / lowest_level(activity.power)) > limits.spinning_ratio)
+        power: Matrix = nan_median(activity.power[users][:, windows], axis=1)
+        power_limits = self.powers.by_gpu[users]
+        if not np.isnan(power_limits).any():
+            return bool(nan_median((power / power_limits)[None, :]) > IDLE_POWER)
+        return bool(nan_median(power[None, :] / lowest_level(activity.power)) > limits.spinning_ratio)
 
 
 @fact(STALL, limits=Limits())
@@ -297,6 +299,6 @@ def gpu_stall(
     evidence: Evidence, activity: GpuActivity, traffic: GpuTraffic, powers: PowerLimits, silence: Silence, run: Run,
     limits: Limits,
 ) -> GpuStall:  # fmt: skip
-    """Of the GPUs' activity, beside the log's signs of life."""
+    """Derived from the GPUs' activity and the log's signs of life."""
     own = {name: grid for name in STALL if (grid := evidence.grid(name)) is not None}
     return GpuStall({**activity.grids, **own}, activity, traffic, powers, silence, run, limits)

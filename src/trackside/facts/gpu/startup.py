@@ -1,4 +1,4 @@
-"""How far the GPUs had been put to use when a run died: kernel launches, work, and memory beyond a context."""
+"""How far the GPUs had been used when a run died: kernel launches, work, and memory beyond a context."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import metric
 
-LAUNCHES = Sentence("the GPUs were given {launches} kernel launches in all")
-NO_WORK = Sentence("no GPU was busy for more than {most} of a window's time")
-NONE_HELD = Sentence("no GPU held any memory ({peak} of {total})")
-CONTEXT_ONLY = Sentence("no GPU held more than {peak} of {total}, which is {share}: a context at most")
-LOADED = Sentence("GPU {gpu} held up to {peak} of {total} by then: something had been loaded")
+LAUNCHES = Sentence("{launches} kernels were launched in total")
+NO_WORK = Sentence("no GPU was busy for more than {most} of any interval")
+NONE_HELD = Sentence("no GPU memory was in use ({peak} of {total})")
+CONTEXT_ONLY = Sentence("no GPU used more than {peak} of {total} ({share}), which is at most a CUDA context")
+LOADED = Sentence("GPU {gpu} used up to {peak} of {total} by then: something had been loaded")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a GPU that no work was given shows."""
+    """Thresholds for a GPU that was given no work."""
 
     context_bytes: float = float(1 << 30)
-    """Memory that a context takes on small cards: 300 to 600 MB."""
+    """Memory that a context needs on small cards: 300 to 600 MB."""
     idle_share: float = 0.02
-    """SM activity, engine activity or utilisation of a GPU that runs nothing but a monitor's kernels."""
+    """SM activity, engine activity or utilization of a GPU that runs only a monitor's kernels."""
     max_launches: int = 1000
-    """Kernel launches a GPU: initialising a library gives a handful, a single training step thousands."""
+    """Kernel launches per GPU: initializing a library takes a handful, one training step thousands."""
 
 
 @dataclass(frozen=True, eq=False)
 class StartupUse:
-    """What use the run had made of its GPUs."""
+    """How the run had used its GPUs."""
 
     launches: Value | None
-    """Kernel launches in all."""
+    """Total number of kernel launches."""
     launching: int
-    """Series that count them: GPUs or ranks."""
+    """Number of series that count them: GPUs or ranks."""
     most_busy: Value | None
-    """The most that any GPU was busy in a window, as a share."""
+    """The maximum activity of any GPU in a window, as a share."""
     memory: Maybe[GpuMemory]
     worked: Value | None
-    """Seconds for which the run's GPUs worked; None where nothing that proves work was sampled."""
+    """Seconds for which the run's GPUs worked; None if no sampled signal proves work."""
     limits: Limits
 
     @cached_property
     def untouched(self) -> tuple[Claim, ...]:
-        """How little use had been made of them when the run died at its start; none where nothing shows it, or they
-        worked."""
+        """How little the GPUs had been used when the run died at its start; empty if they worked or nothing shows
+        it."""
         claims: list[Claim] = []
         if self.launches is not None:
             if self.launches.number > self.limits.max_launches * self.launching:
@@ -88,18 +88,18 @@ class StartupUse:
 def startup_use(
     evidence: Evidence, memory: Maybe[GpuMemory], activity: Maybe[GpuActivity], run: Run, limits: Limits
 ) -> StartupUse:
-    """Of what was sampled; nothing is needed.
+    r"""Covers what was sampled; nothing is required.
 
-    The tracer's counts as they stand begin with the process: a crash within seconds leaves one sample of them.
+    The raw counts of the tracer start with the process: a crash within seconds leaves one sample of them.
     """
-    launches, launched = evidence.grid("launches"), evidence.grid("launched")
+    launches, counters = evidence.grid("launches"), evidence.grid("launched")
     total = sampled(launches, "sum", unit="")
-    if total is None and launched is not None and len(launched.times) == 1:
-        launches, total = launched, sampled(launched, "sum", unit="")
+    if total is None and counters is not None and len(counters.times) == 1:
+        launches, total = counters, sampled(counters, "sum", unit="")
     busy = evidence.grid("sm") or evidence.grid("engine") or evidence.grid("utilisation")
-    most = sampled(busy, "max", unit="share")
+    highest = sampled(busy, "max", unit="share")
     worked = None if isinstance(activity, Missing) else _worked(evidence, activity, run)
-    return StartupUse(total, 0 if launches is None else len(launches), most, memory, worked, limits)
+    return StartupUse(total, 0 if launches is None else len(launches), highest, memory, worked, limits)
 
 
 def _worked(evidence: Evidence, activity: GpuActivity, run: Run) -> Value | None:
@@ -107,6 +107,6 @@ def _worked(evidence: Evidence, activity: GpuActivity, run: Run) -> Value | None
     grid = next((grid for name in ("launches", "sm", "power") if (grid := evidence.grid(name)) is not None), None)
     if grid is None or activity.basis in (None, "utilisation"):
         return None
-    if run.gpus_by == "all" and not activity.users.all():
+    if run.gpus_by == "all" and not activity.worked.all():
         return None  # those that worked may be another's
     return derived(int(activity.active.sum()) * activity.step, grid.value("max"), unit="s")

@@ -1,6 +1,6 @@
-"""Whether anything moves on GPUs that look busy: arithmetic of the tensor pipes, device memory, NVLink.
+r"""Whether data moves on GPUs that look busy: tensor-pipe arithmetic, device memory, NVLink.
 
-A kernel that only spins in a collective keeps engine and a few SMs active; it computes nothing and moves no data.
+A kernel that only spins in a collective keeps the engine and a few SMs active, but computes nothing and moves no data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from trackside.evidence import Evidence, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpu.activity import GpuActivity, mean, middle
+from trackside.facts.gpu.activity import GpuActivity, nan_mean, nan_median
 from trackside.facts.gpus import aligned
 from trackside.finding import Claim, Sentence
 from trackside.query import Query, metric
@@ -23,27 +23,27 @@ TRAFFIC: Mapping[str, Query] = {
     "copy": metric("gpu_memory_utilization_ratio").over("run", "avg"),
     "nvlink": metric("gpu_nvlink_tx_bytes_per_second").over("run", "avg").by("node", "gpu", how="sum"),
 }
-"""The questions behind :class:`GpuTraffic`."""
+"""The queries behind :class:`GpuTraffic`."""
 
 MOVES: Mapping[str, Sentence] = {
-    "dram": Sentence("their memory moved data {level} of the time (mean)"),
-    "copy": Sentence("their memory was read or written {level} of the time (mean)"),
-    "tensor": Sentence("their tensor pipes were busy {level} of the time (mean)"),
-    "nvlink": Sentence("each sent {level} over NVLink (mean)"),
+    "dram": Sentence("GPU memory was moving data {level} of the time (mean)"),
+    "copy": Sentence("GPU memory was read or written {level} of the time (mean)"),
+    "tensor": Sentence("tensor cores were busy {level} of the time (mean)"),
+    "nvlink": Sentence("each GPU sent {level} over NVLink (mean)"),
 }
-AT_REST = Sentence("their memory moved data {level} of the time (mean): next to nothing is read or written")
+AT_REST = Sentence("GPU memory was moving data only {level} of the time (mean)")
 
 
 @dataclass(frozen=True)
 class Signal:
-    """What a signal's mean over a while says, for the typical GPU."""
+    """Thresholds for a signal's mean over a time, for the typical GPU."""
 
-    moves: float
-    """From here on something advances."""
-    rests: float
-    """Up to here nothing does."""
-    alone: bool = True
-    """Whether rest of this alone says that nothing moves."""
+    active_from: float
+    """From this level on, work makes progress."""
+    idle_up_to: float
+    """Up to this level, it does not."""
+    conclusive: bool = True
+    """Whether this signal alone shows that nothing moves."""
 
 
 SIGNALS: Mapping[str, Signal] = {
@@ -52,21 +52,21 @@ SIGNALS: Mapping[str, Signal] = {
     # whole per cents of time in which device memory was read or written
     "copy": Signal(0.015, 0.005),
     # models in FP32 use none
-    "tensor": Signal(0.005, 0.001, alone=False),
+    "tensor": Signal(0.005, 0.001, conclusive=False),
     # gradients of ten million parameters every two seconds; none on one link
-    "nvlink": Signal(1e7, 1e6, alone=False),
+    "nvlink": Signal(1e7, 1e6, conclusive=False),
 }
-"""By question, in the order in which they are stated."""
+"""By query, in the order in which they are stated."""
 
 
 @dataclass(frozen=True)
 class Traffic:
     """What moves and what does not, as claims."""
 
-    moving: tuple[Claim, ...]
-    resting: tuple[Claim, ...]
-    none: bool
-    """Whether nothing moves: a signal that alone tells is at rest, and none that was sampled moves."""
+    active: tuple[Claim, ...]
+    idle: tuple[Claim, ...]
+    nothing_moves: bool
+    """Whether nothing moves: a conclusive signal is idle, and no sampled signal is active."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class GpuTraffic:
     activity: GpuActivity
 
     def between(self, start: float, end: float) -> Traffic:
-        """Of the GPUs in use, in (start, end]."""
+        """Traffic of the GPUs in use in (start, end]."""
         moving: list[Claim] = []
         resting: list[Claim] = []
         at_rest = False
@@ -87,20 +87,22 @@ class GpuTraffic:
             grid = self.evidence.grid(name)
             if grid is None or not windows.any():
                 continue
-            level = float(middle(mean(aligned(grid, activity.gpus, activity.times)[activity.used][:, windows])))
+            level = float(
+                nan_median(nan_mean(aligned(grid, activity.gpus, activity.times)[activity.in_use][:, windows]))
+            )
             if np.isnan(level):
                 continue
             unit = "share" if grid.unit == "ratio" else grid.unit
             value = derived(round(level, 4), grid.during(start, end).value("avg", unit=unit), unit=unit)
-            if level >= signal.moves:
+            if level >= signal.active_from:
                 moving.append(MOVES[name](level=value))
-            elif level <= signal.rests:
+            elif level <= signal.idle_up_to:
                 resting.append((AT_REST if name == "dram" else MOVES[name])(level=value))
-                at_rest |= signal.alone
+                at_rest |= signal.conclusive
         return Traffic(tuple(moving), tuple(resting), at_rest and not moving)
 
 
 @fact(TRAFFIC)
 def gpu_traffic(evidence: Evidence, activity: GpuActivity) -> GpuTraffic:
-    """Of what was sampled beside the GPUs' activity; it may be nothing."""
+    """Covers what was sampled, which may be nothing."""
     return GpuTraffic(evidence, activity)

@@ -1,1 +1,1 @@
-"""What counters, gauges and clocks say of the machines."""
+"""What counters, gauges and clocks show about the machines."""

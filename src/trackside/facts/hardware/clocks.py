@@ -1,8 +1,8 @@
-"""SM clocks and throttle reasons of the run's GPUs: the windows of work in which something grave held the clocks down.
+r"""SM clocks and throttle reasons of the run's GPUs: the windows of work in which a severe reason lowered the clocks.
 
-By throttle reasons and by counters of throttled time; without them, by a hot GPU whose clock is below its own best
-level, below that of the other GPUs, or far below the highest that it can reach, and not at its power limit. A software
-power cap and idleness are normal and don't count. Arrays are (GPUs, windows).
+Throttle reasons and counters of throttled time show it. Without them, a hot GPU counts whose clock is below its own
+best level, below the other GPUs, or far below its maximum, and that is not at its power limit. A software power cap and
+idleness are normal and do not count. Arrays are (GPUs, windows).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trackside.catalog.throttle import REASONS, mask
 from trackside.evidence import Evidence, Grid, Missing
 from trackside.facts.fact import Maybe, fact, known
 from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix
-from trackside.facts.gpu.power_limits import rated
+from trackside.facts.gpu.power_limits import rated_values
 from trackside.facts.gpus import aligned, all_names, name_of
 from trackside.model import Run
 from trackside.query import Query, metric
@@ -33,54 +33,54 @@ CLOCKS: Mapping[str, Query] = {
     "temperature": metric("gpu_temperature_celsius").over("run", "max"),
     "power_limit": metric("gpu_power_limit_watts").over("run", "max"),
 }
-"""The questions behind :class:`Clocks`. The last reasons of a window, not their maximum: single samples must not fill
-it."""
+"""The queries behind :class:`Clocks`. The last reasons of a window, not their maximum: single samples must not fill the
+window."""
 GRAVE = mask("hard", "thermal")
 NOT_MEASURED = Missing("clocks and throttle reasons of the run's GPUs, or clocks and temperatures")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When clocks are held down."""
+    """When clocks are lowered."""
 
     windows: int = 3
-    """Windows of two samples each: NVML sets hardware slowdown for a moment at every change of performance state."""
+    """Windows of two samples each: NVML sets hardware slowdown briefly at every change of performance state."""
     counted_share: float = 0.1
-    """Of a window, by counters of throttled time; under it is swinging about a limit."""
+    """Share of a window, by counters of throttled time; less is oscillation around a limit."""
     drop: float = 0.1
-    """Of the SM clock. Clocks of a loaded GPU vary by a few hundredths with temperature and power."""
+    """Relative drop of the SM clock. Clocks of a loaded GPU vary by a few percent with temperature and power."""
     drop_from_highest: float = 0.3
-    """The same where only the highest clock of the GPU is known: power limits alone cost up to a quarter of it."""
+    """The same if only the GPU's maximum clock is known: power limits alone cost up to a quarter of it."""
     hot_c: float = 80.0
-    """Without reasons: slowdown begins at 83 to 90 C on data-centre GPUs, and monitors alert from 80 C on."""
+    """Used without reasons: slowdown begins at 83 to 90 C on data-center GPUs; monitors alert from 80 C."""
     at_limit: float = 0.97
-    """Share of its power limit at which a GPU's clocks are the limit's doing, not the heat's."""
+    """Share of its power limit from which the limit, not heat, lowers the clocks."""
     far_from_limit: float = 0.8
-    """Share of its power limit under which the limit is not what holds clocks far below the highest."""
+    """Share of its power limit below which the limit does not explain clocks far below the maximum."""
     busy: float = 0.2
-    """Engine activity or utilisation above which low clocks are not those of an idle GPU."""
+    """Engine activity or utilization above which low clocks are not those of an idle GPU."""
 
 
 @dataclass(frozen=True, eq=False)
 class Clocks:
-    """What was sampled of the clocks of the run's GPUs."""
+    """The sampled clocks of the run's GPUs."""
 
     grids: Mapping[str, Grid]
-    """The answers to :data:`CLOCKS`, of those that were sampled."""
+    """The answers to :data:`CLOCKS` that were sampled."""
     activity: GpuActivity | None
     gpus: tuple[str, ...]
-    """``node:index``, those of :attr:`Run.gpus` first and in its order."""
+    """``node:index``; those of :attr:`Run.gpus` first, in its order."""
     times: Matrix
     """Ends of the windows, POSIX seconds."""
     step: float
     readings: float
-    """Samples of each GPU."""
+    """Samples per GPU."""
     basis: Basis
-    """What shows that clocks were held down."""
+    """The kind of evidence."""
     grave: Flags
-    """Whether something grave held the clock down."""
+    """Whether a severe reason lowered the clock."""
     working: Flags
-    """Whether the GPU worked, or looked like it, and it is known what held its clock."""
+    """Whether the GPU worked, or appeared to, and the reason for its clock is known."""
     limits: Limits
 
     @property
@@ -90,7 +90,7 @@ class Clocks:
 
     @cached_property
     def at_height(self) -> bool:
-        """Whether every GPU's clock stayed near the highest that it can reach while it worked: then nothing held it."""
+        """Whether every GPU's clock stayed near its maximum while it worked: then nothing lowered it."""
         clocks, highest, activity = self.grids.get("clocks"), self.grids.get("highest"), self.activity
         if clocks is None or highest is None or activity is None:
             return False
@@ -102,16 +102,16 @@ class Clocks:
 
 @fact(CLOCKS, needs=(("reasons", "counters", "clocks"),), limits=Limits())
 def clocks(evidence: Evidence, activity: Maybe[GpuActivity], run: Run, limits: Limits) -> Maybe[Clocks]:
-    """Missing if neither reasons nor counters nor clocks with temperatures were sampled."""
+    """Missing if neither reasons, nor counters, nor clocks with temperatures were sampled."""
     grids = {name: grid for name in CLOCKS if (grid := evidence.grid(name)) is not None}
     main = next((grids[name] for name in ("reasons", "counters", "clocks") if name in grids), None)
     if main is None:
         return NOT_MEASURED
-    times, done = main.times, known(activity)
+    times, measured = main.times, known(activity)
     names = all_names(*(grids.get(name) for name in ("reasons", "counters", "clocks")))
     gpus = tuple(dict.fromkeys([*(name for name in run.gpus if name in names), *names]))
     clock, flags = (aligned(grids.get(name), gpus, times) for name in ("clocks", "reasons"))
-    busy = _busy(done, gpus, times, clock, flags, limits)
+    busy = _busy(measured, gpus, times, clock, flags, limits)
     counted = _counted(grids.get("counters"), gpus, times, main.step)
     thermal = "clocks" in grids and "temperature" in grids
     if "reasons" in grids or not np.isnan(counted).all():
@@ -120,14 +120,14 @@ def clocks(evidence: Evidence, activity: Maybe[GpuActivity], run: Run, limits: L
         grave = _grave(flags) | (np.nan_to_num(counted) >= limits.counted_share)
         if basis == "counters" and thermal:
             # DCGM's violation times are said to be in microseconds and come in nanoseconds: that they grow is sure.
-            grave |= (np.nan_to_num(counted) > 0) & _hot_and_low(grids, done, gpus, times, clock, busy, limits)
+            grave |= (np.nan_to_num(counted) > 0) & _hot_and_low(grids, measured, gpus, times, clock, busy, limits)
     elif thermal:
         basis, sampled = "heat", ~np.isnan(clock)
-        grave = _hot_and_low(grids, done, gpus, times, clock, busy, limits)
+        grave = _hot_and_low(grids, measured, gpus, times, clock, busy, limits)
     else:
         return NOT_MEASURED
     readings = main.samples / max(1, len(main))
-    return Clocks(grids, done, gpus, times, main.step, readings, basis, grave, sampled & busy, limits)
+    return Clocks(grids, measured, gpus, times, main.step, readings, basis, grave, sampled & busy, limits)
 
 
 def _grave(flags: Matrix) -> Flags:
@@ -136,18 +136,18 @@ def _grave(flags: Matrix) -> Flags:
 
 
 def _busy(
-    done: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix, flags: Matrix, limits: Limits
+    activity: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix, flags: Matrix, limits: Limits
 ) -> Flags:
-    """Whether each was at work, or looked like it: only idle clocks are to be left out."""
-    busy = aligned(None if done is None else done.grid("engine") or done.grid("utilisation"), gpus, times)
+    """Whether each GPU worked, or appeared to: only idle clocks are excluded."""
+    busy = aligned(None if activity is None else activity.grid("engine") or activity.grid("utilisation"), gpus, times)
     with np.errstate(invalid="ignore"):
         sure, idle = busy >= limits.busy, busy < limits.busy
-    if done is not None and len(done.times) == len(times):
-        place = {name: row for row, name in enumerate(done.gpus)}
-        rows = [place.get(name, -1) for name in gpus]
+    if activity is not None and len(activity.times) == len(times):
+        row_of = {name: row for row, name in enumerate(activity.gpus)}
+        rows = [row_of.get(name, -1) for name in gpus]
         sampled = np.array([row >= 0 for row in rows])[:, None]
-        sure |= sampled & done.working[rows]
-        idle |= sampled & done.known[rows] & ~done.working[rows] & np.isnan(busy)
+        sure |= sampled & activity.working[rows]
+        idle |= sampled & activity.known[rows] & ~activity.working[rows] & np.isnan(busy)
     idle |= np.nan_to_num(flags).astype(np.int64) & REASONS["gpu_idle"].bit != 0
     with np.errstate(invalid="ignore"):
         awake = ~(clock < 0.5 * np.fmax.reduce(clock, axis=1, initial=-np.inf)[:, None])
@@ -156,38 +156,38 @@ def _busy(
 
 
 def _counted(grid: Grid | None, gpus: tuple[str, ...], times: Matrix, step: float) -> Matrix:
-    """The largest share of a window that counters of grave reasons give; NaN where there are none."""
+    """The largest share of a window, over the counters of severe reasons; NaN if there are none."""
     out = np.full((len(gpus), len(times)), np.nan)
     if grid is None or len(grid.times) != len(times):
         return out
-    place = {name: row for row, name in enumerate(gpus)}
+    row_of = {name: row for row, name in enumerate(gpus)}
     for row, series in enumerate(grid.series):
         reason = REASONS.get(series.get("reason") or "")
         if reason is not None and reason.severity != "benign":
-            here = place[name_of(series)]
-            out[here] = np.fmax(out[here], grid.values[row] / step)
+            row_index = row_of[name_of(series)]
+            out[row_index] = np.fmax(out[row_index], grid.values[row] / step)
     return out
 
 
 def _hot_and_low(
-    grids: Mapping[str, Grid], done: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix,
+    grids: Mapping[str, Grid], activity: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix,
     busy: Flags, limits: Limits,
 ) -> Flags:  # fmt: skip
-    """Hot, with a clock below its own best level or the others', or far below the highest that it can reach, and not at
-    the power limit."""
+    """Hot GPUs with a clock below their own best level or the others', or far below their maximum, that are not at the
+    power limit."""
     working = np.where(busy, clock, np.nan)
-    held = ~np.isnan(working)
+    sampled = ~np.isnan(working)
     best = np.full((len(gpus), 1), np.nan)
-    rows = held.any(axis=1)
+    rows = sampled.any(axis=1)
     best[rows, 0] = np.nanquantile(working[rows], 0.9, axis=1) if rows.any() else np.nan
     others = np.full((1, len(times)), np.nan)
-    columns = held.any(axis=0)
+    columns = sampled.any(axis=0)
     if len(gpus) > 1 and columns.any():
         others[0, columns] = np.nanmedian(working[:, columns], axis=0)
-    drawn = None if done is None else done.grid("power")
+    drawn = None if activity is None else activity.grid("power")
     power = aligned(drawn, gpus, times)
-    limit = rated(grids.get("power_limit"), drawn, "power_watts", gpus, times)
-    top = rated(grids.get("highest"), grids.get("clocks"), "sm_clock_hertz", gpus, times)
+    limit = rated_values(grids.get("power_limit"), drawn, "power_watts", gpus, times)
+    top = rated_values(grids.get("highest"), grids.get("clocks"), "sm_clock_hertz", gpus, times)
     with np.errstate(invalid="ignore"):
         low = working < (1 - limits.drop) * np.fmax(best, others)
         low |= (working < (1 - limits.drop_from_highest) * top) & (power < limits.far_from_limit * limit)

@@ -1,6 +1,6 @@
-"""What counters and sticky gauges did while they were watched: rose, stood, or were only restarted. Pure.
+r"""Changes of counters and sticky gauges while they were sampled: risen, unchanged, or only restarted. Pure.
 
-All take a grid of ``last`` values: (series, windows), NaN where nothing was sampled.
+All functions take a grid of ``last`` values: (series, windows), NaN where nothing was sampled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trackside.model import Series
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One series that took a new value. For a counter, ``by`` is its growth over all that was watched."""
+    """One series that took a new value. For a counter, ``by`` is its total growth."""
 
     series: Series
     before: Value
@@ -26,51 +26,51 @@ class Change:
     since: float
     """Until then it had its old value; POSIX seconds."""
     until: float
-    """By then it had its new one."""
+    """By then it had its new value."""
 
 
 def rises(grid: Grid | None) -> list[Change]:
-    """The counters that rose, the earliest first.
+    r"""The counters that rose, the earliest first.
 
-    A value that is there at first is old. A restart of the exporter is no rise: the counter falls, or is gone for a
-    while, and comes back to a level that it had before.
+    An initial value is old. An exporter restart is not a rise: the counter falls, or disappears for a while, and
+    returns to a level that it had before.
     """
     if grid is None:
         return []
-    found = [change for row, windows in _changed(grid, rising=True) if (change := _rise(grid, row, windows))]
-    return sorted(found, key=lambda change: change.since)
+    changes = [change for row, windows in _changed(grid, rising=True) if (change := _rise(grid, row, windows))]
+    return sorted(changes, key=lambda change: change.since)
 
 
 def onsets(grid: Grid | None) -> list[Change]:
-    """The changes of sticky gauges to a value that is not zero and that they did not have before, the earliest first.
+    r"""The changes of sticky gauges to a new value other than zero, the earliest first.
 
-    A gauge that is first sampled well after those of its node, and not at zero, counts as changed.
+    A gauge that first appears well after the others of its node, and not at zero, counts as changed.
     """
     if grid is None:
         return []
-    found = [
+    changes = [
         _change(grid, row, window)
         for row, windows in _changed(grid, rising=False)
         for window in windows
         if grid.values[row, window] != 0 and grid.values[row, window] not in grid.values[row, :window]
     ]
-    return sorted([*found, *_late(grid)], key=lambda change: change.since)
+    return sorted([*changes, *_late(grid)], key=lambda change: change.since)
 
 
-def standing(grid: Grid | None) -> list[tuple[Series, Value]]:
+def unchanged_above_zero(grid: Grid | None) -> list[tuple[Series, Value]]:
     """The series that began and ended above zero and did not rise: (series, level)."""
     if grid is None:
         return []
     rose = {change.series for change in rises(grid)}
     up = np.flatnonzero(_ends_up(grid.values))
-    kept = [int(row) for row in up if grid.series[row] not in rose]
-    return [(grid.series[row], grid.one(row).value("last", unit="")) for row in kept]
+    rows = [int(row) for row in up if grid.series[row] not in rose]
+    return [(grid.series[row], grid.one(row).value("last", unit="")) for row in rows]
 
 
 def _ends_up(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether the first and the last value of each are above zero."""
-    held = ~np.isnan(values)
-    first, last = held.argmax(axis=1), values.shape[1] - 1 - held[:, ::-1].argmax(axis=1)
+    """Whether the first and the last value of each series are above zero."""
+    sampled = ~np.isnan(values)
+    first, last = sampled.argmax(axis=1), values.shape[1] - 1 - sampled[:, ::-1].argmax(axis=1)
     rows = np.arange(len(values))
     with np.errstate(invalid="ignore"):
         up: NDArray[np.bool_] = (values[rows, first] > 0) & (values[rows, last] > 0)
@@ -78,7 +78,7 @@ def _ends_up(values: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _changed(grid: Grid, rising: bool) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Each series with a change, and the windows where its value is another (a larger) one than the last known."""
+    """Each series with a change, and the windows where its value differs from (is larger than) the last known one."""
     before = last_before(grid.values)
     with np.errstate(invalid="ignore"):
         other = (grid.values > before) if rising else (grid.values != before)
@@ -88,33 +88,33 @@ def _changed(grid: Grid, rising: bool) -> Iterator[tuple[int, NDArray[np.intp]]]
 
 
 def last_before(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The last value known before each window; NaN where there is none."""
-    place = np.where(np.isnan(values), 0, np.arange(values.shape[1])[None, :])
-    known = np.take_along_axis(values, np.maximum.accumulate(place, axis=1), axis=1)
+    """The last value known before each window; NaN if there is none."""
+    index = np.where(np.isnan(values), 0, np.arange(values.shape[1])[None, :])
+    known = np.take_along_axis(values, np.maximum.accumulate(index, axis=1), axis=1)
     return np.concatenate([np.full((len(values), 1), np.nan), known[:, :-1]], axis=1)
 
 
 def _rise(grid: Grid, row: int, windows: NDArray[np.intp]) -> Change | None:
-    """All genuine growth of one counter, dated by its first."""
+    """The total genuine growth of one counter, dated by its first rise."""
     values = grid.values[row]
-    grown, first = 0.0, -1
+    growth, first = 0.0, -1
     for window in windows:
         earlier = values[:window][~np.isnan(values[:window])]
-        value, before, most = values[window], earlier[-1], earlier.max()
+        value, before, highest = values[window], earlier[-1], earlier.max()
         if value in earlier:
             continue
-        grown += value - (most if value > most else before)
+        growth += value - (highest if value > highest else before)
         first = int(window) if first < 0 else first
     if first < 0:
         return None
     change = _change(grid, row, first)
     last = grid.one(row).value("last", unit="")
-    return Change(change.series, change.before, last, derived(float(grown), change.before, last), change.since,
+    return Change(change.series, change.before, last, derived(float(growth), change.before, last), change.since,
                   change.until)  # fmt: skip
 
 
 def _change(grid: Grid, row: int, window: int) -> Change:
-    """The change from the last value known before a window to the one in it."""
+    """The change from the last value known before a window to the value in it."""
     one = grid.one(row)
     prior = int(np.flatnonzero(~np.isnan(grid.values[row, :window]))[-1])
     before = one.during(float(grid.times[prior]) - grid.step, float(grid.times[prior])).value("last", unit="")
@@ -124,20 +124,22 @@ def _change(grid: Grid, row: int, window: int) -> Change:
 
 
 LATE_WINDOWS = 3
-"""Windows that a node's other series of the metric must be sampled before one that appears counts as new."""
+"""Number of windows for which a node's other series of the metric must be sampled before a new series counts as new."""
 
 
 def _late(grid: Grid) -> Iterator[Change]:
-    """Series that appear with a value, after their node's other series had been sampled for a while."""
-    held = ~np.isnan(grid.values)
-    first = np.where(held.any(axis=1), held.argmax(axis=1), grid.values.shape[1])
-    nodes = [each.get("node") for each in grid.series]
+    """Series that appear with a value other than zero after their node's other series had been sampled for a while."""
+    sampled = ~np.isnan(grid.values)
+    first = np.where(sampled.any(axis=1), sampled.argmax(axis=1), grid.values.shape[1])
+    nodes = [series.get("node") for series in grid.series]
     for row, start in enumerate(first.tolist()):
-        if not LATE_WINDOWS <= start < held.shape[1] or grid.values[row, start] == 0:
+        if not LATE_WINDOWS <= start < sampled.shape[1] or grid.values[row, start] == 0:
             continue
-        mates = held[[other for other, node in enumerate(nodes) if node == nodes[row]], start - LATE_WINDOWS : start]
-        if mates.any(axis=0).all():
+        node_mates = sampled[
+            [other for other, node in enumerate(nodes) if node == nodes[row]], start - LATE_WINDOWS : start
+        ]
+        if node_mates.any(axis=0).all():
             one, since, until = grid.one(row), float(grid.times[start - 1]), float(grid.times[start])
-            none = one.during(float(grid.times[0]) - grid.step, since).value("count", unit="")
+            no_sample = one.during(float(grid.times[0]) - grid.step, since).value("count", unit="")
             after = one.during(since, until).value("last", unit="")
-            yield Change(grid.series[row], none, after, after, since, until)
+            yield Change(grid.series[row], no_sample, after, after, since, until)

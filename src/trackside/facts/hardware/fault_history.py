@@ -1,7 +1,8 @@
-"""Hardware faults of the run's GPUs on its time line: which came in its time with no work after them, and when.
+r"""Hardware faults of the run's GPUs on its time line: which ones happened during the run with no work after them, and
+when.
 
-Clocks of the kernel, the scheduler and the monitor differ, and a dying GPU is often reported while the job is torn
-down. A training point or GPU work after a fault says that the fault did not end the run.
+Clocks of the kernel, the scheduler and the monitor differ, and a dying GPU is often reported during job shutdown. A
+training point or GPU work after a fault shows that the fault did not end the run.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Record, Run
 
 MAX_CLAIMS = 6
-"""Claims of one kind that are worth reading: a failed switch makes many GPUs report."""
+"""Maximum number of claims of one kind: a failed switch makes many GPUs report."""
 
-TOO_EARLY = Sentence("on {gpus} that was before the run began, at {when}")
-TOO_LATE = Sentence("on {gpus} that was after the run had ended, at {when}")
-NOT_THEN = Sentence("the run's own failure does not coincide with it")
-UNDATED = Sentence("when node {node} was taken out isn't recorded: it may have been before the run or long after")
+TOO_EARLY = Sentence("on {gpus}, before the run began, at {when}")
+TOO_LATE = Sentence("on {gpus}, after the run had ended, at {when}")
+NOT_THEN = Sentence("the run failed at another time")
+UNDATED = Sentence(
+    "the time when node {node} was drained is not recorded: it may have been before or long after the run"
+)
 
 
 @dataclass(frozen=True)
@@ -37,36 +40,36 @@ class Limits:
     """When a fault belongs to the run."""
 
     before_start_s: float = 60.0
-    """Clocks of kernel log and scheduler may differ by as much; earlier faults are not the run's."""
+    """Maximum difference between the clocks of kernel log and scheduler; earlier faults are not the run's."""
     after_end_s: float = 120.0
-    """A dying GPU is often reported while the job is torn down (Slurm's KillWait is 30 s)."""
+    """A dying GPU is often reported during job shutdown (Slurm's KillWait is 30 s)."""
     clock_slack_s: float = 120.0
-    """dmesg -T drifts against the wall clock; failures this near to a fault are taken as its consequence."""
+    """dmesg -T drifts against the wall clock; failures this close to a fault count as its consequence."""
     coincident_s: float = 2100.0
-    """From a counter's rise to the run's end, where nothing tells whether work went on meanwhile: peers wait up to
-    30 minutes for a lost GPU (PyTorch's longest default time-out), and some minutes go by in tear-down."""
+    """From a counter's rise to the run's end, if nothing shows whether work continued: peers wait up to 30 minutes for
+    a lost GPU (PyTorch's longest default timeout), and shutdown takes some minutes."""
 
 
 @dataclass(frozen=True, eq=False)
 class FaultHistory:
-    """All hardware faults that were reported or measured, against the run's time."""
+    """All hardware faults that were reported or measured, compared with the run's time."""
 
     reports: HardwareReports
     ending: Ending
     trajectory: Maybe[Trajectory]
-    exceptions: Maybe[Exceptions]
+    exceptions: Exceptions
     activity: Maybe[GpuActivity]
     run: Run
     limits: Limits
 
     @cached_property
     def faults(self) -> tuple[HardwareFault, ...]:
-        """All of them: those in words, then those in figures."""
+        """All faults: those reported in logs, then those measured."""
         return (*self.reports.faults, *self.reports.health.faults)
 
     @cached_property
     def active(self) -> tuple[HardwareFault, ...]:
-        """Those that can have ended the run: in its window, with no work after them. None of a run that ended well."""
+        """Faults that may have ended the run: during the run, with no work after them. Empty if the run ended well."""
         if self.ending.completed is not None:
             return ()
         return tuple(fault for fault in self.faults if self._active(fault))
@@ -78,7 +81,7 @@ class FaultHistory:
 
     @cached_property
     def outside(self) -> list[Claim]:
-        """Which of these came before the run began or after its end; none if one may have come in its time."""
+        """Faults before the run began or after its end; empty if any may have happened during it."""
         run = self.run
         early: dict[str, HardwareFault] = {}
         late: dict[str, HardwareFault] = {}
@@ -92,16 +95,16 @@ class FaultHistory:
 
     @property
     def not_then(self) -> Claim:
-        """Why none of these is the failure's cause: it came at another time, or nobody recorded when."""
+        """Why none of these faults is the cause: they happened at another time, or have no recorded time."""
         undated = [fault.row for fault in self.faults if isinstance(fault.row, Record) and fault.time is None]
         if len(undated) < len(self.faults):
             return NOT_THEN()
         return UNDATED(node=self.reports.nodes.value(undated[0], "name"))
 
     def since(self, faults: Sequence[HardwareFault]) -> float | None:
-        """The fault's time, or that of a failure so near to it that only the clocks distinguish them.
+        r"""The fault's time, or that of a failure so close to it that only clock differences separate them.
 
-        Times of words are to the second; those of figures only say between which samples it was.
+        Reported times are to the second; measurements only give the samples between which it happened.
         """
         dated = [fault for fault in faults if fault.time is not None and not isinstance(fault.row, Record)]
         exact = [fault for fault in dated if fault.plane != "metric"] or dated
@@ -110,14 +113,13 @@ class FaultHistory:
             return None
         start, until = min(times), max(fault.until or 0.0 for fault in exact if fault.time == min(times))
         slack = self.limits.clock_slack_s
-        exceptions = [] if isinstance(self.exceptions, Missing) else [self.exceptions.frame]
-        for frame in (self.reports.errors, *exceptions, self.ending.launchers, self.ending.exits):
+        for frame in (self.reports.errors, self.exceptions.frame, self.ending.launchers, self.ending.exits):
             near = [row.time for row in frame.events if row.time is not None]
             times += [time for time in near if start - slack <= time <= until + slack]
         return min(times)
 
     def _active(self, fault: HardwareFault) -> bool:
-        """Whether it lies in the run's window and no work of the run came after it."""
+        """Whether it happened during the run and no work of the run followed."""
         run, limits = self.run, self.limits
         points = self.trajectory.points if isinstance(self.trajectory, Trajectory) else ()
         if isinstance(fault.row, Record):  # the scheduler's, of the run's time if it has a time
@@ -151,11 +153,11 @@ class FaultHistory:
 
 @fact(limits=Limits())
 def fault_history(
-    reports: HardwareReports, ending: Ending, trajectory: Maybe[Trajectory], exceptions: Maybe[Exceptions],
+    reports: HardwareReports, ending: Ending, trajectory: Maybe[Trajectory], exceptions: Exceptions,
     activity: Maybe[GpuActivity], run: Run, limits: Limits,
 ) -> Maybe[FaultHistory]:  # fmt: skip
-    """Of words and figures; missing if neither the kernel's log nor a counter was given."""
-    if not reports.given and not reports.health.measured:
+    """Missing if neither a kernel log nor a counter was given."""
+    if not reports.has_input and not reports.health.measured:
         return NOT_GIVEN
     return FaultHistory(reports, ending, trajectory, exceptions, activity, run, limits)
 
@@ -164,8 +166,8 @@ NOT_GIVEN = Missing("neither a kernel log nor error counters of the run's GPUs w
 
 
 def few_of_each(faults: Sequence[HardwareFault]) -> list[HardwareFault]:
-    """The first witness of each kind and number in words, so that a storm of one Xid is shown once; of each GPU in
-    figures."""
+    """The first fault of each kind and number, so that a storm of one Xid is shown once; of measured faults, one per
+    GPU."""
     first: dict[tuple[object, ...], HardwareFault] = {}
     for fault in faults:
         number = fault.number or (fault.row.get("sxid") if fault.row is not None else None)

@@ -1,8 +1,8 @@
-"""Hardware health of the run's GPUs, by what was sampled: faults that came, old ones that stood, and clean counters.
+r"""Hardware health of the run's GPUs, by metrics: new faults, old ones, and clean counters.
 
-Counters that rose and flags that were set while the run was there, Xids that the monitor's gauge changed to, and GPUs
-that vanished while others of their node were sampled. What stood before and did not move is no fault of this run; a
-restart of the exporter is no rise. What rose before the run began or after its end can be set aside.
+New faults are counters that rose and flags that were set during the run, Xids that the monitor's gauge changed to, and
+GPUs that vanished while others on their node were sampled. A value that was there before and did not change is not a
+fault of this run; an exporter restart is not a rise. Rises before the run began or after its end can be excluded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import GpuActivity
 from trackside.facts.gpus import counted, name_of, names, sampled
-from trackside.facts.hardware.counters import Change, onsets, rises, standing
+from trackside.facts.hardware.counters import Change, onsets, rises, unchanged_above_zero
 from trackside.facts.hardware.memory import during
 from trackside.facts.hardware.node_presence import fell_silent, interrupted
 from trackside.finding import Certainty, Claim, Sentence
@@ -30,19 +30,19 @@ RISES: Mapping[str, Query] = {
     "lifetime_rise": metric("gpu_ecc_uncorrectable_lifetime_total").over("around", "increase"),
     "remap_rise": metric("gpu_rows_remapped_uncorrectable_total").over("around", "increase"),
 }
-"""How far each counter rose."""
+"""The increase of each counter."""
 LEVELS: Mapping[str, Query] = {
     "ecc": metric("gpu_ecc_uncorrectable_total").over("around", "last"),
     "lifetime": metric("gpu_ecc_uncorrectable_lifetime_total").over("around", "last"),
     "remaps": metric("gpu_rows_remapped_uncorrectable_total").over("around", "last"),
 }
-"""The same counters as they stood, which tell when one rose."""
+"""The values of the same counters, which show when one rose."""
 COUNTERS: Mapping[str, Query] = {
     **LEVELS,
     "remap_failed": metric("gpu_row_remap_failed").over("around", "last"),
     "pages": metric("gpu_pages_retired_total").where(cause="double_bit").over("around", "last"),
 }
-"""What only rises when a GPU's memory fails."""
+"""Counters that rise only when a GPU's memory fails."""
 HEALTH: Mapping[str, Query] = {
     **RISES,
     **COUNTERS,
@@ -51,16 +51,16 @@ HEALTH: Mapping[str, Query] = {
     "seen_memory": metric("gpu_memory_used_bytes").over("around", "count"),
     "seen_temperature": metric("gpu_temperature_celsius").over("around", "count"),
 }
-"""The questions behind :class:`HardwareHealth`."""
+"""The queries behind :class:`HardwareHealth`."""
 MAX_GPUS_NAMED = 3
-"""GPUs that are named of those whose counters rose."""
+"""Maximum number of GPUs named whose counters rose."""
 MEASURED = ("ecc", "lifetime", "remaps", "xid_last")
-"""Questions any one of which can rule a fault out."""
+"""Queries any one of which can rule a fault out."""
 
-CLEAN_ECC = Sentence("no uncorrectable ECC error was added on {count}")
-CLEAN_REMAPS = Sentence("no row was remapped for uncorrectable errors on {count}")
-CLEAN_ECC_MEANWHILE = Sentence("no uncorrectable ECC error was added on {count} while the run was there")
-CLEAN_REMAPS_MEANWHILE = Sentence("no row was remapped for uncorrectable errors on {count} while the run was there")
+CLEAN_ECC = Sentence("no new uncorrectable ECC errors on {count}")
+CLEAN_REMAPS = Sentence("no rows remapped for uncorrectable errors on {count}")
+CLEAN_ECC_MEANWHILE = Sentence("no new uncorrectable ECC errors on {count} during the run")
+CLEAN_REMAPS_MEANWHILE = Sentence("no rows remapped for uncorrectable errors on {count} during the run")
 ROSE: Mapping[str, Sentence] = {
     "ecc": Sentence("uncorrectable ECC errors of GPU {gpu} rose by {by}, from {before} to {after}, by {when}"),
     "lifetime": Sentence(
@@ -70,51 +70,53 @@ ROSE: Mapping[str, Sentence] = {
         "rows of GPU {gpu} remapped for uncorrectable errors rose by {by}, from {before} to {after}, by {when}"
     ),
     "remap_failed": Sentence(
-        "GPU {gpu} could not remap a failed memory row: the flag went from {before} to {after} by {when}"
+        "GPU {gpu} failed to remap a bad memory row: the flag went from {before} to {after} by {when}"
     ),
     "pages": Sentence(
         "memory pages of GPU {gpu} retired for double-bit errors rose by {by}, from {before} to {after}, by {when}"
     ),
 }
-"""That a counter rose, by the name of its question."""
+"""A counter rose; by the name of its query."""
 GAUGE = Sentence("the monitor saw GPU {gpu} report Xid {xid} ({name}) by {when}")
 VANISHED = Sentence(
-    "GPU {gpu} was not sampled any more from {since} on, while other GPUs of its node gave {witness:plain} samples"
+    "GPU {gpu} stopped being sampled at {since}, while other GPUs of its node gave {witness:plain} samples"
 )
 OLD: Mapping[str, Sentence] = {
-    "ecc": Sentence("uncorrectable ECC errors stood at up to {level} on GPU {gpus} and did not rise"),
+    "ecc": Sentence("GPU {gpus} had up to {level} uncorrectable ECC errors from before the run, and no new ones"),
     "lifetime": Sentence(
-        "the lifetime count of uncorrectable ECC errors stood at up to {level} on GPU {gpus} and did not rise"
+        "GPU {gpus} had up to {level} lifetime uncorrectable ECC errors from before the run, and no new ones"
     ),
-    "remaps": Sentence("rows remapped for uncorrectable errors stood at up to {level} on GPU {gpus} and did not rise"),
-    "remap_failed": Sentence("the flag of a failed row remap was set on GPU {gpus} all the while"),
+    "remaps": Sentence(
+        "GPU {gpus} had up to {level} rows remapped for uncorrectable errors before the run, and no new ones"
+    ),
+    "remap_failed": Sentence("the flag of a failed row remap was set on GPU {gpus} during the whole run"),
     "pages": Sentence(
-        "memory pages retired for double-bit errors stood at up to {level} on GPU {gpus} and did not rise"
+        "GPU {gpus} had up to {level} memory pages retired for double-bit errors before the run, and no new ones"
     ),
 }
-"""That a counter stood, by the name of its question."""
-OLD_GAUGE = Sentence("the last Xid of GPU {gpus} was {level} from the first sample on: it may be older than the run")
+"""A counter was above zero and unchanged; by the name of its query."""
+OLD_GAUGE = Sentence("the last Xid of GPU {gpus} was {level} from the first sample: it may be older than the run")
 APPLICATION_GAUGE = Sentence("the monitor saw only Xids that usually blame the application, such as {xid} on GPU {gpu}")
-FLAG_ONLY = Sentence("the health flag of GPU {gpu} was {level}, with no counter that rose beside it: incidental")
-QUIET_GAUGE = Sentence("no Xid came: the gauge of the last one stayed where it was, at most {level}, on {count}")
-FOREIGN = Sentence("GPU {gpus} reported errors, but did no work while the run's GPUs did: they are another's")
-RESTARTED = Sentence("the counters were restarted and came back to what they had been, at most {level}")
+FLAG_ONLY = Sentence("the health flag of GPU {gpu} was {level}, but no error counter rose")
+QUIET_GAUGE = Sentence("no new Xid on {count}: the last-Xid metric did not change (at most {level})")
+FOREIGN = Sentence("GPU {gpus} reported errors, but did not compute with the run's GPUs: it belongs to another job")
+RESTARTED = Sentence("the counters restarted and returned to their earlier values, at most {level}")
 
 
 @dataclass(frozen=True, slots=True)
 class HardwareFault:
-    """One witness of broken hardware, from whatever plane."""
+    """One piece of evidence of broken hardware, from any plane."""
 
     sign: str
-    """What kind of witness: the name of a counter, gauge, vanished, xid, switch, lost, cuda or drained."""
+    """The kind of evidence: the name of a counter, or gauge, vanished, xid, switch, lost, cuda or drained."""
     claim: Claim
     certainty: Certainty
     plane: Plane
     at: Position
     time: float | None
-    """The earliest that it can have been."""
+    """The earliest possible time."""
     until: float | None = None
-    """The latest, where it isn't known to the second."""
+    """The latest possible time, if it is not known to the second."""
     node: str | None = None
     gpu: str | None = None
     """``node:index``, else a PCI address."""
@@ -125,52 +127,51 @@ class HardwareFault:
 
 @dataclass(frozen=True, eq=False)
 class HardwareHealth:
-    """All that was measured of the run's GPUs."""
+    """All hardware measurements of the run's GPUs."""
 
     faults: tuple[HardwareFault, ...]
-    """Counters that rose, flags that were set, Xids of the hardware and GPUs that vanished, while the run was there."""
+    """Counters that rose, flags that were set, hardware Xids and vanished GPUs during the run."""
     application: tuple[Claim, ...]
     """Xids that usually blame the application."""
     old: tuple[tuple[Claim, tuple[str, ...]], ...]
-    """What stood before the run and did not move: each with its GPUs."""
+    """Values above zero that did not change during the run, each with its GPUs."""
     clean: tuple[Claim, ...]
-    """What shows that nothing failed."""
+    """The evidence that nothing failed."""
     addressed: tuple[Grid, ...]
-    """Curves that carry the PCI addresses of GPUs."""
+    """Series that carry the PCI addresses of GPUs."""
     measured: bool
     """Whether anything was sampled that can rule a fault out."""
     counters: Mapping[str, Grid]
-    """Counters of uncorrectable memory errors and remapped rows, of those that were sampled: :data:`RISES`,
-    :data:`LEVELS`."""
+    """Counters of uncorrectable memory errors and remapped rows that were sampled: :data:`RISES`, :data:`LEVELS`."""
     run: Run
 
     @cached_property
     def unchanged(self) -> tuple[Claim, ...]:
-        """What shows that nothing was added to these as long as they were watched; none if something was."""
+        """Evidence that these counters did not rise while sampled; empty if one did."""
         return tuple(_unchanged(self.counters))
 
     @cached_property
     def unchanged_meanwhile(self) -> tuple[Claim, ...]:
-        """The same while the run was there."""
+        """The same during the run."""
         return tuple(_unchanged(self.counters, self.run))
 
     @cached_property
     def risen(self) -> tuple[Claim, ...]:
-        """The counters that rose while the run was there, GPU by GPU; a few of many."""
+        """The counters that rose during the run, per GPU; the first few of many."""
         grids = self.counters
         if not any(grids[name].value("sum").value for name in RISES if name in grids):
             return ()
         claims: list[Claim] = []
         for name in ("ecc", "remaps"):
             changes = rises(grids.get(name)) or (rises(grids.get("lifetime")) if name == "ecc" else [])
-            inside = [change for change in changes if _meets(change, self.run)]
+            inside = [change for change in changes if _during_run(change, self.run)]
             claims += [_rose(name, change) for change in inside[:MAX_GPUS_NAMED]]
         return tuple(claims)
 
 
 @fact(HEALTH)
 def hardware_health(evidence: Evidence, activity: Maybe[GpuActivity], run: Run) -> HardwareHealth:
-    """Of what was sampled; empty if nothing was."""
+    """Covers what was sampled; empty if nothing was."""
     counters = {name: grid for name in (*RISES, *LEVELS) if (grid := evidence.grid(name)) is not None}
     hardware, application = _reported(evidence)
     until = float("inf") if run.end is None else run.end
@@ -180,7 +181,7 @@ def hardware_health(evidence: Evidence, activity: Maybe[GpuActivity], run: Run) 
     foreign = _foreign([fault for fault in all_faults if fault.gpu in unused])
     clear = [
         *_unchanged(counters),
-        *([] if hardware or application else _quiet(evidence)),
+        *([] if hardware or application else _no_new_xid(evidence)),
         *_restarted(counters),
         *foreign,
     ]
@@ -189,7 +190,7 @@ def hardware_health(evidence: Evidence, activity: Maybe[GpuActivity], run: Run) 
     return HardwareHealth(
         tuple(faults),
         tuple(application),
-        tuple(_stood(evidence, hardware, unused)),
+        tuple(_old_faults(evidence, hardware, unused)),
         tuple(clear if flag is None else [flag, *clear]),
         tuple(grid for grid in addressed if grid is not None),
         any(evidence.has(name) for name in MEASURED),
@@ -215,39 +216,40 @@ def _unchanged(grids: Mapping[str, Grid], run: Run | None = None) -> list[Claim]
     return claims
 
 
-def _meets(change: Change, run: Run) -> bool:
-    """Whether a change can have come while the run was there."""
+def _during_run(change: Change, run: Run) -> bool:
+    """Whether a change may have happened during the run."""
     return (run.start is None or change.until >= run.start) and (run.end is None or change.since <= run.end)
 
 
 def _rose(name: str, change: Change) -> Claim:
-    """That the counter of a question rose."""
+    """The claim that a query's counter rose."""
     gpu, when = derived(name_of(change.series), change.after), derived(change.until, change.after, unit="time")
     return ROSE[name](gpu=gpu, by=change.by, before=change.before, after=change.after, when=when)
 
 
 def _gpus_of(grid: Grid, source: Value) -> Value:
-    """How many GPUs a grid holds."""
+    """The number of GPUs in a grid."""
     return counted(len(set(names(grid))), "GPU", source)
 
 
 def _unused(activity: Maybe[GpuActivity], run: Run) -> frozenset[str]:
-    """GPUs that did nothing while others worked, where only memory tells which ones the run held: another's."""
+    """GPUs that were idle while others worked, if only memory shows which ones were allocated to the run: they belong
+    to others."""
     if run.gpus_by not in ("occupancy", "all") or not isinstance(activity, GpuActivity):
         return frozenset()
-    if activity.basis in (None, "utilisation") or not activity.users.any():
+    if activity.basis in (None, "utilisation") or not activity.worked.any():
         return frozenset()
-    return frozenset(activity.named(~activity.users & activity.known.any(axis=1)))
+    return frozenset(activity.named(~activity.worked & activity.known.any(axis=1)))
 
 
 def _foreign(faults: Sequence[HardwareFault]) -> list[Claim]:
-    """What to say of faults of others' GPUs."""
+    """Claims about faults of other jobs' GPUs."""
     gpus = {fault.gpu: next(iter(fault.claim.values.values())) for fault in faults if fault.gpu}
     return [FOREIGN(gpus=derived(tuple(gpus), *list(gpus.values())[:8]))] if gpus else []
 
 
 def _risen(evidence: Evidence) -> list[HardwareFault]:
-    """Counters that rose and flags that were set on the run's GPUs while it was there."""
+    """Counters that rose and flags that were set on the run's GPUs during the run."""
     faults, counted = [], set()
     for name in COUNTERS:
         for change in rises(evidence.grid(name)):
@@ -259,7 +261,7 @@ def _risen(evidence: Evidence) -> list[HardwareFault]:
 
 
 def _reported(evidence: Evidence) -> tuple[list[HardwareFault], list[Claim]]:
-    """Xids that the monitor's gauge changed to: (those of the hardware, those that usually blame the application)."""
+    """Xids that the monitor's gauge changed to: (hardware Xids, Xids that usually blame the application)."""
     hardware, application = [], []
     for change in onsets(evidence.grid("xid_last")):
         entry = xid(int(change.after.number))
@@ -274,7 +276,7 @@ def _reported(evidence: Evidence) -> tuple[list[HardwareFault], list[Claim]]:
 
 
 def _vanished(evidence: Evidence, before: float) -> list[HardwareFault]:
-    """GPUs that were not sampled any more while others of their node were; ``before``: the end of the run."""
+    """GPUs that disappeared while others of their node were sampled; ``before``: the end of the run."""
     grids = [grid for name in ("seen_memory", "seen_temperature") if (grid := evidence.grid(name)) is not None]
     if not grids:
         return []
@@ -289,34 +291,40 @@ def _vanished(evidence: Evidence, before: float) -> list[HardwareFault]:
     return faults
 
 
-def _stood(
+def _old_faults(
     evidence: Evidence, hardware: Sequence[HardwareFault], unused: frozenset[str]
 ) -> list[tuple[Claim, tuple[str, ...]]]:
-    """Counters and flags that were up before the run and did not move: each with its GPUs."""
+    """Counters and flags that were above zero before the run and did not change, each with its GPUs."""
     claims = []
     for name in COUNTERS:
-        old = [(series, level) for series, level in standing(evidence.grid(name)) if name_of(series) not in unused]
+        old = [
+            (series, level)
+            for series, level in unchanged_above_zero(evidence.grid(name))
+            if name_of(series) not in unused
+        ]
         if old:
-            claims.append(_old(OLD[name], old))
-    gauges = [(s, v) for s, v in standing(evidence.grid("xid_last")) if xid(int(v.number)).blame == "hardware"]
+            claims.append(_old_fault(OLD[name], old))
+    gauges = [
+        (s, v) for s, v in unchanged_above_zero(evidence.grid("xid_last")) if xid(int(v.number)).blame == "hardware"
+    ]
     aside = unused | {fault.gpu for fault in hardware}
     gauges = [(series, value) for series, value in gauges if name_of(series) not in aside]
-    return [*claims, _old(OLD_GAUGE, gauges)] if gauges else claims
+    return [*claims, _old_fault(OLD_GAUGE, gauges)] if gauges else claims
 
 
 def _flagged(evidence: Evidence) -> Claim | None:
-    """A health flag of the monitor that was up, as a claim that it is incidental."""
+    """A health flag of the monitor, as a claim that it is incidental."""
     grid = evidence.grid("flags")
-    most = np.fmax.reduce(grid.values, axis=1, initial=0.0) if grid is not None else np.zeros(0)
-    if grid is None or not most.any():
+    highest = np.fmax.reduce(grid.values, axis=1, initial=0.0) if grid is not None else np.zeros(0)
+    if grid is None or not highest.any():
         return None
-    row = int(most.argmax())
+    row = int(highest.argmax())
     level = grid.one(row).value("max", unit="")
     return FLAG_ONLY(gpu=derived(name_of(grid.series[row]), level), level=level)
 
 
-def _quiet(evidence: Evidence) -> list[Claim]:
-    """That no Xid came, where the gauge of the last one was watched."""
+def _no_new_xid(evidence: Evidence) -> list[Claim]:
+    """That no Xid occurred, if the gauge of the last one was sampled."""
     gauge = evidence.grid("xid_last")
     if gauge is None:
         return []
@@ -325,7 +333,7 @@ def _quiet(evidence: Evidence) -> list[Claim]:
 
 
 def _restarted(counters: Mapping[str, Grid]) -> list[Claim]:
-    """What to say of counters that seem to have grown and only came back after a restart."""
+    """Claims about counters that only returned to their value after a restart."""
     for rise, name in zip(RISES, LEVELS, strict=True):
         if rise in counters and name in counters and counters[rise].value("sum").value:
             return [RESTARTED(level=counters[name].value("max", unit=""))]
@@ -338,7 +346,7 @@ def _fault(sign: str, claim: Claim, change: Change, number: int | None = None) -
                          series.get("node"), name_of(series), number)  # fmt: skip
 
 
-def _old(sentence: Sentence, old: Sequence[tuple[Series, Value]]) -> tuple[Claim, tuple[str, ...]]:
+def _old_fault(sentence: Sentence, old: Sequence[tuple[Series, Value]]) -> tuple[Claim, tuple[str, ...]]:
     names = tuple(dict.fromkeys(name_of(series) for series, _ in old))
-    most = max((value for _, value in old), key=lambda value: value.number)
-    return sentence(gpus=derived(names, *(value for _, value in old[:8])), level=most), names
+    highest = max((value for _, value in old), key=lambda value: value.number)
+    return sentence(gpus=derived(names, *(value for _, value in old[:8])), level=highest), names

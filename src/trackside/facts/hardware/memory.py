@@ -1,4 +1,4 @@
-"""GPU memory: how full the GPUs were, what was held before the job came, and allocations that failed."""
+"""GPU memory: how full the GPUs were, what was in use before the job started, and failed allocations."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from trackside.model import Run
 from trackside.query import metric
 
 CONTEXT_SHARE = 0.03
-"""Of a card's memory that a CUDA context with its libraries takes: 300 to 700 MiB of 24 to 80 GiB, under 2 % of a large
-card's (the catalogue's A1)."""
+"""Share of a card's memory that a CUDA context with its libraries needs: 300 to 700 MiB of 24 to 80 GiB, under 2 % of a
+large card's (the catalog's A1)."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as held before, and as at the run's end."""
+    """Time windows and tolerances for memory that was in use before the run."""
 
     before_windows: int = 3
-    """Windows before the run that are looked at: what was held earlier was another job's."""
+    """Windows before the run that are checked: earlier use belonged to another job."""
     steady_share: float = 0.05
-    """By which memory that nobody touches may seem to differ: contexts come and go."""
+    """Variation of memory that nobody touches: contexts come and go."""
     late_s: float = 600.0
-    """Before the run's end: a curve that reached its top earlier was a cache, which fills up and stays."""
+    """Time before the run's end: a series that peaked earlier was a cache, which fills up and stays full."""
     climb_ratio: float = 0.9
-    """Of its peak, below which a GPU held clearly less in the middle of its run."""
+    """Share of its peak below which a GPU used clearly less in the middle of its run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most that a GPU held, or the least that a node had left."""
+    """The maximum that a GPU used, or the minimum that a node had left."""
 
     name: str
     value: Value
     capacity: Value | None
     at: float
-    """End of the window in which it first was within a hundredth of it, POSIX seconds."""
+    """End of the first window within one percent of it, POSIX seconds."""
 
     @property
     def share(self) -> float | None:
-        """Of the capacity; None if that is unknown."""
+        """Share of the capacity; None if that is unknown."""
         if self.capacity is None or not self.capacity.number > 0:
             return None
         return self.value.number / self.capacity.number
@@ -54,50 +54,50 @@ class Peak:
 
 @dataclass(frozen=True, eq=False)
 class GpuMemory:
-    """The memory of the run's GPUs, as sampled."""
+    """The sampled memory of the run's GPUs."""
 
     used: Grid | None
     used_low: Grid | None
     free_low: Grid | None
     total: Grid | None
     failures: Grid | None
-    """The framework's count of allocations that failed."""
+    """The framework's count of failed allocations."""
     run: Run
     limits: Limits
 
     def fullest(self, gpus: Sequence[str] = ()) -> Peak | None:
-        """The GPU, of these or of all, that held the most while the run was there."""
+        """The GPU, of these or of all, with the highest use during the run."""
         if self.used is None:
             return None
         grid = during(self.used, self.run)
-        most = np.fmax.reduce(grid.values, axis=1, initial=-1.0)
-        wanted = set(gpus)
-        rows = [row for row, series in enumerate(grid.series) if not wanted or name_of(series) in wanted]
-        row = max(rows, key=lambda row: most[row], default=None)
-        if row is None or most[row] < 0:
+        peaks = np.fmax.reduce(grid.values, axis=1, initial=-1.0)
+        selected = set(gpus)
+        rows = [row for row, series in enumerate(grid.series) if not selected or name_of(series) in selected]
+        row = max(rows, key=lambda row: peaks[row], default=None)
+        if row is None or peaks[row] < 0:
             return None
-        at = float(grid.times[np.flatnonzero(grid.values[row] >= 0.99 * most[row])[0]])
+        time = float(grid.times[np.flatnonzero(grid.values[row] >= 0.99 * peaks[row])[0]])
         name = name_of(grid.series[row])
-        return Peak(name, grid.one(row).value("max"), self.capacity(name), at)
+        return Peak(name, grid.one(row).value("max"), self.capacity(name), time)
 
     def capacity(self, gpu: str) -> Value | None:
-        """Bytes of a GPU's memory: as measured, else the most used and the least free at that time together."""
+        """Bytes of a GPU's memory: as measured, else the maximum used plus the minimum free."""
         if self.total is not None and (value := sampled(of_gpu(self.total, gpu), "max")) is not None:
             return value
         if self.used is None or self.free_low is None:
             return None
-        most = of_gpu(during(self.used, self.run), gpu).value("max")
-        least = of_gpu(during(self.free_low, self.run), gpu).value("min")
-        if most.value is None or least.value is None:
+        used = of_gpu(during(self.used, self.run), gpu).value("max")
+        free = of_gpu(during(self.free_low, self.run), gpu).value("min")
+        if used.value is None or free.value is None:
             return None
-        return derived(most.number + least.number, most, least, unit="bytes")
+        return derived(used.number + free.number, used, free, unit="bytes")
 
     @cached_property
-    def taken_before(self) -> Mapping[str, Value]:
-        """GPU -> bytes that were in use before the run began, while it was there and after it: another process's.
+    def used_before(self) -> Mapping[str, Value]:
+        r"""GPU -> bytes in use before, during and after the run: another process's.
 
-        Without samples from before: what one GPU held from the run's first window on, when most of the others held
-        nothing.
+        Without samples from before the run: what one GPU had in use from the run's first window on while most of the
+        others had nothing in use.
         """
         grid, start, limits = self.used_low, self.run.start, self.limits
         if grid is None or start is None:
@@ -109,27 +109,27 @@ class GpuMemory:
             np.fmin.reduce(values, axis=1, initial=np.inf)
             for values in (inside.values, early.values[:, -limits.before_windows :], late.values)
         )
-        taken = {}
+        used = {}
         for row in np.flatnonzero(np.isfinite(low) & (low > 0)):
             name = name_of(grid.series[int(row)])
             if after[row] < (1 - limits.steady_share) * low[row]:
                 continue
             if np.isfinite(before[row]):
                 if before[row] > 0 and abs(low[row] - before[row]) <= limits.steady_share * before[row]:
-                    taken[name] = _last(early, limits.before_windows).one(int(row)).value("min")
+                    used[name] = _last(early, limits.before_windows).one(int(row)).value("min")
             elif len(grid) > 2 and np.median(low[np.isfinite(low)]) < limits.steady_share * low[row]:
-                taken[name] = inside.one(int(row)).value("min")
-        return taken
+                used[name] = inside.one(int(row)).value("min")
+        return used
 
     @cached_property
     def late_failure(self) -> Change | None:
-        """The framework's count of failed allocations, if it rose shortly before the run's end."""
+        """The rise of the framework's count of failed allocations, if it was shortly before the run's end."""
         end = self.run.end
         late = [change for change in rises(self.failures) if end and change.until >= end - self.limits.late_s]
         return late[-1] if late else None
 
     def climbed_late(self, peak: Peak) -> bool:
-        """Whether a GPU came to its peak late in the run, unlike a cache, which fills up early."""
+        """Whether a GPU peaked late in the run, unlike a cache, which fills up early."""
         start, end, late_s = self.run.start, self.run.end, self.limits.late_s
         if end is None or peak.at < end - late_s:
             return False
@@ -151,13 +151,13 @@ class GpuMemory:
     limits=Limits(),
 )
 def gpu_memory(evidence: Evidence, run: Run, limits: Limits) -> GpuMemory:
-    """Of what was sampled; missing if neither memory in use nor failed allocations were."""
+    """Missing if neither memory in use nor failed allocations were sampled."""
     used, used_low, free_low = (evidence.grid(name) for name in ("used", "used_low", "free_low"))
     return GpuMemory(used, used_low, free_low, evidence.grid("capacity"), evidence.grid("failed"), run, limits)
 
 
 def during(grid: Grid, run: Run) -> Grid:
-    """The windows of a grid that lie in the run."""
+    """The windows of a grid during the run."""
     first, last = float(grid.times[0]) - grid.step, float(grid.times[-1])
     start = first if run.start is None else max(first, _floor(grid, run.start))
     end = last if run.end is None else min(last, _floor(grid, run.end) + grid.step)

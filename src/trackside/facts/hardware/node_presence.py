@@ -1,8 +1,8 @@
-"""Nodes that the monitor lost: of which nothing at all was sampled any more, and that were started anew.
+r"""Nodes that the monitor lost: all of their samples stopped, or they rebooted.
 
-One exporter's silence is a fault of monitoring: a node is silent only where nothing at all is sampled on it any more
-while its peers go on; and so is a GPU of a node. From silence alone it can't be known whether the node was gone or only
-its network.
+If only one exporter falls silent, monitoring is at fault. A node counts as silent only if all of its samples stop while
+those of its peers continue; likewise a GPU of a node. Silence alone does not show whether the node or only its network
+was lost.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import Query, metric
 
-SILENT = Sentence("nothing was sampled on node {node} after {since}, while {witness:plain} samples came from elsewhere")
-REFUSED = Sentence("nothing was sampled on node {node} after {since}, and {witness:plain} scrapes of it failed")
-REBOOTED = Sentence("node {node} was started anew at {time}")
+SILENT = Sentence("node {node} stopped being sampled at {since}, while {witness:plain} samples came from other nodes")
+REFUSED = Sentence("node {node} stopped being sampled at {since}, and {witness:plain} scrapes of it failed")
+REBOOTED = Sentence("node {node} rebooted at {time}")
 WATCHED = Sentence(
-    "{nodes} were sampled, and none of them fell silent by the run's end",
-    running="{nodes} are sampled, and none of them has fallen silent",
+    "{nodes} were sampled until the end of the run",
+    running="{nodes} are still being sampled",
 )
 MONITORING = Sentence(
-    "node {node} was not sampled after {since}, but the run went on or ended well: it lived",
-    running="node {node} was not sampled after {since}, but the run goes on: it lives",
+    ("node {node} was not sampled after {since}, but the run continued or ended well: the node was up"),
+    running="node {node} was not sampled after {since}, but the run continues: the node is up",
 )
 
 SAMPLED: Mapping[str, Query] = {
@@ -46,48 +46,47 @@ SAMPLED: Mapping[str, Query] = {
         "gpu_sm_active_ratio",
     )
 }
-"""Metrics of which every exporter of a node gives one."""
-Seen = NDArray[np.bool_]
-"""Window by window."""
+"""Metrics of which every node exporter reports at least one."""
+Presence = NDArray[np.bool_]
+"""One flag per window: whether it was sampled."""
 GAP_WINDOWS = 3.0
-"""Windows of two scrapes each, below which samples that fail to come are scrapes that were missed: one or two are lost
-on any busy node."""
+"""Minimum gap in windows of two scrapes each; a busy node misses one or two scrapes."""
 GAP_RHYTHMS = 3.0
-"""The same in times the longest gap that it had before."""
+"""Minimum gap as a multiple of the longest earlier gap."""
 GAP_S = 90.0
-"""The same whatever the scrape interval: an exporter restarts within a minute."""
+"""Minimum gap whatever the scrape interval: an exporter restarts within a minute."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as a reboot in the run, and as training after a silence."""
+    """When a reboot belongs to the run, and when training after a silence shows that the node was alive."""
 
     boot_s: float = 60.0
-    """Boot times are worked out from clock and uptime, and wander by a second or so."""
+    """Boot times are computed from clock and uptime, and vary by about a second."""
     around_end_s: float = 600.0
-    """SlurmdTimeout is 300 s by default: a node is declared down up to that long after it fell silent, and the
-    record of the job's end may be either moment."""
+    """SlurmdTimeout is 300 s by default: a node is declared down up to that long after it fell silent, and the record
+    of the job's end may be either time."""
     went_on_s: float = 120.0
-    """Clocks of log and monitor may differ by as much; training later than that shows that the node lived."""
+    """Maximum difference between the clocks of log and monitor; later training shows that the node was alive."""
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
-    """Somebody of whom nothing was sampled from a moment on."""
+class SilentEntity:
+    """A node or GPU whose samples stopped."""
 
     name: str
     since: Value
-    """When it was sampled last; cited by what was not sampled after it."""
+    """Time of its last sample; cites what was not sampled afterwards."""
     witness: Value
-    """Samples that its peers gave meanwhile, or, where ``refused``, scrapes of it that failed."""
+    """Samples of its peers meanwhile or, if ``refused``, failed scrapes of it."""
     refused: bool
     until: float | None
-    """When it was sampled again; None where it stayed silent to the end of the data."""
+    """When its samples resumed; None if it stayed silent to the end of the data."""
 
 
 @dataclass(frozen=True, slots=True)
-class GoneNode:
-    """A node that was lost, by what was sampled of it."""
+class LostNode:
+    """A node that was lost, by its samples."""
 
     node: Value
     since: float
@@ -97,10 +96,10 @@ class GoneNode:
 
 @dataclass(frozen=True, eq=False)
 class NodePresence:
-    """Which nodes were sampled, and which no more."""
+    """Which nodes were sampled, and which stopped."""
 
     grids: tuple[Grid, ...]
-    """Of :data:`SAMPLED`, and of scrapes that were answered; those that were sampled."""
+    """The grids of :data:`SAMPLED` and of answered scrapes that were sampled."""
     boots: Grid | None
     silence: Silence
     run: Run
@@ -108,37 +107,37 @@ class NodePresence:
 
     @cached_property
     def over(self) -> float | None:
-        """When the run was over: as recorded, else when its output was written last."""
+        """When the run ended: as recorded, else when its output was last written."""
         if self.run.end is not None or self.silence.ending.running:
             return self.run.end
         times = [row.get("last_time") for row in self.silence.signs["logs"].events]
         return max((float(time) for time in times if isinstance(time, (int, float))), default=None)
 
     @cached_property
-    def silent(self) -> tuple[Silent, ...]:
-        """The nodes of which nothing at all was sampled any more by the run's end."""
+    def silent(self) -> tuple[SilentEntity, ...]:
+        """The nodes without any samples by the run's end."""
         return () if self.over is None else tuple(fell_silent(self.grids, "node", self.over))
 
     @cached_property
-    def gone(self) -> tuple[GoneNode, ...]:
-        """The nodes that were lost: silent ones on which no training went on, and rebooted ones."""
-        gone: dict[str, GoneNode] = {}
+    def lost(self) -> tuple[LostNode, ...]:
+        """The nodes that were lost: silent ones without further training, and rebooted ones."""
+        lost: dict[str, LostNode] = {}
         for silent in self.silent:
             since = silent.since.number
             if self._last_point > since + self.limits.went_on_s and silent.name not in self.reboots:
                 continue
             node, says = derived(silent.name, silent.since), REFUSED if silent.refused else SILENT
             claim = says(node=node, since=silent.since, witness=silent.witness)
-            gone[silent.name] = GoneNode(node, since, (claim,))
+            lost[silent.name] = LostNode(node, since, (claim,))
         for name, boot in self.reboots.items():
-            other = gone.get(name, boot)
+            other = lost.get(name, boot)
             earlier = () if other is boot else other.claims
-            gone[name] = GoneNode(other.node, min(other.since, boot.since), (*earlier, *boot.claims), rebooted=True)
-        return tuple(gone.values())
+            lost[name] = LostNode(other.node, min(other.since, boot.since), (*earlier, *boot.claims), rebooted=True)
+        return tuple(lost.values())
 
     @cached_property
-    def reboots(self) -> Mapping[str, GoneNode]:
-        """The nodes that started anew while the run was there."""
+    def reboots(self) -> Mapping[str, LostNode]:
+        """The nodes that rebooted during the run."""
         reboots, start, end = {}, self.run.start, self.run.end
         for change in rises(self.boots):
             booted, name = change.after.number, change.series.get("node") or ""
@@ -147,12 +146,12 @@ class NodePresence:
             if change.by.number > self.limits.boot_s and inside and not after:
                 time = derived(booted, change.before, change.after, unit="time")
                 node = derived(name, time)
-                reboots[name] = GoneNode(node, min(booted, change.since), (REBOOTED(node=node, time=time),), True)
+                reboots[name] = LostNode(node, min(booted, change.since), (REBOOTED(node=node, time=time),), True)
         return reboots
 
     @cached_property
     def alive(self) -> tuple[Claim, ...]:
-        """What shows that no node was lost: all were sampled, or one was not although the run went on."""
+        """Evidence that no node was lost: all were sampled, or one was not although the run continued."""
         claims = []
         first = next((grid for grid in self.grids if grid.query.kind in SAMPLED), None)
         if first is not None and self.over is not None and len(first) > 1 and not self.silent:
@@ -162,7 +161,7 @@ class NodePresence:
 
     @property
     def _last_point(self) -> float:
-        """When training printed its last stamped point; minus infinity if nothing did."""
+        """Time of the last stamped training point; minus infinity if there is none."""
         course = known(self.silence.trajectory)
         points = () if course is None else course.points
         return max((point.time for point in points if point.time is not None), default=float("-inf"))
@@ -178,87 +177,91 @@ class NodePresence:
     limits=Limits(),
 )
 def node_presence(evidence: Evidence, silence: Silence, run: Run, limits: Limits) -> NodePresence:
-    """Of what was sampled; missing if nothing was."""
+    """Missing if nothing was sampled."""
     grids = tuple(grid for name in ("up", *SAMPLED) if (grid := evidence.grid(name)) is not None)
     return NodePresence(grids, evidence.grid("boots"), silence, run, limits)
 
 
 def interrupted(grids: Sequence[Grid]) -> tuple[str, ...]:
-    """The nodes on which some GPU was missing for a while between its first sample and the node's last."""
+    """The nodes with a GPU that was missing for a while between its first sample and the node's last."""
     nodes: dict[str, None] = {}
     for grid in grids:
-        held = ~np.isnan(grid.values)
-        count = np.arange(held.shape[1])
-        first, last = held.argmax(axis=1), np.where(held, count, 0).max(axis=1, initial=0)
+        sampled = ~np.isnan(grid.values)
+        count = np.arange(sampled.shape[1])
+        first, last = sampled.argmax(axis=1), np.where(sampled, count, 0).max(axis=1, initial=0)
         names = np.array([name for (name,) in grid.labels("node")])
         latest = {name: int(last[names == name].max()) for name in dict.fromkeys(names.tolist())}
-        missing = np.array([latest[name] for name in names.tolist()]) - first + 1 - held.sum(axis=1)
-        nodes |= dict.fromkeys(names[held.any(axis=1) & (missing >= GAP_WINDOWS)].tolist())
+        missing = np.array([latest[name] for name in names.tolist()]) - first + 1 - sampled.sum(axis=1)
+        nodes |= dict.fromkeys(names[sampled.any(axis=1) & (missing >= GAP_WINDOWS)].tolist())
     return tuple(nodes)
 
 
-def fell_silent(grids: Sequence[Grid], label: str, before: float) -> list[Silent]:
-    """Those, by this label, that gave no sample of any kind from a moment up to ``before`` on, while others did.
+def fell_silent(grids: Sequence[Grid], label: str, before: float) -> list[SilentEntity]:
+    r"""Those, by this label, whose samples of any kind stopped from a time up to ``before`` while others continued.
 
-    ``grids``: counts of samples, and ``scrape_up``, where a zero is silence that the monitor itself saw.
+    ``grids``: counts of samples, and ``scrape_up``, where a zero is a failed scrape.
     """
     grids = [grid for grid in grids if len(grid)]
     if not grids:
         return []
     times, step = grids[0].times, grids[0].step
-    held = _by_name(grids, label, answered=True)
+    sampled = _by_name(grids, label, answered=True)
     failed = _by_name(grids, label, answered=False)
-    crowd = np.sum(list(held.values()), axis=0)
-    found = []
-    for name, there in held.items():
-        bounds = _gap(there, times - step, before, step)
+    crowd = np.sum(list(sampled.values()), axis=0)
+    silent = []
+    for name, own in sampled.items():
+        bounds = _gap(own, times - step, before, step)
         if bounds is None:
             continue
         start, stop, least = bounds
-        watched = np.flatnonzero(((crowd > there) | failed[name])[start:stop])
+        watched = np.flatnonzero(((crowd > own) | failed[name])[start:stop])
         if len(watched) > 1 and watched[-1] + 1 >= least:
             until = float(times[stop]) if stop < len(times) else None
-            found.append(_told(grids, label, name, (float(times[start]) - step, float(times[stop - 1])), until))
-    return found
+            silent.append(
+                _silent_entity(grids, label, name, (float(times[start]) - step, float(times[stop - 1])), until)
+            )
+    return silent
 
 
-def _by_name(grids: Sequence[Grid], label: str, answered: bool) -> Mapping[str, Seen]:
-    """Whether each was sampled at all; with ``answered`` False: whether a scrape of it failed and none answered."""
-    found: dict[str, Seen] = {}
+def _by_name(grids: Sequence[Grid], label: str, answered: bool) -> Mapping[str, Presence]:
+    """Whether each was sampled; with ``answered`` False: whether a scrape of it failed and none succeeded."""
+    presence: dict[str, Presence] = {}
     for grid in grids:
         up = grid.query.kind == "scrape_up"
         with np.errstate(invalid="ignore"):
-            there = (grid.values > 0) if up else ~np.isnan(grid.values)
-            there = there if answered else (grid.values == 0) & up
+            sampled = (grid.values > 0) if up else ~np.isnan(grid.values)
+            sampled = sampled if answered else (grid.values == 0) & up
         for row, (name,) in enumerate(grid.labels(label)):
             if name:
-                found[name] = found[name] | there[row] if name in found else there[row]
-    return {name: row for name, row in found.items() if row.any() or not answered}
+                presence[name] = presence[name] | sampled[row] if name in presence else sampled[row]
+    return {name: row for name, row in presence.items() if row.any() or not answered}
 
 
-def _gap(there: Seen, starts: NDArray[np.float64], before: float, step: float) -> tuple[int, int, float] | None:
-    """The silence that began last before a moment, as windows [start, stop), and the length that makes it one."""
-    seen = np.flatnonzero(there)
-    early = seen[starts[seen] <= before]
+def _gap(presence: Presence, starts: NDArray[np.float64], before: float, step: float) -> tuple[int, int, float] | None:
+    """The last gap that began before a time, as windows [start, stop), and the minimum length of a gap."""
+    sampled = np.flatnonzero(presence)
+    early = sampled[starts[sampled] <= before]
     if not len(early):
         return None
     start = int(early[-1]) + 1
-    stop = int(seen[len(early)]) if len(early) < len(seen) else len(there)
+    stop = int(sampled[len(early)]) if len(early) < len(sampled) else len(presence)
     usual = int(np.diff(early).max(initial=1)) - 1
-    least = max(GAP_WINDOWS, GAP_RHYTHMS * usual, GAP_S / step)
-    return (start, stop, least) if stop - start >= least else None
+    min_windows = max(GAP_WINDOWS, GAP_RHYTHMS * usual, GAP_S / step)
+    return (start, stop, min_windows) if stop - start >= min_windows else None
 
 
-def _told(grids: Sequence[Grid], label: str, name: str, span: tuple[float, float], until: float | None) -> Silent:
-    own, others, failed = [], [], []
+def _silent_entity(
+    grids: Sequence[Grid], label: str, name: str, span: tuple[float, float], until: float | None
+) -> SilentEntity:
+    counts, all_counts, failed_scrapes = [], [], []
     for grid in grids:
         up, part = grid.query.kind == "scrape_up", grid.during(*span)
         if (name,) in grid.labels(label):
-            mine = part.where(**{label: name})
-            own.append(mine.value("max" if up else "count"))
-            failed += [mine.value("count")] if up else []
-        others += [] if up else [part.value("count")]
-    most = max(others, key=lambda value: value.number, default=None)
-    refused = most is None or not most.number
-    witness = max(failed, key=lambda value: value.number) if refused or most is None else most
-    return Silent(name, derived(span[0], *own, unit="time"), witness, refused, until)
+            own = part.where(**{label: name})
+            counts.append(own.value("max" if up else "count"))
+            failed_scrapes += [own.value("count")] if up else []
+        all_counts += [] if up else [part.value("count")]
+    best = max(all_counts, key=lambda value: value.number, default=None)
+    refused = best is None or not best.number
+    witness = max(failed_scrapes, key=lambda value: value.number) if refused or best is None else best
+    return SilentEntity(name, derived(span[0], *counts, unit="time"), witness, refused, until)

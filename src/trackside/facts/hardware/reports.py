@@ -1,8 +1,8 @@
-"""Who says in words that hardware failed under a run: the kernel, CUDA in the job's log, the scheduler.
+r"""Logs that report hardware failures under a run: the kernel's, CUDA errors in the job's log, the scheduler's.
 
-Xids of GPUs that are known to be another job's are left out, and of several CUDA errors the first is taken. The same
-Xid of the application class on one GPU under several processes speaks against the GPU itself, and errors of its memory
-may have spoilt what was computed after them.
+Xids of GPUs that are known to belong to another job are dropped, and of several CUDA errors the first counts. The same
+application-class Xid under several processes on one GPU suggests that the GPU is faulty. Errors of its memory may have
+corrupted later results.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cached_property
 from trackside.catalog.xid import xid
 from trackside.evidence import Evidence, Frame, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpus import at_bus, ours
+from trackside.facts.gpus import gpus_at_address, may_be_own
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.finding import Certainty, Claim, Sentence
@@ -25,18 +25,18 @@ from trackside.query import events, record
 
 XID = Sentence("the kernel reported Xid {xid} ({name}): {line}")
 SWITCH = Sentence("an NVSwitch reported a fatal error: {line}")
-LOST = Sentence("a GPU could no longer be reached: {line}")
-CUDA = Sentence("CUDA itself blamed the hardware: {line}")
-DRAINED = Sentence("node {node} was taken out for {reason}")
+LOST = Sentence("a GPU became unreachable: {line}")
+CUDA = Sentence("CUDA reported a hardware error: {line}")
+DRAINED = Sentence("node {node} was drained: {reason}")
 AGAIN = Sentence("{count} processes hit Xid {xid} on the same GPU {gpu}: the GPU itself may be at fault")
-XID_BEFORE = Sentence("the kernel had reported Xid {xid}, a memory error: {line}")
+XID_BEFORE = Sentence("the kernel reported Xid {xid}, a memory error: {line}")
 IN_JOB_LOG = {
     "uncorrectable ECC error": Certainty.SUPPORTED,
     "uncorrectable NVLink error": Certainty.SUPPORTED,
     "device lost": Certainty.SUPPORTED,
     "hardware stack error": Certainty.POSSIBLE,
 }
-"""CUDA errors that only hardware brings about, and how much they carry without the kernel's word."""
+"""CUDA errors that only hardware causes, with their certainty without kernel log lines."""
 DRAINED_FOR = re.compile(
     r"\bs?xid\b|\becc\b|\bdbe\b|row.?remap|fallen off|nvlink|nvswitch|uncorrectable|gpu.{0,12}\blost\b", re.IGNORECASE
 )
@@ -45,22 +45,22 @@ NAMED_GPU = re.compile(r"\bgpu[ _#:-]{0,2}(\d{1,2})\b(?! ?(?:of|/|gpu|xid))", re
 OF_MEMORY = (48, 64, 94, 95, 140)
 """Xids of memory errors: double-bit, remap failed, contained, uncontained, unrecovered."""
 MAX_MEASURED = 2
-"""Measured memory errors that are named."""
+"""Maximum number of measured memory errors in the claims."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When an innocent code becomes suspicious, and by what clocks differ."""
+    """When an application-class Xid makes the GPU suspicious, and clock tolerance."""
 
     repeats: int = 3
-    """Different processes that hit the same application-class Xid on one GPU before the GPU is suspected."""
+    """Number of processes that hit the same application-class Xid on one GPU before the GPU is suspected."""
     clocks_s: float = 120.0
-    """By which the clocks of log, kernel and monitor may differ."""
+    """Maximum difference between the clocks of log, kernel and monitor."""
 
 
 @dataclass(frozen=True, eq=False)
 class HardwareReports:
-    """What was reported in words."""
+    """Hardware failures reported in logs."""
 
     xids: Frame
     nodes: Frame
@@ -68,22 +68,22 @@ class HardwareReports:
     errors: Frame
     """CUDA errors in the job's log."""
     faults: tuple[HardwareFault, ...]
-    """Kernel first, then the job's log, then the scheduler's drain reasons."""
-    given: bool
-    """Whether anything was read that reports faults of hardware in words."""
+    """The kernel's first, then the job log's, then the scheduler's drain reasons."""
+    has_input: bool
+    """Whether any log was read that can report hardware faults."""
     health: HardwareHealth
     run: Run
     limits: Limits
 
     @property
-    def kernel_given(self) -> bool:
-        """Whether the kernel's log of a node was read, so that a fault of a GPU would show in it."""
+    def has_kernel_log(self) -> bool:
+        """Whether the kernel log of a node was read, so that a GPU fault would show in it."""
         return "kernel" in self.xids.covered
 
     @cached_property
-    def again(self) -> tuple[Claim, Position, str] | None:
-        """The first GPU, and no other, on which an Xid of the application class came under several processes: (what
-        shows it, where it came last, the GPU's PCI address)."""
+    def repeated_xid(self) -> tuple[Claim, Position, str] | None:
+        """The only GPU on which several processes hit the same application-class Xid: (claim, last position, PCI
+        address of the GPU)."""
         hits: dict[tuple[str, int], dict[object, Event]] = defaultdict(dict)
         for row in self.xids.events:
             number, pid = row.get("xid"), row.get("pid")
@@ -98,14 +98,14 @@ class HardwareReports:
         return None
 
     def memory_errors(self, moment: float | None) -> list[Claim]:
-        """Errors of GPU memory up to a moment (POSIX seconds), else up to the run's end."""
+        """GPU memory errors up to ``moment`` (POSIX seconds), else up to the run's end."""
         run, slack = self.run, self.limits.clocks_s
         latest = moment + slack if moment is not None else run.end
         lines = []
         for row in self.xids.events:
-            known = row.time is not None and (run.start is None or row.time >= run.start - slack)
-            mine = row.get("pci") is None or ours(str(row.get("pci")), row.node, self.health.addressed, run)
-            if row.get("xid") in OF_MEMORY and mine and known and (latest is None or (row.time or 0.0) <= latest):
+            in_time = row.time is not None and (run.start is None or row.time >= run.start - slack)
+            own_gpu = row.get("pci") is None or may_be_own(str(row.get("pci")), row.node, self.health.addressed, run)
+            if row.get("xid") in OF_MEMORY and own_gpu and in_time and (latest is None or (row.time or 0.0) <= latest):
                 lines.append(XID_BEFORE(xid=self.xids.value(row, "xid"), line=self.xids.value(row, "text")))
         measured = [fault for fault in self.health.faults if fault.sign != "vanished"]
         measured = [fault for fault in measured if fault.number is None or fault.number in OF_MEMORY]
@@ -126,7 +126,7 @@ class HardwareReports:
 def hardware_reports(
     evidence: Evidence, health: HardwareHealth, drained: DrainedNodes, run: Run, limits: Limits
 ) -> HardwareReports:
-    """Of what was read; figures help to tell which GPU is meant."""
+    """Covers what was read; metrics help to identify the GPU."""
     suspects = {fault.gpu for fault in health.faults}
     kernel: list[HardwareFault] = []
     for name in ("xids", "switches", "lost"):
@@ -138,9 +138,9 @@ def hardware_reports(
             sure = Certainty.ESTABLISHED if row.plane == "kernel" else Certainty.SUPPORTED
             pci = row.get("pci")
             if pci is not None and name != "switches" and any(health.addressed):
-                if not ours(str(pci), row.node, health.addressed, run):
+                if not may_be_own(str(pci), row.node, health.addressed, run):
                     continue
-                pci = _one_of(at_bus(str(pci), row.node, health.addressed), suspects) or pci
+                pci = _one_of(gpus_at_address(str(pci), row.node, health.addressed), suspects) or pci
             kernel.append(_reported(row, *_kernel_claim(name, frame, row), sure, pci))
     errors = evidence["errors"]
     job = [
@@ -148,13 +148,13 @@ def hardware_reports(
         for row in errors.events
         if row.get("name") in IN_JOB_LOG and row.role is Role.ROOT
     ]
-    given = any(evidence.has(name) for name in ("xids", "errors", "nodes"))
+    has_input = any(evidence.has(name) for name in ("xids", "errors", "nodes"))
     faults = (*kernel, *job[:1], *_drained(drained, run))
-    return HardwareReports(evidence["xids"], evidence["nodes"], errors, faults, given, health, run, limits)
+    return HardwareReports(evidence["xids"], evidence["nodes"], errors, faults, has_input, health, run, limits)
 
 
 def _one_of(gpus: Set[str], suspects: Set[str | None]) -> str | None:
-    """The GPU at an address: the only one, else, of several nodes, the only one that is suspected by other signs."""
+    """The GPU at an address: the only one; else, of several nodes, the only one with other signs of a fault."""
     meant = gpus if len(gpus) == 1 else gpus & suspects
     return next(iter(meant)) if len(meant) == 1 else None
 
@@ -186,7 +186,7 @@ def _kernel_claim(name: str, frame: Frame, row: Event) -> tuple[str, Claim]:
 
 
 def _drained(drained: DrainedNodes, run: Run) -> Iterator[HardwareFault]:
-    """Nodes of the run that were taken out for a GPU fault while it ran, or soon after."""
+    """Nodes of the run that were drained for a GPU fault during the run or soon after."""
     nodes = drained.frame
     for row in drained.rows:
         reason, time = str(row.get("reason") or ""), row.get("reason_time")

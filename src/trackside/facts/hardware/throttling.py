@@ -1,7 +1,7 @@
-"""GPUs whose clocks were held down while they worked: for how long, how far, and for which reasons.
+r"""GPUs whose clocks were lowered while they worked: for how long, how far, and for which reasons.
 
 Each GPU is compared with its own level at other times of the run, else with the run's other GPUs in the same windows:
-how high a clock is normal depends on the model, the power limit and the work. Single samples don't count.
+the normal clock depends on the model, the power limit and the work. Single samples do not count.
 """
 
 from __future__ import annotations
@@ -26,97 +26,99 @@ from trackside.query import metric
 
 Rows = NDArray[np.intp]
 Span = tuple[float, float]
-"""From and to, POSIX seconds."""
+"""Start and end, POSIX seconds."""
 Against = Literal["own", "peers", "highest"]
-"""What a clock is compared with: the GPU's own at other times, the other GPUs', the highest that it can reach."""
+"""What a clock is compared with: the GPU's own clock at other times, the other GPUs', its maximum."""
 
-REASON = Sentence("the clocks of GPU {gpu} were held down for {seconds}: {why}")
+REASON = Sentence("GPU {gpu} was throttled for {seconds}: {why}")
 LOWER: dict[Against, Sentence] = {
-    "own": Sentence("the SM clock of GPU {gpu} went from {usual} to {clock}"),
-    "peers": Sentence("the SM clock of GPU {gpu} was {clock}, while the median of all GPUs was {usual}"),
-    "highest": Sentence("the SM clock of GPU {gpu} was {clock} of the {usual} that it can reach"),
+    "own": Sentence("the SM clock of GPU {gpu} fell from {usual} to {clock}"),
+    "peers": Sentence("the SM clock of GPU {gpu} was {clock}; the median of all GPUs was {usual}"),
+    "highest": Sentence("the SM clock of GPU {gpu} was {clock} of a maximum of {usual}"),
 }
 HEAT = Sentence("GPU {gpu} reached {heat}")
-OTHERS = Sentence("the same happened to GPU {gpus}")
-CLOCK_STAYED = Sentence("on GPU {gpu} a grave reason was set ({why}), but its clock was {clock}, and {usual} otherwise")
-BRIEF = Sentence("a grave reason was set on GPU {gpu} in single samples only")
-BENIGN = Sentence("no grave reason held on under load on {count}; reasons that were set at some time: {why}")
+OTHERS = Sentence("the same happened on GPU {gpus}")
+CLOCK_STAYED = Sentence(
+    "GPU {gpu} reported a serious throttle reason ({why}), but its clock was {clock} (otherwise {usual})"
+)
+BRIEF = Sentence("GPU {gpu} reported a serious throttle reason only in single samples")
+BENIGN = Sentence("no serious throttle reason lasted under load on {count}; reasons seen at some time: {why}")
 COUNTED = Sentence("the counters of throttled time grew by at most {seconds} between samples")
-CLOCKS_STAYED = Sentence("no hot GPU's clock fell under load: the median was {middle}, the highest {most}")
+CLOCKS_STAYED = Sentence("no hot GPU lowered its clock under load: median {middle}, highest {most}")
 HOTTEST = Sentence("the hottest GPU reached {heat}")
 MAX_GPUS = 2
-"""GPUs that are described one by one; the others by name only."""
+"""Maximum number of GPUs described one by one; the others are only named."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When clocks that are held down are throttling."""
+    """When lowered clocks are throttling."""
 
     least_s: float = 120.0
-    """Sustained: GPUs hot enough to throttle swing about their limit within tens of seconds."""
+    """Sustained: GPUs hot enough to throttle oscillate around their limit within tens of seconds."""
     quiet_s: float = 600.0
-    """Without any GPU work before the end: then something else than slowness ended the run."""
+    """Time without any GPU work before the end from which something other than slowness ended the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottledGpu:
-    """One GPU whose clocks were held down for a while."""
+    """A GPU whose clocks were lowered for a while."""
 
     gpu: str
     start: float
     end: float
-    """The stretch, POSIX seconds."""
+    """End of the time span, POSIX seconds."""
     before: Span | None
-    """A stretch of work with free clocks, for comparison."""
+    """A span of work with normal clocks, for comparison."""
     seconds: Value
     share: float
-    """Of its working time."""
-    why: Value | None
-    """The reasons, in words; None where only heat shows it."""
+    """Share of its working time."""
+    reasons_value: Value | None
+    """The reasons, for display; None if only heat shows it."""
     reasons: tuple[str, ...]
     clock: Value | None
     usual: Value | None
-    against: Against
+    baseline: Against
     """What ``usual`` is."""
     lowered: bool
-    """Whether the clock was down by more than usual, or no clock says."""
+    """Whether the clock was lower than normal variation, or no clock was measured."""
     drop: float | None
-    """Share by which the clock was lower; None where no clock was measured."""
+    """Relative drop of the clock; None if no clock was measured."""
     heat: Value | None
-    """The highest temperature meanwhile."""
+    """The highest temperature during the span."""
 
     @property
     def claims(self) -> list[Claim]:
-        """Why, how far and how hot."""
+        """Reasons, clock drop and temperature."""
         gpu = derived(self.gpu, self.seconds)
-        claims = [] if self.why is None else [REASON(gpu=gpu, why=self.why, seconds=self.seconds)]
+        claims = [] if self.reasons_value is None else [REASON(gpu=gpu, why=self.reasons_value, seconds=self.seconds)]
         if self.clock is not None and self.usual is not None:
-            claims.append(LOWER[self.against](gpu=gpu, clock=self.clock, usual=self.usual))
+            claims.append(LOWER[self.baseline](gpu=gpu, clock=self.clock, usual=self.usual))
         return claims if self.heat is None else [*claims, HEAT(gpu=gpu, heat=self.heat)]
 
 
 @dataclass(frozen=True, eq=False)
 class Throttling:
-    """What held the clocks of the run's GPUs down, if anything did for long."""
+    """What lowered the clocks of the run's GPUs, if anything did for long."""
 
     clocks: Clocks
     sustained: tuple[ThrottledGpu, ...]
-    """GPUs with something grave that held on, the longest first."""
+    """GPUs with a sustained severe reason, the longest first."""
     brief: str | None
-    """A GPU on which a grave reason was set, but not for long."""
+    """A GPU with a severe reason that was not sustained."""
     hot: bool
-    """Whether a GPU of ``sustained`` reached the heat at which slowdown begins."""
+    """Whether a GPU of ``sustained`` reached the temperature at which slowdown begins."""
     worked_to_the_end: bool
     """Whether GPUs worked until the run's end, as far as anything shows."""
 
     @cached_property
     def lowered(self) -> tuple[ThrottledGpu, ...]:
-        """Those of ``sustained`` whose clock was down by more than usual."""
+        """Those of ``sustained`` whose clock was lower than normal variation."""
         return tuple(gpu for gpu in self.sustained if gpu.lowered)
 
     @property
     def claims(self) -> list[Claim]:
-        """The GPUs whose clocks were lowered: a few one by one, the others by name."""
+        """The GPUs with lowered clocks: a few one by one, the others by name."""
         first, others = self.lowered[:MAX_GPUS], self.lowered[MAX_GPUS:]
         claims = [claim for gpu in first for claim in gpu.claims]
         if others:
@@ -126,13 +128,13 @@ class Throttling:
 
     @cached_property
     def free(self) -> list[Claim]:
-        """The figures that show that clocks were not held down."""
+        """Evidence that clocks were not lowered."""
         flags, counted, clock, heat = map(self.clocks.grids.get, ("reasons", "counters", "clocks", "temperature"))
         claims = []
         for gpu in self.sustained[:1]:
-            if gpu.clock is not None and gpu.usual is not None and gpu.why is not None:
+            if gpu.clock is not None and gpu.usual is not None and gpu.reasons_value is not None:
                 name = derived(gpu.gpu, gpu.clock)
-                claims.append(CLOCK_STAYED(gpu=name, why=gpu.why, clock=gpu.clock, usual=gpu.usual))
+                claims.append(CLOCK_STAYED(gpu=name, why=gpu.reasons_value, clock=gpu.clock, usual=gpu.usual))
         if flags is not None:
             if self.brief is not None:
                 claims.append(BRIEF(gpu=derived(self.brief, of_gpu(flags, self.brief).value("max"))))
@@ -148,7 +150,7 @@ class Throttling:
 
 @fact({"memory": metric("gpu_memory_used_bytes").over("run", "avg")}, limits=Limits())
 def throttling(evidence: Evidence, clocks: Clocks, limits: Limits) -> Throttling:
-    """Of the windows of work in which something grave held on."""
+    """Covers the windows of work with a sustained severe reason."""
     stretches: dict[int, Rows] = {}
     brief = None
     at_work = [np.flatnonzero(row) for row in clocks.working]
@@ -171,44 +173,44 @@ def throttling(evidence: Evidence, clocks: Clocks, limits: Limits) -> Throttling
 
 def _benign(flags: Grid) -> Claim:
     """All reasons that were ever set."""
-    most = flags.value("max", unit="")
+    highest = flags.value("max", unit="")
     bits = int(np.bitwise_or.reduce(flags.values[~np.isnan(flags.values)].astype(np.int64), initial=0))
     titles = tuple(REASONS[name].title for name in reasons_in(bits)) or ("none",)
-    return BENIGN(count=counted(len(flags), "GPU", most), why=derived(titles, most))
+    return BENIGN(count=counted(len(flags), "GPU", highest), why=derived(titles, highest))
 
 
-def _sustained(clocks: Clocks, grave: Flags, at: Rows, limits: Limits) -> Rows | None:
-    """Of the windows ``at``, those in which a reason held on, single samples smoothed away; None where it did not."""
-    flags = grave[at].astype(np.int64)
+def _sustained(clocks: Clocks, grave: Flags, windows: Rows, limits: Limits) -> Rows | None:
+    """Of these windows, those with a sustained reason, smoothed over single samples; None if it was not sustained."""
+    flags = grave[windows].astype(np.int64)
     if flags.sum() < clocks.limits.windows:
         return None
     width = min(5, len(flags) | 1)
     padded = np.pad(flags, width // 2, mode="edge")
-    on: Rows = at[np.convolve(padded, np.ones(width, dtype=np.int64), "valid")[: len(flags)] * 2 > width]
-    gap = float(np.median(np.diff(at))) if len(at) > 1 else 1.0
+    on: Rows = windows[np.convolve(padded, np.ones(width, dtype=np.int64), "valid")[: len(flags)] * 2 > width]
+    gap = float(np.median(np.diff(windows))) if len(windows) > 1 else 1.0
     return on if len(on) >= clocks.limits.windows and len(on) * gap * clocks.step >= limits.least_s else None
 
 
 def _throttled(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[str]) -> ThrottledGpu:
-    """One GPU: ``on`` are its windows, ``free`` those of work with free clocks, ``peers`` the GPUs at work whose clocks
-    were free."""
+    """One GPU: ``on`` are its throttled windows, ``free`` those of work with normal clocks, ``peers`` the working GPUs
+    with normal clocks."""
     first, last = _stretch(on)
     start, end = float(clocks.times[first]) - clocks.step, float(clocks.times[last])
-    before = _free(clocks, (free[free < first], free[free > last]))
+    before = _free_stretch(clocks, (free[free < first], free[free > last]))
     grid, temperature = clocks.grids.get("clocks"), clocks.grids.get("temperature")
     own = of_gpu(grid, gpu) if grid is not None and gpu in {name_of(series) for series in grid.series} else None
     clock = None if own is None else _megahertz(own.during(start, end))
     usual, against = _usual(clocks, gpu, own, before, (start, end), peers)
     drop = 1 - clock.number / usual.number if clock is not None and usual is not None and usual.number > 0 else None
     least = clocks.limits.drop_from_highest if against == "highest" else clocks.limits.drop
-    why, names = _why(clocks, gpu, start, end)
-    sources = [value for value in (why, clock) if value is not None]
+    reasons, names = _reasons_between(clocks, gpu, start, end)
+    sources = [value for value in (reasons, clock) if value is not None]
     heat = None if temperature is None else sampled(of_gpu(temperature, gpu).during(start, end), "max")
     return ThrottledGpu(
         gpu, start, end, before,
         seconds=derived(len(on) * clocks.step, *sources, unit="s"),
         share=min(len(on) / (len(on) + len(free)), 1.0),
-        why=why, reasons=names, clock=clock, usual=usual, against=against,
+        reasons_value=reasons, reasons=names, clock=clock, usual=usual, baseline=against,
         lowered=drop is None or drop >= least,
         drop=drop,
         heat=heat,
@@ -218,7 +220,7 @@ def _throttled(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[s
 def _usual(
     clocks: Clocks, gpu: str, own: Grid | None, before: Span | None, during: Span, peers: Sequence[str]
 ) -> tuple[Value | None, Against]:
-    """What the clock should have been: its own with free clocks, else the other GPUs', else the highest there is."""
+    """The expected clock: its own normal clock, else the other GPUs', else the maximum."""
     grid, highest = clocks.grids.get("clocks"), clocks.grids.get("highest")
     if own is not None and before is not None and (value := _megahertz(own.during(*before))) is not None:
         return value, "own"
@@ -232,14 +234,14 @@ def _usual(
     return None, "highest"
 
 
-def _free(clocks: Clocks, parts: Sequence[Rows]) -> Span | None:
-    """A stretch of free clocks: that before the throttling where it holds three windows, else that after it."""
+def _free_stretch(clocks: Clocks, parts: Sequence[Rows]) -> Span | None:
+    """A span with normal clocks: the one before the throttling if it has three windows, else the one after."""
     part = next((rows for rows in parts if len(rows) >= 3), None)
     return None if part is None else (float(clocks.times[part[0]]) - clocks.step, float(clocks.times[part[-1]]))
 
 
 def _stretch(on: Rows) -> tuple[int, int]:
-    """First and last window of the whole where it is mostly held, else of the longest part."""
+    """First and last window: of all windows if the reason is mostly set, else of the longest part."""
     if len(on) >= 0.5 * (on[-1] - on[0] + 1):
         return int(on[0]), int(on[-1])
     parts = np.split(on, np.flatnonzero(np.diff(on) > 2) + 1)
@@ -252,8 +254,8 @@ def _megahertz(grid: Grid) -> Value | None:
     return None if value is None else derived(value.number / 1e6, value, unit="MHz")
 
 
-def _why(clocks: Clocks, gpu: str, start: float, end: float) -> tuple[Value | None, tuple[str, ...]]:
-    """The grave reasons that were set meanwhile: their titles, cited, and their names."""
+def _reasons_between(clocks: Clocks, gpu: str, start: float, end: float) -> tuple[Value | None, tuple[str, ...]]:
+    """The severe reasons set in this span: their titles, cited, and their names."""
     names: dict[str, Value] = {}
     flags, counted = clocks.grids.get("reasons"), clocks.grids.get("counters")
     if flags is not None:
@@ -277,25 +279,27 @@ def _why(clocks: Clocks, gpu: str, start: float, end: float) -> tuple[Value | No
 
 
 def _to_the_end(memory: Grid | None, clocks: Clocks, limits: Limits) -> bool:
-    """Whether the GPUs worked until shortly before they were let go of, as far as anything shows."""
-    done = clocks.activity
-    if done is None or done.basis in (None, "utilisation") or not done.active.any():
+    """Whether the GPUs worked until shortly before they were released, as far as anything shows."""
+    activity = clocks.activity
+    if activity is None or activity.basis in (None, "utilisation") or not activity.active.any():
         return True
-    active = done.active
-    if done.basis == "power" and done.busy is not None:  # low clocks draw little, whatever they do
+    active = activity.active
+    if activity.basis == "power" and activity.busy is not None:  # low clocks draw little, whatever they do
         with np.errstate(invalid="ignore"):
-            active = active | ((done.busy[done.users] >= clocks.limits.busy).sum(axis=0) > 0.5 * done.users.sum())
-    last = float(done.times[np.flatnonzero(active)[-1]])
-    return _let_go(memory, done) - last <= max(limits.quiet_s, 3 * done.step)
+            active = active | (
+                (activity.busy[activity.worked] >= clocks.limits.busy).sum(axis=0) > 0.5 * activity.worked.sum()
+            )
+    last = float(activity.times[np.flatnonzero(active)[-1]])
+    return _let_go(memory, activity) - last <= max(limits.quiet_s, 3 * activity.step)
 
 
-def _let_go(grid: Grid | None, done: GpuActivity) -> float:
-    """Until when the GPUs in use held memory: where no record tells of the run's end, samples go on after it."""
-    end = float(done.times[-1])
-    users = [gpu for gpu, used in zip(done.gpus, done.users, strict=True) if used]
-    memory = aligned(grid, users, done.times)
+def _let_go(grid: Grid | None, activity: GpuActivity) -> float:
+    """Until when the GPUs in use had memory allocated: without a record of the run's end, samples continue after it."""
+    end = float(activity.times[-1])
+    users = [gpu for gpu, used in zip(activity.gpus, activity.worked, strict=True) if used]
+    memory = aligned(grid, users, activity.times)
     if np.isnan(memory).all():
         return end
     with np.errstate(invalid="ignore"):
-        held = memory > 0.5 * np.fmax.reduce(memory, axis=1)[:, None]
-    return float(done.times[np.flatnonzero(held.any(axis=0))[-1]]) if held.any() else end
+        occupied = memory > 0.5 * np.fmax.reduce(memory, axis=1)[:, None]
+    return float(activity.times[np.flatnonzero(occupied.any(axis=0))[-1]]) if occupied.any() else end

@@ -1,1 +1,1 @@
-"""What lines and records testify to: ends, deaths, exceptions, who stayed away."""
+"""What log lines and records show: ends, deaths, exceptions, absent ranks."""

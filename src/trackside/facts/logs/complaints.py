@@ -1,7 +1,7 @@
-"""What ranks say of a collective that did not go through, or of a peer that is gone.
+r"""Errors that ranks report about a collective that failed, or about a lost peer.
 
-Only words after which training did not go on count, and that were not said after the run's own end. The rank that
-complains is rarely the one at fault: those that wait time out, the one they wait for is silent.
+Only errors after which training did not continue count, and only those before the run's own end. The rank that reports
+is rarely the one at fault: ranks that wait time out, the one they wait for is silent.
 """
 
 from __future__ import annotations
@@ -28,50 +28,50 @@ STRONG: Mapping[str, Query] = {
     "heartbeats": events("heartbeat_lost"),
     "states": events("collective_state"),
 }
-"""Whose rows alone say that a collective did not go through."""
+"""Rows of these kinds prove by themselves that a collective failed."""
 WEAK: Mapping[str, Query] = {"peers": events("peer_lost"), "nccl": events("nccl_error")}
-"""A peer that is gone, as seen from the others; as are exceptions about collectives."""
+"""A lost peer, as seen by the others; exceptions about collectives count as weak, too."""
 SUMMARY = ("heartbeats", "states")
-"""Of which one alone may be a side process."""
+"""A single row of these kinds may come from a side process."""
 
-PEER = Sentence("a rank lost another one: {line}")
+PEER = Sentence("a rank lost its connection to another: {line}")
 FIRST: Mapping[str, Sentence] = {
     "timeouts": Sentence("a collective timed out: {line}"),
-    "heartbeats": Sentence("a rank's watchdog no longer answered: {line}"),
-    "states": Sentence("a rank told where it stood in its collectives: {line}"),
+    "heartbeats": Sentence("a rank's watchdog stopped responding: {line}"),
+    "states": Sentence("a rank reported its last collectives: {line}"),
     "mismatches": Sentence("the ranks did not enter the same collective: {line}"),
 }
-WAITED = Sentence("{ranks} waited and complained")
-MISSING = Sentence("{ranks} did not arrive, by the others' reports")
+WAITED = Sentence("{ranks} waited and reported the timeout")
+MISSING = Sentence("{ranks} did not arrive, as the others report")
 BEHIND = Sentence("{ranks} had enqueued fewer collectives than the others")
-QUIET = Sentence("{ranks} said nothing while the others complained")
+QUIET = Sentence("{ranks} printed nothing while the others reported the timeout")
 
 
 @dataclass(frozen=True, eq=False)
 class CollectiveComplaints:
-    """What ranks say of others."""
+    """Errors that ranks report about others."""
 
     frames: Mapping[str, Frame]
     """Of every kind in :data:`STRONG` and :data:`WEAK`, and ``exceptions``."""
     rows: tuple[tuple[str, Event], ...]
-    """(kind, row) of the words that count."""
+    """(kind, row) of the errors that count."""
     silence: Silence
     launchers: Frame
     run: Run
 
     @property
     def strong(self) -> tuple[tuple[str, Event], ...]:
-        """Those of :data:`STRONG`."""
+        """The rows of the kinds in :data:`STRONG`."""
         return tuple((name, row) for name, row in self.rows if name in STRONG)
 
     @property
     def single(self) -> bool:
-        """Whether one rank's summary is all that strongly says it."""
+        """Whether the only strong evidence is one rank's summary."""
         return len(self.strong) == 1 and self.strong[0][0] in SUMMARY
 
     @cached_property
     def first(self) -> Event | None:
-        """The earliest of the strongest."""
+        """The earliest of the strongest rows."""
         return next(iter(earliest_first(row for _, row in self.strong or self.rows)), None)
 
     @property
@@ -83,12 +83,12 @@ class CollectiveComplaints:
 
     @property
     def kind(self) -> str | None:
-        """The kind of the first."""
+        """The kind of the first row."""
         return next((name for name, row in self.rows if row is self.first), None)
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """The first, and who says so."""
+        """The first error, and the ranks that reported it."""
         kind, first = self.kind, self.first
         if kind is None or first is None:
             return ()
@@ -99,7 +99,7 @@ class CollectiveComplaints:
 
     @cached_property
     def at_startup(self) -> bool:
-        """Whether no collective can have completed yet: that is a matter of the rendezvous."""
+        """Whether no collective can have completed yet, so that it is a rendezvous problem."""
         if self.silence.points or not self.rows:
             return False
         timed = [row for name, row in self.rows if name == "timeouts"]
@@ -111,7 +111,7 @@ class CollectiveComplaints:
 
     @cached_property
     def stopped_at(self) -> float | None:
-        """When training stopped: a watchdog complains its own time after the collective was entered."""
+        """When training stopped: a watchdog reports one timeout after the collective was entered."""
         first = min((row.time for _, row in self.rows if row.time is not None), default=None)
         last = max((row.time for row in self.silence.points if row.time is not None), default=None)
         waited = [row.get("timeout_s") for _, row in self.rows]
@@ -122,7 +122,7 @@ class CollectiveComplaints:
 
     @cached_property
     def absent(self) -> AbsentRanks | None:
-        """Who did not take part, by what the others say."""
+        """The ranks that did not take part, by the reports of the others."""
         timeouts = self.frames["timeouts"]
         for row in timeouts.events:
             parts = str(row.get("missing_ranks") or "").replace(",", " ").split()
@@ -132,7 +132,7 @@ class CollectiveComplaints:
         return _behind(timeouts, self.frames["states"]) or self._uncomplaining()
 
     def _uncomplaining(self) -> AbsentRanks | None:
-        """The few ranks that said nothing where at least half of the world complained."""
+        """The few silent ranks if at least half of all ranks reported an error."""
         signs = self.silence.signs
         world = world_size(self.run, signs["ready"], signs["communicators"], self.silence.hosts, signs["inits"])
         loud = ranks_of((row for _, row in self.rows), self.launchers)
@@ -150,17 +150,17 @@ class CollectiveComplaints:
 def collective_complaints(
     evidence: Evidence, exceptions: Exceptions, ending: Ending, silence: Silence, run: Run
 ) -> CollectiveComplaints:
-    """Of the log's lines; missing if no log was given."""
+    """Missing if no log was given."""
     frames = {name: evidence[name] for name in (*STRONG, *WEAK)}
     frames["exceptions"] = exceptions.frame
-    over = [row for row in ending.ends.events if row.get("status") != "aborted"]
+    clean_ends = [row for row in ending.ends.events if row.get("status") != "aborted"]
     rows: list[tuple[str, Event]] = []
     for name, frame in frames.items():
-        said = [row for row in frame.events if row.role in (Role.CASCADE, Role.ROOT)]
+        candidates = [row for row in frame.events if row.role in (Role.CASCADE, Role.ROOT)]
         if name == "exceptions":
-            said = [row for row in said if row.get("about") == "collective"]
-        last = last_words(said, silence.points, crashed=ending.abnormal is not None)
-        rows += [(name, row) for row in last if not over or followed_by(over[-1], [row]) is None]
+            candidates = [row for row in candidates if row.get("about") == "collective"]
+        last = last_words(candidates, silence.points, crashed=ending.abnormal is not None)
+        rows += [(name, row) for row in last if not clean_ends or followed_by(clean_ends[-1], [row]) is None]
     return CollectiveComplaints(frames, tuple(rows), silence, ending.launchers, run)
 
 

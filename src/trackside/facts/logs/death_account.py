@@ -1,8 +1,8 @@
-"""The account of a process's death, by the strongest kind of evidence that has one.
+r"""How a process died, by the strongest kind of evidence.
 
-Kinds: a report of a fatal signal, a word of the OOM killer, its count, a worker that was lost without a word, and the
-scheduler's record. Each says which signal it was, on which ranks, what else agrees with it, and what was sampled of the
-host memory there at that time. A kill that is counted names no process.
+The kinds, strongest first: a report of a fatal signal, a log line of the OOM killer, its counter, a worker that was
+lost without a message, and the scheduler's record. Each gives the signal, the ranks, corroborating evidence, and the
+host memory there at that time. A counted kill names no process.
 """
 
 from __future__ import annotations
@@ -27,35 +27,34 @@ AMBIGUOUS = (4, 6, 7, 8, 9, 11)
 
 LOST = Sentence("a worker process died without a traceback: {line}")
 BY_RECORD = Sentence("the scheduler recorded {code}, which is {signal}")
-AS_EXIT_CODE = Sentence("the scheduler recorded exit code {code}; older releases write {signal} in that way")
+AS_EXIT_CODE = Sentence("the scheduler recorded exit code {code}, which older Slurm releases use for {signal}")
 
 NOT_LOOKED_AT = HostShortage()
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as stopped by a kill."""
+    """When a kill stopped the training."""
 
     stopped_s: float = 600.0
-    """Between the last training point and a kill that stopped training: points are printed every few minutes at
-    least."""
+    """Maximum time between the last training point and the kill: points are printed at least every few minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeathAccount:
-    """What one kind of evidence says of a death."""
+    """What one kind of evidence shows about a death."""
 
     certainty: Certainty
     number: int | None
-    """The signal; None if it isn't known."""
+    """The signal; None if it is unknown."""
     claims: tuple[Claim, ...] = ()
     row: Event | None = None
     ranks: tuple[int, ...] = ()
     memory: HostShortage = NOT_LOOKED_AT
     of_memory: bool = False
-    """Whether it says that host memory was why."""
+    """Whether it shows that host memory was the reason."""
     outlived: bool = False
-    """Whether the run lived on without the process."""
+    """Whether the run continued without the process."""
     exception: tuple[str, str] | None = None
 
 
@@ -63,7 +62,7 @@ class DeathAccount:
 def death_account(
     deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending, run: Run, limits: Limits
 ) -> Maybe[DeathAccount]:
-    """By the strongest kind of evidence that has one; missing if none has, and where deaths are."""
+    """By the strongest available kind of evidence; missing if there is none, or if deaths are."""
     return (
         _reported(deaths, kills, memory, ending)
         or _worded(kills, memory, ending)
@@ -75,7 +74,7 @@ def death_account(
 
 
 def _reported(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
-    """By reports of a fatal signal that nothing else accounts for."""
+    """By reports of a fatal signal that nothing else explains."""
     report, word, bad = deaths.report, kills.report, ending.abnormal
     if report is None:
         return None
@@ -94,7 +93,7 @@ def _reported(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Endin
 
 
 def _worded(kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
-    """By a word of the kernel, of Slurm or of Ray that the run ran out of host memory."""
+    """By a log line of the kernel, Slurm or Ray that the run ran out of host memory."""
     word = kills.report
     if word is None:
         return None
@@ -104,7 +103,7 @@ def _worded(kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount
 
 
 def _counted(deaths: Deaths, memory: HostMemory, ending: Ending, run: Run, limits: Limits) -> DeathAccount | None:
-    """Without a word: by the kernel's count of kills, or by memory that was gone, as the run failed."""
+    """Without a log line: by the kernel's count of kills, or by exhausted memory as the run failed."""
     if deaths.raised or deaths.memory:
         return None
     state, well, bad = ending.state, ending.completed, ending.abnormal
@@ -122,8 +121,8 @@ def _counted(deaths: Deaths, memory: HostMemory, ending: Ending, run: Run, limit
 
 
 def _lost(deaths: Deaths) -> DeathAccount | None:
-    """By a parent, Ray or a pool, whose worker went without a word, if nothing accounts for it: its signal isn't
-    known."""
+    """By a parent, Ray or a pool whose worker disappeared without a message, if nothing explains it; the signal is
+    unknown."""
     if deaths.raised or deaths.evidence["timeouts"] or deaths.memory:
         return None
     exits, raised = deaths.evidence["exits"], deaths.exceptions.frame
@@ -137,7 +136,7 @@ def _lost(deaths: Deaths) -> DeathAccount | None:
 
 
 def _recorded(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
-    """By the scheduler's records alone, if no exception accounts for the end and nobody else ended the run."""
+    """By the scheduler's records alone, if no exception explains the end and nobody else ended the run."""
     job, jobs, steps = ending.job, ending.jobs, kills.steps
     if deaths.raised or job is None or job.get("state") in CUT_SHORT or job.get("state") == "COMPLETED":
         return None
@@ -160,7 +159,7 @@ def _of_record(says: Sentence, number: int, code: Value, memory: HostMemory, cer
 
 
 def _stopped(moment: float, deaths: Deaths, run: Run, limits: Limits) -> bool:
-    """Whether training went on until about a moment, and not after it."""
+    """Whether training continued until about this time, and not after it."""
     times = [point.time for point in deaths.points if point.time is not None]
     end, near_s = run.end, limits.stopped_s
     return bool(times) and end is not None and abs(max(times) - moment) <= near_s < end - max(times)

@@ -1,7 +1,7 @@
-"""Deaths by a fatal signal: which processes died of one of their own, and which were only ended by somebody.
+r"""Deaths by a fatal signal: which processes died of their own signal, and which were ended by something else.
 
-A report is set aside if training went on after it, if somebody had ended the run before, if a launcher sent the signal
-to the ranks that were left, if the runtime gave up for another rank's sake, or if a traceback accounts for it.
+A report is dropped if training continued after it, if the run had been ended before, if a launcher sent the signal to
+the remaining ranks, if the runtime aborted because of another rank, or if a traceback explains it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from trackside.query import events, metric, record
 
 ABORT, KILL = 6, 9
 BROKEN = ("uncorrectable ECC error", "uncorrectable NVLink error", "device lost")
-"""CUDA errors that hardware brings about: they say more of the run's end than the abort that follows them."""
+"""CUDA errors caused by hardware: they explain the run's end better than the abort that follows them."""
 SOURCES = ("launchers", "exits", "signals", "fatals", "workers")
-"""Who reports a death: a launcher, a shell or srun, the process's own handler, Python, its parent."""
+"""Reporters of a death: a launcher, a shell or srun, the process's own handler, Python, its parent."""
 
 STRONG = ("launchers", "workers", "fatals")
 """Sources that waited for the process that died, or its own Python."""
@@ -36,16 +36,16 @@ DIED = Sentence("a process died of {signal}: {line}")
 DIED_ON = Sentence("{ranks} died of {signal}: {line}")
 WORKER_DIED = Sentence("a data-loader worker died of {signal}: {line}")
 WORKER_DIED_ON = Sentence("a data-loader worker of {ranks} died of {signal}: {line}")
-ALSO = Sentence("agreeing with it: {line}")
+ALSO = Sentence("also: {line}")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What is a launcher's doing."""
+    """When a signal is the launcher's."""
 
     forced_after_s: float = 15.0
-    """A SIGKILL that long after the first failure is a launcher's: torchrun waits 30 s for SIGTERM to be obeyed,
-    Slurm's KillWait is 30 s; peers that die of one cause go within seconds."""
+    """A SIGKILL this long after the first failure is a launcher's: torchrun waits 30 s for SIGTERM to take effect,
+    Slurm's KillWait is 30 s; peers that die of the same cause do so within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +61,22 @@ class Death:
 
     @property
     def first(self) -> bool:
-        """Whether a launcher calls it the first failure that it saw."""
+        """Whether a launcher calls it the first failure."""
         return self.row.get("first") is True
 
 
 @dataclass(frozen=True, slots=True)
 class DeathReport:
-    """What the unexplained deaths come to: the one that says most, and those that agree with it."""
+    """The summary of the unexplained deaths: the most informative one, and those that agree with it."""
 
     main: Death
     ranks: tuple[int, ...]
-    """All that died of that signal."""
+    """All ranks that died of that signal."""
     claims: tuple[Claim, ...]
     strong: bool
-    """Whether several sources report deaths, or one that can't err."""
+    """Whether several sources report deaths, or one reliable source does."""
     exception: tuple[str, str] | None
-    """What the main process raised when its DataLoader worker was killed."""
+    """The exception of the main process whose DataLoader worker was killed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,17 +93,17 @@ class Deaths:
 
     @property
     def frames(self) -> Mapping[str, Frame]:
-        """What is told, by source."""
+        """The reports, by source."""
         return {"launchers": self.ending.launchers, **{source: self.evidence[source] for source in SOURCES[1:]}}
 
     @property
     def raised(self) -> tuple[Event, ...]:
-        """Unhandled exceptions of the job's own."""
+        """The job's own unhandled exceptions."""
         return self.exceptions.unhandled
 
     @property
     def memory(self) -> Frame:
-        """CUDA's words about GPU memory that ran out."""
+        """CUDA errors about exhausted GPU memory."""
         return self.evidence["memory"]
 
     @property
@@ -118,7 +118,7 @@ class Deaths:
 
     @cached_property
     def unexplained(self) -> tuple[Death, ...]:
-        """The deaths that no launcher, scheduler, watchdog or traceback accounts for; the ones that say most first."""
+        """The deaths that no launcher, scheduler, watchdog or traceback explains; the most informative first."""
         rules = (self._ended_before, self._forced, self._aborted_for_others, self._has_traceback)
         left = (death for death in self.reports if not self.restarts.recovered(death.row))
         deaths = [death for death in left if not any(rule(death) for rule in rules)]
@@ -128,7 +128,7 @@ class Deaths:
 
     @cached_property
     def report(self) -> DeathReport | None:
-        """What the unexplained deaths come to, if there are any."""
+        """The summary of the unexplained deaths, if there are any."""
         if not self.unexplained:
             return None
         main = self.unexplained[0]
@@ -154,7 +154,7 @@ class Deaths:
 
     @cached_property
     def survived(self) -> tuple[Death, tuple[Claim, ...]] | None:
-        """The first death after which the launcher started its workers again, and what shows that."""
+        """The first death after which the launcher restarted its workers, and the evidence for that."""
         lives = ((death, self.restarts.lived_on(death.row)) for death in self.reports)
         return next((life for life in lives if life[1]), None)
 
@@ -168,7 +168,7 @@ class Deaths:
                 yield Death(number, row, frame.value(row, "text"), rank_of(row, self.ending.launchers), source)
 
     def _ended_before(self, death: Death) -> bool:
-        """Whether somebody had ended the run before: the notice stands earlier, or the record says so and none does."""
+        """Whether the run had been ended before: an earlier notice, or, without notices, the record."""
         notices = (row for row in self.ending.notices.events if row.role is Role.ROOT)
         own = ("out_of_memory", "launch_failure")
         order = [follows(notice, death.row) for notice in notices if notice.get("reason") not in own]
@@ -187,9 +187,11 @@ class Deaths:
         return death.row.time - first >= self.limits.forced_after_s
 
     def _aborted_for_others(self, death: Death) -> bool:
-        """SIGABRT after a collective's time-out or a CUDA error on that rank: the runtime's own way to give up.
+        r"""Whether it is the SIGABRT with which the runtime aborts after a collective timeout or a CUDA error on that
+        rank.
 
-        A CUDA error that no exception speaks of leaves the abort as the best witness, unless it is the hardware's."""
+        A CUDA error without an exception leaves the abort as the best evidence, unless hardware caused it.
+        """
         if death.number != ABORT:
             return False
         accounted = any(row.get("about") in ("cuda", "collective") for row in self.exceptions.frame.events)
@@ -199,7 +201,7 @@ class Deaths:
         return any(row.rank is None or death.rank is None or row.rank == death.rank for row in causes)
 
     def _has_traceback(self, death: Death) -> bool:
-        """Whether an exception accounts for the death: the rank's own, or an earlier one where ranks aren't known."""
+        """Whether an exception explains the death: the rank's own, or an earlier one if ranks are unknown."""
         if death.source == "workers":
             return False
         for row in self._tracebacks:
@@ -212,7 +214,7 @@ class Deaths:
 
     @cached_property
     def _tracebacks(self) -> tuple[Event, ...]:
-        """Exceptions and errors of GPU memory that can account for a death."""
+        """Exceptions and GPU memory errors that can explain a death."""
         rows = [row for row in self.raised if not row.get("logged")]
         rows += [row for row in self.memory.events if row.role is Role.ROOT and followed_by(row, self.points) is None]
         return tuple(row for row in rows if row.get("about") not in ("dataloader", "host_memory"))
@@ -244,13 +246,13 @@ def deaths(
     trajectory: Maybe[Trajectory],
     limits: Limits,
 ) -> Deaths:
-    """Of the reports; missing if neither a log, a record of the job nor a kernel could show a death."""
+    """Missing if neither a log, a job record nor a kernel could show a death."""
     points = () if isinstance(trajectory, Missing) else trajectory.points
     return Deaths(evidence, ending, restarts, exceptions, points, limits)
 
 
 def _named_signal(what: str) -> int:
-    """The signal behind a 'Fatal Python error' or a crash handler's report; those that name none abort."""
+    """The signal behind a 'Fatal Python error' or a crash handler's report; SIGABRT if none is named."""
     text = what.lower().replace("-", " ")
     return signal_number(what.partition(" ")[0]) or next(
         (number for name, number in DESCRIPTIONS.items() if text.startswith(name)), ABORT

@@ -1,7 +1,7 @@
-"""Nodes taken out of service: which of the scheduler's records of nodes speak of a run.
+r"""Drained nodes: which of the scheduler's node records concern a run.
 
-They are records of its nodes, in its time or soon after. A record without a time of its reason, and one of a run
-without times, can't be placed: the family has to.
+They are records of its nodes, during its time or soon after. A record without a time of its reason, or of a run without
+times, cannot be dated; the family decides.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from trackside.query import events, record
 
 @dataclass(frozen=True)
 class Limits:
-    """How long after a run's end a node may be taken out for what happened in it."""
+    """How long after a run's end a node may be drained for what happened in it."""
 
     noticed_s: float = 180.0
-    """Slurm waits half a minute for processes to end and a minute more before it gives them up, and health checks
+    """Slurm waits half a minute for processes to end and another minute before it gives up on them; health checks
     follow the job's epilog."""
     torn_down_s: float = 30.0
-    """The same where the scheduler ended the run itself, for a reason of its own: while it was torn down (KillWait)."""
+    """The same if the scheduler ended the run for its own reason: during the shutdown (KillWait)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,30 +33,30 @@ class DrainedNodes:
 
     frame: Frame
     rows: tuple[Record, ...]
-    """Those of the run."""
+    """The run's records."""
     margin_s: float
-    """How long after the run's end a node may be given up for having been lost in it. Of a run that failed by itself
-    the controller may not know yet; one that it ended for a lost node ended when it knew, and what befalls a node after
-    a cancellation, a time limit or a preemption explains none of these."""
+    """How long after the run's end a node may be declared lost during the run. The controller may not know yet if a run
+    failed by itself. If it ended the run for a lost node, it knew. What happens to a node after a cancellation, a time
+    limit or a preemption does not explain these."""
     states: Frame
-    """What the scheduler's log says of nodes, of any."""
+    """What the scheduler's log reports about any node."""
 
 
 @fact({"nodes": record("node"), "states": events("node_state")}, limits=Limits())
 def drained_nodes(evidence: Evidence, ending: Ending, run: Run, limits: Limits) -> DrainedNodes:
-    """Of the records of nodes; nothing is needed."""
+    """Covers the node records; nothing is required."""
     frame, job = evidence["nodes"], ending.job
     end = run.end if run.end is not None or job is None else number(job, "end")
     margin_s = limits.noticed_s if job is None or job.get("state") == "FAILED" else limits.torn_down_s
-    mine = [row for row in frame.records if not run.nodes or row.get("name") in run.nodes]
+    own_rows = [row for row in frame.records if not run.nodes or row.get("name") in run.nodes]
     if never_placed(job, run):
-        mine = []
-    rows = (row for row in mine if _in_time(row, frame.records, _start(run), end, limits))
+        own_rows = []
+    rows = (row for row in own_rows if _in_time(row, frame.records, _start(run), end, limits))
     return DrainedNodes(frame, tuple(rows), margin_s, evidence["states"])
 
 
 def never_placed(job: Record | None, run: Run) -> bool:
-    """Whether the scheduler's record shows that the job never had a node: none is named, and it never began."""
+    """Whether the scheduler's record shows that the job never had a node: it names none and has no start."""
     if run.nodes or any(attempt.nodes for attempt in run.attempts) or job is None:
         return False
     return job.get("start") is None and run.start is None
@@ -72,9 +72,9 @@ def _in_time(row: Record, rows: tuple[Record, ...], start: float | None, end: fl
         return True
     if time > end + limits.noticed_s:
         return False
-    # A node that was in service again after the run was well after it: a later reason is another's.
-    mine = (other for other in rows if other.get("name") == row.get("name"))
-    return not any((back := number(other, "reason_end")) is not None and end <= back <= time for other in mine)
+    # A node that returned to service after the run was healthy; a later reason concerns another job.
+    same_node = (other for other in rows if other.get("name") == row.get("name"))
+    return not any((back := number(other, "reason_end")) is not None and end <= back <= time for other in same_node)
 
 
 def _start(run: Run) -> float | None:

@@ -1,6 +1,6 @@
-"""How the run ended: the scheduler's final record, exits and signals, and the job's own closing line.
+r"""How the run ended: the scheduler's final record, exits and signals, and the job's own closing line.
 
-The scheduler's record of the last attempt outweighs a notice in the output, and a final record one that was made while
+The scheduler's record of the last attempt overrides a notice in the output, and a final record overrides one from while
 the job was still ending. Each answer is cited, or None if the evidence does not show it.
 """
 
@@ -28,12 +28,12 @@ ENDING: Mapping[str, Query] = {
     "changes": events("job_state"),
     "requests": events("requeue_requested"),
 }
-"""The questions behind :class:`Ending`."""
+"""The queries behind :class:`Ending`."""
 
 ENDED_WELL = Sentence("the run ended well: {state}")
 RECORDED = Sentence("the scheduler recorded {state}")
-ENDED_ITSELF = Sentence("the run came to its own end: {line}")
-ABORTED_ITSELF = Sentence("the run ended by itself and called that end aborted: {line}")
+ENDED_ITSELF = Sentence("the run ended by itself: {line}")
+ABORTED_ITSELF = Sentence("the run ended by itself and reported itself aborted: {line}")
 ENDED = Sentence("the run ended: {state}")
 RUNNING = Sentence("the scheduler lists it as {state}")
 
@@ -42,20 +42,20 @@ BAD_STATES = frozenset(
 )
 LIVE_STATES = ALIVE | CLEARING
 REAPED = ("TIMEOUT", "DEADLINE", "CANCELLED", "RUNNING")
-"""States of runs that did not end by themselves."""
+"""States of runs that were ended from outside, or that still run."""
 CUT_SHORT = frozenset(
     ("TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE", "NODE_FAIL", "REQUEUED", "REVOKED", "BOOT_FAIL")
 )
-"""States in which somebody else ended the run: its last exit code and signals say nothing of its own."""
+"""States in which someone else ended the run: its last exit code and signals do not show its own fault."""
 
 FATAL_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 9, 11, 31})
 """Signals of crashes and kills; SIGTERM, SIGINT and the user signals are requests to stop."""
 
 
 def exit_signal(row: Event | Record) -> int | None:
-    """The signal that ended a process: as recorded, or out of a shell's 128+n or a launcher's -n.
+    r"""The signal that ended a process: as recorded, or from a shell's 128+n or a launcher's -n.
 
-    A Python launcher that hands on -n exits with 256-n (247 for SIGKILL); only fatal signals are read so.
+    A Python launcher that passes on -n exits with 256-n (247 for SIGKILL); only fatal signals are decoded this way.
     """
     number, code = row.get("signal"), row.get("exit_code")
     if isinstance(number, int) and number > 0:
@@ -70,7 +70,7 @@ def exit_signal(row: Event | Record) -> int | None:
 
 
 def last_job(jobs: Frame) -> Record | None:
-    """The record of the job's last attempt: a final one before one made while it was still ending."""
+    """The record of the job's last attempt: a final one in preference to one made while the job was ending."""
     rows = [row for row in jobs.records if row.get("state") is not None]
 
     def late(row: Record) -> tuple[float, bool, float]:
@@ -84,15 +84,15 @@ def last_job(jobs: Frame) -> Record | None:
 
 @dataclass(frozen=True, eq=False)
 class Ending:
-    """How the run ended. Frames that no input answered are empty."""
+    """How the run ended. Frames without an answer are empty."""
 
     unrecorded: Missing | None
-    """Why neither a record nor a notice of the scheduler was given; None if one was."""
+    """Why there is neither a scheduler record nor a notice; None if there is one."""
     unfiled: Missing | None
-    """Why no record of the scheduler was given; None if one was."""
+    """Why there is no scheduler record; None if there is one."""
     jobs: Frame
     ends: Frame
-    """Closing lines of the job's own."""
+    """The job's own closing lines."""
     launchers: Frame
     exits: Frame
     notices: Frame
@@ -102,7 +102,7 @@ class Ending:
     changes: Frame
     """The job's states in the controller's log."""
     requests: Frame
-    """The application's own requests to be queued again."""
+    """Requeue requests by the application."""
 
     @cached_property
     def job(self) -> Record | None:
@@ -122,7 +122,7 @@ class Ending:
 
     @property
     def running(self) -> bool:
-        """Whether the scheduler says that the job is not over."""
+        """Whether the scheduler lists the job as not finished."""
         return self.state is not None and self.state.value in LIVE_STATES
 
     @cached_property
@@ -132,12 +132,13 @@ class Ending:
 
     @property
     def reaped(self) -> bool:
-        """Whether the run was ended from outside, or goes on."""
+        """Whether the run was ended from outside, or still runs."""
         return (self.state is not None and self.state.value in REAPED) or bool(self.limit_notices)
 
     @cached_property
     def completed(self) -> Value | None:
-        """What shows a good end: COMPLETED with exit code 0, or the job's own closing line if nothing contradicts."""
+        """Evidence of a good end: COMPLETED with exit code 0, or the job's own closing line if nothing contradicts
+        it."""
         if self.state is not None:
             return self.state if self.state.value == "COMPLETED" else None
         good = [row for row in self.ends.events if row.get("status") != "aborted"]
@@ -160,7 +161,7 @@ class Ending:
 
     @cached_property
     def abnormal(self) -> Value | None:
-        """What shows a bad end: the scheduler's state, else a launcher's or a shell's report."""
+        """Evidence of a bad end: the scheduler's state, else a launcher's or a shell's report."""
         if self.state is not None:
             return self.state if self.state.value in BAD_STATES else None
         for frame in (self.launchers, self.exits):
@@ -180,7 +181,7 @@ class Ending:
 
     @cached_property
     def elapsed(self) -> Value | None:
-        """The run's elapsed seconds by its accounting record."""
+        """The run's elapsed seconds, from its accounting record."""
         if self.job is None:
             return None
         if isinstance(self.job.get("elapsed_s"), (int, float)):
@@ -193,12 +194,12 @@ class Ending:
 
 
 def how_it_ended(state: Value) -> Claim:
-    """How the run ended, or that it did not."""
+    """How the run ended, or that it still runs."""
     return (RUNNING if state.value in LIVE_STATES else ENDED)(state=state)
 
 
 @fact(ENDING)
 def ending(evidence: Evidence) -> Ending:
-    """Of the rows; nothing is needed."""
+    """Covers the given rows; nothing is required."""
     unrecorded = unmet(evidence, (("jobs", "notices"),))
     return Ending(unrecorded, evidence.missing("jobs"), *(evidence[name] for name in ENDING))

@@ -1,8 +1,10 @@
-"""Exceptions in a run's logs, and which of them can be its cause: the three rules of order.
+r"""Exceptions in a run's logs, and which of them can be its cause: three ordering rules.
 
-1. The rank that complains is rarely the rank at fault: cascades are set aside by role.
-2. The last error printed is often teardown; the first may be handled: progress after it clears it.
-3. A launcher's summary names the first exit, not the first cause: wrappers are set aside.
+1. The rank that reports an error is rarely the rank at fault: cascades are dropped by role.
+
+2. The last error printed is often teardown; the first may have been handled: later progress clears it.
+
+3. A launcher's summary names the first exit, not the first cause: wrappers are dropped.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trackside.evidence import Evidence, Frame, Missing, Value
+from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.order import followed_by, follows, latest
@@ -21,14 +23,16 @@ from trackside.query import events
 
 RAISED = Sentence("the job raised {type}: {message}")
 
+MAX_HEADLINE = 100
+"""Characters of an error in a headline; the claim below has all of it."""
 ABOUT_OTHERS = ("wrapper", "signal", "collective", "interrupt")
 
 
 def unhandled(raised: Iterable[Event], progress: Iterable[Event], *, crashed: bool = False) -> list[Event]:
-    """Exceptions of the job's own after which no training point came, earliest first.
+    r"""The job's own exceptions without a later training point, earliest first.
 
-    Wrappers, cascades and teardown are left out; copies of one traceback printed in a launcher's summary
-    count only where the rank printed none itself. ``crashed``: see :func:`last_words`.
+    Wrappers, cascades and teardown are dropped. Copies of a traceback in a launcher's summary count only if the rank
+    printed none itself. ``crashed``: see :func:`last_words`.
     """
     own = [event for event in raised if event.role is Role.ROOT and event.get("about") not in ABOUT_OTHERS]
     final = last_words(own, list(progress), crashed=crashed)
@@ -37,10 +41,10 @@ def unhandled(raised: Iterable[Event], progress: Iterable[Event], *, crashed: bo
 
 
 def last_words(events: Iterable[Event], progress: Sequence[Event], *, crashed: bool = False) -> list[Event]:
-    """The events after which no training point came.
+    r"""The events without a later training point.
 
-    ``crashed``: a process is known to have died with an error. Then output that Python had buffered is written
-    after the traceback, so that unstamped points behind it in the same file don't clear the last one.
+    ``crashed``: a process is known to have died with an error. Then Python's buffered output is written after the
+    traceback, so that later unstamped points in the same file do not clear the last event.
     """
     rows, ends = list(events), latest(progress)
     final = [event for event in rows if followed_by(event, ends) is None]
@@ -53,45 +57,63 @@ def last_words(events: Iterable[Event], progress: Sequence[Event], *, crashed: b
 
 
 def earliest_first(events: Iterable[Event]) -> list[Event]:
-    """Stable order by time where known on both sides, else by place in the file, else as given."""
+    """Stable order by time if both have one, else by position in the file, else as given."""
     ordered: list[Event] = []
     for event in events:
-        place = len(ordered)
-        while place and follows(ordered[place - 1], event):
-            place -= 1
-        ordered.insert(place, event)
+        index = len(ordered)
+        while index and follows(ordered[index - 1], event):
+            index -= 1
+        ordered.insert(index, event)
     return ordered
 
 
 def type_and_message(frame: Frame, row: Event) -> dict[str, Value]:
-    """What an exception is and says, as the values of a claim."""
+    """Type and message of an exception, as the values of a claim."""
     return {"type": frame.value(row, "type"), "message": frame.value(row, "message")}
 
 
 @dataclass(frozen=True, eq=False)
 class Exceptions:
-    """The exceptions that the log tells of."""
+    """The exceptions in the log."""
 
     frame: Frame
     unhandled: tuple[Event, ...]
-    """Those of the job's own after which no training point came, earliest first."""
+    """The job's own exceptions without a later training point, earliest first."""
 
     def values(self, row: Event) -> dict[str, Value]:
-        """Type and message of one, as the values of a claim."""
+        """Type and message of an exception, as the values of a claim."""
         return type_and_message(self.frame, row)
 
     def raised(self, row: Event) -> Claim:
-        """That the job raised it."""
+        """The claim that the job raised it."""
         return RAISED(**self.values(row))
 
 
 @fact({"exceptions": events("exception")})
 def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> Exceptions:
-    """Of the tracebacks that were read; nothing is needed."""
+    """Covers the tracebacks that were read; nothing is required."""
     frame, points = evidence["exceptions"], () if isinstance(trajectory, Missing) else trajectory.progress.events
     return Exceptions(frame, tuple(unhandled(frame.events, points, crashed=ending.abnormal is not None)))
 
 
+def error_in_brief(frame: Frame, row: Event) -> Value:
+    """Type and message of an exception as a headline has them: ``KeyError: 'input_ids'``."""
+    values = type_and_message(frame, row)
+    name, message = (str(row.get(field) or "").strip() for field in ("type", "message"))
+    first_line = " ".join(message.partition("\n")[0].split()).rstrip(":")
+    text = f"{name.rpartition('.')[2]}: {first_line}" if first_line else name.rpartition(".")[2]
+    brief = text if len(text) <= MAX_HEADLINE else text[: MAX_HEADLINE - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return derived(brief, *values.values())
+
+
+def source_line(frame: Frame, row: Event) -> Value | None:
+    """The line of the job's own code where an exception was raised, without its folder: ``train.py:61``."""
+    if row.get("user_frame") is None:
+        return None
+    value = frame.value(row, "user_frame")
+    return derived(str(value.value).partition(" in ")[0].rpartition("/")[2], value)
+
+
 def named_exception(row: Event) -> tuple[str, str]:
-    """Type and message of an exception, as a finding names it."""
+    """Type and message of an exception, as a finding contains it."""
     return str(row.get("type")), str(row.get("message") or "")[:500]

@@ -1,7 +1,7 @@
-"""Who never entered the collective that the others wait in, by PyTorch's Flight Recorder.
+r"""Which rank never entered the collective that the others wait in, by PyTorch's Flight Recorder.
 
-A dump of each rank says which collectives it had enqueued and completed, group by group. Point-to-point groups are left
-out: their members' sequence numbers do not run in step.
+Each rank's dump shows which collectives it had enqueued and completed, per group. Point-to-point groups are skipped:
+the sequence numbers of their members do not advance in lockstep.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from trackside.finding import Sentence
 from trackside.model import Record
 from trackside.query import record
 
-DUMP = Sentence("{ranks} never entered {op} number {seq} that the others wait in, by the Flight Recorder")
+DUMP = Sentence("{ranks} never entered {op} number {seq}, in which the others wait (Flight Recorder)")
 UNFINISHED = Sentence(
-    "{ranks} entered the collective like all others and never saw its end: the GPU or the link stopped answering"
+    "{ranks} entered the collective like all others and never left it: the GPU or the link stopped responding"
 )
 
 _POINT_TO_POINT = re.compile(r"(?:send|recv|isend|irecv|coalesced)\b")
@@ -29,10 +29,10 @@ _POINT_TO_POINT = re.compile(r"(?:send|recv|isend|irecv|coalesced)\b")
 
 @dataclass(frozen=True, slots=True)
 class PendingCollective:
-    """One process group in which some ranks wait for others.
+    r"""One process group in which some ranks wait for others.
 
-    ``missing`` never entered the collective ``op`` number ``seq``. ``rows`` are the records that say so: of the missing
-    ranks first, then of those that wait.
+    ``missing`` never entered the collective ``op`` number ``seq``. ``rows`` are the records that show it: of the
+    missing ranks first, then of the waiting ones.
     """
 
     group: str
@@ -50,10 +50,10 @@ def pending_collectives(records: Iterable[Record]) -> list[PendingCollective]:
 
 
 def missing_ranks(records: Iterable[Record]) -> tuple[int, ...]:
-    """The ranks at fault: missing from a collective and themselves waiting for nobody.
+    r"""The ranks at fault: missing from a collective and not waiting themselves.
 
-    A missing rank that waits in another group is a victim of that group's missing ranks. Where every missing
-    rank waits for another (a mismatch or a deadlock), or none is missing, the answer is empty.
+    A missing rank that waits in another group is a victim of that group's missing ranks. Empty if every missing rank
+    waits for another (a mismatch or a deadlock), or if none is missing.
     """
     pending = pending_collectives(records)
     victims = {rank for one in pending for rank in one.waiting}
@@ -61,9 +61,10 @@ def missing_ranks(records: Iterable[Record]) -> tuple[int, ...]:
 
 
 def unfinished_ranks(records: Iterable[Record]) -> tuple[int, ...]:
-    """The ranks that wait in a collective which another member has finished: they took part, and never saw its end.
+    r"""The ranks that wait in a collective which another member has completed: they took part, but it never completed
+    for them.
 
-    That is a GPU that stopped answering (or its watchdog), not a rank that went elsewhere.
+    That indicates a GPU that stopped responding (or its watchdog), not a rank with a different code path.
     """
     unfinished: set[int] = set()
     for rows in _by_group(records).values():
@@ -75,7 +76,7 @@ def unfinished_ranks(records: Iterable[Record]) -> tuple[int, ...]:
 
 
 def _by_group(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
-    """Rows of ranks by group; groups of one name but other members are different ones."""
+    """Rows by group; groups with the same name but other members are different groups."""
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for row in records:
         if row.kind == "flight_recorder_group" and isinstance(row.get("rank"), int):
@@ -119,7 +120,7 @@ class FlightRecords:
 
     @cached_property
     def absent(self) -> AbsentRanks | None:
-        """The ranks that they show not to have entered a collective, or not to have left it."""
+        """The ranks that did not enter a collective, or did not leave it."""
         records, frame = self.frame.records, self.frame
         ranks = missing_ranks(records)
         if ranks:
@@ -137,5 +138,5 @@ class FlightRecords:
 
 @fact({"dumps": record("flight_recorder_group")}, needs=("dumps",))
 def flight_records(evidence: Evidence) -> FlightRecords:
-    """Of the dumps that were given; missing if none could be."""
+    """Missing if no dump was given."""
     return FlightRecords(evidence["dumps"])

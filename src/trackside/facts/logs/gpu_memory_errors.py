@@ -1,6 +1,6 @@
-"""Errors of GPU memory that ran out, as the framework printed them: with sizes, or as a bare exception.
+r"""GPU out-of-memory errors as the framework printed them: with sizes, or as a bare exception.
 
-An error after which training went on was handled. Advice about memory is no error.
+An error after which training continued was handled. Advice about memory is not an error.
 """
 
 from __future__ import annotations
@@ -23,47 +23,45 @@ from trackside.query import events
 
 OOM = Sentence("GPU memory ran out: {line}")
 OOM_ON = Sentence("GPU memory ran out on {ranks}: {line}")
-ASKED = Sentence("it asked for {requested} on a card of {total}")
-LARGER = Sentence("one request of {requested} is larger than the whole card of {total}")
-ASKED_ONLY = Sentence("it asked for {requested}")
-PHASE = Sentence("it fell in this phase: {phase}")
-FRAGMENTED = Sentence(
-    "the allocator had reserved {reserved} and used only {allocated} of it: the free memory was in pieces"
-)
-NEIGHBOUR = Sentence("other processes held {other} of the card's {total}")
-HANDLED = Sentence("it was caught and the run went on: {line}; afterwards: {point}")
+ASKED = Sentence("the allocation of {requested} failed on a GPU with {total}")
+LARGER = Sentence("a single allocation of {requested} is larger than the GPU's memory of {total}")
+ASKED_ONLY = Sentence("the failed allocation was {requested}")
+PHASE = Sentence("it failed in the {phase} phase")
+FRAGMENTED = Sentence("the allocator had reserved {reserved} and used only {allocated}: free memory was fragmented")
+NEIGHBOUR = Sentence("other processes used {other} of the GPU's {total}")
+HANDLED = Sentence("the run caught the error and continued: {line}; later: {point}")
 
 SIZES = ("requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "other_process_bytes")
 
 
 @dataclass(frozen=True, eq=False)
 class GpuMemoryErrors:
-    """Errors of GPU memory that ran out."""
+    """GPU out-of-memory errors."""
 
     all: Frame
-    """Everything that was said of it."""
+    """All rows about GPU memory."""
     frame: Frame
     """The errors with sizes, else the exceptions about GPU memory."""
     sized: bool
     roots: tuple[Event, ...]
     own: tuple[Event, ...]
-    """Those of ``roots`` after which no training point came, earliest first."""
+    """Those of ``roots`` without a later training point, earliest first."""
     raised: Frame
     """Exceptions about GPU memory."""
     exceptions: bool
-    """Whether the log holds any exception."""
+    """Whether the log contains any exception."""
     trajectory: Maybe[Trajectory]
     ending: Ending
     run: Run
 
     @property
     def cause(self) -> Event:
-        """The earliest that may have ended the run."""
+        """The earliest error that may have ended the run."""
         return self.own[0]
 
     @cached_property
     def survived(self) -> Claim | None:
-        """That the last one was caught: training, or the run's own end, came after it."""
+        """That the last error was handled: training, or the run's own end, came after it."""
         ends = self.ending.ends.where(lambda row: row.get("status") != "aborted")
         if self.own:
             after = followed_by(self.own[-1], ends.events)
@@ -79,17 +77,17 @@ class GpuMemoryErrors:
 
     @cached_property
     def sizes(self) -> Mapping[str, Value]:
-        """The bytes that the earliest one names, by a name of :data:`SIZES`."""
+        """The bytes that the earliest error names, by a name of :data:`SIZES`."""
         fields = (field for field in SIZES if number(self.cause, field) is not None)
         return {field: self.frame.value(self.cause, field, "bytes") for field in fields}
 
     def bytes(self, field: str) -> float:
-        """One of the sizes; 0 if it isn't named."""
+        """One of the sizes; 0 if the error does not name it."""
         return self.sizes[field].number if field in self.sizes else 0.0
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """What ran out on which ranks, what was asked for, and in which phase."""
+        """The error and its ranks, the requested size, and the phase."""
         line, ranks, sizes = self.frame.value(self.cause, "text"), named(self.frame, self.own), self.sizes
         claims = [OOM(line=line) if ranks is None else OOM_ON(line=line, ranks=ranks)]
         if "requested_bytes" in sizes and "total_bytes" in sizes:
@@ -102,7 +100,7 @@ class GpuMemoryErrors:
         return tuple(claims)
 
     def in_pieces(self, share: float) -> Claim | None:
-        """That more than a share of the card was reserved by the allocator and used by nobody, if that would have been
+        """That the allocator had reserved but not used more than a share of the card, if that would have been
         enough."""
         spare = self.bytes("reserved_bytes") - self.bytes("allocated_bytes")
         if "allocated_bytes" not in self.sizes or spare < self.bytes("requested_bytes"):
@@ -112,7 +110,7 @@ class GpuMemoryErrors:
         return FRAGMENTED(reserved=self.sizes["reserved_bytes"], allocated=self.sizes["allocated_bytes"])
 
     def neighbour(self, share: float) -> Claim | None:
-        """That other processes held more than a share of the card."""
+        """That other processes used more than a share of the card."""
         total = self.bytes("total_bytes")
         if not total or self.bytes("other_process_bytes") <= share * total:
             return None
@@ -120,13 +118,13 @@ class GpuMemoryErrors:
 
     @property
     def fits_alone(self) -> bool:
-        """Whether the process would have had room on a card of its own."""
-        held = max(self.bytes("reserved_bytes"), self.bytes("allocated_bytes"))
-        return held + self.bytes("requested_bytes") < self.bytes("total_bytes")
+        """Whether the request would have fit if the process had the card for itself."""
+        own_bytes = max(self.bytes("reserved_bytes"), self.bytes("allocated_bytes"))
+        return own_bytes + self.bytes("requested_bytes") < self.bytes("total_bytes")
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that ran out."""
+        """The ranks that ran out of memory."""
         return ranks_of(self.own)
 
     @property
@@ -136,7 +134,7 @@ class GpuMemoryErrors:
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
-        """The run's GPUs that ran out, by rank, else by the index that the errors name, where the node is known."""
+        """The run's GPUs that ran out of memory, by rank, else by the index in the errors if the node is known."""
         if gpus := of_ranks(self.run, self.ranks):
             return gpus
         nodes = {row.node or (self.run.nodes[0] if len(self.run.nodes) == 1 else "") for row in self.own}
@@ -150,7 +148,7 @@ class GpuMemoryErrors:
 
     @property
     def exception(self) -> tuple[str, str] | None:
-        """The Python exception that carried the error: at the same line, else the first about GPU memory."""
+        """The Python exception of the error: at the same line, else the first about GPU memory."""
         place = self.cause.at.path, self.cause.at.line
         rows = sorted(self.raised.events, key=lambda row: (row.at.path, row.at.line) != place)
         return (str(rows[0].get("type")), str(rows[0].get("message") or "")) if rows else None
@@ -160,7 +158,7 @@ class GpuMemoryErrors:
 def gpu_memory_errors(
     evidence: Evidence, exceptions: Exceptions, trajectory: Maybe[Trajectory], ending: Ending, run: Run
 ) -> GpuMemoryErrors:
-    """Of what was printed; missing if no log was given."""
+    """Missing if no log was given."""
     memory = evidence["memory"]
     raised = exceptions.frame
     about = raised.where(lambda row: row.get("about") == "oom")

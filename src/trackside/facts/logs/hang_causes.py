@@ -1,7 +1,7 @@
-"""What machines and ranks say that would keep a rank away from a collective.
+r"""Reports of machines and ranks that explain why a rank is absent from a collective.
 
-A file server that does not answer, a process that sleeps uninterruptibly, a link that went down; a data-loader worker
-that died, or an error of a rank's own that the ranks which wait never printed.
+A file server that does not respond, a process in uninterruptible sleep, a link that went down; a data-loader worker
+that died, or a rank's own error that the waiting ranks did not print.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from trackside.model import Role
 from trackside.query import events
 
 FROZEN = ("frozen", "unreachable", "stale", "io_error")
-"""Reasons of storage faults that let a process wait for ever."""
+"""Reasons of storage faults that make a process wait forever."""
 
-UNINTERRUPTIBLE = Sentence("a process sleeps uninterruptibly, as one does whose read or write never returns: {line}")
-STORAGE = Sentence("a host shows processes that wait for storage: {line}")
+UNINTERRUPTIBLE = Sentence(
+    "a process is stuck in uninterruptible I/O (state D), in the file system or a driver: {line}"
+)
+STORAGE = Sentence("processes on a host wait for storage: {line}")
 LINK = Sentence("a network link went down: {line}")
-WORKER_DIED = Sentence("a data-loader worker of {ranks} died, which is the trigger: {line}")
-SOME_WORKER_DIED = Sentence("a data-loader worker died, which is the likely trigger: {line}")
-HAD_RAISED = Sentence("{ranks} had raised an error of its own, which is the trigger: {type}")
+WORKER_DIED = Sentence("the trigger: a data-loader worker of {ranks} died: {line}")
+SOME_WORKER_DIED = Sentence("the likely trigger: a data-loader worker died: {line}")
+HAD_RAISED = Sentence("the trigger: {ranks} raised {type}")
 
 MEND_WORKER = Sentence(
-    "find what killed the loader's worker, host memory and shared memory first; then give the job more of it, or fewer "
-    "workers"
+    "find what killed the data-loader worker (host memory and /dev/shm first), then raise --mem or "
+    "/dev/shm, or use fewer workers"
 )
-MEND_ERROR = Sentence("mend the error that the rank had raised: the others only waited for it")
+MEND_ERROR = Sentence("fix the error that this rank raised: the others only waited for it")
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """What kept ranks away, by their own output."""
+    """Why ranks were absent, by their own output."""
 
     claim: Claim
     remedy: Sentence
@@ -44,20 +46,20 @@ class Trigger:
 
 @dataclass(frozen=True, eq=False)
 class HangCauses:
-    """What would keep a rank away."""
+    """Possible reasons why a rank is absent."""
 
     evidence: Evidence
     exceptions: Exceptions
 
     @cached_property
     def machine(self) -> Claim | None:
-        """What the machines say."""
+        """The reason that the machines report."""
         storage, processes = self.evidence["storage"], self.evidence["processes"]
         for row in storage.events:
             if row.get("reason") in FROZEN:
                 return STORAGE(line=storage.value(row, "text"))
         stuck = [row for row in processes.events if row.get("state") == "D"]
-        if stuck and len(stuck) * 2 <= len(processes):  # the few that hold up the many
+        if stuck and len(stuck) * 2 <= len(processes):  # a minority blocks the others
             return UNINTERRUPTIBLE(line=processes.value(stuck[0], "text"))
         tasks, links = self.evidence["tasks"], self.evidence["links"]
         for row in tasks.events:
@@ -68,7 +70,7 @@ class HangCauses:
         return None
 
     def trigger(self, ranks: Sequence[int]) -> Trigger | None:
-        """What the absent ranks' own output says: a loader worker that died, or an error of theirs."""
+        """The reason in the absent ranks' own output: a loader worker that died, or an error."""
         workers = self.evidence["workers"]
         for row in workers.events:
             if row.role is Role.ROOT and (row.rank is None or not ranks or row.rank in ranks):
@@ -92,5 +94,5 @@ class HangCauses:
     "workers": events("dataloader_death"),
 })  # fmt: skip
 def hang_causes(evidence: Evidence, exceptions: Exceptions) -> HangCauses:
-    """Of the kernel's, the agent's and the ranks' lines; it may be nothing."""
+    """Covers lines of the kernel, the agent and the ranks, which may be none."""
     return HangCauses(evidence, exceptions)

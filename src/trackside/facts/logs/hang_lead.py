@@ -1,7 +1,7 @@
-"""The first witness that speaks of a hang of several ranks.
+r"""The first evidence of a hang of several ranks.
 
-In the order of their rank: complaints of ranks that nothing after them takes back; the Flight Recorder's dumps; stacks
-that were taken on the spot; GPUs that stand still; ranks that met and never did a step; a silence.
+In order of strength: errors reported by ranks that no later line clears; Flight Recorder dumps; stacks taken during the
+hang; stalled GPUs; ranks that connected but never completed a step; a silence.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from trackside.evidence import Missing, Value
 from trackside.facts.fact import Maybe, fact, known
 from trackside.facts.gpu.first_step import FirstStepHang
 from trackside.facts.gpu.last_part import LastPart
-from trackside.facts.gpu.standstill import Standstill
+from trackside.facts.gpu.stall_claims import Stall
 from trackside.facts.logs.complaints import CollectiveComplaints
 from trackside.facts.logs.ending import REAPED, Ending, how_it_ended
 from trackside.facts.logs.flight_records import FlightRecords
@@ -24,31 +24,31 @@ from trackside.finding import Certainty, Claim, Culprit, Sentence
 from trackside.model import Event, Run
 
 SILENT = Sentence(
-    "nothing was heard of the run for {seconds} before its end",
-    running="nothing has been heard of the run for {seconds}",
+    "the run printed nothing for {seconds} before it ended",
+    running="the run has printed nothing for {seconds}",
 )
-UNACCOUNTED = Sentence("the steps done, at their printed pace, leave {seconds} of the run unaccounted for")
+UNACCOUNTED = Sentence("at the printed pace, the completed steps leave {seconds} of the run unexplained")
 ENDED_AT = Sentence("the run ended at {time}")
-UNTIL = Sentence("until then it trained: {point}")
+UNTIL = Sentence("last training step: {point}")
 
 NOBODY = Missing("nothing speaks of a hang")
 
 
 @dataclass(frozen=True, slots=True)
 class HangLead:
-    """How sure the first witness makes a hang, what it says, and whom it names."""
+    """How certain the first evidence makes a hang, its claims, and the ranks that it names."""
 
     certainty: Certainty
     claims: tuple[Claim, ...] = ()
     row: Event | None = None
-    """The line that it stands on."""
+    """The line that the lead is based on."""
     since: float | None = None
-    away: AbsentRanks | None = None
-    still: Standstill | None = None
+    absent: AbsentRanks | None = None
+    stall: Stall | None = None
     owner: Culprit | None = None
-    """Whose it is, by this witness alone; None if it leaves it open."""
+    """The owner, by this evidence alone; None if it leaves that open."""
     of_collective: bool = False
-    """Whether it speaks of a collective, and not only of a silence."""
+    """Whether it concerns a collective, not only a silence."""
 
 
 @fact()
@@ -57,28 +57,32 @@ def hang_lead(
     complaints: Maybe[CollectiveComplaints], flight: Maybe[FlightRecords], stacks: Maybe[HangStacks],
     first_step: Maybe[FirstStepHang],
 ) -> Maybe[HangLead]:  # fmt: skip
-    """Of what was heard, dumped, caught and measured; missing if nothing speaks of a hang, or the run ended well."""
-    heard, caught, dumped = known(complaints), known(stacks), None if isinstance(flight, Missing) else flight.absent
+    """Missing if there is no evidence of a hang, or if the run ended well."""
+    ranks_complaints, found_stacks, dumped = (
+        known(complaints),
+        known(stacks),
+        None if isinstance(flight, Missing) else flight.absent,
+    )
     if ending.completed is not None:
         return NOBODY
-    if heard is not None and heard.rows:
-        return _complained(heard, dumped, ending, last)
-    if dumped is not None:  # tells who stayed away, not whether its code or its machine kept it
-        return HangLead(Certainty.SUPPORTED, away=dumped, still=last.standstill(), owner="unknown")
-    if caught is not None and caught.waiting:
-        return _caught(caught, ending, silence, last, causes)
-    if caught is not None and caught.of_all(run):
+    if ranks_complaints is not None and ranks_complaints.rows:
+        return _from_complaints(ranks_complaints, dumped, ending, last)
+    if dumped is not None:  # shows which rank is absent, but not whether its code or its machine is the reason
+        return HangLead(Certainty.SUPPORTED, absent=dumped, stall=last.find_stall(), owner="unknown")
+    if found_stacks is not None and found_stacks.waiting:
+        return _from_stacks(found_stacks, ending, silence, last, causes)
+    if found_stacks is not None and found_stacks.covers_all_ranks(run):
         return NOBODY
-    if last.rest is not None and _between_ranks(last.rest, ending, silence, last):
-        return _stood(last.rest, ending, last)
-    if last.working is not None or heard is None or last.raised:
+    if last.final_stall is not None and _between_ranks(last.final_stall, ending, silence, last):
+        return _stalled(last.final_stall, ending, last)
+    if last.working is not None or ranks_complaints is None or last.raised:
         return NOBODY
     if last.reaped and not isinstance(first_step, Missing):
-        return _at_the_first(first_step, ending)
-    return NOBODY if last.quiet is None else _silent(*last.quiet, ending, silence, last)
+        return _first_step(first_step, ending)
+    return NOBODY if last.quiet is None else _from_silence(*last.quiet, ending, silence, last)
 
 
-def _complained(
+def _from_complaints(
     complaints: CollectiveComplaints, dumped: AbsentRanks | None, ending: Ending, last: LastPart
 ) -> HangLead:
     ended = ending.abnormal is not None
@@ -86,36 +90,36 @@ def _complained(
         Certainty.ESTABLISHED if complaints.strong and ended and not complaints.single else Certainty.SUPPORTED,
         complaints.claims,
         complaints.first,
-        away=dumped or complaints.absent,
-        still=last.standstill(stopped=complaints.stopped_at),
+        absent=dumped or complaints.absent,
+        stall=last.find_stall(stopped=complaints.stopped_at),
         owner="job" if complaints.kind == "mismatches" else None,
         of_collective=True,
     )
 
 
-def _caught(stacks: HangStacks, ending: Ending, silence: Silence, last: LastPart, causes: HangCauses) -> HangLead:
-    """Stacks taken on the spot stand in a collective: somebody was looking because it did not move. Those of the ranks
-    themselves, which say who is not there, are a witness of their own."""
-    away, still, state = stacks.absent, last.standstill(), ending.state
+def _from_stacks(stacks: HangStacks, ending: Ending, silence: Silence, last: LastPart, causes: HangCauses) -> HangLead:
+    """Stacks in a collective, taken because the run did not move. Stacks of the ranks themselves, which show who is
+    absent, are independent evidence."""
+    away, still, state = stacks.absent, last.find_stall(), ending.state
     second = still is not None or causes.machine is not None or silence.stall is not None
     certainty = Certainty.SUPPORTED if second or (away is not None and stacks.suspected) else Certainty.POSSIBLE
     if second and away is not None and state is not None and state.value in REAPED:
         certainty = Certainty.ESTABLISHED
-    return HangLead(certainty, away=away, still=still, owner=None if away is not None else "unknown")
+    return HangLead(certainty, absent=away, stall=still, owner=None if away is not None else "unknown")
 
 
-def _between_ranks(still: Standstill, ending: Ending, silence: Silence, last: LastPart) -> bool:
-    """Whether GPUs at rest are an affair between ranks that nobody's own words end."""
-    if int(still.activity.users.sum()) < 2 and not silence.several_ranks:
+def _between_ranks(stall: Stall, ending: Ending, silence: Silence, last: LastPart) -> bool:
+    """Whether idle GPUs are a problem between ranks that no closing line or error explains."""
+    if int(stall.activity.worked.sum()) < 2 and not silence.several_ranks:
         return False
-    spoken_of = ending.state is not None or bool(ending.notices) or bool(still.outliers)
-    if not spoken_of and still.activity.basis in ("power", "utilisation") and silence.unread is None:
-        return False  # an excerpt of a log, and signals that tell work from waiting only beside a silence
-    return not ending.ends and (not last.raised or (still.sure and still.frozen))
+    spoken_of = ending.state is not None or bool(ending.notices) or bool(stall.outliers)
+    if not spoken_of and stall.activity.basis in ("power", "utilisation") and silence.unread is None:
+        return False  # a log excerpt, and signals that need a silent log to be conclusive
+    return not ending.ends and (not last.raised or (stall.sure and stall.busy_waiting))
 
 
-def _stood(still: Standstill, ending: Ending, last: LastPart) -> HangLead:
-    """GPUs that stand still; more than supported where a second plane agrees."""
+def _stalled(stall: Stall, ending: Ending, last: LastPart) -> HangLead:
+    """Stalled GPUs; more than supported if a second plane agrees."""
     quiet, state, end = last.quiet, ending.state, ending.time
     shows = [] if quiet is None else [(SILENT if quiet[1] else UNACCOUNTED)(seconds=quiet[0])]
     if state is not None:
@@ -124,24 +128,24 @@ def _stood(still: Standstill, ending: Ending, last: LastPart) -> HangLead:
         shows.append(ENDED_AT(time=end))
     second = (quiet is not None and quiet[1]) or state is not None
     certainty = Certainty.POSSIBLE if quiet is None else Certainty.SUPPORTED
-    if still.sure:
-        strong = (still.frozen or still.traced) and second
+    if stall.sure:
+        strong = (stall.busy_waiting or stall.traced) and second
         certainty = Certainty.ESTABLISHED if strong else Certainty.SUPPORTED
-    return HangLead(certainty, tuple(shows), next(reversed(last.points), None), still=still)
+    return HangLead(certainty, tuple(shows), next(reversed(last.points), None), stall=stall)
 
 
-def _at_the_first(stuck: FirstStepHang, ending: Ending) -> HangLead:
-    """Ranks that met, spun and never did a step: they wait in one of their first collectives."""
+def _first_step(stuck: FirstStepHang, ending: Ending) -> HangLead:
+    """Ranks that connected, spun and never completed a step: they wait in one of their first collectives."""
     shows = stuck.claims if ending.state is None else (*stuck.claims, how_it_ended(ending.state))
     return HangLead(Certainty.SUPPORTED if stuck.sure else Certainty.POSSIBLE, shows, since=stuck.since)
 
 
-def _silent(quiet: Value, stamped: bool, ending: Ending, silence: Silence, last: LastPart) -> HangLead:
-    """The watchdog-less form: several ranks trained, then nothing more until somebody ended the run."""
+def _from_silence(quiet: Value, stamped: bool, ending: Ending, silence: Silence, last: LastPart) -> HangLead:
+    """A hang without a watchdog: several ranks trained, then nothing more until the run was ended."""
     point, state = last.points[-1], ending.state
     shows = [(SILENT if stamped else UNACCOUNTED)(seconds=quiet)]
     shows.append(UNTIL(point=silence.signs["progress"].value(point, "text")))
     if state is not None:
         shows.append(how_it_ended(state))
     certainty = Certainty.SUPPORTED if stamped else Certainty.POSSIBLE
-    return HangLead(certainty, tuple(shows), point, still=last.rest)
+    return HangLead(certainty, tuple(shows), point, stall=last.final_stall)

@@ -1,7 +1,7 @@
-"""Where each rank stands, by stacks that were taken on the spot because a run did not move.
+r"""Where each rank is in the code, by stacks taken during a hang.
 
-Of each process the thread that trains counts: one in a collective, else the main thread. Stacks after which the run
-went on say nothing.
+Of each process the training thread counts: one in a collective, else the main thread. Stacks after which the run
+continued are ignored.
 """
 
 from __future__ import annotations
@@ -25,94 +25,96 @@ WAIT_GPU = Sentence(
     running="{ranks} wait for a backward pass or the GPU, at {place}",
 )
 ELSEWHERE = Sentence(
-    "{ranks} did not come to it, and stood at {place}", running="{ranks} do not come to it, and stand at {place}"
+    "{ranks} did not reach it and stayed at {place}", running="{ranks} have not reached it and are at {place}"
 )
 PARTED = Sentence(
     "{ranks} waited in another collective than the others: {call}, at {place}",
     running="{ranks} wait in another collective than the others: {call}, at {place}",
 )
-STOOD = Sentence("{ranks} stood at {place}", running="{ranks} stand at {place}")
+STOOD = Sentence("{ranks} stayed at {place}", running="{ranks} are at {place}")
 WAIT_IN_SOME, WAIT_GPU_SOME, ELSEWHERE_SOME, STOOD_SOME = (
-    Sentence(said.text.replace("{ranks}", "{who}"), said.running.replace("{ranks}", "{who}"))
-    for said in (WAIT_IN, WAIT_GPU, ELSEWHERE, STOOD)
+    Sentence(sentence.text.replace("{ranks}", "{who}"), sentence.running.replace("{ranks}", "{who}"))
+    for sentence in (WAIT_IN, WAIT_GPU, ELSEWHERE, STOOD)
 )
 """The same of processes whose ranks aren't known."""
 
 AGENT = "hang-report"
 """The parser of the agent's lines."""
 SPAN_S = 120.0
-"""In which the stacks of one process are taken, once."""
+"""Time within which the stacks of one process are taken once."""
 MAX_PLACES = 4
-"""Of one kind that are told, those of the most ranks first."""
+"""Maximum number of code locations of one kind in the claims, those of the most ranks first."""
 
 
 @dataclass(frozen=True, eq=False)
 class HangStacks:
-    """The threads that matter, one a process: those that wait for others, those that don't, and of the former the few
-    that wait in another collective than most."""
+    """The relevant threads, one per process: waiting for others, elsewhere, and (of the waiting) the few in another
+    collective than most."""
 
     frame: Frame
     waiting: tuple[Event, ...]
-    away: tuple[Event, ...]
-    parted: tuple[Event, ...] = ()
+    elsewhere: tuple[Event, ...]
+    other_collective: tuple[Event, ...] = ()
 
     @property
-    def taken(self) -> bool:
-        """Whether any stack says where the run stood."""
-        return bool(self.waiting or self.away)
+    def has_stacks(self) -> bool:
+        """Whether any stack shows where the run was."""
+        return bool(self.waiting or self.elsewhere)
 
     @property
     def suspected(self) -> bool:
-        """Whether the agent took them, because it saw the run stand still; anybody may take those of one that works."""
-        return any(row.parser == AGENT for row in (*self.waiting, *self.away))
+        """Whether the agent took them because it saw a stall; anyone may take stacks of a healthy run."""
+        return any(row.parser == AGENT for row in (*self.waiting, *self.elsewhere))
 
     @property
     def ranks(self) -> frozenset[int]:
-        """All ranks of which a stack was taken."""
-        return frozenset(rank for row in (*self.waiting, *self.away) if (rank := rank_of(row)) is not None)
+        """All ranks with a stack."""
+        return frozenset(rank for row in (*self.waiting, *self.elsewhere) if (rank := rank_of(row)) is not None)
 
-    def of_all(self, run: Run) -> bool:
-        """Whether those of all ranks of a run were taken."""
+    def covers_all_ranks(self, run: Run) -> bool:
+        """Whether all ranks of a run have a stack."""
         return 1 < (run.n_ranks or 2) <= len(self.ranks)
 
     @cached_property
     def absent(self) -> AbsentRanks | None:
-        """The ranks that the others wait for, if they are known."""
-        rows = self.away or self.parted
+        """The ranks that the others wait for, if known."""
+        rows = self.elsewhere or self.other_collective
         ranks = tuple(sorted({rank for row in rows if (rank := rank_of(row)) is not None}))
-        return AbsentRanks(ranks, self._apart()[0]) if self.waiting and ranks else None
+        return AbsentRanks(ranks, self._elsewhere_claims()[0]) if self.waiting and ranks else None
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """What is to be said of all of them, but for what :attr:`absent` says."""
-        inside = [row for row in self.waiting if row.get("collective") is not None and row not in self.parted]
-        busy = [row for row in self.waiting if row.get("collective") is None and row not in self.parted]
+        """The claims about all of them, except the one in :attr:`absent`."""
+        inside = [row for row in self.waiting if row.get("collective") is not None and row not in self.other_collective]
+        busy = [row for row in self.waiting if row.get("collective") is None and row not in self.other_collective]
         shows = self._places(inside, WAIT_IN, WAIT_IN_SOME, call=True) + self._places(busy, WAIT_GPU, WAIT_GPU_SOME)
-        away = self._apart()
+        away = self._elsewhere_claims()
         return (*shows, *(away[1:] if self.absent is not None else away))
 
     @cached_property
-    def place(self) -> Value | None:
-        """The line of code to look at: where those stand that others wait for, else where one stands at all."""
-        rows = [row for row in (*self.away, *self.parted, *self.waiting) if row.get("place") is not None]
+    def code_line(self) -> Value | None:
+        """The line of code to check: of the ranks that others wait for, else of any rank."""
+        rows = [row for row in (*self.elsewhere, *self.other_collective, *self.waiting) if row.get("place") is not None]
         return self.frame.value(rows[0], "place") if rows else None
 
     def lines(self, ranks: Iterable[int]) -> list[Claim]:
-        """Where these ranks stood, which another witness says to have stayed away."""
-        wanted = set(ranks)
-        return self._places([row for row in (*self.away, *self.parted) if rank_of(row) in wanted], STOOD, STOOD_SOME)
+        """Code locations of these ranks, which other evidence says are absent."""
+        selected = set(ranks)
+        return self._places(
+            [row for row in (*self.elsewhere, *self.other_collective) if rank_of(row) in selected], STOOD, STOOD_SOME
+        )
 
-    def _apart(self) -> list[Claim]:
-        """Where those stand that the others wait for; without any that wait, where all stand."""
+    def _elsewhere_claims(self) -> list[Claim]:
+        """Code locations of the ranks that the others wait for; of all ranks if none wait."""
         some = ELSEWHERE_SOME if self.waiting else STOOD_SOME
-        if not self.away:
-            return self._places(self.parted, PARTED, some, call=True)
-        return self._places(self.away, ELSEWHERE if self.waiting else STOOD, some)
+        if not self.elsewhere:
+            return self._places(self.other_collective, PARTED, some, call=True)
+        return self._places(self.elsewhere, ELSEWHERE if self.waiting else STOOD, some)
 
     def _places(
         self, rows: Iterable[Event], by_rank: Sentence, by_process: Sentence, *, call: bool = False
     ) -> list[Claim]:
-        """A claim for each place, those of the most processes first."""
+        """One claim per code location, those with the most processes first."""
         places: dict[tuple[object, object], list[Event]] = {}
         for row in rows:
             places.setdefault((row.get("collective"), row.get("place") or row.get("top")), []).append(row)
@@ -134,7 +136,7 @@ class HangStacks:
 
 @fact({"stacks": events("stack")}, needs=("stacks",))
 def hang_stacks(evidence: Evidence, silence: Silence) -> HangStacks:
-    """Where the run's processes stood; nowhere if no stack was taken, or it went on after that."""
+    """Empty if no stack was taken, or if the run continued after it."""
     frame = evidence["stacks"]
     rows = [row for row in frame.events if row.get("resumed_s") is None and followed_by(row, silence.points) is None]
     by_process: dict[object, list[Event]] = {}
@@ -142,17 +144,17 @@ def hang_stacks(evidence: Evidence, silence: Silence) -> HangStacks:
         rank = rank_of(row)
         by_process.setdefault((row.node, rank) if rank is not None else (row.at.path, row.get("pid")), []).append(row)
     chosen = [one for group in by_process.values() if (one := _telling(group)) is not None]
-    inside = [row for row in chosen if row.get("collective") is not None]
+    waiting_in_call = [row for row in chosen if row.get("collective") is not None]
     busy = [row for row in chosen if row.get("collective") is None and row.get("waits") is not None]
-    # One alone in a backward pass may be at work, unless it was seen to do none.
-    met = inside or len(busy) > 1 or (len(chosen) > 1 and any(row.parser == AGENT for row in busy))
-    waiting = [*inside, *busy] if met else []
+    # A single rank in a backward pass may be working, unless the agent saw that it was idle.
+    in_collective = waiting_in_call or len(busy) > 1 or (len(chosen) > 1 and any(row.parser == AGENT for row in busy))
+    waiting = [*waiting_in_call, *busy] if in_collective else []
     away = [row for row in chosen if row not in waiting]
     return HangStacks(frame, tuple(waiting), tuple(away), () if away else _parted(waiting))
 
 
 def _telling(rows: Sequence[Event]) -> Event | None:
-    """The thread that trains: of the last time that stacks were taken, one in a collective, else the main thread."""
+    """The training thread: of the last time that stacks were taken, one in a collective, else the main thread."""
     newest = max(rows, key=lambda row: (row.time or 0.0, row.at.line))
     began = (newest.time or 0.0) - SPAN_S
     ordered = [row for row in rows if row.get("pid") == newest.get("pid") and (row.time or 0.0) >= began]

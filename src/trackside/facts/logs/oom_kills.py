@@ -1,6 +1,6 @@
-"""Kills for want of host memory, as words report them: by the kernel, by Slurm, or by Ray's memory monitor.
+r"""Kills for lack of host memory, reported in logs: by the kernel, Slurm, or Ray's memory monitor.
 
-A kill counts as the run's if its cgroup or step names the run's job, or names none.
+A kill belongs to the run if its cgroup or step names the run's job, or names none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trackside.query import events, record
 
 Scope = Literal["node", "job"]
 SCOPES: Mapping[str, Scope] = {"host": "node", "cgroup": "job", "container": "job"}
-"""Whose memory ran out, by the kernel's own word; Slurm counts kills of either kind."""
+"""Whose memory ran out, by the kernel's line; Slurm counts kills of either kind."""
 
 
 OOM = Sentence("host memory ran out: {line}")
@@ -28,20 +28,20 @@ OOM = Sentence("host memory ran out: {line}")
 
 @dataclass(frozen=True, slots=True)
 class OomReport:
-    """A word that the run ran out of host memory."""
+    """A log line or record that the run ran out of host memory."""
 
     claim: Claim
     row: Event | Record
 
     @property
     def event(self) -> Event | None:
-        """The row, if it isn't a record."""
+        """The row, if it is an event and not a record."""
         return self.row if isinstance(self.row, Event) else None
 
 
 @dataclass(frozen=True, eq=False)
 class OomKills:
-    """What was said of kills for want of host memory."""
+    """Reports of kills for lack of host memory."""
 
     frame: Frame
     steps: Frame
@@ -57,7 +57,7 @@ class OomKills:
 
     @cached_property
     def report(self) -> OomReport | None:
-        """The first word that the run ran out of host memory, unless training went on after it."""
+        """The first report that the run ran out of host memory, unless training continued after it."""
         for row in self.own:
             if row.role is Role.ROOT and not self.restarts.recovered(row):
                 return OomReport(OOM(line=self.frame.value(row, "text")), row)
@@ -70,7 +70,7 @@ class OomKills:
         return None
 
     def scope(self, nodes: tuple[str, ...]) -> Scope | None:
-        """Whose memory ran out on these nodes (on any, without any), if the kernel's own lines agree on one."""
+        """Whose memory ran out on these nodes (on any, if empty), if the kernel's lines agree."""
         rows = [row for row in self.own if row.node is None or not nodes or row.node in nodes]
         scopes = {SCOPES[scope] for row in rows if (scope := str(row.get("scope"))) in SCOPES}
         return scopes.pop() if len(scopes) == 1 else None
@@ -78,12 +78,12 @@ class OomKills:
 
 @fact({"kills": events("oom_kill"), "steps": record("step")})
 def oom_kills(evidence: Evidence, ending: Ending, restarts: LauncherRestarts, run: Run) -> OomKills:
-    """Of the lines and the scheduler's records; nothing is needed."""
+    """Covers log lines and scheduler records; nothing is required."""
     return OomKills(evidence["kills"], evidence["steps"], ending, restarts, run)
 
 
 def of_run(row: Event, run: Run) -> bool:
-    """Whether a kill belongs to the run, where its cgroup or step names a job."""
+    """Whether a kill belongs to the run, if its cgroup or step names a job."""
     ids = {str(name) for name in (run.id, *run.aliases) if name}
     step, cgroup = str(row.get("step") or ""), str(row.get("cgroup") or "")
     if "job_" in cgroup:

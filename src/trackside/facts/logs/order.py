@@ -1,4 +1,4 @@
-"""Before and after, among events whose clocks and files differ. Pure."""
+"""Order of events whose clocks and files differ. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trackside.model import Event
 
 
 def follows(later: Event, earlier: Event) -> bool | None:
-    """Whether ``later`` came after ``earlier``: by line in one file, else by time; None if neither tells."""
+    """Whether ``later`` came after ``earlier``: by line in one file, else by time; None if both are unknown."""
     if later.at.path == earlier.at.path:
         return (later.at.line, later.at.offset) > (earlier.at.line, earlier.at.offset)
     if later.time is not None and earlier.time is not None:
@@ -23,7 +23,7 @@ def followed_by(event: Event, others: Iterable[Event]) -> Event | None:
 
 
 def latest(events: Iterable[Event]) -> list[Event]:
-    """The few events that decide whether anything came after another: of each file the last by place and by time."""
+    """The few events that decide whether anything came after another: the last of each file by position and by time."""
     by_place: dict[str, Event] = {}
     by_time: dict[str, Event] = {}
     for event in events:
@@ -37,7 +37,7 @@ def latest(events: Iterable[Event]) -> list[Event]:
 
 
 def first(events: Sequence[Event]) -> Event | None:
-    """The earliest event: by time where all have one or where files differ, else by place in the file."""
+    """The earliest event: by time if all have one or if files differ, else by position in the file."""
     best: Event | None = None
     for event in events:
         if best is None or follows(best, event):
@@ -46,7 +46,7 @@ def first(events: Sequence[Event]) -> Event | None:
 
 
 def points_before(progress: Iterable[Event], event: Event | None = None) -> list[Event]:
-    """The training points known to lie before ``event`` (all of them without one).
+    r"""The training points before ``event`` (all of them if None).
 
     A point in another file without times counts as before: a rank prints its progress while it runs.
     """

@@ -1,7 +1,7 @@
-"""Failures of ranks to find each other at start-up, after which no process group came up.
+r"""Failed rendezvous at start-up, after which no process group formed.
 
-Of several, the one whose reason says most is told: a final one, or a retried one if the final ones only say that the
-time was over.
+Of several failures the most informative one is reported: a final one, or a retried one if the final ones only report a
+timeout.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from trackside.query import events
 FAILED: Mapping[str, Sentence] = {
     "duplicate_rank": Sentence("two processes claimed the same rank: {line}"),
     "duplicate_gpu": Sentence("two ranks were put on the same GPU: {line}"),
-    "interface": Sentence("the network interface that was named is not there, or not the way to the peers: {line}"),
+    "interface": Sentence("the configured network interface does not exist or does not reach the peers: {line}"),
     "port_in_use": Sentence("the port is already in use: {line}"),
-    "dns": Sentence("the coordinator's name could not be resolved: {line}"),
-    "refused": Sentence("nobody listened at the coordinator's address: {line}"),
-    "unreachable": Sentence("the coordinator could not be reached: {line}"),
+    "dns": Sentence("the coordinator's host name does not resolve: {line}"),
+    "refused": Sentence("nothing listens at the coordinator's address: {line}"),
+    "unreachable": Sentence("the coordinator is unreachable: {line}"),
     "bootstrap": Sentence("NCCL's bootstrap failed: {line}"),
-    "timeout": Sentence("the ranks did not all arrive in time: {line}"),
+    "timeout": Sentence("not all ranks arrived in time: {line}"),
     "closed": Sentence("the rendezvous was closed: {line}"),
 }
-"""By the reason, the most telling first."""
-START_FAILED = Sentence("start-up between the ranks failed: {line}")
+"""By reason, the most informative first."""
+START_FAILED = Sentence("connecting the ranks failed: {line}")
 ADDRESS = Sentence("the address is {address}")
 ADDRESSES = {
     "port_in_use": Sentence("the port is {address}"),
@@ -42,28 +42,42 @@ ADDRESSES = {
     "timeout": Sentence("the message names {address}"),
 }
 NEVER_CAME = Sentence(
-    "those that complain had reached the store ({count:failures} to reach an address): "
-    "some rank never registered there",
-    running="those that complain reached the store ({count:failures} to reach an address): "
-    "some rank has not registered there",
+    (
+        "the ranks that report the error had reached the store ({count:failures} to reach an address): some "
+        "rank never registered there"
+    ),
+    running=(
+        "the ranks that report the error reached the store ({count:failures} to reach an address): some rank "
+        "has not registered there"
+    ),
 )
-COMPLAINED = Sentence("it was reported by {ranks}")
+COMPLAINED = Sentence("reported by {ranks}")
 FIX_RANKS = Sentence(
     "start each process with its own rank and GPU (node rank from SLURM_NODEID, local rank from SLURM_LOCALID), and "
     "resubmit"
 )
 FIX_INTERFACE = Sentence(
-    "name the interface between the nodes in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME, or leave both unset"
+    "set NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME to the interface between the nodes, or unset both"
 )
-FIX_PORT = Sentence("choose a free port for the coordinator, for example one derived from the job id")
-FIX_NAME = Sentence("use a name that every node resolves, such as the first of scontrol show hostnames")
+FIX_PORT = Sentence("use a free port for the coordinator, for example one derived from the job id")
+FIX_NAME = Sentence("use a host name that every node resolves, such as the first one of scontrol show hostnames")
 FIX_ADDRESS = Sentence(
-    "check that the coordinator's address and port are those of the first node, and that its process was started"
+    "check that the coordinator's address and port are those of the first node, and that its process starts"
 )
-FIX_START = Sentence("check that the launch line starts every rank on every node, each with its own number")
+FIX_START = Sentence("check that the launch command starts every rank on every node, each with its own rank number")
 FIX_NETWORK = Sentence(
-    "check from every node that the coordinator's address and port answer, and that every rank was started"
+    "check from every node that the coordinator's address and port respond, and that every rank starts"
 )
+NEVER_MET = Sentence("the ranks never connected to each other")
+HEADLINES = {
+    FIX_RANKS: Sentence("the ranks never connected: several processes claim the same rank or GPU"),
+    FIX_INTERFACE: Sentence("the ranks never connected: the network interface that is set does not exist"),
+    FIX_PORT: Sentence("the ranks never connected: the coordinator's port is in use"),
+    FIX_NAME: Sentence("the ranks never connected: the coordinator's host name does not resolve"),
+    FIX_ADDRESS: Sentence("the ranks never connected: nothing listens at the coordinator's address"),
+    FIX_START: Sentence("the ranks never connected: some of them never started"),
+}
+"""Remedy -> the answer in one clause; of others :data:`NEVER_MET`."""
 REMEDIES: Mapping[str, tuple[Culprit, Sentence]] = {
     "duplicate_rank": ("job", FIX_RANKS),
     "duplicate_gpu": ("job", FIX_RANKS),
@@ -73,34 +87,35 @@ REMEDIES: Mapping[str, tuple[Culprit, Sentence]] = {
     "refused": ("job", FIX_ADDRESS),
     "unreachable": ("infrastructure", FIX_NETWORK),
 }
-"""Reason -> whose it is and what to do; of others it is open, and a matter of the network first. A refused connection
-means that the address was reached and nobody listened there: a wrong port, or a coordinator that was not started."""
+"""Reason -> owner and remedy; for other reasons the owner is open and the network is checked first. A refused
+connection means that the address was reached and nothing listened there: a wrong port, or a coordinator that was not
+started."""
 HOST_LIST = re.compile(r"[\w-]\[\d[\d,-]*\]")
-"""Slurm's short form of several hosts, given as if it were one host's name: no resolver knows it."""
+"""Slurm's compact form of several hosts, passed as one host name: no resolver knows it."""
 VAGUE = ("timeout", "closed", "bootstrap", "unreachable")
-"""Reasons that say little by themselves."""
+"""Reasons that carry little information."""
 LIBRARY = re.compile(r"NCCL error|HCCL error|function error: Hccl")
-"""The library giving up: before any group was formed that is its start-up, too."""
+"""The library aborts: before any group has formed that is a start-up failure, too."""
 
 
 @dataclass(frozen=True, eq=False)
 class RendezvousFailures:
-    """What failed while the ranks were to meet."""
+    """What failed during the rendezvous."""
 
     frame: Frame
     rows: tuple[Event, ...]
-    """Those that can be a cause, and after which no group was formed."""
+    """Failures that can be a cause and after which no group formed."""
     raised: tuple[Event, ...]
-    """Exceptions of the start-up, likewise."""
+    """Start-up exceptions, likewise."""
 
     @property
     def final(self) -> tuple[Event, ...]:
-        """Those that were not tried again."""
+        """Failures that were not retried."""
         return tuple(row for row in self.rows if row.get("retry") is not True)
 
     @cached_property
     def telling(self) -> Event:
-        """The row whose reason says most."""
+        """The row with the most informative reason."""
         best = min(self.final or self.rows, key=_rank)
         if not self.final or str(best.get("reason")) in VAGUE:
             host = str(best.get("address") or "").rsplit(":", 1)[0]
@@ -110,17 +125,17 @@ class RendezvousFailures:
 
     @property
     def reason(self) -> str:
-        """That of the telling row."""
+        """The reason of the most informative row."""
         return str(self.telling.get("reason"))
 
     @property
     def rank_absent(self) -> bool:
-        """Whether those that complain had reached the store: some rank never came there."""
+        """Whether those that report had reached the store: some rank never registered there."""
         return self.reason == "timeout" and all(row.get("address") is None for row in self.rows)
 
     @property
     def remedy(self) -> tuple[Culprit, Sentence]:
-        """Whose it is, and what to do."""
+        """Owner and remedy."""
         if self.rank_absent:
             return "job", FIX_START
         culprit, remedy = REMEDIES.get(self.reason, ("unknown", FIX_NETWORK))
@@ -142,7 +157,7 @@ class RendezvousFailures:
 
 @fact({"failures": events("rendezvous_failure")}, needs=("failures",))
 def rendezvous_failures(evidence: Evidence, exceptions: Exceptions, silence: Silence) -> RendezvousFailures:
-    """Of the log's lines; missing if no log was given."""
+    """Missing if no log was given."""
     frame, up = evidence["failures"], silence.formed
     rows = [row for row in frame.events if row.role is Role.ROOT and followed_by(row, up) is None]
     own = [row for row in exceptions.frame.events if _of_startup(row) and followed_by(row, up) is None]
@@ -155,6 +170,6 @@ def _rank(row: Event) -> int:
 
 
 def _of_startup(row: Event) -> bool:
-    """A rendezvous that failed, or the library giving up."""
+    """Whether it is a failed rendezvous, or the library aborted."""
     library = row.get("about") == "collective" and LIBRARY.search(str(row.get("message") or "")) is not None
     return row.role is Role.ROOT and (row.get("about") == "rendezvous" or library)

@@ -1,4 +1,4 @@
-"""Restarts by the launcher: whether a run lived on after a failure because its workers were started again."""
+"""Restarts by the launcher: whether a run continued after a failure because its workers were restarted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import events
 
-RESTARTED = Sentence("the launcher started its workers again: {line}")
-AGAIN = Sentence("the run lived on with what it had saved; what stopped it once may do so again")
-LIVED_ON = Sentence("training went on after that: {point}")
+RESTARTED = Sentence("the launcher restarted its workers: {line}")
+AGAIN = Sentence("the run continued from its last checkpoint; the same failure may come back")
+LIVED_ON = Sentence("training continued after that: {point}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class LauncherRestarts:
     ended_badly: bool
 
     def lived_on(self, failure: Event) -> tuple[Claim, ...]:
-        """That the workers were started again after a failure, and that training points came then; none if not so."""
+        """That the workers were restarted after a failure and training points followed; empty if not."""
         if isinstance(self.trajectory, Missing):
             return ()
         restart = next((row for row in self.frame.events if follows(row, failure)), None)
@@ -38,8 +38,8 @@ class LauncherRestarts:
         return RESTARTED(line=line), LIVED_ON(point=self.trajectory.progress.value(point, "text"))
 
     def recovered(self, failure: Event) -> bool:
-        """Whether training went on after a failure. In a log that several writers share, points may be written late:
-        behind a run that ended badly they count only with a time of their own, or after a restart."""
+        """Whether training continued after a failure. In a log with several writers, points may be written late: if the
+        run ended badly they count only with their own time, or after a restart."""
         if isinstance(self.trajectory, Missing):
             return False
         after = [point for point in self.trajectory.points if follows(point, failure)]
@@ -50,5 +50,5 @@ class LauncherRestarts:
 
 @fact({"restarts": events("launcher_restart")})
 def launcher_restarts(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> LauncherRestarts:
-    """Of the launcher's lines; nothing is needed."""
+    """Covers the launcher's lines; nothing is required."""
     return LauncherRestarts(evidence["restarts"], trajectory, ending.abnormal is not None)

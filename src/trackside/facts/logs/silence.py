@@ -1,6 +1,6 @@
-"""Silence before the end: how long the run printed nothing, against its own rhythm.
+r"""Silence before the end: how long the run printed nothing, compared with its usual interval.
 
-If its lines carry no time, the steps done, at their printed pace, are held against the run's elapsed time instead.
+If its lines carry no time, the completed steps at their printed pace are compared with the run's elapsed time instead.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ LIFE: Mapping[str, Query] = {
     "communicators": events("nccl_init"),
     "logs": events("log_activity"),
 }
-"""What shows that the job was doing something at a moment."""
+"""Signs that the job was active at a time."""
 
 
 @dataclass(frozen=True)
-class Quiet:
-    """When silence is no longer the rhythm of the run."""
+class Limits:
+    """When silence exceeds the usual interval of the run."""
 
     intervals: float = 10.0
-    """Printed intervals without a word; evaluation and saves take a few."""
+    """Number of printed intervals without output; evaluation and saves take a few."""
     least_s: float = 600.0
-    """NCCL's default time-out; evaluations and saves of healthy runs stay under it."""
+    """NCCL's default timeout; evaluations and saves of healthy runs stay below it."""
     share: float = 0.25
-    """Of the run's duration, where that is shorter than ``least_s`` would tell."""
+    """Share of the run's duration, for runs too short for ``least_s``."""
     unstamped_share: float = 0.6
-    """Of the run's duration that its steps do not account for, where lines carry no time: start-up and saves
-    may take the rest."""
+    """Share of the run's duration that its steps do not explain, if lines carry no time: start-up and saves may take
+    the remainder."""
     open_share: float = 0.35
-    """The same, from which it is open what the run did then: start-up, saves and evaluations take a third at most of
-    runs that are well."""
+    """The same, from which it is unclear what the run did: start-up, saves and evaluations take at most a third of
+    healthy runs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,17 +52,17 @@ class Silence:
     """Signs of life in the log, and the silence after the last of them."""
 
     signs: Mapping[str, Frame]
-    """The frames of :data:`LIFE`, by name; empty if no input answered."""
+    """The frames of :data:`LIFE`, by name; empty if there is no answer."""
     hosts: Frame
     ending: Ending
     trajectory: Maybe[Trajectory]
     run: Run
-    limits: Quiet
+    limits: Limits
     unread: Missing | None = None
     """Why no log was read; None if one was."""
 
     def last_sign(self, names: Iterable[str] = tuple(LIFE)) -> Value | None:
-        """Time of the last stamped sign of life of these kinds, POSIX seconds; not the scheduler's line."""
+        """Time of the last stamped sign of life of these kinds, POSIX seconds; the scheduler's lines do not count."""
         notices = {(row.at.path, row.time) for row in self.ending.notices.events}
         best: tuple[float, Frame, Event, str] | None = None
         for name in names:
@@ -78,7 +78,8 @@ class Silence:
         return None if best is None else best[1].value(best[2], best[3], "time")
 
     def seconds(self, names: Iterable[str] = tuple(LIFE)) -> Value | None:
-        """Seconds from the last stamped sign of life to the run's end (now, if it goes on); None if unknown."""
+        """Seconds from the last stamped sign of life to the run's end (or to now, if it still runs); None if
+        unknown."""
         sign, end = self.last_sign(names), self.ending.time
         last = self.run.end if end is None else end.value
         if sign is None or not isinstance(last, (int, float)) or not isinstance(sign.value, (int, float)):
@@ -86,35 +87,35 @@ class Silence:
         return derived(max(0.0, last - sign.value), *([] if end is None else [end]), sign, unit="s")
 
     def sign_after(self, moment: float) -> Value | None:
-        """The last stamped sign of life, if it came after a moment: the job went on by itself."""
+        """The last stamped sign of life, if it came after ``moment``: the job continued by itself."""
         sign = self.last_sign()
         return sign if sign is not None and isinstance(sign.value, (int, float)) and sign.value > moment else None
 
     def first_line(self, *names: str) -> Value | None:
-        """The first line of the first of these kinds that was printed at all."""
+        """The first line of the first of these kinds that has any."""
         frames = (self.signs[name] for name in names)
         return next((frame.value(frame.events[0], "text") for frame in frames if frame.events), None)
 
     @cached_property
     def points(self) -> tuple[Event, ...]:
-        """The printed points of training, evaluations left out."""
+        """The printed training points, without evaluations."""
         return tuple(training_points(self.signs["progress"]))
 
     @cached_property
     def formed(self) -> tuple[Event, ...]:
-        """What shows that a process group came up."""
+        """Evidence that a process group formed."""
         done = (row for row in self.signs["communicators"].events if row.get("complete"))
         return (*self.signs["ready"].events, *done)
 
     @cached_property
     def starts(self) -> tuple[Event, ...]:
-        """What shows that several ranks were started: their first words to each other, else the launcher's."""
+        """Evidence that several ranks were started: their initialization lines, else the launcher's."""
         launched = tuple(row for row in self.hosts.events if row.get("command") == "torchrun")
         return self.signs["inits"].events or launched
 
     @cached_property
     def own_lines(self) -> Value | None:
-        """Lines that the job itself wrote: those of its logs less the scheduler's closing words."""
+        """Lines written by the job itself: those of its logs minus the scheduler's closing lines."""
         logs, notices = self.signs["logs"], self.ending.notices
         rows = [row for row in logs.events if isinstance(row.get("lines"), int)]
         if not rows:
@@ -129,7 +130,7 @@ class Silence:
 
     @cached_property
     def stall(self) -> tuple[Value, bool] | None:
-        """(seconds of standing still before the end, whether time stamps prove it); None if it worked on or nothing
+        """(seconds without activity before the end, whether time stamps prove it); None if it stayed active or nothing
         shows it."""
         trajectory, limits, elapsed = self.trajectory, self.limits, self.ending.elapsed
         if not isinstance(trajectory, Missing) and trajectory.points and not trajectory.stamped:
@@ -147,8 +148,8 @@ class Silence:
 
     @cached_property
     def unaccounted(self) -> Value | None:
-        """Seconds that the steps done, at their printed pace, don't account for, if lines carry no time and that is
-        more than saves and start-up usually take: what the run did then is open."""
+        """Seconds that the completed steps, at their printed pace, do not explain, if lines carry no time and the
+        remainder is more than saves and start-up usually take: it is unclear what the run did then."""
         trajectory, elapsed = self.trajectory, self.ending.elapsed
         if isinstance(trajectory, Missing) or not trajectory.points or trajectory.stamped or elapsed is None:
             return None
@@ -158,14 +159,14 @@ class Silence:
 
     @cached_property
     def _left(self) -> Value | None:
-        """Seconds of the run that the steps done, at their printed pace, leave."""
+        """Seconds of the run that the completed steps, at their printed pace, do not explain."""
         trajectory, elapsed = self.trajectory, self.ending.elapsed
         if isinstance(trajectory, Missing) or trajectory.last is None or elapsed is None:
             return None
-        spent = number(trajectory.last, "elapsed_s")
-        if spent is not None:
+        elapsed_s = number(trajectory.last, "elapsed_s")
+        if elapsed_s is not None:
             printed = trajectory.progress.value(trajectory.last, "elapsed_s", "s")
-            return derived(round(elapsed.number - spent, 1), elapsed, printed, unit="s")
+            return derived(round(elapsed.number - elapsed_s, 1), elapsed, printed, unit="s")
         pace, done = trajectory.step_seconds, trajectory.done
         if pace is None or done is None:
             return None
@@ -173,7 +174,7 @@ class Silence:
 
     @cached_property
     def several_ranks(self) -> bool:
-        """Whether more than one process took part, as far as anything shows: training scripts run one for each GPU."""
+        """Whether more than one process took part, as far as known: training scripts run one per GPU."""
         run = self.run
         if len(run.nodes) > 1 or (run.n_ranks or 0) > 1 or (run.n_ranks is None and (run.n_gpus or 0) > 1):
             return True
@@ -185,8 +186,8 @@ class Silence:
         return False
 
 
-@fact({**LIFE, "hosts": events("host")}, limits=Quiet())
-def silence(evidence: Evidence, ending: Ending, trajectory: Maybe[Trajectory], run: Run, limits: Quiet) -> Silence:
-    """Of stamped lines; of the steps done if none are stamped."""
+@fact({**LIFE, "hosts": events("host")}, limits=Limits())
+def silence(evidence: Evidence, ending: Ending, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> Silence:
+    """By stamped lines; by completed steps if no line is stamped."""
     signs = {name: evidence[name] for name in LIFE}
     return Silence(signs, evidence["hosts"], ending, trajectory, run, limits, evidence.missing("logs"))

@@ -1,9 +1,7 @@
-"""Exceptions of the job's own that nothing shows to have been handled.
+r"""The job's own exceptions that were not handled as far as known.
 
-Neither a training point, nor a checkpoint, nor an evaluation came after them.
-
-Exceptions that are families of their own are left out, and so is the parent's word of a data-loader worker that a
-signal killed.
+No training point, checkpoint or evaluation came after them. Exceptions with a family of their own are excluded, and so
+is the parent's message about a data-loader worker that a signal killed.
 """
 
 from __future__ import annotations
@@ -23,13 +21,14 @@ from trackside.model import Event, Role
 from trackside.query import events, record
 
 RAISED_ON = Sentence("{ranks} raised {type}: {message}")
-ROOTED = Sentence("it began with {type}: {message}")
-WHERE = Sentence("the job's own code stood at {frame}")
+ROOTED = Sentence("caused by {type}: {message}")
+WHERE = Sentence("raised from the job's code at {frame}")
 
 ABOUT = (None, "application", "cuda", "dataloader", "host_memory")
-"""What exceptions of the job's own speak of at its start; the other topics are families of their own."""
+"""Topics of the job's own start-up exceptions; the other topics have families of their own."""
 KILLED_WORKER = (4, 6, 8, 9, 11)
-"""Signals of a data-loader worker that make it a signal kill; a bus error at start-up is too small a /dev/shm."""
+"""Signals of a data-loader worker that make it a signal kill; a bus error at start-up means that /dev/shm is too
+small."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +39,14 @@ class StartupErrors:
     unread: Missing | None
     """Why no log was read; None if one was."""
     own: tuple[Event, ...]
-    """Those that may have ended the run, earliest first."""
+    """Exceptions that may have ended the run, earliest first."""
     other_cause: bool
-    """Whether an exception or an error of GPU memory was printed that may be a cause."""
+    """Whether another exception or GPU memory error was printed that may be a cause."""
     ending: Ending
 
     @property
     def cause(self) -> Event | None:
-        """The earliest."""
+        """The earliest exception."""
         return self.own[0] if self.own else None
 
     @property
@@ -62,18 +61,18 @@ class StartupErrors:
 
     @cached_property
     def rank_numbers(self) -> tuple[int, ...]:
-        """The same as numbers."""
+        """The same as integers."""
         ranks = () if self.ranks is None else self.ranks.value
         return tuple(int(str(rank)) for rank in ranks) if isinstance(ranks, tuple) else ()
 
     @property
     def type(self) -> Value:
-        """The type of the earliest."""
+        """The type of the earliest exception."""
         return self.frame.value(self.own[0], "type")
 
     @cached_property
     def claims(self) -> Sequence[Claim]:
-        """What was raised on which ranks, what it began with, and where the job's own code stood."""
+        """The exception and its ranks, the root exception, and the location in the job's own code."""
         frame, cause = self.frame, self.own[0]
         values = type_and_message(frame, cause)
         claims = [RAISED(**values) if self.ranks is None else RAISED_ON(**values, ranks=self.ranks)]
@@ -94,7 +93,7 @@ class StartupErrors:
     needs=(("exceptions", "jobs"),),
 )
 def startup_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> StartupErrors:
-    """Of the tracebacks that were read; missing if neither a log nor a record of the job was given."""
+    """Missing if neither a log nor a job record was given."""
     frame, workers = evidence["exceptions"], evidence["workers"]
     killed = {row.at.path for row in workers.events if row.get("signal") in KILLED_WORKER}
     rows = [

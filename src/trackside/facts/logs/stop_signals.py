@@ -1,4 +1,4 @@
-"""Signals that asked the run to stop (SIGTERM, SIGHUP, a time limiter), and what else accounts for its end."""
+"""Signals that asked the run to stop (SIGTERM, SIGHUP, a time limiter), and other explanations for its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trackside.query import events
 
 SIGTERM = 15
 STOPPING = (SIGTERM, 1)
-"""Signals that ask a process to end: SIGTERM, and SIGHUP when the session that started it goes away."""
+"""Signals that ask a process to end: SIGTERM, and SIGHUP when its session ends."""
 TIMED_OUT = 124
 """Exit code of coreutils' timeout."""
 NAMED = re.compile(r"\b(?:15|1)$")
@@ -26,15 +26,16 @@ NAMED = re.compile(r"\b(?:15|1)$")
 
 @dataclass(frozen=True)
 class StopSignals:
-    """The first sign that the run was asked to stop, after which no training point came."""
+    """The first sign that the run was asked to stop, without a later training point."""
 
     frame: Frame
-    """The signals that processes say they received."""
+    """Signals that processes report to have received."""
     sign: Event | None = None
     line: Value | None = None
-    """Its line."""
+    """The line of the sign."""
     accounted: Value | None = None
-    """Another failure that explains the signal as teardown: anything of the run's own, unless known to be later."""
+    """Another failure that explains the signal as teardown: any failure of the run's own, unless it is known to be
+    later."""
 
 
 @fact(
@@ -49,7 +50,7 @@ class StopSignals:
 def stop_signals(
     evidence: Evidence, ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory]
 ) -> StopSignals:
-    """Of what processes and launchers report; missing if no log was given."""
+    """Missing if no log was given."""
     frame = evidence["signals"]
     rows = [(row, frame) for row in frame.events if row.get("signal") in STOPPING]
     for other in (ending.exits, ending.launchers):
@@ -67,7 +68,7 @@ def stop_signals(
 
 
 def _causes(sign: Event, evidence: Evidence, ending: Ending, exceptions: Exceptions) -> Iterator[Value]:
-    """What else accounts for the end."""
+    """Other explanations for the end."""
     for frame in (ending.launchers, ending.exits):
         for row in frame.events:
             escalated = exit_signal(row) == 9 and follows(row, sign) is True  # SIGKILL after SIGTERM
@@ -82,7 +83,7 @@ def _causes(sign: Event, evidence: Evidence, ending: Ending, exceptions: Excepti
 
 
 def _failed(row: Event) -> bool:
-    """Whether a process ended otherwise than by being asked to."""
+    """Whether a process ended for another reason than a request to stop."""
     number, code = exit_signal(row), row.get("exit_code")
     if code in (1, TIMED_OUT):
         return False

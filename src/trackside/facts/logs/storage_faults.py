@@ -1,6 +1,6 @@
-"""Refusals by a file system, as the log, the kernel and exceptions report them.
+r"""File-system errors in the log, in kernel messages and in exceptions.
 
-Shared memory (/dev/shm) is memory and no file system here.
+Shared memory (/dev/shm) is memory, not a file system.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ REASONS = (
     ("unreachable", r"Transport endpoint|Errno 107|Host is down|Errno 112|not responding|Communication error on send"),
     ("full", r"inline_container|PytorchStreamWriter|unexpected pos|failed writing|write failed|short write"),
 )
-"""How an exception's text names the reason; a checkpoint writer that breaks off mostly met a full disk."""
+"""Patterns for the reason in an exception's text; a checkpoint writer that aborts mostly hit a full disk."""
 SHARED_MEMORY = re.compile(r"/dev/shm|shared memory|\bshm\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
 class StorageFaults:
-    """What refused, in the order of the log."""
+    """File-system errors, in log order."""
 
     frame: Frame
     raised: tuple[Event, ...]
     """Unhandled exceptions about storage."""
     lines: tuple[Event, ...]
-    """Lines about a file system's refusal."""
+    """Lines about a file-system error."""
     last: tuple[Event, ...]
-    """Those of ``lines`` after which no training point came."""
+    """Those of ``lines`` without a later training point."""
 
     @property
     def cause(self) -> Event | None:
-        """The exception, else the first line, that can have ended the run."""
+        """The exception, else the first line, that may have ended the run."""
         return self.raised[0] if self.raised else first(self.last)
 
     @cached_property
     def reason(self) -> str:
-        """Why it was refused: a reason of :data:`REASONS`."""
+        """The reason: one of :data:`REASONS`."""
         named = reason_of(self.cause) if self.cause is not None else None
         return named or next((str(row.get("reason")) for row in self.last if row.get("reason")), "io_error")
 
@@ -59,7 +59,7 @@ class StorageFaults:
 
 
 def about_storage(exception: Event) -> bool:
-    """Whether an exception says that a file system refused."""
+    """Whether an exception is about a file-system error."""
     text = f"{exception.get('type')}: {exception.get('message')}"
     if SHARED_MEMORY.search(text):
         return False
@@ -78,7 +78,7 @@ def reason_of(row: Event) -> str | None:
 
 @fact({"faults": events("storage_fault")})
 def storage_faults(evidence: Evidence, exceptions: Exceptions, trajectory: Trajectory) -> StorageFaults:
-    """Of refusals that were printed or raised; missing if no log was given."""
+    """Missing if no log was given."""
     lines = [row for row in evidence["faults"].events if not SHARED_MEMORY.search(f"{row.get('path')} {row.text}")]
     last = [row for row in lines if followed_by(row, trajectory.progress.events) is None]
     raised = [row for row in exceptions.unhandled if about_storage(row)]

@@ -1,1 +1,1 @@
-"""How fast the run went and who held it up."""
+"""How fast the run was and which ranks delayed it."""

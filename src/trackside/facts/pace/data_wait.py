@@ -1,8 +1,8 @@
-"""How much of a step is waiting for data, as the log splits the step or a gauge shows it; and whether that grew.
+r"""Share of a step spent waiting for data, as the log or a gauge reports it, and whether it grew.
 
-The share of a gauge that rose to another level counts as growth if steps or throughput slowed in step with it: compute
-that takes the same time as before is a smaller share of a longer step, so that the wait alone makes a step
-(1 - before) / (1 - after) times as long. If no line splits the step and no gauge was exported, nothing is known.
+A gauge that rose to another level counts as growth if steps or throughput slowed down accordingly. Compute that takes
+the same time is a smaller share of a longer step, so that the wait alone makes a step (1 - before) / (1 - after) times
+as long. Unknown if no line splits the step and no gauge was exported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from trackside.evidence import Evidence, Frame, Grid, Missing, Value, derived
 from trackside.facts import maths
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import Matrix, middle
+from trackside.facts.gpu.activity import Matrix, nan_median
 from trackside.facts.gpus import sampled
 from trackside.facts.pace.pace import StepPace
 from trackside.facts.training.learning import Trajectory, number
@@ -24,57 +24,55 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import events, metric
 
-STARVED = Sentence(
-    "the step waits for data {share} of its time (median of {points}; typically {wait} of wait beside {step})"
-)
-STARVED_GAUGE = Sentence("the step waits for data {share} of its time (median of the run)")
-FED = Sentence("data wait is {share} of the step (typically {wait}; {points})")
-FED_GAUGE = Sentence("data wait is {share} of the step (median of the run)")
-WAIT_GREW = Sentence("waiting for data grew from {before} to {after} of the step (medians)")
+STARVED = Sentence("each step waits for data {share} of its time (median of {points}; typically {wait} versus {step})")
+STARVED_GAUGE = Sentence("each step waits for data {share} of its time (median of the run)")
+FED = Sentence("waiting for data takes {share} of each step (typically {wait}; {points})")
+FED_GAUGE = Sentence("waiting for data takes {share} of each step (median of the run)")
+WAIT_GREW = Sentence("waiting for data grew from {before} to {after} of each step (medians)")
 SLOWER: Mapping[str, Sentence] = {
-    "step": Sentence("a step then took {during}, and {before} until then"),
-    "throughput": Sentence("throughput was {during} then, and {before} until then (medians)"),
-    "launches": Sentence("a GPU was then given {during:plain} kernel launches a window, and {before:plain} before"),
+    "step": Sentence("a step took {during} from then on, {before} before (medians)"),
+    "throughput": Sentence("throughput was {during} from then on, {before} before (medians)"),
+    "launches": Sentence("a GPU got {during:plain} kernel launches per interval from then on, {before:plain} before"),
 }
 """By the kind of pace that was compared."""
-ADVISED = Sentence("the loader was warned about: {line}")
+ADVISED = Sentence("a warning about the data loader: {line}")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What can be told from chance."""
+    """Minimum data for a conclusion."""
 
     least_points: int = 8
-    """Points after the warm-up below which a share is chance."""
+    """Minimum number of points after the warm-up for a reliable share."""
     warm_up_share: float = 0.1
-    """Points left out at the start, at least one: first batches wait for workers and caches."""
+    """Share of points dropped at the start, at least one: first batches wait for workers and caches."""
     readings: int = 10
-    """Windows of the gauge below which a median is chance."""
+    """Minimum number of windows of the gauge for a reliable median."""
     side: int = 5
-    """Windows on either side of the moment at which it grew."""
+    """Minimum number of windows on either side of the time at which it grew."""
     slower: float = 1.1
-    """Times longer that a step takes for the wait alone, below which its growth costs little."""
-    of_it: float = 0.5
-    """Of the slowdown that the wait alone makes, what was measured at least: other waits shift as well, and gauges of
-    the wait and of throughput are means over different times."""
+    """Minimum slowdown of a step from the wait alone for the growth to matter."""
+    explained_share: float = 0.5
+    """Minimum share of the slowdown explained by the wait that was also measured: other waits shift as well, and gauges
+    of wait and throughput are means over different times."""
 
 
 @dataclass(frozen=True)
 class WaitShare:
-    """Share of the step that is data wait, as the job itself states it."""
+    """Share of the step spent waiting for data, as the job reports it."""
 
     share: Value
     starved: Claim
-    """That the step waits so long."""
+    """The claim that the step waits this long."""
     fed: Claim
-    """That it waits no longer."""
+    """The claim that it waits no longer than this."""
     row: Event | None
     """The first point after the warm-up."""
 
 
 @dataclass(frozen=True)
 class WaitGrowth:
-    """Data wait that grew, and the run that slowed down with it."""
+    """Data wait that grew, with a slowdown of the run."""
 
     since: float
     claims: tuple[Claim, ...]
@@ -82,19 +80,19 @@ class WaitGrowth:
 
 @dataclass(frozen=True, eq=False)
 class DataWait:
-    """What the job states of its waits for data."""
+    """The job's own reports about waiting for data."""
 
     gauge: Grid | None
     """Share of the step, over the run."""
     warnings: Frame
-    """Advice that libraries print."""
+    """Advice printed by libraries."""
     trajectory: Maybe[Trajectory]
     pace: StepPace
     limits: Limits
 
     @cached_property
     def share(self) -> WaitShare | None:
-        """As the log splits the step, else as the gauge has it; None if neither can be told from chance."""
+        """From the log's split of the step, else from the gauge; None if neither has enough data."""
         return self._logged or self._gauged
 
     @cached_property
@@ -105,19 +103,19 @@ class DataWait:
 
     @cached_property
     def growth(self) -> WaitGrowth | None:
-        """That the gauge rose to another level, and steps or throughput slowed in step with it."""
+        """That the gauge rose to another level and steps or throughput slowed down accordingly."""
         grid, limits = self.gauge, self.limits
-        at = None if grid is None else _split(middle(grid.values, axis=0), limits.side)
-        if grid is None or at is None:
+        index = None if grid is None else _split(nan_median(grid.values, axis=0), limits.side)
+        if grid is None or index is None:
             return None
         first, last = float(grid.times[0]) - grid.step, float(grid.times[-1])
-        since = float(grid.times[at]) - grid.step
+        since = float(grid.times[index]) - grid.step
         before, after = (grid.during(*span).value("median", unit="share") for span in ((first, since), (since, last)))
-        alone = (1 - before.number) / max(1 - after.number, 0.01)
-        if alone < limits.slower:
+        wait_slowdown = (1 - before.number) / max(1 - after.number, 0.01)
+        if wait_slowdown < limits.slower:
             return None
         pace = self.pace.compare((first, since), (since, last))
-        if pace is None or pace.kind not in SLOWER or pace.slowdown < 1 + limits.of_it * (alone - 1):
+        if pace is None or pace.kind not in SLOWER or pace.slowdown < 1 + limits.explained_share * (wait_slowdown - 1):
             return None
         slower = SLOWER[pace.kind](before=pace.before, during=pace.during)
         return WaitGrowth(since, (WAIT_GREW(before=before, after=after), slower))
@@ -134,8 +132,8 @@ class DataWait:
         level = maths.median([part for part, _ in warm])
         typical = min(warm, key=lambda pair: abs(pair[0] - level))[1]
         names = ("step_time_s", "compute_time_s", "comm_time_s")
-        rest = next(name for name in names if number(typical, name) is not None)
-        wait, step = frame.value(typical, "data_time_s", "s"), frame.value(typical, rest, "s")
+        step_field = next(name for name in names if number(typical, name) is not None)
+        wait, step = frame.value(typical, "data_time_s", "s"), frame.value(typical, step_field, "s")
         share = derived(round(level, 3), wait, step, unit="share")
         points = frame.reduce("count", "data_time_s", unit="points")
         starved = STARVED(share=share, wait=wait, step=step, points=points)
@@ -155,25 +153,25 @@ class DataWait:
     limits=Limits(),
 )  # fmt: skip
 def data_wait(evidence: Evidence, trajectory: Maybe[Trajectory], pace: StepPace, limits: Limits) -> DataWait:
-    """Of what was printed and exported; it may be nothing."""
+    """Covers what was printed and exported, which may be nothing."""
     return DataWait(evidence.grid("loading"), evidence["advice"], trajectory, pace, limits)
 
 
 def _data_share(row: Event) -> float | None:
-    """Data wait over the whole step: over the step's time where printed, else over the sum of its parts."""
+    """Data wait over the whole step: the printed step time, else the sum of the step's parts."""
     wait = number(row, "data_time_s")
     parts = [value for name in ("compute_time_s", "comm_time_s") if (value := number(row, name)) is not None]
     step = number(row, "step_time_s")
-    whole = max(step or 0.0, wait or 0.0) if step is not None else (wait or 0.0) + sum(parts)
-    if wait is None or wait < 0 or whole <= 0 or (step is None and not parts):
+    total = max(step or 0.0, wait or 0.0) if step is not None else (wait or 0.0) + sum(parts)
+    if wait is None or wait < 0 or total <= 0 or (step is None and not parts):
         return None
-    return wait / whole
+    return wait / total
 
 
 def _split(values: Matrix, side: int) -> int | None:
-    """The index that parts the values best into two levels, the later one higher; None if there is none."""
-    places = np.flatnonzero(~np.isnan(values))
-    known = values[places]
+    """The index that best splits the values into two levels, the later one higher; None if there is none."""
+    indices = np.flatnonzero(~np.isnan(values))
+    known = values[indices]
     count = len(known)
     if count < 2 * side:
         return None
@@ -182,4 +180,4 @@ def _split(values: Matrix, side: int) -> int | None:
     left, right = sums[:-1] / sizes, (sums[-1] - sums[:-1]) / (count - sizes)
     between = np.where(right > left, sizes * (count - sizes) * (right - left) ** 2, 0.0)[side - 1 : count - side]
     best = int(np.argmax(between))
-    return int(places[best + side]) if between[best] > 0 else None
+    return int(indices[best + side]) if between[best] > 0 else None

@@ -1,6 +1,6 @@
-"""How busy the hosts of a run were: their CPUs, and tasks that waited for a CPU or for storage.
+r"""Load of the run's hosts: CPUs, and tasks that waited for a CPU or for storage.
 
-Waiting is pressure stall information of the kernel: the share of time in which some task waited.
+Waiting is the kernel's pressure stall information: the share of time in which some task waited.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ HOST_LOAD: Mapping[str, Query] = {
     "cpu_pressure": _pressure("cpu"),
     "io_pressure": _pressure("io"),
 }
-"""The questions behind :class:`HostLoad`."""
+"""The queries behind :class:`HostLoad`."""
 
-CPU = Sentence("the CPUs of the hosts were {busy} busy (median)")
+CPU = Sentence("host CPUs were {busy} busy (median)")
 PRESSURE: Mapping[str, Sentence] = {
-    "cpu": Sentence("tasks of the hosts waited for a CPU {share} of the time (median)"),
-    "io": Sentence("tasks of the hosts waited for storage {share} of the time (median)"),
+    "cpu": Sentence("host tasks waited for a CPU {share} of the time (median)"),
+    "io": Sentence("host tasks waited for storage {share} of the time (median)"),
 }
-CPUS = Sentence("tasks of its host {node} waited for a CPU {share} of the time (median)")
-CPUS_BESIDE = Sentence("tasks of its host {node} waited for a CPU {share} of the time, on the median host {others}")
+CPUS = Sentence("tasks on its host {node} waited for a CPU {share} of the time (median)")
+CPUS_BESIDE = Sentence("tasks on its host {node} waited for a CPU {share} of the time; on the median host {others}")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as load."""
+    """Thresholds for load."""
 
     saturated_cpu: float = 0.9
-    """Share of CPU time not idle, mean over the time of work."""
+    """Busy share of CPU time, mean over the time of work."""
     pressure_share: float = 0.3
     """Share of time in which tasks waited for CPU or storage."""
     pressure_ratio: float = 2.0
-    """The same of a node over the median node's."""
+    """Pressure of a node relative to the median node."""
 
 
 @dataclass(frozen=True, eq=False)
 class HostLoad:
-    """What was sampled of the hosts, by the names of :data:`HOST_LOAD`."""
+    """The sampled load of the hosts, by the names of :data:`HOST_LOAD`."""
 
     grids: Mapping[str, Grid]
     limits: Limits
 
     def saturated(self, start: float, end: float) -> tuple[Claim, ...]:
-        """What the hosts had too little of in (start, end]: CPU, or storage."""
+        """The saturated resources in (start, end]: CPU or storage."""
         busy = self._cpu_busy(start, end)
         claims = [CPU(busy=busy)] if busy is not None and busy.number >= self.limits.saturated_cpu else []
         for name, sentence in PRESSURE.items():
@@ -70,7 +70,7 @@ class HostLoad:
         return tuple(claims)
 
     def _cpu_busy(self, start: float, end: float) -> Value | None:
-        """Share of CPU time not idle (median); None if it was not sampled."""
+        """Busy share of CPU time (median); None if it was not sampled."""
         busy, idle = self.grids.get("cpu_busy"), self.grids.get("cpu_idle")
         if busy is not None:
             return sampled(busy.during(start, end), "median", "share")
@@ -80,21 +80,21 @@ class HostLoad:
         return derived(round(1 - spare.number / idle.step, 3), spare, unit="share")
 
     def contended(self, nodes: Sequence[str]) -> tuple[Claim, ...]:
-        """That tasks of this one node wait for a CPU, and not so on the other nodes."""
+        """That tasks of this single node wait for a CPU while those of other nodes do not."""
         grid, limits = self.grids.get("cpu_pressure"), self.limits
         if grid is None or len(nodes) != 1:
             return ()
-        mine, theirs = grid.where(node=nodes[0]).value("median"), grid.value("median")
-        if mine.value is None or mine.number < limits.pressure_share * grid.step:
+        own, typical = grid.where(node=nodes[0]).value("median"), grid.value("median")
+        if own.value is None or own.number < limits.pressure_share * grid.step:
             return ()
-        if len(grid) > 2 and mine.number < limits.pressure_ratio * theirs.number:
+        if len(grid) > 2 and own.number < limits.pressure_ratio * typical.number:
             return ()
-        share, others = (derived(round(value.number / grid.step, 3), value, unit="share") for value in (mine, theirs))
-        node = derived(nodes[0], mine)
+        share, others = (derived(round(value.number / grid.step, 3), value, unit="share") for value in (own, typical))
+        node = derived(nodes[0], own)
         return (CPUS_BESIDE(node=node, share=share, others=others) if len(grid) > 2 else CPUS(node=node, share=share),)
 
 
 @fact(HOST_LOAD, limits=Limits())
 def host_load(evidence: Evidence, limits: Limits) -> HostLoad:
-    """Of what was sampled; it may be nothing."""
+    """Covers what was sampled, which may be nothing."""
     return HostLoad({name: grid for name in HOST_LOAD if (grid := evidence.grid(name)) is not None}, limits)

@@ -1,8 +1,8 @@
-"""Whether GPUs that the others wait for are of a rank at work of its own, which saves, evaluates or logs for all.
+r"""Whether the GPUs that others wait for belong to a leader rank, which saves, evaluates or logs for all.
 
 Such a rank is late like a straggler, but not because it is slow: between its saves it keeps up, and while it evaluates
-no step is done at all. A straggler is late in every step, and the steps go on. Ranks that write for others are the
-first of the run and of its nodes.
+no step is completed at all. A straggler is late in every step, and steps continue. Leaders are the first rank of the
+run and of each node.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from statistics import median
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import GpuActivity, middle, spells
+from trackside.facts.gpu.activity import GpuActivity, nan_median, stretches
 from trackside.facts.gpus import of_gpu
 from trackside.facts.pace.saving import Saving
 from trackside.facts.pace.slow_gpus import SlowGpus, SlowGroup
@@ -22,29 +22,31 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 
 SAVER_IDLES = Sentence(
-    "GPU {gpu}, of the rank that saves, was busy {mine} of its time (mean) and the others {theirs} (median), while "
-    "{saves} checkpoints were saved: {idle} for each"
+    "GPU {gpu}, whose rank saves, was busy {mine} of the time (mean), the others {theirs} (median), "
+    "while {saves} checkpoints were saved: {idle} for each"
 )
-SAVER_LATE = Sentence("GPU {gpu}, of the rank that saves, is the one that lags: {saves:saved checkpoints} in {steps}")
-NO_STEP = Sentence("no step was done while GPU {gpu} stood apart, from {since} to {until}: all ranks paused")
+SAVER_LATE = Sentence("GPU {gpu}, whose rank saves, is the one that lags: {saves:saved checkpoints} in {steps}")
+NO_STEP = Sentence(
+    "no step completed while GPU {gpu} differed from the others, from {since} to {until}: all ranks paused"
+)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What tells a rank at work of its own from a slow one."""
+    """What distinguishes a leader's work from slowness."""
 
     resolved: int = 3
-    """Windows between two saves from which a rank that only saves is seen to keep up in between."""
+    """Minimum number of windows between two saves to see whether a rank that only saves keeps up in between."""
     keeps_up: float = 0.9
-    """Of the others' activity: a rank that keeps up."""
+    """Share of the others' activity from which a rank keeps up."""
     least_saves: int = 3
     idles: float = 0.2
-    """Share of the others' activity that a rank which idles is short of; a rank that computes longer is short of
-    none."""
+    """Share of the others' activity that an idling rank lacks; a rank that computes longer lacks none."""
     least_idle_s: float = 1.0
-    """Of each save; a straggler whose run saves far more often than that idles for another reason."""
+    """Minimum idle time per save; a straggler whose run saves more often idles for another reason."""
     points: int = 3
-    """Gaps between training points that a stretch must span for their absence to say that no step was done."""
+    """Minimum number of intervals between training points in a time span for their absence to mean that no step was
+    completed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Saver:
     """A rank that the others wait for while it saves."""
 
     share: float
-    """Of the time that it keeps them waiting."""
+    """Share of time that the others wait for it."""
     claims: tuple[Claim, ...]
     first: Event | None
     """The first save."""
@@ -60,20 +62,20 @@ class Saver:
 
 @dataclass(frozen=True, eq=False)
 class LeaderWork:
-    """What the rank of the GPUs that the others wait for did by itself."""
+    """What the rank of the GPUs that the others wait for did alone."""
 
     leads: bool
-    """Whether those GPUs are of ranks that write for others."""
+    """Whether those GPUs belong to leader ranks."""
     saver: Saver | None
-    """That it idles while it saves; None if it works while the others wait, or idles although nothing is saved."""
+    """Set if it idles while it saves; None if it works while the others wait, or idles although nothing is saved."""
     pause: Claim | None
-    """That no step was done meanwhile: all ranks paused, and one of them evaluated or saved. None if steps went on, or
-    the log gives no times."""
+    """That no step was completed meanwhile: all ranks paused, and one of them evaluated or saved. None if steps
+    continued, or the log has no times."""
 
 
 @fact(limits=Limits())
 def leader_work(slow: SlowGpus, saving: Saving, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> LeaderWork:
-    """Of the GPUs that stand out; nothing if none do."""
+    """Derived from the outlier GPUs; empty if there are none."""
     group = slow.group
     if group is None:
         return LeaderWork(False, None, None)
@@ -95,10 +97,10 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
     if grid is None:
         return None
     part = grid.during(group.start, group.end)
-    mine, theirs = of_gpu(part, group.gpus[0]).value("avg"), part.value("median")
-    if mine.value is None or not theirs.value:
+    own, peers = of_gpu(part, group.gpus[0]).value("avg"), part.value("median")
+    if own.value is None or not peers.value:
         return None
-    share, gpu = 1 - mine.number / theirs.number, derived(group.gpus[0], mine)
+    share, gpu = 1 - own.number / peers.number, derived(group.gpus[0], own)
     if share < limits.idles:
         return None  # it works while the others wait
     if (storm := saving.storm) is not None:
@@ -109,18 +111,18 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
     interval = (group.end - group.start) / len(saves)
     if share * interval < limits.least_idle_s or not _keeps_up_between(activity, group, interval, len(saves), limits):
         return None
-    idle = derived(round(share * interval, 1), mine, theirs, saving.total, unit="s")
-    return Saver(share, (SAVER_IDLES(gpu=gpu, mine=mine, theirs=theirs, saves=saving.count, idle=idle),), saves[0])
+    idle = derived(round(share * interval, 1), own, peers, saving.total, unit="s")
+    return Saver(share, (SAVER_IDLES(gpu=gpu, mine=own, theirs=peers, saves=saving.count, idle=idle),), saves[0])
 
 
 def _keeps_up_between(activity: GpuActivity, group: SlowGroup, interval: float, saves: int, limits: Limits) -> bool:
-    """Whether it keeps up between the saves, as far as they are sampled finely enough to see that."""
+    """Whether it keeps up between the saves, if the sampling is fine enough to show that."""
     if interval < limits.resolved * activity.step:
         return interval <= (limits.resolved - 1) * activity.step
     assert activity.busy is not None
     values = activity.busy[:, (activity.times > group.start) & (activity.times <= group.end)]
-    own, usual = values[activity.gpus.index(group.gpus[0])], float(middle(values))
-    return len(spells(own >= limits.keeps_up * usual)) >= 0.5 * saves
+    own, usual = values[activity.gpus.index(group.gpus[0])], float(nan_median(values))
+    return len(stretches(own >= limits.keeps_up * usual)) >= 0.5 * saves
 
 
 def _pause(activity: GpuActivity, group: SlowGroup, course: Trajectory, limits: Limits) -> Claim | None:

@@ -1,8 +1,8 @@
-"""Which of many equals stands out from the others, how far and for how long.
+r"""Which of many equal workers is an outlier, by how much and for how long.
 
-Ranks of synchronous training do the same work, so that in each window each is compared with the median of all. Stages
-of a pipeline, experts and the first rank of each node differ by design: whoever stands out must do so from the GPUs of
-its own node and from those at the same index of other nodes as well.
+Ranks of synchronous training do the same work, so each is compared with the median of all in each window. Pipeline
+stages, experts and the first rank of each node differ by design: an outlier must also differ from the other GPUs of its
+node and from those with the same index on other nodes.
 """
 
 from __future__ import annotations
@@ -13,40 +13,41 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.facts.gpu.activity import Flags, Matrix, middle
+from trackside.facts.gpu.activity import Flags, Matrix, nan_median
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as standing out."""
+    """Thresholds for an outlier."""
 
     ratio: float = 1.3
-    """To the median of the others. Ranks of healthy jobs differ by a few per cent."""
+    """Ratio to the median of the others. Ranks of healthy jobs differ by a few percent."""
     sustained: float = 0.7
-    """Share of the windows of a stretch in which it must stand out so far."""
+    """Minimum share of windows in which it must exceed the ratio."""
     windows: int = 10
-    """Windows of the stretch."""
+    """Minimum number of windows."""
     max_share: float = 0.25
-    """Of all that may stand out: more is a division of the work, not a few that lag."""
+    """Maximum share of outliers: more is a division of the work, not stragglers."""
     pair_ratio: float = 2.0
-    """With two of them there is no median: then this, to the other."""
+    """Ratio to the other one if there are only two, which have no median."""
 
 
 @dataclass(frozen=True)
 class Outlier:
-    """One row that stands out in windows [start, stop)."""
+    """A row that is an outlier in windows [start, stop)."""
 
     row: int
     start: int
     stop: int
     ratio: float
-    """Median over the stretch of its value over that of the others."""
+    """Median ratio of its value to that of the others."""
 
 
 def outliers(values: Matrix, names: Sequence[str], limits: Limits) -> list[Outlier]:
-    """The rows (of ``node:index`` names) that lie above the others for a sustained stretch, the furthest first.
+    r"""The rows (of ``node:index`` names) that are sustainedly above the others, the largest ratio first.
 
-    ``values``: (rows, windows), NaN where nothing is to be compared. Empty where too many stand out, or by design.
+    ``values``: (rows, windows), NaN where there is nothing to compare. Empty if there are too many, or if they differ
+    by design.
     """
     known = ~np.isnan(values)
     count = int(known.any(axis=1).sum())
@@ -72,13 +73,14 @@ def _ratios(values: Matrix, known: NDArray[np.bool_], count: int, limits: Limits
     if count == 2:
         others, enough, least = np.fmin.reduce(values, axis=0), known.sum(axis=0) == 2, limits.pair_ratio
     else:
-        others, enough, least = middle(values, axis=0), known.sum(axis=0) >= max(3, count / 2), limits.ratio
+        others, enough, least = nan_median(values, axis=0), known.sum(axis=0) >= max(3, count / 2), limits.ratio
     with np.errstate(invalid="ignore"):
         return values / np.where(enough & (others > 0), others, np.nan), least
 
 
 def _stretch(late: Flags, known: Flags, limits: Limits) -> tuple[int, int] | None:
-    """The stretch in which it is late most surely: where lateness less the share asked for adds up to most."""
+    """The range of windows in which it is late most reliably: where lateness minus the required share sums to the
+    maximum."""
     score = np.concatenate([[0.0], np.cumsum(np.where(known, late - limits.sustained, 0.0))])
     lowest = np.minimum.accumulate(score)
     stop = int(np.argmax(score - lowest))
@@ -89,7 +91,7 @@ def _stretch(late: Flags, known: Flags, limits: Limits) -> tuple[int, int] | Non
 
 
 def _few(values: Matrix, names: Sequence[str], late: list[Outlier], count: int, limits: Limits) -> list[Outlier]:
-    """Those that are few, and do not stand out by their place alone."""
+    """Outliers that are few and do not differ by their position alone."""
     if len(late) > max(1, limits.max_share * count):
         return []
     nodes = [name.rpartition(":")[0] for name in names]
@@ -112,4 +114,4 @@ def _few(values: Matrix, names: Sequence[str], late: list[Outlier], count: int, 
 
 
 def _level(values: Matrix, row: int, outlier: Outlier) -> float:
-    return float(middle(values[row, outlier.start : outlier.stop]))
+    return float(nan_median(values[row, outlier.start : outlier.stop]))

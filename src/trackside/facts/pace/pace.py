@@ -1,6 +1,6 @@
-"""The run's pace: how fast it went in one stretch of time and in another, by whatever shows it best.
+r"""The run's pace: how fast it was in one time span and in another, by the best available signal.
 
-By the log's seconds a step, else by the metrics of the training loop, else by kernel launches, else by SM activity.
+The signals, best first: the log's seconds per step, the training loop's metrics, kernel launches, SM activity.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ PACE: Mapping[str, Query] = {
     "samples": metric("training_samples_per_second").over("run", "avg"),
     "launches": ACTIVITY["launches"],
 }
-"""What tells a run's pace."""
+"""The queries behind :class:`StepPace`."""
 KINDS: Mapping[str, str] = {
     "step_seconds": "step", "tokens": "throughput", "samples": "throughput", "launches": "launches"
 }  # fmt: skip
-"""What these compare, the best first."""
+"""What these signals compare, the best first."""
 MIN_POINTS = 3
-"""Points or windows on either side."""
+"""Minimum number of points or windows on either side."""
 MAX_SHARE = 0.9
-"""Share of the SM activity before, below which it fell: it varies by a few hundredths."""
+"""Share of the earlier SM activity below which it fell: it varies by a few percent."""
 Span = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """``slowdown``: how many times longer the same work took in the second stretch."""
+    """``slowdown``: how many times longer the same work took in the second span."""
 
     kind: str
-    """step, throughput, launches or work (SM activity): what was compared."""
+    """What was compared: step, throughput, launches or work (SM activity)."""
     before: Value
     during: Value
     slowdown: float
@@ -50,14 +50,14 @@ class Pace:
 
 @dataclass(frozen=True, eq=False)
 class StepPace:
-    """What shows the run's pace over its time."""
+    """Signals of the run's pace over time."""
 
     progress: Frame
     grids: Mapping[str, Grid]
-    """The curves of :data:`PACE`, of those that were sampled."""
+    """The series of :data:`PACE` that were sampled."""
 
     def compare(self, before: Span, during: Span) -> Pace | None:
-        """The paces of two stretches (start, end]; None if nothing shows both."""
+        """The paces of two spans (start, end]; None if no signal covers both."""
         pace = _logged(self.progress, before, during)
         for name, kind in KINDS.items():
             pace = pace or _measured(self.grids.get(name), kind, before, during)
@@ -66,13 +66,13 @@ class StepPace:
 
 @fact(PACE)
 def step_pace(evidence: Evidence) -> StepPace:
-    """Of what was given; nothing is needed."""
+    """Covers what was given; nothing is required."""
     grids = {name: grid for name in PACE if name != "progress" and (grid := evidence.grid(name)) is not None}
     return StepPace(evidence["progress"], grids)
 
 
 def _worked(grid: Grid | None, before: Span, during: Span) -> Pace | None:
-    """SM activity of all GPUs, where it fell: those that wait for a slow one do less; one alone may look the same."""
+    """SM activity of all GPUs, if it fell: GPUs that wait for a slow one do less. A single GPU is not conclusive."""
     pace = _measured(grid, "work", before, during) if grid is not None and len(grid) > 1 else None
     return pace if pace is not None and pace.slowdown > 1 / MAX_SHARE else None
 
@@ -89,7 +89,7 @@ def _logged(frame: Frame, before: Span, during: Span) -> Pace | None:
 
 
 def _step_time(frame: Frame, points: Sequence[Event]) -> Value | None:
-    """Seconds a step: the median of those printed, else of those between points."""
+    """Seconds per step: the median of the printed ones, else of the intervals between points."""
     printed = [(seconds, row) for row in points if (seconds := number(row, "step_time_s")) is not None]
     if len(printed) >= MIN_POINTS:
         printed.sort(key=lambda pair: pair[0])

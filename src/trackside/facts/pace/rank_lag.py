@@ -1,7 +1,7 @@
-"""Ranks that lag by the times that they print or export of their own work.
+r"""Ranks that lag, by the times that they print or export for their own work.
 
-What a rank computed itself tells most; a step's wall time differs among ranks only where it leaves out the wait for the
-others. Times are compared step by step, or window by window, against the median rank. Two ranks have no median.
+A rank's own compute time is the best signal. Wall times of a step differ among ranks only if they exclude the wait for
+the others. Times are compared step by step, or window by window, with the median rank. Two ranks have no median.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from trackside.catalog.natural import whole_number
 from trackside.evidence import Evidence, Frame, Grid, Missing, Value, derived
 from trackside.facts.fact import fact, unmet
-from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, middle
+from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, nan_median
 from trackside.facts.gpus import of_ranks
 from trackside.facts.pace import outliers
 from trackside.facts.training.learning import number
@@ -23,30 +23,28 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import Query, events, metric
 
-LAGS = Sentence(
-    "rank {rank} takes {ratio} times as long for its own part of a step as the median rank: {mine} beside {theirs}"
-)
-LAGGING = Sentence("it does so in a stretch of {count}, of {whole} compared")
+LAGS = Sentence("rank {rank} takes {ratio} times as long to compute a step as the median rank: {mine} versus {theirs}")
+LAGGING = Sentence("this holds for {count} in a row, of {whole} compared")
 EVEN = Sentence(
-    "{ranks} compute about equally long: the slowest, rank {rank}, {mine}, beside {theirs} (medians), {ratio} times as "
-    "long"
+    "{ranks} compute about equally fast: the slowest, rank {rank}, takes {mine} versus {theirs} "
+    "(medians), {ratio} times as long"
 )
 EVEN_GAUGE = Sentence(
-    "the step times that {count} ranks export lie between {low} and {high}, about {middle}, and none is late for long"
+    "{count} ranks export similar step times, from {low} to {high} around {middle}, and none lags for long"
 )
 
 OWN_TIMES = ("compute_time_s", "relative_time", "step_time_s")
-"""What a rank's own work took, the plainest first."""
+"""Durations of a rank's own work, the best first."""
 
 
 @dataclass(frozen=True)
 class Limits(outliers.Limits):
-    """What can be compared."""
+    """Minimum data for a comparison."""
 
     least_steps: int = 20
-    """Steps that every compared rank must have printed (design of the families)."""
+    """Minimum number of steps printed by every compared rank (design of the families)."""
     least_ranks: int = 3
-    """With two ranks there is no median to lag behind."""
+    """With two ranks there is no median."""
 
 
 @dataclass(frozen=True)
@@ -59,25 +57,25 @@ class Lag:
     since: float | None
     row: Event | None
     share: float
-    """Of all that was compared, in which they lag."""
+    """Share of the compared time in which they lag."""
 
 
 @dataclass(frozen=True, eq=False)
 class RankLag:
-    """The ranks of a run against each other; of each witness the lag, or the claim that the ranks are even."""
+    """The ranks of a run compared with each other; per source the lag, or the claim that the ranks are even."""
 
     frame: Frame
-    """What the ranks printed."""
+    """Rank times from the log."""
     gauge: Grid | None
-    """Seconds a step that ranks export."""
+    """Seconds per step exported by ranks."""
     run: Run
     limits: Limits
-    untold: Missing | None
-    """Why nothing was given that tells ranks apart, seconds in collectives included; None if something was."""
+    missing: Missing | None
+    """Why no source distinguishes ranks, including seconds in collectives; None if one does."""
 
     @cached_property
     def printed(self) -> Lag | Claim | None:
-        """By what more than two ranks print."""
+        """By printed times, if at least three ranks print them."""
         for field in OWN_TIMES:
             times = self._by_rank(field)
             steps = sorted(set[float]().union(*times.values()))
@@ -87,7 +85,7 @@ class RankLag:
 
     @cached_property
     def exported(self) -> Lag | Claim | None:
-        """By step times that every rank exports: of its own work, if they differ at all."""
+        """By exported step times: they measure a rank's own work if they differ at all."""
         grid, limits = self.gauge, self.limits
         if grid is None or sum(bool(rank) for (rank,) in grid.labels("rank")) < limits.least_ranks:
             return None
@@ -102,19 +100,19 @@ class RankLag:
         first = late[0]
         start, end = float(grid.times[first.start]) - grid.step, float(grid.times[first.stop - 1])
         part = grid.during(start, end)
-        mine, theirs = part.where(rank=str(ranks[first.row])).value("median"), part.value("median")
-        ratio = derived(round(first.ratio, 2), mine, theirs)
-        claim = LAGS(rank=derived(ranks[first.row], mine), mine=mine, theirs=theirs, ratio=ratio)
+        own, typical = part.where(rank=str(ranks[first.row])).value("median"), part.value("median")
+        ratio = derived(round(first.ratio, 2), own, typical)
+        claim = LAGS(rank=derived(ranks[first.row], own), mine=own, theirs=typical, ratio=ratio)
         slow = tuple(sorted(ranks[outlier.row] for outlier in late))
         share = (first.stop - first.start) / len(grid.times)
         return Lag(slow, of_ranks(self.run, slow), (claim,), start + grid.step, None, share)
 
     def _names(self, ranks: Sequence[int]) -> list[str]:
-        """The GPU of each rank, else its number as that of a GPU of no node."""
+        """The GPU of each rank, else its number as that of a GPU without a node."""
         return [(of_ranks(self.run, (rank,)) or (f":{rank}",))[0] for rank in ranks]
 
     def _by_rank(self, field: str) -> dict[int, dict[float, Event]]:
-        """rank -> step -> the point that prints its time; ranks with too few are left out."""
+        """rank -> step -> the point that prints its time; ranks with too few are dropped."""
         times: dict[int, dict[float, Event]] = {}
         for row in self.frame.events:
             step = number(row, "step")
@@ -125,26 +123,28 @@ class RankLag:
     def _compared(self, field: str, times: dict[int, dict[float, Event]], steps: Sequence[float]) -> Lag | Claim:
         ranks, column = list(times), {step: index for index, step in enumerate(steps)}
         values = np.full((len(ranks), len(steps)), np.nan)
-        for row, own in enumerate(times.values()):
-            for step, point in own.items():
+        for row, rank_points in enumerate(times.values()):
+            for step, point in rank_points.items():
                 values[row, column[step]] = number(point, field)
         late = outliers.outliers(values, self._names(ranks), self.limits)
-        slowest = late[0].row if late else int(np.nanargmax(middle(values, axis=1)))
+        slowest = late[0].row if late else int(np.nanargmax(nan_median(values, axis=1)))
         part = steps[late[0].start : late[0].stop] if late else steps
         points = [times[ranks[slowest]][step] for step in part if step in times[ranks[slowest]]]
-        mine = self._typical(field, points)
-        theirs = self._typical(field, [own[step] for own in times.values() for step in part if step in own])
-        ratio = derived(round(mine.number / theirs.number, 2) if theirs.value else 1.0, mine, theirs)
-        figures = {"rank": derived(ranks[slowest], mine), "ratio": ratio, "mine": mine, "theirs": theirs}
+        own = self._typical(field, points)
+        typical = self._typical(
+            field, [rank_points[step] for rank_points in times.values() for step in part if step in rank_points]
+        )
+        ratio = derived(round(own.number / typical.number, 2) if typical.value else 1.0, own, typical)
+        figures = {"rank": derived(ranks[slowest], own), "ratio": ratio, "mine": own, "theirs": typical}
         if not late:
             return EVEN(ranks=self.frame.reduce("distinct", "rank"), **figures)
-        count, whole = (derived(len(those), mine, unit="steps") for those in (part, steps))
+        count, total = (derived(len(group), own, unit="steps") for group in (part, steps))
         slow = tuple(sorted(ranks[outlier.row] for outlier in late))
-        claims, first = (LAGS(**figures), LAGGING(count=count, whole=whole)), points[0]
+        claims, first = (LAGS(**figures), LAGGING(count=count, whole=total)), points[0]
         return Lag(slow, of_ranks(self.run, slow), claims, first.time, first, len(part) / len(steps))
 
     def _typical(self, field: str, points: Sequence[Event]) -> Value:
-        """The time in the middle of these, as it was printed."""
+        """The median time of these points, as printed."""
         ordered = sorted(points, key=lambda row: number(row, field) or 0.0)
         return self.frame.value(ordered[len(ordered) // 2], field, "" if field == "relative_time" else "s")
 
@@ -154,11 +154,11 @@ RANK_LAG: Mapping[str, Query] = {
     "own_step": metric("training_step_seconds").over("run", "avg"),
     "waits": COLLECTIVE_SECONDS,
 }
-"""The questions behind :class:`RankLag`."""
+"""The queries behind :class:`RankLag`."""
 
 
 @fact(RANK_LAG, limits=Limits())
 def rank_lag(evidence: Evidence, run: Run, limits: Limits) -> RankLag:
-    """Of what ranks print and export; it may be nothing."""
+    """Covers what ranks print and export, which may be nothing."""
     missing = unmet(evidence, (tuple(RANK_LAG),))
     return RankLag(evidence["ranks"], evidence.grid("own_step"), run, limits, missing)

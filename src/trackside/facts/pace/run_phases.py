@@ -1,6 +1,6 @@
-"""Phases of the run: start-up, training, gaps without a step, the rest after the last step.
+r"""Phases of the run: start-up, training, gaps without a step, the time after the last step.
 
-By the training points, else by the work of the GPUs. For looking at, and so of answers as they are.
+By the training points, else by GPU work. For display only, so answers are used unchecked.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import numpy as np
 
 from trackside.evidence import Evidence, Missing
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import Flags, GpuActivity, spells
+from trackside.facts.gpu.activity import Flags, GpuActivity, stretches
 from trackside.facts.training.learning import Trajectory, training_points
 from trackside.facts.training.loss_curve import GAUGES, LossCurve
 from trackside.model import Run
 from trackside.query import events
 
 Span = tuple[float, float]
-"""From and to, POSIX seconds."""
+"""Start and end, POSIX seconds."""
 PAUSE, PAUSE_SHARE = 10.0, 0.04
-"""A gap between two training points is worth showing from so many times the usual one on, and so much of the run."""
+"""A gap between two training points is shown from this multiple of the usual gap, and this share of the run."""
 _GPU_SIGNALS = ("sm", "engine", "utilisation", "power")
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """A stretch of a run, POSIX seconds. ``training``: whether it is what a run is for."""
+class RunPhase:
+    """A phase of a run, POSIX seconds. ``training``: whether it counts as productive time."""
 
     name: str
     start: float
@@ -43,15 +43,14 @@ class RunPhases:
     """What the run did when."""
 
     window: Span | None
-    """From the start to the end of the last attempt, by the scheduler, else by its logs, else by its metrics; None if
-    nothing shows two moments."""
+    """Start and end of the last attempt, by the scheduler, else by its logs, else by its metrics; None if unknown."""
     steps: Sequence[float]
-    """When the training points in the window were, POSIX seconds, sorted."""
+    """Times of the training points in the window, POSIX seconds, sorted."""
     activity: Maybe[GpuActivity]
 
     @cached_property
-    def phases(self) -> tuple[Phase, ...]:
-        """By its training points, else by the work of its GPUs; none where neither shows it."""
+    def phases(self) -> tuple[RunPhase, ...]:
+        """By training points, else by GPU work; empty if neither is available."""
         if self.window is None:
             return ()
         if len(self.steps) > 1:
@@ -63,7 +62,7 @@ class RunPhases:
 def run_phases(
     evidence: Evidence, trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], activity: Maybe[GpuActivity], run: Run
 ) -> RunPhases:
-    """Of all that has a time; nothing is needed."""
+    """Covers everything that has a time; nothing is required."""
     times = [
         float(time)
         for row in evidence["logs"].events
@@ -79,60 +78,60 @@ def run_phases(
     end = run.end if run.end is not None else max(times or edges, default=None)
     if start is None or end is None or end <= start:
         return RunPhases(None, (), activity)
-    rows = () if isinstance(loss, Missing) else training_points(loss.points)
+    rows = () if isinstance(loss, Missing) else training_points(loss.curve.frame)
     steps = sorted(row.time for row in rows if row.time is not None and start <= row.time <= end)
     return RunPhases((start, end), steps, activity)
 
 
-def _stepping(times: Sequence[float], window: Span) -> Iterator[Phase]:
+def _stepping(times: Sequence[float], window: Span) -> Iterator[RunPhase]:
     gaps = [after - before for before, after in pairwise(times)]
-    worth = max(PAUSE * median(gaps), PAUSE_SHARE * (window[1] - window[0]))
+    min_gap_s = max(PAUSE * median(gaps), PAUSE_SHARE * (window[1] - window[0]))
     if times[0] > window[0]:
-        yield Phase("start-up", window[0], times[0])
-    begun = times[0]
+        yield RunPhase("start-up", window[0], times[0])
+    phase_start = times[0]
     for before, after in pairwise(times):
-        if after - before > worth:
-            if before > begun:
-                yield Phase("training", begun, before, True)
-            yield Phase("no step", before, after)
-            begun = after
-    yield Phase("training", begun, times[-1], True)
+        if after - before > min_gap_s:
+            if before > phase_start:
+                yield RunPhase("training", phase_start, before, True)
+            yield RunPhase("no step", before, after)
+            phase_start = after
+    yield RunPhase("training", phase_start, times[-1], True)
     if window[1] > times[-1]:
-        yield Phase("after the last step", times[-1], window[1])
+        yield RunPhase("after the last step", times[-1], window[1])
 
 
-def _working(activity: GpuActivity, window: Span) -> Iterator[Phase]:
-    """By stretches that were sampled: where nothing was for long, nothing is said."""
-    worth = PAUSE_SHARE * (window[1] - window[0])
-    work = _joined(_within(activity, activity.active, window), worth)
+def _working(activity: GpuActivity, window: Span) -> Iterator[RunPhase]:
+    """By sampled time spans; nothing is reported where samples are missing for long."""
+    min_gap_s = PAUSE_SHARE * (window[1] - window[0])
+    work = _joined(_within(activity, activity.active, window), min_gap_s)
     name = "GPUs busy" if activity.basis == "utilisation" else "GPUs at work"  # which proves no work
     sampled: Flags = np.logical_or.reduce(activity.known, axis=0)
-    for start, end in _joined(_within(activity, sampled, window), max(worth, activity.step)):
+    for start, end in _joined(_within(activity, sampled, window), max(min_gap_s, activity.step)):
         edge = start
-        for begun, over in work:
-            if over <= edge or begun >= end:
+        for work_start, work_end in work:
+            if work_end <= edge or work_start >= end:
                 continue
-            if begun > edge:
-                yield Phase("no work", edge, begun)
-            yield Phase(name, max(begun, edge), min(over, end), True)
-            edge = min(over, end)
+            if work_start > edge:
+                yield RunPhase("no work", edge, work_start)
+            yield RunPhase(name, max(work_start, edge), min(work_end, end), True)
+            edge = min(work_end, end)
         if edge < end:
-            yield Phase("no work", edge, end)
+            yield RunPhase("no work", edge, end)
 
 
 def _within(activity: GpuActivity, flags: Flags, window: Span) -> list[Span]:
-    """The stretches of windows that are set, as far as they lie in the run's."""
+    """The ranges of set windows, clipped to the run's window."""
     times = activity.times.tolist()
-    spans = [(times[start] - activity.step, times[stop - 1]) for start, stop in spells(flags)]
+    spans = [(times[start] - activity.step, times[stop - 1]) for start, stop in stretches(flags)]
     first, last = window
     return [(max(start, first), min(end, last)) for start, end in spans if end > first and start < last]
 
 
-def _joined(spans: Sequence[Span], apart: float) -> list[Span]:
-    """Stretches of which no two are closer than that."""
+def _joined(spans: Sequence[Span], max_gap_s: float) -> list[Span]:
+    """Spans merged where the gap between them is at most ``max_gap_s``."""
     joined: list[Span] = []
     for start, end in spans:
-        if joined and start - joined[-1][1] <= apart:
+        if joined and start - joined[-1][1] <= max_gap_s:
             joined[-1] = joined[-1][0], end
         else:
             joined.append((start, end))

@@ -1,7 +1,8 @@
-"""Checkpoints that a run saved, and whether saves are so many, or so slow, that they set its pace.
+r"""Checkpoints that a run saved, and whether saves are so frequent, or so slow, that they set its pace.
 
-Shards, ranks and messages about one step or path are one checkpoint. Saves are held against the steps done in this run,
-or against its wall time if their own times are printed. A plan to save at nearly every step counts if none was printed.
+Shards, ranks and messages about one step or path are one checkpoint. Saves are compared with the steps completed in
+this run, or with its wall time if their durations are printed. A plan to save at nearly every step counts if no save
+was printed.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import events
 
-SAVES_COUNTED = Sentence("the log tells of {saves:saved checkpoints} in {steps}")
+SAVES_COUNTED = Sentence("the log shows {saves:saved checkpoints} in {steps}")
 SAVES_PLANNED = Sentence("a checkpoint is saved every {every} steps, over {steps}")
 SAVING_TIME = Sentence("saving took {share} of the wall time")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as too often."""
+    """Thresholds for too frequent saves."""
 
     least_steps: int = 10
-    """Below this a ratio of saves to steps is degenerate (the catalogue's E3)."""
+    """Minimum number of steps for a meaningful ratio of saves to steps (the catalog's E3)."""
     saves_a_step: float = 0.45
-    """A save at every step or every second one: 'nearly every step' of the catalogue's D2."""
+    """A save at every step or every second one: 'nearly every step' of the catalog's D2."""
     steps_a_save: float = 2
-    """Steps between two saves that are as many."""
+    """The same as the number of steps between two saves."""
     saving_share: float = 0.5
     """Share of wall time spent in saves from which saving sets the pace."""
     continued_step: float = 20
-    """A first point beyond this step is that of a run that continued another."""
+    """A first point beyond this step belongs to a run that resumed another."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class SaveStorm:
     first: Event | None
     """The first save."""
     steps: Value | None
-    """The steps in which so many were saved; None if only their time shows it."""
+    """The steps in which so many checkpoints were saved; None if only their duration shows it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,23 +66,23 @@ class Saving:
 
     @cached_property
     def checkpoints(self) -> tuple[Event, ...]:
-        """One event a checkpoint."""
+        """One event per checkpoint."""
         course = known(self.trajectory)
         return tuple(_distinct(self.saves.events, () if course is None else course.points, self.ranks))
 
     @property
     def total(self) -> Value:
-        """How many messages there are."""
+        """Number of messages."""
         return self.saves.reduce("count")
 
     @property
     def count(self) -> Value:
-        """How many checkpoints were saved."""
+        """Number of saved checkpoints."""
         return derived(len(self.checkpoints), self.total)
 
     @cached_property
     def storm(self) -> SaveStorm | None:
-        """Saves at nearly every step, or that take most of the wall time; None if neither shows."""
+        """Saves at nearly every step, or that take most of the wall time; None if neither is shown."""
         course = known(self.trajectory)
         steps = None if course is None else self._steps(course)
         if course is None or steps is None or steps.number < self.limits.least_steps:
@@ -95,7 +96,7 @@ class Saving:
         return SaveStorm(self.count, tuple(claims), first, None if often is None else steps)
 
     def _steps(self, course: Trajectory) -> Value | None:
-        """Steps done in this run: from the first point's step to the last's, for a run that continued another."""
+        """Steps completed in this run: from the first point's step to the last's if it resumed another."""
         done, saved = course.done, [row for row in self.saves.events if number(row, "step") is not None]
         if done is None and saved:  # points without a step: the checkpoints' own count
             done = self.saves.value(saved[-1], "step", "steps")
@@ -105,7 +106,7 @@ class Saving:
         return derived(done.number - first, done, course.progress.value(course.points[0], "step"), unit="steps")
 
     def _often(self, course: Trajectory, steps: Value) -> Claim | None:
-        """Counted saves near the number of steps; or a plan that says so."""
+        """Saves counted at nearly every step, or a plan for that."""
         limits, plans = self.limits, course.plans
         if len(self.checkpoints) >= limits.saves_a_step * steps.number:
             return SAVES_COUNTED(saves=self.count, steps=steps)
@@ -120,7 +121,7 @@ class Saving:
         return None
 
     def _share(self, course: Trajectory) -> Value | None:
-        """Share of the wall time that the saves took, as they print it."""
+        """Share of the wall time that the saves took, as printed."""
         seconds, wall = sum(number(row, "seconds") or 0.0 for row in self.checkpoints), _wall(course)
         if not seconds or wall is None or len(self.checkpoints) <= 2:
             return None
@@ -129,7 +130,7 @@ class Saving:
 
 @fact({"saves": events("checkpoint_saved")}, limits=Limits())
 def saving(evidence: Evidence, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> Saving:
-    """Of what was printed; nothing is needed."""
+    """Covers what was printed; nothing is required."""
     return Saving(evidence["saves"], trajectory, run.n_ranks or 1, limits)
 
 
@@ -139,17 +140,17 @@ def _wall(course: Trajectory) -> Value | None:
     if len(stamped) > 1 and (stamped[-1].time or 0.0) > (stamped[0].time or 0.0):
         ends = [course.progress.value(row, "time") for row in (stamped[0], stamped[-1])]
         return derived((stamped[-1].time or 0.0) - (stamped[0].time or 0.0), *ends, unit="s")
-    each, done = course.step_seconds, course.done
-    if each is None or done is None:
+    step_s, done = course.step_seconds, course.done
+    if step_s is None or done is None:
         return None
-    return derived(each.number * done.number, each, done, unit="s")
+    return derived(step_s.number * done.number, step_s, done, unit="s")
 
 
 def _distinct(saves: Sequence[Event], points: Sequence[Event], ranks: int) -> list[Event]:
-    """One event a checkpoint: shards, ranks and messages of the same step or path count once.
+    r"""One event per checkpoint: shards, ranks and messages of the same step or path count once.
 
-    Without a step each further message of the same writer about the same path is another checkpoint, unless as many
-    ranks as there are may have written each of them.
+    Without a step, each further message of the same writer about the same path is another checkpoint, unless every rank
+    may have written one of them.
     """
     messages: Counter[object] = Counter()
     checkpoints: dict[object, Event] = {}
@@ -168,8 +169,8 @@ def _distinct(saves: Sequence[Event], points: Sequence[Event], ranks: int) -> li
 
 
 def _copies(saves: Sequence[Event], points: Sequence[Event], ranks: int) -> int:
-    """How many messages a checkpoint has at most: one a rank, where nothing tells the ranks apart and each stretch of
-    the log between two points holds as many as there are ranks, or a multiple."""
+    """Maximum number of messages per checkpoint: one per rank if nothing distinguishes the ranks and each part of the
+    log between two points has a multiple of the number of ranks."""
     if ranks < 2 or any(row.rank is not None for row in saves):
         return 1
     lines = sorted((point.at.path, point.at.line) for point in points)

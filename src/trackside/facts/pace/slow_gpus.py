@@ -1,8 +1,8 @@
-"""Which GPUs the others of a synchronous run wait for, by what each of them shows.
+r"""Which GPUs the others of a synchronous run wait for, by the signals of each GPU.
 
-A GPU that computes longer than the others works while they spin: its SM activity lies far above theirs. One whose host
-keeps it waiting idles while they spin: its engine activity lies below theirs. Either waits least in collectives. GPUs
-are compared one by one, then the nodes by the median of their GPUs: a slow host lags with all of them.
+A GPU that computes longer than the others works while they spin: its SM activity is far above theirs. A GPU that its
+host delays idles while they spin: its engine activity is below theirs. Either waits least in collectives. GPUs are
+compared one by one, then nodes by the median of their GPUs: a slow host delays all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity, Matrix, gpus_of, middle, summed
+from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity, Matrix, gpus_of, nan_median, summed
 from trackside.facts.gpu.duty import RESTING, DutyCycle
 from trackside.facts.gpus import aligned, names, nodes_of, of_gpu
 from trackside.facts.pace import outliers
@@ -30,49 +30,48 @@ Sign = Literal["sm", "busy", "wait"]
 Rows = NDArray[np.intp]
 
 SLOW_SM = Sentence(
-    "GPU {gpus} works {ratio} times as much of its time as the others: SM activity {mine} beside {theirs} (medians), "
-    "for {seconds}"
+    "GPU {gpus} computes {ratio} times as much as the others, which wait: SM activity {mine} versus "
+    "{theirs} (medians), for {seconds}"
 )
-SLOW_BUSY = Sentence(
-    "GPU {gpus} is busy {mine} of its time while the others are pinned at {theirs} (medians), for {seconds}"
-)
+SLOW_BUSY = Sentence("GPU {gpus} is busy {mine} of the time while the others spin at {theirs} (medians), for {seconds}")
 SLOW_WAIT = Sentence(
-    "GPU {gpus} spends {mine} of each {window} in collectives and the others {theirs} (medians): "
-    "it is the one that they wait for"
+    "the others wait for GPU {gpus}: it spends {mine} of each {window} in collectives, they {theirs} (medians)"
 )
-PEERS_BUSY = Sentence("the others wait meanwhile: {signal} {busy} (median)")
+PEERS_BUSY = Sentence("the others spin while they wait: {signal} {busy} (median)")
 EQUAL: Mapping[str, Sentence] = {
-    "launches": Sentence("the work is equal: {mine} kernel launches a window beside {theirs} (medians)"),
-    "collectives": Sentence("collectives go on in lock-step: {mine} a window beside {theirs} (medians)"),
+    "launches": Sentence("all ranks do the same work: {mine} versus {theirs} kernel launches per interval (medians)"),
+    "collectives": Sentence("collectives proceed in lockstep: {mine} versus {theirs} per interval (medians)"),
 }
-CLOCK = Sentence("its SM clock is {mine} beside {theirs} (medians)")
-ALIKE = Sentence("the GPUs work alike: {signal} from {low} to {high} (medians)")
-DO_SO_ALIKE = Sentence("all GPUs do so alike: {signal} from {low} to {high} (medians)")
+CLOCK = Sentence("its SM clock is {mine} versus {theirs} (medians)")
+ALIKE = Sentence("all GPUs compute alike: {signal} from {low} to {high} (medians)")
+DO_SO_ALIKE = Sentence("all GPUs are affected alike: {signal} from {low} to {high} (medians)")
 
 
 @dataclass(frozen=True)
 class Limits(outliers.Limits):
-    """What counts as standing out, and what that takes beside it."""
+    """Thresholds for outliers and for the additional evidence that they need."""
 
     least_windows: int = 5
-    """Of a stretch, in a run too short for more: half of the run at least."""
+    """Minimum number of windows in a run too short for more: at least half of the run."""
     pinned: float = 0.8
-    """Engine activity of the others, from which one that is less busy keeps them waiting."""
+    """Engine activity of the others from which a less busy GPU delays them."""
     wait_share: float = 0.15
-    """Share of the time that the others must wait in collectives for a rank's short wait to say anything."""
+    """Minimum share of time that the others wait in collectives for a rank's short wait to be significant."""
     wait_ratio: float = 2.0
-    """The others' wait over that rank's."""
+    """Ratio of the others' wait to that rank's."""
     equal: float = 0.2
-    """Share by which counts of equal ranks differ at most: their scrapes are a window apart."""
+    """Maximum relative difference of the counts of equal ranks: their scrapes are a window apart."""
     slow_clock: float = 0.9
-    """SM clock over that of the others, under which the GPU itself is slow: else they differ by some hundredths."""
+    """Ratio of the SM clock to that of the others below which the GPU itself is slow; normal variation is a few
+    percent."""
     smooth: int = 5
-    """Windows of two readings each over which utilisation, of the last second alone, becomes a share of time."""
+    """Windows of two readings each over which utilization, which covers the last second only, becomes a share of
+    time."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """GPUs that stand out for a while from the others."""
+    """GPUs that are outliers for a while."""
 
     picked: Rows
     others: Rows
@@ -86,7 +85,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class SlowGroup(Stretch):
-    """GPUs that stand out, and the sign by which they do."""
+    """Outlier GPUs, and the sign by which they are."""
 
     sign: Sign
     peers_busy: float | None
@@ -96,16 +95,16 @@ class SlowGroup(Stretch):
     waits_least: bool | None
     """Whether they wait less in collectives than the others; None if that was not traced."""
     slow_clock: bool
-    """Whether their SM clock lies under the others'."""
+    """Whether their SM clock is below the others'."""
     claims: tuple[Claim, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class SlowGpus:
-    """The GPUs of a run against each other, in its time of work."""
+    """The GPUs of a run compared with each other, during its time of work."""
 
     waits: Grid | None
-    """Seconds of each rank in collectives: the one that the others wait for spends least of its time there."""
+    """Seconds of each rank in collectives: the one that the others wait for spends the least time there."""
     clock: Grid | None
     activity: GpuActivity
     duty: DutyCycle
@@ -114,7 +113,7 @@ class SlowGpus:
 
     @cached_property
     def group(self) -> SlowGroup | None:
-        """Those that the others wait for; None if all are alike, or too few were watched."""
+        """The GPUs that the others wait for; None if all are alike, or too few were sampled."""
         activity, limits = self.activity, self.limits
         rows = np.flatnonzero(self.duty.rows)
         windows = self.duty.windows & (activity.active if activity.active.any() else True)
@@ -139,13 +138,13 @@ class SlowGpus:
         return None
 
     def alike(self, sentence: Sentence) -> tuple[Claim, ...]:
-        """The highest and the lowest of the GPUs in use, by SM activity else by engine activity, said so."""
+        """The highest and the lowest of the GPUs in use, by SM activity else by engine activity, as a claim."""
         activity, duty = self.activity, self.duty
         for name in ("sm", activity.busy_by):
             grid, values = activity.grid(name), activity.signal(name)
             if grid is None or values is None or name is None:
                 continue
-            levels = np.where(duty.rows, middle(np.where(duty.windows[None, :], values, np.nan), axis=1), np.nan)
+            levels = np.where(duty.rows, nan_median(np.where(duty.windows[None, :], values, np.nan), axis=1), np.nan)
             if int((~np.isnan(levels)).sum()) < 2:
                 continue
             part = grid.during(duty.start, duty.end)
@@ -163,9 +162,9 @@ class SlowGpus:
 
     @cached_property
     def _idleness(self) -> Matrix | None:
-        """How little each GPU was busy; not known of one that does nothing at all: that is a standstill, not slowness.
+        r"""Inverse of each GPU's activity; NaN for one that is completely idle, which is a stall, not slowness.
 
-        Utilisation is of the last second alone, at rest or at work: a few windows make it a share of time.
+        Utilization covers the last second only, idle or busy; a few windows make it a share of time.
         """
         activity = self.activity
         if activity.busy is None:
@@ -174,145 +173,154 @@ class SlowGpus:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(busy > RESTING, 1 / busy, np.nan)
 
-    def _stretch(self, rows: Rows, places: Sequence[int], first: Outlier) -> Stretch:
-        activity, picked = self.activity, rows[list(places)]
+    def _stretch(self, rows: Rows, indices: Sequence[int], first: Outlier) -> Stretch:
+        activity, picked = self.activity, rows[list(indices)]
         others = np.setdiff1d(rows, picked)
         start, end = float(activity.times[first.start]) - activity.step, float(activity.times[first.stop - 1])
         window = slice(first.start, first.stop)
         return Stretch(picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end)
 
-    def _group(self, sign: Sign, of: Stretch) -> SlowGroup | None:
-        """What stands out, if the others wait meanwhile."""
+    def _group(self, sign: Sign, stretch: Stretch) -> SlowGroup | None:
+        """The outliers, if the others wait meanwhile."""
         limits, busy, waits = self.limits, self.activity.busy, self._waited
-        peers = None if busy is None else float(middle(busy[of.others][:, of.windows]))
-        if sign == "busy" and (peers is None or peers < limits.pinned):
+        peers_busy = None if busy is None else float(nan_median(busy[stretch.others][:, stretch.windows]))
+        if sign == "busy" and (peers_busy is None or peers_busy < limits.pinned):
             return None
-        mine, theirs = (
-            None if waits is None else float(middle(waits[rows][:, of.windows])) for rows in (of.picked, of.others)
+        own_wait, peers_wait = (
+            None if waits is None else float(nan_median(waits[rows][:, stretch.windows]))
+            for rows in (stretch.picked, stretch.others)
         )
-        if sign == "wait" and (theirs is None or not theirs >= limits.wait_share):
+        if sign == "wait" and (peers_wait is None or not peers_wait >= limits.wait_share):
             return None
         least = None
-        if theirs is not None and mine is not None and theirs >= limits.wait_share:
-            least = mine * limits.wait_ratio <= theirs
-        clock, equal = self._slow_clock(of), self._equal(self.activity.launches, of)
-        claims = [*self._shows(sign, of), *clock]
+        if peers_wait is not None and own_wait is not None and peers_wait >= limits.wait_share:
+            least = own_wait * limits.wait_ratio <= peers_wait
+        clock, equal = self._slow_clock(stretch), self._equal(self.activity.launches, stretch)
+        claims = [*self._shows(sign, stretch), *clock]
         if equal:
-            claims.append(self._counts("launches", of))
-            if self._equal(self.activity.collectives, of):
-                claims.append(self._counts("collectives", of))
+            claims.append(self._counts("launches", stretch))
+            if self._equal(self.activity.collectives, stretch):
+                claims.append(self._counts("collectives", stretch))
         if least and sign != "wait":
-            claims += self._less_wait(of)
+            claims += self._less_wait(stretch)
         return SlowGroup(
-            **vars(of), sign=sign, peers_busy=peers, equal=equal, waits_least=least, slow_clock=bool(clock),
+            **vars(stretch), sign=sign, peers_busy=peers_busy, equal=equal, waits_least=least, slow_clock=bool(clock),
             claims=tuple(claims),
         )  # fmt: skip
 
-    def _shows(self, sign: Sign, of: Stretch) -> list[Claim]:
-        """How far the first stands out and what the others do."""
+    def _shows(self, sign: Sign, stretch: Stretch) -> list[Claim]:
+        """How much the first outlier differs, and what the others do."""
         if sign == "wait":
-            return self._less_wait(of)
+            return self._less_wait(stretch)
         activity = self.activity
         grid = activity.grid("sm" if sign == "sm" else activity.busy_by or "engine")
         assert grid is not None
-        part = grid.during(of.start, of.end)
-        mine, theirs = of_gpu(part, of.gpus[0]).value("median"), _of_peers(part, of.peers).value("median")
-        gpus, seconds = derived(of.gpus, mine), derived(of.end - of.start, mine, unit="s")
+        part = grid.during(stretch.start, stretch.end)
+        own, peers = of_gpu(part, stretch.gpus[0]).value("median"), _of_peers(part, stretch.peers).value("median")
+        gpus, seconds = derived(stretch.gpus, own), derived(stretch.end - stretch.start, own, unit="s")
         if sign == "busy":
-            return [SLOW_BUSY(gpus=gpus, mine=mine, theirs=theirs, seconds=seconds)]
-        ratio = derived(round(mine.number / theirs.number if theirs.value else of.ratio, 2), mine, theirs)
-        claims = [SLOW_SM(gpus=gpus, mine=mine, theirs=theirs, ratio=ratio, seconds=seconds)]
+            return [SLOW_BUSY(gpus=gpus, mine=own, theirs=peers, seconds=seconds)]
+        ratio = derived(round(own.number / peers.number if peers.value else stretch.ratio, 2), own, peers)
+        claims = [SLOW_SM(gpus=gpus, mine=own, theirs=peers, ratio=ratio, seconds=seconds)]
         if activity.busy_by is not None and (other := activity.grid(activity.busy_by)) is not None:
-            busy = _of_peers(other.during(of.start, of.end), of.peers).value("median")
+            busy = _of_peers(other.during(stretch.start, stretch.end), stretch.peers).value("median")
             claims.append(PEERS_BUSY(busy=busy, signal=derived(TITLES[activity.busy_by], busy)))
         return claims
 
-    def _less_wait(self, of: Stretch) -> list[Claim]:
+    def _less_wait(self, stretch: Stretch) -> list[Claim]:
         if self.waits is None:
             return []
-        part = self.waits.during(of.start, of.end)
-        mine, theirs = _of_rank(part, self.run, of.gpus[0]).value("median"), _of_peers(part, of.peers).value("median")
-        window = derived(part.step, theirs, unit="s")
-        return [SLOW_WAIT(gpus=derived(of.gpus[:1], mine), mine=mine, theirs=theirs, window=window)]
+        part = self.waits.during(stretch.start, stretch.end)
+        own, peers = (
+            _of_rank(part, self.run, stretch.gpus[0]).value("median"),
+            _of_peers(part, stretch.peers).value("median"),
+        )
+        window = derived(part.step, peers, unit="s")
+        return [SLOW_WAIT(gpus=derived(stretch.gpus[:1], own), mine=own, theirs=peers, window=window)]
 
-    def _equal(self, counts: Matrix | None, of: Stretch) -> bool | None:
-        """Whether the picked GPUs counted as much as the others."""
+    def _equal(self, counts: Matrix | None, stretch: Stretch) -> bool | None:
+        """Whether the picked GPUs have the same counts as the others."""
         if counts is None:
             return None
-        sums = np.nansum(counts[:, of.windows], axis=1)
-        theirs, mine = float(np.median(sums[of.others])), float(np.median(sums[of.picked]))
-        return abs(mine / theirs - 1) <= self.limits.equal if theirs > 0 else None
+        sums = np.nansum(counts[:, stretch.windows], axis=1)
+        peers, own = float(np.median(sums[stretch.others])), float(np.median(sums[stretch.picked]))
+        return abs(own / peers - 1) <= self.limits.equal if peers > 0 else None
 
-    def _counts(self, name: str, of: Stretch) -> Claim:
+    def _counts(self, name: str, stretch: Stretch) -> Claim:
         grid = self.activity.grid(name)
         assert grid is not None
-        part = grid.during(of.start, of.end)
-        mine = _of_rank(part, self.run, of.gpus[0]).value("median", unit="")
-        theirs = _of_peers(part, of.peers).value("median", unit="")
-        return EQUAL[name](mine=mine, theirs=theirs)
+        part = grid.during(stretch.start, stretch.end)
+        own = _of_rank(part, self.run, stretch.gpus[0]).value("median", unit="")
+        peers = _of_peers(part, stretch.peers).value("median", unit="")
+        return EQUAL[name](mine=own, theirs=peers)
 
-    def _slow_clock(self, of: Stretch) -> list[Claim]:
-        """Their SM clock, if it lies well under the others'."""
+    def _slow_clock(self, stretch: Stretch) -> list[Claim]:
+        """Their SM clock, if it is well below the others'."""
         if self.clock is None:
             return []
-        clocks = aligned(self.clock, self.activity.gpus, self.activity.times)[:, of.windows]
-        mine, theirs = float(middle(clocks[of.picked])), float(middle(clocks[of.others]))
-        if not mine <= self.limits.slow_clock * theirs:
+        clocks = aligned(self.clock, self.activity.gpus, self.activity.times)[:, stretch.windows]
+        own, peers = float(nan_median(clocks[stretch.picked])), float(nan_median(clocks[stretch.others]))
+        if not own <= self.limits.slow_clock * peers:
             return []
-        part = self.clock.during(of.start, of.end)
-        return [CLOCK(mine=of_gpu(part, of.gpus[0]).value("median"), theirs=part.value("median"))]
+        part = self.clock.during(stretch.start, stretch.end)
+        return [CLOCK(mine=of_gpu(part, stretch.gpus[0]).value("median"), theirs=part.value("median"))]
 
 
 @fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg"), "waits": COLLECTIVE_SECONDS}, limits=Limits())
 def slow_gpus(evidence: Evidence, activity: GpuActivity, duty: DutyCycle, run: Run, limits: Limits) -> Maybe[SlowGpus]:
-    """Of several GPUs in their time of work; missing if one was in use, or too little was sampled."""
+    """Missing if only one GPU was in use, or too little was sampled."""
     if not duty.sampled or int(duty.rows.sum()) < 2:
         return Missing("too few readings of several GPUs at work")
     return SlowGpus(evidence.grid("waits"), evidence.grid("clock"), activity, duty, run, limits)
 
 
 def _smooth(values: Matrix, width: int) -> Matrix:
-    """Means over this many windows about each, of those that were sampled."""
+    """Centered moving averages over ``width`` windows, of the sampled values."""
     if values.shape[1] < width:
         return values
-    held = ~np.isnan(values)
+    sampled = ~np.isnan(values)
     kernel = np.ones(width)
     sums, counts = (
         np.apply_along_axis(np.convolve, 1, part, kernel, "same")
-        for part in (np.where(held, values, 0.0), held.astype(float))
+        for part in (np.where(sampled, values, 0.0), sampled.astype(float))
     )
-    return np.where(held, sums / np.maximum(counts, 1), np.nan)
+    return np.where(sampled, sums / np.maximum(counts, 1), np.nan)
 
 
 def _of_gpus(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> tuple[tuple[int, ...], Outlier] | None:
-    """(places of the outliers, the first of them)."""
+    """(indices of the outliers, the first of them)."""
     late = outliers.outliers(values, gpus, limits)
     return (tuple(outlier.row for outlier in late), late[0]) if late else None
 
 
 def _of_nodes(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> tuple[tuple[int, ...], Outlier] | None:
-    """The same among nodes, each taken by the median of its GPUs: of those all lag alike if their host is slow."""
-    own = [name.rpartition(":")[0] for name in gpus]
-    nodes = list(dict.fromkeys(own))
+    """The same among nodes, each by the median of its GPUs: all GPUs of a slow host lag alike."""
+    gpu_nodes = [name.rpartition(":")[0] for name in gpus]
+    nodes = list(dict.fromkeys(gpu_nodes))
     if len(nodes) < 2:
         return None
-    levels = np.stack([middle(values[[place for place, at in enumerate(own) if at == node]], axis=0) for node in nodes])
+    levels = np.stack(
+        [
+            nan_median(values[[index for index, gpu_node in enumerate(gpu_nodes) if gpu_node == node]], axis=0)
+            for node in nodes
+        ]
+    )
     late = outliers.outliers(levels, [f"{node}:" for node in nodes], limits)
     if not late:
         return None
     slow = {nodes[outlier.row] for outlier in late}
-    return tuple(place for place, node in enumerate(own) if node in slow), late[0]
+    return tuple(index for index, node in enumerate(gpu_nodes) if node in slow), late[0]
 
 
 def _of_rank(part: Grid, run: Run, gpu: str) -> Grid:
-    """What a tracer's grid, which may know ranks alone, holds of one GPU."""
-    placed = gpus_of(part, run)
-    return part.one(placed.index(gpu)) if gpu in placed else of_gpu(part, gpu)
+    """The part of a tracer's grid, which may be labeled by rank only, that belongs to one GPU."""
+    gpus = gpus_of(part, run)
+    return part.one(gpus.index(gpu)) if gpu in gpus else of_gpu(part, gpu)
 
 
 def _of_peers(part: Grid, peers: tuple[str, ...]) -> Grid:
-    """What the grid holds of the others, where one question can ask for them: one GPU, or one node; else of all, whose
-    median is theirs."""
+    """The grid of the others, if one query can select them: one GPU, or one node; else of all, whose median is
+    theirs."""
     if len(peers) == 1:
         return of_gpu(part, peers[0])
     nodes = nodes_of(peers)

@@ -1,8 +1,8 @@
-"""Settings that slow a run down, as its log shows them: CUDA_LAUNCH_BLOCKING in force, NCCL on sockets between nodes.
+r"""Settings that slow a run down, as its log shows them: CUDA_LAUNCH_BLOCKING set, NCCL on sockets between nodes.
 
-With the flag every kernel launch waits for its kernel; advice about it in an error text is not the flag. Sockets within
-one node, with one rank, or with something faster beside are harmless. Whether the cluster has a faster fabric is not
-known.
+With CUDA_LAUNCH_BLOCKING every kernel launch waits for its kernel; advice about it in an error text does not count.
+Sockets within one node, with one rank, or in addition to a faster transport are harmless. Whether the cluster has a
+faster fabric is unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trackside.query import events
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting in force, and the line that shows it."""
+    """An active setting, and the line that shows it."""
 
     row: Event
     line: Value
@@ -26,7 +26,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class SlowSettings:
-    """What the log shows; None of what it does not."""
+    """The settings in the log; None for those that it does not show."""
 
     blocking: Setting | None
     """CUDA_LAUNCH_BLOCKING."""
@@ -41,7 +41,7 @@ class SlowSettings:
     "hosts": events("host"),
 })  # fmt: skip
 def slow_settings(evidence: Evidence, run: Run) -> SlowSettings:
-    """Of flags that were printed and of NCCL's lines; nothing is needed."""
+    """Covers printed flags and NCCL's lines; nothing is required."""
     flags, transports = evidence["flags"], evidence["transports"]
     set_flags = (row for row in flags.events if str(row.get("value")).strip("'\" ") == "1")
     blocking = next((row for row in set_flags if row.get("name") == "CUDA_LAUNCH_BLOCKING"), None)

@@ -1,7 +1,8 @@
-"""Pauses of training in mid-run: gaps between training points beyond what their steps take, in one life of the run.
+r"""Pauses of training in mid-run: gaps between training points that are longer than their steps take, within one
+incarnation of the run.
 
-The longest is held against the run's own rhythm and the next longest: what comes again and again is a habit. What the
-loop printed meanwhile, an evaluation or a save, may have taken that time. Points without times tell no pause.
+The longest is compared with the run's usual interval and the next longest: recurring pauses are normal. An evaluation
+or a save printed meanwhile may explain a pause. Points without times show no pause.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from statistics import median
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.silence import Silence
-from trackside.facts.training.learning import number, training_points
+from trackside.facts.training.learning import number
 from trackside.model import Event, Run
 from trackside.query import Query, events
 
@@ -26,24 +27,24 @@ PAUSES: Mapping[str, Query] = {
     "restarts": events("launcher_restart"),
     "loads": events("checkpoint_loaded"),
 }
-"""The questions behind :class:`TrainingPauses`."""
+"""The queries behind :class:`TrainingPauses`."""
 PLANNED = ("evaluations", "saves")
 """What a loop does between its steps, and prints when it is done."""
 BEGINNINGS = ("inits", "starts")
-"""Signs of life that begin another life of the run: the time between two lives is no pause."""
+"""Signs of life that begin another incarnation of the run: the time between two is not a pause."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What belongs to a pause."""
+    """Tolerance for events in a pause."""
 
     clocks_s: float = 120.0
-    """By so much the kernel's clock and the log's may differ."""
+    """Maximum difference between the kernel's clock and the log's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The time between two stamped training points of one life."""
+    """The time between two stamped training points of one incarnation."""
 
     before: Event
     after: Event
@@ -63,10 +64,10 @@ class Gap:
 
 @dataclass(frozen=True, eq=False)
 class TrainingPauses:
-    """The gaps between training points, and what else was reported in them."""
+    """The gaps between training points, and other events in them."""
 
     storage: Frame
-    """Lines about file systems that refused or did not answer."""
+    """Lines about file systems that failed or did not respond."""
     tasks: Frame
     """The kernel's reports of hung tasks."""
     restarts: Frame
@@ -77,13 +78,13 @@ class TrainingPauses:
 
     @property
     def unlogged(self) -> Missing | None:
-        """Why no training point can be had; None if the log was read."""
+        """Why there are no training points; None if the log was read."""
         return self.silence.trajectory if isinstance(self.silence.trajectory, Missing) else None
 
     @cached_property
     def stamped(self) -> bool:
         """Whether any training point carries a time."""
-        return any(row.time is not None for row in training_points(self.silence.signs["progress"]))
+        return any(row.time is not None for row in self.silence.points)
 
     @property
     def longest(self) -> Gap | None:
@@ -101,17 +102,17 @@ class TrainingPauses:
         return median(gap.until - gap.since for gap in self._gaps) if len(self._gaps) > 1 else None
 
     def seconds(self, gap: Gap) -> Value:
-        """Its length."""
+        """Length of a gap."""
         sources = (self.silence.signs["progress"].value(row, "time", "time") for row in (gap.before, gap.after))
         return derived(gap.until - gap.since, *sources, unit="s")
 
     def planned(self, gap: Gap) -> bool:
-        """Whether something that the loop plans was printed in it, so that it may have taken all that time."""
+        """Whether a planned activity was printed in it, so that it may explain the whole gap."""
         rows = (row for name in PLANNED for row in self.silence.signs[name].events)
         return any(gap.since <= (row.time or 0.0) <= gap.until for row in rows)
 
     def meanwhile(self, frame: Frame, since: float, until: float) -> tuple[Event, ...]:
-        """The rows on the run's nodes in (since, until), POSIX seconds, of ``storage`` or ``tasks``."""
+        """The rows of ``storage`` or ``tasks`` on the run's nodes in (since, until), POSIX seconds."""
         return tuple(
             row
             for row in frame.events
@@ -123,13 +124,17 @@ class TrainingPauses:
 
     @cached_property
     def _gaps(self) -> tuple[Gap, ...]:
-        """Those within a life of the run, the longest beyond its steps first."""
+        """The gaps within an incarnation of the run, the longest beyond its steps first."""
         start = self.run.start
-        rows = training_points(self.silence.signs["progress"])
+        rows = self.silence.points
         points = [row for row in rows if row.time is not None and (start is None or row.time >= start)]
-        begun = self._beginnings
-        pairs = [(a, b) for a, b in pairwise(points) if (b.time or 0.0) > (a.time or 0.0) and _one_life(begun, a, b)]
-        lengths = [((b.time or 0.0) - (a.time or 0.0), _steps(a, b)) for a, b in pairs]
+        beginnings = self._beginnings
+        pairs = [
+            (before, after)
+            for before, after in pairwise(points)
+            if (after.time or 0.0) > (before.time or 0.0) and _one_life(beginnings, before, after)
+        ]
+        lengths = [((after.time or 0.0) - (before.time or 0.0), _steps(before, after)) for before, after in pairs]
         paces = [length / steps for length, steps in lengths]
         if not paces:
             return ()
@@ -139,7 +144,7 @@ class TrainingPauses:
 
     @cached_property
     def _beginnings(self) -> list[float]:
-        """When a life of the run began, in order."""
+        """When the incarnations of the run began, in order."""
         attempts = [attempt.start for attempt in self.run.attempts if attempt.start is not None]
         frames = (self.restarts, self.loads, *(self.silence.signs[name] for name in BEGINNINGS))
         return sorted([*attempts, *(row.time or 0.0 for frame in frames for row in frame.events)])
@@ -147,13 +152,13 @@ class TrainingPauses:
 
 @fact(PAUSES, limits=Limits())
 def training_pauses(evidence: Evidence, silence: Silence, run: Run, limits: Limits) -> TrainingPauses:
-    """Of stamped training points; without gaps if there are none."""
+    """Covers stamped training points; without gaps if there are none."""
     storage, tasks, restarts, loads = (evidence[name] for name in PAUSES)
     return TrainingPauses(storage, tasks, restarts, loads, silence, run, limits)
 
 
 def _steps(before: Event, after: Event) -> float:
-    """Steps from one point to the next, else points that were printed: a long series is thinned."""
+    """Steps from one point to the next, else the number of printed points: a long series is thinned."""
     for name in ("step", "ordinal"):
         first, last = number(before, name), number(after, name)
         if first is not None and last is not None and last > first:
@@ -161,8 +166,8 @@ def _steps(before: Event, after: Event) -> float:
     return 1.0
 
 
-def _one_life(begun: Sequence[float], before: Event, after: Event) -> bool:
-    """Whether nothing began anew between two points; ``begun``: when something did, in order."""
+def _one_life(beginnings: Sequence[float], before: Event, after: Event) -> bool:
+    """Whether no new incarnation began between two points; ``beginnings``: when they began, in order."""
     if before.get("run_part") != after.get("run_part"):
         return False
-    return bisect_right(begun, before.time or 0.0) == bisect_right(begun, after.time or 0.0)
+    return bisect_right(beginnings, before.time or 0.0) == bisect_right(beginnings, after.time or 0.0)

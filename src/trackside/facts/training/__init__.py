@@ -1,1 +1,1 @@
-"""What the model learned, by its curve."""
+"""What the model learned, by its loss curve."""

@@ -19,15 +19,13 @@ from trackside.query import events
 SCORE = re.compile(r"acc|dice|f1|iou|map\b|score|prec|recall|auc|bleu|rouge", re.IGNORECASE)
 NO_SCORE = re.compile(r"loss|ppl|perplexity|error|time|runtime", re.IGNORECASE)
 
-COLLAPSED = Sentence(
-    "{metric} had reached {best} and ended at {last}", running="{metric} had reached {best} and is {last} now"
-)
+COLLAPSED = Sentence("{metric} reached {best} and ended at {last}", running="{metric} reached {best} and is {last} now")
 FELL = Sentence(
     "the evaluation loss fell from {first} to {last}",
     running="the evaluation loss fell from {first} to {last} so far",
 )
 LEVEL = Sentence("the evaluation loss went from {first} to {last}")
-ZERO = Sentence("{metric} was {last} at every evaluation and the run gave up")
+ZERO = Sentence("{metric} was {last} at every evaluation, and the run stopped")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,14 +34,14 @@ class Evaluations:
 
     frame: Frame
     gave_up: bool
-    """Whether the run called its own end aborted."""
+    """Whether the run itself called its end aborted."""
     trained: frozenset[str] = frozenset()
-    """The logs that hold training points."""
+    """The logs with training points."""
 
     @cached_property
     def losses(self) -> tuple[tuple[Event, float], ...]:
-        """The losses of the evaluations of one log, that of the training points or else the one with most; none if
-        fewer than two."""
+        """Evaluation losses of one log: the one with training points, else the one with the most; empty if fewer than
+        two."""
         logs: dict[str, list[tuple[Event, float]]] = {}
         for row in self.frame.events:
             if (loss := number(row, "loss")) is not None and math.isfinite(loss):
@@ -53,12 +51,12 @@ class Evaluations:
 
     @cached_property
     def fell(self) -> bool:
-        """Whether the evaluations' loss fell."""
+        """Whether the evaluation loss fell."""
         return maths.falling([loss for _, loss in self.losses])
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """What the evaluations' loss says."""
+        """Claims about the evaluation loss."""
         if not self.losses:
             return ()
         first, last = (self.frame.value(self.losses[at][0], "loss") for at in (0, -1))
@@ -66,7 +64,7 @@ class Evaluations:
 
     @cached_property
     def collapse(self) -> tuple[Event, Claim] | None:
-        """A score that falls to zero and stays there, or is zero from the first evaluation of a run that gave up."""
+        """A score that falls to zero and stays there, or is zero from the first evaluation of a run that aborted."""
         scores: dict[str, list[Event]] = {}
         for row in self.frame.events:
             name = str(row.get("metric") or "")
@@ -89,7 +87,7 @@ class Evaluations:
 
 @fact({"evaluations": events("evaluation")})
 def evaluations(evidence: Evidence, ending: Ending, trajectory: Maybe[Trajectory]) -> Evaluations:
-    """Of what was printed; empty if nothing was."""
+    """Covers what was printed; empty if nothing was."""
     gave_up = any(row.get("status") == "aborted" for row in ending.ends.events)
     points = () if isinstance(trajectory, Missing) else trajectory.progress.events
     return Evaluations(evidence["evaluations"], gave_up, frozenset(row.at.path for row in points))

@@ -1,7 +1,8 @@
-"""Training progress as the log prints it: the training points as one curve, steps done and planned, seconds a step.
+r"""Training progress as the log prints it: the training points as one curve, steps completed and planned, seconds per
+step.
 
-A point counts as not finite where the framework hides it: Transformers prints loss 0 beside a nan gradient norm,
-Megatron leaves the loss out, and may or may not count the iteration as nan.
+A point also counts as not finite if the framework hides it: Transformers prints loss 0 next to a nan gradient norm;
+Megatron omits the loss, and may or may not count the iteration as nan.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import Query, Row, events
 
-UNTIL = Sentence("the last training point was {place} with a loss of {loss}")
+UNTIL = Sentence("last training point: {place}, loss {loss}")
 LEARNED = Sentence("the loss fell from {first} to {last}")
 
 LEARNING: Mapping[str, Query] = {
@@ -29,7 +30,7 @@ LEARNING: Mapping[str, Query] = {
     "saves": events("checkpoint_saved"),
     "evaluations": events("evaluation"),
 }
-"""The questions behind :class:`Trajectory`."""
+"""The queries behind :class:`Trajectory`."""
 
 FREE_OBJECTIVES = (
     "grpo",
@@ -46,20 +47,20 @@ FREE_OBJECTIVES = (
     "gan",
     "rl",
 )
-"""Objectives whose loss is no distance from the truth: near zero, negative or rising is normal."""
+"""Objectives whose loss does not measure an error: near zero, negative or rising is normal."""
 
 
 def number(row: Row, field: str) -> float | None:
-    """A numeric field, or None; booleans are no numbers."""
+    """A numeric field, or None; booleans do not count."""
     value = row.get(field)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The training points of the last life of the run that holds at least two, and their losses.
+    r"""The training points of the run's last incarnation with at least two, and their losses.
 
-    ``rows`` are the points that tell a loss (or that it was not finite); ``losses[i]`` belongs to ``rows[i]``.
+    ``rows`` are the points with a loss (or with a sign that it was not finite); ``losses[i]`` belongs to ``rows[i]``.
     """
 
     frame: Frame
@@ -69,12 +70,12 @@ class Curve:
 
     @property
     def finite(self) -> list[float]:
-        """The losses that are numbers."""
+        """The finite losses."""
         return maths.finite(self.losses)
 
     @property
     def level_has_meaning(self) -> bool:
-        """Whether a lower loss is a better model: not so for preference and reinforcement objectives."""
+        """Whether a lower loss is a better model: not for preference and reinforcement objectives."""
         if any(value < 0 for value in self.finite):
             return False
         return not any(row.get("objective") in FREE_OBJECTIVES or row.get("reward") is not None for row in self.rows)
@@ -90,7 +91,7 @@ class Curve:
         return maths.rising(self.finite, 0.05)
 
     def loss(self, index: int) -> Value:
-        """The printed loss of one of ``rows``, cited; the sign of a hidden nan where no loss was printed."""
+        """The printed loss of one of ``rows``, cited; the sign of a hidden nan if no loss was printed."""
         row = self.rows[index]
         for field in ("loss", "nan_iterations", "grad_norm"):
             if row.get(field) is not None:
@@ -98,45 +99,45 @@ class Curve:
         return self.frame.value(row, "text")
 
     def place(self, index: int) -> Value:
-        """Where one of ``rows`` stands: its step, or its epoch, or its line in the log."""
+        """Position of one of ``rows``: its step, or its epoch, or its line in the log."""
         row = self.rows[index]
         field = next((name for name in ("step", "epoch") if row.get(name) is not None), "line")
         return self.frame.value(row, field, field)
 
     @property
     def count(self) -> Value:
-        """The printed losses."""
+        """Number of printed losses."""
         return self.frame.reduce("count", "loss", unit="points")
 
     @property
     def first_finite(self) -> Value:
-        """The first loss that is a number; the first if none is."""
+        """The first finite loss; the first loss if none is finite."""
         return self.loss(next((i for i, loss in enumerate(self.losses) if math.isfinite(loss)), 0))
 
     @property
     def last_finite(self) -> Value:
-        """The last loss that is a number; the last if none is."""
+        """The last finite loss; the last loss if none is finite."""
         return self.loss(next((i for i in reversed(range(len(self.losses))) if math.isfinite(self.losses[i])), -1))
 
     def series(self, field: str) -> list[float]:
-        """A numeric field over all points that print it."""
+        """A numeric field of all points that print it."""
         return [value for row in self.points if (value := number(row, field)) is not None]
 
 
 def training_points(frame: Frame) -> list[Event]:
-    """The points of training, evaluations left out."""
+    """Training points, without evaluations."""
     return [row for row in frame.events if row.get("split") in (None, "train")]
 
 
 def curve(frame: Frame) -> Curve:
     """The curve of a frame of progress events."""
     points = _last_life(training_points(frame))
-    told = [(row, loss) for row in points if (loss := _loss(row)) is not None]
-    return Curve(frame, tuple(points), tuple(row for row, _ in told), tuple(loss for _, loss in told))
+    with_loss = [(row, loss) for row in points if (loss := _loss(row)) is not None]
+    return Curve(frame, tuple(points), tuple(row for row, _ in with_loss), tuple(loss for _, loss in with_loss))
 
 
 def _last_life(points: Sequence[Event]) -> list[Event]:
-    """The points of the last life with at least two of them; all where there is no such life."""
+    """The points of the last incarnation with at least two of them; all points if there is none."""
     lives: dict[int, list[Event]] = {}
     for row in points:
         lives.setdefault(int(number(row, "run_part") or 0), []).append(row)
@@ -155,7 +156,7 @@ def _loss(row: Event) -> float | None:
 
 
 def steps_planned(progress: Frame, plans: Frame) -> Value | None:
-    """Optimizer steps that were planned, as the framework printed last."""
+    """Planned optimizer steps, as last printed by the framework."""
     for frame in (plans, progress):
         for row in reversed(frame.events):
             if number(row, "total_steps") is not None:
@@ -164,7 +165,7 @@ def steps_planned(progress: Frame, plans: Frame) -> Value | None:
 
 
 def step_seconds(points: Sequence[Event], frame: Frame) -> Value | None:
-    """Wall seconds a step: as printed (median), or from the times of the first and last stamped points."""
+    """Wall seconds per step: as printed (median), or from the times of the first and last stamped points."""
     printed = [(seconds, row) for row in points if (seconds := number(row, "step_time_s")) is not None and seconds > 0]
     if printed:
         printed.sort(key=lambda pair: pair[0])
@@ -192,17 +193,17 @@ class Trajectory:
 
     @cached_property
     def points(self) -> tuple[Event, ...]:
-        """The printed points of training, evaluations left out."""
+        """The printed training points, without evaluations."""
         return tuple(training_points(self.progress))
 
     @property
     def milestones(self) -> tuple[Event, ...]:
-        """Work that shows without a training point: checkpoints that were saved, then evaluations."""
+        """Work without a training point: saved checkpoints, then evaluations."""
         return (*self.saves.events, *self.evaluations.events)
 
     @cached_property
     def curve(self) -> Curve:
-        """The points and losses of the run's last life."""
+        """The points and losses of the run's last incarnation."""
         return curve(self.progress)
 
     @property
@@ -217,38 +218,40 @@ class Trajectory:
 
     @cached_property
     def count(self) -> Value:
-        """The progress lines that were printed."""
+        """Number of printed progress lines."""
         return self.progress.reduce("count")
 
     @cached_property
     def done(self) -> Value | None:
-        """Optimizer steps that the log shows to be done: the framework's own count, or the last point's step."""
-        told = [
+        """Completed optimizer steps: the framework's own count, or the last point's step."""
+        counts = [
             self.progress.value(row, "step", "steps") for row in self.points[-1:] if number(row, "step") is not None
         ]
-        told += [self.ends.value(row, "steps", "steps") for row in self.ends.events if number(row, "steps") is not None]
-        return max(told, key=lambda value: value.number, default=None)
+        counts += [
+            self.ends.value(row, "steps", "steps") for row in self.ends.events if number(row, "steps") is not None
+        ]
+        return max(counts, key=lambda value: value.number, default=None)
 
     @cached_property
     def planned(self) -> Value | None:
-        """Optimizer steps that were planned."""
+        """Planned optimizer steps."""
         return steps_planned(self.progress, self.plans)
 
     @cached_property
     def budget(self) -> Value | None:
-        """Steps planned, or those that a closing summary's rate was worked out from."""
+        """Planned steps, or those from which a closing summary computed its rate."""
         rows = [row for row in self.ends.events if number(row, "planned") is not None]
         return self.planned or (self.ends.value(rows[-1], "planned", "steps") if rows else None)
 
     @property
     def in_epochs(self) -> bool:
-        """Whether the log prints one line an epoch and calls it a step: many steps hide behind each."""
+        """Whether the log prints one line per epoch and calls it a step: each contains many steps."""
         epoch = None if self.last is None else self.last.get("epoch")
         return epoch is not None and self.last is not None and epoch == self.last.get("step") and len(self.points) > 1
 
     @cached_property
     def left(self) -> Value | None:
-        """Steps still to do, if both figures are known and the plan was not met."""
+        """Remaining steps, if both figures are known and the plan was not reached."""
         done, planned = self.done, self.planned
         if done is None or planned is None or not isinstance(done.value, (int, float)):
             return None
@@ -258,7 +261,7 @@ class Trajectory:
 
     @cached_property
     def learned(self) -> tuple[Claim, ...]:
-        """That the loss fell, if its level means something."""
+        """That the loss fell, if its level is meaningful."""
         line = self.curve
         if len(line.rows) < 2 or not line.level_has_meaning or not line.fell:
             return ()
@@ -266,13 +269,13 @@ class Trajectory:
 
     @property
     def until(self) -> tuple[Claim, ...]:
-        """Where its last training point stood, if any loss was told."""
+        """Position and loss of the last training point, if any loss was printed."""
         line = self.curve
         return (UNTIL(place=line.place(-1), loss=line.loss(-1)),) if line.finite else ()
 
     @cached_property
     def step_seconds(self) -> Value | None:
-        """Wall seconds a step."""
+        """Wall seconds per step."""
         return step_seconds(self.points, self.progress)
 
     @cached_property
@@ -285,5 +288,5 @@ class Trajectory:
 
 @fact(LEARNING, needs=("progress",))
 def trajectory(evidence: Evidence) -> Trajectory:
-    """Of the progress lines; missing if no log was given."""
+    """Missing if no log was given."""
     return Trajectory(*(evidence[name] for name in LEARNING))

@@ -1,7 +1,7 @@
-"""The loss curve of the run: the points that the log prints, else points made of sampled gauges.
+r"""The loss curve of the run: the points that the log prints, else points made from sampled gauges.
 
-A gauge is scraped many times a step, or skips steps: a point counts once, where the step or the loss changed. A loss
-that is no finite number is inf; where it was not even sampled, the gauges beside it show that.
+A gauge is scraped many times per step, or skips steps: a point counts once, when the step or the loss changed. A loss
+that is not finite is inf; if it was not sampled at all, the other gauges show that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GAUGES: Mapping[str, Query] = {
     "gauge_rate": metric("training_learning_rate").over("run", "last"),
     "gauge_step": metric("training_step").over("run", "last"),
 }
-"""What a training loop exports of its progress; a family spreads it into its asks."""
+"""Training-loop gauges; a fact includes them in its queries."""
 FELL = Sentence(
     "the loss fell from {first} to {last} over {points}",
     running="the loss fell from {first} to {last} over {points} so far",
@@ -36,25 +36,27 @@ LEVEL = Sentence(
     running="the loss went from {first} to {last} over {points} so far, no clear fall and no rise",
 )
 ROSE = Sentence(
-    "the loss went up from {first} to {last} over {points}",
-    running="the loss went up from {first} to {last} over {points} so far",
+    "the loss rose from {first} to {last} over {points}",
+    running="the loss rose from {first} to {last} over {points} so far",
 )
-ANEW = Sentence("that is the run's last life, which began again at {place}; its first one began with {before}")
+ANEW = Sentence(
+    "this is the run's last attempt, which started again at {place}; the first attempt started with {before}"
+)
 NO_LOSS = Sentence(
     "no loss could be read: {points} of progress", running="no loss could be read so far: {points} of progress"
 )
 FIELDS = {"loss": "gauge_loss", "grad_norm": "gauge_norm", "lr": "gauge_rate", "step": "gauge_step"}
-"""Field of a point -> ask."""
+"""Field of a point -> query."""
 
 
 @dataclass(frozen=True, slots=True)
 class GaugeFrame(Frame):
-    """Points made of samples; every figure cites the gauge in its window."""
+    """Points made from samples; every figure cites the gauge in its window."""
 
     grids: Mapping[str, Grid] | None = None
 
     def value(self, row: Event, field: str, unit: str = "") -> Value:  # type: ignore[override]
-        """One field of one point; its time, where the gauge has no such field."""
+        """A field of a point; its time, if no gauge has that field."""
         grids = self.grids or {}
         grid = grids.get(field, grids["loss"])
         assert row.time is not None
@@ -64,45 +66,43 @@ class GaugeFrame(Frame):
         return Value(row.time, part.value("count").cites, "time")
 
     def reduce(self, reducer: Reducer, field: str | None = None, unit: str = "") -> Value:
-        """All points; counts are those of samples of the loss."""
+        """Over all points; counts are those of loss samples."""
         grids = self.grids or {}
         return grids.get(field or "loss", grids["loss"]).value(reducer, unit=unit)
 
 
 @dataclass(frozen=True, eq=False)
 class LossCurve:
-    """The run's loss over its last life, wherever it stands."""
+    """The loss of the run's last incarnation, from log or gauges."""
 
-    points: Frame
     curve: Curve
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """What the loss says; of a run that began anew, that this is its last life alone."""
+        """Claims about the loss; for a restarted run, that this is only its last incarnation."""
         line = self.curve
         if not line.finite:
             return (NO_LOSS(points=line.frame.reduce("count", unit="points")),)
-        at = [place for place, loss in enumerate(line.losses) if math.isfinite(loss)]
-        first, last = line.loss(at[0]), line.loss(at[-1])
+        indices = [index for index, loss in enumerate(line.losses) if math.isfinite(loss)]
+        first, last = line.loss(indices[0]), line.loss(indices[-1])
         sentence = FELL if line.fell else ROSE if line.rose and line.level_has_meaning else LEVEL
-        whole = line.frame.reduce("count", "loss", unit="points")
-        begun = training_points(line.frame)[0]
-        if begun is line.points[0] or begun.get("loss") is None:
-            return (sentence(first=first, last=last, points=whole),)
-        own = derived(len(line.finite), whole, unit="points")
-        again = ANEW(place=line.place(at[0]), before=line.frame.value(begun, "loss"))
-        return sentence(first=first, last=last, points=own), again
+        total = line.frame.reduce("count", "loss", unit="points")
+        first_point = training_points(line.frame)[0]
+        if first_point is line.points[0] or first_point.get("loss") is None:
+            return (sentence(first=first, last=last, points=total),)
+        own_points = derived(len(line.finite), total, unit="points")
+        restarted = ANEW(place=line.place(indices[0]), before=line.frame.value(first_point, "loss"))
+        return sentence(first=first, last=last, points=own_points), restarted
 
 
 @fact({**GAUGES, "progress": events("progress")}, needs=(("progress", "gauge_loss"),))
 def loss_curve(evidence: Evidence) -> LossCurve:
-    """Of the log's points if they print a loss, else of the gauges; missing if neither was given."""
-    points = points_of(evidence)
-    return LossCurve(points, curve(points))
+    """Missing if neither log nor gauges were given."""
+    return LossCurve(curve(points_of(evidence)))
 
 
 def points_of(evidence: Evidence) -> Frame:
-    """The log's points where they tell a loss, else those that were sampled, else the log's."""
+    """The log's points if they have a loss, else those from gauges, else the log's."""
     logged = evidence["progress"]
     if any(row.get("loss") is not None for row in training_points(logged)):
         return logged
@@ -120,11 +120,11 @@ def _sampled(evidence: Evidence, loss: Grid) -> Frame:
             grids[field] = _beside(grid, loss)
     rows: list[Event] = []
     before: dict[str, float] = {}
-    for place, time in enumerate(loss.times.tolist()):
-        told = {field: float(grid.values[0, place]) for field, grid in grids.items()}
-        if all(math.isnan(value) for value in told.values()):
+    for index, time in enumerate(loss.times.tolist()):
+        values = {field: float(grid.values[0, index]) for field, grid in grids.items()}
+        if all(math.isnan(value) for value in values.values()):
             continue
-        fields = {field: value for field, value in told.items() if field == "loss" or not math.isnan(value)}
+        fields = {field: value for field, value in values.items() if field == "loss" or not math.isnan(value)}
         if _again(fields, before):
             continue
         before = fields
@@ -133,7 +133,7 @@ def _sampled(evidence: Evidence, loss: Grid) -> Frame:
 
 
 def _again(fields: Mapping[str, float], before: Mapping[str, float]) -> bool:
-    """Whether it is the point before, sampled once more."""
+    """Whether it is the previous point, sampled again."""
     if not before:
         return False
     if "step" in fields and "step" in before:
@@ -150,10 +150,10 @@ def _longest(grid: Grid | None) -> Grid | None:
 
 
 def _beside(grid: Grid, loss: Grid) -> Grid:
-    """The series that comes from where the loss does, else the longest."""
-    for place, series in enumerate(grid.series):
+    """The series from the same source as the loss, else the longest."""
+    for index, series in enumerate(grid.series):
         if series.labels == loss.series[0].labels:
-            return grid.one(place)
+            return grid.one(index)
     longest = _longest(grid)
     assert longest is not None
     return longest

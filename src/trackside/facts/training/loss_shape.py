@@ -1,7 +1,7 @@
-"""The shape of the loss curve, if it is wrong: not finite, risen and not come back, dead at a plateau, or flat.
+r"""The shape of the loss curve, if it is wrong: not finite, risen without recovery, dead at a plateau, or flat.
 
-Each detector in ``shapes/`` looks for one shape and says where it began. They are asked in the order of how surely the
-shape is a fault; a spike that recovers, a low converged plateau and noise are none of them.
+Each detector in ``shapes/`` finds one shape and its onset. They run in order of certainty; a spike that recovers, a low
+converged plateau and noise are not faults.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trackside.facts.training.shapes.shape import Limits, Shape
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 
-GRADIENT_GONE = Sentence("the loss no longer moves there and the gradient norm is {gradient} at last")
+GRADIENT_GONE = Sentence("the loss no longer changes, and the last gradient norm is {gradient}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,17 +34,17 @@ class LossShape:
     """What is wrong with the curve."""
 
     shape: Shape | None
-    """None if no detector found anything wrong."""
+    """None if no detector found a fault."""
     onset: Event | None
     """The point at which it began."""
     shows: tuple[Claim, ...]
     judgeable: bool
-    """Whether there are points enough for a shape."""
+    """Whether there are enough points for a shape."""
 
 
 @fact(limits=Limits())
 def loss_shape(curve: LossCurve, trajectory: Maybe[Trajectory], ending: Ending, limits: Limits) -> LossShape:
-    """Of the printed points, else of sampled gauges."""
+    """By the printed points, else by sampled gauges."""
     line = curve.curve
     judgeable = len(line.finite) >= limits.least_points
     shape = wrong_shape(line, _finished(line, trajectory, ending), limits)
@@ -54,7 +54,7 @@ def loss_shape(curve: LossCurve, trajectory: Maybe[Trajectory], ending: Ending, 
 
 
 def wrong_shape(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
-    """The first wrong shape; ``finished``: the run did at least half of what was planned."""
+    """The first wrong shape; ``finished``: the run completed at least half of its plan."""
     shape = non_finite(curve, limits) or zero_after_loss(curve, limits)
     shape = shape or gradient_gone(curve, limits) or scale_collapsed(curve)
     if shape is not None or len(curve.finite) < 2:
@@ -74,7 +74,7 @@ def wrong_shape(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
 
 
 def _finished(curve: Curve, trajectory: Maybe[Trajectory], ending: Ending) -> bool:
-    """Whether at least half of what was planned was done, so that a flat curve is not a warm-up."""
+    """Whether at least half of the plan was completed, so that a flat curve is not a warm-up."""
     if ending.completed is not None:
         return True
     if not isinstance(trajectory, Trajectory) or trajectory.done is None or trajectory.planned is None:

@@ -1,7 +1,7 @@
-"""The training that this run continues: its parent's points, else those of its own life before a restart.
+r"""The training that this run resumes: its parent's points, else those of its own previous incarnation.
 
-A launcher that restarts its workers, or a scheduler that requeues the job, begins another life of the same run; where
-it saved a checkpoint before, the new life is to go on from there. What the parent saved is not known from its points.
+A launcher that restarts its workers, or a scheduler that requeues the job, begins another incarnation of the same run;
+if a checkpoint was saved before, it should continue from there. The parent's points do not show what it saved.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from trackside.query import events
 
 @dataclass(frozen=True, eq=False)
 class ParentRun:
-    """What came before the run's last life."""
+    """What came before the run's last incarnation."""
 
     points: Frame
-    """The points that its parent printed."""
+    """The points printed by its parent."""
     curve: Curve | None
-    """The points and losses of the parent, or of the life before; None if there is none."""
+    """The points and losses of the parent, or of the previous incarnation; None if there is none."""
 
     @property
     def learned(self) -> bool:
@@ -33,7 +33,7 @@ class ParentRun:
 
 @fact({"points": events("parent_progress"), "restarts": events("launcher_restart")})
 def parent_run(evidence: Evidence, trajectory: Trajectory, run: Run) -> ParentRun:
-    """Of the parent's output, else of the run's own; without a curve if neither shows an earlier life."""
+    """From the parent's output, else from the run's own; without a curve if neither shows an earlier incarnation."""
     points = evidence["points"]
     if run.parent is not None and points:
         return ParentRun(points, curve(points))

@@ -1,4 +1,4 @@
-"""The phase that a run had come to by a moment: the start-up, or training, as a printed point or GPU work shows."""
+"""The phase that a run had reached by a time: start-up, or training as a printed point or GPU work shows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 
-IN_TRAINING = Sentence("training had reached: {point}")
-WORKED = Sentence("the GPUs had worked for {seconds} by then")
-AT_STARTUP = Sentence("the log holds {count:training points} before it: it fell in the start-up")
+IN_TRAINING = Sentence("last training step: {point}")
+WORKED = Sentence("the GPUs had computed for {seconds} by then")
+AT_STARTUP = Sentence("the log has {count:training points} before it: it failed during start-up")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +36,12 @@ class Phase:
         return self.trajectory.progress.value(points[-1], "text")
 
     def reached(self, row: Event | None) -> Claim | None:
-        """What training had reached by an event, if it had begun by then."""
+        """The last training progress before an event, if training had begun."""
         point = self.last_point(row)
         return None if point is None else IN_TRAINING(point=point)
 
     def claims(self, row: Event | None, training_s: float) -> tuple[Claim, ...]:
-        """What shows the phase; ``training_s`` of GPU work are training, whatever was printed."""
+        """Evidence for the phase; ``training_s`` seconds of GPU work count as training even without printed points."""
         if (reached := self.reached(row)) is not None:
             return (reached,)
         if (worked := self.use.trained(training_s)) is not None:
@@ -53,5 +53,5 @@ class Phase:
 
 @fact()
 def phase(trajectory: Maybe[Trajectory], use: StartupUse) -> Phase:
-    """Of training points and of the GPUs' work; nothing is needed."""
+    """Covers training points and GPU work; nothing is required."""
     return Phase(trajectory, use)

@@ -1,8 +1,8 @@
-"""What the run says of a resume: asked for, loaded, missing, or broken off by an exception at the load.
+r"""A resume as the run reports it: requested, loaded, missing, or failed with an exception during the load.
 
-A marker of a load that a later line takes back does not count. An exception about a checkpoint that was being written
-is no failed load. A checkpoint that the log does not mention may still have been loaded: then only the first points of
-training tell (:mod:`trackside.facts.training.parent_run`).
+A load message that a later line contradicts does not count. An exception about a checkpoint that was being written is
+not a failed load. A checkpoint that the log does not mention may still have been loaded: then only the first training
+points show it (:mod:`trackside.facts.training.parent_run`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import events
 
-REQUESTED = Sentence("a resume was asked for: {line}")
-NO_MARKER = Sentence("the log holds {count:markers} of a loaded checkpoint")
+REQUESTED = Sentence("a resume was requested: {line}")
+NO_MARKER = Sentence("the log has {count:markers} of a loaded checkpoint")
 RESTARTED = Sentence("restarts by the scheduler: {restarts}")
 DEPENDS = Sentence("the job was submitted with dependency {dependency}")
 CONTINUES = Sentence("job {id} continues an earlier one")
@@ -40,46 +40,46 @@ FAILURES: tuple[tuple[Failure, re.Pattern[str]], ...] = (
         r"no such file|not found|does not exist|doesn't exist|no valid|can't find|cannot find|couldn't|empty",
         re.IGNORECASE)),
 )  # fmt: skip
-"""How an exception's text names what is wrong with the checkpoint."""
+"""Patterns for what is wrong with the checkpoint, in an exception's text."""
 WRITING = re.compile(
     r"\b(save|saving|saved|write|writing|writer)\b|inline_container|PytorchStreamWriter|No space", re.I
 )
 WRITING_FRAME = re.compile(r"\b_?save\w*$")
 WRITING_FRAMES = re.compile(r" in (_?save|save_checkpoint|_save\w*)(;|$)")
 NO_PATHS = ("none", "false", "", "null")
-"""Arguments that ask for no resume."""
+"""Arguments that request no resume."""
 
 
 @dataclass(frozen=True, eq=False)
 class Resume:
-    """What the log and the scheduler say of a checkpoint to continue from."""
+    """What the log and the scheduler report about a checkpoint to resume from."""
 
     exceptions: Exceptions
     ending: Ending
     run: Run
     loads: Frame
     absences: Frame
-    """Lines of libraries about a checkpoint that is not there."""
+    """Library messages about a missing checkpoint."""
     requests: Frame
     restarts: Frame
     """The launcher's restarts of its workers."""
 
     @cached_property
     def failed_load(self) -> Event | None:
-        """The unhandled exception that a load raised."""
+        """The unhandled exception raised by a load."""
         about = (row for row in self.exceptions.unhandled if row.get("about") == "checkpoint")
         return next((row for row in about if not _in_save(row)), None)
 
     @cached_property
     def failed_ranks(self) -> tuple[int, ...]:
-        """The ranks that raised the same."""
+        """The ranks that raised the same exception."""
         kind = None if self.failed_load is None else self.failed_load.get("type")
         rows = (row for row in self.exceptions.frame.events if row.get("type") == kind)
         return tuple(sorted({row.rank for row in rows if row.rank is not None}))
 
     @cached_property
     def loaded(self) -> Value | None:
-        """The marker of a load that no later line takes back."""
+        """The load message that no later line contradicts."""
         for row in self.loads.events:
             if followed_by(row, self.absences.events) is None:
                 return self.loads.value(row, "text")
@@ -87,17 +87,17 @@ class Resume:
 
     @property
     def no_marker(self) -> Claim:
-        """How many markers of a load there are."""
+        """The number of load messages."""
         return NO_MARKER(count=self.loads.reduce("count"))
 
     @cached_property
     def missing(self) -> Event | None:
-        """The first line about a checkpoint that is not there."""
+        """The first message about a missing checkpoint."""
         return next(iter(self.absences.events), None)
 
     @cached_property
     def request(self) -> Event | None:
-        """The first request that names something to resume from."""
+        """The first request that names a checkpoint."""
         return next((row for row in self.requests.events if str(row.get("path")).lower() not in NO_PATHS), None)
 
     @property
@@ -108,16 +108,16 @@ class Resume:
 
     @cached_property
     def requested(self) -> tuple[Claim, ...]:
-        """The first word of a request, whatever it names."""
+        """The first request line, whatever it names."""
         return tuple(self.asks(row) for row in self.requests.events[:1])
 
     def asks(self, row: Event) -> Claim:
-        """One of ``requests``."""
+        """The claim for one of ``requests``."""
         return REQUESTED(line=self.requests.value(row, "text"))
 
     @cached_property
     def history(self) -> tuple[Claim, ...]:
-        """What shows that the run had a life before this one."""
+        """Evidence of an earlier incarnation of the run."""
         jobs, continues = self.ending.jobs, self.run.parent is not None
         claims: list[Claim] = []
         for row in jobs.records[-1:]:
@@ -138,13 +138,13 @@ class Resume:
     "restarts": events("launcher_restart"),
 })  # fmt: skip
 def resume(evidence: Evidence, exceptions: Exceptions, ending: Ending, run: Run) -> Resume:
-    """Of what was printed and raised; missing if no log was given."""
+    """Missing if no log was given."""
     frames = (evidence[name] for name in ("loads", "absences", "requests", "restarts"))
     return Resume(exceptions, ending, run, *frames)
 
 
 def what_failed(exception: Event) -> Failure:
-    """What is wrong with the checkpoint, by the exception that its load raised."""
+    """What is wrong with the checkpoint, by the exception of its load."""
     root = f"{_text(exception)} {exception.get('root_type')}: {exception.get('root_message')}"
     return next((failure for failure, pattern in FAILURES if pattern.search(root)), "unreadable")
 
@@ -154,7 +154,7 @@ def _text(exception: Event) -> str:
 
 
 def _in_save(exception: Event) -> bool:
-    """Whether it was raised by a save, by its text or its innermost frames."""
+    """Whether a save raised it, by its text or its innermost frames."""
     frame, frames = str(exception.get("frame") or ""), str(exception.get("frames") or "")
     return any(
         pattern.search(text)

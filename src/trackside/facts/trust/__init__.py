@@ -1,1 +1,1 @@
-"""What of the telemetry can be trusted, and what limits the verdict."""
+"""How far the telemetry can be trusted, and what limits the verdict."""

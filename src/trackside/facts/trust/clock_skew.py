@@ -1,6 +1,6 @@
-"""Clock skew between nodes: by the clocks that nodes report, and by when the job comes and goes on each.
+r"""Clock skew between nodes: by the clocks that nodes report, and by when the job starts and ends on each.
 
-Nothing is corrected. Of two nodes that differ nobody can say which is off.
+Nothing is corrected. Of two nodes that differ it is unknown which one is off.
 """
 
 from __future__ import annotations
@@ -17,31 +17,25 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import metric
 
-CLOCK_AHEAD = Sentence(
-    "the clock of {nodes} is {skew} ahead of that of the metrics: times in its own logs are as much off"
-)
-CLOCK_BEHIND = Sentence(
-    "the clock of {nodes} is {skew} behind that of the metrics: times in its own logs are as much off"
-)
-SAMPLES_LATE = Sentence("the job comes and goes {skew} later on {nodes} than elsewhere: its samples bear a clock ahead")
-SAMPLES_EARLY = Sentence(
-    "the job comes and goes {skew} sooner on {nodes} than elsewhere: its samples bear a clock behind"
-)
+CLOCK_AHEAD = Sentence("the clock of {nodes} is {skew} ahead of the metrics' clock, and so are the times in its logs")
+CLOCK_BEHIND = Sentence("the clock of {nodes} is {skew} behind the metrics' clock, and so are the times in its logs")
+SAMPLES_LATE = Sentence("the job starts and ends {skew} later on {nodes} than on other nodes: its clock is ahead")
+SAMPLES_EARLY = Sentence("the job starts and ends {skew} earlier on {nodes} than on other nodes: its clock is behind")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When clocks differ."""
+    """Thresholds for clock skew."""
 
     skew_s: float = 10.0
-    """Clocks that NTP keeps agree to a fraction of a second; order among nodes is told no finer than a scrape, 15 s."""
+    """NTP-synchronized clocks agree to a fraction of a second; order among nodes is known to one scrape, 15 s."""
     apart_s: float = 60.0
     """Ranks of one job start and end within this of each other: launchers wait for all, Slurm's KillWait is 30 s."""
     apart_windows: int = 3
     nodes: int = 3
-    """Of two nodes that differ nobody can say which is off."""
+    """Of two nodes that differ it is unknown which one is off."""
     taken_share: float = 0.5
-    """GPU memory is taken where more than this share of its most is: the job came and went."""
+    """GPU memory is in use above this share of its maximum: shows when the job started and ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +53,7 @@ class ClockSkew:
     limits=Limits(),
 )
 def clock_skew(evidence: Evidence, run: Run, limits: Limits) -> ClockSkew:
-    """Of what was sampled; nothing is needed."""
+    """Covers what was sampled; nothing is required."""
     clocks, memory = evidence.grid("clocks"), evidence.grid("memory")
     return ClockSkew((
         *(_own(clocks, run.metric_offset_s, limits) if clocks is not None else ()),
@@ -75,19 +69,20 @@ def _nodes(grid: Grid, rows: Iterable[int]) -> tuple[str, ...]:
 def _own(clocks: Grid, offset: float, limits: Limits) -> Iterator[Claim]:
     """Nodes whose own clock differs from the one that stamps the samples."""
     gap = clocks.values - (clocks.times - offset)[None, :]
-    # A sample lies up to a window before its window's end: the truth is between the largest and the least gap + step.
-    least = np.nanmax(np.where(np.isnan(gap), -np.inf, gap), axis=1, initial=-np.inf)
-    most = np.nanmin(np.where(np.isnan(gap), np.inf, gap), axis=1, initial=np.inf) + clocks.step
-    for sentence, off in ((CLOCK_AHEAD, least > limits.skew_s), (CLOCK_BEHIND, most < -limits.skew_s)):
-        rows = [int(row) for row in np.flatnonzero(off)]
+    # A sample is up to one window older than its window's end: the true skew lies between the largest gap and the
+    # smallest gap + step.
+    lower = np.nanmax(np.where(np.isnan(gap), -np.inf, gap), axis=1, initial=-np.inf)
+    upper = np.nanmin(np.where(np.isnan(gap), np.inf, gap), axis=1, initial=np.inf) + clocks.step
+    for sentence, differs in ((CLOCK_AHEAD, lower > limits.skew_s), (CLOCK_BEHIND, upper < -limits.skew_s)):
+        rows = [int(row) for row in np.flatnonzero(differs)]
         if rows:
             cites = [clocks.one(row).value("last") for row in rows]
-            skew = round(max(abs(float(least[row] + most[row])) / 2 for row in rows))
+            skew = round(max(abs(float(lower[row] + upper[row])) / 2 for row in rows))
             yield sentence(nodes=derived(_nodes(clocks, rows), *cites), skew=derived(skew, *cites, unit="s"))
 
 
 def _between(memory: Grid, limits: Limits) -> Iterator[Claim]:
-    """Nodes on which memory is taken and given back as much later, or sooner, as on none of the others."""
+    """Nodes on which memory is allocated and released later, or sooner, than on all others."""
     names = [node for (node,) in memory.labels("node")]
     edges: dict[str, tuple[int, int]] = {}
     for node in dict.fromkeys(names):
@@ -97,22 +92,22 @@ def _between(memory: Grid, limits: Limits) -> Iterator[Claim]:
     if len(edges) < limits.nodes:
         return
     middle = np.median(np.array(list(edges.values())), axis=0)
-    least = max(limits.apart_s / memory.step, limits.apart_windows)
-    for node, (came, went) in edges.items():
-        start, end = came - float(middle[0]), went - float(middle[1])
-        if min(abs(start), abs(end)) > least and start * end > 0 and abs(start - end) <= 1:
-            whole = memory.where(node=node) if node else memory
-            skew = derived(round(abs(start + end) / 2 * memory.step), whole.value("max"), unit="s")
+    min_windows = max(limits.apart_s / memory.step, limits.apart_windows)
+    for node, (first_window, last_window) in edges.items():
+        start, end = first_window - float(middle[0]), last_window - float(middle[1])
+        if min(abs(start), abs(end)) > min_windows and start * end > 0 and abs(start - end) <= 1:
+            node_memory = memory.where(node=node) if node else memory
+            skew = derived(round(abs(start + end) / 2 * memory.step), node_memory.value("max"), unit="s")
             sentence = SAMPLES_LATE if start > 0 else SAMPLES_EARLY
-            yield sentence(nodes=derived((node or "a node",), whole.value("max")), skew=skew)
+            yield sentence(nodes=derived((node or "a node",), node_memory.value("max")), skew=skew)
 
 
 def _edges(values: NDArray[np.float64], limits: Limits) -> tuple[int, int] | None:
-    """The first and last window in which a node's memory was taken, where it was free before and after."""
-    held = np.nanmax(np.where(np.isnan(values), -np.inf, values), axis=0)
-    taken = np.flatnonzero(held > limits.taken_share * held.max(initial=0.0))
-    if not len(taken) or held.max(initial=0.0) <= 0:
+    """The first and last window with a node's memory in use, if it was free before and after."""
+    used = np.nanmax(np.where(np.isnan(values), -np.inf, values), axis=0)
+    occupied = np.flatnonzero(used > limits.taken_share * used.max(initial=0.0))
+    if not len(occupied) or used.max(initial=0.0) <= 0:
         return None
-    first, last = int(taken[0]), int(taken[-1])
-    inside = first > 0 and last + 1 < len(held) and np.isfinite(held[first - 1]) and np.isfinite(held[last + 1])
+    first, last = int(occupied[0]), int(occupied[-1])
+    inside = first > 0 and last + 1 < len(used) and np.isfinite(used[first - 1]) and np.isfinite(used[last + 1])
     return (first, last) if inside else None

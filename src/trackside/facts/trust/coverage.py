@@ -1,4 +1,4 @@
-"""When each GPU and each node of the run was sampled at all. Pure, on grids of sample counts."""
+"""When each GPU and each node of the run was sampled. Pure, on grids of sample counts."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from trackside.evidence import Grid, Value
 from trackside.facts.gpus import name_of
 
 STALE_S = 300.0
-"""A series without a sample for so long is gone: Prometheus' own limit (its lookback of five minutes)."""
+"""A series without a sample for this long is stale: Prometheus' own limit (its lookback of five minutes)."""
 STALE_RHYTHMS = 3.0
-"""And so many of its usual intervals: two scrapes in a row are lost on a busy node now and then."""
+"""And for this many of its usual intervals: a busy node sometimes loses two scrapes in a row."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One GPU (``node:index``) or one node: the windows of the run in which it was sampled, of all in ``grid``."""
+class SampledWindows:
+    """A GPU (``node:index``) or a node, and the windows of ``grid`` in which it was sampled."""
 
     name: str
     node: str
     grid: Grid
-    seen: NDArray[np.bool_]
+    sampled: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
-    """A stretch of one node without a sample, POSIX seconds; ``samples`` cites that there are none."""
+class SampleGap:
+    """A time span of one node without a sample, POSIX seconds; ``samples`` cites that there are none."""
 
     node: str
     start: float
@@ -42,61 +42,61 @@ class Hole:
         return self.end - self.start
 
 
-def lines(grids: Iterable[Grid], label: str) -> list[Line]:
-    """A line for each GPU (label ``gpu``) or node (label ``node``), by the first of the grids that knows it."""
-    found: dict[str, Line] = {}
+def sampled_windows(grids: Iterable[Grid], label: str) -> list[SampledWindows]:
+    """One entry per GPU (label ``gpu``) or node (label ``node``), from the first grid that has it."""
+    by_name: dict[str, SampledWindows] = {}
     for grid in grids:
         for row, (node, gpu) in enumerate(grid.labels("node", "gpu")):
             name = node if label == "node" else f"{node}:{gpu}"
-            seen = ~np.isnan(grid.values[row])
-            if name not in found:
-                found[name] = Line(name, node, grid, seen)
-            elif found[name].grid is grid:  # another series of it, such as a MIG instance or another CPU mode
-                found[name] = Line(name, node, grid, found[name].seen | seen)
-    return list(found.values())
+            sampled = ~np.isnan(grid.values[row])
+            if name not in by_name:
+                by_name[name] = SampledWindows(name, node, grid, sampled)
+            elif by_name[name].grid is grid:  # the same GPU or node, such as a MIG instance
+                by_name[name] = SampledWindows(name, node, grid, by_name[name].sampled | sampled)
+    return list(by_name.values())
 
 
-def by_node(given: Iterable[Line]) -> dict[str, list[Line]]:
-    """The lines of each node."""
-    found: dict[str, list[Line]] = {}
-    for line in given:
-        found.setdefault(line.node, []).append(line)
-    return found
+def by_node(sampled_windows: Iterable[SampledWindows]) -> dict[str, list[SampledWindows]]:
+    """The entries of each node."""
+    nodes: dict[str, list[SampledWindows]] = {}
+    for line in sampled_windows:
+        nodes.setdefault(line.node, []).append(line)
+    return nodes
 
 
-def rhythm(seen: NDArray[np.bool_]) -> int:
-    """Windows from one sample to the next, usually."""
-    places = np.flatnonzero(seen)
-    return max(1, int(np.median(np.diff(places)))) if len(places) > 1 else 1
+def usual_interval(sampled: NDArray[np.bool_]) -> int:
+    """Usual number of windows from one sample to the next."""
+    indices = np.flatnonzero(sampled)
+    return max(1, int(np.median(np.diff(indices)))) if len(indices) > 1 else 1
 
 
 def share(values: NDArray[np.float64]) -> float:
-    """How much of a grid's (series, windows) was sampled, 0 to 1, each series at its usual interval."""
+    """Sampled share of a grid's (series, windows), 0 to 1, each series at its usual interval."""
     if not values.size:
         return 0.0
-    seen = ~np.isnan(values)
-    covered = np.ones(len(seen))
-    for place in np.flatnonzero(~seen.all(axis=1)).tolist():
-        row = seen[place]
-        covered[place] = min(1.0, row.sum() * rhythm(row) / len(row))
+    sampled = ~np.isnan(values)
+    covered = np.ones(len(sampled))
+    for index in np.flatnonzero(~sampled.all(axis=1)).tolist():
+        row = sampled[index]
+        covered[index] = min(1.0, row.sum() * usual_interval(row) / len(row))
     return float(np.mean(covered))
 
 
-def holes(own: Sequence[Line]) -> list[Hole]:
-    """The stretches for which nothing of one node was sampled, those at the run's start and end included."""
-    seen = np.any([line.seen for line in own], axis=0)
-    grid, node = own[0].grid, own[0].node
-    least = stale(seen, grid.step)
-    times, found = grid.times, []
-    places = np.flatnonzero(seen)
-    bounds = np.concatenate([[-1], places, [len(seen)]])
+def sample_gaps(windows: Sequence[SampledWindows]) -> list[SampleGap]:
+    """The time spans without any sample of one node, including those at the run's start and end."""
+    sampled = np.any([line.sampled for line in windows], axis=0)
+    grid, node = windows[0].grid, windows[0].node
+    min_s = stale(sampled, grid.step)
+    times, gaps = grid.times, []
+    indices = np.flatnonzero(sampled)
+    bounds = np.concatenate([[-1], indices, [len(sampled)]])
     for before, after in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        if (after - before - 1) * grid.step >= least:
+        if (after - before - 1) * grid.step >= min_s:
             start = float(times[before]) if before >= 0 else float(times[0]) - grid.step
             end = float(times[after - 1])
             part = (grid.where(node=node) if node else grid).during(start, end)
-            found.append(Hole(node, start, end, part.value("count")))
-    return found
+            gaps.append(SampleGap(node, start, end, part.value("count")))
+    return gaps
 
 
 def sampled_within(grid: Grid, start: float, end: float) -> set[str]:
@@ -106,6 +106,6 @@ def sampled_within(grid: Grid, start: float, end: float) -> set[str]:
     return {name_of(grid.series[int(row)]) for row in rows}
 
 
-def stale(seen: NDArray[np.bool_], step: float) -> float:
-    """Seconds without a sample after which it counts as gone."""
-    return max(STALE_S, STALE_RHYTHMS * rhythm(seen) * step)
+def stale(sampled: NDArray[np.bool_], step: float) -> float:
+    """Seconds without a sample after which it counts as stale."""
+    return max(STALE_S, STALE_RHYTHMS * usual_interval(sampled) * step)

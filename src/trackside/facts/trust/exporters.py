@@ -1,4 +1,4 @@
-"""Health of what gave the metrics: exporters that did not answer, collectors that failed, counters that began anew,
+"""Health of the metric sources: exporters that did not respond, collectors that failed, counters that were reset,
 tracers that were attached to no process."""
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from trackside.query import metric
 
 EXPORTER_DOWN = Sentence("exporters of {nodes} answered {share} of the scrapes")
 COLLECTOR_FAILED = Sentence("the collectors {collectors} of {nodes} failed")
-BOOTED = Sentence("{nodes} booted again at {when}: its counters began anew")
-COUNTERS_RESET = Sentence("counters of {nodes} began anew at {when}: its driver or exporter was restarted")
-UNTRACED = Sentence("the tracer was attached to no process of {nodes}: that no launches were seen there proves nothing")
+BOOTED = Sentence("{nodes} rebooted at {when}: its counters restarted")
+COUNTERS_RESET = Sentence("counters of {nodes} restarted at {when}: its driver or exporter was restarted")
+UNTRACED = Sentence("the tracer was not attached to any process on {nodes}, so missing launches there prove nothing")
 LOST_EVENTS = Sentence("the tracer lost {lost}: counts of launches and collectives are too low")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When a counter began anew."""
+    """When a counter was reset."""
 
     boot_s: float = 120.0
-    """By so much the boot time must move: it is worked out anew from clock and uptime, and clocks are set."""
+    """Minimum change of the boot time: it is recomputed from clock and uptime, and clocks are adjusted."""
     reset_share: float = 0.5
-    """Of a node's GPUs so many must lose their counts at once: one GPU's reset is that GPU's."""
+    """Minimum share of a node's GPUs whose counters must fall at once: a single GPU's reset concerns that GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exporters:
-    """What went wrong with what gave the metrics."""
+    """Failures of the metric sources."""
 
     failures: tuple[Claim, ...]
-    """Exporters and collectors that did not work."""
+    """Exporters and collectors that failed."""
     restarts: tuple[Claim, ...]
-    """Counters that began anew."""
+    """Counters that were reset."""
     tracers: tuple[Claim, ...]
-    """Tracers that saw nothing, or lost something."""
+    """Tracers that saw no process, or lost events."""
     untraced: bool
     """Whether a tracer ran on every node that has one and saw no process on any."""
 
@@ -57,7 +57,7 @@ class Exporters:
     "lost": metric("trackside_tracer_lost_events_total").over("run", "increase"),
 }, limits=Limits())  # fmt: skip
 def exporters(evidence: Evidence, limits: Limits) -> Exporters:
-    """Of what was sampled; nothing is needed."""
+    """Covers what was sampled; nothing is required."""
     attached, lost = evidence.grid("attached"), evidence.grid("lost")
     untraced = [] if attached is None else list(_untraced(attached))
     tracers = []
@@ -97,7 +97,7 @@ def _nodes(grid: Grid, rows: Iterable[int]) -> tuple[str, ...]:
 
 
 def _restarts(boots: Grid | None, energy: Grid | None, limits: Limits) -> Iterator[Claim]:
-    """Nodes that booted, and nodes whose energy counters (which only ever rise) fell."""
+    """Nodes that rebooted, and nodes whose energy counters (which only rise) fell."""
     already: tuple[str, ...] = ()
     if boots is not None:
         booted = [row for row in range(len(boots)) if _moved(boots.values[row]) > limits.boot_s]

@@ -1,5 +1,4 @@
-"""What limits a verdict: inputs that were not given or came in part, clocks that were moved, telemetry that can't be
-trusted."""
+"""What limits a verdict: missing or partial inputs, corrected clocks, telemetry that cannot be trusted."""
 
 from __future__ import annotations
 
@@ -16,34 +15,34 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import events
 
-NO_LOG = Sentence("no output of the job was given: progress and errors are not known")
-NO_SCHEDULER = Sentence("no scheduler record was given: the final state is not known for certain")
-NO_KERNEL = Sentence("no kernel log was given: GPU and memory faults of the nodes can't be ruled out")
+NO_LOG = Sentence("no job output was given: progress and errors are unknown")
+NO_SCHEDULER = Sentence("no scheduler record was given: the final state is not certain")
+NO_KERNEL = Sentence("no kernel log was given: GPU and memory faults can't be ruled out")
 NO_KERNEL_OF = Sentence("no kernel log of {nodes} was given: faults there can't be ruled out")
 CUT_OFF = Sentence(
-    "{path} ends in the middle of a line: its last words may be missing",
-    running="{path} ends in the middle of a line: its next words are still to come",
+    "{path} ends in the middle of a line: its end may be missing",
+    running="{path} ends in the middle of a line, which is still being written",
 )
 SOME_RANKS = Sentence("logs of {ranks} were given, of {world} ranks in all")
 THINNED = Sentence(
-    "of {printed} and more training points printed, the claims here rest on {held}",
-    running="of {printed} and more training points printed so far, the claims here rest on {held}",
+    "this verdict uses {held} of at least {printed} printed training points",
+    running="this verdict uses {held} of at least {printed} training points printed so far",
 )
-CLOCK = Sentence("naive times of the log were moved by {offset} to fit the scheduler's")
+CLOCK = Sentence("log times without a time zone were shifted by {offset} to match the scheduler's")
 CONTRADICTED = Sentence(
-    "of one start of the job a record says {good} and another {bad}: these are several runs of one id, and what is "
-    "said may mix them"
+    "records of one start of the job disagree ({good} and {bad}): these are several runs with one id, "
+    "and the verdict may mix them"
 )
 SEVERAL_RUNS = Sentence(
-    "two logs give different losses at {step}, {one} and {other}, and nothing makes them ranks of one run: they are "
-    "judged as one, so give one run at a time"
+    "two logs give different losses at {step} ({one} and {other}): they look like two runs but are "
+    "judged as one; give one run at a time"
 )
 STILL_RUNNING = Sentence("the job is still going: {state}")
 
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What limits the verdict, each with its citation where there is something to cite."""
+    """What limits the verdict, each with its citation if there is one."""
 
     claims: tuple[Claim, ...]
 
@@ -63,7 +62,7 @@ def preflight(
     telemetry: Maybe[TelemetryTrust],
     run: Run,
 ) -> Preflight:
-    """Of the inputs; nothing is needed."""
+    """Covers the inputs; nothing is required."""
     claims = [*unanswered.claims, *_inputs(evidence, unanswered, ending, run)]
     if evidence.has("logs"):
         progress = None if isinstance(trajectory, Missing) else trajectory.progress
@@ -72,7 +71,7 @@ def preflight(
 
 
 def _inputs(evidence: Evidence, unanswered: UnansweredSources, ending: Ending, run: Run) -> Iterator[Claim]:
-    """What was not given, and what the scheduler's records say."""
+    """Missing inputs, and what the scheduler's records show."""
     if not evidence.has("logs") and "log" not in unanswered.planes:
         yield NO_LOG()
     if ending.job is None and "scheduler" not in unanswered.planes:
@@ -85,7 +84,7 @@ def _inputs(evidence: Evidence, unanswered: UnansweredSources, ending: Ending, r
 
 
 def _logs(evidence: Evidence, ending: Ending, progress: Frame | None, run: Run) -> Iterator[Claim]:
-    """What of the logs is missing, thinned, moved or another run's."""
+    """Logs that are incomplete, thinned, time-shifted or from another run."""
     logs = evidence["logs"]
     for row in logs.events:
         closed_by_slurm = "slurmstepd" in str(row.get("last_line"))
@@ -103,7 +102,7 @@ def _logs(evidence: Evidence, ending: Ending, progress: Frame | None, run: Run) 
 
 
 def _contradicted(jobs: Frame) -> Iterator[Claim]:
-    """Ended well and ended badly, of one start: no such job was."""
+    """A record of a good end and one of a bad end for the same start: they cannot be the same job."""
     for good in (row for row in jobs.records if row.get("state") == "COMPLETED"):
         for bad in jobs.records:
             same = all(bad.get(name) == good.get(name) for name in ("id", "start"))
@@ -113,27 +112,27 @@ def _contradicted(jobs: Frame) -> Iterator[Claim]:
 
 
 def _several(points: Frame, others: Frame) -> Iterator[Claim]:
-    """A log that was left aside, and trained differently: a run of its own, as far as anybody can tell."""
+    """A log that was not used and has different losses: it seems to be another run."""
     for other in others.events:
-        mine = next((row for row in points.events if row.get("step") == other.get("step")), None)
-        if mine is not None:
-            step, one = points.value(mine, "step", "step"), points.value(mine, "loss")
+        own = next((row for row in points.events if row.get("step") == other.get("step")), None)
+        if own is not None:
+            step, one = points.value(own, "step", "step"), points.value(own, "loss")
             yield SEVERAL_RUNS(step=step, one=one, other=others.value(other, "loss"))
 
 
 def _kernel(evidence: Evidence, ending: Ending, run: Run) -> Iterator[Claim]:
-    """Whether the kernel's messages were read at all; which nodes they are from isn't told by every format."""
+    """Whether the kernel log was read; not every format names its node."""
     if not evidence.has("kernel"):
         yield NO_KERNEL()
         return
-    seen = {row.node for name in ("kernel", "boots", "xids") for row in evidence[name].events if row.node}
-    silent = tuple(node for node in run.nodes if node not in seen)
-    if seen and silent and ending.job is not None:
+    covered = {row.node for name in ("kernel", "boots", "xids") for row in evidence[name].events if row.node}
+    silent = tuple(node for node in run.nodes if node not in covered)
+    if covered and silent and ending.job is not None:
         yield NO_KERNEL_OF(nodes=derived(silent, ending.jobs.value(ending.job, "nodes")))
 
 
 def _ranks(logs: Frame, run: Run) -> Iterator[Claim]:
-    """A log of its own for some ranks and not for others."""
+    """Separate logs for some ranks and not for others."""
     own = {row.rank: row for row in logs.events if row.rank is not None}
     if run.n_ranks is None or not 1 < len(own) < run.n_ranks:
         return

@@ -1,6 +1,7 @@
-"""Sampling of the run's GPUs: whose the measured GPUs are, which of the run's were measured, and when they were not.
+r"""Sampling of the run's GPUs: which of the measured GPUs are the run's, which of the run's were measured, and the
+gaps.
 
-A node's metrics that stop while its other metrics go on speak of the exporter, not of the node.
+If GPU metrics of a node stop while its other metrics continue, the exporter failed, not the node.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from trackside.evidence import NOT_GIVEN, Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.trust.coverage import Hole, Line, by_node, holes, lines
+from trackside.facts.trust.coverage import SampledWindows, SampleGap, by_node, sample_gaps, sampled_windows
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import Query, metric
@@ -24,7 +25,7 @@ GPU_WITNESSES = (
     "gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts", "gpu_temperature_celsius",
     "gpu_engine_active_ratio", "gpu_sm_active_ratio", "gpu_sm_clock_hertz",
 )  # fmt: skip
-"""Metrics that show whether a GPU was sampled: those that every exporter has come first."""
+"""Metrics that show whether a GPU was sampled; those that every exporter has come first."""
 NODE_WITNESSES = (
     "host_load1", "host_memory_available_bytes", "host_cpu_busy_ratio", "host_time_seconds",
     "host_boot_time_seconds", "host_cpu_seconds_total", "trackside_collector_success",
@@ -33,24 +34,26 @@ SAMPLING: Mapping[str, Query] = {
     **{name: metric(name).over("run", "count") for name in (*GPU_WITNESSES, *NODE_WITNESSES)},
     "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
 }
-"""The questions behind :class:`Sampling`."""
+"""The queries behind :class:`Sampling`."""
 FEW_READINGS = 12
-"""Of a dozen readings one is 8 % of the run: a share of time is told no finer."""
+"""With a dozen readings, one is 8 % of the run: shares of time are no more precise."""
 
-NO_GPU_METRIC = Sentence("no GPU metrics were given: what the GPUs did is not known")
-METRICS_ELSEWHERE = Sentence("metrics were given, but of no GPU known to be the run's: what its GPUs did is not known")
-GPUS_GUESSED = Sentence(
-    "which {held} of the {measured} GPUs measured the run held is not told: nothing is judged by them"
+NO_GPU_METRIC = Sentence("no GPU metrics were given: what the GPUs did is unknown")
+METRICS_ELSEWHERE = Sentence(
+    "metrics were given, but of no GPU known to belong to the run: what its GPUs did is unknown"
 )
-GPUS_UNSURE = Sentence("which GPUs the run held is not told: the {measured} that were measured are taken for its own")
-GPUS_BY_MEMORY = Sentence("the run's GPUs are told by the memory that was taken while it was there: {gpus}")
-METRIC_CLOCK = Sentence("times of the metrics were moved by {offset} to fit the run's")
+GPUS_GUESSED = Sentence(
+    "the run used {held} of the {measured} GPUs measured, but which ones is unknown: GPU metrics are not used"
+)
+GPUS_UNSURE = Sentence("which GPUs the run used is unknown: all {measured} measured GPUs are assumed to be its own")
+GPUS_BY_MEMORY = Sentence("the run's GPUs are those whose memory was in use during the run: {gpus}")
+METRIC_CLOCK = Sentence("metric times were shifted by {offset} to match the run's")
 NODES_UNMEASURED = Sentence("no GPU metrics of {nodes} were given: faults there can't be ruled out")
 GPUS_UNMEASURED = Sentence("{measured} of the run's {held} GPUs were measured")
-LATE = Sentence("GPU metrics begin {late} after the run's start")
+LATE = Sentence("GPU metrics start {late} after the run")
 EARLY = Sentence("GPU metrics end {early} before the run does", running="the newest GPU metrics are {early} old")
 EXPORTER_DEAD = Sentence(
-    "the GPU metrics of {nodes} stop at {when} while its other metrics go on: the exporter died, not the node"
+    "the GPU metrics of {nodes} stop at {when} while its other metrics continue: the exporter died, not the node"
 )
 NODE_SILENT = Sentence("all metrics of {nodes} stop at {when}: its exporters stopped, or the node itself")
 GAPS = Sentence("{share} of the GPU metrics of {nodes} are missing; the longest gap is {length}, from {when}")
@@ -58,58 +61,58 @@ COARSE = Sentence(
     "a GPU was sampled {readings:times} in the whole run: short events are not seen",
     running="a GPU was sampled {readings:times} so far: short events are not seen",
 )
-NO_SM = Sentence("SM activity was not measured: utilisation alone can't tell work from a busy-wait")
+NO_SM = Sentence("SM activity was not measured: utilization alone can't tell computing from busy-waiting")
 
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """When each GPU and each node of the run was sampled at all."""
+    """When each GPU and each node of the run was sampled."""
 
     run: Run
-    gpus: Sequence[Line]
+    gpus: Sequence[SampledWindows]
     """The GPUs that were sampled; empty if none was."""
-    nodes: Sequence[Line]
-    given: bool
+    nodes: Sequence[SampledWindows]
+    has_metrics: bool
     """Whether any metrics were given."""
     answered: bool
-    """Whether their source answered."""
+    """Whether their source responded."""
     sm: bool
     """Whether SM activity was measured."""
     accounted: Sequence[Value]
-    """The scheduler's word on the run's size and start, to be cited."""
+    """The scheduler's values for the run's size and start, to be cited."""
 
     @property
-    def held(self) -> int | None:
-        """GPUs that the run held, as far as anything says."""
+    def n_gpus(self) -> int | None:
+        """Number of GPUs allocated to the run, as far as known."""
         return self.run.n_gpus or self.run.n_ranks
 
     @property
     def mixed(self) -> bool:
-        """Whether the GPUs measured are more than the run held, and which are its own isn't told."""
-        every = self.run.gpus_by == "all" and self.held is not None and self.held < len(self.run.gpus)
+        """Whether more GPUs were measured than the run had, and it is unknown which ones are its own."""
+        every = self.run.gpus_by == "all" and self.n_gpus is not None and self.n_gpus < len(self.run.gpus)
         return every and bool(self.gpus)
 
     @cached_property
     def unmeasured(self) -> tuple[str, ...]:
-        """Nodes of the run of which no GPU metric was given."""
+        """Nodes of the run without GPU metrics."""
         measured = {line.node for line in self.gpus}
         return tuple(node for node in self.run.nodes if node not in measured) if measured - {""} else ()
 
     @cached_property
     def stopped(self) -> tuple[str, ...]:
-        """Nodes of which no GPU metrics came any more long before the run's end."""
+        """Nodes whose GPU metrics stopped long before the run's end."""
         return tuple(hole.node or "a node" for hole in self._early)
 
     @property
     def claims(self) -> list[Claim]:
-        """Whose GPUs were measured, and which of the run's were not, or not all the while."""
+        """Which GPUs were measured, and which of the run's were not, or not all the time."""
         if not self.gpus:
-            return [METRICS_ELSEWHERE() if self.given else NO_GPU_METRIC()] if self.answered else []
+            return [METRICS_ELSEWHERE() if self.has_metrics else NO_GPU_METRIC()] if self.answered else []
         return [*self._whose(), *self._unmeasured(), *self._gaps()]
 
     @property
     def readings(self) -> list[Claim]:
-        """What was sampled too seldom, or not at all."""
+        """What was sampled too rarely, or not at all."""
         if not self.gpus:
             return []
         grid = self.gpus[0].grid
@@ -121,7 +124,7 @@ class Sampling:
         run, count = self.run, self.gpus[0].grid.value("count")
         measured = derived(len(run.gpus), count)
         if self.mixed:
-            yield GPUS_GUESSED(measured=measured, held=derived(self.held, *(self.accounted or [count])))
+            yield GPUS_GUESSED(measured=measured, held=derived(self.n_gpus, *(self.accounted or [count])))
         elif run.gpus_by == "all":
             yield GPUS_UNSURE(measured=measured)
         elif run.gpus_by == "occupancy":
@@ -134,9 +137,9 @@ class Sampling:
         instances = any(mig for line in self.gpus for (mig,) in line.grid.labels("mig"))
         if self.unmeasured:
             yield NODES_UNMEASURED(nodes=derived(self.unmeasured, count, *self.accounted))
-        elif self.held is not None and run.n_gpus and len(run.gpus) < self.held and not instances:
-            held = derived(self.held, *(self.accounted or [count]))
-            yield GPUS_UNMEASURED(measured=derived(len(run.gpus), count), held=held)
+        elif self.n_gpus is not None and run.n_gpus and len(run.gpus) < self.n_gpus and not instances:
+            n_gpus = derived(self.n_gpus, *(self.accounted or [count]))
+            yield GPUS_UNMEASURED(measured=derived(len(run.gpus), count), held=n_gpus)
 
     @property
     def _span(self) -> tuple[float, float]:
@@ -144,17 +147,17 @@ class Sampling:
         return float(grid.times[0]) - grid.step, float(grid.times[-1])
 
     @cached_property
-    def _holes(self) -> Mapping[str, Sequence[Hole]]:
-        """What was not sampled of the GPUs of each node."""
-        return {node: holes(own) for node, own in by_node(self.gpus).items()}
+    def _holes(self) -> Mapping[str, Sequence[SampleGap]]:
+        """The sample gaps of the GPUs of each node."""
+        return {node: sample_gaps(own) for node, own in by_node(self.gpus).items()}
 
     @cached_property
-    def _early(self) -> Sequence[Hole]:
-        """The holes that last to the run's end."""
+    def _early(self) -> Sequence[SampleGap]:
+        """The gaps that last to the run's end."""
         return [hole for own in self._holes.values() for hole in own if hole.end >= self._span[1]]
 
     def _gaps(self) -> Iterator[Claim]:
-        """What was not sampled: of all nodes at the run's ends, of single nodes to its end, and in between."""
+        """Gaps of all nodes at the run's ends, of single nodes to its end, and in between."""
         first, last = self._span
         every = [hole for own in self._holes.values() for hole in own]
         late, early = [hole for hole in every if hole.start <= first], self._early
@@ -170,8 +173,8 @@ class Sampling:
             yield self._between(between)
 
     def _stopped(self) -> Iterator[Claim]:
-        """Nodes of which nothing more came while others went on."""
-        alive = {line.node for line in self.nodes if not any(h.end >= line.grid.times[-1] for h in holes([line]))}
+        """Nodes whose metrics stopped while those of others continued."""
+        alive = {line.node for line in self.nodes if not any(h.end >= line.grid.times[-1] for h in sample_gaps([line]))}
         for sentence, own in (
             (EXPORTER_DEAD, [hole for hole in self._early if hole.node in alive]),
             (NODE_SILENT, [hole for hole in self._early if hole.node not in alive]),
@@ -181,7 +184,7 @@ class Sampling:
                 when = derived(min(hole.start for hole in own), *cites, unit="time")
                 yield sentence(nodes=derived(tuple(hole.node for hole in own), *cites), when=when)
 
-    def _between(self, between: Sequence[Hole]) -> Claim:
+    def _between(self, between: Sequence[SampleGap]) -> Claim:
         nodes = tuple(dict.fromkeys(hole.node for hole in between))
         grid = next(line.grid for line in self.gpus if line.node in nodes)
         share = sum(hole.length for hole in between) / len(nodes) / (len(grid.times) * grid.step)
@@ -194,28 +197,28 @@ class Sampling:
         )
 
 
-@fact(SAMPLING, lazily=True)
+@fact(SAMPLING, lazy=True)
 def sampling(evidence: Evidence, ending: Ending, run: Run) -> Sampling:
-    """Of counts of samples; empty if none were given."""
+    """Covers counts of samples; empty if there are none."""
     first = evidence.missing(GPU_WITNESSES[0])
-    given, answered = not (first and first.reason == NOT_GIVEN), not (first and first.source)
-    if not (given and answered):
-        return Sampling(run, (), (), given, answered, False, ())
-    gpus = lines(_until_all(evidence, GPU_WITNESSES, run.gpus), "gpu")
-    nodes = lines(_until_all(evidence, NODE_WITNESSES, ()), "node")
+    has_metrics, answered = not (first and first.reason == NOT_GIVEN), not (first and first.source)
+    if not (has_metrics and answered):
+        return Sampling(run, (), (), has_metrics, answered, False, ())
+    gpus = sampled_windows(_until_all(evidence, GPU_WITNESSES, run.gpus), "gpu")
+    nodes = sampled_windows(_until_all(evidence, NODE_WITNESSES, ()), "node")
     jobs = ending.jobs
     accounted = [
         jobs.value(row, name) for row in jobs.records[-1:] for name in ("n_gpus", "start") if row.get(name) is not None
     ]
-    return Sampling(run, gpus, nodes, given, answered, evidence.grid("sm") is not None, accounted)
+    return Sampling(run, gpus, nodes, has_metrics, answered, evidence.grid("sm") is not None, accounted)
 
 
 def _until_all(evidence: Evidence, names: Sequence[str], gpus: Sequence[str]) -> Iterator[Grid]:
-    """Grids of counts, until every GPU of the run was seen; one of nodes is enough."""
-    left = set(gpus)
+    """Grids of counts, until every GPU of the run was seen; for nodes one is enough."""
+    remaining = set(gpus)
     for name in names:
         if (grid := evidence.grid(name)) is not None:
             yield grid
-            left -= {f"{node}:{gpu}" for node, gpu in grid.labels("node", "gpu")}
-            if not left:
+            remaining -= {f"{node}:{gpu}" for node, gpu in grid.labels("node", "gpu")}
+            if not remaining:
                 return

@@ -1,7 +1,7 @@
-"""Trust in the run's metrics: whose they are, what they leave out, which counters began anew.
+r"""Trust in the run's metrics: whose they are, what they omit, which counters were reset.
 
-A measurement that can't be trusted is no measurement: its answer becomes missing, and the facts and families that need
-it say so. The engine asks here, so that no family need to.
+The answer of an untrustworthy measurement becomes missing, and the facts and families that need it report that. The
+engine checks this here, so that families do not have to.
 """
 
 from __future__ import annotations
@@ -22,40 +22,39 @@ from trackside.model import Run
 from trackside.query import Query
 
 LEVELS = frozenset({"avg", "sum"})
-"""Rollups that speak for the whole time, and so not of one of which little was seen."""
+"""Rollups that describe the whole time, so that a mostly unsampled time makes them invalid."""
 OF_PROCESSES = ("trackside_cuda_", "trackside_nccl_", "training_")
-"""Metrics that end with the processes: that they stop is what they say."""
+"""Metrics that end with the processes: their end is information."""
 TRACED = ("trackside_cuda_", "trackside_nccl_")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When an answer says too little."""
+    """When an answer has too little data."""
 
     covered_share: float = 0.5
-    """Of a level or a share of time at least half of its windows must have been seen: a median or a mean over fewer
-    could be anything, whatever the rest was like."""
+    """Minimum share of sampled windows for a level or a share of time: a median or a mean over fewer is arbitrary."""
     readings: int = 3
-    """A share of time needs three readings of each GPU: of two, neither is the usual one."""
+    """Minimum readings of each GPU for a share of time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetryTrust:
-    """What limits the metrics of the run: the sentences, and which answers can be judged on."""
+    """What limits the run's metrics: the claims, and which answers can be used."""
 
     claims: tuple[Claim, ...] = ()
     mixed: bool = False
-    """Whether the GPUs measured are more than the run held, and which are its own isn't told."""
+    """Whether more GPUs were measured than the run had, and it is unknown which ones are its own."""
     untraced: bool = False
     """Whether a tracer ran and saw no process."""
     unmeasured: tuple[str, ...] = ()
-    """Nodes of the run of which no GPU metric was given."""
+    """Nodes of the run without GPU metrics."""
     stopped: tuple[str, ...] = ()
-    """Nodes of which none came any more long before the run's end."""
+    """Nodes whose GPU metrics stopped long before the run's end."""
     limits: Limits = Limits()
 
     def checked(self, query: Query, answer: Answer) -> Answer:
-        """The answer, or why it is none."""
+        """The answer, or why it cannot be used."""
         if not isinstance(answer, Grid):
             return answer
         doubt = self._doubt(query, answer)
@@ -81,7 +80,7 @@ class TelemetryTrust:
 
 @fact(limits=Limits())
 def telemetry_trust(sampling: Sampling, exporters: Exporters, skew: ClockSkew, limits: Limits) -> TelemetryTrust:
-    """Of answers that nobody has checked yet."""
+    """Derived from unchecked answers."""
     if not sampling.gpus:
         return TelemetryTrust(tuple(sampling.claims))
     claims = (
@@ -96,7 +95,7 @@ def telemetry_trust(sampling: Sampling, exporters: Exporters, skew: ClockSkew, l
 
 
 def trusted_facts(store: Store, run: Run) -> Facts:
-    """The facts of a run, derived from answers that can be judged on."""
+    """The facts of a run, derived from checked answers."""
     trust = Facts(store, run).get(TelemetryTrust)
     if isinstance(trust, Missing):
         return Facts(store, run)
@@ -104,7 +103,7 @@ def trusted_facts(store: Store, run: Run) -> Facts:
 
 
 def _stale_at_end(grid: Grid) -> bool:
-    """Whether no series was sampled for so long before the end that its last value no longer counts."""
-    seen = np.any(~np.isnan(grid.values), axis=0)
-    places = np.flatnonzero(seen)
-    return not len(places) or (len(seen) - 1 - int(places[-1])) * grid.step >= coverage.stale(seen, grid.step)
+    """Whether no series was sampled for so long before the end that the last value is stale."""
+    sampled = np.any(~np.isnan(grid.values), axis=0)
+    indices = np.flatnonzero(sampled)
+    return not len(indices) or (len(sampled) - 1 - int(indices[-1])) * grid.step >= coverage.stale(sampled, grid.step)

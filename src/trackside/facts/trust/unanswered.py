@@ -12,7 +12,7 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Plane
 from trackside.query import events
 
-DID_NOT_ANSWER = Sentence("{source} did not answer, or not wholly: {reason}")
+DID_NOT_ANSWER = Sentence("{source} did not answer completely: {reason}")
 
 
 @dataclass(frozen=True, eq=False)

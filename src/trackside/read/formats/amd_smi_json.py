@@ -1,4 +1,4 @@
-"""``amd-smi metric --json``: a list of GPUs, bare or under ``gpu_data``; figures as objects with value and unit.
+"""``amd-smi metric --json``: a list of GPUs, top-level or under ``gpu_data``; figures are objects with value and unit.
 
 With ``--watch`` each GPU carries a ``timestamp``; without it the tool prints no time.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from trackside.catalog.labels import pci_address
 from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Gpu, Line, Readings
+from trackside.read.gpu_readings import Gpu, Readings, TextLine
 
 _METRICS: Mapping[str, tuple[str, ...]] = {
     "gpu_utilization_ratio": ("usage/gfx_activity",),
@@ -32,8 +32,8 @@ _METRICS: Mapping[str, tuple[str, ...]] = {
     "gpu_ecc_correctable_total": ("ecc/total_correctable_count",),
     "gpu_ecc_uncorrectable_total": ("ecc/total_uncorrectable_count",),
 }
-"""our metric -> where it stands in a GPU's object; the first that has a figure holds"""
-_BETWEEN = re.compile(r"[\s,]*")
+"""metric -> its paths in a GPU's object; the first that has a figure is used"""
+_SEPARATOR = re.compile(r"[\s,]*")
 _MARKS = (b'"gfx_activity"', b'"socket_power"', b'"used_vram"', b'"total_vram"')
 
 
@@ -41,7 +41,7 @@ def _sniff(source: Source) -> Match | None:
     head = source.head.lstrip()
     if head[:1] not in (b"[", b"{") or b'"gpu"' not in head[:4096]:
         return None
-    return Match(0.9, "what amd-smi metric prints") if any(mark in head for mark in _MARKS) else None
+    return Match(0.9, "output of amd-smi metric") if any(mark in head for mark in _MARKS) else None
 
 
 def _read(source: Source, sink: Sink) -> Result:
@@ -50,37 +50,37 @@ def _read(source: Source, sink: Sink) -> Result:
     for line, entry in _gpus(readings, source.whole().decode("utf-8", "replace")):
         index = entry.get("gpu")
         if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < 10_000:
-            readings.lost += 1
+            readings.lost_lines += 1
             continue
-        gpu = Gpu(str(index), pci=pci_address(str(_at(entry, "bus/bdf") or "")))
+        gpu = Gpu(str(index), pci=pci_address(str(_value_at(entry, "bus/bdf") or "")))
         time = _time(readings, entry.get("timestamp"))
         if time is None and source.modified is not None and gpu not in untimed:
             untimed.add(gpu)
             time = source.modified
         if time is None:
-            readings.note("{} entries give no time: not placed")
+            readings.note("{} entries without a time: skipped")
         else:
             readings.add(time, readings.first_pairs(line, gpu, _METRICS, partial(_figure, entry)))
     if untimed:
-        readings.note("it gives no time: taken as of when the file was last written", lost=False)
+        readings.note("no time: assumed to be when the file was last written", lost=False)
     return readings.result("no GPU in it")
 
 
-def _gpus(readings: Readings, text: str) -> Iterator[tuple[Line, dict[str, Any]]]:
-    """Every GPU of every document, one behind the other; what is cut off ends it."""
+def _gpus(readings: Readings, text: str) -> Iterator[tuple[TextLine, dict[str, Any]]]:
+    """Yield every GPU of every concatenated document; stops at the first truncated one."""
     decoder = json.JSONDecoder()
     position, number = 0, 1
-    while (start := _BETWEEN.match(text, position).end()) < len(text):  # type: ignore[union-attr]
+    while (start := _SEPARATOR.match(text, position).end()) < len(text):  # type: ignore[union-attr]
         number += text.count("\n", position, start)
         try:
             document, position = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
-            readings.note("cut off or garbled from line {} on", number)
+            readings.note("truncated or malformed from line {} on", number)
             return
-        listed = document.get("gpu_data") if isinstance(document, dict) else document
-        for entry in listed if isinstance(listed, list) else [document]:
+        entries = document.get("gpu_data") if isinstance(document, dict) else document
+        for entry in entries if isinstance(entries, list) else [document]:
             if isinstance(entry, dict):
-                yield Line(number, start, ""), entry
+                yield TextLine(number, start, ""), entry
         number += text.count("\n", start, position)
 
 
@@ -91,17 +91,17 @@ def _time(readings: Readings, stamp: object) -> float | None:
     return readings.time(f"{stamp:f}") if known else None
 
 
-def _at(entry: dict[str, Any], place: str) -> object:
-    found: object = entry
-    for name in place.split("/"):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+def _value_at(entry: dict[str, Any], path: str) -> object:
+    value: object = entry
+    for name in path.split("/"):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
-def _figure(entry: dict[str, Any], place: str) -> tuple[float, str] | None:
-    """A value and its unit; None for N/A and what is no number."""
-    found = _at(entry, place)
-    value, unit = (found.get("value"), found.get("unit")) if isinstance(found, dict) else (found, "")
+def _figure(entry: dict[str, Any], path: str) -> tuple[float, str] | None:
+    """A value and its unit; None for N/A and anything but a number."""
+    figure = _value_at(entry, path)
+    value, unit = (figure.get("value"), figure.get("unit")) if isinstance(figure, dict) else (figure, "")
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1e18 < value < 1e18:
         return None
     return float(value), unit if isinstance(unit, str) else ""

@@ -1,6 +1,6 @@
-"""``dcgmi dmon``: a line for each GPU every second, under DCGM's short names of the fields asked for.
+"""``dcgmi dmon``: one line per GPU every second, under DCGM's short names of the requested fields.
 
-It prints no times. Those that a pipe puts before each line (``ts``) or a script before each sample (``date``) are used.
+It prints no times. Times that a pipe puts before each line (``ts``) or a script before each sample (``date``) are used.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 
 from trackside.catalog.dialect import translate
 from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Clock, Gpu, Line, Readings, head_lines
+from trackside.read.gpu_readings import Clock, Gpu, Readings, TextLine, head_lines
 
 _HEADING = re.compile(r"(?P<when>.{0,40}?)# ?Entity\s+(?P<names>\S.*)")
 _UNITS = re.compile(r".{0,40}?\bI[dD]\b[\s\w/%.]*")
@@ -17,11 +17,11 @@ _ROW = re.compile(
     r"(?P<when>.{0,40}?)\b(?P<kind>GPU|GPU-I|GPU-CI|vGPU|Switch|CPU|CPU Core|Link) (?P<id>\d{1,6})\s+(?P<cells>\S.*)"
 )
 _NUMBER = re.compile(r"[-+]?\d{1,30}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?")
-_REMEDY = "dcgmi prints none; pipe it through ts"
+_REMEDY = "dcgmi prints none: pipe it through ts"
 
 
 class Dcgmi:
-    """The samples of a file."""
+    """Parses the samples of a file line by line."""
 
     def __init__(self, readings: Readings) -> None:
         self.readings = readings
@@ -29,68 +29,68 @@ class Dcgmi:
         self._clock = Clock(readings, _REMEDY)
         self._names: list[str] = []
 
-    def take(self, line: Line) -> bool:
-        """Whether a line is dcgmi's, or a time."""
+    def take(self, line: TextLine) -> bool:
+        """Parse a line; whether it is from dcgmi, or a time."""
         text = line.text.strip()
-        if found := _HEADING.fullmatch(text):
-            self._names = found["names"].split()
+        if match := _HEADING.fullmatch(text):
+            self._names = match["names"].split()
             return True
-        if found := _ROW.fullmatch(text):
-            return self._row(line, found)
+        if match := _ROW.fullmatch(text):
+            return self._row(line, match)
         if self._names and _UNITS.fullmatch(text):
             return True
-        if len(text) >= 60 or (stamped := self.readings.time(text)) is None:
+        if len(text) >= 60 or (time := self.readings.time(text)) is None:
             return False
         self._clock.settle()
-        self.readings.now = stamped
+        self.readings.now = time
         self._clock = Clock(self.readings, _REMEDY)
         return True
 
-    def _row(self, line: Line, found: re.Match[str]) -> bool:
-        cells = found["cells"].split()
+    def _row(self, line: TextLine, match: re.Match[str]) -> bool:
+        cells = match["cells"].split()
         if not self._names:
             return False
         if len(cells) != len(self._names):
-            self.readings.lost += 1
+            self.readings.lost_lines += 1
             return True
-        if found["kind"] != "GPU":
-            self.readings.note("{} lines of parts of GPUs, switches or CPUs, which don't say whose they are")
+        if match["kind"] != "GPU":
+            self.readings.note("{} lines of GPU parts, switches or CPUs, which name no parent GPU or node: skipped")
             return True
         self.rows += 1
-        time = self.readings.time(found["when"]) if found["when"].strip() else None
-        when = self._clock.now({}, found["id"]) if time is None else (time, True)
+        time = self.readings.time(match["when"]) if match["when"].strip() else None
+        when = self._clock.now({}, match["id"]) if time is None else (time, True)
         if when is not None:
             values = (
                 (name, float(cell), "")
                 for name, cell in zip(self._names, cells, strict=True)
                 if _NUMBER.fullmatch(cell)
             )
-            self._clock.add(when, self.readings.pairs(line, Gpu(number=found["id"]), values))
+            self._clock.add(when, self.readings.pairs(line, Gpu(number=match["id"]), values))
         return True
 
     def end(self) -> None:
-        """Place what carries no time."""
+        """Place the rows without a time."""
         self._clock.settle()
 
 
 def _sniff(source: Source) -> Match | None:
-    found = re.search(rb"^.{0,40}?# ?Entity\s+(\S[^\n]{0,4000})", source.head, re.MULTILINE)
-    if found is None or not any(translate(name, {}) for name in found[1].decode("utf-8", "replace").split()):
+    match = re.search(rb"^.{0,40}?# ?Entity\s+(\S[^\n]{0,4000})", source.head, re.MULTILINE)
+    if match is None or not any(translate(name, {}) for name in match[1].decode("utf-8", "replace").split()):
         return None
-    section = Dcgmi(Readings.discarded(source))
+    section = Dcgmi(Readings.for_sniffing(source))
     lines = list(head_lines(source))
-    own = sum(map(section.take, lines))
-    return Match(0.9, "samples of dcgmi dmon") if own >= 0.9 * len(lines) - 1 else None
+    own_lines = sum(map(section.take, lines))
+    return Match(0.9, "samples of dcgmi dmon") if own_lines >= 0.9 * len(lines) - 1 else None
 
 
 def _read(source: Source, sink: Sink) -> Result:
     readings = Readings(source, sink)
     section = Dcgmi(readings)
     for number, offset, text in source.lines():
-        if text.strip() and not section.take(Line(number, offset, text)):
-            readings.note("{} lines that are not dcgmi's")
+        if text.strip() and not section.take(TextLine(number, offset, text)):
+            readings.note("{} lines are not from dcgmi")
     section.end()
-    return readings.result("no sample in it")
+    return readings.result("no samples")
 
 
 FORMAT = Format("dcgmi-dmon", "GPU samples (dcgmi dmon)", "metric", _sniff, _read)

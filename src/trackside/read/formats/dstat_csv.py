@@ -1,8 +1,7 @@
-"""``dstat --output FILE``: host telemetry as CSV, and that of its successors dool and pcp-dstat.
+"""``dstat --output FILE``: host telemetry as CSV, also from its successors dool and pcp-dstat.
 
-Rows carry a time only where it was asked for (``-t``, ``-T``); else they are reckoned from the start and the delay that
-the heading tells. Rates become counters that begin at 0; the first row after a heading is left out, as it holds
-averages since the machine was booted.
+Rows have a time only with ``-t`` or ``-T``; otherwise it is computed from the start and the delay in the heading. Rates
+become counters that begin at 0. The first row after a heading is skipped because it holds averages since boot.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from trackside.catalog.dialect import Translated
+from trackside.catalog.dialect import Translation
 from trackside.model import Position
 from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
 from trackside.read.measurements import Measurements
@@ -25,21 +24,21 @@ _RATES = {
     ("net", "send"): "host_network_tx_bytes_total",
 }
 _LEVELS = frozenset({"total cpu usage", "total usage", "memory usage", "epoch"})
-"""Groups whose columns are read together, and the time."""
+"""Groups of which all columns are used, and the time."""
 _WITH_VALUE = frozenset({"--output", "-C", "-D", "-I", "-N", "-S", "-M"})
-"""Options that a value follows."""
+"""Options that take a value."""
 _DAY = re.compile(r"(\d{1,2})-(\d{1,2}) (\d\d):(\d\d):(\d\d)")
 
 Row = Mapping[tuple[str, str], float]
-"""A row's figures by (group, name)."""
+"""The figures of a row by (group, name)."""
 
 
 def _sniff(source: Source) -> Match | None:
-    return Match(0.95, "dstat's CSV") if _HEADING.match(source.text[:200]) else None
+    return Match(0.95, "dstat CSV") if _HEADING.match(source.text[:200]) else None
 
 
-def started(text: str) -> datetime | None:
-    """The date of the heading, ``23 Apr 2020 20:57:24 UTC``; in another zone it is read as UTC all the same."""
+def start_date(text: str) -> datetime | None:
+    """The date of the heading, ``23 Apr 2020 20:57:24 UTC``; any other zone is read as UTC too."""
     try:
         return datetime.strptime(" ".join(text.split()[:4]), "%d %b %Y %H:%M:%S").replace(tzinfo=UTC)
     except ValueError:
@@ -47,7 +46,7 @@ def started(text: str) -> datetime | None:
 
 
 def delay_of(command: str) -> float:
-    """Seconds between rows: the first bare number of the command line, 1 by default."""
+    """Seconds between rows: the first bare number of the command line (default 1)."""
     before = ""
     for word in command.split()[1:]:
         if before not in _WITH_VALUE and re.fullmatch(r"\d{1,5}", word):
@@ -56,33 +55,33 @@ def delay_of(command: str) -> float:
     return 1.0
 
 
-def measured(row: Row) -> dict[tuple[str, str], float]:
-    """Levels of a row by (our metric, device)."""
-    found: dict[tuple[str, str], float] = {}
+def gauges(row: Row) -> dict[tuple[str, str], float]:
+    """The gauges of a row by (metric, device)."""
+    values: dict[tuple[str, str], float] = {}
     for cpu in ("total cpu usage", "total usage"):
         if (cpu, "idl") in row:
-            found["host_cpu_busy_ratio", ""] = 1 - (row[cpu, "idl"] + row.get((cpu, "wai"), 0.0)) / 100
+            values["host_cpu_busy_ratio", ""] = 1 - (row[cpu, "idl"] + row.get((cpu, "wai"), 0.0)) / 100
     memory = [row.get(("memory usage", name)) for name in ("used", "buff", "cach", "free")]
-    used, *rest = (each or 0.0 for each in memory)
+    used, *others = (figure or 0.0 for figure in memory)
     if None not in memory:
-        found["host_memory_total_bytes", ""] = used + sum(rest)
-        found["host_memory_available_bytes", ""] = row.get(("memory usage", "avai"), sum(rest))
+        values["host_memory_total_bytes", ""] = used + sum(others)
+        values["host_memory_available_bytes", ""] = row.get(("memory usage", "avai"), sum(others))
     if ("load avg", "1m") in row:
-        found["host_load1", ""] = row["load avg", "1m"]
-    return found
+        values["host_load1", ""] = row["load avg", "1m"]
+    return values
 
 
-def _asked(group: str, name: str) -> bool:
-    """Whether anything of ours is made of a column."""
+def _is_used(group: str, name: str) -> bool:
+    """Whether a column is used for any metric."""
     rate = (group.partition("/")[0], name) in _RATES
     return rate or group in _LEVELS or name == "time" or (group, name) == ("load avg", "1m")
 
 
-class _Reading:
-    """One file on its way through; it may hold several headings, as dstat appends."""
+class _Parser:
+    """Parses one file; it may have several headings because dstat appends."""
 
-    def __init__(self, path: str, found: Measurements) -> None:
-        self._path, self._found = path, found
+    def __init__(self, path: str, measurements: Measurements) -> None:
+        self._path, self._measurements = path, measurements
         self._node = ""
         self._start: datetime | None = None
         self._delay = 1.0
@@ -92,70 +91,72 @@ class _Reading:
         self._counters: dict[tuple[str, str], float] = {}
         self._last: float | None = None
         self._numbers: dict[tuple[str, str, str], int] = {}
-        self.broken = self.first_broken = self.untimed = 0
-        self.reckoned = False
+        self.broken_rows = self.first_broken = self.untimed_rows = 0
+        self.has_computed_times = False
 
-    def line(self, at: Position, cells: Sequence[str]) -> None:
+    def add_line(self, position: Position, cells: Sequence[str]) -> None:
         match cells:
             case []:
-                self.broken += 1
+                self.broken_rows += 1
             case [heading, *_] if _HEADING.match(heading) or heading == "Author:":
                 self._groups, self._names, self._row = [], [], 0
             case ["Host:", host, *_]:
                 self._node = host
-            case ["Cmdline:", command, *rest]:
+            case ["Cmdline:", command, *other_cells]:
                 self._delay = delay_of(command)
-                self._start = started(rest[rest.index("Date:") + 1]) if "Date:" in rest[:-1] else None
+                self._start = (
+                    start_date(other_cells[other_cells.index("Date:") + 1]) if "Date:" in other_cells[:-1] else None
+                )
             case _ if not self._groups:
                 for cell in cells:
                     self._groups.append(cell or (self._groups[-1] if self._groups else ""))
             case _ if not self._names:
                 self._names = list(zip(self._groups, cells, strict=False))
                 for group, name in self._names:
-                    if not _asked(group, name):
-                        self._found.unasked(f"{group} {name}")
+                    if not _is_used(group, name):
+                        self._measurements.add_unknown(f"{group} {name}")
             case _:
-                self._figures(at, cells)
+                self._figures(position, cells)
 
-    def _figures(self, at: Position, cells: Sequence[str]) -> None:
+    def _figures(self, position: Position, cells: Sequence[str]) -> None:
         try:
             row = {name: float(cell) for name, cell in zip(self._names, cells, strict=True) if name[1] != "time"}
         except ValueError:
             row = {}
-        if not row or not all(map(math.isfinite, row.values())):  # a rate of nan would stay in its counter
-            self.broken += 1
-            self.first_broken = self.first_broken or at.line
+        if not row or not all(map(math.isfinite, row.values())):  # a rate of NaN would poison its counter
+            self.broken_rows += 1
+            self.first_broken = self.first_broken or position.line
             return
         time = self._time(row, dict(zip(self._names, cells, strict=True)))
         self._row += 1
         if time is None:
-            self.untimed += 1
+            self.untimed_rows += 1
         elif self._row > 1:
-            since, self._last = time - (self._last or time - self._delay), time
-            for (metric, device), value in {**measured(row), **self._counted(row, since)}.items():
-                self._give(metric, device, time, value, at)
+            elapsed_s, self._last = time - (self._last or time - self._delay), time
+            for (metric, device), value in {**gauges(row), **self._counters_after(row, elapsed_s)}.items():
+                self._add(metric, device, time, value, position)
         else:
             self._last = time
 
     def _time(self, row: Row, cells: Mapping[tuple[str, str], str]) -> float | None:
-        """The row's own time, or that reckoned from the start."""
+        """The row's own time, or the time computed from the start; None without either."""
         if ("epoch", "epoch") in row:
             return row["epoch", "epoch"]
         if self._start is None:
             return None
         text = next((cell for (_, name), cell in cells.items() if name == "time"), "")
-        if found := _DAY.fullmatch(text.strip()):
-            day, month, hour, minute, second = map(int, found.groups())
+        if matchrements := _DAY.fullmatch(text.strip()):
+            day, month, hour, minute, second = map(int, matchrements.groups())
             year = self._start.year + (month < self._start.month)
             try:
                 return datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp()
             except ValueError:
                 return None
-        self.reckoned = True
+        self.has_computed_times = True
         return self._start.timestamp() + self._row * self._delay
 
-    def _counted(self, row: Row, seconds: float) -> dict[tuple[str, str], float]:
-        """Rates added up over time."""
+    def _counters_after(self, row: Row, seconds: float) -> dict[tuple[str, str], float]:
+        """The counters: rates integrated over time."""
         for (group, name), value in row.items():
             kind, _, device = group.partition("/")
             if metric := _RATES.get((kind, name)):
@@ -163,34 +164,36 @@ class _Reading:
                 self._counters[key] = self._counters.get(key, 0.0) + value * max(0.0, seconds)
         return self._counters
 
-    def _give(self, metric: str, device: str, time: float, value: float, at: Position) -> None:
+    def _add(self, metric: str, device: str, time: float, value: float, position: Position) -> None:
         key = self._node, metric, device
         if key not in self._numbers:
             labels = {"node": self._node, "device": device}
-            known = Translated(metric, tuple(sorted((n, v) for n, v in labels.items() if v)), 1.0)
-            self._numbers[key] = self._found.enter(metric, known, at)
-        self._found.value(self._numbers[key], time, value)
+            known = Translation(metric, tuple(sorted((n, v) for n, v in labels.items() if v)), 1.0)
+            self._numbers[key] = self._measurements.add_translated(metric, known, position)
+        self._measurements.value(self._numbers[key], time, value)
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    found = Measurements(source.path, sink)
-    reading = _Reading(source.path, found)
+    measurements = Measurements(source.path, sink)
+    parser = _Parser(source.path, measurements)
     holes = 0
     for line, offset, text in source.lines():
         clean = text.strip("\0")
         holes += len(text) - len(clean)
         if not clean.strip():
             continue
-        at = Position(source.path, line, offset, len(text.encode()))
-        reading.line(at, csv_cells(clean))
-    broken = f"{reading.broken:,} rows are broken or cut off (first: line {reading.first_broken:,})"
+        position = Position(source.path, line, offset, len(text.encode()))
+        parser.add_line(position, csv_cells(clean))
+    broken = f"{parser.broken_rows:,} rows are malformed or truncated (first: line {parser.first_broken:,})"
     notes = [
-        "its times are reckoned from its start and delay" if reading.reckoned else "",
-        broken if reading.broken else "",
-        f"{reading.untimed:,} rows have no time, and the heading none: not kept" if reading.untimed else "",
+        "times computed from start and delay" if parser.has_computed_times else "",
+        broken if parser.broken_rows else "",
+        f"{parser.untimed_rows:,} rows without a time, and the heading has none: dropped"
+        if parser.untimed_rows
+        else "",
         f"{holes:,} NUL bytes (a block that was never written)" if holes else "",
     ]
-    return found.result(notes, lost=bool(reading.broken or reading.untimed))
+    return measurements.result(notes, lost=bool(parser.broken_rows or parser.untimed_rows))
 
 
 FORMAT = Format("dstat-csv", "host measurements (dstat or dool --output, CSV)", "metric", _sniff, _read)

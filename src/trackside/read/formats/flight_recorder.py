@@ -1,4 +1,4 @@
-"""PyTorch's NCCL Flight Recorder: one rank's dump of the collectives it entered, as a pickle or as JSON."""
+"""PyTorch's NCCL Flight Recorder: one rank's dump of the collectives it entered, as pickle or JSON."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ def _sniff(source: Source) -> Match | None:
 def _read(source: Source, sink: Sink) -> Result:
     data = source.whole()
     if len(data) > MAX_BYTES:
-        raise ValueError(f"a dump of {len(data) >> 20} MiB; Flight Recorder rings are far smaller")
+        raise ValueError(f"a dump of {len(data) >> 20} MiB; Flight Recorder dumps are far smaller")
     dump = load(data) if data[:1] == b"\x80" else json.loads(data)
     if not isinstance(dump, dict) or not {"entries", "pg_config", "pg_status"} & dump.keys():
-        raise ValueError("not a Flight Recorder dump: neither entries nor process groups in it")
-    raw = dump.get("entries")
-    entries = [entry for entry in raw if isinstance(entry, dict)] if isinstance(raw, (list, tuple)) else []
+        raise ValueError("not a Flight Recorder dump: it has neither entries nor process groups")
+    raw_entries = dump.get("entries")
+    entries = (
+        [entry for entry in raw_entries if isinstance(entry, dict)] if isinstance(raw_entries, (list, tuple)) else []
+    )
     groups = _groups(dump, entries)
     rank = rank_of(source.name, dump, groups)
     for ordinal, group in enumerate(groups, 2):
@@ -45,7 +47,7 @@ def _read(source: Source, sink: Sink) -> Result:
         sink.record(_record("flight_recorder_group", source.path, ordinal, fields))
     sizes = [len(ranks) for group in groups if (ranks := group.get("ranks"))]
     times = [time for entry in entries if (time := _seconds(entry.get("time_created_ns"))) is not None]
-    own: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "rank": rank,
         "world_size": max(sizes, default=None),
         "entries": len(entries),
@@ -57,8 +59,8 @@ def _read(source: Source, sink: Sink) -> Result:
         },
         "time_s": max(times, default=None),
     }
-    sink.record(_record("flight_recorder", source.path, 1, own))
-    note = "" if rank is not None else "no rank in its name or content"
+    sink.record(_record("flight_recorder", source.path, 1, summary))
+    note = "" if rank is not None else "neither its name nor its content gives the rank"
     return Result(len(groups) + 1, note=note)
 
 
@@ -69,20 +71,20 @@ def _record(kind: str, path: str, ordinal: int, fields: Mapping[str, Any]) -> Re
 
 
 def rank_of(name: str, dump: Mapping[str, Any], groups: Iterable[Mapping[str, Any]]) -> int | None:
-    """The dump's rank: as it says itself, from the file's name, else the one rank that is in all its groups."""
-    said = _integer(dump.get("rank"))
-    if said is not None:
-        return said
-    found = _RANK.search(name) or _LAST_NUMBER.search(name)
-    if found is not None:
-        return int(found[1])
+    """The dump's rank: from its content, else from the file's name, else the only rank that is in all its groups."""
+    recorded_rank = _integer(dump.get("rank"))
+    if recorded_rank is not None:
+        return recorded_rank
+    match = _RANK.search(name) or _LAST_NUMBER.search(name)
+    if match is not None:
+        return int(match[1])
     members = [set(ranks) for group in groups if (ranks := group.get("ranks"))]
     common = set.intersection(*members) if members else set()
     return common.pop() if len(common) == 1 else None
 
 
 def _groups(dump: Mapping[str, Any], entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the dump says of each process group, in its own order."""
+    """The fields of each process group, in the order of the dump."""
     config, status = _mapping(dump.get("pg_config")), _mapping(dump.get("pg_status"))
     names = _group_names(config, status, entries)
     pending: dict[str, dict[str, Any]] = {}
@@ -93,7 +95,7 @@ def _groups(dump: Mapping[str, Any], entries: list[dict[str, Any]]) -> list[dict
             continue
         if name not in config and name not in pending:
             order.append(name)
-        # completed ones stay in the ring until they are overwritten; "retired" ones are done with
+        # completed entries stay in the ring buffer until they are overwritten; "retired" entries are finished
         if _plain(entry.get("state")) != "completed" and not entry.get("retired"):
             oldest = pending.get(name)
             if oldest is None or (_integer(entry.get("record_id")) or 0) < (_integer(oldest.get("record_id")) or 0):
@@ -129,8 +131,8 @@ def _pending(entry: dict[str, Any] | None) -> dict[str, Scalar]:
 def _group_names(config: Mapping[str, Any], status: Mapping[str, Any], entries: list[dict[str, Any]]) -> dict[str, str]:
     """Key in ``pg_status`` -> name in ``pg_config``.
 
-    Entries tell it for groups in use. A rank whose ring is empty has none: both tables are numbered in the order
-    of creation, so where they are equally long and agree with the entries, they are paired in that order.
+    Entries give the name of groups in use. A rank with an empty ring buffer has no entries: both tables are numbered in
+    the order of creation, so if they are equally long and agree with the entries, they are paired in that order.
     """
     known = {
         str(entry["pg_id"]): name for entry in entries if (name := _group_of(entry)) is not None and "pg_id" in entry
@@ -143,38 +145,41 @@ def _group_names(config: Mapping[str, Any], status: Mapping[str, Any], entries: 
 
 
 def _descriptions(entries: list[dict[str, Any]]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    description_by_group: dict[str, str | None] = {}
     for entry in entries:
         pair = entry.get("process_group")
         if isinstance(pair, (list, tuple)) and len(pair) == 2:
-            found.setdefault(str(pair[0]), _plain(pair[1]))
-    return found
+            description_by_group.setdefault(str(pair[0]), _plain(pair[1]))
+    return description_by_group
 
 
 def _group_of(entry: Mapping[str, Any]) -> str | None:
     pair = entry.get("process_group")
     if isinstance(pair, (list, tuple)) and pair and isinstance(pair[0], (str, int)):
         return str(pair[0])
-    found = entry.get("pg_id")
-    return None if found is None or isinstance(found, (dict, list)) else str(found)
+    group_id = entry.get("pg_id")
+    return None if group_id is None or isinstance(group_id, (dict, list)) else str(group_id)
 
 
 def _mapping(value: object) -> dict[str, Any]:
-    return {str(key): one for key, one in value.items()} if isinstance(value, dict) else {}
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}
 
 
 def _ranks(value: object) -> tuple[int, ...] | None:
-    """Member ranks: a list, or a text like ``[0, 1, 2]``."""
+    """Member ranks, from a list or from text like ``[0, 1, 2]``."""
     if isinstance(value, str):
-        return tuple(int(one[0]) for one in _INTEGER.finditer(value[: 8 * MAX_RANKS])) or None
+        return tuple(int(number[0]) for number in _INTEGER.finditer(value[: 8 * MAX_RANKS])) or None
     if isinstance(value, (list, tuple)):
-        return tuple(one for one in value[:MAX_RANKS] if isinstance(one, int) and not isinstance(one, bool)) or None
+        return (
+            tuple(number for number in value[:MAX_RANKS] if isinstance(number, int) and not isinstance(number, bool))
+            or None
+        )
     return None
 
 
 def _integer(value: object) -> int | None:
-    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
-    return value if whole else None  # type: ignore[return-value]
+    is_int64 = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
+    return value if is_int64 else None  # type: ignore[return-value]
 
 
 def _seconds(value: object) -> float | None:

@@ -1,4 +1,4 @@
-"""Any text: a job's output. The format of last resort, read by the log scan."""
+"""Any text, as a job's output: the fallback format, read by the log scan."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from trackside.catalog.streams import node_in
-from trackside.logs.line import Scratch
-from trackside.logs.scan import Scanned, scan
+from trackside.logs.line import FileContext
+from trackside.logs.scan import ScanStats, scan
 from trackside.model import Event, Position
 from trackside.read.format import Format, Match, Result, Sink, Source
 
@@ -19,13 +19,13 @@ _OUTPUT_NAME = re.compile(
 _NOT_OUTPUT_NAME = re.compile(r"dmesg|kern|messages|syslog|journal|sacct|slurmctld|slurmd", re.IGNORECASE)
 _CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27}) + b"\x7f"
 _HOLE = re.compile(rb"\0{32,}")
-"""A run of NULs that no text and no binary header has by chance: a block never written, or lost in a crash."""
-_PROGRAM = re.compile(
+"""A run of NULs that no text or binary header has by chance: a block never written, or lost in a crash."""
+_PROGRAM_NAME = re.compile(
     r"\.(?:py|pyi|ipynb|sh|bash|sbatch|slurm|c|cc|cpp|cu|cuh|h|hpp|js|ts|html|css|ya?ml|toml|cfg|ini|lock|jinja)$"
     r"|(?:^|/)(?:README|LICENSE|Makefile|Dockerfile|requirements|merges|vocab)(?:\.(?:md|txt|rst))?$"
 )
 _OUTPUT = re.compile(rb"^(?:Traceback \(most recent call last\)|\{'|\[rank\d|srun: |slurmstepd: )", re.MULTILINE)
-_MEASURED = re.compile(
+_MEASUREMENTS = re.compile(
     rb"\s*(?:# (?:HELP|TYPE) \w|<\?xml |\{\"status\":\"success\",\"data\":|\{\"metric\":\{"
     rb"|[^\n]{0,300}\b(?:utilization\.gpu|memory\.used|temperature\.gpu)\b[^\n]{0,20}[,\n]"
     rb"|\[[A-Z][a-z]{2} \d\d 20\d\d [\d:]{8}\] \[\w+\] \[tid \d"
@@ -35,7 +35,7 @@ _DOCUMENT = re.compile(rb"\s*[{\[]\s*?\n\s*[\"{\[\]}\d]")
 
 
 def looks_like_text(head: bytes) -> bool:
-    """Whether a head is text of an encoding that keeps ASCII: few control bytes, NULs only in long runs.
+    """Whether a head is text in an ASCII-compatible encoding: few control bytes, NULs only in long runs.
 
     Binary headers have a NUL or two between other bytes; a sparse hole has hundreds in a row.
     """
@@ -48,47 +48,48 @@ def looks_like_text(head: bytes) -> bool:
 def _sniff(source: Source) -> Match | None:
     if not looks_like_text(source.head):
         return None
-    return Match(0.1, "text" if source.head.strip(b"\0") else "begins with a hole (NUL bytes)")
+    return Match(0.1, "text" if source.head.strip(b"\0") else "starts with a hole (NUL bytes)")
 
 
 def rank_of(path: str) -> int | None:
-    """The rank that a path names: torchrun's ``attempt_0/3/stdout.log`` (local to a node) or ``rank3.log``."""
-    if found := _RANK_DIR.search(path):
-        return int(found[2])
-    found = _RANK_FILE.search(path)
-    return int(found[1]) if found else None
+    """The rank in a path: torchrun's ``attempt_0/3/stdout.log`` (local to a node) or ``rank3.log``; None without
+    one."""
+    if match := _RANK_DIR.search(path):
+        return int(match[2])
+    match = _RANK_FILE.search(path)
+    return int(match[1]) if match else None
 
 
 def read_log(source: Source, sink: Sink, node: str | None = None, rank: int | None = None) -> Result:
-    """Scan a text as job output; ``node`` and ``rank`` are those that the format itself gives away."""
+    """Scan text as job output. ``node``, ``rank``: where known from the format's content."""
     folder = _RANK_DIR.search(source.path)
 
-    def take(event: Event) -> None:
+    def add_event(event: Event) -> None:
         if folder is not None and event.kind == "log_activity":
-            named = {"attempt": int(folder[1]), "rank_dir": int(folder[2])}
-            event = replace(event, fields={**event.fields, **named})
+            torchrun_fields = {"attempt": int(folder[1]), "rank_dir": int(folder[2])}
+            event = replace(event, fields={**event.fields, **torchrun_fields})
         sink.event(event)
 
     rank = rank_of(source.path) if rank is None else rank
-    scratch = Scratch(source.path, "log", rank=rank, node=node or node_in(source.path))
-    done = scan(source.stream, take, scratch)
+    scratch = FileContext(source.path, "log", rank=rank, node=node or node_in(source.path))
+    done = scan(source.stream, add_event, scratch)
     if done.bytes and done.nuls == done.bytes:
-        return Result(0, "unrecognised", "nothing but NUL bytes: never written, or lost in a crash")
+        return Result(0, "unrecognised", "only NUL bytes: never written, or lost in a crash")
     return Result(done.lines, note=note_on(done))
 
 
-def note_on(done: Scanned) -> str:
-    """What a scan has to say of a file besides its events."""
+def note_on(done: ScanStats) -> str:
+    """The note on a scanned file."""
     notes = [
-        f"{done.dropped:,} repeated events not kept" if done.dropped else "",
+        f"{done.dropped:,} repeated events dropped" if done.dropped else "",
         f"{done.nuls:,} NUL bytes (holes left by a crash or a truncated file)" if done.nuls else "",
-        *(f"{count:,} lines not read by a defect of {parser}" for parser, count in sorted(done.defects.items())),
+        *(f"{count:,} lines skipped because of a bug in {parser}" for parser, count in sorted(done.defects.items())),
     ]
     return "; ".join(note for note in notes if note)
 
 
 def empty_output(path: str) -> Event | None:
-    """What an empty file testifies to, where its name is that of a job's output: a job that wrote nothing."""
+    """The event for an empty file with the name of a job's output: the job wrote nothing. None for other names."""
     if not _OUTPUT_NAME.search(path) or _NOT_OUTPUT_NAME.search(path):
         return None
     return Event(
@@ -97,23 +98,23 @@ def empty_output(path: str) -> Event | None:
 
 
 def _sniff_other(source: Source) -> Match | None:
-    """Text that no run printed: programs and settings by their names, JSON documents by their first lines."""
+    """Match text that no run printed: programs and settings by name, JSON documents by their first lines."""
     if not looks_like_text(source.head):
         return None
-    if _PROGRAM.search(source.name) and not _OUTPUT.search(source.head):
-        return Match(0.2, "program or configuration text, not output")
-    if _MEASURED.match(source.head):
-        return Match(0.2, "measurements or a service's log that no reader knows, not a job's output")
+    if _PROGRAM_NAME.search(source.name) and not _OUTPUT.search(source.head):
+        return Match(0.2, "source code or configuration, not job output")
+    if _MEASUREMENTS.match(source.head):
+        return Match(0.2, "measurements or a service log in an unknown format, not job output")
     if _DOCUMENT.match(source.head):
-        return Match(0.2, "a JSON document that no reader knows")
+        return Match(0.2, "a JSON document in an unknown format")
     return None
 
 
-def _leave(source: Source, sink: Sink) -> Result:
+def _skip(source: Source, sink: Sink) -> Result:
     return Result(0, "unrecognised")
 
 
 FORMATS = (
-    Format("job-log", "job output, any text", "log", _sniff, read_log),
-    Format("other-text", "programs, settings and JSON documents: left alone", "log", _sniff_other, _leave),
+    Format("job-log", "job output (any text)", "log", _sniff, read_log),
+    Format("other-text", "programs, settings and unknown JSON documents: not read", "log", _sniff_other, _skip),
 )

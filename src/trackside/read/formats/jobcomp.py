@@ -1,4 +1,4 @@
-"""The log of Slurm's job completion plugins: jobcomp/filetxt, and JSON lines of jobcomp/elasticsearch or kafka."""
+"""Logs of Slurm's job completion plugins: jobcomp/filetxt, and the JSON lines of jobcomp/elasticsearch and kafka."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _record(block: Row, path: str) -> Record:
 
 
 def _read_json(source: Source, sink: Sink) -> Result:
-    count = lost = 0
+    count = lost_lines = 0
     for number, offset, text in source.lines():
         if not text.strip():
             continue
@@ -45,14 +45,14 @@ def _read_json(source: Source, sink: Sink) -> Result:
         except (msgspec.DecodeError, RecursionError):
             entry = None
         if not isinstance(entry, dict) or "jobid" not in entry:
-            lost += 1
+            lost_lines += 1
             continue
         count += 1
         get = {key: str(value) for key, value in entry.items() if isinstance(value, (str, int, float))}.get
         fields = job_record("jobcomp", get, **job_ids("jobcomp", get), source="jobcomp")
-        at = Position(source.path, number, offset, len(text.encode()))
-        sink.record(Record("job", at, "scheduler", fields, f"job {fields.get('id')} {fields.get('state')}"))
-    return Result(count, "partial" if lost else "read", f"{lost} lines are no job" if lost else "")
+        position = Position(source.path, number, offset, len(text.encode()))
+        sink.record(Record("job", position, "scheduler", fields, f"job {fields.get('id')} {fields.get('state')}"))
+    return Result(count, "partial" if lost_lines else "read", f"{lost_lines} lines without a job" if lost_lines else "")
 
 
 FORMAT = Format("jobcomp", "Slurm job completion log", "scheduler", _sniff, _read)

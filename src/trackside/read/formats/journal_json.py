@@ -1,7 +1,7 @@
 """Kernel messages as JSON: ``journalctl -o json`` lines and ``dmesg --json``.
 
-Each message is handed to the scan as the text line that ``journalctl -o short-iso`` would print, on the line
-where it stands in the JSON, so that citations lead there.
+Each message is passed to the scan as the text line that ``journalctl -o short-iso`` would print, with the line number
+that it has in the JSON, so that citations point there.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from trackside.logs.line import Scratch
+from trackside.logs.line import FileContext
 from trackside.logs.scan import scan
 from trackside.model import Event, Plane, Position
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.formats.job_log import note_on
 from trackside.read.formats.kernel_log import DAEMONS, host_of, node_of
-from trackside.read.pieces import Joined
+from trackside.read.pieces import ChunkStream
 
 _BREAK = re.compile(r"[\r\n]+")
 _MEMBER = re.compile(r'\s*"(time|msg)"\s*:\s*(.*?)\s*,?\s*$')
@@ -29,16 +29,16 @@ _DMESG = re.compile(rb'\s*\{\s*"dmesg"\s*:\s*\[')
 
 
 def _scan(source: Source, sink: Sink, lines: Iterable[str], plane: Plane) -> Result:
-    def take(event: Event) -> None:
+    def add_event(event: Event) -> None:
         if event.kind == "log_activity" and plane == "kernel":
             event = replace(event, kind="kernel_log")
-        at = Position(event.at.path, event.at.line)  # byte offsets would be those of the decoded text
-        sink.event(replace(event, at=at, node=host_of(event.text) or event.node))
+        position = Position(event.at.path, event.at.line)  # byte offsets would be those of the decoded text
+        sink.event(replace(event, at=position, node=host_of(event.text) or event.node))
 
-    # a message's own line breaks become redraws: the line number stays that of the JSON
-    text = Joined(_BREAK.sub("\r", line).encode("utf-8", "replace") + b"\n" for line in lines)
-    scratch = Scratch(source.path, plane, node=node_of(source.path))
-    done = scan(io.BufferedReader(text, 1 << 20), take, scratch)
+    # line breaks within a message become carriage returns, so that line numbers stay those of the JSON
+    text = ChunkStream(_BREAK.sub("\r", line).encode("utf-8", "replace") + b"\n" for line in lines)
+    scratch = FileContext(source.path, plane, node=node_of(source.path))
+    done = scan(io.BufferedReader(text, 1 << 20), add_event, scratch)
     return Result(done.lines, note=note_on(done))
 
 
@@ -47,16 +47,17 @@ def _scan(source: Source, sink: Sink, lines: Iterable[str], plane: Plane) -> Res
 
 def _entry(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(text)
+        entry = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and ("MESSAGE" in found or "__REALTIME_TIMESTAMP" in found) else None
+    return entry if isinstance(entry, dict) and ("MESSAGE" in entry or "__REALTIME_TIMESTAMP" in entry) else None
 
 
 def _text(value: object) -> str:
-    """A journal field: text, a list of bytes where it isn't UTF-8, a list of repeats, or null where too long."""
+    """The text of a journal field: a string, a list of bytes if it isn't UTF-8, a list of repeats, or null if too
+    long."""
     if isinstance(value, list):
-        if all(isinstance(one, int) and 0 <= one < 256 for one in value):
+        if all(isinstance(byte, int) and 0 <= byte < 256 for byte in value):
             return bytes(value).decode("utf-8", "replace")
         return _text(value[0])
     return value if isinstance(value, str) else ""
@@ -80,14 +81,14 @@ def _identifier(entry: dict[str, Any]) -> str:
 
 
 def _head_entries(source: Source) -> list[dict[str, Any]]:
-    """The journal entries in the head, if all its whole lines are such."""
+    """The journal entries in the head, if at least 70 % of its complete lines are entries; else empty."""
     if not source.head.startswith(b"{"):
         return []
     lines = source.text.splitlines()
-    whole = lines[:-1] if len(lines) > 1 else lines
-    found = [_entry(line) for line in whole if line.strip()]
-    entries = [entry for entry in found if entry is not None]
-    return entries if len(entries) >= 0.7 * len(found) else []
+    complete_lines = lines[:-1] if len(lines) > 1 else lines
+    parsed = [_entry(line) for line in complete_lines if line.strip()]
+    entries = [entry for entry in parsed if entry is not None]
+    return entries if len(entries) >= 0.7 * len(parsed) else []
 
 
 def _sniff_kernel(source: Source) -> Match | None:
@@ -96,7 +97,7 @@ def _sniff_kernel(source: Source) -> Match | None:
     tags = Counter(_identifier(entry) for entry in entries)
     if not entries or not (kernel or len(tags) >= 3 or any(tag in DAEMONS for tag in tags)):
         return None
-    return Match(0.85, f"journal entries; {kernel} of the first {len(entries)} are the kernel's")
+    return Match(0.85, f"journal entries; {kernel} of the first {len(entries)} are from the kernel")
 
 
 def _sniff_service(source: Source) -> Match | None:
@@ -117,36 +118,36 @@ def _sniff_dmesg(source: Source) -> Match | None:
 
 
 def _dmesg(source: Source) -> Iterator[str]:
-    """A line for each line of the file as dmesg lays it out (one member a line), so that a cut-off one is read too."""
+    """Yield a text line per line of the file. dmesg prints one member per line, so a truncated file is readable."""
     if b"\n" not in source.head[:200]:
         yield from _compact(source)
         return
     time = ""
     for _, _, text in source.lines():
-        found = _MEMBER.match(text)
-        value = _value(found[2]) if found else ""
-        if found and found[1] == "time":
+        match = _MEMBER.match(text)
+        value = _json_text(match[2]) if match else ""
+        if match and match[1] == "time":
             time = value
-        yield _stamped(time, value) if found and found[1] == "msg" else ""
+        yield _dmesg_line(time, value) if match and match[1] == "msg" else ""
 
 
 def _compact(source: Source) -> Iterator[str]:
-    """All on one line, as ``jq -c`` writes it: the messages are cited by their ordinals."""
-    whole = json.loads(source.whole().decode("utf-8", "replace"))
-    rows = whole.get("dmesg") if isinstance(whole, dict) else None
+    """Yield the messages of a file in one line, as from ``jq -c``; they are cited by ordinal."""
+    document_ = json.loads(source.whole().decode("utf-8", "replace"))
+    rows = document_.get("dmesg") if isinstance(document_, dict) else None
     for row in rows if isinstance(rows, list) else []:
         if isinstance(row, dict):
-            yield _stamped(str(row.get("time", "")), str(row.get("msg", "")))
+            yield _dmesg_line(str(row.get("time", "")), str(row.get("msg", "")))
 
 
-def _value(text: str) -> str:
+def _json_text(text: str) -> str:
     try:
         return str(json.loads(text))
     except (ValueError, RecursionError):
         return text.strip('"')
 
 
-def _stamped(time: str, message: str) -> str:
+def _dmesg_line(time: str, message: str) -> str:
     return f"{time} {message}" if ":" in time else f"[{time:>12}] {message}"
 
 

@@ -1,4 +1,4 @@
-"""Kernel messages as text: dmesg in all its time formats, syslog files, journalctl, kmsg and pstore records."""
+"""Kernel messages as text: dmesg with any time format, syslog files, journalctl, kmsg and pstore records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 from trackside.catalog.streams import is_node_log, streaming_node
-from trackside.logs.line import Scratch
+from trackside.logs.line import FileContext
 from trackside.logs.scan import scan
 from trackside.model import Event
 from trackside.read.format import Format, Match, Result, Sink, Source
@@ -49,7 +49,7 @@ _NODE_FILE = re.compile(
     r"|(?:dmesg|kern(?:el)?|messages|syslog|journal(?:ctl)?|kmsg)/(?P<inside>[A-Za-z][\w-]*\d)(?:\.\w{1,5}){0,2}$)"
 )
 _NOT_A_NODE = re.compile(r"(?i)(?:rank|step|run|job|attempt|slurm|part|node_?rank|s?xid|case|boot|error)[-_]?\d+$")
-"""What else is numbered in the names of logs."""
+"""Numbered words in log names that are not node names."""
 MAJORITY = 0.6
 _DAEMONS = """
 kernel systemd systemd-logind sshd CRON cron rsyslogd dbus-daemon NetworkManager chronyd ntpd auditd audit sudo su
@@ -57,80 +57,82 @@ containerd dockerd kubelet slurmd slurmstepd munged nvidia-persistenced nv-fabri
 rasdaemon smartd lldpd irqbalance polkitd snmpd postfix multipathd lustre nscd sssd dhclient snapd dracut
 """
 DAEMONS = frozenset(_DAEMONS.split())
-"""Programs that share a node's system log: lines of several of them tell it from one service's journal."""
+"""Programs that write to a node's system log. Lines from several of them distinguish it from one service's journal."""
 
 
 def _sniff(source: Source) -> Match | None:
     if not looks_like_text(source.head):
         return None
     lines = [line for line in source.text.splitlines()[:500] if line.strip() and not _BANNER.match(line)]
-    whole = [line for line in lines if not _CONTINUATION.match(line)]
-    if not whole:
+    messages = [line for line in lines if not _CONTINUATION.match(line)]
+    if not messages:
         return None
-    stamped = sum(1 for line in whole if _STAMPED.match(line) or _BARE.match(line))
-    if stamped >= MAJORITY * len(whole):
-        return Match(0.8, f"{stamped} of its first {len(whole)} lines are kernel messages")
-    tags = [found["tag"].strip() for line in whole if (found := _SYSLOG.match(line)) is not None]
+    stamped = sum(1 for line in messages if _STAMPED.match(line) or _BARE.match(line))
+    if stamped >= MAJORITY * len(messages):
+        return Match(0.8, f"{stamped} of its first {len(messages)} lines are kernel messages")
+    tags = [match["tag"].strip() for line in messages if (match := _SYSLOG.match(line)) is not None]
     kernel = tags.count("kernel")
     system = sum(1 for tag in tags if tag in DAEMONS)
-    if stamped + len(tags) < MAJORITY * len(whole):
+    if stamped + len(tags) < MAJORITY * len(messages):
         return None
     if is_node_log(source.path):
-        return Match(0.8, "a node's system log, from a log store")
+        return Match(0.8, "a node's system log from a log store")
     if kernel + stamped == 0 and len(set(tags)) < 3:
         return None
-    if kernel + stamped >= 0.1 * len(whole) or system >= 0.5 * len(tags):
-        return Match(0.8, f"a node's system log: {kernel} of its first {len(whole)} lines are the kernel's")
+    if kernel + stamped >= 0.1 * len(messages) or system >= 0.5 * len(tags):
+        return Match(0.8, f"a node's system log: {kernel} of its first {len(messages)} lines are from the kernel")
     return None
 
 
 def node_of(path: str) -> str | None:
-    """The node that a file's name or folder gives: ``dmesg-gpu017.txt``, ``gpu017.dmesg``, ``gpu017/dmesg``,
-    ``dmesg/gpu017.txt``."""
-    found = _NODE_FILE.search(path)
-    name = found and (found["after"] or found["before"] or found["folder"] or found["inside"])
+    """The node in a file's name or folder: ``dmesg-gpu017.txt``, ``gpu017.dmesg``, ``gpu017/dmesg``,
+    ``dmesg/gpu017.txt``; None without one."""
+    match = _NODE_FILE.search(path)
+    name = match and (match["after"] or match["before"] or match["folder"] or match["inside"])
     return None if not name or _NOT_A_NODE.match(name) else name
 
 
 def host_of(line: str) -> str | None:
-    """The host column of a syslog or journal line, without its domain."""
-    found = None if _STAMPED.match(line) else _SYSLOG.match(line)
-    if found is None or found["host"] in ("localhost", "-"):
+    """The host column of a syslog or journal line without its domain; None for other lines."""
+    match = None if _STAMPED.match(line) else _SYSLOG.match(line)
+    if match is None or match["host"] in ("localhost", "-"):
         return None
-    return found["host"].split(".", 1)[0]
+    return match["host"].split(".", 1)[0]
 
 
 def year_near(head: str, modified: float | None) -> int | None:
-    """The year to complete stamps that have none, from when the file was written: its lines are not later."""
+    """The year of timestamps without one: the lines are not newer than the file's mtime. None if unknown."""
     if modified is None:
         return None
     try:
-        written = dt.datetime.fromtimestamp(modified, dt.UTC)
+        modified_date = dt.datetime.fromtimestamp(modified, dt.UTC)
     except (OverflowError, OSError, ValueError):
         return None
-    first = re.search(rf"^(?:<\d+>)?({_MONTH}) [ \d]\d ", head, re.MULTILINE)
-    if first is None:
+    first_stamp = re.search(rf"^(?:<\d+>)?({_MONTH}) [ \d]\d ", head, re.MULTILINE)
+    if first_stamp is None:
         return None
-    month = dt.datetime.strptime(first[1], "%b").month
-    return written.year if month <= written.month else written.year - 1
+    month = dt.datetime.strptime(first_stamp[1], "%b").month
+    return modified_date.year if month <= modified_date.month else modified_date.year - 1
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    def take(event: Event) -> None:
-        if event.kind == "log_activity":  # tells of a job's output; this is none
+    def add_event(event: Event) -> None:
+        if event.kind == "log_activity":  # log_activity is for job output only
             event = replace(event, kind="kernel_log")
         host = host_of(event.text)
         sink.event(event if host is None else replace(event, node=host))
 
     streaming = streaming_node(source.path)
     node = node_of(source.path) if streaming in (None, "unknown") else streaming
-    scratch = Scratch(source.path, "kernel", node=node, headed=streaming is not None)
-    guessed = year_near(source.text, source.modified)
-    if guessed is not None and not re.search(r"\b20\d\d\b", source.text[:4000]):
-        scratch.year = guessed
-    done = scan(source.stream, take, scratch)
-    year = f"year {guessed} taken from the file's date" if scratch.year == guessed and guessed else ""
-    return Result(done.lines, note="; ".join(part for part in (note_on(done), year) if part))
+    scratch = FileContext(source.path, "kernel", node=node, headed=streaming is not None)
+    inferred_year = year_near(source.text, source.modified)
+    if inferred_year is not None and not re.search(r"\b20\d\d\b", source.text[:4000]):
+        scratch.year = inferred_year
+    scan_result = scan(source.stream, add_event, scratch)
+    year_note = (
+        f"year {inferred_year} taken from the file's date" if scratch.year == inferred_year and inferred_year else ""
+    )
+    return Result(scan_result.lines, note="; ".join(part for part in (note_on(scan_result), year_note) if part))
 
 
 FORMAT = Format("kernel-log", "kernel messages: dmesg, syslog, journalctl, kmsg", "kernel", _sniff, _read)

@@ -1,4 +1,4 @@
-"""Lightning's ``metrics.csv`` (CSVLogger): one row a logging step, empty cells where nothing was logged."""
+"""Lightning's ``metrics.csv`` (CSVLogger): one row per logging step, with empty cells for values not logged."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def _header(source: Source) -> list[str]:
 
 def _sniff(source: Source) -> Match | None:
     names = _header(source)
-    return Match(0.85, "Lightning's CSV metrics") if names and _loss_columns(names) else None
+    return Match(0.85, "Lightning CSV metrics") if names and _loss_columns(names) else None
 
 
 def _loss_columns(names: Sequence[str]) -> list[str]:
-    """Columns that hold a training loss, the best first."""
+    """Columns with a training loss, best first."""
     known = [name for name in _TRAIN_LOSS if name in names]
-    others = [n for n in names if "loss" in n.lower() and not _HELD_OUT.search(n) and n not in known]
+    others = [name for name in names if "loss" in name.lower() and not _HELD_OUT.search(name) and name not in known]
     return known + sorted(others, key=lambda name: (_EPOCH_ENDED.search(name) is not None, names.index(name)))
 
 
@@ -48,31 +48,35 @@ def _read(source: Source, sink: Sink) -> Result:
     held_out = [name for name in names if "loss" in name.lower() and _HELD_OUT.search(name)]
     rates = [name for name in names if name in ("lr", "learning_rate") or name.startswith("lr-")]
     norms = [name for name in names if "grad_norm" in name]
-    rows = bad = 0
+    rows = bad_rows = 0
     for line, offset, text in source.lines():
         if line == 1 or not text.strip():
             continue
         cells = csv_cells(text)
         if len(cells) != len(names):
-            bad += 1
+            bad_rows += 1
             continue
         row = dict(zip(names, cells, strict=True))
-        at = Position(source.path, line, offset, len(text))
+        position = Position(source.path, line, offset, len(text))
         step, epoch = whole_number(row["step"]), figure(row["epoch"])
 
         def first(columns: Sequence[str], row: dict[str, str] = row) -> float | None:
-            return next((found for name in columns if (found := figure(row[name])) is not None), None)
+            return next((value_of_row for name in columns if (value_of_row := figure(row[name])) is not None), None)
 
         if (loss := first(losses)) is not None:
             lr, norm = first(rates), first(norms)
             fields = {"step": step, "epoch": epoch, "loss": loss, "lr": lr, "grad_norm": norm}
-            sink.event(point(at, "progress", text, framework=FRAMEWORK, **fields))
+            sink.event(point(position, "progress", text, framework=FRAMEWORK, **fields))
             rows += 1
         for name in held_out:
             if (value := figure(row[name])) is not None:
-                sink.event(point(at, "evaluation", text, step=step, epoch=epoch, metric=name, value=value, loss=value))
+                sink.event(
+                    point(position, "evaluation", text, step=step, epoch=epoch, metric=name, value=value, loss=value)
+                )
                 rows += 1
-    return Result(rows, "partial" if bad else "read", f"{bad} rows have another number of cells" if bad else "")
+    return Result(
+        rows, "partial" if bad_rows else "read", f"{bad_rows} rows have the wrong number of cells" if bad_rows else ""
+    )
 
 
 FORMAT = Format("lightning-csv", "Lightning metrics.csv", "log", _sniff, _read)

@@ -1,7 +1,7 @@
-"""Tables of metrics with a heading, as CSV: a column a metric, or a row a value; in any dialect's names.
+"""Tables of metrics as CSV with a heading: one column per metric, or one row per value, with names of any dialect.
 
-The heading and the first rows must tell times and a metric that is known: any other CSV is left to others. Rows are
-read in blocks: cells found, numbers read and series looked up for all rows at once.
+The heading and the first rows must contain times and a known metric; other CSV is left to other formats. Rows are read
+in blocks: cells are split, numbers parsed and series looked up for all rows at once.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from numpy.typing import NDArray
 from trackside.catalog.dialect import BLANK
 from trackside.logs.stamp import find_time
 from trackside.model import Position
-from trackside.read.blocks import LONGEST, Block, Blocks
-from trackside.read.decimals import Floats, Places, decimals
+from trackside.read.blocks import MAX_LINE_BYTES, Block, Blocks
+from trackside.read.decimals import Floats, Offsets, decimals
 from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
-from trackside.read.measurements import MOST_SERIES, Measurements
-from trackside.read.table_columns import Columns, columns_of, numbers_of, translated
+from trackside.read.measurements import MAX_SERIES, Measurements
+from trackside.read.table_columns import Columns, columns_of, series_numbers, translated
 
 DELIMITERS = ",;\t"
 _SEPARATOR = "\x1f"
-"""Between the cells of rows whose quotes were taken off."""
-_MEMO = 100_000
-"""Times whose texts are remembered: rows of one moment follow each other."""
-LOOK = 50
-"""Rows of the head that may show that the table is one of metrics."""
+"""Separates the cells of rows whose quotes were removed."""
+MAX_CACHED_TIMES = 100_000
+"""Most cached texts of times; consecutive rows often have the same time."""
+SNIFF_ROWS = 50
+"""Rows of the head that are checked during detection."""
 _EPOCH_S = 946_684_800, 4_102_444_800
 """2000 to 2100."""
-_NONE = frozenset({"", "n/a", "na", "null", "none", "-", "[n/a]"})
+_BLANK_CELLS = frozenset({"", "n/a", "na", "null", "none", "-", "[n/a]"})
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """How a file's rows are to be read."""
+    """How to read the rows of a file."""
 
     delimiter: str
     width: int
@@ -43,7 +43,7 @@ class Table:
 
     @classmethod
     def of(cls, heading: str) -> Table | None:
-        """What a first line says; None if it is no heading of metrics."""
+        """The table of a heading line; None if it is not a heading of metrics."""
         delimiter = max(DELIMITERS, key=heading.count)
         names = cells_of(heading, delimiter)
         columns = columns_of(names)
@@ -51,24 +51,25 @@ class Table:
 
 
 def cells_of(line: str, delimiter: str) -> list[str]:
-    """The cells of a row; none where quotes are amiss."""
+    """The cells of a row; empty if its quotes are malformed."""
     return csv_cells(line, delimiter=delimiter, strict=True) if '"' in line else line.split(delimiter)
 
 
 def number_of(text: str) -> float:
-    """A cell as a number; BLANK for one that says there is none. Raises ValueError for other text."""
+    """A cell as a number; BLANK for an empty cell, ``n/a`` and the like. Raises ValueError for other text."""
     try:
         return float(text)
     except ValueError:
-        if text.strip().lower() in _NONE:
+        if text.strip().lower() in _BLANK_CELLS:
             return BLANK
         raise
 
 
 def milliseconds_of(text: str) -> tuple[int, bool] | None:
-    """A time in ms, and whether it names its zone: seconds or milliseconds told by size, ISO 8601, or as in logs.
+    """A time in ms, and whether it has a zone. Formats: seconds or milliseconds (decided by size), ISO 8601, log
+    stamps.
 
-    Without a zone it is read as UTC. A number in neither unit is given as it stands, to be refused; None for no time.
+    Without a zone it is read as UTC. A number in neither unit is returned as is and rejected later; None if not a time.
     """
     text = text.strip()
     try:
@@ -82,62 +83,63 @@ def milliseconds_of(text: str) -> tuple[int, bool] | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        found = find_time(text)
-        return None if found is None else (round(found * 1000), False)
-    aware = moment.tzinfo is not None
-    return round((moment if aware else moment.replace(tzinfo=UTC)).timestamp() * 1000), aware
+        stamp = find_time(text)
+        return None if stamp is None else (round(stamp * 1000), False)
+    has_zone = moment.tzinfo is not None
+    return round((moment if has_zone else moment.replace(tzinfo=UTC)).timestamp() * 1000), has_zone
 
 
 @dataclass(slots=True)
-class Cells:
-    """Where the cells of a block's rows lie, each of shape (rows, width); ``lane``: which line each row is."""
+class CellBounds:
+    """Byte bounds of the cells of a block, each of shape (rows, width). ``lane``: line index of each row in the
+    block."""
 
     data: bytes
-    lane: Places
-    starts: Places
-    ends: Places
-    broken: Places
-    """Lines with another number of cells."""
+    lane: Offsets
+    starts: Offsets
+    ends: Offsets
+    broken: Offsets
+    """Indices of lines with the wrong number of cells."""
 
     @classmethod
-    def of(cls, data: bytes, delimiter: str, width: int) -> Cells:
-        """Find the cells of lines that hold just as many as the heading."""
+    def of(cls, data: bytes, delimiter: str, width: int) -> CellBounds:
+        """Find the cells of lines with as many cells as the heading."""
         if b'"' in data:
-            data = _unquoted(data, delimiter)
+            data = _without_quotes(data, delimiter)
             delimiter = _SEPARATOR
         codes = np.frombuffer(data, dtype=np.uint8)
         marks = np.flatnonzero((codes == ord(delimiter)) | (codes == 10))
-        last = np.flatnonzero(codes[marks] == 10)
-        counts = np.diff(last, prepend=-1)
-        whole = counts == width
-        lane = np.flatnonzero(whole)
-        ends = marks[(last[whole] - width + 1)[:, None] + np.arange(width)]
+        line_ends = np.flatnonzero(codes[marks] == 10)
+        counts = np.diff(line_ends, prepend=-1)
+        is_complete = counts == width
+        lane = np.flatnonzero(is_complete)
+        ends = marks[(line_ends[is_complete] - width + 1)[:, None] + np.arange(width)]
         starts = np.empty_like(ends)
         starts[:, 1:] = ends[:, :-1] + 1
-        line_starts = np.concatenate([[0], marks[last][:-1] + 1])
+        line_starts = np.concatenate([[0], marks[line_ends][:-1] + 1])
         starts[:, 0] = line_starts[lane]
         ends[:, -1] -= (codes[np.maximum(ends[:, -1] - 1, 0)] == 13) & (ends[:, -1] > starts[:, -1])
         starts += (codes[starts] == 32) & (starts < ends)
-        blank = (marks[last] == line_starts) | (codes[line_starts] == 13)
-        return cls(data, lane, starts, ends, np.flatnonzero(~whole & ~blank))
+        blank = (marks[line_ends] == line_starts) | (codes[line_starts] == 13)
+        return cls(data, lane, starts, ends, np.flatnonzero(~is_complete & ~blank))
 
-    def only(self, rows: NDArray[np.bool_]) -> Cells:
-        """Some of the rows."""
-        return Cells(self.data, self.lane[rows], self.starts[rows], self.ends[rows], self.broken)
+    def select(self, rows: NDArray[np.bool_]) -> CellBounds:
+        """The selected rows."""
+        return CellBounds(self.data, self.lane[rows], self.starts[rows], self.ends[rows], self.broken)
 
-    def texts(self, place: int) -> list[bytes]:
-        """A column."""
-        bounds = zip(self.starts[:, place].tolist(), self.ends[:, place].tolist(), strict=True)
+    def texts(self, column: int) -> list[bytes]:
+        """The raw cells of a column."""
+        bounds = zip(self.starts[:, column].tolist(), self.ends[:, column].tolist(), strict=True)
         return [self.data[start:end] for start, end in bounds]
 
-    def row(self, at: int) -> list[str]:
-        """A row as text."""
-        bounds = zip(self.starts[at].tolist(), self.ends[at].tolist(), strict=True)
+    def row(self, row_index: int) -> list[str]:
+        """The cells of a row as text."""
+        bounds = zip(self.starts[row_index].tolist(), self.ends[row_index].tolist(), strict=True)
         return [self.data[start:end].decode("utf-8", "replace").strip() for start, end in bounds]
 
 
-def _unquoted(data: bytes, delimiter: str) -> bytes:
-    """The same lines with their quotes taken off, and cells apart by a byte that stands in no cell."""
+def _without_quotes(data: bytes, delimiter: str) -> bytes:
+    """The same lines without quotes, with cells separated by a byte that occurs in no cell."""
     rows = []
     for line in data.decode("utf-8", "surrogateescape").split("\n"):
         line = line.rstrip("\r").replace(_SEPARATOR, " ")
@@ -145,111 +147,114 @@ def _unquoted(data: bytes, delimiter: str) -> bytes:
     return "\n".join(rows).encode("utf-8", "surrogateescape")
 
 
-class _Reading:
-    """One table on its way through."""
+class _TableReader:
+    """Reads one table block by block."""
 
-    def __init__(self, path: str, table: Table, found: Measurements) -> None:
-        self._path, self._table, self._found = path, table, found
-        self._times: dict[bytes, int | None] = {}
-        self._groups: dict[tuple[bytes, ...], tuple[int, ...]] = {}
-        """cells that name series -> the number of each"""
+    def __init__(self, path: str, table: Table, measurements: Measurements) -> None:
+        self._path, self._table, self._measurements = path, table, measurements
+        self._time_cache: dict[bytes, int | None] = {}
+        self._series_by_cells: dict[tuple[bytes, ...], tuple[int, ...]] = {}
+        """identifying cells -> series numbers"""
         self._broken = self._first_broken = self._no_number = 0
         self._naive = False
 
     def take(self, block: Block) -> None:
-        cells = Cells.of(block.data, self._table.delimiter, self._table.width)
-        times, timed = self._taken_times(cells)
-        broken = np.sort(np.concatenate([cells.broken, cells.lane[~timed]]))
+        cells = CellBounds.of(block.data, self._table.delimiter, self._table.width)
+        times, has_time = self._times(cells)
+        broken = np.sort(np.concatenate([cells.broken, cells.lane[~has_time]]))
         broken = broken[broken + block.line > 1]  # the heading
         if len(broken):
             self._broken += len(broken)
             self._first_broken = self._first_broken or block.line + int(broken[0])
-        cells, times = cells.only(timed), times[timed]
+        cells, times = cells.select(has_time), times[has_time]
         if not len(times):
             return
         series = self._series(block, cells)
         columns = self._table.columns
-        places = [place for place, _, _ in columns.metrics] if columns.value is None else [columns.value]
-        for metric, place in enumerate(places):
-            self._found.add(series[:, metric], times, self._numbers(cells, place))
+        value_columns = [column for column, _, _ in columns.metrics] if columns.value is None else [columns.value]
+        for metric, column in enumerate(value_columns):
+            self._measurements.add(series[:, metric], times, self._numbers(cells, column))
 
-    def _taken_times(self, cells: Cells) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The time of each row, and which have one; those in no unit that is read stay as they are, to be refused."""
-        memo = self._times
+    def _times(self, cells: CellBounds) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The time of each row in ms, and which rows have one. Numbers in an unknown unit are kept and rejected
+        later."""
+        cache = self._time_cache
         times = []
         for text in cells.texts(self._table.columns.time):
-            if text not in memo:
-                if len(memo) >= _MEMO:
-                    memo.clear()
-                found = milliseconds_of(text.decode("utf-8", "replace"))
-                memo[text] = None if found is None else found[0]
-                self._naive = self._naive or (found is not None and not found[1])
-            times.append(memo[text])
-        timed = np.array([time is not None for time in times], dtype=np.bool_)
-        return np.array([time or 0 for time in times], dtype=np.int64), timed
+            if text not in cache:
+                if len(cache) >= MAX_CACHED_TIMES:
+                    cache.clear()
+                parsed = milliseconds_of(text.decode("utf-8", "replace"))
+                cache[text] = None if parsed is None else parsed[0]
+                self._naive = self._naive or (parsed is not None and not parsed[1])
+            times.append(cache[text])
+        has_time = np.array([time is not None for time in times], dtype=np.bool_)
+        return np.array([time or 0 for time in times], dtype=np.int64), has_time
 
-    def _series(self, block: Block, cells: Cells) -> NDArray[np.intp]:
-        """The numbers of each row's series, in the order of the metrics; shape (rows, metrics)."""
-        telling = self._table.columns.telling
-        keys = list(zip(*(cells.texts(place) for place in telling), strict=True)) or [()] * len(cells.lane)
-        found = []
-        ends: Places | None = None
-        for at, key in enumerate(keys):
-            numbers = self._groups.get(key)
+    def _series(self, block: Block, cells: CellBounds) -> NDArray[np.intp]:
+        """The series numbers of each row, in the order of the metrics; shape (rows, metrics)."""
+        columns = self._table.columns.identifying_columns
+        keys = list(zip(*(cells.texts(column) for column in columns), strict=True)) or [()] * len(cells.lane)
+        rows = []
+        ends: Offsets | None = None
+        for row_index, key in enumerate(keys):
+            numbers = self._series_by_cells.get(key)
             if numbers is None:
                 if ends is None:
                     ends = np.flatnonzero(np.frombuffer(block.data, dtype=np.uint8) == 10)
-                lane = int(cells.lane[at])
+                lane = int(cells.lane[row_index])
                 start = int(ends[lane - 1]) + 1 if lane else 0
-                where = Position(self._path, block.line + lane, block.offset + start, int(ends[lane]) - start)
-                numbers = numbers_of(self._found, self._table.columns, cells.row(at), where)
-                if max(numbers) >= 0 or len(self._groups) < MOST_SERIES:
-                    self._groups[key] = numbers
-            found.append(numbers)
-        return np.array(found, dtype=np.intp)
+                position = Position(self._path, block.line + lane, block.offset + start, int(ends[lane]) - start)
+                numbers = series_numbers(self._measurements, self._table.columns, cells.row(row_index), position)
+                if max(numbers) >= 0 or len(self._series_by_cells) < MAX_SERIES:
+                    self._series_by_cells[key] = numbers
+            rows.append(numbers)
+        return np.array(rows, dtype=np.intp)
 
-    def _numbers(self, cells: Cells, place: int) -> Floats:
-        values, good = decimals(cells.data, cells.starts[:, place], cells.ends[:, place])
-        for at in np.flatnonzero(~good).tolist():
-            text = cells.data[cells.starts[at, place] : cells.ends[at, place]].decode("utf-8", "replace")
+    def _numbers(self, cells: CellBounds, column: int) -> Floats:
+        values, is_parsed = decimals(cells.data, cells.starts[:, column], cells.ends[:, column])
+        for row_index in np.flatnonzero(~is_parsed).tolist():
+            text = cells.data[cells.starts[row_index, column] : cells.ends[row_index, column]].decode(
+                "utf-8", "replace"
+            )
             try:
-                values[at] = number_of(text)
+                values[row_index] = number_of(text)
             except ValueError:
                 self._no_number += 1
-                values[at] = BLANK
+                values[row_index] = BLANK
         return values
 
-    def finish(self, blocks: Blocks, cut: bool) -> Result:
+    def finish(self, blocks: Blocks, is_truncated: bool) -> Result:
         lost = [
-            f"{self._broken:,} rows have no time or another number of cells (first: line {self._first_broken:,})"
+            f"{self._broken:,} rows have no time or the wrong number of cells (first: line {self._first_broken:,})"
             if self._broken
             else "",
-            f"{self._no_number:,} cells hold no number" if self._no_number else "",
-            f"{blocks.too_long:,} lines are longer than {LONGEST >> 20} MiB" if blocks.too_long else "",
-            "cut off within its last row" if cut else "",
+            f"{self._no_number:,} cells without a number" if self._no_number else "",
+            f"{blocks.too_long:,} lines are longer than {MAX_LINE_BYTES >> 20} MiB" if blocks.too_long else "",
+            "truncated within its last row" if is_truncated else "",
         ]
-        naive = "its times name no zone: read as UTC" if self._naive else ""
-        return self._found.result([naive, *lost], lost=any(lost))
+        naive = "times without a zone, read as UTC" if self._naive else ""
+        return self._measurements.result([naive, *lost], lost=any(lost))
 
 
 def _read(source: Source, sink: Sink) -> Result:
     table = Table.of(_lines(source)[0])
     if table is None:
-        raise ValueError("its heading is cut off")
-    found = Measurements(source.path, sink, holes=table.columns.value is None)
+        raise ValueError("its heading is truncated")
+    measurements = Measurements(source.path, sink, holes=table.columns.value is None)
     for name in table.columns.others:
-        found.unasked(name)
-    reading, blocks, cut = _Reading(source.path, table, found), Blocks(source.stream), False
+        measurements.add_unknown(name)
+    reading, blocks, is_truncated = _TableReader(source.path, table, measurements), Blocks(source.stream), False
     for block in blocks:
-        if block.cut:  # the rest of a number may be missing, and nobody would see it
-            cut = block.line > 1
+        if block.cut:  # part of the last number may be missing, which would go unnoticed
+            is_truncated = block.line > 1
         else:
             reading.take(block)
-    return reading.finish(blocks, cut)
+    return reading.finish(blocks, is_truncated)
 
 
 def _lines(source: Source) -> list[str]:
-    return [line.rstrip("\r") for line in source.text.split("\n", LOOK + 1)[: LOOK + 1]]
+    return [line.rstrip("\r") for line in source.text.split("\n", SNIFF_ROWS + 1)[: SNIFF_ROWS + 1]]
 
 
 def _sniff(source: Source) -> Match | None:
@@ -259,12 +264,12 @@ def _sniff(source: Source) -> Match | None:
         return None
     columns = table.columns
     rows = [row for line in lines if len(row := cells_of(line, table.delimiter)) == table.width]
-    timed = [row for row in rows if _plausible(milliseconds_of(row[columns.time]))]
+    timed_rows = [row for row in rows if _plausible(milliseconds_of(row[columns.time]))]
     if columns.name is None:
-        fits = timed or not any(lines)
+        fits = timed_rows or not any(lines)
         return Match(0.6, f"a table of {len(columns.metrics)} known metrics") if fits else None
-    fits = any(translated(row[columns.name].strip(), {}) is not None for row in timed)
-    return Match(0.6, "a table of metrics, a row a value") if fits else None
+    fits = any(translated(row[columns.name].strip(), {}) is not None for row in timed_rows)
+    return Match(0.6, "a table of metrics, one row per value") if fits else None
 
 
 def _plausible(time: tuple[int, bool] | None) -> bool:
@@ -272,5 +277,9 @@ def _plausible(time: tuple[int, bool] | None) -> bool:
 
 
 FORMAT = Format(
-    "metric-table", "CSV of metrics: times, and a column a metric or a row a value", "metric", _sniff, _read
+    "metric-table",
+    "metrics as CSV: a time column, and one column per metric or one row per value",
+    "metric",
+    _sniff,
+    _read,
 )

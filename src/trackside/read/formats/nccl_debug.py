@@ -1,4 +1,4 @@
-"""``NCCL_DEBUG=INFO`` output kept in a file of its own (``NCCL_DEBUG_FILE``): a log, read by the scan."""
+"""``NCCL_DEBUG=INFO`` output in a file of its own (``NCCL_DEBUG_FILE``), read by the log scan."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ _LINE = re.compile(
 )
 _VERSION = re.compile(r"NCCL version \d")
 _RANK = re.compile(r"comm 0x[0-9a-f]+ rank (\d{1,7}) n[rR]anks \d")
-MAJORITY = 0.9
-"""Share of lines: a job's whole output with NCCL_DEBUG set has many of these too, but others among them."""
+MIN_SHARE = 0.9
+"""Minimum share of NCCL lines: a job's output with NCCL_DEBUG set has many of these too, but mixed with others."""
 
 
 def _lines(source: Source) -> list[re.Match[str]]:
-    """The NCCL lines of the head, if they are nearly all of it."""
+    """The NCCL lines of the head, if nearly all lines are NCCL lines; else empty."""
     lines = [line for line in source.text.splitlines()[:400] if line.strip()]
-    found = [match for line in lines if (match := _LINE.match(line)) is not None]
-    others = sum(1 for line in lines if _VERSION.match(line))
-    return found if lines and len(found) >= 1 and len(found) + others >= MAJORITY * len(lines) else []
+    matches = [match for line in lines if (match := _LINE.match(line)) is not None]
+    version_lines = sum(1 for line in lines if _VERSION.match(line))
+    return matches if lines and len(matches) >= 1 and len(matches) + version_lines >= MIN_SHARE * len(lines) else []
 
 
 def _sniff(source: Source) -> Match | None:
     if b"NCCL" not in source.head or not looks_like_text(source.head):
         return None
-    return Match(0.6, "lines of NCCL's debug log") if _lines(source) else None
+    return Match(0.6, "NCCL debug log") if _lines(source) else None
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    """One process's file tells its host and rank; those of several processes tell neither."""
+    """Scan as a job log. A file of one process has a host and rank; a file of several processes has neither."""
     lines = _lines(source)
     hosts = {match["host"] for match in lines}
-    ranks = {found[1] for found in _RANK.finditer(source.text)}
-    one = len({match["pid"] for match in lines}) == 1 and len(ranks) == 1
-    return read_log(source, sink, node=hosts.pop() if len(hosts) == 1 else None, rank=int(ranks.pop()) if one else None)
+    ranks = {match[1] for match in _RANK.finditer(source.text)}
+    is_one_process = len({match["pid"] for match in lines}) == 1 and len(ranks) == 1
+    return read_log(
+        source, sink, node=hosts.pop() if len(hosts) == 1 else None, rank=int(ranks.pop()) if is_one_process else None
+    )
 
 
 FORMAT = Format("nccl-debug", "NCCL_DEBUG=INFO log", "log", _sniff, _read)

@@ -1,6 +1,6 @@
-"""Several nvidia-smi commands' output in one file: tables, queries, full state, XML, samples, one behind the other.
+"""Output of several nvidia-smi commands in one file: tables, queries, full state, XML, samples.
 
-Each part is handed to the reader of its layout. Parts that measure nothing (topology, help) are passed over.
+Each part is read by the reader of its layout. Parts without measurements (topology, help) are skipped.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from trackside.read.formats.nvidia_smi_dmon import Dmon, Pmon
 from trackside.read.formats.nvidia_smi_table import Table
 from trackside.read.formats.nvidia_smi_text import Text
 from trackside.read.formats.nvidia_smi_xml import Xml
-from trackside.read.gpu_readings import Line, head_lines
-from trackside.read.nvidia_smi import FOREIGN_SHARE, Section, Smi, gpu_of, is_between
+from trackside.read.gpu_readings import TextLine, head_lines
+from trackside.read.nvidia_smi import FOREIGN_SHARE, Section, SmiReadings, gpu_of, is_separator
 
 _COMMAND = re.compile(r"(?:# )?\S{0,80}?[$#>%+]\s*(?:/\S*/)?nvidia-smi\b.*")
 _BANNER = re.compile(r"[#=*-]{8,}")
 _LISTED = re.compile(r"GPU (\d{1,3}): (.{1,80}?) \(UUID: (GPU-[0-9a-f-]{36})\)")
-_BEGINNINGS: tuple[tuple[re.Pattern[str], Callable[[Smi], Section]], ...] = (
+_BEGINNINGS: tuple[tuple[re.Pattern[str], Callable[[SmiReadings], Section]], ...] = (
     (re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d 20\d\d\s*"), Table),
     (re.compile(r"\|\s*NVIDIA-SMI .*"), Table),
     (re.compile(r"=+NVSMI LOG=+"), Text),
@@ -32,16 +32,16 @@ _BEGINNINGS: tuple[tuple[re.Pattern[str], Callable[[Smi], Section]], ...] = (
 
 
 class Parts:
-    """The parts of a file."""
+    """Splits a file into parts, each with its layout."""
 
-    def __init__(self, smi: Smi) -> None:
+    def __init__(self, smi: SmiReadings) -> None:
         self.smi = smi
         self.kinds: set[type] = set()
         self.commands = 0
-        self._now: Section | None = None
+        self._section: Section | None = None
 
-    def take(self, line: Line) -> bool:
-        """Whether a line is of any part, or stands between two."""
+    def take(self, line: TextLine) -> bool:
+        """Read a line; whether it belongs to a part or separates two."""
         text = line.text.strip()
         if _COMMAND.fullmatch(text):
             self.commands += 1
@@ -49,59 +49,61 @@ class Parts:
             if "--query-" in text:
                 self._begin(Csv, line)
             return True
-        if self._now is not None and self._now.take(line):
+        if self._section is not None and self._section.take(line):
             return True
         if _BANNER.fullmatch(text):
             self.end()
             return True
-        if found := _LISTED.fullmatch(text):
-            self.smi.learn(gpu_of(index=found[1], uuid=found[3]))
+        if match := _LISTED.fullmatch(text):
+            self.smi.learn(gpu_of(index=match[1], uuid=match[3]))
             return True
-        make = next((make for pattern, make in _BEGINNINGS if pattern.fullmatch(line.text)), None)
-        if make is None and heading_of(cells_of(text)) is not None:
-            make = Csv
-        if make is None:
+        make_section = next(
+            (make_section for pattern, make_section in _BEGINNINGS if pattern.fullmatch(line.text)), None
+        )
+        if make_section is None and heading_of(cells_of(text)) is not None:
+            make_section = Csv
+        if make_section is None:
             return False
         self.end()
-        return self._begin(make, line)
+        return self._begin(make_section, line)
 
-    def _begin(self, make: Callable[[Smi], Section], line: Line) -> bool:
-        self._now = make(self.smi)
-        taken = self._now.take(line)
-        if isinstance(make, type):
-            self.kinds.add(make)
-        return taken
+    def _begin(self, make_section: Callable[[SmiReadings], Section], line: TextLine) -> bool:
+        self._section = make_section(self.smi)
+        is_taken = self._section.take(line)
+        if isinstance(make_section, type):
+            self.kinds.add(make_section)
+        return is_taken
 
     def end(self) -> None:
-        """A part is at its end, or the file."""
-        if self._now is not None:
-            self._now.end()
-        self._now = None
+        """End the current part."""
+        if self._section is not None:
+            self._section.end()
+        self._section = None
 
 
 def _sniff(source: Source) -> Match | None:
     if b"nvidia-smi" not in source.head and b"NVIDIA-SMI" not in source.head:
         return None
     lines = list(head_lines(source))
-    parts = Parts(Smi.discarded(source))
-    own = sum(parts.take(line) or is_between(line.text) for line in lines)
+    parts = Parts(SmiReadings.for_sniffing(source))
+    own_lines = sum(parts.take(line) or is_separator(line.text) for line in lines)
     parts.end()
     if sum(line.text.startswith("# $ nvidia-smi") for line in lines) >= 2:
-        return Match(0.95, "several nvidia-smi commands, each under its heading")
-    if len(parts.kinds) < 2 or len(lines) - own > FOREIGN_SHARE * len(lines):
+        return Match(0.95, "several nvidia-smi commands with headings")
+    if len(parts.kinds) < 2 or len(lines) - own_lines > FOREIGN_SHARE * len(lines):
         return None
     return Match(0.95, f"output of {len(parts.kinds)} nvidia-smi commands")
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    parts = Parts(Smi(source, sink))
+    parts = Parts(SmiReadings(source, sink))
     for number, offset, text in source.lines():
         if text.strip():
-            line = Line(number, offset, text)
+            line = TextLine(number, offset, text)
             if not parts.take(line):
-                parts.smi.complaint(line)
+                parts.smi.is_error_message(line)
     parts.end()
-    return parts.smi.result("nothing measured in it")
+    return parts.smi.result("no measurements")
 
 
 FORMAT = Format("nvidia-smi-capture", "output of several nvidia-smi commands", "metric", _sniff, _read)

@@ -1,8 +1,8 @@
-"""``nvidia-smi --query-gpu=... --format=csv``, once or in a loop, with and without units; ``--query-compute-apps`` too.
+"""``nvidia-smi --query-gpu=... --format=csv``, once or in a loop, with or without units; also ``--query-compute-apps``.
 
-The heading tells what a column is. Where it was left out (``noheader``), only the command itself can tell, if a shell
-echoed it (``set -x``); numbers alone can't. Rows that name no GPU are told apart by the order in which nvidia-smi lists
-GPUs, if their times show which rows were taken together.
+The heading names the columns. Without a heading (``noheader``), the columns are known only if a shell echoed the
+command (``set -x``). Rows without a GPU are assigned by the order in which nvidia-smi lists GPUs, if their times show
+which rows belong to one sample.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
-from trackside.read.gpu_readings import Gpu, Line
-from trackside.read.nvidia_smi import COUNT, Smi, asked, gpu_of, read_lines, sniffed, value_of
+from trackside.read.gpu_readings import Gpu, TextLine
+from trackside.read.nvidia_smi import COUNT, SmiReadings, gpu_of, read_lines, sniff_layout, used_fields, value_of
 
 _ALIASES = {
     "count": COUNT,
@@ -39,7 +39,7 @@ compute_mode compute_cap fan.speed pid process_name used_gpu_memory gpu_recovery
 """
 _SIMPLE = frozenset(_SINGLE.split()) | {COUNT}
 _SETTINGS = _SIMPLE | {"pci.bus_id", "pci.domain", "pci.bus", "pci.device", "pci.device_id", "pci.sub_device_id"}
-"""What tells which GPU it is and how it is set up, and measures nothing."""
+"""Fields that identify a GPU or its configuration, not measurements."""
 _FAMILIES = re.compile(
     r"(?:utilization|memory|temperature|power|enforced|module|clocks|clocks_throttle_reasons|clocks_event_reasons"
     r"|clocks_event_reasons_counters|ecc|pcie|pci|remapped_rows|retired_pages|encoder|fabric|gom|gsp|inforom|mig"
@@ -53,63 +53,63 @@ _MARK = re.compile(
     rb"utilization\.gpu|memory\.(?:used|free|total)|power\.draw|temperature\.gpu|clocks\.|remapped_rows\.|ecc\.errors\."
     rb"|--query-|pstate, |, pstate|process_name|used_(?:gpu_)?memory"
 )
-_WHY = "columns of nvidia-smi --query"
-MOST_GPUS = 1 << 16
-"""GPUs, and rows without a time, that are remembered of one file."""
-LOOK = 2048
-"""Rows looked at to see which were taken together."""
-_TOGETHER_S = 0.03
-"""Most time between rows of one sample where the file holds no more than one."""
-_APART = 4.0
-"""How much longer the pause between samples must be than that between rows of one."""
+_REASON = "columns of nvidia-smi --query"
+MAX_GPUS = 1 << 16
+"""Most GPUs, and most rows without a time, of one file."""
+MAX_BUFFERED_ROWS = 2048
+"""Rows buffered to find which belong to one sample."""
+_MAX_ROW_PAUSE_S = 0.03
+"""Longest time between rows for a file with only one sample, seconds."""
+_MIN_PAUSE_RATIO = 4.0
+"""Minimum ratio of the pause between samples to the pause between rows of one sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The columns: names by nvidia-smi's newest spelling, and the units that stand in the heading."""
+    """The columns: names in nvidia-smi's newest spelling, and the units in the heading."""
 
     names: tuple[str, ...]
     units: tuple[str, ...]
-    at: Mapping[str, int]
-    """name -> where it stands first"""
+    index_by_name: Mapping[str, int]
+    """name -> index of its first column"""
     kind: Literal["gpu", "apps", "other"]
-    """gpu: what was measured of GPUs. apps: the processes on them now. other: lists that measure nothing."""
-    who: tuple[int | None, ...]
-    """Where index, uuid, bus id and name stand."""
+    """gpu: measurements of GPUs. apps: processes on GPUs. other: lists without measurements."""
+    identity_columns: tuple[int | None, ...]
+    """Column indices of index, uuid, bus id and name."""
 
     @classmethod
     def of(cls, names: Sequence[str], units: Sequence[str] = ()) -> Heading:
-        """Of these columns."""
-        at = {name: place for place, name in reversed(list(enumerate(names)))}
-        kind: Literal["gpu", "apps", "other"] = "apps" if "pid" in at else "gpu"
-        if at.keys() & {"max_memory_usage", "retired_pages.address", "retired_pages.cause"}:
+        """The heading for these columns."""
+        index_by_name = {name: index for index, name in reversed(list(enumerate(names)))}
+        kind: Literal["gpu", "apps", "other"] = "apps" if "pid" in index_by_name else "gpu"
+        if index_by_name.keys() & {"max_memory_usage", "retired_pages.address", "retired_pages.cause"}:
             kind = "other"
-        who = tuple(at.get(name) for name in ("index", "uuid", "pci.bus_id", "name"))
-        return cls(tuple(names), tuple(units or [""] * len(names)), at, kind, who)
+        identity_columns = tuple(index_by_name.get(name) for name in ("index", "uuid", "pci.bus_id", "name"))
+        return cls(tuple(names), tuple(units or [""] * len(names)), index_by_name, kind, identity_columns)
 
     def cell(self, cells: Sequence[str], name: str) -> str:
-        """The cell of a column; empty where there is none of that name."""
-        place = self.at.get(name)
-        return "" if place is None else cells[place]
+        """The cell of a column; empty if there is no such column."""
+        index = self.index_by_name.get(name)
+        return "" if index is None else cells[index]
 
 
 def field_of(name: str) -> str:
-    """A field by its newest name."""
+    """The newest name of a field."""
     name = _ALIASES.get(name, name)
     return name.replace("clocks_throttle_reasons.", "clocks_event_reasons.", 1)
 
 
 def heading_of(cells: Sequence[str]) -> Heading | None:
-    """The heading that a line is; None if it isn't one."""
-    found = [_HEADING.fullmatch(cell) for cell in cells]
-    if not cells or any(each is None for each in found):
+    """The heading in a line; None if it isn't a heading."""
+    matches = [_HEADING.fullmatch(cell) for cell in cells]
+    if not cells or any(match is None for match in matches):
         return None
-    names = [field_of(each[1]) for each in found if each is not None]
-    measured = any(_FAMILIES.fullmatch(name) or name in ("pstate", "pid") for name in names)
-    alone = len(names) == 1 and not (found[0] and found[0][2])  # a word that is a field's name by chance
-    if alone or not measured or sum(map(_is_field, names)) < 0.5 * len(names):
+    names = [field_of(match[1]) for match in matches if match is not None]
+    has_measurement = any(_FAMILIES.fullmatch(name) or name in ("pstate", "pid") for name in names)
+    is_single_word = len(names) == 1 and not (matches[0] and matches[0][2])  # a word that happens to be a field's name
+    if is_single_word or not has_measurement or sum(map(_is_field, names)) < 0.5 * len(names):
         return None
-    return Heading.of(names, [each[2] or "" for each in found if each is not None])
+    return Heading.of(names, [match[2] or "" for match in matches if match is not None])
 
 
 def _is_field(name: str) -> bool:
@@ -117,176 +117,182 @@ def _is_field(name: str) -> bool:
 
 
 def cells_of(text: str) -> list[str]:
-    """The cells of a line, stripped; quotes are honoured where there are some."""
+    """The cells of a line, stripped; supports quotes."""
     cells = csv_cells(text, skipinitialspace=True) if '"' in text else text.split(",")
     return [cell.strip() for cell in cells]
 
 
 class Csv:
-    """The queries of a file, one behind the other."""
+    """Reads the queries of a file one after another."""
 
-    def __init__(self, smi: Smi) -> None:
+    def __init__(self, smi: SmiReadings) -> None:
         self.smi = smi
-        self._promised: tuple[str, ...] = ()
+        self._echoed_fields: tuple[str, ...] = ()
         self._heading: Heading | None = None
         self._heading_text = ""
-        self._told = True
-        """Whether it was said which of the heading's columns nothing asks for."""
+        self._columns_counted = True
+        """Whether the unknown columns of the heading were counted."""
         self._gpus: dict[tuple[str, ...], Gpu] = {}
-        self._once: dict[tuple[str, ...], tuple[Line, Gpu, list[str]]] = {}
+        self._untimed_rows: dict[tuple[str, ...], tuple[TextLine, Gpu, list[str]]] = {}
         self._untimed = 0
-        self._held: list[tuple[Line, float, list[str]]] = []
-        self._order: _Order | None = None
+        self._unassigned_rows: list[tuple[TextLine, float, list[str]]] = []
+        self._grouper: _SampleGrouper | None = None
         self.headless = 0
 
-    def take(self, line: Line) -> bool:
+    def take(self, line: TextLine) -> bool:
         text = line.text.strip()
         if text == self._heading_text:
             return True
-        if "--query-" in text and (found := _COMMAND.search(text)):
-            self._promised = tuple(field_of(name) for name in found[1].split(","))
+        if "--query-" in text and (match := _COMMAND.search(text)):
+            self._echoed_fields = tuple(field_of(name) for name in match[1].split(","))
             return True
         cells = cells_of(text)
         if cells and _is_field(field_of(cells[0].partition(" [")[0])) and (heading := heading_of(cells)) is not None:
             self.end()
-            self._heading, self._heading_text, self._told = heading, text, False
+            self._heading, self._heading_text, self._columns_counted = heading, text, False
             return True
-        if self._heading is None and len(self._promised) == len(cells) > 0 and heading_of(self._promised) is not None:
-            self._heading = Heading.of(self._promised)
+        if (
+            self._heading is None
+            and len(self._echoed_fields) == len(cells) > 0
+            and heading_of(self._echoed_fields) is not None
+        ):
+            self._heading = Heading.of(self._echoed_fields)
         if self._heading is None:
-            looks = _UNIT.search(text) is not None or _SMI_TIME.match(text) is not None
-            self.headless += looks
-            return looks
+            is_headless_row = _UNIT.search(text) is not None or _SMI_TIME.match(text) is not None
+            self.headless += is_headless_row
+            return is_headless_row
         if len(cells) != len(self._heading.names):
-            self.smi.lost += len(cells) > 1
+            self.smi.lost_lines += len(cells) > 1
             return len(cells) > 1 and abs(len(cells) - len(self._heading.names)) <= 1
         self._row(line, self._heading, cells)
         return True
 
-    def _row(self, line: Line, heading: Heading, cells: list[str]) -> None:
+    def _row(self, line: TextLine, heading: Heading, cells: list[str]) -> None:
         self.smi.rows += 1
         if heading.kind == "other":
             return
         gpu = self._gpu(heading, cells)
         if gpu is None:
-            self.smi.lost += 1
+            self.smi.lost_lines += 1
             return
-        when = heading.cell(cells, "timestamp")
-        time = self.smi.time(when) if when else None
+        stamp = heading.cell(cells, "timestamp")
+        time = self.smi.time(stamp) if stamp else None
         if "GPU is lost" in line.text:
             self.smi.lost_gpu(line, gpu.pci)
-        if "timestamp" not in heading.at:
+        if "timestamp" not in heading.index_by_name:
             self._untimed += 1
-            if len(self._once) < MOST_GPUS:
-                self._once.setdefault((*gpu, *cells) if heading.kind == "apps" else gpu, (line, gpu, cells))
+            if len(self._untimed_rows) < MAX_GPUS:
+                self._untimed_rows.setdefault((*gpu, *cells) if heading.kind == "apps" else gpu, (line, gpu, cells))
             return
         if time is None:
-            self.smi.lost += 1
+            self.smi.lost_lines += 1
         elif any(gpu[:3]):
-            self._give(line, heading, time, gpu, cells)
+            self._add(line, heading, time, gpu, cells)
         elif heading.kind == "gpu":
-            self._unnamed(line, heading, time, cells)
+            self._add_unidentified(line, heading, time, cells)
 
     def _gpu(self, heading: Heading, cells: list[str]) -> Gpu | None:
-        """The GPU that a row names; None where its index is none."""
-        key = tuple("" if place is None else cells[place] for place in heading.who)
-        found = self._gpus.get(key)
-        if found is None:
+        """The GPU of a row; None if its index is not a number."""
+        key = tuple("" if index is None else cells[index] for index in heading.identity_columns)
+        gpu = self._gpus.get(key)
+        if gpu is None:
             if key[0] and not key[0].isdecimal():
                 return None
-            found = gpu_of(*key)
-            self.smi.learn(found)
-            found = self.smi.named(found)
-            if len(self._gpus) < MOST_GPUS:
-                self._gpus[key] = found
-        return found
+            gpu = gpu_of(*key)
+            self.smi.learn(gpu)
+            gpu = self.smi.with_index(gpu)
+            if len(self._gpus) < MAX_GPUS:
+                self._gpus[key] = gpu
+        return gpu
 
-    def _give(self, line: Line, heading: Heading, time: float, gpu: Gpu, cells: list[str]) -> None:
+    def _add(self, line: TextLine, heading: Heading, time: float, gpu: Gpu, cells: list[str]) -> None:
         if heading.kind == "gpu":
-            self._tell(heading, cells)
+            self._count_unknown_columns(heading, cells)
             self.smi.add(time, self.smi.row(line, gpu, heading.names, cells, heading.units))
             return
         pid, memory = heading.cell(cells, "pid"), heading.cell(cells, "used_gpu_memory")
         if any(gpu[:3]) and value_of(pid) is not None:
-            attachment = self.smi.attachment(line, gpu, held=True)
+            attachment = self.smi.attachment(line, gpu, is_attached=True)
             self.smi.add(time, attachment + self.smi.memory(line, gpu, pid, memory))
 
-    def _tell(self, heading: Heading, cells: list[str]) -> None:
-        """Name the columns of figures that nothing asks for, once for each heading."""
-        if self._told:
+    def _count_unknown_columns(self, heading: Heading, cells: list[str]) -> None:
+        """Count the unknown columns with figures, once per heading."""
+        if self._columns_counted:
             return
-        self._told = True
-        known = asked(heading.names) | _SETTINGS
+        self._columns_counted = True
+        known = used_fields(heading.names) | _SETTINGS
         for name, unit, cell in zip(heading.names, heading.units, cells, strict=True):
             if name not in known and (value_of(cell) is not None or unit):
-                self.smi.unasked(name)
+                self.smi.add_unknown(name)
 
     # -- rows without a GPU
 
-    def _unnamed(self, line: Line, heading: Heading, time: float, cells: list[str]) -> None:
-        if self._order is not None:
-            self._ordered(heading, self._order.next(line, time, cells))
+    def _add_unidentified(self, line: TextLine, heading: Heading, time: float, cells: list[str]) -> None:
+        if self._grouper is not None:
+            self._add_sample(heading, self._grouper.next(line, time, cells))
             return
-        self._held.append((line, time, cells))
-        if len(self._held) >= LOOK:
-            self._decide(heading)
+        self._unassigned_rows.append((line, time, cells))
+        if len(self._unassigned_rows) >= MAX_BUFFERED_ROWS:
+            self._group_buffered(heading)
 
-    def _decide(self, heading: Heading) -> None:
-        held, self._held = self._held, []
-        self._order = _Order(*_together([time for _, time, _ in held]))
-        for row in held:
-            self._ordered(heading, self._order.next(*row))
+    def _group_buffered(self, heading: Heading) -> None:
+        rows, self._unassigned_rows = self._unassigned_rows, []
+        self._grouper = _SampleGrouper(*_sample_rhythm([time for _, time, _ in rows]))
+        for row in rows:
+            self._add_sample(heading, self._grouper.next(*row))
 
-    def _ordered(self, heading: Heading, sample: list[tuple[Line, float, list[str]]]) -> None:
-        """Take the rows of one whole sample."""
-        for place, (line, time, cells) in enumerate(sample):
-            index = str(place) if self._order is not None and self._order.size > 1 else ""
+    def _add_sample(self, heading: Heading, sample: list[tuple[TextLine, float, list[str]]]) -> None:
+        """Add the rows of one complete sample."""
+        for position, (line, time, cells) in enumerate(sample):
+            index = str(position) if self._grouper is not None and self._grouper.size > 1 else ""
             gpu = gpu_of(index=index, model=heading.cell(cells, "name"))
-            self._give(line, heading, time, gpu, cells)
+            self._add(line, heading, time, gpu, cells)
 
     # -- the end
 
     def end(self) -> None:
         if self._heading is not None:
-            if self._held:
-                self._decide(self._heading)
-            if self._order is not None:
-                self._ordered(self._heading, self._order.rest())
-                if self._order.size > 1:
-                    self.smi.note("its rows name no GPU: taken in nvidia-smi's order", lost=False)
-                if self._order.broken:
-                    self.smi.note("{} rows of samples that are not whole: their GPUs can't be told", self._order.broken)
+            if self._unassigned_rows:
+                self._group_buffered(self._heading)
+            if self._grouper is not None:
+                self._add_sample(self._heading, self._grouper.end_sample())
+                if self._grouper.size > 1:
+                    self.smi.note("rows without a GPU: assigned in nvidia-smi's order", lost=False)
+                if self._grouper.incomplete_rows:
+                    self.smi.note(
+                        "{} rows of incomplete samples: their GPUs are unknown", self._grouper.incomplete_rows
+                    )
             self._place_untimed(self._heading)
-        self._heading, self._heading_text, self._order = None, "", None
-        self._once, self._untimed, self._held = {}, 0, []
+        self._heading, self._heading_text, self._grouper = None, "", None
+        self._untimed_rows, self._untimed, self._unassigned_rows = {}, 0, []
 
     def _place_untimed(self, heading: Heading) -> None:
-        """Rows without a time can be placed only if they are of one moment: every GPU once."""
+        """Place rows without a time, which is possible only if they are one sample: every GPU once."""
         if not self._untimed:
             return
-        time = self.smi.now if self.smi.now is not None else self.smi.written
-        if self._untimed > len(self._once) or time is None:
-            self.smi.note("{} rows give no time (add timestamp,index to the query): not placed", self._untimed)
+        time = self.smi.now if self.smi.now is not None else self.smi.modified
+        if self._untimed > len(self._untimed_rows) or time is None:
+            self.smi.note("{} rows without a time (add timestamp,index to the query): skipped", self._untimed)
             return
         if self.smi.now is None:
-            self.smi.note("it gives no time: taken as of when the file was last written", lost=False)
-        for line, gpu, cells in self._once.values():
-            self._give(line, heading, time, gpu, cells)
+            self.smi.note("no time: assumed to be when the file was last written", lost=False)
+        for line, gpu, cells in self._untimed_rows.values():
+            self._add(line, heading, time, gpu, cells)
 
 
-def _together(times: Sequence[float]) -> tuple[float, int]:
+def _sample_rhythm(times: Sequence[float]) -> tuple[float, int]:
     """(pause that begins a new sample, seconds; rows of a sample), from the pauses between rows.
 
-    Rows of one sample follow each other within milliseconds, samples after a second or so: the pauses fall in two
-    groups. Where they don't, every row is a sample of the only GPU.
+    Rows of one sample are milliseconds apart, samples about a second, so the pauses form two groups. Otherwise every
+    row is a sample of the only GPU.
     """
     pauses = [max(0.0, later - earlier) for earlier, later in itertools.pairwise(times)]
-    if pauses and max(pauses) <= _TOGETHER_S:
-        return _TOGETHER_S * _APART, len(times)
+    if pauses and max(pauses) <= _MAX_ROW_PAUSE_S:
+        return _MAX_ROW_PAUSE_S * _MIN_PAUSE_RATIO, len(times)
     ordered = sorted(pauses)
-    steps = [(high / max(low, 1e-3), low, high) for low, high in itertools.pairwise(ordered) if high > 2e-3]
-    ratio, low, high = max(steps, default=(0.0, 0.0, 0.0))
-    if ratio < _APART or sum(pause <= low for pause in pauses) < 0.5 * len(pauses):
+    ratios = [(high / max(low, 1e-3), low, high) for low, high in itertools.pairwise(ordered) if high > 2e-3]
+    ratio, low, high = max(ratios, default=(0.0, 0.0, 0.0))
+    if ratio < _MIN_PAUSE_RATIO or sum(pause <= low for pause in pauses) < 0.5 * len(pauses):
         return -1.0, 1
     limit = (max(low, 1e-3) * high) ** 0.5
     sizes: Counter[int] = Counter()
@@ -299,51 +305,51 @@ def _together(times: Sequence[float]) -> tuple[float, int]:
     return limit, max(sizes, key=sizes.__getitem__, default=len(times))
 
 
-class _Order:
-    """Puts rows into samples; only whole ones tell which row is which GPU's."""
+class _SampleGrouper:
+    """Groups rows into samples; only a complete sample shows which row belongs to which GPU."""
 
     def __init__(self, pause: float, size: int) -> None:
         self.size = size
-        self.broken = 0
-        """Rows of samples that have too few or too many."""
+        self.incomplete_rows = 0
+        """Rows of samples with too few or too many rows."""
         self._pause = pause
-        self._sample: list[tuple[Line, float, list[str]]] = []
+        self._sample: list[tuple[TextLine, float, list[str]]] = []
 
-    def next(self, line: Line, time: float, cells: list[str]) -> list[tuple[Line, float, list[str]]]:
-        """Take a row; gives the sample that ended before it, if that was whole."""
-        ended: list[tuple[Line, float, list[str]]] = []
+    def next(self, line: TextLine, time: float, cells: list[str]) -> list[tuple[TextLine, float, list[str]]]:
+        """Add a row; returns the sample that ended before it, if complete, else empty."""
+        ended: list[tuple[TextLine, float, list[str]]] = []
         if self._sample and time - self._sample[-1][1] > self._pause:
-            ended = self.rest()
+            ended = self.end_sample()
         if len(self._sample) <= self.size:
             self._sample.append((line, time, cells))
         else:
-            self.broken += 1
+            self.incomplete_rows += 1
         return ended
 
-    def rest(self) -> list[tuple[Line, float, list[str]]]:
-        """The sample so far, if it is whole."""
+    def end_sample(self) -> list[tuple[TextLine, float, list[str]]]:
+        """End the current sample; returns its rows if complete, else empty."""
         sample, self._sample = self._sample, []
         if len(sample) == self.size:
             return sample
-        self.broken += len(sample)
+        self.incomplete_rows += len(sample)
         return []
 
 
 def _sniff(source: Source) -> Match | None:
-    match = sniffed(source, _MARK, Csv, _WHY)
+    match = sniff_layout(source, _MARK, Csv, _REASON)
     if match is None and _SMI_TIME.match(source.text) is None and _UNIT.search(source.text[:500]) is None:
         return None
-    return match or sniffed(source, b",", Csv, _WHY)
+    return match or sniff_layout(source, b",", Csv, _REASON)
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    section = Csv(Smi(source, sink))
-    result = read_lines(source, section, "a heading and no rows")
+    section = Csv(SmiReadings(source, sink))
+    result = read_lines(source, section, "a heading without rows")
     if section.headless and not result.rows:
         return Result(
             0,
             "unrecognised",
-            "rows of nvidia-smi without their heading: numbers alone don't tell what they are; leave out noheader",
+            "nvidia-smi rows without a heading, so the columns are unknown: run it without noheader",
         )
     return result
 

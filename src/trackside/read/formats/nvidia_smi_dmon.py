@@ -1,6 +1,6 @@
-"""``nvidia-smi dmon`` and ``pmon``: every second a line for each GPU, or for each of its processes.
+"""``nvidia-smi dmon`` and ``pmon``: one line per second for each GPU, or for each of its processes.
 
-Headings come again every few lines. Lines carry dates and times (``-o DT``), times alone, or neither.
+Headings are repeated every few lines. Lines have dates and times (``-o DT``), times alone, or neither.
 """
 
 from __future__ import annotations
@@ -9,39 +9,39 @@ import re
 from collections.abc import Mapping
 
 from trackside.catalog.dialect import translate
-from trackside.read.gpu_readings import Clock, Gpu, Line, Pairs
-from trackside.read.nvidia_smi import Smi, layout, value_of
+from trackside.read.gpu_readings import Clock, Gpu, Pairs, TextLine
+from trackside.read.nvidia_smi import SmiReadings, layout, value_of
 
 _IGNORED_UNITS = frozenset({"-", "#", "C/G", "name", "Idx", "bool", "errs", "YYYYMMDD", "HH:MM:SS"})
-_REMEDY = "-o DT gives them"
-_WHICH = frozenset({"date", "time", "gpu", "pid", "type", "command"})
-"""Columns that tell what a row is of."""
+_REMEDY = "use -o DT"
+_IDENTITY_COLUMNS = frozenset({"date", "time", "gpu", "pid", "type", "command"})
+"""Columns that identify a row."""
 _HEADING = re.compile(rb"^# ?(?:Date,? +)?(?:Time,? +)?gpu\b", re.MULTILINE | re.IGNORECASE)
 
 
 class Dmon:
-    """Device samples."""
+    """Reads device samples."""
 
     tool = "dmon"
 
-    def __init__(self, smi: Smi) -> None:
+    def __init__(self, smi: SmiReadings) -> None:
         self.smi = smi
         self._clock = Clock(smi, _REMEDY)
         self._names: list[str] = []
         self._fields: tuple[str, ...] = ()
         self._units: list[str] = []
-        self._is_named = True
-        """Whether it was said which of the heading's columns nothing asks for."""
+        self._columns_counted = True
+        """Whether the unknown columns of the heading were counted."""
 
-    def take(self, line: Line) -> bool:
+    def take(self, line: TextLine) -> bool:
         text = line.text.strip().replace(",", " ")
         if text.startswith("#"):
             return self._heading(text[1:].split())
         words = self._cells(text) if self._names else []
         if not words or len(words) != len(self._names):
-            torn = bool(self._names) and text[:1].isdigit()
-            self.smi.lost += torn
-            return torn
+            is_broken_row = bool(self._names) and text[:1].isdigit()
+            self.smi.lost_lines += is_broken_row
+            return is_broken_row
         return self._row(line, dict(zip(self._names, words, strict=True)))
 
     def _cells(self, text: str) -> list[str]:
@@ -50,7 +50,7 @@ class Dmon:
     def _heading(self, words: list[str]) -> bool:
         names = [word.lower() for word in words]
         if self._is_heading(names):
-            self._names, self._is_named = names, False
+            self._names, self._columns_counted = names, False
             self._fields = tuple(f"{self.tool}.{name}" for name in names)
             self._units = []
             return True
@@ -64,28 +64,28 @@ class Dmon:
         known = any(translate(f"{self.tool}.{name}", {}) is not None for name in names)
         return known and "gpu" in names and "pid" not in names
 
-    def _row(self, line: Line, cells: Mapping[str, str]) -> bool:
-        who = self._who(cells)
-        if who is None:
+    def _row(self, line: TextLine, cells: Mapping[str, str]) -> bool:
+        row_id = self._row_id(cells)
+        if row_id is None:
             return False
-        when = self._clock.now(cells, who)
+        when = self._clock.now(cells, row_id)
         if when is None:
-            self.smi.lost += 1
+            self.smi.lost_lines += 1
             return True
         self.smi.rows += 1
         self._clock.add(when, self._pairs(line, cells))
         return True
 
-    def _who(self, cells: Mapping[str, str]) -> str | None:
-        """What a row is of, among those of one sample; None for one that is no sample."""
+    def _row_id(self, cells: Mapping[str, str]) -> str | None:
+        """Identifies a row within a sample; None for a line that is not a sample."""
         return cells["gpu"] if cells["gpu"].isdecimal() else None
 
-    def _pairs(self, line: Line, cells: Mapping[str, str]) -> Pairs:
-        if not self._is_named:  # now that there is a row of them
-            self._is_named = True
+    def _pairs(self, line: TextLine, cells: Mapping[str, str]) -> Pairs:
+        if not self._columns_counted:  # counted at the first row
+            self._columns_counted = True
             for name, field in zip(self._names, self._fields, strict=True):
-                if name not in _WHICH and translate(field, {}) is None:
-                    self.smi.unasked(field)
+                if name not in _IDENTITY_COLUMNS and translate(field, {}) is None:
+                    self.smi.add_unknown(field)
         gpu = Gpu(cells["gpu"], pid=cells.get("pid", ""))
         return self.smi.row(line, gpu, self._fields, tuple(cells.values()), self._units)
 
@@ -96,16 +96,16 @@ class Dmon:
 
 
 class Pmon(Dmon):
-    """Process samples: whether a GPU had a process with a compute context.
+    """Reads process samples: whether a GPU had a process with a compute context.
 
-    A line of dashes (no process) counts only once a process has been listed: within a container all are hidden.
+    A line of dashes (no process) counts only after a process has been listed, because in a container all are hidden.
     """
 
     tool = "pmon"
 
-    def __init__(self, smi: Smi) -> None:
+    def __init__(self, smi: SmiReadings) -> None:
         super().__init__(smi)
-        self._any = False
+        self._process_seen = False
 
     def _cells(self, text: str) -> list[str]:
         return text.split(None, len(self._names) - 1)
@@ -113,16 +113,16 @@ class Pmon(Dmon):
     def _is_heading(self, names: list[str]) -> bool:
         return {"gpu", "pid", "type", "command"} <= set(names)
 
-    def _who(self, cells: Mapping[str, str]) -> str | None:
+    def _row_id(self, cells: Mapping[str, str]) -> str | None:
         gpu, pid = cells["gpu"], cells["pid"]
         return f"{gpu} {pid}" if gpu.isdecimal() and (pid == "-" or value_of(pid) is not None) else None
 
-    def _pairs(self, line: Line, cells: Mapping[str, str]) -> Pairs:
-        held, is_process = "C" in cells["type"], cells["pid"] != "-"
-        self._any = self._any or is_process
+    def _pairs(self, line: TextLine, cells: Mapping[str, str]) -> Pairs:
+        is_attached, is_process = "C" in cells["type"], cells["pid"] != "-"
+        self._process_seen = self._process_seen or is_process
         pairs = []
-        if held or (self._any and not is_process):
-            pairs += self.smi.attachment(line, Gpu(cells["gpu"]), held)
+        if is_attached or (self._process_seen and not is_process):
+            pairs += self.smi.attachment(line, Gpu(cells["gpu"]), is_attached)
         return pairs + super()._pairs(line, cells) if is_process else pairs
 
 
@@ -133,7 +133,7 @@ FORMATS = (
         _HEADING,
         Dmon,
         "samples of nvidia-smi dmon",
-        "no sample in it",
+        "no samples",
     ),
     layout(
         "nvidia-smi-pmon",
@@ -141,6 +141,6 @@ FORMATS = (
         _HEADING,
         Pmon,
         "samples of nvidia-smi pmon",
-        "no process was there while it was taken, or a container hid them",
+        "no processes were running, or a container hid them",
     ),
 )

@@ -1,12 +1,12 @@
-"""The table that ``nvidia-smi`` prints without arguments, in its layouts since driver 418: once or in a loop."""
+"""The table of ``nvidia-smi`` without arguments, in its layouts since driver 418, once or in a loop."""
 
 from __future__ import annotations
 
 import re
 
-from trackside.read.gpu_readings import Gpu, Line
-from trackside.read.nvidia_smi import Smi, gpu_of, layout
-from trackside.read.nvidia_smi_state import MOST_PROCESSES, Capture, Card, Process
+from trackside.read.gpu_readings import Gpu, TextLine
+from trackside.read.nvidia_smi import SmiReadings, gpu_of, layout
+from trackside.read.nvidia_smi_state import MAX_PROCESSES, Capture, GpuState, Process
 
 _DATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d 20\d\d")
 _RULE = re.compile(r"[+|][-=+]+[+|]")
@@ -40,16 +40,16 @@ _FIELDS = {
 
 
 class Table:
-    """The tables of a file. Each GPU has two or three lines; the processes of all follow in a table of their own."""
+    """Reads the tables of a file. Each GPU has two or three lines; a separate table lists the processes of all GPUs."""
 
-    def __init__(self, smi: Smi) -> None:
+    def __init__(self, smi: SmiReadings) -> None:
         self.smi = smi
         self._capture = Capture(smi)
-        self._first: tuple[Line, Gpu, dict[str, str]] | None = None
-        self._listing = False
-        self._migs = False
+        self._first_line: tuple[TextLine, Gpu, dict[str, str]] | None = None
+        self._in_processes = False
+        self._in_migs = False
 
-    def take(self, line: Line) -> bool:
+    def take(self, line: TextLine) -> bool:
         text = line.text.strip()
         if _DATE.fullmatch(text):
             self.end()
@@ -59,56 +59,56 @@ class Table:
             return True
         if not (text.startswith("|") and text.endswith("|") and len(text) < 200):
             return False
-        if "| NVIDIA-SMI " in text and self._capture.cards:
+        if "| NVIDIA-SMI " in text and self._capture.gpus:
             self.end()
         self._row(line, text[1:-1])
         return True
 
-    def _row(self, line: Line, text: str) -> None:
+    def _row(self, line: TextLine, text: str) -> None:
         bare = text.strip()
         if bare.startswith("Processes:"):
-            self._listing = True
-            for card in self._capture.cards:
-                if card.processes is not None:
-                    card.processes.clear()
+            self._in_processes = True
+            for gpu_state in self._capture.gpus:
+                if gpu_state.processes is not None:
+                    gpu_state.processes.clear()
         elif bare == "MIG devices:":
-            self._migs = True
-        elif self._listing:
+            self._in_migs = True
+        elif self._in_processes:
             self._process(text)
-        elif found := _FIRST.fullmatch(text):
-            gpu = gpu_of(index=found["index"], pci=found["pci"], model=found["model"])
-            self._first = line, gpu, {"ecc.errors.uncorrected.volatile.total": found["ecc"]}
-        elif self._first is not None and (found := _SECOND.fullmatch(text)):
-            first, gpu, fields = self._first
-            self._first = None
-            given = {_FIELDS[name]: cell for name, cell in found.groupdict().items()}
-            self._capture.add(Card(first, gpu, fields | given, []))
-        elif self._migs and (found := _MIG.fullmatch(text)):
-            self._mig(line, found)
+        elif match := _FIRST.fullmatch(text):
+            gpu = gpu_of(index=match["index"], pci=match["pci"], model=match["model"])
+            self._first_line = line, gpu, {"ecc.errors.uncorrected.volatile.total": match["ecc"]}
+        elif self._first_line is not None and (match := _SECOND.fullmatch(text)):
+            line_of_gpu, gpu, fields = self._first_line
+            self._first_line = None
+            values = {_FIELDS[name]: cell for name, cell in match.groupdict().items()}
+            self._capture.add(GpuState(line_of_gpu, gpu, fields | values, []))
+        elif self._in_migs and (match := _MIG.fullmatch(text)):
+            self._mig(line, match)
 
-    def _mig(self, line: Line, found: re.Match[str]) -> None:
-        owner = next((card.gpu for card in self._capture.cards if card.gpu.number == found["index"]), None)
+    def _mig(self, line: TextLine, match: re.Match[str]) -> None:
+        owner = next(
+            (gpu_state.gpu for gpu_state in self._capture.gpus if gpu_state.gpu.number == match["index"]), None
+        )
         if owner is not None:
-            fields = {_FIELDS[name]: found[name] for name in ("used", "total", "ecc")}
-            self._capture.add(Card(line, owner._replace(mig=found["instance"]), fields, None))
+            fields = {_FIELDS[name]: match[name] for name in ("used", "total", "ecc")}
+            self._capture.add(GpuState(line, owner._replace(mig=match["instance"]), fields, None))
 
     def _process(self, text: str) -> None:
-        found = _PROCESS.fullmatch(text)
-        if found is None:
+        match = _PROCESS.fullmatch(text)
+        if match is None:
             return
-        for card in self._capture.cards:
-            if card.gpu.number != found["index"] or card.processes is None:
+        for gpu_state in self._capture.gpus:
+            if gpu_state.gpu.number != match["index"] or gpu_state.processes is None:
                 continue
-            if len(card.processes) < MOST_PROCESSES:
-                card.processes.append(Process(found["pid"], found["kind"], found["memory"]))
+            if len(gpu_state.processes) < MAX_PROCESSES:
+                gpu_state.processes.append(Process(match["pid"], match["kind"], match["memory"]))
 
     def end(self) -> None:
-        if not self._listing:  # cut off before its processes: nothing is known of them
-            self._capture.cards = [card._replace(processes=None) for card in self._capture.cards]
-        self._capture.end(placed=True)
-        self._first, self._listing, self._migs = None, False, False
+        if not self._in_processes:  # truncated before the process table: the processes are unknown
+            self._capture.gpus = [gpu_state._replace(processes=None) for gpu_state in self._capture.gpus]
+        self._capture.end(has_indices=True)
+        self._first_line, self._in_processes, self._in_migs = None, False, False
 
 
-FORMAT = layout(
-    "nvidia-smi-table", "GPU table (nvidia-smi)", b"| NVIDIA-SMI ", Table, "nvidia-smi's table", "no GPU in it"
-)
+FORMAT = layout("nvidia-smi-table", "GPU table (nvidia-smi)", b"| NVIDIA-SMI ", Table, "nvidia-smi table", "no GPUs")

@@ -1,7 +1,7 @@
-"""``nvidia-smi -q -x``: XML of any schema (v11 to v13), one document or many behind each other, whole or cut off.
+"""``nvidia-smi -q -x``: XML of any schema (v11 to v13), one or more concatenated documents, complete or truncated.
 
-Documents are parsed as they come, and what isn't asked for is not kept. A document that declares entities is refused:
-nvidia-smi declares none, and an entity is what an expansion attack is made of.
+Documents are parsed as a stream, and unknown elements are dropped. A document that declares entities is refused:
+nvidia-smi declares none, and expansion attacks need them.
 """
 
 from __future__ import annotations
@@ -9,37 +9,37 @@ from __future__ import annotations
 import re
 from xml.parsers import expat
 
-from trackside.read.gpu_readings import Line
-from trackside.read.nvidia_smi import Smi, layout
-from trackside.read.nvidia_smi_state import MOST_CARDS, MOST_PROCESSES, State
+from trackside.read.gpu_readings import TextLine
+from trackside.read.nvidia_smi import SmiReadings, layout
+from trackside.read.nvidia_smi_state import MAX_GPUS_PER_CAPTURE, MAX_PROCESSES, CaptureBuilder
 
 _BEGIN = re.compile(r"\s*(?:<\?xml\b|<!DOCTYPE nvidia_smi_log\b|<nvidia_smi_log\b)")
 _ROOT = "nvidia_smi_log"
 _END = f"</{_ROOT}>"
-MOST_TEXT = 4096
-"""Characters of one element that are kept."""
-DEPTH = 64
+MAX_ELEMENT_CHARS = 4096
+"""Most characters of one element; the rest is dropped."""
+MAX_DEPTH = 64
 
 _GPU, _MIG = (_ROOT, "gpu"), ("mig_devices", "mig_device")
 _PROCESSES, _PROCESS = ("processes",), ("processes", "process_info")
-_GARBLED = "{} documents are cut off or garbled: their whole GPUs were read"
+_MALFORMED_NOTE = "{} documents are truncated or malformed: only their complete GPUs were read"
 _SKIPPED = frozenset({"supported_clocks", "accounted_processes", "vgpus"})
 
 
-class _Refused(ValueError):
-    """A document that is not read on purpose."""
+class _DisallowedDocument(ValueError):
+    """The document is not allowed."""
 
 
 class Xml:
-    """The documents of a file."""
+    """Reads the documents of a file."""
 
-    def __init__(self, smi: Smi) -> None:
+    def __init__(self, smi: SmiReadings) -> None:
         self.smi = smi
-        self._state = State(smi)
+        self._builder = CaptureBuilder(smi)
         self._parser: expat.XMLParserType | None = None
-        self._ruined = False
-        """Whether lines are the rest of a document that was given up."""
-        self._line = Line(0, 0, "")
+        self._is_rejected = False
+        """Whether the current lines are the rest of a rejected document."""
+        self._line = TextLine(0, 0, "")
         self._reset()
 
     def _reset(self) -> None:
@@ -47,28 +47,28 @@ class Xml:
         self._text = ""
         self._skipping = 0
         self._done = False
-        self._state.discard()
+        self._builder.discard()
 
-    def take(self, line: Line) -> bool:
+    def take(self, line: TextLine) -> bool:
         self._line = line
-        begins = _BEGIN.match(line.text) is not None
-        first = begins and not line.text.lstrip().startswith(f"<{_ROOT}")  # what no document has in its midst
-        if (first and self._path) or (begins and self._parser is None and (first or not self._ruined)):
+        is_beginning = _BEGIN.match(line.text) is not None
+        first = is_beginning and not line.text.lstrip().startswith(f"<{_ROOT}")  # never occurs inside a document
+        if (first and self._path) or (is_beginning and self._parser is None and (first or not self._is_rejected)):
             self.end()
             self._start()
-            self._ruined = False
+            self._is_rejected = False
         if self._parser is None:
-            ruined, self._ruined = self._ruined, self._ruined and _END not in line.text
-            return ruined
+            was_rejected, self._is_rejected = self._is_rejected, self._is_rejected and _END not in line.text
+            return was_rejected
         try:
             self._parser.Parse(line.text.encode("utf-8", "replace") + b"\n")
         except expat.ExpatError:
-            self._give_up(_GARBLED)
-        except _Refused as refused:
-            self._give_up(f"{{}} documents were refused: {refused}")
+            self._reject(_MALFORMED_NOTE)
+        except _DisallowedDocument as error:
+            self._reject(f"{{}} documents were refused: {error}")
         if self._done:
             self._parser = None
-            self._state.capture.end()
+            self._builder.capture.end()
             self._reset()
         return True
 
@@ -82,40 +82,40 @@ class Xml:
         parser.CharacterDataHandler = self._characters
 
     def _refuse(self, *_: object) -> None:
-        raise _Refused("entities are declared in them")
+        raise _DisallowedDocument("entities are declared in them")
 
-    def _give_up(self, note: str) -> None:
+    def _reject(self, note: str) -> None:
         self.smi.note(note)
-        self._parser, self._ruined = None, _END not in self._line.text
-        self._state.capture.end()
+        self._parser, self._is_rejected = None, _END not in self._line.text
+        self._builder.capture.end()
         self._reset()
 
     # -- elements
 
     def _open(self, tag: str, attributes: dict[str, str]) -> None:
-        if len(self._path) >= DEPTH:
-            raise _Refused("they are nested too deeply")
+        if len(self._path) >= MAX_DEPTH:
+            raise _DisallowedDocument("they are nested too deeply")
         self._path.append(tag)
         self._text = ""
         if not self._skipping and tag in _SKIPPED:
             self._skipping = len(self._path)
-        state, within = self._state, self._within()
+        builder, within = self._builder, self._within()
         if within == ():
-            if state.capture.full:
-                raise _Refused(f"they list more than {MOST_CARDS:,} GPUs")
-            state.begin(self._line, attributes.get("id", ""))
+            if builder.capture.full:
+                raise _DisallowedDocument(f"they list more than {MAX_GPUS_PER_CAPTURE:,} GPUs")
+            builder.begin(self._line, attributes.get("id", ""))
         elif within == _MIG:
-            if len(state.migs) >= MOST_CARDS:
-                raise _Refused(f"they list more than {MOST_CARDS:,} instances of a GPU")
-            state.migs.append({})
+            if len(builder.migs) >= MAX_GPUS_PER_CAPTURE:
+                raise _DisallowedDocument(f"they list more than {MAX_GPUS_PER_CAPTURE:,} instances of a GPU")
+            builder.migs.append({})
         elif within == _PROCESSES:
-            state.processes = []
-        elif within == _PROCESS and state.processes is not None and not state.begin_process():
-            raise _Refused(f"they list more than {MOST_PROCESSES:,} processes on a GPU")
+            builder.processes = []
+        elif within == _PROCESS and builder.processes is not None and not builder.begin_process():
+            raise _DisallowedDocument(f"they list more than {MAX_PROCESSES:,} processes on a GPU")
 
     def _characters(self, text: str) -> None:
-        if not self._skipping and len(self._text) < MOST_TEXT:
-            self._text += text[:MOST_TEXT]
+        if not self._skipping and len(self._text) < MAX_ELEMENT_CHARS:
+            self._text += text[:MAX_ELEMENT_CHARS]
 
     def _close(self, tag: str) -> None:
         if not self._skipping:
@@ -127,28 +127,28 @@ class Xml:
         self._done = not self._path
 
     def _within(self) -> tuple[str, ...] | None:
-        """The path below <gpu>; None outside of one."""
+        """The path below <gpu>; None outside of <gpu>."""
         return tuple(self._path[2:]) if tuple(self._path[:2]) == _GPU else None
 
     def _leaf(self, text: str) -> None:
-        state, within = self._state, self._within()
+        builder, within = self._builder, self._within()
         if within is None:
             if self._path == [_ROOT, "timestamp"]:
-                state.capture.time = self.smi.time(text)
+                builder.capture.time = self.smi.time(text)
             elif self._path == [_ROOT, "attached_gpus"]:
-                state.capture.says(text)
+                builder.capture.set_gpu_count(text)
         elif not within:
-            state.close()
+            builder.close()
         elif within[:2] == _PROCESS:
-            state.keep_of_process("/".join(within[2:]), text)
+            builder.set_process_field("/".join(within[2:]), text)
         elif within[:2] == _MIG and within != _MIG:
-            state.keep_of_mig(within[2:], text)
+            builder.set_mig_field(within[2:], text)
         else:
-            state.keep(within, text)
+            builder.set_field(within, text)
 
     def end(self) -> None:
         if self._parser is not None:
-            self._give_up(_GARBLED)
+            self._reject(_MALFORMED_NOTE)
 
 
 FORMAT = layout(
@@ -156,6 +156,6 @@ FORMAT = layout(
     "GPU state in full, as XML (nvidia-smi -q -x)",
     b"<nvidia_smi_log",
     Xml,
-    "what nvidia-smi -q -x prints",
-    "no GPU in it",
+    "output of nvidia-smi -q -x",
+    "no GPUs",
 )

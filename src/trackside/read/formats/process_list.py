@@ -1,4 +1,4 @@
-"""The process list of a node: ``ps aux``, ``ps -ef`` with states, any columns that name PID and STAT."""
+"""The process list of a node: ``ps aux``, ``ps -ef`` with states, or any ``ps`` columns with PID and STAT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ STATES = frozenset("RSDZTtIXxKWP")
 
 
 def _columns(line: str) -> tuple[int, int, int] | None:
-    """(PID, STAT, COMMAND) column numbers of a header; COMMAND takes the rest of a line."""
+    """Column indices of (PID, STAT, COMMAND) in a header; None if one is missing. COMMAND extends to the end of the
+    line."""
     names = line.split()
     state = next((name for name in ("STAT", "S") if name in names), None)
     command = next((name for name in ("COMMAND", "CMD", "ARGS") if name in names), None)
@@ -21,7 +22,7 @@ def _columns(line: str) -> tuple[int, int, int] | None:
 
 def _sniff(source: Source) -> Match | None:
     first = next((line for line in source.text.splitlines() if line.strip()), "")
-    return Match(0.9, "a header of ps with PID and STAT") if _columns(first) is not None else None
+    return Match(0.9, "a ps header with PID and STAT") if _columns(first) is not None else None
 
 
 def _read(source: Source, sink: Sink) -> Result:
@@ -40,8 +41,8 @@ def _read(source: Source, sink: Sink) -> Result:
             "state": values[state][0],
             "comm": values[command].strip()[:200],
         }
-        at = Position(source.path, number, offset, len(text))
-        sink.event(Event("process_state", at, "trace", text=text.strip()[:500], parser="ps", fields=fields))
+        position = Position(source.path, number, offset, len(text))
+        sink.event(Event("process_state", position, "trace", text=text.strip()[:500], parser="ps", fields=fields))
         rows += 1
     return Result(rows)
 

@@ -1,6 +1,6 @@
-"""Answers of the Prometheus HTTP API (``/api/v1/query_range``, ``/api/v1/query``), which many stores speak, as files.
+"""Saved responses of the Prometheus HTTP API (``/api/v1/query_range``, ``/api/v1/query``), which many stores implement.
 
-Several answers may stand one after the other, as ``curl`` appends them.
+A file may contain several responses, as appended by ``curl``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from trackside.read.measurements import Measurements
 
 _BEGIN = re.compile(rb'\s*\{\s*"status"\s*:\s*"(success|error)"')
 _NEXT = re.compile(rb'\}\s*(?=\{\s*"status"\s*:\s*")')
-"""Between two answers. No text of a label can hold it: its quotes would be escaped."""
+"""Between two responses. A label's text can't contain it because its quotes would be escaped."""
 _KIND = re.compile(rb'"resultType"\s*:\s*"(matrix|vector|scalar|string|streams)"')
 
 Point = tuple[float, str]
 """(seconds, value as text)"""
 
 
-class _Curve(msgspec.Struct, gc=False):
-    """Curves and their ``values`` stay undecoded until their turn: as objects they take five times the file's size."""
+class _Series(msgspec.Struct, gc=False):
+    """A series. Series and their ``values`` are decoded one at a time: all as objects take five times the file's
+    size."""
 
     metric: dict[str, str] = {}
     value: msgspec.Raw = msgspec.Raw()
@@ -36,7 +37,7 @@ class _Data(msgspec.Struct, rename={"kind": "resultType"}):
     result: msgspec.Raw
 
 
-class _Answer(msgspec.Struct, rename={"error_type": "errorType", "partial": "isPartial"}):
+class _Response(msgspec.Struct, rename={"error_type": "errorType", "partial": "isPartial"}):
     status: str
     data: _Data | None = None
     error: str = ""
@@ -45,53 +46,53 @@ class _Answer(msgspec.Struct, rename={"error_type": "errorType", "partial": "isP
     partial: bool = False
 
 
-_answer = msgspec.json.Decoder(_Answer)
-_each = msgspec.json.Decoder(list[msgspec.Raw])
-_curve = msgspec.json.Decoder(_Curve)
-_points = msgspec.json.Decoder(list[Point])
-_point = msgspec.json.Decoder(Point)
+_response_decoder = msgspec.json.Decoder(_Response)
+_list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+_series_decoder = msgspec.json.Decoder(_Series)
+_points_decoder = msgspec.json.Decoder(list[Point])
+_point_decoder = msgspec.json.Decoder(Point)
 
 
 def _sniff(source: Source) -> Match | None:
-    begin = _BEGIN.match(source.head)
-    if begin is None:
+    match = _BEGIN.match(source.head)
+    if match is None:
         return None
     kind = _KIND.search(source.head)
-    if begin[1] == b"error":
-        return Match(0.9, "an error of the Prometheus API") if b'"errorType"' in source.head else None
+    if match[1] == b"error":
+        return Match(0.9, "an error response of the Prometheus API") if b'"errorType"' in source.head else None
     if kind is None or kind[1] == b"streams":  # streams are log lines
         return None
-    return Match(0.95, f"an answer of the Prometheus API ({kind[1].decode()})")
+    return Match(0.95, f"a response of the Prometheus API ({kind[1].decode()})")
 
 
 def _read(source: Source, sink: Sink) -> Result:
     data = source.whole()
-    found = Measurements(source.path, sink, holes=False)
+    measurements = Measurements(source.path, sink, holes=False)
     notes: list[str] = []
-    unnamed = counted = 0
+    unnamed_series = counted = 0
     line = 1
-    for start, end in _answers(data):
+    for start, end in _response_bounds(data):
         line, counted = line + data.count(b"\n", counted, start), start
         try:
-            answer = _answer.decode(memoryview(data)[start:end])
-            unnamed += _take(answer, found, line)
+            response = _response_decoder.decode(memoryview(data)[start:end])
+            unnamed_series += _add_response(response, measurements, line)
         except msgspec.DecodeError as error:
-            notes.append(f"an answer is cut off or broken (line {line:,}): {error}")
+            notes.append(f"a truncated or malformed response (line {line:,}): {error}")
             continue
-        if answer.status != "success":
-            notes.append(f"an error instead of an answer: {answer.error_type}: {answer.error[:300]}")
-        if answer.partial:
-            notes.append("an answer that the store itself calls partial")
-        notes.extend(f"warning of the store: {text[:300]}" for text in answer.warnings[:3])
-        if answer.data is not None and answer.data.kind not in ("matrix", "vector"):
-            notes.append(f"a {answer.data.kind} belongs to no series")
-    if unnamed:
-        notes.append(f"{unnamed:,} series without a name, not kept: the answer to an expression; query metrics by name")
-    return found.result(list(dict.fromkeys(notes)), lost=bool(notes))
+        if response.status != "success":
+            notes.append(f"an error response: {response.error_type}: {response.error[:300]}")
+        if response.partial:
+            notes.append("the store marked a response as partial")
+        notes.extend(f"warning of the store: {text[:300]}" for text in response.warnings[:3])
+        if response.data is not None and response.data.kind not in ("matrix", "vector"):
+            notes.append(f"a result of type {response.data.kind} has no series")
+    if unnamed_series:
+        notes.append(f"{unnamed_series:,} series without a name, dropped: query metrics by name, not by expression")
+    return measurements.result(list(dict.fromkeys(notes)), lost=bool(notes))
 
 
-def _answers(data: bytes) -> Iterator[tuple[int, int]]:
-    """Beginning and end of each answer."""
+def _response_bounds(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield start and end offset of each response."""
     start = 0
     for gap in _NEXT.finditer(data):
         yield start, gap.start() + 1
@@ -99,33 +100,33 @@ def _answers(data: bytes) -> Iterator[tuple[int, int]]:
     yield start, len(data)
 
 
-def _take(answer: _Answer, found: Measurements, line: int) -> int:
-    """Hand on the answer's values; how many of its series have no name."""
+def _add_response(response: _Response, measurements: Measurements, line: int) -> int:
+    """Add the values of a response; the number of its series without a name."""
     unnamed = 0
-    if answer.data is None or answer.data.kind not in ("matrix", "vector"):
+    if response.data is None or response.data.kind not in ("matrix", "vector"):
         return 0
-    for ordinal, undecoded in enumerate(_each.decode(answer.data.result), start=line):
-        curve = _curve.decode(undecoded)
-        name = curve.metric.pop("__name__", None)
+    for ordinal, undecoded in enumerate(_list_decoder.decode(response.data.result), start=line):
+        series = _series_decoder.decode(undecoded)
+        name = series.metric.pop("__name__", None)
         if name is None:
             unnamed += 1
             continue
-        number = found.series(name, curve.metric, ordinal)
+        number = measurements.series(name, series.metric, ordinal)
         if number < 0:
             continue
-        points = _points.decode(curve.values) if bytes(curve.values) else []
-        if bytes(curve.value):
-            points.append(_point.decode(curve.value))
-        found.points(number, [time for time, _ in points], [_number(text) for _, text in points])
+        points = _points_decoder.decode(series.values) if bytes(series.values) else []
+        if bytes(series.value):
+            points.append(_point_decoder.decode(series.value))
+        measurements.points(number, [time for time, _ in points], [_number(text) for _, text in points])
     return unnamed
 
 
 def _number(text: str) -> float:
-    """A value as the API writes it."""
+    """A value of the API as a number; BLANK if it is none."""
     try:
         return float(text)
     except ValueError:
         return BLANK
 
 
-FORMAT = Format("prometheus-json", "answers of the Prometheus HTTP API (query, query_range)", "metric", _sniff, _read)
+FORMAT = Format("prometheus-json", "responses of the Prometheus HTTP API (query, query_range)", "metric", _sniff, _read)

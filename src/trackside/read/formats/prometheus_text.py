@@ -1,12 +1,11 @@
-"""Prometheus text exposition and OpenMetrics: one scrape or a million in a file, as exporters and promtool write them.
+"""Prometheus text exposition and OpenMetrics: one scrape or many in a file, as written by exporters and promtool.
 
-Where lines carry no times, the time of a scrape is what a comment or a bare line before it says (the output of
-``date``, say). Without that too, the file holds one scrape, taken when the file was last written.
+If lines have no times, the time of a scrape is that of a comment or a bare line before it (such as the output of
+``date``). Without one, the file is assumed to hold one scrape, taken when the file was last written.
 
-Scrapes repeat the same series again and again, so a block of lines is taken as a whole: where each line's series, value
-and time lie is worked out for all lines at once, the series' bytes are looked up, and the numbers are read together.
-That makes a file of a billion lines a matter of minutes. The grammar is asked only for a series not seen before and for
-a line that is spaced in another way.
+Scrapes repeat the same series, so lines are processed in blocks: the bounds of series, value and time are computed for
+all lines at once, series are looked up by their bytes, and numbers are parsed together. A file of a billion lines takes
+minutes. The full grammar is used only for new series and for lines with unusual spacing.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ import numpy as np
 
 from trackside.catalog.dialect import BLANK, translate
 from trackside.catalog.exposition import HELP, line_of, series_of
-from trackside.read.blocks import LONGEST, Block, Blocks
-from trackside.read.decimals import Flags, Floats, Places, decimals
+from trackside.read.blocks import MAX_LINE_BYTES, Block, Blocks
+from trackside.read.decimals import Flags, Floats, Offsets, decimals
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.keys import Keys
-from trackside.read.measurements import MOST_NAMES, MOST_SERIES, UNKNOWN, Measurements, milliseconds
-from trackside.read.scrape_times import shown, stamp
+from trackside.read.measurements import MAX_NAMES, MAX_SERIES, UNKNOWN, Measurements, milliseconds
+from trackside.read.scrape_times import iso_time, stamp
 
-_HEAD_LINES = 400
-_ENOUGH = 0.9
-"""Share of the head's lines that must be exposition."""
+_MAX_SNIFFED_LINES = 400
+MIN_SHARE = 0.9
+"""Minimum share of exposition lines in the head."""
 ODD = -4
-"""Bytes that are no series: the grammar is asked what the line is."""
+"""Not a series: the full grammar decides what the line is."""
 
 
 def _sniff(source: Source) -> Match | None:
     lines = source.head.split(b"\n")
     if len(source.head) == len(source.head.rstrip(b"\n")) and len(lines) > 1:
-        lines.pop()  # the head's end cuts it
-    good = bad = labelled = described = known = 0
-    for text in lines[:_HEAD_LINES]:
+        lines.pop()  # cut off by the end of the head
+    exposition = other = labelled = described = known = 0
+    for text in lines[:_MAX_SNIFFED_LINES]:
         text = text.strip()
         if not text:
             continue
@@ -47,20 +46,20 @@ def _sniff(source: Source) -> Match | None:
         line = line_of(text) if len(text) < 1 << 14 else None
         parsed = None if line is None else series_of(line.series.decode("utf-8", "replace"))
         if parsed is not None:
-            good += 1
+            exposition += 1
             labelled += bool(parsed[1])
             known += translate(*parsed) is not None
         elif stamp(text.decode("utf-8", "replace")) is None:
-            bad += 1
-    if not good or good < _ENOUGH * (good + bad) or not (labelled or described or known):
+            other += 1
+    if not exposition or exposition < MIN_SHARE * (exposition + other) or not (labelled or described or known):
         return None
     return Match(0.9 if described or known else 0.7, "OpenMetrics" if b"\n# EOF" in source.head else "Prometheus text")
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    reading, blocks, cut = _Reading(source, sink), Blocks(source.stream), False
+    reading, blocks, cut = _TextReader(source, sink), Blocks(source.stream), False
     for block in blocks:
-        if block.cut:  # the rest of a value may be missing, and nobody would see it
+        if block.cut:  # part of the last value may be missing, which would go unnoticed
             cut = not block.data.lstrip().startswith(b"#")
         else:
             reading.take(block)
@@ -72,140 +71,142 @@ def _read(source: Source, sink: Sink) -> Result:
 
 @dataclass(slots=True)
 class _Lines:
-    """Where in a block each line's series, value and time lie. ``odd``: lines that this can't tell of."""
+    """Byte bounds of each line's series, value and time in a block. ``odd``: lines that need the full grammar."""
 
-    start: Places
-    series_end: Places
-    value_end: Places
-    last: Places
-    """The last blank."""
-    end: Places
+    start: Offsets
+    series_end: Offsets
+    value_end: Offsets
+    last: Offsets
+    """Index of the last blank."""
+    end: Offsets
     timed: Flags
     comment: Flags
     odd: Flags
     plain: Flags
-    """Neither blank nor comment nor odd."""
+    """Lines that are neither blank, comment nor odd."""
 
 
 def _lines(data: bytes) -> _Lines:
-    """Split a block: value and time follow the last blanks, the series ends with its brace or at the first blank."""
+    """Split a block: value and time follow the last blanks; the series ends with its brace or at the first blank."""
     codes = np.frombuffer(data, dtype=np.uint8)
-    gaps = np.flatnonzero(codes <= 32)
-    is_end = codes[gaps] == 10
-    stops = end = gaps[is_end]
+    blanks = np.flatnonzero(codes <= 32)
+    is_end = codes[blanks] == 10
+    stops = end = blanks[is_end]
     if b"\r" in data:
         end = stops - (codes[np.maximum(stops - 1, 0)] == 13)
-        returns = (codes[gaps] == 13) & np.append(is_end[1:], False) & (np.diff(gaps, append=-1) == 1)
-        gaps, is_end = gaps[~returns], is_end[~returns]
+        returns = (codes[blanks] == 13) & np.append(is_end[1:], False) & (np.diff(blanks, append=-1) == 1)
+        blanks, is_end = blanks[~returns], is_end[~returns]
     start = np.concatenate([[0], stops[:-1] + 1])
-    place = np.flatnonzero(is_end)
-    last, before = (np.where(place >= back, gaps[np.maximum(place - back, 0)], -1) for back in (1, 2))
-    one, two = last >= start, before >= start
-    closed = one & (codes[np.maximum(last - 1, 0)] == ord("}"))
-    timed = two & (codes[np.maximum(before - 1, 0)] == ord("}")) & ~closed
-    plain = closed | timed
+    blank_index = np.flatnonzero(is_end)
+    last_blank, blank_before = (
+        np.where(blank_index >= distance, blanks[np.maximum(blank_index - distance, 0)], -1) for distance in (1, 2)
+    )
+    has_one, has_two = last_blank >= start, blank_before >= start
+    ends_with_brace = has_one & (codes[np.maximum(last_blank - 1, 0)] == ord("}"))
+    timed = has_two & (codes[np.maximum(blank_before - 1, 0)] == ord("}")) & ~ends_with_brace
+    plain = ends_with_brace | timed
     if not plain.all():
-        third = np.where(place >= 3, gaps[np.maximum(place - 3, 0)], -1)
-        bare = one & ~plain & (third < start)
-        plain |= bare
-        timed |= bare & two
+        third = np.where(blank_index >= 3, blanks[np.maximum(blank_index - 3, 0)], -1)
+        is_bare = has_one & ~plain & (third < start)
+        plain |= is_bare
+        timed |= is_bare & has_two
     comment = codes[start] == ord("#")
-    written = (end > start) & ~comment
-    odd = written & ~plain
-    plain &= written
-    series_end = np.where(timed, before, last)
-    return _Lines(start, series_end, np.where(timed, last, end), last, end, timed, comment, odd, plain)
+    has_content = (end > start) & ~comment
+    odd = has_content & ~plain
+    plain &= has_content
+    series_end = np.where(timed, blank_before, last_blank)
+    return _Lines(start, series_end, np.where(timed, last_blank, end), last_blank, end, timed, comment, odd, plain)
 
 
 class _Rows(NamedTuple):
-    """Measurements of a block as columns: the line, the series' number, the value as it stands, the time or NaN."""
+    """Measurements of a block as columns: line index, series number, raw value, time or NaN."""
 
-    lane: Places
-    series: Places
+    lane: Offsets
+    series: Offsets
     value: Floats
     time: Floats
 
-    def joined(self, other: _Rows) -> _Rows:
-        """Both, in the order of their lines."""
-        both = [np.concatenate(columns) for columns in zip(self, other, strict=True)]
-        order = np.argsort(both[0], kind="stable")
-        return _Rows(*(column[order] for column in both))
+    def merged_with(self, other: _Rows) -> _Rows:
+        """The rows of both, in line order."""
+        columns = [np.concatenate(columns) for columns in zip(self, other, strict=True)]
+        order = np.argsort(columns[0], kind="stable")
+        return _Rows(*(column[order] for column in columns))
 
 
 Stamps = list[tuple[int, int]]
-"""(line of the block, time in ms) of each line that holds nothing but a time."""
+"""(line index in the block, time in ms) of each line that contains only a time."""
 
 
 # -- one file
 
 
-class _Reading:
-    """One file on its way through: which series its keys are, and what time it is where lines don't say."""
+class _TextReader:
+    """Reads one file block by block; keeps the series by key, and the time for lines without one."""
 
     def __init__(self, source: Source, sink: Sink) -> None:
-        self._found = Measurements(source.path, sink, holes=False)
+        self._measurements = Measurements(source.path, sink, holes=False)
         self._modified = source.modified
-        self._known = Keys()
+        self._keys = Keys()
         self._unknown_names: set[bytes] = set()
-        self._now_ms: int | None = None
-        """The last time that stood between scrapes."""
+        self._scrape_time_ms: int | None = None
+        """The last time found between scrapes."""
         self._latest_ms = 0
-        """Of the lines' own times."""
-        self._last = np.empty(0)
-        """Of each series the last value without any time."""
+        """The latest of the lines' own times."""
+        self._last_untimed = np.empty(0)
+        """The last value without any time, by series."""
         self._untimed = 0
         self._malformed = self._first_malformed = 0
 
-    def _series(self, block: Block, lines: _Lines, lanes: Places) -> Places:
-        """The number of each line's series, or UNKNOWN, FULL or ODD."""
+    def _series(self, block: Block, lines: _Lines, lanes: Offsets) -> Offsets:
+        """The series number of each line, or UNKNOWN, FULL or ODD."""
         starts, ends = lines.start[lanes], lines.series_end[lanes]
 
-        def learn(place: int) -> int:
-            return self._learn(block.data[starts[place] : ends[place]], block, lines, int(lanes[place]))
+        def learn(index: int) -> int:
+            return self._learn(block.data[starts[index] : ends[index]], block, lines, int(lanes[index]))
 
-        return self._known.numbers(block.data, starts, ends, learn)
+        return self._keys.numbers(block.data, starts, ends, learn)
 
     def _learn(self, key: bytes, block: Block, lines: _Lines, lane: int) -> int:
-        """The number of the series that a line names; ODD where these bytes are no name of one."""
-        number = self._known.get(key)
+        """The series number for a key; ODD if the bytes are not a series."""
+        number = self._keys.get(key)
         if number is not None:
             return number
         name = key.partition(b"{")[0]
         if name in self._unknown_names:
             number = UNKNOWN
-        elif len(self._found) >= MOST_SERIES:
-            return self._found.refuse()
+        elif len(self._measurements) >= MAX_SERIES:
+            return self._measurements.count_rejected()
         elif (parsed := series_of(key.decode("utf-8", "replace"))) is None:
             return ODD
         else:
             start, end = int(lines.start[lane]), int(lines.end[lane])
-            number = self._found.series(*parsed, block.line + lane, block.offset + start, end - start)
-            if number == UNKNOWN and name and len(self._unknown_names) < MOST_NAMES:
+            number = self._measurements.series(*parsed, block.line + lane, block.offset + start, end - start)
+            if number == UNKNOWN and name and len(self._unknown_names) < MAX_NAMES:
                 self._unknown_names.add(name)
-        if number >= 0 or len(self._known) < MOST_SERIES:
-            self._known.add(key, number)
+        if number >= 0 or len(self._keys) < MAX_SERIES:
+            self._keys.add(key, number)
         return number
 
     def take(self, block: Block) -> None:
         lines = _lines(block.data)
         lanes = np.flatnonzero(lines.plain)
         series = self._series(block, lines, lanes)
-        values, good = decimals(block.data, lines.series_end[lanes] + 1, lines.value_end[lanes])
+        values, is_parsed = decimals(block.data, lines.series_end[lanes] + 1, lines.value_end[lanes])
         timed = lines.timed[lanes]
-        places = (np.where(timed, place[lanes], 0) for place in (lines.last + 1, lines.end))
-        times, read = decimals(block.data, *places)
+        time_bounds = (np.where(timed, bounds[lanes], 0) for bounds in (lines.last + 1, lines.end))
+        times, time_parsed = decimals(block.data, *time_bounds)
         times[~timed] = np.nan
-        good &= read | ~timed
-        wanted = good & (series >= 0)
-        rows = _Rows(lanes[wanted], series[wanted], values[wanted], times[wanted])
+        is_parsed &= time_parsed | ~timed
+        usable = is_parsed & (series >= 0)
+        rows = _Rows(lanes[usable], series[usable], values[usable], times[usable])
         stamps = self._comments(block, lines)
-        odd = np.concatenate([lanes[~good & (series >= 0) | (series == ODD)], np.flatnonzero(lines.odd)])
+        odd = np.concatenate([lanes[~is_parsed & (series >= 0) | (series == ODD)], np.flatnonzero(lines.odd)])
         if len(odd):
-            rows = rows.joined(self._one_by_one(block, lines, np.sort(odd), stamps))
-        self._place(rows, sorted(stamps))
+            rows = rows.merged_with(self._parse_odd(block, lines, np.sort(odd), stamps))
+        self._assign_times(rows, sorted(stamps))
 
     def _comments(self, block: Block, lines: _Lines) -> Stamps:
-        """The comments that hold a time."""
+        """The comments that contain a time."""
         stamps = []
         for lane in np.flatnonzero(lines.comment).tolist():
             start, end = int(lines.start[lane]), int(lines.end[lane])
@@ -216,8 +217,9 @@ class _Reading:
                 stamps.append((lane, round(time * 1000)))
         return stamps
 
-    def _one_by_one(self, block: Block, lines: _Lines, odd: Places, stamps: Stamps) -> _Rows:
-        """Those of these lines that are measurements; a time alone is one more stamp."""
+    def _parse_odd(self, block: Block, lines: _Lines, odd: Offsets, stamps: Stamps) -> _Rows:
+        """Parse these lines with the full grammar: returns the measurements, appends lines with only a time to
+        ``stamps``."""
         rows: list[tuple[int, int, float, float]] = []
         for lane in odd.tolist():
             text = block.data[lines.start[lane] : lines.end[lane]].strip()
@@ -237,61 +239,71 @@ class _Reading:
         lane, series, value, time_ = zip(*rows, strict=True) if rows else ((), (), (), ())
         return _Rows(np.array(lane, np.intp), np.array(series, np.intp), np.array(value, float), np.array(time_, float))
 
-    def _place(self, rows: _Rows, stamps: Stamps) -> None:
-        """Give each value its time: its line's own, or that of the scrape it stands in, or none yet."""
+    def _assign_times(self, rows: _Rows, stamps: Stamps) -> None:
+        """Assign each value its line's own time or that of its scrape; keep values without either."""
         lanes, series, values, times = rows
         times_ms, _ = milliseconds(times)
         self._latest_ms = max(self._latest_ms, int(times_ms.max(initial=0)))
         untimed = np.isnan(times)
         if untimed.any():
-            marks = np.array([self._now_ms or 0, *(time for _, time in stamps)], dtype=np.int64)
+            marks = np.array([self._scrape_time_ms or 0, *(time for _, time in stamps)], dtype=np.int64)
             after = np.searchsorted(np.array([lane for lane, _ in stamps], dtype=np.intp), lanes)
             times_ms = np.where(untimed, marks[after], times_ms)
-            waiting = untimed & (times_ms == 0)
-            self._keep(series[waiting], values[waiting])
-            series, values, times_ms = series[~waiting], values[~waiting], times_ms[~waiting]
+            unplaced = untimed & (times_ms == 0)
+            self._store_untimed(series[unplaced], values[unplaced])
+            series, values, times_ms = series[~unplaced], values[~unplaced], times_ms[~unplaced]
         if stamps:
-            self._now_ms = stamps[-1][1]
-        self._found.add(series, times_ms, values)
+            self._scrape_time_ms = stamps[-1][1]
+        self._measurements.add(series, times_ms, values)
 
-    def _keep(self, series: Places, values: Floats) -> None:
-        """Remember the last value of each series that has no time at all."""
+    def _store_untimed(self, series: Offsets, values: Floats) -> None:
+        """Store the last value of each series without any time."""
         self._untimed += len(series)
-        self._last = np.concatenate([self._last, np.full(len(self._found) - len(self._last), BLANK)])
-        self._last[series] = values
+        self._last_untimed = np.concatenate(
+            [self._last_untimed, np.full(len(self._measurements) - len(self._last_untimed), BLANK)]
+        )
+        self._last_untimed[series] = values
 
     def finish(self, blocks: Blocks, cut: bool) -> Result:
-        """Place what has no time, and say what was lost."""
-        note, placed = self._untimed_placed()
+        """Place the values without a time; the result for the file."""
+        note, kept_all = self._place_untimed()
         notes = [
             note,
-            _counted(self._malformed, "malformed line", self._first_malformed),
-            _counted(blocks.too_long, f"line longer than {LONGEST >> 20} MiB", blocks.first_too_long),
-            "cut off within its last line" if cut else "",
+            _count_note(self._malformed, "malformed line", self._first_malformed),
+            _count_note(blocks.too_long, f"line longer than {MAX_LINE_BYTES >> 20} MiB", blocks.first_too_long),
+            "truncated within its last line" if cut else "",
         ]
-        return self._found.result(notes, lost=bool(self._malformed or blocks.too_long or cut or not placed))
+        return self._measurements.result(notes, lost=bool(self._malformed or blocks.too_long or cut or not kept_all))
 
-    def _untimed_placed(self) -> tuple[str, bool]:
-        """Give values without a time that of the file, if it holds no other; what to say, and whether all were kept."""
+    def _place_untimed(self) -> tuple[str, bool]:
+        """Assign the file's time to values without one, if no other is known. Returns the note, and whether all were
+        kept."""
         if not self._untimed:
             return "", True
-        if self._now_ms is not None:
-            return f"{self._untimed:,} samples stand before the first time, not kept", False
+        if self._scrape_time_ms is not None:
+            return f"{self._untimed:,} samples before the first time, dropped", False
         time = self._latest_ms / 1000 if self._latest_ms else self._modified
         if time is None:
-            return f"{self._untimed:,} samples have no time, and the file has none: not kept", False
-        known = np.flatnonzero(self._last != BLANK)
-        self._found.add(known, np.full(len(known), round(time * 1000)), self._last[known])
+            return f"{self._untimed:,} samples without a time, and the file has no mtime: dropped", False
+        series_with_value = np.flatnonzero(self._last_untimed != BLANK)
+        self._measurements.add(
+            series_with_value,
+            np.full(len(series_with_value), round(time * 1000)),
+            self._last_untimed[series_with_value],
+        )
         origin = "the latest time in it" if self._latest_ms else "when the file was last written"
-        if self._untimed > len(known):
-            return f"scrapes without times: the last is taken to be of {shown(time)}, {origin}; others not kept", False
-        return f"a scrape without times: taken to be of {shown(time)}, {origin}", True
+        if self._untimed > len(series_with_value):
+            return (
+                f"scrapes without times: the last is assumed to be of {iso_time(time)}, {origin}; others dropped",
+                False,
+            )
+        return f"a scrape without times: assumed to be of {iso_time(time)}, {origin}", True
 
 
-def _counted(count: int, what: str, first: int) -> str:
+def _count_note(count: int, noun: str, first_line: int) -> str:
     if not count:
         return ""
-    return f"{count:,} {what}{'s' if count > 1 else ''} (first: line {first:,})"
+    return f"{count:,} {noun}{'s' if count > 1 else ''} (first: line {first_line:,})"
 
 
 FORMAT = Format("prometheus-text", "Prometheus text exposition and OpenMetrics", "metric", _sniff, _read)

@@ -1,7 +1,7 @@
-"""``rocm-smi --json``: one object with a member for each card, keys as the tool words them, values as text.
+"""``rocm-smi --json``: one object with a member per card; keys are descriptions, values are text.
 
-Keys changed over ROCm's versions (``Average`` or ``Current Socket Graphics Package Power``, ``(c)`` or ``(C)``); all
-are taken. It prints no time.
+Keys changed between ROCm versions (``Average`` or ``Current Socket Graphics Package Power``, ``(c)`` or ``(C)``); all
+are supported. The tool prints no time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 
 from trackside.catalog.labels import pci_address
 from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Gpu, Line, Pairs, Readings
+from trackside.read.gpu_readings import Gpu, Pairs, Readings, TextLine
 
 _CARD = re.compile(r"card(\d{1,4})")
 _FIGURE = re.compile(r"\(?([-+]?\d{1,20}(?:\.\d{1,20})?)\s?(Mhz|MHz)?\)?")
@@ -35,10 +35,10 @@ _METRICS: Mapping[str, tuple[str, ...]] = {
     "gpu_memory_clock_hertz": ("mclk clock speed:",),
     "gpu_pcie_replays_total": ("pcie replay count",),
 }  # fmt: skip
-"""our metric -> the keys that give it, in lower case; the first that a card has holds"""
+"""metric -> its keys in lower case; the first that a card has is used"""
 _KEYS = frozenset(key for keys in _METRICS.values() for key in keys)
 _UNITS = {"(%)": "%", "(c)": "C", "(w)": "W", "(b)": "B", "speed:": "MHz"}
-"""How a key ends -> its unit"""
+"""suffix of a key -> its unit"""
 
 
 def _sniff(source: Source) -> Match | None:
@@ -46,7 +46,7 @@ def _sniff(source: Source) -> Match | None:
     if not head.startswith(b"{") or b'"card' not in head[:4096]:
         return None
     known = sum(f'"{key}"' in source.text[:16384].lower() for key in _KEYS)
-    return Match(0.9, "what rocm-smi prints") if known else None
+    return Match(0.9, "output of rocm-smi") if known else None
 
 
 def _read(source: Source, sink: Sink) -> Result:
@@ -55,16 +55,16 @@ def _read(source: Source, sink: Sink) -> Result:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"no whole JSON document: {error}") from None
+        raise ValueError(f"not a complete JSON document: {error}") from None
     readings = Readings(source, sink)
     cards = document.items() if isinstance(document, dict) else ()
     if source.modified is None:
-        return Result(0, "partial", "rocm-smi prints no time, and the file has no date: not placed")
-    readings.note("it gives no time: taken as of when the file was last written", lost=False)
+        return Result(0, "partial", "no time: rocm-smi prints none, and the file has no mtime; skipped")
+    readings.note("no time: assumed to be when the file was last written", lost=False)
     for name, card in cards:
-        if (found := _CARD.fullmatch(name)) is not None and isinstance(card, dict):
-            readings.add(source.modified, _pairs(readings, found[1], {k.lower(): v for k, v in card.items()}))
-    return readings.result("no card in it")
+        if (match := _CARD.fullmatch(name)) is not None and isinstance(card, dict):
+            readings.add(source.modified, _pairs(readings, match[1], {k.lower(): v for k, v in card.items()}))
+    return readings.result("no GPUs")
 
 
 def _pairs(readings: Readings, index: str, card: Mapping[str, object]) -> Pairs:
@@ -72,12 +72,12 @@ def _pairs(readings: Readings, index: str, card: Mapping[str, object]) -> Pairs:
     gpu = Gpu(
         index, _text(card.get("unique id")).removeprefix("N/A"), pci_address(_text(card.get("pci bus"))), _text(model)
     )
-    return readings.first_pairs(Line(1, 0, ""), gpu, _METRICS, partial(_figure, card))
+    return readings.first_pairs(TextLine(1, 0, ""), gpu, _METRICS, partial(_figure, card))
 
 
 def _figure(card: Mapping[str, object], key: str) -> tuple[float, str] | None:
-    found = _FIGURE.fullmatch(_text(card.get(key)))
-    return None if found is None else (float(found[1]), _UNITS.get(key.rpartition(" ")[2], ""))
+    match = _FIGURE.fullmatch(_text(card.get(key)))
+    return None if match is None else (float(match[1]), _UNITS.get(key.rpartition(" ")[2], ""))
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""``sacct --json`` (and slurmdbd's REST answer): jobs with their steps inside."""
+"""``sacct --json`` and slurmdbd's REST response: jobs with nested steps."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _sniff(source: Source) -> Match | None:
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    answer = slurm_json.document(source)
-    jobs = slurm_json.objects(answer, "jobs")
+    document = slurm_json.document(source)
+    jobs = slurm_json.objects(document, "jobs")
     steps = 0
     for ordinal, job in enumerate(jobs, 1):
         fields = _job(job)
@@ -36,7 +36,7 @@ def _read(source: Source, sink: Sink) -> Result:
             if isinstance(step, dict):
                 steps += 1
                 sink.record(slurm_json.record("step", source.path, steps, _step(step, str(fields.get("id")))))
-    return Result(len(jobs) + steps) if jobs else Result(0, "empty", "no job in it")
+    return Result(len(jobs) + steps) if jobs else Result(0, "empty", "no jobs")
 
 
 def _job(job: Object) -> dict[str, Value]:
@@ -59,7 +59,7 @@ def _step(step: Object, job: str) -> dict[str, Value]:
 
 
 def _without_false_exit(fields: dict[str, Value], row: Object) -> dict[str, Value]:
-    """Before 23.11 the code of a job that failed is always given as a success (status is a string there)."""
+    """Drop a wrong exit code: before 23.11 it is always a success, even for a failed job (status is a string there)."""
     if dig(row, "exit_code", "status") == "SUCCESS" and fields.get("state") in ("FAILED", "REQUEUED", "SPECIAL_EXIT"):
         return {name: value for name, value in fields.items() if name not in ("exit_code", "signal")}
     return fields

@@ -27,30 +27,30 @@ def _sniff(source: Source) -> Match | None:
 
 
 def _headerless(lines: list[str]) -> bool:
-    """Most lines have a job id and a state in the same places."""
-    places: dict[tuple[int, int], int] = {}
+    """Whether most lines have a job id and a state in the same columns."""
+    counts: dict[tuple[int, int], int] = {}
     for line in lines:
         fields = line.split("|")
         ids = [index for index, value in enumerate(fields[:40]) if split_job_id(value)]
         states = [index for index, value in enumerate(fields) if _STATE.match(value)]
         if len(fields) > 2 and ids and states:
-            place = ids[0], states[0]
-            places[place] = places.get(place, 0) + 1
-    return bool(places) and max(places.values()) >= 0.6 * len(lines)
+            columns = ids[0], states[0]
+            counts[columns] = counts.get(columns, 0) + 1
+    return bool(counts) and max(counts.values()) >= 0.6 * len(lines)
 
 
 def _read(source: Source, sink: Sink) -> Result:
     table = header_of(first_lines(source.text), SACCT)
     if table is None:
-        raise ValueError("the columns can't be told: run sacct with -P and without --noheader")
+        raise ValueError("unknown columns: run sacct with -P and without --noheader")
     if not {"jobid", "jobidraw"} & set(table.columns):
-        raise ValueError("no job id: run sacct with JobID among the columns of --format")
+        raise ValueError("no job id: add JobID to the columns of sacct --format")
     count = give((record_of(source.path, row) for row in table.rows(source.lines())), sink)
-    return table.result(count, "a header and no job", " (a separator or line break inside a name)")
+    return table.result(count, "a header without jobs", " (a separator or line break inside a name)")
 
 
 def record_of(path: str, row: Row) -> Record:
-    """A job or a step, by its id."""
+    """The record of a row: a job or a step, depending on its id."""
     id_ = row.get("jobid", "jobidraw") or ""
     job, array, step = split_job_id(id_) or (id_, None, None)
     get = row.values.get

@@ -1,4 +1,4 @@
-"""What the controller answers in JSON: jobs, steps and nodes of scontrol, squeue, sinfo and slurmrestd."""
+"""JSON responses of the controller: jobs, steps and nodes from scontrol, squeue, sinfo and slurmrestd."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ def _format(
     words: tuple[str, ...],
     records_in: Callable[[Object, list[Object], str], Iterator[Record]],
 ) -> Format:
-    """A format of answers with a list ``key``, known by one of ``words`` in it."""
+    """The format of responses with a list ``key``, recognized by one of ``words`` in it."""
 
     def sniff(source: Source) -> Match | None:
         if slurm_json.looks_like(source, key, *words):
             return Match(0.95, f"Slurm {key} as JSON")
-        # A failed or empty answer holds nothing but its meta.
+        # A failed or empty response contains only meta.
         bare = slurm_json.looks_like(source, key, "meta") and re.search(r"openapi\\?/v|data_parser", source.text)
         return Match(0.85, f"Slurm {key} as JSON") if bare else None
 
     def read(source: Source, sink: Sink) -> Result:
-        answer = slurm_json.document(source)
-        count = give(records_in(answer, slurm_json.objects(answer, key), source.path), sink)
-        return Result(count) if count else Result(0, "empty", f"no {kind} in it")
+        document = slurm_json.document(source)
+        count = give(records_in(document, slurm_json.objects(document, key), source.path), sink)
+        return Result(count) if count else Result(0, "empty", f"no {kind}s")
 
     return Format(id_, f"Slurm controller, {key} as JSON", "scheduler", sniff, read)
 
 
-def _jobs(answer: Object, jobs: list[Object], path: str) -> Iterator[Record]:
+def _jobs(document: Object, jobs: list[Object], path: str) -> Iterator[Record]:
     shared: dict[str, Value | None] = {
-        "source": _caller(answer, "squeue"),
-        "as_of": time(answer.get("last_update")),
+        "source": _caller(document, "squeue"),
+        "as_of": time(document.get("last_update")),
     }
     for ordinal, job in enumerate(jobs, 1):
         yield slurm_json.record("job", path, ordinal, _job(job, shared))
 
 
-def _caller(answer: Object, otherwise: str) -> str:
-    """The program that wrote the answer, where ``meta`` says so (23.02 on)."""
-    called = dig(answer, "meta", "command")
-    program = str(called[0]).rpartition("/")[2] if isinstance(called, list) and called else ""
-    return "scontrol" if program in ("scontrol", "show") else otherwise
+def _caller(document: Object, default: str) -> str:
+    """The command that wrote the response, from ``meta`` (23.02 and newer); else ``default``."""
+    command = dig(document, "meta", "command")
+    program = str(command[0]).rpartition("/")[2] if isinstance(command, list) and command else ""
+    return "scontrol" if program in ("scontrol", "show") else default
 
 
 def _job(job: Object, shared: dict[str, Value | None]) -> dict[str, Value]:
@@ -69,7 +69,7 @@ def _job(job: Object, shared: dict[str, Value | None]) -> dict[str, Value]:
 
 
 def _gpus(detail: object, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """The GPUs of ``gres_detail``: one text for each of the job's nodes, in their order."""
+    """The GPUs in ``gres_detail``, which has one text per node of the job, in node order."""
     if not isinstance(detail, list) or len(detail) != len(nodes):
         return ()
     return tuple(
@@ -78,7 +78,7 @@ def _gpus(detail: object, nodes: tuple[str, ...]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _steps(answer: Object, steps: list[Object], path: str) -> Iterator[Record]:
+def _steps(document: Object, steps: list[Object], path: str) -> Iterator[Record]:
     for ordinal, step in enumerate(steps, 1):
         yield slurm_json.record("step", path, ordinal, _step(step))
 
@@ -91,8 +91,8 @@ def _step(step: Object) -> dict[str, Value]:
     return step_record("slurmctld", slurm_json.getter(step), id_, source="scontrol")
 
 
-def _nodes(answer: Object, nodes: list[Object], path: str) -> Iterator[Record]:
-    as_of, caller = time(answer.get("last_update")), _caller(answer, "sinfo")
+def _nodes(document: Object, nodes: list[Object], path: str) -> Iterator[Record]:
+    as_of, caller = time(document.get("last_update")), _caller(document, "sinfo")
     for ordinal, node in enumerate(nodes, 1):
         state = values.words(node.get("state")) + values.words(node.get("state_flags"))
         name = str(node.get("name") or node.get("hostname") or "")
@@ -101,13 +101,13 @@ def _nodes(answer: Object, nodes: list[Object], path: str) -> Iterator[Record]:
         yield _node(path, ordinal, fields)
 
 
-def _groups(answer: Object, groups: list[Object], path: str) -> Iterator[Record]:
-    """sinfo --json since 23.02: groups of nodes of one state, once a partition."""
-    first: dict[str, Object] = {}
+def _groups(document: Object, groups: list[Object], path: str) -> Iterator[Record]:
+    """sinfo --json since 23.02: groups of nodes with equal state, repeated for each partition."""
+    group_by_node: dict[str, Object] = {}
     for group in groups:
         for name in values.nodes(group.get("nodes")):
-            first.setdefault(name, group)
-    for ordinal, (name, group) in enumerate(first.items(), 1):
+            group_by_node.setdefault(name, group)
+    for ordinal, (name, group) in enumerate(group_by_node.items(), 1):
         state = values.words(dig(group, "node", "state"))
         yield _node(path, ordinal, node_record("slurmctld", slurm_json.getter(group), name, state, source="sinfo"))
 

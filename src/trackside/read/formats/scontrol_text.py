@@ -14,11 +14,11 @@ from trackside.read.slurm_blocks import blocks
 from trackside.read.slurm_table import first_lines
 
 Lines = Iterable[tuple[int, int, str]]
-"""Number, offset and text of each."""
+"""(number, offset, text) of each line."""
 
 
 def jobs_in(lines: Lines, path: str) -> Iterator[Record]:
-    """The jobs of these lines of an input."""
+    """Yield the jobs in these lines of an input."""
     for block in blocks(lines, "JobId", JOB_KEYS, JOB_LINES, JOB_REPEATED):
         text = f"{block.text.strip()} JobState={block.get('JobState')} ExitCode={block.get('ExitCode')}"
         get = block.values.get
@@ -27,14 +27,14 @@ def jobs_in(lines: Lines, path: str) -> Iterator[Record]:
 
 
 def steps_in(lines: Lines, path: str) -> Iterator[Record]:
-    """The steps of these lines of an input."""
+    """Yield the steps in these lines of an input."""
     for block in blocks(lines, "StepId", STEP_KEYS):
         fields = step_record("scontrol", block.values.get, block.get("StepId"), source="scontrol")
         yield Record("step", block.at(path), "scheduler", fields, block.text)
 
 
 def nodes_in(lines: Lines, path: str) -> Iterator[Record]:
-    """The nodes of these lines of an input."""
+    """Yield the nodes in these lines of an input."""
     for block in blocks(lines, "NodeName", NODE_KEYS, NODE_LINES):
         get, reason = block.values.get, known(block.get("Reason"))
         fields = node_record("scontrol", get, get("NodeName", ""), get("State"), source="scontrol")
@@ -46,15 +46,15 @@ def _format(
     id_: str,
     command: str,
     score: float,
-    beginning: str,
+    first_line_pattern: str,
     records_in: Callable[[Lines, str], Iterator[Record]],
-    holds: str = "",
+    required_text: str = "",
 ) -> Format:
-    """The format of a command's output, told by how its first line begins, and by what it holds."""
+    """The format of a command's output, recognized by the start of its first line and by text that it contains."""
 
     def sniff(source: Source) -> Match | None:
         first = "".join(first_lines(source.text, 1))
-        return Match(score, command) if re.match(beginning, first) and holds in source.text else None
+        return Match(score, command) if re.match(first_line_pattern, first) and required_text in source.text else None
 
     def read(source: Source, sink: Sink) -> Result:
         return Result(give(records_in(source.lines(), source.path), sink))

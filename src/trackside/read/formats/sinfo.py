@@ -14,28 +14,31 @@ from trackside.read.slurm_table import Row, Table, first_lines, header_of
 
 
 def _sniff(source: Source) -> Match | None:
-    found = table_of(source.text, SINFO)
-    if found is None:
+    table_and_date = table_of(source.text, SINFO)
+    if table_and_date is None:
         return None
-    columns = set(found[0].columns)
-    named, described = {"nodelist", "hostnames", "nodehost"}, {"state", "statelong", "statecompact", "reason"}
-    if not columns & named or not columns & described:
+    columns = set(table_and_date[0].columns)
+    name_columns, state_columns = (
+        {"nodelist", "hostnames", "nodehost"},
+        {"state", "statelong", "statecompact", "reason"},
+    )
+    if not columns & name_columns or not columns & state_columns:
         return None
     return Match(0.92, "sinfo -R" if "reason" in columns and "avail" not in columns else "sinfo")
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    found = table_of(source.text, SINFO)
-    if found is None:
+    table_and_date = table_of(source.text, SINFO)
+    if table_and_date is None:
         raise ValueError("the header of sinfo can't be read: run it without -h")
-    table, as_of = found
+    table, as_of = table_and_date
 
     def fields(row: Row) -> Iterator[dict[str, Value]]:
         state = row.get("statecomplete", "statelong", "state#2", "state", "statecompact")
         for name in nodes(row.get("nodelist", "nodehost", "hostnames")):
             yield node_record("sinfo", row.values.get, name, state, as_of=as_of, source="sinfo")
 
-    return _emit(source, sink, table, fields, "no node in it: none was down or drained")
+    return _emit(source, sink, table, fields, "no nodes: none was down or drained")
 
 
 def _sniff_events(source: Source) -> Match | None:
@@ -48,30 +51,30 @@ def _sniff_events(source: Source) -> Match | None:
 def _read_events(source: Source, sink: Sink) -> Result:
     table = header_of(first_lines(source.text, 2), SACCTMGR_EVENT)
     if table is None:
-        raise ValueError("the columns can't be told: run sacctmgr with -P and its header")
+        raise ValueError("unknown columns: run sacctmgr with -P and its header")
 
     def fields(row: Row) -> Iterator[dict[str, Value]]:
         for name in nodes(row.get("nodename", "node")):
             yield node_record("sacctmgr", row.values.get, name, row.get("state"), source="sacctmgr")
 
-    return _emit(source, sink, table, fields, "no event of a node in it")
+    return _emit(source, sink, table, fields, "no node events")
 
 
 def _emit(
-    source: Source, sink: Sink, table: Table, fields: Callable[[Row], Iterator[dict[str, Value]]], none: str
+    source: Source, sink: Sink, table: Table, fields: Callable[[Row], Iterator[dict[str, Value]]], empty_note: str
 ) -> Result:
-    """One record a node and state; sinfo repeats a node once a partition."""
-    seen: set[tuple[Value, ...]] = set()
+    """Emit one record per node and state; sinfo repeats a node for each partition."""
+    seen_keys: set[tuple[Value, ...]] = set()
     for row in table.rows(source.lines()):
-        for index, each in enumerate(fields(row)):
-            key = tuple(each.get(name) for name in ("name", "state", "flags", "reason", "reason_time"))
-            if key in seen:
+        for index, node_fields in enumerate(fields(row)):
+            key = tuple(node_fields.get(name) for name in ("name", "state", "flags", "reason", "reason_time"))
+            if key in seen_keys:
                 continue
-            seen.add(key)
-            # Several nodes of one row keep places of their own, so that each can be cited.
-            at = Position(source.path, row.line, row.offset + index, max(0, row.length - index))
-            sink.record(Record("node", at, "scheduler", each, row.text.strip()))
-    return table.result(len(seen), none)
+            seen_keys.add(key)
+            # Nodes of one row get distinct offsets, so that each can be cited.
+            position = Position(source.path, row.line, row.offset + index, max(0, row.length - index))
+            sink.record(Record("node", position, "scheduler", node_fields, row.text.strip()))
+    return table.result(len(seen_keys), empty_note)
 
 
 FORMATS = (

@@ -1,4 +1,4 @@
-"""What Slurm says that tells nothing about a run: configuration, shares, statistics, refusals. No job's log."""
+"""Slurm output without information about a run: configuration, shares, statistics, error messages."""
 
 from __future__ import annotations
 
@@ -19,33 +19,35 @@ _TEXTS = (
     (re.compile(r"Account[| ]+User[| ]+RawShares"), "sshare"),
     (re.compile(r"Name\|Priority\|GraceTime|Type\|Name\|ID\n|NOTE: Runaway jobs are jobs"), "sacctmgr"),
 )
-_ANSWER = re.compile(r'data_parser/v0|openapi\\?/(?:db)?v0|"(?:parts_packed|statistics)"\s*:')
-_REFUSAL = re.compile(r"(?:slurm_load_\w+|scontrol|squeue|sacct|sinfo|scancel|sacctmgr|sdiag|slurm_\w+)(?: error)?: \S")
-_SHORT = 2_000
-"""Bytes beyond which a text is more than a command's refusal."""
+_OTHER_JSON = re.compile(r'data_parser/v0|openapi\\?/(?:db)?v0|"(?:parts_packed|statistics)"\s*:')
+_ERROR_LINE = re.compile(
+    r"(?:slurm_load_\w+|scontrol|squeue|sacct|sinfo|scancel|sacctmgr|sdiag|slurm_\w+)(?: error)?: \S"
+)
+_MAX_ERROR_BYTES = 2_000
+"""Longest text that is taken for a command's error message, bytes."""
 
 
-def _refused(source: Source) -> str | None:
+def _error_message(source: Source) -> str | None:
     lines = first_lines(source.text, 8)
-    if len(source.head) > _SHORT or not lines or not all(_REFUSAL.match(line) for line in lines):
+    if len(source.head) > _MAX_ERROR_BYTES or not lines or not all(_ERROR_LINE.match(line) for line in lines):
         return None
     return lines[0]
 
 
 def _sniff(source: Source) -> Match | None:
-    if _refused(source) is not None:
+    if _error_message(source) is not None:
         return Match(0.8, "")
-    if source.text.lstrip().startswith("{") and _ANSWER.search(source.text):
+    if source.text.lstrip().startswith("{") and _OTHER_JSON.search(source.text):
         return Match(0.8, "Slurm's JSON, neither jobs nor nodes")
-    found = next((name for pattern, name in _TEXTS if pattern.match(source.text[:4000])), None)
-    return Match(0.85, found) if found else None
+    name = next((name for pattern, name in _TEXTS if pattern.match(source.text[:4000])), None)
+    return Match(0.85, name) if name else None
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    refused = _refused(source)
-    if refused is not None:
-        raise ValueError(f"the command failed: {refused[:200]}")
-    return Result(0, "empty", "nothing about a run in it")
+    message = _error_message(source)
+    if message is not None:
+        raise ValueError(f"the command failed: {message[:200]}")
+    return Result(0, "empty", "nothing about a run")
 
 
 FORMAT = Format("slurm-other", "Slurm configuration and statistics", "scheduler", _sniff, _read)

@@ -1,11 +1,11 @@
-"""The daemons' own logs: slurmctld.log, slurmd.log, slurmdbd.log, with their own stamps or through syslog."""
+"""Logs of Slurm's daemons: slurmctld.log, slurmd.log, slurmdbd.log, with their own timestamps or through syslog."""
 
 from __future__ import annotations
 
 import re
 
 from trackside.catalog.streams import streaming_node
-from trackside.logs.line import Scratch
+from trackside.logs.line import FileContext
 from trackside.logs.scan import scan
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.formats.job_log import note_on
@@ -15,7 +15,7 @@ _STAMP = re.compile(r"\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3,6})?(?:[+-]\d\d
 _SYSLOG = re.compile(
     r"(?:[A-Z][a-z]{2} [ \d]\d [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,32}) \S+ slurm(?:ctld|d|dbd|stepd)(?:\[\d+\])?: "
 )
-_WORDS = re.compile(
+_TYPICAL = re.compile(
     r"JobId=\d|StepId=\d|_slurm_rpc|slurmctld|slurmd\b|slurmdbd|sched(?:/backfill)?: |cons_(?:tres|res)|task/cgroup|"
     r"\[\d+\.(?:batch|extern|interactive|\d+)\]|node\S* \S+ (?:returned to service|not resp|now resp|state set)|"
     r"Nodes? \S+ (?:not|now) responding|Launching batch job|launch task|prolog|epilog|update_node|Terminate signal|"
@@ -31,18 +31,18 @@ def _sniff(source: Source) -> Match | None:
     if sum(1 for line in lines if _SYSLOG.match(line)) > 0.8 * len(lines) > 0:
         return Match(0.9, "Slurm daemon log, by syslog")
     stamped = [line for line in lines if _STAMP.match(line)]
-    told = sum(1 for line in stamped if _WORDS.search(line))
-    if not stamped or len(stamped) < 0.7 * len(lines) or told < 0.25 * len(stamped):
+    matching = sum(1 for line in stamped if _TYPICAL.search(line))
+    if not stamped or len(stamped) < 0.7 * len(lines) or matching < 0.25 * len(stamped):
         return None
     return Match(0.9, "Slurm daemon log")
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    named = _NODE_NAME.search(source.name)
+    match = _NODE_NAME.search(source.name)
     headed = streaming_node(source.path) is not None
-    scratch = Scratch(source.path, "scheduler", node=named[1] if named else None, headed=headed)
-    done = scan(source.stream, sink.event, scratch)
-    return Result(done.lines, note=note_on(done))
+    scratch = FileContext(source.path, "scheduler", node=match[1] if match else None, headed=headed)
+    scan_result = scan(source.stream, sink.event, scratch)
+    return Result(scan_result.lines, note=note_on(scan_result))
 
 
 FORMAT = Format("slurm-daemon-log", "slurmctld, slurmd or slurmdbd log", "scheduler", _sniff, _read)

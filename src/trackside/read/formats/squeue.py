@@ -13,11 +13,11 @@ from trackside.read.format import Format, Match, Result, Sink, Source, give
 from trackside.read.slurm_table import Row, Table, first_lines, header_of
 
 _DATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d \d{4}\s*\Z")
-"""What ``-l`` prints above its table; read as UTC."""
+"""The date that ``-l`` prints above its table; read as UTC."""
 
 
 def table_of(text: str, known: frozenset[str]) -> tuple[Table, float | None] | None:
-    """The table at a text's top and the date above it; its header has to be in capitals."""
+    """The table at the top of a text, whose header must be in capitals, and the date above it; None without one."""
     lines = first_lines(text, 2)
     as_of = find_time(lines[0]) if lines and _DATE.match(lines[0]) else None
     lines = lines[1:] if as_of is not None else lines
@@ -28,10 +28,10 @@ def table_of(text: str, known: frozenset[str]) -> tuple[Table, float | None] | N
 
 
 def _sniff(source: Source) -> Match | None:
-    found = table_of(source.text, SQUEUE)
-    if found is None or not found[0].covers(source.text):
+    table_and_date = table_of(source.text, SQUEUE)
+    if table_and_date is None or not table_and_date[0].covers(source.text):
         return None
-    columns = set(found[0].columns)
+    columns = set(table_and_date[0].columns)
     if "stepid" in columns:
         return Match(0.9, "squeue, steps")
     if not columns & {"jobid", "jobarrayid", "array_job_id"} or not columns & {"st", "state", "statecompact"}:
@@ -40,12 +40,12 @@ def _sniff(source: Source) -> Match | None:
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    found = table_of(source.text, SQUEUE)
-    if found is None:
+    table_and_date = table_of(source.text, SQUEUE)
+    if table_and_date is None:
         raise ValueError("the header of squeue can't be read: run it without -h")
-    table, as_of = found
+    table, as_of = table_and_date
     count = give((_record(row, source.path, as_of) for row in table.rows(source.lines())), sink)
-    return table.result(count, "a header and no job: it had ended or never was")
+    return table.result(count, "a header without jobs: they ended or never existed")
 
 
 def _record(row: Row, path: str, as_of: float | None) -> Record:
@@ -57,16 +57,18 @@ def _record(row: Row, path: str, as_of: float | None) -> Record:
 
 
 def _job(row: Row, as_of: float | None) -> dict[str, Value]:
-    shown = row.get("jobarrayid", "jobid") or ""
-    if row.get("jobid#2") and "_" not in shown and "+" not in shown:
-        shown = next((row.values[name] for name in ("jobid", "jobid#2") if re.search("[_+]", row.values[name])), shown)
-    parts = split_job_id(shown)
+    printed_id = row.get("jobarrayid", "jobid") or ""
+    if row.get("jobid#2") and "_" not in printed_id and "+" not in printed_id:
+        printed_id = next(
+            (row.values[name] for name in ("jobid", "jobid#2") if re.search("[_+]", row.values[name])), printed_id
+        )
+    parts = split_job_id(printed_id)
     raw = split_job_id(row.get("jobid#2") or "")
     return job_record(
         "squeue",
         row.values.get,
-        id=shown,
-        raw_id=raw[0] if raw else (shown if shown.isdecimal() else None),
+        id=printed_id,
+        raw_id=raw[0] if raw else (printed_id if printed_id.isdecimal() else None),
         array_id=parts[1] if parts else None,
         source="squeue",
         as_of=as_of,

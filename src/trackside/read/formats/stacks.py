@@ -1,10 +1,10 @@
-"""Python stacks of living processes: the text of ``py-spy dump``, one or many, joined in one file."""
+"""Python stacks of running processes: the text of one or more ``py-spy dump`` runs in one file."""
 
 from __future__ import annotations
 
 import re
 
-from trackside.catalog.hang_lines import MOST_FRAMES
+from trackside.catalog.hang_lines import MAX_FRAMES
 from trackside.catalog.python_stack import Call
 from trackside.model import Event, Position
 from trackside.read.format import Format, Match, Result, Sink, Source
@@ -20,7 +20,7 @@ def _sniff(source: Source) -> Match | None:
     threads = sum(1 for line in lines if _THREAD.match(line))
     frames = sum(1 for line in lines if _FRAME.match(line))
     if threads and frames and threads + frames >= 0.5 * sum(1 for line in lines if line.strip()):
-        return Match(0.85, f"{threads} Python stacks of py-spy")
+        return Match(0.85, f"{threads} Python stacks from py-spy")
     return None
 
 
@@ -29,26 +29,28 @@ def _read(source: Source, sink: Sink) -> Result:
     head: tuple[Position, str, str, str | None] | None = None
     calls: list[Call] = []
     for number, offset, text in source.lines():
-        if found := _THREAD.match(text):
-            stacks += _give(sink, head, calls)
-            head, calls = (Position(source.path, number, offset, len(text)), text.strip(), found[1], found[2]), []
-        elif head is not None and len(calls) < MOST_FRAMES and (frame := _FRAME.match(text)):
+        if match := _THREAD.match(text):
+            stacks += _emit_stack(sink, head, calls)
+            head, calls = (Position(source.path, number, offset, len(text)), text.strip(), match[1], match[2]), []
+        elif head is not None and len(calls) < MAX_FRAMES and (frame := _FRAME.match(text)):
             calls.append(Call(frame[1], frame[2], int(frame[3] or 0)))
-    stacks += _give(sink, head, calls)
+    stacks += _emit_stack(sink, head, calls)
     return Result(stacks)
 
 
-def _give(sink: Sink, head: tuple[Position, str, str, str | None] | None, calls: list[Call]) -> int:
+def _emit_stack(sink: Sink, head: tuple[Position, str, str, str | None] | None, calls: list[Call]) -> int:
     if head is None or not calls:
         return 0
-    at, text, pid, thread = head
-    # --native puts frames of shared libraries before and between those of Python
+    position, text, pid, thread = head
+    # --native adds frames of shared libraries before and between Python frames
     python = [call for call in calls if not _LIBRARY.search(call.file)]
     native = calls[: calls.index(python[0])] if python else []
     fields = {"pid": pid, "thread": thread, **stack_fields(python or calls, [call.name for call in native])}
-    told = {name: value for name, value in fields.items() if value is not None}
-    sink.event(Event("stack", at, "trace", text=f"{text} in {calls[0].name}", parser="py-spy", fields=told))
+    known_fields = {name: value for name, value in fields.items() if value is not None}
+    sink.event(
+        Event("stack", position, "trace", text=f"{text} in {calls[0].name}", parser="py-spy", fields=known_fields)
+    )
     return 1
 
 
-FORMAT = Format("py-spy-dump", "Python stacks of living processes (py-spy dump)", "trace", _sniff, _read)
+FORMAT = Format("py-spy-dump", "Python stacks of running processes (py-spy dump)", "trace", _sniff, _read)

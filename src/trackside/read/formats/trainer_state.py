@@ -1,7 +1,7 @@
-"""HF Trainer's ``trainer_state.json`` and LLaMA-Factory's ``trainer_log.jsonl``: the training points as saved.
+"""HF Trainer's ``trainer_state.json`` and LLaMA-Factory's ``trainer_log.jsonl``: saved training points.
 
-The entries of ``log_history`` are read one by one from the text, so that each is cited by its line and a
-state that was cut off while it was written gives what it holds.
+The entries of ``log_history`` are parsed one by one from the text, so that each can be cited by its line, and a
+truncated state file is read as far as it goes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trackside.read.format import Format, Match, Result, Sink, Source
 FRAMEWORK = "hf-trainer"
 LLAMA_FACTORY = "llama-factory"
 _HISTORY = re.compile(r'"log_history"\s*:\s*\[')
-_BETWEEN = re.compile(r"[\s,]*")
+_SEPARATOR = re.compile(r"[\s,]*")
 _SUMMARY = frozenset({"train_runtime", "train_loss"})
 _EVAL = re.compile(
     r"(?:eval|test)_(?!runtime$|samples_per_second$|steps_per_second$|model_preparation_time$)(.{1,100})"
@@ -28,15 +28,15 @@ _REWARDS = ("reward", "rewards/margins", "objective/rlhf_reward")
 
 
 def whole_number(value: object) -> int | None:
-    """A JSON or CSV number as an integer; None where it is no finite one."""
-    found = figure(value)
-    return int(found) if found is not None and found == found and abs(found) < 1e15 else None
+    """A JSON or CSV number as an integer; None if it is not finite."""
+    number = figure(value)
+    return int(number) if number is not None and number == number and abs(number) < 1e15 else None
 
 
-def point(at: Position, kind: str, text: str, **fields: Scalar) -> Event:
-    """An event of the job's own records; None fields are left out."""
-    kept = {name: value for name, value in fields.items() if value is not None}
-    return Event(kind, at, "log", text=text[:500], role=Role.FACT, parser="trainer-state", fields=kept)
+def point(position: Position, kind: str, text: str, **fields: Scalar) -> Event:
+    """An event from the job's own records, without the fields that are None."""
+    known_fields = {name: value for name, value in fields.items() if value is not None}
+    return Event(kind, position, "log", text=text[:500], role=Role.FACT, parser="trainer-state", fields=known_fields)
 
 
 # -- trainer_state.json
@@ -48,55 +48,55 @@ def _sniff(source: Source) -> Match | None:
         return None
     if b'"global_step"' not in head and b'"best_metric"' not in head:
         return None
-    return Match(0.95, "HF Trainer's saved state")
+    return Match(0.95, "HF Trainer saved state")
 
 
 def _read(source: Source, sink: Sink) -> Result:
     text = source.whole().decode("utf-8", "replace")
     start = _HISTORY.search(text)
     if start is None:
-        raise ValueError("no log_history in it")
+        raise ValueError("it has no log_history")
     rows, end = 0, start.end()
-    for at, entry in _entries(source.path, text, start.end()):
-        end = at.offset + at.length
-        for event in _events(at, entry, text[at.offset : end]):
+    for position, entry in _entries(source.path, text, start.end()):
+        end = position.offset + position.length
+        for event in _events(position, entry, text[position.offset : end]):
             sink.event(event)
             rows += 1
-    closed = text[end : end + 200].lstrip(" \n\r\t,").startswith("]")
-    state = _state(text[: start.start()], text[end:]) if closed else _state(text[: start.start()], "")
+    is_complete = text[end : end + 200].lstrip(" \n\r\t,").startswith("]")
+    state = _state(text[: start.start()], text[end:]) if is_complete else _state(text[: start.start()], "")
     for event in _plan(Position(source.path, 1), state):
         sink.event(event)
         rows += 1
-    if not closed:
-        return Result(rows, "partial", "cut off in its log_history")
+    if not is_complete:
+        return Result(rows, "partial", "truncated within log_history")
     return Result(rows)
 
 
-def _entries(path: str, text: str, position: int) -> Iterator[tuple[Position, dict[str, Any]]]:
-    """(place, entry) of each whole entry of an array that begins at ``position``."""
+def _entries(path: str, text: str, offset: int) -> Iterator[tuple[Position, dict[str, Any]]]:
+    """Yield (position, entry) of each complete entry of an array that begins at ``offset``."""
     decoder = json.JSONDecoder()
     line, counted = 1, 0
     while True:
-        position = _BETWEEN.match(text, position).end()  # type: ignore[union-attr]
-        if not text.startswith("{", position):
+        offset = _SEPARATOR.match(text, offset).end()  # type: ignore[union-attr]
+        if not text.startswith("{", offset):
             return
         try:
-            entry, end = decoder.raw_decode(text, position)
+            entry, end = decoder.raw_decode(text, offset)
         except (ValueError, RecursionError):
             return
-        line += text.count("\n", counted, position)
-        counted = position
-        yield Position(path, line, position, end - position), entry
-        position = end
+        line += text.count("\n", counted, offset)
+        counted = offset
+        yield Position(path, line, offset, end - offset), entry
+        offset = end
 
 
-def _events(at: Position, entry: dict[str, Any], raw: str) -> Iterator[Event]:
+def _events(position: Position, entry: dict[str, Any], raw: str) -> Iterator[Event]:
     text = " ".join(raw.split())
     step, epoch = whole_number(entry.get("step")), figure(entry.get("epoch"))
     if entry.keys() >= _SUMMARY:
         seconds, loss = figure(entry["train_runtime"]), figure(entry["train_loss"])
         yield point(
-            at,
+            position,
             "training_end",
             text,
             status="success",
@@ -107,37 +107,37 @@ def _events(at: Position, entry: dict[str, Any], raw: str) -> Iterator[Event]:
         )
         return
     if "loss" in entry:
-        reward = next((found for key in _REWARDS if (found := figure(entry.get(key))) is not None), None)
-        told = {field: figure(entry.get(key)) for field, key in _PRINTED.items()}
-        yield point(at, "progress", text, step=step, epoch=epoch, **told, reward=reward, framework=FRAMEWORK)
+        reward = next((number for key in _REWARDS if (number := figure(entry.get(key))) is not None), None)
+        printed = {field: figure(entry.get(key)) for field, key in _PRINTED.items()}
+        yield point(position, "progress", text, step=step, epoch=epoch, **printed, reward=reward, framework=FRAMEWORK)
     for key, value in entry.items():
-        metric, found = _EVAL.fullmatch(key), figure(value)
-        if metric is not None and found is not None:
-            loss = found if metric[1] == "loss" else None
-            yield point(at, "evaluation", text, step=step, epoch=epoch, metric=key, value=found, loss=loss)
+        metric, number = _EVAL.fullmatch(key), figure(value)
+        if metric is not None and number is not None:
+            loss = number if metric[1] == "loss" else None
+            yield point(position, "evaluation", text, step=step, epoch=epoch, metric=key, value=number, loss=loss)
 
 
 def _state(before: str, after: str) -> dict[str, Any]:
-    """The other members of the document: whole, or those before the history where it is cut off."""
+    """The other members of the document: all, or those before the history if it is truncated."""
     for text in (before + '"log_history": [' + after.lstrip(" \n\r\t,"), before.rstrip().rstrip(",") + "}"):
         try:
-            found = json.loads(text)
+            document = json.loads(text)
         except (ValueError, RecursionError):
             continue
-        if isinstance(found, dict):
-            return found
+        if isinstance(document, dict):
+            return document
     return {}
 
 
-def _plan(at: Position, state: dict[str, Any]) -> Iterator[Event]:
+def _plan(position: Position, state: dict[str, Any]) -> Iterator[Event]:
     def positive(name: str) -> int | None:
-        found = whole_number(state.get(name))
-        return found if found is not None and found > 0 else None
+        number = whole_number(state.get(name))
+        return number if number is not None and number > 0 else None
 
     total, epochs = positive("max_steps"), figure(state.get("num_train_epochs"))
     if total is not None or epochs is not None:
         yield point(
-            at,
+            position,
             "training_plan",
             f"max_steps {total}, num_train_epochs {epochs}",
             total_steps=total,
@@ -149,7 +149,7 @@ def _plan(at: Position, state: dict[str, Any]) -> Iterator[Event]:
     best = figure(state.get("best_metric"))
     if best is not None:
         text = f"best_metric {best}"
-        yield point(at, "evaluation", text, step=positive("best_global_step"), metric="best_metric", value=best)
+        yield point(position, "evaluation", text, step=positive("best_global_step"), metric="best_metric", value=best)
 
 
 # -- trainer_log.jsonl
@@ -158,13 +158,13 @@ def _plan(at: Position, state: dict[str, Any]) -> Iterator[Event]:
 def _sniff_lines(source: Source) -> Match | None:
     first = source.head.split(b"\n", 1)[0]
     if first.startswith(b'{"current_steps"') and b'"total_steps"' in first:
-        return Match(0.95, "LLaMA-Factory's trainer log")
+        return Match(0.95, "LLaMA-Factory trainer log")
     return None
 
 
 def _read_lines(source: Source, sink: Sink) -> Result:
-    rows = bad = 0
-    planned = 0
+    rows = bad_lines = 0
+    planned_steps = 0
     for line, offset, text in source.lines():
         if not text.strip():
             continue
@@ -173,26 +173,30 @@ def _read_lines(source: Source, sink: Sink) -> Result:
         except (ValueError, RecursionError):
             entry = None
         if not isinstance(entry, dict):
-            bad += 1
+            bad_lines += 1
             continue
-        at = Position(source.path, line, offset, len(text))
+        position = Position(source.path, line, offset, len(text))
         step, total = whole_number(entry.get("current_steps")), whole_number(entry.get("total_steps"))
-        if total is not None and not planned:
-            planned = total
-            sink.event(point(at, "training_plan", text, total_steps=total, framework=LLAMA_FACTORY))
-        for event in _logged(at, entry, text, step, total):
+        if total is not None and not planned_steps:
+            planned_steps = total
+            sink.event(point(position, "training_plan", text, total_steps=total, framework=LLAMA_FACTORY))
+        for event in _log_events(position, entry, text, step, total):
             sink.event(event)
             rows += 1
-    return Result(rows, "partial" if bad else "read", f"{bad} lines are not JSON objects" if bad else "")
+    return Result(
+        rows, "partial" if bad_lines else "read", f"{bad_lines} lines without a JSON object" if bad_lines else ""
+    )
 
 
-def _logged(at: Position, entry: dict[str, Any], text: str, step: int | None, total: int | None) -> Iterator[Event]:
+def _log_events(
+    position: Position, entry: dict[str, Any], text: str, step: int | None, total: int | None
+) -> Iterator[Event]:
     epoch = figure(entry.get("epoch"))
     if (loss := figure(entry.get("loss"))) is not None:
         lr = figure(entry.get("lr", entry.get("learning_rate")))
         reward = figure(entry.get("reward"))
         yield point(
-            at,
+            position,
             "progress",
             text,
             step=step,
@@ -204,7 +208,7 @@ def _logged(at: Position, entry: dict[str, Any], text: str, step: int | None, to
             framework=LLAMA_FACTORY,
         )
     if (value := figure(entry.get("eval_loss"))) is not None:
-        yield point(at, "evaluation", text, step=step, epoch=epoch, metric="eval_loss", value=value, loss=value)
+        yield point(position, "evaluation", text, step=step, epoch=epoch, metric="eval_loss", value=value, loss=value)
 
 
 FORMATS = (

@@ -1,4 +1,5 @@
-"""What VictoriaMetrics' ``/api/v1/export`` gives: a JSON object a line, each a series with all its values and times."""
+"""The output of VictoriaMetrics' ``/api/v1/export``: one JSON object per line, a series with all its values and
+times."""
 
 from __future__ import annotations
 
@@ -12,63 +13,63 @@ from trackside.read.blocks import Blocks
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.measurements import Measurements
 
-LONGEST = 64 << 20
-"""Bytes of a line: some three million samples of one series."""
+MAX_LINE_BYTES = 64 << 20
+"""Longest line, bytes: about three million samples of one series."""
 _LINE = re.compile(rb'\s*\{\s*"metric"\s*:\s*\{[^\n]*?\}\s*,\s*"(?:values|timestamps)"\s*:\s*\[')
 
 
-class _Plain(msgspec.Struct, gc=False):
+class _PlainLine(msgspec.Struct, gc=False):
     metric: dict[str, str]
     values: list[float]
     timestamps: list[float]
 
 
-class _Any(msgspec.Struct, gc=False):
-    """A line with values that JSON has no number for: infinities are written as text, and so is NaN by some; null is
-    NaN as well, and what marks that a series ended."""
+class _LineWithText(msgspec.Struct, gc=False):
+    """A line with values that are not JSON numbers: infinities, and NaN from some tools, as text; null for NaN and for
+    the end of a series."""
 
     metric: dict[str, str]
     values: list[float | str | None]
     timestamps: list[float]
 
 
-_plain = msgspec.json.Decoder(_Plain)
-_any = msgspec.json.Decoder(_Any)
+_plain_decoder = msgspec.json.Decoder(_PlainLine)
+_text_decoder = msgspec.json.Decoder(_LineWithText)
 
 
 def _sniff(source: Source) -> Match | None:
-    return Match(0.95, "an export of VictoriaMetrics") if _LINE.match(source.head[: 16 << 10]) else None
+    return Match(0.95, "a VictoriaMetrics export") if _LINE.match(source.head[: 16 << 10]) else None
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    found, blocks = Measurements(source.path, sink, holes=False), Blocks(source.stream, LONGEST)
-    known: dict[tuple[tuple[str, str], ...], int] = {}  # a series may come in several lines
-    broken = first_broken = unnamed = 0
+    measurements, blocks = Measurements(source.path, sink, holes=False), Blocks(source.stream, MAX_LINE_BYTES)
+    series_by_labels: dict[tuple[tuple[str, str], ...], int] = {}  # a series may span several lines
+    broken_lines = first_broken = unnamed_series = 0
     for line, offset, text in _lines(blocks):
         try:
             metric, times, values = _decoded(text)
         except (msgspec.DecodeError, ValueError):
-            broken, first_broken = broken + 1, first_broken or line
+            broken_lines, first_broken = broken_lines + 1, first_broken or line
             continue
         key = tuple(metric.items())
-        series = known.get(key)
+        series = series_by_labels.get(key)
         if series is None:
             name = metric.pop("__name__", None)
-            unnamed += name is None
-            series = -1 if name is None else found.series(name, metric, line, offset, len(text))
+            unnamed_series += name is None
+            series = -1 if name is None else measurements.series(name, metric, line, offset, len(text))
         if series >= 0:
-            known[key] = series
-            found.points(series, times, values)
+            series_by_labels[key] = series
+            measurements.points(series, times, values)
     notes = [
-        f"{broken:,} lines are broken or cut off (first: line {first_broken:,})" if broken else "",
-        f"{blocks.too_long:,} lines longer than {LONGEST >> 20} MiB" if blocks.too_long else "",
-        f"{unnamed:,} series without a name, not kept" if unnamed else "",
+        f"{broken_lines:,} lines are malformed or truncated (first: line {first_broken:,})" if broken_lines else "",
+        f"{blocks.too_long:,} lines longer than {MAX_LINE_BYTES >> 20} MiB" if blocks.too_long else "",
+        f"{unnamed_series:,} series without a name, dropped" if unnamed_series else "",
     ]
-    return found.result(notes, lost=any(notes))
+    return measurements.result(notes, lost=any(notes))
 
 
 def _lines(blocks: Blocks) -> Iterator[tuple[int, int, bytes]]:
-    """Number, offset and text of each line that holds anything."""
+    """Yield number, offset and text of each non-blank line."""
     for block in blocks:
         offset = block.offset
         for number, text in enumerate(block.data.split(b"\n"), start=block.line):
@@ -78,17 +79,17 @@ def _lines(blocks: Blocks) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _decoded(text: bytes) -> tuple[dict[str, str], Sequence[float], Sequence[float]]:
-    """Labels, times and values of a line. Raises msgspec.DecodeError, or ValueError where they don't go together or a
-    text as value is no number."""
+    """Labels, times and values of a line. Raises msgspec.DecodeError, or ValueError if their numbers differ or a text
+    value is not a number."""
     try:
-        plain = _plain.decode(text)
+        plain = _plain_decoder.decode(text)
         metric, times, values = plain.metric, plain.timestamps, plain.values
     except msgspec.ValidationError:
-        row = _any.decode(text)
+        row = _text_decoder.decode(text)
         metric, times = row.metric, row.timestamps
-        values = [BLANK if each is None else float(each) for each in row.values]
+        values = [BLANK if value is None else float(value) for value in row.values]
     if len(times) != len(values):
-        raise ValueError("not a time for each value")
+        raise ValueError("times and values differ in number")
     return metric, times, values
 
 

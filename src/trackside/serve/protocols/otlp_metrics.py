@@ -62,8 +62,8 @@ def decode(body: bytes, content_type: str, known: KnownSeries | None = None) -> 
 
 def answer(block: MetricBlock, content_type: str, lost: int = 0, why: str = "") -> Answer:
     """What the sender is told once the block is kept, but for ``lost`` samples, and ``why`` these are not."""
-    response, left_out = ExportMetricsServiceResponse(), block.left_out + lost
-    message = "; ".join(text for text in (block.why, why) if text)
+    response, left_out = ExportMetricsServiceResponse(), block.skipped + lost
+    message = "; ".join(text for text in (block.reason_text, why) if text)
     if message:
         response.partial_success.rejected_data_points = left_out
         response.partial_success.error_message = message
@@ -108,7 +108,7 @@ class _Samples:
             np.frombuffer(self.values, dtype=np.float64),
             self.deltas + self.empty,
             self.stale,
-            why=self._why(),
+            reason_text=self._why(),
         )
 
     def _add(self, key: bytes, time_ns: int, value: float) -> None:

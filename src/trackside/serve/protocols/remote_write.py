@@ -36,7 +36,7 @@ def answer(block: MetricBlock, version: int, lost: int = 0, why: str = "") -> An
     let go on purpose, and a sender whose request had no others would take "0 written" for a receiver that doesn't
     understand it, and count them as failed.
     """
-    left_out_texts = [block.why] if block.why and version > 1 else []
+    left_out_texts = [block.reason_text] if block.reason_text and version > 1 else []
     kept_texts = [f"the rest is kept: {why}"] if why else ["all samples were kept"] if left_out_texts else []
     message = "; ".join([*left_out_texts, *kept_texts])
     text = "text/plain; charset=utf-8"

@@ -1,1 +1,1 @@
-"""WHAT IS THERE TO SEE: one file per chart, drawn from a judged run; found by being here."""
+"""The charts of a diagnosed run: one module per chart, discovered by its ``CHART``."""

@@ -1,7 +1,7 @@
-"""What a chart is: asked of a judged run, told as a Vega specification, a caption and a table.
+"""Charts of a diagnosed run. A chart is a Vega specification, a caption and a table.
 
-A page draws the specification; who can't see it reads the caption and the table, which say the same. Colours are
-signals that the page sets for its theme (``PAINT``), never literals.
+A page draws the specification; the caption and the table give the same information as text. Colors are signals that the
+page sets for its theme (``PAINT``), never literals.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from trackside.finding import Verdict
 from trackside.query import Query
 
 PAINT = ("ink", "faint", "ground", "accent", "second", "third", "bad", "warn", "good", "band")
-"""Signals with the colours of the page: text, grid lines, background; series in their order; what marks a fault, a
-warning, good health; the shading of a phase."""
+"""Signals with the colors of the page: text, grid lines, background; first, second and third series; fault, warning,
+healthy; the shading of a phase."""
 WIDTH, HEIGHT = 860, 220
-"""Pixels of a chart's plot that nobody has fitted to its page."""
+"""Default size of a plot in pixels."""
 LEFT, RIGHT = 118, 138
-"""Pixels beside the plot of every chart, for labels: the signal ``width`` is a page's width less these, and what stands
-below one another lines up."""
+"""Margins of every plot in pixels, for labels. The signal ``width`` is the page's width minus these, so that charts
+line up."""
 NARROW_LEFT, NARROW_RIGHT = 96, 14
-"""The same on a narrow page, which sets the signal ``narrow``: labels that stood at the right stand in the plot."""
+"""The margins on a narrow page (signal ``narrow``), where labels of the right margin move into the plot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raster:
-    """A grid of cells, a byte each: 0 to 254 from ``low`` to ``high``, 255 where nothing was sampled; row by row.
-    ``title``: what it is called; ``form``: how its values are written (d3-format)."""
+    """A grid of cells, row by row, a byte each: 0 to 254 from ``low`` to ``high``; 255: not sampled. ``form``: the
+    d3-format of a value."""
 
     title: str
     width: int
@@ -49,7 +49,7 @@ class Raster:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawing:
     """A chart of one run.
 
     ``spec``: Vega (not Vega-Lite), its data inline, width as the signal ``width``. A chart over time has the signals
@@ -74,31 +74,31 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart. ``order``: its place on a page. ``draw``: None where the run gives nothing to draw; raises nothing
-    for what a run may lack. ``asks``: what it asks, so that the questions of all charts go together."""
+    """One kind of chart. ``order``: its position on a page. ``draw``: returns None if the run lacks the data. ``asks``:
+    its queries, so that those of all charts can be sent in one batch."""
 
     slug: str
     title: str
     order: int
-    draw: Callable[[Verdict, Facts], Drawn | None]
+    draw: Callable[[Verdict, Facts], Drawing | None]
     asks: tuple[Query, ...] = ()
 
 
-def drawings(verdict: Verdict, facts: Facts) -> Iterator[tuple[Chart, Drawn]]:
-    """What there is to see of a run, in the order of a page. ``facts``: of unchecked answers, as what can't be judged
-    on can be looked at."""
+def drawings(verdict: Verdict, facts: Facts) -> Iterator[tuple[Chart, Drawing]]:
+    """Yield each chart that a run has data for, in page order. ``facts``: built on unchecked answers, because data too
+    poor for a verdict can still be shown."""
     facts.ask([*questions(RunPhases), *(query for chart in charts() for query in chart.asks)])
     for chart in charts():
-        if (drawn := chart.draw(verdict, facts)) is not None:
-            yield chart, drawn
+        if (drawing := chart.draw(verdict, facts)) is not None:
+            yield chart, drawing
 
 
 @lru_cache(maxsize=1)
 def charts() -> tuple[Chart, ...]:
-    """Every chart, in the order of a page: the ``CHART`` of each other module here."""
+    """All charts in page order: the ``CHART`` of each module of this package."""
     import trackside.show.charts as room
 
-    names = [each.name for each in pkgutil.iter_modules(room.__path__)]
+    names = [module.name for module in pkgutil.iter_modules(room.__path__)]
     modules = [importlib.import_module(f"{room.__name__}.{name}") for name in names]
-    found = [module.CHART for module in modules if hasattr(module, "CHART")]
-    return tuple(sorted(found, key=lambda chart: chart.order))
+    definitions = [module.CHART for module in modules if hasattr(module, "CHART")]
+    return tuple(sorted(definitions, key=lambda chart: chart.order))

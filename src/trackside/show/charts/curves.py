@@ -1,4 +1,4 @@
-"""A metric of all GPUs over the run: their middle and the room that they take, the culprits by themselves."""
+"""A metric of all GPUs over the run: a line for the median, a band from minimum to maximum, a line per culprit."""
 
 from __future__ import annotations
 
@@ -33,42 +33,42 @@ from trackside.show.charts.time_axis import (
 )
 
 HEAD = 22 + PHASES
-"""Pixels from the plot up to its heading."""
+"""Pixels between the plot and its heading above."""
 Columns = Mapping[str, Matrix]
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """One line: its column, and how it is called and drawn. The room round it has the columns ``..._low`` and
-    ``..._high``."""
+class CurveStyle:
+    """One line of a chart: the column of its values, its title and its look. The columns of its band are
+    ``..._low`` and ``..._high``."""
 
     key: str
     title: str
-    colour: str
+    color: str
     dash: tuple[int, ...] = ()
 
 
-def columns(grid: Grid, levels: Mapping[str, reduce.Level], own: Iterable[Matrix]) -> dict[str, Matrix]:
-    """A data set of the windows of ``grid``: of each level its middle, least and most; of each of the culprits
-    its own; ``alone``: where a point of the first level has none on either side."""
-    found = {"t": np.round(reduce.times_of(grid.times - grid.step / 2) * 1000)}
-    for key, whole in levels.items():
-        fewer = reduce.level(whole)
-        found |= {key: fewer.middle}
-        found |= {f"{key}_low": fewer.low, f"{key}_high": fewer.high} if len(grid) > 1 else {}
-    found |= {f"own{place}": reduce.line(values) for place, values in enumerate(own)}
-    found["alone"] = reduce.alone(found[next(iter(levels))])
-    return found
+def columns(grid: Grid, levels: Mapping[str, reduce.Level], culprit_values: Iterable[Matrix]) -> dict[str, Matrix]:
+    """The columns of the data set, a row per window of ``grid``: median, minimum and maximum of each level; the values
+    of each culprit (``own0``, ...); ``alone``: points of the first level without neighbors."""
+    data = {"t": np.round(reduce.times_of(grid.times - grid.step / 2) * 1000)}
+    for key, level in levels.items():
+        reduced = reduce.level(level)
+        data |= {key: reduced.middle}
+        data |= {f"{key}_low": reduced.low, f"{key}_high": reduced.high} if len(grid) > 1 else {}
+    data |= {f"own{index}": reduce.line(values) for index, values in enumerate(culprit_values)}
+    data["alone"] = reduce.alone(data[next(iter(levels))])
+    return data
 
 
-def of_culprits(gpus: Iterable[str]) -> list[Curve]:
-    """The lines of those that :func:`columns` has by themselves."""
-    return [Curve(f"own{place}", titled(gpu), "bad", (1, 2)) for place, gpu in enumerate(gpus)]
+def of_culprits(gpus: Iterable[str]) -> list[CurveStyle]:
+    """The lines of the culprits in the columns of :func:`columns`."""
+    return [CurveStyle(f"own{index}", titled(gpu), "bad", (1, 2)) for index, gpu in enumerate(gpus)]
 
 
-def drawn(
+def figure_of(
     title: str,
-    curves: Sequence[Curve],
+    curves: Sequence[CurveStyle],
     data: Columns,
     facts: Facts,
     *,
@@ -78,19 +78,19 @@ def drawn(
     step: float,
     form: str,
     unit: str = "",
-    behind: Sequence[Json] = (),
+    background: Sequence[Json] = (),
     ends: Sequence[tuple[str, float, str]] = (),
     moment: tuple[float, str] | None = None,
 ) -> Json:
-    """The chart. ``top``: the value at the upper edge; ``step``: seconds of a window; ``form``: of a value under
-    the cursor (d3-format); ``behind``: marks behind the lines; ``ends``: more labels at the right edge (text, value,
-    colour); ``moment``: to be marked, and its name."""
-    marks = [*behind]
-    for each in curves:
-        if f"{each.key}_low" in data:
-            marks.append(between(f"{each.key}_low", f"{each.key}_high", each.colour, 0.15))
-        marks += [line("curve", each.key, each.colour, dash=each.dash, wide=2), _dots(each)]
-    named = [*((each.title, reduce.settled(data[each.key]), each.colour) for each in curves), *ends]
+    """The Vega specification. ``top``: the value at the upper edge; ``step``: seconds of a window; ``form``: d3-format
+    of the value under the cursor; ``background``: marks behind the lines; ``ends``: more labels at the right edge
+    (text, value, color); ``moment``: a time to mark, and its label."""
+    marks = [*background]
+    for curve in curves:
+        if f"{curve.key}_low" in data:
+            marks.append(between(f"{curve.key}_low", f"{curve.key}_high", curve.color, 0.15))
+        marks += [line("curve", curve.key, curve.color, dash=curve.dash, wide=2), _dots(curve)]
+    end_labels = [*((curve.title, reduce.settled(data[curve.key]), curve.color) for curve in curves), *ends]
     return figure(
         height,
         window,
@@ -98,48 +98,48 @@ def drawn(
             *_bands(facts, height),
             heading(title, -HEAD),
             panel(0, height, marks, (0, top)),
-            *at_ends([(text, height * (1 - value / top), colour) for text, value, colour in named], height),
+            *at_ends([(text, height * (1 - value / top), color) for text, value, color in end_labels], height),
             *(named_moment(*moment, height, "bad", y=-5 - PHASES) if moment else []),
-            readout(_at_cursor(curves, data["t"], step, form) + (f" + {text_of(unit)}" if unit else ""), -HEAD),
+            readout(_cursor_text(curves, data["t"], step, form) + (f" + {text_of(unit)}" if unit else ""), -HEAD),
         ],
         data=[table("curve", data, 4)],
         top=TOP + PHASES,
     )
 
 
-def between(low: str, high: str, colour: str, opacity: float) -> Json:
-    """The room between two columns."""
+def between(low: str, high: str, color: str, opacity: float) -> Json:
+    """The band between two columns."""
     edges = {"y": {"scale": "y", "field": high}, "y2": {"scale": "y", "field": low}}
     known = signal(f"isValid(datum.{low}) && isValid(datum.{high})")
-    look = {"fill": signal(colour), "fillOpacity": opacity, "defined": known}
+    look = {"fill": signal(color), "fillOpacity": opacity, "defined": known}
     return mark("area", {"x": at_x("t"), **edges, **look}, "curve")
 
 
-def _dots(curve: Curve) -> Json:
-    """Dots where points have none on either side, so that no line goes through them."""
+def _dots(curve: CurveStyle) -> Json:
+    """Dots for points without neighbors, through which no line is drawn."""
     shown = signal(f"datum.alone && isValid(datum.{curve.key}) ? 1 : 0")
     place = {"x": at_x("t"), "y": {"scale": "y", "field": curve.key}}
-    return mark("symbol", {**place, "fill": signal(curve.colour), "size": 26, "opacity": shown}, "curve")
+    return mark("symbol", {**place, "fill": signal(curve.color), "size": 26, "opacity": shown}, "curve")
 
 
 def _bands(facts: Facts, height: float) -> list[Json]:
-    """The phases that are no training, shaded, each with its name above the plot where there is room."""
-    found = []
+    """The phases other than training, shaded, each with its name above the plot if there is room."""
+    bands = []
     for phase in phases(facts):
         if phase.training:
             continue
         left, right = (f"clamp(scale('x', {edge * 1000!r}), 0, width)" for edge in (phase.start, phase.end))
         box = {"x": signal(left), "x2": signal(right), "y": -PHASES, "y2": height, "fill": signal("band")}
-        found.append(mark("rect", box))
+        bands.append(mark("rect", box))
         text = signal(f"{right} - {left} > {6 * len(phase.name) + 8} ? {text_of(phase.name)} : ''")
-        found.append(label(text, signal(f"{left} + 4"), -4, opacity=0.8, fontSize=10))
-    return found
+        bands.append(label(text, signal(f"{left} + 4"), -4, opacity=0.8, fontSize=10))
+    return bands
 
 
-def _at_cursor(curves: Iterable[Curve], middles: Matrix, window_s: float, form: str) -> str:
-    """Expression: what each is in the window under the cursor, after its title. ``middles``: of the windows,
-    milliseconds; ``window_s``: their length where there is but one."""
+def _cursor_text(curves: Iterable[CurveStyle], middles: Matrix, window_s: float, form: str) -> str:
+    """Vega expression: the title and value of each curve in the window under the cursor. ``middles``: the middles of
+    the windows, milliseconds; ``window_s``: the length of a window, used if there is only one."""
     step = float(middles[1] - middles[0]) if len(middles) > 1 else window_s * 1000
-    place = f"clamp(ceil((moment - {float(middles[0]) + step / 2!r}) / {step!r}), 0, {len(middles) - 1})"
-    told = (f"{text_of(each.title + ' ')} + format(data('curve')[{place}].{each.key}, '{form}')" for each in curves)
-    return " + '   ' + ".join(told)
+    index = f"clamp(ceil((moment - {float(middles[0]) + step / 2!r}) / {step!r}), 0, {len(middles) - 1})"
+    parts = (f"{text_of(curve.title + ' ')} + format(data('curve')[{index}].{curve.key}, '{form}')" for curve in curves)
+    return " + '   ' + ".join(parts)

@@ -1,5 +1,5 @@
-"""Rows of cells over time as Vega draws them: one image whose metric can be switched, labels, and the rows that matter
-once more on top, where a row of the whole is but a pixel."""
+"""A heat map over time in Vega: an image whose metric can be switched, with labels. If rows are only pixels high, the
+marked rows are repeated enlarged on top."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from trackside.show.charts.time_axis import (
     text_of,
 )
 
-TALLEST, ROOM, MOST_ROOM = 16, 480, 1280
-"""Pixels of a row at most, and of all rows; these may take more, so that a row is a pixel, but not more than that."""
-LABELLED = 9
+MAX_ROW_PX, MAX_ROWS_PX, MAX_IMAGE_PX = 16, 480, 1280
+"""Maximum height of a row, of all rows, and of all rows if each is one pixel high."""
+MIN_LABELED_ROW_PX = 9
 """Pixels of a row from which on each has its label."""
-LENS, GAP, MOST_LENSES = 14, 3, 8
+LENS_PX, LENS_GAP_PX, MAX_LENSES = 14, 3, 8
 """Pixels of a row that is shown once more and below it, and how many such rows there are at most."""
 LIGHTEST, MIDDLE, DARKEST = 0.06, 0.62, 0.85
-"""On the way from the ground to the ink: where the colours of cells begin, where the accent stands, where they end."""
-RAMP = 96
-"""Pixels of the key to the colours."""
+"""On the way from the ground to the ink: where the colors of cells begin, where the accent stands, where they end."""
+KEY_PX = 96
+"""Pixels of the key to the colors."""
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class HeatMap:
     """What is drawn. ``names`` and ``ranks`` by row; ``marked``: the rows to point out; ``rasters`` by what can be
     chosen, each of ``len(names)`` rows and ``columns`` columns of ``step`` seconds from ``start`` on; ``since``: a
     moment to mark."""
@@ -50,25 +50,25 @@ class Map:
     """What is chosen at first."""
 
     @property
-    def tall(self) -> float:
+    def row_px(self) -> float:
         """Pixels of a row."""
         rows = len(self.names)
-        return max(1, min(TALLEST, ROOM // rows)) if rows <= MOST_ROOM else MOST_ROOM / rows
+        return max(1, min(MAX_ROW_PX, MAX_ROWS_PX // rows)) if rows <= MAX_IMAGE_PX else MAX_IMAGE_PX / rows
 
     @property
     def lenses(self) -> tuple[int, ...]:
         """Rows that are shown once more."""
-        return self.marked[:MOST_LENSES] if self.tall < LABELLED else ()
+        return self.marked[:MAX_LENSES] if self.row_px < MIN_LABELED_ROW_PX else ()
 
     @property
     def head(self) -> int:
         """Pixels above the whole, for these."""
-        return len(self.lenses) * (LENS + GAP) + 6 if self.lenses else 0
+        return len(self.lenses) * (LENS_PX + LENS_GAP_PX) + 6 if self.lenses else 0
 
     @property
     def height(self) -> int:
         """Pixels of the plot."""
-        return self.head + round(self.tall * len(self.names))
+        return self.head + round(self.row_px * len(self.names))
 
     @property
     def end(self) -> float:
@@ -76,78 +76,78 @@ class Map:
         return self.start + self.step * self.columns
 
 
-def heat_map(drawn: Map) -> Json:
+def heat_map(heat: HeatMap) -> Json:
     """The specification."""
-    marks = [_rows(drawn, 0, drawn.head, drawn.tall * len(drawn.names), drawn.tall)]
-    for place, row in enumerate(drawn.lenses):
-        marks.append(_rows(drawn, row, place * (LENS + GAP), LENS, LENS))
-    marks += [*_labels(drawn), *_key(), _hovered(drawn)]
-    if drawn.since is not None:
-        marks.append(rule(repr(drawn.since * 1000), drawn.height, "ground", wide=4))  # it stands out from the cells
-        marks += named_moment(drawn.since, "first cause", drawn.height, "bad")
+    marks = [_rows(heat, 0, heat.head, heat.row_px * len(heat.names), heat.row_px)]
+    for place, row in enumerate(heat.lenses):
+        marks.append(_rows(heat, row, place * (LENS_PX + LENS_GAP_PX), LENS_PX, LENS_PX))
+    marks += [*_labels(heat), *_key(), _hovered(heat)]
+    if heat.since is not None:
+        marks.append(rule(repr(heat.since * 1000), heat.height, "ground", wide=4))  # it stands out from the cells
+        marks += named_moment(heat.since, "first cause", heat.height, "bad")
     return figure(
-        drawn.height,
-        (drawn.start, drawn.end),
+        heat.height,
+        (heat.start, heat.end),
         marks,
-        data=_data(drawn),
+        data=_data(heat),
         scales=[
             {"name": "heat", "type": "linear", "domain": [0, MIDDLE, 1], "range": signal("[ground, accent, ink]"),
              "interpolate": "rgb"},
         ],
-        signals=_signals(drawn),
+        signals=_signals(heat),
         top=54,
         grid=False,
     )  # fmt: skip
 
 
-def _data(drawn: Map) -> list[Json]:
-    """A data set of each raster, for the page to fill; of these the chosen one, coloured."""
-    given = [
+def _data(heat: HeatMap) -> list[Json]:
+    """A data set of each raster, for the page to fill; of these the chosen one, colored."""
+    sources = [
         {"name": key, "values": [], "transform": [{"type": "formula", "as": "key", "expr": f"'{key}'"}]}
-        for key in drawn.rasters
+        for key in heat.rasters
     ]
     shade = f"datum.value === 255 ? ground : scale('heat', {LIGHTEST} + {DARKEST - LIGHTEST} * datum.value / 254)"
     ramp = {
         "name": "ramp",
         "transform": [
             {"type": "sequence", "start": 0, "stop": 256, "as": "value"},
-            {"type": "formula", "as": "colour", "expr": shade},
+            {"type": "formula", "as": "color", "expr": shade},
         ],
     }
     cells = {
         "name": "cells",
-        "source": list(drawn.rasters),
+        "source": list(heat.rasters),
         "transform": [
             {"type": "filter", "expr": "datum.key === choice"},
             {
                 "type": "heatmap",
-                "color": {"expr": "data('ramp')[datum.$value].colour"},  # looked up: it is asked for every cell
-                "opacity": {"expr": "ground && accent && ink ? 1 : 1"},  # so that new colours draw it anew
+                "color": {"expr": "data('ramp')[datum.$value].color"},  # looked up: it is asked for every cell
+                "opacity": {"expr": "ground && accent && ink ? 1 : 1"},  # so that new colors draw it anew
             },
         ],
     }
-    steps = {"name": "shades", "transform": [{"type": "sequence", "start": 0, "stop": RAMP, "step": 2, "as": "x"}]}
-    return [*given, ramp, cells, steps]
+    steps = {"name": "shades", "transform": [{"type": "sequence", "start": 0, "stop": KEY_PX, "step": 2, "as": "x"}]}
+    return [*sources, ramp, cells, steps]
 
 
-def _signals(drawn: Map) -> list[Json]:
+def _signals(heat: HeatMap) -> list[Json]:
     layers = {
         key: {"title": raster.title, "low": raster.low, "high": raster.high, "form": raster.form,
               "unit": f" {raster.unit}" if raster.unit else ""}
-        for key, raster in drawn.rasters.items()
+        for key, raster in heat.rasters.items()
     }  # fmt: skip
-    lens = f"inrange(y(), [0, {drawn.head - 7}]) ? lenses[floor(y() / {LENS + GAP})]"
-    whole = f"inrange(y(), [{drawn.head}, {drawn.height - 0.01!r}]) ? floor((y() - {drawn.head}) / {drawn.tall!r})"
-    row = f"{lens} : {whole} : null" if drawn.lenses else f"{whole} : null"
-    column = f"floor((moment / 1000 - {drawn.start!r}) / {drawn.step!r})"
-    place = f"row * {drawn.columns} + column"
-    names = [f"{name}, rank {rank}" if rank else name for name, rank in zip(drawn.names, drawn.ranks, strict=True)]
+    lens = f"inrange(y(), [0, {heat.head - 7}]) ? lenses[floor(y() / {LENS_PX + LENS_GAP_PX})]"
+    whole = f"inrange(y(), [{heat.head}, {heat.height - 0.01!r}]) ? floor((y() - {heat.head}) / {heat.row_px!r})"
+    row = f"{lens} : {whole} : null" if heat.lenses else f"{whole} : null"
+    column = f"floor((moment / 1000 - {heat.start!r}) / {heat.step!r})"
+    place = f"row * {heat.columns} + column"
+    names = [f"{name}, rank {rank}" if rank else name for name, rank in zip(heat.names, heat.ranks, strict=True)]
     return [
-        {"name": "choice", "value": drawn.choice},
+        {"name": "choice", "value": heat.choice},
         {"name": "layers", "value": layers},
         {"name": "layer", "update": "layers[choice]"},
         {"name": "names", "value": names},
-        {"name": "lenses", "value": list(drawn.lenses)},
+        {"name": "lenses", "value": list(heat.lenses)},
         {
             "name": "row",
             "value": None,
@@ -156,29 +156,29 @@ def _signals(drawn: Map) -> list[Json]:
                 {"events": "view:pointerout", "update": "null"},
             ],
         },
-        {"name": "column", "update": f"isValid(moment) ? clamp({column}, 0, {drawn.columns - 1}) : null"},
+        {"name": "column", "update": f"isValid(moment) ? clamp({column}, 0, {heat.columns - 1}) : null"},
         {
             "name": "cell",
             "update": f"choice && isValid(row) && isValid(column) && length(data('cells')) ? "
             f"data('cells')[0].values[{place}] : null",
         },
         {
-            "name": "told",
+            "name": "cellText",
             "update": "!isValid(cell) ? '' : cell === 255 ? 'not sampled' : "
             "format(layer.low + cell / 254 * (layer.high - layer.low), layer.form) + layer.unit",
         },
     ]
 
 
-def _rows(drawn: Map, row: int, y: float, height: float, tall: float) -> Json:
+def _rows(heat: HeatMap, row: int, y: float, height: float, row_px: float) -> Json:
     """The image, drawn so tall that a row takes ``tall`` pixels, and of it what is to be seen from ``row`` on."""
-    first, last = (f"scale('x', {edge * 1000!r})" for edge in (drawn.start, drawn.end))
+    first, last = (f"scale('x', {edge * 1000!r})" for edge in (heat.start, heat.end))
     image = {
         "image": {"field": "image"},
         "x": signal(first),
         "width": signal(f"{last} - {first}"),
-        "y": -row * tall,
-        "height": tall * len(drawn.names),
+        "y": -row * row_px,
+        "height": row_px * len(heat.names),
         "aspect": False,
         "smooth": False,
     }
@@ -190,36 +190,36 @@ def _rows(drawn: Map, row: int, y: float, height: float, tall: float) -> Json:
     }
 
 
-def _labels(drawn: Map) -> list[Json]:
+def _labels(heat: HeatMap) -> list[Json]:
     """Names at the left; of many rows those of the nodes, as far as there is room; the marked ones always."""
-    marked, found = set(drawn.marked), []
-    for place, row in enumerate(drawn.lenses):
-        found.append(_label(drawn.names[row], place * (LENS + GAP) + LENS / 2, bad=True))
-        if drawn.ranks[row]:
-            y = place * (LENS + GAP) + LENS / 2
-            rank = signal(f"narrow ? '' : {text_of(f'rank {drawn.ranks[row]}')}")  # its name under the cursor says it
-            found.append(label(rank, signal("width + 8"), y, "bad", baseline="middle"))
-    free = -100.0
+    marked, labels = set(heat.marked), []
+    for index, row in enumerate(heat.lenses):
+        labels.append(_label(heat.names[row], index * (LENS_PX + LENS_GAP_PX) + LENS_PX / 2, bad=True))
+        if heat.ranks[row]:
+            y = index * (LENS_PX + LENS_GAP_PX) + LENS_PX / 2
+            rank = signal(f"narrow ? '' : {text_of(f'rank {heat.ranks[row]}')}")  # its name under the cursor says it
+            labels.append(label(rank, signal("width + 8"), y, "bad", baseline="middle"))
+    last_label_y = -100.0
     before = ""
-    for row, name in enumerate(drawn.names):
-        y = drawn.head + (row + 0.5) * drawn.tall
+    for row, name in enumerate(heat.names):
+        y = heat.head + (row + 0.5) * heat.row_px
         node = name.rpartition(":")[0]
-        if drawn.tall >= LABELLED:
-            found.append(_label(name, y, bad=row in marked))
-        elif node != before and y - free >= 13:
-            found.append(_label(node, y + 4, bad=False))
-            free = y
+        if heat.row_px >= MIN_LABELED_ROW_PX:
+            labels.append(_label(name, y, bad=row in marked))
+        elif node != before and y - last_label_y >= 13:
+            labels.append(_label(node, y + 4, bad=False))
+            last_label_y = y
         if row in marked:
-            found += _pointers(y, 4 if drawn.tall >= LABELLED else 3)
+            labels += _pointers(y, 4 if heat.row_px >= MIN_LABELED_ROW_PX else 3)
         before = node
-    return found
+    return labels
 
 
 def _label(text: str, y: float, *, bad: bool) -> Json:
     look: dict[str, Any] = {"fontWeight": "bold"} if bad else {"opacity": 0.85}
-    colour = "bad" if bad else "ink"
+    color = "bad" if bad else "ink"
     room = signal(f"(narrow ? {NARROW_LEFT} : {LEFT}) - 14")
-    return label(text, -13, y, colour, align="right", baseline="middle", fontSize=10, limit=room, **look)
+    return label(text, -13, y, color, align="right", baseline="middle", fontSize=10, limit=room, **look)
 
 
 def _pointers(y: float, size: float) -> list[Json]:
@@ -233,14 +233,14 @@ def _pointers(y: float, size: float) -> list[Json]:
 
 
 def _key() -> list[Json]:
-    """What is shown and what its colours mean, above the plot; and what is under the cursor."""
+    """What is shown and what its colors mean, above the plot; and what is under the cursor."""
     y, edge = -48, -NARROW_LEFT + 4
-    x, wide = "(narrow ? 60 : 190)", f"(narrow ? {RAMP / 2} : {RAMP})"
+    x, wide = "(narrow ? 60 : 190)", f"(narrow ? {KEY_PX / 2} : {KEY_PX})"
     value = "format(layer.{}, layer.form)"
-    shade = signal(f"scale('heat', {LIGHTEST} + {DARKEST - LIGHTEST} * datum.x / {RAMP})")
-    shades = {"x": signal(f"{x} + datum.x * {wide} / {RAMP}"), "y": y, "width": 2.5, "height": 10, "fill": shade}
+    shade = signal(f"scale('heat', {LIGHTEST} + {DARKEST - LIGHTEST} * datum.x / {KEY_PX})")
+    shades = {"x": signal(f"{x} + datum.x * {wide} / {KEY_PX}"), "y": y, "width": 2.5, "height": 10, "fill": shade}
     pointed = "isValid(row) && isValid(moment)"
-    words = f"names[row] + '   ' + {clock('moment')} + '   ' + told"
+    words = f"names[row] + '   ' + {clock('moment')} + '   ' + cellText"
     read = signal(f"{pointed} ? {words} : isValid(moment) ? {clock('moment')} : ''")
     return [
         label(signal("layer.title"), signal(f"narrow ? {edge} : 0"), y + 9, fontWeight="bold", fontSize=12),
@@ -251,13 +251,13 @@ def _key() -> list[Json]:
     ]
 
 
-def _hovered(drawn: Map) -> Json:
+def _hovered(heat: HeatMap) -> Json:
     """A frame round the row under the pointer."""
     box = {
         "x": 0,
         "x2": signal("width"),
-        "y": signal(f"isValid(row) ? {drawn.head} + row * {drawn.tall} - 1 : 0"),
-        "height": drawn.tall + 2,
+        "y": signal(f"isValid(row) ? {heat.head} + row * {heat.row_px} - 1 : 0"),
+        "height": heat.row_px + 2,
         "stroke": signal("ink"),
         "opacity": signal("isValid(row) ? 0.7 : 0"),
         "fillOpacity": 0,

@@ -1,4 +1,4 @@
-"""When was what: the run's window, its phases, whose fault it was, and the moments that a verdict names."""
+"""What charts need of a verdict: the run's window, its phases, the culprit GPUs, and the time of the first cause."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from trackside.evidence import Frame, Grid, Missing
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Flags, Matrix, gpus_of
 from trackside.facts.gpus import of_ranks
-from trackside.facts.pace.run_phases import Phase, RunPhases, Span
+from trackside.facts.pace.run_phases import RunPhase, RunPhases, Span
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Finding, Outcome, Verdict
 from trackside.model import Event
 from trackside.query import Query
-from trackside.show.inert import shown
+from trackside.show.sanitize import shown
 
-SLOWER, FEWEST_STEPS = 1.2, 3
-"""Times as long that the middle step took after a moment as before it, of so many each, so that it became slow then."""
-OWN = 3
-"""Culprits that have a line of their own beside all others."""
+MIN_SLOWDOWN, MIN_STEPS = 1.2, 3
+"""Minimum ratio of the median step times after and before a moment, of this many steps each, to count as a
+slowdown."""
+MAX_CULPRIT_LINES = 3
+"""Maximum number of culprits that get a line of their own."""
 
 
 def run_window(facts: Facts) -> Span | None:
-    """From the start to the end of the run's last attempt; None where nothing tells two moments."""
+    """The start and end of the run's last attempt; None if fewer than two times are known."""
     run = facts.get(RunPhases)
     return None if isinstance(run, Missing) else run.window
 
 
-def phases(facts: Facts) -> tuple[Phase, ...]:
-    """What the run did when; none where nothing tells."""
+def phases(facts: Facts) -> tuple[RunPhase, ...]:
+    """The phases of the run; empty if unknown."""
     run = facts.get(RunPhases)
     return () if isinstance(run, Missing) else run.phases
 
 
 def first_cause(verdict: Verdict, facts: Facts) -> tuple[float, str] | None:
-    """When it began, by the primary finding, and what to call that moment."""
+    """The onset of the primary finding, and its label; None if unknown or without meaning."""
     primary = verdict.primary
     if primary.since is None or primary.outcome is not Outcome.FOUND or primary.role == "health":
         return None
@@ -47,67 +48,69 @@ def first_cause(verdict: Verdict, facts: Facts) -> tuple[float, str] | None:
 
 
 def often_from_start(code: str) -> bool:
-    """Whether runs may have this fault from their start on, so that its onset is none."""
+    """Whether this fault often exists from the start of a run, so that its onset means nothing."""
     family = find_family(code)
     return family is not None and family.often_from_start
 
 
 def _slowed(facts: Facts, since: float) -> bool:
-    """Whether the steps took clearly longer from then on than before: what was slow from the start began at no moment,
-    and ``since`` is only where the judged stretch begins."""
+    """Whether steps took clearly longer after ``since`` than before. Otherwise the run was slow from the start, and
+    ``since`` is only the start of the analyzed interval."""
     run = facts.get(RunPhases)
     gaps = [] if isinstance(run, Missing) else [(after, after - before) for before, after in pairwise(run.steps)]
-    before, later = [gap for at, gap in gaps if at <= since], [gap for at, gap in gaps if at > since]
-    return min(len(before), len(later)) >= FEWEST_STEPS and median(later) >= SLOWER * median(before)
+    before, later = [gap for end, gap in gaps if end <= since], [gap for end, gap in gaps if end > since]
+    return min(len(before), len(later)) >= MIN_STEPS and median(later) >= MIN_SLOWDOWN * median(before)
 
 
 def culprits(verdict: Verdict, gpus: Sequence[str]) -> tuple[str, ...]:
-    """Those of the run's GPUs whose fault it was; none where it was most of them, or nobody's in particular."""
+    """The GPUs of the run that the primary finding names; empty if it names none, or more than half of them."""
     primary = verdict.primary
     named = [gpu for gpu in primary.gpus if gpu in gpus] or [
         gpu for gpu in of_ranks(verdict.run, primary.ranks) if gpu in gpus
     ]
     if not named:
         named = [gpu for gpu in gpus if gpu.rpartition(":")[0] in primary.nodes]
-    kept = set(named)
-    return tuple(gpu for gpu in gpus if gpu in kept) if 2 * len(kept) <= len(gpus) else ()
+    named_set = set(named)
+    return tuple(gpu for gpu in gpus if gpu in named_set) if 2 * len(named_set) <= len(gpus) else ()
 
 
 def titled(gpu: str) -> str:
-    """A GPU as a person reads it: ``node:index``, and ``GPU 2`` where no node is known."""
+    """The display name of a GPU: ``node:index``, or ``GPU 2`` if the node is unknown."""
     return shown(f"GPU {gpu[1:]}" if gpu.startswith(":") else gpu)
 
 
-def apart(verdict: Verdict, grid: Grid) -> tuple[dict[str, Matrix], Matrix]:
-    """The curves of the culprits, where they are few, by GPU; and those of all others, (series, windows)."""
+def split_culprits(verdict: Verdict, grid: Grid) -> tuple[dict[str, Matrix], Matrix]:
+    """The values of each culprit by GPU, if there are few; and those of all other GPUs, (series, windows)."""
     gpus = gpus_of(grid, verdict.run)
     named = culprits(verdict, gpus)
-    if not named or len(named) > OWN:
+    if not named or len(named) > MAX_CULPRIT_LINES:
         return {}, grid.values
-    others = [place for place, gpu in enumerate(gpus) if gpu not in named]
+    others = [index for index, gpu in enumerate(gpus) if gpu not in named]
     return {gpu: grid.values[gpus.index(gpu)] for gpu in named}, grid.values[others]
 
 
-def finding(verdict: Verdict, wanted: Callable[[Family], bool]) -> Finding | None:
-    """What was found of such a family, be it the primary, a consequence or a warning."""
-    codes = {family.code for family in families() if wanted(family)}
+def finding(verdict: Verdict, predicate: Callable[[Family], bool]) -> Finding | None:
+    """The first finding of a family that satisfies ``predicate``: primary, consequence or warning."""
+    codes = {family.code for family in families() if predicate(family)}
     findings = (verdict.primary, *verdict.consequences, *verdict.warnings)
-    return next((one for one in findings if one.family in codes and one.outcome is Outcome.FOUND), None)
+    return next(
+        (candidate for candidate in findings if candidate.family in codes and candidate.outcome is Outcome.FOUND), None
+    )
 
 
 def sampled(facts: Facts, query: Query) -> Grid | None:
-    """The curves of a metric; None where nothing was sampled."""
+    """The samples of a metric; None if there are none."""
     answer = facts.answer(query)
     return answer if isinstance(answer, Grid) and len(answer.times) else None
 
 
 def events_of(facts: Facts, query: Query) -> tuple[Event, ...]:
-    """The events that a question is about; none where nothing tells."""
+    """The events that a query returns; empty if unavailable."""
     answer = facts.answer(query)
     return answer.events if isinstance(answer, Frame) else ()
 
 
 def over_window(grid: Grid, window: Span) -> Flags:
-    """(T,) Which of a grid's windows reach into a span."""
+    """(T,) Which windows of a grid overlap a time span."""
     flags: Flags = (grid.times > window[0]) & (grid.times - grid.step < window[1])
     return flags

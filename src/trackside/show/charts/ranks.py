@@ -1,4 +1,4 @@
-"""Every GPU of the run over time, one row each: who works, who waits, who is hot, who is slow."""
+"""Heat map of every GPU of the run over time, one row each."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ import numpy as np
 from trackside.catalog.natural import natural
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import Matrix, gpus_of, middle
+from trackside.facts.gpu.activity import Matrix, gpus_of, nan_median
 from trackside.facts.gpus import aligned, ranks_at
 from trackside.finding import Verdict
 from trackside.query import Query, metric
 from trackside.show.charts import reduce
-from trackside.show.charts.chart import Chart, Drawn, Raster
-from trackside.show.charts.heat_map import Map, heat_map
+from trackside.show.charts.chart import Chart, Drawing, Raster
+from trackside.show.charts.heat_map import HeatMap, heat_map
 from trackside.show.charts.phases import culprits, first_cause, sampled, titled
 from trackside.show.wording import word
 
-CELLS = 900_000
+MAX_CELL_BYTES = 900_000
 """Bytes of all rasters together: with 512 GPUs, a day in five-minute windows of six metrics."""
-OUTSTANDING, CLEARLY = 0.15, 0.15
-"""Share of the range by which culprits differ from the others where they stand out, and by how much more they must in
-another metric for that one to be shown first."""
+MIN_DIFFERENCE_RATIO, MIN_ADVANTAGE_RATIO = 0.15, 0.15
+"""Minimum difference of culprits from the others, as a share of the range, to count as distinct; and how much more
+distinct another metric must be to be shown first."""
 ACTIVE = ("sm", "engine", "utilisation")
-"""Layers that tell what a GPU does."""
-LISTED = 50
+"""Layers that show GPU activity."""
+MAX_TABLE_ROWS = 50
 """Rows of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One metric to look at. ``how`` says which of a window's readings a cell shows. ``scale``: to the unit that is
-    shown. ``whole``: the range of its colours, where it isn't what was measured."""
+    shown. ``whole``: the range of its colors, where it isn't what was measured."""
 
     key: str
     title: str
     query: Query
-    how: Literal["avg", "max"]
+    aggregate: Literal["avg", "max"]
     unit: str
     scale: float = 1.0
-    whole: tuple[float, float] | None = None
+    color_range: tuple[float, float] | None = None
     form: str = ".2f"
 
 
-def _layer(key: str, title: str, name: str, how: Literal["avg", "max"], unit: str = "", **more: Any) -> Layer:
-    return Layer(key, title, metric(name).over("run", how), how, unit, **more)
+def _layer(key: str, title: str, name: str, aggregate: Literal["avg", "max"], unit: str = "", **more: Any) -> Layer:
+    return Layer(key, title, metric(name).over("run", aggregate), aggregate, unit, **more)
 
 
 LAYERS = (
-    _layer("sm", "SM activity", "gpu_sm_active_ratio", "avg", whole=(0.0, 1.0)),
-    _layer("engine", "engine activity", "gpu_engine_active_ratio", "avg", whole=(0.0, 1.0)),
-    _layer("utilisation", "utilisation (NVML)", "gpu_utilization_ratio", "avg", whole=(0.0, 1.0)),
+    _layer("sm", "SM activity", "gpu_sm_active_ratio", "avg", color_range=(0.0, 1.0)),
+    _layer("engine", "engine activity", "gpu_engine_active_ratio", "avg", color_range=(0.0, 1.0)),
+    _layer("utilization", "utilization (NVML)", "gpu_utilization_ratio", "avg", color_range=(0.0, 1.0)),
     _layer("memory", "memory used", "gpu_memory_used_bytes", "max", "GiB", scale=2.0**-30, form=".1f"),
     _layer("temperature", "temperature", "gpu_temperature_celsius", "max", "\N{DEGREE SIGN}C", form=".0f"),
     _layer("clock", "SM clock", "gpu_sm_clock_hertz", "avg", "MHz", scale=1e-6, form=",.0f"),
@@ -63,17 +63,17 @@ LAYERS = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
-    """A layer's values, (rows, columns), in the unit that is shown."""
+class LayerValues:
+    """The values of a layer, (rows, columns), in its display unit."""
 
     layer: Layer
     values: Matrix
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """What the least and the most colour stand for."""
-        if self.layer.whole is not None:
-            return self.layer.whole
+        """The values of the lightest and the darkest color."""
+        if self.layer.color_range is not None:
+            return self.layer.color_range
         low, high = float(np.nanmin(self.values)), float(np.nanmax(self.values))
         if self.layer.key == "memory":
             low = 0.0
@@ -81,52 +81,53 @@ class Seen:
 
     @property
     def raster(self) -> Raster:
-        """A byte a cell."""
+        """The values as one byte per cell."""
         (low, high), layer = self.bounds, self.layer
         known = np.nan_to_num((self.values - low) / (high - low))
         cells = np.where(np.isnan(self.values), 255, np.clip(np.rint(known * 254), 0, 254)).astype(np.uint8)
         rows, columns = cells.shape
         return Raster(layer.title, columns, rows, cells.tobytes(), low, high, layer.unit, layer.form)
 
-    def told(self, value: float) -> str:
+    def format_value(self, value: float) -> str:
         """A value as text, with its unit."""
         return "not sampled" if np.isnan(value) else f"{value:{self.layer.form}} {self.layer.unit}".strip()
 
 
-def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
-    """None where no GPU was sampled."""
+def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
+    """The chart; None if no GPU was sampled."""
     grids = [(layer, grid) for layer in LAYERS if (grid := sampled(facts, layer.query)) is not None]
-    if any(layer.key == "engine" for layer, _ in grids):  # the same, measured worse
+    if any(layer.key == "engine" for layer, _ in grids):  # a less precise measure of the same
         grids = [(layer, grid) for layer, grid in grids if layer.key != "utilisation"]
     gpus = _rows(verdict, [grid for _, grid in grids])
     if not gpus:
         return None
     times = grids[0][1].times
-    most = max(1, CELLS // (len(gpus) * len(grids)))
-    seen = []
+    max_columns = max(1, MAX_CELL_BYTES // (len(gpus) * len(grids)))
+    layer_values = []
     for layer, grid in grids:
         values = aligned(grid, gpus, times, gpus_of(grid, verdict.run)) * layer.scale
         if not np.isnan(values).all():
-            seen.append(Seen(layer, reduce.cells(values, most, layer.how)))
-    if not seen:
+            layer_values.append(LayerValues(layer, reduce.cells(values, max_columns, layer.aggregate)))
+    if not layer_values:
         return None
-    columns = seen[0].values.shape[1]
+    columns = layer_values[0].values.shape[1]
     step = grids[0][1].step * -(-len(times) // columns)
     start = float(times[0]) - grids[0][1].step
     marked = tuple(gpus.index(gpu) for gpu in culprits(verdict, gpus))
     ranks = dict(zip(verdict.run.gpus, map(str, ranks_at(verdict.run, verdict.run.gpus)), strict=False))
     cause = first_cause(verdict, facts)
-    begun = 0 if cause is None else max(0, int((cause[0] - start) // step))
-    drawn = Map(
+    onset_column = 0 if cause is None else max(0, int((cause[0] - start) // step))
+    drawn = HeatMap(
         tuple(titled(gpu) for gpu in gpus), tuple(ranks.get(gpu, "") for gpu in gpus), marked,
-        {each.layer.key: each.raster for each in seen}, start, step, columns, None if cause is None else cause[0],
-        _first(seen, verdict, marked, begun),
+        {entry.layer.key: entry.raster for entry in layer_values}, start, step, columns,
+        None if cause is None else cause[0],
+        _first(layer_values, verdict, marked, onset_column),
     )  # fmt: skip
-    return Drawn(
+    return Drawing(
         heat_map(drawn),
-        _caption(seen, drawn),
-        ("", "GPU", "rank", *(f"{each.layer.title}, median over time" for each in seen)),
-        _table(seen, drawn),
+        _caption(layer_values, drawn),
+        ("", "GPU", "rank", *(f"{entry.layer.title}, median over time" for entry in layer_values)),
+        _table(layer_values, drawn),
         drawn.rasters,
     )
 
@@ -139,17 +140,21 @@ def _rows(verdict: Verdict, grids: Sequence[Grid]) -> list[str]:
     return own + sorted(sampled.difference(own), key=natural)
 
 
-def _first(seen: Sequence[Seen], verdict: Verdict, marked: Sequence[int], begun: int) -> str:
-    """The layer to begin with: the first that the finding cites of its culprits; else, of those that it cites, or of
-    those that tell activity, the one that tells most."""
+def _first(layer_values: Sequence[LayerValues], verdict: Verdict, marked: Sequence[int], onset_column: int) -> str:
+    """The layer to show first: the first that the finding cites for its culprits; otherwise the most distinct of those
+    that it cites, or of the activity layers."""
     at_culprits, cited = _cited(verdict)
-    held = [each.layer.key for each in seen]
-    some = [each for each in seen if each.layer.key in cited] or [each for each in seen if each.layer.key in ACTIVE]
-    return next((key for key in at_culprits if key in held), None) or _telling(some or seen, marked, begun)
+    keys = [entry.layer.key for entry in layer_values]
+    candidates = [entry for entry in layer_values if entry.layer.key in cited] or [
+        entry for entry in layer_values if entry.layer.key in ACTIVE
+    ]
+    return next((key for key in at_culprits if key in keys), None) or _most_distinct(
+        candidates or layer_values, marked, onset_column
+    )
 
 
 def _cited(verdict: Verdict) -> tuple[list[str], list[str]]:
-    """The layers that the primary finding cites of the GPUs that it names, and all that it cites, in its order."""
+    """(layers that the primary finding cites for the GPUs it names, all layers that it cites), in order."""
     primary, layers = verdict.primary, {layer.query.kind: layer.key for layer in LAYERS}
     at_culprits, every = [], []
     for cite in (cite for claim in primary.shows for cite in claim.cites):
@@ -162,71 +167,73 @@ def _cited(verdict: Verdict) -> tuple[list[str], list[str]]:
     return at_culprits, every
 
 
-def _telling(seen: Sequence[Seen], marked: Sequence[int], begun: int) -> str:
-    """The layer in which the culprits stand out from the others since it began, in that column, if so; where there are
-    none in particular, the one in which all changed then."""
-    best, most = seen[0].layer.key, OUTSTANDING
-    rows = np.zeros(len(seen[0].values), dtype=bool)
+def _most_distinct(layer_values: Sequence[LayerValues], marked: Sequence[int], onset_column: int) -> str:
+    """The layer in which the culprits differ most from the others after the onset; without culprits, the layer in
+    which all GPUs changed most at the onset. The first layer if no difference is large."""
+    best, threshold = layer_values[0].layer.key, MIN_DIFFERENCE_RATIO
+    rows = np.zeros(len(layer_values[0].values), dtype=bool)
     rows[list(marked)] = True
-    for each in seen:
-        low, high = each.bounds
-        late = each.values[:, begun:]
-        these, those = (late[rows], late[~rows]) if marked else (late, each.values[:, :begun])
-        away = abs(float(middle(these) - middle(those))) / (high - low)  # NaN where either is empty
-        if away > most:
-            best, most = each.layer.key, away + CLEARLY
+    for entry in layer_values:
+        low, high = entry.bounds
+        late = entry.values[:, onset_column:]
+        these, those = (late[rows], late[~rows]) if marked else (late, entry.values[:, :onset_column])
+        difference = abs(float(nan_median(these) - nan_median(those))) / (high - low)  # NaN where either is empty
+        if difference > threshold:
+            best, threshold = entry.layer.key, difference + MIN_ADVANTAGE_RATIO
     return best
 
 
 # -- in words
 
 
-def _caption(seen: Sequence[Seen], drawn: Map) -> str:
-    means = [each.layer.title for each in seen if each.layer.how == "avg"]
-    peaks = [each.layer.title for each in seen if each.layer.how == "max"]
-    told = f"{word(len(drawn.names), 'GPUs')} over time, a row each; a cell is {word(drawn.step, 's')}."
+def _caption(layer_values: Sequence[LayerValues], drawn: HeatMap) -> str:
+    means = [entry.layer.title for entry in layer_values if entry.layer.aggregate == "avg"]
+    peaks = [entry.layer.title for entry in layer_values if entry.layer.aggregate == "max"]
+    text = f"{word(len(drawn.names), 'GPUs')} over time, one row each; a cell covers {word(drawn.step, 's')}."
     if means:
-        told += f" Of {_listed(means)} a cell shows the mean"
-        told += f", of {_listed(peaks)} the highest reading." if peaks else "."
+        text += f" Cells show the mean of {_listed(means)}"
+        text += f", and the maximum of {_listed(peaks)}." if peaks else "."
     elif peaks:
-        told += f" Of {_listed(peaks)} a cell shows the highest reading."
-    told += " Blank: not sampled."
+        text += f" Cells show the maximum of {_listed(peaks)}."
+    text += " Blank: not sampled."
     if drawn.marked:
         names = word(tuple(drawn.names[row] for row in drawn.marked))
-        told += f" Marked: {names}, the culprit{'' if len(drawn.marked) == 1 else 's'}."
-    return told
+        text += f" Marked: {names}, the culprit{'' if len(drawn.marked) == 1 else 's'}."
+    return text
 
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
-def _table(seen: Sequence[Seen], drawn: Map) -> list[tuple[str, ...]]:
-    """All GPUs where they are few; else the culprits, those farthest from the others in anything, and the median."""
-    middles = [middle(each.values, axis=1) for each in seen]
-    count, picked = len(drawn.names), list(drawn.marked[: LISTED - 2])
-    others: list[int] = [place for place in range(count) if place not in set(picked)]
-    if count >= LISTED:
-        away = _away(middles, count)
-        others.sort(key=lambda place: -away[place])
+def _table(layer_values: Sequence[LayerValues], drawn: HeatMap) -> list[tuple[str, ...]]:
+    """The median and a row per GPU; if there are many, only the culprits and the GPUs that differ most."""
+    middles = [nan_median(entry.values, axis=1) for entry in layer_values]
+    count, picked = len(drawn.names), list(drawn.marked[: MAX_TABLE_ROWS - 2])
+    others: list[int] = [index for index in range(count) if index not in set(picked)]
+    if count >= MAX_TABLE_ROWS:
+        distances = _distances(middles, count)
+        others.sort(key=lambda index: -distances[index])
     rows = [
-        ("culprit" if place in drawn.marked else "", drawn.names[place], drawn.ranks[place],
-         *(each.told(float(values[place])) for each, values in zip(seen, middles, strict=True)))
-        for place in [*picked, *others[: LISTED - 1 - len(picked)]]
+        ("culprit" if index in drawn.marked else "", drawn.names[index], drawn.ranks[index],
+         *(entry.format_value(float(values[index])) for entry, values in zip(layer_values, middles, strict=True)))
+        for index in [*picked, *others[: MAX_TABLE_ROWS - 1 - len(picked)]]
     ]  # fmt: skip
-    whole = (each.told(float(middle(values))) for each, values in zip(seen, middles, strict=True))
-    return [("", f"all {count:,}, median", "", *whole), *rows]
+    medians = (
+        entry.format_value(float(nan_median(values))) for entry, values in zip(layer_values, middles, strict=True)
+    )
+    return [("", f"all {count:,}, median", "", *medians), *rows]
 
 
-def _away(middles: Sequence[Matrix], count: int) -> Matrix:
-    """(rows,) How far each is from the others, as a share of the range, in what it is farthest in."""
-    away = np.zeros(count)
+def _distances(middles: Sequence[Matrix], count: int) -> Matrix:
+    """(rows,) The largest distance of each GPU from the median in any layer, as a share of the layer's range."""
+    distances = np.zeros(count)
     for values in middles:
         known = values[~np.isnan(values)]
         width = float(np.ptp(known)) if len(known) else 0.0
         if width > 0:
-            away = np.fmax(away, np.abs(values - np.median(known)) / width)
-    return away
+            distances = np.fmax(distances, np.abs(values - np.median(known)) / width)
+    return distances
 
 
 CHART = Chart("ranks", "Every GPU over time", 20, draw, tuple(layer.query for layer in LAYERS))

@@ -1,4 +1,4 @@
-"""Fewer points, so that peaks survive. Pure, on arrays."""
+"""Downsampling that preserves peaks. Pure, on arrays."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Literal
 
 import numpy as np
 
-from trackside.facts.gpu.activity import Matrix, middle
+from trackside.facts.gpu.activity import Matrix, nan_median
 
-MOST = 600
-"""Points of a line: more than a screen's columns show nothing more."""
+MAX_POINTS = 600
+"""Maximum points of a line; more than the columns of a screen are not visible."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Level:
-    """Many curves as one and the room that they take: (T,) each, NaN where nothing was sampled."""
+    """The median, minimum and maximum of many series: (T,) each, NaN where nothing was sampled."""
 
     middle: Matrix
     low: Matrix
@@ -24,84 +24,88 @@ class Level:
 
 
 def across(values: Matrix) -> Level:
-    """The curves of a matrix (series, windows): median, least and most of each window."""
-    return Level(middle(values, axis=0), np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0))
+    """Median, minimum and maximum of each window of a matrix (series, windows)."""
+    return Level(nan_median(values, axis=0), np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0))
 
 
-def times_of(times: Matrix, most: int = MOST) -> Matrix:
-    """Ends of the buckets that windows with these ends are put into."""
-    every = _every(len(times), most)
-    return times[np.minimum(np.arange(every - 1, len(times) + every - 1, every), len(times) - 1)]
+def times_of(times: Matrix, max_points: int = MAX_POINTS) -> Matrix:
+    """The end times of the buckets into which windows with these end times are merged."""
+    bucket_size = _bucket_size(len(times), max_points)
+    return times[np.minimum(np.arange(bucket_size - 1, len(times) + bucket_size - 1, bucket_size), len(times) - 1)]
 
 
-def level(found: Level, most: int = MOST) -> Level:
-    """A level in fewer windows: of the middle, in each bucket, the value that is farthest from the whole's; of the
-    room, all of it."""
-    low, high = np.fmin.reduce(_buckets(found.low, most), axis=1), np.fmax.reduce(_buckets(found.high, most), axis=1)
-    return Level(line(found.middle, most), low, high)
+def level(original: Level, max_points: int = MAX_POINTS) -> Level:
+    """A level with at most ``max_points`` windows. In each bucket, the median is the value farthest from the overall
+    median; minimum and maximum are those of the bucket."""
+    low, high = (
+        np.fmin.reduce(_buckets(original.low, max_points), axis=1),
+        np.fmax.reduce(_buckets(original.high, max_points), axis=1),
+    )
+    return Level(line(original.middle, max_points), low, high)
 
 
-def line(values: Matrix, most: int = MOST) -> Matrix:
-    """One curve in fewer windows: in each bucket the value that is farthest from the middle of the whole."""
-    parts = _buckets(values, most)
+def line(values: Matrix, max_points: int = MAX_POINTS) -> Matrix:
+    """One series with at most ``max_points`` values: in each bucket, the value farthest from the overall median."""
+    parts = _buckets(values, max_points)
     known = parts[~np.isnan(parts)]
-    away = np.abs(parts - (np.median(known) if len(known) else 0.0))
-    place = np.where(np.isnan(away), -1.0, away).argmax(axis=1)
-    found: Matrix = parts[np.arange(len(parts)), place]
-    return found
+    distances = np.abs(parts - (np.median(known) if len(known) else 0.0))
+    index = np.where(np.isnan(distances), -1.0, distances).argmax(axis=1)
+    extremes: Matrix = parts[np.arange(len(parts)), index]
+    return extremes
 
 
-def cells(values: Matrix, most: int, how: Literal["avg", "min", "max"]) -> Matrix:
-    """A matrix (rows, windows) in at most so many columns, each of as many windows; the last may be of fewer."""
-    every = _every(values.shape[1], most)
-    if every == 1:
+def cells(values: Matrix, max_points: int, aggregate: Literal["avg", "min", "max"]) -> Matrix:
+    """A matrix (rows, windows) with at most ``max_points`` columns, each the aggregate of equally many windows; the
+    last column may have fewer."""
+    bucket_size = _bucket_size(values.shape[1], max_points)
+    if bucket_size == 1:
         return values
-    parts = _padded(values, every).reshape(len(values), -1, every)
-    if how != "avg":
-        reduced: Matrix = (np.fmax if how == "max" else np.fmin).reduce(parts, axis=2)
+    parts = _padded(values, bucket_size).reshape(len(values), -1, bucket_size)
+    if aggregate != "avg":
+        reduced: Matrix = (np.fmax if aggregate == "max" else np.fmin).reduce(parts, axis=2)
         return reduced
     counts = (~np.isnan(parts)).sum(axis=2)
     return np.where(counts > 0, np.nansum(parts, axis=2) / np.maximum(counts, 1), np.nan)
 
 
 def alone(values: Matrix) -> Matrix:
-    """(T,) 1 where a point of a curve has none on either side, so that no line goes through it."""
+    """(T,) 1 for a point without neighbors, through which no line is drawn."""
     known = np.concatenate([[False], ~np.isnan(values), [False]])
-    single: Matrix = (known[1:-1] & ~known[:-2] & ~known[2:]).astype(np.float64)
-    return single
+    isolated: Matrix = (known[1:-1] & ~known[:-2] & ~known[2:]).astype(np.float64)
+    return isolated
 
 
 def settled(values: Matrix) -> float:
-    """Where a curve is towards its end: the median of its last tenth; 0 where nothing was sampled."""
+    """The median of the last tenth of a series; 0 if nothing was sampled."""
     known = values[~np.isnan(values)]
     return float(np.median(known[-max(1, len(known) // 10) :])) if len(known) else 0.0
 
 
-def points(x: Sequence[float] | Matrix, y: Sequence[float] | Matrix, most: int = MOST) -> list[int]:
-    """The places of the points of a line to be kept: of each of ``most / 2`` stretches of x the lowest and the highest,
-    and the ends. Points that are not finite are the caller's."""
+def points(x: Sequence[float] | Matrix, y: Sequence[float] | Matrix, max_points: int = MAX_POINTS) -> list[int]:
+    """The indices of the points of a line to draw: the lowest and highest of each of ``max_points / 2`` stretches of x,
+    and both ends. The points must be finite."""
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if len(xs) <= most:
+    if len(xs) <= max_points:
         return list(range(len(xs)))
     span = float(xs[-1] - xs[0]) or 1.0
-    bucket = np.minimum(((xs - xs[0]) / span * (most // 2 - 1)).astype(np.int64), most // 2 - 2)
+    bucket = np.minimum(((xs - xs[0]) / span * (max_points // 2 - 1)).astype(np.int64), max_points // 2 - 2)
     order = np.lexsort((ys, bucket))
     edges = np.flatnonzero(np.diff(bucket[order])) + 1
     first, last = np.concatenate([[0], edges]), np.concatenate([edges - 1, [len(order) - 1]])
-    kept = {0, len(xs) - 1, *order[first].tolist(), *order[last].tolist()}
-    return sorted(kept)
+    indices = {0, len(xs) - 1, *order[first].tolist(), *order[last].tolist()}
+    return sorted(indices)
 
 
-def _every(count: int, most: int) -> int:
-    return max(1, -(-count // most))
+def _bucket_size(count: int, max_points: int) -> int:
+    return max(1, -(-count // max_points))
 
 
-def _padded(values: Matrix, every: int) -> Matrix:
-    missing = -values.shape[-1] % every
+def _padded(values: Matrix, bucket_size: int) -> Matrix:
+    missing = -values.shape[-1] % bucket_size
     return np.concatenate([values, np.full((*values.shape[:-1], missing), np.nan)], axis=-1)
 
 
-def _buckets(values: Matrix, most: int) -> Matrix:
+def _buckets(values: Matrix, max_points: int) -> Matrix:
     """(buckets, windows of each)."""
-    every = _every(len(values), most)
-    return _padded(values, every).reshape(-1, every)
+    bucket_size = _bucket_size(len(values), max_points)
+    return _padded(values, bucket_size).reshape(-1, bucket_size)

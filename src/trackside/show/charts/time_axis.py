@@ -1,4 +1,4 @@
-"""What charts over time have in common: the axis, zoom and cursor, the panels on it, and inline data."""
+"""What charts over time share: the axis, zoom and cursor, panels, and inline data."""
 
 from __future__ import annotations
 
@@ -177,12 +177,12 @@ def at_x(field: str, **more: Any) -> Json:
     return {"scale": "x", "field": field, **more}
 
 
-def rule(at: str, height: float, colour: str, *, dash: Sequence[int] = (), y: Any = 0, wide: float = 1) -> Json:
+def rule(at: str, height: float, color: str, *, dash: Sequence[int] = (), y: Any = 0, wide: float = 1) -> Json:
     """A vertical line where an expression gives a place on the horizontal axis, if it gives one in sight."""
     inside = f"isValid({at}) && {at} >= shown[0] && {at} <= shown[1]"
     place = signal(f"isValid({at}) ? scale('x', {at}) : 0")
     look = {
-        "stroke": signal(colour),
+        "stroke": signal(color),
         "strokeDash": {"value": list(dash)},
         "strokeWidth": wide,
         "opacity": signal(f"{inside} ? 1 : 0"),
@@ -191,7 +191,7 @@ def rule(at: str, height: float, colour: str, *, dash: Sequence[int] = (), y: An
 
 
 def named_moment(
-    seconds: float, text: str, height: float, colour: str, *, axis: str = "time", y: float = -5
+    seconds: float, text: str, height: float, color: str, *, axis: str = "time", y: float = -5
 ) -> list[Json]:
     """A vertical line at a moment (or step) and its name above it, on the side where there is room."""
     at = repr(seconds * 1000 if axis == "time" else seconds)
@@ -200,12 +200,12 @@ def named_moment(
     left = f"{place} > 0.6 * width"
     last = f"width + {NARROW_RIGHT - 2} - {LETTER * len(text):.0f}"  # where the text ends at the edge of a narrow page
     return [
-        rule(at, height, colour, dash=(5, 3), y=signal(f"narrow ? {y + 3} : {y - 6}"), wide=1.5),
+        rule(at, height, color, dash=(5, 3), y=signal(f"narrow ? {y + 3} : {y - 6}"), wide=1.5),
         label(
             signal(f"{inside} ? {text_of(text)} : ''"),
             signal(f"narrow ? max({2 - NARROW_LEFT}, min({place} + 4, {last})) : {place} + ({left} ? -4 : 4)"),
             y,
-            colour,
+            color,
             align=signal(f"{left} && !narrow ? 'right' : 'left'"),
             limit=signal(f"narrow ? width + {NARROW_LEFT + NARROW_RIGHT - 4} : 0"),
             fontWeight="bold",
@@ -213,45 +213,45 @@ def named_moment(
     ]
 
 
-def label(text: Any, x: Any, y: Any, colour: str = "ink", **more: Any) -> Json:
+def label(text: Any, x: Any, y: Any, color: str = "ink", **more: Any) -> Json:
     """A piece of text; ``text`` as it is, or an expression as :func:`signal`."""
-    return mark("text", {"text": text, "x": x, "y": y, "fill": signal(colour), "fontSize": 11, **more})
+    return mark("text", {"text": text, "x": x, "y": y, "fill": signal(color), "fontSize": 11, **more})
 
 
 def heading(text: str, y: float = -22) -> Json:
     """What a panel shows, above its left edge; where there is little room it makes way for what is read."""
-    told = f"isValid(moment) && width < {NARROW} ? '' : {text_of(text)}"
-    return label(signal(told), 0, y, fontWeight="bold", fontSize=12)
+    text_expression = f"isValid(moment) && width < {NARROW} ? '' : {text_of(text)}"
+    return label(signal(text_expression), 0, y, fontWeight="bold", fontSize=12)
 
 
 def readout(expression: str, y: float = -22) -> Json:
     """What is under the cursor, above the right edge of a panel: a mark whose name begins with ``reading``."""
-    told = label(signal(f"isValid(moment) ? ({expression}) : ''"), signal("width"), y, align="right")
-    return {**told, "name": f"reading{y:.0f}"}
+    text_mark = label(signal(f"isValid(moment) ? ({expression}) : ''"), signal("width"), y, align="right")
+    return {**text_mark, "name": f"reading{y:.0f}"}
 
 
-def line(data: str, field: str, colour: str, *, dash: Sequence[int] = (), wide: float = 1.5) -> Json:
+def line(data: str, field: str, color: str, *, dash: Sequence[int] = (), wide: float = 1.5) -> Json:
     """A line through a data set with the column ``t``."""
     known = signal(f"isValid(datum.{field})")
-    look = {"stroke": signal(colour), "strokeWidth": wide, "strokeDash": {"value": list(dash)}, "defined": known}
+    look = {"stroke": signal(color), "strokeWidth": wide, "strokeDash": {"value": list(dash)}, "defined": known}
     return mark("line", {"x": at_x("t"), "y": {"scale": "y", "field": field}, **look}, data)
 
 
 def at_ends(names: Sequence[tuple[str, float, str]], height: float, y: float = 0) -> list[Json]:
-    """Labels (text, place in pixels, colour) at the right edge of a panel, kept apart; on a narrow page in the panel,
+    """Labels (text, place in pixels, color) at the right edge of a panel, kept apart; on a narrow page in the panel,
     above the ends of the lines."""
-    beside = spread([place for _, place, _ in names], height)
-    inside = spread([place - ABOVE if place > 2 * ABOVE else place + ABOVE for _, place, _ in names], height - ABOVE)
-    found = []
-    for (text, _, colour), wide, small in zip(names, beside, inside, strict=True):
-        place = signal(f"{y} + (narrow ? {small!r} : {wide!r})")
+    outer_y = spread([y_px for _, y_px, _ in names], height)
+    inner_y = spread([y_px - ABOVE if y_px > 2 * ABOVE else y_px + ABOVE for _, y_px, _ in names], height - ABOVE)
+    labels = []
+    for (text, _, color), outer, inner in zip(names, outer_y, inner_y, strict=True):
+        y_px = signal(f"{y} + (narrow ? {inner!r} : {outer!r})")
         look = {"baseline": "middle", "align": signal("narrow ? 'right' : 'left'"),
                 "limit": signal(f"narrow ? width - 8 : {RIGHT - 10}")}  # fmt: skip
-        at = signal("narrow ? width - 3 : width + 8")
+        x = signal("narrow ? width - 3 : width + 8")
         halo = {"stroke": signal("ground"), "strokeWidth": 4, "strokeJoin": "round"}
-        found.append(label(signal(f"narrow ? {text_of(text)} : ''"), at, place, "ground", **look, **halo))
-        found.append(label(text, at, place, colour, **look))
-    return found
+        labels.append(label(signal(f"narrow ? {text_of(text)} : ''"), x, y_px, "ground", **look, **halo))
+        labels.append(label(text, x, y_px, color, **look))
+    return labels
 
 
 def panel(y: float, height: int, marks: Sequence[Json], domain: Span, *, log: bool = False, ticks: int = 4) -> Json:
@@ -275,13 +275,13 @@ def panel(y: float, height: int, marks: Sequence[Json], domain: Span, *, log: bo
 
 
 def spread(places: Sequence[float], height: float, apart: float = 13) -> list[float]:
-    """Places of labels moved so that none covers another, in the same order."""
-    order = sorted(range(len(places)), key=lambda each: places[each])
+    """Label positions moved apart so that none overlap; the order is kept."""
+    order = sorted(range(len(places)), key=lambda index: places[index])
     moved = list(places)
     for before, after in pairwise(order):
         moved[after] = max(moved[after], moved[before] + apart)
-    for place, each in enumerate(reversed(order)):
-        moved[each] = min(moved[each], height - apart * place)
+    for rank, index in enumerate(reversed(order)):
+        moved[index] = min(moved[index], height - apart * rank)
     return moved
 
 
@@ -290,7 +290,7 @@ def spread(places: Sequence[float], height: float, apart: float = 13) -> list[fl
 
 def table(name: str, columns: Mapping[str, Sequence[float] | NDArray[np.float64]], digits: int = 5) -> Json:
     """A data set of numbers as comma-separated text: a third of what objects take. Not finite: left empty."""
-    rows = zip(*([number(float(each), digits) for each in values] for values in columns.values()), strict=True)
+    rows = zip(*([number(float(value), digits) for value in values] for values in columns.values()), strict=True)
     text = "\n".join([",".join(columns), *map(",".join, rows)])
     return {"name": name, "values": text, "format": {"type": "csv", "parse": dict.fromkeys(columns, "number")}}
 

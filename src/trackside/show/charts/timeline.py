@@ -1,5 +1,4 @@
-"""The run from its submission to its end: what the scheduler, the logs and the hardware say happened, and when it began
-to go wrong."""
+"""The timeline of the run, from submission to end: scheduler, log and hardware events, and the first cause."""
 
 from __future__ import annotations
 
@@ -12,8 +11,17 @@ from trackside.facts.fact import Facts
 from trackside.finding import Verdict
 from trackside.model import Record
 from trackside.query import record
-from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, RIGHT, Chart, Drawn
-from trackside.show.charts.happenings import EVENT_ASKS, HARDWARE, Happening, by_lane, counted, held_down, merged, said
+from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, RIGHT, Chart, Drawing
+from trackside.show.charts.event_lanes import (
+    EVENT_ASKS,
+    HARDWARE,
+    EventGroup,
+    by_lane,
+    logged_events,
+    merge_close,
+    metric_events,
+    throttled_spans,
+)
 from trackside.show.charts.phases import first_cause, phases, run_window
 from trackside.show.charts.time_axis import (
     Json,
@@ -26,56 +34,57 @@ from trackside.show.charts.time_axis import (
     readout,
     signal,
 )
-from trackside.show.inert import shown
+from trackside.show.sanitize import shown
 from trackside.show.wording import duration, moment, word
 
 JOBS = record("job")
 LANE, BAR = 24, 15
 """Pixels of a lane, and of a bar in it."""
-BEFORE = 0.07
-"""Of the run's time, the most that is shown of the time it waited in the queue."""
-ROWS = 50
+MAX_QUEUE_RATIO = 0.07
+"""Maximum queue time shown, as a share of the run's time."""
+MAX_ROWS = 50
+THROTTLE_LANE = "clocks throttled"
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch in a lane. ``tip``: what it tells."""
+    """A bar in a lane. ``tip``: its tooltip."""
 
     lane: str
     start: float
     end: float
     text: str
     tip: str
-    colour: str
+    color: str
 
 
-def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
-    """None where nothing tells two moments."""
+def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
+    """The chart; None if fewer than two times are known."""
     window = run_window(facts)
     if window is None:
         return None
-    bars = [*_life(verdict, facts, window), *_phase_bars(facts)]
+    bars = [*_attempt_bars(verdict, facts, window), *_phase_bars(facts)]
     span = _span(bars, window)
-    bars += [Bar("clocks held down", *each, "warn") for each in held_down(facts)]
-    moments, without = said(facts, span, window[1])
-    happened, untimed = merged([*moments, *counted(facts, span)], span), by_lane(without)
-    if not bars and not happened:
+    bars += [Bar(THROTTLE_LANE, *throttled, "warn") for throttled in throttled_spans(facts)]
+    moments, without = logged_events(facts, span, window[1])
+    groups, untimed = merge_close([*moments, *metric_events(facts, span)], span), by_lane(without)
+    if not bars and not groups:
         return None
-    lanes = _lanes(bars, happened)
+    lanes = _lanes(bars, groups)
     cause = first_cause(verdict, facts)
-    return Drawn(
-        _spec(span, bars, happened, lanes, cause),
-        _caption(verdict, window, happened, untimed, cause),
-        ("from", "to", "what", "how many", "what it says"),
-        _rows(bars, happened, untimed, cause),
+    return Drawing(
+        _spec(span, bars, groups, lanes, cause),
+        _caption(verdict, window, groups, untimed, cause),
+        ("from", "to", "event", "count", "text"),
+        _rows(bars, groups, untimed, cause),
     )
 
 
 # -- what there is
 
 
-def _life(verdict: Verdict, facts: Facts, window: Span) -> Iterator[Bar]:
-    """The attempts, and what each waited for."""
+def _attempt_bars(verdict: Verdict, facts: Facts, window: Span) -> Iterator[Bar]:
+    """Yield a bar for each attempt and for its time in the queue."""
     run = verdict.run
     answer = facts.answer(JOBS)
     waited: set[tuple[float, float]] = set()
@@ -84,22 +93,22 @@ def _life(verdict: Verdict, facts: Facts, window: Span) -> Iterator[Bar]:
         if submit is None or start is None or start <= submit or (submit, start) in waited:
             continue
         waited.add((submit, start))
-        told = f"waited {duration(start - submit)}: submitted {moment(submit)}"
-        told += f", eligible {moment(eligible)}" if eligible is not None else ""
-        yield Bar("scheduler", submit, start, f"queued {duration(start - submit)}", told, "faint")
-    attempts = [each for each in run.attempts if each.start is not None]
-    for each in attempts:
-        end = each.end if each.end is not None else window[1]
-        state = shown(each.state or "state not known")
-        name = f"attempt {each.number}: {state}" if len(attempts) > 1 else state
-        told = f"{name}\n{moment(each.start or 0.0)} to {moment(end)}, {duration(end - (each.start or 0.0))}"
-        told += f"\nexit code {each.exit_code}" if each.exit_code is not None else ""
-        told += f"\non {shown(word(each.nodes))}" if each.nodes else ""
-        yield Bar("scheduler", each.start or 0.0, end, name, told, _colour(each.state))
+        tip = f"waited {duration(start - submit)}: submitted {moment(submit)}"
+        tip += f", eligible {moment(eligible)}" if eligible is not None else ""
+        yield Bar("scheduler", submit, start, f"queued {duration(start - submit)}", tip, "faint")
+    attempts = [attempt for attempt in run.attempts if attempt.start is not None]
+    for attempt in attempts:
+        end = attempt.end if attempt.end is not None else window[1]
+        state = shown(attempt.state or "state not known")
+        name = f"attempt {attempt.number}: {state}" if len(attempts) > 1 else state
+        tip = f"{name}\n{moment(attempt.start or 0.0)} to {moment(end)}, {duration(end - (attempt.start or 0.0))}"
+        tip += f"\nexit code {attempt.exit_code}" if attempt.exit_code is not None else ""
+        tip += f"\non {shown(word(attempt.nodes))}" if attempt.nodes else ""
+        yield Bar("scheduler", attempt.start or 0.0, end, name, tip, _color(attempt.state))
     if not attempts:
         name = shown(run.disposition or "the run")
-        told = f"{name}\n{moment(window[0])} to {moment(window[1])}, {duration(window[1] - window[0])}"
-        yield Bar("scheduler" if run.start is not None else "the run", *window, name, told, _colour(run.disposition))
+        tip = f"{name}\n{moment(window[0])} to {moment(window[1])}, {duration(window[1] - window[0])}"
+        yield Bar("scheduler" if run.start is not None else "the run", *window, name, tip, _color(run.disposition))
 
 
 def _time(row: Record, name: str) -> float | None:
@@ -107,35 +116,35 @@ def _time(row: Record, name: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _colour(state: str | None) -> str:
+def _color(state: str | None) -> str:
     if state == "COMPLETED":
         return "good"
     return "accent" if state is None or state in ALIVE else "bad"
 
 
 def _phase_bars(facts: Facts) -> Iterator[Bar]:
-    for each in phases(facts):
-        told = f"{each.name}: {duration(each.end - each.start)}\n{moment(each.start)} to {moment(each.end)}"
-        yield Bar("phases", each.start, each.end, each.name, told, "accent" if each.training else "faint")
+    for phase in phases(facts):
+        tip = f"{phase.name}: {duration(phase.end - phase.start)}\n{moment(phase.start)} to {moment(phase.end)}"
+        yield Bar("phases", phase.start, phase.end, phase.name, tip, "accent" if phase.training else "faint")
 
 
 def _span(bars: Sequence[Bar], window: Span) -> Span:
-    """From the first attempt, and a little of what it waited, to the end."""
-    starts = [bar.start for bar in bars if bar.colour != "faint"] or [window[0]]
+    """The time span of the chart: from shortly before the first attempt to the end."""
+    starts = [bar.start for bar in bars if bar.color != "faint"] or [window[0]]
     start, end = min(*starts, window[0]), max(*(bar.end for bar in bars), window[1])
     queued = min((bar.start for bar in bars), default=start)
-    room = BEFORE * (end - start)
+    room = MAX_QUEUE_RATIO * (end - start)
     edge = 0.008 * (end - start)
     return max(queued, start - room) - edge, end + edge
 
 
-def _lanes(bars: Sequence[Bar], happened: Sequence[Happening]) -> list[str]:
-    """Those that hold anything: life first, then by what came first, the hardware's last."""
-    life = list(dict.fromkeys(bar.lane for bar in bars if bar.lane != "clocks held down"))
-    others = list(dict.fromkeys(each.lane for each in happened))
-    held = ["clocks held down"] if any(bar.lane == "clocks held down" for bar in bars) else []
-    soft = [lane for lane in others if lane not in HARDWARE]
-    return [*life, *soft, *(lane for lane in others if lane in HARDWARE), *held]
+def _lanes(bars: Sequence[Bar], groups: Sequence[EventGroup]) -> list[str]:
+    """The lanes in use: attempts and phases first, then by the time of their first event, hardware last."""
+    bar_lanes = list(dict.fromkeys(bar.lane for bar in bars if bar.lane != THROTTLE_LANE))
+    event_lanes = list(dict.fromkeys(group.lane for group in groups))
+    throttled = [THROTTLE_LANE] if any(bar.lane == THROTTLE_LANE for bar in bars) else []
+    software = [lane for lane in event_lanes if lane not in HARDWARE]
+    return [*bar_lanes, *software, *(lane for lane in event_lanes if lane in HARDWARE), *throttled]
 
 
 # -- in words
@@ -144,55 +153,58 @@ def _lanes(bars: Sequence[Bar], happened: Sequence[Happening]) -> list[str]:
 def _caption(
     verdict: Verdict,
     window: Span,
-    happened: Sequence[Happening],
-    untimed: Sequence[Happening],
+    groups: Sequence[EventGroup],
+    untimed: Sequence[EventGroup],
     cause: tuple[float, str] | None,
 ) -> str:
     run = verdict.run
     state = f", {shown(run.disposition)}" if run.disposition else ""
-    told = f"{moment(window[0])} to {moment(window[1])} ({duration(window[1] - window[0])}){state}."
+    text = f"{moment(window[0])} to {moment(window[1])} ({duration(window[1] - window[0])}){state}."
     if cause is not None:
-        told += f" It began at {moment(cause[0])}: {cause[1]}."
-    count = sum(each.count for each in happened)
-    sorts = len({each.lane for each in happened})
+        text += f" First cause at {moment(cause[0])}: {cause[1]}."
+    count = sum(group.count for group in groups)
+    n_kinds = len({group.lane for group in groups})
     if count:
-        told += f" {word(count, 'events')} of {word(sorts, 'sorts')}."
-    if between := sum(each.count for each in happened if each.between):
-        bear, lines = ("bears", "a dashed line shows") if between == 1 else ("bear", "dashed lines show")
-        told += f" {between:,} of them {bear} no time: {lines} between which times in the same file."
+        text += f" {word(count, 'events')} of {word(n_kinds, 'kinds')}."
+    if n_between := sum(group.count for group in groups if group.between):
+        have, lines = ("has", "a dashed line shows") if n_between == 1 else ("have", "dashed lines show")
+        text += f" {n_between:,} of them {have} no timestamp: {lines} the range given by the lines around in the file."
     if untimed:
-        count = sum(each.count for each in untimed)
-        told += f" Nothing tells when {word(count, 'events')} happened: listed only."
-    return told
+        count = sum(group.count for group in untimed)
+        have = "has" if count == 1 else "have"
+        text += f" {word(count, 'events')} {have} no timestamp and can only be listed."
+    return text
 
 
 def _rows(
-    bars: Sequence[Bar], happened: Sequence[Happening], untimed: Sequence[Happening], cause: tuple[float, str] | None
+    bars: Sequence[Bar], groups: Sequence[EventGroup], untimed: Sequence[EventGroup], cause: tuple[float, str] | None
 ) -> list[tuple[str, ...]]:
-    """All in order of time; where that is too much, a row for each sort of event."""
+    """All bars and events in order of time; if there are too many, a row per lane."""
     rows = [(bar.start, bar.end, bar.lane, "", bar.tip.split("\n")[0]) for bar in bars]
     if cause is not None:
         rows.append((cause[0], cause[0], "first cause", "", cause[1]))
-    if len(rows) + len(happened) > ROWS:
-        sorts: dict[str, list[Happening]] = {}
-        for each in happened:
-            sorts.setdefault(each.lane, []).append(each)
-        happened = [
+    if len(rows) + len(groups) > MAX_ROWS:
+        groups_by_lane: dict[str, list[EventGroup]] = {}
+        for group in groups:
+            groups_by_lane.setdefault(group.lane, []).append(group)
+        groups = [
             replace(
-                told[0],
-                end=max(each.end for each in told),
-                count=sum(each.count for each in told),
-                between=all(each.between for each in told),
+                lane_groups[0],
+                end=max(group.end for group in lane_groups),
+                count=sum(group.count for group in lane_groups),
+                between=all(group.between for group in lane_groups),
             )
-            for told in sorts.values()
+            for lane_groups in groups_by_lane.values()
         ]
     rows += [
-        (each.time, each.end, each.lane, f"{each.count:,}", f"{'in between: ' if each.between else ''}{each.first}")
-        for each in happened
+        (group.time, group.end, group.lane, f"{group.count:,}", f"{'between: ' if group.between else ''}{group.first}")
+        for group in groups
     ]
     rows.sort(key=lambda row: row[0])
-    told = [(moment(start), moment(end) if end > start else "", *rest) for start, end, *rest in rows]
-    return [*told, *(("not told", "", each.lane, f"{each.count:,}", each.first) for each in untimed)][:ROWS]
+    table_rows = [(moment(start), moment(end) if end > start else "", *rest) for start, end, *rest in rows]
+    return [*table_rows, *(("unknown", "", group.lane, f"{group.count:,}", group.first) for group in untimed)][
+        :MAX_ROWS
+    ]
 
 
 # -- as a picture
@@ -201,32 +213,34 @@ def _rows(
 def _spec(
     span: Span,
     bars: Sequence[Bar],
-    happened: Sequence[Happening],
+    groups: Sequence[EventGroup],
     lanes: Sequence[str],
     cause: tuple[float, str] | None,
 ) -> Json:
     height = LANE * len(lanes)
-    places = {lane: LANE * (place + 0.5) for place, lane in enumerate(lanes)}
+    y_by_lane = {lane: LANE * (index + 0.5) for index, lane in enumerate(lanes)}
     marks: list[Json] = []
-    for lane, y in places.items():
-        room, size = signal(f"narrow ? {NARROW_LEFT - 6} : 104"), signal("narrow ? 10 : 11")
+    for lane, y in y_by_lane.items():
+        max_width, size = signal(f"narrow ? {NARROW_LEFT - 6} : 104"), signal("narrow ? 10 : 11")
         marks.append(
-            label(lane, signal("narrow ? -4 : -12"), y, align="right", baseline="middle", limit=room, fontSize=size)
+            label(
+                lane, signal("narrow ? -4 : -12"), y, align="right", baseline="middle", limit=max_width, fontSize=size
+            )
         )
         if not any(bar.lane == lane for bar in bars):
             marks.append(mark("rule", {"x": 0, "x2": signal("width"), "y": y, "stroke": signal("faint")}))
     inside = {"type": "group", "clip": True, "marks": [*_bars(), *_events()]}
     inside["encode"] = {"update": {"width": signal("width"), "height": {"value": height}}}
     stretches = [
-        {"y": places[bar.lane], "from": round(max(bar.start, span[0]) * 1000), "to": round(bar.end * 1000),
-         "text": bar.text, "tip": bar.tip, "colour": bar.colour}
+        {"y": y_by_lane[bar.lane], "from": round(max(bar.start, span[0]) * 1000), "to": round(bar.end * 1000),
+         "text": bar.text, "tip": bar.tip, "color": bar.color}
         for bar in bars
     ]  # fmt: skip
     points = [
-        {"y": places[each.lane], "t": round(each.time * 1000), "to": round(each.end * 1000), "tip": each.tip,
-         "count": f"\N{MULTIPLICATION SIGN}{each.count}" if each.count > 1 else "", "colour": each.colour,
-         "root": each.root, "between": each.between}
-        for each in happened
+        {"y": y_by_lane[group.lane], "t": round(group.time * 1000), "to": round(group.end * 1000), "tip": group.tip,
+         "count": f"\N{MULTIPLICATION SIGN}{group.count}" if group.count > 1 else "", "color": group.color,
+         "root": group.root, "between": group.between}
+        for group in groups
     ]  # fmt: skip
     return figure(
         height,
@@ -244,8 +258,8 @@ def _spec(
 
 _NEXT = {"type": "window", "groupby": ["y"], "ops": ["lead"], "fields": ["t"], "as": ["next"]}
 """Gives each event the time of the next in its lane."""
-_PAINT = "{faint: faint, accent: accent, bad: bad, warn: warn, good: good, ink: ink}[datum.colour]"
-"""Expression: the colour that a row names."""
+_PAINT = "{faint: faint, accent: accent, bad: bad, warn: warn, good: good, ink: ink}[datum.color]"
+"""Expression: the color that a row names."""
 
 
 def _bars() -> list[Json]:
@@ -256,7 +270,7 @@ def _bars() -> list[Json]:
         "y": signal(f"datum.y - {BAR / 2}"),
         "height": BAR,
         "fill": signal(_PAINT),
-        "fillOpacity": signal("datum.colour === 'faint' ? 0.35 : 0.22"),
+        "fillOpacity": signal("datum.color === 'faint' ? 0.35 : 0.22"),
         "stroke": signal(_PAINT),
         "tooltip": {"field": "tip"},
     }
@@ -275,12 +289,12 @@ def _events() -> list[Json]:
     """A stretch over which events were merged, dashed where they bear no time; and the events themselves, filled where
     one can name a cause."""
     reach = {"x": {"scale": "x", "field": "t"}, "x2": {"scale": "x", "field": "to"}, "y": {"field": "y"}}
-    shape = signal("datum.root ? 'diamond' : datum.colour === 'good' ? 'stroke' : 'circle'")
+    shape = signal("datum.root ? 'diamond' : datum.color === 'good' ? 'stroke' : 'circle'")
     point = {
         "x": {"scale": "x", "field": "t"},
         "y": {"field": "y"},
         "shape": shape,
-        "angle": signal("datum.colour === 'good' ? 90 : 0"),
+        "angle": signal("datum.color === 'good' ? 90 : 0"),
         "size": signal("datum.root ? 110 : 60"),
         "fill": signal(_PAINT),
         "fillOpacity": signal("datum.between ? 0 : datum.root ? 1 : 0.35"),

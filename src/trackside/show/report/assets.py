@@ -1,4 +1,4 @@
-"""What a page brings along: style, script, its charts as data, and Vega, which ships inside vl-convert-python."""
+"""What a page embeds: style, script, chart data, and Vega, which ships inside vl-convert-python."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from typing import Any
 
 import msgspec
 
-from trackside.logs.matcher import cache_file, keep
-from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, Chart, Drawn, Raster
-from trackside.show.inert import visible
+from trackside.logs.matcher import cache_file, write_atomically
+from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, Chart, Drawing, Raster
+from trackside.show.sanitize import visible
 
 HERE = Path(__file__).parent
 SNIPPET = "window.vegaEmbed=vegaEmbed;"
-"""Vega itself has no name in a bundle of vl-convert-python 1.9; Vega-Embed has, and brings the interpreter that works
-out expressions without ``eval``."""
+"""A bundle of vl-convert-python 1.9 exports Vega-Embed, but not Vega itself. Vega-Embed includes the interpreter that
+evaluates expressions without ``eval``."""
 _MARKUP = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 _ESCAPE = re.compile(r"\\(?:u00([01][0-9a-f])|[\s\S])")
 
 
 @cache
 def vega() -> str:
-    """Vega's script. To bundle it takes a second, so it is kept in the user's cache folder."""
-    kept = cache_file(f"{version('vl-convert-python')} {SNIPPET}").with_suffix(".js")
+    """Vega's script. Bundling takes a second, so the result is cached in the user's cache folder."""
+    cached = cache_file(f"{version('vl-convert-python')} {SNIPPET}").with_suffix(".js")
     try:
-        digest, _, script = kept.read_bytes().partition(b"\n")
+        digest, _, script = cached.read_bytes().partition(b"\n")
     except OSError:
         digest = script = b""
     if hashlib.sha256(script).hexdigest().encode() == digest:
@@ -39,14 +39,16 @@ def vega() -> str:
     import vl_convert
 
     bundle = vl_convert.javascript_bundle(SNIPPET)
-    whole = f"(()=>{{{bundle}}})();"  # else each of its thousands of short names is one of the page's
-    script = whole.replace("</script", "<\\/script").replace("<!--", "<\\!--").encode()
-    keep(kept, hashlib.sha256(script).hexdigest().encode() + b"\n" + script)
+    wrapped = (
+        f"(()=>{{{bundle}}})();"  # the function scope keeps its thousands of short names out of the page's globals
+    )
+    script = wrapped.replace("</script", "<\\/script").replace("<!--", "<\\!--").encode()
+    write_atomically(cached, hashlib.sha256(script).hexdigest().encode() + b"\n" + script)
     return script.decode()
 
 
 def policy(scripts: Sequence[str], style: str) -> str:
-    """The content security policy of a page with these scripts and this style in it: nothing else runs or loads."""
+    """The content security policy of a page: only these scripts and this style run, and nothing is loaded."""
     rules = {
         "default-src": "'none'",
         "script-src": " ".join(map(_hashed, scripts)),
@@ -62,14 +64,14 @@ def _hashed(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def described(chart: Chart, drawn: Drawn) -> Mapping[str, Any]:
-    """What the script draws a chart from."""
+def described(chart: Chart, drawing: Drawing) -> Mapping[str, Any]:
+    """The data from which the page's script draws a chart."""
     return {
         "slug": chart.slug,
-        "axis": drawn.axis,
+        "axis": drawing.axis,
         "narrow": {"left": NARROW_LEFT, "right": NARROW_RIGHT},
-        "spec": drawn.spec,
-        "rasters": {name: _packed(raster) for name, raster in drawn.rasters.items()},
+        "spec": drawing.spec,
+        "rasters": {name: _packed(raster) for name, raster in drawing.rasters.items()},
     }
 
 
@@ -82,12 +84,12 @@ def _packed(raster: Raster) -> Mapping[str, Any]:
 
 
 def script_data(value: Any) -> str:
-    """JSON that can stand in a script element: nothing in it ends the element, and its texts are visible."""
+    """JSON for a script element: it cannot end the element, and control characters are made visible."""
     text = msgspec.json.encode(value).decode()
     return visible(_ESCAPE.sub(_unescaped, text)).translate(_MARKUP)
 
 
 def _unescaped(escape: re.Match[str]) -> str:
-    """A control character, which JSON can only hold as an escape, shown; any other escape as it is."""
+    """An escaped control character, made visible; any other escape unchanged."""
     code = escape[1]
     return escape[0] if code is None else visible(chr(int(code, 16)))

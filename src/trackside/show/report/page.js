@@ -1,8 +1,8 @@
 "use strict";
 (() => {
   const root = document.documentElement;
-  const LEAST = 160; // pixels of a plot; a narrower page scrolls what stands beside it
-  const NARROW = 560; // pixels of a page in which there is no room for labels at the right
+  const MIN_PLOT_PX = 160; // minimum width of a plot; a narrower page scrolls
+  const NARROW_PX = 560; // below this page width there is no room for labels at the right
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const clock = (ms) => new Date(ms).toISOString().slice(0, 19).replace("T", " ") + " UTC";
 
@@ -64,12 +64,12 @@
   function paint() {
     const probe = document.createElement("span");
     document.body.append(probe);
-    const colours = names.map((name) => {
+    const colors = names.map((name) => {
       probe.style.color = `var(--${name})`;
       return { name, value: getComputedStyle(probe).color };
     });
     probe.remove();
-    return colours;
+    return colors;
   }
 
   // -- charts
@@ -79,9 +79,9 @@
   let saying = 0;
 
   function repaint() {
-    const colours = paint();
+    const colors = paint();
     for (const each of views) {
-      for (const { name, value } of colours) each.view.signal(name, value);
+      for (const { name, value } of colors) each.view.signal(name, value);
       each.view.runAsync();
     }
   }
@@ -125,8 +125,8 @@
     tip.style.top = `${event.clientY + 18 + height > innerHeight ? event.clientY - height - 10 : event.clientY + 18}px`;
   }
 
-  // What the page does not hold is not fetched: there is nothing that a chart could load.
-  const refused = () => Promise.reject(new Error("charts load nothing"));
+  // The page makes no requests: a chart cannot load anything.
+  const refused = () => Promise.reject(new Error("charts cannot load data"));
   const loader = { load: refused, sanitize: refused, http: refused, file: refused };
 
   async function draw(box, described) {
@@ -150,9 +150,9 @@
   }
 
   function sized(each, width) {
-    const narrow = width < NARROW;
+    const narrow = width < NARROW_PX;
     const { left, right } = each.paddings[narrow];
-    return { narrow, width: Math.max(LEAST, Math.floor(width - left - right)) };
+    return { narrow, width: Math.max(MIN_PLOT_PX, Math.floor(width - left - right)) };
   }
 
   function fitted(each, width = each.box.clientWidth) {
@@ -193,7 +193,7 @@
 
   const full = (each) => each.view.signal("full");
 
-  // What stands below one another shows the same stretch of time.
+  // All charts over time show the same time range, so that they line up.
   function aligned() {
     const over = views.filter((each) => each.axis === "time");
     const all = [Math.min(...over.map((each) => full(each)[0])), Math.max(...over.map((each) => full(each)[1]))];
@@ -289,7 +289,7 @@
           console.error(error);
           const note = document.createElement("p");
           note.className = "failed";
-          note.textContent = `This chart can't be drawn here: ${error.message}. The table beneath holds the same.`;
+          note.textContent = `This chart cannot be drawn: ${error.message}. The table below contains the same data.`;
           box.replaceChildren(note);
         }
       }

@@ -1,4 +1,4 @@
-"""From a judged run to one HTML file: the verdict, its charts, and every citation with what stands around it."""
+"""The HTML report of a diagnosed run: the verdict, its charts, and every citation with the lines around it."""
 
 from __future__ import annotations
 
@@ -17,47 +17,48 @@ from trackside.families import families
 from trackside.finding import Verdict
 from trackside.model import Position
 from trackside.read.excerpts import Excerpt
-from trackside.show import citing, heading
+from trackside.show import citations, heading
 from trackside.show.charts.chart import PAINT, drawings
 from trackside.show.charts.phases import first_cause, often_from_start
 from trackside.show.document import CiteDoc, InputDoc, ProgressDoc, VerdictDoc
-from trackside.show.inert import visible
 from trackside.show.report import assets
+from trackside.show.sanitize import visible
 from trackside.show.waste import in_brief
 from trackside.show.wording import duration, moment, parsed, ranges, with_stop, word
 from trackside.stores.embedded.layout import Directory
 
-INPUTS_SHOWN, INPUTS_LISTED = 12, 1000
-"""Inputs that are seen at once, and in all; the JSON document lists every one."""
-ACTIONS_FIRST = 2
-"""Actions that stand at the top; the others follow what the verdict implies."""
-CITED_AT_ONCE = 4
-"""Numbers after a claim, from which on they are said as a range."""
+MAX_INPUTS_OPEN, MAX_INPUTS = 12, 1000
+"""Maximum inputs shown unfolded, and in all; the JSON document lists every one."""
+MAX_TOP_ACTIONS = 2
+"""Maximum actions in the head; the others come after the implications."""
+MAX_CITATION_LINKS = 4
+"""Maximum citation links after a claim; more are merged into ranges."""
 CULPRITS = {
     "job": "the job",
     "infrastructure": "the infrastructure",
     "scheduler": "the scheduler",
-    "none": "nobody",
-    "unknown": "not known",
+    "none": "none",
+    "unknown": "unknown",
 }
-ACTS = {
-    "job": "Whoever owns the job: its code, data or settings.",
-    "infrastructure": "Whoever runs the cluster: hardware, network, storage or systems.",
-    "scheduler": "Nobody has to repair anything; the scheduler did what its rules or a person told it.",
+OWNERS = {
+    "job": "The job's owner: code, data or settings.",
+    "infrastructure": "The cluster's operators: hardware, network, storage or system software.",
+    "scheduler": "Nobody: the scheduler followed its rules or a user's request.",
     "none": "Nobody.",
-    "unknown": "Not known yet: see what it cannot decide, and what to collect.",
+    "unknown": "Not clear yet: see the open questions and what to collect.",
 }
 CERTAINTIES = {
-    "established": "one strong witness, or several kinds of evidence that agree",
+    "established": "direct evidence, or several kinds of evidence that agree",
     "supported": "one kind of evidence",
-    "possible": "a hint; other causes remain possible",
+    "possible": "weak evidence; other causes remain possible",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """One entry of the list of citations. ``figure``: what stands there; ``quoted``: the line alone; ``lines``:
-    (number, text, whether it is the cited one); ``elsewhere``: the citation that shows those around it."""
+    """One entry of the list of citations. ``figure``: the cited value; ``quoted``: the cited line without context;
+    ``lines``: (line number, text, whether it is the cited line); ``elsewhere``: the id of the citation that already
+    shows the lines around it."""
 
     id: str
     doc: CiteDoc
@@ -68,8 +69,8 @@ class Citation:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One family in the table of all. ``state``: found, consequence, warning, ruled out or unknown."""
+class FamilyRow:
+    """One family in the table of families. ``state``: found, consequence, warning, ruled out or unknown."""
 
     code: str
     id: str
@@ -78,66 +79,66 @@ class Row:
     why: Sequence[str]
     cites: Sequence[str] = ()
     collect: Sequence[str] = ()
-    at: str = ""
-    """The part of the page that shows it."""
+    anchor: str = ""
+    """The id of the section that shows it."""
 
 
-def places(doc: VerdictDoc) -> dict[str, Position]:
-    """Where in which input each citation of a single row points to."""
-    found: dict[str, Position] = {}
+def cited_positions(doc: VerdictDoc) -> dict[str, Position]:
+    """The input position of each citation that refers to a single row, by citation id."""
+    positions: dict[str, Position] = {}
     for name, cite in doc.cites.items():
-        asked = parsed(cite.query)
-        given = {} if asked is None else dict(asked.filters)
-        file, line, offset = given.get("file"), given.get("line"), given.get("offset")
+        query = parsed(cite.query)
+        filters = {} if query is None else dict(query.filters)
+        file, line, offset = filters.get("file"), filters.get("line"), filters.get("offset")
         if isinstance(file, str) and isinstance(line, int) and isinstance(offset, int):
-            found[name] = Position(file, line, offset)
-    return found
+            positions[name] = Position(file, line, offset)
+    return positions
 
 
 def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Position, Excerpt]) -> bytes:
     """The page, in UTF-8. ``around``: what stands around the :func:`places` that are cited, as far as it was found."""
     unchecked = Facts(store, verdict.run)
-    drawn = list(drawings(verdict, unchecked))
-    script, style, vega = _own("page.js"), _own("page.css"), assets.vega() if drawn else ""
-    citations, first, rows = list(_citations(doc, around)), _first(doc), _rows(doc)
-    begun = not often_from_start(doc.primary.family) or first_cause(verdict, unchecked) is not None
+    charts = list(drawings(verdict, unchecked))
+    script, style, vega = _asset("page.js"), _asset("page.css"), assets.vega() if charts else ""
+    citation_entries, first, rows = list(_citations(doc, around)), _verdict_citations(doc), _rows(doc)
+    has_onset = not often_from_start(doc.primary.family) or first_cause(verdict, unchecked) is not None
     html = _environment().get_template("page.html").render(
         doc=doc,
-        policy=assets.policy([each for each in (vega, script) if each], style),
+        policy=assets.policy([text for text in (vega, script) if text], style),
         style=Markup(style),
         script=Markup(script),
         vega=Markup(vega),
-        charts=Markup(assets.script_data([assets.described(*each) for each in drawn])),
+        charts=Markup(assets.script_data([assets.described(*chart) for chart in charts])),
         paint=" ".join(PAINT),
-        figures=drawn,
+        figures=charts,
         headline=heading.headline(doc.primary),
         culprit=CULPRITS.get(doc.primary.culprit, doc.primary.culprit),
-        acts=ACTS.get(doc.primary.culprit, ""),
+        owner=OWNERS.get(doc.primary.culprit, ""),
         certain=CERTAINTIES.get(doc.primary.certainty or "", ""),
-        since=doc.primary.since if begun else None,
-        actions=doc.actions[:ACTIONS_FIRST],
-        more_actions=doc.actions[ACTIONS_FIRST:],
+        since=doc.primary.since if has_onset else None,
+        actions=doc.actions[:MAX_TOP_ACTIONS],
+        more_actions=doc.actions[MAX_TOP_ACTIONS:],
         cost=in_brief(doc.waste),
         facts=list(facts(doc)),
-        first=[each for each in citations if each.id in first],
-        rest=[each for each in citations if each.id not in first],
-        told=[each for each in rows if each.state != "ruled out"],
-        ruled_out=[each for each in rows if each.state == "ruled out"],
+        first=[entry for entry in citation_entries if entry.id in first],
+        rest=[entry for entry in citation_entries if entry.id not in first],
+        open_families=[row for row in rows if row.state != "ruled out"],
+        ruled_out=[row for row in rows if row.state == "ruled out"],
         collect=_collect(doc),
         inputs=_inputs(doc.inputs),
-        unread=sum(each.status != "read" for each in doc.inputs),
+        unread=sum(row.status != "read" for row in doc.inputs),
         again=again(doc),
-        vega_version=vl_convert.get_vega_version() if drawn else "",
+        vega_version=vl_convert.get_vega_version() if charts else "",
     )  # fmt: skip
     return html.encode("utf-8", "replace")
 
 
-def _own(name: str) -> str:
+def _asset(name: str) -> str:
     return (assets.HERE / name).read_text("utf-8")
 
 
 def _environment() -> Environment:
-    """Templates whose every output is escaped, and visible."""
+    """The template environment: every output is escaped, and control characters are made visible."""
 
     def shown(value: Any) -> Any:
         return value if isinstance(value, Markup) else visible(str(value))
@@ -153,9 +154,9 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         numbered=numbered, moment=moment, where=heading.where, family=heading.family, stop=with_stop,
-        number=citing.number, place=citing.place, window=citing.window,
+        number=citations.number, place=citations.location, window=citations.window,
     )  # fmt: skip
-    environment.tests["measured"] = citing.is_measured
+    environment.tests["measured"] = citations.is_measured
     return environment
 
 
@@ -163,16 +164,16 @@ def _environment() -> Environment:
 
 
 def again(doc: VerdictDoc) -> str:
-    """The command that makes the verdict anew."""
-    given = list(doc.paths)
-    if given and Directory(given[0]).exists:
-        given[0:1] = ["--store", given[0]]
-    of_job = ["--job", doc.run.id] if doc.run.id else []  # the inputs may hold others
-    return shlex.join(["trackside", "diagnose", *given, *of_job, "--json"])
+    """The command that repeats the diagnosis."""
+    arguments = list(doc.paths)
+    if arguments and Directory(arguments[0]).exists:
+        arguments[0:1] = ["--store", arguments[0]]
+    job = ["--job", doc.run.id] if doc.run.id else []  # the inputs may hold other jobs
+    return shlex.join(["trackside", "diagnose", *arguments, *job, "--json"])
 
 
 def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
-    """The run in names and values."""
+    """The facts about the run: (name, value)."""
     run = doc.run
     if run.id or run.name:
         yield "Run", " ".join(filter(None, (run.id, run.name)))
@@ -182,12 +183,12 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
         yield "State" if run.as_of is not None else "Ended", ending
     if run.start is not None:
         yield "Started", moment(run.start)
-    if (seconds := heading.lasted(run)) is not None:
-        yield "Lasted" if run.end is not None else "So far", duration(seconds)
+    if (seconds := heading.elapsed_s(run)) is not None:
+        yield "Elapsed" if run.end is not None else "So far", duration(seconds)
     if run.nodes:
         yield f"Node{'s' if len(run.nodes) > 1 else ''}", _some(run.nodes)
-    if held := [word(count, unit) for count, unit in ((run.n_ranks, "ranks"), (run.n_gpus, "GPUs")) if count]:
-        yield "Size", ", ".join(held)
+    if sizes := [word(count, unit) for count, unit in ((run.n_ranks, "ranks"), (run.n_gpus, "GPUs")) if count]:
+        yield "Size", ", ".join(sizes)
     if len(run.attempts) > 1:
         yield "Attempts", str(len(run.attempts))
     if run.parent:
@@ -196,9 +197,9 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
         yield "Framework", run.framework
     if doc.progress is not None:
         yield "Progress", _progress(doc.progress)
-    for what, offset in (("Log clock", run.clock_offset_s), ("Metric clock", run.metric_offset_s)):
+    for label, offset in (("Log clock", run.clock_offset_s), ("Metric clock", run.metric_offset_s)):
         if offset:
-            yield what, f"shifted by {duration(offset)} to fit the scheduler's"
+            yield label, f"shifted by {duration(offset)} to match the scheduler's clock"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -215,95 +216,110 @@ def _progress(progress: ProgressDoc) -> str:
 
 
 def numbered(names: Iterable[str]) -> list[tuple[str, str]]:
-    """(id, text) of the links after a claim: 1, 2, 5\N{EN DASH}9."""
+    """The links after a claim, (id, text): 1, 2, 5\N{EN DASH}9."""
     ids = list(dict.fromkeys(names))
-    if len(ids) <= CITED_AT_ONCE:
-        return [(name, citing.number(name)) for name in ids]
-    told = ranges([int(citing.number(name)) for name in ids]).split(", ")
-    return [(f"c{part.partition('-')[0]}", part.replace("-", "\N{EN DASH}")) for part in told]
+    if len(ids) <= MAX_CITATION_LINKS:
+        return [(name, citations.number(name)) for name in ids]
+    parts = ranges([int(citations.number(name)) for name in ids]).split(", ")
+    return [(f"c{part.partition('-')[0]}", part.replace("-", "\N{EN DASH}")) for part in parts]
 
 
-def _first(doc: VerdictDoc) -> set[str]:
-    """The citations of the verdict itself, not of what was ruled out."""
-    told = set(citing.of_verdict(doc))
+def _verdict_citations(doc: VerdictDoc) -> set[str]:
+    """The ids of the citations of the verdict and its cost; without those of families ruled out."""
+    ids = set(citations.of_verdict(doc))
     if doc.waste is not None:
-        told.update(doc.waste.cites, *(loss.cites for loss in doc.waste.lost))
-    return told
+        ids.update(doc.waste.cites, *(loss.cites for loss in doc.waste.lost))
+    return ids
 
 
 def _citations(doc: VerdictDoc, around: Mapping[Position, Excerpt]) -> Iterator[Citation]:
-    """Each citation; a line that already stands around an earlier one is shown by itself."""
-    at = places(doc)
+    """The entries of the list of citations. A line that an earlier entry already shows gets no context lines."""
+    positions = cited_positions(doc)
     shown: dict[tuple[str, int], str] = {}
     for name, cite in doc.cites.items():
-        found = around.get(at[name]) if name in at else None
-        if found is not None and found.line == 1 and not _holds(found, cite):
-            found = None
+        excerpt = around.get(positions[name]) if name in positions else None
+        if excerpt is not None and excerpt.line == 1 and not _holds(excerpt, cite):
+            excerpt = None
         lines: list[tuple[int, str, bool]] = []
         elsewhere = ""
-        if found is not None:
-            file = at[name].path
-            elsewhere = shown.get((file, found.line), "")
-            lines = [(number, text, number == found.line) for number, text in enumerate(found.lines, found.first)]
+        if excerpt is not None:
+            file = positions[name].path
+            elsewhere = shown.get((file, excerpt.line), "")
+            lines = [(number, text, number == excerpt.line) for number, text in enumerate(excerpt.lines, excerpt.first)]
             if elsewhere:
-                lines = [each for each in lines if each[2]]
+                lines = [line for line in lines if line[2]]
             for number, _, _ in lines:
                 shown.setdefault((file, number), name)
-        quoted = "" if found is not None or citing.is_measured(cite) else cite.text
+        quoted = "" if excerpt is not None or citations.is_measured(cite) else cite.text
         yield Citation(name, cite, _figure(cite), quoted, lines, elsewhere)
 
 
 def _figure(cite: CiteDoc) -> str:
-    """The value, by the name of its field where it is one of a line; nothing where it is the line itself."""
+    """The cited value, with the name of its field; empty if the value is the whole line."""
     if cite.text and str(cite.value).strip() == cite.text.strip():
         return ""
-    asked = None if citing.is_measured(cite) or cite.plane == "scheduler" else parsed(cite.query)
-    name = "" if asked is None else asked.reduced or asked.reducer or ""
-    return f"{name} = {word(citing.figure(cite))}".strip()
+    query = None if citations.is_measured(cite) or cite.plane == "scheduler" else parsed(cite.query)
+    name = "" if query is None else query.reduced or query.reducer or ""
+    return f"{name} = {word(citations.figure(cite))}".strip()
 
 
 def _holds(excerpt: Excerpt, cite: CiteDoc) -> bool:
-    """Whether the lines are those that the citation quotes: the first row of what is no text stands nowhere."""
+    """Whether the excerpt contains the line that the citation quotes. Rows of binary formats have no line."""
     words = cite.text.split()[:3]
     text = excerpt.lines[excerpt.line - excerpt.first]
-    return bool(words) and all(each in text for each in words)
+    return bool(words) and all(word in text for word in words)
 
 
 # -- tables
 
 
-def _rows(doc: VerdictDoc) -> list[Row]:
-    """Every family, by code; of one that is told of twice the graver."""
+def _rows(doc: VerdictDoc) -> list[FamilyRow]:
+    """Every family, by code. A family with several findings is listed once, with the most severe."""
     titles = {family.code: family.title for family in families()}
     first = doc.primary
-    rows = [Row(first.family, first.id, first.title, "found", [heading.where(first)], at="shows" if doc.shows else "")]
+    rows = [
+        FamilyRow(
+            first.family, first.id, first.title, "found", [heading.where(first)], anchor="shows" if doc.shows else ""
+        )
+    ]
     for state, findings in (("consequence", doc.consequences), ("warning", doc.warnings)):
-        rows += [Row(f.family, f.id, f.title, state, [heading.where(f)], at=f"found-{f.family}") for f in findings]
+        rows += [
+            FamilyRow(f.family, f.id, f.title, state, [heading.where(f)], anchor=f"found-{f.family}") for f in findings
+        ]
     rows += [
-        Row(each.family, each.id, titles.get(each.family, ""), "unknown", each.missing, collect=each.collect)
-        for each in doc.unknown
+        FamilyRow(
+            unknown.family,
+            unknown.id,
+            titles.get(unknown.family, ""),
+            "unknown",
+            unknown.missing,
+            collect=unknown.collect,
+        )
+        for unknown in doc.unknown
     ]
     rows += [
-        Row(each.family, each.id, titles.get(each.family, ""), "ruled out", [each.because], each.cites)
-        for each in doc.ruled_out
+        FamilyRow(
+            unknown.family, unknown.id, titles.get(unknown.family, ""), "ruled out", [unknown.because], unknown.cites
+        )
+        for unknown in doc.ruled_out
     ]
-    found: dict[str, Row] = {}
+    by_code: dict[str, FamilyRow] = {}
     for row in rows:
-        found.setdefault(row.code, row)
-    return [found[code] for code in sorted(found)]
+        by_code.setdefault(row.code, row)
+    return [by_code[code] for code in sorted(by_code)]
 
 
 def _collect(doc: VerdictDoc) -> list[tuple[str, Sequence[str]]]:
-    """What to collect, and the families that it would settle; what settles most first."""
-    settles: dict[str, list[str]] = {}
+    """(what to collect, the families that it would decide); what decides most families first."""
+    families_by_text: dict[str, list[str]] = {}
     for unknown in doc.unknown:
         for text in unknown.collect:
-            settles.setdefault(text, []).append(unknown.family)
-    return sorted(settles.items(), key=lambda each: -len(each[1]))
+            families_by_text.setdefault(text, []).append(unknown.family)
+    return sorted(families_by_text.items(), key=lambda entry: -len(entry[1]))
 
 
 def _inputs(inputs: Sequence[InputDoc]) -> tuple[list[InputDoc], list[InputDoc], int]:
-    """Those seen at once - what was not read comes first -, the others, and how many are left out."""
-    ordered = sorted(inputs, key=lambda each: each.status == "read")
-    shown = ordered[:INPUTS_SHOWN] if len(ordered) > INPUTS_SHOWN + 3 else ordered
-    return shown, ordered[len(shown) : INPUTS_LISTED], max(0, len(ordered) - INPUTS_LISTED)
+    """(inputs shown at once, those that were not read first; folded inputs; number of inputs left out)."""
+    ordered = sorted(inputs, key=lambda row: row.status == "read")
+    shown = ordered[:MAX_INPUTS_OPEN] if len(ordered) > MAX_INPUTS_OPEN + 3 else ordered
+    return shown, ordered[len(shown) : MAX_INPUTS], max(0, len(ordered) - MAX_INPUTS)

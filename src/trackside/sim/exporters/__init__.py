@@ -1,1 +1,1 @@
-"""What exporters on a node serve: one file an exporter."""
+"""What a node's exporters serve: one module per exporter."""

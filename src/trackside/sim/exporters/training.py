@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackside.sim.exposition import Sink
+from trackside.sim.exposition import MetricSink
 from trackside.sim.progress import points
-from trackside.sim.stage import Stage
+from trackside.sim.simulation import Simulation
 from trackside.sim.watch import scrapes
 
 
-def write(stage: Stage, sink: Sink) -> None:
-    """Every start of the job, asked on its first node."""
-    times, answered = scrapes(stage, stage.act.nodes[0], "training")
+def write(sim: Simulation, sink: MetricSink) -> None:
+    """Write the gauges of every attempt of the job, scraped on its first node."""
+    times, answered = scrapes(sim, sim.attempt.nodes[0], "training")
     rows = []
-    for act in stage.acts:
-        known = list(points(act, 1))
-        ends = np.array([point.time for point in known])
+    for attempt in sim.attempts:
+        progress = list(points(attempt, 1))
+        ends = np.array([point.time for point in progress])
         for time in times[answered]:
-            if len(ends) and ends[0] <= time < act.end:
-                rows.append((time, act.job, known[int(np.searchsorted(ends, time, "right")) - 1]))  # noqa: PERF401
+            if len(ends) and ends[0] <= time < attempt.end:
+                rows.append((time, attempt.job, progress[int(np.searchsorted(ends, time, "right")) - 1]))  # noqa: PERF401
     if not rows:
         return
-    tokens = float(stage.scenario.job.tokens_per_step)
+    tokens = float(sim.scenario.job.tokens_per_step)
     table = {
         "training_step": ("Steps done.", [float(p.step) for _, _, p in rows]),
         "training_loss": ("Current loss value.", [p.loss for _, _, p in rows]),
@@ -36,5 +36,5 @@ def write(stage: Stage, sink: Sink) -> None:
     for name, (text, values) in table.items():
         sink.family(name, "gauge", text)
         for job in dict.fromkeys(jobs.tolist()):
-            mine = jobs == job
-            sink.curve({"job": job, "node": stage.act.nodes[0]}, times_ms[mine], np.array(values)[mine], "short")
+            of_job = jobs == job
+            sink.series({"job": job, "node": sim.attempt.nodes[0]}, times_ms[of_job], np.array(values)[of_job], "short")

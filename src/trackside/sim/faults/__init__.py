@@ -1,4 +1,5 @@
-"""What goes wrong: one file a fault. A file in this folder is its registration; its class' fields are its table in the scenario."""
+"""What goes wrong: one module per fault. A module in this package is registered because it is here; the fields of
+its class are the keys of its table in the scenario."""
 
 from __future__ import annotations
 
@@ -10,18 +11,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from trackside.sim.act import Place
+from trackside.sim.attempt import Placement
 from trackside.sim.scenario import ScenarioError
-from trackside.sim.stage import Stage
-from trackside.sim.truth import Injected
+from trackside.sim.simulation import Simulation
+from trackside.sim.truth import InjectedFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Base of all faults. ``shape`` may change what steps cost, before the run is played; ``strike`` what happens then.
+    """Base of all faults. ``prepare`` may change what steps cost, before the run is played; ``apply`` changes what then
+    happens.
 
-    Where it strikes: a ``rank``, or a ``node`` (name or index) and ``gpu`` of it, or - none given - a rank that the
-    scenario's seed picks.
+    A fault hits a ``rank``, or a ``node`` (name or index) and a ``gpu`` of it, or, if none is set, a rank chosen by the
+    scenario's seed.
     """
 
     kind: ClassVar[str] = ""
@@ -31,71 +33,75 @@ class Fault:
     gpu: int | None = None
     primary: bool = False
 
-    def shape(self, stage: Stage) -> None:
-        """Before the steps are laid out."""
+    def prepare(self, sim: Simulation) -> None:
+        """Change what steps cost, before they are scheduled."""
 
-    def strike(self, stage: Stage) -> None:
-        """After they are; faults strike in order of their time."""
+    def apply(self, sim: Simulation) -> None:
+        """Change what happens, after the steps are scheduled; faults are applied in order of their time."""
 
-    def begin(self, stage: Stage) -> float:
-        """When it begins, POSIX seconds."""
-        return stage.when(self.at, f"fault {self.kind}: at")
+    def start_time(self, sim: Simulation) -> float:
+        """When the fault begins, POSIX seconds."""
+        return sim.when(self.at, f"fault {self.kind}: at")
 
-    def place(self, stage: Stage) -> Place:
-        """The rank it strikes. Raises ScenarioError for one that there isn't."""
+    def placement(self, sim: Simulation) -> Placement:
+        """The rank that it hits. Raises ScenarioError if there is none."""
         if self.rank is not None:
-            if not 0 <= self.rank < len(stage.places):
-                raise ScenarioError(f"fault {self.kind}: rank: {self.rank} is none of the {len(stage.places)} ranks")
-            return stage.places[self.rank]
-        fitting = [place for place in stage.places if self.node == "" or place.node == self._node(stage)]
+            if not 0 <= self.rank < len(sim.placements):
+                raise ScenarioError(
+                    f"fault {self.kind}: rank: {self.rank} is not one of the {len(sim.placements)} ranks"
+                )
+            return sim.placements[self.rank]
+        candidates = [placement for placement in sim.placements if self.node == "" or placement.node == self._node(sim)]
         if self.gpu is not None:
-            fitting = [place for place in fitting if place.gpu == self.gpu]
-        if not fitting:
+            candidates = [placement for placement in candidates if placement.gpu == self.gpu]
+        if not candidates:
             raise ScenarioError(f"fault {self.kind}: node and gpu: the job has no rank there")
-        return fitting[self._pick(stage, len(fitting))]
+        return candidates[self._pick_index(sim, len(candidates))]
 
-    def node_ranks(self, stage: Stage) -> list[int]:
-        """All ranks on the node it strikes."""
-        node = self.place(stage).node
-        return [place.rank for place in stage.places if place.node == node]
+    def node_ranks(self, sim: Simulation) -> list[int]:
+        """All ranks on the node that it hits."""
+        node = self.placement(sim).node
+        return [placement.rank for placement in sim.placements if placement.node == node]
 
-    def check(self, name: str, known: Collection[str]) -> None:
-        """Raises ScenarioError where a field is none of what is known."""
-        given = getattr(self, name)
-        if given not in known:
-            raise ScenarioError(f"fault {self.kind}: {name}: {given!r} is none of {', '.join(known)}")
+    def check(self, name: str, choices: Collection[str]) -> None:
+        """Raises ScenarioError if a field's value is not one of ``choices``."""
+        value = getattr(self, name)
+        if value not in choices:
+            raise ScenarioError(f"fault {self.kind}: {name}: {value!r} is not one of: {', '.join(choices)}")
 
-    def inject(self, stage: Stage, family: str, culprit: str, variant: str | None = None, **told: Any) -> None:
-        """Note the truth: see :class:`Injected`."""
-        stage.injected.append(Injected(self.kind, family, culprit, variant, primary=self.primary, **told))
+    def record_truth(
+        self, sim: Simulation, family: str, culprit: str, variant: str | None = None, **fields: Any
+    ) -> None:
+        """Record the truth about this fault: see :class:`InjectedFault`."""
+        sim.injected.append(InjectedFault(self.kind, family, culprit, variant, primary=self.primary, **fields))
 
-    def _node(self, stage: Stage) -> str:
-        return stage.node_name(self.node, f"fault {self.kind}: node")
+    def _node(self, sim: Simulation) -> str:
+        return sim.node_name(self.node, f"fault {self.kind}: node")
 
-    def _pick(self, stage: Stage, count: int) -> int:
-        return zlib.crc32(f"{stage.scenario.seed}/{self.kind}".encode()) % count
+    def _pick_index(self, sim: Simulation, count: int) -> int:
+        return zlib.crc32(f"{sim.scenario.seed}/{self.kind}".encode()) % count
 
 
-Made = TypeVar("Made", bound=Fault)
+FaultClass = TypeVar("FaultClass", bound=Fault)
 _KINDS: dict[str, type[Fault]] = {}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def fault(kind: str) -> Callable[[type[Made]], type[Made]]:
-    """Makes a fault of the decorated class and registers it as ``kind``."""
+def fault(kind: str) -> Callable[[type[FaultClass]], type[FaultClass]]:
+    """Make a fault of the decorated class and register it as ``kind``."""
 
-    def register(cls: type[Made]) -> type[Made]:
+    def register(cls: type[FaultClass]) -> type[FaultClass]:
         cls.kind = kind
-        made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
-        _KINDS[kind] = made
-        return made
+        fault_class = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+        _KINDS[kind] = fault_class
+        return fault_class
 
     return register
 
 
 @cache
 def faults() -> Mapping[str, type[Fault]]:
-    """kind -> its class."""
-    for each in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{each.name}")
+    """kind -> class of the fault."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
     return dict(sorted(_KINDS.items()))

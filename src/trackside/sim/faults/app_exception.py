@@ -1,12 +1,12 @@
-"""The job's own code raises after steps were completed."""
+"""The job's own code raises an exception after some steps were completed."""
 
 from __future__ import annotations
 
-from trackside.sim.endings import CODE, Death, crash, traceback
+from trackside.sim.endings import CODE, RankDeath, crash, traceback
 from trackside.sim.faults import Fault, fault
 from trackside.sim.faults.ecc import ADVICE
 from trackside.sim.kernel_lines import xid
-from trackside.sim.stage import Stage
+from trackside.sim.simulation import Simulation
 
 TEXTS = {
     "data": "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9 in position 40822: invalid continuation byte",
@@ -17,25 +17,25 @@ TEXTS = {
 
 @fault("app-exception")
 class AppException(Fault):
-    """A rank raises in mid-training; with ``illegal_access`` it is a kernel of the job's own that does."""
+    """A rank raises in mid-training; with ``illegal_access`` the job's own kernel faults."""
 
     fault_class: str = "code"
     """data, code or config."""
     illegal_access: bool = False
-    """An illegal memory access: the driver logs Xid 31, which blames the application."""
+    """An illegal memory access: the driver logs Xid 31, which points to the application."""
 
-    def strike(self, stage: Stage) -> None:
+    def apply(self, sim: Simulation) -> None:
         self.check("fault_class", TEXTS)
-        place, at = self.place(stage), self.begin(stage)
+        placement, time = self.placement(sim), self.start_time(sim)
         error = TEXTS[self.fault_class]
         if self.illegal_access:
             error = f"RuntimeError: CUDA error: an illegal memory access was encountered\n{ADVICE}"
-        text = traceback(stage, place.rank, error, ((CODE, 191, "main", "loss = step(model, next(batches))"),))
-        crash(stage, at, [Death(place.rank, 0.1, 1, text)])
+        text = traceback(sim, placement.rank, error, ((CODE, 191, "main", "loss = step(model, next(batches))"),))
+        crash(sim, time, [RankDeath(placement.rank, 0.1, 1, text)])
         if self.illegal_access:
-            xid(stage, stage.act, place, at, 31)
-            xid(stage, stage.act, place, at + 0.4, 43)
-        self.inject(
-            stage, "H2", "job", fault_class="code" if self.illegal_access else self.fault_class, since=at,
-            nodes=(place.node,), ranks=(place.rank,), enough=(("logs",),), halts=True,
+            xid(sim, sim.attempt, placement, time, 31)
+            xid(sim, sim.attempt, placement, time + 0.4, 43)
+        self.record_truth(
+            sim, "H2", "job", fault_class="code" if self.illegal_access else self.fault_class, since=time,
+            nodes=(placement.node,), ranks=(placement.rank,), enough=(("logs",),), halts=True,
         )  # fmt: skip

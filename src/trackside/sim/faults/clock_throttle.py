@@ -1,13 +1,13 @@
-"""Clocks are held down by heat or by power."""
+"""Heat or power holds clocks down."""
 
 from __future__ import annotations
 
 import math
 
 from trackside.sim.faults import Fault, fault
-from trackside.sim.hardware import INLET
+from trackside.sim.hardware import INLET_CELSIUS
 from trackside.sim.scenario import ScenarioError
-from trackside.sim.stage import Regime, Stage, Throttle
+from trackside.sim.simulation import Simulation, StepCostRule, ThrottlePeriod
 
 SW_THERMAL, HW_THERMAL, HW_SLOWDOWN, POWER_BRAKE = 0x20, 0x40, 0x8, 0x80
 REASONS = {
@@ -19,46 +19,55 @@ REASONS = {
 
 @fault("clock-throttle")
 class ClockThrottle(Fault):
-    """Cooling fails on a GPU or a node, or the power brake is pulled: clocks fall, steps take longer."""
+    """Cooling fails on a GPU or a node, or the power brake is applied: clocks fall, steps take longer."""
 
     reason: str = "thermal"
     """thermal, software-thermal or power-brake."""
     whole_node: bool = False
     factor: float = 0.5
-    """What is left of the clock."""
+    """The share of the clock that is left."""
     length_s: float = 0.0
-    """0: to the end."""
+    """0: to the end of the run."""
 
-    def shape(self, stage: Stage) -> None:
+    def prepare(self, sim: Simulation) -> None:
         self.check("reason", REASONS)
         if not 0.05 <= self.factor < 1:
-            raise ScenarioError(
-                f"fault {self.kind}: factor: {self.factor} is out of range; from 0.05 to below 1 will do"
-            )
-        place, model = self.place(stage), stage.model
-        at = self.begin(stage)
-        end = at + self.length_s if self.length_s else math.inf
-        hold = resistance = 0.0
-        begin = at
+            raise ScenarioError(f"fault {self.kind}: factor: {self.factor} is out of range (0.05 to below 1)")
+        placement, model = self.placement(sim), sim.model
+        time = self.start_time(sim)
+        end = time + self.length_s if self.length_s else math.inf
+        held_celsius = resistance = 0.0
+        begin = time
         if self.reason != "power-brake":
-            hold = model.slowdown - (4 if self.reason == "software-thermal" else 0.5)
-            held_power = model.context_idle + 0.85 * (model.tdp - model.context_idle) * self.factor**2
-            rise = (model.temperature_full - INLET) / model.tdp
-            resistance = (hold + 2 - stage.scenario.cluster.inlet_celsius) / (rise * held_power)
-            full = stage.scenario.cluster.inlet_celsius + rise * resistance * 0.85 * model.tdp
-            normal = stage.scenario.cluster.inlet_celsius + rise * 0.85 * model.tdp
-            begin = at + model.lag_s * math.log((full - normal) / (full - hold))
-        ranks = self.node_ranks(stage) if self.whole_node else [place.rank]
-        places = [stage.places[rank] for rank in ranks]
-        for one in places:
+            held_celsius = model.slowdown - (4 if self.reason == "software-thermal" else 0.5)
+            power_when_held = model.context_idle + 0.85 * (model.tdp - model.context_idle) * self.factor**2
+            rise = (model.temperature_full - INLET_CELSIUS) / model.tdp
+            resistance = (held_celsius + 2 - sim.scenario.cluster.inlet_celsius) / (rise * power_when_held)
+            full = sim.scenario.cluster.inlet_celsius + rise * resistance * 0.85 * model.tdp
+            normal = sim.scenario.cluster.inlet_celsius + rise * 0.85 * model.tdp
+            begin = time + model.lag_s * math.log((full - normal) / (full - held_celsius))
+        ranks = self.node_ranks(sim) if self.whole_node else [placement.rank]
+        placements = [sim.placements[rank] for rank in ranks]
+        for placement_hit in placements:
             if resistance:
-                stage.throttles.append(Throttle(one.node, one.gpu, at, begin, 1.0, 0, resistance))
-            stage.throttles.append(
-                Throttle(one.node, one.gpu, begin, end, self.factor, REASONS[self.reason], resistance or 1.0, hold)
+                sim.throttles.append(
+                    ThrottlePeriod(placement_hit.node, placement_hit.gpu, time, begin, 1.0, 0, resistance)
+                )
+            sim.throttles.append(
+                ThrottlePeriod(
+                    placement_hit.node,
+                    placement_hit.gpu,
+                    begin,
+                    end,
+                    self.factor,
+                    REASONS[self.reason],
+                    resistance or 1.0,
+                    held_celsius,
+                )
             )
-        stage.regimes.append(Regime(begin, end, frozenset(ranks), compute=1 / self.factor))
-        self.inject(
-            stage, "B3", "infrastructure", since=begin, nodes=tuple(dict.fromkeys(p.node for p in places)),
-            gpus=tuple(one.key for one in places), ranks=tuple(ranks),
-            cascade=("D3",) if len(ranks) < len(stage.places) else (), enough=(("gpu", "full"),),
+        sim.cost_rules.append(StepCostRule(begin, end, frozenset(ranks), compute=1 / self.factor))
+        self.record_truth(
+            sim, "B3", "infrastructure", since=begin, nodes=tuple(dict.fromkeys(p.node for p in placements)),
+            gpus=tuple(placement_hit.key for placement_hit in placements), ranks=tuple(ranks),
+            cascade=("D3",) if len(ranks) < len(sim.placements) else (), enough=(("gpu", "full"),),
         )  # fmt: skip

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from trackside.sim.endings import finish, notice
+from trackside.sim.endings import finish, slurm_notice
 from trackside.sim.faults import Fault, fault
-from trackside.sim.stage import Stage
-from trackside.sim.timeline import State
+from trackside.sim.simulation import Simulation
+from trackside.sim.timeline import RankState
 
 
 @fault("idle-hang")
 class IdleHang(Fault):
-    """The process is alive and stuck on the host: with its memory on the GPU, or without ever having touched it."""
+    """The process is alive but stuck on the host: with its memory on the GPU, or without ever using the GPU."""
 
     at: str = "10%"
     attached: bool = True
-    """Whether a process ever held a context; if not, it is stuck before that."""
+    """Whether a process ever had a CUDA context; if not, it is stuck before that."""
     cancel_after_s: float = 0.0
-    """Somebody cancels it after so long; 0: the time limit does."""
+    """A user cancels the job after this time; 0: the time limit ends it."""
 
-    def strike(self, stage: Stage) -> None:
-        act = stage.act
-        at = self.begin(stage) if self.attached else act.phases["import"][0] + 5
-        act.cut(at)
-        over = at + self.cancel_after_s if self.cancel_after_s else act.start + stage.time_limit + 120
-        act.spend(None, at, over, State.IDLE)
+    def apply(self, sim: Simulation) -> None:
+        attempt = sim.attempt
+        time = self.start_time(sim) if self.attached else attempt.phases["import"][0] + 5
+        attempt.truncate(time)
+        end_time = time + self.cancel_after_s if self.cancel_after_s else attempt.start + sim.time_limit + 120
+        attempt.add_activity(None, time, end_time, RankState.IDLE)
         if self.attached:
-            act.release(None, over)
+            attempt.release(None, end_time)
         else:
-            for track in act.tracks:
+            for track in attempt.tracks:
                 track.processes, track.memory = [], []
-        act.phases.pop("end", None)
+        attempt.phases.pop("end", None)
         if self.cancel_after_s:
-            notice(stage, act, over)
-            finish(stage, over + 3, "CANCELLED", 0, 15, "by 1000")
+            slurm_notice(sim, attempt, end_time)
+            finish(sim, end_time + 3, "CANCELLED", 0, 15, "by 1000")
         else:
-            finish(stage, over + 3, "COMPLETED")
-        self.inject(
-            stage, "C3", "job", since=at, nodes=act.nodes, gpus=tuple(place.key for place in act.places),
-            ranks=tuple(stage.ranks), enough=(("gpu",), ("tracer", "scheduler")), halts=True,
+            finish(sim, end_time + 3, "COMPLETED")
+        self.record_truth(
+            sim, "C3", "job", since=time, nodes=attempt.nodes, gpus=tuple(placement.key for placement in attempt.placements),
+            ranks=tuple(sim.ranks), enough=(("gpu",), ("tracer", "scheduler")), halts=True,
         )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.sim.faults import Fault, fault
-from trackside.sim.stage import Regime, Stage
+from trackside.sim.simulation import Simulation, StepCostRule
 
 
 @fault("launch-blocking")
@@ -12,17 +12,17 @@ class LaunchBlocking(Fault):
 
     at: str = "0%"
     gap_share: float = 0.8
-    """Idle time between kernels for each second of kernels."""
+    """Idle time between kernels per second of kernel time."""
     printed: bool = True
-    """The batch script prints its environment."""
+    """Whether the batch script prints its environment."""
 
-    def shape(self, stage: Stage) -> None:
-        job = stage.scenario.job
+    def prepare(self, sim: Simulation) -> None:
+        job = sim.scenario.job
         gap = self.gap_share * job.compute_share * job.step_s
-        stage.regimes.append(Regime(stage.start, gap_s=gap, blocking=1.0, communication=1.8))
+        sim.cost_rules.append(StepCostRule(sim.start, gap_s=gap, blocking=1.0, communication=1.8))
         if self.printed:
-            stage.environment["CUDA_LAUNCH_BLOCKING"] = "1"
+            sim.environment["CUDA_LAUNCH_BLOCKING"] = "1"
 
-    def strike(self, stage: Stage) -> None:
+    def apply(self, sim: Simulation) -> None:
         enough = (("tracer",), ("logs",)) if self.printed else (("tracer",),)
-        self.inject(stage, "D2", "job", "launch-blocking", since=stage.act.phases["train"][0], enough=enough)
+        self.record_truth(sim, "D2", "job", "launch-blocking", since=sim.attempt.phases["train"][0], enough=enough)

@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
-from trackside.sim.act import Act
-from trackside.sim.endings import cancelled
+from trackside.sim.attempt import JobAttempt
+from trackside.sim.endings import cancel_job
 from trackside.sim.faults import Fault, fault
-from trackside.sim.schedule import play
-from trackside.sim.stage import Stage
+from trackside.sim.schedule import play_attempt
+from trackside.sim.simulation import Simulation
 
 
 @fault("preempt")
 class Preempt(Fault):
-    """PREEMPTED or REQUEUED, back to the queue, and a second start that resumes from the last checkpoint, or doesn't."""
+    """PREEMPTED or REQUEUED, back to the queue, and a second start that resumes from the last checkpoint or not."""
 
     requeue: bool = False
-    """An operator's requeue in place of a preemption."""
+    """An operator's requeue instead of a preemption."""
     wait_s: float = 240.0
-    """In the queue, until it starts again."""
+    """Seconds in the queue until it starts again."""
     returns: bool = True
-    """Whether it does start again."""
+    """Whether it starts again."""
     resumes: bool = True
     """Whether the second start loads the last checkpoint; if not, it begins again at step 0."""
 
-    def strike(self, stage: Stage) -> None:
-        act, at, job = stage.act, self.begin(stage), stage.scenario.job
-        why, state = ("DUE TO JOB REQUEUE", "REQUEUED") if self.requeue else ("DUE TO PREEMPTION", "PREEMPTED")
-        cancelled(stage, at, why, state)
-        self.inject(
-            stage, "F2", "scheduler", since=at, cascade=() if self.resumes or not self.returns else ("E2",),
+    def apply(self, sim: Simulation) -> None:
+        attempt, time, job = sim.attempt, self.start_time(sim), sim.scenario.job
+        notice_text, state = ("DUE TO JOB REQUEUE", "REQUEUED") if self.requeue else ("DUE TO PREEMPTION", "PREEMPTED")
+        cancel_job(sim, time, notice_text, state)
+        self.record_truth(
+            sim, "F2", "scheduler", since=time, cascade=() if self.resumes or not self.returns else ("E2",),
             enough=(("scheduler",), ("logs",)), halts=True,
         )  # fmt: skip
         if not self.returns:
             return
-        saved = act.steps_done // job.checkpoint_every * job.checkpoint_every if job.checkpoint_every else 0
-        first = saved if self.resumes else 0
-        again = Act(
-            act.job,
-            act.places,
-            act.end,
-            act.end + self.wait_s,
-            act.restarts + 1,
-            first,
-            act.last_step,
-            curve=act.curve,
-            loads=f"output/checkpoint-{saved}" if first else "",
+        saved = attempt.steps_done // job.checkpoint_every * job.checkpoint_every if job.checkpoint_every else 0
+        first_step = saved if self.resumes else 0
+        second = JobAttempt(
+            attempt.job,
+            attempt.placements,
+            attempt.end,
+            attempt.end + self.wait_s,
+            attempt.restarts + 1,
+            first_step,
+            attempt.last_step,
+            curve=attempt.curve,
+            loaded_checkpoint=f"output/checkpoint-{saved}" if first_step else "",
         )
-        play(again, stage)
-        stage.acts.append(again)
+        play_attempt(second, sim)
+        sim.attempts.append(second)

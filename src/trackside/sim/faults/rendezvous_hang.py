@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trackside.sim.endings import Death, crash, finish, traceback
+from trackside.sim.endings import RankDeath, crash, finish, traceback
 from trackside.sim.faults import Fault, fault
-from trackside.sim.stage import Stage
-from trackside.sim.timeline import State
+from trackside.sim.simulation import Simulation
+from trackside.sim.timeline import RankState
 
 TEXTS = {
     "timeout": "torch.distributed.DistStoreError: Timed out after {s} seconds waiting for clients. {have}/{all} clients joined.",
@@ -19,51 +19,51 @@ TEXTS = {
 
 @fault("rendezvous-hang")
 class RendezvousHang(Fault):
-    """Every rank waits for the others before there is a group: until a socket times out, or for ever."""
+    """Every rank waits for the others before there is a process group: until a socket times out, or forever."""
 
     at: str = "0%"
     ends: str = "timeout"
-    """timeout, refused or dns: what is printed in the end; silent: nothing, until the time limit."""
+    """timeout, refused or dns: the final error; silent: nothing, until the time limit."""
     wait_s: float = 600.0
-    """Until that."""
+    """Seconds until the error."""
 
-    def strike(self, stage: Stage) -> None:
+    def apply(self, sim: Simulation) -> None:
         self.check("ends", ("silent", *TEXTS))
-        act = stage.act
-        at = act.phases["rendezvous"][0]
-        act.cut(at)
-        for track in act.tracks:
+        attempt = sim.attempt
+        time = attempt.phases["rendezvous"][0]
+        attempt.truncate(time)
+        for track in attempt.tracks:
             track.processes, track.memory = [], []
-        act.say(
-            at - 0.5,
-            f"Initializing distributed process group: backend=nccl world_size={len(act.places)} init_method=env://",
+        attempt.log(
+            time - 0.5,
+            f"Initializing distributed process group: backend=nccl world_size={len(attempt.placements)} init_method=env://",
             0,
         )
-        over = at + self.wait_s if self.ends != "silent" else act.start + stage.time_limit + 120
-        act.spend(None, at, over, State.IDLE)
-        finish(stage, over + 3, "COMPLETED")
+        end_time = time + self.wait_s if self.ends != "silent" else attempt.start + sim.time_limit + 120
+        attempt.add_activity(None, time, end_time, RankState.IDLE)
+        finish(sim, end_time + 3, "COMPLETED")
         if self.ends != "silent":
-            joined = len(act.places) // max(2, len(act.nodes))
-            text = TEXTS[self.ends].format(s=int(self.wait_s), have=joined, all=len(act.places))
-            rng = stage.rng("rendezvous")
+            joined = len(attempt.placements) // max(2, len(attempt.nodes))
+            text = TEXTS[self.ends].format(s=int(self.wait_s), have=joined, all=len(attempt.placements))
+            rng = sim.rng("rendezvous")
             frame = (("/home/user/train/train.py", 61, "main", 'dist.init_process_group("nccl")'),)
             crash(
-                stage,
-                over,
+                sim,
+                end_time,
                 [
-                    Death(
+                    RankDeath(
                         rank,
                         float(rng.random()) * 0.8,
                         1,
-                        traceback(stage, rank, text, frame).replace(f"[rank{rank}]: ", ""),
+                        traceback(sim, rank, text, frame).replace(f"[rank{rank}]: ", ""),
                     )
-                    for rank in stage.ranks
+                    for rank in sim.ranks
                 ],
-                State.IDLE,
+                RankState.IDLE,
             )
-        act.phases.pop("load", None)
-        self.inject(
-            stage, "C1", "unknown", since=at, nodes=act.nodes, ranks=tuple(stage.ranks),
+        attempt.phases.pop("load", None)
+        self.record_truth(
+            sim, "C1", "unknown", since=time, nodes=attempt.nodes, ranks=tuple(sim.ranks),
             enough=(("gpu", "tracer"), ("logs",)) if self.ends != "silent" else (("gpu", "logs"), ("gpu", "tracer")),
             halts=True,
         )  # fmt: skip

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from trackside.sim.act import Mark
+from trackside.sim.attempt import Interruption
 from trackside.sim.faults import Fault, fault
-from trackside.sim.stage import Regime, Stage
+from trackside.sim.simulation import Simulation, StepCostRule
 
 
 @fault("save-storm")
-class SaveStorm(Fault):
+class FrequentSaves(Fault):
     """Saving takes most of the wall time."""
 
     at: str = "0%"
     save_s: float = 9.0
 
-    def shape(self, stage: Stage) -> None:
-        stage.regimes.append(Regime(self.begin(stage), save_s=self.save_s))
+    def prepare(self, sim: Simulation) -> None:
+        sim.cost_rules.append(StepCostRule(self.start_time(sim), save_s=self.save_s))
 
-    def strike(self, stage: Stage) -> None:
-        act, begin = stage.act, self.begin(stage)
-        for number, end in enumerate(act.step_ends.tolist(), act.first_step + 1):
+    def apply(self, sim: Simulation) -> None:
+        attempt, begin = sim.attempt, self.start_time(sim)
+        for number, end in enumerate(attempt.step_ends.tolist(), attempt.first_step + 1):
             if end > begin:
-                act.marks.append(Mark("checkpoint", number, end - self.save_s + 0.01, end))
-        act.marks.sort(key=lambda mark: mark.start)
-        self.inject(
-            stage, "D2", "job", "save-storm", since=max(begin, act.phases["train"][0]),
+                attempt.interruptions.append(Interruption("checkpoint", number, end - self.save_s + 0.01, end))
+        attempt.interruptions.sort(key=lambda interruption: interruption.start)
+        self.record_truth(
+            sim, "D2", "job", "save-storm", since=max(begin, attempt.phases["train"][0]),
             enough=(("logs", "progress"),),
         )  # fmt: skip

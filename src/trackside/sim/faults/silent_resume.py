@@ -1,13 +1,13 @@
-"""A job that should go on where another left off."""
+"""A job that should continue an earlier one."""
 
 from __future__ import annotations
 
-from trackside.sim.act import Act
-from trackside.sim.endings import CODE, SITE, Death, crash, finish, notice, traceback
+from trackside.sim.attempt import JobAttempt
+from trackside.sim.endings import CODE, SITE, RankDeath, crash, finish, slurm_notice, traceback
 from trackside.sim.faults import Fault, fault
-from trackside.sim.schedule import curve_of, play
-from trackside.sim.stage import Stage
-from trackside.sim.timeline import State
+from trackside.sim.schedule import learning_curve, play_attempt
+from trackside.sim.simulation import Simulation
+from trackside.sim.timeline import RankState
 
 CRASHES = {
     "size-mismatch": "RuntimeError: Error(s) in loading state_dict for LlamaForCausalLM:\n\tsize mismatch for "
@@ -20,7 +20,7 @@ CRASHES = {
 
 @fault("silent-resume")
 class SilentResume(Fault):
-    """A parent job runs first; the job depends on it and starts from scratch, or can't load what it left."""
+    """A parent job runs first; the job depends on it and starts from scratch, or cannot load its checkpoint."""
 
     at: str = "0%"
     how: str = "silent"
@@ -29,50 +29,54 @@ class SilentResume(Fault):
     """COMPLETED or TIMEOUT."""
     between_s: float = 60.0
 
-    def strike(self, stage: Stage) -> None:
+    def apply(self, sim: Simulation) -> None:
         self.check("how", ("silent", "proper", *CRASHES))
-        child, steps = stage.act, stage.act.last_step
+        child, steps = sim.attempt, sim.attempt.last_step
         length = child.end - child.start
         start = child.start - self.between_s - length
-        parent = Act(
-            str(int(child.job) - 1), child.places, start - 30, start, last_step=steps, curve=curve_of(stage, steps)
+        parent = JobAttempt(
+            str(int(child.job) - 1),
+            child.placements,
+            start - 30,
+            start,
+            last_step=steps,
+            curve=learning_curve(sim, steps),
         )
-        play(parent, stage)
-        stage.acts = [parent, child]
+        play_attempt(parent, sim)
+        sim.attempts = [parent, child]
         if self.parent_state == "TIMEOUT":
-            parent.cut(parent.end - 40)
+            parent.truncate(parent.end - 40)
             parent.release(None, parent.end - 39)
-            parent.ending.time -= 38
-            parent.ending.state = "TIMEOUT"
-            notice(stage, parent, parent.end, "DUE TO TIME LIMIT")
+            parent.outcome.time -= 38
+            parent.outcome.state = "TIMEOUT"
+            slurm_notice(sim, parent, parent.end, "DUE TO TIME LIMIT")
         child.parent, child.submit = parent.job, parent.submit + 5
         if self.how == "proper":
             child.first_step, child.last_step = parent.steps_done, parent.steps_done + steps
-            child.loads = f"output/checkpoint-{parent.steps_done}"
-            child.curve = curve_of(stage, child.last_step)
-            play(child, stage)
+            child.loaded_checkpoint = f"output/checkpoint-{parent.steps_done}"
+            child.curve = learning_curve(sim, child.last_step)
+            play_attempt(child, sim)
         elif self.how in CRASHES:
-            self._crash(stage)
+            self._crash(sim)
         if self.how != "proper":
-            self.inject(
-                stage, "E2", "job", "silent" if self.how == "silent" else "crash", since=child.start,
+            self.record_truth(
+                sim, "E2", "job", "silent" if self.how == "silent" else "crash", since=child.start,
                 enough=(("logs", "progress", "scheduler"),) if self.how == "silent" else (("logs",),),
                 halts=self.how in CRASHES,
             )  # fmt: skip
 
-    def _crash(self, stage: Stage) -> None:
-        act = stage.act
-        begin, end = act.phases["load"]
-        at = begin + 0.6 * (end - begin)
-        act.phases.pop("train", None)
-        rng = stage.rng("resume-crash")
+    def _crash(self, sim: Simulation) -> None:
+        attempt = sim.attempt
+        begin, end = attempt.phases["load"]
+        time = begin + 0.6 * (end - begin)
+        attempt.phases.pop("train", None)
+        rng = sim.rng("resume-crash")
         frames = (
             (CODE, 176, "main", "load_checkpoint(model, path)"),
             (f"{SITE}/torch/nn/modules/module.py", 2584, "load_state_dict", "raise RuntimeError("),
         )
-        said = [
-            traceback(stage, rank, CRASHES[self.how], frames if self.how != "empty" else frames[:1])
-            for rank in stage.ranks
+        outputs = [
+            traceback(sim, rank, CRASHES[self.how], frames if self.how != "empty" else frames[:1]) for rank in sim.ranks
         ]
-        crash(stage, at, [Death(rank, float(rng.random()), 1, said[rank]) for rank in stage.ranks], State.IDLE)
-        finish(stage, act.end, "FAILED", 1)
+        crash(sim, time, [RankDeath(rank, float(rng.random()), 1, outputs[rank]) for rank in sim.ranks], RankState.IDLE)
+        finish(sim, attempt.end, "FAILED", 1)

@@ -1,18 +1,18 @@
-"""The job raises before its first step."""
+"""The job raises an exception before its first step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trackside.sim.endings import CODE, SITE, Death, Frame, crash, traceback
+from trackside.sim.endings import CODE, SITE, Frame, RankDeath, crash, traceback
 from trackside.sim.faults import Fault, fault
-from trackside.sim.stage import Stage
-from trackside.sim.timeline import State
+from trackside.sim.simulation import Simulation
+from trackside.sim.timeline import RankState
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """An exception, where it is raised, and in which phase of the start."""
+class StartupException:
+    """An exception, its frames, and the start-up phase in which it is raised."""
 
     exception: str
     frames: tuple[Frame, ...]
@@ -21,7 +21,7 @@ class Text:
 
 TEXTS = {
     "config": (
-        Text(
+        StartupException(
             "ValueError: Target modules {'query_key_value'} not found in the base model. Please check the target modules "
             "and try again.",
             (
@@ -30,14 +30,14 @@ TEXTS = {
             ),
             "load",
         ),
-        Text(
+        StartupException(
             "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'learning_rte'",
             ((CODE, 96, "main", "args = TrainingArguments(**config)"),),
             "import",
         ),
     ),
     "data": (
-        Text(
+        StartupException(
             "json.decoder.JSONDecodeError: Expecting ',' delimiter: line 1 column 214 (char 213)",
             (
                 (CODE, 121, "main", "rows = [json.loads(line) for line in file]"),
@@ -45,7 +45,7 @@ TEXTS = {
             ),
             "load",
         ),
-        Text(
+        StartupException(
             "pyarrow.lib.ArrowInvalid: JSON parse error: Column(/text) changed from string to number in row 8814",
             (
                 (CODE, 118, "main", 'data = load_dataset("json", data_files=path)'),
@@ -60,12 +60,12 @@ TEXTS = {
         ),
     ),
     "env": (
-        Text(
+        StartupException(
             "ModuleNotFoundError: No module named 'flash_attn'",
             ((CODE, 14, "<module>", "import flash_attn"),),
             "import",
         ),
-        Text(
+        StartupException(
             "ValueError: The checkpoint you are trying to load has model type `qwen3` but Transformers does not recognize "
             "this architecture. This could be because of an issue with the checkpoint, or because your version of "
             "Transformers is out of date.",
@@ -74,13 +74,13 @@ TEXTS = {
         ),
     ),
     "asset": (
-        Text(
+        StartupException(
             "OSError: Incorrect path_or_model_id: '/scratch/models/base-8b'. Please provide either the path to a local "
             "folder or the repo_id of a model on the Hub.",
             ((f"{SITE}/transformers/utils/hub.py", 499, "cached_files", "raise OSError("),),
             "load",
         ),
-        Text(
+        StartupException(
             "FileNotFoundError: [Errno 2] No such file or directory: '/scratch/user/data/tokenizer.model'",
             ((CODE, 104, "main", "tokenizer = load(path)"),),
             "import",
@@ -91,7 +91,7 @@ TEXTS = {
 
 @fault("startup-crash")
 class StartupCrash(Fault):
-    """Bad data, configuration, environment or asset: every rank raises the same before the first step."""
+    """Bad data, configuration, environment or asset: every rank raises the same exception before the first step."""
 
     at: str = "0%"
     fault_class: str = "config"
@@ -101,25 +101,25 @@ class StartupCrash(Fault):
     one_node: bool = False
     """Only ranks of one node raise; the others wait for them."""
 
-    def strike(self, stage: Stage) -> None:
+    def apply(self, sim: Simulation) -> None:
         self.check("fault_class", TEXTS)
-        known, act = TEXTS[self.fault_class], stage.act
-        text = known[self.text % len(known)]
-        begin, end = act.phases[text.phase]
-        at = begin + min(8.0, 0.5 * (end - begin))
-        ranks = self.node_ranks(stage) if self.one_node else list(stage.ranks)
-        rng = stage.rng("startup-crash")
+        exceptions, attempt = TEXTS[self.fault_class], sim.attempt
+        text = exceptions[self.text % len(exceptions)]
+        begin, end = attempt.phases[text.phase]
+        time = begin + min(8.0, 0.5 * (end - begin))
+        ranks = self.node_ranks(sim) if self.one_node else list(sim.ranks)
+        rng = sim.rng("startup-crash")
         deaths = [
-            Death(rank, float(rng.random()) * 1.2, 1, traceback(stage, rank, text.exception, text.frames))
+            RankDeath(rank, float(rng.random()) * 1.2, 1, traceback(sim, rank, text.exception, text.frames))
             for rank in ranks
         ]
-        nodes = tuple(dict.fromkeys(stage.places[rank].node for rank in ranks)) if self.one_node else ()
+        nodes = tuple(dict.fromkeys(sim.placements[rank].node for rank in ranks)) if self.one_node else ()
         if text.phase == "load":
-            for track in act.tracks:
+            for track in attempt.tracks:
                 track.memory = [knot for knot in track.memory if knot[0] <= begin + 1]
-        crash(stage, at, deaths, State.IDLE)
-        act.phases.pop("load" if text.phase == "import" else "train", None)
-        self.inject(
-            stage, "A1", "job", fault_class=self.fault_class, since=at, nodes=nodes, ranks=tuple(ranks),
+        crash(sim, time, deaths, RankState.IDLE)
+        attempt.phases.pop("load" if text.phase == "import" else "train", None)
+        self.record_truth(
+            sim, "A1", "job", fault_class=self.fault_class, since=time, nodes=nodes, ranks=tuple(ranks),
             enough=(("logs",),), halts=True,
         )  # fmt: skip

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from trackside.sim.endings import CODE, SITE, Death, crash, traceback
+from trackside.sim.endings import CODE, SITE, RankDeath, crash, traceback
 from trackside.sim.faults import Fault, fault
-from trackside.sim.stage import Stage
+from trackside.sim.simulation import Simulation
 
 
 @fault("storage-full")
 class StorageFull(Fault):
-    """Saving raises: no space left, or the quota is used up."""
+    """Saving raises: no space is left, or the quota is used up."""
 
     quota: bool = False
 
-    def strike(self, stage: Stage) -> None:
-        act, at = stage.act, self.begin(stage)
-        mark = next((mark for mark in act.marks if mark.kind == "checkpoint" and mark.start >= at), None)
-        when = mark.start + 0.5 * (mark.end - mark.start) if mark else at
+    def apply(self, sim: Simulation) -> None:
+        attempt, time = sim.attempt, self.start_time(sim)
+        interruption = next(
+            (
+                interruption
+                for interruption in attempt.interruptions
+                if interruption.kind == "checkpoint" and interruption.start >= time
+            ),
+            None,
+        )
+        fails_at = interruption.start + 0.5 * (interruption.end - interruption.start) if interruption else time
         error = (
             "OSError: [Errno 122] Disk quota exceeded" if self.quota else "OSError: [Errno 28] No space left on device"
         )
@@ -24,5 +31,5 @@ class StorageFull(Fault):
             (CODE, 207, "main", "save(model, path)"),
             (f"{SITE}/torch/serialization.py", 850, "save", "_save(obj, opened_zipfile)"),
         )
-        crash(stage, when, [Death(0, 0.1, 1, traceback(stage, 0, error, frames))])
-        self.inject(stage, "H4", "job", since=when, ranks=(0,), enough=(("logs",),), halts=True)
+        crash(sim, fails_at, [RankDeath(0, 0.1, 1, traceback(sim, 0, error, frames))])
+        self.record_truth(sim, "H4", "job", since=fails_at, ranks=(0,), enough=(("logs",),), halts=True)

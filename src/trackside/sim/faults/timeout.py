@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from trackside.sim.faults import Fault, fault
 from trackside.sim.scenario import ScenarioError
-from trackside.sim.stage import Stage
+from trackside.sim.simulation import Simulation
 
 
 @fault("timeout")
 class Timeout(Fault):
-    """A healthy run is ended at its wall-clock limit: ``share`` of what it would take."""
+    """A healthy run is ended at its wall-clock limit: ``share`` of the time that it would take."""
 
     at: str = "0%"
     share: float = 0.6
 
-    def shape(self, stage: Stage) -> None:
+    def prepare(self, sim: Simulation) -> None:
         if not 0 < self.share < 1:
-            raise ScenarioError(f"fault {self.kind}: share: {self.share} is out of range; between 0 and 1 will do")
-        length = stage.reference.end - stage.reference.start
-        stage.time_limit = max(60.0, 60.0 * int(self.share * length / 60))
+            raise ScenarioError(f"fault {self.kind}: share: {self.share} is out of range (between 0 and 1)")
+        length = sim.reference.end - sim.reference.start
+        sim.time_limit = max(60.0, 60.0 * int(self.share * length / 60))
 
-    def strike(self, stage: Stage) -> None:
-        since = stage.act.start + stage.time_limit
-        self.inject(stage, "F3", "job", since=since, enough=(("scheduler",), ("logs",)))
+    def apply(self, sim: Simulation) -> None:
+        since = sim.attempt.start + sim.time_limit
+        self.record_truth(sim, "F3", "job", since=since, enough=(("scheduler",), ("logs",)))

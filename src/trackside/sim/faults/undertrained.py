@@ -1,21 +1,21 @@
-"""The step budget was set far too low."""
+"""The number of steps was set far too low."""
 
 from __future__ import annotations
 
 from trackside.sim.faults import Fault, fault
-from trackside.sim.stage import Stage
+from trackside.sim.simulation import Simulation
 
 
 @fault("undertrained")
-class Undertrained(Fault):
-    """The run completes after a handful of steps. (Set job.log_every to 1 where each should be printed.)"""
+class TooFewSteps(Fault):
+    """The run completes after very few steps. (Set job.log_every to 1 to print each of them.)"""
 
     at: str = "0%"
     steps: int = 1
 
-    def shape(self, stage: Stage) -> None:
-        stage.steps = max(1, self.steps)
+    def prepare(self, sim: Simulation) -> None:
+        sim.steps = max(1, self.steps)
 
-    def strike(self, stage: Stage) -> None:
-        since = stage.act.phases["train"][0]
-        self.inject(stage, "E3", "job", since=since, enough=(("logs", "progress", "scheduler"),))
+    def apply(self, sim: Simulation) -> None:
+        since = sim.attempt.phases["train"][0]
+        self.record_truth(sim, "E3", "job", since=since, enough=(("logs", "progress", "scheduler"),))

@@ -1,17 +1,17 @@
-"""Somebody cancels the job."""
+"""A user cancels the job."""
 
 from __future__ import annotations
 
-from trackside.sim.endings import cancelled
+from trackside.sim.endings import cancel_job
 from trackside.sim.faults import Fault, fault
-from trackside.sim.stage import Stage
+from trackside.sim.simulation import Simulation
 
 
 @fault("user-cancel")
 class UserCancel(Fault):
-    """scancel by its owner, in the midst of good training."""
+    """scancel by its owner, during good training."""
 
-    def strike(self, stage: Stage) -> None:
-        at = self.begin(stage)
-        cancelled(stage, at, "", "CANCELLED", 0, 0, "by 1000")
-        self.inject(stage, "H1", "none", since=at, enough=(("scheduler",), ("logs",)), halts=True)
+    def apply(self, sim: Simulation) -> None:
+        time = self.start_time(sim)
+        cancel_job(sim, time, "", "CANCELLED", 0, 0, "by 1000")
+        self.record_truth(sim, "H1", "none", since=time, enough=(("scheduler",), ("logs",)), halts=True)

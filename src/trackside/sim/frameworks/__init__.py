@@ -1,4 +1,4 @@
-"""How training loops log: one file a framework. A file in this folder is its registration."""
+"""How training loops log: one module per framework. A module in this package is registered because it is here."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
-from trackside.sim.act import Act, Entry
-from trackside.sim.stage import Stage
+from trackside.sim.attempt import JobAttempt, LogEntry
+from trackside.sim.simulation import Simulation
 
-Lines = Callable[[Stage, Act], Iterator[Entry]]
-"""Everything that the job's own code prints, up to what the act's phases and steps reached."""
+Lines = Callable[[Simulation, JobAttempt], Iterator[LogEntry]]
+"""Everything that the job's own code prints, up to what the attempt's phases and steps reached."""
 
 
 @cache
 def frameworks() -> Mapping[str, Lines]:
-    """The ``lines`` of all of them, by id: the file's name."""
-    names = sorted(each.name for each in pkgutil.iter_modules(__path__))
+    """id (the file's name) -> its ``lines`` function."""
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     return {name.replace("_", "-"): importlib.import_module(f"{__name__}.{name}").lines for name in names}

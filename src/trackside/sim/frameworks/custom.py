@@ -1,45 +1,53 @@
-"""A home-made loop with times of day and a log level."""
+"""A custom loop that logs times of day and a log level."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trackside.sim.act import Act, Entry
+from trackside.sim.attempt import JobAttempt, LogEntry
 from trackside.sim.progress import points
-from trackside.sim.stage import Stage
+from trackside.sim.simulation import Simulation
 
 
-def lines(stage: Stage, act: Act) -> Iterator[Entry]:
+def lines(sim: Simulation, attempt: JobAttempt) -> Iterator[LogEntry]:
     """Set-up, steps and checkpoints."""
-    home = act.places[0].node
+    home = attempt.placements[0].node
 
-    def say(time: float, text: str) -> Entry:
-        return Entry(time, f"{stage.wall(time, home):%Y-%m-%d %H:%M:%S} | INFO | {text}", 0)
+    def entry(time: float, text: str) -> LogEntry:
+        return LogEntry(time, f"{sim.wall_clock(time, home):%Y-%m-%d %H:%M:%S} | INFO | {text}", 0)
 
-    ranks = len(act.places)
-    if "rendezvous" in act.phases:
-        yield say(
-            act.phases["rendezvous"][0],
+    ranks = len(attempt.placements)
+    if "rendezvous" in attempt.phases:
+        yield entry(
+            attempt.phases["rendezvous"][0],
             f"Initializing distributed: world_size={ranks}" if ranks > 1 else "device cuda:0",
         )
-    if "load" in act.phases:
-        begin, end = act.phases["load"]
-        yield say(begin, f"resuming from {act.loads} at step {act.first_step}" if act.loads else "building model")
-        if "train" in act.phases:
-            yield say(end, "model on device, starting training")
-    if "train" not in act.phases:
+    if "load" in attempt.phases:
+        begin, end = attempt.phases["load"]
+        yield entry(
+            begin,
+            f"resuming from {attempt.loaded_checkpoint} at step {attempt.first_step}"
+            if attempt.loaded_checkpoint
+            else "building model",
+        )
+        if "train" in attempt.phases:
+            yield entry(end, "model on device, starting training")
+    if "train" not in attempt.phases:
         return
-    total = stage.scenario.job.planned_steps or act.last_step
-    for point in points(act, stage.scenario.job.log_every, first=True):
+    total = sim.scenario.job.planned_steps or attempt.last_step
+    for point in points(attempt, sim.scenario.job.log_every, first=True):
         loss = "nan" if point.loss != point.loss else f"{point.loss:.4f}"
-        yield say(
+        yield entry(
             point.time,
             f"step {point.step}/{total} | loss {loss} | grad_norm {point.norm:.4f} | lr {point.rate:.3e} | {point.pace:.2f} s/step",
         )
-    for mark in act.marks:
-        if mark.kind == "checkpoint":
-            yield say(mark.start, f"saving checkpoint ckpt/step_{mark.step}.pt")
-        elif mark.kind == "eval":
-            yield say(mark.end, f"evaluation after step {mark.step} done in {mark.end - mark.start:.1f} s")
-    if "end" in act.phases:
-        yield say(act.phases["end"][0], "training finished")
+    for interruption in attempt.interruptions:
+        if interruption.kind == "checkpoint":
+            yield entry(interruption.start, f"saving checkpoint ckpt/step_{interruption.step}.pt")
+        elif interruption.kind == "eval":
+            yield entry(
+                interruption.end,
+                f"evaluation after step {interruption.step} done in {interruption.end - interruption.start:.1f} s",
+            )
+    if "end" in attempt.phases:
+        yield entry(attempt.phases["end"][0], "training finished")

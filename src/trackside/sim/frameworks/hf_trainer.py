@@ -1,67 +1,67 @@
-"""Transformers' Trainer: dicts written through the bar."""
+"""Transformers' Trainer: dicts that are printed through the progress bar."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trackside.sim.act import Act, Entry
-from trackside.sim.progress import Point, bar, clock, points
-from trackside.sim.stage import Stage
+from trackside.sim.attempt import JobAttempt, LogEntry
+from trackside.sim.progress import ProgressPoint, bar, clock, points
+from trackside.sim.simulation import Simulation
 
 
-def lines(stage: Stage, act: Act) -> Iterator[Entry]:
+def lines(sim: Simulation, attempt: JobAttempt) -> Iterator[LogEntry]:
     """Banner, dicts, evaluations, saves and the summary."""
-    job = stage.scenario.job
-    total = job.planned_steps or act.last_step
-    if act.loads and "load" in act.phases:
-        yield Entry(act.phases["load"][0] + 2, f"Loading model from {act.loads}.", 0)
-    if "train" not in act.phases:
+    job = sim.scenario.job
+    total = job.planned_steps or attempt.last_step
+    if attempt.loaded_checkpoint and "load" in attempt.phases:
+        yield LogEntry(attempt.phases["load"][0] + 2, f"Loading model from {attempt.loaded_checkpoint}.", 0)
+    if "train" not in attempt.phases:
         return
-    begin = act.phases["train"][0]
-    yield from _banner(stage, act, begin, total)
-    marks = {(mark.kind, mark.step): mark for mark in act.marks}
-    done = act.first_step
-    for point in points(act, job.log_every):
+    begin = attempt.phases["train"][0]
+    yield from _banner(sim, attempt, begin, total)
+    interruptions = {(interruption.kind, interruption.step): interruption for interruption in attempt.interruptions}
+    done = attempt.first_step
+    for point in points(attempt, job.log_every):
         for step in range(done + 1, point.step + 1):
             for kind in ("eval", "checkpoint"):
-                if step < point.step and (mark := marks.pop((kind, step), None)):
-                    yield _mark(kind, step, mark.start, mark.end, point)
+                if step < point.step and (interruption := interruptions.pop((kind, step), None)):
+                    yield _mark(kind, step, interruption.start, interruption.end, point)
         done = point.step
-        yield _dict(act, point, total, job.epochs)
+        yield _dict(attempt, point, total, job.epochs)
         for kind in ("eval", "checkpoint"):
-            if mark := marks.pop((kind, point.step), None):
-                yield _mark(kind, point.step, mark.start, mark.end, point)
-    if "end" in act.phases and act.phases["end"][1] - act.phases["end"][0] > 1:
-        yield from _summary(act, act.phases["end"][0], begin, total, stage)
+            if interruption := interruptions.pop((kind, point.step), None):
+                yield _mark(kind, point.step, interruption.start, interruption.end, point)
+    if "end" in attempt.phases and attempt.phases["end"][1] - attempt.phases["end"][0] > 1:
+        yield from _summary(attempt, attempt.phases["end"][0], begin, total, sim)
 
 
-def _banner(stage: Stage, act: Act, begin: float, total: int) -> Iterator[Entry]:
-    job, ranks = stage.scenario.job, len(act.places)
-    each = 4
+def _banner(sim: Simulation, attempt: JobAttempt, begin: float, total: int) -> Iterator[LogEntry]:
+    job, ranks = sim.scenario.job, len(attempt.placements)
+    batch_per_device = 4
     head = [
         "***** Running training *****",
-        f"  Num examples = {total * ranks * each:,}",
+        f"  Num examples = {total * ranks * batch_per_device:,}",
         f"  Num Epochs = {job.epochs:,}",
-        f"  Instantaneous batch size per device = {each:,}",
-        f"  Total train batch size (w. parallel, distributed & accumulation) = {ranks * each:,}",
+        f"  Instantaneous batch size per device = {batch_per_device:,}",
+        f"  Total train batch size (w. parallel, distributed & accumulation) = {ranks * batch_per_device:,}",
         "  Gradient Accumulation steps = 1",
         f"  Total optimization steps = {total:,}",
         "  Number of trainable parameters = 8,030,261,248",
     ]
-    yield Entry(begin, "\n".join(head), 0)
-    if act.first_step and act.loads:
+    yield LogEntry(begin, "\n".join(head), 0)
+    if attempt.first_step and attempt.loaded_checkpoint:
         resumed = [
             "  Continuing training from checkpoint, will skip to saved global_step",
             "  Continuing training from epoch 0",
-            f"  Continuing training from global step {act.first_step}",
-            f"  Will skip the first 0 epochs then the first {act.first_step} batches in the first epoch.",
+            f"  Continuing training from global step {attempt.first_step}",
+            f"  Will skip the first 0 epochs then the first {attempt.first_step} batches in the first epoch.",
         ]
-        yield Entry(begin + 0.01, "\n".join(resumed), 0)
-    drawn = bar(act.first_step, total, 0, 1).partition("<")[0]
-    yield Entry(begin + 0.02, f"\r{drawn}<?, ?it/s]", 0, end="")
+        yield LogEntry(begin + 0.01, "\n".join(resumed), 0)
+    drawn = bar(attempt.first_step, total, 0, 1).partition("<")[0]
+    yield LogEntry(begin + 0.02, f"\r{drawn}<?, ?it/s]", 0, end="")
 
 
-def _dict(act: Act, point: Point, total: int, epochs: int) -> Entry:
+def _dict(attempt: JobAttempt, point: ProgressPoint, total: int, epochs: int) -> LogEntry:
     drawn = bar(point.step, total, point.elapsed, point.pace)
     values = {
         "loss": _short(point.loss),
@@ -69,35 +69,35 @@ def _dict(act: Act, point: Point, total: int, epochs: int) -> Entry:
         "learning_rate": f"{point.rate:.6g}",
         "epoch": f"{point.step / total * epochs:.2f}",
     }
-    inside = ", ".join(f"'{name}': {value}" for name, value in values.items())
-    return Entry(point.time, f"\r{drawn}\r{' ' * 50}\r{{{inside}}}\n\r{drawn}", 0, error=True, end="")
+    items = ", ".join(f"'{name}': {value}" for name, value in values.items())
+    return LogEntry(point.time, f"\r{drawn}\r{' ' * 50}\r{{{items}}}\n\r{drawn}", 0, error=True, end="")
 
 
 def _short(loss: float) -> str:
     return "nan" if loss != loss else f"{loss:.4f}"
 
 
-def _mark(kind: str, step: int, start: float, end: float, point: Point) -> Entry:
+def _mark(kind: str, step: int, start: float, end: float, point: ProgressPoint) -> LogEntry:
     if kind == "checkpoint":
-        return Entry(start, f"\nSaving model checkpoint to output/checkpoint-{step}", 0, error=True)
+        return LogEntry(start, f"\nSaving model checkpoint to output/checkpoint-{step}", 0, error=True)
     loss = _short(point.loss * 1.04)
     text = f"{{'eval_loss': {loss}, 'eval_runtime': {end - start:.4f}, 'eval_samples_per_second': 61.2, 'eval_steps_per_second': 1.92, 'epoch': 0.5}}"
-    return Entry(end, f"\r{' ' * 50}\r{text}", 0, error=True)
+    return LogEntry(end, f"\r{' ' * 50}\r{text}", 0, error=True)
 
 
-def _summary(act: Act, now: float, begin: float, total: int, stage: Stage) -> Iterator[Entry]:
+def _summary(attempt: JobAttempt, now: float, begin: float, total: int, sim: Simulation) -> Iterator[LogEntry]:
     runtime = now - begin
-    mean = next((point.loss for point in points(act, max(1, len(act.step_ends) // 2))), float("nan"))
-    done = len(act.step_ends)
+    mean = next((point.loss for point in points(attempt, max(1, len(attempt.step_ends) // 2))), float("nan"))
+    done = len(attempt.step_ends)
     text = (
-        f"{{'train_runtime': {runtime:.4f}, 'train_samples_per_second': {done * 4 * len(act.places) / runtime:.3f}, "
-        f"'train_steps_per_second': {done / runtime:.3f}, 'train_loss': {_short(mean)}, 'epoch': {stage.scenario.job.epochs}.0}}"
+        f"{{'train_runtime': {runtime:.4f}, 'train_samples_per_second': {done * 4 * len(attempt.placements) / runtime:.3f}, "
+        f"'train_steps_per_second': {done / runtime:.3f}, 'train_loss': {_short(mean)}, 'epoch': {sim.scenario.job.epochs}.0}}"
     )
     drawn = bar(total, total, runtime, runtime / max(done, 1))
-    yield Entry(now, f"\r{' ' * 50}\r{text}\n\r{drawn}\r{drawn}", 0, error=True)
+    yield LogEntry(now, f"\r{' ' * 50}\r{text}\n\r{drawn}\r{drawn}", 0, error=True)
     table = [
         "***** train metrics *****",
         f"  train_loss               = {_short(mean):>10}",
         f"  train_runtime            = {clock(runtime):>10}",
     ]
-    yield Entry(now + 1, "\n".join(table), 0)
+    yield LogEntry(now + 1, "\n".join(table), 0)

@@ -1,47 +1,49 @@
-"""Megatron-LM: one line an interval, printed by the last rank."""
+"""Megatron-LM: one line per interval, printed by the last rank."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from trackside.sim.act import Act, Entry
+from trackside.sim.attempt import JobAttempt, LogEntry
 from trackside.sim.progress import points
-from trackside.sim.stage import Stage
+from trackside.sim.simulation import Simulation
 
 BATCH = 512
 
 
-def lines(stage: Stage, act: Act) -> Iterator[Entry]:
+def lines(sim: Simulation, attempt: JobAttempt) -> Iterator[LogEntry]:
     """Set-up, iterations, validation and checkpoints."""
-    job, last = stage.scenario.job, len(act.places) - 1
-    if "import" in act.phases:
-        now = act.phases["import"][0] + 4
-        yield Entry(
+    job, last = sim.scenario.job, len(attempt.placements) - 1
+    if "import" in attempt.phases:
+        now = attempt.phases["import"][0] + 4
+        yield LogEntry(
             now,
             f"using world size: {last + 1}, data-parallel size: {last + 1}, tensor-model-parallel size: 1, pipeline-model-parallel size: 1",
             0,
         )
-    if "rendezvous" in act.phases:
-        yield Entry(act.phases["rendezvous"][0], "> initializing torch distributed ...", 0)
-    if "load" in act.phases:
-        now = act.phases["load"][0]
-        yield Entry(now + 1, "building GPT model ...", 0)
-        yield from _checkpoint_in(act, now + 3)
-    if "train" not in act.phases:
+    if "rendezvous" in attempt.phases:
+        yield LogEntry(attempt.phases["rendezvous"][0], "> initializing torch distributed ...", 0)
+    if "load" in attempt.phases:
+        now = attempt.phases["load"][0]
+        yield LogEntry(now + 1, "building GPT model ...", 0)
+        yield from _checkpoint_in(attempt, now + 3)
+    if "train" not in attempt.phases:
         return
-    stamp = stage.wall(act.phases["train"][0], act.places[0].node)
-    yield Entry(act.phases["train"][0], f"[before the start of training step] datetime: {stamp:%Y-%m-%d %H:%M:%S} ", 0)
-    total = job.planned_steps or act.last_step
-    home = act.places[last].node
+    stamp = sim.wall_clock(attempt.phases["train"][0], attempt.placements[0].node)
+    yield LogEntry(
+        attempt.phases["train"][0], f"[before the start of training step] datetime: {stamp:%Y-%m-%d %H:%M:%S} ", 0
+    )
+    total = job.planned_steps or attempt.last_step
+    home = attempt.placements[last].node
     nans = 0
-    for point in points(act, job.log_every):
-        stamp = stage.wall(point.time, home)
-        lost = not math.isfinite(point.loss)
-        nans = job.log_every if lost else 0
-        loss = "" if lost else f" lm loss: {point.loss:.6E} |"
+    for point in points(attempt, job.log_every):
+        stamp = sim.wall_clock(point.time, home)
+        is_nan = not math.isfinite(point.loss)
+        nans = job.log_every if is_nan else 0
+        loss = "" if is_nan else f" lm loss: {point.loss:.6E} |"
         norm = "nan" if not math.isfinite(point.norm) else f"{point.norm:.3f}"
-        yield Entry(
+        yield LogEntry(
             point.time,
             f" [{stamp:%Y-%m-%d %H:%M:%S}] iteration {point.step:8d}/{total:8d} | consumed samples: {point.step * BATCH:12d} |"
             f" elapsed time per iteration (ms): {point.pace * 1000:.1f} | learning rate: {point.rate:.6E} |"
@@ -49,41 +51,41 @@ def lines(stage: Stage, act: Act) -> Iterator[Entry]:
             f" number of skipped iterations: {0:3d} | number of nan iterations: {nans:3d} |",
             last,
         )
-    for mark in act.marks:
-        if mark.kind == "checkpoint":
-            yield Entry(
-                mark.start,
-                f"saving checkpoint at iteration {mark.step:7d} to /scratch/user/gpt/ckpt in torch_dist format",
+    for interruption in attempt.interruptions:
+        if interruption.kind == "checkpoint":
+            yield LogEntry(
+                interruption.start,
+                f"saving checkpoint at iteration {interruption.step:7d} to /scratch/user/gpt/ckpt in torch_dist format",
                 0,
             )
-            if mark.end <= act.end:
-                yield Entry(
-                    mark.end,
-                    f"  successfully saved checkpoint from iteration {mark.step:7d} to /scratch/user/gpt/ckpt [ t 1/8, p 1/1 ]",
+            if interruption.end <= attempt.end:
+                yield LogEntry(
+                    interruption.end,
+                    f"  successfully saved checkpoint from iteration {interruption.step:7d} to /scratch/user/gpt/ckpt [ t 1/8, p 1/1 ]",
                     0,
                 )
-        elif mark.kind == "eval":
-            value = act.curve.loss_of(mark.step) * 1.03
-            yield Entry(
-                mark.end,
-                f" validation loss at iteration {mark.step} | lm loss value: {value:.6E} | lm loss PPL: {math.exp(min(value, 50)):.6E} | ",
+        elif interruption.kind == "eval":
+            value = attempt.curve.loss_of(interruption.step) * 1.03
+            yield LogEntry(
+                interruption.end,
+                f" validation loss at iteration {interruption.step} | lm loss value: {value:.6E} | lm loss PPL: {math.exp(min(value, 50)):.6E} | ",
                 last,
             )
-    if "end" in act.phases:
-        stamp = stage.wall(act.phases["end"][0], act.places[0].node)
-        yield Entry(act.phases["end"][0], f"[after training is done] datetime: {stamp:%Y-%m-%d %H:%M:%S} ", 0)
+    if "end" in attempt.phases:
+        stamp = sim.wall_clock(attempt.phases["end"][0], attempt.placements[0].node)
+        yield LogEntry(attempt.phases["end"][0], f"[after training is done] datetime: {stamp:%Y-%m-%d %H:%M:%S} ", 0)
 
 
-def _checkpoint_in(act: Act, now: float) -> Iterator[Entry]:
-    if act.loads:
-        yield Entry(now, f" loading checkpoint from /scratch/user/gpt/ckpt at iteration {act.first_step}", 0)
-        yield Entry(
+def _checkpoint_in(attempt: JobAttempt, now: float) -> Iterator[LogEntry]:
+    if attempt.loaded_checkpoint:
+        yield LogEntry(now, f" loading checkpoint from /scratch/user/gpt/ckpt at iteration {attempt.first_step}", 0)
+        yield LogEntry(
             now + 20,
-            f"  successfully loaded checkpoint from /scratch/user/gpt/ckpt [ t 1/1, p 1/1 ] at iteration {act.first_step}",
+            f"  successfully loaded checkpoint from /scratch/user/gpt/ckpt [ t 1/1, p 1/1 ] at iteration {attempt.first_step}",
             0,
         )
     else:
-        yield Entry(
+        yield LogEntry(
             now, "WARNING: could not find the metadata file /scratch/user/gpt/ckpt/latest_checkpointed_iteration.txt", 0
         )
-        yield Entry(now, "    will not load any checkpoints and will start from random", 0)
+        yield LogEntry(now, "    will not load any checkpoints and will start from random", 0)

@@ -1,16 +1,16 @@
-"""A loop that prints nothing one could read progress from."""
+"""A loop that prints nothing that shows progress."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trackside.sim.act import Act, Entry
-from trackside.sim.stage import Stage
+from trackside.sim.attempt import JobAttempt, LogEntry
+from trackside.sim.simulation import Simulation
 
 
-def lines(stage: Stage, act: Act) -> Iterator[Entry]:
-    """A word at the beginning and at the end."""
-    if "load" in act.phases:
-        yield Entry(act.phases["load"][0], "using configuration conf/base.yaml", 0)
-    if "end" in act.phases:
-        yield Entry(act.phases["end"][0], "done.", 0)
+def lines(sim: Simulation, attempt: JobAttempt) -> Iterator[LogEntry]:
+    """One line at the beginning and one at the end."""
+    if "load" in attempt.phases:
+        yield LogEntry(attempt.phases["load"][0], "using configuration conf/base.yaml", 0)
+    if "end" in attempt.phases:
+        yield LogEntry(attempt.phases["end"][0], "done.", 0)

@@ -1,1 +1,1 @@
-"""What the scheduler, the kernel and the job itself leave behind: one file a source."""
+"""What the scheduler, the kernel and the job itself leave behind: one module per source."""

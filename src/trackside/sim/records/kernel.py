@@ -1,11 +1,11 @@
-"""A node's kernel log, as dmesg --time-format iso prints it, with what any machine says anyway."""
+"""A node's kernel log, as dmesg --time-format iso prints it, with lines that any machine prints."""
 
 from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
 
-from trackside.sim.stage import Stage
+from trackside.sim.simulation import Simulation
 
 _ROUTINE = (
     "perf: interrupt took too long (2511 > 2500), lowering kernel.perf_event_max_sample_rate to 79500",
@@ -22,30 +22,30 @@ _BOOT = (
 )
 
 
-def write(stage: Stage, folder: Path) -> None:
-    """A file a node."""
-    place = folder / "kernel"
-    place.mkdir(exist_ok=True)
-    first, last = stage.horizon()
-    for node in stage.nodes:
-        if node in stage.scenario.telemetry.missing_nodes:
+def write(sim: Simulation, folder: Path) -> None:
+    """Write one file per node."""
+    folder_of_logs = folder / "kernel"
+    folder_of_logs.mkdir(exist_ok=True)
+    first, last = sim.observed_span()
+    for node in sim.nodes:
+        if node in sim.scenario.telemetry.missing_nodes:
             continue
-        rng = stage.rng(f"kernel/{node}")
+        rng = sim.rng(f"kernel/{node}")
         entries = [
             (first + float(rng.random()) * (last - first), _ROUTINE[i % len(_ROUTINE)]) for i in rng.permutation(5)[:3]
         ]
-        down, back = stage.down.get(node, (float("inf"), float("inf")))
+        down, back = sim.down_nodes.get(node, (float("inf"), float("inf")))
         entries = [entry for entry in entries if not down <= entry[0] < back]
         if back < float("inf"):
             entries += [(back - 45 + 0.2 * i, text) for i, text in enumerate(_BOOT)]
-        entries += [(time, text) for time, where, text in stage.kernel if where == node]
+        entries += [(time, text) for time, line_node, text in sim.kernel if line_node == node]
         lines = []
         for time, text in sorted(entries, key=lambda entry: entry[0]):
-            stamp = _iso(stage, time + stage.node_clock(node))
+            stamp = _iso(sim, time + sim.clock_skew(node))
             lines += [f"{stamp} {line}" for line in text.split("\n")]
-        (place / f"{node}.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (folder_of_logs / f"{node}.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _iso(stage: Stage, time: float) -> str:
-    zone = dt.timezone(dt.timedelta(hours=stage.scenario.cluster.zone_hours))
+def _iso(sim: Simulation, time: float) -> str:
+    zone = dt.timezone(dt.timedelta(hours=sim.scenario.cluster.zone_hours))
     return dt.datetime.fromtimestamp(round(time, 6), zone).isoformat(sep="T", timespec="microseconds").replace(".", ",")

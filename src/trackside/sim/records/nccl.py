@@ -1,45 +1,41 @@
-"""What NCCL_DEBUG=INFO prints while communicators are made."""
+"""What NCCL_DEBUG=INFO prints while communicators are created."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trackside.sim.act import Act, Entry
-from trackside.sim.stage import Stage
+from trackside.sim.attempt import JobAttempt, LogEntry
+from trackside.sim.simulation import Simulation
 
 
-def lines(stage: Stage, act: Act) -> Iterator[Entry]:
+def lines(sim: Simulation, attempt: JobAttempt) -> Iterator[LogEntry]:
     """Version, network and communicator of every rank, at its first collective."""
-    if "train" not in act.phases and "compile" not in act.phases:
+    if "train" not in attempt.phases and "compile" not in attempt.phases:
         return
-    now, ranks = act.phases["load"][1] + 0.2, len(act.places)
-    for place in act.places:
-        head = (
-            f"{place.node}:{stage.pid(act, place.rank)}:{stage.pid(act, place.rank) + 211} [{place.local}] NCCL INFO "
-        )
-        if place.rank == 0:
-            yield Entry(now, f"{head}NCCL version 2.20.5+cuda12.4", place.rank, marked=True)
-        if stage.transport == "IB":
-            ports = " ".join(f"[{i}]mlx5_{i}:1/IB" for i in range(stage.scenario.cluster.gpus_per_node))
-            net = (
-                f"NET/IB : Using {ports} [RO]; OOB eth0:10.20.0.{10 + place.rank // 8 % 200}<0>\n{head}Using network IB"
-            )
+    now, ranks = attempt.phases["load"][1] + 0.2, len(attempt.placements)
+    for placement in attempt.placements:
+        prefix = f"{placement.node}:{sim.pid(attempt, placement.rank)}:{sim.pid(attempt, placement.rank) + 211} [{placement.local_rank}] NCCL INFO "
+        if placement.rank == 0:
+            yield LogEntry(now, f"{prefix}NCCL version 2.20.5+cuda12.4", placement.rank, marked=True)
+        if sim.transport == "IB":
+            ports = " ".join(f"[{i}]mlx5_{i}:1/IB" for i in range(sim.scenario.cluster.gpus_per_node))
+            net = f"NET/IB : Using {ports} [RO]; OOB eth0:10.20.0.{10 + placement.rank // 8 % 200}<0>\n{prefix}Using network IB"
         else:
-            net = f"NET/IB : No device found.\n{head}NET/Socket : Using [0]eth0:10.20.0.{10 + place.rank // 8 % 200}<0>\n{head}Using network Socket"
-        yield Entry(now + 0.01, f"{head}{net}", place.rank, marked=True)
-        if len(act.nodes) > 1:
-            way = "NET/IB/0/GDRDMA" if stage.transport == "IB" else "NET/Socket/0"
-            peer = (place.rank + 1) % ranks
-            yield Entry(
+            net = f"NET/IB : No device found.\n{prefix}NET/Socket : Using [0]eth0:10.20.0.{10 + placement.rank // 8 % 200}<0>\n{prefix}Using network Socket"
+        yield LogEntry(now + 0.01, f"{prefix}{net}", placement.rank, marked=True)
+        if len(attempt.nodes) > 1:
+            transport = "NET/IB/0/GDRDMA" if sim.transport == "IB" else "NET/Socket/0"
+            peer = (placement.rank + 1) % ranks
+            yield LogEntry(
                 now + 1.0,
-                f"{head}Channel 00/0 : {place.rank}[{place.local}] -> {peer}[{peer % 8}] [send] via {way}",
-                place.rank,
+                f"{prefix}Channel 00/0 : {placement.rank}[{placement.local_rank}] -> {peer}[{peer % 8}] [send] via {transport}",
+                placement.rank,
                 marked=True,
             )
-        yield Entry(
+        yield LogEntry(
             now + 1.5,
-            f"{head}comm 0x55d1c0{place.rank:04x}00 rank {place.rank} nranks {ranks} cudaDev {place.local} nvmlDev {place.gpu} "
-            f"busId {stage.pci(place.gpu)[-7:-5].lower()}000 commId 0x9a1f4c2b7e3d5501 - Init COMPLETE",
-            place.rank,
+            f"{prefix}comm 0x55d1c0{placement.rank:04x}00 rank {placement.rank} nranks {ranks} cudaDev {placement.local_rank} nvmlDev {placement.gpu} "
+            f"busId {sim.pci(placement.gpu)[-7:-5].lower()}000 commId 0x9a1f4c2b7e3d5501 - Init COMPLETE",
+            placement.rank,
             marked=True,
         )

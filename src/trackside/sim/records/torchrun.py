@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trackside.catalog.signals import signal_name
-from trackside.sim.act import Act, Entry
-from trackside.sim.stage import Stage
+from trackside.sim.attempt import JobAttempt, LogEntry
+from trackside.sim.simulation import Simulation
 
 _RUN = "/home/user/venv/lib/python3.11/site-packages/torch/distributed"
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class WorkerExit:
     """A rank's end as its launcher saw it; ``code`` is negative for a signal."""
 
     rank: int
@@ -21,54 +21,57 @@ class Exit:
     code: int
 
 
-def banner(stage: Stage, act: Act) -> Iterator[Entry]:
-    """The advice on OMP_NUM_THREADS, once a node."""
-    if len(act.places) == 1:
+def banner(sim: Simulation, attempt: JobAttempt) -> Iterator[LogEntry]:
+    """The notice about OMP_NUM_THREADS, once per node."""
+    if len(attempt.placements) == 1:
         return
-    now = act.start + 2.0
-    for node in act.nodes:
-        head = _head(stage, now, node, "W", "torch/distributed/run.py:874")
+    now = attempt.start + 2.0
+    for node in attempt.nodes:
+        head = _head(sim, now, node, "W", "torch/distributed/run.py:874")
         stars = f"{head} *****************************************"
         advice = (
             f"{head} Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your "
             "system being overloaded, please further tune the variable for optimal performance in your application as needed. "
         )
-        yield Entry(now, "\n".join((f"{head} ", stars, advice, stars)), None, node)
+        yield LogEntry(now, "\n".join((f"{head} ", stars, advice, stars)), None, node)
 
 
-def _head(stage: Stage, time: float, node: str, level: str, where: str) -> str:
-    stamp = stage.wall(time, node)
+def _head(sim: Simulation, time: float, node: str, level: str, location: str) -> str:
+    stamp = sim.wall_clock(time, node)
     agent = 39_000 + sum(map(ord, node)) % 900
-    return f"{level}{stamp:%m%d %H:%M:%S}.{stamp.microsecond // 1000:03d}000 {agent} {where}]"
+    return f"{level}{stamp:%m%d %H:%M:%S}.{stamp.microsecond // 1000:03d}000 {agent} {location}]"
 
 
-def failure(stage: Stage, act: Act, node: str, exits: Sequence[Exit], killed: Sequence[int], now: float) -> list[Entry]:
-    """What a node's agent prints when a worker of its own failed: teardown of the others, then the summary.
+def failure(
+    sim: Simulation, attempt: JobAttempt, node: str, exits: Sequence[WorkerExit], killed: Sequence[int], now: float
+) -> list[LogEntry]:
+    """What a node's agent prints if one of its workers failed: teardown of the others, then the summary.
 
-    ``exits``: workers that ended by themselves, the first first; ``killed``: ranks that it then ended by SIGTERM.
+    ``exits``: workers that ended by themselves, the first one first; ``killed``: ranks that the agent then ended by
+    SIGTERM.
     """
     first = exits[0]
-    place = act.places[first.rank]
-    said = []
+    placement = attempt.placements[first.rank]
+    lines = []
     for rank in killed:
-        head = _head(stage, now, node, "W", "torch/distributed/elastic/multiprocessing/api.py:1028")
-        said.append(f"{head} Sending process {stage.pid(act, rank)} closing signal SIGTERM")
-    head = _head(stage, now + 0.8, node, "E", "torch/distributed/elastic/multiprocessing/api.py:1002")
-    said.append(
-        f"{head} failed (exitcode: {first.code}) local_rank: {place.local} (pid: {stage.pid(act, first.rank)}) "
+        head = _head(sim, now, node, "W", "torch/distributed/elastic/multiprocessing/api.py:1028")
+        lines.append(f"{head} Sending process {sim.pid(attempt, rank)} closing signal SIGTERM")
+    head = _head(sim, now + 0.8, node, "E", "torch/distributed/elastic/multiprocessing/api.py:1002")
+    lines.append(
+        f"{head} failed (exitcode: {first.code}) local_rank: {placement.local_rank} (pid: {sim.pid(attempt, first.rank)}) "
         "of binary: /home/user/venv/bin/python3"
     )
-    said += _trace()
+    lines += _trace()
     rule = "=" * 60
-    said += [rule, "train.py FAILED", "-" * 60]
-    rest = [*exits[1:], *(Exit(rank, now + 0.7, -15) for rank in killed)]
-    said.append("Failures:")
-    for number, one in enumerate(rest, 1):
-        said += _item(stage, act, number, one)
-    if not rest:
-        said.append("  <NO_OTHER_FAILURES>")
-    said += ["-" * 60, "Root Cause (first observed failure):", *_item(stage, act, 0, first), rule]
-    return [Entry(now + 0.9, "\n".join(said), None, node, error=True)]
+    lines += [rule, "train.py FAILED", "-" * 60]
+    other_exits = [*exits[1:], *(WorkerExit(rank, now + 0.7, -15) for rank in killed)]
+    lines.append("Failures:")
+    for number, exit_ in enumerate(other_exits, 1):
+        lines += _item(sim, attempt, number, exit_)
+    if not other_exits:
+        lines.append("  <NO_OTHER_FAILURES>")
+    lines += ["-" * 60, "Root Cause (first observed failure):", *_item(sim, attempt, 0, first), rule]
+    return [LogEntry(now + 0.9, "\n".join(lines), None, node, error=True)]
 
 
 def _trace() -> list[str]:
@@ -80,37 +83,37 @@ def _trace() -> list[str]:
         (f"{_RUN}/launcher/api.py", 194, "__call__", "return launch_agent("),
         (f"{_RUN}/launcher/api.py", 383, "launch_agent", "raise ChildFailedError("),
     )
-    said = ["Traceback (most recent call last):"]
+    lines = ["Traceback (most recent call last):"]
     for path, line, function, code in calls:
-        said += [f'  File "{path}", line {line}, in {function}', f"    {code}"]
-    return [*said, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "]
+        lines += [f'  File "{path}", line {line}, in {function}', f"    {code}"]
+    return [*lines, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "]
 
 
-def _item(stage: Stage, act: Act, number: int, one: Exit) -> list[str]:
-    place = act.places[one.rank]
-    stamp = stage.wall(one.time, place.node)
-    pid = stage.pid(act, one.rank)
-    signal = signal_name(-one.code) if one.code < 0 else None
+def _item(sim: Simulation, attempt: JobAttempt, number: int, exit_: WorkerExit) -> list[str]:
+    placement = attempt.placements[exit_.rank]
+    stamp = sim.wall_clock(exit_.time, placement.node)
+    pid = sim.pid(attempt, exit_.rank)
+    signal = signal_name(-exit_.code) if exit_.code < 0 else None
     trace = (
-        f"Signal {-one.code} ({signal}) received by PID {pid}"
+        f"Signal {-exit_.code} ({signal}) received by PID {pid}"
         if signal
         else "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
     )
     return [
         f"[{number}]:",
         f"  time      : {stamp:%Y-%m-%d_%H:%M:%S}",
-        f"  host      : {place.node}",
-        f"  rank      : {one.rank} (local_rank: {place.local})",
-        f"  exitcode  : {one.code} (pid: {pid})" + (f"  ({signal})" if signal else ""),
+        f"  host      : {placement.node}",
+        f"  rank      : {exit_.rank} (local_rank: {placement.local_rank})",
+        f"  exitcode  : {exit_.code} (pid: {pid})" + (f"  ({signal})" if signal else ""),
         "  error_file: <N/A>",
         f"  traceback : {trace}",
     ]
 
 
-def terminated(stage: Stage, act: Act, node: str, ranks: Sequence[int], now: float) -> Entry:
-    """What a node's agent prints when somebody ends it by SIGTERM."""
-    head = _head(stage, now, node, "W", "torch/distributed/elastic/agent/server/api.py:704")
-    said = [f"{head} Received Signals.SIGTERM death signal, shutting down workers"]
-    head = _head(stage, now, node, "W", "torch/distributed/elastic/multiprocessing/api.py:1028")
-    said += [f"{head} Sending process {stage.pid(act, rank)} closing signal SIGTERM" for rank in ranks]
-    return Entry(now, "\n".join(said), None, node, error=True)
+def terminated(sim: Simulation, attempt: JobAttempt, node: str, ranks: Sequence[int], now: float) -> LogEntry:
+    """What a node's agent prints when something ends it by SIGTERM."""
+    head = _head(sim, now, node, "W", "torch/distributed/elastic/agent/server/api.py:704")
+    lines = [f"{head} Received Signals.SIGTERM death signal, shutting down workers"]
+    head = _head(sim, now, node, "W", "torch/distributed/elastic/multiprocessing/api.py:1028")
+    lines += [f"{head} Sending process {sim.pid(attempt, rank)} closing signal SIGTERM" for rank in ranks]
+    return LogEntry(now, "\n".join(lines), None, node, error=True)

@@ -1,1 +1,1 @@
-"""Scenarios that come along, one TOML file each."""
+"""The built-in scenarios, one TOML file each."""

@@ -1,7 +1,7 @@
-"""Rollups of some series at one step, worked out once: tables from which any of their windows can be answered.
+"""Rollups of some series at one step, computed once: tables that hold the values of all their windows.
 
-Where samples are so old that only their minutes are left, ``avg``, ``sum``, ``count``, ``min``, ``max`` and ``last``
-are exact for windows of whole minutes; in windows shorter than a minute a minute stands at its end.
+Where samples are so old that only per-minute aggregates are left, ``avg``, ``sum``, ``count``, ``min``, ``max`` and
+``last`` are exact for windows of whole minutes; in shorter windows a minute counts at its end.
 """
 
 from __future__ import annotations
@@ -13,73 +13,75 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.stores.curves import Engine, Wanted
-from trackside.stores.embedded.order import Arranged, Places, Stretches, Values, arranged
-from trackside.stores.memory_curves import rolled_up
+from trackside.stores.embedded.order import Indices, SortedSamples, Stretches, Values, sort_samples
+from trackside.stores.memory_backend import rolled_up
+from trackside.stores.metric_backend import EngineRollup, RollupRequest
 
-LITTLE = 0.75
-"""Below this share of what was read, the samples of a table are cut out before they are reduced."""
+MIN_USED_RATIO = 0.75
+"""If less than this share of the time that was read is needed, the other samples are cut off before they are
+reduced."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Read:
-    """Samples, and what minutes are left of older ones; ``length_ms`` is how long a time they are of."""
+class SampleRead:
+    """Samples, and the per-minute aggregates of older ones; ``length_ms`` is the length of the time that was read."""
 
     samples: Stretches
     minutes: dict[str, NDArray[Any]] | None
     length_ms: int
 
-    def pieces(self) -> Iterator[Arranged]:
-        """The samples in order, some groups at a time; all at once where there are minutes to go with them."""
+    def pieces(self) -> Iterator[SortedSamples]:
+        """The samples in order, some groups at a time; all at once if per-minute aggregates must be merged in."""
         if self.minutes is None:
             yield from self.samples.pieces()
         else:
-            nothing = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0)
-            pieces = [Arranged(*nothing), *self.samples.pieces()]
+            empty = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0)
+            pieces = [SortedSamples(*empty), *self.samples.pieces()]
             columns = ([getattr(piece, name) for piece in pieces] for name in ("groups", "times", "values"))
-            yield Arranged(*map(np.concatenate, columns))
+            yield SortedSamples(*map(np.concatenate, columns))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Marked:
-    """Samples, where the ones of each cell begin, and which cells those are; ``weights``: how many each stands for."""
+class _CellLayout:
+    """Samples, where those of each cell begin, and which cells these are; ``weights``: how many samples each row stands
+    for."""
 
     values: Values
     weights: Values | None
-    starts: Places
+    starts: Indices
     inside: NDArray[np.bool_]
-    rows: Places
-    windows: Places
+    rows: Indices
+    windows: Indices
 
 
-class Cells:
-    """Tables of one row a group and one column a window ``(t - step, t]`` from ``start_ms`` to ``end_ms``."""
+class RollupTables:
+    """Tables with one row per group and one column per window ``(t - step, t]`` from ``start_ms`` to ``end_ms``."""
 
-    def __init__(self, rows: int, start_ms: int, end_ms: int, step_ms: int, hows: frozenset[Engine]) -> None:
-        self.rows, self.start_ms, self.end_ms, self.step_ms, self.hows = rows, start_ms, end_ms, step_ms, hows
+    def __init__(self, rows: int, start_ms: int, end_ms: int, step_ms: int, rollups: frozenset[EngineRollup]) -> None:
+        self.rows, self.start_ms, self.end_ms, self.step_ms, self.rollups = rows, start_ms, end_ms, step_ms, rollups
         self._counts = np.zeros((0, 0), dtype=np.int32)
-        self._tables: dict[Engine, Values] = {}
+        self._tables: dict[EngineRollup, Values] = {}
 
-    def made(self) -> Cells:
-        """The tables, empty: until then they are but a plan."""
+    def allocated(self) -> RollupTables:
+        """Allocate the tables; before that they are only a plan."""
         self._counts = np.zeros((self.rows, self.width), dtype=np.int32)
-        self._tables = {how: np.full((self.rows, self.width), np.nan) for how in sorted(self.hows - {"count"})}
+        self._tables = {rollup: np.full((self.rows, self.width), np.nan) for rollup in sorted(self.rollups - {"count"})}
         return self
 
     @classmethod
-    def of(cls, wanted: Wanted) -> Cells:
-        """Room for one answer."""
-        hows = frozenset([wanted.how])
-        return cls(len(wanted.groups), wanted.start_ms, wanted.end_ms, wanted.step_ms, hows)
+    def of(cls, request: RollupRequest) -> RollupTables:
+        """Tables for one request."""
+        rollups = frozenset([request.rollup])
+        return cls(len(request.groups), request.start_ms, request.end_ms, request.step_ms, rollups)
 
-    def widened(self, wanted: Wanted) -> Cells:
-        """Room for another answer about the same groups at the same step as well."""
-        start_ms, end_ms = min(self.start_ms, wanted.start_ms), max(self.end_ms, wanted.end_ms)
-        return Cells(self.rows, start_ms, end_ms, self.step_ms, self.hows | {wanted.how})
+    def widened(self, request: RollupRequest) -> RollupTables:
+        """Tables for this and another request about the same groups at the same step."""
+        start_ms, end_ms = min(self.start_ms, request.start_ms), max(self.end_ms, request.end_ms)
+        return RollupTables(self.rows, start_ms, end_ms, self.step_ms, self.rollups | {request.rollup})
 
-    def cover(self, wanted: Wanted) -> bool:
-        """Whether they can give this answer."""
-        return wanted.how in self.hows and self.start_ms <= wanted.start_ms and wanted.end_ms <= self.end_ms
+    def covers(self, request: RollupRequest) -> bool:
+        """Whether the tables hold this request's answer."""
+        return request.rollup in self.rollups and self.start_ms <= request.start_ms and request.end_ms <= self.end_ms
 
     @property
     def width(self) -> int:
@@ -87,73 +89,75 @@ class Cells:
 
     @property
     def bytes(self) -> int:
-        """What they take: counts are kept beside what was asked for."""
-        return self.rows * self.width * (4 + 8 * len(self.hows - {"count"}))
+        """Memory that the tables take: the counts and each rollup."""
+        return self.rows * self.width * (4 + 8 * len(self.rollups - {"count"}))
 
-    def answer(self, wanted: Wanted) -> tuple[Values, int]:
-        """The windows that are wanted, NaN where nothing was sampled, and how many samples were used."""
-        first = (wanted.start_ms - self.start_ms) // self.step_ms
-        columns = slice(first, first + wanted.width)
+    def answer(self, request: RollupRequest) -> tuple[Values, int]:
+        """The windows of a request, NaN where nothing was sampled, and how many samples were used."""
+        first = (request.start_ms - self.start_ms) // self.step_ms
+        columns = slice(first, first + request.width)
         counts = self._counts[:, columns]
-        if wanted.how == "count":
+        if request.rollup == "count":
             return np.where(counts > 0, counts, np.nan), int(counts.sum())
-        return self._tables[wanted.how][:, columns].copy(), int(counts.sum())
+        return self._tables[request.rollup][:, columns].copy(), int(counts.sum())
 
-    def fill(self, read: Read, begin: int, stop: int) -> None:
-        """Work out the rows from ``begin`` to ``stop``, to which the groups of the samples are counted."""
+    def fill(self, read: SampleRead, begin: int, stop: int) -> None:
+        """Compute the rows from ``begin`` to ``stop``; the groups of the samples are counted from ``begin``."""
         counts = self._counts[begin:stop]
         for piece in read.pieces():
-            marked = self._marked(read, piece, "count")
-            counts[marked.rows, marked.windows] = _counted(marked)[marked.inside]
-            for how, table in self._tables.items():
+            layout = self._layout(read, piece, "count")
+            counts[layout.rows, layout.windows] = _cell_counts(layout)[layout.inside]
+            for rollup, table in self._tables.items():
                 if read.minutes is not None:
-                    marked = self._marked(read, piece, how)
-                table[begin:stop][marked.rows, marked.windows] = _rolled(marked, how)[marked.inside]
+                    layout = self._layout(read, piece, rollup)
+                table[begin:stop][layout.rows, layout.windows] = _cell_values(layout, rollup)[layout.inside]
 
-    def _marked(self, read: Read, samples: Arranged, how: Engine) -> _Marked:
+    def _layout(self, read: SampleRead, samples: SortedSamples, rollup: EngineRollup) -> _CellLayout:
         weights = None
         if read.minutes is not None:
-            samples, weights = _with_minutes(samples, read.minutes, how)
+            samples, weights = _with_minutes(samples, read.minutes, rollup)
         groups, times, values = samples.groups, samples.times, samples.values
-        if self.end_ms - self.start_ms < LITTLE * read.length_ms:
-            kept = (times > self.start_ms) & (times <= self.end_ms)
-            groups, times, values = groups[kept], times[kept], values[kept]
-            weights = None if weights is None else weights[kept]
+        if self.end_ms - self.start_ms < MIN_USED_RATIO * read.length_ms:
+            is_inside = (times > self.start_ms) & (times <= self.end_ms)
+            groups, times, values = groups[is_inside], times[is_inside], values[is_inside]
+            weights = None if weights is None else weights[is_inside]
         windows = (times - (self.start_ms + 1)) // self.step_ms
         change = (groups[1:] != groups[:-1]) | (windows[1:] != windows[:-1])
         starts = np.concatenate([np.zeros(min(1, len(times)), dtype=np.intp), np.flatnonzero(change) + 1])
         column = windows[starts]
         inside = (column >= 0) & (column < self.width)
-        return _Marked(values, weights, starts, inside, groups[starts][inside].astype(np.intp), column[inside])
+        return _CellLayout(values, weights, starts, inside, groups[starts][inside].astype(np.intp), column[inside])
 
 
-def _counted(marked: _Marked) -> NDArray[np.int64]:
+def _cell_counts(layout: _CellLayout) -> NDArray[np.int64]:
     """How many samples each cell stands for."""
-    if not len(marked.starts):
+    if not len(layout.starts):
         return np.empty(0, dtype=np.int64)
-    if marked.weights is None:
-        return np.diff(marked.starts, append=len(marked.values))
-    return np.add.reduceat(marked.weights, marked.starts).astype(np.int64)
+    if layout.weights is None:
+        return np.diff(layout.starts, append=len(layout.values))
+    return np.add.reduceat(layout.weights, layout.starts).astype(np.int64)
 
 
-def _rolled(marked: _Marked, how: Engine) -> Values:
-    """What :func:`rolled_up` gives, also for rows that stand for several samples."""
-    if not len(marked.starts):
+def _cell_values(layout: _CellLayout, rollup: EngineRollup) -> Values:
+    """Like :func:`rolled_up`, also for rows that stand for several samples."""
+    if not len(layout.starts):
         return np.empty(0)
-    if marked.weights is None or how != "avg":
-        return rolled_up(marked.values, marked.starts, how)
-    averages: Values = rolled_up(marked.values, marked.starts, "sum") / rolled_up(marked.weights, marked.starts, "sum")
+    if layout.weights is None or rollup != "avg":
+        return rolled_up(layout.values, layout.starts, rollup)
+    averages: Values = rolled_up(layout.values, layout.starts, "sum") / rolled_up(layout.weights, layout.starts, "sum")
     return averages
 
 
-def _with_minutes(samples: Arranged, minutes: dict[str, NDArray[Any]], how: Engine) -> tuple[Arranged, Values]:
-    """Samples and minutes together in order, and how many samples each row stands for."""
-    value = minutes["sum" if how in ("avg", "count") else how]
-    times = minutes["last_ms"] if how == "last" else minutes["time_ms"]
-    whole = arranged(
+def _with_minutes(
+    samples: SortedSamples, minutes: dict[str, NDArray[Any]], rollup: EngineRollup
+) -> tuple[SortedSamples, Values]:
+    """Samples and per-minute aggregates merged in order, and how many samples each row stands for."""
+    value = minutes["sum" if rollup in ("avg", "count") else rollup]
+    times = minutes["last_ms"] if rollup == "last" else minutes["time_ms"]
+    merged = sort_samples(
         np.concatenate([samples.groups, minutes["row"]]),
         np.concatenate([samples.times, times]),
         np.concatenate([samples.values, value]),
     )
     weights = np.concatenate([np.ones(len(samples.times)), minutes["count"].astype(np.float64)])
-    return whole, weights if whole.order is None else weights[whole.order]
+    return merged, weights if merged.order is None else weights[merged.order]

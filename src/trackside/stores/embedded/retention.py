@@ -1,7 +1,7 @@
-"""What happens to a store with time: small segments become large ones, old samples their minutes, older ones go.
+"""Maintains a store over time: merges small segments, thins old samples to minutes, and deletes older ones.
 
-A day's samples are rewritten together and committed together, so that a stop at any moment leaves each day either as
-it was or done. What an ingest wrote of several days at once is first split into these, which changes none of them.
+A day's samples are rewritten and committed together, so that an interruption leaves each day either unchanged or
+complete. A segment with several days is first split by day, which does not change the samples.
 """
 
 from __future__ import annotations
@@ -10,154 +10,169 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from trackside.stores.bunches import bunches
-from trackside.stores.embedded.layout import Segment
+from trackside.stores.batches import batches
+from trackside.stores.embedded.layout import TableSegment
 from trackside.stores.embedded.tables import ORDER, TABLES, parquet, quoted
 from trackside.stores.embedded.writer import Writer
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
-PART = 16_000_000
-"""Samples of a day that are sorted together, as whole metrics."""
-SMALL = 1_000_000
-"""Rows below which a segment is worth merging."""
-MANY = 32
-"""Small segments of one table that an ingest leaves."""
+PART_SAMPLES = 16_000_000
+"""Samples of a day that are sorted together, in whole metrics."""
+SMALL_ROWS = 1_000_000
+"""A segment with fewer rows is worth merging."""
+MANY_SEGMENTS = 32
+"""Small segments of one table that an ingest leaves unmerged."""
 ROW_TABLES = ("inputs", "events", "records", "points", "series", "spans", "waiting")
 
 
 @dataclass(slots=True)
-class Compacted:
-    """What a compaction did. ``lost``: paths of the inputs that damaged segments held parts of."""
+class CompactionResult:
+    """What a compaction did. ``lost``: paths of the inputs that had rows in damaged segments."""
 
     before: int = 0
     after: int = 0
     days: int = 0
     """Days rewritten."""
     thinned: int = 0
-    """Days of which only the minutes are left since now."""
+    """Days newly reduced to per-minute aggregates."""
     forgotten: int = 0
-    """Samples and minutes deleted for their age."""
+    """Samples and minutes deleted because of their age."""
     damaged: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
 
-def compact(writer: Writer, now: float, raw_days: float | None = None, minute_days: float | None = None) -> Compacted:
-    """Merge what is small, thin what is older than ``raw_days`` to minutes, delete what is older than ``minute_days``.
+def compact(
+    writer: Writer, now: float, raw_days: float | None = None, minute_days: float | None = None
+) -> CompactionResult:
+    """Merge small segments, thin samples older than ``raw_days`` to minutes, and delete those older than
+    ``minute_days``.
 
-    Ages are counted from ``now``, POSIX seconds, in whole days of UTC; None keeps everything. Raises StoreError.
+    Ages are counted from ``now``, POSIX seconds, in whole UTC days; None keeps everything. Raises StoreError.
     """
-    done = Compacted(before=len(writer.manifest.segments))
+    result = CompactionResult(before=len(writer.manifest.segments))
     tidy(writer, 2)
     if minute_days is not None:
-        _forget(writer, _day_of((now - minute_days * 86400) * 1000), done)
+        _delete_before(writer, _day_of((now - minute_days * 86400) * 1000), result)
     raw_from = -math.inf if raw_days is None else _day_of((now - raw_days * 86400) * 1000)
-    split = _split(writer)
-    for day, segments in _days(writer.manifest.of("samples")):
-        done.days += _rewrite(writer, day, segments, raw_from, done) or day in split
-    for day, segments in _days(writer.manifest.of("minutes")):
-        if sum(each.rows < SMALL for each in segments) > 1 or _any_dead(writer, segments):
+    split_days = _split_days(writer)
+    for day, segments in _by_day(writer.manifest.of("samples")):
+        result.days += _rewrite(writer, day, segments, raw_from, result) or day in split_days
+    for day, segments in _by_day(writer.manifest.of("minutes")):
+        if sum(segment.rows < SMALL_ROWS for segment in segments) > 1 or _has_dead(writer, segments):
             source = writer.snapshot().source("minutes", segments)
             writer.replace(list(_parts(writer, "minutes", source, day, segments)), segments)
-    _bury(writer)
+    _drop_dead_inputs(writer)
     writer.directory.sweep()
-    done.after = len(writer.manifest.segments)
-    return done
+    result.after = len(writer.manifest.segments)
+    return result
 
 
-def tidy(writer: Writer, many: int = MANY) -> None:
-    """Merge small segments of rows where there are many; of samples that is left to a compaction."""
+def tidy(writer: Writer, min_segments: int = MANY_SEGMENTS) -> None:
+    """Merge the small segments of row tables if there are many; segments of samples are left to a compaction."""
     for table in ROW_TABLES:
-        small = [each for each in writer.manifest.of(table) if each.rows < SMALL or _any_dead(writer, [each])]
-        if len(small) < many and not (many < MANY and _any_dead(writer, small)):
+        small = [
+            segment
+            for segment in writer.manifest.of(table)
+            if segment.rows < SMALL_ROWS or _has_dead(writer, [segment])
+        ]
+        if len(small) < min_segments and not (min_segments < MANY_SEGMENTS and _has_dead(writer, small)):
             continue
-        for group in bunches(small, lambda each: each.rows, 2 * SMALL):
-            if len(group) == 1 and not _any_dead(writer, group):
+        for group in batches(small, lambda segment: segment.rows, 2 * SMALL_ROWS):
+            if len(group) == 1 and not _has_dead(writer, group):
                 continue
             grouped = " GROUP BY input, series" if table == "spans" else ""
-            rows = f"{_merged(table)} FROM {writer.snapshot().source(table, group)}{grouped} ORDER BY {ORDER[table]}"
+            rows = (
+                f"{_merge_select(table)} FROM {writer.snapshot().source(table, group)}{grouped} ORDER BY {ORDER[table]}"
+            )
             writer.replace(writer.selected(table, rows, 1), group)
 
 
-def _merged(table: str) -> str:
-    """What of some rows is kept: of an input that grew, one span a series."""
+def _merge_select(table: str) -> str:
+    """The SELECT clause that merges a table's rows: for an input that grew, one span per series remains."""
     if table != "spans":
         return "SELECT *"
-    first = f"coalesce(first_ms, {(1 << 63) - 1})"  # NULL where there was no sample
-    place = ", ".join(f'arg_min("{name}", {first}) AS "{name}"' for name in ("path", "line", "offset", "length"))
+    first = f"coalesce(first_ms, {(1 << 63) - 1})"  # NULL if there was no sample
+    position_columns = ", ".join(
+        f'arg_min("{name}", {first}) AS "{name}"' for name in ("path", "line", "offset", "length")
+    )
     count = "CAST(sum(count) AS BIGINT) AS count"
-    return f"SELECT input, series, min(first_ms) AS first_ms, max(last_ms) AS last_ms, {count}, {place}"
+    return f"SELECT input, series, min(first_ms) AS first_ms, max(last_ms) AS last_ms, {count}, {position_columns}"
 
 
 def merge_young(writer: Writer) -> None:
-    """Merge a day's small segments of samples once there are many, as they come by the thousand from a receiver."""
-    for day, segments in _days(writer.manifest.of("samples")):
-        small = [each for each in segments if each.level == 0 and each.rows < SMALL and _within_day(each)]
-        if len(small) >= MANY:
+    """Merge a day's small segments of samples once there are many: a receiver writes them by the thousand."""
+    for day, segments in _by_day(writer.manifest.of("samples")):
+        small = [
+            segment for segment in segments if segment.level == 0 and segment.rows < SMALL_ROWS and _within_day(segment)
+        ]
+        if len(small) >= MANY_SEGMENTS:
             merged = _parts(writer, "samples", writer.snapshot().source("samples", small), day, small, level=0)
             writer.replace(list(merged), small)
 
 
-def _within_day(segment: Segment) -> bool:
+def _within_day(segment: TableSegment) -> bool:
     return segment.times_ms is not None and _day_of(segment.times_ms[0]) == _day_of(segment.times_ms[1])
 
 
-def _any_dead(writer: Writer, segments: Sequence[Segment]) -> bool:
-    return any(each.inputs[0] <= dead <= each.inputs[1] for each in segments for dead in writer.manifest.dead)
+def _has_dead(writer: Writer, segments: Sequence[TableSegment]) -> bool:
+    return any(segment.inputs[0] <= dead <= segment.inputs[1] for segment in segments for dead in writer.manifest.dead)
 
 
 def _day_of(time_ms: float) -> int:
-    """The day that a sample belongs to; one at midnight is the last of the day before, as its minute is."""
+    """The day that a sample belongs to; a sample at midnight is the last of the day before, like its minute."""
     return int(-(-time_ms // 1) - 1) // DAY_MS
 
 
-def _split(writer: Writer) -> set[int]:
-    """Give each day of a segment that holds several one of its own; the days that there were."""
-    split = set()
-    for each in writer.manifest.of("samples"):
-        if each.times_ms is None or _day_of(each.times_ms[0]) == _day_of(each.times_ms[1]):
+def _split_days(writer: Writer) -> set[int]:
+    """Split each segment that holds several days into one per day; returns those days."""
+    split_days = set()
+    for segment in writer.manifest.of("samples"):
+        if segment.times_ms is None or _day_of(segment.times_ms[0]) == _day_of(segment.times_ms[1]):
             continue
-        source = writer.snapshot().source("samples", [each])
+        source = writer.snapshot().source("samples", [segment])
         day = f"CAST(floor((time_ms - 1) / {DAY_MS}) AS BIGINT)"
         days = [day for (day,) in writer.snapshot().rows(f"SELECT DISTINCT {day} AS day FROM {source} ORDER BY day")]
-        writer.replace([part for day in days for part in _parts(writer, "samples", source, day, [each], 0)], [each])
-        split.update(days)
-    return split
+        writer.replace(
+            [part for day in days for part in _parts(writer, "samples", source, day, [segment], 0)], [segment]
+        )
+        split_days.update(days)
+    return split_days
 
 
-def _days(segments: Iterable[Segment]) -> list[tuple[int, list[Segment]]]:
-    """Days in order, and the segments of each."""
-    found: dict[int, list[Segment]] = {}
-    for each in segments:
-        if each.times_ms is not None:
-            found.setdefault(_day_of(each.times_ms[0]), []).append(each)
-    return sorted(found.items())
+def _by_day(segments: Iterable[TableSegment]) -> list[tuple[int, list[TableSegment]]]:
+    """Days in order, with the segments of each."""
+    by_day: dict[int, list[TableSegment]] = {}
+    for segment in segments:
+        if segment.times_ms is not None:
+            by_day.setdefault(_day_of(segment.times_ms[0]), []).append(segment)
+    return sorted(by_day.items())
 
 
-def _rewrite(writer: Writer, day: int, segments: list[Segment], raw_from: float, done: Compacted) -> bool:
-    """Give a day one sorted segment, or few; or its minutes. False where it needs neither."""
-    young = sum(each.level == 0 for each in segments)
-    if not (day < raw_from or young > 1 or _any_dead(writer, segments)):
+def _rewrite(writer: Writer, day: int, segments: list[TableSegment], raw_from: float, result: CompactionResult) -> bool:
+    """Rewrite a day as one sorted segment or a few, or as minutes. False if it needs neither."""
+    young_count = sum(segment.level == 0 for segment in segments)
+    if not (day < raw_from or young_count > 1 or _has_dead(writer, segments)):
         return False
     source = writer.snapshot().source("samples", segments)
     table = "minutes" if day < raw_from else "samples"
     writer.replace(list(_parts(writer, table, source, day, segments)), segments)
-    done.thinned += day < raw_from
+    result.thinned += day < raw_from
     return True
 
 
 def _parts(
-    writer: Writer, table: str, source: str, day: int, within: Sequence[Segment], level: int = 1
-) -> Iterator[Segment]:
+    writer: Writer, table: str, source: str, day: int, segments: Sequence[TableSegment], level: int = 1
+) -> Iterator[TableSegment]:
     """A day's rows as segments of a table, some metrics at a time."""
     time = f"time_ms > {day * DAY_MS} AND time_ms <= {(day + 1) * DAY_MS}"
     counts = writer.snapshot().rows(
         f"SELECT metric, count(*) FROM {source} WHERE {time} GROUP BY metric ORDER BY metric"
     )
-    thinned = table == "minutes" and within[0].table == "samples"
-    for bunch in bunches(counts, lambda each: each[1], PART):
-        words = ", ".join(quoted(metric) for metric, _ in bunch)
-        rows = f"SELECT * FROM {source} WHERE {time} AND metric IN ({words})"
+    thinned = table == "minutes" and segments[0].table == "samples"
+    for batch in batches(counts, lambda metric_count: metric_count[1], PART_SAMPLES):
+        literals = ", ".join(quoted(metric) for metric, _ in batch)
+        rows = f"SELECT * FROM {source} WHERE {time} AND metric IN ({literals})"
         rows = _MINUTES.format(rows=rows) if thinned else rows
         yield from writer.selected(table, f"SELECT * FROM ({rows}) ORDER BY {ORDER[table]}", level)
 
@@ -170,77 +185,84 @@ _MINUTES = f"""
 """
 
 
-def _forget(writer: Writer, from_day: int, done: Compacted) -> None:
-    """Delete samples and minutes of the days before."""
-    cut = from_day * DAY_MS
+def _delete_before(writer: Writer, from_day: int, result: CompactionResult) -> None:
+    """Delete samples and minutes of the days before ``from_day``."""
+    cutoff_ms = from_day * DAY_MS
     for table in ("samples", "minutes"):
-        for each in writer.manifest.of(table):
-            if each.times_ms is None or each.times_ms[0] > cut:
+        for segment in writer.manifest.of(table):
+            if segment.times_ms is None or segment.times_ms[0] > cutoff_ms:
                 continue
-            left = []
-            if each.times_ms[1] > cut:
-                source = writer.snapshot().source(table, [each])
-                rows = f"SELECT * FROM {source} WHERE time_ms > {cut} ORDER BY {ORDER[table]}"
-                left = writer.selected(table, rows, 1)
-            writer.replace(left, [each])
-            done.forgotten += each.rows - sum(one.rows for one in left)
-    _shorten_spans(writer, cut)
+            remaining = []
+            if segment.times_ms[1] > cutoff_ms:
+                source = writer.snapshot().source(table, [segment])
+                rows = f"SELECT * FROM {source} WHERE time_ms > {cutoff_ms} ORDER BY {ORDER[table]}"
+                remaining = writer.selected(table, rows, 1)
+            writer.replace(remaining, [segment])
+            result.forgotten += segment.rows - sum(part.rows for part in remaining)
+    _shorten_spans(writer, cutoff_ms)
 
 
-def _shorten_spans(writer: Writer, cut: int) -> None:
-    """No span speaks of deleted samples; of a span that is cut, the count goes down with its length."""
-    old = writer.manifest.of("spans")
-    source = writer.snapshot().source("spans", old)
-    if not writer.snapshot().rows(f"SELECT 1 FROM {source} WHERE first_ms <= {cut} LIMIT 1"):
+def _shorten_spans(writer: Writer, cutoff_ms: int) -> None:
+    """Cut spans to the remaining samples; the count of a shortened span is reduced in proportion to its length."""
+    old_segments = writer.manifest.of("spans")
+    source = writer.snapshot().source("spans", old_segments)
+    if not writer.snapshot().rows(f"SELECT 1 FROM {source} WHERE first_ms <= {cutoff_ms} LIMIT 1"):
         return
+    shortened = f"ceil(count * ((last_ms - {cutoff_ms}) / (last_ms - first_ms + 1)))"
     rows = f"""
         SELECT * REPLACE (
-            greatest(first_ms, {cut + 1}) AS first_ms,
-            if(first_ms <= {cut}, ceil(count * ((last_ms - {cut}) / (last_ms - first_ms + 1))), count) AS count)
-        FROM {source} WHERE last_ms IS NULL OR last_ms > {cut} ORDER BY {ORDER["spans"]}"""
-    writer.replace(writer.selected("spans", rows, 1), old)
+            greatest(first_ms, {cutoff_ms + 1}) AS first_ms,
+            if(first_ms <= {cutoff_ms}, {shortened}, count) AS count)
+        FROM {source} WHERE last_ms IS NULL OR last_ms > {cutoff_ms} ORDER BY {ORDER["spans"]}"""
+    writer.replace(writer.selected("spans", rows, 1), old_segments)
 
 
-def _bury(writer: Writer) -> None:
-    """Dead inputs of which no segment can hold a row any more are no longer spoken of."""
-    still = [
+def _drop_dead_inputs(writer: Writer) -> None:
+    """Remove dead inputs from the manifest once no segment can hold a row of them."""
+    still_dead = [
         dead
         for dead in writer.manifest.dead
         if any(
-            each.inputs[0] <= dead <= each.inputs[1] and _holds(writer, each, dead) for each in writer.manifest.segments
+            segment.inputs[0] <= dead <= segment.inputs[1] and _holds(writer, segment, dead)
+            for segment in writer.manifest.segments
         )
     ]
-    writer.forget_dead(set(writer.manifest.dead) - set(still))
+    writer.forget_dead(set(writer.manifest.dead) - set(still_dead))
 
 
-def _holds(writer: Writer, segment: Segment, input_: int) -> bool:
+def _holds(writer: Writer, segment: TableSegment, input_: int) -> bool:
     if "input" not in TABLES[segment.table]:
         return False
     path = writer.directory.file(segment)
-    found = writer.snapshot().rows(f"SELECT 1 FROM {parquet([path])} WHERE input = {input_} LIMIT 1")
-    return bool(found)
+    rows = writer.snapshot().rows(f"SELECT 1 FROM {parquet([path])} WHERE input = {input_} LIMIT 1")
+    return bool(rows)
 
 
-def drop_damaged(writer: Writer) -> Compacted:
-    """Take segments that can't be read out of the store, and note whose rows they held, to be ingested again."""
-    done = Compacted(before=len(writer.manifest.segments))
+def drop_damaged(writer: Writer) -> CompactionResult:
+    """Take unreadable segments out of the store, and record whose rows they held, so that these inputs are ingested
+    again."""
+    result = CompactionResult(before=len(writer.manifest.segments))
     snapshot = writer.snapshot()
-    bad = [each for each in writer.manifest.segments if snapshot.fault(each)]
-    if bad:
-        done.damaged = [each.name for each in bad]
-        gone = [each for each in bad if each.table == "inputs"]
+    damaged_segments = [segment for segment in writer.manifest.segments if snapshot.fault(segment)]
+    if damaged_segments:
+        result.damaged = [segment.name for segment in damaged_segments]
+        lost_tables = [segment for segment in damaged_segments if segment.table == "inputs"]
         numbers = range(1, writer.manifest.next_input)
-        dead = {number for number in numbers if any(each.inputs[0] <= number <= each.inputs[1] for each in gone)}
-        hurt = {
+        dead = {
             number
             for number in numbers
-            for each in bad
-            if each.table == "series" or each.inputs[0] <= number <= each.inputs[1]
+            if any(segment.inputs[0] <= number <= segment.inputs[1] for segment in lost_tables)
         }
-        writer.replace((), bad, dead=dead, incomplete=hurt - dead)
+        incomplete = {
+            number
+            for number in numbers
+            for segment in damaged_segments
+            if segment.table == "series" or segment.inputs[0] <= number <= segment.inputs[1]
+        }
+        writer.replace((), damaged_segments, dead=dead, incomplete=incomplete - dead)
         inputs = writer.snapshot().table("inputs")
         rows = writer.snapshot().rows(f"SELECT input, path FROM {inputs} ORDER BY place")
-        done.lost = [path for number, path in rows if number in hurt]
+        result.lost = [path for number, path in rows if number in incomplete]
         writer.directory.sweep()
-    done.after = len(writer.manifest.segments)
-    return done
+    result.after = len(writer.manifest.segments)
+    return result

@@ -1,4 +1,4 @@
-"""A store as it is at one moment, to be read: its tables as SQL, whoever writes meanwhile."""
+"""A consistent view of a store, for reading: its tables as SQL, unaffected by later commits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.stores.embedded.layout import Directory, Lock, Manifest, Segment, StoreError
+from trackside.stores.embedded.layout import Directory, Lock, Manifest, StoreError, TableSegment
 from trackside.stores.embedded.tables import TABLES, connect, parquet
 
 
 class Snapshot:
-    """What one manifest names. Stays whole while it is open; a later commit is not seen."""
+    """What one manifest names. It stays complete while it is open, and does not show later commits."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class Snapshot:
         """Read a store. Raises StoreError."""
         directory = Directory(path)
         if not directory.exists:
-            raise StoreError(f"{Path(path)} is no Trackside store; 'trackside ingest PATH --store {path}' makes one")
-        lock = Lock.for_reader(directory)  # before the manifest is looked up: no writer deletes what it names
+            raise StoreError(f"{Path(path)} is not a Trackside store; 'trackside ingest PATH --store {path}' makes one")
+        lock = Lock.for_reader(directory)  # before the manifest is read, so that no writer deletes what it names
         return cls(directory, directory.read(), lock)
 
     def __enter__(self) -> Snapshot:
@@ -45,80 +45,80 @@ class Snapshot:
         self.close()
 
     def close(self) -> None:
-        """End reading: old segments may go."""
+        """End reading, so that old segments may be deleted."""
         self.connection.close()
         if self._lock is not None:
             self._lock.close()
 
     def segments(
         self, table: str, inputs: Collection[int] | None = None, times_ms: tuple[int, int] | None = None
-    ) -> list[Segment]:
-        """Those of a table that may hold rows of these inputs, or samples in ``(from, to]``."""
-        found = self.manifest.of(table)
+    ) -> list[TableSegment]:
+        """The segments of a table that may hold rows of these inputs, or samples in ``(from, to]``."""
+        segments = self.manifest.of(table)
         if inputs is not None:
-            wanted = np.array(sorted(inputs), dtype=np.int64)
-            found = [each for each in found if _any_within(wanted, each.inputs)]
+            input_ids = np.array(sorted(inputs), dtype=np.int64)
+            segments = [segment for segment in segments if _any_within(input_ids, segment.inputs)]
         if times_ms is not None:
             first, last = times_ms
-            found = [
-                each
-                for each in found
-                if each.times_ms is None or (each.times_ms[1] > first and each.times_ms[0] <= last)
+            segments = [
+                segment
+                for segment in segments
+                if segment.times_ms is None or (segment.times_ms[1] > first and segment.times_ms[0] <= last)
             ]
-        return found
+        return segments
 
     def table(self, table: str, inputs: Collection[int] | None = None, times_ms: tuple[int, int] | None = None) -> str:
-        """SQL for a table's rows that count, or a superset of those of some inputs or times."""
+        """SQL for a table's valid rows, or for a superset of those of some inputs or times."""
         return self.source(table, self.segments(table, inputs, times_ms))
 
-    def source(self, table: str, segments: Sequence[Segment]) -> str:
-        """SQL for the rows that count in some segments of a table."""
+    def source(self, table: str, segments: Sequence[TableSegment]) -> str:
+        """SQL for the valid rows in some segments of a table."""
         if not segments:
-            nothing = ", ".join(f'CAST(NULL AS {kind}) AS "{name}"' for name, kind in TABLES[table].items())
-            return f"(SELECT {nothing} WHERE false)"
-        files = [self.directory.file(each) for each in segments]
+            empty_columns = ", ".join(f'CAST(NULL AS {kind}) AS "{name}"' for name, kind in TABLES[table].items())
+            return f"(SELECT {empty_columns} WHERE false)"
+        files = [self.directory.file(segment) for segment in segments]
         dead = [
             number
             for number in self.manifest.dead
-            if any(each.inputs[0] <= number <= each.inputs[1] for each in segments)
+            if any(segment.inputs[0] <= number <= segment.inputs[1] for segment in segments)
         ]
         where = f" WHERE input NOT IN ({', '.join(map(str, dead))})" if dead else ""
         return f"(SELECT * FROM {parquet(files)}{where})"
 
     def rows(self, sql: str, parameters: Sequence[object] | dict[str, object] | None = None) -> list[tuple[Any, ...]]:
-        """The answer as tuples."""
+        """The result as tuples."""
         try:
             return self.connection.execute(sql, parameters).fetchall()
         except (duckdb.Error, OSError) as error:
-            raise self._blamed(error) from error
+            raise self._explained(error) from error
 
     def arrays(
         self, sql: str, parameters: Sequence[object] | dict[str, object] | None = None
     ) -> dict[str, NDArray[Any]]:
-        """The answer as columns; none may hold NULL."""
+        """The result as columns; none may hold NULL."""
         try:
-            # Not execute(): that hands on what comes while it comes, and takes twice as long to fill arrays of it.
-            found = self.connection.sql(sql, params=parameters).fetchnumpy()
+            # Not execute(): it returns results while they arrive, and takes twice as long to fill arrays with them.
+            columns = self.connection.sql(sql, params=parameters).fetchnumpy()
         except (duckdb.Error, OSError) as error:
-            raise self._blamed(error) from error
-        return {name: np.ma.getdata(column) for name, column in found.items()}
+            raise self._explained(error) from error
+        return {name: np.ma.getdata(column) for name, column in columns.items()}
 
-    def _blamed(self, error: Exception) -> StoreError:
-        """What to tell of a failed query: the segment that is damaged, if one is."""
+    def _explained(self, error: Exception) -> StoreError:
+        """An error for a failed query that names the damaged segment, if there is one."""
         text = str(error)
         if not isinstance(error, duckdb.OutOfMemoryException):
-            named = [each for each in self.manifest.segments if each.name in text]
-            for each in named or self.manifest.segments:
-                why = self.fault(each)
-                if why:
+            named_segments = [segment for segment in self.manifest.segments if segment.name in text]
+            for segment in named_segments or self.manifest.segments:
+                damage = self.fault(segment)
+                if damage:
                     return StoreError(
-                        f"{self.directory.file(each)} is {why}: restore it, or let 'trackside compact --store"
-                        f" {self.directory.path} --drop-damaged' take it out and say what to ingest again"
+                        f"{self.directory.file(segment)} is {damage}: restore it, or let 'trackside compact --store"
+                        f" {self.directory.path} --drop-damaged' remove it and list what to ingest again"
                     )
         return StoreError(f"{self.directory.path} can't be read: {text.partition(chr(10))[0]}")
 
-    def fault(self, segment: Segment) -> str:
-        """What is wrong with a segment, empty if nothing is. Reads all of it."""
+    def fault(self, segment: TableSegment) -> str:
+        """What is wrong with a segment; empty if nothing is. Reads all of it."""
         path = self.directory.file(segment)
         try:
             size = os.stat(path).st_size
@@ -128,12 +128,12 @@ class Snapshot:
             return f"damaged ({size:,} bytes of {segment.bytes:,})"
         try:
             columns = ", ".join(f'bit_xor(hash("{name}"))' for name in TABLES[segment.table])
-            found = self.connection.execute(f"SELECT count(*), {columns} FROM {parquet([path])}").fetchone()
+            row = self.connection.execute(f"SELECT count(*), {columns} FROM {parquet([path])}").fetchone()
         except (duckdb.Error, OSError) as error:
             return f"damaged ({str(error).partition(chr(10))[0]})"
-        return "" if found is not None and found[0] == segment.rows else "damaged (rows are missing)"
+        return "" if row is not None and row[0] == segment.rows else "damaged (rows are missing)"
 
 
-def _any_within(wanted: NDArray[np.int64], bounds: tuple[int, int]) -> bool:
-    place = int(np.searchsorted(wanted, bounds[0]))
-    return place < len(wanted) and int(wanted[place]) <= bounds[1]
+def _any_within(input_ids: NDArray[np.int64], bounds: tuple[int, int]) -> bool:
+    index = int(np.searchsorted(input_ids, bounds[0]))
+    return index < len(input_ids) and int(input_ids[index]) <= bounds[1]

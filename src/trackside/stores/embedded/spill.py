@@ -1,20 +1,20 @@
-"""Samples beyond what memory should hold, in a store that goes with the process."""
+"""Holds the samples that exceed memory in a temporary store, which is removed with the process."""
 
 from __future__ import annotations
 
 import weakref
 
 from trackside.model import Input, Samples
-from trackside.stores.embedded.duck import DuckCurves
-from trackside.stores.embedded.rows import Kept
+from trackside.stores.embedded.duck import DuckBackend
+from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.writer import Writer
-from trackside.stores.memory_curves import MemoryCurves
+from trackside.stores.memory_backend import MemoryBackend
 
 
 class Spill:
-    """Takes over from curves in memory that have become too large."""
+    """Takes over from a backend in memory that has become too large."""
 
-    def __init__(self, memory: MemoryCurves) -> None:
+    def __init__(self, memory: MemoryBackend) -> None:
         self._writer = Writer.temporary()
         self._end = weakref.finalize(self, _remove, self._writer)
         self._input = self._writer.begin()
@@ -24,11 +24,11 @@ class Spill:
     def add(self, samples: Samples) -> None:
         self._writer.samples(self._input, samples)
 
-    def curves(self) -> DuckCurves:
-        """All that was kept; when nobody can ask it any more, the store is removed."""
-        self._writer.end(Kept(self._input, Input("", None, "read")))
+    def backend(self) -> DuckBackend:
+        """A backend over all samples; the store is removed when nothing refers to it any more."""
+        self._writer.end(StoredInput(self._input, Input("", None, "read")))
         self._writer.commit()
-        return DuckCurves(self._writer.snapshot(), owner=self)
+        return DuckBackend(self._writer.snapshot(), owner=self)
 
 
 def _remove(writer: Writer) -> None:

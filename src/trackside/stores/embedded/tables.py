@@ -1,7 +1,7 @@
-"""The tables of a store: their columns, and how a segment of one is written.
+"""The tables of a store: their columns, and how a segment is written.
 
 Every segment is a plain Parquet file: ``SELECT * FROM 'DIR/segments/samples-*.parquet'`` works in any tool (files that
-the newest manifest doesn't name are left-overs).
+the newest manifest does not name are obsolete).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from trackside.stores.embedded.layout import Directory, Segment, StoreError, sync
+from trackside.stores.embedded.layout import Directory, StoreError, TableSegment, sync
 
 Columns = Mapping[str, Any]
-"""Column name -> numpy array; all of one length."""
+"""Column name -> numpy array, all of one length."""
 
 TABLES: Mapping[str, Mapping[str, str]] = {
-    # A file read, or tried: ``place`` orders inputs as they were first seen, ``root`` is the folder that was given,
-    # ``label`` the path below it, ``path`` what citations call it. ``planes``: those of its rows; ``owner``: the job
-    # that the log's own lines name; ``training``: JSON of the series of its points.
+    # A file that was read or tried: ``place`` orders inputs as they were first seen, ``root`` is the folder that was
+    # given, ``label`` the path below it, ``path`` the name in citations. ``planes``: those of its rows; ``owner``: the
+    # job that the log's own lines name; ``training``: JSON of the series of its points.
     "inputs": {
         "input": "INTEGER", "place": "INTEGER", "path": "VARCHAR", "root": "VARCHAR", "label": "VARCHAR",
         "format": "VARCHAR", "status": "VARCHAR", "note": "VARCHAR", "rows": "BIGINT", "plane": "VARCHAR",
@@ -39,42 +39,42 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "path": "VARCHAR", "line": "BIGINT", "offset": "BIGINT", "length": "BIGINT", "text": "VARCHAR",
         "fields": "VARCHAR",
     },
-    # ``job``, ``raw_id``, ``array_id``, ``name``, ``end``, ``node`` repeat fields, to be found by; ``number``: what the
-    # id begins with; ``outputs``: the names of its output files as recorded, with "/" between them.
+    # ``job``, ``raw_id``, ``array_id``, ``name``, ``end``, ``node`` repeat fields, for lookups; ``number``: the number
+    # at the start of the id; ``outputs``: the names of its output files as recorded, joined with "/".
     "records": {
         "input": "INTEGER", "seq": "INTEGER", "kind": "VARCHAR", "plane": "VARCHAR", "job": "VARCHAR",
         "number": "VARCHAR", "raw_id": "VARCHAR", "array_id": "VARCHAR", "name": "VARCHAR", "end": "DOUBLE",
         "node": "VARCHAR", "outputs": "VARCHAR", "path": "VARCHAR", "line": "BIGINT", "offset": "BIGINT",
         "length": "BIGINT", "text": "VARCHAR", "fields": "VARCHAR",
     },
-    # Distinct training points as one parser read them in one log; ``pinned`` ones are never thinned away, ``held``
-    # ones were still open at its end.
+    # Distinct training points as one parser read them in one log; ``pinned`` ones are never thinned, ``held`` ones were
+    # still open at its end.
     "points": {
         "input": "INTEGER", "parser": "VARCHAR", "ordinal": "BIGINT", "pinned": "BOOLEAN", "held": "BOOLEAN",
         "time": "DOUBLE", "rank": "BIGINT", "node": "VARCHAR", "step": "DOUBLE", "loss": "DOUBLE",
         "path": "VARCHAR", "line": "BIGINT", "offset": "BIGINT", "length": "BIGINT", "text": "VARCHAR",
         "fields": "VARCHAR",
     },
-    # One curve each, for good; ``labels`` is JSON, ``node`` and ``job`` repeat two of them.
+    # One row per series, permanent; ``labels`` is JSON, ``node`` and ``job`` repeat two of the labels.
     "series": {
         "series": "INTEGER", "hash": "BIGINT", "metric": "VARCHAR", "labels": "VARCHAR", "node": "VARCHAR",
         "job": "VARCHAR",
     },
-    # What of a series came from one input, and where in it that begins.
+    # The part of a series that came from one input, and its position there.
     "spans": {
         "input": "INTEGER", "series": "INTEGER", "first_ms": "BIGINT", "last_ms": "BIGINT", "count": "BIGINT",
         "path": "VARCHAR", "line": "BIGINT", "offset": "BIGINT", "length": "BIGINT",
     },
-    # Sorted by metric, series, time. ``time_ms``: POSIX milliseconds, UTC; ``value`` in the catalogue's unit.
+    # Sorted by metric, series, time. ``time_ms``: POSIX milliseconds, UTC; ``value`` in the catalog's unit.
     "samples": {
         "metric": "VARCHAR", "series": "INTEGER", "time_ms": "BIGINT", "value": "DOUBLE", "input": "INTEGER",
     },
-    # Values that were sent and whose unit only a larger one can tell: as they came, under the name they came by.
+    # Pushed values whose unit is unknown until a larger value arrives: unchanged, under their foreign name.
     "waiting": {
         "name": "VARCHAR", "metric": "VARCHAR", "series": "INTEGER", "time_ms": "BIGINT", "value": "DOUBLE",
         "input": "INTEGER",
     },
-    # The samples of minutes gone by: those in ``(time_ms - 60000, time_ms]``; ``last`` is the one at ``last_ms``.
+    # Per-minute aggregates of old samples: those in ``(time_ms - 60000, time_ms]``; ``last`` is the one at ``last_ms``.
     "minutes": {
         "metric": "VARCHAR", "series": "INTEGER", "time_ms": "BIGINT", "min": "DOUBLE", "max": "DOUBLE",
         "sum": "DOUBLE", "count": "INTEGER", "last": "DOUBLE", "last_ms": "BIGINT", "input": "INTEGER",
@@ -91,56 +91,58 @@ ORDER: Mapping[str, str] = {
     "waiting": "name, series, time_ms, value",
     "minutes": "metric, series, time_ms",
 }
-"""How the rows of a segment are sorted."""
-ROW_GROUP = 122_880
+"""Sort order of the rows of a segment."""
+ROW_GROUP_ROWS = 122_880
 """Rows that are skipped or read together."""
-MEMORY = "1GB"
-"""What DuckDB may hold, beyond which it spills."""
+MEMORY_LIMIT = "1GB"
+"""Memory limit of DuckDB, beyond which it spills to disk."""
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """An engine in this process, with bounded memory, that neither writes a database nor goes to the network."""
+    """A DuckDB connection in this process with bounded memory, which writes no database and uses no network."""
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    spilled = tempfile.mkdtemp(prefix="trackside-duckdb-")  # nobody else can have made it, or reads in it
+    spill_folder = tempfile.mkdtemp(prefix="trackside-duckdb-")  # private: nobody else can create or read it
     settings: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": MEMORY,
+        "memory_limit": MEMORY_LIMIT,
         "threads": threads,
-        "temp_directory": spilled,
+        "temp_directory": spill_folder,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
     connection = duckdb.connect(":memory:", config=settings)
-    weakref.finalize(connection, shutil.rmtree, spilled, ignore_errors=True)
+    weakref.finalize(connection, shutil.rmtree, spill_folder, ignore_errors=True)
     connection.execute("SET parquet_metadata_cache = true")  # a segment never changes
     connection.execute("SET enable_progress_bar = false")
     return connection
 
 
 def parquet(files: Sequence[str]) -> str:
-    """SQL for the rows of Parquet files: nothing that the folders above them are called becomes a column of them."""
-    listed = ", ".join(map(quoted, files))
-    return f"read_parquet([{listed}], hive_partitioning = false, filename = false, union_by_name = false)"
+    """SQL for the rows of Parquet files. Names of parent folders do not become columns."""
+    literals = ", ".join(map(quoted, files))
+    return f"read_parquet([{literals}], hive_partitioning = false, filename = false, union_by_name = false)"
 
 
 def write(connection: duckdb.DuckDBPyConnection, directory: Directory, table: str, source: str) -> str:
-    """Write what a query gives as a segment of a table, synced; gives its name. Raises StoreError."""
+    """Write a query's result as a segment of a table, synced; returns its name. Raises StoreError."""
     name = f"{table}-{secrets.token_hex(8)}.parquet"
     final = directory.segments / name
     temporary = directory.segments / f".{name}.new"
     columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in TABLES[table].items())
-    options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP}, PARQUET_VERSION V2"
+    options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP_ROWS}, PARQUET_VERSION V2"
     try:
         connection.execute(f"COPY (SELECT {columns} FROM ({source})) TO {quoted(str(temporary))} ({options})")
         sync(temporary)
         os.rename(temporary, final)
     except (duckdb.Error, OSError) as error:
         temporary.unlink(missing_ok=True)
-        raise StoreError(f"{final} can't be written: {_reason(error)}; what was committed before is safe") from error
+        raise StoreError(
+            f"{final} can't be written: {_write_failure(error)}; what was committed before is intact"
+        ) from error
     return name
 
 
-def _reason(error: Exception) -> str:
-    """What to tell of a failed write: the system's word where there is one, which DuckDB wraps up."""
+def _write_failure(error: Exception) -> str:
+    """The reason of a failed write: the system's message if there is one, which DuckDB wraps."""
     number = re.search(r'"errno":"(\d+)"', str(error))
     return os.strerror(int(number[1])) if number else str(error).partition("\n")[0]
 
@@ -151,19 +153,19 @@ def write_columns(
     table: str,
     columns: Columns,
     metrics: Sequence[str] | None = None,
-) -> Segment:
-    """Write columns as a segment. ``metrics`` are the words that the numbers in a column ``code`` stand for."""
+) -> TableSegment:
+    """Write columns as a segment. ``metrics``: the names that the numbers in a column ``code`` stand for."""
     connection.register("block", dict(columns))
     source = "SELECT * FROM block"
     if metrics is not None:  # a join would not keep the order
-        words = ", ".join(quoted(metric) for metric in metrics)
-        source = f"SELECT [{words}][code + 1] AS metric, * FROM block"
+        literals = ", ".join(quoted(metric) for metric in metrics)
+        source = f"SELECT [{literals}][code + 1] AS metric, * FROM block"
     try:
         name = write(connection, directory, table, source)
     finally:
         connection.unregister("block")
     inputs, times = columns.get("input"), columns.get("time_ms")
-    return Segment(
+    return TableSegment(
         table,
         name,
         len(next(iter(columns.values()))),

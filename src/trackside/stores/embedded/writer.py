@@ -1,4 +1,4 @@
-"""The one that writes to a store: inputs in, each wholly or not at all, in bounded batches."""
+"""The single writer of a store: adds inputs, each completely or not at all, in bounded batches."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ import msgspec
 import numpy as np
 
 from trackside.model import Event, Plane, Position, Record, Samples
-from trackside.stores.embedded.layout import Directory, Lock, Manifest, Received, Segment
+from trackside.stores.embedded.layout import Directory, Lock, Manifest, ReceivedState, TableSegment
 from trackside.stores.embedded.rows import (
-    About,
-    Kept,
-    Point,
+    RecordKeys,
+    StoredInput,
+    TrainingPoint,
     event_columns,
     input_columns,
     point_columns,
+    position_columns,
     record_columns,
 )
-from trackside.stores.embedded.rows import places as placed
-from trackside.stores.embedded.samples import Numbers, SampleBatch, Spans
+from trackside.stores.embedded.samples import SampleBatch, SeriesIds, Spans
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.tables import TABLES, Columns, connect, parquet, write, write_columns
 
-SAMPLES = 4_000_000
-"""Samples that make a segment: about 9 MB, and 400 MB of memory while it is made."""
-ROWS = 50_000
+SEGMENT_SAMPLES = 4_000_000
+"""Samples per segment: about 9 MB, and 400 MB of memory while it is written."""
+MAX_ROWS_IN_MEMORY = 50_000
 """Events, records and points that are held in memory."""
-COMMIT_S = 5.0
-"""How long what was read waits for its commit, at most, while inputs end."""
+MAX_COMMIT_DELAY_S = 5.0
+"""Longest time between reading an input and committing it, while inputs end."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    """What some inputs gave, not written yet, and segments that are written but not named."""
+    """What some inputs gave but is not written yet, and segments that are written but not committed."""
 
     samples: SampleBatch = field(default_factory=SampleBatch)
     events: list[tuple[int, int, Event, str | None]] = field(default_factory=list)
-    records: list[tuple[int, int, Record, About]] = field(default_factory=list)
-    points: list[tuple[int, Point]] = field(default_factory=list)
-    inputs: list[Kept] = field(default_factory=list)
+    records: list[tuple[int, int, Record, RecordKeys]] = field(default_factory=list)
+    points: list[tuple[int, TrainingPoint]] = field(default_factory=list)
+    inputs: list[StoredInput] = field(default_factory=list)
     spans: list[Spans] = field(default_factory=list)
-    places: dict[int, dict[int, Position]] = field(default_factory=dict)
-    """Input -> series' number -> where it begins."""
-    segments: list[Segment] = field(default_factory=list)
+    positions: dict[int, dict[int, Position]] = field(default_factory=dict)
+    """Input -> series id -> its position."""
+    segments: list[TableSegment] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -58,19 +58,19 @@ class _Batch:
         self.samples.take(other.samples)
         for name in ("events", "records", "points", "inputs", "spans", "segments"):
             getattr(self, name).extend(getattr(other, name))
-        self.places |= other.places
+        self.positions |= other.positions
 
 
 class Writer:
-    """A store being written to. What :meth:`end` took is safe from the next :meth:`commit` on.
+    """Writes to a store. An input that :meth:`end` accepted is safe after the next :meth:`commit`.
 
-    Raises StoreBusy where another process writes, and StoreError.
+    Raises StoreBusy if another process writes, and StoreError.
     """
 
     def __init__(self, directory: Directory, manifest: Manifest, lock: Lock | None) -> None:
         self.directory, self.manifest, self._lock = directory, manifest, lock
         self.connection = connect()
-        self._numbers: Numbers | None = None
+        self._series_ids: SeriesIds | None = None
         self._done, self._open = _Batch(), _Batch()
         self._dead: set[int] = set()
         self._seq = 0
@@ -80,12 +80,12 @@ class Writer:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Writer:
-        """Write to a store, made where there is none; what a dead writer left is deleted."""
+        """Open a store for writing, and create it if it does not exist; what a dead writer left is deleted."""
         directory = Directory(path)
         directory.create()
         lock = Lock.for_writer(directory)
         try:
-            writer = cls(directory, directory.migrated(), lock)
+            writer = cls(directory, directory.read_migrated(), lock)
             directory.sweep()
         except BaseException:
             lock.close()
@@ -94,18 +94,18 @@ class Writer:
 
     @classmethod
     def temporary(cls, base: Snapshot | None = None) -> Writer:
-        """Write to a new store that goes with the process; it begins with what another one holds.
+        """Open a new store that is removed with the process; it starts with the content of another one.
 
-        The other's segments are only named, and it must stay open.
+        The other store's segments are only referenced, so it must stay open.
         """
         folder = tempfile.mkdtemp(prefix="trackside-store-")
         directory = Directory(folder)
         directory.create()
         manifest = Manifest()
         if base is not None:
-            far = [msgspec.structs.replace(each, name=os.path.abspath(base.directory.file(each)))
-                   for each in base.manifest.segments]  # fmt: skip
-            manifest = msgspec.structs.replace(base.manifest, segments=tuple(far))
+            external_segments = [msgspec.structs.replace(segment, name=os.path.abspath(base.directory.file(segment)))
+                   for segment in base.manifest.segments]  # fmt: skip
+            manifest = msgspec.structs.replace(base.manifest, segments=tuple(external_segments))
         return cls(directory, manifest, None)
 
     def __enter__(self) -> Writer:
@@ -115,7 +115,7 @@ class Writer:
         self.close()
 
     def close(self) -> None:
-        """End writing; what was not committed is gone."""
+        """End writing; what was not committed is lost."""
         self.connection.close()
         if self._lock is not None:
             self._lock.close()
@@ -124,59 +124,59 @@ class Writer:
         shutil.rmtree(self.directory.path, ignore_errors=True)
 
     def snapshot(self) -> Snapshot:
-        """What is committed, read through the writer's own engine."""
+        """What is committed, read through the writer's own connection."""
         return Snapshot(self.directory, self.manifest, None, self.connection)
 
     # -- one input
 
     def begin(self) -> int:
-        """Begin an input; gives its id."""
+        """Begin an input; returns its id."""
         self._seq = 0
         self._planes = {}
-        if self._numbers is not None:
-            self._numbers.begin()
-        number = self.next_input
+        if self._series_ids is not None:
+            self._series_ids.begin()
+        input_id = self.next_input
         self.next_input += 1
-        return number
+        return input_id
 
     def event(self, input_: int, event: Event, job: str | None) -> None:
-        """Keep an event. ``job``: the one it names."""
+        """Add an event. ``job``: the id that it names."""
         self._planes[event.plane] = None
         self._open.events.append((input_, self._seq, event, job))
-        self._row()
+        self._count_row()
 
-    def record(self, input_: int, record: Record, about: About) -> None:
+    def record(self, input_: int, record: Record, keys: RecordKeys) -> None:
         self._planes[record.plane] = None
-        self._open.records.append((input_, self._seq, record, about))
-        self._row()
+        self._open.records.append((input_, self._seq, record, keys))
+        self._count_row()
 
-    def points(self, input_: int, points: Iterable[Point]) -> None:
+    def points(self, input_: int, points: Iterable[TrainingPoint]) -> None:
         for point in points:
             self._open.points.append((input_, point))
-            self._row()
+            self._count_row()
 
     def samples(self, input_: int, samples: Samples) -> None:
-        numbers = self.numbers.of(samples.series)
-        self._open.samples.add(numbers, samples, input_)
-        if self._open.samples.size + self._done.samples.size >= SAMPLES:
-            self._make_room()
+        series_ids = self.series_ids.of(samples.series)
+        self._open.samples.add(series_ids, samples, input_)
+        if self._open.samples.size + self._done.samples.size >= SEGMENT_SAMPLES:
+            self._flush_batches()
 
-    def end(self, kept: Kept, dead: Iterable[int] = ()) -> None:
-        """The input is whole; its planes and time are told here. ``dead``: earlier ones whose place it takes."""
-        if kept.row.plane is not None and kept.row.status in ("read", "partial"):
-            self._planes[kept.row.plane] = None
-        if self._numbers is not None:
-            self._open.places[kept.id] = self._numbers.places
-        self._open.inputs.append(replace(kept, planes=tuple(self._planes), read_at=time.time()))
+    def end(self, stored: StoredInput, dead: Iterable[int] = ()) -> None:
+        """Complete the input; its planes and time are set here. ``dead``: ids of earlier inputs that it replaces."""
+        if stored.row.plane is not None and stored.row.status in ("read", "partial"):
+            self._planes[stored.row.plane] = None
+        if self._series_ids is not None:
+            self._open.positions[stored.id] = self._series_ids.positions
+        self._open.inputs.append(replace(stored, planes=tuple(self._planes), read_at=time.time()))
         self._dead.update(dead)
         self._done.take(self._open)
         self._open = _Batch()
-        full = self._done.samples.size >= SAMPLES or self._done.rows >= ROWS
-        if full or time.monotonic() - self._committed > COMMIT_S:
+        is_full = self._done.samples.size >= SEGMENT_SAMPLES or self._done.rows >= MAX_ROWS_IN_MEMORY
+        if is_full or time.monotonic() - self._committed > MAX_COMMIT_DELAY_S:
             self.commit()
 
     def drop(self) -> None:
-        """The input counts for nothing: as if it had never begun."""
+        """Discard the current input as if it had never begun."""
         for segment in self._open.segments:
             os.unlink(self.directory.file(segment))
         self._open = _Batch()
@@ -184,30 +184,30 @@ class Writer:
     # -- batches
 
     @property
-    def numbers(self) -> Numbers:
-        """The series' numbers, looked up once samples come."""
-        if self._numbers is None:
+    def series_ids(self) -> SeriesIds:
+        """The ids of the series, loaded when the first samples come."""
+        if self._series_ids is None:
             series = self.snapshot().table("series")
             known = self.snapshot().arrays(f"SELECT hash, series FROM {series}")
-            self._numbers = Numbers((known["hash"], known["series"]), self.manifest.next_series)
-        return self._numbers
+            self._series_ids = SeriesIds((known["hash"], known["series"]), self.manifest.next_series)
+        return self._series_ids
 
-    def _row(self) -> None:
+    def _count_row(self) -> None:
         self._seq += 1
-        if self._open.rows + self._done.rows >= ROWS:
-            self._make_room()
+        if self._open.rows + self._done.rows >= MAX_ROWS_IN_MEMORY:
+            self._flush_batches()
 
-    def _make_room(self) -> None:
-        """Commit the inputs that are whole; if the present one alone is too large, write what there is of it."""
+    def _flush_batches(self) -> None:
+        """Commit the complete inputs; if the current one alone is too large, write what there is of it."""
         if self._done.inputs:
             self.commit()
-        if self._open.samples.size >= SAMPLES or self._open.rows >= ROWS:
+        if self._open.samples.size >= SEGMENT_SAMPLES or self._open.rows >= MAX_ROWS_IN_MEMORY:
             self._write(self._open)
 
     def _write(self, batch: _Batch) -> None:
         """Turn a batch's rows and samples into segments."""
         if batch.samples.size:
-            segment, spans = batch.samples.written(self.connection, self.directory, self.numbers.metrics)
+            segment, spans = batch.samples.write(self.connection, self.directory, self.series_ids.metrics)
             batch.segments.append(segment)
             batch.spans.append(spans)
         for table, columns in (
@@ -219,12 +219,12 @@ class Writer:
                 batch.segments.append(self.segment(table, columns))
         batch.events, batch.records, batch.points = [], [], []
 
-    def segment(self, table: str, columns: Columns) -> Segment:
-        """Write columns as a segment, to be named by a commit."""
+    def segment(self, table: str, columns: Columns) -> TableSegment:
+        """Write columns as a segment; a later commit adds it to the store."""
         return write_columns(self.connection, self.directory, table, columns)
 
-    def selected(self, table: str, query: str, level: int = 0) -> list[Segment]:
-        """Write what a query gives as a segment, to be named by a commit; none where it gives no row."""
+    def selected(self, table: str, query: str, level: int = 0) -> list[TableSegment]:
+        """Write a query's result as a segment for a later commit; none if the query gives no row."""
         name = write(self.connection, self.directory, table, query)
         path = self.directory.segments / name
         inputs = "min(input), max(input)" if "input" in TABLES[table] else "0, 0"
@@ -236,81 +236,93 @@ class Writer:
             path.unlink()
             return []
         times_ms = None if first is None else (first, last)
-        return [Segment(table, name, rows, path.stat().st_size, (low, high), times_ms, level)]
+        return [TableSegment(table, name, rows, path.stat().st_size, (low, high), times_ms, level)]
 
     def commit(self) -> None:
-        """Make all inputs that are whole part of the store: on disk, and seen by readers that open it from now on."""
+        """Make all complete inputs part of the store: durable, and visible to readers that open it from now on."""
         self._committed = time.monotonic()
         batch, self._done = self._done, _Batch()
         if not batch.inputs:
             return
         self._write(batch)
         segments = batch.segments
-        if any(batch.places.values()):
-            segments.append(self.segment("spans", _span_columns(batch.spans, batch.places)))
-        if self._numbers is not None and self._numbers.fresh:
-            segments.append(self.segment("series", self._numbers.columns()))
+        if any(batch.positions.values()):
+            segments.append(self.segment("spans", _span_columns(batch.spans, batch.positions)))
+        if self._series_ids is not None and self._series_ids.unwritten:
+            segments.append(self.segment("series", self._series_ids.columns()))
         segments.append(self.segment("inputs", input_columns(batch.inputs)))
         self.replace(segments, ())
 
     def replace(
         self,
-        added: Iterable[Segment],
-        removed: Iterable[Segment],
+        added: Iterable[TableSegment],
+        removed: Iterable[TableSegment],
         *,
         dead: Iterable[int] = (),
         incomplete: Iterable[int] = (),
-        received: Received | None = None,
+        received: ReceivedState | None = None,
     ) -> None:
-        """Commit some segments in place of others. ``dead``, ``incomplete``: inputs that become so."""
-        gone = {each.name for each in removed}
-        kept = [each for each in self.manifest.segments if each.name not in gone]
+        """Commit some segments in place of others. ``dead``, ``incomplete``: ids of inputs that become so."""
+        removed_names = {segment.name for segment in removed}
+        remaining = [segment for segment in self.manifest.segments if segment.name not in removed_names]
         self.manifest = self.directory.commit(
             msgspec.structs.replace(
                 self.manifest,
-                segments=(*kept, *added),
+                segments=(*remaining, *added),
                 dead=tuple(sorted({*self.manifest.dead, *self._dead, *dead})),
                 incomplete=tuple(sorted({*self.manifest.incomplete, *incomplete} - self._dead)),
                 next_input=self.next_input,
-                next_series=self.manifest.next_series if self._numbers is None else self._numbers.following,
+                next_series=self.manifest.next_series if self._series_ids is None else self._series_ids.next_id,
                 received=self.manifest.received if received is None else received,
             )
         )
         self._dead = set()
 
-    def grow(self, kept: Kept, added: Iterable[Segment], removed: Iterable[Segment], received: Received) -> Segment:
-        """Commit segments of an input that is never whole; gives the one of its row, to be replaced by the next."""
+    def grow(
+        self,
+        stored: StoredInput,
+        added: Iterable[TableSegment],
+        removed: Iterable[TableSegment],
+        received: ReceivedState,
+    ) -> TableSegment:
+        """Commit segments of an input that keeps growing; returns the segment of its row, which the next commit
+        replaces."""
         segments = list(added)
-        if self._numbers is not None and self._numbers.fresh:
-            segments.append(self.segment("series", self._numbers.columns()))
-        row = self.segment("inputs", input_columns([kept]))
+        if self._series_ids is not None and self._series_ids.unwritten:
+            segments.append(self.segment("series", self._series_ids.columns()))
+        row = self.segment("inputs", input_columns([stored]))
         self.replace([*segments, row], removed, received=received)
         return row
 
-    def forget_numbers(self) -> None:
-        """Look the series up anew: after a failure nobody may go by numbers that no segment names."""
-        self._numbers = None
+    def reset_series_ids(self) -> None:
+        """Reload the series ids: after a failure, ids that no segment holds must not be used."""
+        self._series_ids = None
 
     def forget_dead(self, dead: Iterable[int]) -> None:
-        """No segment holds a row of these any more."""
-        left = tuple(number for number in self.manifest.dead if number not in set(dead))
-        if left != self.manifest.dead:
-            self.manifest = self.directory.commit(msgspec.structs.replace(self.manifest, dead=left))
+        """Remove inputs from the manifest's ``dead``, because no segment holds a row of them any more."""
+        still_dead = tuple(number for number in self.manifest.dead if number not in set(dead))
+        if still_dead != self.manifest.dead:
+            self.manifest = self.directory.commit(msgspec.structs.replace(self.manifest, dead=still_dead))
 
 
-def _span_columns(parts: list[Spans], places: dict[int, dict[int, Position]]) -> Columns:
+def _span_columns(parts: list[Spans], positions: dict[int, dict[int, Position]]) -> Columns:
     """The spans of some inputs, with a row also for each series that was named without a value."""
-    whole = Spans.joined(parts)
-    met = set(zip(whole.inputs.tolist(), whole.series.tolist(), strict=True))
-    bare = [(input_, series) for input_, named in places.items() for series in named if (input_, series) not in met]
-    whole = Spans.joined([whole, Spans.bare(bare)])
-    pairs = zip(whole.inputs.tolist(), whole.series.tolist(), strict=True)
-    found = [places[input_][series] for input_, series in pairs]
+    spans = Spans.joined(parts)
+    with_samples = set(zip(spans.inputs.tolist(), spans.series.tolist(), strict=True))
+    empty_pairs = [
+        (input_, series)
+        for input_, by_series in positions.items()
+        for series in by_series
+        if (input_, series) not in with_samples
+    ]
+    spans = Spans.joined([spans, Spans.without_samples(empty_pairs)])
+    pairs = zip(spans.inputs.tolist(), spans.series.tolist(), strict=True)
+    span_positions = [positions[input_][series] for input_, series in pairs]
     return {
-        "input": whole.inputs,
-        "series": whole.series,
-        "first_ms": np.ma.masked_where(whole.count == 0, whole.first_ms),
-        "last_ms": np.ma.masked_where(whole.count == 0, whole.last_ms),
-        "count": whole.count,
-        **placed(found),
+        "input": spans.inputs,
+        "series": spans.series,
+        "first_ms": np.ma.masked_where(spans.count == 0, spans.first_ms),
+        "last_ms": np.ma.masked_where(spans.count == 0, spans.last_ms),
+        "count": spans.count,
+        **position_columns(span_positions),
     }

@@ -1,1 +1,1 @@
-"""Log stores that are asked: one engine a file, registered by being there (:mod:`trackside.stores.log_store`)."""
+"""Log stores that are queried: one engine per file; no registration is needed (:mod:`trackside.stores.log_store`)."""

@@ -1,7 +1,7 @@
 """Elasticsearch and OpenSearch: lines by ``_search`` on an index pattern, the same way on both.
 
-Pages go forward in time as in the other stores, so that no point in time, nor a tie-breaker that only one of the two
-knows, has to be held open on the server. Lines of one time come in the order of their offset in the file, where the
+Pages go forward in time as in the other stores, so the server has to keep no point in time open and no tie-breaker is
+needed that only one of the two supports. Lines of one time come in the order of their offset in the file, if the
 collector kept it.
 """
 
@@ -15,21 +15,21 @@ from urllib.parse import quote
 import msgspec
 
 from trackside.http.client import HttpClient
-from trackside.http.unanswered import Unanswered
-from trackside.stores.log_store import Line, LogOptions, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
+from trackside.http.unavailable import SourceUnavailable
+from trackside.stores.log_store import LogEntry, LogOptions, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
 from trackside.stores.log_streams import Condition, Conditions, LogServer
 
-MOST_BUCKETS = 1000
-"""Values of fields that are asked for at once."""
-MOST_GROUPS = 200_000
-"""Streams of one run."""
-DEPTH = 20
-"""Objects in objects of a document that are looked into: as many as an index maps."""
+PAGE_BUCKETS = 1000
+"""Value combinations per page of an aggregation."""
+MAX_GROUPS = 200_000
+"""Most streams of one run."""
+MAX_DEPTH = 20
+"""Deepest nesting of objects that is read in a document: as deep as an index maps."""
 OFFSETS = ("log.offset", "offset")
-"""Fields where collectors keep where in its file a line stood."""
-_NUMBERS = frozenset({"long", "integer", "short", "byte", "unsigned_long"})
-_EXACT = _NUMBERS | {"keyword", "constant_keyword", "wildcard"}
-WHOSE = "Elasticsearch's"
+"""Fields in which collectors keep a line's offset in its file."""
+_INTEGER_TYPES = frozenset({"long", "integer", "short", "byte", "unsigned_long"})
+_EXACT_TYPES = _INTEGER_TYPES | {"keyword", "constant_keyword", "wildcard"}
+PRODUCT = "Elasticsearch's"
 Json = dict[str, Any]
 
 
@@ -42,7 +42,7 @@ class _Hit(msgspec.Struct):
     fields: dict[str, list[Any]] | None = None
 
 
-class _Hits(msgspec.Struct):
+class _SearchHits(msgspec.Struct):
     hits: list[_Hit]
 
 
@@ -63,36 +63,36 @@ class _Shards(msgspec.Struct):
     failed: int = 0
 
 
-class _Found(msgspec.Struct):
-    """``aggregations`` are missing where no index fits the pattern."""
+class _SearchAnswer(msgspec.Struct):
+    """``aggregations`` is missing if no index matches the pattern."""
 
-    hits: _Hits
+    hits: _SearchHits
     aggregations: _Aggregations | None = None
     shards: _Shards | None = msgspec.field(default=None, name="_shards")
     timed_out: bool = False
 
 
 _FIELDS = msgspec.json.Decoder(_Fields)
-_FOUND = msgspec.json.Decoder(_Found)
+_SEARCH_ANSWER = msgspec.json.Decoder(_SearchAnswer)
 
 
 class Elasticsearch(LogServer):
-    """The lines of the indices that a pattern names."""
+    """The lines of the indices that a pattern selects."""
 
     title = "Elasticsearch"
 
     def __init__(self, options: LogOptions, endpoint: HttpClient | None = None) -> None:
         super().__init__(options, endpoint)
         self._fields: dict[str, str] = {}
-        """Field -> the one to ask for exact values of it: itself, or its ``.keyword``."""
-        self._numbers: frozenset[str] = frozenset()
+        """Field -> the field for exact matches: itself, or its ``.keyword``."""
+        self._integer_fields: frozenset[str] = frozenset()
 
     def names(self, start: int, end: int) -> Sequence[str]:
-        """Fields that can be asked for exact values, of all times: mappings know none."""
-        got = self.endpoint.request("GET", f"{self._index}/_field_caps", params={"fields": "*", **_LENIENT})
-        fields = decoded(_FIELDS, got.body, got.url, WHOSE).fields
-        exact = {name for name, types in fields.items() if types and _EXACT.issuperset(types)}
-        self._numbers = frozenset(name for name in exact if not _NUMBERS.isdisjoint(fields[name]))
+        """Fields that support exact matches, for all times: mappings hold no times."""
+        response = self.endpoint.request("GET", f"{self._index}/_field_caps", params={"fields": "*", **_ALLOW_MISSING})
+        fields = decoded(_FIELDS, response.body, response.url, PRODUCT).fields
+        exact = {name for name, types in fields.items() if types and _EXACT_TYPES.issuperset(types)}
+        self._integer_fields = frozenset(name for name in exact if not _INTEGER_TYPES.isdisjoint(fields[name]))
         plain = {name.removesuffix(".keyword") for name in exact}
         self._fields = {
             name: name if name in exact else f"{name}.keyword" for name in plain if not name.startswith("_")
@@ -103,20 +103,24 @@ class Elasticsearch(LogServer):
         return [labels[name] for labels in self.groups((name,), ((),), start, end) if name in labels]
 
     def groups(self, by: Sequence[str], any_of: Sequence[Conditions], start: int, end: int) -> list[Mapping[str, str]]:
-        """By a composite aggregation, page after page."""
-        either = {"bool": {"should": [{"bool": json.loads(self.selector(each))} for each in any_of]}}
+        """Groups by a composite aggregation, page after page."""
+        either = {"bool": {"should": [{"bool": json.loads(self.selector(conditions))} for conditions in any_of]}}
         return list(in_slices(lambda start, end: self._groups(by, either, start, end), start, end))
 
     def selector(self, conditions: Conditions) -> str:
-        """The inside of a ``bool`` query as JSON."""
-        clauses = [self._clause(each) for each in self.all_of(conditions)]
-        must, must_not = ([query for met, query in clauses if met is wanted] for wanted in (True, False))
+        """The content of a ``bool`` query as JSON."""
+        clauses = [self._clause(condition) for condition in self.all_of(conditions)]
+        must, must_not = (
+            [query for is_required, query in clauses if is_required is required] for required in (True, False)
+        )
         return json.dumps({"filter": must, "must_not": must_not})
 
     def _clause(self, condition: Condition) -> tuple[bool, Json]:
-        """(whether it must be met, the query)"""
+        """(whether the query must match, the query)."""
         field = self._fields.get(condition.name, condition.name)
-        if condition.operator == "unlike" and field in self._numbers:  # numbers have no patterns; ids are what they are
+        if (
+            condition.operator == "unlike" and field in self._integer_fields
+        ):  # numeric fields have no patterns; a number is an id
             return False, {"exists": {"field": field}}
         match condition.operator:
             case "in":
@@ -130,37 +134,37 @@ class Elasticsearch(LogServer):
         return True, {"term": {field: condition.value}}
 
     def _groups(self, by: Sequence[str], query: Json, start: int, end: int) -> Iterator[Mapping[str, str]]:
-        places = {f"f{place}": name for place, name in enumerate(by)}
+        names = {f"f{key}": name for key, name in enumerate(by)}
         composite: Json = {
-            "size": MOST_BUCKETS,
+            "size": PAGE_BUCKETS,
             "sources": [
-                {place: {"terms": {"field": self._fields.get(name, name), "missing_bucket": True}}}
-                for place, name in places.items()
+                {key: {"terms": {"field": self._fields.get(name, name), "missing_bucket": True}}}
+                for key, name in names.items()
             ],
         }
-        for _ in range(MOST_GROUPS // MOST_BUCKETS):
+        for _ in range(MAX_GROUPS // PAGE_BUCKETS):
             body = {"size": 0, "query": self._within(query, start, end), "aggs": {"groups": {"composite": composite}}}
-            found = self._search(body).aggregations
-            for bucket in found.groups.buckets if found is not None else ():
-                values = {name: bucket.key.get(place) for place, name in places.items()}
+            aggregations = self._search(body).aggregations
+            for bucket in aggregations.groups.buckets if aggregations is not None else ():
+                values = {name: bucket.key.get(key) for key, name in names.items()}
                 yield {name: str(value) for name, value in values.items() if value is not None}
-            if found is None or not found.groups.after_key:
+            if aggregations is None or not aggregations.groups.after_key:
                 return
-            composite["after"] = found.groups.after_key
-        raise Unanswered(
-            "partial", f"{self.name} has more than {MOST_GROUPS:,} streams of the run; narrow it with match"
+            composite["after"] = aggregations.groups.after_key
+        raise SourceUnavailable(
+            "partial", f"{self.name} has more than {MAX_GROUPS:,} streams of the run; narrow the search with match"
         )
 
     # -- lines
 
-    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+    def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:
         query: Json = {"bool": json.loads(stream.selector)}
         if self.options.line_filter:
             query["bool"].setdefault("filter", []).append({"query_string": {"query": self.options.line_filter}})
         sort: list[Json] = [{self.options.time_field: {"order": "asc"}}]
         sort += [{name: {"order": "asc", "unmapped_type": "long"}} for name in OFFSETS]
 
-        def fetch(start: int, end: int, limit: int) -> list[Line]:
+        def fetch(start: int, end: int, limit: int) -> list[LogEntry]:
             body = {
                 "size": limit,
                 "query": self._within(query, start, end),
@@ -170,20 +174,22 @@ class Elasticsearch(LogServer):
             }
             return [self._line(hit, stream.labels) for hit in self._search(body).hits.hits]
 
-        # An index gives at most 10,000 at once unless it is told otherwise.
+        # An index returns at most 10,000 at once by default.
         yield from Paging(fetch, min(self.options.page, 10_000)).lines(stream.start_ns, stream.end_ns)
 
-    def _line(self, hit: _Hit, known: Mapping[str, str]) -> Line:
+    def _line(self, hit: _Hit, known: Mapping[str, str]) -> LogEntry:
         source = _flat(hit.source or {})
-        told = (hit.fields or {}).get(self.options.time_field) or [source.get(self.options.time_field)]
-        time_ns = nanoseconds(told[0]) if isinstance(told[0], str) else None
+        times = (hit.fields or {}).get(self.options.time_field) or [source.get(self.options.time_field)]
+        time_ns = nanoseconds(times[0]) if isinstance(times[0], str) else None
         if time_ns is None:
-            shown = repr(told[0])[:40] if isinstance(told[0], (str, float, int)) else "not there"
-            raise Unanswered("broken", f"{self.name}: a line whose {self.options.time_field} is {shown}, no time")
+            shown = repr(times[0])[:40] if isinstance(times[0], (str, float, int)) else "not there"
+            raise SourceUnavailable(
+                "broken", f"{self.name}: a line whose {self.options.time_field} is {shown}, which is not a time"
+            )
         text = next(
             (source[name] for name in (self.options.message_field, "log", "event.original") if name in source), ""
         )
-        return Line(time_ns, text, {**known, **source})
+        return LogEntry(time_ns, text, {**known, **source})
 
     @property
     def _index(self) -> str:
@@ -193,38 +199,38 @@ class Elasticsearch(LogServer):
         bounds = {"gte": stamp(start), "lt": stamp(end), "format": "strict_date_optional_time_nanos"}
         return {"bool": {"filter": [query, {"range": {self.options.time_field: bounds}}]}}
 
-    def _search(self, body: Json) -> _Found:
-        got = self.endpoint.request(
+    def _search(self, body: Json) -> _SearchAnswer:
+        response = self.endpoint.request(
             "POST",
             f"{self._index}/_search",
-            params=_LENIENT,
+            params=_ALLOW_MISSING,
             body=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )
-        answer = decoded(_FOUND, got.body, got.url, WHOSE)
+        answer = decoded(_SEARCH_ANSWER, response.body, response.url, PRODUCT)
         failed = answer.shards.failed if answer.shards is not None else 0
         if answer.timed_out or failed:
-            why = "it ran out of time" if answer.timed_out else f"{failed} shards failed"
-            raise Unanswered("partial", f"{got.url} searched a part only: {why}")
+            reason = "it ran out of time" if answer.timed_out else f"{failed} shards failed"
+            raise SourceUnavailable("partial", f"{response.url} searched only a part: {reason}")
         return answer
 
 
-_LENIENT = {"ignore_unavailable": "true", "allow_no_indices": "true"}
+_ALLOW_MISSING = {"ignore_unavailable": "true", "allow_no_indices": "true"}
 
 
-def _flat(source: Mapping[str, Any], above: str = "", depth: int = DEPTH) -> dict[str, str]:
-    """A document's scalars by their dotted names; of a list its first. What lies deeper is left out."""
-    found: dict[str, str] = {}
+def _flat(source: Mapping[str, Any], prefix: str = "", depth: int = MAX_DEPTH) -> dict[str, str]:
+    """A document's scalars by their dotted names; of a list the first element. Deeper nesting is left out."""
+    scalars: dict[str, str] = {}
     for name, value in source.items():
         if isinstance(value, list):
             value = value[0] if value else None
         if isinstance(value, dict):
-            found |= _flat(value, f"{above}{name}.", depth - 1) if depth else {}
+            scalars |= _flat(value, f"{prefix}{name}.", depth - 1) if depth else {}
         elif isinstance(value, str):
-            found[above + name] = value
+            scalars[prefix + name] = value
         elif isinstance(value, (bool, int, float)):
-            found[above + name] = json.dumps(value)
-    return found
+            scalars[prefix + name] = json.dumps(value)
+    return scalars
 
 
 LOG_STORE = Elasticsearch

@@ -1,1 +1,1 @@
-"""WHAT WAS JUDGED: runs, verdicts and which run continued which, in SQLite or PostgreSQL. Needs the ``serve`` extra."""
+"""The archive of runs, verdicts and lineage, in SQLite or PostgreSQL. Needs the ``serve`` extra."""

@@ -1,4 +1,4 @@
-"""Why the archive could not be asked, in one line that a user can act upon."""
+"""Why the archive can't be used, in one line that a user can act on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from trackside.errors import UsageError
 from trackside.settings.secrets import HIDDEN, is_secret, shown_url
 
-if TYPE_CHECKING:  # who only wants to catch an ArchiveError may not have the extra
+if TYPE_CHECKING:  # callers that only catch ArchiveError may not have the extra
     import sqlalchemy as sa
     from sqlalchemy import exc
 
@@ -15,10 +15,10 @@ Kind = Literal["unreachable", "busy", "newer", "refused", "ambiguous"]
 
 
 class ArchiveError(UsageError):
-    """The archive can't be used as was asked. ``str`` is one line: what, where, and what may help.
+    """The archive can't be used as requested. ``str`` is one line: what, where, and what may help.
 
-    ``kind``: unreachable (down, or no such database), busy (locked, or too slow: try again), newer (made by a later
-    version), refused (what was asked can't be done), ambiguous (several runs go by that id).
+    ``kind``: unreachable (down, or no such database), busy (locked or too slow: try again), newer (made by a later
+    version), refused (the request can't be fulfilled), ambiguous (several runs have that id).
     """
 
     def __init__(self, kind: Kind, reason: str) -> None:
@@ -34,12 +34,12 @@ _SQLITE: tuple[tuple[str, Kind, str], ...] = (
     ("disk is full", "refused", "make room on that disk"),
     ("disk i/o", "refused", "is the disk full or failing?"),
     ("not a database", "refused", "it is another kind of file: give a new path"),
-    ("malformed", "refused", "the file is damaged: restore it from a copy, or move it away to begin anew"),
+    ("malformed", "refused", "the file is damaged: restore it from a copy, or move it away to start a new one"),
 )
 _POSTGRES: tuple[tuple[str, Kind, str], ...] = (
     ("57014", "busy", "the server is overloaded or a lock is held long: try again"),  # statement_timeout
     ("55P03", "busy", "another instance holds the lock: try again"),  # lock_timeout
-    ("40", "busy", "another instance changed the same rows: try again"),  # serialisation, deadlock
+    ("40", "busy", "another instance changed the same rows: try again"),  # serialization, deadlock
     ("53", "busy", "the server is out of connections, memory or disk"),
     ("28", "refused", "check the user and the password"),
     ("3D", "refused", "create that database first"),
@@ -53,8 +53,8 @@ def shown(url: sa.URL) -> str:
     return shown_url(url.render_as_string(hide_password=False))
 
 
-def explained(url: sa.URL, error: exc.SQLAlchemyError) -> ArchiveError:
-    """What to tell of a failure of the driver; the URL's secrets are left out."""
+def archive_error(url: sa.URL, error: exc.SQLAlchemyError) -> ArchiveError:
+    """The ArchiveError for a failure of the driver, without the URL's secrets."""
     from sqlalchemy import exc
 
     where = shown(url)
@@ -81,7 +81,7 @@ def explained(url: sa.URL, error: exc.SQLAlchemyError) -> ArchiveError:
 
 
 def _without_secrets(url: sa.URL, words: str) -> str:
-    """A driver may quote the connection's parameters."""
+    """A message without secrets: a driver may quote the connection's parameters."""
     secrets = [url.password, *(value for name, value in url.query.items() if is_secret(name))]
     for secret in secrets:
         for text in (secret,) if isinstance(secret, str) else secret or ():

@@ -1,6 +1,6 @@
-"""What the archive keeps of a verdict beside its document: columns from a :class:`trackside.model.Verdict`.
+"""The columns that the archive keeps of a verdict besides its document, from a :class:`trackside.model.Verdict`.
 
-What comes from logs and schedulers is foreign text: it is cut to a length, and freed of what a database won't hold.
+Texts from logs and schedulers are untrusted: they are cut to a length and cleaned of what a database rejects.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from trackside.catalog.job_states import goes_on
 from trackside.finding import Verdict
 from trackside.stores.metadata.errors import ArchiveError
 
-LONGEST_TEXT = 500
-"""Characters of a name; the document holds all of it."""
-MOST_NODES = 20_000
-MOST_NUMBER = 2**31 - 1
+MAX_TEXT_CHARS = 500
+"""Longest name in characters; the document holds it in full."""
+MAX_NODES = 20_000
+MAX_INTEGER = 2**31 - 1
 Row = dict[str, Any]
 
 
 def run_facts(verdict: Verdict, job: str | None) -> Row:
-    """Columns of ``runs`` that the verdict tells; None or empty where it doesn't. Raises ArchiveError without an id."""
+    """Columns of ``runs`` from a verdict; None or empty where the verdict has no value. Raises ArchiveError without an
+    id."""
     run = verdict.run
     id_ = text(run.id) or text(job)
     if not id_:
-        raise ArchiveError(
-            "refused", "the verdict names no job, so there is nothing to keep it under: give the job's id"
-        )
-    starts = [start for attempt in run.attempts if (start := moment(attempt.start)) is not None]
-    submitted, started = moment(run.submit), moment(run.start)
+        raise ArchiveError("refused", "the verdict names no job, so it can't be recorded: give the job's id")
+    starts = [start for attempt in run.attempts if (start := finite_or_none(attempt.start)) is not None]
+    submitted, started = finite_or_none(run.submit), finite_or_none(run.start)
     return {
         "cluster": text(run.cluster) or "",
         "job": id_,
@@ -39,48 +38,48 @@ def run_facts(verdict: Verdict, job: str | None) -> Row:
         "state": text(run.disposition),
         "submitted": submitted,
         "started": started,
-        "ended": None if goes_on(run.disposition) else moment(run.end),
+        "ended": None if goes_on(run.disposition) else finite_or_none(run.end),
         "attempts": max(1, len(run.attempts)),
         "nodes": texts(run.nodes),
         "gpus": texts(run.gpus),
-        "n_gpus": run.n_gpus if run.n_gpus is not None and 0 <= run.n_gpus <= MOST_NUMBER else None,
+        "n_gpus": run.n_gpus if run.n_gpus is not None and 0 <= run.n_gpus <= MAX_INTEGER else None,
         "framework": text(run.framework),
     }
 
 
 def verdict_facts(verdict: Verdict) -> Row:
-    """Columns that ``verdicts`` has, and ``runs`` of the latest one, but for when and which."""
+    """Columns of ``verdicts``, which ``runs`` repeats for the latest one, without time and id."""
     primary = verdict.primary
     return {
         "family": primary.family,
         "variant": text(primary.variant),
         "culprit": primary.culprit,
         "certainty": None if primary.certainty is None else primary.certainty.value,
-        "confidence": moment(primary.confidence),
+        "confidence": finite_or_none(primary.confidence),
     }
 
 
 def parent_facts(verdict: Verdict) -> tuple[str, str] | None:
-    """(job id of the run that it continues, how that was found)."""
+    """(job id of the run that this one continues, how that was found), or None."""
     parent = text(verdict.run.parent)
     return None if not parent else (parent, text(verdict.run.parent_by) or "unknown")
 
 
 def text(value: str | None) -> str | None:
-    """One that a database holds: without NUL, of bounded length; None for nothing."""
+    """Text that a database accepts: without NUL, of bounded length; None if empty."""
     if value is None:
         return None
-    # Surrogates stand for bytes that were no UTF-8.
-    clean = value[:LONGEST_TEXT].replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+    # Surrogates stand for bytes that were not UTF-8.
+    clean = value[:MAX_TEXT_CHARS].replace("\0", "").encode("utf-8", "replace").decode("utf-8")
     return clean or None
 
 
 def texts(values: Iterable[str]) -> list[str]:
-    """The distinct ones, in order."""
-    found = dict.fromkeys(clean for value in values if (clean := text(value)))
-    return list(found)[:MOST_NODES]
+    """The distinct texts, in order."""
+    distinct = dict.fromkeys(clean for value in values if (clean := text(value)))
+    return list(distinct)[:MAX_NODES]
 
 
-def moment(value: float | None) -> float | None:
-    """A finite number or none."""
+def finite_or_none(value: float | None) -> float | None:
+    """A finite number, else None."""
     return float(value) if value is not None and math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""What the archive gives: runs, verdicts, links between runs, pages of them. Times are POSIX seconds, UTC."""
+"""What the archive returns: runs, verdicts, links between runs, and pages of them. Times are POSIX seconds, UTC."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run that was judged. A fact that no input gave is null or empty."""
 
     id: str
-    """The archive's own: ``r17``. A job's id may come back after years, this one doesn't."""
+    """The archive's own id: ``r17``. Schedulers may reuse a job's id, but this id is unique."""
     job: str
     cluster: str
     name: str | None
@@ -31,7 +31,7 @@ class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True):
     first_seen: float
     updated: float
     verdict: int | None
-    """Id of the latest, which the fields from here on are of."""
+    """Id of the latest verdict, from which the fields below come."""
     judged: float | None
     family: str | None
     variant: str | None
@@ -57,14 +57,14 @@ class ArchivedVerdict(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     """SHA-256 of the document, in hexadecimal."""
     bytes: int
-    """Of the document."""
+    """Size of the document."""
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """One run continued another. ``run``: the other one, null where it is not in the archive."""
+    """One run continued another. ``run``: the id of the other run, null if it is not in the archive."""
 
     job: str
-    """The other one's job id."""
+    """The job id of the other run."""
     run: str | None
     how: str
     """dependency, requeue, restart or order (of the same name, one after the other)."""
@@ -77,8 +77,8 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
     children: list[Link]
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a verdict went; ``new`` is false where the archive had it already."""
+class RecordResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a verdict was recorded; ``new`` is false if the archive had it already."""
 
     run: str
     verdict: int
@@ -86,23 +86,23 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some runs, newest first."""
+    """A page of runs, newest first."""
 
     runs: list[ArchivedRun]
     next: str | None
-    """The cursor of the page after it; null at the end."""
+    """Cursor of the next page; null at the end."""
 
 
 class VerdictPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some verdicts on one run, newest first."""
+    """A page of verdicts on one run, newest first."""
 
     verdicts: list[ArchivedVerdict]
     next: str | None
-    """The cursor of the page after it; null at the end."""
+    """Cursor of the next page; null at the end."""
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True):
-    """Which runs are wanted: those to which all that is given applies. Texts are compared whole."""
+    """Conditions on runs; all that are given must hold. Texts are compared as a whole."""
 
     job: str | None = None
     cluster: str | None = None
@@ -114,50 +114,50 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     culprit: str | None = None
     node: str | None = None
     since: float | None = None
-    """Started then or later."""
+    """Started at or after this time."""
     until: float | None = None
-    """Started before."""
+    """Started before this time."""
 
 
-Place = tuple[float, int]
-"""A row's place in an order by time and id."""
+PageKey = tuple[float, int]
+"""(time, id): the key of a row in a page order."""
 
 
-def cursor(place: Place) -> str:
-    """A place as text that a URL may hold."""
-    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode("ascii").rstrip("=")
+def encode_cursor(key: PageKey) -> str:
+    """A page key as text for a URL."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode("ascii").rstrip("=")
 
 
-def place_of(text: str) -> Place:
-    """The place that :func:`cursor` wrote. Raises ArchiveError for any other text."""
+def decode_cursor(text: str) -> PageKey:
+    """The page key in a text by :func:`encode_cursor`. Raises ArchiveError for any other text."""
     try:
-        place: Place = msgspec.json.decode(
+        key: PageKey = msgspec.json.decode(
             base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=tuple[float, int]
         )
     except (ValueError, msgspec.MsgspecError) as error:
-        raise ArchiveError("refused", "the cursor is none that a page gave as its 'next'; begin without one") from error
-    if not 0 <= place[1] < 2**63:
-        raise ArchiveError("refused", "the cursor is none that a page gave as its 'next'; begin without one")
-    return place
+        raise ArchiveError("refused", "the cursor is not the 'next' of any page; start without one") from error
+    if not 0 <= key[1] < 2**63:
+        raise ArchiveError("refused", "the cursor is not the 'next' of any page; start without one")
+    return key
 
 
 def run_id(number: int) -> str:
-    """A run's id from its row's."""
+    """A run's id, from the id of its row."""
     return f"r{number}"
 
 
 def run_number(text: str) -> int | None:
-    """The row's id; None where the text is no run's id, but perhaps a job's."""
+    """The id of the row; None if the text is not a run's id, but perhaps a job's."""
     return int(text[1:]) if text[:1] == "r" and text[1:].isascii() and text[1:].isdigit() and len(text) < 20 else None
 
 
 def run_of(row: Any) -> ArchivedRun:
-    """From a row of the table."""
-    told = {name: value for name, value in row.items() if name in ArchivedRun.__struct_fields__}
-    return ArchivedRun(**{**told, "id": run_id(row["id"])})
+    """A run from a row of the table."""
+    values = {name: value for name, value in row.items() if name in ArchivedRun.__struct_fields__}
+    return ArchivedRun(**{**values, "id": run_id(row["id"])})
 
 
 def verdict_of(row: Any) -> ArchivedVerdict:
-    """From a row of the table."""
-    told = {name: value for name, value in row.items() if name in ArchivedVerdict.__struct_fields__}
-    return ArchivedVerdict(**{**told, "run": run_id(row["run"])})
+    """A verdict from a row of the table."""
+    values = {name: value for name, value in row.items() if name in ArchivedVerdict.__struct_fields__}
+    return ArchivedVerdict(**{**values, "run": run_id(row["run"])})

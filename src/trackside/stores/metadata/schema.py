@@ -1,6 +1,6 @@
-"""The archive's tables as they are now. ``migrations/versions`` holds how to get there; a test compares the two.
+"""The archive's current tables. ``migrations/versions`` holds the steps to them; a test compares the two.
 
-Times are POSIX seconds, UTC, as everywhere here.
+Times are POSIX seconds, UTC.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 REVISION = "1"
-"""The newest of ``migrations/versions``."""
+"""The newest revision in ``migrations/versions``."""
 
 ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-"""SQLite numbers rows by itself only where the type is called INTEGER."""
+"""SQLite numbers rows automatically only if the type is called INTEGER."""
 
 metadata = sa.MetaData()
 

@@ -1,1 +1,2 @@
-"""Metric stores that are asked: one engine a file, registered by being there (:mod:`trackside.stores.metric_store`)."""
+"""Metric stores that are queried: one engine per file; no registration is needed
+(:mod:`trackside.stores.metric_store`)."""

@@ -1,8 +1,8 @@
-"""Metrics in a Prometheus-compatible server, as curves: VictoriaMetrics, Prometheus, Mimir, Thanos.
+"""A metric backend over a Prometheus-compatible server: VictoriaMetrics, Prometheus, Mimir, Thanos.
 
-The server rolls up, one query for all series of a metric. What it would roll up otherwise than curves in memory is
-fetched as samples and rolled up here: series that hold values which stand for none, and windows in which several
-series of the server are one of ours (the job's label of a GPU changed).
+The server rolls up, with one query for all series of a metric. Two things are fetched as samples and rolled up here,
+because the server's result would differ from the backend in memory: series with values that stand for no measurement,
+and windows in which several of the server's series form one of ours (the job label of a GPU changed).
 """
 
 from __future__ import annotations
@@ -15,280 +15,293 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.http.unanswered import Unanswered
-from trackside.stores.curves import Engine, Groups, Held, RolledUp, Sampled, Wanted
-from trackside.stores.memory_curves import roll
-from trackside.stores.metric_store import MetricOptions, MetricServer, Scope
+from trackside.http.unavailable import SourceUnavailable
+from trackside.stores.memory_backend import roll
+from trackside.stores.metric_backend import EngineRollup, Groups, RollupRequest, RollupResult, SampleBackend, SeriesInfo
+from trackside.stores.metric_store import MetricOptions, MetricServer, RunScope
 from trackside.stores.prometheus.api import Api
 from trackside.stores.prometheus.matrix import Times, Values
-from trackside.stores.prometheus.scope import Concerned, anything_of, concerned
-from trackside.stores.prometheus.series import MOST_RAW, Source, spans_of
+from trackside.stores.prometheus.scope import RunSources, find_sources, has_series
+from trackside.stores.prometheus.series import MAX_READ_SAMPLES, MetricSource, window_spans
 
-MOST_SAMPLES = 20_000_000
-"""Samples fetched for one answer, where the server can't roll up what is one curve."""
-Part = tuple[Source, int]
+MAX_FETCHED_SAMPLES = 20_000_000
+"""Most samples fetched for one answer that the server can't roll up."""
+Part = tuple[MetricSource, int]
 """A series of the server: its source, and its row there."""
 Flags = NDArray[np.bool_]
-TABLES_BYTES = 384 << 20
-"""Answers kept in case they, or a part of their windows, are asked again."""
+MAX_TABLES_BYTES = 384 << 20
+"""Size of the cache of answers, for requests that repeat or cover a part of earlier windows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """The windows of some groups, as far as they are known to be asked, and where they come from."""
+    """The windows of some groups, as far as requests for them are known, and the query that gives them."""
 
-    wanted: Wanted
-    coming: Future[Values]
+    request: RollupRequest
+    future: Future[Values]
 
     @property
     def bytes(self) -> int:
-        return _bytes(self.wanted)
+        return _bytes(self.request)
 
-    def covers(self, wanted: Wanted) -> bool:
-        """Whether all windows of another question are among these."""
-        return self.wanted.start_ms <= wanted.start_ms and self.wanted.end_ms >= wanted.end_ms
+    def covers(self, request: RollupRequest) -> bool:
+        """Whether the table has all windows of another request."""
+        return self.request.start_ms <= request.start_ms and self.request.end_ms >= request.end_ms
 
-    def windows(self, wanted: Wanted) -> Values:
-        first = (wanted.start_ms - self.wanted.start_ms) // wanted.step_ms
-        return self.coming.result()[:, first : first + wanted.width].copy()
+    def windows(self, request: RollupRequest) -> Values:
+        first = (request.start_ms - self.request.start_ms) // request.step_ms
+        return self.future.result()[:, first : first + request.width].copy()
 
 
-class PrometheusCurves(MetricServer, Sampled):
-    """The curves of a server that concern a run."""
+class PrometheusBackend(MetricServer, SampleBackend):
+    """The series of a server that concern a run."""
 
     title = "prometheus"
 
-    def __init__(self, options: MetricOptions, scope: Scope | None = None) -> None:
+    def __init__(self, options: MetricOptions, scope: RunScope | None = None) -> None:
         super().__init__(options, scope)
         self._api = Api(options, self.endpoint)
-        self._looking: Future[Concerned] | None = None
-        self._beginning = threading.Lock()
-        self._tables: dict[tuple[Groups, int, Engine], _Table] = {}
-        """The latest stand last."""
-        self._expected: dict[tuple[Groups, int, Engine], Wanted] = {}
+        self._lookup: Future[RunSources] | None = None
+        self._lookup_lock = threading.Lock()
+        self._tables: dict[tuple[Groups, int, EngineRollup], _Table] = {}
+        """The most recently used last."""
+        self._expected: dict[tuple[Groups, int, EngineRollup], RollupRequest] = {}
         self._counts: dict[tuple[Groups, int, int], Future[int]] = {}
-        """Of what is expected, by groups, start and end."""
+        """Number of samples for announced requests, by groups, start and end."""
 
     @property
-    def failed(self) -> Mapping[str, Unanswered]:
-        """They are not held; but that doesn't mean that they were not measured."""
-        return self._concerned.failed
+    def failed(self) -> Mapping[str, SourceUnavailable]:
+        """Metrics that are unavailable; they may have been measured all the same."""
+        return self._sources.failed
 
     def close(self) -> None:
         self._api.close()
 
-    def begin(self) -> None:
-        with self._beginning:
-            if self._looking is None:
-                self._looking = Future()
-                threading.Thread(target=self._look, args=(self._looking,), name="prometheus-look", daemon=True).start()
+    def prefetch(self) -> None:
+        with self._lookup_lock:
+            if self._lookup is None:
+                self._lookup = Future()
+                threading.Thread(target=self._look, args=(self._lookup,), name="prometheus-look", daemon=True).start()
 
-    def _look(self, looking: Future[Concerned]) -> None:
+    def _look(self, lookup: Future[RunSources]) -> None:
         try:
-            looking.set_result(concerned(self._api, self.scope))
+            lookup.set_result(find_sources(self._api, self.scope))
         except BaseException as error:  # noqa: BLE001 - whatever it is, who wants the result is to get it
-            looking.set_exception(error)
+            lookup.set_exception(error)
 
     @property
-    def _concerned(self) -> Concerned:
-        self.begin()
-        assert self._looking is not None
-        return self._looking.result()
+    def _sources(self) -> RunSources:
+        self.prefetch()
+        assert self._lookup is not None
+        return self._lookup.result()
 
-    def anything(self) -> bool:
-        """Whether the server has a series under the job's id at all: far cheaper than to look for what it holds, and
-        all there is to know of a job whose time and nodes nobody tells. Raises Unanswered."""
-        return anything_of(self._api, self.scope.jobs)
+    def has_series(self) -> bool:
+        """Whether the server has any series with the job's id: far cheaper than a full lookup, and enough for a job
+        whose time and nodes are unknown. Raises SourceUnavailable."""
+        return has_series(self._api, self.scope.jobs)
 
-    def held(self) -> Sequence[Held]:
-        return self._concerned.held
+    def series(self) -> Sequence[SeriesInfo]:
+        return self._sources.series
 
-    def samples(self, held: Sequence[Held], start_ms: int, end_ms: int) -> Iterator[tuple[Held, Times, Values]]:
-        concerned = self._concerned
-        by_id = {each.id: each for each in held}
-        rows = _by_source(part for id_ in by_id for part in concerned.parts.get(id_, ()))
+    def samples(
+        self, series: Sequence[SeriesInfo], start_ms: int, end_ms: int
+    ) -> Iterator[tuple[SeriesInfo, Times, Values]]:
+        sources = self._sources
+        by_id = {info.id: info for info in series}
+        rows = _by_source(part for id_ in by_id for part in sources.parts.get(id_, ()))
         for source, chosen in rows.items():
-            for row, times, values in source.kept(chosen, start_ms, end_ms):
-                yield by_id[source.curves[row]], times, values
+            for row, times, values in source.measured_samples(chosen, start_ms, end_ms):
+                yield by_id[source.series_ids[row]], times, values
 
-    def expect(self, wanted: Sequence[Wanted]) -> None:
-        """They are asked for from now on, side by side."""
-        self.held()  # not from a thread of the pool, which it waits for
+    def expect(self, requests: Sequence[RollupRequest]) -> None:
+        """Send the queries for these requests now, in parallel."""
+        self.series()  # not in a thread of the pool, which the lookup itself waits for
         self._expected = {}
-        for each in wanted:
-            key = _key(each)
-            self._expected[key] = _widened(self._expected[key], each) if key in self._expected else each
+        for request in requests:
+            key = _key(request)
+            self._expected[key] = _union(self._expected[key], request) if key in self._expected else request
         self._counts = {
-            key: self._api.pool.submit(self._used, each)
-            for key, each in {_counted(each): each for each in wanted}.items()
+            key: self._api.pool.submit(self._sample_count, request)
+            for key, request in {_count_key(request): request for request in requests}.items()
         }
-        room = TABLES_BYTES
-        for key, each in self._expected.items():
-            room -= _bytes(each)
-            if room < 0:
+        bytes_left = MAX_TABLES_BYTES
+        for key, request in self._expected.items():
+            bytes_left -= _bytes(request)
+            if bytes_left < 0:
                 break
-            if key not in self._tables or not self._tables[key].covers(each):
-                self._tables[key] = self._table(each)
+            if key not in self._tables or not self._tables[key].covers(request):
+                self._tables[key] = self._table(request)
 
-    def rollups(self, wanted: Sequence[Wanted]) -> list[RolledUp]:
+    def rollups(self, requests: Sequence[RollupRequest]) -> list[RollupResult]:
         try:
-            self.held()
-        except Unanswered as reason:
-            return [reason] * len(wanted)
-        tables = [self._known(each) for each in wanted]
-        counts = [self._counts.get(_counted(each)) or self._api.pool.submit(self._used, each) for each in wanted]
-        answers: list[RolledUp] = []
-        for each, table, count in zip(wanted, tables, counts, strict=True):
+            self.series()
+        except SourceUnavailable as reason:
+            return [reason] * len(requests)
+        tables = [self._table_for(request) for request in requests]
+        counts = [
+            self._counts.get(_count_key(request)) or self._api.pool.submit(self._sample_count, request)
+            for request in requests
+        ]
+        answers: list[RollupResult] = []
+        for request, table, count in zip(requests, tables, counts, strict=True):
             try:
-                answers.append((table.windows(each), count.result()))
-            except Unanswered as reason:
-                self._tables.pop(_key(each), None)  # it may be answered the next time
-                self._counts.pop(_counted(each), None)
+                answers.append((table.windows(request), count.result()))
+            except SourceUnavailable as reason:
+                self._tables.pop(_key(request), None)  # the next try may succeed
+                self._counts.pop(_count_key(request), None)
                 answers.append(reason)
-        self._forget()
+        self._trim_tables()
         return answers
 
-    def _known(self, wanted: Wanted) -> _Table:
-        key = _key(wanted)
+    def _table_for(self, request: RollupRequest) -> _Table:
+        key = _key(request)
         table = self._tables.pop(key, None)
-        if table is None or not table.covers(wanted):
+        if table is None or not table.covers(request):
             expected = self._expected.get(key)
-            table = self._table(wanted if expected is None else _widened(expected, wanted))
+            table = self._table(request if expected is None else _union(expected, request))
         self._tables[key] = table
         return table
 
-    def _forget(self) -> None:
-        """Let the oldest go where all take too much."""
-        size = sum(each.bytes for each in self._tables.values())
+    def _trim_tables(self) -> None:
+        """Drop the oldest tables if all together are too large."""
+        size = sum(table.bytes for table in self._tables.values())
         for key in list(self._tables):
-            if size <= TABLES_BYTES:
+            if size <= MAX_TABLES_BYTES:
                 break
             size -= self._tables.pop(key).bytes
 
-    def _table(self, wanted: Wanted) -> _Table:
-        return _Table(wanted, self._api.pool.submit(lambda: _windows_of(self._parts(wanted), wanted)))
+    def _table(self, request: RollupRequest) -> _Table:
+        return _Table(request, self._api.pool.submit(lambda: _windows_of(self._parts(request), request)))
 
-    def _parts(self, wanted: Wanted) -> list[list[Part]]:
-        parts = self._concerned.parts
-        return [[part for id_ in ids for part in parts.get(id_, ())] for ids in wanted.groups]
+    def _parts(self, request: RollupRequest) -> list[list[Part]]:
+        parts = self._sources.parts
+        return [[part for id_ in ids for part in parts.get(id_, ())] for ids in request.groups]
 
-    def _used(self, wanted: Wanted) -> int:
-        """How many samples a question is answered from."""
-        rows = _by_source(part for group in self._parts(wanted) for part in group)
-        return sum(source.used(chosen, wanted.start_ms, wanted.end_ms) for source, chosen in rows.items())
-
-
-def _key(wanted: Wanted) -> tuple[Groups, int, Engine]:
-    return tuple(map(tuple, wanted.groups)), wanted.step_ms, wanted.how
+    def _sample_count(self, request: RollupRequest) -> int:
+        """How many samples a request is answered from."""
+        rows = _by_source(part for group in self._parts(request) for part in group)
+        return sum(source.sample_count(chosen, request.start_ms, request.end_ms) for source, chosen in rows.items())
 
 
-def _counted(wanted: Wanted) -> tuple[Groups, int, int]:
-    return tuple(map(tuple, wanted.groups)), wanted.start_ms, wanted.end_ms
+def _key(request: RollupRequest) -> tuple[Groups, int, EngineRollup]:
+    return tuple(map(tuple, request.groups)), request.step_ms, request.rollup
 
 
-def _widened(one: Wanted, other: Wanted) -> Wanted:
-    """The windows of both, and those between."""
+def _count_key(request: RollupRequest) -> tuple[Groups, int, int]:
+    return tuple(map(tuple, request.groups)), request.start_ms, request.end_ms
+
+
+def _union(one: RollupRequest, other: RollupRequest) -> RollupRequest:
+    """The request for the windows of both, and those between."""
     return replace(one, start_ms=min(one.start_ms, other.start_ms), end_ms=max(one.end_ms, other.end_ms))
 
 
-def _bytes(wanted: Wanted) -> int:
-    return 8 * len(wanted.groups) * wanted.width
+def _bytes(request: RollupRequest) -> int:
+    return 8 * len(request.groups) * request.width
 
 
-# -- windows: rolled up by the server, and where need be here
+# -- windows: rolled up by the server, or here if necessary
 
 
-def _windows_of(groups: Sequence[Sequence[Part]], wanted: Wanted) -> Values:
-    """(groups, windows) of each group of the server's series taken as one curve. Raises Unanswered."""
-    shape = len(groups), wanted.width
-    whole, apart = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
+def _windows_of(groups: Sequence[Sequence[Part]], request: RollupRequest) -> Values:
+    """Values of shape (groups, windows); each group of the server's series forms one series of ours. Raises
+    SourceUnavailable."""
+    shape = len(groups), request.width
+    out, mixed = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
     parts = [part for group in groups for part in group]
-    if not parts or not wanted.width:
-        return whole
-    values, first = _rolled(parts, wanted), 0
+    if not parts or not request.width:
+        return out
+    values, first = _rolled(parts, request), 0
     for row, group in enumerate(groups):
-        own = values[first : first + len(group)]
+        group_values = values[first : first + len(group)]
         first += len(group)
         if len(group) == 1:
-            whole[row] = own[0]
+            out[row] = group_values[0]
         elif group:
-            held = (~np.isnan(own)).sum(axis=0)
-            if wanted.how in ("sum", "count"):
-                whole[row] = np.where(held > 0, np.nansum(own, axis=0), np.nan)
-            else:  # of windows that only one of them has a value for, it is that one
-                whole[row] = (np.fmin if wanted.how == "min" else np.fmax).reduce(own, axis=0)
-                apart[row] = (held > 1) & (wanted.how not in ("min", "max"))
-    apart[:, _whole(parts[0][0], wanted) :] = True
-    if apart.any():
-        _from_samples(groups, wanted, apart, whole)
-    return whole
+            sampled = (~np.isnan(group_values)).sum(axis=0)
+            if request.rollup in ("sum", "count"):
+                out[row] = np.where(sampled > 0, np.nansum(group_values, axis=0), np.nan)
+            else:  # a window that only one of them has a value for gets that value
+                out[row] = (np.fmin if request.rollup == "min" else np.fmax).reduce(group_values, axis=0)
+                mixed[row] = (sampled > 1) & (request.rollup not in ("min", "max"))
+    mixed[:, _complete_windows(parts[0][0], request) :] = True
+    if mixed.any():
+        _from_samples(groups, request, mixed, out)
+    return out
 
 
-def _by_source(parts: Iterable[Part]) -> dict[Source, list[int]]:
+def _by_source(parts: Iterable[Part]) -> dict[MetricSource, list[int]]:
     """The rows of each source, in order."""
-    found: dict[Source, set[int]] = {}
+    by_source: dict[MetricSource, set[int]] = {}
     for source, row in parts:
-        found.setdefault(source, set()).add(row)
-    return {source: sorted(rows) for source, rows in found.items()}
+        by_source.setdefault(source, set()).add(row)
+    return {source: sorted(rows) for source, rows in by_source.items()}
 
 
-def _whole(source: Source, wanted: Wanted) -> int:
-    """How many windows end before the newest samples, which are not asked for."""
-    return int(np.clip((source.end_ms - wanted.start_ms) // wanted.step_ms, 0, None))
+def _complete_windows(source: MetricSource, request: RollupRequest) -> int:
+    """How many windows end before the newest samples, which are not read."""
+    return int(np.clip((source.end_ms - request.start_ms) // request.step_ms, 0, None))
 
 
-def _rolled(parts: Sequence[Part], wanted: Wanted) -> Values:
-    """(parts, windows) of each series, in our unit."""
-    values = np.full((len(parts), wanted.width), np.nan)
-    places = {part: place for place, part in enumerate(parts)}
+def _rolled(parts: Sequence[Part], request: RollupRequest) -> Values:
+    """Values of shape (parts, windows) of each series, in our unit."""
+    values = np.full((len(parts), request.width), np.nan)
+    index_of = {part: index for index, part in enumerate(parts)}
     for source, rows in _by_source(parts).items():
         clean = [row for row in rows if row not in source.raw]
-        end_ms = min(wanted.end_ms, wanted.start_ms + _whole(source, wanted) * wanted.step_ms)
-        found = source.rolled(clean, wanted.start_ms, end_ms, wanted.step_ms, wanted.how)
-        if wanted.how != "count":
+        end_ms = min(request.end_ms, request.start_ms + _complete_windows(source, request) * request.step_ms)
+        result = source.rolled_up(clean, request.start_ms, end_ms, request.step_ms, request.rollup)
+        if request.rollup != "count":
             with np.errstate(over="ignore", invalid="ignore"):
-                found *= source.scales[clean][:, None]
-        values[[places[source, row] for row in clean], : found.shape[1]] = found
+                result *= source.scales[clean][:, None]
+        values[[index_of[source, row] for row in clean], : result.shape[1]] = result
         for row in rows:
             if row in source.raw:
-                _roll(values[places[source, row]], *source.raw[row], wanted)
+                _roll_window(values[index_of[source, row]], *source.raw[row], request)
     return values
 
 
-def _roll(out: Values, times: Times, values: Values, wanted: Wanted) -> None:
-    """Fill in the windows of samples that are in order of time."""
-    first, last = np.searchsorted(times, [wanted.start_ms, wanted.end_ms], side="right")
-    roll(out, times[first:last], values[first:last], wanted)
+def _roll_window(out: Values, times: Times, values: Values, request: RollupRequest) -> None:
+    """Fill in the windows from samples in time order."""
+    first, last = np.searchsorted(times, [request.start_ms, request.end_ms], side="right")
+    roll(out, times[first:last], values[first:last], request)
 
 
-def _from_samples(groups: Sequence[Sequence[Part]], wanted: Wanted, apart: Flags, whole: Values) -> None:
-    """Roll up here those windows that are marked in ``apart``."""
-    concerned = [row for row in range(len(groups)) if groups[row] and apart[row].any()]
+def _from_samples(groups: Sequence[Sequence[Part]], request: RollupRequest, mixed: Flags, out: Values) -> None:
+    """Roll up the windows marked in ``mixed`` from samples."""
+    mixed_rows = [row for row in range(len(groups)) if groups[row] and mixed[row].any()]
     read: dict[Part, list[tuple[Times, Values]]] = {}
-    for source, rows in _by_source(part for row in concerned for part in groups[row]).items():
-        _read(source, rows, wanted, np.asarray(apart[concerned].any(axis=0)), read)
-    for row in concerned:
+    for source, rows in _by_source(part for row in mixed_rows for part in groups[row]).items():
+        _read(source, rows, request, np.asarray(mixed[mixed_rows].any(axis=0)), read)
+    for row in mixed_rows:
         pieces = [piece for part in groups[row] for piece in read.get(part, ())]
         if pieces:
             times, values = (np.concatenate([piece[i] for piece in pieces]) for i in (0, 1))
             order = np.lexsort((values, times))
-            out = np.full(whole.shape[1], np.nan)
-            _roll(out, times[order], values[order], wanted)
-            whole[row, apart[row]] = out[apart[row]]
+            rolled = np.full(out.shape[1], np.nan)
+            _roll_window(rolled, times[order], values[order], request)
+            out[row, mixed[row]] = rolled[mixed[row]]
 
 
 def _read(
-    source: Source, rows: Sequence[int], wanted: Wanted, marked: Flags, read: dict[Part, list[tuple[Times, Values]]]
+    source: MetricSource,
+    rows: Sequence[int],
+    request: RollupRequest,
+    marked: Flags,
+    read: dict[Part, list[tuple[Times, Values]]],
 ) -> None:
-    """The samples of some rows in the windows that are marked, in our unit."""
+    """Read the samples of some rows in the marked windows, in our unit."""
     clean = [row for row in rows if row not in source.raw]
-    each = source.counts[clean].sum() / (source.end_ms - source.start_ms) * wanted.step_ms
-    if each * marked.sum() > MOST_SAMPLES:
-        raise Unanswered("too_large", f"{source.server}: several series of {source.name} measure the same at the same "
-                         f"time, and their {each * marked.sum():,.0f} samples are more than are fetched; choose one of "
-                         "each with match, or let the server leave out doubles")  # fmt: skip
-    for begin, end in spans_of(marked * max(each, 1.0), MOST_RAW):
-        start_ms, end_ms = (wanted.start_ms + place * wanted.step_ms for place in (begin, end))
+    samples_per_window = source.counts[clean].sum() / (source.end_ms - source.start_ms) * request.step_ms
+    if samples_per_window * marked.sum() > MAX_FETCHED_SAMPLES:
+        raise SourceUnavailable(
+            "too_large",
+            f"{source.server}: several series of {source.name} measure the same at the same time, and their"
+            f" {samples_per_window * marked.sum():,.0f} samples are more than the limit; choose one of each with match,"
+            " or let the server deduplicate",
+        )
+    for prefetch, end in window_spans(marked * max(samples_per_window, 1.0), MAX_READ_SAMPLES):
+        start_ms, end_ms = (request.start_ms + window * request.step_ms for window in (prefetch, end))
         end_ms = min(end_ms, source.end_ms)
         for row in rows:
             if row in source.raw:
@@ -300,4 +313,4 @@ def _read(
                 read.setdefault((source, row), []).append((times, values * source.scales[row]))
 
 
-METRIC_STORE = PrometheusCurves
+METRIC_STORE = PrometheusBackend

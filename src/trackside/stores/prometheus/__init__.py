@@ -1,1 +1,1 @@
-"""Metrics of a Prometheus-compatible store: the query algebra as PromQL (decision 0010)."""
+"""Queries a Prometheus-compatible store: metric questions as PromQL (decision 0010)."""

@@ -1,6 +1,6 @@
-"""The JSON in which Prometheus-compatible servers answer, taken apart fast: millions of points a second.
+"""Decodes the JSON answers of Prometheus-compatible servers fast: millions of points per second.
 
-A point is ``[time,"value"]``. Most answers hold a value for each window asked for: then the times need not be read.
+A point is ``[time,"value"]``. Most answers hold a value for each requested window, so their times need not be decoded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.http.unanswered import Unanswered, plain, words_of
+from trackside.http.unavailable import SourceUnavailable, error_message, plain
 
 T = TypeVar("T")
 Values = NDArray[np.float64]
@@ -23,7 +23,7 @@ _LABELS = msgspec.json.Decoder(dict[str, str])
 _NAMES = msgspec.json.Decoder(list[str])
 _SETS = msgspec.json.Decoder(list[dict[str, str]])
 _NONE = msgspec.Raw(b"null")
-_FRAME = b'[]"'
+_PUNCTUATION = b'[]"'
 
 
 class _Series(msgspec.Struct):
@@ -47,40 +47,43 @@ class _Answer(msgspec.Struct):
 _ANSWER, _RESULT = msgspec.json.Decoder(_Answer), msgspec.json.Decoder(_Result)
 
 
-class Found(NamedTuple):
-    """One series of an answer: its labels as they stand there, and its points; both JSON."""
+class RawSeries(NamedTuple):
+    """One series of an answer: its labels and its points, both as raw JSON."""
 
     labels: bytes
     points: bytes
 
 
 def data_of(body: bytes, where: str, partial: bool = False) -> bytes:
-    """What an answer holds. Raises Unanswered where it says that it failed, or (unless ``partial``) is not whole."""
+    """The data of an answer. Raises SourceUnavailable if the answer reports a failure, or (unless ``partial``) is
+    incomplete."""
     try:
         answer = _ANSWER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise Unanswered("broken", f"{where} sent {words_of(body)[:60]!r} where an answer of Prometheus' API was due; "
-                         "is it the right URL?") from None  # fmt: skip
+        text = f"{where} sent {error_message(body)[:60]!r} instead of a Prometheus API answer; is it the right URL?"
+        raise SourceUnavailable("broken", text) from None
     if answer.status != "success":
-        raise Unanswered("refused", f"{where}: {plain(answer.error) or 'it says neither success nor error'}")
-    # Prometheus 2.48 to 2.55 list what they would have us know of our query among the warnings.
-    warnings = [each for each in answer.warnings or () if not each.startswith("PromQL info")]
+        raise SourceUnavailable(
+            "refused", f"{where}: {plain(answer.error) or 'it reports neither success nor an error'}"
+        )
+    # Prometheus 2.48 to 2.55 list hints about the query among the warnings.
+    warnings = [warning for warning in answer.warnings or () if not warning.startswith("PromQL info")]
     if not partial and (answer.isPartial or warnings):
-        why = plain(warnings[0]) if warnings else "it could not reach all of its storage nodes"
-        raise Unanswered("partial", f"{where} gave a part of the answer: {why}")
+        reason = plain(warnings[0]) if warnings else "it could not reach all of its storage nodes"
+        raise SourceUnavailable("partial", f"{where} gave only a part of the answer: {reason}")
     return bytes(answer.data)
 
 
-def series_of(data: bytes, where: str) -> Iterator[Found]:
-    """The series of a matrix or a vector. Raises Unanswered where it is neither."""
-    for each in _decoded(_RESULT, data, where).result:
-        points = bytes(each.values)
-        yield Found(bytes(each.metric), points if points != b"null" else b"[" + bytes(each.value) + b"]")
+def series_of(data: bytes, where: str) -> Iterator[RawSeries]:
+    """The series of a matrix or a vector. Raises SourceUnavailable for anything else."""
+    for series in _decoded(_RESULT, data, where).result:
+        points = bytes(series.values)
+        yield RawSeries(bytes(series.metric), points if points != b"null" else b"[" + bytes(series.value) + b"]")
 
 
-def labels_of(found: bytes, where: str) -> dict[str, str]:
+def labels_of(raw_labels: bytes, where: str) -> dict[str, str]:
     """The labels of a series, without its name."""
-    labels = _decoded(_LABELS, found, where)
+    labels = _decoded(_LABELS, raw_labels, where)
     labels.pop("__name__", None)
     return labels
 
@@ -88,35 +91,38 @@ def labels_of(found: bytes, where: str) -> dict[str, str]:
 def windows(points: bytes, start_ms: int, step_ms: int, width: int, where: str) -> Values:
     """(width,) values of the windows that end at start + step, start + 2 step ...; NaN where there is no point.
 
-    Points before and after are ignored; of several for one window the last holds. Raises Unanswered where there are
-    points, but in between, or none of what was asked for: what they say must not pass for nothing.
+    Points before and after are ignored; of several points for one window the last is used. Raises SourceUnavailable if
+    points lie between window ends, or none has a requested time, so that a wrong answer does not pass as an empty one.
     """
     texts = points.split(b'"')[1::2]
     if len(texts) == width and _first(points) == start_ms + step_ms and _last(points) == start_ms + width * step_ms:
         return _numbers(b",".join(texts), where)
     out = np.full(width, np.nan)
     times, values = samples(points, where)
-    place, off = np.divmod(times - start_ms, step_ms)
-    good = (off == 0) & (place >= 1) & (place <= width)
-    if off.any() or (len(times) and not good.any()):
-        raise Unanswered("broken", f"{where} answered for other times than asked, in steps of {step_ms / 1000:g} s; is "
-                         "there a proxy that moves them?")  # fmt: skip
-    out[place[good] - 1] = values[good]
+    window, remainder = np.divmod(times - start_ms, step_ms)
+    in_range = (remainder == 0) & (window >= 1) & (window <= width)
+    if remainder.any() or (len(times) and not in_range.any()):
+        raise SourceUnavailable(
+            "broken",
+            f"{where} answered for other times than requested, in steps of {step_ms / 1000:g} s; does a proxy move"
+            " them?",
+        )
+    out[window[in_range] - 1] = values[in_range]
     return out
 
 
 def samples(points: bytes, where: str) -> tuple[Times, Values]:
     """Times in ms and values of all points."""
-    flat = _numbers(points.translate(None, _FRAME), where)
+    flat = _numbers(points.translate(None, _PUNCTUATION), where)
     if len(flat) % 2 or not np.isfinite(flat[::2]).all() or (np.abs(flat[::2]) > 1e13).any():
         raise _broken(where)
     return np.rint(flat[::2] * 1000).astype(np.int64), flat[1::2]
 
 
 def value_of(points: bytes, where: str) -> float | None:
-    """The value of a series of a vector; None where it has none, or several."""
-    _, _, rest = points.partition(b'"')
-    text, _, end = rest.partition(b'"')
+    """The value of a series of a vector; None if it has none or several."""
+    _, _, after_quote = points.partition(b'"')
+    text, _, end = after_quote.partition(b'"')
     if end == b"]]":
         try:
             return float(text)
@@ -127,13 +133,13 @@ def value_of(points: bytes, where: str) -> float | None:
 
 
 def _numbers(text: bytes, where: str) -> Values:
-    """Numbers between commas. NaN and infinities, which JSON has not, take a slower way."""
+    """Numbers between commas. NaN and infinities, which JSON lacks, take a slower way."""
     try:
         return np.frombuffer(array("d", _NUMBERS.decode(b"[" + text + b"]")))
     except msgspec.MsgspecError:
         pass
     try:
-        return np.array([float(each) for each in text.split(b",")])
+        return np.array([float(number) for number in text.split(b",")])
     except ValueError:
         raise _broken(where) from None
 
@@ -148,7 +154,7 @@ def _last(points: bytes) -> int:
 
 
 def _time(text: bytes) -> int:
-    """Milliseconds; -1 for what is no number."""
+    """Milliseconds; -1 for text that is not a number."""
     try:
         return round(float(text) * 1000)
     except (ValueError, OverflowError):
@@ -156,12 +162,12 @@ def _time(text: bytes) -> int:
 
 
 def names_of(data: bytes, where: str) -> list[str]:
-    """A list of texts. Raises Unanswered where it is none."""
+    """A list of texts. Raises SourceUnavailable for anything else."""
     return _decoded(_NAMES, data, where)
 
 
-def sets_of(data: bytes, where: str) -> list[dict[str, str]]:
-    """A list of label sets. Raises Unanswered where it is none."""
+def label_sets_of(data: bytes, where: str) -> list[dict[str, str]]:
+    """A list of label sets. Raises SourceUnavailable for anything else."""
     return _decoded(_SETS, data, where)
 
 
@@ -172,5 +178,5 @@ def _decoded(decoder: msgspec.json.Decoder[T], data: bytes, where: str) -> T:
         raise _broken(where) from None
 
 
-def _broken(where: str) -> Unanswered:
-    return Unanswered("broken", f"{where} sent an answer that is none of Prometheus' API; is it the right URL?")
+def _broken(where: str) -> SourceUnavailable:
+    return SourceUnavailable("broken", f"{where} sent an answer that is not of Prometheus' API; is it the right URL?")

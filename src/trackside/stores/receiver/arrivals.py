@@ -1,4 +1,4 @@
-"""Samples that were sent, until the next flush: foreign series translated once, unknown ones counted and let go."""
+"""Pushed samples until the next flush: foreign series are translated once, and unknown ones counted and dropped."""
 
 from __future__ import annotations
 
@@ -13,157 +13,159 @@ from trackside.catalog.settling import ForeignSeries
 from trackside.model import Position, Series
 from trackside.stores.receiver.options import Limits
 
-PATH = "received/metrics"
-"""Where the series of all senders begin: without a node, only their labels tell them apart."""
-MOST_NAMES = 100
-"""Unknown names that are counted each for itself."""
-MOST_KEYS = 1 << 20
-"""Keys that are remembered until the next flush may forget them,"""
-MOST_KEY_BYTES = 256 << 20
-"""and their bytes."""
-SERIES_BYTES = 1024
-"""Of a series' key on average, where there are as many series as may be: longer ones make it fewer."""
-SERIES, LABELS, UNNEEDED, OTHERS = "series", "labels", "unneeded", "unknown"
-"""Why samples are not kept: too many series, labels beyond a limit, names that say nothing of a run, names unknown."""
-_REASONS = (SERIES, LABELS, UNNEEDED, OTHERS)
+SERIES_PATH = "received/metrics"
+"""Path of the series of all senders: without a node, only their labels distinguish them."""
+MAX_COUNTED_NAMES = 100
+"""Unknown names that are counted separately."""
+MAX_KEYS = 1 << 20
+"""Keys that are remembered until a flush may forget them."""
+MAX_KEY_BYTES = 256 << 20
+"""Bytes of these keys."""
+MEAN_KEY_BYTES = 1024
+"""Mean bytes of a series key when the limit on series is reached; longer keys lower the limit."""
+SERIES, LABELS, UNNEEDED, UNKNOWN = "series", "labels", "unneeded", "unknown"
+"""Why samples are dropped: too many series, labels beyond a limit, names that a diagnosis does not need, unknown
+names."""
+_REASONS = (SERIES, LABELS, UNNEEDED, UNKNOWN)
 
 LabelsOf = Callable[[bytes], tuple[str, dict[str, str]]]
-"""What the key of a series means: its name and labels."""
+"""Decodes the key of a series to its name and labels."""
 
 
 @dataclass(slots=True, eq=False)
 class MetricBlock:
-    """Samples of one push, in no promised order.
+    """Samples of one push, in any order.
 
-    Two equal keys name the same series for ever; one series may come under several keys, and a key may stand twice.
-    :data:`LabelsOf` says what a key means.
+    Equal keys always name the same series; one series may have several keys, and a key may occur twice.
+    :data:`LabelsOf` decodes a key.
     """
 
     keys: list[bytes]
     index: NDArray[np.int32]
-    """(N,) the place in ``keys`` of each sample's series."""
+    """(N,) index into ``keys`` of each sample's series."""
     times_ms: NDArray[np.int64]
-    """(N,) since 1970."""
+    """(N,) milliseconds since 1970."""
     values: NDArray[np.float64]
     """(N,)"""
-    left_out: int = 0
-    """Points that cannot be kept, such as native histograms; ``why`` says so in words."""
+    skipped: int = 0
+    """Points that can't be stored, such as native histograms; ``reason_text`` explains them."""
     stale: int = 0
-    """Markers that a series has ended: understood, and no measurement."""
+    """Staleness markers: understood, but not a measurement."""
     exemplars: int = 0
-    """Left out as well."""
-    why: str = ""
+    """Exemplars, which are not stored either."""
+    reason_text: str = ""
 
     @property
     def received(self) -> int:
-        """Samples understood, markers among them."""
+        """Number of samples understood, including staleness markers."""
         return len(self.values) + self.stale
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What came of a body. ``refused``: reason -> samples or lines that are not kept and never will be."""
+class IntakeResult:
+    """What happened to a body. ``refused``: reason -> samples or lines that are dropped for good."""
 
-    kept: int
+    accepted: int
     refused: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Arrived:
-    """What a flush takes: samples, and what is known of their series by then. ``of`` tells tables from later ones."""
+class ArrivalBatch:
+    """What a flush writes: samples and their series. ``arrivals``: identifies the tables that the rows refer to."""
 
-    of: Arrivals
+    arrivals: Arrivals
     foreign: NDArray[np.void]
     """The rows of :class:`trackside.catalog.settling.ForeignSeries`."""
     series: Sequence[Series]
     units: Sequence[tuple[str, Guess]]
-    places: NDArray[np.int32]
+    rows: NDArray[np.int32]
     times_ms: NDArray[np.int64]
     values: NDArray[np.float64]
 
 
 class Arrivals:
-    """Foreign series by their keys, and the samples that came since the last flush. For one thread at a time."""
+    """Foreign series by their keys, and the samples since the last flush. For one thread at a time."""
 
     def __init__(self, labels_of: LabelsOf, limits: Limits) -> None:
         self._labels_of, self._limits = labels_of, limits
         self._keys: dict[bytes, int] = {}
-        """Key -> its foreign series; below 0, -1 minus the place of the reason in ``_reasons``."""
+        """Key -> row of its foreign series; if negative, -1 minus the index of the reason in ``_reasons``."""
         self._key_bytes = self._series_bytes = 0
-        """Of keys that are remembered for being nobody's, and of those of series."""
+        """Bytes of the keys remembered as dropped, and of those of series."""
         self._reasons = list(_REASONS)
         self._by_name: dict[str, int] = {}
-        """Unknown name -> the code of its reason."""
+        """Unknown name -> code of its reason."""
         self._foreign = ForeignSeries()
         self._blocks: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]] = []
         self.pending = 0
-        """Samples that wait."""
+        """Samples that wait for a flush."""
 
     @property
-    def crowded(self) -> bool:
+    def has_too_many_keys(self) -> bool:
         """Whether there are more keys than are worth remembering."""
-        return len(self._keys) >= MOST_KEYS or self._key_bytes >= MOST_KEY_BYTES
+        return len(self._keys) >= MAX_KEYS or self._key_bytes >= MAX_KEY_BYTES
 
     @property
     def _is_full(self) -> bool:
-        """Whether there are as many series as may be."""
-        most = self._limits.series
-        return len(self._foreign) >= most or self._series_bytes >= (most + 1024) * SERIES_BYTES
+        """Whether the limit on series is reached."""
+        max_series = self._limits.series
+        return len(self._foreign) >= max_series or self._series_bytes >= (max_series + 1024) * MEAN_KEY_BYTES
 
-    def take(self, block: MetricBlock, limited: bool = True) -> Taken:
-        """Take the samples of a body. ``limited``: whether a new series may be refused for being one too many."""
+    def take(self, block: MetricBlock, limited: bool = True) -> IntakeResult:
+        """Add the samples of a body. ``limited``: whether to refuse new series beyond the limit."""
         if not len(block.values):
-            return Taken(0)
+            return IntakeResult(0)
         known = self._keys
-        found = list(map(known.get, block.keys))
+        known_codes = list(map(known.get, block.keys))
         codes = [
-            self._enter(key, limited) if code is None else code for key, code in zip(block.keys, found, strict=True)
+            self._add_key(key, limited) if code is None else code
+            for key, code in zip(block.keys, known_codes, strict=True)
         ]
-        places = np.array(codes, dtype=np.int32)[block.index]
-        here = places >= 0
-        if here.all():
-            self._keep(places, block.times_ms, block.values)
-            return Taken(len(places))
-        told = np.bincount(-1 - places[~here])
-        refused = {self._reasons[code]: int(told[code]) for code in np.flatnonzero(told)}
-        self._keep(places[here], block.times_ms[here], block.values[here])
-        return Taken(int(here.sum()), refused)
+        rows = np.array(codes, dtype=np.int32)[block.index]
+        is_accepted = rows >= 0
+        if is_accepted.all():
+            self._append_block(rows, block.times_ms, block.values)
+            return IntakeResult(len(rows))
+        counts = np.bincount(-1 - rows[~is_accepted])
+        refused = {self._reasons[code]: int(counts[code]) for code in np.flatnonzero(counts)}
+        self._append_block(rows[is_accepted], block.times_ms[is_accepted], block.values[is_accepted])
+        return IntakeResult(int(is_accepted.sum()), refused)
 
-    def _keep(self, places: NDArray[np.int32], times_ms: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        if len(places):
-            self._blocks.append((places, times_ms, values))
-            self.pending += len(places)
+    def _append_block(self, rows: NDArray[np.int32], times_ms: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        if len(rows):
+            self._blocks.append((rows, times_ms, values))
+            self.pending += len(rows)
 
-    def _enter(self, key: bytes, limited: bool) -> int:
+    def _add_key(self, key: bytes, limited: bool) -> int:
         name, labels = self._labels_of(key)
-        known = None if name in self._by_name else translate(name, labels)
-        if known is None:
-            code = self._unknown(name)
+        translated = None if name in self._by_name else translate(name, labels)
+        if translated is None:
+            code = self._unknown_code(name)
         elif not self._allowed(labels):
-            code = _code(LABELS)
+            code = _reason_code(LABELS)
         elif limited and self._is_full:
-            return _code(SERIES)  # not remembered: there may be room later
+            return _reason_code(SERIES)  # not remembered: there may be room later
         else:
-            code = self._foreign.add(name, known, Position(PATH, 0))
+            code = self._foreign.add(name, translated, Position(SERIES_PATH, 0))
             self._series_bytes += len(key)
         if code >= 0:
             self._keys[key] = code
-        elif not self.crowded:
+        elif not self.has_too_many_keys:
             self._keys[key] = code
             self._key_bytes += len(key)
         return code
 
-    def _unknown(self, name: str) -> int:
+    def _unknown_code(self, name: str) -> int:
         code = self._by_name.get(name)
         if code is None:
             if unneeded(name):
-                code = _code(UNNEEDED)
-            elif len(self._reasons) < len(_REASONS) + MOST_NAMES:
+                code = _reason_code(UNNEEDED)
+            elif len(self._reasons) < len(_REASONS) + MAX_COUNTED_NAMES:
                 code = -1 - len(self._reasons)
-                self._reasons.append(f"{OTHERS}:{name[:200]}")
+                self._reasons.append(f"{UNKNOWN}:{name[:200]}")
             else:
-                code = _code(OTHERS)
-            if not self.crowded:
+                code = _reason_code(UNKNOWN)
+            if not self.has_too_many_keys:
                 self._by_name[name] = code
                 self._key_bytes += len(name)
         return code
@@ -177,26 +179,26 @@ class Arrivals:
 
     @property
     def series(self) -> Sequence[Series]:
-        """Ours, so far."""
+        """Our series so far."""
         return self._foreign.series
 
-    def drained(self) -> Arrived:
-        """All that waits; from then on nothing does."""
+    def drained(self) -> ArrivalBatch:
+        """Take out all waiting samples."""
         blocks, self._blocks, self.pending = self._blocks, [], 0
-        places, times_ms, values = (
+        rows, times_ms, values = (
             (np.concatenate(column) for column in zip(*blocks, strict=True))
             if blocks
             else (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.float64))
         )
-        known = self._foreign
-        return Arrived(self, known.rows, known.series[:], tuple(known.units), places, times_ms, values)
+        foreign = self._foreign
+        return ArrivalBatch(self, foreign.rows, foreign.series[:], tuple(foreign.units), rows, times_ms, values)
 
 
 def unknown_name(reason: str) -> str | None:
-    """The foreign name that a reason for not keeping samples is about, None for other reasons."""
+    """The unknown foreign name in a reason for dropping samples; None for other reasons."""
     kind, colon, name = reason.partition(":")
-    return name if colon and kind == OTHERS else None
+    return name if colon and kind == UNKNOWN else None
 
 
-def _code(reason: str) -> int:
+def _reason_code(reason: str) -> int:
     return -1 - _REASONS.index(reason)

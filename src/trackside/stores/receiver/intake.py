@@ -1,8 +1,10 @@
-"""What is sent to a store: on disk before the sender is told, in segments soon after, neither lost nor doubled.
+"""Accepts data that is pushed to a store: durable before the sender gets an answer, in segments soon after, without
+loss or duplicates.
 
-A body that was understood goes whole into the write-ahead log; one sync serves all that wait for it. Its samples and
-lines then wait in memory for a flush, which writes them and commits up to where the log is done with. After a crash the
-rest of the log is read again. Two threads: one appends to the log, one flushes and is the only one to use the writer.
+A decoded body goes whole into the write-ahead log; one sync serves all bodies that wait for it. Its samples and lines
+then wait in memory for a flush, which writes them and commits how far the log is processed. After a crash the rest of
+the log is replayed. There are two threads: one appends to the log, the other flushes and is the only one to use the
+writer.
 """
 
 from __future__ import annotations
@@ -20,52 +22,52 @@ from pathlib import Path
 from typing import TypeVar
 
 from trackside.errors import TracksideError
-from trackside.stores.embedded.layout import Mark, StoreError
+from trackside.stores.embedded.layout import LogPosition, StoreError
 from trackside.stores.embedded.writer import Writer
-from trackside.stores.receiver.arrivals import LabelsOf, Taken
-from trackside.stores.receiver.flush import Counts, Flush, Reader, in_words
-from trackside.stores.receiver.options import Keeping, Limits
-from trackside.stores.receiver.pending import Decoded, Pending
+from trackside.stores.receiver.arrivals import IntakeResult, LabelsOf
+from trackside.stores.receiver.flush import Flusher, LineFileReader, ReceiverCounts, error_text
+from trackside.stores.receiver.options import Limits, RetentionOptions
+from trackside.stores.receiver.pending import Decoded, PendingQueue
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
 
 LOG = logging.getLogger("trackside.receiver")
 T = TypeVar("T")
 RETRY_S = 5.0
-"""After a flush that failed the next one waits so long; senders are told the same."""
-AGAIN_S = 30.0
-"""How often the same trouble is told of."""
+"""Pause after a failed flush; senders get the same value as Retry-After."""
+LOG_INTERVAL_S = 30.0
+"""Shortest interval between two log messages about the same failure."""
 
 
-class Busy(TracksideError):
-    """There is no room for more at the moment: HTTP 429."""
+class QueueFull(TracksideError):
+    """The queue is full: HTTP 429."""
 
     status = 429
 
-    def __init__(self, why: str, retry_after_s: float) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, retry_after_s: float) -> None:
+        super().__init__(reason)
         self.retry_after_s = retry_after_s
 
 
-class NotKept(TracksideError):
-    """What was sent could not be put on disk, nor was any of it kept: HTTP 503."""
+class NotStored(TracksideError):
+    """A body could not be put on disk, and nothing of it was kept: HTTP 503."""
 
     status = 503
     retry_after_s = 5.0
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _QueuedBody:
     """A body on its way to the log."""
 
     entry: Entry
     decoded: Decoded
-    done: Future[Taken]
+    done: Future[IntakeResult]
 
 
 class Intake:
-    """The receiving side of one store, which nobody else may write to meanwhile. Raises StoreBusy and StoreError.
+    """The receiving side of one store; nobody else may write to it meanwhile. Raises StoreBusy and StoreError.
 
-    ``decode``: understands a body that was accepted before, and is read again from the log.
+    ``decode``: decodes a body that is replayed from the log.
     """
 
     def __init__(
@@ -74,206 +76,211 @@ class Intake:
         decode: Callable[[Entry], Decoded],
         labels_of: LabelsOf,
         limits: Limits | None = None,
-        keeping: Keeping | None = None,
-        reader: Callable[[Path], Reader] | None = None,
+        keeping: RetentionOptions | None = None,
+        reader: Callable[[Path], LineFileReader] | None = None,
     ) -> None:
-        self.limits, self.keeping = limits or Limits(), keeping or Keeping()
-        self.counts = Counts()
+        self.limits, self.keeping = limits or Limits(), keeping or RetentionOptions()
+        self.counts = ReceiverCounts()
         self._decode = decode
         self._log_lock = threading.Lock()
-        """Over the log: a flush forgets files of it."""
+        """Protects the log: a flush deletes files of it."""
         self._writer = Writer.open(store)
         try:
             mark = self._writer.manifest.received.mark
             self.log = WriteAhead(self._writer.directory.path / "received" / "wal", mark)
-            self.waits = Pending(labels_of, self.limits, mark)
-            self._flush = Flush(self._writer, self.waits, self.keeping, self.counts, self._forget, reader)
+            self.queue = PendingQueue(labels_of, self.limits, mark)
+            self._flush = Flusher(self._writer, self.queue, self.keeping, self.counts, self._forget, reader)
         except BaseException:
             self._writer.close()
             raise
         self.files = self._flush.files
-        self._full = False
-        self._complained = -AGAIN_S
-        self._queue: list[_Waiting] = []
+        self._flush_now = False
+        self._last_logged = -LOG_INTERVAL_S
+        self._unlogged: list[_QueuedBody] = []
         self._queued_bytes = 0
         self._wake, self._flush_wake = threading.Condition(), threading.Condition()
-        self._asked: list[tuple[Future[Sequence[str]], bool]] = []
+        self._flush_requests: list[tuple[Future[Sequence[str]], bool]] = []
         self._closing = False
-        self._measured = -1.0, 0
-        """When it was last looked how much of the disk is free, and how much was."""
-        self._trouble = self._ended = ""
-        """Why the last flush failed, empty once one succeeded; and which thread ended before its time."""
+        self._free_space = -1.0, 0
+        """When the free disk space was last measured, and its bytes."""
+        self._flush_error = self._thread_error = ""
+        """Why the last flush failed, empty once one succeeded; and which thread ended because of a defect."""
         self._replay()
         self._threads = [
-            threading.Thread(target=self._kept_up, args=(loop,), name=f"trackside-{name}", daemon=True)
+            threading.Thread(target=self._supervised, args=(loop,), name=f"trackside-{name}", daemon=True)
             for name, loop in (("log", self._append_loop), ("flush", self._flush_loop))
         ]
         for thread in self._threads:
             thread.start()
 
-    # -- taking
+    # -- accepting
 
     @property
-    def trouble(self) -> str:
-        """Why what is accepted can't be written; empty where the last flush succeeded."""
-        return self._ended or self._trouble
+    def last_error(self) -> str:
+        """Why accepted data can't be written; empty if the last flush succeeded."""
+        return self._thread_error or self._flush_error
 
-    def _kept_up(self, loop: Callable[[], None]) -> None:
-        """One of the two threads: should a defect end it, nothing more is taken, and nobody waits for it."""
+    def _supervised(self, loop: Callable[[], None]) -> None:
+        """Run one of the two threads: if a defect ends it, nothing more is accepted and no caller waits for it."""
         try:
             loop()
         except BaseException as error:
-            self._ended = f"{threading.current_thread().name} ended ({in_words(error)}): start the receiver again"
-            LOG.critical("%s; what was accepted is safe in the log", self._ended, exc_info=True)
+            self._thread_error = (
+                f"{threading.current_thread().name} ended ({error_text(error)}): start the receiver again"
+            )
+            LOG.critical("%s; accepted data is safe in the log", self._thread_error, exc_info=True)
             with self._wake, self._flush_wake:
-                queue, self._queue = self._queue, []
-                asked, self._asked = self._asked, []
-            for each in queue:
-                _fail(each.done, NotKept(self._ended))
-            for future, _ in asked:
-                _fail(future, Busy(self._ended, RETRY_S))
+                queue, self._unlogged = self._unlogged, []
+                requests, self._flush_requests = self._flush_requests, []
+            for body in queue:
+                _fail(body.done, NotStored(self._thread_error))
+            for future, _ in requests:
+                _fail(future, QueueFull(self._thread_error, RETRY_S))
 
-    def room(self) -> None:
-        """Raise Busy where what waits already is as much as may, NotKept where it would wait for ever or fill the
-        disk: that is told as 503, which all senders come again for."""
-        if self._ended:
-            raise NotKept(self._ended)
+    def check_capacity(self) -> None:
+        """Raise QueueFull (429) if the queue is full, and NotStored (503) if the data would never be written or would
+        fill the disk. All senders retry after a 503."""
+        if self._thread_error:
+            raise NotStored(self._thread_error)
         free = self._free()
         if free < self.keeping.free_bytes:
-            raise NotKept(
-                f"the store's disk has {free:,} bytes free, {self.keeping.free_bytes:,} are to stay so"
+            raise NotStored(
+                f"the store's disk has {free:,} bytes free, and {self.keeping.free_bytes:,} must stay free"
                 " (serve.keeping.free_bytes)"
             )
         samples, line_bytes = self.pending
         if samples >= self.limits.pending_samples:
-            raise Busy(f"{samples:,} samples wait to be written{self._because()}", RETRY_S)
+            raise QueueFull(f"{samples:,} samples wait to be written{self._last_failure()}", RETRY_S)
         if line_bytes >= self.limits.pending_line_bytes:
-            raise Busy(f"{line_bytes:,} bytes of lines wait to be written{self._because()}", RETRY_S)
+            raise QueueFull(f"{line_bytes:,} bytes of lines wait to be written{self._last_failure()}", RETRY_S)
         if self._queued_bytes >= self.limits.bodies_bytes:
-            raise Busy(f"{self._queued_bytes:,} bytes wait to be synced", 1.0)
+            raise QueueFull(f"{self._queued_bytes:,} bytes wait to be synced", 1.0)
 
     def _free(self) -> int:
-        """Bytes that are free where the store is, as of a second ago."""
+        """Free bytes on the store's disk, at most a second old."""
         now = time.monotonic()
-        if now - self._measured[0] >= 1.0:
+        if now - self._free_space[0] >= 1.0:
             try:
-                self._measured = now, shutil.disk_usage(self.log.folder).free
+                self._free_space = now, shutil.disk_usage(self.log.folder).free
             except OSError as error:
-                raise NotKept(f"the store's disk can't be asked how much is free: {in_words(error)}") from error
-        return self._measured[1]
+                raise NotStored(f"the store's disk can't be checked for free space: {error_text(error)}") from error
+        return self._free_space[1]
 
-    def _line_room(self) -> None:
-        """Raise NotKept where the files of lines are as large as may be."""
-        kept, most = self.files.bytes, self.keeping.log_bytes
-        if kept >= most:
-            raise NotKept(
-                f"received lines take {kept:,} bytes, at most {most:,} may be (serve.keeping.log_bytes), and files"
-                " that are still being written can't be deleted"
+    def _check_line_capacity(self) -> None:
+        """Raise NotStored if the files of lines take all of their disk space."""
+        used_bytes, max_bytes = self.files.bytes, self.keeping.log_bytes
+        if used_bytes >= max_bytes:
+            raise NotStored(
+                f"received lines take {used_bytes:,} bytes of at most {max_bytes:,} (serve.keeping.log_bytes), and"
+                " files that are still being written can't be deleted"
             )
 
-    def _because(self) -> str:
-        return f", and the last attempt failed: {self.trouble}" if self.trouble else ""
+    def _last_failure(self) -> str:
+        return f", and the last attempt failed: {self.last_error}" if self.last_error else ""
 
-    def take(self, header: Header, body: bytes, decoded: Decoded) -> Future[Taken]:
-        """Accept a body: what it gives is set once it is on disk, NotKept where it could not be.
+    def accept(self, header: Header, body: bytes, decoded: Decoded) -> Future[IntakeResult]:
+        """Accept a body. The future is done once the body is on disk; NotStored if it could not be written.
 
-        Raises Busy and NotKept."""
-        self.room()
+        Raises QueueFull and NotStored.
+        """
+        self.check_capacity()
         if isinstance(decoded, Sequence):
-            self._line_room()
-        waiting = _Waiting((header, body), decoded, Future())
+            self._check_line_capacity()
+        queued = _QueuedBody((header, body), decoded, Future())
         with self._wake:
             if self._closing:
-                raise Busy("the receiver is stopping", RETRY_S)
-            if self._ended:
-                raise NotKept(self._ended)
-            self._queue.append(waiting)
+                raise QueueFull("the receiver is stopping", RETRY_S)
+            if self._thread_error:
+                raise NotStored(self._thread_error)
+            self._unlogged.append(queued)
             self._queued_bytes += len(body)
             self._wake.notify()
-        return waiting.done
+        return queued.done
 
     def _append_loop(self) -> None:
         while True:
             with self._wake:
-                while not self._queue and not self._closing:
+                while not self._unlogged and not self._closing:
                     self._wake.wait()
-                batch, self._queue = self._queue, []
+                batch, self._unlogged = self._unlogged, []
                 self._queued_bytes = 0
                 if not batch:
                     return
-            with _none_left([each.done for each in batch]):
+            with _all_finished([body.done for body in batch]):
                 self._append(batch)
 
-    def _append(self, batch: list[_Waiting]) -> None:
+    def _append(self, batch: list[_QueuedBody]) -> None:
         try:
             with self._log_lock:
-                mark = self.log.append([each.entry for each in batch])
+                mark = self.log.append([body.entry for body in batch])
         except Exception as error:
-            if time.monotonic() - self._complained > AGAIN_S:
-                self._complained = time.monotonic()
+            if time.monotonic() - self._last_logged > LOG_INTERVAL_S:
+                self._last_logged = time.monotonic()
                 expected = isinstance(error, OSError)
-                LOG.error("the write-ahead log can't be written: %s", in_words(error), exc_info=not expected)
-            why = NotKept(f"{self.log.folder} can't be written: {in_words(error)}; nothing of this was kept")
+                LOG.error("the write-ahead log can't be written: %s", error_text(error), exc_info=not expected)
+            error_to_report = NotStored(
+                f"{self.log.folder} can't be written: {error_text(error)}; nothing of this request was kept"
+            )
             self.counts.failures += 1
-            for each in batch:
-                _fail(each.done, why)
+            for body in batch:
+                _fail(body.done, error_to_report)
             return
         self.counts.syncs += 1
-        taken = self.waits.add([(each.entry, each.decoded) for each in batch], mark)
-        for each, one in zip(batch, taken, strict=True):
-            if isinstance(one, Exception):
-                _fail(each.done, one)
-            elif each.done.set_running_or_notify_cancel():  # whoever asked may have gone
-                each.done.set_result(one)
+        results = self.queue.add([(body.entry, body.decoded) for body in batch], mark)
+        for body, result in zip(batch, results, strict=True):
+            if isinstance(result, Exception):
+                _fail(body.done, result)
+            elif body.done.set_running_or_notify_cancel():  # the caller may have given up
+                body.done.set_result(result)
         if self._is_full():
             with self._flush_wake:
-                self._full = True
+                self._flush_now = True
                 self._flush_wake.notify()
 
     def _is_full(self) -> bool:
-        """Whether a flush is not waited with."""
-        many = self.waits.samples >= self.keeping.flush_samples
-        return many or self.waits.line_bytes >= self.limits.pending_line_bytes // 4
+        """Whether to flush without waiting for the interval."""
+        too_many = self.queue.samples >= self.keeping.flush_samples
+        return too_many or self.queue.line_bytes >= self.limits.pending_line_bytes // 4
 
     def _replay(self) -> None:
-        """Let what is in the log and in no segment wait once more."""
+        """Queue what is in the log but in no segment."""
         for entry, mark in self.log.replay():
-            self._again(entry, mark)
+            self._replay_entry(entry, mark)
             self.counts.replayed += 1
             if self._is_full():
                 self._flush.write()
         self.counts.torn_bytes, self.counts.damaged_bytes = self.log.torn_bytes, self.log.damaged_bytes
         if self.log.damaged:
             LOG.error(
-                "%d bytes of the log are damaged (a failing disk?) and what they held is lost; kept as %s",
+                "%d bytes of the log are damaged (a failing disk?) and their content is lost; a copy is kept as %s",
                 self.log.damaged_bytes,
                 ", ".join(map(str, self.log.damaged)),
             )
         if self.counts.replayed or self.counts.torn_bytes:
             LOG.warning(
-                "after a stop that was not clean: %d bodies read again from the log, %d torn bytes cut off",
+                "after an unclean stop: replayed %d bodies from the log, cut off %d torn bytes",
                 self.counts.replayed,
                 self.counts.torn_bytes,
             )
         self._flush.write()
         self.log.forget(self._flush.committed)
 
-    def _again(self, entry: Entry, mark: Mark) -> None:
-        """A body of the log once more; one that is understood no longer must not keep the others from being read."""
+    def _replay_entry(self, entry: Entry, mark: LogPosition) -> None:
+        """Queue a body of the log again; one that can't be decoded any more must not keep the others out."""
         try:
             decoded = self._decode(entry)
         except Exception as error:
             expected = isinstance(error, ValueError)
             LOG.error(
-                "a body of %s in the log is not understood any more, and left out: %s",
+                "a body of %s in the log can't be decoded any more and is skipped: %s",
                 entry[0].protocol,
-                in_words(error),
+                error_text(error),
                 exc_info=not expected,
             )
             self.counts.leave_out({"undecodable": 1})
-            self.waits.add((), mark)
+            self.queue.add((), mark)
             return
-        self.waits.add([(entry, decoded)], mark, limited=False)
+        self.queue.add([(entry, decoded)], mark, limited=False)
 
     # -- flushing
 
@@ -282,69 +289,71 @@ class Intake:
         """Samples, and bytes of lines, that wait for a flush or are being written."""
         batch = self._flush.batch
         samples, line_bytes = (0, 0) if batch is None else (len(batch.arrived.values), batch.line_bytes)
-        return self.waits.samples + samples, self.waits.line_bytes + line_bytes
+        return self.queue.samples + samples, self.queue.line_bytes + line_bytes
 
     @property
-    def waiting(self) -> Mapping[str, int]:
-        """Names whose unit isn't settled, and how many values of each wait for it."""
-        return self._flush.samples.waiting
+    def unsettled(self) -> Mapping[str, int]:
+        """Foreign names whose unit is not known, and how many values of each wait for it."""
+        return self._flush.samples.unsettled
 
     def flush(self, read: bool = True) -> Future[Sequence[str]]:
-        """Have all that was accepted so far in segments; ``read``: also what the files of lines say, read anew.
+        """Write everything accepted so far to segments; ``read``: also read the files of lines.
 
-        Gives the paths of the files that there was no time to read; NotRead where only these failed.
+        The result is the paths of the files that there was no time to read; LinesNotRead if only these failed.
         """
-        asked: Future[Sequence[str]] = Future()
+        request: Future[Sequence[str]] = Future()
         with self._flush_wake:
-            if self._closing or self._ended:
-                raise Busy(self._ended or "the receiver is stopping", RETRY_S)
-            self._asked.append((asked, read))
+            if self._closing or self._thread_error:
+                raise QueueFull(self._thread_error or "the receiver is stopping", RETRY_S)
+            self._flush_requests.append((request, read))
             self._flush_wake.notify()
-        return asked
+        return request
 
     def _flush_loop(self) -> None:
         while True:
             with self._flush_wake:
-                wait_s = RETRY_S if self._trouble else self.keeping.flush_s
+                wait_s = RETRY_S if self._flush_error else self.keeping.flush_s
                 self._flush_wake.wait_for(
-                    lambda: self._asked or self._closing or (self._full and not self._trouble), wait_s
+                    lambda: self._flush_requests or self._closing or (self._flush_now and not self._flush_error), wait_s
                 )
-                asked, self._asked = self._asked, []
-                closing, self._full = self._closing, False
-            with _none_left([future for future, _ in asked]):
-                self._flush_round(asked, closing)
+                requests, self._flush_requests = self._flush_requests, []
+                closing, self._flush_now = self._closing, False
+            with _all_finished([future for future, _ in requests]):
+                self._flush_round(requests, closing)
             if closing:
                 return
 
-    def _flush_round(self, asked: list[tuple[Future[Sequence[str]], bool]], closing: bool) -> None:
+    def _flush_round(self, requests: list[tuple[Future[Sequence[str]], bool]], closing: bool) -> None:
         try:
             self._flush.write()
-            left = self._flush.read(closing or any(read for _, read in asked))
-            self._flush.care(closing)
+            unread_paths = self._flush.read(closing or any(read for _, read in requests))
+            self._flush.clean_up(closing)
         except Exception as error:  # noqa: BLE001 - a defect here must not stop what comes after
             expected = isinstance(error, (StoreError, OSError))
             self._failed(error, expected)
-            for future, _ in asked:
+            for future, _ in requests:
                 _fail(future, error)
             return
-        self._trouble = ""
-        for future, _ in asked:
+        self._flush_error = ""
+        for future, _ in requests:
             if future.set_running_or_notify_cancel():
-                future.set_result(left)
+                future.set_result(unread_paths)
 
     def _failed(self, error: Exception, expected: bool) -> None:
-        self._trouble = in_words(error)
+        self._flush_error = error_text(error)
         self.counts.failures += 1
         LOG.error(
-            "what was accepted is safe in the log but can't be written yet: %s", self._trouble, exc_info=not expected
+            "accepted data is safe in the log but can't be written yet: %s",
+            self._flush_error,
+            exc_info=not expected,
         )
 
-    def _forget(self, mark: Mark) -> None:
+    def _forget(self, mark: LogPosition) -> None:
         with self._log_lock:
             self.log.forget(mark)
 
     def close(self) -> None:
-        """Take no more, write what was accepted, and give the store back. What can't be written stays in the log."""
+        """Accept no more, write what was accepted, and release the store. What can't be written stays in the log."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -357,17 +366,17 @@ class Intake:
 
 
 @contextmanager
-def _none_left(futures: Sequence[Future[T]]) -> Iterator[None]:
-    """Whatever ends the block, nobody waits for ever."""
+def _all_finished(futures: Sequence[Future[T]]) -> Iterator[None]:
+    """Fail all unfinished futures when the block ends, so that no caller waits for ever."""
     try:
         yield
     finally:
         for future in futures:
             if not future.done():
-                _fail(future, NotKept("the receiver could not finish it: send it again"))
+                _fail(future, NotStored("the receiver could not process it: send it again"))
 
 
 def _fail(future: Future[T], error: Exception) -> None:
-    """Let whoever waits know, if somebody still does."""
+    """Set an error on a future, unless it was cancelled."""
     if future.set_running_or_notify_cancel():
         future.set_exception(error)

@@ -1,11 +1,10 @@
-"""Log lines that were sent, as files: one a stream and part, appended to exactly once.
+"""Stores pushed log lines as files: one per stream and part, each line appended exactly once.
 
     DIR/job-4242/slurm-4242.rank3@gpu-01.log      the stream's first part
     DIR/part-2/job-4242/slurm-4242...log          the next, once the first is large
-    DIR/../undo.json                              how long each file was before the appends that are not committed yet
+    DIR/../undo.json                              size of each file before the appends that are not committed yet
 
-Files that are appended to no more are compressed (``.log.zst``), and old ones deleted; what was read from them stays in
-the store.
+Closed files are compressed (``.log.zst``), and old ones deleted; what was read from them stays in the store.
 """
 
 from __future__ import annotations
@@ -21,32 +20,33 @@ from pathlib import Path
 import msgspec
 import zstandard
 
-from trackside.stores.embedded.layout import Mark, StoreError, put, sync
+from trackside.stores.embedded.layout import LogPosition, StoreError, sync, write_atomically
 
-PART_BYTES = 64 << 20
-"""Size at which the next part of a stream is begun: what has grown is read again whole."""
+MAX_PART_BYTES = 64 << 20
+"""Size at which the next part of a stream begins: a file that has grown is read again completely."""
 TAIL_BYTES = 2 << 20
-"""Of a file's end, in which a line is looked for that may have been sent before."""
-OPEN = 4096
-"""Streams of which is remembered what their ends hold."""
-QUIET_S = 86400.0
-"""Untouched for so long, a file is closed."""
+"""Bytes at the end of a file that are searched for lines that were sent before."""
+MAX_OPEN_STREAMS = 4096
+"""Streams whose state is cached."""
+CLOSE_AFTER_S = 86400.0
+"""A file is closed after being unchanged for so many seconds."""
 _PART = re.compile(r"\Apart-\d+/")
 Rows = list[tuple[int, str]]
-"""Time in nanoseconds since 1970, and the text as it is to stand in the file: one line, or several that came as one."""
+"""Time in nanoseconds since 1970, and the text as written to the file: one line, or several that came as one."""
 
 
 class _Undo(msgspec.Struct, frozen=True):
-    """``until``: what a commit must name for the appends to hold; ``sizes``: by path, before them."""
+    """``until``: the log position that a commit must reach for the appends to count; ``sizes``: path -> size before
+    them."""
 
-    until: Mark
+    until: LogPosition
     sizes: dict[str, int]
 
 
 @dataclass(slots=True)
 class _Stream:
-    """The part of a stream that is appended to. ``newest_ns``: of its lines, None where that isn't known any more;
-    ``before``: the part before, where it was ended just now."""
+    """The part of a stream that is appended to. ``newest_ns``: time of its newest line, None if unknown; ``before``:
+    the previous part, if it was just closed."""
 
     path: str
     size: int = 0
@@ -62,23 +62,23 @@ class LineFiles:
         self._undo = folder.parent / "undo.json"
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._parts: dict[str, int] = {}
-        """Stream -> its last part, of those that have several."""
+        """Stream -> its last part, for streams that have several."""
         self.bytes = 0
-        """Of all files. Any thread may ask."""
+        """Total size of all files. Any thread may read it."""
         folder.mkdir(parents=True, exist_ok=True)
 
-    def recover(self, committed: Mark) -> None:
-        """Take back appends that no commit speaks of. Raises StoreError."""
+    def recover(self, committed: LogPosition) -> None:
+        """Undo appends that no commit covers. Raises StoreError."""
         try:
             undo = msgspec.json.decode(self._undo.read_bytes(), type=_Undo)
         except FileNotFoundError:
             undo = None
         except (OSError, msgspec.MsgspecError) as error:
             raise StoreError(
-                f"{self._undo} can't be read ({error}): delete it; the last lines may be there twice"
+                f"{self._undo} can't be read ({error}): delete it; the last lines may then be stored twice"
             ) from error
         if undo is not None and committed < undo.until:
-            self._taken_back(undo)
+            self._restore_sizes(undo)
         self._undo.unlink(missing_ok=True)
         for path in self.folder.glob("part-*"):
             self._find_parts(path)
@@ -88,13 +88,13 @@ class LineFiles:
         self.bytes = sum(stat.st_size for _, stat in self.files())
 
     def _find_parts(self, folder: Path) -> None:
-        told = re.fullmatch(r"part-(\d{1,9})", folder.name)
-        for path in folder.rglob("*") if told else ():
+        match = re.fullmatch(r"part-(\d{1,9})", folder.name)
+        for path in folder.rglob("*") if match else ():
             if path.is_file():
                 stream = str(path.relative_to(folder)).removesuffix(".zst")
-                self._parts[stream] = max(self._parts.get(stream, 1), int(told[1]) if told else 1)
+                self._parts[stream] = max(self._parts.get(stream, 1), int(match[1]) if match else 1)
 
-    def _taken_back(self, undo: _Undo) -> None:
+    def _restore_sizes(self, undo: _Undo) -> None:
         for name, size in undo.sizes.items():
             path = self.folder / name
             if size:
@@ -104,94 +104,96 @@ class LineFiles:
 
     # -- appending
 
-    def append(self, streams: Mapping[str, Rows], until: Mark) -> int:
-        """Append lines by stream and sync them; they hold once a commit names ``until``, see :meth:`hold`. Gives how
-        many were there already.
+    def append(self, streams: Mapping[str, Rows], until: LogPosition) -> int:
+        """Append lines by stream and sync them; they count once a commit reaches ``until``, see :meth:`confirm`.
+        Returns how many lines were there already.
 
-        Raises OSError; then :meth:`take_back` before anything else.
+        Raises OSError; then call :meth:`roll_back` before anything else.
         """
-        fresh: dict[str, list[str]] = {}
+        new_lines: dict[str, list[str]] = {}
         sizes: dict[str, int] = {}
         repeated = 0
         for name, rows in streams.items():
             stream = self._stream(name)
-            new = self._fresh(stream, rows)
+            new = self._new_lines(stream, rows)
             repeated += len(rows) - len(new)
             if new:
-                fresh[name] = new
+                new_lines[name] = new
                 sizes[stream.path] = stream.size
-        if fresh:
-            put(self._undo, self._undo.with_suffix(".new"), msgspec.json.encode(_Undo(until, sizes)))
-        for name, lines in fresh.items():
+        if new_lines:
+            write_atomically(self._undo, self._undo.with_suffix(".new"), msgspec.json.encode(_Undo(until, sizes)))
+        for name, lines in new_lines.items():
             self._write(self._streams[name], "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
         return repeated
 
-    def hold(self) -> None:
-        """A commit names the appends."""
+    def confirm(self) -> None:
+        """Drop the undo record: a commit covers the appends."""
         self._undo.unlink(missing_ok=True)
-        while len(self._streams) > OPEN:
+        while len(self._streams) > MAX_OPEN_STREAMS:
             self._streams.popitem(last=False)
 
-    def take_back(self) -> None:
+    def roll_back(self) -> None:
         """Undo appends that could not be committed. Raises OSError."""
         self._streams.clear()
         if self._undo.exists():
-            self._taken_back(msgspec.json.decode(self._undo.read_bytes(), type=_Undo))
+            self._restore_sizes(msgspec.json.decode(self._undo.read_bytes(), type=_Undo))
             self._undo.unlink()
             self._count()
 
     def _stream(self, name: str) -> _Stream:
         known = self._streams.get(name)
         if known is None:
-            known = self._streams[name] = self._found(name)
+            known = self._streams[name] = self._open_stream(name)
         self._streams.move_to_end(name)
-        if known.size >= PART_BYTES:
+        if known.size >= MAX_PART_BYTES:
             self._parts[name] = self._parts.get(name, 1) + 1
-            known.path, known.size, known.before = _part(name, self._parts[name]), 0, known.path
+            known.path, known.size, known.before = _part_path(name, self._parts[name]), 0, known.path
         return known
 
-    def _found(self, name: str) -> _Stream:
-        """A stream as it lies on disk; of one that was compressed, the next part."""
+    def _open_stream(self, name: str) -> _Stream:
+        """A stream's state on disk; for one that was compressed, its next part."""
         number = self._parts.get(name, 1)
-        path = _part(name, number)
+        path = _part_path(name, number)
         if (self.folder / f"{path}.zst").exists() and not (self.folder / path).exists():
             number += 1
             self._parts[name] = number
-            path = _part(name, number)
+            path = _part_path(name, number)
         try:
             size = os.stat(self.folder / path).st_size
         except FileNotFoundError:
             return _Stream(path, 0, 0)
         return _Stream(path, size)
 
-    def _fresh(self, stream: _Stream, rows: Rows) -> list[str]:
-        """What was not sent before. Later than all of its stream, a text is new; of others the file's end tells."""
-        newest, end = stream.newest_ns, ""
+    def _new_lines(self, stream: _Stream, rows: Rows) -> list[str]:
+        """The lines that were not sent before. A line later than all of its stream is new; for others the end of the
+        file is searched."""
+        newest, tail = stream.newest_ns, ""
         lines: set[str] = set()
-        seen: set[tuple[int, str]] = set()
-        found: list[str] = []
+        checked: set[tuple[int, str]] = set()
+        new_lines: list[str] = []
         for row in sorted(rows, key=lambda row: row[0]):
-            if row in seen:
+            if row in checked:
                 continue
-            seen.add(row)
+            checked.add(row)
             if newest is None or row[0] <= newest:
-                if not end:
-                    end = self._end(stream)
-                    lines = set(end.split("\n"))
-                if row[1] in lines or ("\n" in row[1] and f"\n{row[1]}\n" in end):
+                if not tail:
+                    tail = self._tail(stream)
+                    lines = set(tail.split("\n"))
+                if row[1] in lines or ("\n" in row[1] and f"\n{row[1]}\n" in tail):
                     continue
-            found.append(row[1])
+            new_lines.append(row[1])
         stream.newest_ns = max(newest or 0, *(time_ns for time_ns, _ in rows))
-        return found
+        return new_lines
 
-    def _end(self, stream: _Stream) -> str:
-        """The end of a stream, from a line's end on; a part's beginning goes with the end of the one before."""
-        data = self._end_of(stream.path)
+    def _tail(self, stream: _Stream) -> str:
+        """The end of a stream, from the start of a line; the end of the previous part is included at the start of a new
+        one."""
+        data = self._tail_of(stream.path)
         if stream.before and len(data) < TAIL_BYTES:
-            data = self._end_of(stream.before) + data
+            data = self._tail_of(stream.before) + data
         return "\n" + data.decode("utf-8", "replace")
 
-    def _end_of(self, path: str) -> bytes:
+    def _tail_of(self, path: str) -> bytes:
         try:
             with open(self.folder / path, "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
@@ -202,7 +204,7 @@ class LineFiles:
     def _write(self, stream: _Stream, data: bytes) -> None:
         path = self.folder / stream.path
         if not stream.size:
-            _make(path.parent, self.folder)
+            _make_folder(path.parent, self.folder)
         with open(path, "ab") as file:
             file.write(data)
             file.flush()
@@ -215,7 +217,7 @@ class LineFiles:
     # -- age
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """All files with their paths below the folder, compressed ones too."""
+        """All files with their paths below the folder, including compressed ones."""
         for top, _, names in os.walk(self.folder):
             for name in names:
                 path = os.path.join(top, name)
@@ -225,19 +227,19 @@ class LineFiles:
                     continue
 
     def compress(self, read: Mapping[str, int], quiet_s: float) -> None:
-        """Compress files of which no more is to come, those that were read as they are now. ``read``: path and size."""
+        """Compress files that are closed and were read at their current size. ``read``: path -> size."""
         for name, stat in list(self.files()):
             if not name.endswith(".log"):
                 continue
             if (self.folder / f"{name}.zst").exists():
-                os.unlink(self.folder / f"{name}.zst")  # a crash came between the two
+                os.unlink(self.folder / f"{name}.zst")  # left by a crash between the two steps
             stream = _PART.sub("", name)
-            last = name == _part(stream, self._parts.get(stream, 1))
-            if read.get(name) == stat.st_size and (not last or time.time() - stat.st_mtime > quiet_s):
-                self._compressed(name)
+            is_last = name == _part_path(stream, self._parts.get(stream, 1))
+            if read.get(name) == stat.st_size and (not is_last or time.time() - stat.st_mtime > quiet_s):
+                self._compress_file(name)
                 self._streams.pop(stream, None)
 
-    def _compressed(self, name: str) -> None:
+    def _compress_file(self, name: str) -> None:
         plain, packed = self.folder / name, self.folder / f"{name}.zst"
         temporary = self.folder / f"{name}.new"
         with open(plain, "rb") as source, open(temporary, "wb") as target:
@@ -250,25 +252,25 @@ class LineFiles:
         sync(packed.parent)
         os.unlink(plain)
 
-    def forget(self, oldest_s: float | None, most_bytes: int) -> None:
-        """Delete closed files untouched since ``oldest_s``, and the oldest ones beyond ``most_bytes``."""
-        found = sorted(self.files(), key=lambda each: each[1].st_mtime)
-        left = sum(stat.st_size for _, stat in found)
-        for name, stat in found:
-            aged = oldest_s is not None and stat.st_mtime < oldest_s
-            if name.endswith(".zst") and (aged or left > most_bytes):
+    def forget(self, oldest_s: float | None, max_bytes: int) -> None:
+        """Delete closed files unchanged since ``oldest_s``, and the oldest ones beyond ``max_bytes``."""
+        files = sorted(self.files(), key=lambda file: file[1].st_mtime)
+        total_bytes = sum(stat.st_size for _, stat in files)
+        for name, stat in files:
+            is_old = oldest_s is not None and stat.st_mtime < oldest_s
+            if name.endswith(".zst") and (is_old or total_bytes > max_bytes):
                 os.unlink(self.folder / name)
-                left -= stat.st_size
-        self.bytes = left
+                total_bytes -= stat.st_size
+        self.bytes = total_bytes
 
 
-def _part(name: str, number: int) -> str:
+def _part_path(name: str, number: int) -> str:
     return name if number == 1 else f"part-{number}/{name}"
 
 
-def _make(folder: Path, top: Path) -> None:
-    """Make a folder and those above it, each of them on disk."""
-    if folder != top and not folder.is_dir():
-        _make(folder.parent, top)
+def _make_folder(folder: Path, root: Path) -> None:
+    """Make a folder and its parents, and sync each to disk."""
+    if folder != root and not folder.is_dir():
+        _make_folder(folder.parent, root)
         folder.mkdir(exist_ok=True)
         sync(folder.parent)

@@ -1,4 +1,4 @@
-"""What a receiver is told: where it listens, whom it lets in, and how much it takes. Imports nothing of the web."""
+"""Options of the receiver: where it listens, whom it authorizes, and how much it accepts. Imports no web framework."""
 
 from __future__ import annotations
 
@@ -10,81 +10,82 @@ DEFAULT_LISTEN = "127.0.0.1:9480"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much is taken at once, so that no sender can exhaust memory or disk."""
+    """Limits on what is accepted at once, so that no sender can exhaust memory or disk."""
 
     body_bytes: int = 32 << 20
-    """One body as it comes over the wire."""
+    """Bytes of one body on the wire."""
     decoded_bytes: int = 128 << 20
-    """One body once it is decompressed."""
+    """Bytes of one body after decompression."""
     bodies: int = 64
-    """Bodies that are read, decoded or synced at the same time; more are told to come again (429)."""
+    """Bodies that are read, decoded or synced at the same time; further ones get 429."""
     bodies_bytes: int = 256 << 20
-    """Bytes of these together, as they come over the wire."""
+    """Bytes of these bodies together, on the wire."""
     body_s: float = 60.0
-    """How long a sender may take over one body."""
+    """Seconds that a sender may take to send one body."""
     labels: int = 64
     """Labels of one series."""
     label_name_bytes: int = 1024
     label_value_bytes: int = 4096
     series: int = 1 << 19
-    """Distinct series in a day (UTC): 4,096 GPUs with 100 metrics each and their hosts."""
+    """Distinct series per UTC day: enough for 4,096 GPUs with 100 metrics each and their hosts."""
     pending_samples: int = 8_000_000
-    """Samples that wait for their segment, at 20 bytes each; beyond it senders are told to come again (429)."""
+    """Samples that wait for their segment, at 20 bytes each; beyond that senders get 429."""
     pending_line_bytes: int = 128 << 20
-    """Text of log lines that wait for their files."""
+    """Bytes of log lines that wait for their files."""
     line_bytes: int = 1 << 20
-    """One log line; what is beyond is cut."""
+    """Bytes of one log line; longer lines are cut."""
     streams: int = 20_000
-    """Distinct streams of log lines in a day (UTC)."""
+    """Distinct streams of log lines per UTC day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keeping:
-    """How often what came is written, and how long it is kept; None keeps it for good."""
+class RetentionOptions:
+    """How often received data is written, and how long it is kept; None keeps it for good."""
 
     flush_s: float = 10.0
-    """How long samples wait for their segment, at most."""
+    """Longest wait of samples for their segment, in seconds."""
     flush_samples: int = 2_000_000
-    """So many are not waited with."""
+    """This many samples are written at once."""
     raw_days: float | None = None
-    """Samples older than this are kept as minutes."""
+    """Samples older than this are kept as per-minute aggregates."""
     minute_days: float | None = None
     log_days: float | None = 30.0
-    """Files of received log lines, by their newest line. What was read from them stays in the store."""
+    """Files of received log lines, by the age of their newest line. What was read from them stays in the store."""
     log_bytes: int = 50 << 30
-    """All files of received log lines together. Beyond it the oldest go; where none can, no more lines are taken."""
+    """All files of received log lines together. Beyond that the oldest are deleted; if none can be, no more lines are
+    accepted."""
     free_bytes: int = 2 << 30
-    """So much stays free where the store is: below it nothing is taken."""
+    """Bytes that stay free on the store's disk: with less, nothing is accepted."""
     verdict_days: float | None = None
-    """Verdicts that did not come out again for so long, but the latest of each run."""
+    """Verdicts not confirmed for so many days are deleted, except the latest of each run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """All that ``trackside serve`` is told. Token files hold one token a line."""
+    """Options of ``trackside serve``. Token files hold one token per line."""
 
     store: str
     listen: str = DEFAULT_LISTEN
     write_token_files: tuple[str, ...] = ()
-    """Whoever shows one of these may send."""
+    """Clients with one of these tokens may push data."""
     read_token_files: tuple[str, ...] = ()
-    """Whoever shows one of these may ask."""
+    """Clients with one of these tokens may query."""
     allow_open: bool = False
-    """Listen to other machines though no token is asked for."""
+    """Listen to other machines although no token is required."""
     certificate: str = ""
     """PEM file; with ``key``, only TLS is spoken."""
     key: str = ""
     metadata: str = ""
-    """URL of the database of runs and verdicts; empty: SQLite beside the store."""
+    """URL of the database of runs and verdicts; empty: SQLite next to the store."""
     limits: Limits = field(default_factory=Limits)
-    keeping: Keeping = field(default_factory=Keeping)
+    keeping: RetentionOptions = field(default_factory=RetentionOptions)
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port. Raises ValueError."""
         host, colon, port = self.listen.rpartition(":")
         if not colon or not port.isdecimal() or int(port) > 65535:
-            raise ValueError(f"listen: {self.listen!r} is no HOST:PORT; give {DEFAULT_LISTEN}, or [::1]:9480")
+            raise ValueError(f"listen: {self.listen!r} is not HOST:PORT; give {DEFAULT_LISTEN}, or [::1]:9480")
         return host.strip("[]"), int(port)
 
     @property

@@ -1,4 +1,4 @@
-"""What was accepted and waits in memory for a flush: samples by their series, lines by their files."""
+"""Accepted data that waits in memory for a flush: samples by series, lines by file."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from trackside.stores.embedded.layout import Mark
-from trackside.stores.log_store import Line
+from trackside.stores.embedded.layout import LogPosition
+from trackside.stores.log_store import LogEntry
 from trackside.stores.log_text import written_lines
-from trackside.stores.receiver.arrivals import Arrivals, Arrived, LabelsOf, MetricBlock, Taken
+from trackside.stores.receiver.arrivals import ArrivalBatch, Arrivals, IntakeResult, LabelsOf, MetricBlock
 from trackside.stores.receiver.lines import Rows
 from trackside.stores.receiver.options import Limits
 from trackside.stores.receiver.write_ahead import Entry
 
 LOG = logging.getLogger("trackside.receiver")
-CUT = " [cut here: the line was longer]"
+CUT_NOTE = " [cut here: the line was longer]"
 
 
 @dataclass(slots=True, eq=False)
@@ -27,28 +27,28 @@ class LineStream:
 
     labels: dict[str, str]
     times_ns: list[int] = field(default_factory=list)
-    """Since 1970, one a line; 0 where the sender gave no time."""
+    """Nanoseconds since 1970, one per line; 0 if the sender gave no time."""
     lines: list[str] = field(default_factory=list)
 
 
 Decoded = MetricBlock | Sequence[LineStream]
-"""What a push holds once its bytes are understood."""
+"""The content of a push after decoding."""
 
 
 @dataclass(slots=True)
-class Batch:
+class FlushBatch:
     """What one flush writes: all that the log holds up to ``mark``. ``bytes``: of bodies, ``line_bytes``: of lines."""
 
-    arrived: Arrived
+    arrived: ArrivalBatch
     streams: dict[str, Rows]
     line_bytes: int
-    mark: Mark
+    mark: LogPosition
     bytes: int
 
 
 @dataclass(slots=True)
-class Accepted:
-    """What was accepted since the start. ``refused``: reason -> samples or lines that are not kept."""
+class AcceptedTotals:
+    """What was accepted since the start. ``refused``: reason -> samples or lines that were dropped."""
 
     bodies: int = 0
     samples: int = 0
@@ -56,21 +56,21 @@ class Accepted:
     refused: Counter[str] = field(default_factory=Counter)
 
 
-class Pending:
-    """All that waits, and the place in the log that it reaches to. One thread adds, another drains."""
+class PendingQueue:
+    """Everything that waits, and the log position up to which it reaches. One thread adds, another drains."""
 
-    def __init__(self, labels_of: LabelsOf, limits: Limits, mark: Mark) -> None:
+    def __init__(self, labels_of: LabelsOf, limits: Limits, mark: LogPosition) -> None:
         self._labels_of, self._limits = labels_of, limits
         self._arrivals = Arrivals(labels_of, limits)
         self._streams: dict[str, Rows] = {}
         self.line_bytes = 0
-        """Of the lines that wait."""
-        self._streams_met: set[str] = set()
+        """Bytes of the waiting lines."""
+        self._known_streams: set[str] = set()
         self._bytes = 0
         self._day = time.time() // 86400
         self._lock = threading.Lock()
-        self.mark = self._drained = mark
-        self.accepted = Accepted()
+        self.mark = self._drained_to = mark
+        self.accepted = AcceptedTotals()
 
     @property
     def samples(self) -> int:
@@ -78,84 +78,88 @@ class Pending:
 
     @property
     def series(self) -> int:
-        """Series met today."""
+        """Distinct series today."""
         return len(self._arrivals.series)
 
     @property
     def streams(self) -> int:
-        """Streams of lines met today."""
-        return len(self._streams_met)
+        """Distinct streams of lines today."""
+        return len(self._known_streams)
 
-    def counted(self) -> Accepted:
-        """What was accepted, as of one moment."""
+    def totals(self) -> AcceptedTotals:
+        """A consistent copy of the totals."""
         with self._lock:
             return replace(self.accepted, refused=Counter(self.accepted.refused))
 
-    def add(self, bodies: Sequence[tuple[Entry, Decoded]], mark: Mark, limited: bool = True) -> list[Taken | Exception]:
-        """Bodies that are in the log up to ``mark``. ``limited``: whether what is new may be refused for its number."""
+    def add(
+        self, bodies: Sequence[tuple[Entry, Decoded]], mark: LogPosition, limited: bool = True
+    ) -> list[IntakeResult | Exception]:
+        """Add bodies that are in the log up to ``mark``. ``limited``: whether new series and streams may be refused for
+        their number."""
         with self._lock:
-            taken = [self._tried(entry, decoded, limited) for entry, decoded in bodies]
+            results = [self._apply_safely(entry, decoded, limited) for entry, decoded in bodies]
             self.mark = mark
-        return taken
+        return results
 
-    def drained(self) -> Batch | None:
-        """All that waits, None where nothing does; once a day, and where there are too many, series are met anew."""
+    def drained(self) -> FlushBatch | None:
+        """Take out everything that waits; None if nothing does. Once a day, or if there are too many, the known series
+        are reset."""
         with self._lock:
-            if self.mark == self._drained:
+            if self.mark == self._drained_to:
                 return None
-            batch = Batch(self._arrivals.drained(), self._streams, self.line_bytes, self.mark, self._bytes)
-            self._bytes, self._streams, self.line_bytes, self._drained = 0, {}, 0, self.mark
+            batch = FlushBatch(self._arrivals.drained(), self._streams, self.line_bytes, self.mark, self._bytes)
+            self._bytes, self._streams, self.line_bytes, self._drained_to = 0, {}, 0, self.mark
             day = time.time() // 86400
-            if day != self._day or self._arrivals.crowded:
+            if day != self._day or self._arrivals.has_too_many_keys:
                 self._arrivals = Arrivals(self._labels_of, self._limits)
             if day != self._day:
-                self._streams_met, self._day = set(), day
+                self._known_streams, self._day = set(), day
         return batch
 
-    def _tried(self, entry: Entry, decoded: Decoded, limited: bool) -> Taken | Exception:
-        """As :meth:`_applied`; a defect there must not keep others' bodies out."""
+    def _apply_safely(self, entry: Entry, decoded: Decoded, limited: bool) -> IntakeResult | Exception:
+        """Like :meth:`_apply`; a defect there must not keep other bodies out."""
         try:
-            return self._applied(entry, decoded, limited)
+            return self._apply(entry, decoded, limited)
         except Exception as error:
-            LOG.exception("a body of %s is in the log and could not be taken; please report it", entry[0].protocol)
+            LOG.exception("a body of %s is in the log and could not be applied; please report it", entry[0].protocol)
             self.accepted.refused["defect"] += 1
             return error
 
-    def _applied(self, entry: Entry, decoded: Decoded, limited: bool) -> Taken:
-        """Let the samples or lines of a body that is in the log wait for the next flush."""
+    def _apply(self, entry: Entry, decoded: Decoded, limited: bool) -> IntakeResult:
+        """Queue the samples or lines of a body that is in the log for the next flush."""
         self._bytes += len(entry[1])
         self.accepted.bodies += 1
         if isinstance(decoded, Sequence):
-            taken = self._lines_taken(decoded, entry[0].received_ns, limited)
-            self.accepted.lines += taken.kept
+            result = self._add_lines(decoded, entry[0].received_ns, limited)
+            self.accepted.lines += result.accepted
         else:
-            taken = self._arrivals.take(decoded, limited)
-            self.accepted.samples += taken.kept
-        self.accepted.refused.update(taken.refused)
-        return taken
+            result = self._arrivals.take(decoded, limited)
+            self.accepted.samples += result.accepted
+        self.accepted.refused.update(result.refused)
+        return result
 
-    def _lines_taken(self, streams: Sequence[LineStream], received_ns: int, limited: bool) -> Taken:
-        kept, refused, most = 0, 0, self._limits.line_bytes
-        for each in streams:
-            for time_ns, text in zip(each.times_ns, each.lines, strict=True):
-                shown = text if len(text) <= most else text[:most] + CUT
-                if self._line_taken(Line(time_ns or received_ns, shown, each.labels), limited):
-                    kept += 1
+    def _add_lines(self, streams: Sequence[LineStream], received_ns: int, limited: bool) -> IntakeResult:
+        accepted, refused, max_length = 0, 0, self._limits.line_bytes
+        for stream in streams:
+            for time_ns, text in zip(stream.times_ns, stream.lines, strict=True):
+                shown = text if len(text) <= max_length else text[:max_length] + CUT_NOTE
+                if self._add_line(LogEntry(time_ns or received_ns, shown, stream.labels), limited):
+                    accepted += 1
                 else:
                     refused += 1
-        return Taken(kept, {"streams": refused} if refused else {})
+        return IntakeResult(accepted, {"streams": refused} if refused else {})
 
-    def _line_taken(self, entry: Line, limited: bool) -> bool:
-        """Let an entry wait for its file; False where it would be of one stream too many."""
+    def _add_line(self, entry: LogEntry, limited: bool) -> bool:
+        """Queue an entry for its file; False if its stream would exceed the limit."""
         texts: dict[str, list[str]] = {}
         for path, line in written_lines(entry):
             texts.setdefault(path, []).append(line)
         for path, pieces in texts.items():
-            whole = "".join(pieces)
-            if path not in self._streams_met:
-                if limited and len(self._streams_met) >= self._limits.streams:
+            joined = "".join(pieces)
+            if path not in self._known_streams:
+                if limited and len(self._known_streams) >= self._limits.streams:
                     return False
-                self._streams_met.add(path)
-            self._streams.setdefault(path, []).append((entry.time_ns, whole.removesuffix("\n")))
-            self.line_bytes += len(whole)
+                self._known_streams.add(path)
+            self._streams.setdefault(path, []).append((entry.time_ns, joined.removesuffix("\n")))
+            self.line_bytes += len(joined)
         return True

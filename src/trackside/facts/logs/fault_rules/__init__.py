@@ -1,9 +1,8 @@
-"""Which class of fault an exception of the job's own is: data, config, env, asset or code.
+r"""Which class of fault one of the job's own exceptions is: data, config, env, asset or code.
 
-The rules look at the exception's type and message, those of the oldest one in its chain, the types between, and at the
-places it passed through: which sentences, types and places speak of which class. Order counts: the first rule that fits
-wins. Rules that know a sentence come before those that know only a type, and those before the ones that know only where
-the exception was raised. One row a cause.
+The rules match the type and message of the exception and of the oldest one in its chain, the types between, and the
+source locations in the traceback. The first matching rule wins: rules for a message come before rules for a type only,
+and those before rules for a location only. One row per cause.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ ADVICE = re.compile(
     r"(?:CUDA|HIP) kernel errors might be asynchronously reported.*|For debugging consider passing \w+=\d.*"
     r"|(?:Compile|Device-side assertion tracking was not enabled).{0,60}`?TORCH_USE_\w+_DSA`?.*"
 )
-"""What PyTorch adds to every error of a device: its words (device-side assertions) are no part of the error."""
+"""Text that PyTorch adds to every device error; its words (device-side assertions) are not part of the error."""
 
 
 def classify(event: Event) -> Fault:
-    """The class of an ``exception`` event; ``code`` where no rule knows it."""
+    """The class of an ``exception`` event; ``code`` if no rule matches."""
     text = _text(event)
     place = f"{event.get('frames') or ''}\n{event.get('user_code') or ''}".replace(";", "\n")
     return next((rule.fault for rule in RULES if rule.fits(text, place)), "code")

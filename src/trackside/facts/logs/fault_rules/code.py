@@ -1,4 +1,4 @@
-"""Programming errors, and what the place where an exception was raised says of its class."""
+"""Programming errors, and what the source location of an exception shows about its class."""
 
 from __future__ import annotations
 

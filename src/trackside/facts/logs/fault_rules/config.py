@@ -1,4 +1,4 @@
-"""Options, and combinations of options, that are wrong."""
+"""Wrong options and wrong combinations of options."""
 
 from __future__ import annotations
 

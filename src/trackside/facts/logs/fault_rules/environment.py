@@ -1,4 +1,4 @@
-"""What the command line, the launcher, the container, the machine and the installed packages say."""
+"""Errors of the command line, the launcher, the container, the machine and the installed packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule of :mod:`trackside.facts.logs.fault_rules` is."""
+"""A rule of :mod:`trackside.facts.logs.fault_rules`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ Fault = Literal["data", "config", "env", "asset", "code"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Fits where every pattern given is found."""
+    """Matches if every given pattern is found."""
 
     fault: Fault
     id: str
     text: str = ""
-    """In the lines "type: message" of the last and of the oldest exception, and the types between."""
+    """Pattern for the lines "type: message" of the last and the oldest exception, and the types between."""
     place: str = ""
-    """In the frames "file:line in function", one a line, and the user's source line."""
+    """Pattern for the frames "file:line in function", one per line, and the user's source line."""
     unless: str = ""
-    """Veto, in the same lines as ``text``."""
+    """Veto pattern for the same lines as ``text``."""
 
     def fits(self, text: str, place: str) -> bool:
-        """Whether all patterns are found, and the veto is not."""
-        found = re.search(self.text, text, re.MULTILINE) and re.search(self.place, place, re.MULTILINE)
-        return bool(found) and not (self.unless and re.search(self.unless, text, re.MULTILINE))
+        """Whether all patterns match and the veto does not."""
+        matches = re.search(self.text, text, re.MULTILINE) and re.search(self.place, place, re.MULTILINE)
+        return bool(matches) and not (self.unless and re.search(self.unless, text, re.MULTILINE))
 
 
 data, config, env = partial(Rule, "data"), partial(Rule, "config"), partial(Rule, "env")

@@ -1,1 +1,1 @@
-"""Wrong shapes of a loss curve: a file a kind, each with detectors that say where it began."""
+"""Wrong shapes of a loss curve: one file per kind, each with detectors that return the onset."""

@@ -1,4 +1,4 @@
-"""Curves that nothing moves: neither the data nor the optimizer."""
+"""Curves that do not change, whatever the data and the optimizer do."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SAME_VALUE = Sentence(
     running="the loss repeats {loss} to the digit from {place} on ({count:points} so far); the highest was {highest}",
 )
 VANISHED = Sentence(
-    "the loss rests at {loss} from {place} to the end ({count} of {points}) with a gradient norm of "
-    "{gradient} at last: nothing moves it any more",
-    running="the loss rests at {loss} from {place} on ({count} of {points} so far) with a gradient norm of "
-    "{gradient} at last: nothing moves it any more",
+    ("the loss stays at {loss} from {place} to the end ({count} of {points}); the last gradient norm is {gradient}"),
+    running=(
+        "the loss has stayed at {loss} since {place} ({count} of {points} so far); the last gradient norm is {gradient}"
+    ),
 )
 NO_RATE = Sentence("the loss went from {first} to {last} over {points}; the learning rate stayed at {rate}")
 NO_GRADIENT = Sentence("the loss went from {first} to {last} over {points}; the gradient norm stayed at {gradient}")
@@ -29,7 +29,7 @@ REPEATS = Sentence("the loss repeats {count:values} over {points}: the weights d
 
 
 def dead(curve: Curve, limits: Limits) -> Shape | None:
-    """The loss repeats to the digit at the end, far from zero; the gradient, where printed, is zero."""
+    """The loss repeats to the last digit at the end, far from zero; the gradient norm, if printed, is zero."""
     count = maths.plateau(curve.losses, limits.same_share)
     level = curve.losses[-1]
     if count < limits.least_points or not level > 0.01:
@@ -48,29 +48,29 @@ def dead(curve: Curve, limits: Limits) -> Shape | None:
 
 
 def vanished(curve: Curve, limits: Limits) -> Shape | None:
-    """The gradient norm fell to next to nothing of what it was and the loss rests since, far from zero: mini-batches
-    that differ keep up the norm of a model that has only converged."""
+    """The gradient norm fell to almost nothing and the loss has been constant since, far from zero. In a model that has
+    merely converged, differing mini-batches keep up the norm."""
     norms = [number(row, "grad_norm") for row in curve.rows]
-    told = maths.finite([norm for norm in norms if norm is not None])
-    if len(told) < limits.flat_points:
+    finite = maths.finite([norm for norm in norms if norm is not None])
+    if len(finite) < limits.flat_points:
         return None
-    faint = min(limits.faint_gradient, limits.gone_share * maths.median(told[: max(3, len(told) // 10)]))
+    faint = min(limits.faint_gradient, limits.gone_share * maths.median(finite[: max(3, len(finite) // 10)]))
     count = 0
     for norm in reversed(norms):
         if norm is None or not norm <= faint:
             break
         count += 1
-    rest = curve.losses[len(curve.losses) - count :]
-    if count < max(limits.least_points, 0.3 * len(norms)) or maths.falling(rest):
+    tail = curve.losses[len(curve.losses) - count :]
+    if count < max(limits.least_points, 0.3 * len(norms)) or maths.falling(tail):
         return None
-    if maths.median(rest) < 0.1 or maths.spread(rest) >= 0.1:
+    if maths.median(tail) < 0.1 or maths.spread(tail) >= 0.1:
         return None
     begin = len(norms) - count
     return Shape("plateau", Certainty.SUPPORTED, VANISHED, begin, len(norms) - 1, count)
 
 
 def no_rate(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
-    """Flat from the first step because the learning rate or the gradient is zero all along."""
+    """Flat from the first step because the learning rate or the gradient is zero throughout."""
     if curve.fell or not from_the_start(curve) or not (finished or len(curve.finite) >= 10):
         return None
     count = len(curve.finite)
@@ -82,12 +82,12 @@ def no_rate(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
 
 
 def _running_mean(curve: Curve) -> bool:
-    """Keras prints the mean since the epoch's start: it settles by itself."""
+    """Whether it is Keras, which prints the mean since the epoch's start: that settles by itself."""
     return any(str(row.get("framework") or "").startswith("keras") for row in curve.rows[-1:])
 
 
 def repeats(curve: Curve) -> Shape | None:
-    """The same few losses over and over: the same batches meet the same weights, so no step changes them."""
+    """The same few losses repeat: the same batches meet the same weights, so no step changes them."""
     values = curve.finite
     kinds = set(values)
     if len(values) < 12 or len(kinds) > len(values) / 3 or len(kinds) < 2 or min(values) < 0.05:

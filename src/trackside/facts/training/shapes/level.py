@@ -1,4 +1,4 @@
-"""Levels that a run which learns doesn't come to: risen, lost again, worse than guessing, or flat at guessing."""
+"""Loss levels that a learning run does not have: risen, lost again, worse than guessing, or flat at guessing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from trackside.facts.training.shapes.shape import Limits, Shape, Variant, from_t
 from trackside.finding import Certainty, Sentence
 
 RISEN = Sentence(
-    "the loss rose far above its start and stayed there from {place}: {first} at first, {last} at "
-    "last, {highest} at its highest"
+    "the loss rose far above its start and stayed there from {place}: {first} at first, {last} at the "
+    "end, {highest} at most"
 )
-LOST = Sentence("the loss had come down from {first} to {lowest}, then stayed high from {place}: {last} at last")
+LOST = Sentence("the loss fell from {first} to {lowest}, then rose and stayed high from {place}: {last} at the end")
 WORSE_THAN_GUESSING = Sentence(
-    "the loss went above that of guessing among all tokens and never became a model's: {first} at "
-    "first, {highest} at its highest, {lowest} at its lowest, {last} at last"
+    "the loss rose above that of random guessing and never came down: {first} at first, {highest} at "
+    "most, {lowest} at least, {last} at the end"
 )
 GUESSING = Sentence(
-    "the loss stayed at the level of guessing for {count} of {points}: {first} at first, {last} at last"
+    "the loss stayed at the level of random guessing for {count} of {points}: {first} at first, {last} at the end"
 )
 
 
@@ -40,11 +40,11 @@ LANGUAGE = (
 
 
 GUESSES = tuple(math.log(k) for k in (2, 10, 100, 1000))
-"""Losses of guessing among the usual numbers of classes."""
+"""Losses of guessing among common numbers of classes."""
 
 
 def risen(curve: Curve, limits: Limits) -> Shape | None:
-    """The tail stays far above the head; or everything after the first few points is an explosion of the first."""
+    """The tail stays far above the head; or everything after the first few points is an explosion."""
     values = curve.finite
     few = max(1, len(values) // 10)
     if min(values[few:]) > limits.rise_ratio * 1.5 * values[0] > 0:
@@ -66,32 +66,32 @@ def risen(curve: Curve, limits: Limits) -> Shape | None:
 
 
 def _settled(curve: Curve, high: int, limits: Limits) -> bool:
-    """Whether the last ``high`` losses came to rest, and the gradient norm, where printed, is next to nothing of what
-    it was."""
+    """Whether the last ``high`` losses are constant and the gradient norm, if printed, is almost zero compared with its
+    start."""
     norms = maths.finite(curve.series("grad_norm"))
     if high < limits.least_points or len(norms) < limits.least_points:
         return False
-    gone = maths.median(norms[-5:]) <= limits.gone_share * maths.median(norms[: max(3, len(norms) // 5)])
-    return gone and maths.spread(_rest(curve.finite, high, limits)) < 0.1
+    vanished = maths.median(norms[-5:]) <= limits.gone_share * maths.median(norms[: max(3, len(norms) // 5)])
+    return vanished and maths.spread(_rest(curve.finite, high, limits)) < 0.1
 
 
 def _rest(values: Sequence[float], high: int, limits: Limits) -> Sequence[float]:
-    """Where the last ``high`` losses came to, the way up to there left out."""
+    """The level of the last ``high`` losses, without the rise to it."""
     return values[-max(limits.least_points, 3 * high // 4) :]
 
 
 def lost(curve: Curve, limits: Limits) -> Shape | None:
-    """It learned, then lost at least half of that again, and stayed there."""
+    """The loss fell, then lost at least half of that again, and stayed there."""
     values = curve.finite
     if len(values) < 10:
         return None
     head = maths.median(values[: max(3, len(values) // 20)])
-    place, best = maths.best_level(values)
+    index, best = maths.best_level(values)
     tail = maths.median(values[-max(3, len(values) // 10) :])
     learned, lost = head - best, tail - best
     level = best + 0.8 * limits.lost_share * learned
     high = maths.trailing(values, lambda loss: loss > level)
-    noise = limits.noise_times * max(maths.roughness(values[: place + 1]), maths.roughness(values[place:]))
+    noise = limits.noise_times * max(maths.roughness(values[: index + 1]), maths.roughness(values[index:]))
     ratio = 1.5 if lost < learned else 1.2  # worse than it began is no other stretch of the data
     if min(learned, lost) <= noise or lost < limits.lost_share * learned or tail < ratio * best:
         return None
@@ -104,10 +104,10 @@ def lost(curve: Curve, limits: Limits) -> Shape | None:
 
 
 def worse_than_guessing(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
-    """A mean cross-entropy above the loss of guessing that never came down to that of a model.
+    r"""A mean cross-entropy above the loss of guessing that never fell to that of a model.
 
-    Either it stayed above and is no lower than it began, or the first printed mean was already an explosion
-    that went on, and the tail still knows next to nothing. The first steps of large models do so for a while.
+    Either it stayed above and is no lower than at its start, or the first printed mean was already an explosion that
+    continued, and the tail is still near guessing. The first steps of large models do so for a while.
     """
     values = curve.finite
     if len(values) < 10 or not finished:
@@ -125,7 +125,7 @@ def worse_than_guessing(curve: Curve, finished: bool, limits: Limits) -> Shape |
 
 
 def flat(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
-    """At the loss of guessing from the run's start to its end; or thrown back to it by an explosion."""
+    """At the loss of guessing from the run's start to its end, or back to it after an explosion."""
     values = curve.finite
     if len(values) < limits.flat_points or not finished or not from_the_start(curve):
         return None
@@ -135,7 +135,7 @@ def flat(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
     still = head - tail <= 2 * limits.guess_tolerance * level and noise <= limits.noise_share * level
     if not still or not maths.steady(settled, 5 * limits.guess_tolerance, 0.9):
         return None
-    guess = any(abs(level - at) <= 0.5 * limits.guess_tolerance * at for at in GUESSES)
+    guess = any(abs(level - guess_loss) <= 0.5 * limits.guess_tolerance * guess_loss for guess_loss in GUESSES)
     if not guess and level < limits.scratch_level:
         return None
     exploded = max(values) > 3 * max(level, values[0])

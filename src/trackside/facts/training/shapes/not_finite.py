@@ -17,24 +17,21 @@ NOT_FINITE_AGAIN = Sentence(
     "the loss was not finite at {count} of {points}, first at {place}; the finite values reach from "
     "{lowest} to {highest}"
 )
-ZERO_THROUGHOUT = Sentence(
-    "the loss is {loss} at all of its {count:points}: not-a-number that is filtered, or nothing to learn from"
-)
+ZERO_THROUGHOUT = Sentence("the loss is {loss} at all {count:points}: a filtered NaN, or nothing to learn from")
 ZERO_AT_ONCE = Sentence(
-    "the loss dropped to {loss} at once at {place} and stayed there for {count:points}, the way "
-    "not-a-number is printed where it is filtered"
+    "the loss dropped to {loss} at {place} and stayed there for {count:points}, as a filtered NaN does"
 )
 GRADIENT_NOT_FINITE = Sentence(
     "the gradient norm is {gradient} from {place} to the end ({count:points}) and the loss no longer falls",
     running="the gradient norm is {gradient} from {place} on ({count:points} so far) and the loss no longer falls",
 )
-STEPS_SKIPPED = Sentence("nearly every recent step was skipped for overflow: {skipped} at step {step}")
+STEPS_SKIPPED = Sentence("nearly every recent step was skipped for gradient overflow: {skipped} at step {step}")
 EXPLODED = Sentence("the loss went from {first} to {last}")
 
 
 def non_finite(curve: Curve, limits: Limits) -> Shape | None:
-    """Losses that are not finite to the end, or again and again."""
-    bad = [place for place, loss in enumerate(curve.losses) if not math.isfinite(loss)]
+    """Losses that are not finite to the end, or repeatedly."""
+    bad = [index for index, loss in enumerate(curve.losses) if not math.isfinite(loss)]
     if not bad:
         return None
     last = maths.trailing(curve.losses, maths.not_finite)
@@ -48,7 +45,7 @@ def non_finite(curve: Curve, limits: Limits) -> Shape | None:
 
 
 def zero_after_loss(curve: Curve, limits: Limits) -> Shape | None:
-    """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0, or never was more."""
+    """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0, or was never higher."""
     zeros = maths.trailing(curve.losses, lambda loss: loss == 0)
     before = curve.losses[: len(curve.losses) - zeros]
     if zeros < 3 or not curve.level_has_meaning:
@@ -63,7 +60,7 @@ def zero_after_loss(curve: Curve, limits: Limits) -> Shape | None:
 
 
 def gradient_gone(curve: Curve, limits: Limits) -> Shape | None:
-    """Gradient norms not finite to the end, while the loss no longer falls."""
+    """Gradient norms that are not finite to the end, while the loss no longer falls."""
     norms = [number(row, "grad_norm") for row in curve.rows]
     count = 0
     for norm in reversed(norms):
@@ -77,7 +74,7 @@ def gradient_gone(curve: Curve, limits: Limits) -> Shape | None:
 
 
 def scale_collapsed(curve: Curve) -> Shape | None:
-    """Nearly every recent step skipped for overflow: loss scaling has found no scale that works."""
+    """Nearly every recent step skipped for overflow: loss scaling found no scale that works."""
     counted = [row for row in curve.points if number(row, "skipped") is not None and number(row, "step") is not None]
     growing = 0
     for before, after in zip(reversed(counted[:-1]), reversed(counted[1:]), strict=False):
@@ -90,14 +87,14 @@ def scale_collapsed(curve: Curve) -> Shape | None:
     if growing < 3:
         return None
     first = counted[-growing - 1]
-    begin = next(place for place, row in enumerate(curve.points) if row is first)
+    begin = next(index for index, row in enumerate(curve.points) if row is first)
     return Shape("non-finite", Certainty.SUPPORTED, STEPS_SKIPPED, begin, -1, growing, of_points=True)
 
 
 def absurd(curve: Curve, limits: Limits) -> Shape | None:
-    """Too few points for a shape, but an explosion needs no more."""
+    """An explosion, which is conclusive even with too few points for a shape."""
     first, last = curve.finite[0], curve.finite[-1]
     if curve.level_has_meaning and last > limits.explosion_ratio * first and last > 100:
-        place = nth_finite(curve, -1)
-        return Shape("diverging", Certainty.SUPPORTED, EXPLODED, place, place, 1)
+        index = nth_finite(curve, -1)
+        return Shape("diverging", Certainty.SUPPORTED, EXPLODED, index, index, 1)
     return None

@@ -1,4 +1,4 @@
-"""A wrong shape of a loss curve, and what counts as one."""
+"""A wrong shape of a loss curve, and the thresholds for it."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ Variant = Literal["non-finite", "diverging", "plateau", "flat"]
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as wrong."""
+    """Thresholds for a wrong shape."""
 
     least_points: int = 5
-    """Fewer points have no shape (the catalogue's E3: correctness cannot be assessed from so few steps)."""
+    """Minimum number of points for a shape (the catalog's E3: correctness cannot be assessed from so few steps)."""
     bad_share: float = 0.1
-    """Share of non-finite points that is no longer an occasional overflow. Loss scaling skips well under 1 %
-    of steps after its warm-up; a real run with its weights in half precision showed a third of its points."""
+    """Share of non-finite points that exceeds occasional overflow. Loss scaling skips well under 1 % of steps after its
+    warm-up; a real run with half-precision weights showed a third of its points."""
     rise_ratio: float = 2.0
-    """Tail over head. Over fourteen public pretraining and fine-tuning curves the largest was 0.96, and the
-    highest single point 1.14 times the first."""
+    """Ratio of tail to head. Over 14 public pretraining and fine-tuning curves the largest was 0.96, and the highest
+    single point 1.14 times the first."""
     lost_share: float = 0.5
-    """Share of what was learned that is lost again at the tail."""
+    """Share of the loss reduction that is lost again at the tail."""
     explosion_ratio: float = 10.0
-    """A level this far over the tail, or a last value this far over the first, is an explosion."""
+    """Ratio of a level to the tail, or of the last value to the first, that is an explosion."""
     noise_times: float = 5.0
-    """Rises below this many standard deviations of the point-to-point noise are noise."""
+    """Rises below this multiple of the point-to-point noise (standard deviations) are noise."""
     dead_gradient: float = 1e-6
-    """Norms of working networks are above 1e-3; a printed 0 is a dead or frozen one."""
+    """Norms of working networks are above 1e-3; a printed 0 means a dead or frozen one."""
     faint_gradient: float = 0.01
-    """Monitors of training alert below it; a loss that rests at such a norm has no gradient to move it."""
+    """Training monitors alert below it; a constant loss at such a norm has no gradient to move it."""
     gone_share: float = 0.05
-    """Of its first level: a gradient norm that is left of a network that answers the same to everything."""
+    """Gradient norm relative to its start in a network that gives the same answer to everything."""
     dead_rate: float = 1e-8
     """Learning rates of real schedules peak above 1e-7."""
     same_share: float = 1e-4
-    """Mini-batches differ: losses equal to four digits do not come from a model that sees the data."""
+    """Mini-batches differ: a model that sees the data does not have losses equal to four digits."""
     guess_tolerance: float = 0.01
-    """How near to the loss of guessing counts as guessing."""
+    """Maximum relative distance to the loss of guessing."""
     noise_share: float = 0.05
-    """Point-to-point noise of a model that guesses, over its level: it answers the same to every batch."""
+    """Point-to-point noise relative to the level of a model that guesses: it gives the same answer to every batch."""
     flat_points: int = 20
-    """Points that a flat curve must have to be called flat from its level alone."""
+    """Minimum number of points to call a curve flat by its level alone."""
     chance_ceiling: float = 12.5
-    """ln of 268,000: no tokenizer in use has a larger vocabulary, so a mean cross-entropy above it is
-    worse than guessing."""
+    """ln of 268,000: no tokenizer in use has a larger vocabulary, so a higher mean cross-entropy is worse than
+    guessing."""
     scratch_level: float = 4.0
-    """Cross-entropy (nats) that only a model that knows next to nothing has, 54 equally likely tokens."""
+    """Cross-entropy (nats) of a model that has learned almost nothing: 54 equally likely tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A wrong shape: its sentence, the index in ``curve.rows`` at which it began, and one that shows it best."""
+    """A wrong shape: its sentence, the index of its onset in ``curve.rows``, and the index that shows it best."""
 
     variant: Variant
     certainty: Certainty
@@ -63,15 +63,15 @@ class Shape:
     onset: int
     witness: int
     count: int = 0
-    """Points that show it."""
+    """Number of points that show it."""
     of_points: bool = False
     """Whether the indices are in ``curve.points``: such lines may print no loss."""
     of_level: bool = False
-    """Whether the loss went up and stayed up."""
+    """Whether the loss rose and stayed high."""
 
 
 def from_the_start(curve: Curve) -> bool:
-    """Whether the first point is the run's first: no excerpt from the middle, no continuation."""
+    """Whether the first point is the run's first: neither an excerpt nor a resumed run."""
     steps = [step for row in curve.rows[:3] if (step := number(row, "step")) is not None]
     if len(steps) < 2:
         return True

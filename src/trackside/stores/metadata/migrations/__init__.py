@@ -1,1 +1,1 @@
-"""How the archive's tables came to be: Alembic's environment, and one file a revision in ``versions/``."""
+"""Migrations of the archive's tables: Alembic's environment, and one file per revision in ``versions/``."""

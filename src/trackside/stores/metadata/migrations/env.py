@@ -1,4 +1,4 @@
-"""Alembic runs this for every migration: over the connection that it is given, in that one's transaction."""
+"""Alembic runs this for every migration, over the connection that it is given and in its transaction."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from trackside.stores.metadata.schema import metadata
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    transactional_ddl=True,  # the caller began, with the lock held: all revisions or none
+    transactional_ddl=True,  # the caller began the transaction and holds the lock: all revisions or none
 )
 context.run_migrations()

@@ -1,3 +1,2 @@
-"""One file a revision, forward only. A published one never changes; tests/stores/metadata/revisions keeps what each
-made.
-"""
+"""One file per revision, forward only. A published one never changes; tests/stores/metadata/revisions keeps the tables
+of each."""

@@ -1,8 +1,8 @@
-"""Runs, their nodes, their verdicts, and which run continued which: no archive is older."""
+"""The first revision: runs, their nodes, their verdicts, and which run continued which."""
 
 revision = "1"
 down_revision = None
 
 
 def upgrade() -> None:
-    """Nothing: an empty database gets the tables of the newest revision at once."""
+    """Do nothing: an empty database gets the tables of the newest revision directly."""

@@ -7,16 +7,16 @@ import pytest
 
 from trackside.evidence import UNANSWERED, Cite, Frame, Grid, MissingAnswer
 from trackside.finding import Verdict
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Position, Samples, Series
 from trackside.query import events, metric
 from trackside.session.choice import choose
 from trackside.session.inputs import LoadedInputs
 from trackside.show.document import document
-from trackside.stores.curves import Engine, RolledUp, Wanted
-from trackside.stores.joined import JoinedCurves
+from trackside.stores.joined import JoinedBackend
 from trackside.stores.memory import MemoryStore
-from trackside.stores.memory_curves import MemoryCurves
+from trackside.stores.memory_backend import MemoryBackend
+from trackside.stores.metric_backend import EngineRollup, RollupRequest, RollupResult
 from trackside.verdict import engine
 from trackside.verify import check
 
@@ -24,9 +24,9 @@ MINUTE = 60_000
 WHY = "http://metrics:9090 did not answer within 30 s"
 
 
-def curves(*gpus: tuple[str, list[tuple[int, float]]], metric: str = "gpu_utilization_ratio") -> MemoryCurves:
-    """Curves of GPUs of one node, each by (minute, value)."""
-    held = MemoryCurves()
+def curves(*gpus: tuple[str, list[tuple[int, float]]], metric: str = "gpu_utilization_ratio") -> MemoryBackend:
+    """MetricBackend of GPUs of one node, each by (minute, value)."""
+    held = MemoryBackend()
     for gpu, points in gpus:
         labels = (("gpu", gpu), ("node", "n1"))
         series = [Series(metric, labels, Position("m.prom", 1))]
@@ -35,7 +35,7 @@ def curves(*gpus: tuple[str, list[tuple[int, float]]], metric: str = "gpu_utiliz
     return held
 
 
-class Refusing(MemoryCurves):
+class Refusing(MemoryBackend):
     """Knows its series, and answers nothing about some of them."""
 
     name = "prometheus http://metrics:9090"
@@ -47,24 +47,24 @@ class Refusing(MemoryCurves):
                          np.zeros(20, np.int32), np.arange(20, dtype=np.int64) * MINUTE + 1000 * MINUTE,
                          np.full(20, 300.0)))  # fmt: skip
 
-    def held(self):  # type: ignore[no-untyped-def]
+    def series(self):  # type: ignore[no-untyped-def]
         if self._whole:
-            raise Unanswered("timeout", WHY)
-        return super().held()
+            raise SourceUnavailable("timeout", WHY)
+        return super().series()
 
     @property
-    def failed(self) -> dict[str, Unanswered]:
+    def failed(self) -> dict[str, SourceUnavailable]:
         return {}
 
-    def expect(self, wanted: list[Wanted]) -> None:
+    def expect(self, wanted: list[RollupRequest]) -> None:
         """Nothing is made ready."""
 
-    def rollups(self, wanted: list[Wanted]) -> list[RolledUp]:
-        return [Unanswered("timeout", WHY) for _ in wanted]
+    def rollups(self, wanted: list[RollupRequest]) -> list[RollupResult]:
+        return [SourceUnavailable("timeout", WHY) for _ in wanted]
 
 
-def verdict(live: Refusing, given: MemoryCurves | None = None) -> tuple[Verdict, MemoryStore]:
-    run, store = choose(LoadedInputs(curves=given), live=lambda run, rows: live)
+def verdict(live: Refusing, given: MemoryBackend | None = None) -> tuple[Verdict, MemoryStore]:
+    run, store = choose(LoadedInputs(metric_backend=given), live=lambda run, rows: live)
     return engine.verdict_of(engine.facts_of(store, run)), store
 
 
@@ -104,8 +104,8 @@ def test_files_are_judged_where_the_store_is_dead() -> None:
 def test_no_row_of_a_plane_that_was_not_wholly_read_is_no_answer() -> None:
     store = MemoryStore(planes=["log"])
     assert isinstance(store.ask(events("exception")), Frame)
-    store.unanswered("log", "loki http://logs:3100", "the answer broke off")
-    store.unanswered("log", "loki http://logs:3100", "and again")
+    store.add_unavailable_source("log", "loki http://logs:3100", "the answer broke off")
+    store.add_unavailable_source("log", "loki http://logs:3100", "and again")
     answer = store.ask(events("exception"))
     assert isinstance(answer, MissingAnswer)
     assert (answer.reason, answer.source) == ("unable to check: the answer broke off", "loki http://logs:3100")
@@ -117,8 +117,8 @@ def test_no_row_of_a_plane_that_was_not_wholly_read_is_no_answer() -> None:
 def test_two_places_are_one_and_the_first_holds_where_both_have_a_value() -> None:
     first = curves(("0", [(1, 0.1), (2, 0.2)]), ("1", [(1, 0.9)]))
     second = curves(("0", [(2, 0.7), (3, 0.3)]), ("2", [(3, 0.5)]))
-    joined = JoinedCurves(first, second)
-    ids = {(each.series.get("gpu"), each.last_ms): each.id for each in joined.held()}
+    joined = JoinedBackend(first, second)
+    ids = {(each.series.get("gpu"), each.last_ms): each.id for each in joined.series()}
     assert len(ids) == 4
     groups = [[ids["0", 2 * MINUTE], ids["0", 3 * MINUTE]], [ids["2", 3 * MINUTE]], [ids["1", MINUTE]]]
     values, used = joined.rollup(groups, 0, 3 * MINUTE, MINUTE, "avg")
@@ -126,23 +126,23 @@ def test_two_places_are_one_and_the_first_holds_where_both_have_a_value() -> Non
     assert used == 5, "what was found twice was measured once"
 
 
-class Untold(MemoryCurves):
+class Untold(MemoryBackend):
     """Has values of a metric whose unit it doesn't know."""
 
     name = "store"
 
     @property
-    def failed(self) -> dict[str, Unanswered]:
-        return {"gpu_sm_active_ratio": Unanswered("partial", "its unit is not known")}
+    def failed(self) -> dict[str, SourceUnavailable]:
+        return {"gpu_sm_active_ratio": SourceUnavailable("partial", "its unit is not known")}
 
 
-class Answering(MemoryCurves):
+class Answering(MemoryBackend):
     """A server that has all it is asked for."""
 
     name = "prometheus http://metrics:9090"
 
     @property
-    def failed(self) -> dict[str, Unanswered]:
+    def failed(self) -> dict[str, SourceUnavailable]:
         return {}
 
 
@@ -152,7 +152,7 @@ def test_a_metric_that_one_place_can_not_look_at_is_no_absence(elsewhere: bool) 
     for held, name in ((store, "gpu_utilization_ratio"), (live, "gpu_power_watts"), (live, "gpu_sm_active_ratio")):
         if elsewhere or name != "gpu_sm_active_ratio":
             held.add(next(curves(("0", [(minute, 0.5) for minute in range(9)]), metric=name).drained()))
-    _, rows = choose(LoadedInputs(curves=store), live=lambda run, rows: live)
+    _, rows = choose(LoadedInputs(metric_backend=store), live=lambda run, rows: live)
     answer = rows.ask(metric("gpu_sm_active_ratio").over("run", "avg"))
     silent = rows.ask(events(UNANSWERED))
     if elsewhere:
@@ -170,14 +170,14 @@ def test_a_metric_that_one_place_can_not_look_at_is_no_absence(elsewhere: bool) 
 
 
 @pytest.mark.parametrize("how", ["avg", "count"])
-def test_what_both_of_two_places_hold_was_measured_once(how: Engine) -> None:
+def test_what_both_of_two_places_hold_was_measured_once(how: EngineRollup) -> None:
     """What the first has of a window counts, and of the others what the second has."""
     twice = [(minute, 0.5) for minute in range(1, 7)]
     first = curves(("0", [*twice, *twice][:10]))  # 2 of minutes 1 to 4, 1 of minutes 5 and 6
     second = curves(("0", [(minute, 0.7) for minute in range(4, 10)]), ("1", [(2, 0.1)]))
-    joined = JoinedCurves(first, second)
-    shared = [each.id for each in joined.held() if each.series.get("gpu") == "0"]
-    (alone,) = (each.id for each in joined.held() if each.series.get("gpu") == "1")
+    joined = JoinedBackend(first, second)
+    shared = [each.id for each in joined.series() if each.series.get("gpu") == "0"]
+    (alone,) = (each.id for each in joined.series() if each.series.get("gpu") == "1")
     asked = [
         (groups, start, end) for groups in ([shared], [shared, [alone]]) for start, end in ((0, 9), (0, 3), (6, 9))
     ]
@@ -191,11 +191,11 @@ def test_what_both_of_two_places_hold_was_measured_once(how: Engine) -> None:
 
 
 def test_what_one_of_two_places_does_not_answer_is_not_answered() -> None:
-    joined = JoinedCurves(curves(("0", [(1000, 0.1)])), Refusing(whole=False))
-    mine, other = (each.id for each in joined.held())
-    both = joined.rollups([Wanted([[mine]], 0, 60 * MINUTE, MINUTE, "avg"),
-                           Wanted([[mine], [other]], 0, 60 * MINUTE, MINUTE, "avg")])  # fmt: skip
-    assert isinstance(both[1], Unanswered)
-    assert not isinstance(both[0], Unanswered)
-    with pytest.raises(Unanswered, match="30 s"):
+    joined = JoinedBackend(curves(("0", [(1000, 0.1)])), Refusing(whole=False))
+    mine, other = (each.id for each in joined.series())
+    both = joined.rollups([RollupRequest([[mine]], 0, 60 * MINUTE, MINUTE, "avg"),
+                           RollupRequest([[mine], [other]], 0, 60 * MINUTE, MINUTE, "avg")])  # fmt: skip
+    assert isinstance(both[1], SourceUnavailable)
+    assert not isinstance(both[0], SourceUnavailable)
+    with pytest.raises(SourceUnavailable, match="30 s"):
         joined.rollup([[other]], 0, 60 * MINUTE, MINUTE, "max")

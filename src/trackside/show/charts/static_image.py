@@ -1,4 +1,4 @@
-"""A chart as a picture: for the docs, for paper, for whoever draws without a page."""
+"""A chart as a static picture, for the docs and for print."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trackside.show.charts.chart import PAINT, Drawn, Raster
+from trackside.show.charts.chart import PAINT, Drawing, Raster
 from trackside.show.charts.heat_map import DARKEST, LIGHTEST, MIDDLE
 
 LIGHT: Mapping[str, str] = {
@@ -19,53 +19,54 @@ LIGHT: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def standalone(drawn: Drawn, theme: Mapping[str, str] = LIGHT) -> dict[str, Any]:
-    """A specification that needs no page: its colours defined, its rasters as pictures in it.
+def standalone(drawing: Drawing, theme: Mapping[str, str] = LIGHT) -> dict[str, Any]:
+    """A self-contained specification: colors are defined, rasters are embedded as images.
 
-    ``theme``: a colour as #rrggbb for each of ``PAINT``.
+    ``theme``: a color as #rrggbb for each name of ``PAINT``.
     """
     paint = [{"name": name, "value": theme[name]} for name in PAINT]
     ramp = _palette(theme)
     pictures = {
         name: {"width": raster.width, "height": raster.height, "values": [], "picture": _picture(raster, ramp)}
-        for name, raster in drawn.rasters.items()
+        for name, raster in drawing.rasters.items()
     }
-    spec: dict[str, Any] = _still(dict(drawn.spec))
+    spec: dict[str, Any] = _without_heat_maps(dict(drawing.spec))
     spec["signals"] = [*paint, *spec["signals"]]
     spec["data"] = [
-        {**each, "values": [pictures[each["name"]]]} if each["name"] in pictures else each for each in spec["data"]
+        {**data_set, "values": [pictures[data_set["name"]]]} if data_set["name"] in pictures else data_set
+        for data_set in spec["data"]
     ]
     return spec
 
 
 def _palette(theme: Mapping[str, str]) -> bytes:
-    """Red, green and blue of a raster's values 0 to 254, and the ground for 255: the colours of the scale ``heat``."""
+    """RGB bytes for the raster values 0 to 254 on the scale ``heat``, and the background for 255."""
     stops = np.array([list(bytes.fromhex(theme[name][1:])) for name in ("ground", "accent", "ink")])
     shares = LIGHTEST + (DARKEST - LIGHTEST) * np.arange(255) / 254
-    colours = np.rint([np.interp(shares, (0, MIDDLE, 1), channel) for channel in stops.T]).T
-    return np.vstack([colours, stops[:1]]).astype(np.uint8).tobytes()
+    colors = np.rint([np.interp(shares, (0, MIDDLE, 1), channel) for channel in stops.T]).T
+    return np.vstack([colors, stops[:1]]).astype(np.uint8).tobytes()
 
 
-def _still(part: Any) -> Any:
-    """Without heat maps worked out by Vega, which needs a browser's canvas for them: their pictures instead."""
+def _without_heat_maps(part: Any) -> Any:
+    """Replace Vega's heat-map transforms, which need a browser's canvas, by embedded images."""
     if isinstance(part, Mapping):
-        named = {name: _still(value) for name, value in part.items()}
-        if isinstance(named.get("transform"), list):
-            named["transform"] = [each for each in named["transform"] if each.get("type") != "heatmap"]
+        copied = {name: _without_heat_maps(value) for name, value in part.items()}
+        if isinstance(copied.get("transform"), list):
+            copied["transform"] = [step for step in copied["transform"] if step.get("type") != "heatmap"]
         if part.get("type") == "image":
-            update = named["encode"]["update"]
+            update = copied["encode"]["update"]
             update["url"] = {"field": "picture"}
             del update["image"]
-        return named
+        return copied
     if isinstance(part, Sequence) and not isinstance(part, str):
-        return [_still(each) for each in part]
+        return [_without_heat_maps(item) for item in part]
     return part
 
 
 def _picture(raster: Raster, ramp: bytes) -> str:
-    """The cells as a PNG with a palette, in a data address; those of nothing are clear."""
+    """The cells as a palette PNG in a data URL; cells without samples are transparent."""
     cells = np.frombuffer(raster.cells, np.uint8).reshape(raster.height, raster.width)
-    lines = np.pad(cells, ((0, 0), (1, 0))).tobytes()  # each begins with a 0: it is filtered by nothing
+    lines = np.pad(cells, ((0, 0), (1, 0))).tobytes()  # each PNG line begins with its filter type, 0: none
     parts = (
         (b"IHDR", struct.pack(">IIBBBBB", raster.width, raster.height, 8, 3, 0, 0, 0)),
         (b"PLTE", ramp),

@@ -1,7 +1,7 @@
-"""A standstill of a run's GPUs, what shows it, and which GPUs differ from the others in it: those that they wait for.
+r"""A stall of a run's GPUs, the evidence for it, and the outlier GPUs in it: those that the others wait for.
 
-A GPU that waits in a collective keeps a kernel resident and does no work. The one that it waits for is cold, is no
-longer sampled, has entered fewer collectives, or goes on with something else.
+A GPU that waits in a collective keeps a kernel resident and does no work. The GPU that it waits for is cold, is no
+longer sampled, has entered fewer collectives, or does other work.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from trackside.facts.gpu.activity import (
     Flags,
     GpuActivity,
     Matrix,
-    last_set,
+    last_true,
     lowest_level,
-    middle,
+    nan_median,
     summed,
 )
 from trackside.facts.gpus import counted, of_gpu, sampled
@@ -36,110 +36,112 @@ from trackside.query import Reducer
 Why = Literal["", "cold", "gone", "behind", "absent", "computing", "first"]
 REST: Mapping[str, Sentence] = {
     "launches": Sentence(
-        "{now} kernel launches were made in the last {seconds}, of {whole} in the whole run",
-        running="{now} kernel launches were made in the last {seconds}, of {whole} so far",
+        "{now} kernel launches in the last {seconds}, {whole} in the whole run",
+        running="{now} kernel launches in the last {seconds}, {whole} so far",
     ),
     "collectives": Sentence(
-        "{now} collectives were completed in the last {seconds}, of {whole} in the whole run",
-        running="{now} collectives were completed in the last {seconds}, of {whole} so far",
+        "{now} collectives completed in the last {seconds}, {whole} in the whole run",
+        running="{now} collectives completed in the last {seconds}, {whole} so far",
     ),
-    "sm": Sentence("SM activity was {now} in the last {seconds} (median of the GPUs) and {before} until then"),
-    "power": Sentence("the GPUs drew {now} in the last {seconds} (median) and {before} until then"),
-    "busy": Sentence("the GPUs were busy for {now} of the last {seconds} (median) and for {before} until then"),
+    "sm": Sentence("SM activity was {now} in the last {seconds}, {before} before that (medians of the GPUs)"),
+    "power": Sentence("power was {now} in the last {seconds}, {before} before that (medians of the GPUs)"),
+    "busy": Sentence("the GPUs were busy for {now} of the last {seconds}, for {before} before that (medians)"),
 }
-SPIN = Sentence("busy without work: {count}, {signal} {busy}, which is waiting and no health")
-SPIN_POWER = Sentence("drawing more than idle ones do, without work: {count}, {power}")
+SPIN = Sentence("{count} spun at {busy} ({signal}) without computing")
+SPIN_POWER = Sentence("{count} drew {power} without computing, more than idle GPUs draw")
 ODD: Mapping[str, Sentence] = {
-    "cold": Sentence("GPU {gpus} went cold: {signal} {level}"),
-    "gone": Sentence("GPU {gpus} gave no sample any more, the others {samples:plain}"),
-    "behind": Sentence("GPU {gpus} had entered fewer collectives than the others: {mine} of {theirs}"),
-    "absent": Sentence("GPU {gpus} was in no collective while the others were in one: {mine} entered, {theirs} left"),
-    "computing": Sentence("GPU {gpus} went on with other work"),
+    "cold": Sentence("GPU {gpus} went idle: {signal} {level}"),
+    "gone": Sentence("GPU {gpus} stopped being sampled, while the others gave {samples:plain} samples"),
+    "behind": Sentence("GPU {gpus} entered fewer collectives than the others: {mine} versus {theirs}"),
+    "absent": Sentence(
+        "GPU {gpus} was in no collective while the others were in one: {mine} entered, {theirs} completed"
+    ),
+    "computing": Sentence("GPU {gpus} kept computing something else"),
     "first": Sentence("GPU {gpus} stopped before the others"),
 }
-MEMORY_HELD = Sentence("the memory stays held: {memory} (median of the GPUs)")
+MEMORY_HELD = Sentence("GPU memory stays allocated: {memory} (median of the GPUs)")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """By what a GPU at rest is told from one that waits."""
+    """What distinguishes an idle GPU from a waiting one."""
 
     spinning: float = 0.8
     """Engine activity of a GPU that waits in a collective: a kernel is resident all the time."""
     spinning_power: float = 1.3
-    """Power over the lowest of all GPUs, where engine activity was not sampled: 85 W beside 60 W idle (public
-    nvidia-smi output of a hang on A100s)."""
+    """Power over the lowest of all GPUs, if engine activity was not sampled: 85 W versus 60 W idle (public nvidia-smi
+    output of a hang on A100s)."""
     cold_power: float = 1.15
     """Power over the lowest of all GPUs up to which nothing runs."""
     recent_windows: int = 10
-    """Windows before a standstill in which a GPU must have been sampled to count as gone since."""
+    """Windows before a stall in which a GPU must have been sampled to count as lost since then."""
     earlier_windows: int = 3
     """Windows by which a GPU must have stopped before the median one to have stopped first: scrapes jitter by one."""
 
 
 @dataclass(frozen=True)
 class OutlierGpus:
-    """The GPUs in use by what they do, as flags (G,)."""
+    """The GPUs in use by state, as flags (G,)."""
 
     spinning: Flags
     cold: Flags
-    gone: Flags
+    unsampled: Flags
     """No longer sampled."""
     working: Flags
-    odd: Flags
-    """Those that the others wait for, as far as they tell."""
-    why: Why
-    """What sets them apart; empty if nothing does."""
+    outliers: Flags
+    """The GPUs that the others wait for, if known."""
+    sign: Why
+    """What distinguishes them; empty if there are none."""
 
 
 @dataclass(frozen=True, eq=False)
-class Standstill:
-    """The GPUs did no work from a moment to the end of what was watched."""
+class Stall:
+    """The GPUs did no work from a time up to the end of the samples."""
 
     activity: GpuActivity
     grids: Mapping[str, Grid] = field(repr=False)
-    """All curves that may show it."""
+    """All series that may show it."""
     since: float
-    """By then it had begun; POSIX seconds."""
+    """The stall had begun by then; POSIX seconds."""
     after: float
-    """Work was last seen in the window that ends here."""
+    """End of the last window with work."""
     until: float
     seconds: Value
     sure: bool
-    """Long enough in itself; else only for a run as short as this one, or beside other evidence."""
+    """Whether it is long enough by itself; otherwise only for a short run, or with other evidence."""
     gpus: OutlierGpus
     memory_held: bool
     """Whether most GPUs keep their memory, as far as it was sampled."""
 
     @property
     def outliers(self) -> tuple[str, ...]:
-        """The GPUs that the others wait for, as far as they tell."""
-        return self.activity.named(self.gpus.odd)
+        """The GPUs that the others wait for, if known."""
+        return self.activity.named(self.gpus.outliers)
 
     @property
-    def why(self) -> Why:
-        """What sets these apart; empty if there are none."""
-        return self.gpus.why
+    def sign(self) -> Why:
+        """What distinguishes the outliers; empty if there are none."""
+        return self.gpus.sign
 
     @property
-    def frozen(self) -> bool:
-        """Whether GPUs wait busily, which only a collective (or a kernel without end) makes them do."""
+    def busy_waiting(self) -> bool:
+        """Whether GPUs spin, which only a collective (or an endless kernel) causes."""
         return bool(self.gpus.spinning.any())
 
     @property
     def traced(self) -> bool:
-        """Whether collectives were counted in it."""
+        """Whether collectives were counted during the stall."""
         return self._figure("collectives", "sum") is not None
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """What shows that there was no work, and who stands apart."""
-        shows = [*self._counts(), *self._waiting(), *self._apart()]
+        """The evidence that there was no work, and the outlier GPUs."""
+        shows = [*self._counts(), *self._waiting(), *self._outlier_claims()]
         memory = self._figure("memory") if self.memory_held else None
         return (*shows, MEMORY_HELD(memory=memory)) if memory is not None else tuple(shows)
 
     def _counts(self) -> list[Claim]:
-        """Launches and collectives; the levels of activity, of which SM activity always and others without counts."""
+        """Launches and collectives; SM activity always; other activity levels only without counts."""
         shows: list[Claim] = []
         for name in COUNTED:
             now, grid = self._figure(name, "sum"), self.grids.get(name)
@@ -152,7 +154,7 @@ class Standstill:
         return shows
 
     def _figure(self, name: str, how: Reducer = "median", before: bool = False) -> Value | None:
-        """What a metric read during the standstill, or while there was work; None if it wasn't sampled."""
+        """A metric's level during the stall, or during the work before it; None if it was not sampled."""
         grid = self.grids.get(name)
         if grid is None:
             return None
@@ -160,17 +162,17 @@ class Standstill:
         return sampled(part, how, "" if grid.unit in COUNTED else None)
 
     def _worked_from(self, grid: Grid) -> float:
-        """When the first work was seen: what was before it, the run's start-up, is no level to compare with."""
+        """When work was first seen: the start-up before it is no level to compare with."""
         times, active = self.activity.times, self.activity.active
         worked = times[active & (times <= self.after)]
         return float(worked[0]) - self.activity.step if len(worked) else float(grid.times[0]) - grid.step
 
     def _level(self, name: str, rows: Flags) -> Value | None:
-        """The median of some of the GPUs during the standstill."""
+        """The median of some of the GPUs during the stall."""
         grid, values, times = self.grids.get(name), self.activity.signal(name), self.activity.times
         if grid is None or values is None:
             return None
-        level = middle(values[rows][:, (times > self.after) & (times <= self.until)])
+        level = nan_median(values[rows][:, (times > self.after) & (times <= self.until)])
         unit = "" if grid.unit in COUNTED else grid.unit
         during = grid.during(self.after, self.until)
         some = [of_gpu(during, gpu).value("median", unit) for gpu in self.activity.named(rows)[:3]]
@@ -187,29 +189,29 @@ class Standstill:
         level = replace(level, unit="share")
         return [SPIN(count=number, busy=level, signal=derived(TITLES[name], level))]
 
-    def _apart(self) -> list[Claim]:
+    def _outlier_claims(self) -> list[Claim]:
         if not self.outliers:
             return []
-        if self.why in ("behind", "absent"):
+        if self.sign in ("behind", "absent"):
             return [self._by_collectives()]
-        preferred = "power" if self.why == "gone" else self.activity.busy_by or "power"
+        preferred = "power" if self.sign == "gone" else self.activity.busy_by or "power"
         name = next(name for name in (preferred, "sm", "power", "launches", "memory") if name in self.grids)
         during = self.grids[name].during(self.after, self.until)
-        how: Reducer = "count" if self.why == "gone" else "median"
+        how: Reducer = "count" if self.sign == "gone" else "median"
         own = [of_gpu(during, gpu).value(how, unit="") for gpu in self.outliers[:MAX_CITED]]
         gpus = derived(self.outliers, *own)
-        if self.why == "cold":
+        if self.sign == "cold":
             most = max(own, key=lambda value: value.number if value.value is not None else -1.0)
             return [ODD["cold"](gpus=gpus, level=most, signal=derived(name, most))]
-        if self.why == "gone":
+        if self.sign == "gone":
             return [ODD["gone"](gpus=gpus, samples=during.value("count", unit="samples"))]
-        return [ODD[self.why](gpus=gpus)]
+        return [ODD[self.sign](gpus=gpus)]
 
     def _by_collectives(self) -> Claim:
         entered, left = self.grids["entered"], self.grids.get("left")
         own = [of_gpu(entered, gpu).value("last", unit="") for gpu in self.outliers[:MAX_CITED]]
         gpus = derived(self.outliers, *own)
-        if self.why == "behind" or left is None:
+        if self.sign == "behind" or left is None:
             return ODD["behind"](gpus=gpus, mine=own[0], theirs=entered.value("max", unit=""))
         done = of_gpu(left, self.outliers[0]).value("last", unit="")
         return ODD["absent"](gpus=gpus, mine=own[0], theirs=done)
@@ -217,30 +219,30 @@ class Standstill:
 
 def outlier_gpus(
     activity: GpuActivity, counters: Mapping[str, Grid], run: Run, windows: NDArray[np.intp], limits: Limits,
-    less: Flags | None = None,
+    reduced: Flags | None = None,
 ) -> OutlierGpus:  # fmt: skip
-    """Who does what in these windows of a standstill.
+    r"""The state of each GPU in these windows of a stall.
 
-    ``counters``: collectives ``entered`` and ``left``, of those that were traced; ``less``: GPUs that are known not to
-    work in these windows.
+    ``counters``: collectives ``entered`` and ``left``, if they were traced. ``less``: GPUs that are known not to work
+    in these windows.
     """
-    users = activity.users
+    users = activity.worked
     known = activity.known[:, windows].any(axis=1)
     working = users & (activity.working[:, windows].mean(axis=1) > 0.5)
-    if less is not None:
-        working &= ~less
+    if reduced is not None:
+        working &= ~reduced
     before = slice(max(0, int(windows[0]) - limits.recent_windows), int(windows[0]))
-    gone = users & ~known & activity.known[:, before].any(axis=1)
+    unsampled = users & ~known & activity.known[:, before].any(axis=1)
     spinning = cold = np.zeros(len(users), dtype=bool)
     with np.errstate(invalid="ignore"):
         if activity.busy is not None:
-            busy = middle(activity.busy[:, windows], axis=1)
+            busy = nan_median(activity.busy[:, windows], axis=1)
             spinning, cold = busy >= limits.spinning, busy <= FLOORS.cold
         elif activity.power is not None:
-            lowest, power = lowest_level(activity.power), middle(activity.power[:, windows], axis=1)
+            lowest, power = lowest_level(activity.power), nan_median(activity.power[:, windows], axis=1)
             spinning, cold = power > limits.spinning_power * lowest, power <= limits.cold_power * lowest
-    rests = users & known & ~working
-    states = rests & spinning, rests & cold, gone, working
+    idle = users & known & ~working
+    states = idle & spinning, idle & cold, unsampled, working
     until = float(activity.times[windows[-1]])
     entered, left = (_latest(counters.get(name), run, activity, until) for name in ("entered", "left"))
     return OutlierGpus(*states, *_odd(activity, states, entered, left, limits))
@@ -250,50 +252,52 @@ def _odd(
     activity: GpuActivity, states: tuple[Flags, Flags, Flags, Flags], entered: Matrix | None, left: Matrix | None,
     limits: Limits,
 ) -> tuple[Flags, Why]:  # fmt: skip
-    """Those that the others wait for, by the best witness there is; and which one that is."""
-    spinning, cold, gone, working = states
-    users = activity.users
-    count, none = int(users.sum()), np.zeros(len(users), dtype=bool)
+    """The GPUs that the others wait for, by the best sign available, and that sign."""
+    spinning, cold, unsampled, working = states
+    users = activity.worked
+    count, nobody = int(users.sum()), np.zeros(len(users), dtype=bool)
     if count < 2:
-        return none, ""
-    waits = spinning.any() or (working.any() and activity.basis == "utilisation")  # which can't tell the two apart
-    down: tuple[tuple[Flags, Why], ...] = ((cold, "cold"), (gone, "gone"))
-    for flags, why in down:
-        if flags.any() and waits and 2 * int(flags.sum()) <= count:
-            return flags, why
-    few = _by_collectives(users, entered, left)
+        return nobody, ""
+    others_wait = spinning.any() or (
+        working.any() and activity.basis == "utilisation"
+    )  # which can't tell the two apart
+    silent_groups: tuple[tuple[Flags, Why], ...] = ((cold, "cold"), (unsampled, "gone"))
+    for flags, sign in silent_groups:
+        if flags.any() and others_wait and 2 * int(flags.sum()) <= count:
+            return flags, sign
+    candidates = _by_collectives(users, entered, left)
     if activity.basis != "utilisation":
-        few.append((working, "computing"))
-    for flags, why in few:
+        candidates.append((working, "computing"))
+    for flags, sign in candidates:
         if flags.any() and 2 * int(flags.sum()) < count:
-            return flags & users, why
+            return flags & users, sign
     worked = activity.working & users[:, None]
-    stops = last_set(worked)
-    early = users & (stops + limits.earlier_windows <= np.median(stops[users]))
-    return (early, "first") if early.any() and 4 * int(early.sum()) <= count else (none, "")
+    stops = last_true(worked)
+    stopped_early = users & (stops + limits.earlier_windows <= np.median(stops[users]))
+    return (stopped_early, "first") if stopped_early.any() and 4 * int(stopped_early.sum()) <= count else (nobody, "")
 
 
 def _by_collectives(users: Flags, entered: Matrix | None, left: Matrix | None) -> list[tuple[Flags, Why]]:
-    """GPUs that had entered fewer collectives than most, and those that are in none while most are in one."""
-    few: list[tuple[Flags, Why]] = []
+    """GPUs that entered fewer collectives than most, and GPUs in none while most are in one."""
+    candidates: list[tuple[Flags, Why]] = []
     if entered is None or not (known := users & ~np.isnan(entered)).any():
-        return few
+        return candidates
     with np.errstate(invalid="ignore"):
         most = known & (entered == np.nanmax(entered[known]))
         if 2 * int(most.sum()) > int(known.sum()):
-            few.append((known & ~most, "behind"))
+            candidates.append((known & ~most, "behind"))
         if left is not None:
             waiting = known & (entered > left)
             if 2 * int(waiting.sum()) > int(known.sum()):
-                few.append((known & ~waiting, "absent"))
-    return few
+                candidates.append((known & ~waiting, "absent"))
+    return candidates
 
 
 def _latest(grid: Grid | None, run: Run, activity: GpuActivity, until: float) -> Matrix | None:
-    """(G,) The last value of a counter up to a moment."""
+    """(G,) The last value of a counter up to a time."""
     if grid is None:
         return None
     values = summed(grid, run, activity.gpus, activity.times)[:, activity.times <= until]
-    place = np.maximum(last_set(~np.isnan(values)), 0)
-    latest: Matrix = np.take_along_axis(values, place[:, None], axis=1)[:, 0]
+    index = np.maximum(last_true(~np.isnan(values)), 0)
+    latest: Matrix = np.take_along_axis(values, index[:, None], axis=1)[:, 0]
     return latest

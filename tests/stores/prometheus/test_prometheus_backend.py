@@ -1,4 +1,4 @@
-"""Curves in Prometheus-compatible servers: the same values as curves in memory, from real servers and scripted ones."""
+"""MetricBackend in Prometheus-compatible servers: the same values as curves in memory, from real servers and scripted ones."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ import urllib3
 from tests import services
 from tests.http.scripted import Request, answer, scripted
 from trackside.http.options import HttpOptions
-from trackside.http.unanswered import Unanswered
+from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Samples
 from trackside.read.measurements import Measurements
-from trackside.stores.curves import Engine, Wanted
-from trackside.stores.memory_curves import MemoryCurves
-from trackside.stores.metric_store import MetricOptions, Scope
-from trackside.stores.metrics.prometheus import PrometheusCurves
+from trackside.stores.memory_backend import MemoryBackend
+from trackside.stores.metric_backend import EngineRollup, RollupRequest
+from trackside.stores.metric_store import MetricOptions, RunScope
+from trackside.stores.metrics.prometheus import PrometheusBackend
 from trackside.stores.prometheus import matrix
 from trackside.stores.prometheus.api import Api
-from trackside.stores.prometheus.series import Source
+from trackside.stores.prometheus.series import MetricSource
 
 START_S = 1_790_000_000
-HOWS: tuple[Engine, ...] = ("avg", "min", "max", "sum", "count", "last")
+HOWS: tuple[EngineRollup, ...] = ("avg", "min", "max", "sum", "count", "last")
 BLANKS = (float(0x7FFFFFF0), 140737488355328.0, 9.223372036854775792e18, 4294967295.0)
 CASES = range(16)
 
@@ -54,9 +54,9 @@ class Case:
         return "".join(written)
 
     @property
-    def memory(self) -> MemoryCurves:
+    def memory(self) -> MemoryBackend:
         """What ``trackside diagnose FILES`` would hold of it."""
-        curves = MemoryCurves()
+        curves = MemoryBackend()
         measured = Measurements("x", _Sink(curves), holes=False)
         for name, labels, times, values in self.lines:
             foreign = measured.series(name, labels, 1)
@@ -67,7 +67,7 @@ class Case:
 
 @dataclass
 class _Sink:
-    curves: MemoryCurves
+    curves: MemoryBackend
 
     def samples(self, samples: Samples) -> None:
         self.curves.add(samples)
@@ -156,11 +156,11 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def keyed(
-    curves: MemoryCurves | PrometheusCurves,
+    curves: MemoryBackend | PrometheusBackend,
 ) -> Mapping[tuple[str, tuple[tuple[str, str], ...]], tuple[int, int, int, int]]:
     return {
         (each.series.metric, each.series.labels): (each.id, each.first_ms, each.last_ms, each.count)
-        for each in curves.held()
+        for each in curves.series()
     }
 
 
@@ -170,9 +170,9 @@ def keyed(
 def test_a_server_gives_what_memory_gives(server: str, number: int) -> None:
     given, random = case(number), np.random.default_rng(number)
     memory = given.memory
-    curves = PrometheusCurves(
+    curves = PrometheusBackend(
         MetricOptions(endpoint=HttpOptions(url=server), match={"case": str(number)}),
-        Scope(START_S, START_S + 30_000),
+        RunScope(START_S, START_S + 30_000),
     )
     theirs, ours = keyed(memory), keyed(curves)
     assert {key: held[1:] for key, held in ours.items()} == {key: held[1:] for key, held in theirs.items()}
@@ -190,7 +190,7 @@ def test_a_server_gives_what_memory_gives(server: str, number: int) -> None:
             for metric in sorted({g[0][0] for g in groups})
         ]
         wanted = [
-            Wanted([[ours[key][0] for key in group] for group in some], start_ms, end_ms, step_ms, how)
+            RollupRequest([[ours[key][0] for key in group] for group in some], start_ms, end_ms, step_ms, how)
             for how, some in asked
         ]
         curves.expect(wanted)
@@ -198,7 +198,7 @@ def test_a_server_gives_what_memory_gives(server: str, number: int) -> None:
             expected, used = memory.rollup(
                 [[theirs[key][0] for key in group] for group in some], start_ms, end_ms, step_ms, how
             )
-            assert not isinstance(rolled, Unanswered), rolled
+            assert not isinstance(rolled, SourceUnavailable), rolled
             np.testing.assert_allclose(
                 rolled[0],
                 expected,
@@ -215,11 +215,11 @@ def test_a_server_gives_what_memory_gives(server: str, number: int) -> None:
 def test_a_run_is_found_without_its_time(server: str) -> None:
     number = next(each for each in CASES if any("hpc_job" in labels for _, labels, _, _ in case(each).lines))
     options = MetricOptions(endpoint=HttpOptions(url=server), match={"case": str(number)})
-    curves = PrometheusCurves(options, Scope(jobs=("4242",)))
+    curves = PrometheusBackend(options, RunScope(jobs=("4242",)))
     expected = {key: held[1:] for key, held in keyed(case(number).memory).items() if ("job", "4242") in key[1]}
     assert {key: held[1:] for key, held in keyed(curves).items()} == expected
-    nobodys = PrometheusCurves(options, Scope(jobs=("1",)))
-    assert nobodys.held() == []
+    nobodys = PrometheusBackend(options, RunScope(jobs=("1",)))
+    assert nobodys.series() == []
     for each in (curves, nobodys):
         each.close()
 
@@ -228,8 +228,8 @@ def test_a_run_is_found_without_its_time(server: str) -> None:
 @pytest.mark.parametrize("server", ["victoria-metrics", "prometheus"], indirect=True)
 def test_labels_as_a_site_names_them(server: str) -> None:
     options = MetricOptions(endpoint=HttpOptions(url=server), match=('case="0"',), labels={"device": "node"})
-    curves = PrometheusCurves(options, Scope(START_S, START_S + 30_000, nodes=("nvidia0",)))
-    assert {each.series.get("node") for each in curves.held()} == {"nvidia0"}
+    curves = PrometheusBackend(options, RunScope(START_S, START_S + 30_000, nodes=("nvidia0",)))
+    assert {each.series.get("node") for each in curves.series()} == {"nvidia0"}
     curves.close()
 
 
@@ -263,8 +263,8 @@ def before(url: str, change: Callable[[bytes], bytes]) -> Callable[[Request], by
 @pytest.mark.parametrize("server", ["victoria-metrics", "prometheus"], indirect=True)
 @pytest.mark.parametrize("number", [1, 4])
 def test_a_front_end_that_aligns_to_the_step_changes_nothing(server: str, number: int) -> None:
-    def asked(url: str, scope: Scope) -> tuple[object, list[np.ndarray]]:
-        curves = PrometheusCurves(MetricOptions(endpoint=HttpOptions(url=url), match={"case": str(number)}), scope)
+    def asked(url: str, scope: RunScope) -> tuple[object, list[np.ndarray]]:
+        curves = PrometheusBackend(MetricOptions(endpoint=HttpOptions(url=url), match={"case": str(number)}), scope)
         held, step_ms = keyed(curves), 60_000
         start_ms = START_S * 1000 // step_ms * step_ms
         rolled = [
@@ -274,7 +274,7 @@ def test_a_front_end_that_aligns_to_the_step_changes_nothing(server: str, number
         curves.close()
         return {key: each[1:] for key, each in held.items()}, rolled
 
-    scopes = Scope(START_S + 7, START_S + 29_993), Scope(jobs=("4242",))
+    scopes = RunScope(START_S + 7, START_S + 29_993), RunScope(jobs=("4242",))
     with scripted(before(server, moved(0))) as front:
         for scope in scopes:
             (held, rolled), (plainly, expected) = asked(front.url, scope), asked(server, scope)
@@ -282,7 +282,7 @@ def test_a_front_end_that_aligns_to_the_step_changes_nothing(server: str, number
             assert held or scope.start is None
             for values, those in zip(rolled, expected, strict=True):
                 np.testing.assert_array_equal(values, those)
-    with scripted(before(server, moved(0.5))) as front, pytest.raises(Unanswered, match="other times") as caught:
+    with scripted(before(server, moved(0.5))) as front, pytest.raises(SourceUnavailable, match="other times") as caught:
         asked(front.url, scopes[0])
     assert caught.value.kind == "broken"
 
@@ -358,17 +358,17 @@ class Fake:
         return self.told({"resultType": "matrix", "result": result})
 
 
-def asking(url: str, **options: Any) -> PrometheusCurves:
+def asking(url: str, **options: Any) -> PrometheusBackend:
     endpoint = HttpOptions(url=url, retries=0, timeout_s=5, **options)
-    return PrometheusCurves(
-        MetricOptions(endpoint=endpoint), Scope(START_S, START_S + 3600, nodes=("node-1.example",), jobs=("7",))
+    return PrometheusBackend(
+        MetricOptions(endpoint=endpoint), RunScope(START_S, START_S + 3600, nodes=("node-1.example",), jobs=("7",))
     )
 
 
 def test_a_run_is_asked_for_by_its_nodes_and_its_job() -> None:
     with scripted(fake := Fake()) as server:
         curves = asking(server.url, headers={"X-Scope-OrgID": "team-a"})
-        held = curves.held()
+        held = curves.series()
         assert [(each.series.metric, each.series.get("gpu"), each.count) for each in held] == [
             ("gpu_temperature_celsius", "0", 240), ("gpu_temperature_celsius", "1", 240),
         ]  # fmt: skip
@@ -399,8 +399,8 @@ def test_the_newest_samples_are_left_alone() -> None:
     fake.times = begun + 15 * np.arange(1, 300)
     with scripted(fake) as server:
         options = MetricOptions(endpoint=HttpOptions(url=server.url))
-        curves = PrometheusCurves(options, Scope(begun, None, nodes=("node-1",)))
-        held = curves.held()
+        curves = PrometheusBackend(options, RunScope(begun, None, nodes=("node-1",)))
+        held = curves.series()
         assert now - 50 < held[0].last_ms / 1000 <= now - 30
         end_ms = (begun + 3720) * 1000
         for how in ("avg", "count"):
@@ -419,7 +419,7 @@ def test_a_question_asked_again_costs_nothing() -> None:
     with scripted(Fake()) as server:
         curves = asking(server.url)
         start_ms = START_S * 1000 // 60_000 * 60_000
-        wanted = Wanted([[each.id] for each in curves.held()], start_ms, start_ms + 3_600_000, 60_000, "max")
+        wanted = RollupRequest([[each.id] for each in curves.series()], start_ms, start_ms + 3_600_000, 60_000, "max")
         curves.rollups([wanted])
         count = len(server.seen)
         curves.rollups([wanted, replace(wanted, end_ms=wanted.end_ms - 600_000)])
@@ -431,7 +431,7 @@ def test_pages_shrink_to_what_a_server_gives() -> None:
     fake = Fake()
     with scripted(fake) as server:
         curves = asking(server.url)
-        ids = [[each.id] for each in curves.held()]
+        ids = [[each.id] for each in curves.series()]
         fake.most_points = 100
         values, _ = curves.rollup(ids, START_S * 1000, (START_S + 3600) * 1000, 10_000, "max")
         assert np.isfinite(values).sum() == 2 * 240
@@ -443,18 +443,18 @@ def test_a_part_is_no_answer_unless_it_is_allowed_to_be(extra: dict[str, object]
     fake = Fake()
     with scripted(fake) as server:
         curves = asking(server.url)
-        ids = [[each.id] for each in curves.held()]
+        ids = [[each.id] for each in curves.series()]
         fake.extra = extra
-        wanted = Wanted(ids, START_S * 1000, (START_S + 3600) * 1000, 60_000, "max")
+        wanted = RollupRequest(ids, START_S * 1000, (START_S + 3600) * 1000, 60_000, "max")
         (reason,) = curves.rollups([wanted])
-        assert isinstance(reason, Unanswered)
+        assert isinstance(reason, SourceUnavailable)
         assert reason.kind == "partial"
-        with pytest.raises(Unanswered, match="a part of the answer"):
-            asking(server.url).held()
+        with pytest.raises(SourceUnavailable, match="a part of the answer"):
+            asking(server.url).series()
         options = MetricOptions(endpoint=HttpOptions(url=server.url), allow_partial=True)
-        assert len(PrometheusCurves(options, Scope(START_S, START_S + 3600)).held()) == 2
+        assert len(PrometheusBackend(options, RunScope(START_S, START_S + 3600)).series()) == 2
         fake.extra = {"infos": ["all well"], "warnings": ["PromQL info: metric might not be a counter"]}
-        assert not isinstance(curves.rollups([wanted])[0], Unanswered)
+        assert not isinstance(curves.rollups([wanted])[0], SourceUnavailable)
         curves.close()
 
 
@@ -463,15 +463,15 @@ def test_a_refused_question_leaves_the_others() -> None:
     fake.refused = "avg_over_time"
     with scripted(fake) as server:
         curves = asking(server.url)
-        ids = [[each.id] for each in curves.held()]
+        ids = [[each.id] for each in curves.series()]
         span = START_S * 1000, (START_S + 3600) * 1000, 60_000
-        first, second = curves.rollups([Wanted(ids, *span, "avg"), Wanted(ids, *span, "max")])
-        assert isinstance(first, Unanswered)
+        first, second = curves.rollups([RollupRequest(ids, *span, "avg"), RollupRequest(ids, *span, "max")])
+        assert isinstance(first, SourceUnavailable)
         assert first.kind == "refused"
         assert "query touches too much" in str(first)
-        assert not isinstance(second, Unanswered)
+        assert not isinstance(second, SourceUnavailable)
         fake.refused = ""
-        assert not isinstance(curves.rollups([Wanted(ids, *span, "avg")])[0], Unanswered)
+        assert not isinstance(curves.rollups([RollupRequest(ids, *span, "avg")])[0], SourceUnavailable)
         curves.close()
 
 
@@ -481,11 +481,11 @@ def test_a_metric_that_cannot_be_looked_at_is_said_to_be() -> None:
     fake.refused = "min_over_time(DCGM_FI_DEV_POWER"
     with scripted(fake) as server:
         curves = asking(server.url)
-        assert {each.series.metric for each in curves.held()} == {"gpu_temperature_celsius"}
+        assert {each.series.metric for each in curves.series()} == {"gpu_temperature_celsius"}
         assert {metric: reason.kind for metric, reason in curves.failed.items()} == {"gpu_power_watts": "refused"}
         fake.refused = "min_over_time"
-        with pytest.raises(Unanswered, match="too much"):
-            asking(server.url).held()
+        with pytest.raises(SourceUnavailable, match="too much"):
+            asking(server.url).series()
         curves.close()
 
 
@@ -498,16 +498,16 @@ def test_a_metric_that_cannot_be_looked_at_is_said_to_be() -> None:
     (answer({"status": "success", "data": ["x" * 300]}), "too_large"),
 ])  # fmt: skip
 def test_what_is_no_prometheus(reply: bytes, kind: str) -> None:
-    with scripted(reply) as server, pytest.raises(Unanswered) as caught:
-        asking(server.url, most_bytes=200).held()
+    with scripted(reply) as server, pytest.raises(SourceUnavailable) as caught:
+        asking(server.url, most_bytes=200).series()
     assert caught.value.kind == kind
 
 
 def test_a_server_that_is_down_fails_at_once() -> None:
     with scripted(b"") as server:
         url = server.url
-    with pytest.raises(Unanswered, match="can't be reached") as caught:
-        asking(url).held()
+    with pytest.raises(SourceUnavailable, match="can't be reached") as caught:
+        asking(url).series()
     assert caught.value.kind == "unreachable"
 
 
@@ -516,7 +516,7 @@ def test_ten_times_the_data_asked_for() -> None:
     fake = Fake()
     with scripted(fake) as server:
         curves = asking(server.url)
-        ids = [[each.id] for each in curves.held()]
+        ids = [[each.id] for each in curves.series()]
         fake.series = [{**each, **other} for each in fake.series for other in ({}, {"gpu": "9"}, {"tenant": "b"})]
         rolled = fake.rolled
 
@@ -545,22 +545,22 @@ def test_ten_times_the_data_asked_for() -> None:
 def test_points_of_other_times_are_not_taken_for_none(times: list[int]) -> None:
     with scripted(fake := Fake()) as server:
         curves = asking(server.url)
-        ids = [[each.id] for each in curves.held()]
+        ids = [[each.id] for each in curves.series()]
         metric = {"Hostname": "node-1", "gpu": "0"}
         fake.rolled = lambda query, asked: fake.told(  # type: ignore[method-assign]
             {"resultType": "matrix", "result": [{"metric": metric, "values": [[time, "50"] for time in times]}]}
         )
-        (reason,) = curves.rollups([Wanted(ids, START_S * 1000, (START_S + 3600) * 1000, 60_000, "max")])
-        assert isinstance(reason, Unanswered)
+        (reason,) = curves.rollups([RollupRequest(ids, START_S * 1000, (START_S + 3600) * 1000, 60_000, "max")])
+        assert isinstance(reason, SourceUnavailable)
         assert reason.kind == "broken"
-        assert "other times than asked" in str(reason)
+        assert "other times than requested" in str(reason)
         curves.close()
 
 
 def test_counts_are_asked_for_at_multiples_of_their_step() -> None:
     with scripted(Fake()) as server:
         curves = asking(server.url)
-        curves.held()
+        curves.series()
         ranges = [each.asked for each in server.seen if "step" in each.asked]
         assert ranges
         assert all(float(each[end]) % float(each["step"]) == 0 for each in ranges for end in ("start", "end"))
@@ -575,7 +575,7 @@ def test_labels_are_asked_for_as_they_are_spelt(spelt: str, matcher: str) -> Non
     fake.series = [{spelt if name == "Hostname" else name: each[name] for name in each} for each in fake.series]
     with scripted(fake) as server:
         curves = asking(server.url)
-        assert {each.series.get("node") for each in curves.held()} == {"node-1"}
+        assert {each.series.get("node") for each in curves.series()} == {"node-1"}
         listed = next(each.asked["match[]"] for each in server.seen if each.path.endswith("/series"))
         assert matcher in "".join(
             unquote_plus(each.body.decode()) for each in server.seen if each.path.endswith("/series")
@@ -590,7 +590,7 @@ def test_a_server_that_lists_no_labels_is_asked_for_the_common_ones(status: str)
     fake.labels = status
     with scripted(fake) as server:
         curves = asking(server.url)
-        assert len(curves.held()) == 2
+        assert len(curves.series()) == 2
         bodies = [unquote_plus(request.body.decode()) for request in server.seen if request.path.endswith("/series")]
         assert all('Hostname=~"(?i:' in body and 'slurm_job_id=~"(7)' in body for body in bodies)
         curves.close()
@@ -606,9 +606,9 @@ def test_labels_with_dots_in_victoriametrics(tmp_path_factory: pytest.TempPathFa
         http.request("POST", victoria.url + "/api/v1/import", body="\n".join(map(json.dumps, lines)))
         http.request("GET", victoria.url + "/internal/force_flush")
         options = MetricOptions(endpoint=HttpOptions(url=victoria.url))
-        curves = PrometheusCurves(options, Scope(START_S, START_S + 600, nodes=("h1", "N1")))
-        assert {each.series.get("node") for each in curves.held()} == {"h1", "N1"}
-        values, used = curves.rollup([[each.id] for each in curves.held()], START_S * 1000 - 20_000,
+        curves = PrometheusBackend(options, RunScope(START_S, START_S + 600, nodes=("h1", "N1")))
+        assert {each.series.get("node") for each in curves.series()} == {"h1", "N1"}
+        values, used = curves.rollup([[each.id] for each in curves.series()], START_S * 1000 - 20_000,
                                      START_S * 1000 + 100_000, 60_000, "max")  # fmt: skip
         assert np.nanmax(values) == 51
         assert used == 4
@@ -620,10 +620,10 @@ def test_times_are_asked_for_from_many_threads() -> None:
     with scripted(Fake()) as server:
         api = Api(MetricOptions(endpoint=HttpOptions(url=server.url)))
         span = START_S * 1000, (START_S + 3600) * 1000
-        source = Source(api, "DCGM_FI_DEV_GPU_TEMP", "gpu_temperature_celsius", "", span, True,
+        source = MetricSource(api, "DCGM_FI_DEV_GPU_TEMP", "gpu_temperature_celsius", "", span, True,
                         [{"Hostname": "node-1", "gpu": "0"}], [0], [1.0])  # fmt: skip
-        source.look()
-        source._at = lambda how, start_ms, end_ms, rows=None: np.array([  # type: ignore[method-assign]
+        source.inspect()
+        source._rollup_at = lambda rollup, start_ms, end_ms, rows=None: np.array([  # type: ignore[method-assign]
             float((end_ms - span[0]) // 15_000 - max(0, (start_ms - span[0]) // 15_000))
         ])  # fmt: skip
         was = sys.getswitchinterval()
@@ -631,7 +631,7 @@ def test_times_are_asked_for_from_many_threads() -> None:
         try:
             with ThreadPoolExecutor(8) as pool:
                 asked = [span[0] + 15_000 * int(each) for each in np.random.default_rng(0).permutation(240)] * 8
-                found = list(pool.map(lambda time_ms: source.until(time_ms)[0], asked))
+                found = list(pool.map(lambda time_ms: source.count_until(time_ms)[0], asked))
         finally:
             sys.setswitchinterval(was)
         assert found == [(each - span[0]) // 15_000 for each in asked]
@@ -641,7 +641,7 @@ def test_times_are_asked_for_from_many_threads() -> None:
 def test_a_server_is_probed_once_by_many_threads() -> None:
     with scripted(Fake()) as server, ThreadPoolExecutor(8) as pool:
         api = Api(MetricOptions(endpoint=HttpOptions(url=server.url)))
-        assert list(pool.map(lambda _: (api.closed, api.victoria), range(8))) == [(True, False)] * 8
+        assert list(pool.map(lambda _: (api.is_closed, api.is_victoria), range(8))) == [(True, False)] * 8
         assert len(server.seen) == 2
         api.close()
 
@@ -654,20 +654,20 @@ def test_closing_ends_what_is_under_way() -> None:
         return b""
 
     with scripted(hang) as server:
-        curves = PrometheusCurves(MetricOptions(endpoint=HttpOptions(url=server.url)), Scope(START_S, START_S + 60))
-        curves.begin()
+        curves = PrometheusBackend(MetricOptions(endpoint=HttpOptions(url=server.url)), RunScope(START_S, START_S + 60))
+        curves.prefetch()
         time.sleep(0.2)
         begun = time.monotonic()
         curves.close()
-        with pytest.raises(Unanswered, match="closed"):
-            curves.held()
+        with pytest.raises(SourceUnavailable, match="closed"):
+            curves.series()
         assert time.monotonic() - begun < 1
         over.set()
 
 
 def test_a_name_without_credentials() -> None:
     options = MetricOptions(endpoint=HttpOptions(url="http://ann:s3cret@metrics:9090/prom"))
-    assert PrometheusCurves(options).name == "prometheus http://metrics:9090/prom"
+    assert PrometheusBackend(options).name == "prometheus http://metrics:9090/prom"
     assert "s3cret" not in repr(options)
 
 
@@ -689,5 +689,5 @@ def test_windows_of_an_answer(points: bytes, expected: list[float]) -> None:
     "points", [b'[[60,"a"]]', b"[[60]]", b'[[1e300,"1"]]', b'[["NaN","1"],[2,"3"]]', b'[[60,"1",2]]']
 )
 def test_points_that_are_none(points: bytes) -> None:
-    with pytest.raises(Unanswered, match="none of Prometheus"):
+    with pytest.raises(SourceUnavailable, match="not of Prometheus"):
         matrix.windows(points, 0, 60_000, 3, "x")

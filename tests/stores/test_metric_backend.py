@@ -9,8 +9,8 @@ from trackside.evidence import Grid, MissingAnswer, reduce_grid, reduced
 from trackside.model import Position, Samples, Series
 from trackside.query import Query, QueryError, metric
 from trackside.stores.arithmetic import increase, onset
-from trackside.stores.curves import RunMetrics, Timing, step_of
-from trackside.stores.memory_curves import MemoryCurves
+from trackside.stores.memory_backend import MemoryBackend
+from trackside.stores.metric_backend import RunMetrics, Timing, step_of
 from trackside.verify import same
 
 
@@ -18,13 +18,13 @@ def run_metrics(
     curves: dict[tuple[str, str], list[tuple[float, float]]], name: str = "gpu_sm_active_ratio", end: float = 600.0
 ) -> RunMetrics:
     """(node, gpu) -> (time s, value) points, as a run from 0 to ``end`` sampled every 15 s."""
-    held = MemoryCurves()
+    held = MemoryBackend()
     for (node, gpu), points in curves.items():
         series = Series(name, (("gpu", gpu), ("node", node)), Position(f"{node}.prom", 1))
         times = np.array([round(time * 1000) for time, _ in points], dtype=np.int64)
         values = np.array([value for _, value in points], dtype=np.float64)
         held.add(Samples([series], np.zeros(len(points), dtype=np.int32), times, values))
-    return RunMetrics(held, tuple(held.held()), Timing(0.0, end, 15.0))
+    return RunMetrics(held, tuple(held.series()), Timing(0.0, end, 15.0))
 
 
 def ask(metrics: RunMetrics, query: Query) -> Grid:

@@ -1,0 +1,87 @@
+"""A citation as text: its number, its location, and the value or line found there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from trackside.catalog.streams import is_stream
+from trackside.show.document import CiteDoc, ClaimDoc, TextDoc, VerdictDoc
+from trackside.show.wording import duration, measured, moment, parsed, ranges, span, word
+
+TIMES = ("submit", "eligible", "start", "end")
+MAX_QUOTE_PREFIX = 80
+"""Characters of a line that must occur in a claim for the line to count as quoted there."""
+
+
+def number(name: str) -> str:
+    """The number that readers see: ``c12`` gives 12."""
+    return name.removeprefix("c")
+
+
+def is_measured(cite: CiteDoc) -> bool:
+    """Whether it cites samples. The plane does not show that: an unavailable metric server is an event in the metric
+    plane."""
+    return cite.query.startswith("metric(")
+
+
+def location(cite: CiteDoc) -> str:
+    """Where to look: ``slurm-42.out:19``, ``sacct.txt:2 State``, or which metric of which GPU. A line of a pushed log
+    stream carries no time of its own, so its time is appended."""
+    if is_measured(cite):
+        return measured(cite.query)[0]
+    pushed = cite.window is not None and is_stream(cite.where.rpartition(":")[0])
+    return f"{cite.where}, {moment(cite.window[0])}" if pushed and cite.window else cite.where
+
+
+def figure(cite: CiteDoc) -> str:
+    """The cited value with its unit; times and durations of records in readable form."""
+    if is_measured(cite):
+        unit = measured(cite.query)[1]
+        return word(cite.value, unit and (cite.unit or unit))
+    field = cite.where.rpartition(" ")[2]
+    if isinstance(cite.value, float) and (field in TIMES or field.endswith("_time")):
+        return moment(cite.value)
+    if isinstance(cite.value, float) and field.endswith("_s"):
+        return duration(cite.value)
+    return f"{cite.value} {cite.unit}".rstrip()
+
+
+def window(cite: CiteDoc) -> str:
+    """The time span of a measurement; empty for anything else."""
+    return "" if cite.window is None or not is_measured(cite) else span(cite.window)
+
+
+def line(cite: CiteDoc) -> str:
+    """The cited log line. Empty for a measurement, and for a field of a record: its row adds nothing to the value."""
+    text = " ".join(cite.text.split())
+    if is_measured(cite) or (cite.plane == "scheduler" and " ".join(str(cite.value).split()) != text):
+        return ""
+    return text
+
+
+def unquoted(claim: ClaimDoc, cites: Mapping[str, CiteDoc]) -> str:
+    """The first cited log line; empty if the claim already quotes one of its lines."""
+    lines = [line(cites[name]) for name in claim.cites]
+    first = next(filter(None, lines), "")
+    return "" if any(text and text[:MAX_QUOTE_PREFIX] in claim.text for text in lines) else first
+
+
+def of_verdict(doc: VerdictDoc) -> list[str]:
+    """The citations of the verdict itself, in order; without those of families ruled out and of the cost."""
+    claims: list[ClaimDoc | TextDoc] = [*doc.preflight, *doc.shows, *doc.implies, *doc.cannot_decide]
+    claims += [claim for finding in (*doc.consequences, *doc.warnings) for claim in finding.shows]
+    cited = {name for claim in claims for name in claim.cites}
+    return [name for name in doc.cites if name in cited]
+
+
+def by_location(names: Iterable[str], cites: Mapping[str, CiteDoc]) -> list[tuple[str, str]]:
+    """(numbers as ranges, location) for each location cited; a measurement's location is its metric's name."""
+    numbers_by_location: dict[str, list[int]] = {}
+    for name in names:
+        cite = cites[name]
+        where = cite.where
+        if is_measured(cite):
+            query = parsed(cite.query)
+            where = cite.query if query is None else query.kind
+        numbers_by_location.setdefault(where, []).append(int(number(name)))
+    return [(ranges(numbers).replace(" ", ""), where) for where, numbers in numbers_by_location.items()]

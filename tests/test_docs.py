@@ -1,0 +1,173 @@
+"""The documentation names only what exists: link targets, anchors, source paths, commands and their options."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from trackside.agent.__main__ import main as agent_main
+from trackside.cli import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("lab/**/*.md")], key=lambda page: page.as_posix()
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+COMMAND = re.compile(r"(?:\$ |^)(?:\S*/bin/)?(trackside(?: .*)?)$")
+"""A command line, after a prompt or at the start."""
+PLACEHOLDER = re.compile(r"\b(?:x9_)?name\.\w+$|\b[A-Z]{3,}\b(?!\.)")
+"""A part of a path that stands for another, such as ``name.py`` or ``FAMILY``."""
+AGENT_COMMANDS = ("run", "check", "config")
+
+
+def ids(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path) -> Iterator[tuple[bool, str]]:
+    """(whether it is in a code block, text) of each line."""
+    fenced = False
+    for line in page.read_text("utf-8").splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+        else:
+            yield fenced or line.startswith("    "), line
+
+
+def prose(page: Path) -> str:
+    return "\n".join(line for in_code, line in blocks(page) if not in_code)
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: list[str] = []
+    for in_code, line in blocks(page):
+        if not in_code and (heading := re.match(r"#+ (.*)", line)):
+            text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1])
+            anchor = re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
+            repeated = found.count(anchor)
+            found += [anchor, f"{anchor}-{repeated}"] if repeated else [anchor]
+    return frozenset(found)
+
+
+def commands(page: Path) -> Iterator[str]:
+    """Command lines of a page: in code blocks, and in backticks with arguments."""
+    continued = ""
+    for in_code, line in blocks(page):
+        if in_code:
+            text, continued = continued + line.strip(), ""
+            if text.endswith("\\"):
+                continued = text.removesuffix("\\")
+            elif match := COMMAND.match(text):
+                yield match[1]
+        else:
+            yield from (code for code in CODE.findall(line) if code.startswith("trackside ") and "..." not in code)
+
+
+def arguments(command: str) -> list[str]:
+    """The words of a command line up to its comment, pipe or redirection."""
+    words = shlex.split(command, comments=True)
+    end = next((index for index, word in enumerate(words) if word in ("|", ">", ">>", "&&", ";")), len(words))
+    return words[1:end]
+
+
+def options_of(command: click.Command) -> set[str]:
+    context = click.Context(command)
+    return {name for parameter in command.get_params(context) for name in (*parameter.opts, *parameter.secondary_opts)
+            if name.startswith("-")} | {"--help", "-h"}  # fmt: skip
+
+
+@cache
+def agent_options(subcommand: str) -> frozenset[str]:
+    """The options of one of the agent's own commands, from its help."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), contextlib.suppress(SystemExit):
+        agent_main([subcommand, "--help"], "trackside agent")
+    return frozenset(re.findall(r"(?<![\w-])--?[a-z][\w-]*", printed.getvalue()))
+
+
+def unknown_in(command: str) -> str | None:
+    """What a command line names that does not exist."""
+    words = arguments(command)
+    if not words or words[0].startswith("-"):
+        return None if set(words) <= {"--help", "-h", "--version"} else f"trackside has no option {words[0]}"
+    assert isinstance(main, click.Group)
+    found = main.get_command(click.Context(main), words[0])
+    if found is None:
+        return f"there is no command {words[0]!r}"
+    known = options_of(found)
+    if words[0] == "agent":
+        subcommand = next((word for word in words[1:2] if not word.startswith("-")), "run")
+        if subcommand not in AGENT_COMMANDS:
+            return f"the agent has no command {subcommand!r}"
+        known = set(agent_options(subcommand))
+    used = {word.partition("=")[0] for word in words[1:] if re.match(r"--?[a-z]", word)}
+    return f"{words[0]} has no option {', '.join(sorted(used - known))}" if used - known else None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in LINK.findall(prose(page)):
+        path, _, anchor = link.partition("#")
+        if re.match(r"\w+:", link):
+            continue
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_commands_exist(page: Path) -> None:
+    assert not [f"{command}: {problem}" for command in commands(page) if (problem := unknown_in(command))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_source_paths_exist(page: Path) -> None:
+    """A path of the repository in backticks is there, unless it has a placeholder."""
+    named = re.findall(r"`((?:src|tests|tools|bench|lab|packaging)/[\w./-]*)`", prose(page))
+    assert not [path for path in named if not PLACEHOLDER.search(path) and not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_package_paths_exist(page: Path) -> None:
+    """A module that is named within the package, such as ``stores/curves.py``, is there."""
+    named = re.findall(r"`((?:\w+/)+\w+\.(?:py|json|toml))`", prose(page))
+    rooms = {path.name for path in (ROOT / "src" / "trackside").iterdir() if path.is_dir()}
+    here = [path for path in named if path.split("/")[0] in rooms and not PLACEHOLDER.search(path)]
+    assert not [path for path in here if not (ROOT / "src" / "trackside" / path).exists()]
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("trackside diagnos run/", "there is no command 'diagnos'"),
+        ("trackside diagnose run/ --jsn", "diagnose has no option --jsn"),
+        ("trackside diagnose run/ --json > x.json", None),
+        ("trackside agent --remote-write http://r:9480", None),
+        ("trackside agent chek", "the agent has no command 'chek'"),
+        ("trackside agent check --once", "agent has no option --once"),
+        ("trackside simulate ecc -o out --set fault.0.at=80%   # comment --no", None),
+    ],
+)
+def test_a_wrong_command_is_noticed(command: str, problem: str | None) -> None:
+    assert unknown_in(command) == problem
+
+
+def test_commands_are_found() -> None:
+    found = [command for page in PAGES for command in commands(page)]
+    assert len(found) > 100, "the pages' code blocks are no longer recognized"
+    assert {"diagnose", "agent", "serve", "simulate"} <= {
+        arguments(command)[0] for command in found if arguments(command)
+    }
