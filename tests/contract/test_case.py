@@ -77,7 +77,7 @@ def test_what_a_case_says(tmp_path: Path) -> None:
         ("load a\n  {x} 1:2\n", "line 1: .* no series"),
         ("load a\n  up every 15 from x: 1\n", "line 1"),
         ("run from nowhere\n", "expected run ID on NODES"),
-        ("ask metric(no_such)\nexpect 1\n", "no metric 'no_such'"),
+        ("ask metric(no_such)\nexpect 1\n", "unknown metric 'no_such'"),
         ("ask metric(scrape_up)\n", "comes expect or missing"),
         ("# nothing\n", "asks nothing"),
     ],

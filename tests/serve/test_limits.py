@@ -85,7 +85,7 @@ def test_this_machine_needs_none(listen: str) -> None:
 
 @pytest.mark.parametrize("listen", ["9480", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:70000"])
 def test_an_address_that_is_none(listen: str) -> None:
-    with pytest.raises(ValueError, match="is no HOST:PORT"):
+    with pytest.raises(ValueError, match="is not HOST:PORT"):
         load_tokens(options(listen))
 
 

@@ -60,7 +60,7 @@ def _text(doc: VerdictDoc, width: int, verbose: bool = False) -> str:
     out = io.StringIO()
     terminal = Console(file=out, width=width, highlight=False)
     if verbose:
-        render(doc, terminal, verbose)
+        render(doc, terminal)
     else:
         brief.render(doc, terminal)
     return out.getvalue()

@@ -129,7 +129,7 @@ def test_the_command_line_takes_it_and_a_verdict_names_it(arrays: str, tmp_path:
     ("given", "error"),
     [
         ("influx=http://127.0.0.1:9", "no kind of metric store is called 'influx'; known: prometheus"),
-        ("promtheus=http://127.0.0.1:9", "do you mean 'prometheus'?"),
+        ("promtheus=http://127.0.0.1:9", "did you mean 'prometheus'?"),
         ("metrics:9090", "must begin with http:// or https://"),
     ],
 )

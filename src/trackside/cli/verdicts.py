@@ -145,7 +145,7 @@ def _print(doc: VerdictDoc, form: Form, verbose: bool) -> None:
                 sys.stdout.write(markdown.render(doc))
             case "text":
                 if verbose:
-                    text.render(doc, console(), verbose=True)
+                    text.render(doc, console())
                 else:
                     brief.render(doc, console())
             case "short":

@@ -14,15 +14,16 @@ from rich.text import Text
 from trackside.show import citations, heading
 from trackside.show.document import ActionDoc, ClaimDoc, SecondaryDoc, VerdictDoc
 from trackside.show.text import trimmed
-from trackside.show.waste import in_brief
+from trackside.show.waste import in_brief, in_lines
 from trackside.show.wording import with_stop
 
 MAX_FACTS = 5
 MAX_ACTIONS = 3
 MAX_OTHERS = 2
-"""Consequences and warnings, each."""
+"""Cautions, consequences and warnings, each."""
+MAX_COSTS = 2
 FACT_LINES = 2
-"""Lines of one fact; the rest of a longer one is left to ``--verbose``."""
+"""Lines of one fact or caution; the rest of a longer one is left to ``--verbose``."""
 LABEL_WIDTH = 8
 OWNERS = {
     "job": ("the job", "bold yellow"),
@@ -38,11 +39,14 @@ Rows = list[tuple[str, Text]]
 def render(doc: VerdictDoc, console: Console) -> None:
     """Print the answer."""
     width = max(20, console.width - LABEL_WIDTH - 1)
+    defects = [claim for claim in doc.preflight if claim.cites]
     rows = [
+        *_labeled("caution", [_defect(claim, width) for claim in defects[:MAX_OTHERS]]),
         *_labeled("why", [_fact(claim, doc, width) for claim in doc.shows[:MAX_FACTS]]),
         *_labeled("do", [line for action in doc.actions[:MAX_ACTIONS] for line in _action(action)]),
         *_labeled("then", [_other(finding, width) for finding in doc.consequences[:MAX_OTHERS]]),
         *_labeled("warning", [_other(finding, width) for finding in doc.warnings[:MAX_OTHERS]]),
+        *_labeled("cost", _cost(doc, width)),
         *_labeled("unknown", _unknown(doc, width)),
     ]
     table = Table.grid(padding=(0, 1, 0, 0))
@@ -95,6 +99,11 @@ def _fact(claim: ClaimDoc, doc: VerdictDoc, width: int) -> Text:
     return Text(_cut(with_stop(claim.text), room)).append(place, style="dim")
 
 
+def _defect(claim: ClaimDoc, width: int) -> Text:
+    """What makes evidence of this run incomplete or doubtful."""
+    return Text(_cut(with_stop(_sentence(claim.text)), FACT_LINES * width - width // 8), style="yellow")
+
+
 def _action(action: ActionDoc) -> list[Text]:
     lines = [Text(with_stop(_sentence(action.text)))]
     return lines if action.command is None else [*lines, Text(f"  $ {action.command}", style="cyan")]
@@ -103,6 +112,12 @@ def _action(action: ActionDoc) -> list[Text]:
 def _other(finding: SecondaryDoc, width: int) -> Text:
     """A consequence or a warning, in one line."""
     return Text(_cut(f"{heading.headline(finding)} ({finding.family}, {finding.certainty})", width))
+
+
+def _cost(doc: VerdictDoc, width: int) -> list[Text]:
+    """How the money is computed, or why it can't be; only if a price is given: GPU-hours stand in the run's line."""
+    lines = in_lines(doc.waste, doc.waste_unknown) if doc.priced else []
+    return [Text(_cut(with_stop(_sentence(line)), width)) for line in lines[:MAX_COSTS]]
 
 
 def _unknown(doc: VerdictDoc, width: int) -> Sequence[Text]:
@@ -121,7 +136,9 @@ def _more(doc: VerdictDoc) -> str:
     """What was left out, and how to see it."""
     facts = len(doc.shows) - MAX_FACTS
     others = max(0, len(doc.consequences) - MAX_OTHERS) + max(0, len(doc.warnings) - MAX_OTHERS)
-    parts = [f"{facts} more facts" if facts > 1 else "1 more fact"] if facts > 0 else []
+    defects = sum(bool(claim.cites) for claim in doc.preflight) - MAX_OTHERS
+    parts = [f"{defects} more cautions" if defects > 1 else "1 more caution"] if defects > 0 else []
+    parts += [f"{facts} more facts" if facts > 1 else "1 more fact"] if facts > 0 else []
     parts += [f"{others} more findings" if others > 1 else "1 more finding"] if others else []
     parts.append(f"{len(doc.ruled_out)} causes ruled out, {len(doc.unknown)} open")
     return f"{', '.join(parts)}: --verbose. About this kind of fault: trackside explain {doc.primary.family}"

@@ -1,11 +1,10 @@
-"""The verdict as terminal text, wrapped to the width of the console. Readable without color."""
+"""Everything of a verdict as terminal text (``--verbose``), wrapped to the console's width. Readable without color."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -17,30 +16,26 @@ from trackside.show.plot import curves
 from trackside.show.waste import in_lines
 from trackside.show.wording import with_stop
 
-MAX_CLAIMS, MAX_LOCATIONS, MAX_INPUTS, MAX_INPUTS_VERBOSE = 6, 2, 3, 200
-"""How many are shown without --verbose: claims of the primary finding, locations of one claim, unread inputs."""
+MAX_INPUTS = 200
 _CULPRIT_STYLE = {"job": "bold yellow", "infrastructure": "bold red", "scheduler": "bold cyan", "none": "bold green"}
 
 
-def render(doc: VerdictDoc, console: Console, verbose: bool = False) -> None:
-    """Print a verdict."""
-    claims = _claims_in_full if verbose else _claims
-    sparklines = curves(doc.curves, console.encoding, console.width)
-    costs = in_lines(doc.waste, doc.waste_unknown) if verbose or doc.priced else []
+def render(doc: VerdictDoc, console: Console) -> None:
+    """Print a verdict with every citation."""
     with trimmed(console):
         console.print(_headline(doc.primary))
         if run_line := heading.run(doc):
             console.print(Text(run_line, style="dim"))
-        section(console, "Limitations", [*claims(_cited(doc.preflight), doc.cites), *_missing_inputs(doc)])
-        section(console, "Evidence", [*claims(doc.shows, doc.cites), *([] if verbose else sparklines)])
-        section(console, "Metrics over time", sparklines if verbose else [])
+        section(console, "Limitations", [*_claims(_cited(doc.preflight), doc.cites), *_missing_inputs(doc)])
+        section(console, "Evidence", _claims(doc.shows, doc.cites))
+        section(console, "Metrics over time", curves(doc.curves, console.encoding, console.width))
         section(console, "What it means and what to do", _implications(doc))
         section(console, "Open questions", [_bullet(claim.text) for claim in doc.cannot_decide])
-        section(console, "Consequences", [_secondary(f, doc.cites, verbose) for f in doc.consequences])
-        section(console, "Warnings", [_secondary(f, doc.cites, verbose) for f in doc.warnings])
-        section(console, "Cost", [_bullet(text) for text in costs])
-        section(console, "All failure families", [_reasons(doc) if verbose else _matrix(doc)])
-        section(console, "Inputs", _inputs(doc.inputs, verbose))
+        section(console, "Consequences", [_secondary(f, doc.cites) for f in doc.consequences])
+        section(console, "Warnings", [_secondary(f, doc.cites) for f in doc.warnings])
+        section(console, "Cost", [_bullet(text) for text in in_lines(doc.waste, doc.waste_unknown)])
+        section(console, "All failure families", [_reasons(doc)])
+        section(console, "Inputs", _inputs(doc.inputs))
 
 
 def _cited(claims: Iterable[ClaimDoc]) -> list[ClaimDoc]:
@@ -80,29 +75,6 @@ def _bullet(text: str | Text, mark: str = "\N{MIDDLE DOT}", style: str = "") -> 
 
 
 def _claims(claims: Sequence[ClaimDoc], cites: dict[str, CiteDoc]) -> list[RenderableType]:
-    """Each sentence with the locations it cites; below it the cited log line, unless the sentence quotes it."""
-    body = [_claim(claim, cites) for claim in claims[:MAX_CLAIMS]]
-    if len(claims) > MAX_CLAIMS:
-        body.append(Padding.indent(Text(f"and {len(claims) - MAX_CLAIMS} more (--verbose)", style="dim"), 4))
-    return body
-
-
-def _claim(claim: ClaimDoc, cites: dict[str, CiteDoc]) -> RenderableType:
-    text = Text(with_stop(claim.text)).append(_locations(claim.cites, cites))
-    if not (quoted := citations.unquoted(claim, cites)):
-        return _bullet(text)
-    return Group(_bullet(text), Padding.indent(Text(quoted, style="dim", no_wrap=True, overflow="ellipsis"), 6))
-
-
-def _locations(names: Sequence[str], cites: dict[str, CiteDoc]) -> Text:
-    locations = citations.by_location(names, cites)
-    parts = [f"[{numbers}] {where}" for numbers, where in locations[:MAX_LOCATIONS]]
-    if len(locations) > MAX_LOCATIONS:
-        parts.append(f"and {len(locations) - MAX_LOCATIONS} more")
-    return Text("".join(f" {part}" for part in parts), style="dim")
-
-
-def _claims_in_full(claims: Sequence[ClaimDoc], cites: dict[str, CiteDoc]) -> list[RenderableType]:
     return [
         Group(_bullet(claim.text), *(Padding.indent(_cite(name, cites[name]), 4) for name in claim.cites))
         for claim in claims
@@ -129,31 +101,11 @@ def _implications(doc: VerdictDoc) -> list[RenderableType]:
     return body
 
 
-def _secondary(finding: SecondaryDoc, cites: dict[str, CiteDoc], verbose: bool) -> RenderableType:
+def _secondary(finding: SecondaryDoc, cites: dict[str, CiteDoc]) -> RenderableType:
     names = list(dict.fromkeys(name for claim in finding.shows for name in claim.cites))
     text = Text(f"{finding.family} {finding.id} ({finding.certainty}): ")
-    text.append("; ".join(claim.text for claim in finding.shows[: None if verbose else 1]))
-    if not verbose:
-        return _bullet(text.append(_locations(names, cites)))
+    text.append("; ".join(claim.text for claim in finding.shows))
     return Group(_bullet(text), *(Padding.indent(_cite(name, cites[name]), 4) for name in names))
-
-
-def _matrix(doc: VerdictDoc) -> RenderableType:
-    """All families, grouped by result."""
-    findings: list[FindingDoc] = [doc.primary, *doc.consequences, *doc.warnings]
-    rows = (
-        ("found", [(f.family, f.id) for f in findings if f.outcome == "found"], "bold"),
-        ("unknown", [(f.family, f.id) for f in doc.unknown], "yellow"),
-        ("ruled out", [(f.family, f.id) for f in doc.ruled_out], "green"),
-    )
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(width=11, justify="right", no_wrap=True)
-    grid.add_column(ratio=1)
-    for title, families, style in rows:
-        if families:
-            names = [Text(f"{code} {slug}", no_wrap=True) for code, slug in sorted(set(families))]
-            grid.add_row(Text(title, style=style), Columns(names, padding=(0, 2)))
-    return grid
 
 
 def _reasons(doc: VerdictDoc) -> RenderableType:
@@ -171,15 +123,14 @@ def _reasons(doc: VerdictDoc) -> RenderableType:
     return grid
 
 
-def _inputs(inputs: Iterable[InputDoc], verbose: bool) -> list[RenderableType]:
-    rows = list(inputs)
+def _inputs(rows: Sequence[InputDoc]) -> list[RenderableType]:
     n_read = sum(row.status == "read" for row in rows)
-    candidates = rows if verbose else [row for row in rows if row.status != "read"]
-    listed = candidates[: MAX_INPUTS_VERBOSE if verbose else MAX_INPUTS]
     body: list[RenderableType] = [_bullet(f"{n_read} of {len(rows)} file{'' if len(rows) == 1 else 's'} read")]
-    body += [_bullet(f"{row.path}: {row.status}, {row.format or 'unknown format'}; {row.note}") for row in listed]
-    if len(candidates) > len(listed):
-        body.append(_bullet(f"and {len(candidates) - len(listed)} more (list all with 'trackside inputs')"))
+    body += [
+        _bullet(f"{row.path}: {row.status}, {row.format or 'unknown format'}; {row.note}") for row in rows[:MAX_INPUTS]
+    ]
+    if len(rows) > MAX_INPUTS:
+        body.append(_bullet(f"and {len(rows) - MAX_INPUTS} more (list all with 'trackside inputs')"))
     return body
 
 

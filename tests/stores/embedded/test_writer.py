@@ -124,7 +124,7 @@ def test_what_was_read_is_worth_more_than_nothing_in_its_place(text: str, folder
     (folder / "slurm-41.out").write_text(text)
     again = run("ingest", folder, "--store", store)
     assert "slurm-41.out: skipped: " in again.stderr
-    assert "what was read of it before is kept" in again.stderr
+    assert "what was read from it earlier is kept" in again.stderr
     assert of_store(store) == wanted
 
 

@@ -17,7 +17,7 @@ from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
 from trackside.read.detect import read_source
 from trackside.read.format import CollectingSink, Source
-from trackside.site.hits import Room, sources
+from trackside.site.hits import ReadBudget, sources
 from trackside.stores.log_store import (
     LogEntry,
     LogOptions,
@@ -215,11 +215,11 @@ def test_several_askings_of_one_verdict_share_what_it_may_take() -> None:
     server = LokiServer(*LINES)
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url, retries=0), most_lines=60)
-        store, room, kept = open_store(options), Room(options), CollectingSink()
+        store, budget, kept = open_store(options), ReadBudget(options), CollectingSink()
         rows = [
             read_source(each, kept)
             for _ in range(2)
-            for each in sources(store, options, WANTED, room)
+            for each in sources(store, options, WANTED, budget)
             if isinstance(each, Source)
         ]
     assert [row.status for row in rows] == ["read", "partial"]
