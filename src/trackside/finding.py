@@ -56,6 +56,10 @@ class Sentence:
         return self.running or self.text if running else self.text
 
 
+class Command(Sentence):
+    """A shell command of an action. It may hold digits of its own, for it states nothing about the run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A sentence and the values that fill it. No decision depends on which sentence it is."""
@@ -71,11 +75,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What to do next: a sentence, and optionally a shell command, filled by the same values."""
+    """What to do next: a sentence, and shell commands of which the first that can be filled is shown.
+
+    Both are filled by ``values`` and by the names of the run (:class:`trackside.facts.run_names.RunNames`).
+    """
 
     sentence: Sentence
     values: Mapping[str, Value] = field(default_factory=dict)
-    command: Sentence | None = None
+    commands: tuple[Command, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +271,6 @@ def unknown(missing: Iterable[str], collect: Iterable[str] = ()) -> Finding:
     return Finding(Outcome.UNKNOWN, missing=tuple(missing), collect=tuple(collect))
 
 
-def action(sentence: Sentence, command: Sentence | None = None, **values: Value) -> Action:
-    """A next step: its sentence and, optionally, a shell command."""
-    return Action(sentence, values, command)
+def action(sentence: Sentence, *commands: Command, **values: Value) -> Action:
+    """A next step: its sentence and, optionally, shell commands, the best first."""
+    return Action(sentence, values, commands)

@@ -12,6 +12,7 @@ from tools.cases import SCENARIOS, simulated
 
 import trackside
 from trackside.facts.cost.wasted_time import Part
+from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Outcome, Sentence
@@ -20,6 +21,7 @@ from trackside.show.wording import clause, worded
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
 from trackside.verdict.arbiter import arbitrate
+from trackside.verdict.commands import with_names
 
 START, END = 1000.0, 5000.0
 FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN
@@ -146,15 +148,16 @@ def claims(finding: Finding) -> list[Claim]:
 
 def check_worded(finding: Finding) -> None:
     """Every sentence and every command must fill."""
-    for claim in (*claims(finding), *(Claim(act.sentence, act.values) for act in finding.actions)):
+    for claim in claims(finding):
         assert worded(claim)
     for act in finding.actions:
-        assert act.command is None or clause(Claim(act.command, act.values))
+        assert all(clause(Claim(one, act.values)) for one in (act.sentence, *act.commands))
 
 
 def judge_store(code: str, where: MemoryStore, run: Run | None = None) -> Finding:
     """One family's finding on a store."""
-    finding = engine.judge_all(where, run or Run(), [family_of(code)])[0]
+    facts = trusted_facts(where, run or Run())
+    finding = with_names(engine.judge_by(facts, [family_of(code)])[0], facts)
     check_worded(finding)
     return finding
 

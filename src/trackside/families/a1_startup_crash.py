@@ -39,10 +39,11 @@ PyTorch elastic, error propagation; Slurm, exit codes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trackside.evidence import Missing
+from trackside.evidence import Missing, derived
 from trackside.facts.gpus import nodes_of, of_ranks
 from trackside.facts.logs.ending import CUT_SHORT, Ending
 from trackside.facts.logs.exceptions import error_in_brief, source_line
@@ -51,7 +52,7 @@ from trackside.facts.logs.fault_rules.rule import Fault
 from trackside.facts.logs.startup_errors import StartupErrors
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
 
 
@@ -109,7 +110,10 @@ NO_OUTPUT = Sentence("Slurm does not start a job whose output file it can't open
 MEND_OUTPUT = Sentence("create the folder that --output names, writable from the nodes, and resubmit")
 SITE = Sentence("the node's prolog failed before the job began; the job is not at fault")
 MEND_PROLOG = Sentence("ask the operators to check the node and its prolog, and resubmit on other nodes")
+MISSING_MODULE = re.compile(r"No module named '?([A-Za-z_]\w*(?:\.\w+)*)")
 CODE_ONLY = Sentence("the job failed at its start; the exit code alone does not say why")
+CHECK_IMPORT = Command("python -c 'import {module}'")
+RUN_SCRIPT = Command("bash -x {script}")
 MEND_QUICK = Sentence("run the job script by hand, read its standard error, and fix what it reports")
 GPU_MEMORY = Sentence("whether the GPUs were used before the failure: no GPU metric was given")
 WENT_ON = Sentence("{type} was logged, and the run ended well: {line}")
@@ -155,7 +159,7 @@ def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, r
         headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
         implies=[_whose(run, errors.rank_numbers), CLASS[kind]()],
         cannot_decide=[] if idle or phase.use.worked is not None else [GPU_MEMORY()],
-        actions=[action(MEND[kind])],
+        actions=[_mend(errors, cause, kind)],
         since=cause.time,
         at=cause.at,
         ranks=errors.rank_numbers,
@@ -163,6 +167,14 @@ def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, r
         exception=(str(cause.get("type")), str(cause.get("message") or "")),
         fault_class=kind,
     )
+
+
+def _mend(errors: StartupErrors, cause: Event, kind: Fault) -> Action:
+    """What to change; for a missing module, a command that fails until it can be imported."""
+    module = MISSING_MODULE.search(str(cause.get("message") or ""))
+    if kind != "env" or module is None:
+        return action(MEND[kind])
+    return action(MEND[kind], CHECK_IMPORT, module=derived(module[1], errors.frame.value(cause, "message")))
 
 
 def _whose(run: Run, ranks: tuple[int, ...]) -> Claim:
@@ -237,7 +249,7 @@ def _not_launched(launch: FailedLaunch, errors: StartupErrors, ending: Ending, p
         [launch.claim, *phase.use.untouched, *([] if bad is None else [ENDED(line=bad)])],
         headline=launch.claim,
         implies=[*([] if launch.python_ran else [BEFORE_PYTHON()]), launch.meaning()],
-        actions=[action(launch.remedy)],
+        actions=[action(launch.remedy, *([RUN_SCRIPT] if launch.remedy is MEND_QUICK else []))],
         since=None if launch.row is None else launch.row.time,
         at=None if launch.row is None else launch.row.at,
         fault_class=launch.kind if errors.unread is None or not launch.python_ran else None,

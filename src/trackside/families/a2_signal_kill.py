@@ -57,7 +57,7 @@ from trackside.facts.logs.order import follows
 from trackside.facts.logs.restarts import AGAIN
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
 from trackside.model import Run
 
 
@@ -110,10 +110,9 @@ WHICH_LIBRARY = Sentence("which library crashed: no core file or native stack wa
 LESS_MEMORY = Sentence(
     "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or request more (--mem), and rerun"
 )
-NATIVE = Sentence(
-    "run once with PYTHONFAULTHANDLER set and core files enabled, and check or rebuild the native "
-    "extension that the stack names"
-)
+NATIVE = Sentence("run once with a stack trace of the crash, and check or rebuild the native extension that it names")
+TRACE_CRASH = Command("export PYTHONFAULTHANDLER=1; ulimit -c unlimited")
+REQUESTED = Command("sacct -j {job} --format=JobID,NodeList,ReqMem,MaxRSS,MaxRSSNode,State")
 
 
 def judge(
@@ -152,7 +151,7 @@ def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits:
         headline=_headline(account, sender),
         implies=[IMPLIES["helper" if account.outlived else sender]()],
         cannot_decide=[] if sender in ("cgroup_oom", "host_oom") else [doubt()],
-        actions=[action(LESS_MEMORY if kill else NATIVE)],
+        actions=[action(LESS_MEMORY, REQUESTED) if kill else action(NATIVE, TRACE_CRASH)],
         since=row.time if row is not None else min((change.since for change in memory.kills), default=None),
         at=None if row is None else row.at,
         variant="training" if trained else "startup",
@@ -196,7 +195,7 @@ def _outlived(report: OomReport, well: Value) -> Finding:
         [report.claim, ENDED_WELL(state=well)],
         headline=HEADLINES["helper"](),
         implies=[IMPLIES["helper"]()],
-        actions=[action(LESS_MEMORY)],
+        actions=[action(LESS_MEMORY, REQUESTED)],
         since=None if report.event is None else report.event.time,
         at=report.row.at,
         latent=True,
@@ -218,7 +217,7 @@ def _survived(run: Run, death: Death, lived: tuple[Claim, ...]) -> Finding:
         headline=RESTARTED(),
         implies=[AGAIN()],
         cannot_decide=[WHO() if kill else WHICH_LIBRARY()],
-        actions=[action(LESS_MEMORY if kill else NATIVE)],
+        actions=[action(LESS_MEMORY, REQUESTED) if kill else action(NATIVE, TRACE_CRASH)],
         since=death.row.time,
         at=death.row.at,
         ranks=() if rank is None else (rank,),

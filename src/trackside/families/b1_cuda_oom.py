@@ -55,7 +55,7 @@ from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.gpu_memory_errors import GpuMemoryErrors
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
 from trackside.model import Run
 
 
@@ -103,9 +103,10 @@ LESS = Sentence(
     "use less GPU memory: a smaller micro-batch with more accumulation steps, activation checkpointing, "
     "sharded optimizer and parameters, or shorter sequences"
 )
-SEGMENTS = Sentence("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+SEGMENTS = Sentence("let the allocator grow its segments, because free memory lies in pieces")
+EXPANDABLE = Command("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
 WHO = Sentence("find the other processes on the GPU, and end those that do not belong there")
-SMI = Sentence("nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv")
+SMI = Command("{on_node} nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv")
 NONE = Sentence("the log has {count:out-of-memory errors} of a GPU")
 
 
@@ -168,7 +169,7 @@ def _ran_out(
         *neighbours,
         None if bad is None else ENDED(line=bad),
     ]
-    advice = [action(LESS), *([] if pieces is None else [action(SEGMENTS)])]
+    advice = [action(LESS), *([] if pieces is None else [action(SEGMENTS, EXPANDABLE)])]
     swallowed = ending.completed is not None or (bad is None and not errors.sized)
     return present(
         Certainty.SUPPORTED if swallowed else Certainty.ESTABLISHED,

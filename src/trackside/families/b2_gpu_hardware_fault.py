@@ -54,8 +54,9 @@ from trackside.facts.hardware.fault_history import NOT_GIVEN, FaultHistory, few_
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.ranks import ranks_of
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
+from trackside.remedies import DRAIN, RESUBMIT_ELSEWHERE
 
 ENDED = Sentence("the run ended badly: {state}")
 ENDED_WELL = Sentence("the run ended well anyway: {state}")
@@ -68,9 +69,13 @@ LATENT = Sentence("the errors are from before this run and do not change the ver
 WHICH_PART = Sentence("which part failed, and whether a reset cures it")
 NO_CLOCK = Sentence("whether it happened during the run: the kernel log has no wall-clock times")
 ADVISED = Sentence("NVIDIA's advice for this Xid: {advice}")
-DRAIN = Sentence("drain the node, reset or replace the GPU, and rerun on healthy hardware from the last checkpoint")
-DRAIN_COMMAND = Sentence("scontrol update nodename={node} state=drain reason='GPU fault'")
-TEST_GPU = Sentence("run the vendor's diagnostics on this GPU before it gets another long job")
+DRAIN_NODE = Sentence("drain {node}, then reset or replace the GPU")
+DRAIN_ANY = Sentence("drain the node, then reset or replace the GPU")
+ELSEWHERE = Sentence("rerun on other nodes from the last checkpoint")
+FOR_SUPPORT = Sentence("for the RMA of {gpu}: UUID {gpu_uuid}, PCI address {gpu_pci}; attach NVIDIA's bug report")
+BUG_REPORT = Command("{on_node} sudo nvidia-bug-report.sh")
+TEST_GPU = Sentence("run NVIDIA's diagnostics on this GPU before it gets another long job")
+DIAGNOSTICS = (Command("{on_node} dcgmi diag -r 3 -i {gpu_index}"), Command("{on_node} dcgmi diag -r 3"))
 APPLICATION = Sentence("the kernel reported only Xids that usually blame the application, such as {xid}: {line}")
 NONE = Sentence("the kernel log has {count} Xids")
 
@@ -86,7 +91,7 @@ def judge(history: FaultHistory, run: Run) -> Finding | Missing:
     if history.reports.repeated_xid is not None:
         shows, at, gpu = history.reports.repeated_xid
         return present(
-            Certainty.POSSIBLE, "unknown", [shows], headline=AGAIN(), actions=[action(TEST_GPU)], at=at,
+            Certainty.POSSIBLE, "unknown", [shows], headline=AGAIN(), actions=[action(TEST_GPU, *DIAGNOSTICS)], at=at,
             variant="latent", gpus=(gpu,), latent=True,
         )  # fmt: skip
     return _old(history.reports.health) or _ruled_out(history)
@@ -134,11 +139,13 @@ def _headline(faults: Sequence[HardwareFault]) -> Claim:
 
 def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str]) -> list[Action]:
     source = next(iter(faults[0].claim.values.values()))
-    actions = [action(DRAIN, DRAIN_COMMAND, node=derived(",".join(nodes), source)) if nodes else action(DRAIN)]
     numbered = next((fault for fault in faults if fault.number is not None), None)
+    reason = derived("GPU fault" if numbered is None else f"GPU fault, Xid {numbered.number}", source)
+    drain = action(DRAIN_NODE if nodes else DRAIN_ANY, DRAIN, reason=reason)
+    actions = [drain, action(ELSEWHERE, *RESUBMIT_ELSEWHERE), action(FOR_SUPPORT, BUG_REPORT)]
     if numbered is not None and numbered.number is not None:
         advice = derived(xid(numbered.number).action, numbered.claim.values["xid"])
-        actions.insert(0, action(ADVISED, advice=advice))
+        actions.append(action(ADVISED, advice=advice))
     return actions
 
 
@@ -156,7 +163,7 @@ def _old(health: HardwareHealth) -> Finding | None:
         [claim for claim, _ in health.old],
         headline=OLD_ERRORS(),
         implies=[LATENT()],
-        actions=[action(TEST_GPU)],
+        actions=[action(TEST_GPU, *DIAGNOSTICS)],
         variant="latent",
         nodes=nodes_of(gpus),
         gpus=gpus,

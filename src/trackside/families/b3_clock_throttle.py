@@ -50,6 +50,7 @@ from trackside.facts.pace.pace import StepPace
 from trackside.family import Family
 from trackside.finding import Certainty, Finding, Sentence, absent, action, present
 from trackside.model import Run
+from trackside.remedies import PERFORMANCE, RESUBMIT_ELSEWHERE
 
 SLOW_ENDS = frozenset(("TIMEOUT", "DEADLINE", "CANCELLED"))
 """States in which slowness may be the reason for the end."""
@@ -75,8 +76,9 @@ ASIDE = Sentence(
 SET_SO = Sentence("whether heat lowers the clocks or somebody set them: throttle reasons would tell")
 ENVIRONMENT = Sentence("the cause in the environment: cooling, air flow or power delivery")
 HOW_MUCH = Sentence("how much it slowed the run: no step times or throughput with and without throttling were given")
-COOLING = Sentence("check fans, dust, air flow and inlet temperature of the node, and run on other nodes until then")
-POWER = Sentence("check power supplies, power feeds and power caps of the node, and run on other nodes until then")
+COOLING = Sentence("check fans, dust, air flow and inlet temperature of the node")
+POWER = Sentence("check power supplies, power feeds and power caps of the node")
+ELSEWHERE = Sentence("until then, run on other nodes")
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, l
         headline=HEADLINES[variant](),
         implies=[ASIDE() if latent else SLOWED()],
         cannot_decide=[SET_SO() if set_so else ENVIRONMENT(), *([HOW_MUCH()] if speed is None else [])],
-        actions=[action(POWER if power else COOLING)],
+        actions=[action(POWER if power else COOLING, *PERFORMANCE), action(ELSEWHERE, *RESUBMIT_ELSEWHERE)],
         since=worst.start,
         variant=variant,
         ranks=ranks_at(run, gpus),

@@ -52,8 +52,11 @@ from trackside.facts.logs.ending import Ending, how_it_ended
 from trackside.facts.logs.exceptions import Exceptions, earliest_first
 from trackside.facts.logs.rendezvous_failures import (
     FIX_ADDRESS,
+    FIX_INTERFACE,
     FIX_NAME,
     FIX_NETWORK,
+    FIX_PORT,
+    FIX_RANKS,
     FIX_START,
     HEADLINES,
     NEVER_MET,
@@ -62,7 +65,7 @@ from trackside.facts.logs.rendezvous_failures import (
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import named, ranks_of, world_size
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Command, Culprit, Finding, Sentence, absent, action, present
 from trackside.model import Event, Role, Run
 
 WORKED = {
@@ -82,9 +85,21 @@ BEFORE_TRAINING = Sentence(
     running=("the ranks have not formed their process group, and the whole allocation is held meanwhile"),
 )
 WHICH = Sentence("the cause: an unreachable coordinator, a firewall, name resolution, or a rank that never started")
-PROBE = Sentence("srun -l bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'")
-PROBED = (FIX_NAME, FIX_NETWORK, FIX_ADDRESS)
-"""Remedies that a probe of the coordinator's address can confirm."""
+PROBE = Command("srun -l bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'")
+FIRST_NODE = Command('export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
+OWN_PORT = Command("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))")
+SHOW_INTERFACES = Command("srun --label --ntasks-per-node=1 ip -brief address")
+SHOW_TASKS = Command("srun --label bash -c 'echo $(hostname): rank $SLURM_PROCID of $SLURM_NTASKS'")
+COMMANDS = {
+    FIX_NAME: (FIRST_NODE,),
+    FIX_ADDRESS: (FIRST_NODE,),
+    FIX_NETWORK: (PROBE,),
+    FIX_PORT: (OWN_PORT,),
+    FIX_INTERFACE: (SHOW_INTERFACES,),
+    FIX_START: (SHOW_TASKS,),
+    FIX_RANKS: (SHOW_TASKS,),
+}
+"""Remedy -> the command that applies or checks it, inside the job."""
 TRAINED = Sentence("training was running, so the ranks had connected: {point}")
 COMPLETED = Sentence("the run ended well: {state}")
 CAME_UP = Sentence("the process group came up: {line}")
@@ -264,7 +279,7 @@ def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
         headline=HEADLINES.get(lead.remedy, NEVER_MET)(),
         implies=[BEFORE_TRAINING()],
         cannot_decide=[WHICH()] if lead.culprit == "unknown" else [],
-        actions=[action(lead.remedy, PROBE if lead.remedy in PROBED else None)],
+        actions=[action(lead.remedy, *COMMANDS.get(lead.remedy, ()))],
         since=None if row is None else row.time,
         at=None if row is None else row.at,
         ranks=ranks_of([row]) if row is not None and same_rank else ranks_at(facts.run, cold),

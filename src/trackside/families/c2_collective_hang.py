@@ -59,8 +59,9 @@ from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import AbsentRanks
 from trackside.family import Family
-from trackside.finding import Action, Claim, Culprit, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Claim, Command, Culprit, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
+from trackside.remedies import DUMP_STACKS, KERNEL_STACKS
 
 STUCK_AT = Sentence("hung in a collective: the other ranks wait for one rank, which stays at {place}")
 WAIT_FOR_ONE = Sentence("hung in a collective: the other ranks wait for one rank")
@@ -80,18 +81,20 @@ SEEMS_FROZEN = Sentence(
 WHICH = Sentence("which rank did not enter the collective, and why")
 WHY = Sentence("why the rank did not enter the collective: nothing from its host shows it")
 LOOK_ALL = Sentence(
-    ("compare the last lines of each rank's log, and next time dump the stack of each rank before the job ends"),
-    running=(
-        "dump the stack of each rank while it hangs, compare the last lines of each rank's log, then cancel the job"
-    ),
+    "compare the last lines of each rank's log; if it hangs again, dump the stacks before the job ends",
+    running="dump the stack of each rank while it hangs, compare the last lines of the logs, then cancel the job",
 )
-LOOK_RANK = Sentence("check the log, the node, the data shard and the storage of that rank")
+LOOK_RANK = Sentence(
+    "check the log, the node, the data shard and the storage of that rank; if it hangs again, dump its stack",
+    running="dump the stack of that rank, and check its log, its node, its data shard and its storage",
+)
 LOOK_LINE = Sentence("look at {place}: what that rank waits for there, and why no other rank is there")
 LOOK_RANKS = Sentence("find the rank that did not report a timeout, and check its log and its node")
+LOOK_KERNEL = Sentence("see where the process in state D waits in the kernel, and check that file system or driver")
 WATCHDOG = Sentence(
     "keep the NCCL watchdog and the Flight Recorder on, so that the next hang fails fast and names the rank"
 )
-SETTINGS = Sentence("export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
+SETTINGS = Command("export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
 STARTUP = Sentence("no collective had completed yet ({count:training points}): this is a rendezvous failure")
 NONE = Sentence("the log has {count:timeouts} of collectives, and no rank lost its connection to another")
 
@@ -137,7 +140,7 @@ def judge(
         headline=_headline(is_collective, code_line, max(len(ranks), len(gpus))),
         implies=[FROZEN() if is_collective else SEEMS_FROZEN()],
         cannot_decide=[] if because else [WHY() if ranks or gpus else WHICH()],
-        actions=[_look(trigger, code_line, bool(ranks or gpus), is_collective), action(WATCHDOG, SETTINGS)],
+        actions=[_look(causes, trigger, code_line, bool(ranks or gpus), is_collective), action(WATCHDOG, SETTINGS)],
         since=_since(lead, last_point),
         at=None if lead.row is None else lead.row.at,
         ranks=ranks,
@@ -214,12 +217,16 @@ def _headline(is_collective: bool, code_line: Value | None, count: int) -> Claim
     return (HUNG if count == 0 else WAIT_FOR_ONE if count == 1 else WAIT_FOR_SOME)()
 
 
-def _look(trigger: Trigger | None, code_line: Value | None, is_named: bool, is_collective: bool) -> Action:
+def _look(
+    causes: HangCauses, trigger: Trigger | None, code_line: Value | None, is_named: bool, is_collective: bool
+) -> Action:
+    if causes.stuck_process is not None:
+        return action(LOOK_KERNEL, *KERNEL_STACKS)
     if trigger is not None:
         return action(trigger.remedy)
     if code_line is not None:
         return action(LOOK_LINE, place=code_line)
-    return action(LOOK_RANK if is_named else LOOK_RANKS if is_collective else LOOK_ALL)
+    return action(LOOK_RANK if is_named else LOOK_RANKS if is_collective else LOOK_ALL, *DUMP_STACKS)
 
 
 def _since(lead: HangLead, last_point: tuple[Event, ...]) -> float | None:

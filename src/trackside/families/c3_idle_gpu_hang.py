@@ -54,6 +54,7 @@ from trackside.facts.logs.silence import Silence
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Role, Run
+from trackside.remedies import DUMP_STACKS
 
 HUNG_AT = Sentence("hung at {place}, with an idle GPU")
 HUNG = Sentence("hung: the job holds its GPU and does nothing")
@@ -90,9 +91,14 @@ REAPED_BY = Sentence("the run was ended from outside: {state}", running="the run
 IDLE = Sentence("the allocation was held, and nothing shows that it was used; an empty log does not mean healthy")
 WHY = Sentence("what the process waited for on the host: a lock, a pipe, storage or a stuck worker")
 NO_METRIC = Sentence("whether the GPU was idle: no GPU metric was given")
-LOOK = Sentence("dump the stack of the waiting process, cancel the job, and rerun with a time limit")
-LOOK_LINE = Sentence("look at {place} and what it waits for there, cancel the job, and rerun with a time limit")
-STACK = Sentence("py-spy dump --pid PID; cat /proc/PID/stack")
+LOOK = Sentence(
+    "if it hangs again, dump the stack of the waiting process before the job ends",
+    running="dump the stack of the waiting process, then cancel the job",
+)
+LOOK_LINE = Sentence(
+    "look at {place} and what it waits for there",
+    running="look at {place} and what it waits for there, then cancel it",
+)
 
 
 @dataclass(frozen=True)
@@ -229,7 +235,7 @@ def _finding(run: Run, silence: Silence, rest: IdleEvidence, end: Value | None, 
         headline=HUNG() if line is None else HUNG_AT(place=line),
         implies=[IDLE()],
         cannot_decide=[] if line is not None else [WHY()],
-        actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, STACK)],
+        actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, *DUMP_STACKS)],
         since=rest.since,
         ranks=ranks or (tuple(sorted(stacks.ranks)) if line is not None and stacks is not None else ()),
         gpus=rest.gpus,
@@ -277,7 +283,7 @@ def _unmeasured(
         headline=headline if line is None else HUNG_AT(place=line),
         implies=[IDLE()],
         cannot_decide=[NO_METRIC()] if line is not None else [WHY(), NO_METRIC()],
-        actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, STACK)],
+        actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, *DUMP_STACKS)],
         at=last[0].at if last else None,
         ranks=tuple(sorted(stacks.ranks)) if line is not None and stacks is not None else (),
     )

@@ -57,7 +57,7 @@ from trackside.facts.pace.slow_gpus import DO_SO_ALIKE, SlowGpus
 from trackside.facts.pace.slow_settings import Setting, SlowSettings
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Command, Culprit, Finding, Sentence, absent, action, present
 from trackside.model import Event
 from trackside.witness import Witness, surer, weigh
 
@@ -96,9 +96,15 @@ GPUS_WAIT = Sentence("all GPUs wait in slow collectives; they look busy, and uti
 OVER_TCP = Sentence("collectives may go over TCP where a faster fabric was expected")
 SAVE_LESS = Sentence("save every few hundred steps or every half hour, asynchronously, or to faster storage")
 UNSET = Sentence("unset the flag: it is for debugging")
+UNSET_FLAG = Command("unset CUDA_LAUNCH_BLOCKING")
 FABRIC = Sentence(
-    "check that the job finds the InfiniBand driver and NCCL's network plugin, then compare the throughput"
+    "check that the job finds the InfiniBand driver and NCCL's network plugin, and that NCCL_IB_DISABLE is unset"
 )
+SHOW_FABRIC = (
+    Command("{node_shell} 'ibstat; env | grep NCCL'"),
+    Command("srun --label --ntasks-per-node=1 bash -c 'ibstat; env | grep NCCL'"),
+)
+COMMANDS = {UNSET: (UNSET_FLAG,), FABRIC: SHOW_FABRIC}
 REMEDIES: dict[str, tuple[Culprit, Sentence]] = {
     "save-storm": ("job", SAVE_LESS),
     "launch-blocking": ("job", UNSET),
@@ -229,7 +235,7 @@ def _finding(
         headline=cause.headline(),
         implies=[cause.implies()],
         cannot_decide=[HOW_MUCH(), *([FEW_SMS()] if cause.doubtful else [])],
-        actions=[action(remedy)],
+        actions=[action(remedy, *COMMANDS.get(remedy, ()))],
         since=start if row is None else row.time,
         at=None if row is None else row.at,
         variant=cause.variant,

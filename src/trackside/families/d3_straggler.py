@@ -53,8 +53,9 @@ from trackside.facts.pace.rank_lag import Lag, RankLag
 from trackside.facts.pace.slow_gpus import ALIKE, SlowGpus, SlowGroup
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
+from trackside.remedies import PERFORMANCE, RESUBMIT_ELSEWHERE
 from trackside.witness import surer
 
 
@@ -80,9 +81,10 @@ HOST_SIDE = Sentence("why the rank is slow: a faulty GPU, a slow data shard, CPU
 WHOSE_CPUS = Sentence("whether the job's own workers or other processes load the CPUs of that host")
 OWN_WORK = Sentence("whether the first rank did extra work for all, such as an evaluation or a save")
 HOW_MUCH = Sentence("how much throughput it costs: it needs a known-good run to compare with (trackside compare)")
-LOOK = Sentence(
-    "check that GPU (nvidia-smi -q -d PERFORMANCE, dcgmi diag) and the load of its host, and rerun without the node"
-)
+LOOK = Sentence("check that GPU and the load, NUMA placement and storage of its host")
+LOOK_HOST = Sentence("check the load, NUMA placement and storage of that rank's host: its GPU has no fault")
+SHOW_HOST = Command("{node_shell} 'uptime; numactl --hardware; nvidia-smi topo -m'")
+ELSEWHERE = Sentence("rerun without the node, and compare the step times")
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def judge(
     witnesses = [answer for answer in answers if isinstance(answer, _LagWitness)]
     if witnesses:
         learned = () if course is None else course.learned
-        return _finding(witnesses, hosts, (*learned, *health.unchanged), last, limits)
+        return _finding(witnesses, hosts, learned, health.unchanged, last, limits)
     even = [answer for answer in answers if isinstance(answer, Claim)]
     return absent(*even) if even else Missing("no per-rank compute times over enough steps, and no per-GPU activity")
 
@@ -154,10 +156,15 @@ def _certainty(group: SlowGroup, limits: Limits) -> Certainty:
 
 
 def _finding(
-    witnesses: Sequence[_LagWitness], hosts: HostLoad, supporting: Sequence[Claim], last: LastPart, limits: Limits
+    witnesses: Sequence[_LagWitness],
+    hosts: HostLoad,
+    learned: Sequence[Claim],
+    clean: Sequence[Claim],
+    last: LastPart,
+    limits: Limits,
 ) -> Finding:
-    """The most certain witness names the ranks; each other that agrees makes it more certain. ``supporting``: claims
-    that the run learned and its hardware was clean."""
+    """The most certain witness names the ranks; each other that agrees makes it more certain. ``clean``: claims that
+    the hardware has no fault."""
     best = max(witnesses, key=lambda witness: witness.certainty.strength)
     agree = [witness for witness in witnesses if witness is best or witness.names_same(best)]
     certainty = surer(best.certainty, len(agree) - 1)
@@ -169,14 +176,15 @@ def _finding(
     unknown_reasons = [] if clock else [WHOSE_CPUS() if cpus else HOST_SIDE()]
     row: Event | None = best.lag.row
     episode = best.lag.share < limits.lasting_share
+    look = action(LOOK_HOST, SHOW_HOST) if clean and not clock else action(LOOK, *PERFORMANCE)
     return present(
         certainty,
         "infrastructure" if clock else "unknown",
-        [*(claim for witness in agree for claim in witness.lag.claims), *cpus, *supporting],
+        [*(claim for witness in agree for claim in witness.lag.claims), *cpus, *learned, *clean],
         headline=(SLOW_CLOCK if clock else ONE_SLOW if max(len(ranks), len(gpus)) <= 1 else SOME_SLOW)(),
         implies=[DRAGS()],
         cannot_decide=[*unknown_reasons, *([OWN_WORK()] if best.own_work else []), HOW_MUCH()],
-        actions=[action(LOOK)],
+        actions=[look, action(ELSEWHERE, *RESUBMIT_ELSEWHERE)],
         since=best.lag.since,
         at=None if row is None else row.at,
         ranks=ranks,

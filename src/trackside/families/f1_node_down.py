@@ -48,8 +48,9 @@ from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.training.learning import Trajectory, number
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
 from trackside.model import Run
+from trackside.remedies import RESUBMIT_ELSEWHERE
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ RECOVERED = Sentence("the cluster lost a node under the job, which ran again and
 WHY = Sentence("why the node failed")
 RERUN = Sentence("rerun on other nodes from the last checkpoint")
 LOOK = Sentence("check the node before it takes jobs again")
-SHOW_NODE = Sentence("scontrol show node {node}")
+SHOW_NODE = Command("scontrol show node {slurm_nodes}")
 OTHER_STATE = Sentence(
     "the scheduler recorded {state}, and no lost node when the run ended",
     running="the scheduler lists it as {state}, and no node as lost",
@@ -132,7 +133,7 @@ def judge(
         headline=(NODE_FAILED_RERUN if completed else NODE_FAILED)(),
         implies=[RECOVERED() if completed else NODE_LOST()],
         cannot_decide=[WHY()],
-        actions=[action(RERUN), *([] if first is None else [action(LOOK, SHOW_NODE, node=first)])],
+        actions=[action(RERUN, *RESUBMIT_ELSEWHERE), *([] if first is None else [action(LOOK, SHOW_NODE)])],
         since=_since(witnesses, bool(lost_nodes), trajectory, limits),
         at=None if notice is None else notice.at,
         nodes=tuple(dict.fromkeys(str(node.value) for node in names)),

@@ -38,7 +38,7 @@ from __future__ import annotations
 from trackside.evidence import Missing
 from trackside.facts.logs.ending import Ending
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Command, Finding, Sentence, absent, action, present
 
 PREEMPTED = Sentence("preempted by the scheduler")
 REQUEUED = Sentence("requeued by the scheduler")
@@ -54,7 +54,8 @@ GONE = Sentence("the scheduler ended the run; the job is not at fault")
 BY_ITSELF = Sentence("the application's own requeue worked as intended")
 WHO = Sentence("which job took the nodes")
 NOTHING = Sentence("nothing to debug; make sure that checkpoints are saved often enough")
-RESUBMIT = Sentence("resubmit from the last checkpoint, with --requeue")
+AGAIN = Sentence("resubmit from the last checkpoint, and allow Slurm to requeue it")
+REQUEUE = Command("sbatch --requeue {script}")
 ONE_ATTEMPT = Sentence("one attempt was recorded ({state}), with no requeue or preemption")
 
 
@@ -92,7 +93,7 @@ def judge(ending: Ending) -> Finding | Missing:
         headline=(PREEMPTED if preempted else REQUEUED_ITSELF if ending.requests else REQUEUED)(),
         implies=[RECOVERED() if over else GONE(), *([BY_ITSELF()] if ending.requests and not preempted else [])],
         cannot_decide=[WHO()] if preempted else [],
-        actions=[action(NOTHING if over else RESUBMIT)],
+        actions=[action(NOTHING) if over else action(AGAIN, REQUEUE)],
         since=min((float(time) for time in times if isinstance(time, (int, float))), default=None),
         at=notices[0].at if notices else None,
         variant="preempted" if preempted else "requeued",

@@ -50,6 +50,7 @@ from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Run
+from trackside.remedies import DUMP_STACKS
 from trackside.witness import Witness, witness
 
 HEADLINES = {
@@ -132,7 +133,7 @@ def judge(
         headline=HEADLINES[doing.variant](),
         implies=[WAS[doing.variant]()],
         cannot_decide=[DOING()] if doing.variant in ("no_progress", "undecided") else [],
-        actions=[action(DO[doing.variant])],
+        actions=[action(DO[doing.variant], *(DUMP_STACKS if doing.variant in ("silent", "no_progress") else ()))],
         since=notices[0].time if notices else run.end,
         at=notices[0].at if notices else None,
         variant=doing.variant.replace("_", "-"),

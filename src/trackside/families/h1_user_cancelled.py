@@ -43,6 +43,7 @@ from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, Record, Role, Run
+from trackside.remedies import RESUBMIT
 
 OWN_REASONS = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
 """Reasons for which Slurm itself ends a job."""
@@ -92,7 +93,7 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
         headline=(INTERRUPTED if interrupt is not None and not notices and recorded is None else CANCELLED)(),
         implies=[ON_PURPOSE()],
         cannot_decide=[WHY(), *([] if sender or interrupt is not None else [WHO()])],
-        actions=[action(RESUME)],
+        actions=[action(RESUME, RESUBMIT)],
         since=run.end if first is None or first.time is None else first.time,
         at=None if first is None else first.at,
         variant="interrupt" if interrupt is not None and not notices and recorded is None else "scancel",

@@ -40,7 +40,8 @@ from trackside.facts.logs.exceptions import Exceptions, named_exception
 from trackside.facts.logs.order import first
 from trackside.facts.logs.storage_faults import StorageFaults
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.remedies import RESUBMIT_ELSEWHERE
 
 JOBS_OWN = ("full", "quota")
 """Reasons caused by what the job writes."""
@@ -65,6 +66,7 @@ BROKEN = Sentence("the file system failed under the job; the code is not at faul
 WHOSE = Sentence("whose data filled the disk")
 WHY = Sentence("why the file system failed")
 MAKE_ROOM = Sentence("free space or raise the limit, keep fewer checkpoints, and resume from the last complete one")
+FREE_SPACE = (Command("{node_shell} 'df -h; df -i; quota -s'"), Command("df -h; df -i; quota -s"))
 ESCALATE = Sentence("report it to the operators, and rerun on another node or mount")
 COMPLETED = Sentence("the run ended by itself: {how}")
 HANDLED = Sentence("a file operation failed, and the run continued: {line}")
@@ -94,7 +96,7 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         headline=HEADLINES.get(faults.reason, STORAGE_FAILED)(),
         implies=[OWN_SPACE() if own else BROKEN()],
         cannot_decide=[WHOSE() if own else WHY()],
-        actions=[action(MAKE_ROOM if own else ESCALATE)],
+        actions=[action(MAKE_ROOM, *FREE_SPACE) if own else action(ESCALATE, *RESUBMIT_ELSEWHERE)],
         since=cause.time,
         at=cause.at,
         variant=faults.reason.replace("_", "-"),

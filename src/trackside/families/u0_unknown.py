@@ -40,7 +40,7 @@ from trackside.evidence import Missing, Value, derived
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.silence import Silence
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Sentence, action, present
+from trackside.finding import Certainty, Command, Finding, Sentence, action, present
 from trackside.model import Record
 
 PENDING = "Pending: the job has not begun"
@@ -59,7 +59,7 @@ DO = {
     "release": Sentence("release it once it may run"),
     "ask": Sentence("ask the cluster's operators: it will not start by itself"),
 }
-LOOK = Sentence("squeue --start -j {id}; scontrol show job -d {id}")
+LOOK = Command("squeue --start -j {id}; scontrol show job -d {id}")
 LAST_LINE = Sentence("the log's last line is: {line}")
 STATE = Sentence("the scheduler recorded {state}", running="the scheduler lists it as {state}")
 NOTHING_FITS = Sentence(

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from trackside.show import citations, heading
 from trackside.show.document import ActionDoc, ClaimDoc, SecondaryDoc, VerdictDoc
 from trackside.show.text import trimmed
-from trackside.show.waste import in_brief, in_lines
+from trackside.show.waste import in_brief
 from trackside.show.wording import with_stop
 
-MAX_FACTS = 5
+MAX_LINES = 24
+MAX_FACTS, MIN_FACTS = 5, 3
 MAX_ACTIONS = 3
 MAX_OTHERS = 2
 """Cautions, consequences and warnings, each."""
@@ -37,12 +38,24 @@ Rows = list[tuple[str, Text]]
 
 
 def render(doc: VerdictDoc, console: Console) -> None:
-    """Print the answer."""
-    width = max(20, console.width - LABEL_WIDTH - 1)
+    """Print the answer, with fewer facts if it would be longer than the screen."""
+    head = Group(
+        Text(heading.headline(doc.primary), style="bold"), _classification(doc), Text(heading.run(doc), style="dim"), ""
+    )
+    for facts in range(MAX_FACTS, MIN_FACTS - 1, -1):
+        screen = Group(head, _table(doc, console.width, facts), Text(_more(doc, facts), style="dim"))
+        if len(console.render_lines(screen)) <= MAX_LINES:
+            break
+    with trimmed(console):
+        console.print(screen)
+
+
+def _table(doc: VerdictDoc, console_width: int, facts: int) -> Table:
+    width = max(20, console_width - LABEL_WIDTH - 1)
     defects = [claim for claim in doc.preflight if claim.cites]
     rows = [
         *_labeled("caution", [_defect(claim, width) for claim in defects[:MAX_OTHERS]]),
-        *_labeled("why", [_fact(claim, doc, width) for claim in doc.shows[:MAX_FACTS]]),
+        *_labeled("why", [_fact(claim, doc, width) for claim in doc.shows[:facts]]),
         *_labeled("do", [line for action in doc.actions[:MAX_ACTIONS] for line in _action(action)]),
         *_labeled("then", [_other(finding, width) for finding in doc.consequences[:MAX_OTHERS]]),
         *_labeled("warning", [_other(finding, width) for finding in doc.warnings[:MAX_OTHERS]]),
@@ -54,13 +67,7 @@ def render(doc: VerdictDoc, console: Console) -> None:
     table.add_column(ratio=1, overflow="fold")
     for label, line in rows:
         table.add_row(label, line)
-    with trimmed(console):
-        console.print(Text(heading.headline(doc.primary), style="bold"))
-        console.print(_classification(doc))
-        console.print(Text(heading.run(doc), style="dim"))
-        console.print()
-        console.print(table)
-        console.print(Text(_more(doc), style="dim"))
+    return table
 
 
 def paragraph(doc: VerdictDoc) -> str:
@@ -116,8 +123,10 @@ def _other(finding: SecondaryDoc, width: int) -> Text:
 
 def _cost(doc: VerdictDoc, width: int) -> list[Text]:
     """How the money is computed, or why it can't be; only if a price is given: GPU-hours stand in the run's line."""
-    lines = in_lines(doc.waste, doc.waste_unknown) if doc.priced else []
-    return [Text(_cut(with_stop(_sentence(line)), width)) for line in lines[:MAX_COSTS]]
+    if not doc.priced:
+        return []
+    lines = doc.waste_unknown if doc.waste is None else [doc.waste.cost_formula, doc.waste.lost_formula]
+    return [Text(_cut(with_stop(_sentence(line)), width)) for line in dict.fromkeys(lines[:MAX_COSTS]) if line]
 
 
 def _unknown(doc: VerdictDoc, width: int) -> Sequence[Text]:
@@ -132,9 +141,9 @@ def _unknown(doc: VerdictDoc, width: int) -> Sequence[Text]:
     return lines
 
 
-def _more(doc: VerdictDoc) -> str:
+def _more(doc: VerdictDoc, n_facts: int) -> str:
     """What was left out, and how to see it."""
-    facts = len(doc.shows) - MAX_FACTS
+    facts = len(doc.shows) - n_facts
     others = max(0, len(doc.consequences) - MAX_OTHERS) + max(0, len(doc.warnings) - MAX_OTHERS)
     defects = sum(bool(claim.cites) for claim in doc.preflight) - MAX_OTHERS
     parts = [f"{defects} more cautions" if defects > 1 else "1 more caution"] if defects > 0 else []

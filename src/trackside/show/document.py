@@ -311,7 +311,7 @@ class _Writer:
         return [
             ActionDoc(
                 worded(Claim(action.sentence, action.values), self.running),
-                None if action.command is None else clause(Claim(action.command, action.values), self.running),
+                next((clause(Claim(one, action.values), self.running).strip() for one in action.commands), None),
             )
             for action in finding.actions
         ]

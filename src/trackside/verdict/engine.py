@@ -17,6 +17,7 @@ from trackside.family import Family
 from trackside.finding import Finding, Outcome, Progress, Verdict, unknown
 from trackside.model import Event, Input, Run
 from trackside.verdict import arbiter, plots
+from trackside.verdict.commands import with_names
 from trackside.verdict.cost import cost
 from trackside.verdict.partial_evidence import limited
 
@@ -68,9 +69,9 @@ def verdict_of(facts: Facts, inputs: Sequence[Input] = (), version: str = "") ->
     preflight = facts.get(Preflight)
     return Verdict(
         run=facts.run,
-        primary=ranked.primary,
-        consequences=ranked.consequences,
-        warnings=ranked.warnings,
+        primary=with_names(ranked.primary, facts),
+        consequences=tuple(with_names(finding, facts) for finding in ranked.consequences),
+        warnings=tuple(with_names(finding, facts) for finding in ranked.warnings),
         ruled_out=ranked.ruled_out,
         unknown=ranked.unknown,
         preflight=() if isinstance(preflight, Missing) else preflight.claims,

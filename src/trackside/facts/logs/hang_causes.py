@@ -14,7 +14,7 @@ from trackside.evidence import Evidence, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.finding import Claim, Sentence
-from trackside.model import Role
+from trackside.model import Event, Role
 from trackside.query import events
 
 FROZEN = ("frozen", "unreachable", "stale", "io_error")
@@ -52,15 +52,21 @@ class HangCauses:
     exceptions: Exceptions
 
     @cached_property
+    def stuck_process(self) -> Event | None:
+        """A process in uninterruptible sleep, if few are: then it blocks the others."""
+        processes = self.evidence["processes"]
+        stuck = [row for row in processes.events if row.get("state") == "D"]
+        return stuck[0] if stuck and len(stuck) * 2 <= len(processes) else None
+
+    @cached_property
     def machine(self) -> Claim | None:
         """The reason that the machines report."""
         storage, processes = self.evidence["storage"], self.evidence["processes"]
         for row in storage.events:
             if row.get("reason") in FROZEN:
                 return STORAGE(line=storage.value(row, "text"))
-        stuck = [row for row in processes.events if row.get("state") == "D"]
-        if stuck and len(stuck) * 2 <= len(processes):  # a minority blocks the others
-            return UNINTERRUPTIBLE(line=processes.value(stuck[0], "text"))
+        if self.stuck_process is not None:
+            return UNINTERRUPTIBLE(line=processes.value(self.stuck_process, "text"))
         tasks, links = self.evidence["tasks"], self.evidence["links"]
         for row in tasks.events:
             return STORAGE(line=tasks.value(row, "text"))

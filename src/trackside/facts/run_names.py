@@ -1,0 +1,134 @@
+r"""Names of one run for the commands that a verdict suggests: its job and script, nodes, GPUs and processes.
+
+The names come from logs and records, which may be hostile: each is quoted for a shell, and none is an option.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from trackside.catalog.job_states import ALIVE
+from trackside.evidence import Evidence, Value
+from trackside.facts.fact import fact
+from trackside.facts.gpus import nodes_of_ranks, of_gpu
+from trackside.facts.logs.ending import Ending
+from trackside.facts.ranks import rank_of
+from trackside.finding import Finding
+from trackside.model import Event, Run
+from trackside.query import events, metric
+
+MAX_NAME_CHARS = 150
+"""A longer name or list of nodes would be cut in the text of a command."""
+MAX_PIDS = 4
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_BATCH_SCRIPT = re.compile(r"[^-].*\.(?:sh|bash|sbatch|slurm|batch|job)")
+
+
+@dataclass(frozen=True, eq=False)
+class RunNames:
+    """The evidence that names the job, its GPUs and its processes."""
+
+    run: Run
+    ending: Ending
+    evidence: Evidence
+
+    def of(self, finding: Finding) -> Mapping[str, Value]:
+        """The names that commands about this finding may use; one that is not known is left out.
+
+        ``job`` and ``script``: of a Slurm job. ``nodes``, ``node``: of the finding, comma-separated and the first.
+        ``slurm_nodes``: ``nodes``, if Slurm manages them. ``on_node``: the prefix that runs a command on ``node``;
+        empty if no node is known. ``node_shell``: the same for a quoted shell script. ``gpu``, ``gpu_index``,
+        ``gpu_uuid``, ``gpu_pci``: the finding's only GPU. ``pids``, ``pid``: processes of its ranks, or those stuck in
+        the kernel; ``pid`` if it is only one.
+        """
+        source = next((cite for claim in finding.shows for cite in claim.cites), None)
+        if source is None:
+            return {}
+        names = {**self._job(), **self._places(finding), **self._gpu(finding), **self._processes(finding)}
+        return {name: Value(text, (source,)) for name, text in names.items()}
+
+    @property
+    def is_slurm(self) -> bool:
+        """Whether Slurm ran the job, by its records or its notices in the output."""
+        return bool(self.ending.jobs or self.ending.notices or self.ending.changes)
+
+    def _job(self) -> Mapping[str, str]:
+        if not self.is_slurm:
+            return {}
+        records = reversed(self.ending.jobs.records)
+        scripts = (_script(record.get("command"), record.get("submit_line")) for record in records)
+        names = {"job": self.run.id, "script": next(filter(None, scripts), None)}
+        return {name: shlex.quote(text) for name, text in names.items() if text and len(text) <= MAX_NAME_CHARS}
+
+    def _places(self, finding: Finding) -> Mapping[str, str]:
+        nodes = finding.nodes or nodes_of_ranks(self.run, finding.ranks)
+        nodes = nodes or (self.run.nodes if len(self.run.nodes) == 1 else ())
+        if not nodes and not self.run.nodes:
+            return {"on_node": "", "node_shell": "bash -c"}
+        if not nodes or not all(map(_HOST_NAME.fullmatch, nodes)):
+            return {}
+        node, listed = nodes[0], ",".join(nodes)
+        if self.is_slurm and self.run.id and self.run.disposition in ALIVE:
+            prefix = f"srun --jobid={shlex.quote(self.run.id)} --overlap --nodelist={node} --ntasks=1"
+            names = {"node": node, "on_node": prefix, "node_shell": f"{prefix} bash -c"}
+        else:  # ssh passes its words to a shell
+            names = {"node": node, "on_node": f"ssh {node}", "node_shell": f"ssh {node}"}
+        if len(listed) > MAX_NAME_CHARS:
+            return names
+        return {**names, "nodes": listed, **({"slurm_nodes": listed} if self.is_slurm else {})}
+
+    def _gpu(self, finding: Finding) -> Mapping[str, str]:
+        if len(finding.gpus) != 1:
+            return {}
+        (gpu,) = finding.gpus
+        names = {"gpu": gpu, "gpu_index": gpu.rpartition(":")[2]} if re.search(r":\d{1,3}\Z", gpu) else {"gpu": gpu}
+        grid = self.evidence.grid("gpus")
+        if "gpu_index" not in names or grid is None:
+            return names
+        for series in of_gpu(grid, gpu).series:
+            for label, name in (("gpu_uuid", "gpu_uuid"), ("pci", "gpu_pci")):
+                if value := series.get(label):
+                    names[name] = shlex.quote(f"{value}.0" if name == "gpu_pci" and "." not in value else value)
+        return names
+
+    def _processes(self, finding: Finding) -> Mapping[str, str]:
+        pids = sorted(set(self._pids(finding.ranks)))
+        if not pids or len(pids) > MAX_PIDS:
+            return {}
+        listed = " ".join(map(str, pids))
+        return {"pids": listed, "pid": listed} if len(pids) == 1 else {"pids": listed}
+
+    def _pids(self, ranks: Iterable[int]) -> Iterator[int]:
+        chosen = frozenset(ranks)
+        stacks: list[Event] = [row for row in self.evidence["stacks"].events if rank_of(row) in chosen]
+        stuck = [row for row in self.evidence["processes"].events if row.get("state") == "D"]
+        for row in stacks or stuck:
+            if isinstance(pid := row.get("pid"), int):
+                yield pid
+
+
+@fact({
+    "stacks": events("stack"),
+    "processes": events("process_state"),
+    "gpus": metric("gpu_memory_used_bytes").over("around", "count"),
+}, lazy=True)  # fmt: skip
+def run_names(run: Run, evidence: Evidence, ending: Ending) -> RunNames:
+    """Empty where no input names anything."""
+    return RunNames(run, ending, evidence)
+
+
+def _script(command: object, submit_line: object) -> str | None:
+    """The batch script of a job's record. Its options are not used: they may hold secrets."""
+    # scontrol prints the script unquoted before its arguments, sacct the whole line that submitted it.
+    words = [*str(command or "").split()[:1], *_words(str(submit_line or ""))]
+    return next(filter(_BATCH_SCRIPT.fullmatch, words), None)
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:  # unbalanced quotes
+        return []

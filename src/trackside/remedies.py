@@ -1,0 +1,35 @@
+"""Commands that several families advise.
+
+Placeholders are names of the run (:meth:`trackside.facts.run_names.RunNames.of`). Of several commands for one action
+the first that can be filled is shown.
+"""
+
+from __future__ import annotations
+
+from trackside.finding import Command
+
+RESUBMIT = Command("sbatch {script}")
+RESUBMIT_ELSEWHERE = (
+    Command("sbatch --exclude={slurm_nodes} {script}"),
+    Command("sbatch --exclude={slurm_nodes} JOB_SCRIPT"),
+)
+DRAIN = Command("scontrol update nodename={slurm_nodes} state=drain reason='{reason}'")
+DUMP_STACKS = (
+    Command("{on_node} py-spy dump --pid {pid}"),
+    Command("{node_shell} 'for p in {pids}; do py-spy dump --pid $p; done'"),
+    Command("{node_shell} 'for p in $(pgrep -f python); do py-spy dump --pid $p; done'"),
+    Command(
+        "srun --jobid=JOB_ID --overlap bash -c 'for p in $(pgrep -f python); do py-spy dump --pid $p; done'",
+        running="srun --jobid={job} --overlap bash -c 'for p in $(pgrep -f python); do py-spy dump --pid $p; done'",
+    ),
+)
+"""The stack of the named processes; else of all Python processes on the node, in the job, or on this machine."""
+KERNEL_STACKS = (
+    Command("{on_node} sudo cat /proc/{pid}/stack"),
+    Command("{node_shell} 'for p in {pids}; do sudo cat /proc/$p/stack; done'"),
+)
+"""Where processes in state D wait in the kernel."""
+PERFORMANCE = (
+    Command("{on_node} nvidia-smi -q -i {gpu_index} -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
+    Command("{on_node} nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
+)

@@ -1,0 +1,39 @@
+"""Fills the commands of a finding's actions with the names of the run."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from trackside.evidence import Missing, Value
+from trackside.facts.fact import Facts
+from trackside.facts.run_names import RunNames
+from trackside.finding import Action, Finding, Sentence
+
+
+def with_names(finding: Finding, facts: Facts) -> Finding:
+    """The finding whose actions have at most one command each: the first that can be filled.
+
+    An action whose sentence names what is not known is left out.
+    """
+    if not any(_needed(action.sentence, *action.commands) - action.values.keys() for action in finding.actions):
+        return replace(finding, actions=tuple(replace(one, commands=one.commands[:1]) for one in finding.actions))
+    names = facts.get(RunNames)
+    known = {} if isinstance(names, Missing) else names.of(finding)
+    return replace(finding, actions=tuple(_filled(finding.actions, known)))
+
+
+def _filled(actions: Iterable[Action], names: Mapping[str, Value]) -> Iterable[Action]:
+    for action in actions:
+        values = {**names, **action.values}
+        if _needed(action.sentence) <= values.keys():
+            commands = [command for command in action.commands if _needed(command) <= values.keys()]
+            used = _needed(action.sentence, *commands[:1])
+            yield Action(action.sentence, {name: values[name] for name in used}, tuple(commands[:1]))
+
+
+def _needed(*sentences: Sentence) -> set[str]:
+    """The names of the placeholders."""
+    templates = (text for sentence in sentences for text in (sentence.text, sentence.running))
+    return {name for text in templates for _, name, _, _ in string.Formatter().parse(text) if name}

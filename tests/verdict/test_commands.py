@@ -1,0 +1,95 @@
+"""Commands of a verdict: filled with the run's own names, and safe to paste whatever the inputs hold."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.families.rows import event, job, store
+from trackside.facts.fact import Facts
+from trackside.facts.logs.ending import Ending
+from trackside.finding import Certainty, Finding, Sentence, action, present
+from trackside.model import Record, Run
+from trackside.remedies import DUMP_STACKS, KERNEL_STACKS, RESUBMIT, RESUBMIT_ELSEWHERE
+from trackside.show.wording import sentence
+from trackside.verdict.commands import with_names
+
+DO = Sentence("do it")
+RUN = Run(id="7", nodes=("n1", "n2"))
+
+
+def finding(facts: Facts, *commands: Sentence, **fields: Any) -> Finding:
+    """A finding with one action, located as the fields say."""
+    ending = facts.get(Ending)
+    assert isinstance(ending, Ending)
+    shows = Sentence("it ended: {state}")(state=ending.state)  # type: ignore[arg-type]
+    return replace(present(Certainty.SUPPORTED, "job", [shows], actions=[action(DO, *commands)]), **fields)
+
+
+def commands(*templates: Sentence, rows: tuple[Any, ...] = (), run: Run = RUN, record: Record | None = None,
+             **fields: Any) -> list[str]:  # fmt: skip
+    """The commands of the filled finding, as printed."""
+    facts = Facts(store(job("FAILED") if record is None else record, *rows, planes=("log", "scheduler", "trace")), run)
+    filled = with_names(finding(facts, *templates, **fields), facts)
+    return [sentence(one.template(run.disposition == "RUNNING"), action.values).strip()
+            for action in filled.actions for one in action.commands]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("record", "printed"),
+    [
+        ({"command": "/home/a/train.sbatch"}, "sbatch --exclude=n2 /home/a/train.sbatch"),
+        ({"command": "/home/a b/train.sh"}, "sbatch --exclude=n2 JOB_SCRIPT"),
+        ({"submit_line": "sbatch --export=TOKEN=secret -N 2 run.slurm --lr 3"}, "sbatch --exclude=n2 run.slurm"),
+        ({"submit_line": "sbatch --wrap 'python train.py'"}, "sbatch --exclude=n2 JOB_SCRIPT"),
+        ({"submit_line": "sbatch 'unbalanced"}, "sbatch --exclude=n2 JOB_SCRIPT"),
+        ({}, "sbatch --exclude=n2 JOB_SCRIPT"),
+    ],
+)
+def test_the_script_of_the_record_is_resubmitted_without_its_options(record: dict[str, str], printed: str) -> None:
+    assert commands(*RESUBMIT_ELSEWHERE, nodes=("n2",), record=job("FAILED", **record)) == [printed]
+
+
+def test_a_command_whose_names_are_unknown_is_not_shown() -> None:
+    assert commands(RESUBMIT) == []
+    assert commands(*RESUBMIT_ELSEWHERE) == []
+
+
+def test_a_process_of_the_named_rank_on_its_node() -> None:
+    rows = (event("stack", rank=9, node="n2", pid=411, plane="trace"), event("stack", 2, rank=3, pid=97, plane="trace"))
+    running = replace(RUN, disposition="RUNNING")
+    at = {"ranks": (9,), "nodes": ("n2",), "rows": rows}
+    assert commands(*DUMP_STACKS, **at) == ["ssh n2 py-spy dump --pid 411"]
+    assert commands(*DUMP_STACKS, run=running, record=job("RUNNING"), **at) == [
+        "srun --jobid=7 --overlap --nodelist=n2 --ntasks=1 py-spy dump --pid 411"
+    ]
+
+
+def test_processes_in_state_d() -> None:
+    rows = tuple(event("process_state", i, pid=40 + i, state="D", plane="trace") for i in range(2))
+    assert commands(*KERNEL_STACKS, rows=rows, nodes=("n1",)) == [
+        "ssh n1 'for p in 40 41; do sudo cat /proc/$p/stack; done'"
+    ]
+
+
+def test_a_long_list_of_nodes_is_never_cut_in_a_command() -> None:
+    assert commands(*RESUBMIT_ELSEWHERE, nodes=tuple(f"node-{i:04}" for i in range(64))) == []
+
+
+@given(st.text(min_size=1, max_size=40), st.text(min_size=1, max_size=40), st.text(min_size=1, max_size=40))
+def test_hostile_names_stay_one_word_of_the_command_and_no_option(node: str, script: str, job_id: str) -> None:
+    run = Run(id=job_id, nodes=("n1", node))
+    record = job("FAILED", id=job_id, command=script + ".sh")
+    for printed in commands(*RESUBMIT_ELSEWHERE, nodes=(node,), run=run, record=record):
+        words = shlex.split(printed)
+        assert words[0] == "sbatch"
+        assert words[1].startswith("--exclude=")
+        assert len(words) == 3
+        assert not words[2].startswith("-")
+    for printed in commands(*DUMP_STACKS, nodes=(node,), run=run, record=record):
+        assert not shlex.split(printed)[1].startswith("-") or printed.startswith(("srun --jobid=", "bash -c "))
