@@ -58,10 +58,16 @@ class RunNames:
     def _job(self) -> Mapping[str, str]:
         if not self.is_slurm:
             return {}
-        records = reversed(self.ending.jobs.records)
-        scripts = (_script(record.get("command"), record.get("submit_line")) for record in records)
-        names = {"job": self.run.id, "script": next(filter(None, scripts), None)}
+        names = {"job": self.run.id, "script": self._script()}
         return {name: shlex.quote(text) for name, text in names.items() if text and len(text) <= MAX_NAME_CHARS}
+
+    def _script(self) -> str | None:
+        """The batch script, from the newest record. Its options are not used: they may hold secrets."""
+        records = self.ending.jobs.records[::-1]
+        # scontrol prints the script's path, unquoted, before its arguments; sacct the line that submitted it.
+        commands = (word for record in records for word in str(record.get("command") or "").split()[:1])
+        words = (word for record in records for word in _words(str(record.get("submit_line") or "")))
+        return next(filter(_BATCH_SCRIPT.fullmatch, (*commands, *words)), None)
 
     def _places(self, finding: Finding) -> Mapping[str, str]:
         nodes = finding.nodes or nodes_of_ranks(self.run, finding.ranks)
@@ -118,13 +124,6 @@ class RunNames:
 def run_names(run: Run, evidence: Evidence, ending: Ending) -> RunNames:
     """Empty where no input names anything."""
     return RunNames(run, ending, evidence)
-
-
-def _script(command: object, submit_line: object) -> str | None:
-    """The batch script of a job's record. Its options are not used: they may hold secrets."""
-    # scontrol prints the script unquoted before its arguments, sacct the whole line that submitted it.
-    words = [*str(command or "").split()[:1], *_words(str(submit_line or ""))]
-    return next(filter(_BATCH_SCRIPT.fullmatch, words), None)
 
 
 def _words(line: str) -> list[str]:
