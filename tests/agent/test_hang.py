@@ -208,7 +208,7 @@ class TestBounds:
             taker.report(reading, "4242", ranks, Suspicion(None, None, 9.0, (), ()), {})
             assert time.monotonic() - begin < 15.0
         assert said(reading, "took more than 0.5 s")
-        assert said(reading, "the 1.2 s for all ranks are over")
+        assert said(reading, "the 1.2 s for all ranks are used up")
 
     def test_a_process_that_dies_meanwhile(self, tmp_path: Path) -> None:
         with running("import time\ntime.sleep(1000)", tmp_path, ranks=3) as started:
@@ -250,18 +250,18 @@ class TestPySpy:
     @pytest.mark.parametrize(
         ("script", "words"),
         [
-            ("echo '{\"not\": a stack'", "printed what is not read"),
-            ("head -c 100 /dev/urandom", "printed what is not read"),
-            ("echo '[{\"frames\": 7}]'", "printed what is not read"),
-            ("echo '[]'", "saw no Python thread"),
-            ("yes", "printed more than 4 MiB and was ended"),
-            ("sleep 60", "took more than 1 s and was ended"),
-            ("sleep 60 & wait", "took more than 1 s and was ended"),
-            ("exec >&- 2>&-; sleep 60", "took more than 1 s and was ended"),
-            ("echo 'Permission Denied: Try running again with elevated permissions' >&2; exit 1", "may not be looked into"),
-            ("echo 'Error: Failed to open process - check if it is running.' >&2; exit 1", "has ended or is no Python"),
+            ("echo '{\"not\": a stack'", "unexpected output of py-spy"),
+            ("head -c 100 /dev/urandom", "unexpected output of py-spy"),
+            ("echo '[{\"frames\": 7}]'", "unexpected output of py-spy"),
+            ("echo '[]'", "py-spy found no Python thread"),
+            ("yes", "printed more than 4 MiB and was stopped"),
+            ("sleep 60", "took more than 1 s and was stopped"),
+            ("sleep 60 & wait", "took more than 1 s and was stopped"),
+            ("exec >&- 2>&-; sleep 60", "took more than 1 s and was stopped"),
+            ("echo 'Permission Denied: Try running again with elevated permissions' >&2; exit 1", "no permission to inspect the process"),
+            ("echo 'Error: Failed to open process - check if it is running.' >&2; exit 1", "has ended or is not Python"),
             ("echo 'Error: Failed to find python version' >&2; exit 1", "py-spy: Failed to find python version"),
-            ("exit 3", "py-spy: no word of why"),
+            ("exit 3", "py-spy: failed without a message"),
         ],
     )  # fmt: skip
     def test_played(self, script: str, words: str, sleeper: int, tmp_path: Path) -> None:
@@ -277,14 +277,14 @@ class TestPySpy:
         heard: list[str] = []
         watching(Jobs(sleeper), replace(QUICK, py_spy=str(tmp_path / "nowhere")), heard.append)
         assert heard
-        assert "no py-spy at" in heard[0]
+        assert "py-spy not found at" in heard[0]
 
     def test_without_it_only_sleep_counts(self, tmp_path: Path) -> None:
         with running(PAUSED, tmp_path) as started:
             options = replace(QUICK, py_spy=str(tmp_path / "nowhere"))
             reading = collected(watching(Jobs(started[0].pid), options), reported, 25.0)
         assert said(reading, "state S")
-        assert said(reading, "no stack: py-spy is not there")
+        assert said(reading, "no stack: py-spy is not installed")
 
     def test_a_hanging_one_leaves_the_process_alone(self, sleeper: int) -> None:
         """Ended while it holds the process, it lets go."""
@@ -310,7 +310,7 @@ class TestPySpy:
         finally:
             spy.unlink()
         assert told.returncode == 1
-        assert "may not be looked into" in py_spy.reason(told.stderr)
+        assert "no permission to inspect the process" in py_spy.reason(told.stderr)
 
     def test_what_is_lacking(self, tmp_path: Path) -> None:
         (tmp_path / "none").write_text("Name:\tagent\nCapEff:\t0000000000000000\n")
@@ -420,11 +420,11 @@ class TestRecorder:
         for words, parts in {
             "1 of its 2 pieces": [piece_line(who, Piece("a" * 8, 2, 2, data))],
             "pieces are damaged": [piece_line(who, Piece("a" * 8, 1, 1, "AAAA"))],
-            "cut off": [
+            "truncated": [
                 piece_line(who, Piece("a" * 8, 1, 1, base64.b64encode(zlib.compress(b"x" * 99)[:-6]).decode()))
             ],
-            "cut off or far too large": [piece_line(who, each) for each in pieces_of(bomb, "b" * 8, 48 << 10)],
-            "no dump of a flight recorder": [piece_line(who, Piece("a" * 8, 1, 1, evil))],
+            "truncated or far too large": [piece_line(who, each) for each in pieces_of(bomb, "b" * 8, 48 << 10)],
+            "not a flight recorder dump": [piece_line(who, Piece("a" * 8, 1, 1, evil))],
         }.items():
             (tmp_path / "hang.log").write_text("".join(f"{line}\n" for line in parts))
             (row,) = load([tmp_path]).inputs
@@ -476,7 +476,7 @@ class TestRecorder:
         with pytest.raises(recorder.NoDump, match="no dump"):
             recorder.pieces(replace(found, uid=found.uid + 1), 0, 1 << 20)
         dump.write_bytes(os.urandom(5000))
-        with pytest.raises(recorder.NoDump, match=f"too large to be sent: {dump}"):
+        with pytest.raises(recorder.NoDump, match=f"too large to send: {dump}"):
             recorder.pieces(found, 0, 1000)
 
     def test_where_it_dumps(self, tmp_path: Path) -> None:
@@ -517,5 +517,5 @@ def test_no_proc(tmp_path: Path) -> None:
     from trackside.agent.node import LocalNode
     from trackside.agent.sources.hang import SOURCE
 
-    with pytest.raises(Unavailable, match="no proc file system"):
+    with pytest.raises(Unavailable, match="is not a proc file system"):
         opened(SOURCE, LocalNode("n1", proc=tmp_path))

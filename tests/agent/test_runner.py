@@ -138,13 +138,13 @@ def test_a_source_that_hangs_costs_itself_alone() -> None:
         assert hung.opened == 1  # no second thread
         threads = [each.name for each in threading.enumerate() if each.name == "collect-hung"]
         assert len(threads) == 1
-        assert said == ["hung: hangs: it has not returned for 0.1 s"]
+        assert said == ["hung: hangs: no return from the source for 0.1 s"]
         let_go.set()
         until(lambda: first.health.state == "works")
         late = taken.readings("hung")[0]
         assert late.samples == []  # of a time long gone
         assert [line.text for line in late.lines] == ["of before"]
-        assert said[1] == "hung: it works again"
+        assert said[1] == "hung: works again"
 
 
 def test_a_source_that_fails_is_read_again_and_takes_nobody_with_it() -> None:
@@ -162,7 +162,7 @@ def test_a_source_that_fails_is_read_again_and_takes_nobody_with_it() -> None:
         (bad, _),
     ):
         until(lambda: count[0] >= 6)
-        assert said == ["bad: fails: ZeroDivisionError: of some kind", "bad: it works again"]
+        assert said == ["bad: fails: ZeroDivisionError: of some kind", "bad: works again"]
         assert bad.health.failures == 0
         assert len(taken.readings("bad")) >= 2
         assert len(taken.readings("well")) >= 4
@@ -187,7 +187,7 @@ def test_a_source_that_goes_away_is_opened_again_ever_more_seldom(monkeypatch: p
         assert gpu.health.state == "works"
     waits = [after - before for before, after in pairwise(times)]
     assert all(wait >= least for wait, least in zip(waits, [0.02, 0.04, 0.08, 0.08, 0.08], strict=True))
-    assert said == ["gpu: unavailable: no driver (install it)", "gpu: it works again"]
+    assert said == ["gpu: unavailable: no driver (install it)", "gpu: works again"]
 
 
 def test_one_that_goes_away_while_it_is_read_is_closed_and_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def test_one_that_can_t_even_be_opened_or_closed(broken: Exception) -> None:
         until(lambda: first.health.state == "fails" and len(taken.readings("b")) > 1)
     assert len(said) == 2
     assert said[0].startswith("a: fails: it can't be opened:")
-    assert said[1].startswith("b: it can't be closed:")
+    assert said[1].startswith("b: closing failed:")
 
 
 def test_what_was_read_is_accepted_only_once_it_is_on_disk() -> None:
@@ -248,7 +248,7 @@ def test_an_outlet_that_fails_ends_no_source() -> None:
     with runs(collection("cpu", Played(load).open), outlet=Broken(), said=said) as (taken, (cpu,)):
         until(lambda: len(taken.readings("cpu")) > 2)
         assert cpu.is_alive
-    assert said == ["cpu: fails: its reading can't be taken: MemoryError", "cpu: it works again"]
+    assert said == ["cpu: fails: its reading can't be stored: MemoryError", "cpu: works again"]
 
 
 def test_it_is_switched_off_and_on_again_while_it_runs() -> None:
@@ -403,13 +403,13 @@ def test_settings_are_read_again_on_sighup(tmp_path: Path) -> None:
         until(lambda: "host_memory_total_bytes" not in metrics(port))
         (tmp_path / "agent.toml").write_text(config.format('"maybe"', 0.2))
         process.send_signal(signal.SIGHUP)
-        until(lambda: "the settings stay as they were" in log.read_text())
+        until(lambda: "the settings were not reloaded" in log.read_text())
         (tmp_path / "agent.toml").write_text(config.format("true", 0.2))
         process.send_signal(signal.SIGHUP)
         until(lambda: "host_memory_total_bytes" in metrics(port))
         text = log.read_text()
-    assert "settings read again: memory" in text
-    assert "agent.toml line 2: collect.memory.on must be true or false and not 'maybe'" in text
+    assert "settings reloaded: memory" in text
+    assert "agent.toml line 2: collect.memory.on must be true or false, not 'maybe'" in text
 
 
 def others(*but: str) -> list[str]:

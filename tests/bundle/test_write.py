@@ -232,7 +232,7 @@ class TestSlice:
         ]
 
     @given(st.lists(st.integers(0, 3000), max_size=40), st.integers(1, 3000))
-    def test_kept_lines_stand_in_their_order(self, places: list[int], count: int) -> None:
+    def test_kept_lines_keep_their_order(self, places: list[int], count: int) -> None:
         lines = [f"line {n}\n".encode() for n in range(1, count + 1)]
         spots = slicing.Spots(sorted((place, place) for place in set(places)))
         cut = slicing.Slice(io.BytesIO(b"".join(lines)), spots)
@@ -244,7 +244,7 @@ class TestSlice:
                 number += 1
                 assert text == lines[number - 1]
                 seen.add(number)
-        assert number == count == cut.lines
+        assert number == count == cut.line_count
         assert {place for place in places if 1 <= place <= count} <= seen
         assert len(seen) == cut.kept_lines
 

@@ -41,7 +41,7 @@ PASSING = {
 }
 LASTING = {
     "503 storm": (BUSY, "answered 503: too many concurrent requests"),
-    "429 for an hour": (always(429, b"quota", Retry_After="3600"), "it asks to wait 3600 s"),
+    "429 for an hour": (always(429, b"quota", Retry_After="3600"), "the server asks to wait 3600 s"),
     "401": (always(401, b"no token"), "answered 401: no token; check the token"),
     "a login page": (always(200, LOGIN), "is it the right URL?"),
     "a redirect to a login": (always(302, b"", Location="https://sso.example.org/login?x=1"), "sso.example.org"),
@@ -131,7 +131,7 @@ def test_an_answer_without_end_takes_bounded_memory(slow: Held, tmp_path: Path) 
         proxy.become(Fault(endless=True))
         told, grown, seconds = _apart(slow, tmp_path, metrics_at(proxy.url, f"deadline_s = 20\nmost_bytes = {most}\n"))
         assert proxy.sent > most
-    assert "sent more than 8,388,608 bytes" in " ".join(told.split())
+    assert "sent more than 8,388,608 bytes" in " ".join(told.split()), told
     assert grown < 128 << 20, f"{grown >> 20} MiB"
     assert seconds < 60
 

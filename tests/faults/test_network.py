@@ -34,8 +34,8 @@ PASSING = {
 LASTING = {
     "nothing listens": (Fault(refuse=True), "can't be reached"),
     "never answers": (Fault(hang=True), "did not answer within 1 s"),
-    "always cut": (Fault(cut=10), "broke off in mid-answer"),
-    "always reset": (Fault(cut=10, reset=True), "broke off in mid-answer"),
+    "always cut": (Fault(cut=10), "the connection broke in the middle of the response"),
+    "always reset": (Fault(cut=10, reset=True), "the connection broke in the middle of the response"),
     "bits turned over": (Fault(flip=5), "http://"),
     "a byte now and then": (Fault(rate=100), "did not answer within 1 s"),
 }

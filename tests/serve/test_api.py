@@ -298,20 +298,20 @@ def test_evidence_of_a_recorded_run(ask: Asking) -> None:
     ("query", "said"),
     [
         ("select 1", "not a query: 'select 1'"),
-        ("events(nonsense)", "no events 'nonsense'"),
+        ("events(nonsense)", "unknown events 'nonsense'; known: advice, "),
         ("events(exception).where(x=__import__('os'))", "can't read"),
         ("events(exception).where(" + "x=" + "[" * 900 + ")", "can't read"),
         ("events(exception).avg()", "avg() reduces metrics, not rows"),
         (f"{UTILISATION}.over('run', 'avg').distinct()", "distinct() reduces rows, not metrics"),
-        (UTILISATION, "a metric is asked for some time"),
+        (UTILISATION, "a metric query needs a time range"),
         (f"{UTILISATION}.during(0, 100).rollup(0.001, 'avg')", "not 1 to 10,000 windows"),
         (f"{UTILISATION}.during(100, 0).rollup(1, 'avg')", "not 1 to 10,000 windows"),
-        ("x" * 2001, "query is 1 to 2,000 printable characters"),
+        ("x" * 2001, "query must be 1 to 2,000 printable characters"),
         ("events(exception)\n", "printable"),
-        ("", "query is 1 to"),
+        ("", "query must be 1 to"),
     ],
 )
-def test_a_question_that_is_none_is_refused_in_the_parser_s_words(ask: Asking, query: str, said: str) -> None:
+def test_an_invalid_query_is_refused_with_the_parser_s_message(ask: Asking, query: str, said: str) -> None:
     told = ask.problem(f"/runs/7/evidence?query={quote(query)}")
     assert told["status"] == 422
     assert said in told["detail"]
@@ -365,31 +365,31 @@ def test_too_large_an_answer_is_refused(ask: Asking, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("path", "method", "status", "said"),
     [
-        ("/runs/99", "GET", 404, "no run 99 was recorded"),
-        ("/runs/r99/verdict", "GET", 404, "no run r99"),
+        ("/runs/99", "GET", 404, "run 99 is not recorded"),
+        ("/runs/r99/verdict", "GET", 404, "run r99 is not recorded"),
         ("/runs/99/diagnose", "POST", 404, "99"),
         ("/runs/99/evidence?query=record(job)", "GET", 404, "99"),
-        ("/verdicts/99", "GET", 404, "no verdict 99"),
-        ("/verdicts/99/verify", "POST", 404, "no verdict 99"),
-        ("/verdicts/x", "GET", 422, "a whole number"),
-        ("/verdicts/-1", "GET", 422, "a whole number"),
-        ("/verdicts/9223372036854775808", "GET", 422, "a whole number"),
-        ("/verdicts/%D9%A1", "GET", 422, "a whole number"),
+        ("/verdicts/99", "GET", 404, "verdict 99 not found"),
+        ("/verdicts/99/verify", "POST", 404, "verdict 99 not found"),
+        ("/verdicts/x", "GET", 422, "must be an integer from 0 to"),
+        ("/verdicts/-1", "GET", 422, "must be an integer from 0 to"),
+        ("/verdicts/9223372036854775808", "GET", 422, "must be an integer from 0 to"),
+        ("/verdicts/%D9%A1", "GET", 422, "must be an integer from 0 to"),
         ("/runs?limit=0", "GET", 422, "from 1 to 1,000"),
         ("/runs?limit=1e9", "GET", 422, "from 1 to 1,000"),
-        ("/runs?cursor=zzz", "GET", 422, "the cursor is none"),
-        ("/runs?since=yesterday", "GET", 422, "since is no time"),
-        ("/runs?since=nan", "GET", 422, "since is no time"),
-        ("/runs?since=1e300", "GET", 422, "since is no time"),
-        ("/runs?familly=a1", "GET", 422, "no parameter 'familly'"),
-        ("/runs?job=1&job=2", "GET", 422, "twice"),
-        ("/runs?family=z9", "GET", 422, "no family 'z9'"),
+        ("/runs?cursor=zzz", "GET", 422, "the cursor is not the 'next' of any page"),
+        ("/runs?since=yesterday", "GET", 422, "since is not a time: "),
+        ("/runs?since=nan", "GET", 422, "since is not a time: "),
+        ("/runs?since=1e300", "GET", 422, "since is not a time: "),
+        ("/runs?familly=a1", "GET", 422, "unknown parameter 'familly'"),
+        ("/runs?job=1&job=2", "GET", 422, "job is given more than once"),
+        ("/runs?family=z9", "GET", 422, "unknown family 'z9'"),
         ("/runs?job=" + "x" * 501, "GET", 422, "1 to 500"),
         ("/runs?job=%00", "GET", 422, "printable"),
         ("/runs/" + "x" * 501, "GET", 422, "1 to 500"),
         ("/runs/7/evidence", "GET", 422, "query is missing"),
-        ("/runs?culprit=foo", "GET", 422, "no culprit 'foo'"),
-        ("/families/z9", "GET", 404, "no family"),
+        ("/runs?culprit=foo", "GET", 422, "unknown culprit 'foo'"),
+        ("/families/z9", "GET", 404, "unknown family 'z9'"),
     ],
 )  # fmt: skip
 def test_refusals_are_problem_details(ask: Asking, path: str, method: str, status: int, said: str) -> None:
@@ -397,8 +397,8 @@ def test_refusals_are_problem_details(ask: Asking, path: str, method: str, statu
     assert (told["status"], said in told["detail"]) == (status, True), told
 
 
-def test_a_remedy_names_what_was_nearly_meant(ask: Asking) -> None:
-    assert ask.problem("/runs?familly=a1")["remedy"] == "family is meant?"
+def test_a_remedy_suggests_similar_and_known_names(ask: Asking) -> None:
+    assert ask.problem("/runs?familly=a1")["remedy"] == "did you mean family?"
     assert ask.problem("/runs?culprit=foo")["remedy"] == "known: job, infrastructure, scheduler, none, unknown"
 
 
@@ -455,7 +455,7 @@ class Fake:
 
     def __init__(self, judge: Callable[[str], Verdict]) -> None:
         self._judge = judge
-        self.asked: Sequence[str] = ()
+        self.queried: Sequence[str] = ()
 
     def runs(self) -> Sequence[RunSummary]:
         raise SourceUnavailable("unreachable", "http://metrics:9090 can't be reached; is it up?")
@@ -465,7 +465,7 @@ class Fake:
         yield SimpleNamespace(verdict=lambda: self._judge(job), store=SimpleNamespace(ask=silent))
 
 
-def test_one_that_takes_long_is_accepted_and_joined(archive: Archive) -> None:
+def test_a_long_diagnosis_is_accepted_and_joined(archive: Archive) -> None:
     go, calls = threading.Event(), []
 
     def slow(job: str) -> Verdict:
@@ -497,7 +497,7 @@ def written_by_fake(made: Verdict) -> bytes:
     return encode(document(made, Fake.paths))
 
 
-def test_a_verdict_is_told_though_the_archive_is_down(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verdict_is_returned_although_the_archive_is_down(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     def down(*_: object, **__: object) -> None:
         raise ArchiveError("unreachable", "postgresql+psycopg://u@h/d: gone\u20ac; is the server up?")
 

@@ -299,9 +299,7 @@ def test_beyond_a_limit_the_rest_is_kept_and_the_sender_told_not_to_retry(store:
     running = started(store, Limits(series=1))
     answer = running.write(tick(0))
     assert answer.status == 400
-    assert answer.data == (
-        b"the rest is kept: 3 samples of new series: there are as many as serve.limits.series allows in a day\n"
-    )
+    assert answer.data == (b"the rest is kept: 3 samples of new series: serve.limits.series allows no more in a day\n")
     many = json.loads(json.dumps(OTLP).replace("gpu017", "gpu018"))
     told = running.ask("/v1/metrics", json.dumps(many).encode(), JSON)
     assert told.status == 200
@@ -422,10 +420,10 @@ def test_a_job_is_judged_by_what_was_sent_just_now(store: Path) -> None:
     assert ended(process)[0] == 0
 
 
-def test_an_address_that_is_taken(store: Path) -> None:
+def test_an_address_in_use(store: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ValueError, match=f"{listen} listen on: Address already in use"):
+        with pytest.raises(ValueError, match=f"can't listen on {listen}: Address already in use"):
             serve(ServeOptions(store=str(store), listen=listen))
 
 
@@ -515,10 +513,10 @@ def test_headers_that_are_kept_have_a_length(running: Running) -> None:
     assert running.write(tick(0)).status == 204
 
 
-def test_a_body_of_more_than_may_wait(store: Path) -> None:
+def test_a_body_larger_than_the_queue(store: Path) -> None:
     running = started(store, Limits(pending_samples=100, pending_line_bytes=100_000))
     answer = running.write(tick(0, gpus=101))
-    assert (answer.status, b"at most 100 may wait" in answer.data) == (413, True)
+    assert (answer.status, b"at most 100 fit into the queue" in answer.data) == (413, True)
     assert running.write(tick(0, gpus=99)).status == 204
     bomb = {"streams": [{"stream": {"job_id": "4242"}, "values": [[str(T0_MS * 1_000_000), "\n" * 5_000]]}]}
     assert running.ask("/loki/api/v1/push", json.dumps(bomb).encode(), JSON).status == 413

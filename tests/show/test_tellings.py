@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 from tools.cases import scenarios
 
@@ -116,3 +117,13 @@ def test_what_others_wrote_is_inert_in_markdown(text: str) -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_others_wrote_commands_no_terminal(text: str) -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", shown(text))
+
+
+def test_the_reason_of_a_silent_server_fits_the_screen() -> None:
+    """The server's URL stands once: a second one would take the place of the reason."""
+    server, claim = "http://metrics.example.org:8428", _doc("g1/lab-hf-ddp").shows[0]
+    reason = f"{server}/api/v1/label/__name__/values sent more than 8,388,608 bytes; request less at once"
+    silent = structs.replace(claim, text=f"Prometheus {server} did not answer completely: {reason}")
+    text = _text(structs.replace(_doc("g1/lab-hf-ddp"), preflight=[silent]), 80)
+    assert text.count(server) == 1
+    assert "/api/v1/label/__name__/values sent more than 8,388,608 bytes" in " ".join(text.split())

@@ -222,7 +222,7 @@ def test_the_command(tmp_path: Path) -> None:
     code, said = call(
         "ecc", "-o", str(tmp_path / "a"), "--seed", "7", "--set", "job.duration_s=10m", "--set", "fault.0.at=40%"
     )
-    assert (code, "injected: B2 active" in said) == (0, True)
+    assert (code, "injected fault: B2 active" in said) == (0, True)
     assert (tmp_path / "a" / "truth.json").is_file()
     assert call("ecc")[0] == 2
     code, said = call("eccc", "-o", str(tmp_path / "b"))

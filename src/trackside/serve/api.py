@@ -47,9 +47,9 @@ ROWS = Parameter(name="limit", kind="integer", default=1000, minimum=1, maximum=
 QUERY = Parameter(name="query", required=True, maximum=MAX_QUERY_CHARS, about="The query as text")
 
 _JUDGING = (
-    " metric(gpu_utilization_ratio).over('run', 'avg').by('node', how='median'): the form of citation queries."
+    "The job need not be recorded. The response waits for the verdict; after a minute the status is 202, the"
     " diagnosis continues and is recorded; a repeated request joins it. The headers Trackside-Run and Trackside-Verdict"
-    " say where the verdict was recorded; Trackside-Not-RecordResult says why it was not, if the archive is down."
+    " say where the verdict was recorded; Trackside-Not-Recorded says why it was not, if the archive is down."
 )
 _ASKING = (
     "The query is text such as events(exception), record(job).first(state) or"

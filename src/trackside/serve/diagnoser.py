@@ -53,7 +53,8 @@ class Lag:
 
 def unread_lag(files: tuple[str, ...]) -> Lag:
     """The lag of files of received lines that could not be read in time."""
-    return Lag(LINES, f"{len(files):,} files of received lines are not read yet; try again", files)
+    number = "1 file of received lines is" if len(files) == 1 else f"{len(files):,} files of received lines are"
+    return Lag(LINES, f"{number} not read yet; try again", files)
 
 
 def lags(intake: Intake, within_s: float) -> tuple[Lag, ...]:

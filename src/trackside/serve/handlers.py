@@ -179,7 +179,7 @@ class Handlers:
                 f"the diagnosis of job {job} is still running and will be recorded; repeat the request to wait for it"
             )
             return Response(encoded({"status": "running", "detail": text}), 202, headers, "application/json")
-        headers = {"Trackside-Not-RecordResult": _header(reason)} if record is None else _headers(record)
+        headers = {"Trackside-Not-Recorded": _header(reason)} if record is None else _headers(record)
         return Response(body, headers={"Cache-Control": "no-store", **headers}, media_type="application/json")
 
     def _judge(self, job: str) -> tuple[bytes, RecordResult | None, str]:

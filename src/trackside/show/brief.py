@@ -5,6 +5,7 @@ It fits 24 lines of 100 columns for nearly every run. :mod:`trackside.show.text`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console, Group
@@ -35,6 +36,7 @@ OWNERS = {
 }
 """Culprit -> who has to act, in words, and its style."""
 Rows = list[tuple[str, Text]]
+_SERVER_URL = re.compile(r"https?://[^\s/]*[^\s/:;,]")
 
 
 def render(doc: VerdictDoc, console: Console) -> None:
@@ -107,8 +109,11 @@ def _fact(claim: ClaimDoc, doc: VerdictDoc, width: int) -> Text:
 
 
 def _defect(claim: ClaimDoc, width: int) -> Text:
-    """What makes evidence of this run incomplete or doubtful."""
-    return Text(_cut(with_stop(_sentence(claim.text)), FACT_LINES * width - width // 8), style="yellow")
+    """What makes evidence of this run incomplete or doubtful. A server's URL stands once, so that the reason fits."""
+    text = claim.text
+    if server := _SERVER_URL.search(text):
+        text = text[: server.end()] + text[server.end() :].replace(server[0], "")
+    return Text(_cut(with_stop(_sentence(text)), FACT_LINES * width - width // 8), style="yellow")
 
 
 def _action(action: ActionDoc) -> list[Text]:

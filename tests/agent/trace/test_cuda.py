@@ -250,7 +250,7 @@ def test_sixty_four_processes_at_once(opened: Open, stubs: dict[str, Path], jobs
         reading = collected(collector)
         assert [value(reading, LAUNCHES, rank=rank) for rank in range(64)] == [float(number) for number in range(1, 65)]
         conform(reading, SOURCE)
-        assert len(collector.tracer.following.libraries) == 1
+        assert len(collector.tracer.tracker.libraries) == 1
 
 
 def test_a_full_table_is_said_to_have_lost(opened: Open, caller: Caller) -> None:

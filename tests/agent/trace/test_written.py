@@ -130,6 +130,6 @@ def test_it_ends_by_itself(jobs: Jobs, shell: Shell) -> None:
     collector.close()
 
 
-def test_without_a_job_it_is_not_to_be_had(jobs: Jobs) -> None:
-    with pytest.raises(Unavailable, match="no job was named"):
+def test_unavailable_without_a_job(jobs: Jobs) -> None:
+    with pytest.raises(Unavailable, match="no job is set"):
         SOURCE.open(context(jobs, WrittenOptions()))

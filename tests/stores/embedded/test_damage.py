@@ -84,14 +84,14 @@ def test_a_damaged_segment_is_named_with_its_remedy(damage: Any, table: str, sto
 
 
 @pytest.mark.parametrize("table", [table for table in TABLES if table not in ("minutes", "waiting")])
-def test_what_a_damaged_segment_held_is_ingested_again(table: str, folder: Path, store: Path) -> None:
+def test_the_content_of_a_damaged_segment_is_ingested_again(table: str, folder: Path, store: Path) -> None:
     path, wanted = segment(store, table), of_files(folder)
     cut(path)
     mended = run("compact", "--store", store, "--drop-damaged")
     assert mended.exit_code == 0, mended.output
-    assert f"{path.name}: damaged, taken out\n" in mended.stderr
+    assert f"{path.name}: damaged segment removed\n" in mended.stderr
     if table != "inputs":  # which alone knows the files' names
-        assert ": ingest it again\n" in mended.stderr
+        assert ": data lost; ingest it again\n" in mended.stderr
     assert run("compact", "--store", store, "--drop-damaged").stderr == ""
     assert run("diagnose", "--store", store).exit_code == 0
     ingest([folder], store)

@@ -109,7 +109,7 @@ CASES = {
         ask=RUN,
         expect={
             "job-4242/slurm-4242.out@gpu-00.log": ["mine"],
-            "STORE": ["has no lines of the system of gpu-00 then"],
+            "STORE": ["has no system log lines of gpu-00 in this time range"],
         },
     ),
     "kernel and system of the run's nodes, by host and program": Case(

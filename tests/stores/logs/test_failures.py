@@ -204,7 +204,7 @@ def test_unknown_kinds_and_roles_are_refused() -> None:
         LogOptions(kind="splunk", endpoint=endpoint)
     with pytest.raises(ValueError, match="known: "):
         LogOptions(kind="writer", endpoint=endpoint)  # a module, but of no log store
-    with pytest.raises(ValueError, match="do you mean 'loki'"):
+    with pytest.raises(ValueError, match="did you mean 'loki'"):
         LogOptions(kind="Loki", endpoint=endpoint)
     assert set(kinds(LOGS)) == set(SERVERS)
     with pytest.raises(ValueError, match="not 'host'"):

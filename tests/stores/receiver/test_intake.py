@@ -381,7 +381,7 @@ def judged(diagnoser: Diagnoser, job: str) -> str:
         return str(session.verdict())
 
 
-def test_lines_that_were_not_read_are_no_absence(store: Path) -> None:
+def test_lines_that_are_not_read_yet_make_the_answer_unknown(store: Path) -> None:
     """A verdict says which planes it can't tell of, and why."""
     intake = Intake(store, spoken, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=Slow)
     diagnoser = Diagnoser(store, lambda: lags(intake, 30))
@@ -392,12 +392,12 @@ def test_lines_that_were_not_read_are_no_absence(store: Path) -> None:
         for question in (events("exception"), events("xid")):
             answer = session.ask(question)
             assert isinstance(answer, MissingAnswer)
-            assert answer.reason == "unable to check: 1 files of received lines are not read yet: ask again"
-    assert "1 files of received lines are not read yet" in judged(diagnoser, "4242")
+            assert answer.reason == "unable to check: 1 file of received lines is not read yet; try again"
+    assert "1 file of received lines is not read yet" in judged(diagnoser, "4242")
     intake.close()
 
 
-def test_lines_of_other_jobs_that_were_not_read_are_nothing_to_a_run(store: Path) -> None:
+def test_unread_lines_of_other_jobs_do_not_concern_a_run(store: Path) -> None:
     """Those of the run and of the nodes are; those of an array may be of any of its tasks."""
     intake = Intake(store, spoken, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=Slow)
     diagnoser = Diagnoser(store, lambda: lags(intake, 30))
@@ -411,11 +411,11 @@ def test_lines_of_other_jobs_that_were_not_read_are_nothing_to_a_run(store: Path
 
     for label in ("4242", "60"):
         said(intake, {"slurm_job_id": label, "host": "n1"}, [(0, "step 1 loss 2.0")]).result(10)
-    one = "1 files of received lines are not read yet: ask again"
+    one = "1 file of received lines is not read yet; try again"
     assert [unread(job) for job in jobs] == [one, "no log input was given", one]
     assert "not read yet" not in judged(diagnoser, "4243")
     said(intake, {"host": "n1", "source": "kernel"}, [(0, "kernel: all is well")]).result(10)
-    two = "2 files of received lines are not read yet: ask again"
+    two = "2 files of received lines are not read yet; try again"
     assert [unread(job) for job in jobs] == [two, one, two]
     intake.close()
 
