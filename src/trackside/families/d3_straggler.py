@@ -172,7 +172,13 @@ def _finding(
     return present(
         certainty,
         "infrastructure" if clock else "unknown",
-        [*(claim for witness in agree for claim in witness.lag.claims), *cpus, *supporting],
+        [
+            *agree[0].lag.claims[:2],
+            *cpus,
+            *agree[0].lag.claims[2:],
+            *(c for w in agree[1:] for c in w.lag.claims),
+            *supporting,
+        ],
         headline=(SLOW_CLOCK if clock else ONE_SLOW if max(len(ranks), len(gpus)) <= 1 else SOME_SLOW)(),
         implies=[DRAGS()],
         cannot_decide=[*unknown_reasons, *([OWN_WORK()] if best.own_work else []), HOW_MUCH()],

@@ -53,6 +53,7 @@ HEADLINES = {
     "unreachable": Sentence("the file server stopped answering"),
 }
 """Reason -> the answer in one clause; of others :data:`STORAGE_FAILED`."""
+NO_SPACE_PROBABLY = Sentence("a write failed, most likely for lack of space")
 STORAGE_FAILED = Sentence("a file system failed with an I/O error")
 RAISED = Sentence("a file operation failed: {type}: {message}")
 AWAY = Sentence("a file server did not answer: {line}")
@@ -91,7 +92,7 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         Certainty.ESTABLISHED if raised or (kernel and ended) else Certainty.SUPPORTED,
         "job" if own else "infrastructure",
         shows,
-        headline=HEADLINES.get(faults.reason, STORAGE_FAILED)(),
+        headline=(NO_SPACE_PROBABLY if faults.inferred else HEADLINES.get(faults.reason, STORAGE_FAILED))(),
         implies=[OWN_SPACE() if own else BROKEN()],
         cannot_decide=[WHOSE() if own else WHY()],
         actions=[action(MAKE_ROOM if own else ESCALATE)],

@@ -53,9 +53,21 @@ class StorageFaults:
         named = reason_of(self.cause) if self.cause is not None else None
         return named or next((str(row.get("reason")) for row in self.last if row.get("reason")), "io_error")
 
+    @property
+    def inferred(self) -> bool:
+        """Whether lack of space is only inferred: a checkpoint writer aborted, and nothing names the reason."""
+        named = self.cause is not None and self.raised and _names_space(self.cause)
+        return self.reason == "full" and not named and not any(map(_names_space, self.last))
+
     def line(self, row: Event) -> Value:
         """The text of one of ``lines``."""
         return self.frame.value(row, "text")
+
+
+def _names_space(row: Event) -> bool:
+    """Whether an exception or a line says that there is no space left."""
+    text = f"{row.text} {row.get('message')} {row.get('root_message')}"
+    return re.search(REASONS[0][1], text, re.IGNORECASE) is not None
 
 
 def about_storage(exception: Event) -> bool:
