@@ -66,6 +66,7 @@ HEADLINES = {
 NO_FALL = Sentence(
     "no fault found, but the loss did not clearly fall", running="no fault so far, but the loss has not clearly fallen"
 )
+ROSE = Sentence("no fault found, but the loss rose", running="no fault so far, but the loss rises")
 LEFT_BADLY = Sentence("no fault found in training, but the job did not exit cleanly")
 CALLED_ABORTED_SHORT = Sentence("no fault found, but the job reports itself aborted")
 ENDED_BADLY = Sentence("it did not end well: {how}")
@@ -190,7 +191,7 @@ def _headline(end: RunEnding, learning: Learning, variant: str) -> Claim:
     if end.bad is not None:
         return LEFT_BADLY()
     if variant == "healthy" and not (learning.loss_fell or learning.evaluations.fell):
-        return NO_FALL()
+        return (ROSE if learning.loss is not None and learning.loss.curve.rose else NO_FALL)()
     return HEADLINES[variant]()
 
 

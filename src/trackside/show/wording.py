@@ -18,7 +18,10 @@ from trackside.query import Query, QueryError
 MAX_VALUE_CHARS = 160
 """Maximum characters of a text value inside a sentence; the citation holds the full text."""
 
-_DRAWN = re.compile(r"^(?:[^\r\n]{0,200}\d/\d{1,12}|\d{1,12}it) \[[^\]\r\n]{1,200}\] *(?=[A-Za-z\[*])")
+_DRAWN = re.compile(
+    r"^(?:(?:[^\r\n]{0,200}\d/\d{1,12}|\d{1,12}it) \[[^\]\r\n]{1,200}\] *"
+    r"|[^|\r\n]{0,100}\d{1,3}%\|[\u2588-\u258f\ufffd# ]{0,200})(?=[A-Za-z\[*])"
+)
 """A progress bar that another program's line was printed behind: the line is what matters."""
 _COLOR = re.compile(r"\x1b?\[\d{1,3}(?:;\d{1,3}){0,4}m")
 """A terminal's color codes; some loggers lose the escape character."""

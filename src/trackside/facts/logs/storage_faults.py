@@ -55,19 +55,15 @@ class StorageFaults:
 
     @property
     def inferred(self) -> bool:
-        """Whether lack of space is only inferred: a checkpoint writer aborted, and nothing names the reason."""
-        named = self.cause is not None and self.raised and _names_space(self.cause)
-        return self.reason == "full" and not named and not any(map(_names_space, self.last))
+        """Whether the reason is only inferred: a checkpoint writer aborted, or a write failed, without naming one."""
+        pattern = next(pattern for reason, pattern in REASONS if reason == self.reason)
+        rows = [*self.last, *([] if self.cause is None else [self.cause])]
+        texts = [f"{row.text} {row.get('message')} {row.get('root_message')}" for row in rows]
+        return not any(re.search(pattern, text, re.IGNORECASE) for text in texts)
 
     def line(self, row: Event) -> Value:
         """The text of one of ``lines``."""
         return self.frame.value(row, "text")
-
-
-def _names_space(row: Event) -> bool:
-    """Whether an exception or a line says that there is no space left."""
-    text = f"{row.text} {row.get('message')} {row.get('root_message')}"
-    return re.search(REASONS[0][1], text, re.IGNORECASE) is not None
 
 
 def about_storage(exception: Event) -> bool:
