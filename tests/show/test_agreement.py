@@ -77,6 +77,7 @@ def test_the_decisive_fact_is_among_the_first_three(name: str, fact: str) -> Non
         ("e1/mllog-score-falls-to-zero", "The model collapsed: its evaluation score is zero"),
         ("e1/sim-nan", "Training diverged at step 130: the loss is no longer finite"),
         ("d1/sim-starved-storage-no-tracer", "GPUs starve, busy 16% of the time: the input pipeline is too slow"),
+        ("g1/grpo-loss-near-zero", "No fault found; the loss of this objective does not show whether"),
         ("h4/lab-file-size-limit", "A write failed, most likely for lack of space"),
         ("a1/container-image-missing", "Crashed at start-up: ContainerError: pyxis: failed to create container"),
     ],

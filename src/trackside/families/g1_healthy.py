@@ -66,6 +66,10 @@ HEADLINES = {
 NO_FALL = Sentence(
     "no fault found, but the loss did not clearly fall", running="no fault so far, but the loss has not clearly fallen"
 )
+NO_LEVEL = Sentence(
+    "no fault found; the loss of this objective does not show whether the model learned",
+    running="no fault so far; the loss of this objective does not show whether the model learns",
+)
 ROSE = Sentence("no fault found, but the loss rose", running="no fault so far, but the loss rises")
 LEFT_BADLY = Sentence("no fault found in training, but the job did not exit cleanly")
 CALLED_ABORTED_SHORT = Sentence("no fault found, but the job reports itself aborted")
@@ -191,7 +195,10 @@ def _headline(end: RunEnding, learning: Learning, variant: str) -> Claim:
     if end.bad is not None:
         return LEFT_BADLY()
     if variant == "healthy" and not (learning.loss_fell or learning.evaluations.fell):
-        return (ROSE if learning.loss is not None and learning.loss.curve.rose else NO_FALL)()
+        curve = None if learning.loss is None else learning.loss.curve
+        if curve is None or not curve.level_has_meaning:
+            return NO_LEVEL()
+        return (ROSE if curve.rose else NO_FALL)()
     return HEADLINES[variant]()
 
 
