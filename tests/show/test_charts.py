@@ -415,6 +415,17 @@ def learned(*rows: Event | Record, **run: Any) -> Drawing:
     return of(engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END, **run))), store)["learning"]
 
 
+def test_a_flat_loss_has_no_onset_to_mark() -> None:
+    flat = [
+        event("progress", 10 + i, step=i + 1, loss=2 + 0.01 * (i % 3), lr=0.0, time=START + 60 * i) for i in range(30)
+    ]
+    risen = [
+        event("progress", 10 + i, step=i + 1, loss=2 if i < 10 else 90 + i, time=START + 60 * i) for i in range(30)
+    ]
+    assert "divergence begins" in json.dumps(learned(*risen).spec)
+    assert "divergence begins" not in json.dumps(learned(*flat).spec)
+
+
 def test_points_that_are_not_finite_are_marked_and_worded() -> None:
     losses = [4.0, 3.5, 3.0, float("nan"), float("inf"), float("nan")]
     rows = [event("progress", i, step=i, loss=loss, time=START + 60 * i) for i, loss in enumerate(losses)]

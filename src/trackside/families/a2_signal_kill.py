@@ -50,7 +50,7 @@ from trackside.facts.fact import Maybe
 from trackside.facts.gpus import nodes_of_ranks
 from trackside.facts.hardware.host_memory import HostMemory
 from trackside.facts.logs.death_account import DeathAccount
-from trackside.facts.logs.deaths import DIED, DIED_ON, KILL, Death, Deaths
+from trackside.facts.logs.deaths import ALSO, DIED, DIED_ON, KILL, Death, Deaths
 from trackside.facts.logs.ending import ENDED_WELL, RECORDED, Ending
 from trackside.facts.logs.oom_kills import OomKills, OomReport
 from trackside.facts.logs.order import follows
@@ -88,9 +88,9 @@ HEADLINES = {
 }
 RESTARTED = Sentence("a worker died, and the launcher restarted the workers")
 IMPLIES = {
-    "host_oom": Sentence("the job exceeded the host memory that it requested; the node and the GPUs are fine"),
+    "host_oom": Sentence("the job needed more host memory than it had; the GPUs are fine"),
     "cgroup_oom": Sentence(
-        "the job exceeded its own memory limit (--mem) while the node had memory left; the node and the GPUs are fine"
+        "the job exceeded its own memory limit (Slurm's --mem or its container's); the node and the GPUs are fine"
     ),
     "near_limit": Sentence("the job had nearly reached the memory that it requested: most likely that limit ended it"),
     "other_kill": Sentence("the node had memory left: the process exceeded a limit of its own, or somebody killed it"),
@@ -138,9 +138,12 @@ def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits:
     kill = number in (KILL, None)
     doubt = WHO_ELSE if memory.ample else WHICH_SIGNAL if number is None else WHO if kill else WHICH_LIBRARY
     trained = phase.points(row) or (phase.use.trained(limits.training_s) is not None and not account.outlived)
-    shows = list(account.claims)
+    repeats = [claim for claim in account.claims if claim.sentence is ALSO]  # the same death, as others report it
+    shows = [claim for claim in account.claims if claim.sentence is not ALSO]
     if not account.outlived:
         shows += [*memory.claims, *phase.claims(row, limits.training_s)]
+    shows += repeats
+    if not account.outlived:
         shows += [] if ending.state is None else [RECORDED(state=ending.state)]
     ends = [end for end in ending.ends.events if end.get("status") != "aborted"]
     ends_before = [end for end in ends if row is not None and follows(row, end)]

@@ -79,6 +79,7 @@ class Limits:
 RAN_OUT = Sentence("out of GPU memory")
 RAN_OUT_IN = Sentence("out of GPU memory in the {phase} pass")
 RAN_OUT_ASKING = Sentence("out of GPU memory: {requested} more did not fit")
+RAN_OUT_IN_PIECES = Sentence("out of GPU memory, because free memory was fragmented")
 RAN_OUT_BESIDE = Sentence("out of GPU memory, because another process holds part of the GPU")
 FAILED = Sentence("GPU memory allocations failed as the run failed")
 NEAR = Sentence("the memory of GPU {gpu} climbed to {peak} of {total}")
@@ -96,6 +97,9 @@ ENDED = Sentence("the run ended badly: {line}")
 MEMORY_PLAN = Sentence(
     "the job needs more GPU memory than the GPU has; this is not a hardware fault, and a rerun with the "
     "same settings fails again"
+)
+IN_PIECES = Sentence(
+    "the allocator had reserved enough memory, but in pieces that were too small; this is not a hardware fault"
 )
 NOT_ALONE = Sentence("the job would have fit on the GPU without the other process")
 WHICH_KNOB = Sentence("which setting to change: the training configuration was not given")
@@ -158,16 +162,17 @@ def _ran_out(
     to_blame = alone or (sampled is not None and sampled[1])
     neighbours = [claim for claim in (printed, sampled and sampled[0]) if claim is not None]
     reached, bad = phase.reached(errors.cause), ending.abnormal
-    plan = [MEMORY_PLAN(), *([BELOW(**peak)] if peak and not near else [])]
+    plan = [MEMORY_PLAN() if pieces is None else IN_PIECES(), *([BELOW(**peak)] if peak and not near else [])]
     claims = [
-        *errors.claims,
-        reached,
-        NEAR(**peak) if near else None,
-        *health.unchanged,
-        None if count is None else _counted(count),
-        pieces,
+        errors.claims[0],
         *neighbours,
+        pieces,
+        *errors.claims[1:],
+        NEAR(**peak) if near else None,
+        reached,
+        None if count is None else _counted(count),
         None if bad is None else ENDED(line=bad),
+        *health.unchanged,
     ]
     advice = [action(LESS), *([] if pieces is None else [action(SEGMENTS, EXPANDABLE)])]
     swallowed = ending.completed is not None or (bad is None and not errors.sized)
@@ -175,7 +180,7 @@ def _ran_out(
         Certainty.SUPPORTED if swallowed else Certainty.ESTABLISHED,
         "infrastructure" if to_blame else "job",
         [claim for claim in claims if claim is not None],
-        headline=RAN_OUT_BESIDE() if to_blame else _headline(errors),
+        headline=RAN_OUT_BESIDE() if to_blame else _headline(errors, pieces is not None),
         implies=[NOT_ALONE()] if to_blame else plan,
         cannot_decide=[WHICH_KNOB()],
         actions=[action(WHO, SMI), *advice] if neighbours else advice,
@@ -188,8 +193,10 @@ def _ran_out(
     )
 
 
-def _headline(errors: GpuMemoryErrors) -> Claim:
-    """What ran out, with the phase or the size that the error names."""
+def _headline(errors: GpuMemoryErrors, in_pieces: bool) -> Claim:
+    """What ran out, with the reason, the phase or the size that the error names."""
+    if in_pieces:
+        return RAN_OUT_IN_PIECES()
     if errors.cause.get("phase") in ("forward", "backward"):
         return RAN_OUT_IN(phase=errors.frame.value(errors.cause, "phase"))
     requested = errors.sizes.get("requested_bytes")

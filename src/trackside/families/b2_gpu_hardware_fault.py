@@ -35,7 +35,8 @@ Drain the node, reset or replace the GPU, and rerun on healthy hardware from the
 What it cannot tell
 -------------------
 Without a kernel log and GPU metrics: Xids are not visible inside a container. Which part failed, and whether a
-reset fixes it. A repeated Xid while the gauge still shows the same number.
+reset fixes it. A repeated Xid while the gauge still shows the same number. Whether driver, firmware or hardware
+is the reason that the GPU's firmware processor (GSP, Xid 119 and 120) does not answer.
 
 References
 ----------
@@ -52,19 +53,43 @@ from trackside.evidence import Missing, derived
 from trackside.facts.gpus import distinct_gpus, nodes_of, of_ranks
 from trackside.facts.hardware.fault_history import NOT_GIVEN, FaultHistory, few_of_each
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
+from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.ranks import ranks_of
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
 from trackside.remedies import DRAIN, RESUBMIT_ELSEWHERE
 
+GSP = (119, 120)
+"""Xids of the GPU system processor: NVIDIA's catalog has the GPU reset and the software investigated."""
+TOOLS = ("nvidia-smi", "nvidia-persiste", "nv-hostengine", "nvidia-fabricma", "dcgm", "nvtop", "nvitop")
+"""Processes of NVIDIA's tools and monitors, as the kernel shortens their names."""
 ENDED = Sentence("the run ended badly: {state}")
 ENDED_WELL = Sentence("the run ended well anyway: {state}")
 XID = Sentence("GPU hardware fault: Xid {xid} ({name})")
+FIRMWARE_XID = Sentence("GPU firmware (GSP) fault: Xid {xid} ({name})")
+FAULTS = {
+    "remap_failed": Sentence("GPU memory fault: a bad memory row could not be remapped"),
+    "ecc": Sentence("GPU memory fault: uncorrectable ECC errors"),
+    "lifetime": Sentence("GPU memory fault: uncorrectable ECC errors"),
+    "pages": Sentence("GPU memory fault: pages were retired for double-bit errors"),
+    "remaps": Sentence("GPU memory fault: rows were remapped for uncorrectable errors"),
+    "switch": Sentence("NVSwitch fault: a fatal error on the switch"),
+    "lost": Sentence("GPU hardware fault: a GPU became unreachable"),
+    "vanished": Sentence("GPU hardware fault: a GPU is no longer sampled"),
+    "drained": Sentence("GPU hardware fault: the node was drained for it"),
+    "cuda": Sentence("GPU hardware fault, reported by CUDA"),
+}
+"""Sign of a fault without an Xid -> the answer in one clause, the most telling first."""
 FAULT = Sentence("GPU hardware fault")
 AGAIN = Sentence("a GPU reported the same fault again and again")
 OLD_ERRORS = Sentence("a GPU carries memory errors from before this run")
 HARDWARE = Sentence("the hardware failed under the job; no change in the code will fix it")
+NO_JOB = Sentence("a GPU or its driver is at fault; nothing shows that a job failed of it")
+FIRMWARE = Sentence(
+    "the GPU's firmware processor (GSP) did not answer: the driver, the firmware or the GPU is at fault, not the code"
+)
+BY_TOOL = Sentence("whether the job was affected: the kernel's report names {process}, a management tool")
 LATENT = Sentence("the errors are from before this run and do not change the verdict, but the GPU may fail completely")
 WHICH_PART = Sentence("which part failed, and whether a reset cures it")
 NO_CLOCK = Sentence("whether it happened during the run: the kernel log has no wall-clock times")
@@ -115,8 +140,8 @@ def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -
         "infrastructure",
         [*(fault.claim for fault in few_of_each(faults)), *([ENDED(state=bad)] if bad is not None else [])],
         headline=_headline(faults),
-        implies=[HARDWARE()],
-        cannot_decide=[WHICH_PART()] if is_dated else [WHICH_PART(), NO_CLOCK()],
+        implies=[*([FIRMWARE()] if _of_firmware(faults) else []), (NO_JOB if bad is None else HARDWARE)()],
+        cannot_decide=[WHICH_PART(), *([] if is_dated else [NO_CLOCK()]), *_by_tool(history.reports, faults)],
         actions=_actions(faults, nodes),
         since=history.since(faults),
         at=best.at,
@@ -131,10 +156,25 @@ def _headline(faults: Sequence[HardwareFault]) -> Claim:
     """The Xid that is surest, by its number and NVIDIA's name for it."""
     numbered = [fault for fault in faults if fault.number is not None and "xid" in fault.claim.values]
     if not numbered:
-        return FAULT()
+        signs = {fault.sign for fault in faults}
+        return next((sentence for sign, sentence in FAULTS.items() if sign in signs), FAULT)()
     best = max(numbered, key=lambda fault: fault.certainty.strength)
     number = best.claim.values["xid"]
-    return XID(xid=number, name=derived(xid(best.number or 0).name, number))
+    return (FIRMWARE_XID if best.number in GSP else XID)(xid=number, name=derived(xid(best.number or 0).name, number))
+
+
+def _of_firmware(faults: Sequence[HardwareFault]) -> bool:
+    """Whether every Xid is one of the GPU's firmware processor."""
+    numbers = {fault.number for fault in faults if fault.number is not None}
+    return bool(numbers) and numbers <= set(GSP)
+
+
+def _by_tool(reports: HardwareReports, faults: Sequence[HardwareFault]) -> list[Claim]:
+    """That the first Xid names a management tool: its calls may meet a fault that touched no job."""
+    rows = [fault.row for fault in faults if isinstance(fault.row, Event) and fault.sign == "xid"]
+    if not rows or not str(rows[0].get("process")).startswith(TOOLS):
+        return []
+    return [BY_TOOL(process=reports.xids.value(rows[0], "process"))]
 
 
 def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str]) -> list[Action]:

@@ -111,7 +111,8 @@ def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, l
     speed = pace.compare(worst.before, (worst.start, worst.end)) if worst.before is not None else None
     slower = None if speed is None else speed.slowdown >= limits.slower
     if speed is not None:
-        shows.append(PACES[speed.kind](before=speed.before, during=speed.during))
+        effect = PACES[speed.kind](before=speed.before, during=speed.during)
+        shows.insert(min(2, len(worst.claims)), effect)  # before temperatures and other GPUs
     crashed = ending.abnormal is not None and (ending.state is None or ending.state.value not in SLOW_ENDS)
     by_heat = throttling.clocks.basis == "heat"
     set_so = by_heat and worst.baseline == "highest"  # all alike and all along: clocks may be set so

@@ -159,6 +159,8 @@ class StartupLead:
     """How the run ended; required for certainty ESTABLISHED."""
     everywhere: bool = False
     """Whether all GPUs that stay idle are affected."""
+    headline: Claim | None = None
+    """The answer, if the failure names an address or who arrived; else by the remedy."""
 
 
 def judge(
@@ -210,7 +212,8 @@ def _leads(facts: StartupFacts) -> Iterator[StartupLead]:
 def _failed(facts: StartupFacts, failures: RendezvousFailures) -> StartupLead:
     certainty = Certainty.ESTABLISHED if failures.final else Certainty.SUPPORTED
     shows, first = (*failures.claims, *facts.cold), earliest_first(failures.rows)[0]
-    return StartupLead(certainty, shows, *failures.remedy, first, facts.ending.abnormal, everywhere=True)
+    end, headline = facts.ending.abnormal, failures.headline
+    return StartupLead(certainty, shows, *failures.remedy, first, end, everywhere=True, headline=headline)
 
 
 def _began(facts: StartupFacts) -> list[Claim]:
@@ -228,7 +231,7 @@ def _stayed_cold(facts: StartupFacts, idle: IdleGpus) -> Iterator[StartupLead]:
     state = facts.ending.state  # cold GPUs say enough of a run that still goes on
     if facts.silence.starts:
         began, *silent = _began(facts)
-        shows, certainty = (began, *idle.claims, *silent), Certainty.ESTABLISHED
+        shows, certainty = (began, *silent, *idle.claims), Certainty.ESTABLISHED
     else:
         sure = idle.context_only is False or idle.attached
         shows, certainty = idle.claims, Certainty.SUPPORTED if sure else Certainty.POSSIBLE
@@ -276,7 +279,7 @@ def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
         certainty,
         lead.culprit,
         shows,
-        headline=HEADLINES.get(lead.remedy, NEVER_MET)(),
+        headline=lead.headline or HEADLINES.get(lead.remedy, NEVER_MET)(),
         implies=[BEFORE_TRAINING()],
         cannot_decide=[WHICH()] if lead.culprit == "unknown" else [],
         actions=[action(lead.remedy, *COMMANDS.get(lead.remedy, ()))],

@@ -53,7 +53,7 @@ from trackside.facts.gpus import nodes_of, of_ranks, ranks_at
 from trackside.facts.logs.complaints import CollectiveComplaints
 from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.logs.flight_records import FlightRecords
-from trackside.facts.logs.hang_causes import HangCauses, Trigger
+from trackside.facts.logs.hang_causes import BLOCKED, HangCauses, Trigger
 from trackside.facts.logs.hang_lead import UNTIL, HangLead
 from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
@@ -119,14 +119,15 @@ def judge(
     if isinstance(lead, Missing):
         return _ruled_out(run, silence, last, own_complaints, own_stacks)
     own_stacks = own_stacks if own_stacks is not None and own_stacks.waiting else None
-    absent_ranks, code_line, stack_claims = _absent(lead, own_stacks)
+    absent_ranks, code_line, absent_claims = _absent(lead, own_stacks)
     ranks, gpus = _localized(run, absent_ranks, lead.stall)
     machine_claim = causes.machine
     trigger = causes.trigger(ranks) if machine_claim is None else None
     last_point, stall = last.points[-1:], lead.stall
     first_claim = machine_claim or (trigger.claim if trigger is not None else None)  # the root cause comes first
-    shows = [first_claim] if first_claim is not None else []
-    shows += [*(stall.claims if stall is not None else ()), *lead.claims, *stack_claims]
+    shows = [first_claim] if first_claim is not None else []  # then who is absent, then that nothing moves
+    shows += [*lead.claims, *absent_claims] if lead.of_collective else [*absent_claims]
+    shows += [*(stall.claims if stall is not None else ()), *(() if lead.of_collective else lead.claims)]
     if last_point and (lead.row is not last_point[0] or stall is not None):
         shows.append(UNTIL(point=silence.signs["progress"].value(last_point[0], "text")))
     own_work = stall is not None and stall.sign == "computing" and set(gpus) == set(stall.outliers)
@@ -137,7 +138,7 @@ def judge(
         lead.certainty,
         _culprit(run, lead, machine_claim, trigger, absent_ranks, own_work or code_line is not None),
         shows,
-        headline=_headline(is_collective, code_line, max(len(ranks), len(gpus))),
+        headline=_headline(is_collective, machine_claim, trigger, code_line, max(len(ranks), len(gpus))),
         implies=[FROZEN() if is_collective else SEEMS_FROZEN()],
         cannot_decide=[] if because else [WHY() if ranks or gpus else WHICH()],
         actions=[_look(causes, trigger, code_line, bool(ranks or gpus), is_collective), action(WATCHDOG, SETTINGS)],
@@ -208,10 +209,17 @@ def _culprit(
     return "job" if trigger is not None or own_code or by_peers else lead.owner or "unknown"
 
 
-def _headline(is_collective: bool, code_line: Value | None, count: int) -> Claim:
-    """``code_line``: where the awaited rank stays; ``count``: how many ranks the others wait for, 0 if unknown."""
+def _headline(
+    is_collective: bool, machine: Claim | None, trigger: Trigger | None, code_line: Value | None, count: int
+) -> Claim:
+    """By the reason, if it is known: the machine's or the ranks' own. ``code_line``: where the awaited rank stays;
+    ``count``: how many ranks the others wait for, 0 if unknown."""
     if not is_collective:
         return STOPPED()
+    if machine is not None and machine.sentence in BLOCKED:
+        return BLOCKED[machine.sentence]()
+    if trigger is not None:
+        return trigger.headline
     if code_line is not None and count <= 1:
         return STUCK_AT(place=code_line)
     return (HUNG if count == 0 else WAIT_FOR_ONE if count == 1 else WAIT_FOR_SOME)()

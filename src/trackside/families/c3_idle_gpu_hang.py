@@ -57,7 +57,10 @@ from trackside.model import Role, Run
 from trackside.remedies import DUMP_STACKS
 
 HUNG_AT = Sentence("hung at {place}, with an idle GPU")
+HUNG_THERE = Sentence("hung at {place}")
 HUNG = Sentence("hung: the job holds its GPU and does nothing")
+HUNG_ALL = Sentence("hung: the job holds its GPUs and does nothing")
+HUNG_ON_HOST = Sentence("hung: its processes wait on the host")
 HUNG_SILENT = Sentence("hung: no output for {seconds} until it was ended", running="hung: no output for {seconds}")
 HUNG_EMPTY = Sentence("hung: it printed nothing until it was ended", running="hung: it has printed nothing")
 NOT_REAPED = Sentence(
@@ -89,8 +92,12 @@ SILENT = Sentence(
 )
 REAPED_BY = Sentence("the run was ended from outside: {state}", running="the run is still going: {state}")
 IDLE = Sentence("the allocation was held, and nothing shows that it was used; an empty log does not mean healthy")
+HELD = Sentence(
+    "the job held its GPU without using it until it ended",
+    running="the job holds its GPU without using it",
+)
 WHY = Sentence("what the process waited for on the host: a lock, a pipe, storage or a stuck worker")
-NO_METRIC = Sentence("whether the GPU was idle: no GPU metric was given")
+NO_METRIC = Sentence("whether the job used a GPU at that time: no GPU metric was given")
 LOOK = Sentence(
     "if it hangs again, dump the stack of the waiting process before the job ends",
     running="dump the stack of the waiting process, then cancel the job",
@@ -138,7 +145,9 @@ def judge(
         shows = [SILENT(seconds=silent_for[0])] if silent_for is not None and silent_for[1] else []
         shows += [REAPED_BY(state=end_state)] if end_state is not None else []
         all_ranks = len(own_stacks.ranks) >= (run.n_ranks or 1)  # of the others, some may be waited for elsewhere
-        return _unmeasured(silence, HUNG(), shows, own_stacks, Certainty.SUPPORTED if all_ranks else Certainty.POSSIBLE)
+        return _unmeasured(
+            silence, HUNG_ON_HOST(), shows, own_stacks, Certainty.SUPPORTED if all_ranks else Certainty.POSSIBLE
+        )
     return _by_log(ending, silence, end_state, limits)
 
 
@@ -232,8 +241,8 @@ def _finding(run: Run, silence: Silence, rest: IdleEvidence, end: Value | None, 
         Certainty.ESTABLISHED if sure else Certainty.SUPPORTED,
         "job",
         shows,
-        headline=HUNG() if line is None else HUNG_AT(place=line),
-        implies=[IDLE()],
+        headline=(HUNG if len(rest.gpus) < 2 else HUNG_ALL)() if line is None else HUNG_AT(place=line),
+        implies=[HELD()],
         cannot_decide=[] if line is not None else [WHY()],
         actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, *DUMP_STACKS)],
         since=rest.since,
@@ -280,7 +289,7 @@ def _unmeasured(
         certainty if line is not None else Certainty.POSSIBLE,
         "job",
         [*shows, *(stacks.claims if stacks is not None else ())],
-        headline=headline if line is None else HUNG_AT(place=line),
+        headline=headline if line is None else HUNG_THERE(place=line),
         implies=[IDLE()],
         cannot_decide=[NO_METRIC()] if line is not None else [WHY(), NO_METRIC()],
         actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, *DUMP_STACKS)],

@@ -42,7 +42,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trackside.evidence import Missing, derived
+from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, known, neither
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.duty import DutyCycle
@@ -91,11 +91,13 @@ class Limits:
 
 STARVED_FOR = Sentence("GPUs starve: each step waits for data {share} of its time")
 STARVED = Sentence("GPUs starve: the input pipeline is too slow")
+STARVED_BUSY = Sentence("GPUs starve, busy {busy:share} of the time: the input pipeline is too slow")
 IDLE = Sentence("GPUs idle between bursts of work")
-DUTY = Sentence("the GPUs were busy {busy} of the time during {seconds} of training (mean)")
+IDLE_BUSY = Sentence("GPUs idle between bursts of work: busy {busy:share} of the time")
+DUTY = Sentence("the GPUs were busy {busy:share} of the time during {seconds} of training (mean)")
 SM = Sentence("SM activity was {sm} (mean)")
 STALLS = Sentence("the GPUs stalled {count:times}, {share} of the time in total")
-AT_REST = Sentence("the GPUs read as idle in {share} of {window} intervals")
+AT_REST = Sentence("{share} of {window} intervals contain a utilization reading near zero")
 IDLE_STEPS = Sentence("in each step the GPUs are idle for {idle}")
 INPUT_BOUND = Sentence("the input pipeline limits the speed, not the GPU; the run is slower than necessary")
 IDLES = Sentence("the GPUs idle between bursts of work, usually because the input pipeline can't keep up")
@@ -105,7 +107,7 @@ FEED = Sentence(
     "use more data-loader workers and prefetch, put the data on faster or local storage, and decode or "
     "tokenize before training"
 )
-BUSY = Sentence("the GPUs were busy {busy} of the time (mean)")
+BUSY = Sentence("the GPUs were busy {busy:share} of the time (mean)")
 SAVING = Sentence("the GPUs are idle while {saves} checkpoints are saved")
 BLOCKING = Sentence("a debug flag makes every kernel launch block: {line}")
 
@@ -132,14 +134,16 @@ def judge(
         return absent(BUSY(busy=duty_cycle.busy), *(() if share is None else (share.fed,)))
     if other is not None:
         return absent(other)
-    idle, idles = _idleness(duty_cycle, limits)
+    idle, idles, signals = _idleness(duty_cycle, limits)
     starved = share if share is not None and share.share.number >= limits.noticeable_share else None
     hints = (*wait.advice, *hosts.saturated(duty_cycle.start, duty_cycle.end))
     certainty = _certainty(idle, starved, hints, limits)
     advancing = activity.advancing(duty_cycle.start, duty_cycle.end) if isinstance(activity, GpuActivity) else ()
     waits = () if starved is None else (starved.starved,)
-    claims = (*idles, *waits, *hints, *advancing, *sound)
-    return _finding(certainty, claims, duty_cycle.start, share, starved is not None or bool(hints), last)
+    claims = (*idles, *waits, *hints, *signals, *advancing, *sound)
+    return _finding(
+        certainty, claims, duty_cycle.start, share, starved is not None or bool(hints), last, duty_cycle.busy
+    )
 
 
 def _by_wait(wait: DataWait, last: LastPart, limits: Limits) -> Finding | Missing:
@@ -176,34 +180,37 @@ def _fed(duty: DutyCycle, share: WaitShare | None, activity: Maybe[GpuActivity],
     return by_engine and duty.busy.number >= limits.busy_duty and works
 
 
-def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[Claim]]:
+def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[Claim], list[Claim]]:
     """(how certainly the GPUs idled during the run: possible if noticeable, more certain if most of the time or for
-    seconds of each step; None if they did not; the claims), by the duty cycle, time spans without any work, and idle
-    readings."""
+    seconds of each step; None if they did not; how much they idled; further signals of it), by the duty cycle, time
+    spans without any work, and idle readings."""
     assert duty.busy is not None
     busy, low = duty.busy, duty.busy.number < limits.low_duty
     claims: list[Claim] = []
+    signals: list[Claim] = []
     if low:
         claims.append(DUTY(busy=busy, seconds=derived(duty.seconds, busy, unit="s")))
-        claims += [] if duty.sm is None else [SM(sm=duty.sm)]
+        signals += [] if duty.sm is None else [SM(sm=duty.sm)]
     stalls = duty.stalls >= limits.stalls and duty.stalled_share >= limits.stalled_share
     if stalls:
         share = derived(duty.stalled_share, busy, unit="share")
         claims.append(STALLS(count=derived(duty.stalls, busy), share=share))
-    rests = _rests(duty, limits) if low else ()
-    severe = busy.number <= limits.idle_duty or stalls or bool(rests)
-    return surer(Certainty.POSSIBLE, int(severe)) if low else None, [*claims, *rests]
+    at_rest = _at_rest(duty, limits) if low else None
+    if at_rest is not None:
+        signals.append(at_rest)
+        claims += [] if duty.idle is None else [IDLE_STEPS(idle=duty.idle)]
+    severe = busy.number <= limits.idle_duty or stalls or at_rest is not None
+    return surer(Certainty.POSSIBLE, int(severe)) if low else None, claims, signals
 
 
-def _rests(duty: DutyCycle, limits: Limits) -> tuple[Claim, ...]:
-    """Readings that find the GPUs idle about as often as they idle, and the idle time per step."""
+def _at_rest(duty: DutyCycle, limits: Limits) -> Claim | None:
+    """Readings that find the GPUs idle about as often as they idle, for seconds of each step."""
     readings = duty.idle_readings
     if readings is None or readings.share.number < limits.as_often * readings.expected:
-        return ()
+        return None
     if duty.idle is not None and duty.idle.number < limits.idle_step_s:
-        return ()
-    at_rest = AT_REST(share=readings.share, window=readings.window)
-    return (at_rest,) if duty.idle is None else (at_rest, IDLE_STEPS(idle=duty.idle))
+        return None
+    return AT_REST(share=readings.share, window=readings.window)
 
 
 def _certainty(
@@ -222,16 +229,15 @@ def _certainty(
 
 def _finding(
     certainty: Certainty, shows: tuple[Claim, ...], since: float | None, share: WaitShare | None, starved: bool,
-    last: LastPart,
+    last: LastPart, busy: Value | None = None,
 ) -> Finding:  # fmt: skip
     """The finding; ``starved``: evidence points to the input."""
     row = None if share is None else share.row
-    headline = IDLE() if not starved else STARVED() if share is None else STARVED_FOR(share=share.share)
     return present(
         certainty,
         "job",
         shows,
-        headline=headline,
+        headline=_headline(share, starved, busy),
         implies=[INPUT_BOUND() if starved else IDLES()],
         cannot_decide=[NO_BASELINE()] if starved else [NO_BASELINE(), CAUSE()],
         actions=[action(FEED)],
@@ -239,6 +245,15 @@ def _finding(
         at=None if row is None else row.at,
         latent=certainty is Certainty.POSSIBLE or last.not_by_pace,
     )
+
+
+def _headline(share: WaitShare | None, starved: bool, busy: Value | None) -> Claim:
+    """By the share of the steps that waits for data, else by the share of time in which the GPUs are busy."""
+    if starved and share is not None:
+        return STARVED_FOR(share=share.share)
+    if busy is None:
+        return (STARVED if starved else IDLE)()
+    return (STARVED_BUSY if starved else IDLE_BUSY)(busy=busy)
 
 
 FAMILY = Family(

@@ -191,7 +191,7 @@ def _spins(
         return None
     certainty = surer(Certainty.SUPPORTED if spin.plain else Certainty.POSSIBLE, len(spin.corroborated))
     alike = () if slow is None else slow.alike(DO_SO_ALIKE)
-    claims = (*spin.shows, *spin.corroborated, *alike, *health.unchanged)
+    claims = (*spin.corroborated, *spin.shows, *alike, *health.unchanged)  # the transport tells more than the wait
     headline = SLOW_TRANSPORT if sockets is None else TCP_TRANSPORT
     return _Cause("interconnect", certainty, claims, GPUS_WAIT, headline, None, certainty is Certainty.POSSIBLE)
 

@@ -180,7 +180,14 @@ def _finding(
     return present(
         certainty,
         "infrastructure" if clock else "unknown",
-        [*(claim for witness in agree for claim in witness.lag.claims), *cpus, *learned, *clean],
+        [
+            *agree[0].lag.claims[:2],
+            *cpus,
+            *agree[0].lag.claims[2:],
+            *(claim for witness in agree[1:] for claim in witness.lag.claims),
+            *learned,
+            *clean,
+        ],
         headline=(SLOW_CLOCK if clock else ONE_SLOW if max(len(ranks), len(gpus)) <= 1 else SOME_SLOW)(),
         implies=[DRAGS()],
         cannot_decide=[*unknown_reasons, *([OWN_WORK()] if best.own_work else []), HOW_MUCH()],

@@ -51,11 +51,20 @@ from trackside.facts.gpu.activity import FLOORS, GpuActivity
 from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import ENDED_WELL, Ending
-from trackside.facts.logs.exceptions import Exceptions, named_exception
+from trackside.facts.logs.exceptions import Exceptions, error_in_brief, named_exception
 from trackside.facts.logs.order import first
 from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.facts.training.loss_shape import LossShape
+from trackside.facts.training.shapes.dead import NO_GRADIENT, NO_RATE, REPEATS
+from trackside.facts.training.shapes.level import GUESSING, WORSE_THAN_GUESSING
+from trackside.facts.training.shapes.not_finite import (
+    GRADIENT_NOT_FINITE,
+    NOT_FINITE_AGAIN,
+    STEPS_SKIPPED,
+    ZERO_AT_ONCE,
+    ZERO_THROUGHOUT,
+)
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event
@@ -78,10 +87,31 @@ TEST_GPU = Sentence("test the GPU that reported memory errors, and rerun without
 GPUS_BUSY = Sentence("the GPUs computed meanwhile: SM activity {sm} (median)")
 HEADLINES = {
     "non-finite": Sentence("training diverged: the loss is no longer finite"),
-    "diverging": Sentence("training diverged: the loss rises"),
+    "diverging": Sentence("training diverged: the loss rose and stayed high"),
     "plateau": Sentence("training collapsed: the loss is stuck at a higher level"),
     "flat": Sentence("the model learns nothing: the loss stays flat"),
 }
+SINCE = {
+    "non-finite": Sentence("training diverged at {place}: the loss is no longer finite"),
+    "diverging": Sentence("training diverged at {place}: the loss rose and stayed high"),
+    "plateau": Sentence("training collapsed at {place}: the loss rose and is stuck"),
+}
+"""The same if the onset is known and is not the first point."""
+OF_SHAPE = {
+    STEPS_SKIPPED: Sentence("gradients overflow: nearly every recent step was skipped"),
+    NOT_FINITE_AGAIN: Sentence("training is unstable: the loss is not finite again and again"),
+    ZERO_AT_ONCE: Sentence("training diverged: the loss is stuck at zero, as a filtered NaN is"),
+    ZERO_THROUGHOUT: Sentence("the loss is zero throughout: a filtered NaN, or nothing to learn from"),
+    GRADIENT_NOT_FINITE: Sentence("training diverged: the gradient is no longer finite"),
+    WORSE_THAN_GUESSING: Sentence("training diverged: the loss stays above that of random guessing"),
+    NO_RATE: Sentence("the model learns nothing: the learning rate is next to zero"),
+    NO_GRADIENT: Sentence("the model learns nothing: the gradient is next to zero"),
+    REPEATS: Sentence("the model learns nothing: the weights do not change"),
+    GUESSING: Sentence("the model learns nothing: the loss stays at that of random guessing"),
+}
+"""The answer for shapes that the variant alone would describe wrongly or vaguely."""
+STOPPED_ITSELF = Sentence("training diverged: the job stopped itself with {error}")
+NO_SCORE = Sentence("the model collapsed: its evaluation score is zero")
 IMPLIES = {
     "non-finite": Sentence("the numbers overflowed: from then on no step improved the model"),
     "diverging": Sentence("the optimizer diverged; the model is worse than it was"),
@@ -112,6 +142,7 @@ class _LossWitness(Witness):
     """Evidence about the loss, its onset, and whether the run had learned before."""
 
     onset: Event
+    headline: Claim
     learned: bool = True
 
 
@@ -127,7 +158,7 @@ def judge(
 ) -> Finding | Missing:
     """The curve first, then the job's own abort, then the evaluations; and whether the machines worked."""
     raised = _raised(exceptions, trained=bool(curve.curve.points))
-    witness = _first_witness(curve, shape, raised, evaluations, ending)
+    witness = _first_witness(curve, shape, exceptions, raised, evaluations, ending)
     if witness is None:
         return _not_found(curve, shape)
     suspects = reports.memory_errors(witness.onset.time)
@@ -138,7 +169,7 @@ def judge(
         witness.certainty,
         "unknown" if suspects else "job",
         [*witness.claims, *_machine_claims(ending, activity), *suspects, *cleared],
-        headline=HEADLINES[witness.variant](),
+        headline=witness.headline,
         implies=[IMPLIES[witness.variant](), *([NO_MEMORY_ERROR()] if cleared else [])],
         cannot_decide=[HARDWARE_OR_JOB(), WHY()] if suspects else [WHY()],
         actions=[action(sentence) for sentence in actions],
@@ -158,24 +189,36 @@ def _raised(exceptions: Exceptions, trained: bool) -> tuple[Event, Claim] | None
 
 
 def _first_witness(
-    curve: LossCurve, shape: LossShape, raised: tuple[Event, Claim] | None, evaluations: Evaluations, ending: Ending
-) -> _LossWitness | None:
+    curve: LossCurve, shape: LossShape, exceptions: Exceptions, raised: tuple[Event, Claim] | None,
+    evaluations: Evaluations, ending: Ending,
+) -> _LossWitness | None:  # fmt: skip
     """The first of these witnesses: the curve, the job's exception, its closing line, a score."""
     supported, trained, ends = Certainty.SUPPORTED, bool(curve.curve.finite), ending.ends
     if shape.shape is not None and shape.onset is not None:
         wrong = shape.shape
         variant = wrong.variant if raised is None else "non-finite"  # the run's own word for where it went
         claims = shape.shows if raised is None else (*shape.shows, raised[1])
-        return _LossWitness(variant, wrong.certainty, claims, shape.onset, wrong.onset > 0 and variant != "flat")
+        headline, learned = _headline(shape, variant), wrong.onset > 0 and variant != "flat"
+        return _LossWitness(variant, wrong.certainty, claims, shape.onset, headline, learned)
     if raised is not None:
-        return _LossWitness("non-finite", supported, (raised[1],), raised[0], trained)
+        headline = STOPPED_ITSELF(error=error_in_brief(exceptions.frame, raised[0]))
+        return _LossWitness("non-finite", supported, (raised[1],), raised[0], headline, trained)
     for row in ends.events:
         if row.get("reason") == "not_finite":
-            return _LossWitness("non-finite", supported, (GAVE_UP(line=ends.value(row, "text")),), row, trained)
+            gave_up = (GAVE_UP(line=ends.value(row, "text")),)
+            return _LossWitness("non-finite", supported, gave_up, row, HEADLINES["non-finite"](), trained)
     if evaluations.collapse is not None:
         row, claim = evaluations.collapse
-        return _LossWitness("diverging", supported, (claim,), row)
+        return _LossWitness("diverging", supported, (claim,), row, NO_SCORE())
     return None
+
+
+def _headline(shape: LossShape, variant: str) -> Claim:
+    """What is wrong with the curve, and since which step."""
+    if shape.shape is not None and shape.shape.variant == variant and shape.shape.sentence in OF_SHAPE:
+        return OF_SHAPE[shape.shape.sentence]()
+    since = SINCE.get(variant)
+    return HEADLINES[variant]() if since is None or shape.place is None else since(place=shape.place)
 
 
 def _machine_claims(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]:

@@ -67,6 +67,7 @@ class Limits:
 
 LOAD_FAILED = Sentence("resume failed: {error}")
 FRESH_START = Sentence("the checkpoint was not loaded: training started from scratch")
+NO_CHECKPOINT = Sentence("a resume that found no checkpoint")
 CRASHED = Sentence("loading the checkpoint raised {type}: {message}")
 CRASH_MEANS: dict[Failure, Sentence] = {
     "mismatch": Sentence("the checkpoint's sizes or names do not match the model"),
@@ -165,7 +166,8 @@ def _against_absence(resume: Resume, curve: Curve) -> Finding | None:
         return _silent(row, shows, Certainty.SUPPORTED)
     if curve.points and resume.request is None:  # a first run, whose load and save folders are often the same
         return absent(FIRST_RUN(line=resume.absences.value(row, "text")))
-    return _silent(row, shows, Certainty.POSSIBLE, latent=bool(curve.points))
+    headline = FRESH_START if curve.points else NO_CHECKPOINT  # no step shows that it trained
+    return _silent(row, shows, Certainty.POSSIBLE, latent=bool(curve.points), headline=headline)
 
 
 def _against_request(resume: Resume, curve: Curve) -> Finding | None:
@@ -193,12 +195,14 @@ def _late_start(curve: Curve) -> bool:
     return len(steps) == 2 and steps[0] > 2 * max(1.0, steps[1] - steps[0])
 
 
-def _silent(row: Event, shows: list[Claim], certainty: Certainty, latent: bool = False) -> Finding:
+def _silent(
+    row: Event, shows: list[Claim], certainty: Certainty, latent: bool = False, headline: Sentence = FRESH_START
+) -> Finding:
     return present(
         certainty,
         "job",
         shows,
-        headline=FRESH_START(),
+        headline=headline(),
         implies=[FROM_SCRATCH()],
         cannot_decide=[] if certainty is Certainty.ESTABLISHED else [MEANT()],
         actions=[action(POINT_AT)],

@@ -57,7 +57,7 @@ HEADLINES = {
     "after_end": Sentence("hit the time limit after training was done"),
     "no_progress": Sentence("hit the time limit; what it was doing is not known"),
     "undecided": Sentence("hit the time limit; whether it still trained is not known"),
-    "silent": Sentence("hit the time limit after it had hung"),
+    "silent": Sentence("hit the time limit after a long silence, probably hung"),
     "slow": Sentence("hit the time limit while still training"),
 }
 STATE = Sentence("the scheduler recorded {state}")
@@ -74,7 +74,7 @@ WAS = {
     "no_progress": Sentence("the time limit ended the run, and the log does not show what it was doing"),
     "undecided": Sentence("the time limit ended the run; whether it was still training or hung is unknown"),
     "silent": Sentence("the run stopped printing long before the limit: it probably hung"),
-    "slow": Sentence("the run was still training: it is healthy and needs more time"),
+    "slow": Sentence("the run was still training and needs more time"),
 }
 DOING = Sentence("whether the run was working or stuck")
 DO = {
@@ -113,19 +113,18 @@ def judge(
             return absent(STATE(state=state))
         own = ending.own_end
         return absent(own) if own is not None else Missing("no scheduler record of the job was given")
-    shows = [STATE(state=state)] if state is not None else []
-    if ending.job is not None and ending.job.get("time_limit_s") is not None:
-        shows.append(LIMIT(limit=ending.jobs.value(ending.job, "time_limit_s", "s")))
-    shows += [NOTICE(line=ending.notices.value(row, "text")) for row in notices[:1]]
     course = known(trajectory)
     gpus = next(_by_gpus(known(stall), known(idle), known(first_step)), None)
     doing = next(_doing(ending, silence, course, gpus, limits))
     trained = course is not None and course.points and doing.variant != "after_end"
+    shows = [*doing.claims]
     if trained and course is not None:
-        shows.append(REACHED(place=_place(course)))
-    shows += doing.claims
-    if trained and course is not None and doing.variant == "slow":
-        shows += _projected(course)
+        shows.insert(0 if doing.variant == "slow" else len(shows), REACHED(place=_place(course)))
+        shows[1:1] = _projected(course) if doing.variant == "slow" else []
+    if ending.job is not None and ending.job.get("time_limit_s") is not None:
+        shows.append(LIMIT(limit=ending.jobs.value(ending.job, "time_limit_s", "s")))
+    shows += [STATE(state=state)] if state is not None else []
+    shows += [NOTICE(line=ending.notices.value(row, "text")) for row in notices[:1]]
     return present(
         doing.certainty,
         "job",

@@ -63,6 +63,15 @@ HEADLINES = {
         running="no fault so far; whether the model learns can't be checked",
     ),
 }
+NO_FALL = Sentence(
+    "no fault found, but the loss did not clearly fall", running="no fault so far, but the loss has not clearly fallen"
+)
+NO_LEVEL = Sentence(
+    "no fault found; the loss of this objective does not show whether the model learned",
+    running="no fault so far; the loss of this objective does not show whether the model learns",
+)
+ROSE = Sentence("no fault found, but the loss rose", running="no fault so far, but the loss rises")
+LEFT_BADLY = Sentence("no fault found in training, but the job did not exit cleanly")
 CALLED_ABORTED_SHORT = Sentence("no fault found, but the job reports itself aborted")
 ENDED_BADLY = Sentence("it did not end well: {how}")
 RAISED = Sentence(
@@ -171,12 +180,26 @@ def judge(
         _certainty(ending, end, learning, work, course, limits),
         "none",
         _shows(end, learning, work, course),
-        headline=HEADLINES[variant]() if end.aborted is None else CALLED_ABORTED_SHORT(),
+        headline=_headline(end, learning, variant),
         implies=implies,
         cannot_decide=_unsure(end, learning, work, course),
         actions=_actions(end, learning, work, variant, course),
         variant=variant,
     )
+
+
+def _headline(end: RunEnding, learning: Learning, variant: str) -> Claim:
+    """The answer, limited to what was shown."""
+    if end.aborted is not None:
+        return CALLED_ABORTED_SHORT()
+    if end.bad is not None:
+        return LEFT_BADLY()
+    if variant == "healthy" and not (learning.loss_fell or learning.evaluations.fell):
+        curve = None if learning.loss is None else learning.loss.curve
+        if curve is None or not curve.level_has_meaning:
+            return NO_LEVEL()
+        return (ROSE if curve.rose else NO_FALL)()
+    return HEADLINES[variant]()
 
 
 def _run_ending(ending: Ending) -> RunEnding:

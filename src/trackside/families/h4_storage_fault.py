@@ -54,6 +54,11 @@ HEADLINES = {
     "unreachable": Sentence("the file server stopped answering"),
 }
 """Reason -> the answer in one clause; of others :data:`STORAGE_FAILED`."""
+INFERRED = {
+    "full": Sentence("a write failed, most likely for lack of space"),
+    "io_error": Sentence("a file operation failed; the log names no reason"),
+}
+"""The same if the log does not name the reason."""
 STORAGE_FAILED = Sentence("a file system failed with an I/O error")
 RAISED = Sentence("a file operation failed: {type}: {message}")
 AWAY = Sentence("a file server did not answer: {line}")
@@ -93,7 +98,7 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         Certainty.ESTABLISHED if raised or (kernel and ended) else Certainty.SUPPORTED,
         "job" if own else "infrastructure",
         shows,
-        headline=HEADLINES.get(faults.reason, STORAGE_FAILED)(),
+        headline=_headline(faults)(),
         implies=[OWN_SPACE() if own else BROKEN()],
         cannot_decide=[WHOSE() if own else WHY()],
         actions=[action(MAKE_ROOM, *FREE_SPACE) if own else action(ESCALATE, *RESUBMIT_ELSEWHERE)],
@@ -105,6 +110,13 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         exception=named_exception(cause) if raised else None,
         latent=not raised and not ended,  # a line alone, without a bad end, is a warning
     )
+
+
+def _headline(faults: StorageFaults) -> Sentence:
+    """The reason, as certain as the log names it."""
+    if faults.inferred and faults.reason in INFERRED:
+        return INFERRED[faults.reason]
+    return HEADLINES.get(faults.reason, STORAGE_FAILED)
 
 
 FAMILY = Family(

@@ -26,6 +26,8 @@ MAX_OTHERS = 2
 MAX_COSTS = 2
 FACT_LINES = 2
 """Lines of one fact or caution; the rest of a longer one is left to ``--verbose``."""
+MAX_WORD_CHARS = 16
+"""Characters up to which a word is left out rather than cut."""
 LABEL_WIDTH = 8
 OWNERS = {
     "job": ("the job", "bold yellow"),
@@ -163,8 +165,9 @@ def _sentence(text: str) -> str:
 
 
 def _cut(text: str, length: int) -> str:
-    """A text of at most so many characters, cut at a word."""
+    """A text of at most so many characters, cut at a word; inside a long one, such as a path."""
     text = " ".join(text.split())
     if len(text) <= length:
         return text
-    return text[: length - 1].rpartition(" ")[0] + "\N{HORIZONTAL ELLIPSIS}"
+    words, _, last = text[: length - 1].rpartition(" ")
+    return (words if len(last) < MAX_WORD_CHARS else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"

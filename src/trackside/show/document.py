@@ -395,7 +395,8 @@ def document(
 def _began(finding: Finding) -> float | None:
     family = find_family(finding.family)
     from_start = family is not None and family.often_from_start
-    return finding.since if finding.outcome is Outcome.FOUND and finding.role == "fault" and not from_start else None
+    dated = finding.outcome is Outcome.FOUND and finding.role in ("fault", "disposition")
+    return finding.since if dated and not from_start else None
 
 
 def _run(run: Run) -> RunDoc:

@@ -82,7 +82,7 @@ def _actions(doc: VerdictDoc) -> list[str]:
 
 def _secondary(finding: SecondaryDoc) -> str:
     evidence = "; ".join(_sentences(finding.shows))
-    return f"{finding.family} {finding.id} ({finding.certainty}): {evidence}"
+    return f"{escaped(heading.headline(finding))} ({finding.family} {finding.id}, {finding.certainty}): {evidence}"
 
 
 def _citation(name: str, cite: CiteDoc) -> str:

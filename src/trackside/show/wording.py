@@ -18,6 +18,13 @@ from trackside.query import Query, QueryError
 MAX_VALUE_CHARS = 160
 """Maximum characters of a text value inside a sentence; the citation holds the full text."""
 
+_DRAWN = re.compile(
+    r"^(?:(?:[^\r\n]{0,200}\d/\d{1,12}|\d{1,12}it) \[[^\]\r\n]{1,200}\] *"
+    r"|[^|\r\n]{0,100}\d{1,3}%\|[\u2588-\u258f\ufffd# ]{0,200})(?=[A-Za-z\[*])"
+)
+"""A progress bar that another program's line was printed behind: the line is what matters."""
+_COLOR = re.compile(r"\x1b?\[\d{1,3}(?:;\d{1,3}){0,4}m")
+"""A terminal's color codes; some loggers lose the escape character."""
 SCALED = frozenset({"bytes", "s", "time", "share", "ratio", "B/s", "bytes/s", "Hz", "J", "bool"})
 """Units that change how the figure itself is formatted; any other unit just follows the figure."""
 
@@ -69,7 +76,7 @@ def word(value: Scalar | tuple[Scalar, ...], unit: str = "") -> str:
     if value is None:
         return "not recorded"
     if isinstance(value, str):
-        text = " ".join(value.split())
+        text = " ".join(_DRAWN.sub("", _COLOR.sub("", value)).split())
         return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -14,8 +14,9 @@ PRINTED_S = 1.0
 """Log lines about the same moment may differ in time by this much."""
 SCRAPED_S = 60.0
 """The same if a metric dates one of the two: its time is known only to a window."""
-SMOOTHED_S = 300.0
-"""The same for two metrics: a few windows of a minute, as many as the smoothing that separates a phase from a blip."""
+SMOOTHED_S = 600.0
+"""The same for two metrics of one GPU: ten windows of a minute. Both are smoothed, to
+separate a phase from a blip, and a slow GPU stands out among its peers before its own clock settles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,12 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
     primary = min(candidates, key=_rank)
     chain = _closure(primary.family, explains)
     others = [finding for finding in present_findings if finding is not primary and _is_fault(finding)]
-    consequences = tuple(finding for finding in others if finding.family in chain)
-    warnings = tuple(finding for finding in others if finding.family not in chain) + tuple(
+    causes = [
+        finding for finding in others if primary.family in explains[finding.family] and _may_cause(finding, primary)
+    ]  # which a cycle of explanations or a time left second: never "then"
+    others = [finding for finding in others if not (finding in causes and _named_by(primary, finding))]
+    consequences = tuple(finding for finding in others if finding.family in chain and finding not in causes)
+    warnings = tuple(finding for finding in others if finding.family not in chain or finding in causes) + tuple(
         finding for finding in latent if finding is not primary
     )
     others_and_health = [finding for finding in findings if finding.role != "last_resort" and finding is not primary]
@@ -87,6 +92,15 @@ def _may_cause(cause: Finding, effect: Finding) -> bool:
     if _strength(cause) == 0 and _strength(effect) == 2:
         return False
     return cause.since is None or effect.since is None or cause.since <= effect.since + _slack(cause, effect)
+
+
+def _named_by(primary: Finding, cause: Finding) -> bool:
+    """Whether the primary finding cites the same line of a log: then it names the cause itself."""
+    lines, other_lines = (
+        {(cite.plane, cite.where) for claim in finding.shows for cite in claim.cites if cite.plane in ("log", "kernel")}
+        for finding in (primary, cause)
+    )
+    return bool(lines & other_lines)
 
 
 def _slack(cause: Finding, effect: Finding) -> float:

@@ -43,11 +43,11 @@ BUSY_WAIT: Mapping[str, Query] = {
 """The queries behind :class:`BusyWait`."""
 
 LAUNCHES_WAIT = Sentence("a kernel launch takes {each} (mean of {count}), as long as the kernel itself")
-LAUNCHES_SHARE = Sentence("launches take {share} of the time, kernels run for {busy} of it")
+LAUNCHES_SHARE = Sentence("launches take {share} of the time, kernels run for {busy:share} of it")
 PINNED = Sentence("the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (means)")
 PINNED_UNSEEN = Sentence("the GPUs look busy: {signal} {busy} (mean)")
 CALLS = Sentence("CUDA calls block for {each} on average (a call that does not wait takes microseconds)")
-CALLS_TIMES = Sentence("CUDA calls block for {each} on average, {times} times as long as a kernel launch ({floor})")
+CALLS_BESIDE = Sentence("CUDA calls block for {each} on average; a kernel launch takes {floor}")
 POWER = Sentence("power: {power} per GPU (median)")
 POWER_OF = Sentence("power: {power} per GPU (median) of a {limit} limit")
 TENSOR_PIPES = Sentence("tensor cores were active {level} of the time (mean)")
@@ -129,7 +129,6 @@ class BusyWait:
         power, limit = _over(self.activity.grid("power"), duty), self.powers.between(duty.start, duty.end)
         values = {"busy": duty.busy, "signal": derived(TITLES[self.activity.busy_by or "engine"], duty.busy)}
         shows = [PINNED(sm=duty.sm, **values) if duty.sm is not None else PINNED_UNSEEN(**values)]
-        shows += [*self.activity.advancing(duty.start, duty.end), *self._calls()]
         pipes = [_over(self.traffic.evidence.grid(name), duty, "avg") for name in ("tensor", "dram")]
         busy_pipes = any(level.number > limits.quiet_pipes for level in pipes if level is not None)
         if duty.sm is None:
@@ -137,8 +136,9 @@ class BusyWait:
             shows += [sentence(level=level) for sentence, level in sentences if level is not None]
         if power is not None:
             shows.append(POWER(power=power) if limit is None else POWER_OF(power=power, limit=limit))
+        shows += [*self._calls(), *self.activity.advancing(duty.start, duty.end)]
         waiting = self._in_collectives()
-        corroborating = (*waiting, *others, *self._printed(), *self._gauged(), *self._network())
+        corroborating = (*self._network(), *others, *waiting, *self._printed(), *self._gauged())
         if duty.sm is not None:
             return Spin(tuple(shows), corroborating, duty.sm.number <= limits.low_sm)
         if power is not None and limit is not None:
@@ -217,8 +217,7 @@ class BusyWait:
         launch_s = _mean(seconds.where(api=name), calls.where(api=name), self.duty) if name else None
         if launch_s is None or not call_s.number > self.limits.call_ratio * launch_s.number > 0:
             return [CALLS(each=call_s)]
-        ratio = derived(round(call_s.number / launch_s.number, 1), call_s, launch_s)
-        return [CALLS_TIMES(each=call_s, floor=launch_s, times=ratio)]
+        return [CALLS_BESIDE(each=call_s, floor=launch_s)]
 
     @cached_property
     def blocking(self) -> tuple[Claim, ...]:

@@ -42,16 +42,16 @@ COLD: Mapping[str, Sentence] = {
 }
 ALL_COLD = Sentence("{count} on {nodes} did no work for {seconds}, from the start")
 NO_LAUNCH = Sentence(
-    "the tracer saw no kernel launch and no collective of the run ({traced} processes traced)",
-    running=("the tracer has seen no kernel launch and no collective of the run ({traced} processes traced)"),
+    "the tracer was attached and saw no kernel launch and no collective of the run ({traced})",
+    running="the tracer is attached and has seen no kernel launch and no collective of the run ({traced})",
 )
 NO_COLLECTIVE = Sentence(
-    "the tracer saw no collective of the run ({traced} processes traced)",
-    running="the tracer has seen no collective of the run ({traced} processes traced)",
+    "the tracer was attached and saw no collective of the run ({traced})",
+    running="the tracer is attached and has seen no collective of the run ({traced})",
 )
 NO_PROCESS = Sentence(
-    "no process ever opened a GPU context ({attached})",
-    running="no process has opened a GPU context yet ({attached})",
+    "no process ever opened a GPU context ({attached:GPU contexts})",
+    running="no process has opened a GPU context yet ({attached:GPU contexts})",
 )
 CONTEXT_ONLY = Sentence("no GPU used more than {memory} of memory, which is at most a CUDA context")
 MEMORY_IDLE = Sentence("up to {memory} of GPU memory was in use")
@@ -106,7 +106,7 @@ def idle_gpus(
     seconds = derived(watched * activity.step, *sources, unit="s")
     gpus, nodes = activity.gpus, nodes_of(activity.gpus)
     count, on = counted(len(gpus), "GPU", *sources), counted(len(nodes) or 1, "node", *sources)
-    shows.insert(0, ALL_COLD(seconds=seconds, count=count, nodes=on))
+    levels, shows = shows, [ALL_COLD(seconds=seconds, count=count, nodes=on)]
     traced, attached, memory = (evidence.grid(name) for name in ("tracer", "attached", "memory"))
     if activity.grid("collectives") is None and traced is not None:
         sentence = NO_COLLECTIVE if activity.grid("launches") is not None else NO_LAUNCH
@@ -118,7 +118,7 @@ def idle_gpus(
     if memory is not None:
         shows.append((CONTEXT_ONLY if small else MEMORY_IDLE)(memory=memory.value("max")))
     forming = len(gpus) > 1 and (bool(silence.starts) or max(len(run.nodes), len(nodes)) > 1)
-    return IdleGpus(activity, seconds, small, has_context, forming, tuple(shows))
+    return IdleGpus(activity, seconds, small, has_context, forming, (*shows, *levels))
 
 
 def _levels(activity: GpuActivity) -> list[Claim]:

@@ -50,7 +50,7 @@ REST: Mapping[str, Sentence] = {
 SPIN = Sentence("{count} spun at {busy} ({signal}) without computing")
 SPIN_POWER = Sentence("{count} drew {power} without computing, more than idle GPUs draw")
 ODD: Mapping[str, Sentence] = {
-    "cold": Sentence("GPU {gpus} went idle: {signal} {level}"),
+    "cold": Sentence("GPU {gpus} went idle: {signal} {level}, while the others wait"),
     "gone": Sentence("GPU {gpus} stopped being sampled, while the others gave {samples:plain} samples"),
     "behind": Sentence("GPU {gpus} entered fewer collectives than the others: {mine} versus {theirs}"),
     "absent": Sentence(
@@ -136,7 +136,7 @@ class Stall:
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
         """The evidence that there was no work, and the outlier GPUs."""
-        shows = [*self._counts(), *self._waiting(), *self._outlier_claims()]
+        shows = [*self._outlier_claims(), *self._waiting(), *self._counts()]
         memory = self._figure("memory") if self.memory_held else None
         return (*shows, MEMORY_HELD(memory=memory)) if memory is not None else tuple(shows)
 

@@ -83,7 +83,7 @@ def _reported(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Endin
     return DeathAccount(
         Certainty.ESTABLISHED if report.strong or word is not None or elsewhere else Certainty.SUPPORTED,
         main.number,
-        report.claims if word is None or not kill else (*report.claims, word.claim),
+        report.claims if word is None or not kill else (word.claim, *report.claims),  # the reason first
         main.row,
         ranks,
         memory.at(main.row, ranks) if kill else NOT_LOOKED_AT,

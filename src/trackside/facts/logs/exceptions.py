@@ -9,6 +9,7 @@ r"""Exceptions in a run's logs, and which of them can be its cause: three orderi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,14 @@ RAISED = Sentence("the job raised {type}: {message}")
 
 MAX_HEADLINE = 100
 """Characters of an error in a headline; the claim below has all of it."""
+_SOURCE_CODE = re.compile(r"#\s*(?:if|ifdef|ifndef|define|include|pragma)\b|//|/\*")
+_COMPILER_ERROR = re.compile(r"\berror: ")
+_PREAMBLE = re.compile(r"child \d+ failed with error code|Exception encountered when calling ")
+"""First lines that only announce the error: of pyxis, of Keras."""
+_FOLDERS = re.compile(r"(?<=['\"\s(])/?(?:[^\s'\"/:]{1,100}/){2,20}(?=[^\s'\"/])")
+_LOGGER = re.compile(r"^(?:slurmstepd|srun): error: ")
+MAX_WORD = 16
+"""Characters up to which a word is left out rather than cut."""
 ABOUT_OTHERS = ("wrapper", "signal", "collective", "interrupt")
 
 
@@ -100,10 +109,27 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
     """Type and message of an exception as a headline has them: ``KeyError: 'input_ids'``."""
     values = type_and_message(frame, row)
     name, message = (str(row.get(field) or "").strip() for field in ("type", "message"))
-    first_line = " ".join(message.partition("\n")[0].split()).rstrip(":")
+    first_line = _telling_line(message)
     text = f"{name.rpartition('.')[2]}: {first_line}" if first_line else name.rpartition(".")[2]
-    brief = text if len(text) <= MAX_HEADLINE else text[: MAX_HEADLINE - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    return derived(brief, *values.values())
+    if len(text) > MAX_HEADLINE:
+        text = _FOLDERS.sub("\N{HORIZONTAL ELLIPSIS}/", text)  # a file's name tells more than its folders
+    if len(text) > MAX_HEADLINE:
+        words, _, last = text[: MAX_HEADLINE - 1].rpartition(" ")
+        text = (words if len(last) < MAX_WORD else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"
+    return derived(text, *values.values())
+
+
+def _telling_line(message: str) -> str:
+    """The first line of a message that says what failed, with the next one if it only announces it; empty if the
+    message is a listing of source code."""
+    lines = [" ".join(_LOGGER.sub("", line.strip()).split()) for line in message.splitlines() if line.strip()]
+    if lines and _SOURCE_CODE.match(lines[0]):
+        lines = [line for line in lines if _COMPILER_ERROR.search(line)]
+    lines = [line for line in lines if not _PREAMBLE.match(line)] or lines
+    if not lines:
+        return ""
+    announced = lines[0].endswith(":") and lines[1:] and not lines[1].startswith("-")  # not a list of advice
+    return (f"{lines[0]} {lines[1]}" if announced else lines[0]).rstrip(":")
 
 
 def source_line(frame: Frame, row: Event) -> Value | None:

@@ -25,9 +25,18 @@ UNINTERRUPTIBLE = Sentence(
 )
 STORAGE = Sentence("processes on a host wait for storage: {line}")
 LINK = Sentence("a network link went down: {line}")
+BLOCKED = {
+    UNINTERRUPTIBLE: Sentence("hung in a collective: a process is stuck in uninterruptible I/O (state D)"),
+    STORAGE: Sentence("hung in a collective: a process waits for storage that does not answer"),
+    LINK: Sentence("hung in a collective: a network link went down"),
+}
+"""The machine's reason -> the answer in one clause."""
 WORKER_DIED = Sentence("the trigger: a data-loader worker of {ranks} died: {line}")
 SOME_WORKER_DIED = Sentence("the likely trigger: a data-loader worker died: {line}")
 HAD_RAISED = Sentence("the trigger: {ranks} raised {type}")
+WAIT_FOR_WORKER = Sentence("hung in a collective: a data-loader worker died, and the other ranks wait for its rank")
+MAYBE_FOR_WORKER = Sentence("hung in a collective, most likely because a data-loader worker died")
+WAIT_FOR_RAISED = Sentence("hung in a collective: one rank raised {type}, and the other ranks wait for it")
 
 MEND_WORKER = Sentence(
     "find what killed the data-loader worker (host memory and /dev/shm first), then raise --mem or "
@@ -42,6 +51,8 @@ class Trigger:
 
     claim: Claim
     remedy: Sentence
+    headline: Claim
+    """The answer, with this reason."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +93,15 @@ class HangCauses:
             if row.role is Role.ROOT and (row.rank is None or not ranks or row.rank in ranks):
                 line = workers.value(row, "text")
                 if row.rank is None:
-                    return Trigger(SOME_WORKER_DIED(line=line), MEND_WORKER)
-                return Trigger(WORKER_DIED(line=line, ranks=derived((row.rank,), line)), MEND_WORKER)
+                    return Trigger(SOME_WORKER_DIED(line=line), MEND_WORKER, MAYBE_FOR_WORKER())
+                died = WORKER_DIED(line=line, ranks=derived((row.rank,), line))
+                return Trigger(died, MEND_WORKER, WAIT_FOR_WORKER())
         raised = self.exceptions.frame
         for row in raised.events:
             if row.role is Role.ROOT and row.rank in ranks and row.get("about") != "collective":
                 kind = raised.value(row, "type")
-                return Trigger(HAD_RAISED(type=kind, ranks=derived((row.rank,), kind)), MEND_ERROR)
+                raised_on = HAD_RAISED(type=kind, ranks=derived((row.rank,), kind))
+                return Trigger(raised_on, MEND_ERROR, WAIT_FOR_RAISED(type=kind))
         return None
 
 

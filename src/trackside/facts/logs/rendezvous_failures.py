@@ -78,6 +78,17 @@ HEADLINES = {
     FIX_START: Sentence("the ranks never connected: some of them never started"),
 }
 """Remedy -> the answer in one clause; of others :data:`NEVER_MET`."""
+HEADLINES_AT = {
+    "interface": Sentence("the ranks never connected: network interface {address} does not exist or has no route"),
+    "port_in_use": Sentence("the ranks never connected: the coordinator's port {address} is in use"),
+    "dns": Sentence("the ranks never connected: the coordinator's host name does not resolve: {address}"),
+    "refused": Sentence("the ranks never connected: nothing listens at the coordinator's address {address}"),
+    "unreachable": Sentence("the ranks never connected: {address} is unreachable"),
+}
+"""Reason -> the same, if the failure names the address."""
+JOINED = Sentence("the ranks never connected: only {address}")
+CLIENTS = re.compile(r"\d+/\d+ clients joined")
+"""How many ranks arrived, which a timeout names in place of an address."""
 REMEDIES: Mapping[str, tuple[Culprit, Sentence]] = {
     "duplicate_rank": ("job", FIX_RANKS),
     "duplicate_gpu": ("job", FIX_RANKS),
@@ -141,6 +152,13 @@ class RendezvousFailures:
         culprit, remedy = REMEDIES.get(self.reason, ("unknown", FIX_NETWORK))
         listed = self.reason == "dns" and HOST_LIST.search(str(self.telling.get("address") or ""))
         return "job" if listed else culprit, remedy
+
+    @property
+    def headline(self) -> Claim | None:
+        """The answer, with the address or the number of ranks that the failure names; None if it names neither."""
+        address = str(self.telling.get("address") or "")
+        says = JOINED if CLIENTS.fullmatch(address) else HEADLINES_AT.get(self.reason) if address else None
+        return None if says is None else says(address=self.frame.value(self.telling, "address"))
 
     @property
     def claims(self) -> list[Claim]:

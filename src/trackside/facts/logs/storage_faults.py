@@ -53,6 +53,14 @@ class StorageFaults:
         named = reason_of(self.cause) if self.cause is not None else None
         return named or next((str(row.get("reason")) for row in self.last if row.get("reason")), "io_error")
 
+    @property
+    def inferred(self) -> bool:
+        """Whether the reason is only inferred: a checkpoint writer aborted, or a write failed, without naming one."""
+        pattern = next(pattern for reason, pattern in REASONS if reason == self.reason)
+        rows = [*self.last, *([] if self.cause is None else [self.cause])]
+        texts = [f"{row.text} {row.get('message')} {row.get('root_message')}" for row in rows]
+        return not any(re.search(pattern, text, re.IGNORECASE) for text in texts)
+
     def line(self, row: Event) -> Value:
         """The text of one of ``lines``."""
         return self.frame.value(row, "text")

@@ -33,7 +33,9 @@ SLOW_SM = Sentence(
     "GPU {gpus} computes {ratio} times as much as the others, which wait: SM activity {mine} versus "
     "{theirs} (medians), for {seconds}"
 )
-SLOW_BUSY = Sentence("GPU {gpus} is busy {mine} of the time while the others spin at {theirs} (medians), for {seconds}")
+SLOW_BUSY = Sentence(
+    "GPU {gpus} is busy {mine:share} of the time while the others spin at {theirs:share} (medians), for {seconds}"
+)
 SLOW_WAIT = Sentence(
     "the others wait for GPU {gpus}: it spends {mine} of each {window} in collectives, they {theirs} (medians)"
 )
@@ -197,12 +199,12 @@ class SlowGpus:
             least = own_wait * limits.wait_ratio <= peers_wait
         clock, equal = self._slow_clock(stretch), self._equal(self.activity.launches, stretch)
         claims = [*self._shows(sign, stretch), *clock]
+        if least and sign != "wait":
+            claims += self._less_wait(stretch)
         if equal:
             claims.append(self._counts("launches", stretch))
             if self._equal(self.activity.collectives, stretch):
                 claims.append(self._counts("collectives", stretch))
-        if least and sign != "wait":
-            claims += self._less_wait(stretch)
         return SlowGroup(
             **vars(stretch), sign=sign, peers_busy=peers_busy, equal=equal, waits_least=least, slow_clock=bool(clock),
             claims=tuple(claims),

@@ -35,6 +35,7 @@ LEVEL = Sentence(
     "the loss went from {first} to {last} over {points}, no clear fall and no rise",
     running="the loss went from {first} to {last} over {points} so far, no clear fall and no rise",
 )
+ONE = Sentence("the log shows a loss only once: {last}", running="the log shows a loss only once so far: {last}")
 ROSE = Sentence(
     "the loss rose from {first} to {last} over {points}",
     running="the loss rose from {first} to {last} over {points} so far",
@@ -85,6 +86,8 @@ class LossCurve:
             return (NO_LOSS(points=line.frame.reduce("count", unit="points")),)
         indices = [index for index, loss in enumerate(line.losses) if math.isfinite(loss)]
         first, last = line.loss(indices[0]), line.loss(indices[-1])
+        if len(indices) == 1:
+            return (ONE(last=last),)
         sentence = FELL if line.fell else ROSE if line.rose and line.level_has_meaning else LEVEL
         total = line.frame.reduce("count", "loss", unit="points")
         first_point = training_points(line.frame)[0]

@@ -40,6 +40,8 @@ class LossShape:
     shows: tuple[Claim, ...]
     judgeable: bool
     """Whether there are enough points for a shape."""
+    place: Value | None = None
+    """The step of the onset; None if it is the first point, or unknown."""
 
 
 @fact(limits=Limits())
@@ -50,7 +52,9 @@ def loss_shape(curve: LossCurve, trajectory: Maybe[Trajectory], ending: Ending, 
     shape = wrong_shape(line, _finished(line, trajectory, ending), limits)
     if shape is None:
         return LossShape(None, None, (), judgeable)
-    return LossShape(shape, _rows(line, shape)[shape.onset], tuple(_claims(line, shape)), judgeable)
+    later = shape.onset > 0 and not shape.of_points
+    place = line.place(shape.onset) if later else None
+    return LossShape(shape, _rows(line, shape)[shape.onset], tuple(_claims(line, shape)), judgeable, place)
 
 
 def wrong_shape(curve: Curve, finished: bool, limits: Limits) -> Shape | None:

@@ -231,7 +231,7 @@ def _moments(
     """Positions to mark, (position, label, color): the onset of a divergence, and the end of the parent run."""
     divergence = finding(verdict, lambda family: family.cost_kind == "result")
     moments = []
-    if divergence is not None:
+    if divergence is not None and divergence.variant != "flat":  # which has no onset
         row = next((point for point in own.points if divergence.at is not None and point.at == divergence.at), None)
         if row is None and divergence.since is not None:
             row = next(

@@ -1,0 +1,154 @@
+"""The headline, the facts and the other findings of a verdict agree, in scenarios where they once contradicted."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+from tools.cases import scenarios
+
+import trackside
+from tests.families.rows import exception, store
+from trackside.evidence import Frame
+from trackside.facts.logs.exceptions import error_in_brief
+from trackside.query import events
+from trackside.show.document import VerdictDoc, document
+from trackside.show.wording import word
+
+
+@lru_cache(maxsize=32)
+def _doc(name: str) -> VerdictDoc:
+    case = next(case for case in scenarios() if case.name == name)
+    with case.inputs() as folder:
+        return document(trackside.diagnose(folder, job=case.expected.get("job")))
+
+
+def _headline(doc: VerdictDoc) -> str:
+    assert doc.primary.headline is not None
+    return doc.primary.headline.text
+
+
+def _all_text(doc: VerdictDoc) -> str:
+    parts = [*doc.shows, *doc.implies, *doc.cannot_decide]
+    return " ".join([_headline(doc), *(part.text for part in parts)])
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("d2/sim-interconnect-sockets-16", "NCCL uses TCP sockets"),
+        ("a2/kernel-oom-takes-one-rank", "Host memory ran out"),
+        ("c2/sim-loader-killed-timeout", "The trigger: a data-loader worker of rank 6 died"),
+        ("c2/sim-stuck-rank-watchdog", "A collective timed out"),
+        ("f3/finished-but-never-exited", "The job had reported that it was done"),
+        ("b1/another-process-holds-the-card", "GPU memory ran out"),
+    ],
+)
+def test_the_reason_is_the_first_fact(name: str, first: str) -> None:
+    assert _doc(name).shows[0].text.startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("name", "fact"),
+    [
+        ("c2/sim-stuck-rank-watchdog", "Rank 2 printed nothing while the others reported the timeout"),
+        ("c2/sim-metrics-and-scheduler-only", "GPU gpu001:0 went idle"),
+        ("b1/another-process-holds-the-card", "Other processes used"),
+        ("b1/sim-fragmented", "free memory was fragmented"),
+        ("b3/sim-power-brake-node", "kernel launches per interval while throttled"),
+        ("d3/sim-cpu-contention", "waited for a CPU"),
+    ],
+)
+def test_the_decisive_fact_is_among_the_first_three(name: str, fact: str) -> None:
+    assert any(fact in claim.text for claim in _doc(name).shows[:3])
+
+
+@pytest.mark.parametrize(
+    ("name", "headline"),
+    [
+        ("c2/sim-loader-killed-timeout", "Hung in a collective: a data-loader worker died"),
+        ("c2/stacks-and-a-stuck-process", "Hung in a collective: a process is stuck in uninterruptible I/O"),
+        ("c1/sim-socket-timeout", "The ranks never connected: only 4/16 clients joined"),
+        ("c1/port-taken-by-another-job", "The ranks never connected: the coordinator's port 29500 is in use"),
+        ("b2/sim-ecc-remap-failed-metrics-only", "GPU memory fault: a bad memory row could not be remapped"),
+        ("b1/sim-fragmented", "Out of GPU memory, because free memory was fragmented"),
+        ("e1/deepspeed-every-step-overflows", "Gradients overflow: nearly every recent step was skipped"),
+        ("e1/hf-learning-rate-zero", "The model learns nothing: the learning rate is next to zero"),
+        ("e1/mllog-score-falls-to-zero", "The model collapsed: its evaluation score is zero"),
+        ("e1/sim-nan", "Training diverged at step 130: the loss is no longer finite"),
+        ("d1/sim-starved-storage-no-tracer", "GPUs starve, busy 16% of the time: the input pipeline is too slow"),
+        ("g1/grpo-loss-near-zero", "No fault found; the loss of this objective does not show whether"),
+        ("h4/lab-file-size-limit", "A write failed, most likely for lack of space"),
+        ("a1/container-image-missing", "Crashed at start-up: ContainerError: pyxis: failed to create container"),
+    ],
+)
+def test_the_headline_says_what_the_evidence_shows(name: str, headline: str) -> None:
+    assert _headline(_doc(name)).startswith(headline)
+
+
+def test_an_xid_of_a_monitor_is_not_under_a_job() -> None:
+    doc = _doc("b2/xid-of-a-monitor-command")
+    assert _headline(doc) == "GPU firmware (GSP) fault: Xid 119 (GSP RPC timeout)"
+    text = _all_text(doc)
+    assert "under the job" not in text
+    assert "the kernel's report names nvidia-smi, a management tool" in text
+    assert "update driver and GPU firmware" in doc.actions[0].text
+
+
+def test_a_job_without_a_gpu_holds_none() -> None:
+    doc = _doc("c3/no-gpu-in-the-record")
+    assert _headline(doc).startswith("Possibly hung")
+    assert not any(words in _all_text(doc) for words in ("holds its GPU", "held its GPU", "idle GPU"))
+
+
+def test_a_hang_without_metrics_claims_no_idle_gpu() -> None:
+    doc = _doc("c3/lab-agent-stacks-nobody-waits")
+    assert _headline(doc) == "Hung at fifo.py:12 in next_labels"
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"), [("c2/sim-loader-killed-timeout", "A2"), ("c2/sim-loader-killed-timeout", "H2")]
+)
+def test_a_named_trigger_is_no_consequence(name: str, cause: str) -> None:
+    doc = _doc(name)
+    assert cause not in {finding.family for finding in (*doc.consequences, *doc.warnings)}
+
+
+def test_the_throttling_of_a_slow_gpu_is_its_cause() -> None:
+    doc = _doc("d3/sim-throttled-gpu-is-the-cause")
+    assert (doc.primary.family, [finding.family for finding in doc.consequences]) == ("B3", ["D3"])
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (
+            "57%|#####7| 270/474 [13:34<10:15, 3.01s/it]slurmstepd: error: *** STEP 1.0",
+            "slurmstepd: error: *** STEP 1.0",
+        ),
+        ("29948it [35:34, 7.00s/it]slurmstepd: error: *** JOB 2", "slurmstepd: error: *** JOB 2"),
+        ("\x1b[33m(raylet)\x1b[0m a worker died", "(raylet) a worker died"),
+        ("57%|#####7| 270/474 [13:34<10:15, 3.01s/it]", "57%|#####7| 270/474 [13:34<10:15, 3.01s/it]"),
+        ("92%|\u2588\u2588\ufffd[rank1]:[E Watchdog caught", "[rank1]:[E Watchdog caught"),
+        ("step 1 | loss 2.0", "step 1 | loss 2.0"),
+    ],
+)
+def test_a_quoted_line_is_free_of_the_bar_before_it(line: str, shown: str) -> None:
+    assert word(line) == shown
+
+
+@pytest.mark.parametrize(
+    ("message", "brief"),
+    [
+        ("Error(s) in loading state_dict for LM:\n\tsize mismatch for head", "E: Error(s) in loading state_dict for LM: size mismatch for head"),
+        ("child 202117 failed with error code: 1\nslurmstepd: error: pyxis: no image", "E: pyxis: no image"),
+        ("Can't load it. Make sure that:\n- it exists", "E: Can't load it. Make sure that"),
+        ("#ifdef __HIPCC__\n#define X\nnvrtc: error: invalid value for --gpu-architecture", "E: nvrtc: error: invalid value for --gpu-architecture"),
+        ("#ifdef __HIPCC__\n#define X", "E"),
+        (f"[Errno 2] No such file or directory: '/a/{'b' * 60}/{'c' * 40}/index.bin'", "E: [Errno 2] No such file or directory: '…/index.bin'"),
+    ],
+)  # fmt: skip
+def test_a_headline_quotes_the_telling_line_of_an_error(message: str, brief: str) -> None:
+    frame = store(exception("E", message)).ask(events("exception"))
+    assert isinstance(frame, Frame)
+    assert error_in_brief(frame, frame.events[0]).value == brief
