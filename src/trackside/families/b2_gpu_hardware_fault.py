@@ -94,8 +94,8 @@ LATENT = Sentence("the errors are from before this run and do not change the ver
 WHICH_PART = Sentence("which part failed, and whether a reset cures it")
 NO_CLOCK = Sentence("whether it happened during the run: the kernel log has no wall-clock times")
 ADVISED = Sentence("NVIDIA's advice for this Xid: {advice}")
-DRAIN_NODE = Sentence("drain {node}, then reset or replace the GPU")
-DRAIN_ANY = Sentence("drain the node, then reset or replace the GPU")
+DRAIN_NODE = Sentence("drain {node}, reset the GPU, and replace it if the fault recurs")
+DRAIN_ANY = Sentence("drain the node, reset the GPU, and replace it if the fault recurs")
 ELSEWHERE = Sentence("rerun on other nodes from the last checkpoint")
 FOR_SUPPORT = Sentence("for the RMA of {gpu}: UUID {gpu_uuid}, PCI address {gpu_pci}; attach NVIDIA's bug report")
 BUG_REPORT = Command("{on_node} sudo nvidia-bug-report.sh")
@@ -142,7 +142,7 @@ def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -
         headline=_headline(faults),
         implies=[*([FIRMWARE()] if _of_firmware(faults) else []), (NO_JOB if bad is None else HARDWARE)()],
         cannot_decide=[WHICH_PART(), *([] if is_dated else [NO_CLOCK()]), *_by_tool(history.reports, faults)],
-        actions=_actions(faults, nodes),
+        actions=_actions(faults, nodes, failed=bad is not None),
         since=history.since(faults),
         at=best.at,
         variant="active",
@@ -177,16 +177,20 @@ def _by_tool(reports: HardwareReports, faults: Sequence[HardwareFault]) -> list[
     return [BY_TOOL(process=reports.xids.value(rows[0], "process"))]
 
 
-def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str]) -> list[Action]:
+def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str], failed: bool) -> list[Action]:
+    """Drain first, then what replaces the part; of a firmware fault first NVIDIA's advice, for the part may be fine."""
     source = next(iter(faults[0].claim.values.values()))
     numbered = next((fault for fault in faults if fault.number is not None), None)
     reason = derived("GPU fault" if numbered is None else f"GPU fault, Xid {numbered.number}", source)
-    drain = action(DRAIN_NODE if nodes else DRAIN_ANY, DRAIN, reason=reason)
-    actions = [drain, action(ELSEWHERE, *RESUBMIT_ELSEWHERE), action(FOR_SUPPORT, BUG_REPORT)]
+    advised = []
     if numbered is not None and numbered.number is not None:
         advice = derived(xid(numbered.number).action, numbered.claim.values["xid"])
-        actions.append(action(ADVISED, advice=advice))
-    return actions
+        advised.append(action(ADVISED, *([BUG_REPORT] if _of_firmware(faults) else []), advice=advice))
+    drain = action(DRAIN_NODE if nodes else DRAIN_ANY, DRAIN, reason=reason)
+    rerun = [action(ELSEWHERE, *RESUBMIT_ELSEWHERE)] if failed else []
+    if _of_firmware(faults):
+        return [*advised, drain, *rerun]
+    return [drain, *rerun, action(FOR_SUPPORT, BUG_REPORT), *advised]
 
 
 # -- no fault of this run
