@@ -13,7 +13,7 @@ from trackside.facts.gpu.activity import Flags, nan_median
 from trackside.finding import Verdict
 from trackside.query import metric
 from trackside.show.charts import curves, reduce
-from trackside.show.charts.chart import Chart, Drawing
+from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
 from trackside.show.charts.phases import first_cause, over_window, phases, run_window, sampled, split_culprits
 from trackside.show.charts.time_axis import Json, Span, label, signal
@@ -77,6 +77,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
             *(column for column, samples in (("SM active, median", sm), (f"{name}, median", busy)) if samples),
         ),
         _rows(facts, window, [samples for samples in (sm, busy) if samples is not None]),
+        narrow_left=NARROW_AXIS_LEFT,
     )
 
 

@@ -125,7 +125,7 @@ def _color(state: str | None) -> str:
 def _phase_bars(facts: Facts) -> Iterator[Bar]:
     for phase in phases(facts):
         tip = f"{phase.name}: {duration(phase.end - phase.start)}\n{moment(phase.start)} to {moment(phase.end)}"
-        yield Bar("phases", phase.start, phase.end, phase.name, tip, "accent" if phase.training else "faint")
+        yield Bar("phases", phase.start, phase.end, phase.name, tip, "accent" if phase.name == "training" else "faint")
 
 
 def _span(bars: Sequence[Bar], window: Span) -> Span:
@@ -221,7 +221,7 @@ def _spec(
     y_by_lane = {lane: LANE * (index + 0.5) for index, lane in enumerate(lanes)}
     marks: list[Json] = []
     for lane, y in y_by_lane.items():
-        max_width, size = signal(f"narrow ? {NARROW_LEFT - 6} : 104"), signal("narrow ? 10 : 11")
+        max_width, size = signal(f"narrow ? {NARROW_LEFT - 8} : 104"), 12
         marks.append(
             label(
                 lane, signal("narrow ? -4 : -12"), y, align="right", baseline="middle", limit=max_width, fontSize=size
@@ -275,11 +275,11 @@ def _bars() -> list[Json]:
         "tooltip": {"field": "tip"},
     }
     words = {
-        "text": signal(f"{right} - {left} > 6 * length(datum.text) + 6 ? datum.text : ''"),
+        "text": signal(f"{right} - {left} > 6.6 * length(datum.text) + 6 ? datum.text : ''"),
         "x": signal(f"{left} + 5"),
         "y": {"field": "y"},
         "baseline": "middle",
-        "fontSize": 10,
+        "fontSize": 11,
         "fill": signal("ink"),
     }
     return [{**mark("rect", box, "bars"), "interactive": True}, mark("text", words, "bars")]
@@ -313,13 +313,13 @@ def _counts() -> Json:
     """How many events a mark stands for, above its right where there is room; not cut off at the edge."""
     edge = f"width + (narrow ? {NARROW_RIGHT} : {RIGHT})"
     until = f"(isValid(datum.next) ? min(scale('x', datum.next), {edge}) : {edge})"
-    room = f"{until} - scale('x', datum.t) > 14 + 6 * length(datum.count)"
+    room = f"{until} - scale('x', datum.t) > 14 + 6.6 * length(datum.count)"
     count = {
         "text": signal(f"datum.t >= shown[0] && datum.t <= shown[1] && {room} ? datum.count : ''"),
         "x": {"scale": "x", "field": "t", "offset": 6},
         "y": {"field": "y", "offset": -5},
         "baseline": "middle",
-        "fontSize": 9,
+        "fontSize": 10,
         "fill": signal("ink"),
     }
     return mark("text", count, "events")
