@@ -251,6 +251,40 @@ def test_a_narrow_page_cuts_nothing_and_scrolls_nowhere(opened: Opened) -> None:
         page.wait_for_function(f"{ends}.every((each) => each > 800)")
 
 
+def test_the_head_stands_above_the_fold_and_nothing_moves_when_charts_arrive(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    bottoms = """() => Object.fromEntries([".badge", "#headline", ".summary", ".proof .chart"]
+        .map((name) => [name, document.querySelector(name).getBoundingClientRect().bottom]))"""
+    heights = "() => [...document.querySelectorAll('.chart')].map((box) => box.getBoundingClientRect().height)"
+    for width, height in ((1280, 800), (400, 844)):
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.add_init_script("addEventListener('DOMContentLoaded', () => { window.reserved = (" + heights + ")() })")
+        page.goto(pages["hang"].as_uri())
+        page.wait_for_selector("html[data-ready]")
+        below = {name: bottom for name, bottom in page.evaluate(bottoms).items() if bottom > height}
+        assert not below, width
+        assert page.evaluate("reserved") == page.evaluate(heights)
+        page.close()
+
+
+COLLISIONS = """(chart) => {
+    const shown = [...chart.querySelectorAll("svg text")].filter((each) => each.textContent.trim() && each.getAttribute("opacity") !== "0");
+    const boxes = shown.map((each) => [each.textContent, each.getBoundingClientRect()]);
+    return boxes.flatMap(([text, a], i) => boxes.slice(i + 1)
+        .filter(([other, b]) => other !== text && a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 4 && b.top < a.bottom - 4)
+        .map(([other]) => `${text} / ${other}`));
+}"""
+
+
+@pytest.mark.parametrize("width", [400, 800, 1280, 1920])
+def test_labels_do_not_collide(opened: Opened, width: int) -> None:
+    with opened("hang") as page:
+        page.set_viewport_size({"width": width, "height": 1000})
+        page.wait_for_timeout(300)
+        assert [found for chart in page.locator(".chart").all() for found in chart.evaluate(COLLISIONS)] == []
+
+
 def test_text_of_others_does_nothing(opened: Opened) -> None:
     with opened("hostile") as page:
         assert page.evaluate("typeof hacked") == "undefined"

@@ -15,13 +15,16 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
+from tools.cases import simulated
 
+from tests.show.report.conftest import HANG
 from tests.show.report.pages import RLO, diagnosed, hostile, made
 from trackside.cli import main
+from trackside.finding import Certainty, Finding, Outcome
 from trackside.show.document import VerdictDoc
 from trackside.show.report import assets
 from trackside.show.report.assets import script_data
-from trackside.show.report.page import facts
+from trackside.show.report.page import badge, facts
 from trackside.show.sanitize import visible
 
 
@@ -91,6 +94,33 @@ def test_one_screen_tells_what_to_do_and_what_it_cost(hang: tuple[VerdictDoc, st
         assert action.command is None or action.command in told
     assert f"{doc.waste.gpu_hours:g} GPU-hours" in told if doc.waste else "Cost" not in told
     assert page.count(doc.actions[0].text) == 1
+
+
+@pytest.mark.parametrize(
+    ("finding", "text"),
+    [
+        (Finding(Outcome.FOUND, certainty=Certainty.ESTABLISHED, culprit="job"), "Fault"),
+        (Finding(Outcome.FOUND, certainty=Certainty.POSSIBLE, culprit="infrastructure"), "Possible fault"),
+        (Finding(Outcome.FOUND, certainty=Certainty.POSSIBLE, culprit="none", role="health"), "No fault found"),
+        (Finding(Outcome.FOUND, culprit="scheduler"), "Not a fault"),
+        (Finding(Outcome.FOUND, role="last_resort"), "Cause unknown"),
+    ],
+)
+def test_the_badge_says_whether_there_is_a_fault(finding: Finding, text: str) -> None:
+    assert badge(finding).text == text
+
+
+def test_the_chart_that_proves_the_verdict_stands_in_the_head(hang: tuple[VerdictDoc, str]) -> None:
+    _, page = hang
+    head = page[page.index('class="proof"') : page.index('class="acts"')]
+    assert re.findall(r'figure id="chart-([\w-]+)"', head) == ["busy-wait"]
+    assert page.count('id="chart-busy-wait"') == 1
+
+
+def test_without_a_timestamp_the_fault_lies_between_the_lines_around_it() -> None:
+    _, page = made(simulated(HANG.with_name("cuda-oom-then-watchdog.toml")))
+    times = [text for attributes, text in Elements(page.decode()).of("dd") if attributes.get("class") == "figure"]
+    assert times == ["between 2026-03-02 08:14:40 and 08:25:05 UTC"]
 
 
 def test_what_was_ruled_out_is_folded_and_what_was_found_leads_to_it(hang: tuple[VerdictDoc, str]) -> None:
