@@ -232,6 +232,20 @@ def test_utilisation_stands_in_where_engine_activity_is_missing() -> None:
     assert "cannot be distinguished" in found["busy-wait"].caption
 
 
+def test_two_samples_are_no_chart_over_time() -> None:
+    size = len(working().times)
+    for count, slugs in ((2, set()), (12, {"busy-wait", "ranks"})):
+        shares = np.full(size, np.nan)
+        shares[np.linspace(size // 4, size // 2, count, dtype=int)] = 0.9
+        found = drawn(Cluster().per_gpu("gpu_utilization_ratio", shares), *points(), job("COMPLETED"))
+        assert {"busy-wait", "ranks", "memory"} & set(found) == slugs
+
+
+def test_the_colors_of_memory_end_at_the_capacity_of_the_card() -> None:
+    raster = drawn(working())["ranks"].rasters["memory"]
+    assert (raster.low, raster.high) == (0.0, 80.0)
+
+
 def straggling() -> Cluster:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.noisy(0.16), {"n2:3": cluster.noisy(0.55)})

@@ -12,7 +12,7 @@ from trackside.query import events, metric
 from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
-from trackside.show.charts.phases import events_of, finding, run_window, sampled, split_culprits, titled
+from trackside.show.charts.phases import events_of, finding, plotted, run_window, split_culprits, titled
 from trackside.show.charts.time_axis import Json, Span, mark, signal
 from trackside.show.wording import size, word
 
@@ -33,7 +33,7 @@ SLACK_S = 60.0
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     """The chart; None if memory was not sampled."""
-    used, window = sampled(facts, USED), run_window(facts)
+    used, window = plotted(facts, USED), run_window(facts)
     if window is None or used is None:
         return None
     capacity, moments = capacity_bytes(facts, used), _moments(verdict, facts, window)

@@ -19,7 +19,7 @@ from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawing, Raster
 from trackside.show.charts.heat_map import HeatMap, heat_map
 from trackside.show.charts.memory import CAPACITY, capacity_bytes
-from trackside.show.charts.phases import culprits, first_cause, sampled, titled
+from trackside.show.charts.phases import culprits, first_cause, plotted, titled
 from trackside.show.wording import word
 
 MAX_CELL_BYTES = 900_000
@@ -98,7 +98,7 @@ class LayerValues:
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     """The chart; None if no GPU was sampled."""
-    grids = [(layer, grid) for layer in LAYERS if (grid := sampled(facts, layer.query)) is not None]
+    grids = [(layer, grid) for layer in LAYERS if (grid := plotted(facts, layer.query)) is not None]
     if any(layer.key == "engine" for layer, _ in grids):  # a less precise measure of the same
         grids = [(layer, grid) for layer, grid in grids if layer.key != "utilization"]
     gpus = _rows(verdict, [grid for _, grid in grids])

@@ -33,7 +33,7 @@ _AXES: Json = {
     "titleColor": {"signal": "ink"}, "gridColor": {"signal": "faint"}, "labelFontSize": 12, "titleFontSize": 12,
 }  # fmt: skip
 """How every axis looks: figures and faint lines."""
-LETTER = 7.2
+LETTER = 7.9
 """Pixels of a letter in bold, on average."""
 _SLIGHT = 4
 """Pixels that the mouse may move in a click that drags nothing."""

@@ -36,6 +36,7 @@ from trackside.show.charts.time_axis import (
 )
 from trackside.show.sanitize import shown
 from trackside.show.wording import duration, moment, word
+from trackside.show.wording import span as time_span
 
 JOBS = record("job")
 LANE, BAR = 24, 15
@@ -159,7 +160,7 @@ def _caption(
 ) -> str:
     run = verdict.run
     state = f", {shown(run.disposition)}" if run.disposition else ""
-    text = f"{moment(window[0])} to {moment(window[1])} ({duration(window[1] - window[0])}){state}."
+    text = f"{time_span(window)} ({duration(window[1] - window[0])}){state}."
     if cause is not None:
         text += f" First cause at {moment(cause[0])}: {cause[1]}."
     count = sum(group.count for group in groups)
@@ -229,7 +230,7 @@ def _spec(
         )
         if not any(bar.lane == lane for bar in bars):
             marks.append(mark("rule", {"x": 0, "x2": signal("width"), "y": y, "stroke": signal("faint")}))
-    inside = {"type": "group", "clip": True, "marks": [*_bars(), *_events()]}
+    inside = {"type": "group", "clip": True, "marks": [*_bars(cause), *_events()]}
     inside["encode"] = {"update": {"width": signal("width"), "height": {"value": height}}}
     stretches = [
         {"y": y_by_lane[bar.lane], "from": round(max(bar.start, span[0]) * 1000), "to": round(bar.end * 1000),
@@ -262,7 +263,8 @@ _PAINT = "{faint: faint, accent: accent, bad: bad, warn: warn, good: good, ink: 
 """Expression: the color that a row names."""
 
 
-def _bars() -> list[Json]:
+def _bars(cause: tuple[float, str] | None) -> list[Json]:
+    """Each bar with its text, which starts behind the line of the first cause if that would cross it."""
     left, right = "clamp(scale('x', datum.from), 0, width)", "clamp(scale('x', datum.to), 0, width)"
     box = {
         "x": signal(left),
@@ -274,9 +276,13 @@ def _bars() -> list[Json]:
         "stroke": signal(_PAINT),
         "tooltip": {"field": "tip"},
     }
+    start, text_px = left, "6.6 * length(datum.text) + 6"
+    if cause is not None:
+        line_x = f"scale('x', {cause[0] * 1000!r})"
+        start = f"(inrange({line_x}, [{left}, {left} + {text_px}]) ? {line_x} : {left})"
     words = {
-        "text": signal(f"{right} - {left} > 6.6 * length(datum.text) + 6 ? datum.text : ''"),
-        "x": signal(f"{left} + 5"),
+        "text": signal(f"{right} - {start} > {text_px} ? datum.text : ''"),
+        "x": signal(f"{start} + 5"),
         "y": {"field": "y"},
         "baseline": "middle",
         "fontSize": 11,

@@ -28,7 +28,7 @@ from trackside.show.waste import in_brief
 from trackside.show.wording import duration, moment, parsed, ranges, with_stop, word
 from trackside.stores.embedded.layout import Directory
 
-MAX_INPUTS_OPEN, MAX_INPUTS = 12, 1000
+MAX_INPUTS_OPEN, MAX_INPUTS = 6, 1000
 """Maximum inputs shown unfolded, and in all; the JSON document lists every one."""
 MAX_CITATIONS_OPEN = 6
 """Maximum citations shown unfolded; a link to a folded one unfolds it."""
@@ -41,7 +41,7 @@ OWNERS = {
     "infrastructure": ("the infrastructure", "hardware, network, storage or system software"),
     "scheduler": ("the scheduler", "it followed its rules or a user's request"),
     "none": ("nobody", ""),
-    "unknown": ("not clear yet", "see the open questions"),
+    "unknown": ("not clear yet", ""),
 }
 """Culprit -> who has to act, and a few more words."""
 CERTAINTIES = {
@@ -143,7 +143,7 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         headline=heading.headline(doc.primary),
         answer=heading.answer(doc.primary),
         place=heading.where(doc.primary),
-        owner=OWNERS.get(doc.primary.culprit, (doc.primary.culprit, "")),
+        owner=_owner(doc),
         certain=CERTAINTIES.get(doc.primary.certainty or "", ""),
         since=doc.primary.since if has_onset else None,
         when=_when(verdict, unchecked, has_onset),
@@ -176,6 +176,12 @@ def badge(primary: Finding) -> Badge:
     if primary.certainty is Certainty.POSSIBLE:
         return Badge("warn", "!", "Possible fault")
     return Badge("bad", "\N{MULTIPLICATION X}", "Fault")
+
+
+def _owner(doc: VerdictDoc) -> tuple[str, str]:
+    """Who has to act, and a few more words."""
+    owner, words = OWNERS.get(doc.primary.culprit, OWNERS["unknown"])
+    return owner, "see the open questions" if doc.primary.culprit == "unknown" and doc.cannot_decide else words
 
 
 def _when(verdict: Verdict, facts: Facts, has_onset: bool) -> str:
