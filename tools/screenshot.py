@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIO = "dead-loader-hang"
-WIDTH, HEIGHT = 1120, 2480
+WIDTH, HEIGHT = 1280, 1725
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",

@@ -232,6 +232,20 @@ def test_utilisation_stands_in_where_engine_activity_is_missing() -> None:
     assert "cannot be distinguished" in found["busy-wait"].caption
 
 
+def test_two_samples_are_no_chart_over_time() -> None:
+    size = len(working().times)
+    for count, slugs in ((2, set()), (12, {"busy-wait", "ranks"})):
+        shares = np.full(size, np.nan)
+        shares[np.linspace(size // 4, size // 2, count, dtype=int)] = 0.9
+        found = drawn(Cluster().per_gpu("gpu_utilization_ratio", shares), *points(), job("COMPLETED"))
+        assert {"busy-wait", "ranks", "memory"} & set(found) == slugs
+
+
+def test_the_colors_of_memory_end_at_the_capacity_of_the_card() -> None:
+    raster = drawn(working())["ranks"].rasters["memory"]
+    assert (raster.low, raster.high) == (0.0, 80.0)
+
+
 def straggling() -> Cluster:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.noisy(0.16), {"n2:3": cluster.noisy(0.55)})
@@ -241,8 +255,8 @@ def straggling() -> Cluster:
 
 def test_the_culprit_is_marked_in_rows_table_caption_and_lines() -> None:
     found = drawn(straggling(), *points(), job("COMPLETED"))
-    assert "Marked: n2:3, the culprit." in found["ranks"].caption
-    assert found["ranks"].rows[1][:3] == ("culprit", "n2:3", "11")
+    assert "Marked: n2:3, named by the verdict." in found["ranks"].caption
+    assert found["ranks"].rows[1][:3] == ("marked", "n2:3", "11")
     assert np.nanmedian(columns(found["busy-wait"])["own0"]) == pytest.approx(0.55, abs=0.05)
     assert np.nanmedian(columns(found["busy-wait"])["sm"]) == pytest.approx(0.16, abs=0.02)
     assert "n2:3" in json.dumps(found["busy-wait"].spec)
@@ -386,7 +400,7 @@ def test_an_event_without_a_time_lies_between_those_around_it_in_its_file() -> N
     assert told == {(180.0, 240.0), (1200.0, END - START)}
     assert "2 of them have no timestamp: dashed lines show" in timeline.caption
     tip = next(mark["tip"] for mark in marks if mark["to"] == (START + 240) * 1000)
-    assert tip.startswith("between 1970-01-01 00:19:40 UTC and 1970-01-01 00:20:40 UTC")
+    assert tip.startswith("between 1970-01-01 00:19:40 and 00:20:40 UTC")
     assert any(row[2:] == ("exceptions", "1", "between: RuntimeError: after all") for row in timeline.rows)
     assert "NaN" not in svg(timeline)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tools.pictures import FOLDER, picture
 
 from trackside.families import families, find_family
 from trackside.family import Family
+from trackside.show.charts.static_image import LIGHT
+from trackside.show.report import assets
 from trackside.sim import scenario_titles
 
 
@@ -17,6 +21,12 @@ def test_a_family_that_names_a_case_has_its_picture(family: Family) -> None:
         return
     assert family.example[0] in dict(scenario_titles())
     assert (FOLDER / f"{family.id}.svg").read_text("utf-8").startswith("<svg")
+
+
+def test_pictures_have_the_colors_of_the_page() -> None:
+    style = (assets.HERE / "page.css").read_text("utf-8")
+    colors = dict(re.findall(r"--(\w+): light-dark\((#\w{6}),", style))
+    assert {name: colors[name] for name in LIGHT} == LIGHT
 
 
 @pytest.mark.parametrize("code", ["B3", "E2"])

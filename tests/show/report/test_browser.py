@@ -204,7 +204,7 @@ def test_the_theme_can_be_switched(opened: Opened) -> None:
 
 def test_a_link_opens_what_is_folded_and_a_button_copies(opened: Opened) -> None:
     with opened("hang") as page:
-        folded = page.locator("details.more .citation").first
+        folded = page.locator("details.more").last.locator(".citation").first
         assert not folded.is_visible()
         page.locator("details:has(.families) > summary").press("Enter")
         page.locator(f".families a[href='#{folded.get_attribute('id')}']").first.click()
@@ -245,10 +245,44 @@ def test_a_narrow_page_cuts_nothing_and_scrolls_nowhere(opened: Opened) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         for chart in page.locator(".chart").all():
             assert chart.evaluate(OUTSIDE) == []
-        assert {"engine active", "SM active", "median", "highest"} <= wide & set(shown.all_text_contents())
+        assert {"engine active", "SM active", "median", "maximum"} <= wide & set(shown.all_text_contents())
         page.set_viewport_size({"width": 1280, "height": 2400})
-        ends = "[...document.querySelectorAll('.chart svg')].map((each) => each.getBoundingClientRect().width)"
+        ends = "[...document.querySelectorAll('.chart:not(.proof *) svg')].map((each) => each.getBoundingClientRect().width)"
         page.wait_for_function(f"{ends}.every((each) => each > 800)")
+
+
+def test_the_head_stands_above_the_fold_and_nothing_moves_when_charts_arrive(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    bottoms = """() => Object.fromEntries([".badge", "#headline", ".summary", ".proof .chart"]
+        .map((name) => [name, document.querySelector(name).getBoundingClientRect().bottom]))"""
+    heights = "() => [...document.querySelectorAll('.chart')].map((box) => box.getBoundingClientRect().height)"
+    for width, height in ((1280, 800), (400, 844)):
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.add_init_script("addEventListener('DOMContentLoaded', () => { window.reserved = (" + heights + ")() })")
+        page.goto(pages["hang"].as_uri())
+        page.wait_for_selector("html[data-ready]")
+        below = {name: bottom for name, bottom in page.evaluate(bottoms).items() if bottom > height}
+        assert not below, width
+        assert page.evaluate("reserved") == page.evaluate(heights)
+        page.close()
+
+
+COLLISIONS = """(chart) => {
+    const shown = [...chart.querySelectorAll("svg text")].filter((each) => each.textContent.trim() && each.getAttribute("opacity") !== "0");
+    const boxes = shown.map((each) => [each.textContent, each.getBoundingClientRect()]);
+    return boxes.flatMap(([text, a], i) => boxes.slice(i + 1)
+        .filter(([other, b]) => other !== text && a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 4 && b.top < a.bottom - 4)
+        .map(([other]) => `${text} / ${other}`));
+}"""
+
+
+@pytest.mark.parametrize("width", [400, 800, 1280, 1920])
+def test_labels_do_not_collide(opened: Opened, width: int) -> None:
+    with opened("hang") as page:
+        page.set_viewport_size({"width": width, "height": 1000})
+        page.wait_for_timeout(300)
+        assert [found for chart in page.locator(".chart").all() for found in chart.evaluate(COLLISIONS)] == []
 
 
 def test_text_of_others_does_nothing(opened: Opened) -> None:

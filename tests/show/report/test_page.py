@@ -8,19 +8,23 @@ import os
 import re
 import shlex
 import sys
+import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
+from tools.cases import simulated
 
+from tests.show.report.conftest import HANG
 from tests.show.report.pages import RLO, diagnosed, hostile, made
 from trackside.cli import main
+from trackside.finding import Certainty, Finding, Outcome
 from trackside.show.document import VerdictDoc
 from trackside.show.report import assets
 from trackside.show.report.assets import script_data
-from trackside.show.report.page import facts
+from trackside.show.report.page import badge, facts
 from trackside.show.sanitize import visible
 
 
@@ -81,15 +85,42 @@ def test_all_of_the_verdict_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None
 def test_one_screen_tells_what_to_do_and_what_it_cost(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     elements = Elements(page)
-    (told,) = [text for attributes, text in elements.of("dl") if attributes["class"] == "summary"]
-    named = ["Family", "Culprit", "Confidence", "Owner", "What to do", "Cost"]
-    assert [text for _, text in elements.of("dt") if text in named] == named
+    (told,) = [text for attributes, text in elements.of("dl") if attributes["class"] == "acts"]
+    named = ["Fault time", "Owner", "Confidence", "Family", "What to do"]
+    assert [text for _, text in elements.of("dt")][: len(named)] == named
     assert doc.actions
     for action in doc.actions[:2]:
         assert action.text in told
         assert action.command is None or action.command in told
     assert f"{doc.waste.gpu_hours:g} GPU-hours" in told if doc.waste else "Cost" not in told
     assert page.count(doc.actions[0].text) == 1
+
+
+@pytest.mark.parametrize(
+    ("finding", "text"),
+    [
+        (Finding(Outcome.FOUND, certainty=Certainty.ESTABLISHED, culprit="job"), "Fault"),
+        (Finding(Outcome.FOUND, certainty=Certainty.POSSIBLE, culprit="infrastructure"), "Possible fault"),
+        (Finding(Outcome.FOUND, certainty=Certainty.POSSIBLE, culprit="none", role="health"), "No fault found"),
+        (Finding(Outcome.FOUND, culprit="scheduler"), "Not a fault"),
+        (Finding(Outcome.FOUND, role="last_resort"), "Cause unknown"),
+    ],
+)
+def test_the_badge_says_whether_there_is_a_fault(finding: Finding, text: str) -> None:
+    assert badge(finding).text == text
+
+
+def test_the_chart_that_proves_the_verdict_stands_in_the_head(hang: tuple[VerdictDoc, str]) -> None:
+    _, page = hang
+    head = page[page.index('class="proof"') : page.index('class="acts"')]
+    assert re.findall(r'figure id="chart-([\w-]+)"', head) == ["busy-wait"]
+    assert page.count('id="chart-busy-wait"') == 1
+
+
+def test_without_a_timestamp_the_fault_lies_between_the_lines_around_it() -> None:
+    _, page = made(simulated(HANG.with_name("cuda-oom-then-watchdog.toml")))
+    times = [text for attributes, text in Elements(page.decode()).of("dd") if attributes.get("class") == "figure"]
+    assert times == ["between 2026-03-02 08:14:40 and 08:25:05 UTC"]
 
 
 def test_what_was_ruled_out_is_folded_and_what_was_found_leads_to_it(hang: tuple[VerdictDoc, str]) -> None:
@@ -151,8 +182,10 @@ def test_the_policy_names_what_is_on_the_page_and_nothing_else(hang: tuple[Verdi
     def named(text: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
-    scripts = [text for attributes, text in elements.of("script") if attributes.get("type") != "application/json"]
-    assert len(scripts) == 2
+    scripts = [text for attributes, text in elements.of("script") if "type" not in attributes]
+    assert len(scripts) == 1
+    ((_, packed),) = elements.of("script", id="vega")  # which the page's own script unpacks and adds
+    scripts.append(zlib.decompress(base64.b64decode(packed)).decode())
     assert set(rules["script-src"].split()) == {named(text) for text in scripts}
     assert set(rules["style-src"].split()) == {named(text) for _, text in elements.of("style")}
     assert rules["default-src"] == "'none'"

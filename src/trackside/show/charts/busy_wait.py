@@ -13,9 +13,9 @@ from trackside.facts.gpu.activity import Flags, nan_median
 from trackside.finding import Verdict
 from trackside.query import metric
 from trackside.show.charts import curves, reduce
-from trackside.show.charts.chart import Chart, Drawing
+from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
-from trackside.show.charts.phases import first_cause, over_window, phases, run_window, sampled, split_culprits
+from trackside.show.charts.phases import first_cause, over_window, phases, plotted, run_window, split_culprits
 from trackside.show.charts.time_axis import Json, Span, label, signal
 from trackside.show.wording import ratio, word
 
@@ -39,8 +39,8 @@ Levels = dict[str, reduce.Level]
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     """The chart; None if neither metric was sampled."""
-    sm, window = sampled(facts, SM), run_window(facts)
-    busy_grids = [(name, grid) for name, query in BUSY.items() if (grid := sampled(facts, query)) is not None]
+    sm, window = plotted(facts, SM), run_window(facts)
+    busy_grids = [(name, grid) for name, query in BUSY.items() if (grid := plotted(facts, query)) is not None]
     name, busy = busy_grids[0] if busy_grids else ("", None)
     grid = sm or busy
     if window is None or grid is None:
@@ -77,6 +77,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
             *(column for column, samples in (("SM active, median", sm), (f"{name}, median", busy)) if samples),
         ),
         _rows(facts, window, [samples for samples in (sm, busy) if samples is not None]),
+        narrow_left=NARROW_AXIS_LEFT,
     )
 
 

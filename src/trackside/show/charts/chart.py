@@ -26,8 +26,10 @@ WIDTH, HEIGHT = 860, 220
 LEFT, RIGHT = 118, 138
 """Margins of every plot in pixels, for labels. The signal ``width`` is the page's width minus these, so that charts
 line up."""
-NARROW_LEFT, NARROW_RIGHT = 96, 14
-"""The margins on a narrow page (signal ``narrow``), where labels of the right margin move into the plot."""
+NARROW_LEFT, NARROW_RIGHT = 104, 14
+"""The margins where a chart is narrow (signal ``narrow``): labels of the right margin move into the plot."""
+NARROW_AXIS_LEFT = 58
+"""The left margin of a narrow chart that has only figures there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Drawing:
     ``moment`` (milliseconds or null). The chart sets these from the mouse: moving it, dragging a stretch, the wheel
     with a modifier key, a double click to see all again; the page sets them from the keyboard and its other charts.
     What is read at ``moment`` stands in text marks whose names begin with ``reading``.
-    Every chart has the signal ``narrow``, which a page sets together with the padding ``NARROW_LEFT, NARROW_RIGHT``.
+    Every chart has the signal ``narrow``, which a page sets together with the padding ``narrow_left, NARROW_RIGHT``.
     A chart over steps has the same, in steps: ``axis`` says which, and only those over time go together.
     ``caption``: one or two sentences that say what is seen. ``columns`` and ``rows``: the same as a table of text, at
     most some fifty rows. ``rasters``: by the name of the data set that the page fills with ``{width, height, values}``,
@@ -70,6 +72,7 @@ class Drawing:
     rows: Sequence[tuple[str, ...]]
     rasters: Mapping[str, Raster] = field(default_factory=dict)
     axis: Literal["time", "step"] = "time"
+    narrow_left: int = NARROW_LEFT
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def figure_of(
         height,
         window,
         [
-            *_bands(facts, height),
+            *_bands(facts, height, None if moment is None else moment[0]),
             heading(title, -HEAD),
             panel(0, height, marks, (0, top)),
             *at_ends([(text, height * (1 - value / top), color) for text, value, color in end_labels], height),
@@ -122,8 +122,9 @@ def _dots(curve: CurveStyle) -> Json:
     return mark("symbol", {**place, "fill": signal(curve.color), "size": 26, "opacity": shown}, "curve")
 
 
-def _bands(facts: Facts, height: float) -> list[Json]:
-    """The phases other than training, shaded, each with its name above the plot if there is room."""
+def _bands(facts: Facts, height: float, marked: float | None) -> list[Json]:
+    """The phases other than training, shaded, each with its name above the plot if there is room; the name starts
+    behind the line of the moment that is marked, if that would cross it."""
     bands = []
     for phase in phases(facts):
         if phase.training:
@@ -131,8 +132,13 @@ def _bands(facts: Facts, height: float) -> list[Json]:
         left, right = (f"clamp(scale('x', {edge * 1000!r}), 0, width)" for edge in (phase.start, phase.end))
         box = {"x": signal(left), "x2": signal(right), "y": -PHASES, "y2": height, "fill": signal("band")}
         bands.append(mark("rect", box))
-        text = signal(f"{right} - {left} > {6 * len(phase.name) + 8} ? {text_of(phase.name)} : ''")
-        bands.append(label(text, signal(f"{left} + 4"), -4, opacity=0.8, fontSize=10))
+        name_px = 6.5 * len(phase.name) + 8
+        start = left
+        if marked is not None:
+            line_x = f"scale('x', {marked * 1000!r})"
+            start = f"(inrange({line_x}, [{left} - 2, {left} + {name_px}]) ? {line_x} : {left})"
+        text = signal(f"{right} - {start} > {name_px} ? {text_of(phase.name)} : ''")
+        bands.append(label(text, signal(f"{start} + 4"), -4, opacity=0.85, fontSize=11))
     return bands
 
 

@@ -23,6 +23,7 @@ from trackside.show.charts.phases import events_of, sampled
 from trackside.show.charts.time_axis import Span
 from trackside.show.sanitize import shown
 from trackside.show.wording import moment, word
+from trackside.show.wording import span as time_span
 
 LANES: Mapping[str, tuple[str, ...]] = {
     "training": ("training_start", "training_end", "launcher_restart", "requeue_requested", "resume_requested"),
@@ -86,7 +87,9 @@ class TimelineEvent:
     @property
     def stamp(self) -> str:
         """The time as text."""
-        return moment(self.time) if self.until is None else f"between {moment(self.time)} and {moment(self.until)}"
+        if self.until is None:
+            return moment(self.time)
+        return f"between {time_span((self.time, self.until)).replace(' to ', ' and ')}"
 
     @property
     def color(self) -> str:

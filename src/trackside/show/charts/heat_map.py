@@ -219,7 +219,7 @@ def _label(text: str, y: float, *, bad: bool) -> Json:
     look: dict[str, Any] = {"fontWeight": "bold"} if bad else {"opacity": 0.85}
     color = "bad" if bad else "ink"
     room = signal(f"(narrow ? {NARROW_LEFT} : {LEFT}) - 14")
-    return label(text, -13, y, color, align="right", baseline="middle", fontSize=10, limit=room, **look)
+    return label(text, -13, y, color, align="right", baseline="middle", fontSize=11, limit=room, **look)
 
 
 def _pointers(y: float, size: float) -> list[Json]:
@@ -243,7 +243,7 @@ def _key() -> list[Json]:
     words = f"names[row] + '   ' + {clock('moment')} + '   ' + cellText"
     read = signal(f"{pointed} ? {words} : isValid(moment) ? {clock('moment')} : ''")
     return [
-        label(signal("layer.title"), signal(f"narrow ? {edge} : 0"), y + 9, fontWeight="bold", fontSize=12),
+        label(signal("layer.title"), signal(f"narrow ? {edge} : 0"), y + 9, fontWeight="bold", fontSize=13),
         mark("rect", shades, "shades"),
         label(signal(value.format("low")), signal(f"{x} - 6"), y + 9, align="right"),
         label(signal(value.format("high") + " + layer.unit"), signal(f"{x} + {wide} + 6"), y + 9),

@@ -15,7 +15,7 @@ from trackside.finding import Verdict
 from trackside.model import Event
 from trackside.query import events, metric
 from trackside.show.charts import reduce
-from trackside.show.charts.chart import Chart, Drawing
+from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.phases import finding, run_window, sampled
 from trackside.show.charts.time_axis import (
     Json,
@@ -124,6 +124,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
         ("time" if axis == "time" else "step", *(panel_data.title for panel_data in lines)),
         _rows(lines, axis),
         axis=axis,
+        narrow_left=NARROW_AXIS_LEFT,
     )
 
 

@@ -10,9 +10,9 @@ from trackside.facts.gpu.activity import gpus_of, nan_median
 from trackside.finding import Finding, Verdict
 from trackside.query import events, metric
 from trackside.show.charts import curves, reduce
-from trackside.show.charts.chart import Chart, Drawing
+from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
-from trackside.show.charts.phases import events_of, finding, run_window, sampled, split_culprits, titled
+from trackside.show.charts.phases import events_of, finding, plotted, run_window, split_culprits, titled
 from trackside.show.charts.time_axis import Json, Span, mark, signal
 from trackside.show.wording import size, word
 
@@ -20,8 +20,12 @@ USED = metric("gpu_memory_used_bytes").over("run", "max")
 TOTAL = metric("gpu_memory_total_bytes").over("run", "max")
 FREE = metric("gpu_memory_free_bytes").over("run", "max")
 OOMS = events("cuda_oom")
-HEIGHT = 170
+CAPACITY = (TOTAL, FREE, OOMS)
+"""What :func:`capacity_bytes` asks."""
+HEIGHT = 190
 """Pixels of the plot."""
+HEADROOM = 1.15
+"""The top of the scale over the capacity, or the peak: room for a label above the line."""
 GIB = 2.0**30
 SLACK_S = 60.0
 """Seconds before and after the run in which a logged error still counts."""
@@ -29,10 +33,10 @@ SLACK_S = 60.0
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     """The chart; None if memory was not sampled."""
-    used, window = sampled(facts, USED), run_window(facts)
+    used, window = plotted(facts, USED), run_window(facts)
     if window is None or used is None:
         return None
-    capacity, moments = _capacity(facts, used), _moments(verdict, facts, window)
+    capacity, moments = capacity_bytes(facts, used), _moments(verdict, facts, window)
     culprit_values, others = split_culprits(verdict, used)
     columns = curves.columns(
         used, {"used": reduce.across(others / GIB)}, [values / GIB for values in culprit_values.values()]
@@ -47,7 +51,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
             facts,
             window=window,
             height=HEIGHT,
-            top=(top := max(float(np.nanmax(used.values)), capacity or 0.0) / GIB * 1.04 or 1.0),
+            top=(top := max(float(np.nanmax(used.values)), capacity or 0.0) / GIB * HEADROOM or 1.0),
             step=used.step,
             form=".1f",
             unit=" GiB",
@@ -58,6 +62,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
         _caption(used, capacity, moments, bool(culprit_values), _oom_finding(verdict) is not None),
         ("GPU", "maximum", "median over time", "maximum share of capacity"),
         _rows(verdict, used, capacity),
+        narrow_left=NARROW_AXIS_LEFT,
     )
 
 
@@ -67,7 +72,7 @@ def _capacity_line(share: float) -> Json:
     return mark("rule", {"x": 0, "x2": signal("width"), "y": HEIGHT * (1 - share), **look})
 
 
-def _capacity(facts: Facts, used: Grid) -> float | None:
+def capacity_bytes(facts: Facts, used: Grid) -> float | None:
     """Bytes of the largest card: as sampled, otherwise used plus free, otherwise as printed by an out-of-memory
     error."""
     total_grid, free = facts.answer(TOTAL), facts.answer(FREE)
@@ -105,7 +110,7 @@ def _caption(used: Grid, capacity: float | None, moments: list[float], has_culpr
     if moments:
         text += f" Out of memory at {word(moments[0], 'time')}."
     elif ran_out:
-        text += " It ran out of memory; the log does not show when."
+        text += " It ran out of memory; the message has no timestamp."
     return text
 
 
@@ -122,4 +127,4 @@ def _rows(verdict: Verdict, used: Grid, capacity: float | None) -> list[tuple[st
     return rows
 
 
-CHART = Chart("memory", "GPU memory", 40, draw, (USED, TOTAL, FREE, OOMS))
+CHART = Chart("memory", "GPU memory", 40, draw, (USED, *CAPACITY))

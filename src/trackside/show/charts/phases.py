@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import median
 
+import numpy as np
+
 from trackside.evidence import Frame, Grid, Missing
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Flags, Matrix, gpus_of
@@ -23,6 +25,8 @@ MIN_SLOWDOWN, MIN_STEPS = 1.2, 3
 slowdown."""
 MAX_CULPRIT_LINES = 3
 """Maximum number of culprits that get a line of their own."""
+MIN_WINDOWS = 3
+"""Minimum windows with samples of a chart over time."""
 
 
 def run_window(facts: Facts) -> Span | None:
@@ -102,6 +106,12 @@ def sampled(facts: Facts, query: Query) -> Grid | None:
     """The samples of a metric; None if there are none."""
     answer = facts.answer(query)
     return answer if isinstance(answer, Grid) and len(answer.times) else None
+
+
+def plotted(facts: Facts, query: Query) -> Grid | None:
+    """The samples of a metric; None if they are too few to draw over time."""
+    grid = sampled(facts, query)
+    return grid if grid is not None and np.count_nonzero(~np.isnan(grid.values).all(axis=0)) >= MIN_WINDOWS else None
 
 
 def events_of(facts: Facts, query: Query) -> tuple[Event, ...]:

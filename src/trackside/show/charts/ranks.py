@@ -18,7 +18,8 @@ from trackside.query import Query, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawing, Raster
 from trackside.show.charts.heat_map import HeatMap, heat_map
-from trackside.show.charts.phases import culprits, first_cause, sampled, titled
+from trackside.show.charts.memory import CAPACITY, capacity_bytes
+from trackside.show.charts.phases import culprits, first_cause, plotted, titled
 from trackside.show.wording import word
 
 MAX_CELL_BYTES = 900_000
@@ -26,7 +27,7 @@ MAX_CELL_BYTES = 900_000
 MIN_DIFFERENCE_RATIO, MIN_ADVANTAGE_RATIO = 0.15, 0.15
 """Minimum difference of culprits from the others, as a share of the range, to count as distinct; and how much more
 distinct another metric must be to be shown first."""
-ACTIVE = ("sm", "engine", "utilisation")
+ACTIVE = ("sm", "engine", "utilization")
 """Layers that show GPU activity."""
 MAX_TABLE_ROWS = 50
 """Rows of the table."""
@@ -68,6 +69,8 @@ class LayerValues:
 
     layer: Layer
     values: Matrix
+    capacity: float | None = None
+    """For memory: that of the card, where its color scale ends."""
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -76,7 +79,7 @@ class LayerValues:
             return self.layer.color_range
         low, high = float(np.nanmin(self.values)), float(np.nanmax(self.values))
         if self.layer.key == "memory":
-            low = 0.0
+            low, high = 0.0, max(high, self.capacity or 0.0)
         return (low, high) if high > low else (low - 0.5, low + 0.5)
 
     @property
@@ -95,9 +98,9 @@ class LayerValues:
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     """The chart; None if no GPU was sampled."""
-    grids = [(layer, grid) for layer in LAYERS if (grid := sampled(facts, layer.query)) is not None]
+    grids = [(layer, grid) for layer in LAYERS if (grid := plotted(facts, layer.query)) is not None]
     if any(layer.key == "engine" for layer, _ in grids):  # a less precise measure of the same
-        grids = [(layer, grid) for layer, grid in grids if layer.key != "utilisation"]
+        grids = [(layer, grid) for layer, grid in grids if layer.key != "utilization"]
     gpus = _rows(verdict, [grid for _, grid in grids])
     if not gpus:
         return None
@@ -107,7 +110,9 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     for layer, grid in grids:
         values = aligned(grid, gpus, times, gpus_of(grid, verdict.run)) * layer.scale
         if not np.isnan(values).all():
-            layer_values.append(LayerValues(layer, reduce.cells(values, max_columns, layer.aggregate)))
+            size_bytes = capacity_bytes(facts, grid) if layer.key == "memory" else None
+            capacity = None if size_bytes is None else size_bytes * layer.scale
+            layer_values.append(LayerValues(layer, reduce.cells(values, max_columns, layer.aggregate), capacity))
     if not layer_values:
         return None
     columns = layer_values[0].values.shape[1]
@@ -189,16 +194,15 @@ def _most_distinct(layer_values: Sequence[LayerValues], marked: Sequence[int], o
 def _caption(layer_values: Sequence[LayerValues], drawn: HeatMap) -> str:
     means = [entry.layer.title for entry in layer_values if entry.layer.aggregate == "avg"]
     peaks = [entry.layer.title for entry in layer_values if entry.layer.aggregate == "max"]
-    text = f"{word(len(drawn.names), 'GPUs')} over time, one row each; a cell covers {word(drawn.step, 's')}."
+    text = f"{word(len(drawn.names), 'GPUs')}, one row each; a cell covers {word(drawn.step, 's')}: "
     if means:
-        text += f" Cells show the mean of {_listed(means)}"
-        text += f", and the maximum of {_listed(peaks)}." if peaks else "."
-    elif peaks:
-        text += f" Cells show the maximum of {_listed(peaks)}."
+        text += "its mean" + (f"; for {_listed(peaks)}, its maximum." if peaks else ".")
+    else:
+        text += "its maximum."
     text += " Blank: not sampled."
     if drawn.marked:
         names = word(tuple(drawn.names[row] for row in drawn.marked))
-        text += f" Marked: {names}, the culprit{'' if len(drawn.marked) == 1 else 's'}."
+        text += f" Marked: {names}, named by the verdict."
     return text
 
 
@@ -215,7 +219,7 @@ def _table(layer_values: Sequence[LayerValues], drawn: HeatMap) -> list[tuple[st
         distances = _distances(middles, count)
         others.sort(key=lambda index: -distances[index])
     rows = [
-        ("culprit" if index in drawn.marked else "", drawn.names[index], drawn.ranks[index],
+        ("marked" if index in drawn.marked else "", drawn.names[index], drawn.ranks[index],
          *(entry.format_value(float(values[index])) for entry, values in zip(layer_values, middles, strict=True)))
         for index in [*picked, *others[: MAX_TABLE_ROWS - 1 - len(picked)]]
     ]  # fmt: skip
@@ -236,4 +240,4 @@ def _distances(middles: Sequence[Matrix], count: int) -> Matrix:
     return distances
 
 
-CHART = Chart("ranks", "Every GPU over time", 20, draw, tuple(layer.query for layer in LAYERS))
+CHART = Chart("ranks", "Every GPU over time", 20, draw, (*(layer.query for layer in LAYERS), *CAPACITY))

@@ -14,9 +14,10 @@ from trackside.show.charts.chart import PAINT, Drawing, Raster
 from trackside.show.charts.heat_map import DARKEST, LIGHTEST, MIDDLE
 
 LIGHT: Mapping[str, str] = {
-    "ink": "#1b1f24", "faint": "#d5dade", "ground": "#ffffff", "accent": "#1f5fa8", "second": "#a8480b",
-    "third": "#4d7a1f", "bad": "#b3161b", "warn": "#c98500", "good": "#2c7a3d", "band": "#eef1f4",
+    "ink": "#1c2024", "faint": "#dde1e6", "ground": "#ffffff", "accent": "#1d5fbf", "second": "#a8510a",
+    "third": "#6a4aa8", "bad": "#b0183f", "warn": "#855600", "good": "#0b6a66", "band": "#f1f4f7",
 }  # fmt: skip
+"""The colors of a report in its light theme."""
 
 
 def standalone(drawing: Drawing, theme: Mapping[str, str] = LIGHT) -> dict[str, Any]:

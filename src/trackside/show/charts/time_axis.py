@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.show.charts.chart import LEFT, NARROW_LEFT, NARROW_RIGHT, RIGHT, WIDTH
+from trackside.show.charts.chart import LEFT, NARROW_RIGHT, RIGHT, WIDTH
 
 Json = dict[str, Any]
 Span = tuple[float, float]
@@ -30,10 +30,10 @@ _FORMATS = {
 }  # fmt: skip
 _AXES: Json = {
     "domain": False, "ticks": False, "labelOverlap": "greedy", "labelColor": {"signal": "ink"},
-    "titleColor": {"signal": "ink"}, "gridColor": {"signal": "faint"},
+    "titleColor": {"signal": "ink"}, "gridColor": {"signal": "faint"}, "labelFontSize": 12, "titleFontSize": 12,
 }  # fmt: skip
 """How every axis looks: figures and faint lines."""
-LETTER = 6.6
+LETTER = 7.9
 """Pixels of a letter in bold, on average."""
 _SLIGHT = 4
 """Pixels that the mouse may move in a click that drags nothing."""
@@ -203,11 +203,11 @@ def named_moment(
         rule(at, height, color, dash=(5, 3), y=signal(f"narrow ? {y + 3} : {y - 6}"), wide=1.5),
         label(
             signal(f"{inside} ? {text_of(text)} : ''"),
-            signal(f"narrow ? max({2 - NARROW_LEFT}, min({place} + 4, {last})) : {place} + ({left} ? -4 : 4)"),
+            signal(f"narrow ? max(2 - padding.left, min({place} + 4, {last})) : {place} + ({left} ? -4 : 4)"),
             y,
             color,
             align=signal(f"{left} && !narrow ? 'right' : 'left'"),
-            limit=signal(f"narrow ? width + {NARROW_LEFT + NARROW_RIGHT - 4} : 0"),
+            limit=signal(f"narrow ? width + padding.left + {NARROW_RIGHT - 4} : 0"),
             fontWeight="bold",
         ),
     ]
@@ -215,13 +215,13 @@ def named_moment(
 
 def label(text: Any, x: Any, y: Any, color: str = "ink", **more: Any) -> Json:
     """A piece of text; ``text`` as it is, or an expression as :func:`signal`."""
-    return mark("text", {"text": text, "x": x, "y": y, "fill": signal(color), "fontSize": 11, **more})
+    return mark("text", {"text": text, "x": x, "y": y, "fill": signal(color), "fontSize": 12, **more})
 
 
 def heading(text: str, y: float = -22) -> Json:
     """What a panel shows, above its left edge; where there is little room it makes way for what is read."""
     text_expression = f"isValid(moment) && width < {NARROW} ? '' : {text_of(text)}"
-    return label(signal(text_expression), 0, y, fontWeight="bold", fontSize=12)
+    return label(signal(text_expression), 0, y, fontWeight="bold", fontSize=13)
 
 
 def readout(expression: str, y: float = -22) -> Json:
@@ -274,7 +274,7 @@ def panel(y: float, height: int, marks: Sequence[Json], domain: Span, *, log: bo
     }
 
 
-def spread(places: Sequence[float], height: float, apart: float = 13) -> list[float]:
+def spread(places: Sequence[float], height: float, apart: float = 14) -> list[float]:
     """Label positions moved apart so that none overlap; the order is kept."""
     order = sorted(range(len(places)), key=lambda index: places[index])
     moved = list(places)

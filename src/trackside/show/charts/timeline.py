@@ -36,6 +36,7 @@ from trackside.show.charts.time_axis import (
 )
 from trackside.show.sanitize import shown
 from trackside.show.wording import duration, moment, word
+from trackside.show.wording import span as time_span
 
 JOBS = record("job")
 LANE, BAR = 24, 15
@@ -125,7 +126,7 @@ def _color(state: str | None) -> str:
 def _phase_bars(facts: Facts) -> Iterator[Bar]:
     for phase in phases(facts):
         tip = f"{phase.name}: {duration(phase.end - phase.start)}\n{moment(phase.start)} to {moment(phase.end)}"
-        yield Bar("phases", phase.start, phase.end, phase.name, tip, "accent" if phase.training else "faint")
+        yield Bar("phases", phase.start, phase.end, phase.name, tip, "accent" if phase.name == "training" else "faint")
 
 
 def _span(bars: Sequence[Bar], window: Span) -> Span:
@@ -159,7 +160,7 @@ def _caption(
 ) -> str:
     run = verdict.run
     state = f", {shown(run.disposition)}" if run.disposition else ""
-    text = f"{moment(window[0])} to {moment(window[1])} ({duration(window[1] - window[0])}){state}."
+    text = f"{time_span(window)} ({duration(window[1] - window[0])}){state}."
     if cause is not None:
         text += f" First cause at {moment(cause[0])}: {cause[1]}."
     count = sum(group.count for group in groups)
@@ -221,7 +222,7 @@ def _spec(
     y_by_lane = {lane: LANE * (index + 0.5) for index, lane in enumerate(lanes)}
     marks: list[Json] = []
     for lane, y in y_by_lane.items():
-        max_width, size = signal(f"narrow ? {NARROW_LEFT - 6} : 104"), signal("narrow ? 10 : 11")
+        max_width, size = signal(f"narrow ? {NARROW_LEFT - 8} : 104"), 12
         marks.append(
             label(
                 lane, signal("narrow ? -4 : -12"), y, align="right", baseline="middle", limit=max_width, fontSize=size
@@ -229,7 +230,7 @@ def _spec(
         )
         if not any(bar.lane == lane for bar in bars):
             marks.append(mark("rule", {"x": 0, "x2": signal("width"), "y": y, "stroke": signal("faint")}))
-    inside = {"type": "group", "clip": True, "marks": [*_bars(), *_events()]}
+    inside = {"type": "group", "clip": True, "marks": [*_bars(cause), *_events()]}
     inside["encode"] = {"update": {"width": signal("width"), "height": {"value": height}}}
     stretches = [
         {"y": y_by_lane[bar.lane], "from": round(max(bar.start, span[0]) * 1000), "to": round(bar.end * 1000),
@@ -262,7 +263,8 @@ _PAINT = "{faint: faint, accent: accent, bad: bad, warn: warn, good: good, ink: 
 """Expression: the color that a row names."""
 
 
-def _bars() -> list[Json]:
+def _bars(cause: tuple[float, str] | None) -> list[Json]:
+    """Each bar with its text, which starts behind the line of the first cause if that would cross it."""
     left, right = "clamp(scale('x', datum.from), 0, width)", "clamp(scale('x', datum.to), 0, width)"
     box = {
         "x": signal(left),
@@ -274,12 +276,16 @@ def _bars() -> list[Json]:
         "stroke": signal(_PAINT),
         "tooltip": {"field": "tip"},
     }
+    start, text_px = left, "6.6 * length(datum.text) + 6"
+    if cause is not None:
+        line_x = f"scale('x', {cause[0] * 1000!r})"
+        start = f"(inrange({line_x}, [{left}, {left} + {text_px}]) ? {line_x} : {left})"
     words = {
-        "text": signal(f"{right} - {left} > 6 * length(datum.text) + 6 ? datum.text : ''"),
-        "x": signal(f"{left} + 5"),
+        "text": signal(f"{right} - {start} > {text_px} ? datum.text : ''"),
+        "x": signal(f"{start} + 5"),
         "y": {"field": "y"},
         "baseline": "middle",
-        "fontSize": 10,
+        "fontSize": 11,
         "fill": signal("ink"),
     }
     return [{**mark("rect", box, "bars"), "interactive": True}, mark("text", words, "bars")]
@@ -313,13 +319,13 @@ def _counts() -> Json:
     """How many events a mark stands for, above its right where there is room; not cut off at the edge."""
     edge = f"width + (narrow ? {NARROW_RIGHT} : {RIGHT})"
     until = f"(isValid(datum.next) ? min(scale('x', datum.next), {edge}) : {edge})"
-    room = f"{until} - scale('x', datum.t) > 14 + 6 * length(datum.count)"
+    room = f"{until} - scale('x', datum.t) > 14 + 6.6 * length(datum.count)"
     count = {
         "text": signal(f"datum.t >= shown[0] && datum.t <= shown[1] && {room} ? datum.count : ''"),
         "x": {"scale": "x", "field": "t", "offset": 6},
         "y": {"field": "y", "offset": -5},
         "baseline": "middle",
-        "fontSize": 9,
+        "fontSize": 10,
         "fill": signal("ink"),
     }
     return mark("text", count, "events")

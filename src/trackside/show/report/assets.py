@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from trackside.logs.matcher import cache_file, write_atomically
-from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, Chart, Drawing, Raster
+from trackside.show.charts.chart import NARROW_RIGHT, Chart, Drawing, Raster
 from trackside.show.sanitize import visible
 
 HERE = Path(__file__).parent
@@ -69,18 +69,19 @@ def described(chart: Chart, drawing: Drawing) -> Mapping[str, Any]:
     return {
         "slug": chart.slug,
         "axis": drawing.axis,
-        "narrow": {"left": NARROW_LEFT, "right": NARROW_RIGHT},
+        "narrow": {"left": drawing.narrow_left, "right": NARROW_RIGHT},
         "spec": drawing.spec,
-        "rasters": {name: _packed(raster) for name, raster in drawing.rasters.items()},
+        "rasters": {name: _raster(raster) for name, raster in drawing.rasters.items()},
     }
 
 
-def _packed(raster: Raster) -> Mapping[str, Any]:
-    return {
-        "width": raster.width,
-        "height": raster.height,
-        "cells": base64.b64encode(zlib.compress(raster.cells)).decode(),  # level 9: 2 % smaller, ten times as long
-    }
+def _raster(raster: Raster) -> Mapping[str, Any]:
+    return {"width": raster.width, "height": raster.height, "cells": packed(raster.cells)}
+
+
+def packed(content: bytes) -> str:
+    """Compressed, as text; the page's script unpacks it."""
+    return base64.b64encode(zlib.compress(content)).decode()  # level 9: 2 % smaller, ten times as long
 
 
 def script_data(value: Any) -> str:

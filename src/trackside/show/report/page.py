@@ -13,13 +13,14 @@ from markupsafe import Markup
 
 from trackside.evidence import Store
 from trackside.facts.fact import Facts
-from trackside.families import families
-from trackside.finding import Verdict
+from trackside.families import families, find_family
+from trackside.finding import Certainty, Finding, Outcome, Verdict
 from trackside.model import Position
 from trackside.read.excerpts import Excerpt
 from trackside.show import citations, heading
-from trackside.show.charts.chart import PAINT, drawings
-from trackside.show.charts.phases import first_cause, often_from_start
+from trackside.show.charts.chart import PAINT, Chart, Drawing, drawings
+from trackside.show.charts.event_lanes import logged_events
+from trackside.show.charts.phases import first_cause, often_from_start, run_window
 from trackside.show.document import CiteDoc, InputDoc, ProgressDoc, VerdictDoc
 from trackside.show.report import assets
 from trackside.show.sanitize import visible
@@ -27,26 +28,22 @@ from trackside.show.waste import in_brief
 from trackside.show.wording import duration, moment, parsed, ranges, with_stop, word
 from trackside.stores.embedded.layout import Directory
 
-MAX_INPUTS_OPEN, MAX_INPUTS = 12, 1000
+MAX_INPUTS_OPEN, MAX_INPUTS = 6, 1000
 """Maximum inputs shown unfolded, and in all; the JSON document lists every one."""
+MAX_CITATIONS_OPEN = 6
+"""Maximum citations shown unfolded; a link to a folded one unfolds it."""
 MAX_TOP_ACTIONS = 2
 """Maximum actions in the head; the others come after the implications."""
 MAX_CITATION_LINKS = 4
 """Maximum citation links after a claim; more are merged into ranges."""
-CULPRITS = {
-    "job": "the job",
-    "infrastructure": "the infrastructure",
-    "scheduler": "the scheduler",
-    "none": "none",
-    "unknown": "unknown",
-}
 OWNERS = {
-    "job": "The job's owner: code, data or settings.",
-    "infrastructure": "The cluster's operators: hardware, network, storage or system software.",
-    "scheduler": "Nobody: the scheduler followed its rules or a user's request.",
-    "none": "Nobody.",
-    "unknown": "Not clear yet: see the open questions and what to collect.",
+    "job": ("the job", "its code, data or settings"),
+    "infrastructure": ("the infrastructure", "hardware, network, storage or system software"),
+    "scheduler": ("the scheduler", "it followed its rules or a user's request"),
+    "none": ("nobody", ""),
+    "unknown": ("not clear yet", ""),
 }
+"""Culprit -> who has to act, and a few more words."""
 CERTAINTIES = {
     "established": "direct evidence, or several kinds of evidence that agree",
     "supported": "one kind of evidence",
@@ -66,6 +63,30 @@ class Citation:
     quoted: str
     lines: Sequence[tuple[int, str, bool]]
     elsewhere: str
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """The verdict in two words. ``kind``: a class of the style; ``sign``: a shape, so that color is not needed."""
+
+    kind: str
+    sign: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart on the page; ``index``: its position in the embedded data."""
+
+    index: int
+    chart: Chart
+    drawing: Drawing
+
+    @property
+    def height(self) -> int:
+        """Pixels of the whole drawing, which the page reserves before it is drawn."""
+        padding = self.drawing.spec["padding"]
+        return int(self.drawing.spec["height"] + padding["top"] + padding["bottom"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +120,12 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
     """The page, in UTF-8. ``around``: what stands around the :func:`places` that are cited, as far as it was found."""
     unchecked = Facts(store, verdict.run)
     charts = list(drawings(verdict, unchecked))
-    script, style, vega = _asset("page.js"), _asset("page.css"), assets.vega() if charts else ""
+    figures = [Figure(index, *drawn) for index, drawn in enumerate(charts)]
+    proof = _proof(verdict, figures)
+    script, vega = _asset("page.js"), assets.vega() if charts else ""
+    style = _asset("page.css") + "".join(
+        f"#chart-{figure.chart.slug} .chart {{ min-height: {figure.height}px; }}\n" for figure in figures
+    )
     citation_entries, first, rows = list(_citations(doc, around)), _verdict_citations(doc), _rows(doc)
     has_onset = not often_from_start(doc.primary.family) or first_cause(verdict, unchecked) is not None
     html = _environment().get_template("page.html").render(
@@ -107,20 +133,26 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         policy=assets.policy([text for text in (vega, script) if text], style),
         style=Markup(style),
         script=Markup(script),
-        vega=Markup(vega),
-        charts=Markup(assets.script_data([assets.described(*chart) for chart in charts])),
+        vega=assets.packed(vega.encode()) if vega else "",
+        charts=Markup(assets.script_data([assets.described(*drawn) for drawn in charts])),
         paint=" ".join(PAINT),
-        figures=charts,
+        proof=proof,
+        figures=[figure for figure in figures if figure is not proof],
+        badge=badge(verdict.primary),
+        ending=heading.ending(doc.run),
         headline=heading.headline(doc.primary),
-        culprit=CULPRITS.get(doc.primary.culprit, doc.primary.culprit),
-        owner=OWNERS.get(doc.primary.culprit, ""),
+        answer=heading.answer(doc.primary),
+        place=heading.where(doc.primary),
+        owner=_owner(doc),
         certain=CERTAINTIES.get(doc.primary.certainty or "", ""),
         since=doc.primary.since if has_onset else None,
+        when=_when(verdict, unchecked, has_onset),
         actions=doc.actions[:MAX_TOP_ACTIONS],
         more_actions=doc.actions[MAX_TOP_ACTIONS:],
         cost=in_brief(doc.waste),
         facts=list(facts(doc)),
-        first=[entry for entry in citation_entries if entry.id in first],
+        first=[entry for entry in citation_entries if entry.id in first][:MAX_CITATIONS_OPEN],
+        more_citations=[entry for entry in citation_entries if entry.id in first][MAX_CITATIONS_OPEN:],
         rest=[entry for entry in citation_entries if entry.id not in first],
         open_families=[row for row in rows if row.state != "ruled out"],
         ruled_out=[row for row in rows if row.state == "ruled out"],
@@ -131,6 +163,47 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         vega_version=vl_convert.get_vega_version() if charts else "",
     )  # fmt: skip
     return html.encode("utf-8", "replace")
+
+
+def badge(primary: Finding) -> Badge:
+    """Whether there is a fault, and whether that is certain."""
+    if primary.outcome is not Outcome.FOUND or primary.role == "last_resort":
+        return Badge("unknown", "?", "Cause unknown")
+    if primary.role == "health":
+        return Badge("good", "\N{CHECK MARK}", "No fault found")
+    if primary.culprit in ("none", "scheduler"):
+        return Badge("unknown", "\N{EN DASH}", "Not a fault")
+    if primary.certainty is Certainty.POSSIBLE:
+        return Badge("warn", "!", "Possible fault")
+    return Badge("bad", "\N{MULTIPLICATION X}", "Fault")
+
+
+def _owner(doc: VerdictDoc) -> tuple[str, str]:
+    """Who has to act, and a few more words."""
+    owner, words = OWNERS.get(doc.primary.culprit, OWNERS["unknown"])
+    return owner, "see the open questions" if doc.primary.culprit == "unknown" and doc.cannot_decide else words
+
+
+def _when(verdict: Verdict, facts: Facts, has_onset: bool) -> str:
+    """When the primary finding began; without a timestamp, the range given by the lines around it; may be empty."""
+    primary, window = verdict.primary, run_window(facts)
+    if primary.since is not None:
+        return moment(primary.since) if has_onset else ""
+    if primary.at is None or window is None:
+        return ""
+    placed, _ = logged_events(facts, window, window[1])
+    around = next((event for event in placed if event.event is not None and event.event.at == primary.at), None)
+    return around.stamp if around is not None else ""
+
+
+def _proof(verdict: Verdict, figures: Sequence[Figure]) -> Figure | None:
+    """The chart that proves the primary finding: the one that its family names; otherwise the first that draws what the
+    finding cites; None if no chart does."""
+    family = find_family(verdict.primary.family)
+    named = family.example[1] if family is not None and family.example is not None else ""
+    cited = {cite.query.kind for claim in verdict.primary.shows for cite in claim.cites if cite.query is not None}
+    drawn_from = (figure for figure in figures if any(query.kind in cited for query in figure.chart.asks))
+    return next((figure for figure in figures if figure.chart.slug == named), None) or next(drawn_from, None)
 
 
 def _asset(name: str) -> str:
@@ -179,10 +252,10 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
         yield "Run", " ".join(filter(None, (run.id, run.name)))
     if run.cluster:
         yield "Cluster", run.cluster
-    if ending := heading.ending(run):
-        yield "State" if run.as_of is not None else "Ended", ending
     if run.start is not None:
         yield "Started", moment(run.start)
+    if run.end is not None:
+        yield "Ended", moment(run.end)
     if (seconds := heading.elapsed_s(run)) is not None:
         yield "Elapsed" if run.end is not None else "So far", duration(seconds)
     if run.nodes:
