@@ -23,13 +23,16 @@ def confidence(finding: FindingDoc) -> str:
 def where(finding: FindingDoc) -> str:
     """The ranks, GPUs and nodes that it names, each node once: ``rank 5 (gpu001:5)``; may be empty."""
     ranks = f"rank{'s' if len(finding.ranks) > 1 else ''} {ranges(finding.ranks)}" if finding.ranks else ""
-    gpus = word(tuple(gpu.removeprefix(":") for gpu in finding.gpus)) if finding.gpus else ""
+    names = [gpu.removeprefix(":") for gpu in finding.gpus]
+    indices_only = all(name.isdecimal() for name in names)
+    gpus = "" if not names else ranges([int(name) for name in names]) if indices_only else word(tuple(names))
+    noun = "GPU" if len(names) == 1 else "GPUs"
     with_gpus = {gpu.rpartition(":")[0] for gpu in finding.gpus}
     others = tuple(node for node in finding.nodes if node not in with_gpus)
     nodes = f"node{'s' if len(others) > 1 else ''} {word(others)}" if others else ""
     if ranks and gpus:
-        ranks, gpus = f"{ranks} ({gpus if with_gpus != {''} else f'GPU {gpus}'})", ""
-    return ", ".join(filter(None, (ranks, f"GPU {gpus}" if gpus else "", nodes)))
+        ranks, gpus = f"{ranks} ({f'{noun} {gpus}' if indices_only else gpus})", ""
+    return ", ".join(filter(None, (ranks, f"{noun} {gpus}" if gpus else "", nodes)))
 
 
 def answer(finding: FindingDoc) -> str:
