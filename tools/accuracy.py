@@ -3,7 +3,7 @@
     python tools/accuracy.py [--only TEXT] [--source TEXT] [--corpus DIR] [--draws N] [--first N] [-v] [--write]
 
 ``--write`` fits the confidence table (src/trackside/verdict/reliability.json) and writes docs/accuracy.md; that takes
-the labelled corpus and others' data, which lie beside the checkout. ``--draws`` sets how many runs are simulated at
+the labeled corpus and others' data, which lie beside the checkout. ``--draws`` sets how many runs are simulated at
 random (kind of fault, size, framework, planes, defects of the telemetry): the fit uses one half, the calibration error is
 measured on the other.
 """
@@ -34,7 +34,7 @@ from trackside.verdict import confidence
 TABLE = ROOT / "src" / "trackside" / "verdict" / "reliability.json"
 PAGE = ROOT / "docs" / "accuracy.md"
 BLIND = confidence.TrackRecord(407, 452)
-"""First runs on cases that were labelled before the tool had seen them and before anything was mended for them: console
+"""First runs on cases that were labeled before the tool had seen them and before anything was mended for them: console
 logs re-rendered after public issue threads, and small runs, written in nine batches. The family was right in 407."""
 LOCAL = ("nodes", "gpus", "ranks")
 UNDECIDED = ("U0",)
@@ -185,7 +185,7 @@ def summary(judged: Sequence[JudgedCase]) -> list[tuple[str, str]]:
         ("wrong and called established, where they can't", share(len(misled), len(blind))),
         ("false blame (job for infrastructure or the reverse)", share(sum(case.blamed for case in sided), len(sided))),
         ("abstained (undecided or only possible)", share(sum(case.abstained for case in judged), count)),
-        ("localised (nodes, GPUs, ranks all right)", share(named, len(localized))),
+        ("localized (nodes, GPUs, ranks all right)", share(named, len(localized))),
         ("traps not fallen for", share(sum("never" not in case.wrong for case in traps), len(traps))),
     ]
     if times:
@@ -259,9 +259,9 @@ WHAT = {
     "own lab": "small real runs recorded for this repository with faults injected, some on a real Slurm cluster",
     "after public threads": "console output written anew after public issue threads",
     "written by hand": "small cases for single rules",
-    "corpus logs": "the labelled corpus: re-rendered console logs",
-    "corpus runs": "the labelled corpus: real small CPU runs with injected faults",
-    "real data": "recorded runs of others, labelled by their owners",
+    "corpus logs": "the labeled corpus: re-rendered console logs",
+    "corpus runs": "the labeled corpus: real small CPU runs with injected faults",
+    "real data": "recorded runs of others, labeled by their owners",
     "drawn": "runs simulated at random: kind of fault, size, framework, planes and defects of the telemetry",
 }
 """Every source, in the page's order."""
@@ -285,7 +285,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--source", default="", help="sources whose name holds this text")
-    parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder of labelled cases")
+    parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder of labeled cases")
     parser.add_argument("--draws", type=int, default=400, help="runs to simulate at random")
     parser.add_argument("--first", type=int, default=FIRST, help="number of the first of them")
     parser.add_argument("--write", action="store_true", help="fit the confidence table and write docs/accuracy.md")

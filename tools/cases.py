@@ -1,4 +1,4 @@
-"""Labelled cases from every source in one shape; and how a verdict is held against one."""
+"""Labeled cases from every source in one shape; and how a verdict is held against one."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def from_truth(truth: dict[str, Any]) -> dict[str, Any]:
 
 
 JUDGED = ("C1", "C2", "D3")
-"""Families whose culprit is a judgement, open where nothing on a host speaks."""
+"""Families whose culprit is a judgment, open where nothing on a host speaks."""
 PLACED = {
     "B2": ("nodes", "gpus"),
     "B3": ("nodes", "gpus"),
@@ -154,7 +154,7 @@ def real_data(folder: Path = REAL) -> list[Case]:
 
 
 def corpus(folder: Path = CORPUS) -> list[Case]:
-    """The labelled corpus, where it is present."""
+    """The labeled corpus, where it is present."""
     cases = []
     for path in sorted(folder.glob("*/*/case.json")):
         label = json.loads(path.read_text("utf-8"))

@@ -121,7 +121,7 @@ def text_of(number: int) -> str:
         blocks.append(_table("[telemetry.restarts]", {"at": f"{rng.randint(10, 90)}%"}))
     free = [gpu for gpu in range(n_gpus_held) if not job["first_gpu"] <= gpu < job["first_gpu"] + gpus]
     if free and rng.random() < 0.6:
-        blocks.append(_table("[neighbours]", {
+        blocks.append(_table("[neighbors]", {
             "gpus": free, "job": "48777" if telemetry["job_label"] else "",
             "activity": rng.choice(["busy", "idle", "spin", "leftover"]), "ecc": rng.choice([0, 0, 2]),
         }))  # fmt: skip

@@ -35,7 +35,7 @@ for folder in (ROOT, ROOT / "src"):
 
 from lab.gpu.cases import CASES, REST, Case
 from lab.gpu.watch import Watch, conforms, opened
-from lab.sanitise import Sanitiser
+from lab.sanitize import Sanitizer
 
 from lab import nvml
 from trackside.agent.nvml.gpu import Gpu
@@ -183,7 +183,7 @@ def at_rest(report: Report, collectors: Mapping[str, Collector], interval_s: flo
         missing = [metric for metric in source.metrics if metric not in sampled_metrics]
         if missing:
             report.could_not(f"{name}: not told by this GPU or driver: {', '.join(missing)}")
-        held_to_the_catalogue(report, watch, source)
+        held_to_the_catalog(report, watch, source)
         cpu, wall = (sorted(times[place] for times in watch.read_times[name]) for place in (0, 1))
         middle = len(cpu) // 2
         report.ok(f"{name}: a reading takes {cpu[middle] * 1e3:.1f} ms of CPU, {wall[middle] * 1e3:.1f} ms in all")
@@ -192,7 +192,7 @@ def at_rest(report: Report, collectors: Mapping[str, Collector], interval_s: flo
     return watch
 
 
-def held_to_the_catalogue(report: Report, watch: Watch, source: Source) -> None:
+def held_to_the_catalog(report: Report, watch: Watch, source: Source) -> None:
     """Names, labels, bounds; counters that fall."""
     bad: dict[str, str] = {}
     for (metric, labels), points in watch.samples.items():
@@ -207,7 +207,7 @@ def held_to_the_catalogue(report: Report, watch: Watch, source: Source) -> None:
     for metric, problem in bad.items():
         report.wrong(f"{metric}: {problem}")
     if not bad:
-        report.ok(f"{source.id}: all values are within the catalogue's bounds, and no counter fell")
+        report.ok(f"{source.id}: all values are within the catalog's bounds, and no counter fell")
 
 
 _SMI = {
@@ -337,7 +337,7 @@ def check_samples(case: Case, watch: Watch, pid: int, device: str, scripted: boo
     active = watch.of("gpu_sm_active_ratio")
     launches = watch.of("trackside_cuda_kernel_launches_total")
     return [
-        "" if busy > 0.05 else f"utilisation never rose over {busy:g}",
+        "" if busy > 0.05 else f"utilization never rose over {busy:g}",
         "" if memory and max(memory) - min(memory) > 1 << 30 else "memory in use did not rise by a GiB",
         "" if not active or max(active) > 0.02 else f"SM activity never rose over {max(active):g}",
         "" if str(pid) in pids or not pids else f"process {pid} is not listed on a GPU, {sorted(map(str, pids))} are",
@@ -350,7 +350,7 @@ def record(case: Case, top: Path, work: Path, watch: Watch, facts: Mapping[str, 
     folder = top / case.folder
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "inputs").mkdir(parents=True)
-    Sanitiser(work, NODE).copy(work / "train.log", folder / "inputs/train.log")
+    Sanitizer(work, NODE).copy(work / "train.log", folder / "inputs/train.log")
     watch.write(folder / "inputs/gpu.prom.gz", NODE)
     if kernel := [line for line in watch.lines if "NVRM" in line.text]:
         stamped = [

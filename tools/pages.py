@@ -184,7 +184,7 @@ MAX_NAMES = 3
 
 
 def metrics_page() -> str:
-    """The catalogue of metrics, the names that sources have for them, and the reasons that hold clocks down."""
+    """The catalog of metrics, the names that sources have for them, and the reasons that hold clocks down."""
     lines = [
         "# Metrics",
         "",

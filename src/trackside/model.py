@@ -122,7 +122,7 @@ class Record:
 class Series:
     """One curve: a metric of :mod:`trackside.catalog.metrics` and the labels that tell whose it is.
 
-    ``labels`` are (name, value) pairs sorted by name, in the catalogue's names (node, gpu, job, rank, ...).
+    ``labels`` are (name, value) pairs sorted by name, in the catalog's names (node, gpu, job, rank, ...).
     """
 
     metric: str
@@ -140,7 +140,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """A block of measurements as columns of equal length, in the catalogue's units."""
+    """A block of measurements as columns of equal length, in the catalog's units."""
 
     series: Sequence[Series]
     index: NDArray[np.int32]

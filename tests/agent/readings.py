@@ -44,7 +44,7 @@ def held_against(golden: Path, text: str, rewrite: bool) -> None:
 
 def conform(reading: Reading, source: Source, bounds: bool = True) -> None:
     """Fail where a sample is none that the source declares, has labels that its metric may not carry, a value beyond
-    the catalogue's bounds, or the same labels as another."""
+    the catalog's bounds, or the same labels as another."""
     seen: set[tuple[str, object]] = set()
     for sample in reading.samples:
         metric = METRICS[sample.metric]

@@ -73,7 +73,7 @@ def test_golden(host: str, rewrite: bool, held: list[Collector]) -> None:
 
 
 @pytest.mark.parametrize("host", NAMES)
-def test_samples_are_as_the_catalogue_has_them(host: str, held: list[Collector]) -> None:
+def test_samples_are_as_the_catalog_has_them(host: str, held: list[Collector]) -> None:
     readings = {name: read(sources()[name], host, held) for name in OF_HOST}
     available = {name: reading for name, reading in readings.items() if isinstance(reading, Reading)}
     assert available

@@ -215,7 +215,7 @@ class TestSlice:
         lost = sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("[... "))
         kept = sum(not line.startswith("[... ") for line in text.splitlines())
         assert lost + kept == 120_000 + LOG.count("\n")
-        (told,) = [each.kept for each in manifest_of(tmp_path / "run.tsb").inputs if each.kept]
+        (told,) = [each.excerpt for each in manifest_of(tmp_path / "run.tsb").inputs if each.excerpt]
         assert told.startswith(f"{kept:,} of {lost + kept:,} lines")
 
     def test_where_the_slice_says_something_else_all_is_kept(

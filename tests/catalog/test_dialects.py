@@ -1,4 +1,4 @@
-"""The catalogue of metrics, and what foreign names, labels, units and blanks become."""
+"""The catalog of metrics, and what foreign names, labels, units and blanks become."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def each() -> Iterator[tuple[Dialect, str, str, dict[str, str]]]:
                 yield dialect, name, metric, dict(foreign.labels)
 
 
-# -- the catalogue
+# -- the catalog
 
 
 def test_names_say_unit_and_kind() -> None:
@@ -340,7 +340,7 @@ def test_a_unit_that_is_none_of_the_metrics_is_refused(text: str, metric: str) -
         factor_of(text, METRICS[metric].unit)
 
 
-def test_units_are_units_of_the_catalogue() -> None:
+def test_units_are_units_of_the_catalog() -> None:
     assert set(UNITS) <= {metric.unit for metric in METRICS.values()}
     for ours, writings in UNITS.items():
         assert ours in {"ratio", "bool", "errors", "replays"} or writings[ours] == 1.0

@@ -117,7 +117,7 @@ PARTS: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
     "no metrics": (lambda: Cluster().per_node("host_load1", 1), ["hardware"]),
     "no counters": (lambda: hung(since=9e9), ["no_counters"]),
     "counters alone": (lambda: Cluster().per_gpu("gpu_ecc_uncorrectable_total", 0), ["no_activity"]),
-    "utilisation alone": (
+    "utilization alone": (
         lambda: Cluster().per_gpu("gpu_utilization_ratio", 1.0).per_gpu("gpu_ecc_uncorrectable_total", 0),
         ["no_activity", "only_busy"],
     ),

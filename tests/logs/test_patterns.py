@@ -42,7 +42,7 @@ def test_examples(parser: Parser, pattern: Pattern) -> None:
 
 
 @pytest.mark.parametrize("parser", parsers(), ids=lambda parser: parser.id)
-def test_events_keep_to_the_catalogue(parser: Parser) -> None:
+def test_events_keep_to_the_catalog(parser: Parser) -> None:
     for pattern in parser.patterns:
         for line in pattern.matches:
             for event in events(parser, line):

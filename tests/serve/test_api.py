@@ -49,7 +49,7 @@ from trackside.stores.metadata.rows import decode_cursor
 
 pytestmark = pytest.mark.slow
 
-UTILISATION = "metric(gpu_utilization_ratio)"
+UTILIZATION = "metric(gpu_utilization_ratio)"
 
 
 class Asking:
@@ -264,12 +264,12 @@ def test_rows_are_given_with_their_places(ask: Asking) -> None:
 
 
 def test_curves_are_given_with_null_where_nothing_was_sampled(ask: Asking) -> None:
-    told = evidence(ask, f"{UTILISATION}.during({T0:.0f}, {T0 + 300:.0f}).rollup(60, 'last')")
+    told = evidence(ask, f"{UTILIZATION}.during({T0:.0f}, {T0 + 300:.0f}).rollup(60, 'last')")
     assert (told["answer"], told["unit"], told["step_s"]) == ("grid", "ratio", 60)
     assert told["times"] == [T0 + n for n in (60, 120, 180, 240, 300)]
     assert [each["labels"]["gpu"] for each in told["series"]] == ["0", "1"]
     assert told["series"][0]["values"] == [pytest.approx(0.51), pytest.approx(0.515), None, None, pytest.approx(0.55)]
-    over = evidence(ask, f"{UTILISATION}.over('run', 'avg').by('node', how='median')")
+    over = evidence(ask, f"{UTILIZATION}.over('run', 'avg').by('node', how='median')")
     assert "during(" in over["query"]
     assert [each["labels"] for each in over["series"]] == [{"node": "gpu017"}]
 
@@ -279,7 +279,7 @@ def test_one_value_is_what_a_citation_would_hold(ask: Asking) -> None:
     assert evidence(ask, "events(exception).count()") == {
         "answer": "value", "query": "events(exception).count()", "value": 1, "unit": "",
     }  # fmt: skip
-    highest = evidence(ask, f"{UTILISATION}.over('run', 'max').max()")
+    highest = evidence(ask, f"{UTILIZATION}.over('run', 'max').max()")
     assert (highest["value"], highest["unit"]) == (pytest.approx(0.56), "ratio")
     assert "over(" not in highest["query"]
 
@@ -302,10 +302,10 @@ def test_evidence_of_a_recorded_run(ask: Asking) -> None:
         ("events(exception).where(x=__import__('os'))", "can't read"),
         ("events(exception).where(" + "x=" + "[" * 900 + ")", "can't read"),
         ("events(exception).avg()", "avg() reduces metrics, not rows"),
-        (f"{UTILISATION}.over('run', 'avg').distinct()", "distinct() reduces rows, not metrics"),
-        (UTILISATION, "a metric is asked for some time"),
-        (f"{UTILISATION}.during(0, 100).rollup(0.001, 'avg')", "not 1 to 10,000 windows"),
-        (f"{UTILISATION}.during(100, 0).rollup(1, 'avg')", "not 1 to 10,000 windows"),
+        (f"{UTILIZATION}.over('run', 'avg').distinct()", "distinct() reduces rows, not metrics"),
+        (UTILIZATION, "a metric is asked for some time"),
+        (f"{UTILIZATION}.during(0, 100).rollup(0.001, 'avg')", "not 1 to 10,000 windows"),
+        (f"{UTILIZATION}.during(100, 0).rollup(1, 'avg')", "not 1 to 10,000 windows"),
         ("x" * 2001, "query is 1 to 2,000 printable characters"),
         ("events(exception)\n", "printable"),
         ("", "query is 1 to"),
@@ -353,7 +353,7 @@ def test_no_cursor_is_more_than_refused(text: str) -> None:
 
 def test_too_large_an_answer_is_refused(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.serve.answers.MAX_CELLS", 9)
-    query = f"{UTILISATION}.during({T0}, {T0 + 300}).rollup(60, 'last')"
+    query = f"{UTILIZATION}.during({T0}, {T0 + 300}).rollup(60, 'last')"
     told = ask.problem(f"/runs/7/evidence?query={quote(query)}")
     assert "2 series of 5 windows" in told["detail"]
     assert ".by(" in told["remedy"]
@@ -627,7 +627,7 @@ def test_every_path_answers_what_is_described(ask: Asking, described: dict[str, 
                 queries = (
                     "events(exception)",
                     "record(job).first(state)",
-                    f"{UTILISATION}.over('run', 'avg')",
+                    f"{UTILIZATION}.over('run', 'avg')",
                     "metric(host_load1).over('run', 'avg')",
                 )
                 asked = [f"{filled}?query={quote(query)}" for query in queries]

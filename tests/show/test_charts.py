@@ -58,7 +58,7 @@ def of(verdict: Verdict, store: Store) -> dict[str, Drawing]:
 
 
 def whole(each: Drawing) -> None:
-    """Its parts fit each other, its text is JSON, its colours are the page's."""
+    """Its parts fit each other, its text is JSON, its colors are the page's."""
     text = json.dumps(each.spec, allow_nan=False)
     assert '"#' not in text
     names = [signal["name"] for signal in each.spec["signals"]]
@@ -225,7 +225,7 @@ def test_what_was_not_sampled_is_blank() -> None:
     assert 255 not in rows[3]
 
 
-def test_utilisation_stands_in_where_engine_activity_is_missing() -> None:
+def test_utilization_stands_in_where_engine_activity_is_missing() -> None:
     cluster = Cluster().per_gpu("gpu_utilization_ratio", 0.9)
     found = drawn(cluster)
     assert list(found["ranks"].rasters) == ["utilization"]
@@ -277,11 +277,11 @@ def test_of_what_was_not_sampled_nothing_is_said() -> None:
     cluster.per_gpu("gpu_utilization_ratio", held)
     found = drawn(cluster, job("COMPLETED"))
     spans = [row for row in found["timeline"].rows if row[2] == "phases"]
-    assert [row[4].partition(":")[0] for row in spans] == ["GPUs busy", "GPUs busy"]  # utilisation proves no work
+    assert [row[4].partition(":")[0] for row in spans] == ["GPUs busy", "GPUs busy"]  # utilization proves no work
     assert found["busy-wait"].caption.startswith("While the GPUs were busy")
 
 
-def test_a_reading_without_neighbours_is_a_dot() -> None:
+def test_a_reading_without_neighbors_is_a_dot() -> None:
     assert reduce.alone(np.array([1.0, np.nan, 1.0, 2.0, np.nan, 3.0])).tolist() == [1, 0, 0, 0, 0, 1]
     cluster = Cluster(nodes=1, gpus=2)
     middle = cluster.times[np.abs(cluster.times - (START + END) / 2).argmin()]
@@ -488,7 +488,7 @@ def _straggler() -> list[tuple[Chart, Drawing]]:
     return list(drawings(engine.verdict_of(engine.facts_of(store, run)), Facts(store, run)))
 
 
-def test_a_still_defines_all_colours_and_leaves_the_chart_as_it_was() -> None:
+def test_a_still_defines_all_colors_and_leaves_the_chart_as_it_was() -> None:
     _, ranks = next(each for each in _straggler() if each[0].slug == "ranks")
     before = json.dumps(ranks.spec)
     still = standalone(ranks)

@@ -33,7 +33,7 @@ alone is only a possible hang.
 
 References
 ----------
-The catalogue of failure families, C3.
+The catalog of failure families, C3.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _idle_evidence(
             WAITING(count=derived(len(users), stall_at_end.seconds, unit="GPUs" if len(users) > 1 else "GPU"))
         )
     level = activity.level(name)
-    if name is not None and name != "utilisation" and level is not None and len(users) and stall.observed_to_end:
+    if name is not None and name != "utilization" and level is not None and len(users) and stall.observed_to_end:
         return absent(WORKED_GPUS[name](level=level))
     return None
 

@@ -33,7 +33,7 @@ is unknown: a step's wall time is the same everywhere.
 
 References
 ----------
-The catalogue of failure families, D3.
+The catalog of failure families, D3.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def _machine_claims(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]
 def _not_found(curve: LossCurve, shape: LossShape) -> Finding | Missing:
     line = curve.curve
     if not line.finite:
-        return Missing("no line that prints the training loss was recognised: correctness is unverifiable")
+        return Missing("no line that prints the training loss was recognized: correctness is unverifiable")
     if not shape.judgeable:
         return Missing("too few loss values to judge a shape")
     return absent((FELL if line.fell else LEVEL)(first=line.first_finite, last=line.last_finite, points=line.count))

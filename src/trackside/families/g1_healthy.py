@@ -34,7 +34,7 @@ whether the model is good at its task.
 
 References
 ----------
-The catalogue of failure families, G1.
+The catalog of failure families, G1.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ Whether the same input would fail again at the same step.
 
 References
 ----------
-The catalogue of failure families, A1.
+The catalog of failure families, A1.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ What the run waited for, if neither a kernel log nor an outlier GPU shows it.
 
 References
 ----------
-Linux, nfs(5): hard mounts retry for ever; the kernel's hung task detector; the catalogue of failure families, C2.
+Linux, nfs(5): hard mounts retry for ever; the kernel's hung task detector; the catalog of failure families, C2.
 """
 
 from __future__ import annotations

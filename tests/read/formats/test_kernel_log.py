@@ -1,4 +1,4 @@
-"""Kernel messages in all their dresses: recognised, timed, given to a node; job logs left alone."""
+"""Kernel messages in all their dresses: recognized, timed, given to a node; job logs left alone."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_sample(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_catalogued_and_citable(name: str) -> None:
+def test_cataloged_and_citable(name: str) -> None:
     _, found = read(SAMPLES / name)
     store = MemoryStore(records=found.records)
     for record in found.records:
@@ -74,7 +74,7 @@ def test_text_and_json_agree() -> None:
     "folder", [SHARED / "slurm" / "records", SHARED / "data" / "slurm-fixtures"], ids=lambda each: each.name
 )
 def test_real_files(folder: Path) -> None:
-    """Every real record is recognised and read whole, and no job's output is taken for a record."""
+    """Every real record is recognized and read whole, and no job's output is taken for a record."""
     other = {"down.commands.txt", "sinfo-output-for-structured.txt", "sinfo_fallback.txt", "squeue_fallback.txt"}
     wrong = []
     for path in folder.rglob("*"):

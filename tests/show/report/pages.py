@@ -32,7 +32,7 @@ def hostile(folder: Path) -> Path:
     return folder / "slurm-41.out"
 
 
-def labelled() -> bytes:
+def labeled() -> bytes:
     """The page of a run with every chart whose labels, names and units hold markup, quotes and expressions."""
     text = f"<img src=x onerror=hacked=1>' + (window.hacked = 1) + '\\\";\n{ESC}[31m{RLO}{{datum.t}}</script>"
     run, store = named(text, id=text, name=text, cluster=text, framework=text)

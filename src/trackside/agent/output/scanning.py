@@ -32,7 +32,7 @@ class _TrackedLine(Line):
         super().__init__(buffer, start, end, number, offset, context)
         self.root, self.low, self.high = self, start, end
 
-    def _neighbour(self, start: int, end: int, number: int) -> Line:
+    def _neighbor(self, start: int, end: int, number: int) -> Line:
         if self.buffer[end - 1 : end] == b"\r" and end > start:
             end -= 1
         line = _TrackedLine(self.buffer, start, end, number, self.offset + start - self.start, self.context)

@@ -14,7 +14,7 @@ NAME = b"__name__"
 MAX_KEY_BYTES = 64 << 10
 """Of one series' labels: far beyond what any sender has, and short enough to keep a million in bounds."""
 MAX_REMEMBERED_BYTES = 128 << 20
-"""Bytes of keys that are remembered, about; beyond it all is forgotten and learnt anew."""
+"""Bytes of keys that are remembered, about; beyond it all is forgotten and learned anew."""
 _ENTRY_BYTES = 200
 """What a dictionary's entry and two byte strings take beside their content."""
 _SHOWN = 80

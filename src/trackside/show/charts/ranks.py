@@ -26,7 +26,7 @@ MAX_CELL_BYTES = 900_000
 MIN_DIFFERENCE_RATIO, MIN_ADVANTAGE_RATIO = 0.15, 0.15
 """Minimum difference of culprits from the others, as a share of the range, to count as distinct; and how much more
 distinct another metric must be to be shown first."""
-ACTIVE = ("sm", "engine", "utilisation")
+ACTIVE = ("sm", "engine", "utilization")
 """Layers that show GPU activity."""
 MAX_TABLE_ROWS = 50
 """Rows of the table."""
@@ -97,7 +97,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     """The chart; None if no GPU was sampled."""
     grids = [(layer, grid) for layer in LAYERS if (grid := sampled(facts, layer.query)) is not None]
     if any(layer.key == "engine" for layer, _ in grids):  # a less precise measure of the same
-        grids = [(layer, grid) for layer, grid in grids if layer.key != "utilisation"]
+        grids = [(layer, grid) for layer, grid in grids if layer.key != "utilization"]
     gpus = _rows(verdict, [grid for _, grid in grids])
     if not gpus:
         return None

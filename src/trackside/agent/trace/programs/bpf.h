@@ -14,8 +14,8 @@ typedef signed int s32;
 
 #define SEC(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
-/* The kernel lets only programs that say so read a process's memory: these may be had under either licence too. */
-#define LICENSED char licence[] SEC("license") = "Dual MIT/GPL"
+/* The kernel lets only programs that say so read a process's memory: these may be had under either license too. */
+#define LICENSED char license[] SEC("license") = "Dual MIT/GPL"
 #define KSYM __attribute__((section(".ksyms"), weak))
 
 #define TABLE(name, kind, most, key_type, value_type, how) \

@@ -13,7 +13,7 @@
  *   bits 24-27 position of the number of ranks
  *   bits 28-31 position of the rank; 15: none. Of what follows an identifier passed by value, as registers are taken
  *   bits 32-35 position of the address of the communicator's identifier; 14: passed by value as ABIs do; 15: none
- *   bits 36-39 position of the colour; 15: none
+ *   bits 36-39 position of the color; 15: none
  */
 #include "bpf.h"
 
@@ -53,7 +53,7 @@ struct communicator {
     u64 splits; /* made of it so far */
     u32 ranks;  /* 0: not known, as all that follows: it was made before the trace began */
     s32 rank;
-    s32 colour;
+    s32 color;
     u32 split; /* which of its parent's splits, from 1 */
     u8 identifier[IDENTIFIER];
 };
@@ -214,7 +214,7 @@ INLINE void collective_enqueued(struct regs *ctx, const struct underway *call) {
 
 INLINE int communicator_begins(const struct arguments *given, u64 cookie) {
     struct call call = here(cookie);
-    u32 ranks = nibble(cookie, 24), rank = nibble(cookie, 28), identifier = nibble(cookie, 32), colour = nibble(cookie, 36);
+    u32 ranks = nibble(cookie, 24), rank = nibble(cookie, 28), identifier = nibble(cookie, 32), color = nibble(cookie, 36);
     u32 zero = 0;
     struct communicator *none = map_get(&blank, &zero), *made;
     if (none)
@@ -227,12 +227,12 @@ INLINE int communicator_begins(const struct arguments *given, u64 cookie) {
     if (ranks != NOT_SAID)
         made->ranks = argument(given, ranks);
     made->rank = rank == NOT_SAID ? -1 : (s32)argument(given, rank);
-    made->colour = colour == NOT_SAID ? -1 : (s32)argument(given, colour);
+    made->color = color == NOT_SAID ? -1 : (s32)argument(given, color);
     if (identifier == BY_VALUE)
         read_user(made->identifier, IDENTIFIER, (void *)given->structure);
     else if (identifier != NOT_SAID)
         read_user(made->identifier, IDENTIFIER, (void *)argument(given, identifier));
-    if (colour != NOT_SAID) {
+    if (color != NOT_SAID) {
         struct handle key = of(argument(given, nibble(cookie, 16)));
         struct communicator *parent;
         made->parent = serial_of(key.address);
