@@ -17,13 +17,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "tools", "bench", "lab")
 
-VAGUE = frozenset(
-    "asked begun each found given gone held kept met mine placed said seen spent stood taken theirs told wanted".split()
-)
+VAGUE = {
+    "asked", "begun", "each", "found", "given", "gone", "held", "kept", "met", "mine", "placed", "said", "seen",
+    "spent", "stood", "taken", "theirs", "told", "wanted",
+}  # fmt: skip
 """Variables, parameters, attributes and functions that do not say what they hold or return."""
-PARTICIPLES = frozenset(
-    "Beyond Found Given Held Kept Left Lost Read Seen Sent Spent Spoken Stood Taken Told Written".split()
-)
+PARTICIPLES = {
+    "Beyond", "Found", "Given", "Held", "Kept", "Left", "Lost", "Read", "Seen", "Sent", "Spent", "Spoken", "Stood",
+    "Taken", "Told", "Written",
+}  # fmt: skip
 """Classes that do not say what they are, beside those that end in -ed."""
 NOUNS = frozenset({"Feed", "Seed", "Speed"})
 BOUNDS = {"MOST": "MAX_", "LEAST": "MIN_"}

@@ -31,8 +31,8 @@ _UNREADABLE = frozenset({"unrecognised", "unreadable", "refused"})
 
 @dataclass(slots=True)
 class PartSource:
-    """One input of a bundle: its bytes, or the reason why there are none. ``describe_excerpt`` returns ``doc.excerpt``; call it after
-    reading ``content``."""
+    """One input of a bundle: its bytes, or the reason why there are none. ``describe_excerpt`` returns
+    ``doc.excerpt``; call it after reading ``content``."""
 
     doc: InputDoc
     content: Iterable[bytes] | None = None

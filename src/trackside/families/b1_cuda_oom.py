@@ -38,7 +38,8 @@ request, if only metrics were given: it does not show in samples.
 
 References
 ----------
-PyTorch notes on CUDA memory management; TensorFlow and XLA allocator messages.
+- [PyTorch: CUDA memory management](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)
+- [JAX: GPU memory allocation](https://docs.jax.dev/en/latest/gpu_memory_allocation.html)
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ alone is only a possible hang.
 
 References
 ----------
-The catalog of failure families, C3.
+- [NVIDIA DCGM: profiling metrics](https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/feature-overview.html#profiling-metrics)
+- [PyTorch: Flight Recorder for stuck jobs](https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html)
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ metric was collected.
 
 References
 ----------
-The catalog of failure families, D1.
+- [PyTorch: data loading](https://docs.pytorch.org/docs/stable/data.html)
+- [NVIDIA DCGM: profiling metrics](https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/feature-overview.html#profiling-metrics)
 """
 
 from __future__ import annotations

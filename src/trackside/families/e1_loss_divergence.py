@@ -37,7 +37,8 @@ The reason: learning rate, precision or data. The configuration is not in the te
 
 References
 ----------
-PaLM (2022), section 5.1 on loss spikes; OPT-175B logbook.
+- [PaLM (2022), section 5.1: loss spikes](https://arxiv.org/abs/2204.02311)
+- [OPT-175B: logbook](https://github.com/facebookresearch/metaseq/blob/main/projects/OPT/chronicles/OPT175B_Logbook.pdf)
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Whether few steps were intended.
 
 References
 ----------
-The catalog of failure families, E3.
+- [Hugging Face: Trainer](https://huggingface.co/docs/transformers/main_classes/trainer)
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ Which job took the nodes.
 
 References
 ----------
-Slurm documentation, preemption and the requeue options of sbatch.
+- [Slurm: preemption](https://slurm.schedmd.com/preempt.html)
+- [Slurm: sbatch --requeue](https://slurm.schedmd.com/sbatch.html#OPT_requeue)
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ busy at the power level of waiting, and move no data, do not show work.
 
 References
 ----------
-Slurm documentation, time limits.
+- [Slurm: sbatch --time](https://slurm.schedmd.com/sbatch.html#OPT_time)
+- [Slurm: resource limits](https://slurm.schedmd.com/resource_limits.html)
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ Why it was canceled.
 
 References
 ----------
-Slurm documentation, scancel and job state codes.
+- [Slurm: scancel](https://slurm.schedmd.com/scancel.html)
+- [Slurm: job state codes](https://slurm.schedmd.com/job_state_codes.html)
 """
 
 from __future__ import annotations
