@@ -153,6 +153,6 @@ def test_memory_that_the_runtime_takes_is_bounded(what):
 
 @pytest.mark.parametrize("name", ["remote write 1.0", "OTLP metrics", "Loki push"])
 def test_millions_of_messages_are_too_large(name):
-    with pytest.raises(BadRequest, match="at most 1,048,576 are taken") as caught:
+    with pytest.raises(BadRequest, match="at most 1,048,576 are accepted") as caught:
         DECODERS[name](field(1, NAME) * (wire.MAX_MESSAGES + 1))
     assert caught.value.status == 413

@@ -223,7 +223,7 @@ def test_version_2_is_told_what_a_limit_kept_out(store: Path) -> None:
     second = PROTOBUF | {"Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request"}
     answer = running.ask("/api/v1/write", packed(request.SerializeToString()), second)
     assert (answer.status, answer.headers["X-Prometheus-Remote-Write-Samples-Written"]) == (400, "2")
-    assert b"the rest is kept: 1 samples of new series" in answer.data
+    assert b"the rest was stored: 1 samples of new series" in answer.data
     running.close()
 
 
@@ -300,7 +300,7 @@ def test_beyond_a_limit_the_rest_is_kept_and_the_sender_told_not_to_retry(store:
     answer = running.write(tick(0))
     assert answer.status == 400
     assert answer.data == (
-        b"the rest is kept: 3 samples of new series: there are as many as serve.limits.series allows in a day\n"
+        b"the rest was stored: 3 samples of new series: there are as many as serve.limits.series allows in a day\n"
     )
     many = json.loads(json.dumps(OTLP).replace("gpu017", "gpu018"))
     told = running.ask("/v1/metrics", json.dumps(many).encode(), JSON)
