@@ -96,7 +96,8 @@ def remedy(kind: str, name: str) -> str | None:
 
 def complaints(root: Path) -> Iterator[str]:
     """One line for each name to change in a tree."""
-    for path in sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.py")):
+    files = [*root.glob("*.py"), *(path for folder in FOLDERS for path in (root / folder).rglob("*.py"))]
+    for path in sorted(files):
         for line, kind, name in sorted(set(bound_names(ast.parse(path.read_text("utf-8"), str(path))))):
             if text := remedy(kind, name):
                 yield f"{path.relative_to(root)}:{line}: {kind} {name}: {text}"

@@ -279,17 +279,18 @@ class TestSlice:
         }
         assert told == dict(zip([each.metric for each in listed], values.tolist(), strict=True))
 
-    def test_samples_of_other_nodes_and_times_are_left_out(self) -> None:
+    @pytest.mark.parametrize("nodes", [("n1", "n2"), ("10.0.0.1", "10.0.0.2")])
+    def test_samples_of_other_nodes_and_times_are_left_out(self, nodes: tuple[str, str]) -> None:
         text = "".join(
             f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",Hostname="{node}"}} 50 {1_700_000_000_000 + minute * 60_000}\n'
-            for node in ("n1", "n2")
+            for node in nodes
             for minute in range(100)
         ).encode()
         source = Source("dcgm.prom", text, io.BytesIO(text), len(text))
-        cut = export(source, SampleFilter(frozenset({"n1"}), 1_700_000_000_000, 1_700_000_540_000))
+        cut = export(source, SampleFilter(frozenset({nodes[0]}), 1_700_000_000_000, 1_700_000_540_000))
         assert (cut.written_count, cut.left_out_count) == (10, 190)
         rows = [json.loads(line) for line in b"".join(cut.lines()).splitlines()]
-        assert {row["metric"]["node"] for row in rows} == {"n1"}
+        assert {row["metric"]["node"] for row in rows} == {nodes[0]}
 
 
 class TestDamage:

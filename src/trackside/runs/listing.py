@@ -6,12 +6,12 @@ from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from trackside.catalog.streams import host_of
 from trackside.model import Plane
 from trackside.runs.attempts import AttemptRows, attempts_of, final
 from trackside.runs.jobs import Job, Jobs, collect
 from trackside.runs.locator import HOST, Locator, RecordRow, named_job, short_names
 from trackside.runs.logs import assign, folder_of, ids_inside
-from trackside.runs.series_location import host_of
 from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
 

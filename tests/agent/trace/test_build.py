@@ -78,7 +78,7 @@ def test_without_a_compiler_the_wheel_is_made_and_says_so(
 
     hook = build.ProgramsHook(str(checkout), {}, None, None, "", "wheel", App())
     hook.initialize("standard", {"artifacts": []})
-    assert "WITHOUT tracing" in said[0]
+    assert "WITHOUT CUDA and NCCL tracing" in said[0]
     assert "neither the Python package ziglang nor clang" in said[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from trackside.cli import main
 from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded import layout
 from trackside.stores.embedded.layout import Directory, StoreError
+from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.tables import TABLES
 from trackside.stores.embedded.writer import Writer
 
@@ -128,6 +130,16 @@ def test_a_damaged_manifest_is_named_with_its_remedy(text: str, folder: Path, st
     assert all(path.read_bytes() == content for path, content in before.items())
     ingest([folder], store)
     assert of_store(store) == of_files(folder)
+
+
+def test_a_reader_that_finds_a_damaged_manifest_releases_its_lock(store: Path) -> None:
+    """Or the process would keep old segments from being deleted as long as it lives."""
+    Directory(store).manifests()[-1].write_text("[]")
+    with pytest.raises(StoreError, match="is damaged") as failure:
+        Snapshot.open(store)
+    assert failure.value  # holds the frames, and so what they opened
+    with open(store / "readers", "rb") as readers:
+        fcntl.flock(readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_store_of_a_later_version(folder: Path, store: Path) -> None:

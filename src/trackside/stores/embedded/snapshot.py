@@ -39,7 +39,8 @@ class Snapshot:
         try:
             return cls(directory, directory.read(), lock)
         except BaseException:
-            lock.close()
+            if lock is not None:
+                lock.close()
             raise
 
     def __enter__(self) -> Snapshot:
