@@ -36,7 +36,7 @@ def compilers() -> list[list[str]]:
 
 
 def compile_programs(root: Path) -> str:
-    """Compile all programs into ``objects``. Returns why it failed, or an empty text; after a failure no old ones remain."""
+    """Compile all programs into ``objects``. Returns why it failed, or an empty text; a failure removes old ones."""
     sources, objects = sorted((root / TRACE / "programs").glob("*.bpf.c")), root / TRACE / "objects"
     objects.mkdir(exist_ok=True)
     why = "neither the Python package ziglang nor clang is installed"

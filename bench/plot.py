@@ -13,8 +13,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def loglog(title: str, across: str, up: str, lines: Mapping[str, Points], guides: Mapping[str, Points]) -> str:
-    """Points joined by lines, each named at its end; guides are dashed. Ticks stand where the first line's points do,
-    and at powers of ten."""
+    """Points joined by lines, each labeled at its end; guides are dashed. Ticks are at the first line's points     and at powers of ten."""
     xs = [x for points in lines.values() for x, _ in points]
     ys = [y for points in lines.values() for _, y in points]
     low, high = 10 ** math.floor(math.log10(min(ys))), 10 ** math.ceil(math.log10(max(ys)))

@@ -2,7 +2,7 @@
 
     python tools/dashboard.py RUN_FOLDER
 
-The demo prints it beside Trackside's verdict on the same run.
+The demo prints it before Trackside's verdict on the same run.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python tools/names.py [FOLDER]
 
-A class is a noun phrase, a local is named for what it holds, a constant gives its bound and unit. A reader who meets ``found`` must look up what
-was found; a reader who meets ``matches`` need not. Spelling is American.
+A class is a noun phrase, a local is named for what it holds, a constant gives its bound and unit. A reader of ``found``
+must look up what was found; a reader of ``matches`` need not. Spelling is American.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARTICIPLES = {
     "Beyond", "Found", "Given", "Held", "Kept", "Left", "Lost", "Read", "Seen", "Sent", "Spent", "Spoken", "Stood",
     "Taken", "Told", "Written",
 }  # fmt: skip
-"""Classes that do not say what they are, beside those that end in -ed."""
+"""Classes that do not say what they are, in addition to those that end in -ed."""
 NOUNS = frozenset({"Feed", "Seed", "Speed"})
 BOUNDS = {"MOST": "MAX_", "LEAST": "MIN_"}
 SPELLING = {

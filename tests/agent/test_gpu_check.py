@@ -58,7 +58,7 @@ def test_what_is_wrong_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     watch = Watch({"gpu": Scripted(5, 7, 3, 1e30)}, 0.01)
     for _ in range(4):
         watch._read("gpu", watch._collectors["gpu"])
-    gpu_check.held_to_the_catalog(report, watch, gpu_check.source_of("gpu"))
+    gpu_check.check_against_catalog(report, watch, gpu_check.source_of("gpu"))
     assert report.failed == 1
     assert "WRONG      gpu_energy_joules_total: a counter that fell" in capsys.readouterr().out
 
