@@ -27,7 +27,7 @@ def exposition(reading: Reading) -> str:
     ``# lost lines 3`` and ``# warning text``.
     """
     parts = [_sample(each) for each in sorted(reading.samples, key=lambda each: (each.metric, _sortable(each)))]
-    parts += [_line(each) for each in reading.lines]
+    parts += [_line(line) for line in reading.lines]
     parts += [f"# lost {what} {count}" for what, count in sorted(reading.lost.items())]
     parts += [f"# warning {text}" for text in reading.warnings]
     return "".join(f"{part}\n" for part in parts)

@@ -433,7 +433,7 @@ class TestRecorder:
             assert not recorded(tmp_path)
 
     def found(self, folder: Path, **environ: str) -> recorder.Recorder | None:
-        (process,) = [each for each in Jobs(os.getpid()).processes() if each.pid == os.getpid()]
+        (process,) = [process for process in Jobs(os.getpid()).processes() if process.pid == os.getpid()]
         owned = replace(moved(process, rank=3), environ={"RANK": "3", **environ})
         return recorder.recorder(Path("/proc"), Rank("7", 3, owned))
 
@@ -495,7 +495,7 @@ def test_a_kernel_that_says_nothing(tmp_path: Path) -> None:
     task.mkdir(parents=True)
     (task / "stat").write_text("9 (py thon) D 1 1 1 0")
     (task / "wchan").write_text("0")
-    (process,) = [each for each in Jobs(os.getpid()).processes() if each.pid == os.getpid()]
+    (process,) = [process for process in Jobs(os.getpid()).processes() if process.pid == os.getpid()]
     seen = state_of(tmp_path, Rank("7", 0, replace(process, pid=9)))
     assert seen is not None
     assert (seen.state, seen.wait, seen.syscall) == ("D", "", "")
@@ -503,7 +503,7 @@ def test_a_kernel_that_says_nothing(tmp_path: Path) -> None:
 
 
 def test_processes_that_are_no_more() -> None:
-    (process,) = [each for each in Jobs(os.getpid()).processes() if each.pid == os.getpid()]
+    (process,) = [process for process in Jobs(os.getpid()).processes() if process.pid == os.getpid()]
     collector = watching(Listed([moved(replace(process, pid=2**22 - 1), rank=0)]))
     for _ in range(3):
         reading = Reading()

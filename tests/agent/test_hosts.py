@@ -44,8 +44,8 @@ def no_real_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def held() -> Iterator[list[Collector]]:
     collectors: list[Collector] = []
     yield collectors
-    for each in collectors:
-        each.close()
+    for collector in collectors:
+        collector.close()
 
 
 def read(source: Source, host: str, held: list[Collector]) -> Reading | Unavailable:

@@ -27,7 +27,9 @@ __all__ = ["site"]
 
 
 def called(*arguments: str | Path, home: Path | None = None) -> Result:
-    return CliRunner().invoke(main, [str(each) for each in arguments], env={} if home is None else {"HOME": str(home)})
+    return CliRunner().invoke(
+        main, [str(argument) for argument in arguments], env={} if home is None else {"HOME": str(home)}
+    )
 
 
 def manifest_of(path: Path) -> Manifest:
@@ -178,7 +180,7 @@ class TestSite:
         ingest([folder], site / "store")
         told = self.asked(site, "--store", str(site / "store"))
         assert told.exit_code == 0, told.output
-        assert f"inputs/{live.METRICS}" in [each.name for each in manifest_of(site / "run.tsb").members]
+        assert f"inputs/{live.METRICS}" in [member.name for member in manifest_of(site / "run.tsb").members]
 
     def test_lines_of_a_log_store(self, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """They are written as the readers had them."""

@@ -92,7 +92,7 @@ def bundle(made_once: bytes, tmp_path: Path) -> Path:
 
 
 def called(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(each) for each in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def manifest_of(path: Path) -> Manifest:
@@ -227,7 +227,7 @@ class TestSlice:
         manifest = manifest_of(tmp_path / "run.tsb")
         assert not manifest.sliced
         assert "would give a different verdict" in manifest.notes[0]
-        assert [each.size for each in manifest.members if each.name == "inputs/train.log"] == [
+        assert [member.size for member in manifest.members if member.name == "inputs/train.log"] == [
             (run / "train.log").stat().st_size
         ]
 
@@ -457,7 +457,7 @@ class TestCommand:
         ],
     )
     def test_what_can_be_mended(self, run: Path, arguments: tuple[str, ...], status: int, why: str) -> None:
-        told = called("bundle", *(str(run) if each == "RUN" else each for each in arguments))
+        told = called("bundle", *(str(run) if argument == "RUN" else argument for argument in arguments))
         assert told.exit_code == status
         assert why in told.output
 
@@ -465,7 +465,7 @@ class TestCommand:
         monkeypatch.setattr("trackside.bundle.write.differences", lambda *given: ["family: A1, was B1"])
         told = called("bundle", run, "-o", tmp_path / "run.tsb")
         assert (told.exit_code, "family: A1, was B1" in told.output) == (1, True)
-        assert [each.name for each in tmp_path.iterdir()] == ["run"]
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_the_manifest_is_described() -> None:

@@ -103,7 +103,7 @@ def test_a_standstill_is_compared_with_work_not_with_the_start_up() -> None:
     working = np.where(cluster.times < 2400, 0.0, np.where(cluster.times < STOP, 0.7, 0.03))
     cluster.per_gpu("gpu_sm_active_ratio", working, {AWAY: np.where(cluster.times < STOP, working, 0.0)})
     finding = judged(cluster, "C2", until_stop(), TIMEOUT)
-    [rest] = [each for each in finding.shows if sentence_name(each) == "rest_sm"]
+    [rest] = [show for show in finding.shows if sentence_name(show) == "rest_sm"]
     assert rest.values["before"].number == pytest.approx(0.7)
 
 

@@ -57,7 +57,7 @@ def test_output_and_metrics_know_it_and_slurm_does_not(slow: Held, tmp_path: Pat
 
 
 def test_logs_do_not_have_it(slow: Held, tmp_path: Path) -> None:
-    others = [each for each in loki(slow.full.verdict.run, slow.rest).entries if "job_id" not in each.labels]
+    others = [entry for entry in loki(slow.full.verdict.run, slow.rest).entries if "job_id" not in entry.labels]
     commands(tmp_path / "bin", slow.rest)
     with running(LokiServer(*others)) as logs:
         sections = metrics_at(slow.url, "timeout_s = 20\n"), loki_at(logs.url, LABELS)

@@ -144,7 +144,7 @@ def test_attempts_of_a_requeued_job() -> None:
         job("8", "RUNNING", 300.0, None, submit=201.0, source="scontrol", time_limit_s=3600.0),
     ]
     run = run_of(*rows)
-    assert [(each.number, each.state, each.nodes) for each in run.attempts] == [
+    assert [(attempt.number, attempt.state, attempt.nodes) for attempt in run.attempts] == [
         (1, "PREEMPTED", ("n1",)),
         (2, "COMPLETED", ("n2",)),
     ]
@@ -166,7 +166,7 @@ def test_waiting_for_its_next_attempt() -> None:
 
 
 def test_without_duplicates_the_restart_count_numbers_the_attempt() -> None:
-    assert [each.number for each in run_of(job("8", restarts=2)).attempts] == [3]
+    assert [attempt.number for attempt in run_of(job("8", restarts=2)).attempts] == [3]
 
 
 def test_local_time_and_utc_are_one_attempt() -> None:

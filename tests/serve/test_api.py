@@ -179,14 +179,14 @@ def test_runs_are_listed_filtered_and_paged(ask: Asking, archive: Archive) -> No
     for n in range(5):
         made = verdict(run(str(n), submit=T0 + n, start=T0 + n, attempts=()), "G1" if n % 2 else "A1")
         archive.record(made, written(made), made_at=T0)
-    assert [each["job"] for each in ask.json("/runs?limit=100")["runs"]] == ["4", "3", "2", "1", "0"]
-    assert [each["job"] for each in ask.json("/runs?family=healthy&node=gpu018")["runs"]] == ["3", "1"]
-    assert [each["job"] for each in ask.json("/runs?since=2026-03-02T08:00:03Z")["runs"]] == ["4", "3"]
-    assert [each["job"] for each in ask.json(f"/runs?until={T0 + 1}")["runs"]] == ["0"]
+    assert [run["job"] for run in ask.json("/runs?limit=100")["runs"]] == ["4", "3", "2", "1", "0"]
+    assert [run["job"] for run in ask.json("/runs?family=healthy&node=gpu018")["runs"]] == ["3", "1"]
+    assert [run["job"] for run in ask.json("/runs?since=2026-03-02T08:00:03Z")["runs"]] == ["4", "3"]
+    assert [run["job"] for run in ask.json(f"/runs?until={T0 + 1}")["runs"]] == ["0"]
     seen, cursor = [], ""
     while cursor is not None:
         page = ask.json(f"/runs?limit=2{cursor and '&cursor=' + cursor}")
-        seen += [each["job"] for each in page["runs"]]
+        seen += [run["job"] for run in page["runs"]]
         cursor = page["next"]
     assert seen == ["4", "3", "2", "1", "0"]
 
@@ -238,9 +238,9 @@ def test_citations_are_asked_again(ask: Asking, archive: Archive) -> None:
 
 def test_jobs_of_which_there_is_evidence(ask: Asking) -> None:
     told = ask.json("/jobs")
-    assert (told["total"], [each["id"] for each in told["jobs"]]) == (2, ["8", "7"])
+    assert (told["total"], [job["id"] for job in told["jobs"]]) == (2, ["8", "7"])
     assert told["jobs"][1]["planes"] == ["scheduler", "log", "metric"]
-    assert [each["id"] for each in ask.json("/jobs?limit=1")["jobs"]] == ["8"]
+    assert [job["id"] for job in ask.json("/jobs?limit=1")["jobs"]] == ["8"]
 
 
 # -- evidence
@@ -337,7 +337,7 @@ def test_no_text_is_more_than_refused(text: str) -> None:
 
 
 @given(
-    st.sampled_from([each for operation in OPERATIONS for each in operation.parameters]),
+    st.sampled_from([parameter for operation in OPERATIONS for parameter in operation.parameters]),
     st.text(max_size=30) | st.floats().map(str) | st.integers().map(str) | st.datetimes().map(str),
 )
 def test_no_value_is_more_than_refused(parameter: Parameter, text: str) -> None:
@@ -599,9 +599,9 @@ def test_the_description_is_whole(described: dict[str, Any]) -> None:
     for path, methods in described["paths"].items():
         for told in methods.values():
             ids.append(told["operationId"])
-            named = {each["name"] for each in told["parameters"] if each["in"] == "path"}
+            named = {parameter["name"] for parameter in told["parameters"] if parameter["in"] == "path"}
             assert named == set(re.findall(r"\{(\w+)\}", path))
-            assert all(each["description"] and each["schema"] for each in told["parameters"])
+            assert all(parameter["description"] and parameter["schema"] for parameter in told["parameters"])
             assert told["summary"]
             assert {"200", "401", "422", "500"} <= set(told["responses"])
     assert len(ids) == len(set(ids)) == 12
@@ -623,7 +623,7 @@ def test_every_path_answers_what_is_described(ask: Asking, described: dict[str, 
             filled = path.removeprefix("/api/v1").replace("/runs/{id}", "/runs/7")
             for name, value in values.items():
                 filled = filled.replace(f"{{{name}}}", value)
-            if any(each["name"] == "query" for each in told["parameters"]):
+            if any(parameter["name"] == "query" for parameter in told["parameters"]):
                 queries = (
                     "events(exception)",
                     "record(job).first(state)",

@@ -239,7 +239,7 @@ def test_old_verdicts_are_deleted_daily(store: Path) -> None:
     process.terminate()
     process.communicate()
     with Archive.open(database) as archive:
-        assert [each.made_at for each in archive.verdicts("r1").verdicts] == [1001.0]
+        assert [verdict.made_at for verdict in archive.verdicts("r1").verdicts] == [1001.0]
 
 
 def test_methods_and_paths(running: Running) -> None:
@@ -498,7 +498,7 @@ def test_killed_at_full_rate_nothing_is_lost_or_doubled(store: Path) -> None:
         )
     assert {(count, series) for _, _, count, series in rows} == {(50, 50)}, "each body is there once, and whole"
     there = {(node, time_ms) for node, time_ms, *_ in rows}
-    assert sum(len(each.kept) for each in senders) > 100
+    assert sum(len(sender.kept) for sender in senders) > 100
     for each in senders:
         assert {(f"gpu{each.number:03}", T0_MS + place * 1000) for place in each.kept} <= there
     ((_, told),) = lines(store).items()

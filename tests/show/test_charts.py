@@ -310,7 +310,7 @@ def test_a_thousand_rows_stay_small_quick_and_usable() -> None:
     assert time.perf_counter() - begun < 5
     raster = ranks.rasters["sm"]
     assert raster.height == 1024
-    assert sum(len(each.cells) for each in ranks.rasters.values()) <= 900_000
+    assert sum(len(raster.cells) for raster in ranks.rasters.values()) <= 900_000
     assert len(json.dumps(ranks.spec)) < 120_000
     labels = [mark for mark in ranks.spec["marks"] if mark["type"] == "text"]
     assert len(labels) < 120
@@ -492,6 +492,6 @@ def test_a_still_defines_all_colors_and_leaves_the_chart_as_it_was() -> None:
     _, ranks = next(each for each in _straggler() if each[0].slug == "ranks")
     before = json.dumps(ranks.spec)
     still = standalone(ranks)
-    assert set(PAINT) <= {each["name"] for each in still["signals"]}
+    assert set(PAINT) <= {signal["name"] for signal in still["signals"]}
     assert json.dumps(ranks.spec) == before
     assert "heatmap" not in json.dumps(still)

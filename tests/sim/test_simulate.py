@@ -373,5 +373,5 @@ def test_truth_lies_beside_the_run(tmp_path: Path) -> None:
     truth = run(tmp_path, SMALL)
     written = json.loads((tmp_path / "truth.json").read_text())
     assert (written["family"], written["steps"], written["disposition"]) == ("G1", truth.steps, "COMPLETED")
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["run", "truth.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "truth.json"]
     assert not any("truth" in path.name for path in (tmp_path / "run").rglob("*"))

@@ -14,7 +14,7 @@ is an empty or silent log of a job that ran until its time limit.
 
 Not this when
 -------------
-The run was cancelled within ten minutes. The log shows progress up to the end; several ranks wait for each
+The run was canceled within ten minutes. The log shows progress up to the end; several ranks wait for each
 other (rendezvous or collective hang); the job is in a phase of CPU work with progress; it finished and is only
 cleaning up.
 

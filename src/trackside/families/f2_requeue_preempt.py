@@ -12,7 +12,7 @@ PREEMPTED or REQUEUED in the accounting, several rows under one id, Restarts abo
 
 Not this when
 -------------
-A user or an operator cancelled the job. The launcher restarted its workers within one attempt. A node failed
+A user or an operator canceled the job. The launcher restarted its workers within one attempt. A node failed
 and the job was requeued for that: the node is the cause.
 
 Impact

@@ -12,7 +12,7 @@ work shows whether it was working then, else the times of the training points, e
 
 Not this when
 -------------
-A hang or another cause is found: then that is named, and this is listed under it. The job was cancelled.
+A hang or another cause is found: then that is named, and this is listed under it. The job was canceled.
 
 Impact
 ------

@@ -221,7 +221,7 @@ def test_where_it_cannot_be_told_it_says_why(made: Made, tmp_path: Path) -> None
 
 @cache
 def judged(name: str) -> tuple[Session, WasteDoc | None]:
-    with next(each for each in scenarios() if each.name == name).inputs() as folder:
+    with next(scenario for scenario in scenarios() if scenario.name == name).inputs() as folder:
         case = Session.of(paths.load([folder]))
     return case, document(case.verdict()).waste
 

@@ -38,7 +38,7 @@ def test_sample(name: str) -> None:
     expected = EXPECTED[name]
     assert (row.format, row.status) == (expected["format"], expected["status"])
     assert expected.get("note", "") in row.note
-    assert [record.kind for record in found.records] == [each["kind"] for each in expected["records"]]
+    assert [record.kind for record in found.records] == [record["kind"] for record in expected["records"]]
     for record, fields in zip(found.records, expected["records"], strict=True):
         got = {key: list(value) if isinstance(value := record.fields.get(key), tuple) else value for key in fields}
         assert {**got, "kind": record.kind} == fields

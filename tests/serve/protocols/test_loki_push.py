@@ -64,9 +64,9 @@ def as_json(streams) -> bytes:
 
 def told(streams) -> list:
     return sorted(
-        (sorted(each.labels.items()), time, line)
-        for each in streams
-        for time, line in zip(each.times_ns, each.lines, strict=True)
+        (sorted(stream.labels.items()), time, line)
+        for stream in streams
+        for time, line in zip(stream.times_ns, stream.lines, strict=True)
     )
 
 
@@ -95,8 +95,12 @@ def test_lines_of_one_stream_stay_in_order_and_ranks_are_told_apart():
         (as_json([({"job": "1"}, entries)]), JSON),
     ):
         streams = decode(body, content_type)
-        assert [each.labels for each in streams] == [{"job": "1"}, {"job": "1", "rank": "1"}, {"job": "1", "rank": "0"}]
-        assert all(each.times_ns == sorted(each.times_ns) for each in streams)
+        assert [stream.labels for stream in streams] == [
+            {"job": "1"},
+            {"job": "1", "rank": "1"},
+            {"job": "1", "rank": "0"},
+        ]
+        assert all(stream.times_ns == sorted(stream.times_ns) for stream in streams)
 
 
 def test_a_push_that_is_cut_into_pieces_is_the_same(monkeypatch):

@@ -338,9 +338,9 @@ def test_lines_are_what_was_sent(resource, records):
     ):
         streams = otlp_logs.decode(body, content_type)
         found = [
-            (sorted(each.labels.items()), time, line)
-            for each in streams
-            for time, line in zip(each.times_ns, each.lines, strict=True)
+            (sorted(stream.labels.items()), time, line)
+            for stream in streams
+            for time, line in zip(stream.times_ns, stream.lines, strict=True)
         ]
         assert sorted(found) == sorted(wanted)
 
@@ -385,10 +385,10 @@ def test_pieces_are_bounded_and_make_up_the_whole(monkeypatch):
     for piece in messages.pieces(body, {1: {2: {2: {}}}}, 100, 0, len(body)):
         assert len(piece) < 100 + 50  # with the resource, which stands in each
         part = ExportLogsServiceRequest.FromString(piece)
-        assert all(each.resource == request.resource_logs[0].resource for each in part.resource_logs)
+        assert all(log.resource == request.resource_logs[0].resource for log in part.resource_logs)
         whole.MergeFrom(part)
     sent, taken = (
-        [record for each in one.resource_logs for scope in each.scope_logs for record in scope.log_records]
+        [record for log in one.resource_logs for scope in log.scope_logs for record in scope.log_records]
         for one in (request, whole)
     )
     assert sent == taken

@@ -49,5 +49,5 @@ def made(*paths: Path) -> tuple[VerdictDoc, bytes]:
 
 def diagnosed(*arguments: object) -> tuple[int, str]:
     """``trackside diagnose`` with arguments: its exit status, and what it said on standard error."""
-    result = CliRunner().invoke(main, ["diagnose", *(str(each) for each in arguments)])
+    result = CliRunner().invoke(main, ["diagnose", *(str(argument) for argument in arguments)])
     return result.exit_code, result.stderr

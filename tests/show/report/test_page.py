@@ -63,7 +63,7 @@ def test_all_of_the_verdict_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None
     elements = Elements(page)
     whole = " ".join(text for _, text in elements.of("main"))
     claims = [*doc.preflight, *doc.shows, *doc.implies, *doc.cannot_decide]
-    for text in [each.text for each in claims] + [each.text for each in doc.actions]:
+    for text in [claim.text for claim in claims] + [action.text for action in doc.actions]:
         assert text in whole
     for action in doc.actions:
         assert action.command is None or action.command in whole

@@ -33,7 +33,7 @@ FILES = {
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(each) for each in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def store(folder: Path) -> Path:
 
 def segment(store: Path, table: str) -> Path:
     """The only segment of a table."""
-    (name,) = [each["name"] for each in Directory(store).read_newest()["segments"] if each["table"] == table]
+    (name,) = [segment["name"] for segment in Directory(store).read_newest()["segments"] if segment["table"] == table]
     return store / "segments" / name
 
 
@@ -161,16 +161,16 @@ def older(store: Path) -> bytes:
     path = Directory(store).manifests()[-1]
     raw = json.loads(path.read_text())
     raw["inputs_so_far"] = raw.pop("next_input") - 1
-    for each in raw["segments"]:
-        each["kind"] = each.pop("table")
+    for segment in raw["segments"]:
+        segment["kind"] = segment.pop("table")
     path.write_text(json.dumps(raw))
     return path.read_bytes()
 
 
 def to_present(path: Path, raw: dict[str, Any]) -> dict[str, Any]:
     raw["next_input"] = raw.pop("inputs_so_far") + 1
-    for each in raw["segments"]:
-        each["table"] = each.pop("kind")
+    for segment in raw["segments"]:
+        segment["table"] = segment.pop("kind")
     return raw
 
 

@@ -45,7 +45,9 @@ print("done", flush=True)
 
 def named(store: Path) -> set[str]:
     """The segments that the store's manifests name."""
-    return {each["name"] for path in Directory(store).manifests() for each in json.loads(path.read_text())["segments"]}
+    return {
+        segment["name"] for path in Directory(store).manifests() for segment in json.loads(path.read_text())["segments"]
+    }
 
 
 def generation(store: Path) -> int:

@@ -27,8 +27,8 @@ class ElasticsearchServer(Server):
         self.most, self.unit_ns, self.text_fields = most, unit_ns, text_fields
         self._ties = count()
         self.docs = [
-            (each.time_ns // unit_ns * unit_ns, next(self._ties), {**each.labels, **each.more}, each.text)
-            for each in entries
+            (entry.time_ns // unit_ns * unit_ns, next(self._ties), {**entry.labels, **entry.more}, entry.text)
+            for entry in entries
         ]
 
     def answer(self, method: str, path: str, params: Params, body: bytes) -> Answer:
@@ -74,7 +74,7 @@ class ElasticsearchServer(Server):
         return _ok({"timed_out": False, "_shards": {"total": 1, "failed": 0}, "hits": {"hits": hits}})
 
     def _composite(self, docs: list[Any], asked: Json) -> Json:
-        sources = [next(iter(each.items())) for each in asked["sources"]]
+        sources = [next(iter(source.items())) for source in asked["sources"]]
         keys = {
             tuple(fields.get(source["terms"]["field"].removesuffix(".keyword")) for _, source in sources)
             for _, _, fields, _ in docs

@@ -263,8 +263,8 @@ def streams(draw: st.DrawFn) -> list[Entry]:
 def test_all_lines_come_once_and_in_order(kind: str, entries: list[Entry], page: int) -> None:
     found = ask(SERVERS[kind](*entries), kind, LogRequest(("4242",), (), T0, T0 + 60), page=page)
     expected: dict[str, list[str]] = {}
-    for each in entries:
-        expected.setdefault(f"job-4242/slurm-4242.rank{each.labels['rank']}.log", []).append(each.text)
+    for entry in entries:
+        expected.setdefault(f"job-4242/slurm-4242.rank{entry.labels['rank']}.log", []).append(entry.text)
     if entries:
         assert found == expected
 
@@ -275,14 +275,14 @@ def test_loki_with_narrow_limits(entries: list[Entry], page: int, most: int, lon
     server = LokiServer(*entries, most_entries=most, longest_s=longest_s)
     found = ask(server, "loki", LogRequest(("4242",), (), T0, T0 + 60), page=page, margin_s=0.0)
     texts = sorted(text for path, told in found.items() if path != "Loki" for text in told)
-    assert texts == sorted(each.text for each in entries)
+    assert texts == sorted(entry.text for entry in entries)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(entries=streams(), page=st.integers(50, 100), unit_ns=st.sampled_from([1, 1_000_000]))
 def test_elasticsearch_of_milliseconds(entries: list[Entry], page: int, unit_ns: int) -> None:
-    shifted = [replace(each, time_ns=each.time_ns + 123_456) for each in entries]
+    shifted = [replace(entry, time_ns=entry.time_ns + 123_456) for entry in entries]
     server = ElasticsearchServer(*shifted, unit_ns=unit_ns, text_fields=frozenset({"job_id"}))
     found = ask(server, "elasticsearch", LogRequest(("4242",), (), T0, T0 + 60), page=page)
     texts = [text for path, told in found.items() if path != "Elasticsearch" for text in told]
-    assert sorted(texts) == sorted(each.text for each in entries)
+    assert sorted(texts) == sorted(entry.text for entry in entries)

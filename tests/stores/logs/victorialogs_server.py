@@ -21,8 +21,8 @@ class VictoriaLogsServer(Server):
     def __init__(self, *entries: Entry) -> None:
         super().__init__(*entries)
         self.rows: list[dict[str, str]] = []
-        for each in entries:
-            self.load(each, tuple(each.labels))
+        for entry in entries:
+            self.load(entry, tuple(entry.labels))
 
     def load(self, each: Entry, stream_fields: tuple[str, ...]) -> None:
         labels = {**each.labels, **each.more}

@@ -57,7 +57,7 @@ def record(archive: Archive, made: Verdict | None = None, at: float = T0 + 700, 
 
 
 def jobs(archive: Archive, **filters: Any) -> list[str]:
-    return [each.job for each in archive.runs(Filters(**filters)).runs]
+    return [run.job for run in archive.runs(Filters(**filters)).runs]
 
 
 # -- what is kept
@@ -97,9 +97,9 @@ def test_a_verdict_that_changes_has_a_history(archive: Archive) -> None:
     assert found is not None
     assert found.verdict == ids[3]
     history = archive.verdicts(found.id)
-    assert [each.id for each in history.verdicts] == [ids[3], ids[2], ids[0]]
+    assert [verdict.id for verdict in history.verdicts] == [ids[3], ids[2], ids[0]]
     first = archive.verdicts(found.id, limit=2)
-    assert [each.id for each in archive.verdicts(found.id, limit=2, after=first.next).verdicts] == [ids[0]]
+    assert [verdict.id for verdict in archive.verdicts(found.id, limit=2, after=first.next).verdicts] == [ids[0]]
 
 
 def test_a_verdict_that_arrives_late_is_not_the_latest(archive: Archive) -> None:
@@ -110,7 +110,7 @@ def test_a_verdict_that_arrives_late_is_not_the_latest(archive: Archive) -> None
     found = archive.find("4242")
     assert found is not None
     assert (found.verdict, found.family, found.state) == (kept.verdict, "G1", "FAILED")
-    assert [each.made_at for each in archive.verdicts(found.id).verdicts] == [T0 + 900, T0 + 400]
+    assert [verdict.made_at for verdict in archive.verdicts(found.id).verdicts] == [T0 + 900, T0 + 400]
 
 
 def test_what_a_later_verdict_does_not_know_stays(archive: Archive) -> None:
@@ -203,7 +203,7 @@ def test_pages_hold_every_run_once_newest_first(many: Archive, limit: int) -> No
     while True:
         page = many.runs(limit=limit, after=after)
         assert len(page.runs) <= limit
-        seen += [int(each.job) for each in page.runs]
+        seen += [int(run.job) for run in page.runs]
         after = page.next
         if after is None:
             break
@@ -252,7 +252,7 @@ def test_old_verdicts_go_but_the_last_of_each_run(archive: Archive) -> None:
     assert archive.prune(T0 + 2.5) == 3
     found = archive.find("4242")
     assert found is not None
-    assert [each.made_at for each in archive.verdicts(found.id).verdicts] == [T0 + 3]
+    assert [verdict.made_at for verdict in archive.verdicts(found.id).verdicts] == [T0 + 3]
     assert archive.document(other.verdict) is not None
     assert archive.prune(T0 + 1e6) == 0
 
@@ -333,7 +333,7 @@ def test_many_threads_and_one_archive(archive: Archive) -> None:
     for each in threads:
         each.join()
     assert not failed
-    assert all(len(archive.verdicts(each.id).verdicts) == 8 for each in archive.runs().runs)
+    assert all(len(archive.verdicts(run.id).verdicts) == 8 for run in archive.runs().runs)
 
 
 def test_a_writer_killed_leaves_whole_records(tmp_path: Path) -> None:
@@ -476,7 +476,7 @@ def check_kept(archive: Archive) -> None:
     assert first is not None
     assert last is not None
     assert (last.name, last.nodes, last.family) == ("lm", ["gpu017", "gpu018"], "A1")
-    assert [each.family for each in archive.verdicts(first.id).verdicts] == ["A1", "G1"]
+    assert [verdict.family for verdict in archive.verdicts(first.id).verdicts] == ["A1", "G1"]
     document = archive.document(first.verdict or 0)
     assert document is not None
     assert document.startswith(b'{\n  "schema": "trackside.verdict/1"')
