@@ -306,11 +306,11 @@ class TestPySpy:
         spy.chmod(0o755)
         asked = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(spy), "dump", "--pid", str(sleeper)]
         try:
-            told = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
+            result = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
         finally:
             spy.unlink()
-        assert told.returncode == 1
-        assert "may not be looked into" in py_spy.reason(told.stderr)
+        assert result.returncode == 1
+        assert "may not be looked into" in py_spy.reason(result.stderr)
 
     def test_what_is_lacking(self, tmp_path: Path) -> None:
         (tmp_path / "none").write_text("Name:\tagent\nCapEff:\t0000000000000000\n")

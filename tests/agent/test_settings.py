@@ -213,9 +213,9 @@ def test_what_is_shown_is_toml_with_origins_and_without_secrets(tmp_path: Path) 
     status, out, err = run("config", "--config", str(path), "--node", "n7")
     assert status == 0
     assert "hunter2" not in out + err
-    found = tomllib.loads(out)
-    assert found["agent"]["node"] == "n7"
-    assert found["send"]["remote_write"]["headers"] == {"X-Api-Key": "(hidden)", "X-Org": "gpu"}
+    document = tomllib.loads(out)
+    assert document["agent"]["node"] == "n7"
+    assert document["send"]["remote_write"]["headers"] == {"X-Api-Key": "(hidden)", "X-Org": "gpu"}
     assert 'node = "n7"  # --node' in out
     assert f"# {path} line 2" in out
     assert "hunter2" not in repr(load(path))

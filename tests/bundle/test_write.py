@@ -318,11 +318,11 @@ class TestDamage:
         (row,) = [read_source(each, CollectingSink()) if isinstance(each, Source) else each for each in walk([bundle])]
         assert row.status == "refused"
         assert why in row.note
-        told = called("diagnose", bundle)
-        assert told.exit_code == 3
-        assert "changed after it was written" in told.output
-        told = called("bundle", "--check", bundle)
-        assert (told.exit_code, why in told.output) == (1, True)
+        response = called("diagnose", bundle)
+        assert response.exit_code == 3
+        assert "changed after it was written" in response.output
+        response = called("bundle", "--check", bundle)
+        assert (response.exit_code, why in response.output) == (1, True)
 
     def test_changed_member(self, bundle: Path) -> None:
         self.refused(
@@ -419,31 +419,31 @@ class TestDamage:
 class TestCommand:
     def test_writes_lists_and_checks(self, run: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
-        told = called("bundle", run, "-o", out)
-        assert told.exit_code == 0, told.output
-        assert "verdict B1 cuda-oom" in told.output
-        assert f"sha256 {hashlib.sha256(out.read_bytes()).hexdigest()}" in told.output
-        assert "left out: weights.bin" in told.output
-        told = called("bundle", "--check", out)
-        assert (told.exit_code, "inputs/train.log" in told.output) == (0, True)
+        response = called("bundle", run, "-o", out)
+        assert response.exit_code == 0, response.output
+        assert "verdict B1 cuda-oom" in response.output
+        assert f"sha256 {hashlib.sha256(out.read_bytes()).hexdigest()}" in response.output
+        assert "left out: weights.bin" in response.output
+        response = called("bundle", "--check", out)
+        assert (response.exit_code, "inputs/train.log" in response.output) == (0, True)
         assert called("verify", out).exit_code == 0
         assert json.loads(called("diagnose", out, "--json").stdout)["primary"]["family"] == "B1"
 
     def test_never_overwrites_unasked(self, run: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
         out.write_text("mine")
-        told = called("bundle", run, "-o", out)
-        assert (told.exit_code, out.read_text()) == (2, "mine")
-        assert "--force" in told.output
+        response = called("bundle", run, "-o", out)
+        assert (response.exit_code, out.read_text()) == (2, "mine")
+        assert "--force" in response.output
         assert called("bundle", run, "-o", out, "--force").exit_code == 0
 
     def test_a_mapping_is_its_owners_alone(self, run: Path, tmp_path: Path) -> None:
         (run / "train.log").write_text("MASTER_ADDR=10.1.2.3\n" + LOG)
         key = tmp_path / "key.json"
-        told = called("bundle", run, "-o", tmp_path / "run.tsb", "--redact", "--mapping", key)
-        assert told.exit_code == 0, told.output
-        assert "1 IPv4 addresses" in told.output
-        assert "10.1.2.3" not in told.output
+        response = called("bundle", run, "-o", tmp_path / "run.tsb", "--redact", "--mapping", key)
+        assert response.exit_code == 0, response.output
+        assert "1 IPv4 addresses" in response.output
+        assert "10.1.2.3" not in response.output
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
         assert json.loads(key.read_text()) == {"IPv4 addresses": {"10.1.2.3": "192.0.2.3"}}
 
@@ -457,14 +457,14 @@ class TestCommand:
         ],
     )
     def test_what_can_be_mended(self, run: Path, arguments: tuple[str, ...], status: int, why: str) -> None:
-        told = called("bundle", *(str(run) if argument == "RUN" else argument for argument in arguments))
-        assert told.exit_code == status
-        assert why in told.output
+        response = called("bundle", *(str(run) if argument == "RUN" else argument for argument in arguments))
+        assert response.exit_code == status
+        assert why in response.output
 
     def test_nothing_is_left_where_it_fails(self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("trackside.bundle.write.differences", lambda *given: ["family: A1, was B1"])
-        told = called("bundle", run, "-o", tmp_path / "run.tsb")
-        assert (told.exit_code, "family: A1, was B1" in told.output) == (1, True)
+        response = called("bundle", run, "-o", tmp_path / "run.tsb")
+        assert (response.exit_code, "family: A1, was B1" in response.output) == (1, True)
         assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

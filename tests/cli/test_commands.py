@@ -250,10 +250,10 @@ def test_what_a_verdict_says_commands_no_terminal(log: Path, tmp_path: Path) -> 
     for cite in doc["cites"].values():
         cite["where"], cite["value"] = "train.log\x1b[2J:3", "other"
     (tmp_path / "verdict.json").write_text(json.dumps(doc))
-    told = run("verify", tmp_path / "verdict.json", log)
-    assert told.exit_code == 1
-    assert "train.log\N{REPLACEMENT CHARACTER}[2J:3" in told.stdout
-    assert "\x1b" not in told.stdout
+    result = run("verify", tmp_path / "verdict.json", log)
+    assert result.exit_code == 1
+    assert "train.log\N{REPLACEMENT CHARACTER}[2J:3" in result.stdout
+    assert "\x1b" not in result.stdout
 
 
 def test_an_archive_gives_the_same_verdict(tmp_path: Path) -> None:

@@ -120,8 +120,8 @@ def test_nothing_is_made_of_no_memory() -> None:
     cluster.per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_memory_used_bytes", 0)
     cluster.per_gpu("gpu_memory_total_bytes", 80 << 30)
     error = event("exception", 20, role=Role.ROOT, type="ValueError", message="no", about="application")
-    found = cluster.judge("A1", error, job("FAILED", exit_code=1, end=START + 200, elapsed_s=200.0))
-    assert "none_held" in keys(found)
+    finding = cluster.judge("A1", error, job("FAILED", exit_code=1, end=START + 200, elapsed_s=200.0))
+    assert "none_held" in keys(finding)
 
 
 @pytest.mark.parametrize(

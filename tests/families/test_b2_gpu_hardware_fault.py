@@ -221,9 +221,9 @@ def test_a_drain_reason_names_the_gpu() -> None:
     assert cluster.judge("B2", drained("gpu3 lost"), FAILED).gpus == (SICK,)
     assert cluster.judge("B2", drained("GPU 3: Xid 79"), FAILED).gpus == (SICK,)
     assert cluster.judge("B2", drained("Xid 79 on 1 of 8"), FAILED).gpus == ()
-    held = cluster.run(gpus=cluster.gpus, gpus_by="scheduler")
+    result = cluster.run(gpus=cluster.gpus, gpus_by="scheduler")
     labeled = ecc(gpus=4, job="7")
-    assert labeled.judge("B2", drained("gpu7 lost"), FAILED, run=held).outcome is ABSENT
+    assert labeled.judge("B2", drained("gpu7 lost"), FAILED, run=result).outcome is ABSENT
 
 
 def test_a_drain_counts_only_in_the_runs_time() -> None:

@@ -96,9 +96,9 @@ def test_g1_curves_alone_do_not_say_how_it_ended(tmp_path: Path) -> None:
             for step, time in enumerate(range(1_772_438_400_000, 1_772_441_400_000, 15_000))
         )
     )
-    found = trackside.diagnose(tmp_path)
-    assert (found.family, found.primary.certainty) == ("G1", Certainty.POSSIBLE)
-    assert [sentence_name(action) for action in found.primary.actions] == ["tell_end"]
+    verdict = trackside.diagnose(tmp_path)
+    assert (verdict.family, verdict.primary.certainty) == ("G1", Certainty.POSSIBLE)
+    assert [sentence_name(action) for action in verdict.primary.actions] == ["tell_end"]
 
 
 def healthy(**shape: Any) -> Cluster:

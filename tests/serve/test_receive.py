@@ -346,8 +346,8 @@ def test_tokens(store: Path, tmp_path: Path) -> None:
     assert running.ask("/metrics", headers=write).status == 401
     assert running.ask("/metrics", headers=read).status == 200
     assert running.ask("/-/healthy").status == running.ask("/-/ready").status == 200
-    told = running.ask("/v1/logs", b"{}", JSON)
-    assert json.loads(told.data)["code"] == 16
+    answer = running.ask("/v1/logs", b"{}", JSON)
+    assert json.loads(answer.data)["code"] == 16
     running.close()
 
 

@@ -227,9 +227,9 @@ def test_what_was_not_sampled_is_blank() -> None:
 
 def test_utilization_stands_in_where_engine_activity_is_missing() -> None:
     cluster = Cluster().per_gpu("gpu_utilization_ratio", 0.9)
-    found = drawn(cluster)
-    assert list(found["ranks"].rasters) == ["utilization"]
-    assert "cannot be distinguished" in found["busy-wait"].caption
+    spec = drawn(cluster)
+    assert list(spec["ranks"].rasters) == ["utilization"]
+    assert "cannot be distinguished" in spec["busy-wait"].caption
 
 
 def straggling() -> Cluster:
@@ -240,12 +240,12 @@ def straggling() -> Cluster:
 
 
 def test_the_culprit_is_marked_in_rows_table_caption_and_lines() -> None:
-    found = drawn(straggling(), *points(), job("COMPLETED"))
-    assert "Marked: n2:3, the culprit." in found["ranks"].caption
-    assert found["ranks"].rows[1][:3] == ("culprit", "n2:3", "11")
-    assert np.nanmedian(columns(found["busy-wait"])["own0"]) == pytest.approx(0.55, abs=0.05)
-    assert np.nanmedian(columns(found["busy-wait"])["sm"]) == pytest.approx(0.16, abs=0.02)
-    assert "n2:3" in json.dumps(found["busy-wait"].spec)
+    spec = drawn(straggling(), *points(), job("COMPLETED"))
+    assert "Marked: n2:3, the culprit." in spec["ranks"].caption
+    assert spec["ranks"].rows[1][:3] == ("culprit", "n2:3", "11")
+    assert np.nanmedian(columns(spec["busy-wait"])["own0"]) == pytest.approx(0.55, abs=0.05)
+    assert np.nanmedian(columns(spec["busy-wait"])["sm"]) == pytest.approx(0.16, abs=0.02)
+    assert "n2:3" in json.dumps(spec["busy-wait"].spec)
 
 
 def test_the_metric_to_begin_with_is_the_one_that_tells() -> None:
@@ -255,10 +255,10 @@ def test_the_metric_to_begin_with_is_the_one_that_tells() -> None:
 
 
 def test_what_was_slow_from_the_start_began_at_no_moment() -> None:
-    found = drawn(straggling(), *points(), job("COMPLETED"))
+    spec = drawn(straggling(), *points(), job("COMPLETED"))
     for slug in ("timeline", "busy-wait", "ranks"):
-        assert "first cause" not in json.dumps(found[slug].spec)
-    assert "It began" not in found["timeline"].caption
+        assert "first cause" not in json.dumps(spec[slug].spec)
+    assert "It began" not in spec["timeline"].caption
 
 
 def test_what_became_slow_began_then() -> None:
@@ -275,10 +275,10 @@ def test_of_what_was_not_sampled_nothing_is_said() -> None:
     cluster = Cluster(nodes=1, gpus=4)
     held = np.where((cluster.times < START + 300) | (cluster.times > END - 300), 1.0, np.nan)
     cluster.per_gpu("gpu_utilization_ratio", held)
-    found = drawn(cluster, job("COMPLETED"))
-    spans = [row for row in found["timeline"].rows if row[2] == "phases"]
+    spec = drawn(cluster, job("COMPLETED"))
+    spans = [row for row in spec["timeline"].rows if row[2] == "phases"]
     assert [row[4].partition(":")[0] for row in spans] == ["GPUs busy", "GPUs busy"]  # utilization proves no work
-    assert found["busy-wait"].caption.startswith("While the GPUs were busy")
+    assert spec["busy-wait"].caption.startswith("While the GPUs were busy")
 
 
 def test_a_reading_without_neighbors_is_a_dot() -> None:
@@ -288,10 +288,10 @@ def test_a_reading_without_neighbors_is_a_dot() -> None:
     dense = (cluster.times < START + 300) | (cluster.times > END - 300)
     held = np.where(dense | (cluster.times == middle), 0.5, np.nan)
     cluster.per_gpu("gpu_utilization_ratio", held).per_gpu("gpu_memory_used_bytes", held * GIB)
-    found = drawn(cluster, job("COMPLETED"))
+    spec = drawn(cluster, job("COMPLETED"))
     for slug in ("busy-wait", "memory"):
-        assert sum(columns(found[slug])["alone"]) == 1
-        assert '"datum.alone' in json.dumps(found[slug].spec)
+        assert sum(columns(spec[slug])["alone"]) == 1
+        assert '"datum.alone' in json.dumps(spec[slug].spec)
 
 
 def test_a_gpu_of_no_known_node_is_named_by_its_index() -> None:

@@ -220,10 +220,10 @@ def test_no_secret_is_ever_shown(folder: Path) -> None:
 def test_the_dump_is_toml_that_says_the_same(folder: Path) -> None:
     site = whole(folder)
     text = config.dump(site)
-    told = tomllib.loads(text)
-    assert [log["url"] for log in told["logs"]] == ["http://loki:3100", "http://vl:9428"]
-    assert told["metrics"]["labels"] == {"Hostname": "node", "hpc_job": "job"}
-    assert told["serve"]["limits"]["series"] == 1000
+    document = tomllib.loads(text)
+    assert [log["url"] for log in document["logs"]] == ["http://loki:3100", "http://vl:9428"]
+    assert document["metrics"]["labels"] == {"Hostname": "node", "hpc_job": "job"}
+    assert document["serve"]["limits"]["series"] == 1000
     assert f'url = "https://metrics.example.org/prometheus"  # {site.file} line 2' in text
     assert "hunter2" not in text
 

@@ -78,11 +78,11 @@ def swap(path: Path) -> None:
 def test_a_damaged_segment_is_named_with_its_remedy(damage: Any, table: str, store: Path) -> None:
     path = segment(store, table)
     damage(path)
-    told = run("diagnose", "--store", store, "--job", "41")
-    assert told.exit_code == 2
-    assert told.stderr.count("\n") == 1
-    assert told.stderr.startswith(f"trackside: {path} is {'missing' if damage is Path.unlink else 'damaged ('}")
-    assert f"'trackside compact --store {store} --drop-damaged'" in told.stderr
+    result = run("diagnose", "--store", store, "--job", "41")
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith(f"trackside: {path} is {'missing' if damage is Path.unlink else 'damaged ('}")
+    assert f"'trackside compact --store {store} --drop-damaged'" in result.stderr
 
 
 @pytest.mark.parametrize("table", [table for table in TABLES if table not in ("minutes", "waiting")])
@@ -121,10 +121,10 @@ def test_a_damaged_manifest_is_named_with_its_remedy(text: str, folder: Path, st
     newest = Directory(store).manifests()[-1]
     newest.write_text(text)
     for command in (("runs",), ("ingest", folder)):
-        told = run(*command, "--store", store)
-        assert told.exit_code == 2
-        assert told.stderr.startswith(f"trackside: {newest} is damaged (")
-        assert "delete it and the store is as before its last commit; then ingest again" in told.stderr
+        result = run(*command, "--store", store)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"trackside: {newest} is damaged (")
+        assert "delete it and the store is as before its last commit; then ingest again" in result.stderr
     newest.unlink()
     assert of_store(store) == wanted
     assert all(path.read_bytes() == content for path, content in before.items())
@@ -147,9 +147,9 @@ def test_a_store_of_a_later_version(folder: Path, store: Path) -> None:
     newest.write_text(json.dumps({"version": 9, "unheard": ["of"]}))
     files = kept(store)
     for command in (("diagnose",), ("runs",), ("compact",), ("ingest", folder)):
-        told = run(*command, "--store", store)
-        assert told.exit_code == 2
-        assert told.stderr == (
+        result = run(*command, "--store", store)
+        assert result.exit_code == 2
+        assert result.stderr == (
             f"trackside: {newest} was written by a later Trackside (version 9, this one knows {layout.VERSION}):"
             " update it\n"
         )

@@ -324,9 +324,9 @@ def test_dead_at_each_step_of_a_compaction(
     with pytest.raises(Died), Writer.open(store) as writer:
         compact(writer, time.time(), raw_days=1)
     monkeypatch.undo()
-    found = of_store(store)
-    assert found["primary"] == wanted["primary"]
-    assert found["inputs"] == wanted["inputs"]
+    documents = of_store(store)
+    assert documents["primary"] == wanted["primary"]
+    assert documents["inputs"] == wanted["inputs"]
     assert kept(store) - named(store), "nothing was left over, so nothing is tested"
     with Writer.open(store) as writer:
         compact(writer, time.time(), raw_days=1)

@@ -254,8 +254,8 @@ def test_the_command(tmp_path: Path) -> None:
     many = str((NOW - T0) // 86_400 + 36_500)  # no test of ours lives so long
     assert "days rewritten: 0 (0 of them downsampled to minutes)" in run("--raw-days", many)
     assert "days rewritten: 1 (1 of them downsampled to minutes)" in run("--raw-days", "1")
-    found = of_store(store)
-    assert found["primary"]["family"] == wanted["primary"]["family"]
+    documents = of_store(store)
+    assert documents["primary"]["family"] == wanted["primary"]["family"]
     assert "metric" in {row["plane"] for row in _listed(store)}
     assert f"expired samples and minutes deleted: {2 * 11}" in run("--minute-days", "1")
     assert "metric" not in {row["plane"] for row in _listed(store)}

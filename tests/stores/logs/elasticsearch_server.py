@@ -43,23 +43,23 @@ class ElasticsearchServer(Server):
             return _ok({"fields": caps})
         if method != "POST" or not path.endswith("/_search"):
             return self.unknown(f"{method} {path}")
-        asked = json.loads(body)
-        if asked["size"] > self.most:
+        document = json.loads(body)
+        if document["size"] > self.most:
             reason = (
                 "Result window is too large, from + size must be less than or equal to: "
-                f"[{self.most}] but was [{asked['size']}]."
+                f"[{self.most}] but was [{document['size']}]."
             )
             return refused(
                 json.dumps({"error": {"type": "illegal_argument_exception", "reason": reason}, "status": 400})
             )
         try:
-            docs = [doc for doc in self.docs if self._meets(doc, asked["query"])]
+            docs = [doc for doc in self.docs if self._meets(doc, document["query"])]
         except (KeyError, ValueError) as error:
-            return self.unknown(f"{error!r} in {asked['query']}")
-        if "aggs" in asked:
-            groups = self._composite(docs, asked["aggs"]["groups"]["composite"])
+            return self.unknown(f"{error!r} in {document['query']}")
+        if "aggs" in document:
+            groups = self._composite(docs, document["aggs"]["groups"]["composite"])
             return _ok({"hits": {"hits": []}, "aggregations": {"groups": groups}})
-        return self._hits(docs, asked)
+        return self._hits(docs, document)
 
     def _hits(self, docs: list[Any], asked: Json) -> Answer:
         if asked["sort"][0] != {"@timestamp": {"order": "asc"}} or asked["fields"][0]["field"] != "@timestamp":

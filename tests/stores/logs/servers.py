@@ -185,10 +185,10 @@ class LokiServer(Server):
         return self._query_range(asked, start, end)
 
     def _selector(self, query: str) -> tuple[list[tuple[str, str, str]], str]:
-        found = _SELECTOR.fullmatch(query)
-        if found is None:
+        match = _SELECTOR.fullmatch(query)
+        if match is None:
             raise ValueError(query)
-        return matchers_of(found[1]), found[2]
+        return matchers_of(match[1]), match[2]
 
     def _query_range(self, asked: Mapping[str, str], start: int, end: int) -> Answer:
         try:

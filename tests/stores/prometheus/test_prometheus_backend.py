@@ -521,8 +521,8 @@ def test_ten_times_the_data_asked_for() -> None:
         rolled = fake.rolled
 
         def more(query: str, asked: Mapping[str, str]) -> bytes:
-            told = json.loads(rolled(query, asked).split(b"\r\n\r\n", 1)[1])
-            for each in told["data"]["result"]:
+            document = json.loads(rolled(query, asked).split(b"\r\n\r\n", 1)[1])
+            for each in document["data"]["result"]:
                 if "values" in each and "max" in query:
                     each["values"] = [
                         [START_S - 60, "7"],
@@ -530,7 +530,7 @@ def test_ten_times_the_data_asked_for() -> None:
                         *each["values"],
                         [START_S + 7200, "7"],
                     ]
-            return answer(told)
+            return answer(document)
 
         fake.rolled = more  # type: ignore[method-assign]
         values, used = curves.rollup(ids, START_S * 1000, (START_S + 3600) * 1000, 60_000, "max")
