@@ -244,7 +244,7 @@ class TestSlice:
                 number += 1
                 assert text == lines[number - 1]
                 seen.add(number)
-        assert number == count == cut.lines
+        assert number == count == cut.line_count
         assert {place for place in places if 1 <= place <= count} <= seen
         assert len(seen) == cut.kept_lines
 

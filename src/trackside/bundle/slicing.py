@@ -70,7 +70,7 @@ def _joined(spans: list[tuple[int, int]], max_gap: int) -> list[tuple[int, int]]
 
 @dataclass(slots=True)
 class Slice:
-    """Iterates over the kept lines of a log. ``lines``, ``kept``: counts, valid after the iteration."""
+    """Iterates over the kept lines of a log. ``line_count``, ``kept_lines``: valid after the iteration."""
 
     stream: io.BufferedIOBase
     spots: Spots
