@@ -37,9 +37,10 @@ $(READY): pyproject.toml requirements.lock hatch_build.py $(wildcard src/tracksi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-lint: $(READY)
+lint: $(READY)  ## format, common mistakes, and names that say nothing (tools/names.py)
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
+	$(BIN)/python tools/names.py
 
 types: $(READY)
 	$(BIN)/mypy

@@ -1,6 +1,6 @@
-"""Compiles the agent's BPF programs when a package or an editable install is made: ``src/trackside/agent/trace``.
+"""Compiles the agent's BPF programs for a package or an editable install: ``src/trackside/agent/trace``.
 
-``python hatch_build.py`` does the same in a checkout. Where there is no compiler the package is made without tracing.
+``python hatch_build.py`` does the same in a checkout. Without a compiler the package is built without tracing.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ except ImportError:  # run by hand
 
 TRACE = Path("src/trackside/agent/trace")
 MACHINES = ("x86_64", "aarch64")
-"""Whose conventions of a call the programs are compiled for; the objects themselves run on any."""
+"""Architectures whose calling conventions the programs are compiled for; the objects themselves run on any."""
 FLAGS = ("-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fdebug-compilation-dir=.")
 
 
 def compilers() -> list[list[str]]:
     """Commands that compile for BPF, the first one preferred."""
-    found = []
+    commands = []
     if importlib.util.find_spec("ziglang") is not None:
-        found.append([sys.executable, "-m", "ziglang", "cc", "-target", "bpfel-freestanding"])
-    named = ("clang", *(f"clang-{version}" for version in range(22, 13, -1)))
-    found += [[path, "-target", "bpfel"] for name in named if (path := shutil.which(name))]
-    return found
+        commands.append([sys.executable, "-m", "ziglang", "cc", "-target", "bpfel-freestanding"])
+    names = ("clang", *(f"clang-{version}" for version in range(22, 13, -1)))
+    commands += [[path, "-target", "bpfel"] for name in names if (path := shutil.which(name))]
+    return commands
 
 
 def compile_programs(root: Path) -> str:
-    """Compile all programs into ``objects``; why not, where that failed, and then none is left from before."""
+    """Compile all programs into ``objects``. Returns why it failed, or an empty text; a failure removes old ones."""
     sources, objects = sorted((root / TRACE / "programs").glob("*.bpf.c")), root / TRACE / "objects"
     objects.mkdir(exist_ok=True)
     why = "neither the Python package ziglang nor clang is installed"
     for compiler in compilers():
-        with tempfile.TemporaryDirectory(dir=objects) as made:
-            why = _compiled(compiler, sources, Path(made))
+        with tempfile.TemporaryDirectory(dir=objects) as folder:
+            why = _compiled(compiler, sources, Path(folder))
             if not why:
-                for each in Path(made).glob("*.o"):
-                    each.replace(objects / each.name)
+                for compiled in Path(folder).glob("*.o"):
+                    compiled.replace(objects / compiled.name)
                 return ""
-    for old in objects.glob("*.o"):  # of other sources than these
+    for old in objects.glob("*.o"):  # compiled from other sources
         old.unlink()
     return why
 
@@ -82,12 +82,12 @@ class ProgramsHook(BuildHookInterface):  # type: ignore[type-arg, misc, unused-i
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and say so loudly where that can't be done."""
+        """Compile; warn if that fails."""
         if self.target_name != "wheel":
             return
         why = compile_programs(Path(self.root))
         if why:
-            self.app.display_warning(f"trackside is built WITHOUT tracing (agent --trace): {why}")
+            self.app.display_warning(f"trackside is built WITHOUT CUDA and NCCL tracing: {why}")
         build_data["artifacts"].append(f"/{TRACE}/objects/*.o")
 
 

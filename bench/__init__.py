@@ -1,1 +1,1 @@
-"""Benchmarks: our work beside a peer's in one run, reported as ratios."""
+"""Benchmarks: Trackside compared with other tools in the same run, reported as ratios."""

@@ -1,11 +1,11 @@
-"""What the agent costs a node of eight GPUs without tracing, beside node_exporter on the same node in the same minutes.
+"""Cost of the agent on a node with eight GPUs, without tracing, compared with node_exporter on the same node and minutes.
 
     python bench/agent.py [--seconds 180] [--gpus 8] [--workers 128] [--profile]
 
-The GPUs are played (lab/nvml). The agent runs with its defaults, sends samples and lines to a receiver that takes all,
+The GPUs are simulated (lab/nvml). The agent runs with its defaults, sends samples and lines to a receiver that accepts all,
 and is scraped every 15 s, as is node_exporter. ``--workers`` sleeping processes belong to a job of eight ranks that
-prints a line of progress a second each. CPU seconds are by the process's own clock; memory is the process's own, at its
-most. ``--profile`` shows which of the agent's threads took the CPU.
+prints a line of progress a second each. CPU seconds and peak
+memory are those of the process. ``--profile`` shows which of the agent's threads took the CPU.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from lab import nvml
 
 SCRAPE_S = 15.0
 WARM_S = 20.0
-"""Before it counts: what only starting costs is told apart."""
+"""Warm-up seconds, which are not counted: the cost of starting is reported separately."""
 JOB = "4242"
 AGENT = "trackside agent"
 
 
 @dataclass
 class Usage:
-    """What a process took. ``cpu_s`` since it began; ``steady_s`` over ``seconds``."""
+    """Resources that a process used. ``cpu_s`` since it began; ``steady_s`` over ``seconds``."""
 
     pid: int
     began_s: float = 0.0
@@ -53,11 +53,11 @@ class Usage:
 
     @property
     def percent(self) -> float:
-        """Of one core."""
+        """Percent of one core."""
         return 100 * (self.cpu_s - self.began_s) / self.seconds
 
     def look(self) -> None:
-        """Note what it took by now."""
+        """Record what it has used so far."""
         self.cpu_s = time.clock_gettime(~self.pid << 3 | 2)  # the process's own clock: ticks would miss short work
         status = dict(
             line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if ":" in line
@@ -68,7 +68,7 @@ class Usage:
 
 @dataclass
 class Sink:
-    """A receiver that takes all."""
+    """A receiver that accepts everything."""
 
     port: int
     requests: int = 0
@@ -77,7 +77,7 @@ class Sink:
 
 @contextmanager
 def sink() -> Iterator[Sink]:
-    """In this process: its CPU is not the agent's."""
+    """A receiver in this process, so that its CPU time is not the agent's."""
     counter = Sink(0)
 
     class Handler(BaseHTTPRequestHandler):
@@ -121,7 +121,7 @@ _RANK = "import sys, time\nfor step in range(10**6):\n    print(f'step {step} lo
 
 @contextmanager
 def job(folder: Path, workers: int) -> Iterator[None]:
-    """Eight ranks that print to one file, as Slurm has them write, and processes that sleep beside them."""
+    """Eight ranks that print to one file, as under Slurm, and sleeping processes."""
     with ExitStack() as open_:
         out = open_.enter_context((folder / f"slurm-{JOB}.out").open("wb"))
         processes = []
@@ -141,7 +141,7 @@ def job(folder: Path, workers: int) -> Iterator[None]:
 
 
 def scrape(url: str) -> int:
-    """Bytes of one answer."""
+    """Bytes of one response."""
     with urllib.request.urlopen(url, timeout=10) as answer:
         return len(answer.read())
 
@@ -174,7 +174,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run both, and say what each took."""
+    """Run both and print what each used."""
     options = arguments()
     with tempfile.TemporaryDirectory(prefix="bench-agent-") as name, ExitStack() as open_:
         folder = Path(name)
@@ -206,7 +206,7 @@ def main() -> int:
 
 
 def measure(usages: Mapping[str, Usage], urls: Mapping[str, str], to: Sink, seconds: float) -> None:
-    """Scrape each for so long, and say what it took meanwhile."""
+    """Scrape each for this long; what it used meanwhile."""
     begin, sent, forks_before = time.monotonic(), to.bytes, forks()
     for usage in usages.values():
         usage.look()
@@ -239,7 +239,7 @@ def measure(usages: Mapping[str, Usage], urls: Mapping[str, str], to: Sink, seco
 
 
 def profile(before: Mapping[str, float], usage: Usage) -> None:
-    """Which of its threads took the CPU since then."""
+    """CPU seconds by thread since then."""
     cpu_s = {name: seconds - before.get(name, 0.0) for name, seconds in threads(usage.pid).items()}
     for name, seconds in sorted(cpu_s.items(), key=lambda pair: -pair[1]):
         print(f"  {name:24} {100 * seconds / usage.seconds:6.3f} %")

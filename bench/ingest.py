@@ -1,13 +1,13 @@
-"""Measure the ingest of metrics into the embedded store beside VictoriaMetrics importing the same samples.
+"""Measure the ingest of metrics into the embedded store, compared with VictoriaMetrics importing the same samples.
 
     python bench/ingest.py [--samples 20e6] [--repeat 2] [--folder DIR]
 
-- dcgm-exporter text with timestamps, a file a node: `trackside ingest`, and VictoriaMetrics' /api/v1/import/prometheus
-- Parquet, a row a sample: `trackside ingest`; VictoriaMetrics reads no Parquet, and so is given what is most like it,
-  JSON lines that hold a whole series each (/api/v1/import), and its own dump (/api/v1/import/native)
+- dcgm-exporter text with timestamps, a file per node: `trackside ingest`, and VictoriaMetrics' /api/v1/import/prometheus
+- Parquet, a row per sample: `trackside ingest`; VictoriaMetrics reads no Parquet, so it gets the closest formats,
+  JSON lines of a series each (/api/v1/import) and its own dump (/api/v1/import/native)
 
-Both write to an empty store on the same disk. Seconds on the clock are the least of N runs, so are CPU seconds: ours of
-`trackside`, theirs of the server. 20 million samples are 5 GB of text.
+Both write to an empty store on the same disk. Elapsed and CPU seconds are the minimum of N runs, those of `trackside` and those
+of the server. 20 million samples are 5 GB of text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_SAMPLES = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one import took."""
+    """The cost of one import."""
 
     wall_s: float
     cpu_s: float
@@ -42,7 +42,7 @@ class Cost:
 
 
 def ours(source: Path, folder: Path, samples: int) -> Cost:
-    """Into a new store. Raises RuntimeError where not every sample arrived."""
+    """The cost of an import into a new store. Raises RuntimeError if samples are missing."""
     store = folder / "store"
     shutil.rmtree(store, ignore_errors=True)
     done = run_measured([sys.executable, "-m", "trackside", "ingest", str(source), "--store", str(store)])
@@ -54,7 +54,7 @@ def ours(source: Path, folder: Path, samples: int) -> Cost:
 
 
 def victoria_cost(path: str, files: Sequence[Path], folder: Path, samples: int, dump: Path | None = None) -> Cost:
-    """Into a new server. Raises RuntimeError where not every sample arrived."""
+    """The cost of an import into a new server. Raises RuntimeError if samples are missing."""
     with Victoria(folder / "victoria") as server:
         wall = server.imported(path, files)
         if server.rows() != samples:
@@ -65,7 +65,7 @@ def victoria_cost(path: str, files: Sequence[Path], folder: Path, samples: int, 
 
 
 def json_lines(tables: Sequence[Path], out: Path) -> None:
-    """The samples of Parquet files as VictoriaMetrics reads them, a line a series."""
+    """The samples of Parquet files in VictoriaMetrics' format, a line per series."""
     import duckdb
 
     from trackside.catalog.exposition import series_of
@@ -85,7 +85,7 @@ def json_lines(tables: Sequence[Path], out: Path) -> None:
 
 
 def made(folder: Path, samples: float) -> int:
-    """The inputs, unless they are there; gives how many samples they hold."""
+    """Make the inputs unless they exist; the number of their samples."""
     note = folder / "made.json"
     if note.is_file():
         return int(json.loads(note.read_text())["samples"])
@@ -101,7 +101,7 @@ def made(folder: Path, samples: float) -> int:
 
 
 def table(folder: Path, samples: int, repeat: int) -> Iterator[str]:
-    """The rows of the table, as they are known."""
+    """Rows of the table, as results arrive."""
     text, parquet, lines, dump = (
         folder / name for name in ("text/metrics", "parquet/metrics", "series.jsonl", "all.native")
     )

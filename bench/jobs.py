@@ -1,4 +1,4 @@
-"""Jobs of any size for the other benches: simulated, 30 series a GPU, Slurm's records, kernel logs and 64 rank logs."""
+"""Jobs of any size for the other benches: simulated, 30 series per GPU, Slurm's records, kernel logs and 64 rank logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trackside.sim.simulation import Simulation
 from trackside.sim.truth import Truth
 
 SERIES = 30
-"""Metrics of each GPU, of those that dcgm-exporter can serve."""
+"""Metrics of each GPU, among those that dcgm-exporter serves."""
 LEFT_OUT = frozenset(
     f"DCGM_FI_{name}"
     for name in (
@@ -31,13 +31,13 @@ LEFT_OUT = frozenset(
     )
 )  # fmt: skip
 RANK_LOGS, CHATTER = 64, 48
-"""Logs of single ranks, and lines in them that mean nothing for each step printed: about 4 MB a log and day."""
+"""Number of rank logs, and irrelevant lines per printed step: about 4 MB per log and day."""
 JOB = "48213"
 FAULTS = {
     "healthy": ("healthy", 1.0),
     "throttled": ("throttled-gpu-straggler", 0.70),
 }
-"""Kind of job -> scenario, and the share of the time asked for that it would take had nothing gone wrong."""
+"""Kind of job -> scenario, and the share of the requested time that it would take without a fault."""
 
 
 class Chosen:
@@ -59,7 +59,7 @@ class Chosen:
 
 
 def make(folder: Path, gpus: int, hours: float, kind: str = "healthy", metrics: str = "parquet") -> tuple[Truth, int]:
-    """Write a run of ``gpus`` GPUs on nodes of 8 below ``folder``; gives what is true of it, and its samples."""
+    """Write a run of ``gpus`` GPUs on nodes of 8 below ``folder``; the expected verdict and the number of samples."""
     assert len(dcgm.FIELDS) - len(LEFT_OUT) == SERIES
     name, share = FAULTS[kind]
     seconds = hours * 3600
@@ -81,7 +81,7 @@ def make(folder: Path, gpus: int, hours: float, kind: str = "healthy", metrics: 
 
 
 class _Node:
-    """One node's metrics, written by a process that has the stage from its parent."""
+    """One node's metrics, written by a process that inherits the stage from its parent."""
 
     sim: Simulation
 
@@ -96,7 +96,7 @@ class _Node:
 
 
 def rank_logs(sim: Simulation, folder: Path, count: int) -> None:
-    """A log of each of some ranks: the steps as that rank printed them, among lines that mean nothing."""
+    """A log for some of the ranks: the steps as that rank printed them, among irrelevant lines."""
     from trackside.sim.frameworks import frameworks
 
     folder.mkdir()
@@ -111,7 +111,7 @@ def rank_logs(sim: Simulation, folder: Path, count: int) -> None:
 
 
 def main() -> None:
-    """FOLDER GPUS HOURS KIND METRICS: make one, and print as JSON what is true of it."""
+    """FOLDER GPUS HOURS KIND METRICS: make one and print the expected verdict as JSON."""
     folder, gpus, hours, kind, metrics = sys.argv[1:]
     truth, samples = make(Path(folder), int(gpus), float(hours), kind, metrics)
     summary = {"job": truth.job, "family": truth.family, "nodes": truth.nodes, "gpus": truth.gpus, "samples": samples}

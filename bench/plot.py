@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 
 WIDTH, HEIGHT = 640, 380
 LEFT, RIGHT, TOP, BOTTOM = 70, 150, 40, 52
-COLOURS = ("#0b6bcb", "#c2410c", "#15803d", "#7e22ce")
-GREY = "#9ca3af"
+COLORS = ("#0b6bcb", "#c2410c", "#15803d", "#7e22ce")
+GRAY = "#9ca3af"
 Points = Sequence[tuple[float, float]]
 
 
 def loglog(title: str, across: str, up: str, lines: Mapping[str, Points], guides: Mapping[str, Points]) -> str:
-    """Points joined by lines, each named at its end; guides are dashed. Ticks stand where the first line's points do,
-    and at powers of ten."""
+    """Points joined by lines, each labeled at its end; guides are dashed. Ticks are at the first line's points     and at powers of ten."""
     xs = [x for points in lines.values() for x, _ in points]
     ys = [y for points in lines.values() for _, y in points]
     low, high = 10 ** math.floor(math.log10(min(ys))), 10 ** math.ceil(math.log10(max(ys)))
@@ -43,22 +42,22 @@ def loglog(title: str, across: str, up: str, lines: Mapping[str, Points], guides
     for name, points in guides.items():
         visible_points = [(x_of(x), y_of(y)) for x, y in points if low <= y <= high]
         parts += [
-            _line(visible_points, GREY, ' stroke-dasharray="5 4"'),
-            _text(visible_points[0][0] + 8, visible_points[0][1] + 12, name, fill=GREY),
+            _line(visible_points, GRAY, ' stroke-dasharray="5 4"'),
+            _text(visible_points[0][0] + 8, visible_points[0][1] + 12, name, fill=GRAY),
         ]
     above = 0.0
-    for colour, (name, points) in sorted(zip(COLOURS, lines.items(), strict=False), key=lambda one: -one[1][1][-1][1]):
+    for color, (name, points) in sorted(zip(COLORS, lines.items(), strict=False), key=lambda one: -one[1][1][-1][1]):
         pixels = [(x_of(x), y_of(y)) for x, y in points]
         above = max(pixels[-1][1] + 4, above + 16)  # one name below the other
-        parts.append(_line(pixels, colour, ' stroke-width="2"'))
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in pixels]
-        parts.append(_text(pixels[-1][0] + 8, above, name, fill=colour))
+        parts.append(_line(pixels, color, ' stroke-width="2"'))
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{color}"/>' for x, y in pixels]
+        parts.append(_text(pixels[-1][0] + 8, above, name, fill=color))
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _line(points: Points, colour: str, more: str = "") -> str:
+def _line(points: Points, color: str, more: str = "") -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{path}" fill="none" stroke="{colour}"{more}/>'
+    return f'<polyline points="{path}" fill="none" stroke="{color}"{more}/>'
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 12, fill: str = "#111827") -> str:

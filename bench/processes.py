@@ -1,4 +1,4 @@
-"""One command in a process of its own, and what it took."""
+"""Runs a command in a process of its own and measures it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True)
 class ProcessResult:
-    """``out``: what it printed. Seconds on the clock, seconds of all cores, most memory it held."""
+    """``out``: what it printed. Elapsed seconds, CPU seconds of all cores, peak memory."""
 
     out: bytes
     wall_s: float
@@ -24,7 +24,7 @@ class ProcessResult:
 
 
 def run_measured(command: Sequence[str]) -> ProcessResult:
-    """Run a command to its end. Raises RuntimeError with its last words where it fails."""
+    """Run a command to its end. Raises RuntimeError with its last output if it fails."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     begin = time.perf_counter()
     # Peak memory is counted from before the command replaces its parent's image: so this module imports little.
@@ -42,5 +42,5 @@ def run_measured(command: Sequence[str]) -> ProcessResult:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Size of all files below it."""
+    """Size of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

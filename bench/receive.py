@@ -1,4 +1,4 @@
-"""Measure remote write into the receiver beside VictoriaMetrics and Prometheus on this machine, in one run.
+"""Measure remote write into the receiver, compared with VictoriaMetrics and Prometheus on this machine, in one run.
 
     python bench/receive.py [--gpus 512] [--ticks 100] [--only trackside,victoria-metrics,prometheus]
 
@@ -41,7 +41,7 @@ from trackside.stores.embedded.snapshot import Snapshot
 METRICS_A_GPU = 30
 CONNECTIONS = 4
 BATCH = 100
-"""Samples a series in one body of the second stream."""
+"""Samples per series in one body of the second stream."""
 SERIES_A_BODY = 500
 """Series of such a body."""
 STEP_MS = 15_000
@@ -64,7 +64,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class ServerResult:
-    """What one stream took of one server. ``packed``: bytes once it was compacted."""
+    """What one stream cost one server. ``packed``: bytes after compaction."""
 
     wall_s: float
     cpu_s: float
@@ -111,7 +111,7 @@ def _empty(folder: Path) -> Path:
 
 
 def names() -> list[tuple[str, float]]:
-    """Metrics of DCGM's exporter that are known, each with a value that it may have."""
+    """Known metrics of DCGM's exporter, each with a plausible value."""
     (dialect,) = [dialect_ for dialect_ in dialects() if dialect_.id == "dcgm"]
     examples, metrics_done = [], set()
     for name, foreign in dialect.names.items():
@@ -181,7 +181,7 @@ def streams(gpus: int, ticks: int) -> dict[str, list[list[bytes]]]:
 
 
 def measured(server: Server, folder: Path, connections: Sequence[Sequence[bytes]], samples: int) -> ServerResult:
-    """Send all to a server of its own. Raises RuntimeError where it refuses, or keeps not all of it."""
+    """Send everything to a server of its own. Raises RuntimeError if it refuses or loses some."""
     shutil.rmtree(folder, ignore_errors=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -264,7 +264,9 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(server_.name for server_ in SERVERS), metavar="NAME,NAME")
     options = parser.parse_args()
     servers = [server_ for server_ in SERVERS if server_.name in options.only.split(",")]
-    print("| stream | server | samples | samples/s | CPU s a million | peak MiB | bytes a sample | rate, beside ours |")
+    print(
+        "| stream | server | samples | samples/s | CPU s a million | peak MiB | bytes a sample | rate, relative to ours |"
+    )
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for kind, connections in streams(options.gpus, options.ticks).items():
         samples = options.gpus * METRICS_A_GPU * (BATCH if "series" in kind else options.ticks)

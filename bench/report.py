@@ -1,10 +1,10 @@
-"""Measure what the page of a large job costs beside its verdict: seconds, memory, and bytes of the file.
+"""Measure what the page of a large job costs in addition to its verdict: seconds, memory, and bytes of the file.
 
     python bench/report.py [--sizes 8,64,512] [--hours 24] [--kind throttled] [--repeat 3] [--folder DIR]
 
-Jobs as ``bench/store.py`` makes them (30 series a GPU at 15 s, 64 rank logs, Slurm's records), in an embedded store, in
-DIR and used again. ``trackside diagnose`` is run with ``--html`` and without, each in a fresh process; the least of the
-runs of each counts. The page's own seconds are the difference.
+Jobs as ``bench/store.py`` makes them (30 series a GPU at 15 s, 64 rank logs, Slurm's records), in an embedded store, kept
+in DIR and reused. ``trackside diagnose`` is run with ``--html`` and without, each in a fresh process; the minimum of
+the runs counts. The page's own seconds are the difference.
 """
 
 from __future__ import annotations

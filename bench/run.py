@@ -1,13 +1,13 @@
-"""Measure Trackside beside its peers on this machine, in one run.
+"""Measure Trackside and comparable tools on this machine, in one run.
 
     python bench/run.py [--size MB] [--repeat N]
 
-- a log scanned end to end (read, match, parse, events) beside ripgrep counting 80 literals in the same file, each
-  pinned to one core, in turns; CPU seconds (this is a shared machine), the least of N runs each
+- a log scanned end to end (read, match, parse, events), compared with ripgrep counting 80 literals in the same file, each
+  pinned to one core, alternating; CPU seconds (for a shared machine), the minimum of N runs
 - `diagnose` of a folder of 64 rank logs of 5 MB
 - start-up of `trackside --help`
 
-Beside this: bench/ingest.py (metrics into the store, beside VictoriaMetrics), bench/store.py (`diagnose` of jobs of any
+Further benchmarks: bench/ingest.py (metrics into the store, compared with VictoriaMetrics), bench/store.py (`diagnose` of jobs of any
 size from the store), bench/simulate.py (the simulator). They take minutes and gigabytes.
 """
 
@@ -57,7 +57,7 @@ def scanned(path: Path, engine: str = "") -> dict[str, float]:
 
 
 def ripgrep(path: Path, literals: Path) -> float:
-    """CPU seconds that rg takes to count the lines that hold a literal, on one core."""
+    """CPU seconds of rg counting the lines with a literal, on one core."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = ["rg", "--text", "--count", "--fixed-strings", "--threads", "1", "--file", str(literals), str(path)]
     subprocess.run(command, check=True, capture_output=True, preexec_fn=_pin)
@@ -76,7 +76,7 @@ def timed(command: list[str]) -> float:
     return time.perf_counter() - begin
 
 
-def scan_beside_ripgrep(folder: Path, megabytes: int, repeat: int) -> None:
+def compare_with_ripgrep(folder: Path, megabytes: int, repeat: int) -> None:
     """Print the scan's rate, the peer's, and their ratio."""
     log, literals = folder / "train.log", folder / "literals"
     write(log, megabytes * 1_000_000)
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        scan_beside_ripgrep(Path(temporary), arguments.size, arguments.repeat)
+        compare_with_ripgrep(Path(temporary), arguments.size, arguments.repeat)
         folder_of_ranks(Path(temporary), arguments.repeat)
     command = [sys.executable, "-m", "trackside", "--help"]
     print(f"trackside --help   {min(timed(command) for _ in range(arguments.repeat + 2)):7.2f} s")

@@ -4,7 +4,7 @@
 
 Each job is simulated (30 series a GPU at 15 s, Slurm's records, kernel logs), its metrics are imported into a
 VictoriaMetrics on loopback, one for each job, and it is diagnosed in a fresh process from its output and kernel logs, from
-commands that print its Slurm records, and from that server. Beside it, in the same run: all raw samples of the job fetched from the same server, which is
+commands that print its Slurm records, and from that server. For comparison, in the same run: all raw samples of the job fetched from the same server, which is
 what a verdict would cost if nothing were worked out there. A wrong verdict ends the bench. Servers' data are kept in DIR
 and used again.
 """
@@ -43,7 +43,7 @@ TRAFFIC = re.compile(r"([\d,]+) requests, ([\d,]+) bytes received")
 
 
 def built(folder: Path, gpus: int, hours: float, kind: str) -> tuple[Path, Mapping[str, Any]]:
-    """A folder with the job's files and its server's data, made unless it is there; and what is true of the job."""
+    """A folder with the job's files and its server's data, made unless it exists, and the expected verdict."""
     place = folder / f"{kind}-{gpus}-{hours:g}h"
     note = place.with_suffix(".json")
     if not note.is_file():
@@ -94,7 +94,7 @@ def slurm(place: Path) -> Path:
 
 
 def diagnosed(place: Path, url: str, truth: Mapping[str, Any]) -> tuple[ProcessResult, int, int]:
-    """Diagnose it once; what that took, requests and bytes. Raises RuntimeError for a wrong verdict."""
+    """Diagnose it once; seconds, requests and bytes. Raises RuntimeError for a wrong verdict."""
     run = place / "run"
     config = place / "trackside.toml"
     config.write_text(f'[metrics]\nurl = "{url}"\n[slurm]\nbin = "{slurm(place)}"\n')

@@ -4,7 +4,7 @@
 
 Each job is simulated (30 series a GPU at 15 s, 64 rank logs, Slurm's records), ingested into a store of its own, and
 diagnosed by ``trackside diagnose --store`` in a fresh process. Healthy ones, and ones with a GPU that runs too hot; a
-wrong verdict ends the bench. Stores are kept in DIR and used again: 512 GPUs take about four minutes to build and
+wrong verdict ends the bench. Stores are kept in DIR and reused: 512 GPUs take about four minutes to build and
 250 MB, 4,096 half an hour and 2 GB.
 """
 
@@ -31,7 +31,7 @@ TARGET_S, TARGET_MIB = 5.0, 2000.0
 
 
 def built(folder: Path, gpus: int, hours: float, kind: str) -> tuple[Path, Mapping[str, Any]]:
-    """A store that holds the job, made unless it is there; and what is true of the job."""
+    """A store that holds the job, made unless it exists, and the expected verdict."""
     store = folder / f"{kind}-{gpus}-{hours:g}h"
     note = store.with_suffix(".json")
     if not note.is_file():
@@ -53,7 +53,7 @@ def built(folder: Path, gpus: int, hours: float, kind: str) -> tuple[Path, Mappi
 
 
 def diagnosed(store: Path, truth: Mapping[str, Any], repeat: int) -> Sequence[ProcessResult]:
-    """Diagnose it again and again. Raises RuntimeError where the verdict is not what was simulated."""
+    """Diagnose it repeatedly. Raises RuntimeError for a wrong verdict."""
     command = [sys.executable, "-m", "trackside", "diagnose", "--store", str(store), "--job", truth["job"], "--json"]
     runs = [run_measured(command) for _ in range(repeat)]
     for result in runs:
@@ -83,7 +83,7 @@ def main() -> None:
 def measure(
     folder: Path, sizes: Sequence[int], kinds: Sequence[str], hours: float, repeat: int, plot: Path | None
 ) -> None:
-    """Print the table, and draw it."""
+    """Print the table and draw the plot."""
     print("| GPUs | job | samples | store, MB | wall s | CPU s | peak MiB | wall ms a GPU | CPU s a 100 M samples |")
     print("| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     lines: dict[str, list[tuple[float, float]]] = {}

@@ -1,9 +1,9 @@
-"""What a probe costs the process that is traced, and reading costs the agent: on stub libraries, beside bpftrace.
+"""Cost of a probe to the traced process, and of reading to the agent: on stub libraries, compared with bpftrace.
 
-    python bench/trace.py             needs root, and bpftrace for the rows of its own
+    python bench/trace.py             needs root, and bpftrace for its rows
 
-Nanoseconds are CPU time of the calling thread, the least of five runs; what the empty call costs untraced is taken off.
-A stub's functions begin as those of NVIDIA's libraries do: what the first instruction is decides what a probe costs.
+Nanoseconds are CPU time of the calling thread, the minimum of five runs, less the cost of the untraced call.
+A stub's functions begin like those of NVIDIA's libraries, because the first instruction decides what a probe costs.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def memory() -> None:
 
 
 class FixedJobs(Jobs):
-    """Owners whose list of processes costs nothing to ask for, as the agent's map."""
+    """A map of process owners that costs nothing to query, like the agent's cached one."""
 
     def processes(self) -> Any:
         if not hasattr(self, "known"):

@@ -1,4 +1,4 @@
-"""A VictoriaMetrics of our own for one measurement: loopback only, in a folder that goes with it unless kept."""
+"""A VictoriaMetrics for one measurement: on loopback, in a temporary folder unless it is to be kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START_S = 20.0
 
 
 class Victoria:
-    """A server, from entering to leaving. Afterwards ``cpu_s``, ``peak_mib`` and ``disk`` say what it took."""
+    """A server, from entering to leaving. Afterwards ``cpu_s``, ``peak_mib`` and ``disk`` are its resources."""
 
     def __init__(self, folder: Path, keep: bool = False) -> None:
         self.folder, self._keep = folder, keep
@@ -55,12 +55,12 @@ class Victoria:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Its base URL."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def cpu_so_far_s(self) -> float:
-        """CPU seconds it has taken up to now."""
+        """CPU seconds so far."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -84,7 +84,7 @@ class Victoria:
             connection.close()
 
     def imported(self, path: str, files: Iterable[Path]) -> float:
-        """Seconds that it takes to import some files, one after the other, until they can be queried."""
+        """Seconds to import some files, one after the other, until they can be queried."""
         begin = time.perf_counter()
         for file in files:
             with file.open("rb") as stream:
@@ -97,11 +97,11 @@ class Victoria:
         self._request("POST", path, body)
 
     def flushed(self) -> None:
-        """Wait until all that was sent can be queried."""
+        """Wait until all data sent can be queried."""
         self._request("GET", "/internal/force_flush")
 
     def rows(self) -> int:
-        """Samples that it took, by its own count."""
+        """Samples that it accepted, by its own count."""
         n_rows = 0
         for line in self._request("GET", "/metrics").decode().splitlines():
             if line.startswith("vm_rows_inserted_total{"):

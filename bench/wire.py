@@ -1,4 +1,4 @@
-"""Measure how fast pushes are decoded on this machine, beside the official protobuf runtime reading the same bodies.
+"""Measure how fast pushes are decoded on this machine, compared with the official protobuf runtime on the same bodies.
 
     python bench/wire.py [--repeat 7]
 
@@ -165,7 +165,7 @@ def read_json(body: bytes) -> None:
 
 
 def rounds(work: Callable[[bytes], Any], body: bytes, repeat: int) -> tuple[float, float, Any]:
-    """CPU seconds of the first round and of the best after it, and what it gave."""
+    """CPU seconds of the first round and of the best after it, and the result."""
     cpu_times, result = [], None
     for _ in range(repeat + 1):
         begin = time.process_time()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lab.case import Case
 from lab.points import dumps, progress
-from lab.sanitise import Sanitiser
+from lab.sanitize import Sanitizer
 from lab.stage import RunFailed, Stage
 
 SIZE_LIMIT = 200_000
@@ -35,9 +35,9 @@ def record(case: Case, scenarios: Path, slurm_tools: Path | None) -> Path:
 
 def _write(case: Case, stage: Stage, made: Path) -> None:
     inputs = made / "inputs"
-    sanitiser = Sanitiser(stage.work, stage.node, stage.names)
+    sanitizer = Sanitizer(stage.work, stage.node, stage.names)
     for path in stage.kept_files:
-        sanitiser.copy(path, inputs / path.relative_to(stage.work))
+        sanitizer.copy(path, inputs / path.relative_to(stage.work))
     _check(case, inputs)
     expected = {**case.expected, **stage.results}
     if case.reader:

@@ -24,7 +24,7 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What Hypothesis draws is fuzz. The labelled corpus and others' data lie outside the repository: without them
+    """What Hypothesis draws is fuzz. The labeled corpus and others' data lie outside the repository: without them
     their tests don't run."""
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):

@@ -118,7 +118,7 @@ def test_matrix(rewrite: bool) -> None:
 
 @pytest.mark.corpus
 def test_corpus() -> None:
-    """The labelled corpus: at least 95 % of the primary families right, and nobody blamed wrongly."""
+    """The labeled corpus: at least 95 % of the primary families right, and nobody blamed wrongly."""
     judged = []
     for case in corpus():
         with case.inputs() as folder:

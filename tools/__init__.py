@@ -1,1 +1,1 @@
-"""Commands for people who build Trackside: accuracy on labelled cases, generated pages, the release lock."""
+"""Commands for developers of Trackside: accuracy on labeled cases, generated pages, the lint of names."""

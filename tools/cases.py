@@ -1,4 +1,4 @@
-"""Labelled cases from every source in one shape; and how a verdict is held against one."""
+"""Labeled cases from every source in one form, and their comparison with a verdict."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Case:
     """``expected`` holds only what is certain: family, accept, fault_class, variant, culprit, signal, exception,
     ranks, nodes, gpus, progress ({points, first, last} or None for nothing to get), disposition, never (families that
     must not be found), warns (families that must stand among the warnings), explains (among the consequences), unknown
-    (among those that can't be told), job (its id, for inputs of several), enough (whether the inputs can show it at all; true
+    (among the undecided ones), job (its id, for inputs of several), enough (whether the inputs can show it at all; true
     where not stated), less (families that are right where a plane is missing)."""
 
     name: str
@@ -48,7 +48,7 @@ class Case:
 
     @contextmanager
     def inputs(self) -> Iterator[Path]:
-        """The case's inputs in a folder whose name tells nothing."""
+        """The case's inputs in a folder with a neutral name."""
         if (self.folder / "scenario.toml").exists():
             yield simulated(self.folder / "scenario.toml")
             return
@@ -80,7 +80,7 @@ def _source(folder: Path) -> str:
 
 
 def simulated(scenario: Path) -> Path:
-    """The folder that a run of this scenario leaves behind."""
+    """The folder of a simulated run of this scenario."""
     from trackside.sim import load_scenario, simulate
 
     cache_folder = SIMULATED / _simulator()
@@ -123,7 +123,7 @@ def from_truth(truth: dict[str, Any]) -> dict[str, Any]:
 
 
 JUDGED = ("C1", "C2", "D3")
-"""Families whose culprit is a judgement, open where nothing on a host speaks."""
+"""Families whose culprit is a judgment, open if no evidence comes from a host."""
 PLACED = {
     "B2": ("nodes", "gpus"),
     "B3": ("nodes", "gpus"),
@@ -131,7 +131,7 @@ PLACED = {
     "D3": ("nodes", "gpus"),
     "F1": ("nodes",),
 }
-"""Families that must say where, once GPUs were measured."""
+"""Families that must name the place if GPUs were measured."""
 FAULTS = frozenset({"B2", "B3", "D3"})
 """Families that blame hardware: a run without such a fault must not be accused of it, not even in passing."""
 
@@ -146,7 +146,7 @@ def _simulator() -> str:
 
 
 def real_data(folder: Path = REAL) -> list[Case]:
-    """Recorded runs of others, where they are present."""
+    """Recorded runs of others, if present."""
     if not folder.is_dir():
         return []
     labels = json.loads(REAL_LABELS.read_text("utf-8"))
@@ -154,7 +154,7 @@ def real_data(folder: Path = REAL) -> list[Case]:
 
 
 def corpus(folder: Path = CORPUS) -> list[Case]:
-    """The labelled corpus, where it is present."""
+    """The labeled corpus, if present."""
     cases = []
     for path in sorted(folder.glob("*/*/case.json")):
         label = json.loads(path.read_text("utf-8"))

@@ -1,8 +1,8 @@
-"""What a utilisation dashboard shows of a run: the figures most people look at, and no verdict.
+"""What a utilization dashboard shows of a run: the figures most people look at, and no verdict.
 
     python tools/dashboard.py RUN_FOLDER
 
-The demo prints it beside Trackside's verdict on the same run.
+The demo prints it before Trackside's verdict on the same run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trackside.session.choice import choose
 from trackside.session.paths import load
 
 PANELS = (
-    ("GPU utilisation", "gpu_utilization_ratio", 100.0, "%"),
+    ("GPU utilization", "gpu_utilization_ratio", 100.0, "%"),
     ("memory in use", "gpu_memory_used_bytes", 1 / (1 << 30), "GiB"),
     ("temperature", "gpu_temperature_celsius", 1.0, "C"),
 )
@@ -41,7 +41,7 @@ def main() -> int:
 def render(folder: str, console: Console) -> None:
     """Print the panels of the run in a folder."""
     _, store = choose(load([folder]))
-    table = Table(title="What a utilisation dashboard shows", title_justify="left", box=None, pad_edge=False)
+    table = Table(title="What a utilization dashboard shows", title_justify="left", box=None, pad_edge=False)
     for heading in ("panel", "GPUs", "mean over the run", "over time, mean of all GPUs"):
         table.add_column(heading)
     for title, name, factor, unit in PANELS:

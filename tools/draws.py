@@ -1,6 +1,6 @@
 """Runs simulated at random: the kind of fault, its parameters, the job, the cluster and how well it was watched.
 
-A draw is a scenario as text, so that a wrong verdict can be looked at and kept as a scenario of its own:
+A draw is a scenario as text, so that a wrong verdict can be examined and stored as a scenario:
 
     python tools/draws.py 17            # prints draw 17
 """
@@ -23,7 +23,7 @@ from tools.cases import Case, from_truth
 from trackside.sim import load_scenario, simulate
 
 FIRST = 10_001
-"""The scoreboard's first draw. Those below are for building; what is fitted to these is no measure any more."""
+"""The scoreboard's first draw. Those below are for building; after fitting to them they measure nothing."""
 Choices = dict[str, Sequence[Any]]
 FAULTS: tuple[tuple[str, float, Choices], ...] = (
     ("", 4, {}),
@@ -121,7 +121,7 @@ def text_of(number: int) -> str:
         blocks.append(_table("[telemetry.restarts]", {"at": f"{rng.randint(10, 90)}%"}))
     free = [gpu for gpu in range(n_gpus_held) if not job["first_gpu"] <= gpu < job["first_gpu"] + gpus]
     if free and rng.random() < 0.6:
-        blocks.append(_table("[neighbours]", {
+        blocks.append(_table("[neighbors]", {
             "gpus": free, "job": "48777" if telemetry["job_label"] else "",
             "activity": rng.choice(["busy", "idle", "spin", "leftover"]), "ecc": rng.choice([0, 0, 2]),
         }))  # fmt: skip
@@ -162,7 +162,7 @@ def name_of(number: int) -> str:
 
 @contextmanager
 def drawn(number: int) -> Iterator[Case]:
-    """One draw, simulated for as long as it is needed."""
+    """One draw, simulated; a context manager that deletes it."""
     text = text_of(number)
     with tempfile.TemporaryDirectory(prefix="draw") as folder:
         simulate(load_scenario(text), Path(folder))

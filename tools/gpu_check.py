@@ -2,8 +2,8 @@
 """The agent's GPU side on a machine that has one: every reading against NVML, probes on the real libraries, real faults.
 
 ``make gpu-check`` on a machine with an NVIDIA GPU. It needs Python 3.11, nvidia-ml-py and, for the trainings, a Python
-with a CUDA build of torch (``--python``). What it could not do it says; it fails only for what it did and found wrong.
-``--stand-in`` goes the same way with scripted GPUs and torch on the CPU: that proves this program, and no reading.
+with a CUDA build of torch (``--python``). It reports what it could not do, and fails only for what is wrong.
+``--stand-in`` does the same with scripted GPUs and torch on the CPU: that tests this program, not the readings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ for folder in (ROOT, ROOT / "src"):
 
 from lab.gpu.cases import CASES, REST, Case
 from lab.gpu.watch import Watch, conforms, opened
-from lab.sanitise import Sanitiser
+from lab.sanitize import Sanitizer
 
 from lab import nvml
 from trackside.agent.nvml.gpu import Gpu
@@ -97,7 +97,7 @@ def main() -> int:
         for _ in card.read():
             pass
         print(f"    GPU 0 does not support: {', '.join(sorted(card.unsupported())) or 'nothing that was asked'}")
-        beside_nvidia_smi(report, idle)
+        compare_with_nvidia_smi(report, idle)
         report.head("Probes")
         tracers = open_sources(report, TRACERS)
         report.head("Trainings")
@@ -152,7 +152,7 @@ def source_of(name: str) -> Source:
 
 
 def machine(library: Library) -> dict[str, str]:
-    """What this machine is, without its name."""
+    """A description of this machine, without its name."""
     cards, cuda = library.devices, library.api.nvmlSystemGetCudaDriverVersion_v2()
     return {
         "gpus": f"{len(cards)} x {', '.join(sorted({card.model for card in cards}))}",
@@ -170,7 +170,7 @@ def machine(library: Library) -> dict[str, str]:
 
 
 def at_rest(report: Report, collectors: Mapping[str, Collector], interval_s: float) -> Watch:
-    """Five readings while nothing is asked of the GPUs: what there is, whether it can be, and what it costs."""
+    """Five readings of idle GPUs: metrics, plausibility and cost."""
     with Watch(collectors, min(interval_s, 1.0)) as watch:
         time.sleep(5 * min(interval_s, 1.0) + 1)
     for name in collectors:
@@ -182,8 +182,8 @@ def at_rest(report: Report, collectors: Mapping[str, Collector], interval_s: flo
                 print(f"    {metric:<42} {min(values):>18.6g} to {max(values):<18.6g} {METRICS[metric].unit}")
         missing = [metric for metric in source.metrics if metric not in sampled_metrics]
         if missing:
-            report.could_not(f"{name}: not told by this GPU or driver: {', '.join(missing)}")
-        held_to_the_catalogue(report, watch, source)
+            report.could_not(f"{name}: not reported by this GPU or driver: {', '.join(missing)}")
+        check_against_catalog(report, watch, source)
         cpu, wall = (sorted(times[place] for times in watch.read_times[name]) for place in (0, 1))
         middle = len(cpu) // 2
         report.ok(f"{name}: a reading takes {cpu[middle] * 1e3:.1f} ms of CPU, {wall[middle] * 1e3:.1f} ms in all")
@@ -192,7 +192,7 @@ def at_rest(report: Report, collectors: Mapping[str, Collector], interval_s: flo
     return watch
 
 
-def held_to_the_catalogue(report: Report, watch: Watch, source: Source) -> None:
+def check_against_catalog(report: Report, watch: Watch, source: Source) -> None:
     """Names, labels, bounds; counters that fall."""
     bad: dict[str, str] = {}
     for (metric, labels), points in watch.samples.items():
@@ -207,7 +207,7 @@ def held_to_the_catalogue(report: Report, watch: Watch, source: Source) -> None:
     for metric, problem in bad.items():
         report.wrong(f"{metric}: {problem}")
     if not bad:
-        report.ok(f"{source.id}: all values are within the catalogue's bounds, and no counter fell")
+        report.ok(f"{source.id}: all values are within the catalog's bounds, and no counter fell")
 
 
 _SMI = {
@@ -223,8 +223,8 @@ _SMI = {
 """nvidia-smi's field -> ours, the factor to it, and how much they may differ: a share, and an amount."""
 
 
-def beside_nvidia_smi(report: Report, watch: Watch) -> None:
-    """The same values by another way to them."""
+def compare_with_nvidia_smi(report: Report, watch: Watch) -> None:
+    """Compare with the same values from nvidia-smi."""
     program = shutil.which("nvidia-smi")
     if program is None:
         report.could_not("compare with nvidia-smi: there is none")
@@ -337,7 +337,7 @@ def check_samples(case: Case, watch: Watch, pid: int, device: str, scripted: boo
     active = watch.of("gpu_sm_active_ratio")
     launches = watch.of("trackside_cuda_kernel_launches_total")
     return [
-        "" if busy > 0.05 else f"utilisation never rose over {busy:g}",
+        "" if busy > 0.05 else f"utilization never rose over {busy:g}",
         "" if memory and max(memory) - min(memory) > 1 << 30 else "memory in use did not rise by a GiB",
         "" if not active or max(active) > 0.02 else f"SM activity never rose over {max(active):g}",
         "" if str(pid) in pids or not pids else f"process {pid} is not listed on a GPU, {sorted(map(str, pids))} are",
@@ -350,7 +350,7 @@ def record(case: Case, top: Path, work: Path, watch: Watch, facts: Mapping[str, 
     folder = top / case.folder
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "inputs").mkdir(parents=True)
-    Sanitiser(work, NODE).copy(work / "train.log", folder / "inputs/train.log")
+    Sanitizer(work, NODE).copy(work / "train.log", folder / "inputs/train.log")
     watch.write(folder / "inputs/gpu.prom.gz", NODE)
     if kernel := [line for line in watch.lines if "NVRM" in line.text]:
         stamped = [

@@ -2,7 +2,7 @@
 
     python tools/pages.py [--check]
 
-``--check`` writes nothing and exits 1, naming each page that is not what the code makes, and each link that leads nowhere.
+``--check`` writes nothing and exits 1, naming each page that is not what the code makes, and each broken link.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def limits_table(limits: object) -> list[str]:
 
 @cache
 def attribute_docs(kind: type) -> dict[str, str]:
-    """The strings that stand below the attributes of a class."""
+    """The docstrings of a class's attributes."""
     if kind.__module__ == "builtins":
         return {}
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
@@ -100,7 +100,7 @@ def attribute_docs(kind: type) -> dict[str, str]:
 
 
 def fact_path(kind: type) -> str:
-    """Where a fact's page lies under docs/facts."""
+    """Path of a fact's page under docs/facts."""
     return "/".join(kind.__module__.split(".")[2:]) + ".md"
 
 
@@ -110,7 +110,7 @@ def fact_link(kind: type, folder: str) -> str:
 
 
 def fact_pages() -> dict[Path, str]:
-    """A page a module of facts, and their list."""
+    """A page per module of facts, and their list."""
     modules: dict[str, list[Derivation]] = {}
     for derivation in facts():
         modules.setdefault(derivation.kind.__module__, []).append(derivation)
@@ -156,7 +156,7 @@ def fact_page(own: list[Derivation]) -> str:
 
 
 def example(family: Family) -> list[str]:
-    """A typical case, drawn by tools/pictures.py, and how to have it oneself."""
+    """A typical case, drawn by tools/pictures.py, and how to reproduce it."""
     if family.example is None:
         return []
     scenario, _ = family.example
@@ -180,11 +180,11 @@ def index_page() -> str:
 
 
 MAX_NAMES = 3
-"""Foreign names of one metric that are shown of each source."""
+"""Foreign names of one metric shown for each source."""
 
 
 def metrics_page() -> str:
-    """The catalogue of metrics, the names that sources have for them, and the reasons that hold clocks down."""
+    """The catalog of metrics, the names that sources have for them, and the reasons that hold clocks down."""
     lines = [
         "# Metrics",
         "",

@@ -20,7 +20,7 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-"""Of a Chromium that draws what it is given and asks nobody for anything."""
+"""Options of a Chromium without network access."""
 
 
 def main() -> int:

@@ -46,7 +46,7 @@ CASES = (
         "config",
         "ValueError",
         "HF Trainer under torchrun, 2 ranks.\n"
-        "Injected: a misspelt flag (--learning_rte); HfArgumentParser refuses it on every rank.",
+        "Injected: a misspelled flag (--learning_rte); HfArgumentParser refuses it on every rank.",
         "are not used by the HfArgumentParser",
     ),
     crash(

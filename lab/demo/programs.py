@@ -1,4 +1,4 @@
-"""The programs of the demonstration beside Slurm's: the receiver and the agents, each ended by its own process id."""
+"""The programs of the demonstration other than Slurm's: the receiver and the agents, each stopped by its process id."""
 
 from __future__ import annotations
 

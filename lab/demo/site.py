@@ -100,7 +100,7 @@ def site(tools: Path, trackside: Path, keep: Path | None, say: Callable[[str], N
         agents = started(trackside, folder, cluster.nodes, receiver, gpus, env)
         for agent in agents.values():
             stack.callback(agent.end)
-        say(f"{len(agents)} agents: one a node, and one beside the controller")
+        say(f"{len(agents)} agents: one per node, and one on the controller's")
         accounts = Accounts(cluster)
         stack.callback(accounts.stop)
         yield Site(folder, cluster, receiver, agents, gpus, accounts, like)

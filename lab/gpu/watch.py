@@ -87,7 +87,7 @@ def _lines(samples: Mapping[tuple[str, Labels], list[tuple[int, float]]], node: 
 
 
 def conforms(sample: Sample, source: Source) -> str:
-    """What is wrong with a sample by the catalogue; empty: nothing."""
+    """What is wrong with a sample by the catalog; empty: nothing."""
     from trackside.catalog.metrics import METRICS, labels_of
 
     metric = METRICS.get(sample.metric)

@@ -1,6 +1,6 @@
-"""A command run as a child: never through a shell, for a limited time and with limited output.
+"""Runs a command as a child process: never through a shell, with limited time and output.
 
-Whatever happens, its whole process group is gone afterwards.
+Its whole process group is killed afterwards in any case.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import Literal
 
 MAX_ERROR_BYTES = 16 << 10
-"""What a command writes to stderr that is kept."""
+"""Bytes of stderr that are kept."""
 _PIECE_BYTES = 1 << 16
 _POLL_S = 0.2
-"""How soon it is noticed that a command has ended while something it started still holds its output open."""
+"""Interval of checks whether a command has ended while a process it started keeps its output open."""
 
 
 class CommandStopped(Exception):
@@ -40,7 +40,7 @@ class Command:
         self.errors = bytearray()
 
     def output(self) -> Generator[bytes, None, None]:
-        """Run it; its output, as it comes. Raises OSError where it can't be run, and CommandStopped."""
+        """Run it; yields its output as it arrives. Raises OSError if it can't be run, and CommandStopped."""
         until = time.monotonic() + self._timeout_s
         child = subprocess.Popen(
             self._arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self._env,
@@ -53,7 +53,7 @@ class Command:
                     raise CommandStopped("timeout")
                 time.sleep(0.005)
         finally:
-            # Not yet reaped, so that its number, and its group's, can't be another's.
+            # Not reaped yet, so its process id and group can't belong to another process.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
             self.status = child.wait()

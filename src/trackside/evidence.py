@@ -160,7 +160,7 @@ class Grid:
     times: NDArray[np.float64]
     """Ends of the windows, POSIX seconds; shape (windows,)."""
     values: NDArray[np.float64]
-    """Shape (series, windows), in the catalogue's unit; NaN where nothing was sampled."""
+    """Shape (series, windows), in the catalog's unit; NaN where nothing was sampled."""
     samples: int
     """Number of measurements behind the values."""
     step: float
@@ -174,7 +174,7 @@ class Grid:
 
     @property
     def unit(self) -> str:
-        """The catalogue's unit."""
+        """The catalog's unit."""
         return METRICS[self.query.kind].unit
 
     def labels(self, *names: str) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""THE ANSWER: sentences of cited values, findings of families, and the verdict."""
+"""VERDICTS: sentences of cited values, findings of families, and the verdict."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Outcome(enum.StrEnum):
 
 
 class Certainty(enum.StrEnum):
-    """How much the evidence carries: one strong witness or two planes; one plane; a hint."""
+    """How strong the evidence is: one strong witness or two planes; one plane; a hint."""
 
     ESTABLISHED = "established"
     SUPPORTED = "supported"
@@ -39,13 +39,13 @@ class Certainty(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence of a verdict: a template (:mod:`trackside.show.wording`) whose placeholders are filled by cited
-    values alone, so that it holds no digit. A constant beside the code that says it.
+    """One sentence of a verdict: a template (:mod:`trackside.show.wording`) with placeholders for
+    cited values, so it contains no digit. A constant next to the code that states it.
     """
 
     text: str
     running: str = ""
-    """What is said instead of a run that goes on."""
+    """The template for a run that is still going on."""
 
     def __call__(self, **values: Value) -> Claim:
         """The sentence with the values that fill it."""
@@ -104,7 +104,7 @@ class Finding:
     since: float | None = None
     until: float | None = None
     at: Position | None = None
-    """Where the first cause stands, for ordering events that have no time."""
+    """Position of the first cause, for ordering events that have no time."""
     ranks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
@@ -188,7 +188,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer: one primary finding, what it explains, and every other family's word."""
+    """The answer: one primary finding, what it explains, and the answer of every other family."""
 
     run: Run
     primary: Finding
@@ -267,7 +267,7 @@ def absent(*because: Claim) -> Finding:
 
 
 def unknown(missing: Iterable[str], collect: Iterable[str] = ()) -> Finding:
-    """Can't be told: what is missing, and what to collect."""
+    """Undecided: what is missing, and what to collect."""
     return Finding(Outcome.UNKNOWN, missing=tuple(missing), collect=tuple(collect))
 
 

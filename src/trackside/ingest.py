@@ -1,4 +1,4 @@
-"""Reads files into a store: each as ``diagnose`` does, stored once, and replaced if it has changed."""
+"""Reads files into a store, each once, as ``diagnose`` reads them; changed files are replaced."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(slots=True)
 class Summary:
-    """What came of an ingest. ``skipped``: their content is in the store; ``replaced``: it was, and has changed."""
+    """The result of an ingest. ``skipped``: already in the store; ``replaced``: their content has changed."""
 
     inputs: list[Input] = field(default_factory=list)
     skipped: list[Input] = field(default_factory=list)
@@ -43,10 +43,10 @@ class Summary:
 
 
 def ingest(paths: Paths, store: str | os.PathLike[str], on_progress: Callable[[int], None] | None = None) -> Summary:
-    """Read everything under the paths into the store, which is made where there is none.
+    """Read everything under the paths into the store, which is created if necessary.
 
-    An input is kept wholly or not at all: after a stop at any moment, the same call goes on where that one was.
-    Raises FileNotFoundError for a path that isn't there, StoreBusy and StoreError.
+    An input is stored completely or not at all: after an interruption, the same call continues where it stopped.
+    Raises FileNotFoundError for a missing path, StoreBusy and StoreError.
     """
     for path in paths:
         if not os.path.lexists(path):
@@ -297,7 +297,7 @@ class HashedStream(io.RawIOBase):
         return self._position
 
     def digest(self) -> str:
-        """The hash of all of it; what was not read is read now, but not what came after its end was seen."""
+        """The hash of the whole stream; the unread rest is read now, unless the end was already reached."""
         if self._position != self._hashed and self.seekable():
             self.seek(self._hashed)
         while not self._ended:

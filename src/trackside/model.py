@@ -1,6 +1,6 @@
 """The nouns of Trackside. This module imports nothing of ours.
 
-Units are part of a name where the name alone would leave doubt (``_s`` seconds, ``_bytes``);
+Units are part of a name if it would be ambiguous without (``_s`` seconds, ``_bytes``);
 times are POSIX seconds, UTC.
 """
 
@@ -19,16 +19,17 @@ Scalar = str | int | float | bool | None
 
 Plane = Literal["log", "metric", "scheduler", "kernel", "collective", "trace"]
 GpusBy = Literal["label", "scheduler", "whole", "tracer", "occupancy", "all"]
-"""How the GPUs of a run are known: the job label of their curves; the scheduler's detail; it held all that its nodes
-have; the tracer's ranks; the memory that came and went with it; or not at all, and these are all it may have held."""
+"""How the GPUs of a run are known. label: the job label of their series; scheduler: its record of GPUs; whole: the job
+had all GPUs of its nodes; tracer: its ranks; occupancy: memory in use during the run; all: unknown, these are the
+possible ones."""
 InputStatus = Literal["read", "partial", "empty", "unrecognised", "unreadable", "refused"]
 
 
 class Role(enum.StrEnum):
-    """What a log line can testify to. Only a ROOT line can name a cause by itself."""
+    """What a log line is evidence of. Only a ROOT line can name a cause by itself."""
 
     ROOT = "root"
-    CASCADE = "cascade"  # somebody else's failure, seen from here
+    CASCADE = "cascade"  # a failure elsewhere, seen from this process
     CONFIRMATION = "confirmation"  # agrees with a cause named elsewhere
     TEARDOWN = "teardown"  # the run was already ending
     ADVICE = "advice"  # a hint printed by a library; never a cause
@@ -53,7 +54,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that one input says happened. ``kind`` and ``fields``: :mod:`trackside.catalog.events`."""
+    """Something that happened, according to one input. ``kind`` and ``fields``: :mod:`trackside.catalog.events`."""
 
     kind: str
     at: Position
@@ -67,7 +68,7 @@ class Event:
     fields: Mapping[str, Scalar] = field(default_factory=dict)
 
     def get(self, name: str) -> Scalar:
-        """A field, or one of kind, file (the input; also path, where no field is called so), line, offset, time, rank,
+        """A field, or one of kind, file (the input; also path, unless a field has that name), line, offset, time, rank,
         node, role, text, parser; None if unknown."""
         if name in self.fields:
             return self.fields[name]
@@ -120,9 +121,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One curve: a metric of :mod:`trackside.catalog.metrics` and the labels that tell whose it is.
+    """One series: a metric of :mod:`trackside.catalog.metrics` and the labels that identify it.
 
-    ``labels`` are (name, value) pairs sorted by name, in the catalogue's names (node, gpu, job, rank, ...).
+    ``labels`` are (name, value) pairs sorted by name, in the catalog's names (node, gpu, job, rank, ...).
     """
 
     metric: str
@@ -132,7 +133,10 @@ class Series:
 
     def get(self, name: str) -> str | None:
         """A label's value."""
-        for label, value in self.labels:  # asked a million times of a large run: a generator takes three times as long
+        for (
+            label,
+            value,
+        ) in self.labels:  # called a million times for a large run: a generator takes three times as long
             if label == name:
                 return value
         return None
@@ -140,11 +144,11 @@ class Series:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """A block of measurements as columns of equal length, in the catalogue's units."""
+    """A block of measurements as columns of equal length, in the catalog's units."""
 
     series: Sequence[Series]
     index: NDArray[np.int32]
-    """Which of ``series`` each one belongs to."""
+    """Index into ``series``, one per measurement."""
     times_ms: NDArray[np.int64]
     """POSIX milliseconds, UTC."""
     values: NDArray[np.float64]
@@ -155,7 +159,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One row of a verdict's ``inputs``: what a file was taken for, and what came of it."""
+    """One row of a verdict's ``inputs``: the detected format of a file and the result of reading it."""
 
     path: str
     format: str | None
@@ -181,7 +185,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Which run the evidence is about. A fact that no input gave is None or empty."""
+    """The run that the evidence is about. Unknown fields are None or empty."""
 
     id: str | None = None
     name: str | None = None
@@ -198,9 +202,9 @@ class Run:
     n_ranks: int | None = None
     n_gpus: int | None = None
     gpus: tuple[str, ...] = ()
-    """The GPUs that metrics show it held, as ``node:index``, in rank order; empty where no metric tells."""
+    """The GPUs of the run as ``node:index``, in rank order; empty if no metric shows them."""
     gpus_by: GpusBy | None = None
-    """How these were told from the others of their nodes."""
+    """How they were distinguished from other GPUs of the nodes."""
     metric_offset_s: float = 0.0
     """Added to the times of metrics so that they line up with the scheduler's."""
     attempts: tuple[Attempt, ...] = ()

@@ -51,7 +51,7 @@ _MIN_STEP_S, _MAX_TIME_S = 0.001, 2.0**53 / 1000
 
 
 class QueryError(UsageError, ValueError):
-    """The text is not a query, or names a kind that is not in the catalogue."""
+    """The text is not a query, or names a kind that is not in the catalog."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Ask every citation of a verdict again, and say which no longer gives the same value."""
+"""Checks every citation of a verdict again: which ones no longer give the same value?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trackside.query import Query, QueryError
 
 
 class CitationLike(Protocol):
-    """What of a citation is needed to ask it again: the question or its text form, the answer then, and where it is."""
+    """What is needed to check a citation: its query (or the text form), its value and its location."""
 
     @property
     def query(self) -> str | Query: ...
@@ -25,7 +25,7 @@ class CitationLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CitationCheck:
-    """One citation asked again: ``now`` is its value, or ``problem`` why there is none."""
+    """The check of one citation: ``now`` is its current value, or ``problem`` says why there is none."""
 
     id: str
     cite: CitationLike
@@ -34,12 +34,12 @@ class CitationCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether it still gives the same value."""
+        """Whether the value is still the same."""
         return not self.problem and same(self.cite.value, self.now)
 
 
 def check(cites: Mapping[str, CitationLike], store: Store) -> Iterable[CitationCheck]:
-    """Every citation, in order."""
+    """Check every citation, in order."""
     for name, cite in cites.items():
         try:
             query = Query.parse(str(cite.query))
@@ -48,7 +48,7 @@ def check(cites: Mapping[str, CitationLike], store: Store) -> Iterable[CitationC
             continue
         answer = store.ask(query.rows)
         if isinstance(answer, MissingAnswer):
-            none = 0 if query.reducer == "count" else None  # how often it was sampled: never; what it was: nothing
+            none = 0 if query.reducer == "count" else None  # nothing was sampled: a count is 0, any other value is None
             if not answer.source and query.subject == "metric" and (none == 0 or cite.value is None):
                 yield CitationCheck(name, cite, none)
             else:
@@ -61,7 +61,7 @@ def check(cites: Mapping[str, CitationLike], store: Store) -> Iterable[CitationC
 
 
 def same(then: Scalar, now: Scalar) -> bool:
-    """Equal, where numbers may have passed through JSON: non-finite ones are words there."""
+    """Whether two values are equal, although one may have passed through JSON, where non-finite numbers are text."""
     if isinstance(then, (int, float)) and isinstance(now, (int, float)):
         return then == now or math.isclose(then, now, rel_tol=1e-9) or (math.isnan(then) and math.isnan(now))
     if isinstance(now, float) and not math.isfinite(now):

@@ -95,8 +95,8 @@ def sent_of(file: Path, path: str, run: Run, text: Text, counts: Counter[str]) -
                 writer.write(piece)
                 writer.flush()
                 now = max(now + 0.01, clock)
-                told = one.read(1 << 20, now - start, int(now * 1e9))
-                _add(stream, told.sent)
+                content = one.read(1 << 20, now - start, int(now * 1e9))
+                _add(stream, content.sent)
                 _add(stream, one.read(1 << 20, now - start, int(now * 1e9)).sent)
         now -= start
         clock = now + start

@@ -27,7 +27,7 @@ def exposition(reading: Reading) -> str:
     ``# lost lines 3`` and ``# warning text``.
     """
     parts = [_sample(each) for each in sorted(reading.samples, key=lambda each: (each.metric, _sortable(each)))]
-    parts += [_line(each) for each in reading.lines]
+    parts += [_line(line) for line in reading.lines]
     parts += [f"# lost {what} {count}" for what, count in sorted(reading.lost.items())]
     parts += [f"# warning {text}" for text in reading.warnings]
     return "".join(f"{part}\n" for part in parts)
@@ -44,7 +44,7 @@ def held_against(golden: Path, text: str, rewrite: bool) -> None:
 
 def conform(reading: Reading, source: Source, bounds: bool = True) -> None:
     """Fail where a sample is none that the source declares, has labels that its metric may not carry, a value beyond
-    the catalogue's bounds, or the same labels as another."""
+    the catalog's bounds, or the same labels as another."""
     seen: set[tuple[str, object]] = set()
     for sample in reading.samples:
         metric = METRICS[sample.metric]

@@ -33,7 +33,11 @@ class Request:
     def lines(self) -> list[tuple[dict[str, str], int, str]]:
         """(labels, ns, text) of a Loki push, read as the receiver reads it."""
         streams = loki_push.decode(gzip.decompress(self.body), "application/json")
-        return [(each.labels, at, text) for each in streams for at, text in zip(each.times_ns, each.lines, strict=True)]
+        return [
+            (stream.labels, at, text)
+            for stream in streams
+            for at, text in zip(stream.times_ns, stream.lines, strict=True)
+        ]
 
 
 Reply = tuple[int, str, Mapping[str, str]]

@@ -18,6 +18,7 @@ from tests.services import free_port
 from trackside.agent.__main__ import main
 from trackside.agent.out.scrape import Scrape
 from trackside.agent.out.spool import Spool, SpoolOptions
+from trackside.agent.slurm import configuration
 from trackside.agent.source import Reading
 from trackside.agent.sources import memory
 from trackside.agent.user import capabilities_in_words
@@ -47,6 +48,16 @@ def test_each_source_has_a_line(tmp_path: Path) -> None:
     assert (lines["memory"]["state"], "--only" in lines["memory"]["text"]) == ("off", True)
     assert lines["send"]["state"] == "off"
     assert lines["privileges"]["text"].startswith(f"uid {os.geteuid()}, ")
+
+
+def test_slurm_s_configuration_is_looked_for_where_its_source_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configuration, "CONF_PATHS", (str(tmp_path / "absent"), str(tmp_path / "cached.conf")))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    assert "cached.conf" not in check(tmp_path, "--only", "cpu")[1]["slurm"]["text"]
+    (tmp_path / "cached.conf").touch()
+    assert "cached.conf" in check(tmp_path, "--only", "cpu")[1]["slurm"]["text"]
 
 
 def test_for_people_it_is_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

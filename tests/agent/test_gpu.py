@@ -141,8 +141,12 @@ def test_errors_of_one_link_are_told_with_its_number(
     reading = read(closing[0])
     assert values(reading, "gpu_nvlink_errors_total", kind="recovery", link="5") == {"0": 4, "1": 4}
     assert not values(reading, "gpu_nvlink_errors_total", link="4")
-    totals = [each for each in reading.samples if dict(each.labels).get("kind") == "recovery" and len(each.labels) == 5]
-    assert [each.value for each in totals] == [4, 4]
+    totals = [
+        sample
+        for sample in reading.samples
+        if dict(sample.labels).get("kind") == "recovery" and len(sample.labels) == 5
+    ]
+    assert [total.value for total in totals] == [4, 4]
 
 
 def test_a_hidden_list_of_processes_says_nothing(
@@ -165,7 +169,7 @@ def test_many_processes_are_bounded_and_counted(
     monkeypatch.setattr(gpu, "MAX_PROCESSES", 50)
     closing.append(opened(gpu.SOURCE))
     reading = read(closing[0])
-    assert sum(each.metric == "gpu_process_memory_used_bytes" for each in reading.samples) == 50
+    assert sum(sample.metric == "gpu_process_memory_used_bytes" for sample in reading.samples) == 50
     assert reading.lost == {"gpu processes": 70}
 
 
@@ -229,7 +233,7 @@ def test_a_gpu_lost_on_the_way_costs_the_others_nothing(
     reading = read(closing[0])
     assert values(reading, "gpu_present") == {"0": 1, "1": 0, "2": 1}
     assert values(reading, "gpu_xid_last") == {"0": 0, "1": 79, "2": 0}
-    for name in {each.metric for each in whole.samples} - {"gpu_present", "gpu_xid_last", "gpu_visible_gpus"}:
+    for name in {sample.metric for sample in whole.samples} - {"gpu_present", "gpu_xid_last", "gpu_visible_gpus"}:
         assert set(values(reading, name, **_one_of(whole, name))) == {"0", "2"}, name
     (warning,) = reading.warnings
     assert warning.startswith("GPU 1 (0000:28:00): ")
@@ -246,7 +250,9 @@ def test_a_gpu_lost_on_the_way_costs_the_others_nothing(
 def _one_of(reading: Reading, metric: str) -> dict[str, str]:
     """The labels of its own of one sample of a metric, so that there is one of each GPU."""
     told = {"gpu", "gpu_uuid", "gpu_model", "pci", "driver"}
-    return next({n: v for n, v in each.labels if n not in told} for each in reading.samples if each.metric == metric)
+    return next(
+        {n: v for n, v in sample.labels if n not in told} for sample in reading.samples if sample.metric == metric
+    )
 
 
 def test_xids_come_on_after_a_gpu_was_lost(
@@ -272,7 +278,7 @@ def test_a_gpu_lost_from_the_beginning(
     reading = read(closing[0])
     assert values(reading, "gpu_present") == {"0": 0, "1": 1}
     assert len(reading.warnings) == 1
-    assert [each.value for each in reading.samples if each.metric == "gpu_visible_gpus"] == [2]
+    assert [sample.value for sample in reading.samples if sample.metric == "gpu_visible_gpus"] == [2]
 
 
 def test_a_call_that_hangs_holds_nothing_but_its_own_source(
@@ -380,15 +386,15 @@ def test_what_another_source_gives_is_neither_given_nor_asked(
     others: dict[str, list[Sample]] = {}
     closing.append(opened(gpu.SOURCE, newest=lambda: others))
     before = read(closing[0])
-    mine = [each for each in before.samples if each.metric in ("gpu_power_watts", "gpu_temperature_celsius")]
-    mine += [each for each in before.samples if each.metric == "gpu_throttle_seconds_total"][:1]
+    mine = [sample for sample in before.samples if sample.metric in ("gpu_power_watts", "gpu_temperature_celsius")]
+    mine += [sample for sample in before.samples if sample.metric == "gpu_throttle_seconds_total"][:1]
     asked = []
     real = pynvml.nvmlDeviceGetPowerUsage
     monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda handle: asked.append(1) or real(handle))
     others[DCGM_EXPORTER] = [replace(each, labels=_undescribed(each.labels)) for each in mine]
     during = read(closing[0])
-    assert {(each.metric, each.labels) for each in before.samples} - {
-        (each.metric, each.labels) for each in during.samples
+    assert {(sample.metric, sample.labels) for sample in before.samples} - {
+        (sample.metric, sample.labels) for sample in during.samples
     } == {(each.metric, each.labels) for each in mine}
     assert not asked
     del others[DCGM_EXPORTER]

@@ -38,7 +38,7 @@ def test_it_goes_through_on_scripted_gpus(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAM), "--stand-in", "--cases", "", "--interval", "0.2", "--work", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "gpu: all values are within the catalogue's bounds, and no counter fell" in done.stdout
+    assert "gpu: all values are within the catalog's bounds, and no counter fell" in done.stdout
     assert "gpu_sm_active_ratio" in done.stdout
     assert done.stdout.endswith("GPUs were scripted: this says nothing of a real one\n")
 
@@ -58,7 +58,7 @@ def test_what_is_wrong_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     watch = Watch({"gpu": Scripted(5, 7, 3, 1e30)}, 0.01)
     for _ in range(4):
         watch._read("gpu", watch._collectors["gpu"])
-    gpu_check.held_to_the_catalogue(report, watch, gpu_check.source_of("gpu"))
+    gpu_check.check_against_catalog(report, watch, gpu_check.source_of("gpu"))
     assert report.failed == 1
     assert "WRONG      gpu_energy_joules_total: a counter that fell" in capsys.readouterr().out
 

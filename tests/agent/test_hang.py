@@ -306,11 +306,11 @@ class TestPySpy:
         spy.chmod(0o755)
         asked = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(spy), "dump", "--pid", str(sleeper)]
         try:
-            told = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
+            result = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
         finally:
             spy.unlink()
-        assert told.returncode == 1
-        assert "no permission to inspect the process" in py_spy.reason(told.stderr)
+        assert result.returncode == 1
+        assert "no permission to inspect the process" in py_spy.reason(result.stderr)
 
     def test_what_is_lacking(self, tmp_path: Path) -> None:
         (tmp_path / "none").write_text("Name:\tagent\nCapEff:\t0000000000000000\n")
@@ -433,7 +433,7 @@ class TestRecorder:
             assert not recorded(tmp_path)
 
     def found(self, folder: Path, **environ: str) -> recorder.Recorder | None:
-        (process,) = [each for each in Jobs(os.getpid()).processes() if each.pid == os.getpid()]
+        (process,) = [process for process in Jobs(os.getpid()).processes() if process.pid == os.getpid()]
         owned = replace(moved(process, rank=3), environ={"RANK": "3", **environ})
         return recorder.recorder(Path("/proc"), Rank("7", 3, owned))
 
@@ -495,7 +495,7 @@ def test_a_kernel_that_says_nothing(tmp_path: Path) -> None:
     task.mkdir(parents=True)
     (task / "stat").write_text("9 (py thon) D 1 1 1 0")
     (task / "wchan").write_text("0")
-    (process,) = [each for each in Jobs(os.getpid()).processes() if each.pid == os.getpid()]
+    (process,) = [process for process in Jobs(os.getpid()).processes() if process.pid == os.getpid()]
     seen = state_of(tmp_path, Rank("7", 0, replace(process, pid=9)))
     assert seen is not None
     assert (seen.state, seen.wait, seen.syscall) == ("D", "", "")
@@ -503,7 +503,7 @@ def test_a_kernel_that_says_nothing(tmp_path: Path) -> None:
 
 
 def test_processes_that_are_no_more() -> None:
-    (process,) = [each for each in Jobs(os.getpid()).processes() if each.pid == os.getpid()]
+    (process,) = [process for process in Jobs(os.getpid()).processes() if process.pid == os.getpid()]
     collector = watching(Listed([moved(replace(process, pid=2**22 - 1), rank=0)]))
     for _ in range(3):
         reading = Reading()

@@ -181,7 +181,7 @@ def test_ranks_under_srun() -> None:
     found = [process(10 * task + n, 10 * task + n - 1, comm, task=task)
              for task in (1, 2) for n, comm in enumerate(("bash", "python3", "pt_data_worker"))]  # fmt: skip
     ranks = jobs_of(found)["7"]
-    assert [(rank.number, rank.main.pid, [each.pid for each in rank.others]) for rank in ranks] == [
+    assert [(rank.number, rank.main.pid, [other.pid for other in rank.others]) for rank in ranks] == [
         (1, 11, [12]),
         (2, 21, [22]),
     ]

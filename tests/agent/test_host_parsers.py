@@ -99,7 +99,7 @@ def test_blanks_in_mount_points() -> None:
 
 def test_mounts_are_covered_by_later_ones_and_bound_ones_are_there_once() -> None:
     text = b"/dev/a / xfs ro 0 0\n/dev/b / xfs rw 0 0\n/dev/b /bound xfs rw 0 0\nx:/e /e nfs rw 0 0\n"
-    assert [(each.device, each.path, each.remote) for each in parse_mounts(text)] == [
+    assert [(mount.device, mount.path, mount.remote) for mount in parse_mounts(text)] == [
         ("/dev/b", "/", False),
         ("x:/e", "/e", True),
     ]

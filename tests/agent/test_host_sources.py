@@ -32,8 +32,8 @@ def collected(collector: Collector) -> dict[tuple[str, ...], float]:
     collector.collect(reading)
     aside = {"job", "step", "task"}
     return {
-        (each.metric, *(value for name, value in each.labels if name not in aside)): each.value
-        for each in reading.samples
+        (sample.metric, *(value for name, value in sample.labels if name not in aside)): sample.value
+        for sample in reading.samples
     }
 
 
@@ -140,7 +140,7 @@ def test_cgroups_are_bounded_jobs_first(node: LocalNode) -> None:
     reading = Reading()
     collector.collect(reading)
     conform(reading, sources()["cgroups"])
-    names = {dict(each.labels)["cgroup"] for each in reading.samples}
+    names = {dict(sample.labels)["cgroup"] for sample in reading.samples}
     assert len(names) == 8
     assert {name for name in names if "/" not in name} == {f"job_{n}" for n in (0, 1, 2, 3, 4, 4242)}
     assert reading.warnings == ["this node has more than 8 cgroups of jobs: raise collect.cgroups.most"]

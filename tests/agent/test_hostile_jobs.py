@@ -111,7 +111,7 @@ class TestWhose:
             host.start(pid, task(procid=pid), V2.format(job=42, step=0, task=0))
         owners = host.owners()
         assert [owners[pid].rank for pid in range(10, 40)] == list(range(10, 40))
-        kept = [each for each in host.map.processes() if each.environ is not None]
+        kept = [process for process in host.map.processes() if process.environ is not None]
         assert 0 < len(kept) <= 16
         assert host.map.unread == 30 - len(kept)
 
@@ -276,7 +276,7 @@ class TestRead:
         read = read_source(Source(PRINTED, data, io.BytesIO(data), len(data)), found)
         assert read.plane == "log"
         assert not found.records
-        assert {each.plane for each in found.events} <= {"log"}
+        assert {event.plane for event in found.events} <= {"log"}
 
     def test_a_file_of_a_name_that_is_anothers(self) -> None:
         def path(name: str, **more: str) -> str:

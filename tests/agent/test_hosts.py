@@ -44,8 +44,8 @@ def no_real_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def held() -> Iterator[list[Collector]]:
     collectors: list[Collector] = []
     yield collectors
-    for each in collectors:
-        each.close()
+    for collector in collectors:
+        collector.close()
 
 
 def read(source: Source, host: str, held: list[Collector]) -> Reading | Unavailable:
@@ -63,17 +63,17 @@ def read(source: Source, host: str, held: list[Collector]) -> Reading | Unavaila
 def test_golden(host: str, rewrite: bool, held: list[Collector]) -> None:
     parts = []
     for name in OF_HOST:
-        found = read(sources()[name], host, held)
-        if isinstance(found, Unavailable):
-            text = f"# unavailable: {found.reason}\n" + (f"# remedy: {found.remedy}\n" if found.remedy else "")
+        content = read(sources()[name], host, held)
+        if isinstance(content, Unavailable):
+            text = f"# unavailable: {content.reason}\n" + (f"# remedy: {content.remedy}\n" if content.remedy else "")
         else:
-            text = exposition(found)
+            text = exposition(content)
         parts.append(f"== {name}\n{text}".replace(str(HOSTS / host), ""))
     held_against(HOSTS / host / "expected.txt", "\n".join(parts), rewrite)
 
 
 @pytest.mark.parametrize("host", NAMES)
-def test_samples_are_as_the_catalogue_has_them(host: str, held: list[Collector]) -> None:
+def test_samples_are_as_the_catalog_has_them(host: str, held: list[Collector]) -> None:
     readings = {name: read(sources()[name], host, held) for name in OF_HOST}
     available = {name: reading for name, reading in readings.items() if isinstance(reading, Reading)}
     assert available
@@ -121,14 +121,14 @@ def test_files_that_may_not_be_read_cost_only_themselves(
 
     monkeypatch.setattr(os, "open", refusing)
     for name in ("cpu", "memory", "network", "pressure"):
-        found = read(sources()[name], "8gpu-ib-v2", held)
-        assert isinstance(found, Reading), found
-        assert found.samples
-        assert [text for text in found.warnings if "Permission denied" in text]
+        content = read(sources()[name], "8gpu-ib-v2", held)
+        assert isinstance(content, Reading), content
+        assert content.samples
+        assert [text for text in content.warnings if "Permission denied" in text]
     for name in ("infiniband", "cgroups"):
-        found = read(sources()[name], "8gpu-ib-v2", held)
-        assert isinstance(found, Reading), found
-        assert found.samples
+        content = read(sources()[name], "8gpu-ib-v2", held)
+        assert isinstance(content, Reading), content
+        assert content.samples
 
 
 def test_a_host_of_two_hundred_cores_costs_little(tmp_path: Path, held: list[Collector]) -> None:

@@ -54,5 +54,5 @@ def test_a_wheel_and_four_packages_are_enough(tmp_path: Path) -> None:
     assert lines["cramjam"]["state"] == "unavailable"
 
     listed = run(python, "-m", "pip", "list", "--format=json", "--disable-pip-version-check", env=environ)
-    names = {each["name"] for each in json.loads(listed.stdout)} - {"pip", "setuptools"}
+    names = {package["name"] for package in json.loads(listed.stdout)} - {"pip", "setuptools"}
     assert names == {"trackside", *NEEDS}

@@ -262,10 +262,10 @@ class TestFollowing:
     def test_very_long_lines_come_in_pieces(self, printing: Printing, out: Path, clock: Clock) -> None:
         line = "é" * 200_000
         append(out, line + "\nnext\n")
-        found = printing.texts()
-        assert "".join(found[:-1]) == line
-        assert found[-1] == "next"
-        assert max(len(text.encode()) for text in found) <= 64 << 10
+        texts = printing.texts()
+        assert "".join(texts[:-1]) == line
+        assert texts[-1] == "next"
+        assert max(len(text.encode()) for text in texts) <= 64 << 10
 
     def test_ends_of_two_bytes(self, printing: Printing, out: Path) -> None:
         append(out, "one\r\ntwo\r")
@@ -378,10 +378,10 @@ class TestAccepting:
         append(out, "".join(f"line {n:06}\n" for n in range(100_000)))
         host.start(100, owner(rank=0), out)
         printing = Printing(host, backlog_bytes=120_000)
-        found = printing.texts()
-        assert found[-1] == "line 099999"
-        assert found[0] == f"line {100_000 - len(found):06}"
-        assert printing.last.lost["skipped_bytes"] == 12 * (100_000 - len(found))
+        texts = printing.texts()
+        assert texts[-1] == "line 099999"
+        assert texts[0] == f"line {100_000 - len(texts):06}"
+        assert printing.last.lost["skipped_bytes"] == 12 * (100_000 - len(texts))
 
 
 class TestMeasures:

@@ -86,41 +86,41 @@ def chatter(count: int) -> str:
 class TestErrors:
     def test_whole_tracebacks_with_lines_around(self, tmp_path: Path, out: Path, clock: Clock) -> None:
         said = chatter(5000) + TRACEBACK + chatter(5000)
-        found = printed(tmp_path, out, clock, "errors", said)
-        text = "\n".join(found)
+        output = printed(tmp_path, out, clock, "errors", said)
+        text = "\n".join(output)
         assert TRACEBACK in text + "\n"
-        place = found.index("Traceback (most recent call last):")
-        assert found[place - 10 : place] == [f"worker {n} fetched a batch" for n in range(4990, 5000)]
-        assert found[place + 6 : place + 16] == [f"worker {n} fetched a batch" for n in range(10)]
-        assert len(found) < 200 + 50 + 26 + 70
+        place = output.index("Traceback (most recent call last):")
+        assert output[place - 10 : place] == [f"worker {n} fetched a batch" for n in range(4990, 5000)]
+        assert output[place + 6 : place + 16] == [f"worker {n} fetched a batch" for n in range(10)]
+        assert len(output) < 200 + 50 + 26 + 70
 
     def test_first_and_last_lines(self, tmp_path: Path, out: Path, clock: Clock) -> None:
         lines = chatter(10_000).splitlines()
-        found = printed(tmp_path, out, clock, "errors", chatter(10_000))
-        assert found[:200] == lines[:200]
-        assert found[-50:] == lines[-50:]
+        output = printed(tmp_path, out, clock, "errors", chatter(10_000))
+        assert output[:200] == lines[:200]
+        assert output[-50:] == lines[-50:]
 
     def test_a_file_that_says_nothing_is_not_silent(self, tmp_path: Path, out: Path, clock: Clock) -> None:
-        found = printed(tmp_path, out, clock, "errors", chatter(60_000), 600, head_lines=0, tail_lines=0)
-        assert 55 <= len(found) <= 65
+        output = printed(tmp_path, out, clock, "errors", chatter(60_000), 600, head_lines=0, tail_lines=0)
+        assert 55 <= len(output) <= 65
 
     def test_progress_is_thinned(self, tmp_path: Path, out: Path, clock: Clock) -> None:
         said = "".join(
             f"step {n} loss {'nan' if n == 7777 else f'{2 + 1 / (n + 1):.4f}'} lr 1.00e-03\n" for n in range(10_000)
         )
-        found = printed(tmp_path, out, clock, "errors", said, 200)
-        steps = [int(line.split()[1]) for line in found]
+        output = printed(tmp_path, out, clock, "errors", said, 200)
+        steps = [int(line.split()[1]) for line in output]
         assert (steps[0], steps[-1]) == (0, 9999)
-        assert "step 7777 loss nan lr 1.00e-03" in found
+        assert "step 7777 loss nan lr 1.00e-03" in output
         assert steps == sorted(set(steps))
-        assert len(found) < MAX_PROGRESS_LINES + 200 / 5 + 10_000 * 32 / 65_536 + 250 + 60
+        assert len(output) < MAX_PROGRESS_LINES + 200 / 5 + 10_000 * 32 / 65_536 + 250 + 60
 
     def test_floods_of_errors_are_bounded(self, tmp_path: Path, out: Path, clock: Clock) -> None:
         noise = TRACEBACK + chatter(20)
-        found = printed(tmp_path, out, clock, "errors", noise * 5000)
-        assert sum(map(len, found)) < 1.4 * MAX_CONTEXT_BYTES < 0.6 * 5000 * len(noise)
-        assert found[-1] == "worker 19 fetched a batch"
-        assert TRACEBACK in "\n".join(found[-100:])
+        output = printed(tmp_path, out, clock, "errors", noise * 5000)
+        assert sum(map(len, output)) < 1.4 * MAX_CONTEXT_BYTES < 0.6 * 5000 * len(noise)
+        assert output[-1] == "worker 19 fetched a batch"
+        assert TRACEBACK in "\n".join(output[-100:])
 
     def test_no_line_twice_nor_out_of_order(self, tmp_path: Path, out: Path, clock: Clock) -> None:
         noted = "".join(
@@ -134,20 +134,20 @@ class TestErrors:
 class TestNone:
     def test_no_words_of_the_job(self, tmp_path: Path, out: Path, clock: Clock) -> None:
         said = chatter(500) + "step 1 loss 2.5 lr 1.00e-03\n" + TRACEBACK
-        found = printed(tmp_path, out, clock, "none", said)
-        assert all(line.startswith(MARK) for line in found)
-        text = "\n".join(found)
+        output = printed(tmp_path, out, clock, "none", said)
+        assert all(line.startswith(MARK) for line in output)
+        text = "\n".join(output)
         for secret in ("alice", "hunter2", "4711", "customer", "fetched", "train.py"):
             assert secret not in text
-        events = [told for line in found if isinstance(told := parse_event(line, Position("x", 1)), Event)]
+        events = [told for line in output if isinstance(told := parse_event(line, Position("x", 1)), Event)]
         assert {"progress", "exception"} <= {event.kind for event in events}
         (raised,) = [event for event in events if event.kind == "exception"]
         assert (raised.get("type"), raised.get("message")) == ("ValueError", WITHHELD)
 
     def test_silence_is_told_from_output(self, tmp_path: Path, out: Path, clock: Clock) -> None:
         said = chatter(6000)
-        found = printed(tmp_path, out, clock, "none", said)
-        pulses = [told for line in found if isinstance(told := parse_event(line, Position("x", 1)), Pulse)]
+        output = printed(tmp_path, out, clock, "none", said)
+        pulses = [told for line in output if isinstance(told := parse_event(line, Position("x", 1)), Pulse)]
         assert 6 <= len(pulses) <= 9
         assert pulses[-1] == Pulse(6000, len(said))
 

@@ -89,7 +89,7 @@ def machine(tmp_path: Path, times: Times) -> Machine:
 def lines(collector: Collector) -> list[str]:
     reading = Reading()
     collector.collect(reading)
-    return [each.text for each in reading.lines]
+    return [line.text for line in reading.lines]
 
 
 # -- records
@@ -168,13 +168,13 @@ def test_the_time_of_day_follows_the_clock_when_it_is_set(machine: Machine, time
     machine.say("after", 9001.5)
     reading = Reading()
     agent.collect(reading)
-    assert [each.time_ns - BOOTED_NS for each in reading.lines] == [9_000 * SECOND, 9_001_500_000_000]
+    assert [line.time_ns - BOOTED_NS for line in reading.lines] == [9_000 * SECOND, 9_001_500_000_000]
     times.booted_ns += 3600 * SECOND  # somebody sets the clock
     times.up_ns += 2 * SECOND
     machine.say("set", 9003)
     reading = Reading()
     agent.collect(reading)
-    assert [each.time_ns - BOOTED_NS for each in reading.lines] == [(9_003 + 3600) * SECOND]
+    assert [line.time_ns - BOOTED_NS for line in reading.lines] == [(9_003 + 3600) * SECOND]
     agent.close()
 
 
@@ -189,7 +189,7 @@ def test_the_kernels_clock_may_be_a_minute_off(off_s: float, machine: Machine, t
         machine.say("tick", UP_NS / 1e9 + seconds - 0.5 + off_s)
         reading = Reading()
         agent.collect(reading)
-        at += [each.time_ns - BOOTED_NS - UP_NS for each in reading.lines]
+        at += [line.time_ns - BOOTED_NS - UP_NS for line in reading.lines]
     assert len(at) == 3
     for time_ns, seconds in zip(at, (2, 4, 6), strict=True):
         assert (seconds - 2.2) * SECOND <= time_ns <= (seconds + 0.2) * SECOND
@@ -203,7 +203,7 @@ def test_lines_of_one_reading_keep_their_order_and_distances(machine: Machine, t
         machine.say("tick", up_s)
     reading = Reading()
     agent.collect(reading)
-    assert [each.time_ns - BOOTED_NS - UP_NS for each in reading.lines] == [-600_000_000, -300_000_000, 0]
+    assert [line.time_ns - BOOTED_NS - UP_NS for line in reading.lines] == [-600_000_000, -300_000_000, 0]
     agent.close()
 
 
@@ -213,7 +213,7 @@ def test_a_time_that_cannot_be_spoils_no_other(machine: Machine, times: Times) -
     machine.say("sound", 8_999.0)
     reading = Reading()
     agent.collect(reading)
-    assert [each.time_ns - BOOTED_NS - UP_NS for each in reading.lines] == [0, -SECOND]
+    assert [line.time_ns - BOOTED_NS - UP_NS for line in reading.lines] == [0, -SECOND]
     agent.close()
 
 
@@ -243,7 +243,7 @@ def test_one_that_is_killed_sends_its_last_reading_again_at_the_same_times(machi
     times.booted_ns += 5_000_000  # within what clocks jitter
     second = Reading()
     machine.agent().collect(second)
-    assert [(each.text, each.time_ns) for each in second.lines] == [(each.text, each.time_ns) for each in first.lines]
+    assert [(line.text, line.time_ns) for line in second.lines] == [(line.text, line.time_ns) for line in first.lines]
 
 
 def test_after_a_reboot_all_is_new(machine: Machine, times: Times) -> None:
@@ -409,7 +409,7 @@ def test_the_journal_takes_its_place(machine: Machine) -> None:
     while len(reading.lines) < 4 and time.monotonic() < end:
         agent.collect(reading)
         time.sleep(0.01)
-    assert [each.text for each in reading.lines] == [XID, "hi�", "two", "lines"]
+    assert [line.text for line in reading.lines] == [XID, "hi�", "two", "lines"]
     assert reading.lines[0].time_ns == 1_772_438_400_000_123_000
     agent.close()
     assert load_position(machine.state / "kernel_log.json") == KernelPosition(cursor="c4")
@@ -546,7 +546,7 @@ def test_the_real_ring() -> None:
         written_ns = time.time_ns()
         reading = Reading()
         agent.collect(reading)
-        (line,) = [each for each in reading.lines if each.text == mark]
+        (line,) = [line for line in reading.lines if line.text == mark]
         assert abs(line.time_ns - written_ns) < 2 * SECOND
     finally:
         agent.close()

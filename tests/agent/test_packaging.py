@@ -115,7 +115,9 @@ def test_every_capability_that_sources_ask_for_is_given_by_the_unit_or_for_traci
 def test_the_tracing_drop_in_switches_tracing_on() -> None:
     [environment] = unit(PACKAGING / "systemd/tracing.conf")["Environment"]
     config = load("/dev/null", environ=dict(each.split("=") for each in environment.split()))
-    assert {each.source.id for each in config.collections if each.on and not each.source.on} == {"cuda", "nccl"}
+    assert {
+        collection.source.id for collection in config.collections if collection.on and not collection.source.on
+    } == {"cuda", "nccl"}
 
 
 def test_the_example_settings_are_settings() -> None:
@@ -164,7 +166,7 @@ def test_the_daemonset_s_settings_are_settings(manifests: dict[str, Any], tmp_pa
     assert config.remote_write is not None
     assert config.loki is not None
     mounts = container(manifests)["volumeMounts"]
-    assert {str(config.node.proc), str(config.node.sys), str(config.state)} <= {each["mountPath"] for each in mounts}
+    assert {str(config.node.proc), str(config.node.sys), str(config.state)} <= {mount["mountPath"] for mount in mounts}
 
 
 def container(manifests: dict[str, Any]) -> dict[str, Any]:
@@ -178,8 +180,8 @@ def test_the_daemonset_hangs_together(manifests: dict[str, Any]) -> None:
     pod = spec["template"]["spec"]
     agent = container(manifests)
     assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
-    assert {each["name"] for each in agent["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
-    by_name = {each["name"]: each for each in pod["volumes"]}
+    assert {each["name"] for each in agent["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    by_name = {volume["name"]: volume for volume in pod["volumes"]}
     assert by_name["config"]["configMap"]["name"] == manifests["ConfigMap"]["metadata"]["name"]
     assert by_name["token"]["secret"]["secretName"] == manifests["Secret"]["metadata"]["name"]
     assert {each["metadata"]["namespace"] for kind, each in manifests.items() if kind != "Namespace"} == {

@@ -70,7 +70,7 @@ class Host:
 
     def owners(self) -> dict[int, Owner]:
         self.map.renew()
-        return {each.pid: each.owner for each in self.map.processes()}
+        return {process.pid: process.owner for process in self.map.processes()}
 
 
 @pytest.fixture
@@ -356,9 +356,9 @@ def test_the_processes_of_this_machine() -> None:
         assert owner is not None
         assert (owner.job, owner.rank) == ("4242", 5)
         map_.renew()
-        assert [each.owner.rank for each in map_.processes() if each.pid == pid] == [5]
+        assert [process.owner.rank for process in map_.processes() if process.pid == pid] == [5]
     finally:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
     map_.renew()
-    assert not [each for each in map_.processes() if each.pid == pid]
+    assert not [process for process in map_.processes() if process.pid == pid]

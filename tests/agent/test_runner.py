@@ -82,7 +82,7 @@ def runs(
 ) -> Iterator[tuple[Taken, list[Running]]]:
     taken = outlet or Taken()
     say: Callable[[str], object] = (lambda text: None) if said is None else said.append
-    running = [Running(each, NODE, Owners(), taken, say) for each in collections]
+    running = [Running(collection, NODE, Owners(), taken, say) for collection in collections]
     for each in running:
         each.start()
     over = threading.Event()

@@ -52,7 +52,7 @@ def test_without_any_it_collects_and_serves_on_this_machine_alone() -> None:
     assert config.remote_write is None
     assert config.loki is None
     assert str(config.state) == "/var/lib/trackside-agent"
-    on = {each.source.id for each in config.collections if each.on}
+    on = {collection.source.id for collection in config.collections if collection.on}
     assert on == {id_ for id_, source in sources().items() if source.on}
     assert "cpu" in on
     assert not {"cuda", "nccl"} & on  # tracing is asked for
@@ -90,7 +90,7 @@ def test_the_file_is_taken_apart(tmp_path: Path) -> None:
     assert (config.node.name, config.node.proc) == ("gpu-01", Path("/host/proc"))
     assert config.agent.address == ("::1", 9999)
     assert config.agent.labels == {"cluster": "a", "rack": "7"}
-    by_id = {each.source.id: each for each in config.collections}
+    by_id = {collection.source.id: collection for collection in config.collections}
     assert not by_id["cpu"].on
     assert (by_id["memory"].interval_s, by_id["memory"].timeout_s) == (5.0, 2.5)
     assert config.remote_write is not None
@@ -120,7 +120,7 @@ def test_the_environment_goes_over_the_file_and_flags_over_both(tmp_path: Path) 
     }
     config = load(flags={"agent.job": SettingValue("3", "--job", text=True)}, environ=environ)
     assert (config.node.name, config.agent.job, config.agent.listen) == ("environment", "3", "")
-    by_id = {each.source.id: each for each in config.collections}
+    by_id = {collection.source.id: collection for collection in config.collections}
     assert (by_id["cpu"].on, by_id["cpu"].origin) == (True, "TRACKSIDE_AGENT_COLLECT_CPU_ON")
     assert by_id["kernel_log"].interval_s == 3.0
     assert config.remote_write is not None
@@ -213,9 +213,9 @@ def test_what_is_shown_is_toml_with_origins_and_without_secrets(tmp_path: Path) 
     status, out, err = run("config", "--config", str(path), "--node", "n7")
     assert status == 0
     assert "hunter2" not in out + err
-    found = tomllib.loads(out)
-    assert found["agent"]["node"] == "n7"
-    assert found["send"]["remote_write"]["headers"] == {"X-Api-Key": "(hidden)", "X-Org": "gpu"}
+    document = tomllib.loads(out)
+    assert document["agent"]["node"] == "n7"
+    assert document["send"]["remote_write"]["headers"] == {"X-Api-Key": "(hidden)", "X-Org": "gpu"}
     assert 'node = "n7"  # --node' in out
     assert f"# {path} line 2" in out
     assert "hunter2" not in repr(load(path))

@@ -11,9 +11,10 @@ import pytest
 from tests.agent.readings import conform, exposition, opened
 from trackside.agent.node import LocalNode
 from trackside.agent.slurm import daemon_log
+from trackside.agent.slurm.configuration import find_conf, setting
 from trackside.agent.slurm.daemon_log import DaemonLog
 from trackside.agent.source import Reading, Unavailable
-from trackside.agent.sources.slurm_node import SOURCE, Options, find_conf, setting
+from trackside.agent.sources.slurm_node import SOURCE, Options
 
 CONF = """# a cluster
 ClusterName=lab

@@ -42,7 +42,7 @@ def record(number: int, size: int = 100) -> bytes:
 
 
 def numbers(records: list[bytes]) -> list[int]:
-    return [int(each[:8]) for each in records]
+    return [int(record[:8]) for record in records]
 
 
 def test_what_goes_in_comes_out_in_order_and_once(tmp_path: Path) -> None:

@@ -27,7 +27,9 @@ __all__ = ["site"]
 
 
 def called(*arguments: str | Path, home: Path | None = None) -> Result:
-    return CliRunner().invoke(main, [str(each) for each in arguments], env={} if home is None else {"HOME": str(home)})
+    return CliRunner().invoke(
+        main, [str(argument) for argument in arguments], env={} if home is None else {"HOME": str(home)}
+    )
 
 
 def manifest_of(path: Path) -> Manifest:
@@ -75,8 +77,8 @@ def stored(tmp_path: Path) -> Path:
 class TestStore:
     def test_a_job_is_taken_out_of_it(self, stored: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
-        told = called("bundle", "--store", stored, "--job", "41", "-o", out)
-        assert told.exit_code == 0, told.output
+        response = called("bundle", "--store", stored, "--job", "41", "-o", out)
+        assert response.exit_code == 0, response.output
         before = trackside.diagnose(store=stored, job="41")
         after = trackside.diagnose(out)
         assert (after.primary.family, after.primary.culprit) == (before.primary.family, before.primary.culprit)
@@ -90,8 +92,8 @@ class TestStore:
 
     def test_it_can_be_redacted(self, stored: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
-        told = called("bundle", "--store", stored, "--job", "41", "-o", out, "--redact")
-        assert told.exit_code == 0, told.output
+        response = called("bundle", "--store", stored, "--job", "41", "-o", out, "--redact")
+        assert response.exit_code == 0, response.output
         with zipfile.ZipFile(out) as archive:
             assert not [name for name in archive.namelist() if b"gpu017" in archive.read(name)]
         assert trackside.diagnose(out).primary.family == "H2"
@@ -100,28 +102,28 @@ class TestStore:
         """Without it the verdict is another: nothing is written, unless that is wanted."""
         out = tmp_path / "run.tsb"
         (tmp_path / "runs" / "slurm-41.out").unlink()
-        told = called("bundle", "--store", stored, "--job", "41", "-o", out)
-        assert told.exit_code == 1
-        assert "a different verdict: family: " in told.output
-        assert "slurm-41.out no longer exists" in told.output
+        response = called("bundle", "--store", stored, "--job", "41", "-o", out)
+        assert response.exit_code == 1
+        assert "a different verdict: family: " in response.output
+        assert "slurm-41.out no longer exists" in response.output
         assert not out.exists()
-        told = called("bundle", "--store", stored, "--job", "41", "-o", out, "--despite-differences")
-        assert told.exit_code == 0, told.output
-        assert "left out: slurm-41.out" in told.output
+        response = called("bundle", "--store", stored, "--job", "41", "-o", out, "--despite-differences")
+        assert response.exit_code == 0, response.output
+        assert "left out: slurm-41.out" in response.output
         assert "the verdict on the run itself differs: family: " in "".join(manifest_of(out).notes)
 
     def test_a_file_that_has_changed_is_named(self, stored: Path, tmp_path: Path) -> None:
         log = tmp_path / "runs" / "slurm-41.out"
         log.write_text(log.read_text() + "bye\n")
-        told = called("bundle", "--store", stored, "--job", "41", "-o", tmp_path / "run.tsb")
-        assert told.exit_code == 0, told.output
-        assert "slurm-41.out has changed since it was put into the store" in told.output
+        response = called("bundle", "--store", stored, "--job", "41", "-o", tmp_path / "run.tsb")
+        assert response.exit_code == 0, response.output
+        assert "slurm-41.out has changed since it was put into the store" in response.output
 
     def test_files_beside_it(self, stored: Path, tmp_path: Path) -> None:
         more = write(tmp_path / "more", {"slurm-43.out": steps(3) + TRACEBACK.format(module="flash"),
                                          "sacct.txt": SACCT + sacct("43")})  # fmt: skip
-        told = called("bundle", "--store", stored, "--job", "43", more, "-o", tmp_path / "run.tsb")
-        assert told.exit_code == 0, told.output
+        response = called("bundle", "--store", stored, "--job", "43", more, "-o", tmp_path / "run.tsb")
+        assert response.exit_code == 0, response.output
         after = trackside.diagnose(tmp_path / "run.tsb")
         assert (after.primary.family, after.run.id, after.run.disposition) == ("H2", "43", "FAILED")
 
@@ -145,9 +147,9 @@ class TestStore:
         self, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(live, "MAX_SAMPLES", 10)
-        told = called("bundle", "--store", stored, "--job", "41", "-o", tmp_path / "run.tsb")
-        assert told.exit_code == 0, told.output
-        assert "left out because of the limit of 10 samples: gpu_util" in told.output
+        response = called("bundle", "--store", stored, "--job", "41", "-o", tmp_path / "run.tsb")
+        assert response.exit_code == 0, response.output
+        assert "left out because of the limit of 10 samples: gpu_util" in response.output
 
 
 class TestSite:
@@ -158,8 +160,8 @@ class TestSite:
     def test_what_slurm_says_and_the_output(self, site: Path) -> None:
         told = self.asked(site)
         assert told.exit_code == 0, told.output
-        found = trackside.diagnose(site / "run.tsb")
-        assert (found.primary.family, found.run.disposition) == ("H2", "FAILED")
+        verdict = trackside.diagnose(site / "run.tsb")
+        assert (verdict.primary.family, verdict.run.disposition) == ("H2", "FAILED")
         names = [each.path for each in manifest_of(site / "run.tsb").inputs]
         assert any(name.startswith("sacct") for name in names)
         assert any(name.endswith("work/slurm-41.out") for name in names)
@@ -178,7 +180,7 @@ class TestSite:
         ingest([folder], site / "store")
         told = self.asked(site, "--store", str(site / "store"))
         assert told.exit_code == 0, told.output
-        assert f"inputs/{live.METRICS}" in [each.name for each in manifest_of(site / "run.tsb").members]
+        assert f"inputs/{live.METRICS}" in [member.name for member in manifest_of(site / "run.tsb").members]
 
     def test_lines_of_a_log_store(self, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """They are written as the readers had them."""
@@ -216,9 +218,9 @@ class TestSite:
     ],
 )
 def test_what_can_be_mended(arguments: tuple[str, ...], why: str) -> None:
-    told = called("bundle", *arguments)
-    assert told.exit_code == 2
-    assert why in told.output
+    response = called("bundle", *arguments)
+    assert response.exit_code == 2
+    assert why in response.output
 
 
 def test_copies_stay_in_their_folder(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def bundle(made_once: bytes, tmp_path: Path) -> Path:
 
 
 def called(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(each) for each in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def manifest_of(path: Path) -> Manifest:
@@ -215,7 +215,7 @@ class TestSlice:
         lost = sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("[... "))
         kept = sum(not line.startswith("[... ") for line in text.splitlines())
         assert lost + kept == 120_000 + LOG.count("\n")
-        (told,) = [each.kept for each in manifest_of(tmp_path / "run.tsb").inputs if each.kept]
+        (told,) = [each.excerpt for each in manifest_of(tmp_path / "run.tsb").inputs if each.excerpt]
         assert told.startswith(f"{kept:,} of {lost + kept:,} lines")
 
     def test_where_the_slice_says_something_else_all_is_kept(
@@ -227,7 +227,7 @@ class TestSlice:
         manifest = manifest_of(tmp_path / "run.tsb")
         assert not manifest.sliced
         assert "would give a different verdict" in manifest.notes[0]
-        assert [each.size for each in manifest.members if each.name == "inputs/train.log"] == [
+        assert [member.size for member in manifest.members if member.name == "inputs/train.log"] == [
             (run / "train.log").stat().st_size
         ]
 
@@ -279,17 +279,18 @@ class TestSlice:
         }
         assert told == dict(zip([each.metric for each in listed], values.tolist(), strict=True))
 
-    def test_samples_of_other_nodes_and_times_are_left_out(self) -> None:
+    @pytest.mark.parametrize("nodes", [("n1", "n2"), ("10.0.0.1", "10.0.0.2")])
+    def test_samples_of_other_nodes_and_times_are_left_out(self, nodes: tuple[str, str]) -> None:
         text = "".join(
             f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",Hostname="{node}"}} 50 {1_700_000_000_000 + minute * 60_000}\n'
-            for node in ("n1", "n2")
+            for node in nodes
             for minute in range(100)
         ).encode()
         source = Source("dcgm.prom", text, io.BytesIO(text), len(text))
-        cut = export(source, SampleFilter(frozenset({"n1"}), 1_700_000_000_000, 1_700_000_540_000))
+        cut = export(source, SampleFilter(frozenset({nodes[0]}), 1_700_000_000_000, 1_700_000_540_000))
         assert (cut.written_count, cut.left_out_count) == (10, 190)
         rows = [json.loads(line) for line in b"".join(cut.lines()).splitlines()]
-        assert {row["metric"]["node"] for row in rows} == {"n1"}
+        assert {row["metric"]["node"] for row in rows} == {nodes[0]}
 
 
 class TestDamage:
@@ -317,11 +318,11 @@ class TestDamage:
         (row,) = [read_source(each, CollectingSink()) if isinstance(each, Source) else each for each in walk([bundle])]
         assert row.status == "refused"
         assert why in row.note
-        told = called("diagnose", bundle)
-        assert told.exit_code == 3
-        assert "changed after it was written" in told.output
-        told = called("bundle", "--check", bundle)
-        assert (told.exit_code, why in told.output) == (1, True)
+        response = called("diagnose", bundle)
+        assert response.exit_code == 3
+        assert "changed after it was written" in response.output
+        response = called("bundle", "--check", bundle)
+        assert (response.exit_code, why in response.output) == (1, True)
 
     def test_changed_member(self, bundle: Path) -> None:
         self.refused(
@@ -418,31 +419,31 @@ class TestDamage:
 class TestCommand:
     def test_writes_lists_and_checks(self, run: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
-        told = called("bundle", run, "-o", out)
-        assert told.exit_code == 0, told.output
-        assert "verdict B1 cuda-oom" in told.output
-        assert f"sha256 {hashlib.sha256(out.read_bytes()).hexdigest()}" in told.output
-        assert "left out: weights.bin" in told.output
-        told = called("bundle", "--check", out)
-        assert (told.exit_code, "inputs/train.log" in told.output) == (0, True)
+        response = called("bundle", run, "-o", out)
+        assert response.exit_code == 0, response.output
+        assert "verdict B1 cuda-oom" in response.output
+        assert f"sha256 {hashlib.sha256(out.read_bytes()).hexdigest()}" in response.output
+        assert "left out: weights.bin" in response.output
+        response = called("bundle", "--check", out)
+        assert (response.exit_code, "inputs/train.log" in response.output) == (0, True)
         assert called("verify", out).exit_code == 0
         assert json.loads(called("diagnose", out, "--json").stdout)["primary"]["family"] == "B1"
 
     def test_never_overwrites_unasked(self, run: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
         out.write_text("mine")
-        told = called("bundle", run, "-o", out)
-        assert (told.exit_code, out.read_text()) == (2, "mine")
-        assert "--force" in told.output
+        response = called("bundle", run, "-o", out)
+        assert (response.exit_code, out.read_text()) == (2, "mine")
+        assert "--force" in response.output
         assert called("bundle", run, "-o", out, "--force").exit_code == 0
 
     def test_a_mapping_is_its_owners_alone(self, run: Path, tmp_path: Path) -> None:
         (run / "train.log").write_text("MASTER_ADDR=10.1.2.3\n" + LOG)
         key = tmp_path / "key.json"
-        told = called("bundle", run, "-o", tmp_path / "run.tsb", "--redact", "--mapping", key)
-        assert told.exit_code == 0, told.output
-        assert "1 IPv4 addresses" in told.output
-        assert "10.1.2.3" not in told.output
+        response = called("bundle", run, "-o", tmp_path / "run.tsb", "--redact", "--mapping", key)
+        assert response.exit_code == 0, response.output
+        assert "1 IPv4 addresses" in response.output
+        assert "10.1.2.3" not in response.output
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
         assert json.loads(key.read_text()) == {"IPv4 addresses": {"10.1.2.3": "192.0.2.3"}}
 
@@ -456,15 +457,15 @@ class TestCommand:
         ],
     )
     def test_what_can_be_mended(self, run: Path, arguments: tuple[str, ...], status: int, why: str) -> None:
-        told = called("bundle", *(str(run) if each == "RUN" else each for each in arguments))
-        assert told.exit_code == status
-        assert why in told.output
+        response = called("bundle", *(str(run) if argument == "RUN" else argument for argument in arguments))
+        assert response.exit_code == status
+        assert why in response.output
 
     def test_nothing_is_left_where_it_fails(self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("trackside.bundle.write.differences", lambda *given: ["family: A1, was B1"])
-        told = called("bundle", run, "-o", tmp_path / "run.tsb")
-        assert (told.exit_code, "family: A1, was B1" in told.output) == (1, True)
-        assert [each.name for each in tmp_path.iterdir()] == ["run"]
+        response = called("bundle", run, "-o", tmp_path / "run.tsb")
+        assert (response.exit_code, "family: A1, was B1" in response.output) == (1, True)
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_the_manifest_is_described() -> None:

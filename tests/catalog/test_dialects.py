@@ -1,4 +1,4 @@
-"""The catalogue of metrics, and what foreign names, labels, units and blanks become."""
+"""The catalog of metrics, and what foreign names, labels, units and blanks become."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ L40S = {
 
 def series(name: str, **labels: str) -> tuple[str, dict[str, str], float, str]:
     """What a foreign series becomes: metric, labels, scale, guess."""
-    found = translate(name, labels)
-    assert found is not None, name
-    return found.metric, dict(found.labels), found.scale, found.guess
+    series = translate(name, labels)
+    assert series is not None, name
+    return series.metric, dict(series.labels), series.scale, series.guess
 
 
 def each() -> Iterator[tuple[Dialect, str, str, dict[str, str]]]:
@@ -51,7 +51,7 @@ def each() -> Iterator[tuple[Dialect, str, str, dict[str, str]]]:
                 yield dialect, name, metric, dict(foreign.labels)
 
 
-# -- the catalogue
+# -- the catalog
 
 
 def test_names_say_unit_and_kind() -> None:
@@ -130,10 +130,10 @@ def test_every_name_is_found_in_any_case() -> None:
     for dialect in dialects():
         for name, foreign in dialect.names.items():
             for spelling in (name, name.lower(), name.upper()):
-                found = translate(spelling, {})
-                assert found is not None, (dialect.id, spelling)
-                assert (found.metric, found.scale, found.guess) == (foreign.metric, foreign.scale, foreign.guess)
-                assert dict(found.labels) == dict(foreign.labels)
+                series = translate(spelling, {})
+                assert series is not None, (dialect.id, spelling)
+                assert (series.metric, series.scale, series.guess) == (foreign.metric, foreign.scale, foreign.guess)
+                assert dict(series.labels) == dict(foreign.labels)
 
 
 def test_a_name_is_known_or_not_whatever_its_labels() -> None:
@@ -340,7 +340,7 @@ def test_a_unit_that_is_none_of_the_metrics_is_refused(text: str, metric: str) -
         factor_of(text, METRICS[metric].unit)
 
 
-def test_units_are_units_of_the_catalogue() -> None:
+def test_units_are_units_of_the_catalog() -> None:
     assert set(UNITS) <= {metric.unit for metric in METRICS.values()}
     for ours, writings in UNITS.items():
         assert ours in {"ratio", "bool", "errors", "replays"} or writings[ours] == 1.0

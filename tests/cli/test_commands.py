@@ -32,7 +32,7 @@ SACCT = (
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(each) for each in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -250,10 +250,10 @@ def test_what_a_verdict_says_commands_no_terminal(log: Path, tmp_path: Path) -> 
     for cite in doc["cites"].values():
         cite["where"], cite["value"] = "train.log\x1b[2J:3", "other"
     (tmp_path / "verdict.json").write_text(json.dumps(doc))
-    told = run("verify", tmp_path / "verdict.json", log)
-    assert told.exit_code == 1
-    assert "train.log\N{REPLACEMENT CHARACTER}[2J:3" in told.stdout
-    assert "\x1b" not in told.stdout
+    result = run("verify", tmp_path / "verdict.json", log)
+    assert result.exit_code == 1
+    assert "train.log\N{REPLACEMENT CHARACTER}[2J:3" in result.stdout
+    assert "\x1b" not in result.stdout
 
 
 def test_an_archive_gives_the_same_verdict(tmp_path: Path) -> None:
@@ -269,6 +269,7 @@ def test_an_archive_gives_the_same_verdict(tmp_path: Path) -> None:
 def test_explain_families_schema() -> None:
     assert run("explain", "u0").stdout == run("explain", "UNKNOWN").stdout
     assert "What it cannot tell" in run("explain", "cuda-oom").stdout
+    assert "\n- NVIDIA: Xid catalog: https://docs.nvidia.com/deploy/xid-errors/" in run("explain", "b2").stdout
     assert "B1" in run("families").stdout
     assert json.loads(run("schema").stdout)["title"] == "trackside.verdict/1"
 

@@ -30,7 +30,7 @@ from trackside.show.document import json_schema
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["compare", *(str(each) for each in arguments)])
+    return CliRunner().invoke(main, ["compare", *(str(argument) for argument in arguments)])
 
 
 def told(*arguments: object) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def told(*arguments: object) -> dict[str, Any]:
 
 
 def row(doc: dict[str, Any], label: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(each for each in doc["rows"] if each["label"].startswith(label))
+    found: dict[str, Any] = next(row for row in doc["rows"] if row["label"].startswith(label))
     return found
 
 
@@ -96,7 +96,7 @@ def test_swapped_it_is_the_mirror(pair: tuple[Path, Path], apart: dict[str, Any]
         assert (here["label"], here["differs"], here["a"], here["b"]) == (
             there["label"], there["differs"], there["b"], there["a"],
         )  # fmt: skip
-    assert [each["seconds"] for each in one["partings"]] == [each["seconds"] for each in other["partings"]]
+    assert [parting["seconds"] for parting in one["partings"]] == [parting["seconds"] for parting in other["partings"]]
     assert one["a"] == other["b"] | {"paths": one["a"]["paths"]}
 
 
@@ -105,7 +105,7 @@ def test_a_run_beside_itself(pair: tuple[Path, Path]) -> None:
     assert doc["answer"][0] == "A and B are the same input: the run is compared with itself."
     assert doc["answer"][1].startswith("No difference found in ")
     assert doc["partings"] == []
-    assert not any(each["differs"] for each in doc["rows"])
+    assert not any(row["differs"] for row in doc["rows"])
 
 
 def test_the_exit_status_tells_whether_they_differ(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_a_good_run_beside_bad_ones(pair: tuple[Path, Path], bad: str, family: s
     (parting,) = (line for line in doc["answer"] if line.startswith("The runs diverge"))
     assert first in parting
     assert "learning rate" not in parting
-    assert all(each["cites_a"] or each["cites_b"] for each in doc["partings"])
-    assert all(each["label"].startswith(each["name"]) for each in doc["partings"])
+    assert all(parting["cites_a"] or parting["cites_b"] for parting in doc["partings"])
+    assert all(parting["label"].startswith(parting["name"]) for parting in doc["partings"])
 
 
 def test_a_learning_rate_of_another_schedule_is_no_parting(pair: tuple[Path, Path]) -> None:
@@ -156,7 +156,7 @@ def test_a_learning_rate_of_another_schedule_is_no_parting(pair: tuple[Path, Pat
     assert row(doc, "planned steps")["differs"] is True
     along = {each["name"]: each["follows"] for each in doc["following"]}
     assert along["learning rate"].startswith("planned steps (")
-    assert "learning rate" not in {each["name"] for each in doc["partings"]}
+    assert "learning rate" not in {parting["name"] for parting in doc["partings"]}
     assert any("which may explain why these diverge: learning rate" in line for line in doc["answer"])
 
 
@@ -168,7 +168,7 @@ def test_a_slow_down_is_told_in_gpu_hours_and_money(pair: tuple[Path, Path], apa
         slow["formula"],
     )
     assert figures is not None
-    gpus, steps, longer, shorter, hours = (float(each.replace(",", "")) for each in figures.groups())
+    gpus, steps, longer, shorter, hours = (float(group.replace(",", "")) for group in figures.groups())
     assert hours == slow["gpu_hours"] == pytest.approx(gpus * steps * (longer - shorter) / 3600, abs=1e-3)
     assert (slow["slower"], slow["cost"], slow["currency"]) == ("b", pytest.approx(2 * hours, abs=0.01), "EUR")
     assert slow["cites_a"]
@@ -206,9 +206,9 @@ def test_labels_are_as_wide_as_they_are(apart: dict[str, Any], sides: tuple[Side
     render(comparison(compare(*sides)), Console(file=out, width=120, highlight=False))
     assert any(line.startswith("  SM clock, lowest of all  ") for line in out.getvalue().splitlines())
     long = next(
-        each["label"]
-        for each in apart["rows"]
-        if each["seconds"] is None and each["differs"] and 26 < len(each["label"]) < 46
+        row["label"]
+        for row in apart["rows"]
+        if row["seconds"] is None and row["differs"] and 26 < len(row["label"]) < 46
     )
     assert any(line.startswith(f"  {long} ") for line in out.getvalue().splitlines())
 
@@ -285,8 +285,8 @@ def test_settings_are_compared_and_cited_by_their_lines(tmp_path: Path) -> None:
     assert (size["a"], size["b"], size["differs"]) == ("32", "64", True)
     assert doc["cites"][size["cites_a"][0]]["where"] == "a.out:1"
     assert "batch_size (32 / 64)" in " ".join(doc["answer"])
-    assert not [each for each in doc["rows"] if each["label"].startswith("warmup")]
-    assert [each for each in doc["rows"] if "version" in each["label"]]
+    assert not [row for row in doc["rows"] if row["label"].startswith("warmup")]
+    assert [row for row in doc["rows"] if "version" in row["label"]]
 
 
 def test_a_log_can_not_command_the_terminal(tmp_path: Path) -> None:

@@ -156,10 +156,10 @@ def _read_at(case: Case, place: int) -> int:
 
 
 def _run(line: str) -> Run:
-    found = _RUN.fullmatch(line)
-    if found is None:
+    match = _RUN.fullmatch(line)
+    if match is None:
         raise ValueError("expected run ID on NODES from TIME to TIME gpus COUNT")
-    id_, nodes, start, end, gpus = found.groups()
+    id_, nodes, start, end, gpus = match.groups()
     return Run(
         id=id_,
         nodes=tuple(nodes.split(",")) if nodes else (),
@@ -171,10 +171,10 @@ def _run(line: str) -> Run:
 
 def _load(into: dict[str, list[tuple[int, str]]], body: Sequence[str]) -> None:
     for line in body:
-        found = _SERIES.match(line.strip())
-        if found is None:
+        match = _SERIES.match(line.strip())
+        if match is None:
             raise ValueError(f"no series in {line!r}")
-        into.setdefault(found[0], []).extend(_points(line.strip()[found.end() :]))
+        into.setdefault(match[0], []).extend(_points(line.strip()[match.end() :]))
 
 
 def _points(text: str) -> Iterator[tuple[int, str]]:
@@ -196,10 +196,10 @@ def _milliseconds(time: float) -> int:
 
 
 def _values(word: str) -> list[str]:
-    found = _STEPS.fullmatch(word)
-    if found is None:
+    match = _STEPS.fullmatch(word)
+    if match is None:
         return [word]
-    first, step, count = found[1], found[2], int(found[3])
+    first, step, count = match[1], match[2], int(match[3])
     if step is None:
         return [first] * count
     return [repr(round(float(first) + n * float(step), 9)) for n in range(count + 1)]

@@ -38,7 +38,7 @@ class Given:
 
     @property
     def text(self) -> str:
-        """All of it in Prometheus text, as the site's scrapers would have labelled it."""
+        """All of it in Prometheus text, as the site's scrapers would have labeled it."""
         text = "".join(path.read_text("utf-8") for path in self.files) + self.beside
         for theirs, (here, _) in self.relabel.items():
             text = re.sub(rf"(?<=[{{,]){theirs}=", f"{here}=", text)

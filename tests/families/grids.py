@@ -192,7 +192,7 @@ def hung(
     for name, metric, usual, then, cold in (
         ("sm", "gpu_sm_active_ratio", was, sm, 0.0),
         ("engine", "gpu_engine_active_ratio", 0.97, 1.0, 0.0),
-        ("utilisation", "gpu_utilization_ratio", 0.97, 1.0, 0.0),
+        ("utilization", "gpu_utilization_ratio", 0.97, 1.0, 0.0),
         ("power", "gpu_power_watts", 520.0, 190.0, 75.0),
         ("memory", "gpu_memory_used_bytes", 60.0 * GIB, 60.0 * GIB, 60.0 * GIB),
     ):

@@ -173,8 +173,8 @@ def primary(where: MemoryStore, run: Run | None = None) -> Finding:
 
 
 def example(code: str) -> Finding:
-    """The primary finding on the catalogue's example of a family, a simulated run."""
-    return trackside.diagnose(simulated(SCENARIOS / code / "sim-example-of-the-catalogue" / "scenario.toml")).primary
+    """The primary finding on the catalog's example of a family, a simulated run."""
+    return trackside.diagnose(simulated(SCENARIOS / code / "sim-example-of-the-catalog" / "scenario.toml")).primary
 
 
 def sentence_name(said: Claim | Action) -> str:

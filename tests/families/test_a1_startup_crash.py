@@ -103,7 +103,7 @@ def test_quick_failure_without_a_log() -> None:
 
 
 def test_gpus_of_another_job_are_no_work_of_a_run_that_died_at_its_start() -> None:
-    """Nothing tells which GPUs of the node the run held: those that worked may be a neighbour's."""
+    """Nothing tells which GPUs of the node the run held: those that worked may be a neighbor's."""
     cluster = Cluster(nodes=1).per_gpu("gpu_sm_active_ratio", 0.8, {"n1:0": 0.0, "n1:1": 0.0})
     assert (
         cluster.judge("A1", raised_late(), FAILED, run=Run(id="7", start=START, end=END, nodes=("n1",))).outcome
@@ -120,8 +120,8 @@ def test_nothing_is_made_of_no_memory() -> None:
     cluster.per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_memory_used_bytes", 0)
     cluster.per_gpu("gpu_memory_total_bytes", 80 << 30)
     error = event("exception", 20, role=Role.ROOT, type="ValueError", message="no", about="application")
-    found = cluster.judge("A1", error, job("FAILED", exit_code=1, end=START + 200, elapsed_s=200.0))
-    assert "none_held" in keys(found)
+    finding = cluster.judge("A1", error, job("FAILED", exit_code=1, end=START + 200, elapsed_s=200.0))
+    assert "none_held" in keys(finding)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_cuda_oom() -> None:
     assert "larger" in keys(finding)
 
 
-def test_cuda_oom_in_pieces_and_with_a_neighbour() -> None:
+def test_cuda_oom_in_pieces_and_with_a_neighbor() -> None:
     pieces = oom_gib(requested_bytes=4, total_bytes=80, allocated_bytes=58, reserved_bytes=75)
     assert "fragmented" in keys(judge("B1", pieces))
     crowded = oom_gib(requested_bytes=1, total_bytes=40, allocated_bytes=4, reserved_bytes=4, other_process_bytes=34)

@@ -160,7 +160,7 @@ def test_a_gpu_that_vanishes_but_no_node_that_does() -> None:
     assert cluster.judge("B2", *points(), FAILED).outcome is UNKNOWN
 
 
-def test_hardware_of_a_neighbours_job() -> None:
+def test_hardware_of_a_neighbors_job() -> None:
     cluster = Cluster(gpus=4, job="7")
     cluster.per_gpu("gpu_ecc_uncorrectable_total", 0).per_gpu("gpu_memory_used_bytes", 1e10)
     cluster.put("gpu_ecc_uncorrectable_total", cluster.after(4980, 5), node="n2", gpu="6", job="99")
@@ -221,9 +221,9 @@ def test_a_drain_reason_names_the_gpu() -> None:
     assert cluster.judge("B2", drained("gpu3 lost"), FAILED).gpus == (SICK,)
     assert cluster.judge("B2", drained("GPU 3: Xid 79"), FAILED).gpus == (SICK,)
     assert cluster.judge("B2", drained("Xid 79 on 1 of 8"), FAILED).gpus == ()
-    held = cluster.run(gpus=cluster.gpus, gpus_by="scheduler")
-    labelled = ecc(gpus=4, job="7")
-    assert labelled.judge("B2", drained("gpu7 lost"), FAILED, run=held).outcome is ABSENT
+    result = cluster.run(gpus=cluster.gpus, gpus_by="scheduler")
+    labeled = ecc(gpus=4, job="7")
+    assert labeled.judge("B2", drained("gpu7 lost"), FAILED, run=result).outcome is ABSENT
 
 
 def test_a_drain_counts_only_in_the_runs_time() -> None:

@@ -229,7 +229,7 @@ def test_a_few_readings_rule_nothing_out(count: int, told: Outcome) -> None:
 
 def test_throttling_that_is_seen_a_window_after_the_straggling_is_its_cause() -> None:
     """Of one GPU: the curves that tell of each are smoothed over windows of their own."""
-    families_ = [each for each in families() if each.code in ("B3", "D3")]
+    families_ = [family for family in families() if family.code in ("B3", "D3")]
 
     def ranked(gpu: str, later: float) -> str:
         slow = Finding(FOUND, family="D3", certainty=SUPPORTED, since=1000.0, gpus=(SICK,))

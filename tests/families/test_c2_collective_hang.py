@@ -103,7 +103,7 @@ def test_a_standstill_is_compared_with_work_not_with_the_start_up() -> None:
     working = np.where(cluster.times < 2400, 0.0, np.where(cluster.times < STOP, 0.7, 0.03))
     cluster.per_gpu("gpu_sm_active_ratio", working, {AWAY: np.where(cluster.times < STOP, working, 0.0)})
     finding = judged(cluster, "C2", until_stop(), TIMEOUT)
-    [rest] = [each for each in finding.shows if sentence_name(each) == "rest_sm"]
+    [rest] = [show for show in finding.shows if sentence_name(show) == "rest_sm"]
     assert rest.values["before"].number == pytest.approx(0.7)
 
 
@@ -113,7 +113,7 @@ HANGS: dict[str, Callable[[], Cluster]] = {
     "spinning on a third of the SMs": lambda: hung(sm=0.19, was=0.5),
     "spinning on most of what it worked on": lambda: hung(sm=0.18, was=0.27),
     "launches traced": lambda: traced(hung()),
-    "power alone": lambda: hung(give=("utilisation", "power", "memory")),
+    "power alone": lambda: hung(give=("utilization", "power", "memory")),
     "two GPUs": lambda: hung(nodes=2, gpus=1, away="n2:0"),
 }
 
@@ -191,8 +191,8 @@ def test_rank_that_entered_fewer_collectives() -> None:
     assert "odd_behind" in keys(finding)
 
 
-def test_utilisation_alone_needs_the_others_pinned() -> None:
-    only = ("utilisation", "memory")
+def test_utilization_alone_needs_the_others_pinned() -> None:
+    only = ("utilization", "memory")
     assert judged(hung(give=only), "C2", until_stop(), TIMEOUT).gpus == (AWAY,)
     assert judged(hung(give=only), "C2", TIMEOUT, planes=NO_LOG).gpus == (AWAY,)
     loose = hung(give=("memory",))
@@ -231,7 +231,7 @@ def test_steps_that_go_on_are_no_hang() -> None:
 
 
 def test_clocks_that_fall_are_no_standstill() -> None:
-    cluster = hung(away=None, give=("power", "utilisation"))
+    cluster = hung(away=None, give=("power", "utilization"))
     cluster.per_gpu("gpu_sm_clock_hertz", cluster.after(STOP, 6e8, 1.7e9))
     assert judged(cluster, "C2", FAILED, planes=NO_LOG).outcome is not FOUND
 

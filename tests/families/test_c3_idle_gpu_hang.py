@@ -103,7 +103,7 @@ def test_a_tracer_that_saw_nothing_is_no_idleness() -> None:
 
 
 def test_power_is_no_work_where_no_kernel_ran() -> None:
-    """A context lifts an idle H100 from 70 to 118 W and leaves its utilisation at 0."""
+    """A context lifts an idle H100 from 70 to 118 W and leaves its utilization at 0."""
 
     def idle(**shape: Any) -> Cluster:
         cluster = Cluster(**shape).per_gpu("gpu_utilization_ratio", 0.0).per_gpu("gpu_memory_used_bytes", 6.0 * GIB)

@@ -20,6 +20,9 @@ ALL = pytest.mark.parametrize("family", families(), ids=lambda family: family.co
 def test_documented(family: Family) -> None:
     assert tuple(family.sections()) == HEADINGS
     assert all(family.sections().values())
+    lines = family.sections()["References"].splitlines()
+    assert lines
+    assert not [line for line in lines if not re.fullmatch(r"- \[[^\]]+\]\(https://[\w.-]+\.\w+/[^\s)]*\)", line)]
 
 
 def test_no_digits_in_sentences() -> None:

@@ -54,7 +54,7 @@ def test_d1_starved_step() -> None:
 
 
 def bursts(made: Cluster, duty: float) -> Cluster:
-    """Utilisation of GPUs that work and rest for seconds each: every reading finds the one or the other."""
+    """Utilization of GPUs that work and rest for seconds each: every reading finds the one or the other."""
     random = np.random.default_rng(3)
     for name in made.gpus:
         node, _, gpu = name.partition(":")
@@ -121,7 +121,7 @@ def fed_by(made: Cluster, wait: Any, rate: Any) -> Cluster:
 
 
 def test_waiting_for_data_that_grew_while_throughput_fell_is_starvation_however_busy_the_gpus_look() -> None:
-    """The demonstration of three layers: utilisation 0.92, data wait from 0.05 to 0.38, throughput from 128 to 74."""
+    """The demonstration of three layers: utilization 0.92, data wait from 0.05 to 0.38, throughput from 128 to 74."""
     made = Cluster(nodes=1, gpus=1)
     made.per_gpu("gpu_utilization_ratio", made.noisy(0.92)).per_gpu("gpu_sm_active_ratio", made.noisy(0.47))
     finding = fed_by(made, made.noisy(made.after(2000, 0.38, 0.05)), made.noisy(made.after(2000, 74, 128))).judge(
@@ -144,7 +144,7 @@ def test_a_gauge_of_data_wait_says_little_where_throughput_does_not_follow(wait:
     assert fed_by(made, *curves).judge("D1", COMPLETED).outcome is ABSENT
 
 
-def test_utilisation_is_no_counter_evidence_to_a_measured_wait() -> None:
+def test_utilization_is_no_counter_evidence_to_a_measured_wait() -> None:
     made = Cluster(nodes=1, gpus=1).put("training_data_loading_ratio", 0.4, rank="0")
     assert outcome(made.per_gpu("gpu_utilization_ratio", 0.95).judge("D1", COMPLETED)) == (FOUND, POSSIBLE, True)
     made.per_gpu("gpu_engine_active_ratio", 0.97).per_gpu("gpu_sm_active_ratio", 0.7)

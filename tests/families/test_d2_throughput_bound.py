@@ -81,7 +81,7 @@ def calls(made: Cluster, times: float, launch_s: float = 1e-5) -> Cluster:
 
 
 def test_gpus_that_spin_in_slow_collectives() -> None:
-    """The catalogue's figures: engine near 1.0, SM near 0.1, API time forty times its floor, collectives advance."""
+    """The catalog's figures: engine near 1.0, SM near 0.1, API time forty times its floor, collectives advance."""
     finding = calls(counted(uniform(0.995, 0.1)), 40).judge("D2", points(), COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
     assert (finding.variant, finding.culprit) == ("interconnect", "infrastructure")

@@ -62,7 +62,7 @@ def straggler(slow: float = 0.55, others: float = 0.16, late: tuple[str, ...] = 
 
 
 def test_the_gpu_that_computes_while_the_others_spin() -> None:
-    """The catalogue's figures: 0.55 against 0.16, counts equal."""
+    """The catalog's figures: 0.55 against 0.16, counts equal."""
     made = counted(straggler())
     finding = made.judge("D3", points(30), COMPLETED, run=made.run(n_ranks=16))
     assert outcome(finding) == (FOUND, ESTABLISHED, False)
@@ -112,7 +112,7 @@ def test_pressure_on_its_host_alone_points_to_the_cpus() -> None:
 
 
 @pytest.mark.parametrize("duty", [0.35, 0.62])
-def test_utilisation_alone_tells_by_many_readings(duty: float) -> None:
+def test_utilization_alone_tells_by_many_readings(duty: float) -> None:
     """Readings of a second find the slow GPU at rest or at work, the others always at work."""
     made = Cluster(end=START + 2000)
     random = np.random.default_rng(5)

@@ -99,7 +99,7 @@ def test_e1_explains_the_abort_that_it_caused() -> None:
     assert primary(rows).family == "E1"
     assert judge_store("E1", store(exception("ValueError", "Loss is nan, stopping training"))).variant == "non-finite"
     assert (
-        judge_store("E1", store(curve(FALLING), exception("ValueError", "input holds a nanometre"))).outcome is ABSENT
+        judge_store("E1", store(curve(FALLING), exception("ValueError", "input holds a nanometer"))).outcome is ABSENT
     )
 
 

@@ -29,6 +29,6 @@ def test_f2_history_counts() -> None:
 
 def test_f2_dates_from_the_first() -> None:
     rows = (job("PREEMPTED", end=1500.0), job("REQUEUED", 3, start=1600.0, end=1700.0), notice("requeue", time=1501.0))
-    found = judge("F2", *rows)
-    assert (found.since, found.variant) == (1500.0, "preempted")
+    finding = judge("F2", *rows)
+    assert (finding.since, finding.variant) == (1500.0, "preempted")
     assert judge("F2", job("COMPLETED"), event("requeue_requested", 5)).outcome is ABSENT

@@ -96,9 +96,9 @@ def test_g1_curves_alone_do_not_say_how_it_ended(tmp_path: Path) -> None:
             for step, time in enumerate(range(1_772_438_400_000, 1_772_441_400_000, 15_000))
         )
     )
-    found = trackside.diagnose(tmp_path)
-    assert (found.family, found.primary.certainty) == ("G1", Certainty.POSSIBLE)
-    assert [sentence_name(action) for action in found.primary.actions] == ["tell_end"]
+    verdict = trackside.diagnose(tmp_path)
+    assert (verdict.family, verdict.primary.certainty) == ("G1", Certainty.POSSIBLE)
+    assert [sentence_name(action) for action in verdict.primary.actions] == ["tell_end"]
 
 
 def healthy(**shape: Any) -> Cluster:
@@ -117,7 +117,7 @@ PARTS: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
     "no metrics": (lambda: Cluster().per_node("host_load1", 1), ["hardware"]),
     "no counters": (lambda: hung(since=9e9), ["no_counters"]),
     "counters alone": (lambda: Cluster().per_gpu("gpu_ecc_uncorrectable_total", 0), ["no_activity"]),
-    "utilisation alone": (
+    "utilization alone": (
         lambda: Cluster().per_gpu("gpu_utilization_ratio", 1.0).per_gpu("gpu_ecc_uncorrectable_total", 0),
         ["no_activity", "only_busy"],
     ),
@@ -191,7 +191,7 @@ def test_gpus_that_did_nothing_are_named() -> None:
     finding = cluster.judge("G1", points(), COMPLETED)
     assert (finding.outcome, {"worked_some", "unused"} <= set(keys(finding))) == (FOUND, True)
     assert "3 of the 4 GPUs allocated did nothing during the whole run: n1:1-3" in text_of(finding)
-    assert [sentence_name(each) for each in finding.actions] == ["fewer"]
+    assert [sentence_name(action) for action in finding.actions] == ["fewer"]
     assert "wasted" in [sentence_name(each) for each in finding.implies]
     whole = busy_cluster(nodes=1, gpus=4).per_gpu("gpu_ecc_uncorrectable_total", 0).judge("G1", points(), COMPLETED)
     assert "unused" not in keys(whole)
@@ -218,7 +218,7 @@ def test_a_counter_that_rose_in_a_run_that_ended_well_is_said() -> None:
     assert (finding.certainty, "rose_remaps" in keys(finding)) == (SUPPORTED, True)
     assert "no_counters" not in [sentence_name(each) for each in finding.cannot_decide]
     assert [sentence_name(each) for each in finding.implies] == ["unclean"]
-    assert [sentence_name(each) for each in finding.actions] == ["test_gpu"]
+    assert [sentence_name(action) for action in finding.actions] == ["test_gpu"]
     assert "ended_well" in keys(cluster.judge("B2", points(60), COMPLETED))
     bare = busy_cluster().judge("G1", points(60), COMPLETED)
     assert [sentence_name(each) for each in bare.cannot_decide] == ["no_counters"]

@@ -92,10 +92,10 @@ def of_json(change: Callable[[str, Mapping[str, str], Any], None]) -> Rewrite:
     def rewrite(path: str, asked: Mapping[str, str], was: Answer) -> Answer:
         if was.status >= 300:
             return was
-        told = json.loads(was.body)
-        before = deepcopy(told)
-        change(path, asked, told)
-        return was if told == before else Answer(was.status, json.dumps(told).encode(), was.type)
+        document = json.loads(was.body)
+        before = deepcopy(document)
+        change(path, asked, document)
+        return was if document == before else Answer(was.status, json.dumps(document).encode(), was.type)
 
     return rewrite
 

@@ -76,9 +76,9 @@ def run(request: pytest.FixtureRequest) -> Held:
 @pytest.mark.parametrize("rewrite", PASSING.values(), ids=PASSING)
 def test_what_passes_changes_nothing(rewrite: Rewrite, run: Held, stub: Rewriting, tmp_path: Path) -> None:
     stub.become(rewrite)
-    told = ask(site(tmp_path, metrics_at(stub.url, PATIENT)), [run.rest])
+    answer = ask(site(tmp_path, metrics_at(stub.url, PATIENT)), [run.rest])
     assert stub.changed
-    assert_same(told, run.full)
+    assert_same(answer, run.full)
 
 
 @pytest.mark.parametrize(("rewrite", "reason"), LASTING.values(), ids=LASTING)
@@ -86,9 +86,9 @@ def test_what_lasts_is_told_and_rules_nothing_out(
     rewrite: Rewrite, reason: str, run: Held, stub: Rewriting, tmp_path: Path
 ) -> None:
     stub.become(rewrite)
-    told = ask(site(tmp_path, metrics_at(stub.url)), [run.rest])
+    answer = ask(site(tmp_path, metrics_at(stub.url)), [run.rest])
     assert stub.changed
-    assert_without_metrics(told, run, reason, stub.url)
+    assert_without_metrics(answer, run, reason, stub.url)
 
 
 @pytest.mark.parametrize(("word", "rewrite"), ONE.values(), ids=ONE)
@@ -96,13 +96,13 @@ def test_one_question_that_fails_costs_no_other(
     word: str, rewrite: Rewrite, run: Held, stub: Rewriting, tmp_path: Path
 ) -> None:
     stub.become(about(word, rewrite))
-    told = ask(site(tmp_path, metrics_at(stub.url, "timeout_s = 10\nretries = 1\n")), [run.rest])
+    answer = ask(site(tmp_path, metrics_at(stub.url, "timeout_s = 10\nretries = 1\n")), [run.rest])
     assert stub.changed
-    assert_careful(told, run)
-    assert stub.url in told.preflight
-    assert told.by("metric"), "the others still rule out"
-    for family in run.full.absent - told.absent:
-        assert "unable to check: " in told.unknown[family], (family, told.unknown)
+    assert_careful(answer, run)
+    assert stub.url in answer.preflight
+    assert answer.by("metric"), "the others still rule out"
+    for family in run.full.absent - answer.absent:
+        assert "unable to check: " in answer.unknown[family], (family, answer.unknown)
 
 
 def test_a_part_counts_where_the_site_says_so(slow: Held, tmp_path: Path) -> None:

@@ -35,10 +35,10 @@ def test_silence_of_the_store_is_none_of_the_run(name: str, page: int, tmp_path:
     with running(server):
         whole = judged(server, rest, run.id)
         server.spoil = from_page(page, lambda got: Answer(got.status, got.body, got.type, cut=len(got.body) // 2))
-        told = judged(server, rest, run.id)
-    assert "did not answer completely" in told.preflight
-    assert_nothing_is_made_of_silence(told, whole)
-    assert told.doc.primary.certainty != "established" or told.doc.primary.family in whole.found - {"G1"}
+        findings = judged(server, rest, run.id)
+    assert "did not answer completely" in findings.preflight
+    assert_nothing_is_made_of_silence(findings, whole)
+    assert findings.doc.primary.certainty != "established" or findings.doc.primary.family in whole.found - {"G1"}
 
 
 def judged(server: LokiServer, rest: Path, job: str | None) -> Told:

@@ -44,8 +44,8 @@ def test_samples_of_another_season_are_not_the_runs(tmp_path: Path) -> None:
 def test_samples_outside_the_time_that_slurm_tells_are_not_the_runs(tmp_path: Path) -> None:
     """What Slurm says has its zone, so that nothing is looked for hours away."""
     with held(SLOW, tmp_path, 3 * HOUR) as run:
-        told = ask(slurm_of(run, tmp_path / "bin", tmp_path), [run.rest], "48213")
-        assert not told.by("metric")
-        assert told.absent <= run.bare.absent
-        assert told.found <= run.bare.found
-        assert all(family in told.unknown for family in run.full.by("metric") - told.absent - told.found)
+        answer = ask(slurm_of(run, tmp_path / "bin", tmp_path), [run.rest], "48213")
+        assert not answer.by("metric")
+        assert answer.absent <= run.bare.absent
+        assert answer.found <= run.bare.found
+        assert all(family in answer.unknown for family in run.full.by("metric") - answer.absent - answer.found)

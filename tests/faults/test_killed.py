@@ -151,8 +151,8 @@ def test_what_was_accepted_is_there_once(tmp_path: Path) -> None:
     assert sum(sender.again for sender in senders) >= KILLS
     assert all(sender.told > 20 for sender in senders)
     wanted = Counter(
-        {(f"gpu{each.number:03}", T0_MS + place * 1000, float(place)): SERIES
-         for each in senders[:2] for place in range(each.told)}
+        {(f"gpu{sender.number:03}", T0_MS + place * 1000, float(place)): SERIES
+         for sender in senders[:2] for place in range(sender.told)}
     )  # fmt: skip
     assert numbered(store) == wanted
     ((_, told),) = lines(store).items()

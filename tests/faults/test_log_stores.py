@@ -33,9 +33,9 @@ def run(request: pytest.FixtureRequest) -> Held:
 @RUNS
 def test_logs_from_the_store_tell_what_files_tell(run: Held, tmp_path: Path) -> None:
     with running(loki(run.full.verdict.run, run.rest)) as server:
-        told = judged(run, server.url, tmp_path)
-    assert told.doc.primary.family == run.full.doc.primary.family
-    assert told.absent == run.full.absent
+        findings = judged(run, server.url, tmp_path)
+    assert findings.doc.primary.family == run.full.doc.primary.family
+    assert findings.absent == run.full.absent
 
 
 def test_what_passes_changes_nothing(slow: Held, tmp_path: Path) -> None:
@@ -66,20 +66,20 @@ def test_what_breaks_off_is_used_as_far_as_it_came(
     with running(loki(run.full.verdict.run, run.rest)) as server:
         whole = judged(run, server.url, tmp_path, records)
         server.spoil = from_page(page, CUT[spoil])
-        told = judged(run, server.url, tmp_path, records)
-    assert f"Loki {server.url} did not answer completely: {server.url}" in told.preflight
-    assert told.notes(f"job-{JOB}").startswith("unreadable: " if page == 1 else "partial: ")
-    assert told.doc.primary.family == whole.doc.primary.family
-    assert_nothing_is_made_of_silence(told, whole)
+        findings = judged(run, server.url, tmp_path, records)
+    assert f"Loki {server.url} did not answer completely: {server.url}" in findings.preflight
+    assert findings.notes(f"job-{JOB}").startswith("unreadable: " if page == 1 else "partial: ")
+    assert findings.doc.primary.family == whole.doc.primary.family
+    assert_nothing_is_made_of_silence(findings, whole)
 
 
 @RUNS
 def test_a_store_that_is_gone(run: Held, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    told = judged(run, url, tmp_path)
-    assert f"Loki {url} did not answer" in told.preflight
-    assert not told.by("log")
-    assert told.absent <= run.full.absent
-    assert told.found <= run.full.found | {"U0"}
-    assert "no output of the job was given" not in told.preflight
+    findings = judged(run, url, tmp_path)
+    assert f"Loki {url} did not answer" in findings.preflight
+    assert not findings.by("log")
+    assert findings.absent <= run.full.absent
+    assert findings.found <= run.full.found | {"U0"}
+    assert "no output of the job was given" not in findings.preflight

@@ -51,17 +51,17 @@ def run(request: pytest.FixtureRequest) -> Held:
 @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
 def test_what_passes_changes_nothing(fault: Fault, run: Held, proxy: Proxy, tmp_path: Path) -> None:
     proxy.become(fault)
-    told = ask(site(tmp_path, metrics_at(proxy.url, PATIENT)), [run.rest])
+    answer = ask(site(tmp_path, metrics_at(proxy.url, PATIENT)), [run.rest])
     assert proxy.hits
-    assert_same(told, run.full)
+    assert_same(answer, run.full)
 
 
 @pytest.mark.parametrize("run", ["hung"], indirect=True)
 def test_compressed_answers_that_break_off_are_asked_for_again(run: Held, proxy: Proxy, tmp_path: Path) -> None:
     proxy.become(Fault(cut=300, times=2))
-    told = ask(site(tmp_path, metrics_at(proxy.url, PATIENT + "gzip = true\n")), [run.rest])
+    answer = ask(site(tmp_path, metrics_at(proxy.url, PATIENT + "gzip = true\n")), [run.rest])
     assert proxy.hits == 2
-    assert_same(told, run.full)
+    assert_same(answer, run.full)
 
 
 @pytest.mark.parametrize(("fault", "reason"), LASTING.values(), ids=LASTING)
@@ -69,9 +69,9 @@ def test_what_lasts_is_told_and_rules_nothing_out(
     fault: Fault, reason: str, run: Held, proxy: Proxy, tmp_path: Path
 ) -> None:
     proxy.become(fault)
-    told = ask(site(tmp_path, metrics_at(proxy.url)), [run.rest])
+    answer = ask(site(tmp_path, metrics_at(proxy.url)), [run.rest])
     assert fault.refuse or proxy.hits
-    assert_without_metrics(told, run, reason, proxy.url)
+    assert_without_metrics(answer, run, reason, proxy.url)
 
 
 @pytest.mark.parametrize("run", ["healthy", "hung"], indirect=True)
@@ -90,12 +90,12 @@ def test_runs_of_other_kinds_without_a_server(run: Held, name: str, proxy: Proxy
 def test_a_server_lost_on_the_way(run: Held, proxy: Proxy, fault: Fault, after: int, tmp_path: Path) -> None:
     """It answered so many times, and then no more."""
     proxy.change(after, fault)
-    told = ask(site(tmp_path, metrics_at(proxy.url)), [run.rest])
+    answer = ask(site(tmp_path, metrics_at(proxy.url)), [run.rest])
     assert proxy.fault == fault
-    assert_careful(told, run)
-    assert proxy.url in told.preflight
-    lost = run.full.absent - told.absent
-    assert all("unable to check: " in told.unknown[family] for family in lost), told.unknown
+    assert_careful(answer, run)
+    assert proxy.url in answer.preflight
+    lost = run.full.absent - answer.absent
+    assert all("unable to check: " in answer.unknown[family] for family in lost), answer.unknown
 
 
 def test_prometheus(tmp_path: Path) -> None:

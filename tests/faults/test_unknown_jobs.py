@@ -23,50 +23,50 @@ def test_slurm_knows_it_and_metrics_do_not(slow: Held, victoria: Victoria, tmp_p
     commands(tmp_path / "bin", slow.rest)
     with running(LokiServer()) as logs:
         sections = metrics_at(victoria.url), loki_at(logs.url, LABELS)
-        told = ask(site(tmp_path, *sections, slurm=slurm_at(tmp_path / "bin")), job=JOB)
-    assert told.doc.run.disposition == "COMPLETED"
-    assert f"holds no stream of job {JOB}" in told.notes("Loki")
-    assert told.notes("prometheus").startswith("empty: 0 metrics of the run")
-    assert not told.by("metric")
-    assert not told.by("log")
-    for family in slow.full.by("metric") - told.absent - told.found:
-        assert family in told.unknown
-    assert "holds no metric of the run" in told.unknown["B3"]
+        answer = ask(site(tmp_path, *sections, slurm=slurm_at(tmp_path / "bin")), job=JOB)
+    assert answer.doc.run.disposition == "COMPLETED"
+    assert f"holds no stream of job {JOB}" in answer.notes("Loki")
+    assert answer.notes("prometheus").startswith("empty: 0 metrics of the run")
+    assert not answer.by("metric")
+    assert not answer.by("log")
+    for family in slow.full.by("metric") - answer.absent - answer.found:
+        assert family in answer.unknown
+    assert "holds no metric of the run" in answer.unknown["B3"]
 
 
 def test_metrics_know_it_and_slurm_does_not(slow: Held, tmp_path: Path) -> None:
     """Nothing but the job's label in the metrics: its GPUs are judged, its end is not known."""
     commands(tmp_path / "bin", None)
-    told = ask(site(tmp_path, metrics_at(slow.url, "timeout_s = 20\n"), slurm=slurm_at(tmp_path / "bin")), job=JOB)
-    assert "no such job" in told.notes("accounting")
-    assert set(told.doc.run.gpus) <= set(slow.full.doc.run.gpus)
-    assert told.doc.run.gpus_by == "label"
-    assert told.found <= slow.full.found | {"U0", "G1"}
-    assert told.absent <= slow.full.absent
-    assert "No scheduler record was given" in told.preflight
+    answer = ask(site(tmp_path, metrics_at(slow.url, "timeout_s = 20\n"), slurm=slurm_at(tmp_path / "bin")), job=JOB)
+    assert "no such job" in answer.notes("accounting")
+    assert set(answer.doc.run.gpus) <= set(slow.full.doc.run.gpus)
+    assert answer.doc.run.gpus_by == "label"
+    assert answer.found <= slow.full.found | {"U0", "G1"}
+    assert answer.absent <= slow.full.absent
+    assert "No scheduler record was given" in answer.preflight
 
 
 def test_output_and_metrics_know_it_and_slurm_does_not(slow: Held, tmp_path: Path) -> None:
     commands(tmp_path / "bin", None)
     rest = only_output(slow, tmp_path / "run")
     where = site(tmp_path, metrics_at(slow.url, "timeout_s = 20\n"), slurm=slurm_at(tmp_path / "bin"))
-    told = ask(where, [rest], JOB)
-    assert told.doc.primary.family == "D2"
-    assert told.absent <= slow.full.absent
-    assert told.doc.run.disposition is None
+    answer = ask(where, [rest], JOB)
+    assert answer.doc.primary.family == "D2"
+    assert answer.absent <= slow.full.absent
+    assert answer.doc.run.disposition is None
 
 
 def test_logs_do_not_have_it(slow: Held, tmp_path: Path) -> None:
-    others = [each for each in loki(slow.full.verdict.run, slow.rest).entries if "job_id" not in each.labels]
+    others = [entry for entry in loki(slow.full.verdict.run, slow.rest).entries if "job_id" not in entry.labels]
     commands(tmp_path / "bin", slow.rest)
     with running(LokiServer(*others)) as logs:
         sections = metrics_at(slow.url, "timeout_s = 20\n"), loki_at(logs.url, LABELS)
-        told = ask(site(tmp_path, *sections, slurm=slurm_at(tmp_path / "bin")), job=JOB)
-    assert f"holds no stream of job {JOB}" in told.notes("Loki")
-    assert told.doc.primary.family == "D2"
-    assert told.absent <= slow.full.absent
-    assert not told.by("log")
-    assert f"slurm-{JOB}.out did not answer" in told.preflight
+        answer = ask(site(tmp_path, *sections, slurm=slurm_at(tmp_path / "bin")), job=JOB)
+    assert f"holds no stream of job {JOB}" in answer.notes("Loki")
+    assert answer.doc.primary.family == "D2"
+    assert answer.absent <= slow.full.absent
+    assert not answer.by("log")
+    assert f"slurm-{JOB}.out did not answer" in answer.preflight
 
 
 def test_nobody_has_it(victoria: Victoria, tmp_path: Path) -> None:

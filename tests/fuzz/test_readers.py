@@ -109,7 +109,7 @@ def source(data: bytes, path: str = "dir/rank3.log") -> Source:
 
 
 def sound(sink: CollectingSink) -> None:
-    """Whatever was found keeps to the catalogue."""
+    """Whatever was found keeps to the catalog."""
     for event in sink.events:
         assert set(event.fields) <= set(EVENTS[event.kind].fields), event
         assert event.at.line >= 0

@@ -378,10 +378,10 @@ def test_closing_ends_what_is_under_way(where: str) -> None:
         time.sleep(0.3)
         begun = time.monotonic()
         asked.close()
-        reasons = [each.result(5) for each in failures]
+        reasons = [failure.result(5) for failure in failures]
         assert time.monotonic() - begun < 1
-    assert {each.kind for each in reasons} <= {"unreachable", "refused"}
-    assert sum("closed" in str(each) for each in reasons) >= (4 if where == "refusal" else 8)
+    assert {reason.kind for reason in reasons} <= {"unreachable", "refused"}
+    assert sum("closed" in str(reason) for reason in reasons) >= (4 if where == "refusal" else 8)
 
 
 def test_a_closed_endpoint_tries_no_more() -> None:

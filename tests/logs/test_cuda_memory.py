@@ -50,7 +50,7 @@ SIZES: tuple[tuple[str, dict[str, int]], ...] = (
             "other_process_bytes": 12 * GIB,
         },
     ),
-    (  # misspelt, and behind a pid namespace: the only process listed is our own
+    (  # misspelled, and behind a pid namespace: the only process listed is our own
         "CUDA out of memory. Tried to allocate 32.00 GiB. GPU 0 has a total capacty of 14.75 GiB of which 5.25 GiB is"
         " free. Process 14820 has 9.50 GiB memory in use. Of the allocated memory 9.00 GiB is allocated by PyTorch, and"
         " 256.00 MiB is reserved by PyTorch but unallocated.",

@@ -27,8 +27,8 @@ def only(parser: Parser, engine: str) -> PatternSet:
 def events(parser: Parser, text: str, engine: str = "hyperscan") -> list[Event]:
     """What one parser alone makes of a text."""
     with mock.patch.object(scan_module, "rules", return_value=only(parser, engine)):
-        found = scan_text(text + "\n", plane=parser.planes[0], year=2026)
-    return [event for event in found if event.kind != "log_activity"]
+        events = scan_text(text + "\n", plane=parser.planes[0], year=2026)
+    return [event for event in events if event.kind != "log_activity"]
 
 
 @pytest.mark.parametrize(("parser", "pattern"), PAIRS, ids=lambda each: getattr(each, "id", None) or each.name)
@@ -42,7 +42,7 @@ def test_examples(parser: Parser, pattern: Pattern) -> None:
 
 
 @pytest.mark.parametrize("parser", parsers(), ids=lambda parser: parser.id)
-def test_events_keep_to_the_catalogue(parser: Parser) -> None:
+def test_events_keep_to_the_catalog(parser: Parser) -> None:
     for pattern in parser.patterns:
         for line in pattern.matches:
             for event in events(parser, line):

@@ -121,7 +121,7 @@ def test_labels(full: str, text: str, rank: int | None) -> None:
     assert (got, number) == (text, rank)
 
 
-def test_srun_labels_are_learnt_from_the_head() -> None:
+def test_srun_labels_are_learned_from_the_head() -> None:
     assert has_srun_labels(b"0: a\n1: b\n 2: c\n0: d\nno label\n")
     assert not has_srun_labels(b"step\n1: b\nstep\nstep\nstep\n")
     assert split_label(" 2: hello", srun_labels=True)[:2] == ("hello", "2:")
@@ -162,14 +162,14 @@ def test_a_nodes_line_is_quoted_as_it_was_sent(path: str, text: str) -> None:
 
 def test_the_task_of_a_label_goes_along() -> None:
     error = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'x'\n"
-    labelled = "".join(f"{task}: {line}\n" for task in (4, 5) for line in error.splitlines())
-    raised = [event for event in scan_text(labelled) if event.kind == "exception"]
+    labeled = "".join(f"{task}: {line}\n" for task in (4, 5) for line in error.splitlines())
+    raised = [event for event in scan_text(labeled) if event.kind == "exception"]
     assert [(event.get("task"), event.rank) for event in raised] == [("4", None), ("5", None)]
     bare = [event for event in scan_text(error) if event.kind == "exception"]
     assert [event.get("task") for event in bare] == [None]
 
 
-def test_neighbours() -> None:
+def test_neighbors() -> None:
     buffer = b"one\ntwo\rtwo again\nthree\n"
     line = Line(buffer, 8, 17, 2, 8, FileContext("log"))
     assert line.text == "two again"

@@ -49,7 +49,7 @@ def test_ranks_print_the_same_step_and_the_lowest_tells_it() -> None:
     assert distinct(events) == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
-def test_unlabelled_ranks_may_lag_a_step() -> None:
+def test_unlabeled_ranks_may_lag_a_step() -> None:
     assert distinct(point(s, line=i) for i, s in enumerate((1, 1, 2, 1, 2, 3, 2, 3, 4))) == [
         (s, 1.0) for s in (1, 2, 3, 4)
     ]

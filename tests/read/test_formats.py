@@ -85,7 +85,7 @@ def test_golden(rewrite: bool) -> None:
 
 def test_every_format_has_a_sample() -> None:
     wanted = {each.id for each in formats() if each.plane == "metric"} | BESIDE
-    assert {each["format"] for each in json.loads(GOLDEN.read_text("utf-8")).values()} == wanted
+    assert {row["format"] for row in json.loads(GOLDEN.read_text("utf-8")).values()} == wanted
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -232,7 +232,7 @@ def test_trailing_bytes_are_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
-def test_tar_flavours(kind: int, tmp_path: Path) -> None:
+def test_tar_flavors(kind: int, tmp_path: Path) -> None:
     long = "/".join(["folder"] * 30) + "/é" * (kind != tarfile.USTAR_FORMAT) + "/log"
     (tmp_path / "a.tar").write_bytes(tar((long, LOG), ("b.log", b"two\n"), kind=kind))
     assert contents(tmp_path) == {f"a.tar!{long}": LOG, "a.tar!b.log": b"two\n"}
@@ -300,7 +300,7 @@ def test_tar_headers_that_lie(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
 @pytest.mark.parametrize("piped", [False, True])
-def test_zip_flavours(method: int, piped: bool, tmp_path: Path) -> None:
+def test_zip_flavors(method: int, piped: bool, tmp_path: Path) -> None:
     if piped and method == zipfile.ZIP_STORED:
         pytest.skip("has no way to tell where such a member ends; it is refused")
     out: io.RawIOBase | io.BytesIO = Unseekable() if piped else io.BytesIO()

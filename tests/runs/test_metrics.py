@@ -78,7 +78,7 @@ def no_scheduler(**fields: Any) -> dict[str, Any]:
 # -- by job label
 
 
-def test_label_tells_the_jobs_gpus_from_its_neighbours() -> None:
+def test_label_tells_the_jobs_gpus_from_its_neighbors() -> None:
     data = Data()
     for gpu in range(8):
         data.put("gpu_sm_active_ratio", 0.9, node="n1", gpu=str(gpu), job="7" if gpu >= 4 else "8")
@@ -192,7 +192,7 @@ def test_gpus_that_nothing_tells_apart() -> None:
     assert (len(run.gpus), run.gpus_by) == (8, "all")
 
 
-def test_neighbours_with_a_label_leave_the_others() -> None:
+def test_neighbors_with_a_label_leave_the_others() -> None:
     data = Data()
     for gpu in range(4):
         labels = {"job": "8"} if gpu < 2 else {}
@@ -408,7 +408,7 @@ def test_no_label_at_all() -> None:
 
 
 def test_memory_held_all_along_tells_no_window() -> None:
-    """A neighbour's leftover beside the run's own."""
+    """A neighbor's leftover beside the run's own."""
     data = Data().memory("n1", "0", (START, END)).memory("n1", "1", (0, 9e9))
     run, _ = data.resolved(**no_scheduler())
     assert run.gpus == ("n1:0",)

@@ -126,11 +126,11 @@ def test_logs_by_the_paths_in_the_records() -> None:
 
 def test_logs_of_other_jobs_are_left_out() -> None:
     rows = [job("4001"), job("4002", start=300.0), log("4001/out.log"), log("4002/out.log"), log("4002/rank1/err.log")]
-    found = resolved(*rows, ask="4002")
-    assert found.run.log_paths == ("4002/out.log", "4002/rank1/err.log")
-    kept = found.store.ask(events("log_activity"))
+    runs = resolved(*rows, ask="4002")
+    assert runs.run.log_paths == ("4002/out.log", "4002/rank1/err.log")
+    kept = runs.store.ask(events("log_activity"))
     assert isinstance(kept, Frame)
-    assert {event.at.path for event in kept.events} == set(found.run.log_paths)
+    assert {event.at.path for event in kept.events} == set(runs.run.log_paths)
 
 
 # -- attempts
@@ -144,7 +144,7 @@ def test_attempts_of_a_requeued_job() -> None:
         job("8", "RUNNING", 300.0, None, submit=201.0, source="scontrol", time_limit_s=3600.0),
     ]
     run = run_of(*rows)
-    assert [(each.number, each.state, each.nodes) for each in run.attempts] == [
+    assert [(attempt.number, attempt.state, attempt.nodes) for attempt in run.attempts] == [
         (1, "PREEMPTED", ("n1",)),
         (2, "COMPLETED", ("n2",)),
     ]
@@ -166,7 +166,7 @@ def test_waiting_for_its_next_attempt() -> None:
 
 
 def test_without_duplicates_the_restart_count_numbers_the_attempt() -> None:
-    assert [each.number for each in run_of(job("8", restarts=2)).attempts] == [3]
+    assert [attempt.number for attempt in run_of(job("8", restarts=2)).attempts] == [3]
 
 
 def test_local_time_and_utc_are_one_attempt() -> None:
@@ -249,8 +249,8 @@ def test_a_fan_is_no_chain() -> None:
 
 
 def test_only_the_runs_own_records_stay() -> None:
-    found = resolved(*chain())
-    frame = found.store.ask(record("job"))
+    runs = resolved(*chain())
+    frame = runs.store.ask(record("job"))
     assert isinstance(frame, Frame)
     assert [row.get("id") for row in frame.records] == ["43"]
 
@@ -291,10 +291,10 @@ def test_fates_of_other_jobs_are_dropped_but_nodes_stay() -> None:
 
 
 def test_citations_hold_on_the_narrowed_store() -> None:
-    found = resolved(*chain())
-    for row in found.store.all_rows():
+    runs = resolved(*chain())
+    for row in runs.store.all_rows():
         subject = "events" if isinstance(row, Event) else "record"
-        frame = found.store.ask(Query(subject, row.kind).where(path=row.at.path, line=row.at.line))  # type: ignore[arg-type]
+        frame = runs.store.ask(Query(subject, row.kind).where(path=row.at.path, line=row.at.line))  # type: ignore[arg-type]
         assert isinstance(frame, Frame)
         assert row in frame.rows
 
@@ -320,10 +320,10 @@ def test_clock_offset(times: list[float], span: tuple[float, float | None] | Non
 
 
 def test_the_offset_moves_the_logs_times() -> None:
-    found = resolved(job("5", start=100000.0, end=101000.0), log("t.log", 107210.0, 108190.0))
-    frame = found.store.ask(events("log_activity"))
+    runs = resolved(job("5", start=100000.0, end=101000.0), log("t.log", 107210.0, 108190.0))
+    frame = runs.store.ask(events("log_activity"))
     assert isinstance(frame, Frame)
-    assert found.run.clock_offset_s == -7200.0
+    assert runs.run.clock_offset_s == -7200.0
     assert [(row.time, row.get("first_time")) for row in frame.events] == [(100990.0, 100010.0)]
 
 

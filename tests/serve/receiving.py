@@ -78,7 +78,7 @@ def spoken(entry: Entry) -> Decoded:
     """Remote write as it is, and lines as JSON."""
     header, body = entry
     if header.protocol == "lines":
-        return [LineStream(*each) for each in json.loads(body)]
+        return [LineStream(*stream) for stream in json.loads(body)]
     return remote_write.decode(body, 1)
 
 

@@ -49,7 +49,7 @@ from trackside.stores.metadata.rows import decode_cursor
 
 pytestmark = pytest.mark.slow
 
-UTILISATION = "metric(gpu_utilization_ratio)"
+UTILIZATION = "metric(gpu_utilization_ratio)"
 
 
 class Asking:
@@ -179,14 +179,14 @@ def test_runs_are_listed_filtered_and_paged(ask: Asking, archive: Archive) -> No
     for n in range(5):
         made = verdict(run(str(n), submit=T0 + n, start=T0 + n, attempts=()), "G1" if n % 2 else "A1")
         archive.record(made, written(made), made_at=T0)
-    assert [each["job"] for each in ask.json("/runs?limit=100")["runs"]] == ["4", "3", "2", "1", "0"]
-    assert [each["job"] for each in ask.json("/runs?family=healthy&node=gpu018")["runs"]] == ["3", "1"]
-    assert [each["job"] for each in ask.json("/runs?since=2026-03-02T08:00:03Z")["runs"]] == ["4", "3"]
-    assert [each["job"] for each in ask.json(f"/runs?until={T0 + 1}")["runs"]] == ["0"]
+    assert [run["job"] for run in ask.json("/runs?limit=100")["runs"]] == ["4", "3", "2", "1", "0"]
+    assert [run["job"] for run in ask.json("/runs?family=healthy&node=gpu018")["runs"]] == ["3", "1"]
+    assert [run["job"] for run in ask.json("/runs?since=2026-03-02T08:00:03Z")["runs"]] == ["4", "3"]
+    assert [run["job"] for run in ask.json(f"/runs?until={T0 + 1}")["runs"]] == ["0"]
     seen, cursor = [], ""
     while cursor is not None:
         page = ask.json(f"/runs?limit=2{cursor and '&cursor=' + cursor}")
-        seen += [each["job"] for each in page["runs"]]
+        seen += [run["job"] for run in page["runs"]]
         cursor = page["next"]
     assert seen == ["4", "3", "2", "1", "0"]
 
@@ -194,9 +194,9 @@ def test_runs_are_listed_filtered_and_paged(ask: Asking, archive: Archive) -> No
 def test_a_run_tells_its_chain(ask: Asking, archive: Archive) -> None:
     for made in (verdict(), verdict(run("43", submit=T0 + 700, start=T0 + 700, parent="4242", parent_by="dependency"))):
         archive.record(made, written(made), made_at=T0)
-    told = ask.json("/runs/43")
-    assert told["run"]["id"] == "r2"
-    assert told["lineage"] == {"parent": {"job": "4242", "run": "r1", "how": "dependency"}, "children": []}
+    document = ask.json("/runs/43")
+    assert document["run"]["id"] == "r2"
+    assert document["lineage"] == {"parent": {"job": "4242", "run": "r1", "how": "dependency"}, "children": []}
     assert ask.json("/runs/4242")["lineage"]["children"] == [{"job": "43", "run": "r2", "how": "dependency"}]
 
 
@@ -225,22 +225,22 @@ def test_large_answers_are_zipped_for_who_takes_it(ask: Asking) -> None:
 
 def test_citations_are_asked_again(ask: Asking, archive: Archive) -> None:
     ask("/runs/7/diagnose", "POST")
-    told = ask.json("/verdicts/1/verify", "POST")
-    assert told["cites"] == told["holding"] > 0
-    assert (told["broken"], told["dangling"]) == ([], [])
+    document = ask.json("/verdicts/1/verify", "POST")
+    assert document["cites"] == document["holding"] > 0
+    assert (document["broken"], document["dangling"]) == ([], [])
     wrong = verdict(run("7", cluster=None), said="ImportError")
     archive.record(wrong, written(wrong))
-    told = ask.json("/verdicts/2/verify", "POST")
-    (broken,) = told["broken"]
-    assert (told["cites"], told["holding"]) == (1, 0)
+    document = ask.json("/verdicts/2/verify", "POST")
+    (broken,) = document["broken"]
+    assert (document["cites"], document["holding"]) == (1, 0)
     assert (broken["was"], broken["now"], broken["problem"]) == ("ImportError", "ModuleNotFoundError", "")
 
 
 def test_jobs_of_which_there_is_evidence(ask: Asking) -> None:
-    told = ask.json("/jobs")
-    assert (told["total"], [each["id"] for each in told["jobs"]]) == (2, ["8", "7"])
-    assert told["jobs"][1]["planes"] == ["scheduler", "log", "metric"]
-    assert [each["id"] for each in ask.json("/jobs?limit=1")["jobs"]] == ["8"]
+    document = ask.json("/jobs")
+    assert (document["total"], [job["id"] for job in document["jobs"]]) == (2, ["8", "7"])
+    assert document["jobs"][1]["planes"] == ["scheduler", "log", "metric"]
+    assert [job["id"] for job in ask.json("/jobs?limit=1")["jobs"]] == ["8"]
 
 
 # -- evidence
@@ -264,12 +264,12 @@ def test_rows_are_given_with_their_places(ask: Asking) -> None:
 
 
 def test_curves_are_given_with_null_where_nothing_was_sampled(ask: Asking) -> None:
-    told = evidence(ask, f"{UTILISATION}.during({T0:.0f}, {T0 + 300:.0f}).rollup(60, 'last')")
+    told = evidence(ask, f"{UTILIZATION}.during({T0:.0f}, {T0 + 300:.0f}).rollup(60, 'last')")
     assert (told["answer"], told["unit"], told["step_s"]) == ("grid", "ratio", 60)
     assert told["times"] == [T0 + n for n in (60, 120, 180, 240, 300)]
     assert [each["labels"]["gpu"] for each in told["series"]] == ["0", "1"]
     assert told["series"][0]["values"] == [pytest.approx(0.51), pytest.approx(0.515), None, None, pytest.approx(0.55)]
-    over = evidence(ask, f"{UTILISATION}.over('run', 'avg').by('node', how='median')")
+    over = evidence(ask, f"{UTILIZATION}.over('run', 'avg').by('node', how='median')")
     assert "during(" in over["query"]
     assert [each["labels"] for each in over["series"]] == [{"node": "gpu017"}]
 
@@ -279,7 +279,7 @@ def test_one_value_is_what_a_citation_would_hold(ask: Asking) -> None:
     assert evidence(ask, "events(exception).count()") == {
         "answer": "value", "query": "events(exception).count()", "value": 1, "unit": "",
     }  # fmt: skip
-    highest = evidence(ask, f"{UTILISATION}.over('run', 'max').max()")
+    highest = evidence(ask, f"{UTILIZATION}.over('run', 'max').max()")
     assert (highest["value"], highest["unit"]) == (pytest.approx(0.56), "ratio")
     assert "over(" not in highest["query"]
 
@@ -302,20 +302,20 @@ def test_evidence_of_a_recorded_run(ask: Asking) -> None:
         ("events(exception).where(x=__import__('os'))", "can't read"),
         ("events(exception).where(" + "x=" + "[" * 900 + ")", "can't read"),
         ("events(exception).avg()", "avg() reduces metrics, not rows"),
-        (f"{UTILISATION}.over('run', 'avg').distinct()", "distinct() reduces rows, not metrics"),
-        (UTILISATION, "a metric query needs a time range"),
-        (f"{UTILISATION}.during(0, 100).rollup(0.001, 'avg')", "not 1 to 10,000 windows"),
-        (f"{UTILISATION}.during(100, 0).rollup(1, 'avg')", "not 1 to 10,000 windows"),
+        (f"{UTILIZATION}.over('run', 'avg').distinct()", "distinct() reduces rows, not metrics"),
+        (UTILIZATION, "a metric query needs a time range"),
+        (f"{UTILIZATION}.during(0, 100).rollup(0.001, 'avg')", "not 1 to 10,000 windows"),
+        (f"{UTILIZATION}.during(100, 0).rollup(1, 'avg')", "not 1 to 10,000 windows"),
         ("x" * 2001, "query must be 1 to 2,000 printable characters"),
         ("events(exception)\n", "printable"),
         ("", "query must be 1 to"),
     ],
 )
 def test_an_invalid_query_is_refused_with_the_parser_s_message(ask: Asking, query: str, said: str) -> None:
-    told = ask.problem(f"/runs/7/evidence?query={quote(query)}")
-    assert told["status"] == 422
-    assert said in told["detail"]
-    assert len(told["detail"]) < 1100
+    problem = ask.problem(f"/runs/7/evidence?query={quote(query)}")
+    assert problem["status"] == 422
+    assert said in problem["detail"]
+    assert len(problem["detail"]) < 1100
 
 
 def refusal(work: Callable[[str], object], text: str) -> Exception | None:
@@ -337,7 +337,7 @@ def test_no_text_is_more_than_refused(text: str) -> None:
 
 
 @given(
-    st.sampled_from([each for operation in OPERATIONS for each in operation.parameters]),
+    st.sampled_from([parameter for operation in OPERATIONS for parameter in operation.parameters]),
     st.text(max_size=30) | st.floats().map(str) | st.integers().map(str) | st.datetimes().map(str),
 )
 def test_no_value_is_more_than_refused(parameter: Parameter, text: str) -> None:
@@ -353,10 +353,10 @@ def test_no_cursor_is_more_than_refused(text: str) -> None:
 
 def test_too_large_an_answer_is_refused(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.serve.answers.MAX_CELLS", 9)
-    query = f"{UTILISATION}.during({T0}, {T0 + 300}).rollup(60, 'last')"
-    told = ask.problem(f"/runs/7/evidence?query={quote(query)}")
-    assert "2 series of 5 windows" in told["detail"]
-    assert ".by(" in told["remedy"]
+    query = f"{UTILIZATION}.during({T0}, {T0 + 300}).rollup(60, 'last')"
+    problem = ask.problem(f"/runs/7/evidence?query={quote(query)}")
+    assert "2 series of 5 windows" in problem["detail"]
+    assert ".by(" in problem["remedy"]
 
 
 # -- refusals
@@ -393,8 +393,8 @@ def test_too_large_an_answer_is_refused(ask: Asking, monkeypatch: pytest.MonkeyP
     ],
 )  # fmt: skip
 def test_refusals_are_problem_details(ask: Asking, path: str, method: str, status: int, said: str) -> None:
-    told = ask.problem(path, method)
-    assert (told["status"], said in told["detail"]) == (status, True), told
+    problem = ask.problem(path, method)
+    assert (problem["status"], said in problem["detail"]) == (status, True), problem
 
 
 def test_a_remedy_suggests_similar_and_known_names(ask: Asking) -> None:
@@ -403,9 +403,9 @@ def test_a_remedy_suggests_similar_and_known_names(ask: Asking) -> None:
 
 
 def test_a_client_is_told_neither_paths_nor_commands_of_the_server(ask: Asking, store: Path) -> None:
-    told = ask.problem("/runs/999999/diagnose", "POST")
-    assert (told["status"], told["detail"]) == (404, "no job 999999 in the store")
-    assert told["remedy"].startswith("GET /api/v1/jobs")
+    problem = ask.problem("/runs/999999/diagnose", "POST")
+    assert (problem["status"], problem["detail"]) == (404, "no job 999999 in the store")
+    assert problem["remedy"].startswith("GET /api/v1/jobs")
 
 
 @pytest.mark.parametrize(
@@ -421,9 +421,9 @@ def test_a_job_of_several_clusters_is_asked_for_by_its_own(ask: Asking, archive:
     for cluster in ("", "beta"):
         made = verdict(run(cluster=cluster))
         archive.record(made, written(made))
-    told = ask.problem("/runs/4242")
-    assert (told["status"], told["remedy"]) == (409, "choose one with cluster=NAME, empty for (none)")
-    assert "(none), beta" in told["detail"]
+    problem = ask.problem("/runs/4242")
+    assert (problem["status"], problem["remedy"]) == (409, "choose one with cluster=NAME, empty for (none)")
+    assert "(none), beta" in problem["detail"]
     assert ask.json("/runs/4242?cluster=")["run"]["cluster"] == ""
     assert len(ask.json("/runs?cluster=")["runs"]) == 1
     assert ask.json("/runs/4242?cluster=beta")["run"]["cluster"] == "beta"
@@ -479,8 +479,8 @@ def test_a_long_diagnosis_is_accepted_and_joined(archive: Archive) -> None:
         assert ask("/runs/5/diagnose", "POST").status == 202
         assert calls == ["5"]
         assert ask("/runs/6/diagnose", "POST").status == 202  # waits for the only thread
-        told = ask.problem("/runs/7/diagnose", "POST")
-        assert (told["status"], calls) == (429, ["5"])
+        problem = ask.problem("/runs/7/diagnose", "POST")
+        assert (problem["status"], calls) == (429, ["5"])
         assert ask("/runs").status == 200  # what is archived is told meanwhile
         go.set()
         deadline = time.monotonic() + 10
@@ -507,8 +507,8 @@ def test_a_verdict_is_returned_although_the_archive_is_down(archive: Archive, mo
         answer = ask("/runs/5/diagnose", "POST")
         assert (answer.status, answer.data) == (200, written_by_fake(verdict(run("5"))))
         assert answer.headers["Trackside-Not-Recorded"] == "postgresql+psycopg://u@h/d: gone?; is the server up?"
-        told = ask.problem("/runs/5")
-        assert (told["status"], told["remedy"]) == (503, "is the server up?")
+        problem = ask.problem("/runs/5")
+        assert (problem["status"], problem["remedy"]) == (503, "is the server up?")
         assert ask("/runs").headers["Retry-After"] == "5"
 
 
@@ -520,9 +520,9 @@ def test_servers_that_do_not_answer_are_named(archive: Archive) -> None:
         for path, method, status in (
             ("/runs/5/diagnose", "POST", 502), ("/jobs", "GET", 502), ("/runs/5/evidence?query=record(job)", "GET", 504),
         ):  # fmt: skip
-            told = ask.problem(path, method)
-            assert told["status"] == status
-            assert "http://metrics:9090" in told["detail"]
+            problem = ask.problem(path, method)
+            assert problem["status"] == status
+            assert "http://metrics:9090" in problem["detail"]
 
 
 def test_a_bug_is_told_without_its_inside(archive: Archive, caplog: pytest.LogCaptureFixture) -> None:
@@ -530,16 +530,16 @@ def test_a_bug_is_told_without_its_inside(archive: Archive, caplog: pytest.LogCa
         raise ZeroDivisionError("secret")
 
     with serving(Handlers(archive, Fake(broken))) as ask:
-        told = ask.problem("/runs/5/diagnose", "POST")
-        assert (told["status"], told["detail"]) == (500, "diagnoseRun failed: ZeroDivisionError")
+        problem = ask.problem("/runs/5/diagnose", "POST")
+        assert (problem["status"], problem["detail"]) == (500, "diagnoseRun failed: ZeroDivisionError")
     assert "secret" in caplog.text
 
 
 def test_a_store_that_is_gone_is_told(archive: Archive, tmp_path: Path) -> None:
     with serving(Handlers(archive, Diagnoser(tmp_path / "gone"))) as ask:
-        told = ask.problem("/runs/5/diagnose", "POST")
-        assert told["status"] == 503
-        assert "not a Trackside store" in told["detail"]
+        problem = ask.problem("/runs/5/diagnose", "POST")
+        assert problem["status"] == 503
+        assert "not a Trackside store" in problem["detail"]
 
 
 def test_many_ask_at_once(ask: Asking) -> None:
@@ -599,9 +599,9 @@ def test_the_description_is_whole(described: dict[str, Any]) -> None:
     for path, methods in described["paths"].items():
         for told in methods.values():
             ids.append(told["operationId"])
-            named = {each["name"] for each in told["parameters"] if each["in"] == "path"}
+            named = {parameter["name"] for parameter in told["parameters"] if parameter["in"] == "path"}
             assert named == set(re.findall(r"\{(\w+)\}", path))
-            assert all(each["description"] and each["schema"] for each in told["parameters"])
+            assert all(parameter["description"] and parameter["schema"] for parameter in told["parameters"])
             assert told["summary"]
             assert {"200", "401", "422", "500"} <= set(told["responses"])
     assert len(ids) == len(set(ids)) == 12
@@ -623,11 +623,11 @@ def test_every_path_answers_what_is_described(ask: Asking, described: dict[str, 
             filled = path.removeprefix("/api/v1").replace("/runs/{id}", "/runs/7")
             for name, value in values.items():
                 filled = filled.replace(f"{{{name}}}", value)
-            if any(each["name"] == "query" for each in told["parameters"]):
+            if any(parameter["name"] == "query" for parameter in told["parameters"]):
                 queries = (
                     "events(exception)",
                     "record(job).first(state)",
-                    f"{UTILISATION}.over('run', 'avg')",
+                    f"{UTILIZATION}.over('run', 'avg')",
                     "metric(host_load1).over('run', 'avg')",
                 )
                 asked = [f"{filled}?query={quote(query)}" for query in queries]
@@ -646,10 +646,10 @@ def test_a_problem_is_as_described(ask: Asking, described: dict[str, Any]) -> No
 
 def test_families_are_told(ask: Asking) -> None:
     assert {"code": "B1", "id": "cuda-oom", "title": ask.json("/families/b1")["title"]} in ask.json("/families")
-    told = ask.json("/families/cuda-oom")
-    assert "Do next" in told["sections"]
-    assert told["asks"]
-    assert all(re.match(r"(events|record|metric)\(", query) for query in told["asks"].values())
+    document = ask.json("/families/cuda-oom")
+    assert "Do next" in document["sections"]
+    assert document["asks"]
+    assert all(re.match(r"(events|record|metric)\(", query) for query in document["asks"].values())
 
 
 def test_a_body_is_never_read(ask: Asking) -> None:

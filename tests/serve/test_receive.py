@@ -223,7 +223,7 @@ def test_version_2_is_told_what_a_limit_kept_out(store: Path) -> None:
     second = PROTOBUF | {"Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request"}
     answer = running.ask("/api/v1/write", packed(request.SerializeToString()), second)
     assert (answer.status, answer.headers["X-Prometheus-Remote-Write-Samples-Written"]) == (400, "2")
-    assert b"the rest is kept: 1 samples of new series" in answer.data
+    assert b"the rest was stored: 1 samples of new series" in answer.data
     running.close()
 
 
@@ -239,7 +239,7 @@ def test_old_verdicts_are_deleted_daily(store: Path) -> None:
     process.terminate()
     process.communicate()
     with Archive.open(database) as archive:
-        assert [each.made_at for each in archive.verdicts("r1").verdicts] == [1001.0]
+        assert [verdict.made_at for verdict in archive.verdicts("r1").verdicts] == [1001.0]
 
 
 def test_methods_and_paths(running: Running) -> None:
@@ -344,8 +344,8 @@ def test_tokens(store: Path, tmp_path: Path) -> None:
     assert running.ask("/metrics", headers=write).status == 401
     assert running.ask("/metrics", headers=read).status == 200
     assert running.ask("/-/healthy").status == running.ask("/-/ready").status == 200
-    told = running.ask("/v1/logs", b"{}", JSON)
-    assert json.loads(told.data)["code"] == 16
+    answer = running.ask("/v1/logs", b"{}", JSON)
+    assert json.loads(answer.data)["code"] == 16
     running.close()
 
 
@@ -496,7 +496,7 @@ def test_killed_at_full_rate_nothing_is_lost_or_doubled(store: Path) -> None:
         )
     assert {(count, series) for _, _, count, series in rows} == {(50, 50)}, "each body is there once, and whole"
     there = {(node, time_ms) for node, time_ms, *_ in rows}
-    assert sum(len(each.kept) for each in senders) > 100
+    assert sum(len(sender.kept) for sender in senders) > 100
     for each in senders:
         assert {(f"gpu{each.number:03}", T0_MS + place * 1000) for place in each.kept} <= there
     ((_, told),) = lines(store).items()

@@ -58,7 +58,7 @@ def of(verdict: Verdict, store: Store) -> dict[str, Drawing]:
 
 
 def whole(each: Drawing) -> None:
-    """Its parts fit each other, its text is JSON, its colours are the page's."""
+    """Its parts fit each other, its text is JSON, its colors are the page's."""
     text = json.dumps(each.spec, allow_nan=False)
     assert '"#' not in text
     names = [signal["name"] for signal in each.spec["signals"]]
@@ -225,11 +225,11 @@ def test_what_was_not_sampled_is_blank() -> None:
     assert 255 not in rows[3]
 
 
-def test_utilisation_stands_in_where_engine_activity_is_missing() -> None:
+def test_utilization_stands_in_where_engine_activity_is_missing() -> None:
     cluster = Cluster().per_gpu("gpu_utilization_ratio", 0.9)
-    found = drawn(cluster)
-    assert list(found["ranks"].rasters) == ["utilization"]
-    assert "cannot be distinguished" in found["busy-wait"].caption
+    spec = drawn(cluster)
+    assert list(spec["ranks"].rasters) == ["utilization"]
+    assert "cannot be distinguished" in spec["busy-wait"].caption
 
 
 def test_two_samples_are_no_chart_over_time() -> None:
@@ -269,10 +269,10 @@ def test_the_metric_to_begin_with_is_the_one_that_tells() -> None:
 
 
 def test_what_was_slow_from_the_start_began_at_no_moment() -> None:
-    found = drawn(straggling(), *points(), job("COMPLETED"))
+    spec = drawn(straggling(), *points(), job("COMPLETED"))
     for slug in ("timeline", "busy-wait", "ranks"):
-        assert "first cause" not in json.dumps(found[slug].spec)
-    assert "It began" not in found["timeline"].caption
+        assert "first cause" not in json.dumps(spec[slug].spec)
+    assert "It began" not in spec["timeline"].caption
 
 
 def test_what_became_slow_began_then() -> None:
@@ -289,23 +289,23 @@ def test_of_what_was_not_sampled_nothing_is_said() -> None:
     cluster = Cluster(nodes=1, gpus=4)
     held = np.where((cluster.times < START + 300) | (cluster.times > END - 300), 1.0, np.nan)
     cluster.per_gpu("gpu_utilization_ratio", held)
-    found = drawn(cluster, job("COMPLETED"))
-    spans = [row for row in found["timeline"].rows if row[2] == "phases"]
-    assert [row[4].partition(":")[0] for row in spans] == ["GPUs busy", "GPUs busy"]  # utilisation proves no work
-    assert found["busy-wait"].caption.startswith("While the GPUs were busy")
+    spec = drawn(cluster, job("COMPLETED"))
+    spans = [row for row in spec["timeline"].rows if row[2] == "phases"]
+    assert [row[4].partition(":")[0] for row in spans] == ["GPUs busy", "GPUs busy"]  # utilization proves no work
+    assert spec["busy-wait"].caption.startswith("While the GPUs were busy")
 
 
-def test_a_reading_without_neighbours_is_a_dot() -> None:
+def test_a_reading_without_neighbors_is_a_dot() -> None:
     assert reduce.alone(np.array([1.0, np.nan, 1.0, 2.0, np.nan, 3.0])).tolist() == [1, 0, 0, 0, 0, 1]
     cluster = Cluster(nodes=1, gpus=2)
     middle = cluster.times[np.abs(cluster.times - (START + END) / 2).argmin()]
     dense = (cluster.times < START + 300) | (cluster.times > END - 300)
     held = np.where(dense | (cluster.times == middle), 0.5, np.nan)
     cluster.per_gpu("gpu_utilization_ratio", held).per_gpu("gpu_memory_used_bytes", held * GIB)
-    found = drawn(cluster, job("COMPLETED"))
+    spec = drawn(cluster, job("COMPLETED"))
     for slug in ("busy-wait", "memory"):
-        assert sum(columns(found[slug])["alone"]) == 1
-        assert '"datum.alone' in json.dumps(found[slug].spec)
+        assert sum(columns(spec[slug])["alone"]) == 1
+        assert '"datum.alone' in json.dumps(spec[slug].spec)
 
 
 def test_a_gpu_of_no_known_node_is_named_by_its_index() -> None:
@@ -324,7 +324,7 @@ def test_a_thousand_rows_stay_small_quick_and_usable() -> None:
     assert time.perf_counter() - begun < 5
     raster = ranks.rasters["sm"]
     assert raster.height == 1024
-    assert sum(len(each.cells) for each in ranks.rasters.values()) <= 900_000
+    assert sum(len(raster.cells) for raster in ranks.rasters.values()) <= 900_000
     assert len(json.dumps(ranks.spec)) < 120_000
     labels = [mark for mark in ranks.spec["marks"] if mark["type"] == "text"]
     assert len(labels) < 120
@@ -513,10 +513,10 @@ def _straggler() -> list[tuple[Chart, Drawing]]:
     return list(drawings(engine.verdict_of(engine.facts_of(store, run)), Facts(store, run)))
 
 
-def test_a_still_defines_all_colours_and_leaves_the_chart_as_it_was() -> None:
+def test_a_still_defines_all_colors_and_leaves_the_chart_as_it_was() -> None:
     _, ranks = next(each for each in _straggler() if each[0].slug == "ranks")
     before = json.dumps(ranks.spec)
     still = standalone(ranks)
-    assert set(PAINT) <= {each["name"] for each in still["signals"]}
+    assert set(PAINT) <= {signal["name"] for signal in still["signals"]}
     assert json.dumps(ranks.spec) == before
     assert "heatmap" not in json.dumps(still)

@@ -123,7 +123,7 @@ def test_document_keeps_to_its_schema() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 100, 200])
-def test_text_fits_the_width_and_has_no_colour_off_a_terminal(width: int) -> None:
+def test_text_fits_the_width_and_has_no_color_off_a_terminal(width: int) -> None:
     case = next(iter(sorted(SCENARIOS.glob("a1/*/inputs"))))
     out = io.StringIO()
     render(document(trackside.diagnose(case)), Console(file=out, width=width, highlight=False))

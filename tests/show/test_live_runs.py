@@ -114,9 +114,9 @@ def test_a_run_that_goes_on_is_not_said_to_be_over(case: object) -> None:
     doc = document(verdict)
     assert (doc.run.disposition, doc.run.end, doc.run.as_of) == ("RUNNING", None, now)
     assert not [text for text in sentences(doc) if OVER.search(text)]
-    told = printed(doc)
-    assert "still running (RUNNING)" in told
-    assert " so far" in told.split("\n\n")[0]
+    output = printed(doc)
+    assert "still running (RUNNING)" in output
+    assert " so far" in output.split("\n\n")[0]
     _, rows = choose(loaded, doc.run.as_of)
     assert all(one.holds for one in check(doc.cites, rows))
 

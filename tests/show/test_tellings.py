@@ -52,7 +52,7 @@ HOSTILE = (
 
 @lru_cache(maxsize=len(TOLD))
 def _doc(name: str) -> VerdictDoc:
-    (case,) = (each for each in scenarios() if each.name == name)
+    (case,) = (scenario for scenario in scenarios() if scenario.name == name)
     with case.inputs() as folder:
         return document(replace(trackside.diagnose(folder), version="0"))
 

@@ -312,7 +312,7 @@ def test_parquet_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_every_metric_but_a_few_is_in_the_catalogue(tmp_path: Path) -> None:
+def test_every_metric_but_a_few_is_in_the_catalog(tmp_path: Path) -> None:
     run(tmp_path, SMALL, "telemetry.training=true")
     names = set()
     for path in (tmp_path / "run/metrics").glob("*.prom"):
@@ -346,8 +346,8 @@ def test_gaps_jitter_skew_and_sticky_values(tmp_path: Path) -> None:
     assert (truth.family, [one.gpus for one in truth.latent]) == ("G1", [("gpu001:1",)])
 
 
-def test_neighbours_keep_to_themselves(tmp_path: Path) -> None:
-    simulate(load_scenario("healthy-beside-a-bad-neighbour"), tmp_path)
+def test_neighbors_keep_to_themselves(tmp_path: Path) -> None:
+    simulate(load_scenario("healthy-beside-a-bad-neighbor"), tmp_path)
     jobs = curves(tmp_path, "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "gpu", "hpc_job")
     assert {key[0] for key in jobs if key[1] == "48213"} == {"0", "1", "2", "3"}
     assert jobs["5", "47991"][-1, 1] == 1
@@ -373,5 +373,5 @@ def test_truth_lies_beside_the_run(tmp_path: Path) -> None:
     truth = run(tmp_path, SMALL)
     written = json.loads((tmp_path / "truth.json").read_text())
     assert (written["family"], written["steps"], written["disposition"]) == ("G1", truth.steps, "COMPLETED")
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["run", "truth.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "truth.json"]
     assert not any("truth" in path.name for path in (tmp_path / "run").rglob("*"))

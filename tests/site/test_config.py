@@ -88,7 +88,7 @@ def test_every_section_becomes_the_options_of_its_part(folder: Path) -> None:
     assert site.metrics.endpoint.timeout_s == 5.0
     assert site.metrics.endpoint.headers == {"X-Scope-OrgID": "gpu"}
     assert site.metrics.labels == {"Hostname": "node", "hpc_job": "job"}
-    assert [(each.kind, each.endpoint.url) for each in site.logs] == [
+    assert [(log.kind, log.endpoint.url) for log in site.logs] == [
         ("loki", "http://loki:3100"), ("victorialogs", "http://vl:9428")
     ]  # fmt: skip
     assert site.logs[1].endpoint.bearer == "secret-token"
@@ -115,7 +115,7 @@ def test_flags_hold_over_the_environment_over_the_file(folder: Path) -> None:
     assert site.metrics is not None
     endpoint = site.metrics.endpoint
     assert (endpoint.url, endpoint.retries, endpoint.timeout_s) == ("http://flag", 2, 1.0)
-    origins = {each.name: each.origin for each in site.settings}
+    origins = {setting.name: setting.origin for setting in site.settings}
     assert origins["metrics.url"] == "--metrics-url"
     assert origins["metrics.retries"] == "TRACKSIDE_METRICS_RETRIES"
     assert origins["metrics.timeout_s"] == f"{path} line 4"
@@ -136,7 +136,7 @@ def test_tables_and_lists_of_the_environment_are_written_as_in_toml(folder: Path
 
 def test_a_log_store_may_come_from_the_environment_alone(folder: Path) -> None:
     site = load(environ={"TRACKSIDE_LOGS_KIND": "loki", "TRACKSIDE_LOGS_URL": "http://l"})
-    assert [each.endpoint.url for each in site.logs] == ["http://l"]
+    assert [log.endpoint.url for log in site.logs] == ["http://l"]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_secret_and_its_file_together_are_refused(folder: Path) -> None:
 
 def test_no_secret_is_ever_shown(folder: Path) -> None:
     site = whole(folder, TRACKSIDE_SLURM_TOKEN="hunter3", TRACKSIDE_SLURM_URL="http://r")
-    shown = "\n".join(f"{each.name} = {each.value}  # {each.origin}" for each in site.settings)
+    shown = "\n".join(f"{setting.name} = {setting.value}  # {setting.origin}" for setting in site.settings)
     for secret in ("hunter2", "hunter3", "secret-token"):
         assert secret not in shown
         assert secret not in repr(site.metrics)
@@ -220,10 +220,10 @@ def test_no_secret_is_ever_shown(folder: Path) -> None:
 def test_the_dump_is_toml_that_says_the_same(folder: Path) -> None:
     site = whole(folder)
     text = config.dump(site)
-    told = tomllib.loads(text)
-    assert [each["url"] for each in told["logs"]] == ["http://loki:3100", "http://vl:9428"]
-    assert told["metrics"]["labels"] == {"Hostname": "node", "hpc_job": "job"}
-    assert told["serve"]["limits"]["series"] == 1000
+    document = tomllib.loads(text)
+    assert [log["url"] for log in document["logs"]] == ["http://loki:3100", "http://vl:9428"]
+    assert document["metrics"]["labels"] == {"Hostname": "node", "hpc_job": "job"}
+    assert document["serve"]["limits"]["series"] == 1000
     assert f'url = "https://metrics.example.org/prometheus"  # {site.file} line 2' in text
     assert "hunter2" not in text
 

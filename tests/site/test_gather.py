@@ -331,7 +331,7 @@ def test_the_output_of_a_guessed_parent_is_not_the_jobs_own(site: Path, name: st
     write(out, files)
     write(site / "old", {"sacct.txt": SACCT + sacct("77")})
     ingest([site / "old"], site / "store")
-    parents, own = (str(out / each).lstrip("/") for each in sorted(files))
+    parents, own = (str(out / file).lstrip("/") for file in sorted(files))
 
     def judged() -> Verdict:
         settings = load(str(site / "trackside.toml"))

@@ -423,16 +423,16 @@ def test_patterns_of_output_paths(tmp_path: Path, pattern: str, names: list[str]
     for name in [*names, "other/rank00.log", "log-x.txt", "slurm-60_4.out"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x\n")
-    found = outputs.outputs(a_job(tmp_path, pattern))
-    assert found.paths == [str(tmp_path / name) for name in names]
-    assert found.rows == []
+    paths = outputs.outputs(a_job(tmp_path, pattern))
+    assert paths.paths == [str(tmp_path / name) for name in names]
+    assert paths.rows == []
 
 
 def test_output_that_is_not_to_be_had_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def said(path: str) -> Input:
-        found = outputs.outputs(a_job(tmp_path, path))
-        assert found.paths == []
-        [row] = found.rows
+        paths = outputs.outputs(a_job(tmp_path, path))
+        assert paths.paths == []
+        [row] = paths.rows
         return row
 
     assert "discarded" in said("/dev/null").note
@@ -461,9 +461,9 @@ def test_what_all_may_read_is_taken_where_the_jobs_user_gets_to_it() -> None:
         folder.chmod(0o755)
         assert outputs.outputs(of_another(folder / "inner", "log")).paths == [str(folder / "inner" / "log")]
         folder.chmod(0o700)
-        found = outputs.outputs(of_another(folder / "inner", "log"))
-        assert found.paths == []
-        assert "the job's user (no-such-user) can't enter its folder" in found.rows[0].note
+        paths = outputs.outputs(of_another(folder / "inner", "log"))
+        assert paths.paths == []
+        assert "the job's user (no-such-user) can't enter its folder" in paths.rows[0].note
         assert outputs.outputs(a_job(folder / "inner", "log")).paths == [str(folder / "inner" / "log")]
 
 
@@ -476,9 +476,9 @@ def test_a_file_that_was_swapped_after_the_look_is_not_read(
     secret.chmod(0o600)
     log = tmp_path / "log"
     log.write_text("mine\n")
-    found = outputs.outputs(a_job(tmp_path, "log"))
-    assert found.paths == [str(log)]
-    [before] = walk(found.files)
+    paths = outputs.outputs(a_job(tmp_path, "log"))
+    assert paths.paths == [str(log)]
+    [before] = walk(paths.files)
     assert isinstance(before, Source)
     if swap in ("link", "file"):  # another's file: the job's user is no longer the one who owns what is there
         monkeypatch.setattr(outputs, "_ids", lambda user: (os.getuid() + 1, frozenset()))
@@ -488,7 +488,7 @@ def test_a_file_that_was_swapped_after_the_look_is_not_read(
     swaps[swap]()
     if swap == "folder":
         (log / "within").write_text("x\n")
-    [row] = walk(found.files)
+    [row] = walk(paths.files)
     assert isinstance(row, Input)
     assert row.status == "refused"
     assert ("it does not belong to the job's user" in row.note) == (swap in ("link", "file"))
@@ -500,11 +500,11 @@ def test_a_link_put_in_the_place_of_what_is_opened_is_not_followed(
     log, other = tmp_path / "log", tmp_path / "other"
     for path in (log, other):
         path.write_text("x\n")
-    found = outputs.outputs(a_job(tmp_path, "log"))
+    paths = outputs.outputs(a_job(tmp_path, "log"))
     log.unlink()
     log.symlink_to(other)
     monkeypatch.setattr(os.path, "realpath", os.path.abspath)  # it was a file still when this was asked
-    [row] = walk(found.files)
+    [row] = walk(paths.files)
     assert isinstance(row, Input)
     assert row.status == "unreadable"
     assert "symbolic links" in row.note
@@ -586,8 +586,8 @@ def of_another(folder: Path, path: str) -> Job:
 def test_output_that_no_record_names(tmp_path: Path, line: str, names: list[str]) -> None:
     for name in ("my.out", "my-64.out", "err", "slurm-60_3.out", "not-this", "all.0"):
         (tmp_path / name).write_text("x\n")
-    found = outputs.outputs(a_job(tmp_path, "", SubmitLine=line))
-    assert found.paths == [str(tmp_path / name) for name in names]
+    paths = outputs.outputs(a_job(tmp_path, "", SubmitLine=line))
+    assert paths.paths == [str(tmp_path / name) for name in names]
 
 
 def test_directives_of_the_stored_script_count_below_the_submit_line(tmp_path: Path) -> None:
@@ -595,8 +595,8 @@ def test_directives_of_the_stored_script_count_below_the_submit_line(tmp_path: P
     for name in ("logs/train-64.out", "e.txt"):
         (tmp_path / name).write_text("x\n")
     script = "Batch Script for 64\n-----\n#!/bin/bash\n#SBATCH --output=logs/%x-%j.out --time=1:00\n#SBATCH -e other\n"
-    found = outputs.outputs(a_job(tmp_path, "", SubmitLine="sbatch -e e.txt train.sh"), script)
-    assert sorted(found.paths) == [str(tmp_path / "e.txt"), str(tmp_path / "logs/train-64.out")]
+    paths = outputs.outputs(a_job(tmp_path, "", SubmitLine="sbatch -e e.txt train.sh"), script)
+    assert sorted(paths.paths) == [str(tmp_path / "e.txt"), str(tmp_path / "logs/train-64.out")]
 
 
 def test_a_folder_of_a_hundred_thousand_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

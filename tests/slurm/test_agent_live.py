@@ -53,7 +53,7 @@ def test_whose_processes_are(cluster: Cluster) -> None:
 
     def found(index: int, of: str) -> dict[int, Owner]:
         maps[index].renew()
-        return {each.pid: each.owner for each in maps[index].processes() if each.owner.job == of}
+        return {process.pid: process.owner for process in maps[index].processes() if process.owner.job == of}
 
     def ranks(index: int) -> set[int]:
         return {owner.rank for owner in found(index, job).values() if owner.rank is not None}

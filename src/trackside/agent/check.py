@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from trackside.agent.config import Config
 from trackside.agent.out.identity import Identity
@@ -24,13 +23,13 @@ from trackside.agent.out.shipping import REFUSED_STATUSES, Protocol
 from trackside.agent.out.spool import InUse, Spool
 from trackside.agent.owners import Owners
 from trackside.agent.runner import OPEN_S, Outlet, Running
+from trackside.agent.slurm.configuration import find_conf
 from trackside.agent.source import Reading
 from trackside.agent.user import capabilities_in_words
 from trackside.http.client import HttpClient
 from trackside.http.unavailable import CHECK_IDENTITY, SourceUnavailable
 
 SLURM_COMMANDS = ("scontrol", "squeue", "sinfo", "sdiag")
-SLURM_FILES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 LIBRARIES = (("nvidia-ml-py", "pynvml"), ("hyperscan", "hyperscan"), ("cramjam", "cramjam"))
 """Optional packages, and the modules they are imported as."""
 
@@ -249,7 +248,7 @@ def _surroundings() -> list[Line]:
 def _slurm() -> Line:
     """Whether Slurm's commands are on the path."""
     commands = [name for name in SLURM_COMMANDS if shutil.which(name)]
-    file = os.environ.get("SLURM_CONF") or next((path for path in SLURM_FILES if Path(path).is_file()), "")
+    conf = find_conf()
     if not commands:
-        return Line("slurm", "unavailable", f"no Slurm commands on the path; {file or 'no slurm.conf'}")
-    return Line("slurm", "works", ", ".join([*commands, *filter(None, [file])]))
+        return Line("slurm", "unavailable", f"no Slurm commands on the path; {conf or 'no readable slurm.conf'}")
+    return Line("slurm", "works", ", ".join([*commands, *([] if conf is None else [str(conf)])]))

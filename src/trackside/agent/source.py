@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,16 +74,16 @@ def pairs(labels: Mapping[str, str | int | None]) -> Labels:
     return tuple(sorted((name, str(value)) for name, value in labels.items() if value is not None and value != ""))
 
 
-class Collector:
+class Collector(ABC):
     """An open source. All its methods are called from its own thread."""
 
     def __init__(self, context: Context) -> None:
         """Raises Unavailable if this node does not have the source, or the agent may not read it."""
 
+    @abstractmethod
     def collect(self, reading: Reading) -> None:
         """Add the current readings. Raises Unavailable if the source went away; the runner then reopens it after
         growing pauses. Any other exception fails this reading only."""
-        raise NotImplementedError
 
     def accepted(self) -> None:
         """Called when the last reading is on disk for all receivers. If it is not called, the source should offer that

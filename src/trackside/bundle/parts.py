@@ -31,12 +31,12 @@ _UNREADABLE = frozenset({"unrecognised", "unreadable", "refused"})
 
 @dataclass(slots=True)
 class PartSource:
-    """One input of a bundle: its bytes, or the reason why there are none. ``kept`` returns ``doc.kept``; call it after
-    reading ``content``."""
+    """One input of a bundle: its bytes, or the reason why there are none. ``describe_excerpt`` returns
+    ``doc.excerpt``; call it after reading ``content``."""
 
     doc: InputDoc
     content: Iterable[bytes] | None = None
-    describe_kept: Callable[[], str] = str
+    describe_excerpt: Callable[[], str] = str
     size: int | None = None
 
 
@@ -103,7 +103,7 @@ class SingleInputs:
     def _part(self, source: Source, row: Input) -> PartSource:
         doc = InputDoc(source.path, PACKED.sub("", source.path), source.modified)
         stream: io.BufferedIOBase = source.stream  # type: ignore[assignment]
-        describe_kept: Callable[[], str] = str
+        describe_excerpt: Callable[[], str] = str
         binary = b"\0" in source.head
         if row.plane == "metric" and row.path not in self.with_rows and (binary or self._is_large(source)):
             writer = export(source, (self.sample_filter if self.spots is not None else None) or SampleFilter())
@@ -113,27 +113,27 @@ class SingleInputs:
                 f"{writer.written_count:,} samples as JSON lines;"
                 f" {writer.left_out_count:,} of other nodes or times left out"
             )
-            describe_kept = note.__str__
+            describe_excerpt = note.__str__
         elif binary and self.redactor is not None:
             data = source.whole()
             try:
                 stream = io.BytesIO(json.dumps(load(data), default=_text).encode())
             except (ValueError, RecursionError):
                 return left_out(Input(row.path, None, "refused", "binary data can't be redacted", 0), self.redactor)
-            describe_kept = "as JSON".__str__
+            describe_excerpt = "as JSON".__str__
         elif row.format == "hang-report" and self.redactor is not None:
             stream = _joined(line for line in stream if read_piece(line) is None)
-            describe_kept = "flight recorder dumps left out: compressed data can't be redacted".__str__
+            describe_excerpt = "flight recorder dumps left out: compressed data can't be redacted".__str__
         elif row.format in FORMATS and self._is_large(source):
             slice_ = Slice(stream, (self.spots or {}).get(source.path, Spots()))
             stream = _joined(slice_)
-            describe_kept = lambda: (  # noqa: E731
+            describe_excerpt = lambda: (  # noqa: E731
                 f"{slice_.kept_lines:,} of {slice_.line_count:,} lines: both ends, cited lines with context, and lines"
                 " with events"
             )
         if self.redactor is None:
-            return PartSource(doc, iter(lambda: stream.read(PIECE_BYTES), b""), describe_kept)
-        return PartSource(redacted_doc(doc, self.redactor), self.redactor.stream(stream), describe_kept)
+            return PartSource(doc, iter(lambda: stream.read(PIECE_BYTES), b""), describe_excerpt)
+        return PartSource(redacted_doc(doc, self.redactor), self.redactor.stream(stream), describe_excerpt)
 
     def _is_large(self, source: Source) -> bool:
         """Whether parts of the source may be left out."""

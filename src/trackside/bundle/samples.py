@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from trackside.catalog.streams import host_of
 from trackside.model import Event, Record, Run, Samples, Series
 from trackside.read.detect import read_source
 from trackside.read.format import Source
@@ -39,7 +40,7 @@ class SampleFilter:
         starts = [time for time in (run.start, *(attempt.start for attempt in run.attempts)) if time is not None]
         margin = MARGIN_S + abs(run.metric_offset_s)
         return cls(
-            frozenset(_host(node) for node in nodes),
+            frozenset(host_of(node) for node in nodes),
             (min(starts) - margin) * 1000 if starts else float("-inf"),
             (run.end + margin) * 1000 if run.end is not None else float("inf"),
         )
@@ -47,11 +48,7 @@ class SampleFilter:
     def selects(self, series: Series) -> bool:
         """Whether a series may belong to the run."""
         node = series.get("node")
-        return not self.nodes or node is None or _host(node) in self.nodes
-
-
-def _host(node: str) -> str:
-    return node.partition(".")[0].lower()
+        return not self.nodes or node is None or host_of(node) in self.nodes
 
 
 class SampleWriter:

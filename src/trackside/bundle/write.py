@@ -216,7 +216,7 @@ class _BundleWriter:
         if part.content is not None and doc.member is not None:
             name = self._member_name(doc.member)
             self._members.append(_member(archive, name, part.content, size=part.size))
-            doc = msgspec.structs.replace(doc, member=name, kept=part.describe_kept())
+            doc = msgspec.structs.replace(doc, member=name, excerpt=part.describe_excerpt())
         self._inputs.append(doc)
 
     def _member_name(self, path: str) -> str:

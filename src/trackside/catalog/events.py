@@ -157,7 +157,7 @@ EVENTS: Mapping[str, EventKind] = {
         {"what": "e.g. Segmentation fault", "frame": "innermost frame", "task": LABELED},
     ),
     "cuda_oom": EventKind(
-        "GPU memory exhausted: PyTorch (old, new, misspelt), TensorFlow, JAX/XLA, cuBLAS/cuDNN alloc failure",
+        "GPU memory exhausted: PyTorch (old, new, misspelled), TensorFlow, JAX/XLA, cuBLAS/cuDNN alloc failure",
         {
             "requested_bytes": "size of the failed request",
             "task": LABELED,

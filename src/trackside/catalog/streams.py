@@ -76,6 +76,11 @@ def short(node: str) -> str:
     return node if re.fullmatch(r"[0-9.]+|.*:.*", node) else node.partition(".")[0]
 
 
+def host_of(node: str) -> str:
+    """A node in the form in which nodes are compared: its short name in lower case; an address unchanged."""
+    return node if re.fullmatch(r"[0-9.]+", node) else node.partition(".")[0].lower()
+
+
 def tag_of(labels: Mapping[str, str], site: Mapping[str, str] | None = None) -> str:
     """The program that wrote a stream of a node, as a syslog tag; ``kernel`` for kernel messages."""
     units = [labels[name] for name in candidates("unit", labels, site or {})]

@@ -180,8 +180,8 @@ def _list(manifest: Manifest, err: bool = False) -> None:
     for doc in manifest.inputs:
         if doc.member is None:
             click.echo(shown(f"left out: {doc.path}: {doc.because}"), err=err)
-        elif doc.kept:
-            click.echo(shown(f"in part: {doc.path}: {doc.kept}"), err=err)
+        elif doc.excerpt:
+            click.echo(shown(f"in part: {doc.path}: {doc.excerpt}"), err=err)
     if manifest.replaced:
         counts = ", ".join(f"{count:,} {kind}" for kind, count in manifest.replaced.items())
         click.echo(f"replaced: {counts}", err=err)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from pathlib import Path
 
 import click
@@ -17,6 +18,9 @@ from trackside.show.sanitize import shown
 from trackside.sim import load_scenario, scenario_titles
 from trackside.sim import simulate as run_simulation
 
+_LINK = re.compile(r"\[([^\]]+)\]\((https://[^)\s]+)\)")
+"""A Markdown link; on a terminal it is its title and its address."""
+
 
 @click.command()
 @click.argument("family")
@@ -27,7 +31,8 @@ def explain(family: str) -> None:
         similar = [known for known in all_families() if family.lower() in f"{known.id} {known.title}".lower()]
         names = ", ".join(f"{known.code} {known.id}" for known in similar or all_families())
         fail(f"no family {family!r}; {'did you mean' if similar else 'known families'}: {names}")
-    click.echo(f"{match.code} {match.id}\n\n{inspect.cleandoc(match.doc)}")
+    text = _LINK.sub(r"\1: \2", inspect.cleandoc(match.doc))
+    click.echo(f"{match.code} {match.id}\n\n{text}")
     if match.example is not None:
         click.echo("\nTry an example\n--------------")
         click.echo(f"trackside simulate {match.example[0]} -o example")

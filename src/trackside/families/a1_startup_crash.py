@@ -34,7 +34,8 @@ Whether the GPUs were used at all, if no GPU metric was given.
 
 References
 ----------
-PyTorch elastic, error propagation; Slurm, exit codes.
+- [PyTorch: error propagation of torchrun](https://docs.pytorch.org/docs/stable/elastic/errors.html)
+- [Slurm: job exit codes](https://slurm.schedmd.com/job_exit_code.html)
 """
 
 from __future__ import annotations

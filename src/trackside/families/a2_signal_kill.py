@@ -36,7 +36,10 @@ Counted kills name no process: on a shared node they may belong to another job.
 
 References
 ----------
-PyTorch elastic multiprocessing; Slurm, exit codes; Linux, memory cgroup documentation.
+- [PyTorch: error propagation of torchrun](https://docs.pytorch.org/docs/stable/elastic/errors.html)
+- [Slurm: job exit codes](https://slurm.schedmd.com/job_exit_code.html)
+- [Linux: signal(7)](https://man7.org/linux/man-pages/man7/signal.7.html)
+- [Linux: memory limits of a cgroup](https://docs.kernel.org/admin-guide/cgroup-v2.html)
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ request, if only metrics were given: it does not show in samples.
 
 References
 ----------
-PyTorch notes on CUDA memory management; TensorFlow and XLA allocator messages.
+- [PyTorch: CUDA memory management](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)
+- [JAX: GPU memory allocation](https://docs.jax.dev/en/latest/gpu_memory_allocation.html)
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Limits:
     fragmented_share: float = 0.1
     """Reserved but not allocated, as a share of the card: PyTorch's own message advises expandable segments if this is
     'large'; a tenth of the card exceeds its allocator's normal rounding."""
-    neighbour_share: float = 0.1
+    neighbor_share: float = 0.1
     """Used by other processes, as a share of the card: several CUDA contexts alone take about 2 % each (the catalog's
     A1)."""
     near_share: float = 0.9
@@ -157,15 +158,15 @@ def _ran_out(
     peak = {} if curve is None or curve.share is None else _values(curve)
     count = None if memory is None else memory.late_failure
     pieces = errors.in_pieces(limits.fragmented_share)
-    printed, sampled = errors.neighbour(limits.neighbour_share), _sampled(errors, memory, curve, run, limits)
+    printed, sampled = errors.neighbor(limits.neighbor_share), _sampled(errors, memory, curve, run, limits)
     alone = printed is not None and run.n_ranks in (None, 1) and errors.fits_alone  # ranks of one job may share a GPU
     to_blame = alone or (sampled is not None and sampled[1])
-    neighbours = [claim for claim in (printed, sampled and sampled[0]) if claim is not None]
+    neighbors = [claim for claim in (printed, sampled and sampled[0]) if claim is not None]
     reached, bad = phase.reached(errors.cause), ending.abnormal
     plan = [MEMORY_PLAN() if pieces is None else IN_PIECES(), *([BELOW(**peak)] if peak and not near else [])]
     claims = [
         errors.claims[0],
-        *neighbours,
+        *neighbors,
         pieces,
         *errors.claims[1:],
         NEAR(**peak) if near else None,
@@ -183,7 +184,7 @@ def _ran_out(
         headline=RAN_OUT_BESIDE() if to_blame else _headline(errors, pieces is not None),
         implies=[NOT_ALONE()] if to_blame else plan,
         cannot_decide=[WHICH_KNOB()],
-        actions=[action(WHO, SMI), *advice] if neighbours else advice,
+        actions=[action(WHO, SMI), *advice] if neighbors else advice,
         since=errors.cause.time,
         at=errors.cause.at,
         ranks=errors.ranks,
@@ -219,7 +220,7 @@ def _sampled(
     if gpu is None:
         return None
     total, other_bytes = memory.capacity(gpu) or curve.capacity, used_before[gpu]
-    if other_bytes.number < limits.neighbour_share * total.number:
+    if other_bytes.number < limits.neighbor_share * total.number:
         return None
     peak, requested = memory.fullest([gpu]) or curve, errors.bytes("requested_bytes")
     fits_alone = peak.value.number - other_bytes.number + requested <= total.number

@@ -40,7 +40,11 @@ is the reason that the GPU's firmware processor (GSP, Xid 119 and 120) does not 
 
 References
 ----------
-NVIDIA, Xid errors and GPU memory error management; NVIDIA Fabric Manager user guide; NVIDIA DCGM, field identifiers.
+- [NVIDIA: Xid catalog](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html)
+- [NVIDIA: GPU debug guidelines](https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html)
+- [NVIDIA: GPU memory error management](https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html)
+- [NVIDIA: Fabric Manager](https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html)
+- [NVIDIA DCGM: field identifiers](https://docs.nvidia.com/datacenter/dcgm/latest/dcgm-api/dcgm-api-field-ids.html)
 """
 
 from __future__ import annotations

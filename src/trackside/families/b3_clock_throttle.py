@@ -34,7 +34,8 @@ slowdown is unknown.
 
 References
 ----------
-NVML documentation, clocks event reasons; NVIDIA DCGM, field identifiers.
+- [NVML: clocks event reasons](https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html)
+- [NVIDIA DCGM: field identifiers](https://docs.nvidia.com/datacenter/dcgm/latest/dcgm-api/dcgm-api-field-ids.html)
 """
 
 from __future__ import annotations

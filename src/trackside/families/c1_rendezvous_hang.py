@@ -34,7 +34,9 @@ started.
 
 References
 ----------
-PyTorch, torch.distributed.elastic.rendezvous and TCPStore; NCCL, environment variables.
+- [PyTorch: rendezvous](https://docs.pytorch.org/docs/stable/elastic/rendezvous.html)
+- [NCCL: environment variables](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)
+- [NCCL: troubleshooting](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html)
 """
 
 from __future__ import annotations

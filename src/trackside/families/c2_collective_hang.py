@@ -39,7 +39,9 @@ Why the rank was absent, if its host reports no reason and no stack of it was ta
 
 References
 ----------
-PyTorch, ProcessGroupNCCL and Flight Recorder; gloo transport.
+- [PyTorch: Flight Recorder for stuck jobs](https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html)
+- [PyTorch: environment variables of ProcessGroupNCCL](https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html)
+- [NCCL: troubleshooting](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html)
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ is an empty or silent log of a job that ran until its time limit.
 
 Not this when
 -------------
-The run was cancelled within ten minutes. The log shows progress up to the end; several ranks wait for each
+The run was canceled within ten minutes. The log shows progress up to the end; several ranks wait for each
 other (rendezvous or collective hang); the job is in a phase of CPU work with progress; it finished and is only
 cleaning up.
 
@@ -33,7 +33,8 @@ alone is only a possible hang.
 
 References
 ----------
-The catalogue of failure families, C3.
+- [NVIDIA DCGM: profiling metrics](https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/feature-overview.html#profiling-metrics)
+- [PyTorch: Flight Recorder for stuck jobs](https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html)
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ def _idle_evidence(
             WAITING(count=derived(len(users), stall_at_end.seconds, unit="GPUs" if len(users) > 1 else "GPU"))
         )
     level = activity.level(name)
-    if name is not None and name != "utilisation" and level is not None and len(users) and stall.observed_to_end:
+    if name is not None and name != "utilization" and level is not None and len(users) and stall.observed_to_end:
         return absent(WORKED_GPUS[name](level=level))
     return None
 

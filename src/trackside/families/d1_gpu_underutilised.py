@@ -1,4 +1,4 @@
-"""GPU under-utilised: the training loop waits for its input.
+"""GPU under-utilized: the training loop waits for its input.
 
 Meaning
 -------
@@ -35,7 +35,8 @@ metric was collected.
 
 References
 ----------
-The catalogue of failure families, D1.
+- [PyTorch: data loading](https://docs.pytorch.org/docs/stable/data.html)
+- [NVIDIA DCGM: profiling metrics](https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/feature-overview.html#profiling-metrics)
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def _by_wait(wait: DataWait, last: LastPart, limits: Limits) -> Finding | Missin
     share = wait.share
     if share is None:
         return Missing(
-            "no line splits the step into data wait and compute, and neither engine activity nor utilisation was given"
+            "no line splits the step into data wait and compute, and neither engine activity nor utilization was given"
         )
     if share.share.number < limits.noticeable_share:
         return absent(share.fed)

@@ -36,7 +36,9 @@ fabric.
 
 References
 ----------
-NCCL documentation, environment variables; CUDA programming guide, asynchronous launch.
+- [NCCL: environment variables](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)
+- [NCCL: troubleshooting](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html)
+- [CUDA: asynchronous concurrent execution](https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#asynchronous-concurrent-execution)
 """
 
 from __future__ import annotations

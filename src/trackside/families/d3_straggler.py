@@ -33,7 +33,8 @@ is unknown: a step's wall time is the same everywhere.
 
 References
 ----------
-The catalogue of failure families, D3.
+- [NVIDIA DCGM: profiling metrics](https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/feature-overview.html#profiling-metrics)
+- [NCCL: troubleshooting](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html)
 """
 
 from __future__ import annotations

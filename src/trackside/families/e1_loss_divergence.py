@@ -37,7 +37,8 @@ The reason: learning rate, precision or data. The configuration is not in the te
 
 References
 ----------
-PaLM (2022), section 5.1 on loss spikes; OPT-175B logbook.
+- [PaLM (2022), section 5.1: loss spikes](https://arxiv.org/abs/2204.02311)
+- [OPT-175B: logbook](https://github.com/facebookresearch/metaseq/blob/main/projects/OPT/chronicles/OPT175B_Logbook.pdf)
 """
 
 from __future__ import annotations
@@ -233,7 +234,7 @@ def _machine_claims(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]
 def _not_found(curve: LossCurve, shape: LossShape) -> Finding | Missing:
     line = curve.curve
     if not line.finite:
-        return Missing("no line that prints the training loss was recognised: correctness is unverifiable")
+        return Missing("no line that prints the training loss was recognized: correctness is unverifiable")
     if not shape.judgeable:
         return Missing("too few loss values to judge a shape")
     return absent((FELL if line.fell else LEVEL)(first=line.first_finite, last=line.last_finite, points=line.count))

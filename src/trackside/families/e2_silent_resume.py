@@ -33,7 +33,9 @@ Whether the run was meant to resume, if neither the scheduler nor an argument sh
 
 References
 ----------
-Megatron-LM checkpointing.py; DeepSpeed engine.load_checkpoint; torch.serialization.
+- [Megatron-LM: checkpointing.py](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/checkpointing.py)
+- [DeepSpeed: model checkpointing](https://deepspeed.readthedocs.io/en/latest/model-checkpointing.html)
+- [PyTorch: serialization](https://docs.pytorch.org/docs/stable/notes/serialization.html)
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Whether few steps were intended.
 
 References
 ----------
-The catalogue of failure families, E3.
+- [Hugging Face: Trainer](https://huggingface.co/docs/transformers/main_classes/trainer)
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Limits:
     """When a run has too few steps."""
 
     few_steps: int = 5
-    """The catalogue's E3: five steps or fewer."""
+    """The catalog's E3: five steps or fewer."""
     planned_share: float = 0.1
     """A run that ends well under a tenth of its plan stopped too early; early stopping on a metric rarely fires before
     a tenth of the budget."""

@@ -33,7 +33,8 @@ whether the node or only its network was lost.
 
 References
 ----------
-Slurm documentation, job state codes and node state codes.
+- [Slurm: job state codes](https://slurm.schedmd.com/job_state_codes.html)
+- [Slurm: node state codes](https://slurm.schedmd.com/sinfo.html#SECTION_NODE-STATE-CODES)
 """
 
 from __future__ import annotations

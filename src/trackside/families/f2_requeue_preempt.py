@@ -12,7 +12,7 @@ PREEMPTED or REQUEUED in the accounting, several rows under one id, Restarts abo
 
 Not this when
 -------------
-A user or an operator cancelled the job. The launcher restarted its workers within one attempt. A node failed
+A user or an operator canceled the job. The launcher restarted its workers within one attempt. A node failed
 and the job was requeued for that: the node is the cause.
 
 Impact
@@ -30,7 +30,8 @@ Which job took the nodes.
 
 References
 ----------
-Slurm documentation, preemption and the requeue options of sbatch.
+- [Slurm: preemption](https://slurm.schedmd.com/preempt.html)
+- [Slurm: sbatch --requeue](https://slurm.schedmd.com/sbatch.html#OPT_requeue)
 """
 
 from __future__ import annotations

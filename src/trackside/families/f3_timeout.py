@@ -12,7 +12,7 @@ work shows whether it was working then, else the times of the training points, e
 
 Not this when
 -------------
-A hang or another cause is found: then that is named, and this is listed under it. The job was cancelled.
+A hang or another cause is found: then that is named, and this is listed under it. The job was canceled.
 
 Impact
 ------
@@ -30,7 +30,8 @@ busy at the power level of waiting, and move no data, do not show work.
 
 References
 ----------
-Slurm documentation, time limits.
+- [Slurm: sbatch --time](https://slurm.schedmd.com/sbatch.html#OPT_time)
+- [Slurm: resource limits](https://slurm.schedmd.com/resource_limits.html)
 """
 
 from __future__ import annotations

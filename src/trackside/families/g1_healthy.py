@@ -34,7 +34,8 @@ whether the model is good at its task.
 
 References
 ----------
-The catalogue of failure families, G1.
+- [NVIDIA DCGM: profiling metrics](https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/feature-overview.html#profiling-metrics)
+- [Slurm: job state codes](https://slurm.schedmd.com/job_state_codes.html)
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ A script that catches the signal may still exit with zero.
 
 Not this when
 -------------
-Slurm cancelled it: time limit, preemption, node failure, requeue, a dependency that cannot be met. Only a step
-was cancelled because one of its tasks had failed: that is srun's clean-up. A hang or a failed rendezvous came
+Slurm canceled it: time limit, preemption, node failure, requeue, a dependency that cannot be met. Only a step
+was canceled because one of its tasks had failed: that is srun's clean-up. A hang or a failed rendezvous came
 first.
 
 Impact
@@ -22,15 +22,16 @@ The work after the last checkpoint.
 
 Do next
 -------
-Ask the person who cancelled it; resume from the last checkpoint.
+Ask the person who canceled it; resume from the last checkpoint.
 
 What it cannot tell
 -------------------
-Why it was cancelled.
+Why it was canceled.
 
 References
 ----------
-Slurm documentation, scancel and job state codes.
+- [Slurm: scancel](https://slurm.schedmd.com/scancel.html)
+- [Slurm: job state codes](https://slurm.schedmd.com/job_state_codes.html)
 """
 
 from __future__ import annotations
@@ -101,13 +102,13 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
 
 
 def _record(ending: Ending) -> Record | None:
-    """The record of the last attempt that names who cancelled it: not every source does."""
+    """The record of the last attempt that names who canceled it: not every source does."""
     last = ending.job
     if last is None:
         return None
     rows = (last, *(row for row in ending.jobs.records if row.get("start") == last.get("start")))
-    cancelled = (row for row in rows if row.get("state") == "CANCELLED")
-    return next((row for row in cancelled if row.get("cancelled_by") is not None), None)
+    canceled_rows = (row for row in rows if row.get("state") == "CANCELLED")
+    return next((row for row in canceled_rows if row.get("cancelled_by") is not None), None)
 
 
 def _interrupt(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory]) -> tuple[Event, Value] | None:
@@ -134,7 +135,7 @@ def _contradiction(ending: Ending, record: Record | None, interrupted: bool) -> 
 
 
 def _sender(ending: Ending, record: Record | None) -> list[Claim]:
-    """Who cancelled it, and whether that was its owner, by accounting records, else by the controller's log."""
+    """Who canceled it, and whether that was its owner, by accounting records, else by the controller's log."""
     jobs, notices = ending.jobs, ending.notices
     senders = [row for row in notices.events if row.get("reason") == "cancelled" and row.get("by") is not None]
     if record is not None:

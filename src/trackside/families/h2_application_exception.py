@@ -30,7 +30,7 @@ Whether the same input would fail again at the same step.
 
 References
 ----------
-The catalogue of failure families, A1.
+- [PyTorch: error propagation of torchrun](https://docs.pytorch.org/docs/stable/elastic/errors.html)
 """
 
 from __future__ import annotations

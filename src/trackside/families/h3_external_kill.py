@@ -31,7 +31,8 @@ Who sent the signal.
 
 References
 ----------
-signal(7); coreutils timeout(1).
+- [Linux: signal(7)](https://man7.org/linux/man-pages/man7/signal.7.html)
+- [GNU coreutils: timeout](https://www.gnu.org/software/coreutils/manual/html_node/timeout-invocation.html)
 """
 
 from __future__ import annotations

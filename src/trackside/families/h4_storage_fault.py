@@ -30,7 +30,7 @@ Whose data filled the file system.
 
 References
 ----------
-errno(3): ENOSPC, EDQUOT, EROFS, ESTALE, EIO, ENOTCONN.
+- [Linux: errno(3)](https://man7.org/linux/man-pages/man3/errno.3.html)
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ What the run waited for, if neither a kernel log nor an outlier GPU shows it.
 
 References
 ----------
-Linux, nfs(5): hard mounts retry for ever; the kernel's hung task detector; the catalogue of failure families, C2.
+- [Linux: nfs(5), hard mounts](https://man7.org/linux/man-pages/man5/nfs.5.html)
+- [Linux: hung task detector](https://docs.kernel.org/admin-guide/sysctl/kernel.html#hung-task-timeout-secs)
 """
 
 from __future__ import annotations

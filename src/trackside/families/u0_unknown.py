@@ -29,7 +29,8 @@ Everything but what was seen. When a pending job will start.
 
 References
 ----------
-Slurm documentation, squeue and job reason codes.
+- [Slurm: job reason codes](https://slurm.schedmd.com/job_reason_codes.html)
+- [Slurm: job state codes](https://slurm.schedmd.com/job_state_codes.html)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Device memory exhausted: the texts of PyTorch (old, new and misspelt), TensorFlow, JAX, cuBLAS and vLLM."""
+"""Device memory exhausted: the texts of PyTorch (old, new and misspelled), TensorFlow, JAX, cuBLAS and vLLM."""
 
 from __future__ import annotations
 

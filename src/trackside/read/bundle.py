@@ -60,7 +60,7 @@ class InputDoc(msgspec.Struct, frozen=True):
     member: str | None = None
     modified: float | None = None
     """When the file was last written, POSIX seconds."""
-    kept: str = ""
+    excerpt: str = msgspec.field(default="", name="kept")
     """What the bundle contains of the input, if not the unchanged file."""
     status: InputStatus | None = None
     note: str = ""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
 
-class PieceStream(io.RawIOBase):
+class PieceStream(io.RawIOBase, ABC):
     """A raw stream over :meth:`next_piece`; buffers what the reader has not consumed yet."""
 
     _buffer = b""
 
+    @abstractmethod
     def next_piece(self, limit: int) -> bytes:
         """The next bytes, about ``limit`` if possible; empty at the end."""
-        raise NotImplementedError
 
     def readable(self) -> bool:
         return True

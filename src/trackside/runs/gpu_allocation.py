@@ -108,9 +108,9 @@ def _of_group(
     find_uses: Callable[[Sequence[Unit]], Mapping[Unit, GpuUse]],
 ) -> tuple[AbstractSet[Unit], GpusBy]:
     units = _units(series)
-    labelled = {one.unit for one in series if one.job and one.job in query.ids} & units
-    if labelled:
-        return labelled, "label"
+    labeled = {one.unit for one in series if one.job and one.job in query.ids} & units
+    if labeled:
+        return labeled, "label"
     free = sorted(units - _of_others(series, query))
     listed = {unit for unit in free if f"{unit[0]}:{unit[1]}" in query.detail and not unit[2]}
     if listed:

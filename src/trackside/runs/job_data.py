@@ -14,14 +14,13 @@ from typing import Any
 
 import msgspec
 
-from trackside.catalog.streams import is_stream, is_stream_of
+from trackside.catalog.streams import host_of, is_stream, is_stream_of
 from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.logs.series import PointSeries, SeriesState, StoredPoint
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run
 from trackside.runs.locator import HOST, JobLocation, Locator, RecordRow, marks, named_job, path_ends, short_names
 from trackside.runs.logs import folder_of
-from trackside.runs.series_location import host_of
 from trackside.stores.embedded.duck import SeriesFilter
 from trackside.stores.embedded.rows import EVENT, POINT, StoredInput, event_of, point_of
 from trackside.stores.embedded.snapshot import Snapshot

@@ -6,12 +6,12 @@ from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from trackside.catalog.streams import host_of
 from trackside.model import Plane
 from trackside.runs.attempts import AttemptRows, attempts_of, final
 from trackside.runs.jobs import Job, Jobs, collect
 from trackside.runs.locator import HOST, Locator, RecordRow, named_job, short_names
 from trackside.runs.logs import assign, folder_of, ids_inside
-from trackside.runs.series_location import host_of
 from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
 
@@ -50,7 +50,7 @@ def listing(snapshot: Snapshot) -> list[RunSummary]:
     activity = _NodeActivity(snapshot)
     collective_inputs = [input_ for input_ in locator.inputs if "collective" in input_.planes]
     summaries = [_summary(job, activity, collective_inputs) for job in jobs]
-    summaries += [input_ for input_ in activity.labelled.values() if jobs.named(input_.id) is None]
+    summaries += [input_ for input_ in activity.labeled.values() if jobs.named(input_.id) is None]
     summaries += _folders(locator.inputs, free_logs)
     return sorted(summaries, key=lambda input_: (input_.start is None, input_.start or 0.0, input_.id))
 
@@ -62,7 +62,7 @@ def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[Stor
     planes |= {"log"} if job.logs else set()
     if start is not None:
         planes |= activity.on(last.nodes, start, end)
-    from_metrics = activity.labelled_as(job.names)
+    from_metrics = activity.labeled_as(job.names)
     planes |= {"metric"} if from_metrics is not None else set()
     folders = {folder_of(path) for path in job.logs}
     planes |= {"collective"} if any(folder_of(input_.path) in folders for input_ in collective_inputs) else set()
@@ -137,7 +137,7 @@ class _NodeActivity:
                        begin AS stop
                 FROM {events} WHERE plane = 'kernel' AND node IS NOT NULL AND time IS NOT NULL""",
         )
-        self.labelled = {
+        self.labeled = {
             job: RunSummary(
                 job, None, None, first / 1000, last / 1000, tuple(sorted(nodes or ())), gpus or None, ("metric",)
             )
@@ -150,9 +150,9 @@ class _NodeActivity:
         }
         """By job label: what the metrics show."""
 
-    def labelled_as(self, names: Collection[str]) -> RunSummary | None:
+    def labeled_as(self, names: Collection[str]) -> RunSummary | None:
         """What the metrics show of a job, under any of its ids."""
-        return next((self.labelled[name] for name in sorted(names) if name in self.labelled), None)
+        return next((self.labeled[name] for name in sorted(names) if name in self.labeled), None)
 
     def on(self, nodes: Sequence[str], start: float, end: float | None) -> set[Plane]:
         """The planes that have data about these nodes in that time."""

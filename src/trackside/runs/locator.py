@@ -101,7 +101,7 @@ class Locator:
         logs = [input_ for input_ in self._logs if input_.id in candidates]
         records = self._with_rivals(family, logs)
         run = self._resolved(records, logs, job, [input_.path for input_ in logs if input_.id in home])
-        if not own_inputs and not run.log_paths and not self._labelled(ids):
+        if not own_inputs and not run.log_paths and not self._labeled(ids):
             raise NoSuchRun(
                 f"no job {job} in the store; 'trackside runs --store {self._snapshot.directory.path}' lists them"
             )
@@ -201,7 +201,7 @@ class Locator:
             ids |= {owner for owner in (log.owner, self._owners.get(log.path)) if owner is not None}
         return _once([*family, *self._by_id(ids)]) if ids else list(family)
 
-    def _labelled(self, jobs: Collection[str]) -> bool:
+    def _labeled(self, jobs: Collection[str]) -> bool:
         """Whether any series carries the job's id."""
         series = self._snapshot.table("series")
         return bool(self._snapshot.rows(f"SELECT 1 FROM {series} WHERE job IN ({marks(jobs)}) LIMIT 1", tuple(jobs)))

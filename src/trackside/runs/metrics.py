@@ -173,24 +173,24 @@ def _on_nodes(series: Sequence[LocatedSeries], nodes: Sequence[str]) -> list[Loc
 
 
 def _window(
-    curves: MetricBackend, run: Run, rows: MemoryStore, series: Sequence[LocatedSeries], labelled: bool, interval: float
+    curves: MetricBackend, run: Run, rows: MemoryStore, series: Sequence[LocatedSeries], labeled: bool, interval: float
 ) -> Window:
     """The run's window from the scheduler, else from the log, the job's label or the memory use."""
     log = _log_window(rows) if run.start is None else None
     span = (run.start, run.end) if run.start is not None else log
     envelope, near = _envelope(map(_stretch, series)), max(NEAR_S, 4 * interval)
     too_short = log is not None and log[1] - log[0] < interval  # for example, only the scheduler's closing lines
-    if span is None or (too_short and not labelled):
-        return _window_of_series(curves, series, envelope, labelled, interval)
+    if span is None or (too_short and not labeled):
+        return _window_of_series(curves, series, envelope, labeled, interval)
     shift = 0.0
-    if labelled and log is not None:
+    if labeled and log is not None:
         shift = -offset_of(log, envelope)
-    elif labelled or not _covered(series, span, near):
-        shift = _shift(curves, run, series, (span[0], span[1]), envelope, labelled, interval)
+    elif labeled or not _covered(series, span, near):
+        shift = _shift(curves, run, series, (span[0], span[1]), envelope, labeled, interval)
     start, end = span[0], span[1] if span[1] is not None else max(span[0], envelope[1] + shift)
-    if log is not None and not labelled:  # a log may go silent long before the run ends
+    if log is not None and not labeled:  # a log may go silent long before the run ends
         end = max(end, _time_freed(curves, series, start - shift, near, interval) + shift)
-    if log is not None and labelled and envelope[0] + shift <= end + near and envelope[1] + shift >= start - near:
+    if log is not None and labeled and envelope[0] + shift <= end + near and envelope[1] + shift >= start - near:
         start, end = envelope[0] + shift - interval, max(end, envelope[1] + shift)
     return Window(start, end, shift)
 
@@ -207,14 +207,14 @@ def _shift(
     series: Sequence[LocatedSeries],
     span: tuple[float, float | None],
     envelope: Stretch,
-    labelled: bool,
+    labeled: bool,
     interval: float,
 ) -> float:
     """Seconds to add to the series' clock, a zone offset, so that they fit the run's window."""
     near = max(NEAR_S, 4 * interval)
     by_unit = _by_unit(series)
-    if labelled or span[1] is None:
-        return shift_of(span, by_unit.values(), near=near) if labelled else 0.0
+    if labeled or span[1] is None:
+        return shift_of(span, by_unit.values(), near=near) if labeled else 0.0
     in_use = occupied(curves, series, list(by_unit), envelope[0] - interval, envelope[1], interval)
     min_count = min(run.n_gpus or run.n_ranks or 1, len(by_unit)) // 2 + 1  # a majority: one GPU may have died early
     stretches = [stretch for unit_stretches in in_use.values() for stretch in unit_stretches]
@@ -243,11 +243,11 @@ def _time_freed(
 
 
 def _window_of_series(
-    curves: MetricBackend, series: Sequence[LocatedSeries], envelope: Stretch, labelled: bool, interval: float
+    curves: MetricBackend, series: Sequence[LocatedSeries], envelope: Stretch, labeled: bool, interval: float
 ) -> Window:
     """The window from series alone: the time with the job's label, else the time of GPU memory use, else all of it."""
     start, end = envelope[0] - interval, envelope[1]
-    if labelled:
+    if labeled:
         data = _envelope((info.first_ms / 1000, info.last_ms / 1000) for info in curves.series())
     else:
         data = start, end

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from trackside.catalog.streams import host_of
 from trackside.model import Series
 from trackside.stores.metric_backend import SeriesInfo
 
@@ -116,11 +117,6 @@ class NodeNames:
         """The one node that a path names; empty if it names none, or several."""
         nodes = {self._short[part] for part in _parts(path) if part in self._short} if self._short else set()
         return nodes.pop() if len(nodes) == 1 else ""
-
-
-def host_of(node: str) -> str:
-    """A node in the form in which nodes are compared: its short name; an address unchanged."""
-    return node if re.fullmatch(r"[0-9.]+", node) else node.partition(".")[0].lower()
 
 
 _MAX_NAME_PIECES = 12

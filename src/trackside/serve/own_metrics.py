@@ -37,7 +37,7 @@ def text(intake: Intake, bodies: Bodies, answered: Mapping[tuple[str, int], int]
         ("unflushed_samples", "gauge", "Samples that are in the log and not in segments.", samples),
         ("unflushed_line_bytes", "gauge", "Bytes of lines that are in the log and not in files.", line_bytes),
         ("wal_bytes", "gauge", "Bytes of the write-ahead log.", intake.log.bytes),
-        ("unsettled_samples", "gauge", "Samples whose unit only a larger value can tell.",
+        ("unsettled_samples", "gauge", "Samples whose unit is still ambiguous.",
          _by("name", intake.unsettled)),
         ("syncs_total", "counter", "Times that the log was synced.", counts.syncs),
         ("flushes_total", "counter", "Times that what waited was written.", counts.flushes),

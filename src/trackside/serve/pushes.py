@@ -32,14 +32,14 @@ class Push:
     takes_json: bool = False
 
 
-def decoded(entry: Entry, most: int, known: KnownSeries) -> Decoded:
-    """Decode a received body; at most ``most`` bytes after decompression. Raises BadRequest."""
+def decoded(entry: Entry, max_bytes: int, known: KnownSeries) -> Decoded:
+    """Decode a received body; at most ``max_bytes`` after decompression. Raises BadRequest."""
     header, body = entry
     push, content_type, encoding = BY_ID[header.protocol], header.content_type, header.encoding
     if not encoding and "json" not in content_type:
         encoding = push.encoding
     try:
-        plain = decompress(body, encoding, most)
+        plain = decompress(body, encoding, max_bytes)
     except BadRequest as error:
         if push.takes_json and body.lstrip()[:1] == b"{" and "json" not in content_type:
             raise type(error)(f"{error}; the body looks like JSON: send Content-Type: application/json") from error

@@ -18,7 +18,7 @@ ROOT = "received/logs"
 GROWTH_RATIO = 1.5
 """A file is read again when it is this many times as large as at the last reading."""
 QUIET_S = 60.0
-"""A file whose last line is this old is read in any case,"""
+"""A file with a last line of this age is read in any case,"""
 MAX_WAIT_S = 600.0
 """but at the earliest after a twentieth of its age since the last reading, at most this long."""
 SMALL_BYTES = 256 << 10

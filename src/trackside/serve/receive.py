@@ -37,7 +37,7 @@ PREFIX_BYTES = 48
 
 def decoder(limits: Limits) -> Callable[[Entry], Decoded]:
     """A decoder for bodies of all protocols, which caches their series; raises BadRequest."""
-    return partial(pushes.decoded, most=limits.decoded_bytes, known=KnownSeries())
+    return partial(pushes.decoded, max_bytes=limits.decoded_bytes, known=KnownSeries())
 
 
 class Receiver:

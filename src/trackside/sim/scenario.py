@@ -189,7 +189,7 @@ class NeighborJob:
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """A complete scenario. ``faults`` are tables with a ``kind``; their other keys are fields of that fault. The
-    field ``neighbours`` has the name of its key in scenario files."""
+    field ``neighbors`` has the name of its key in scenario files."""
 
     name: str = "healthy"
     title: str = ""
@@ -197,7 +197,7 @@ class Scenario:
     cluster: ClusterSpec = field(default_factory=ClusterSpec)
     job: JobSpec = field(default_factory=JobSpec)
     telemetry: TelemetrySpec = field(default_factory=TelemetrySpec)
-    neighbours: tuple[NeighborJob, ...] = ()
+    neighbors: tuple[NeighborJob, ...] = ()
     faults: tuple[Mapping[str, Any], ...] = ()
 
 

@@ -25,9 +25,9 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "telemetry.fields": ("full", "default"),
     "telemetry.dialect": ("dcgm", "lower"),
     "telemetry.planes": PLANES,
-    "neighbours.activity": ("busy", "idle", "spin", "leftover"),
+    "neighbors.activity": ("busy", "idle", "spin", "leftover"),
 }
-_SINGULAR = {"neighbour": "neighbours", "fault": "faults", "gap": "gaps", "restart": "restarts"}
+_SINGULAR = {"neighbor": "neighbors", "fault": "faults", "gap": "gaps", "restart": "restarts"}
 """Singular names, because tables of arrays read better: [[fault]]."""
 
 
@@ -159,7 +159,7 @@ def _check(scenario: Scenario, source_name: str) -> None:
     cluster, job = scenario.cluster, scenario.job
     for path, choices in _CHOICES.items():
         section, name = path.split(".")
-        for owner in scenario.neighbours if section == "neighbours" else (getattr(scenario, section),):
+        for owner in scenario.neighbors if section == "neighbors" else (getattr(scenario, section),):
             chosen = getattr(owner, name)
             for item in chosen if isinstance(chosen, tuple) else (chosen,):
                 if item not in choices:

@@ -78,7 +78,7 @@ def tenants(sim: Simulation, node: str, gpu: int) -> list[Tenant]:
     if not tenants_of_gpu:
         tenants_of_gpu += [
             Tenant(first - 60, last + 60, neighbor.job)
-            for neighbor in sim.scenario.neighbours
+            for neighbor in sim.scenario.neighbors
             if runs_on(sim, neighbor, node, gpu)
         ]
     return sorted(tenants_of_gpu, key=lambda tenant: tenant.start)
@@ -86,7 +86,7 @@ def tenants(sim: Simulation, node: str, gpu: int) -> list[Tenant]:
 
 def runs_on(sim: Simulation, neighbor: NeighborJob, node: str, gpu: int) -> bool:
     """Whether a neighbor is on this GPU."""
-    on_node = neighbor.node == "*" or sim.node_name(neighbor.node, "neighbours.node") == node
+    on_node = neighbor.node == "*" or sim.node_name(neighbor.node, "neighbors.node") == node
     return on_node and gpu in neighbor.gpus
 
 
@@ -103,18 +103,18 @@ def track_of(sim: Simulation, node: str, gpu: int, gpu_tenants: list[Tenant]) ->
         merged.processes += track.processes
         merged.resident += track.resident
     if not ranks:
-        for neighbor in sim.scenario.neighbours:
+        for neighbor in sim.scenario.neighbors:
             if runs_on(sim, neighbor, node, gpu):
-                return _neighbour_track(sim, neighbor)
+                return _neighbor_track(sim, neighbor)
     return merged
 
 
 def apply_neighbor_faults(sim: Simulation) -> None:
     """Add what goes wrong on other users' GPUs: the driver's lines, and counters."""
-    for number, neighbor in enumerate(sim.scenario.neighbours):
+    for number, neighbor in enumerate(sim.scenario.neighbors):
         if not (neighbor.xid or neighbor.ecc):
             continue
-        time = sim.when(neighbor.xid_at, f"neighbours[{number}].xid_at")
+        time = sim.when(neighbor.xid_at, f"neighbors[{number}].xid_at")
         for node in sim.nodes:
             for gpu in range(sim.scenario.cluster.gpus_per_node):
                 if not runs_on(sim, neighbor, node, gpu):
@@ -128,7 +128,7 @@ def apply_neighbor_faults(sim: Simulation) -> None:
                     sim.change(node, gpu, time + 0.5, "xid", to=float(neighbor.xid))
 
 
-def _neighbour_track(sim: Simulation, neighbor: NeighborJob) -> Track:
+def _neighbor_track(sim: Simulation, neighbor: NeighborJob) -> Track:
     first, last = sim.observed_span()
     first, last = first - 3600, last + 3600
     track = Track()

@@ -106,7 +106,7 @@ class MetricBackend(ABC):
             raise result
         return result
 
-    def expect(self, requests: Sequence[RollupRequest]) -> None:  # noqa: B027  an engine may leave it
+    def expect(self, requests: Sequence[RollupRequest]) -> None:
         """Announce requests that will follow, so that one read can serve several of them."""
 
 

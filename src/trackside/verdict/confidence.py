@@ -1,4 +1,4 @@
-"""How often a verdict like this one is right: fitted on labelled cases, see docs/accuracy.md."""
+"""How often a verdict like this one is right: fitted on labeled cases, see docs/accuracy.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ calibration errors differ by less than 0.01, this one does not make a family cer
 
 @dataclass(frozen=True, slots=True)
 class TrackRecord:
-    """Labelled cases: how many there are, and in how many the family was right."""
+    """Labeled cases: how many there are, and in how many the family was right."""
 
     right: int = 0
     all: int = 0

@@ -40,9 +40,9 @@ def join(name, ranks, rank, identifier=b"", config=None):
     return [result, comm.value]
 
 
-def split(parent, colour):
+def split(parent, color):
     comm = ctypes.c_void_p()
-    function("ncclCommSplit")(ctypes.c_void_p(parent), colour, 0, ctypes.byref(comm), None)
+    function("ncclCommSplit")(ctypes.c_void_p(parent), color, 0, ctypes.byref(comm), None)
     return comm.value
 
 

@@ -87,8 +87,8 @@ class Jobs(Owners):
 
     def add(self, *callers: Caller | int) -> None:
         """The next ranks."""
-        for each in callers:
-            self.ranks[each if isinstance(each, int) else each.pid] = len(self.ranks)
+        for caller in callers:
+            self.ranks[caller if isinstance(caller, int) else caller.pid] = len(self.ranks)
 
     def processes(self) -> Sequence[JobProcess]:
         return [

@@ -43,7 +43,7 @@ def checkout(tmp_path: Path, build: ModuleType) -> Path:
 def test_every_program_for_every_machine(checkout: Path, build: ModuleType) -> None:
     assert build.compile_programs(checkout) == ""
     made = checkout / build.TRACE / "objects"
-    assert {each.name for each in made.iterdir()} == OBJECTS
+    assert {path.name for path in made.iterdir()} == OBJECTS
     for each in made.iterdir():
         data = each.read_bytes()
         assert struct.unpack_from("<H", data, 18)[0] == BPF_MACHINE
@@ -64,7 +64,7 @@ def test_they_are_in_the_wheel_and_made_for_an_editable_install(
     assert names == OBJECTS
     shutil.rmtree(checkout / build.TRACE / "objects")
     build_editable(str(checkout / "dist"))
-    assert {each.name for each in (checkout / build.TRACE / "objects").iterdir()} == OBJECTS
+    assert {path.name for path in (checkout / build.TRACE / "objects").iterdir()} == OBJECTS
 
 
 def test_without_a_compiler_the_wheel_is_made_and_says_so(
@@ -78,7 +78,7 @@ def test_without_a_compiler_the_wheel_is_made_and_says_so(
 
     hook = build.ProgramsHook(str(checkout), {}, None, None, "", "wheel", App())
     hook.initialize("standard", {"artifacts": []})
-    assert "WITHOUT tracing" in said[0]
+    assert "WITHOUT CUDA and NCCL tracing" in said[0]
     assert "neither the Python package ziglang nor clang" in said[0]
 
 

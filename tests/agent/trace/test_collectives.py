@@ -30,12 +30,12 @@ def communicator(
     serial: int = SERIAL,
     address: int = 0x10,
     parent: int = 0,
-    colour: int = -1,
+    color: int = -1,
     split: int = 0,
     identifier: bytes = b"id",
     ended: int = 0,
 ) -> tuple[bytes, bytes]:
-    return HANDLE.pack(PID, 0, address), COMMUNICATOR.pack(serial, ended, parent, 0, 8, 3, colour, split, identifier)
+    return HANDLE.pack(PID, 0, address), COMMUNICATOR.pack(serial, ended, parent, 0, 8, 3, color, split, identifier)
 
 
 def tally(number: int) -> tuple[bytes, bytes]:

@@ -85,7 +85,7 @@ def host(tmp_path: Path) -> Host:
     ],
 )
 def test_libraries_are_told_by_name(name: str, kind: str | None) -> None:
-    found = [each.kind for each in mappings(MAPS.format(inode=5, path=f"/opt/a b/{name}").encode())]
+    found = [mapping.kind for mapping in mappings(MAPS.format(inode=5, path=f"/opt/a b/{name}").encode())]
     assert found == ([kind] if kind else [])
 
 
@@ -95,7 +95,7 @@ def test_a_file_that_many_map_is_probed_once(host: Host) -> None:
     followed = host.following()
     followed.step(0.0)
     assert sorted(host.attached) == ["cudart libcudart.so.12", "nccl libnccl.so.2"]
-    assert all(len(followed.libraries_of(each)) == 2 for each in followed.processes.values())
+    assert all(len(followed.libraries_of(process)) == 2 for process in followed.processes.values())
 
 
 def test_a_library_loaded_late_is_found_within_a_tenth_of_the_processs_age(host: Host) -> None:

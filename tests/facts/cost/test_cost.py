@@ -221,7 +221,7 @@ def test_where_it_cannot_be_told_it_says_why(made: Made, tmp_path: Path) -> None
 
 @cache
 def judged(name: str) -> tuple[Session, WasteDoc | None]:
-    with next(each for each in scenarios() if each.name == name).inputs() as folder:
+    with next(scenario for scenario in scenarios() if scenario.name == name).inputs() as folder:
         case = Session.of(paths.load([folder]))
     return case, document(case.verdict()).waste
 
@@ -355,9 +355,9 @@ def test_price_of_the_command_line_and_the_settings(
     (tmp_path / "train.out").write_text("\n".join(CRASH))
     (tmp_path / "sacct.psv").write_text(HEAD + row("FAILED", "1:0", 0, 3600))
     flags = [] if text is None else ["--price", text]
-    told = CliRunner().invoke(main, ["diagnose", ".", *flags], env=environ)
-    assert told.exit_code == 0
-    assert f"8 GPU-hours x {said}" in " ".join(told.stdout.split())
+    result = CliRunner().invoke(main, ["diagnose", ".", *flags], env=environ)
+    assert result.exit_code == 0
+    assert f"8 GPU-hours x {said}" in " ".join(result.stdout.split())
 
 
 def test_the_price_of_the_file(tmp_path: Path) -> None:
@@ -369,18 +369,18 @@ def test_the_price_of_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["abc", "-3", "2.5.1", "$2 EUR", "EUR"])
 def test_a_price_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
-    told = CliRunner().invoke(main, ["diagnose", str(tmp_path), "--price", text])
-    assert told.exit_code == 2
-    assert "2.50" in told.stderr
+    result = CliRunner().invoke(main, ["diagnose", str(tmp_path), "--price", text])
+    assert result.exit_code == 2
+    assert "2.50" in result.stderr
 
 
 def test_a_wrong_file_leaves_the_verdict_without_a_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trackside.toml").write_text("[costs]\nprice = 3\n")
     (tmp_path / "train.out").write_text("\n".join(CRASH))
-    told = CliRunner().invoke(main, ["diagnose", "train.out"])
-    assert told.exit_code == 0
-    assert "their price are ignored" in told.stderr
+    result = CliRunner().invoke(main, ["diagnose", "train.out"])
+    assert result.exit_code == 0
+    assert "their price are ignored" in result.stderr
 
 
 def test_a_part_without_a_formula_can_not_be_made() -> None:

@@ -184,7 +184,7 @@ class TestCollectiveHang:
         )
 
     def test_those_that_wait_alone(self, tmp_path: Path) -> None:
-        """A node whose neighbour has no agent: who is missing stays open."""
+        """A node whose neighbor has no agent: who is missing stays open."""
         found = verdict(tmp_path, ours(waits(0), waits(1)))
         assert (found.family, found.primary.ranks, found.primary.culprit) == ("C2", (), "unknown")
         assert [sentence_name(claim) for claim in found.primary.cannot_decide] == ["which"]

@@ -26,5 +26,5 @@ def test_outliers_are_few_sustained_and_apart_from_their_mates() -> None:
     assert outliers(node, names, Limits()) == []
     gaps = one.copy()
     gaps[:, 30:35] = np.nan
-    assert [each.row for each in outliers(gaps, names, Limits())] == [6]
+    assert [outlier.row for outlier in outliers(gaps, names, Limits())] == [6]
     assert outliers(np.full((16, 60), np.nan), names, Limits()) == []

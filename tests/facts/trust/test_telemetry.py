@@ -36,10 +36,10 @@ def told(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, str]
     """Key -> sentence of what preflight says of the metrics; every citation must hold again."""
     resolved, store = cluster.store(*rows, run=run)
     claims = trust_of(store, resolved).claims
-    cites = [citation(cite) for each in claims for cite in each.cites]
+    cites = [citation(cite) for claim in claims for cite in claim.cites]
     broken = [one for one in check({str(i): cite for i, cite in enumerate(cites)}, store) if not one.holds]
     assert not broken, broken
-    return {sentence_name(each): worded(each) for each in claims}
+    return {sentence_name(claim): worded(claim) for claim in claims}
 
 
 def trust_of(store: MemoryStore, run: Run) -> TelemetryTrust:

@@ -1,4 +1,4 @@
-"""Kernel messages in all their dresses: recognised, timed, given to a node; job logs left alone."""
+"""Kernel messages in all their dresses: recognized, timed, given to a node; job logs left alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trackside.logs.scan import PatternSet, scan_text
 from trackside.model import Event, Input, Role
 from trackside.read.detect import detect, read_source
 from trackside.read.format import HEAD_BYTES, CollectingSink, Source
-from trackside.read.formats.kernel_log import host_of, node_of
+from trackside.read.formats.kernel_log import host_in, node_of
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
 OTHER = "nvme nvme0: 64/0/0 default/read/poll queues"
@@ -83,7 +83,7 @@ def test_every_style(style: str) -> None:
 
 def test_no_host_in_dmesg_iso_lines() -> None:
     text = "2026-03-02T08:09:59,527636+00:00 Out of memory: Killed process 49050 (python3) total-vm:18kB, anon-rss:9kB"
-    assert host_of(text) is None
+    assert host_in(text) is None
 
 
 @pytest.mark.parametrize(

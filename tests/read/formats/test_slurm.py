@@ -38,14 +38,14 @@ def test_sample(name: str) -> None:
     expected = EXPECTED[name]
     assert (row.format, row.status) == (expected["format"], expected["status"])
     assert expected.get("note", "") in row.note
-    assert [record.kind for record in found.records] == [each["kind"] for each in expected["records"]]
+    assert [record.kind for record in found.records] == [record["kind"] for record in expected["records"]]
     for record, fields in zip(found.records, expected["records"], strict=True):
         got = {key: list(value) if isinstance(value := record.fields.get(key), tuple) else value for key in fields}
         assert {**got, "kind": record.kind} == fields
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_catalogued_and_citable(name: str) -> None:
+def test_cataloged_and_citable(name: str) -> None:
     _, found = read(SAMPLES / name)
     store = MemoryStore(records=found.records)
     for record in found.records:
@@ -74,7 +74,7 @@ def test_text_and_json_agree() -> None:
     "folder", [SHARED / "slurm" / "records", SHARED / "data" / "slurm-fixtures"], ids=lambda each: each.name
 )
 def test_real_files(folder: Path) -> None:
-    """Every real record is recognised and read whole, and no job's output is taken for a record."""
+    """Every real record is recognized and read whole, and no job's output is taken for a record."""
     other = {"down.commands.txt", "sinfo-output-for-structured.txt", "sinfo_fallback.txt", "squeue_fallback.txt"}
     wrong = []
     for path in folder.rglob("*"):

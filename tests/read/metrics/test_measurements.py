@@ -43,7 +43,7 @@ DIVERGING = ("training_loss", "training_gradient_norm")
 KEPT = [2.5, math.inf, math.inf, math.inf, 3.5]
 
 
-def test_the_catalogue_says_which_diverge() -> None:
+def test_the_catalog_says_which_diverge() -> None:
     assert {name for name, each in METRICS.items() if each.diverges} == set(DIVERGING)
     assert all(METRICS[name].high == math.inf for name in DIVERGING)
 

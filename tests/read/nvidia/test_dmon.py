@@ -45,7 +45,7 @@ GPM = """# gpu    pwr  gtemp  mtemp     sm    mem      gract     smutil      smo
 """
 
 
-def test_what_is_utilisation_and_what_is_work() -> None:
+def test_what_is_utilization_and_what_is_work() -> None:
     _, sink = read(GPM)
     own = of_gpu(sink, "0")
     assert own["gpu_utilization_ratio"] == 1.0

@@ -1,4 +1,4 @@
-"""No bytes make these readers raise what they don't promise, hang, or leave the catalogue."""
+"""No bytes make these readers raise what they don't promise, hang, or leave the catalog."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def source(data: bytes) -> Source:
 
 
 def sound(sink: CollectingSink) -> None:
-    """Blocks are whole, and what they hold the catalogue knows and could be."""
+    """Blocks are whole, and what they hold the catalog knows and could be."""
     for block in sink.blocks:
         assert len(block.index) == len(block.times_ms) == len(block.values)
         assert np.isfinite(block.values).all()
@@ -87,7 +87,7 @@ def test_all_readers_are_there() -> None:
 @SETTINGS
 @given(damaged())
 def test_damage_breaks_no_promise(reader: Format, data: bytes) -> None:
-    """Read whether it's recognised or not: behind a good beginning anything may follow."""
+    """Read whether it's recognized or not: behind a good beginning anything may follow."""
     reader.sniff(source(data))
     sink = CollectingSink()
     with suppress(*PROMISED):

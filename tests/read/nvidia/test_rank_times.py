@@ -17,7 +17,7 @@ def events(text: str, path: str = "run/times.csv") -> tuple[list[Event], str, st
     return sink.events, found.status, found.note
 
 
-def test_normalised_times_of_workers() -> None:
+def test_normalized_times_of_workers() -> None:
     text = ",worker,gpu,time,batch_time_norm\n0,6,25,1,476\n1,7,25,1,1000\n2,6,25,11,480\n"
     found, status, note = events(text)
     assert [(each.rank, each.fields) for each in found] == [

@@ -76,9 +76,9 @@ MODELS = {
 
 def query(capture: str, phase: str) -> str:
     """The section of one phase that holds ``--query-gpu``'s output."""
-    found = re.search(rf"^# {phase} :: query-gpu \(csv.*?\n#{{80}}\n(.*?)\n\n", capture, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+    match = re.search(rf"^# {phase} :: query-gpu \(csv.*?\n#{{80}}\n(.*?)\n\n", capture, re.MULTILINE | re.DOTALL)
+    assert match is not None
+    return match[1]
 
 
 @pytest.mark.parametrize("model", MODELS)

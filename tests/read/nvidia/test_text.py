@@ -321,7 +321,7 @@ def test_a_job_log_that_begins_with_a_capture_stays_a_job_log() -> None:
     assert found.format == "job-log"
 
 
-def test_localised_times_fall_back_to_the_files_date() -> None:
+def test_localized_times_fall_back_to_the_files_date() -> None:
     found, sink = read(capture(new(0), at="Sa 21. Nov 08:00:05 CET 2026"))
     assert "assumed to be when the file was last written" in found.note
     assert {curve[0][0] for curve in points(sink).values()} == {utc("2026-11-21 08:10:00")}

@@ -58,7 +58,7 @@ def test_one_byte_more_than_allowed_is_too_large(name):
 @pytest.mark.parametrize("name", [name for name in ENCODED if name not in ("", "identity")])
 def test_a_body_that_is_cut_off_is_told_of(name):
     whole = ENCODED[name](TEXT)
-    with pytest.raises(BadRequest, match=f"Content-Encoding says {name.lower().removeprefix('x-')}"):
+    with pytest.raises(BadRequest, match=f"Content-Encoding is {name.lower().removeprefix('x-')}"):
         decompress(whole[: len(whole) - 9], name, 1 << 20)
 
 
@@ -75,9 +75,9 @@ def test_a_bomb_costs_no_more_than_the_limit(name):
 
 
 def test_a_snappy_header_that_lies_is_not_believed():
-    with pytest.raises(BadRequest, match="can't become"):
+    with pytest.raises(BadRequest, match="can't decompress"):
         decompress(b"\xff\xff\xff\x7f\x00", "snappy", 1 << 30)
-    with pytest.raises(BadRequest, match="0 bytes can't become"):
+    with pytest.raises(BadRequest, match="0 bytes can't decompress"):
         decompress(b"", "snappy", 1 << 20)
 
 
@@ -88,7 +88,7 @@ def test_encodings_one_in_another():
 
 
 def test_an_unknown_encoding_names_those_that_are_known():
-    with pytest.raises(UnsupportedMedia, match=r"'br' is not known here: use identity, snappy, gzip") as caught:
+    with pytest.raises(UnsupportedMedia, match=r"'br' is not supported: use identity, snappy, gzip") as caught:
         decompress(b"", "br", 10)
     assert caught.value.status == 415
 

@@ -64,9 +64,9 @@ def as_json(streams) -> bytes:
 
 def told(streams) -> list:
     return sorted(
-        (sorted(each.labels.items()), time, line)
-        for each in streams
-        for time, line in zip(each.times_ns, each.lines, strict=True)
+        (sorted(stream.labels.items()), time, line)
+        for stream in streams
+        for time, line in zip(stream.times_ns, stream.lines, strict=True)
     )
 
 
@@ -95,8 +95,12 @@ def test_lines_of_one_stream_stay_in_order_and_ranks_are_told_apart():
         (as_json([({"job": "1"}, entries)]), JSON),
     ):
         streams = decode(body, content_type)
-        assert [each.labels for each in streams] == [{"job": "1"}, {"job": "1", "rank": "1"}, {"job": "1", "rank": "0"}]
-        assert all(each.times_ns == sorted(each.times_ns) for each in streams)
+        assert [stream.labels for stream in streams] == [
+            {"job": "1"},
+            {"job": "1", "rank": "1"},
+            {"job": "1", "rank": "0"},
+        ]
+        assert all(stream.times_ns == sorted(stream.times_ns) for stream in streams)
 
 
 def test_a_push_that_is_cut_into_pieces_is_the_same(monkeypatch):
@@ -114,7 +118,7 @@ def test_a_push_that_is_cut_into_pieces_is_the_same(monkeypatch):
 def test_a_line_far_beyond_the_usual_is_taken_and_a_huge_one_is_too_large():
     (stream,) = decode(pushed([({"job": "1"}, [(NOW, "x" * (4_000_000), {})])]), PROTOBUF)
     assert len(stream.lines[0]) == 4_000_000
-    with pytest.raises(BadRequest, match="at most 4,194,304 are taken") as caught:
+    with pytest.raises(BadRequest, match="at most 4,194,304 are accepted") as caught:
         decode(pushed([({"job": "1"}, [(NOW, "x" * (4 << 20), {})])]), PROTOBUF)
     assert caught.value.status == 413
 
@@ -147,13 +151,13 @@ def test_labels_that_cannot_be_read_name_the_stream(text):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b'{"streams": [', "no push in JSON: .*truncated"),
+        (b'{"streams": [', "not a push in JSON: .*truncated"),
         (b"{}", "missing required field `streams`"),
-        (b'{"streams": [{"values": [["x", "line"]]}]}', "stream 0, value 0: its time 'x' is no number"),
+        (b'{"streams": [{"values": [["x", "line"]]}]}', "stream 0, value 0: its time 'x' is not a number"),
         (b'{"streams": [{"values": [["1", "line"], ["1"]]}]}', "stream 0, value 1: it must be"),
         (b'{"streams": [{"stream": {"job": 1}}]}', r"\$.streams\[0\].stream"),
         (b'{"streams": [{"values": [["99999999999999999999", "line"]]}]}', "is it in nanoseconds"),
-        (b'{"streams": ' + b"[" * 5000, "no push in JSON"),
+        (b'{"streams": ' + b"[" * 5000, "not a push in JSON"),
     ],
 )
 def test_json_that_is_no_push_is_refused_with_its_place(body, message):
@@ -184,7 +188,7 @@ def test_any_bytes_are_read_or_refused(data):
 @pytest.mark.parametrize("cut", range(1, 40))
 def test_a_push_that_is_cut_off_is_refused(cut):
     body = pushed([({"job": "1"}, [(NOW + at, "line", {}) for at in range(9)])])
-    with pytest.raises(BadRequest, match=r"cut off|doesn't end"):
+    with pytest.raises(BadRequest, match=r"truncated|doesn't end"):
         decode(body[:-cut], PROTOBUF)
 
 
@@ -201,7 +205,7 @@ def test_recorded_pushes_are_taken_as_the_servers_took_them():
             body = gzip.decompress(body)
         if entry["name"] == "push-bad-json":
             refused += 1
-            with pytest.raises(BadRequest, match="no push in JSON"):
+            with pytest.raises(BadRequest, match="not a push in JSON"):
                 decode(body, JSON)
         else:
             taken += 1

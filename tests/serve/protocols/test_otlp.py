@@ -177,7 +177,7 @@ def test_a_summary_and_an_exponential_histogram():
         assert _samples(block) == {("lat.ency", "0.99"): 3, ("lat.ency_count", ""): 6, ("lat.ency_sum", ""): 7.5}
     for block in read(_distribution("exponential_histogram", count=6, sum=7.5, scale=2)):
         assert _samples(block) == {("lat.ency_count", ""): 6, ("lat.ency_sum", ""): 7.5}
-        assert "only sum and count were kept" in block.reason_text
+        assert "only sum and count were stored" in block.reason_text
         assert block.skipped == 0
 
 
@@ -228,16 +228,16 @@ def test_the_sender_is_told_what_was_left_out():
 @pytest.mark.parametrize("decode", [otlp_metrics.decode, otlp_logs.decode])
 def test_what_is_no_request_is_refused(decode):
     for body, content_type, message in (
-        (b"\x0a\x05ab", PROTOBUF, "cut off"),
+        (b"\x0a\x05ab", PROTOBUF, "truncated"),
         (b"\x0b", PROTOBUF, "wire type 3"),
         (b"[]", JSON, "Expected `object`, got `array`"),
         (
             b'{"resourceMetrics": 1, "resourceLogs": 1}',
             JSON,
-            r"no OTLP in JSON: .*resource\w+ must be in \[\] which is 1",
+            r"not OTLP in JSON: .*resource\w+ must be in \[\] which is 1",
         ),
-        (b"\xff", JSON, "no OTLP in JSON"),
-        (b'{"x":' * 5000, JSON, "no OTLP in JSON"),
+        (b"\xff", JSON, "not OTLP in JSON"),
+        (b'{"x":' * 5000, JSON, "not OTLP in JSON"),
     ):
         with pytest.raises(BadRequest, match=message):
             decode(body, content_type)
@@ -338,9 +338,9 @@ def test_lines_are_what_was_sent(resource, records):
     ):
         streams = otlp_logs.decode(body, content_type)
         found = [
-            (sorted(each.labels.items()), time, line)
-            for each in streams
-            for time, line in zip(each.times_ns, each.lines, strict=True)
+            (sorted(stream.labels.items()), time, line)
+            for stream in streams
+            for time, line in zip(stream.times_ns, stream.lines, strict=True)
         ]
         assert sorted(found) == sorted(wanted)
 
@@ -356,7 +356,7 @@ def test_lines_keep_their_order_however_they_are_cut_into_pieces(monkeypatch):
 
 def test_a_record_beyond_the_limit_is_too_large():
     request = logs({}, [(NOW, "x" * ((1 << 20) + 1), {})])
-    with pytest.raises(BadRequest, match="at most 1,048,576 are taken") as caught:
+    with pytest.raises(BadRequest, match="at most 1,048,576 are accepted") as caught:
         otlp_logs.decode(request.SerializeToString(), PROTOBUF)
     assert caught.value.status == 413
 
@@ -385,10 +385,10 @@ def test_pieces_are_bounded_and_make_up_the_whole(monkeypatch):
     for piece in messages.pieces(body, {1: {2: {2: {}}}}, 100, 0, len(body)):
         assert len(piece) < 100 + 50  # with the resource, which stands in each
         part = ExportLogsServiceRequest.FromString(piece)
-        assert all(each.resource == request.resource_logs[0].resource for each in part.resource_logs)
+        assert all(log.resource == request.resource_logs[0].resource for log in part.resource_logs)
         whole.MergeFrom(part)
     sent, taken = (
-        [record for each in one.resource_logs for scope in each.scope_logs for record in scope.log_records]
+        [record for log in one.resource_logs for scope in log.scope_logs for record in scope.log_records]
         for one in (request, whole)
     )
     assert sent == taken
@@ -396,12 +396,12 @@ def test_pieces_are_bounded_and_make_up_the_whole(monkeypatch):
 
 def test_what_cannot_be_parted_is_bounded():
     request = logs({"host.name": "x" * (1 << 20)}, [(NOW, "line", {})])
-    with pytest.raises(BadRequest, match="more than 1,048,576 bytes at byte 4 that can't be parted") as caught:
+    with pytest.raises(BadRequest, match="more than 1,048,576 bytes at byte 4 that can't be split") as caught:
         otlp_logs.decode(request.SerializeToString(), PROTOBUF)
     assert caught.value.status == 413
 
 
-@pytest.mark.parametrize(("piece", "message"), [(b"[]", "objects and lists in JSON, at most 1,048,576"), (b"1", "values in JSON, at most 8,388,608")])  # fmt: skip
+@pytest.mark.parametrize(("piece", "message"), [(b"[]", "objects and lists in JSON, but at most 1,048,576"), (b"1", "values in JSON, but at most 8,388,608")])  # fmt: skip
 def test_json_of_too_many_values_is_too_large(piece, message):
     body = b'{"unknown": [%s]}' % b",".join([piece] * ((1 << 20) if piece == b"[]" else (8 << 20) + 2))
     with pytest.raises(BadRequest, match=message) as caught:

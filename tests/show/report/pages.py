@@ -32,7 +32,7 @@ def hostile(folder: Path) -> Path:
     return folder / "slurm-41.out"
 
 
-def labelled() -> bytes:
+def labeled() -> bytes:
     """The page of a run with every chart whose labels, names and units hold markup, quotes and expressions."""
     text = f"<img src=x onerror=hacked=1>' + (window.hacked = 1) + '\\\";\n{ESC}[31m{RLO}{{datum.t}}</script>"
     run, store = named(text, id=text, name=text, cluster=text, framework=text)
@@ -49,5 +49,5 @@ def made(*paths: Path) -> tuple[VerdictDoc, bytes]:
 
 def diagnosed(*arguments: object) -> tuple[int, str]:
     """``trackside diagnose`` with arguments: its exit status, and what it said on standard error."""
-    result = CliRunner().invoke(main, ["diagnose", *(str(each) for each in arguments)])
+    result = CliRunner().invoke(main, ["diagnose", *(str(argument) for argument in arguments)])
     return result.exit_code, result.stderr

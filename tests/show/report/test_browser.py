@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, sync_playwright
 from tools.screenshot import FLAGS
 
 from tests.services import program
-from tests.show.report.pages import hostile, labelled, made
+from tests.show.report.pages import hostile, labeled, made
 from trackside.show.document import VerdictDoc
 
 pytestmark = pytest.mark.service
@@ -26,10 +26,10 @@ Opened = Callable[..., AbstractContextManager[Page]]
 @pytest.fixture(scope="module")
 def pages(hang: tuple[VerdictDoc, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    found = {name: folder / f"{name}.html" for name in ("hang", "hostile", "labelled")}
+    found = {name: folder / f"{name}.html" for name in ("hang", "hostile", "labeled")}
     found["hang"].write_text(hang[1], "utf-8")
     found["hostile"].write_bytes(made(hostile(folder))[1])
-    found["labelled"].write_bytes(labelled())
+    found["labeled"].write_bytes(labeled())
     return found
 
 
@@ -71,7 +71,7 @@ def opened(browser: Browser, pages: dict[str, Path]) -> Opened:
 
 
 def painted(page: Page, chart: str) -> int:
-    """How many different colours a chart shows."""
+    """How many different colors a chart shows."""
     return int(
         page.evaluate(
             """async (chart) => {
@@ -219,7 +219,7 @@ def test_a_link_opens_what_is_folded_and_a_button_copies(opened: Opened) -> None
 def test_it_can_be_read_by_everybody(opened: Opened, name: str) -> None:
     with opened(name) as page:
         page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
-        for theme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):  # the only rule about colours
+        for theme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):  # the only rule about colors
             page.emulate_media(color_scheme=theme)
             found = Axe().run(page, options={"resultTypes": ["violations"], **rules}).response["violations"]
             said = [(each["id"], each["impact"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found]
@@ -293,7 +293,7 @@ def test_text_of_others_does_nothing(opened: Opened) -> None:
 
 
 def test_labels_of_others_do_nothing_in_charts(opened: Opened) -> None:
-    with opened("labelled") as page:
+    with opened("labeled") as page:
         assert page.locator("figure").count() == 5
         for figure in page.locator("figure").all():
             figure.locator(".chart").scroll_into_view_if_needed()

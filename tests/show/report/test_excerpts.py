@@ -20,7 +20,7 @@ def place(path: str, line: int, text: bytes = TEXT) -> Position:
 
 
 def looked_up(folder: Path, *places: Position) -> dict[int, Excerpt]:
-    return {each.line: each for each in excerpts([folder], places).values()}
+    return {excerpt.line: excerpt for excerpt in excerpts([folder], places).values()}
 
 
 @pytest.mark.parametrize("name", ["run.log", "run.log.gz", "run.tar", "run.tar.gz"])

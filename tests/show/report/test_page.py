@@ -67,7 +67,7 @@ def test_all_of_the_verdict_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None
     elements = Elements(page)
     whole = " ".join(text for _, text in elements.of("main"))
     claims = [*doc.preflight, *doc.shows, *doc.implies, *doc.cannot_decide]
-    for text in [each.text for each in claims] + [each.text for each in doc.actions]:
+    for text in [claim.text for claim in claims] + [action.text for action in doc.actions]:
         assert text in whole
     for action in doc.actions:
         assert action.command is None or action.command in whole
@@ -243,18 +243,18 @@ def test_the_command_names_the_job_of_inputs_that_hold_several(tmp_path: Path) -
     target = tmp_path.parent / f"{tmp_path.name}.html"
     assert diagnosed(tmp_path, "--job", "42", "--html", target) == (0, "")
     (command,) = {text for _, text in Elements(target.read_text()).of("code") if text.endswith(" > verdict.json")}
-    told = CliRunner().invoke(main, shlex.split(command.removesuffix(" > verdict.json"))[1:])
-    assert told.exit_code == 0
-    assert json.loads(told.stdout)["run"]["id"] == "42"
+    result = CliRunner().invoke(main, shlex.split(command.removesuffix(" > verdict.json"))[1:])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["run"]["id"] == "42"
 
 
 def test_a_file_whose_name_is_no_utf8_has_a_page_and_a_document(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff<b>.out"))
     hostile(tmp_path).rename(path)
     target = tmp_path / "report.html"
-    told = CliRunner().invoke(main, ["diagnose", str(path), "--json", "--html", str(target)])
-    assert told.exit_code == 0
-    assert json.loads(told.stdout)["paths"] == [f"{tmp_path}/a?<b>.out"]
+    result = CliRunner().invoke(main, ["diagnose", str(path), "--json", "--html", str(target)])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["paths"] == [f"{tmp_path}/a?<b>.out"]
     assert "a?&lt;b&gt;.out" in target.read_text("utf-8")
 
 

@@ -74,10 +74,10 @@ def test_stretches_are_put_in_order_as_by_a_sort(given_: list[list[tuple[int, in
         pieces = list(whole.pieces())
     found = [
         row
-        for each in pieces
-        for row in zip(each.groups.tolist(), each.times.tolist(), each.values.tolist(), strict=True)
+        for piece in pieces
+        for row in zip(piece.groups.tolist(), piece.times.tolist(), piece.values.tolist(), strict=True)
     ]
     assert found == sorted(found)
     assert sorted(found) == sorted((group, time, float(value)) for group, time, value in rows)
-    groups = [set(each.groups.tolist()) for each in pieces]
+    groups = [set(piece.groups.tolist()) for piece in pieces]
     assert sum(map(len, groups)) == len(set().union(*groups))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from trackside.cli import main
 from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded import layout
 from trackside.stores.embedded.layout import Directory, StoreError
+from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.tables import TABLES
 from trackside.stores.embedded.writer import Writer
 
@@ -31,7 +33,7 @@ FILES = {
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(each) for each in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def store(folder: Path) -> Path:
 
 def segment(store: Path, table: str) -> Path:
     """The only segment of a table."""
-    (name,) = [each["name"] for each in Directory(store).read_newest()["segments"] if each["table"] == table]
+    (name,) = [segment["name"] for segment in Directory(store).read_newest()["segments"] if segment["table"] == table]
     return store / "segments" / name
 
 
@@ -76,11 +78,11 @@ def swap(path: Path) -> None:
 def test_a_damaged_segment_is_named_with_its_remedy(damage: Any, table: str, store: Path) -> None:
     path = segment(store, table)
     damage(path)
-    told = run("diagnose", "--store", store, "--job", "41")
-    assert told.exit_code == 2
-    assert told.stderr.count("\n") == 1
-    assert told.stderr.startswith(f"trackside: {path} is {'missing' if damage is Path.unlink else 'damaged ('}")
-    assert f"'trackside compact --store {store} --drop-damaged'" in told.stderr
+    result = run("diagnose", "--store", store, "--job", "41")
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith(f"trackside: {path} is {'missing' if damage is Path.unlink else 'damaged ('}")
+    assert f"'trackside compact --store {store} --drop-damaged'" in result.stderr
 
 
 @pytest.mark.parametrize("table", [table for table in TABLES if table not in ("minutes", "waiting")])
@@ -119,10 +121,10 @@ def test_a_damaged_manifest_is_named_with_its_remedy(text: str, folder: Path, st
     newest = Directory(store).manifests()[-1]
     newest.write_text(text)
     for command in (("runs",), ("ingest", folder)):
-        told = run(*command, "--store", store)
-        assert told.exit_code == 2
-        assert told.stderr.startswith(f"trackside: {newest} is damaged (")
-        assert "delete it and the store is as before its last commit; then ingest again" in told.stderr
+        result = run(*command, "--store", store)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"trackside: {newest} is damaged (")
+        assert "delete it and the store is as before its last commit; then ingest again" in result.stderr
     newest.unlink()
     assert of_store(store) == wanted
     assert all(path.read_bytes() == content for path, content in before.items())
@@ -130,14 +132,24 @@ def test_a_damaged_manifest_is_named_with_its_remedy(text: str, folder: Path, st
     assert of_store(store) == of_files(folder)
 
 
+def test_a_reader_that_finds_a_damaged_manifest_releases_its_lock(store: Path) -> None:
+    """Or the process would keep old segments from being deleted as long as it lives."""
+    Directory(store).manifests()[-1].write_text("[]")
+    with pytest.raises(StoreError, match="is damaged") as failure:
+        Snapshot.open(store)
+    assert failure.value  # holds the frames, and so what they opened
+    with open(store / "readers", "rb") as readers:
+        fcntl.flock(readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def test_a_store_of_a_later_version(folder: Path, store: Path) -> None:
     newest = Directory(store).manifests()[-1]
     newest.write_text(json.dumps({"version": 9, "unheard": ["of"]}))
     files = kept(store)
     for command in (("diagnose",), ("runs",), ("compact",), ("ingest", folder)):
-        told = run(*command, "--store", store)
-        assert told.exit_code == 2
-        assert told.stderr == (
+        result = run(*command, "--store", store)
+        assert result.exit_code == 2
+        assert result.stderr == (
             f"trackside: {newest} was written by a later Trackside (version 9, this one knows {layout.VERSION}):"
             " update it\n"
         )
@@ -149,16 +161,16 @@ def older(store: Path) -> bytes:
     path = Directory(store).manifests()[-1]
     raw = json.loads(path.read_text())
     raw["inputs_so_far"] = raw.pop("next_input") - 1
-    for each in raw["segments"]:
-        each["kind"] = each.pop("table")
+    for segment in raw["segments"]:
+        segment["kind"] = segment.pop("table")
     path.write_text(json.dumps(raw))
     return path.read_bytes()
 
 
 def to_present(path: Path, raw: dict[str, Any]) -> dict[str, Any]:
     raw["next_input"] = raw.pop("inputs_so_far") + 1
-    for each in raw["segments"]:
-        each["table"] = each.pop("kind")
+    for segment in raw["segments"]:
+        segment["table"] = segment.pop("kind")
     return raw
 
 

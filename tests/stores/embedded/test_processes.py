@@ -45,7 +45,9 @@ print("done", flush=True)
 
 def named(store: Path) -> set[str]:
     """The segments that the store's manifests name."""
-    return {each["name"] for path in Directory(store).manifests() for each in json.loads(path.read_text())["segments"]}
+    return {
+        segment["name"] for path in Directory(store).manifests() for segment in json.loads(path.read_text())["segments"]
+    }
 
 
 def generation(store: Path) -> int:
@@ -322,9 +324,9 @@ def test_dead_at_each_step_of_a_compaction(
     with pytest.raises(Died), Writer.open(store) as writer:
         compact(writer, time.time(), raw_days=1)
     monkeypatch.undo()
-    found = of_store(store)
-    assert found["primary"] == wanted["primary"]
-    assert found["inputs"] == wanted["inputs"]
+    documents = of_store(store)
+    assert documents["primary"] == wanted["primary"]
+    assert documents["inputs"] == wanted["inputs"]
     assert kept(store) - named(store), "nothing was left over, so nothing is tested"
     with Writer.open(store) as writer:
         compact(writer, time.time(), raw_days=1)

@@ -92,7 +92,7 @@ def test_minutes_are_what_one_works_out_by_hand(tmp_path: Path) -> None:
         add(writer, points)
         done = compact(writer, START / 1000 + 2.1 * 86_400, raw_days=1)
     assert (done.days, done.thinned, done.forgotten) == (3, 2, 0)  # midnight is the last moment of the day before
-    old = [each for each in points if each[1] <= DAY_MS]
+    old = [point for point in points if point[1] <= DAY_MS]
     with Snapshot.open(tmp_path / "store") as snapshot:
         columns = 'series, time_ms, "min", "max", "sum", "count", "last", last_ms'
         rows = snapshot.rows(f"SELECT {columns} FROM {snapshot.table('minutes')}")
@@ -163,7 +163,7 @@ def test_each_day_is_committed_by_itself(tmp_path: Path, monkeypatch: pytest.Mon
     replace = Writer.replace
 
     def days(segments: Iterable[TableSegment]) -> set[int]:
-        return {(time - 1 - START) // DAY_MS for each in segments for time in each.times_ms or ()}
+        return {(time - 1 - START) // DAY_MS for segment in segments for time in segment.times_ms or ()}
 
     def noted(writer: Writer, added: Iterable[TableSegment], removed: Iterable[TableSegment], **options: Any) -> None:
         added, removed = list(added), list(removed)
@@ -190,7 +190,7 @@ def test_what_is_older_than_minutes_are_kept_goes(tmp_path: Path) -> None:
         assert compact(writer, START / 1000 + 4.1 * 86_400, raw_days=1, minute_days=2).forgotten == 0
         second = compact(writer, START / 1000 + 4.1 * 86_400, raw_days=0, minute_days=1)
         assert second.forgotten == 2 * 1440
-        left = [each for each in points if each[1] > 3 * DAY_MS]
+        left = [point for point in points if point[1] > 3 * DAY_MS]
         curves = DuckBackend(writer.snapshot())
         held = sorted(curves.series(), key=lambda each: each.series.at.line)
         assert [each.series for each in held] == SERIES[:2], "the third was last sampled on a day that is gone"
@@ -254,8 +254,8 @@ def test_the_command(tmp_path: Path) -> None:
     many = str((NOW - T0) // 86_400 + 36_500)  # no test of ours lives so long
     assert "days rewritten: 0 (0 of them downsampled to minutes)" in run("--raw-days", many)
     assert "days rewritten: 1 (1 of them downsampled to minutes)" in run("--raw-days", "1")
-    found = of_store(store)
-    assert found["primary"]["family"] == wanted["primary"]["family"]
+    documents = of_store(store)
+    assert documents["primary"]["family"] == wanted["primary"]["family"]
     assert "metric" in {row["plane"] for row in _listed(store)}
     assert f"expired samples and minutes deleted: {2 * 11}" in run("--minute-days", "1")
     assert "metric" not in {row["plane"] for row in _listed(store)}

@@ -158,10 +158,10 @@ def test_what_the_run_before_raised_is_not_this_ones(tmp_path: Path) -> None:
     both = of_files(write(tmp_path / "both", first | second), job="7102")
     assert both["run"]["parent"] == "7101"
     assert both["primary"]["family"] == "A2"
-    found = of_store(tmp_path / "store", "7102")
-    assert found["run"]["parent"] == "7101"
-    assert found["primary"]["family"] == "A2"
-    assert "A1" not in {each["family"] for each in (*found["consequences"], *found["warnings"])}
+    documents = of_store(tmp_path / "store", "7102")
+    assert documents["run"]["parent"] == "7101"
+    assert documents["primary"]["family"] == "A2"
+    assert "A1" not in {each["family"] for each in (*documents["consequences"], *documents["warnings"])}
 
 
 def test_jobs_of_one_name_from_elsewhere_are_no_parents(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from trackside.stores.embedded.writer import Writer
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(each) for each in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def points(store: Path) -> int:

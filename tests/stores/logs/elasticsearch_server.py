@@ -27,8 +27,8 @@ class ElasticsearchServer(Server):
         self.most, self.unit_ns, self.text_fields = most, unit_ns, text_fields
         self._ties = count()
         self.docs = [
-            (each.time_ns // unit_ns * unit_ns, next(self._ties), {**each.labels, **each.more}, each.text)
-            for each in entries
+            (entry.time_ns // unit_ns * unit_ns, next(self._ties), {**entry.labels, **entry.more}, entry.text)
+            for entry in entries
         ]
 
     def answer(self, method: str, path: str, params: Params, body: bytes) -> Answer:
@@ -43,23 +43,23 @@ class ElasticsearchServer(Server):
             return _ok({"fields": caps})
         if method != "POST" or not path.endswith("/_search"):
             return self.unknown(f"{method} {path}")
-        asked = json.loads(body)
-        if asked["size"] > self.most:
+        document = json.loads(body)
+        if document["size"] > self.most:
             reason = (
                 "Result window is too large, from + size must be less than or equal to: "
-                f"[{self.most}] but was [{asked['size']}]."
+                f"[{self.most}] but was [{document['size']}]."
             )
             return refused(
                 json.dumps({"error": {"type": "illegal_argument_exception", "reason": reason}, "status": 400})
             )
         try:
-            docs = [doc for doc in self.docs if self._meets(doc, asked["query"])]
+            docs = [doc for doc in self.docs if self._meets(doc, document["query"])]
         except (KeyError, ValueError) as error:
-            return self.unknown(f"{error!r} in {asked['query']}")
-        if "aggs" in asked:
-            groups = self._composite(docs, asked["aggs"]["groups"]["composite"])
+            return self.unknown(f"{error!r} in {document['query']}")
+        if "aggs" in document:
+            groups = self._composite(docs, document["aggs"]["groups"]["composite"])
             return _ok({"hits": {"hits": []}, "aggregations": {"groups": groups}})
-        return self._hits(docs, asked)
+        return self._hits(docs, document)
 
     def _hits(self, docs: list[Any], asked: Json) -> Answer:
         if asked["sort"][0] != {"@timestamp": {"order": "asc"}} or asked["fields"][0]["field"] != "@timestamp":
@@ -74,7 +74,7 @@ class ElasticsearchServer(Server):
         return _ok({"timed_out": False, "_shards": {"total": 1, "failed": 0}, "hits": {"hits": hits}})
 
     def _composite(self, docs: list[Any], asked: Json) -> Json:
-        sources = [next(iter(each.items())) for each in asked["sources"]]
+        sources = [next(iter(source.items())) for source in asked["sources"]]
         keys = {
             tuple(fields.get(source["terms"]["field"].removesuffix(".keyword")) for _, source in sources)
             for _, _, fields, _ in docs

@@ -173,22 +173,22 @@ class LokiServer(Server):
             return refused(f"the query time range exceeds the limit (query length: {length}, limit: {limit})")
         # Labels and series come from the index, which knows days, not seconds: more may be named than lines are there.
         if what == "labels":
-            return _data(sorted({name for each in self.entries for name in each.labels}))
+            return _data(sorted({name for entry in self.entries for name in entry.labels}))
         if found := re.fullmatch(r"label/(\w+)/values", what):
-            return _data(sorted({each.labels[found[1]] for each in self.entries if found[1] in each.labels}))
+            return _data(sorted({entry.labels[found[1]] for entry in self.entries if found[1] in entry.labels}))
         if what == "series":
             selectors = [self._selector(value)[0] for name, value in params if name == "match[]"]
             sets = {
-                tuple(each.labels.items()) for each in self.entries if any(meets(each.labels, s) for s in selectors)
+                tuple(entry.labels.items()) for entry in self.entries if any(meets(entry.labels, s) for s in selectors)
             }
             return _data([dict(each) for each in sets])
         return self._query_range(asked, start, end)
 
     def _selector(self, query: str) -> tuple[list[tuple[str, str, str]], str]:
-        found = _SELECTOR.fullmatch(query)
-        if found is None:
+        match = _SELECTOR.fullmatch(query)
+        if match is None:
             raise ValueError(query)
-        return matchers_of(found[1]), found[2]
+        return matchers_of(match[1]), match[2]
 
     def _query_range(self, asked: Mapping[str, str], start: int, end: int) -> Answer:
         try:
@@ -207,7 +207,7 @@ class LokiServer(Server):
                 "max entries limit per query exceeded, limit > max_entries_limit_per_query "
                 f"({limit} > {self.most_entries})"
             )
-        here = [each for each in self.entries if start <= each.time_ns < end and meets(each.labels, matchers)]
+        here = [entry for entry in self.entries if start <= entry.time_ns < end and meets(entry.labels, matchers)]
         for kind, words, name, value in _STAGE.findall(stages):
             if name:
                 here = [each for each in here if each.more.get(name, each.labels.get(name)) == json.loads(value)]

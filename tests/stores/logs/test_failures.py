@@ -217,10 +217,10 @@ def test_several_askings_of_one_verdict_share_what_it_may_take() -> None:
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url, retries=0), most_lines=60)
         store, budget, kept = open_store(options), ReadBudget(options), CollectingSink()
         rows = [
-            read_source(each, kept)
+            read_source(source, kept)
             for _ in range(2)
-            for each in sources(store, options, WANTED, budget)
-            if isinstance(each, Source)
+            for source in sources(store, options, WANTED, budget)
+            if isinstance(source, Source)
         ]
     assert [row.status for row in rows] == ["read", "partial"]
     assert len([event for event in kept.events if event.kind == "progress"]) == 60

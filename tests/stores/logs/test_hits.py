@@ -49,10 +49,10 @@ def read(*lines: LogEntry) -> tuple[list[str], CollectingSink]:
     """(paths, what was read)"""
     kept, paths = CollectingSink(), []
     options = LogOptions(kind="loki", endpoint=HttpOptions(url="http://localhost:1"))
-    for each in sources(Held(*lines), options, LogRequest(("4242",))):
-        assert isinstance(each, Source)
-        paths.append(each.path)
-        assert read_source(each, kept).status == "read"
+    for source in sources(Held(*lines), options, LogRequest(("4242",))):
+        assert isinstance(source, Source)
+        paths.append(source.path)
+        assert read_source(source, kept).status == "read"
     return paths, kept
 
 

@@ -197,8 +197,8 @@ def test_what_is_read_of_them() -> None:
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url))
         kept = CollectingSink()
         rows = [
-            read_source(each, kept) if isinstance(each, Source) else each
-            for each in sources(open_store(options), options, LogRequest(("4242",), ("gpu-00", "gpu-01"), START, END))
+            read_source(source, kept) if isinstance(source, Source) else source
+            for source in sources(open_store(options), options, LogRequest(("4242",), ("gpu-00", "gpu-01"), START, END))
         ]
     assert [row.status for row in rows] == ["read"] * 5
     assert {row.plane for row in rows} == {"log", "kernel"}

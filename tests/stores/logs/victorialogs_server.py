@@ -21,8 +21,8 @@ class VictoriaLogsServer(Server):
     def __init__(self, *entries: Entry) -> None:
         super().__init__(*entries)
         self.rows: list[dict[str, str]] = []
-        for each in entries:
-            self.load(each, tuple(each.labels))
+        for entry in entries:
+            self.load(entry, tuple(entry.labels))
 
     def load(self, each: Entry, stream_fields: tuple[str, ...]) -> None:
         labels = {**each.labels, **each.more}
@@ -80,9 +80,9 @@ class VictoriaLogsServer(Server):
         return Answer(200, text.encode(), "application/stream+json")
 
     def _hits(self, rows: list[dict[str, str]], asked: Mapping[str, str]) -> Answer:
-        found = re.fullmatch(r"(\d+)(s|m)", asked["step"])
-        assert found is not None
-        step = int(found[1]) * (60 if found[2] == "m" else 1) * SECOND
+        match = re.fullmatch(r"(\d+)(s|m)", asked["step"])
+        assert match is not None
+        step = int(match[1]) * (60 if match[2] == "m" else 1) * SECOND
         groups: dict[str, Counter[int]] = {}
         for row in rows:
             at = nanoseconds(row["_time"]) // step * step
@@ -120,11 +120,11 @@ class Filter:
         self._tokens: list[str] = []
         place = 0
         while place < len(text.rstrip()):
-            found = _TOKEN.match(text, place)
-            if found is None:
+            match = _TOKEN.match(text, place)
+            if match is None:
                 raise ValueError(text)
-            self._tokens.append(found[1])
-            place = found.end()
+            self._tokens.append(match[1])
+            place = match.end()
 
     def whole(self) -> Test:
         test = self._either()
@@ -212,10 +212,10 @@ def split_pipes(query: str) -> list[str]:
 
 
 def nanoseconds(text: str) -> int:
-    found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", text)
-    assert found is not None, text
-    seconds = int(dt.datetime.fromisoformat(found[1] + "+00:00").timestamp())
-    return seconds * SECOND + int((found[2] or "0").ljust(9, "0"))
+    match = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", text)
+    assert match is not None, text
+    seconds = int(dt.datetime.fromisoformat(match[1] + "+00:00").timestamp())
+    return seconds * SECOND + int((match[2] or "0").ljust(9, "0"))
 
 
 def rfc(time_ns: int) -> str:

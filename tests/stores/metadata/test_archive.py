@@ -57,7 +57,7 @@ def record(archive: Archive, made: Verdict | None = None, at: float = T0 + 700, 
 
 
 def jobs(archive: Archive, **filters: Any) -> list[str]:
-    return [each.job for each in archive.runs(Filters(**filters)).runs]
+    return [run.job for run in archive.runs(Filters(**filters)).runs]
 
 
 # -- what is kept
@@ -67,18 +67,18 @@ def test_a_verdict_comes_back_as_it_was_given(archive: Archive) -> None:
     made = verdict(run(user="ada"))
     kept = record(archive, made)
     assert kept.new
-    found = archive.find("4242")
-    assert found is not None
-    assert (found.id, found.verdict) == (kept.run, kept.verdict)
-    assert (found.cluster, found.name, found.username, found.state) == ("alpha", "lm", "ada", "FAILED")
-    assert (found.submitted, found.started, found.ended) == (T0, T0 + 10, T0 + 600)
-    assert (found.nodes, found.gpus, found.n_gpus) == (["gpu017", "gpu018"], ["gpu017:0"], 16)
-    assert (found.family, found.culprit, found.certainty, found.confidence) == ("A1", "job", "established", 0.9)
+    match = archive.find("4242")
+    assert match is not None
+    assert (match.id, match.verdict) == (kept.run, kept.verdict)
+    assert (match.cluster, match.name, match.username, match.state) == ("alpha", "lm", "ada", "FAILED")
+    assert (match.submitted, match.started, match.ended) == (T0, T0 + 10, T0 + 600)
+    assert (match.nodes, match.gpus, match.n_gpus) == (["gpu017", "gpu018"], ["gpu017:0"], 16)
+    assert (match.family, match.culprit, match.certainty, match.confidence) == ("A1", "job", "established", 0.9)
     assert archive.document(kept.verdict) == written(made)
     about = archive.verdict(kept.verdict)
     assert about is not None
     assert (about.run, about.made_at, about.version, about.bytes) == (kept.run, T0 + 700, "1.0", len(written(made)))
-    assert archive.find(kept.run) == found
+    assert archive.find(kept.run) == match
 
 
 def test_the_same_verdict_is_kept_once(archive: Archive) -> None:
@@ -93,13 +93,13 @@ def test_a_verdict_that_changes_has_a_history(archive: Archive) -> None:
     a, b = verdict(), verdict(said="ImportError")
     ids = [record(archive, made, at=T0 + n).verdict for n, made in enumerate((a, a, b, a))]
     assert len(set(ids)) == 3
-    found = archive.find("4242")
-    assert found is not None
-    assert found.verdict == ids[3]
-    history = archive.verdicts(found.id)
-    assert [each.id for each in history.verdicts] == [ids[3], ids[2], ids[0]]
-    first = archive.verdicts(found.id, limit=2)
-    assert [each.id for each in archive.verdicts(found.id, limit=2, after=first.next).verdicts] == [ids[0]]
+    match = archive.find("4242")
+    assert match is not None
+    assert match.verdict == ids[3]
+    history = archive.verdicts(match.id)
+    assert [verdict.id for verdict in history.verdicts] == [ids[3], ids[2], ids[0]]
+    first = archive.verdicts(match.id, limit=2)
+    assert [verdict.id for verdict in archive.verdicts(match.id, limit=2, after=first.next).verdicts] == [ids[0]]
 
 
 def test_a_verdict_that_arrives_late_is_not_the_latest(archive: Archive) -> None:
@@ -107,10 +107,10 @@ def test_a_verdict_that_arrives_late_is_not_the_latest(archive: Archive) -> None
     kept = record(archive, new, at=T0 + 900)
     record(archive, old, at=T0 + 500)
     record(archive, old, at=T0 + 400)  # the same, made still earlier: the one document, from then on
-    found = archive.find("4242")
-    assert found is not None
-    assert (found.verdict, found.family, found.state) == (kept.verdict, "G1", "FAILED")
-    assert [each.made_at for each in archive.verdicts(found.id).verdicts] == [T0 + 900, T0 + 400]
+    match = archive.find("4242")
+    assert match is not None
+    assert (match.verdict, match.family, match.state) == (kept.verdict, "G1", "FAILED")
+    assert [verdict.made_at for verdict in archive.verdicts(match.id).verdicts] == [T0 + 900, T0 + 400]
 
 
 def test_what_a_later_verdict_does_not_know_stays(archive: Archive) -> None:
@@ -136,9 +136,9 @@ def test_ids_that_come_back_are_other_runs(archive: Archive) -> None:
     second = record(archive, verdict(later), at=T0 + year + 70)
     record(archive, verdict(run(cluster="beta")))
     assert len(archive.runs().runs) == 3
-    found = archive.find("4242", cluster="alpha")
-    assert found is not None
-    assert found.id == second.run
+    match = archive.find("4242", cluster="alpha")
+    assert match is not None
+    assert match.id == second.run
     with pytest.raises(ArchiveError, match="several clusters: alpha, beta") as raised:
         archive.find("4242")
     assert raised.value.kind == "ambiguous"
@@ -165,15 +165,15 @@ def test_foreign_text_is_kept_or_cut_but_never_refused(archive: Archive) -> None
 def test_lineage_goes_by_job_and_time(archive: Archive) -> None:
     child = run("43", submit=T0 + 650, start=T0 + 660, end=T0 + 900, parent="4242", parent_by="dependency")
     kept = record(archive, verdict(child))
-    found = archive.find("43")
-    assert found is not None
-    link = archive.lineage(found).parent
+    match = archive.find("43")
+    assert match is not None
+    link = archive.lineage(match).parent
     assert link is not None
     assert (link.job, link.run, link.how) == ("4242", None, "dependency")
     parent = record(archive)  # recorded after its child
     year = 365 * 86400.0
     record(archive, verdict(run(submit=T0 + year, start=T0 + year, end=T0 + year, attempts=())))  # the id came back
-    assert archive.lineage(found).parent.run == parent.run  # type: ignore[union-attr]
+    assert archive.lineage(match).parent.run == parent.run  # type: ignore[union-attr]
     first, last = archive.find(parent.run), archive.find("4242")
     assert first is not None
     assert last is not None
@@ -203,7 +203,7 @@ def test_pages_hold_every_run_once_newest_first(many: Archive, limit: int) -> No
     while True:
         page = many.runs(limit=limit, after=after)
         assert len(page.runs) <= limit
-        seen += [int(each.job) for each in page.runs]
+        seen += [int(run.job) for run in page.runs]
         after = page.next
         if after is None:
             break
@@ -250,9 +250,9 @@ def test_old_verdicts_go_but_the_last_of_each_run(archive: Archive) -> None:
         record(archive, verdict(said=str(n)), at=T0 + n)
     other = record(archive, verdict(run("5")), at=T0)
     assert archive.prune(T0 + 2.5) == 3
-    found = archive.find("4242")
-    assert found is not None
-    assert [each.made_at for each in archive.verdicts(found.id).verdicts] == [T0 + 3]
+    match = archive.find("4242")
+    assert match is not None
+    assert [verdict.made_at for verdict in archive.verdicts(match.id).verdicts] == [T0 + 3]
     assert archive.document(other.verdict) is not None
     assert archive.prune(T0 + 1e6) == 0
 
@@ -333,7 +333,7 @@ def test_many_threads_and_one_archive(archive: Archive) -> None:
     for each in threads:
         each.join()
     assert not failed
-    assert all(len(archive.verdicts(each.id).verdicts) == 8 for each in archive.runs().runs)
+    assert all(len(archive.verdicts(run.id).verdicts) == 8 for run in archive.runs().runs)
 
 
 def test_a_writer_killed_leaves_whole_records(tmp_path: Path) -> None:
@@ -346,9 +346,9 @@ def test_a_writer_killed_leaves_whole_records(tmp_path: Path) -> None:
     with Archive.open(url) as archive:
         for line in acknowledged:
             if line.endswith("\n"):
-                found = archive.find(line.split()[2])
-                assert found is not None
-                assert archive.document(found.verdict or 0) is not None
+                match = archive.find(line.split()[2])
+                assert match is not None
+                assert archive.document(match.verdict or 0) is not None
 
 
 @pytest.mark.service
@@ -476,7 +476,7 @@ def check_kept(archive: Archive) -> None:
     assert first is not None
     assert last is not None
     assert (last.name, last.nodes, last.family) == ("lm", ["gpu017", "gpu018"], "A1")
-    assert [each.family for each in archive.verdicts(first.id).verdicts] == ["A1", "G1"]
+    assert [verdict.family for verdict in archive.verdicts(first.id).verdicts] == ["A1", "G1"]
     document = archive.document(first.verdict or 0)
     assert document is not None
     assert document.startswith(b'{\n  "schema": "trackside.verdict/1"')

@@ -521,8 +521,8 @@ def test_ten_times_the_data_asked_for() -> None:
         rolled = fake.rolled
 
         def more(query: str, asked: Mapping[str, str]) -> bytes:
-            told = json.loads(rolled(query, asked).split(b"\r\n\r\n", 1)[1])
-            for each in told["data"]["result"]:
+            document = json.loads(rolled(query, asked).split(b"\r\n\r\n", 1)[1])
+            for each in document["data"]["result"]:
                 if "values" in each and "max" in query:
                     each["values"] = [
                         [START_S - 60, "7"],
@@ -530,7 +530,7 @@ def test_ten_times_the_data_asked_for() -> None:
                         *each["values"],
                         [START_S + 7200, "7"],
                     ]
-            return answer(told)
+            return answer(document)
 
         fake.rolled = more  # type: ignore[method-assign]
         values, used = curves.rollup(ids, START_S * 1000, (START_S + 3600) * 1000, 60_000, "max")
@@ -567,12 +567,12 @@ def test_counts_are_asked_for_at_multiples_of_their_step() -> None:
         curves.close()
 
 
-@pytest.mark.parametrize(("spelt", "matcher"), [
+@pytest.mark.parametrize(("spelled", "matcher"), [
     ("NodeName", 'NodeName=~"(?i:'), ("host.name", '"host.name"=~"(?i:'), ("exported_Instance", "exported_Instance=~"),
 ])  # fmt: skip
-def test_labels_are_asked_for_as_they_are_spelt(spelt: str, matcher: str) -> None:
+def test_labels_are_asked_for_as_they_are_spelled(spelled: str, matcher: str) -> None:
     fake = Fake()
-    fake.series = [{spelt if name == "Hostname" else name: each[name] for name in each} for each in fake.series]
+    fake.series = [{spelled if name == "Hostname" else name: each[name] for name in each} for each in fake.series]
     with scripted(fake) as server:
         curves = asking(server.url)
         assert {each.series.get("node") for each in curves.series()} == {"node-1"}
@@ -598,9 +598,9 @@ def test_a_server_that_lists_no_labels_is_asked_for_the_common_ones(status: str)
 
 @pytest.mark.service
 def test_labels_with_dots_in_victoriametrics(tmp_path_factory: pytest.TempPathFactory) -> None:
-    lines = [{"metric": {"__name__": "DCGM_FI_DEV_GPU_TEMP", spelt: node, "gpu": "0"},
+    lines = [{"metric": {"__name__": "DCGM_FI_DEV_GPU_TEMP", spelled: node, "gpu": "0"},
               "values": [50, 51], "timestamps": [START_S * 1000, START_S * 1000 + 15_000]}
-             for spelt in ("host.name", "NodeName") for node in (f"{spelt[0]}1", "other")]  # fmt: skip
+             for spelled in ("host.name", "NodeName") for node in (f"{spelled[0]}1", "other")]  # fmt: skip
     with services.victoria_metrics(tmp_path_factory.mktemp("dots")) as victoria:
         http = urllib3.PoolManager()
         http.request("POST", victoria.url + "/api/v1/import", body="\n".join(map(json.dumps, lines)))

@@ -272,7 +272,9 @@ def asked(store: Path, *names: str) -> tuple[list[str | float], list[str]]:
     with open_session(StoreRequest(store, "4242")) as session:
         answers = [session.ask(metric(name).over("run", "avg")) for name in names]
         doc = document(session.verdict())
-    told = [each.reason if isinstance(each, MissingAnswer) else float(np.nanmean(each.values)) for each in answers]
+    told = [
+        answer.reason if isinstance(answer, MissingAnswer) else float(np.nanmean(answer.values)) for answer in answers
+    ]
     return told, [claim.text for claim in doc.preflight if "did not answer" in claim.text]
 
 
@@ -793,7 +795,7 @@ def test_a_full_disk_while_flushing_loses_nothing(intake: Intake, store: Path) -
     assert intake.last_error == ""
     assert held(store) == {row for number in range(4) for row in expected(tick(number))}
     assert [len(told) for told in lines(store).values()] == [3]
-    named = {each.name for each in Directory(store).read().segments}
+    named = {segment.name for segment in Directory(store).read().segments}
     assert {name for name in os.listdir(store / "segments") if not name.startswith(".")} >= named
 
 
@@ -945,7 +947,7 @@ def test_long_labels_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatc
     found = Arrivals(labels_of, Limits(series=10))
 
     def told(keys: list[bytes]) -> IntakeResult:
-        return found.take(remote_write.decode(write_request([(each, [(T0_MS, 1.0)]) for each in keys]), 1))
+        return found.take(remote_write.decode(write_request([(key, [(T0_MS, 1.0)]) for key in keys]), 1))
 
     strangers = [key("nobody_asks_for_this", pad=f"{number}" * 9_000) for number in range(20)]
     assert sum(told(strangers).refused.values()) == 20

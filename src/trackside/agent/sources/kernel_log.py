@@ -10,7 +10,7 @@ import msgspec
 
 from trackside.agent.kernel.choice import Policy, RateLimit, select
 from trackside.agent.kernel.journal import Journal, KernelPosition, load_position
-from trackside.agent.kernel.neighbours import is_one_of_several, lines_of_other_nodes
+from trackside.agent.kernel.neighbors import is_one_of_several, lines_of_other_nodes
 from trackside.agent.kernel.ring import KernelClock, KernelRecord, Ring
 from trackside.agent.preferred_source import KERNEL_LOG
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trackside.agent.kernel.neighbours import is_one_of_several
+from trackside.agent.kernel.neighbors import is_one_of_several
 from trackside.agent.pseudo_files import PseudoFile, keyed, names_in, required
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 

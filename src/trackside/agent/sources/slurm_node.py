@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trackside.agent.slurm.configuration import find_conf, setting
 from trackside.agent.slurm.daemon_log import DaemonLog
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 
 UNIT = "slurmd"
 _PID_FILE = "/var/run/slurmd.pid"
 """slurmd's default pid file."""
-
-
-CONF_PATHS = (
-    "/etc/slurm/slurm.conf",
-    "/run/slurm/conf/slurm.conf",
-    "/var/spool/slurmd/conf-cache/slurm.conf",
-    "/etc/slurm-llnl/slurm.conf",
-)
-"""Usual paths of slurm.conf, including where slurmd caches a configuration that it was sent."""
-_MAX_CONF_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +46,6 @@ class _SlurmNode(Collector):
                 return pid.isdecimal() and file.read(64).strip() == UNIT
         except (OSError, ValueError):
             return False
-
-
-def find_conf(path: str = "", environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The slurm.conf of this node; None if there is none."""
-    candidates = [path] if path else [environ.get("SLURM_CONF", ""), *CONF_PATHS]
-    return next((Path(file) for file in candidates if file and os.access(file, os.R_OK)), None)
-
-
-def setting(path: Path, name: str, node: str) -> str | None:
-    """A setting in slurm.conf with ``%n`` and ``%h`` filled in; None if it isn't set. Raises OSError."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        text = file.read(_MAX_CONF_BYTES)
-    match = re.search(rf"(?im)^[ \t]*{re.escape(name)}[ \t]*=[ \t]*\"?([^\s#\"]+)", text)
-    return None if match is None else match[1].replace("%n", node).replace("%h", os.uname().nodename)
 
 
 def _open(context: Context) -> Collector:

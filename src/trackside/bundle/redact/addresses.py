@@ -7,7 +7,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-from trackside.bundle.redact.kind import PatternKind, Trace
+from trackside.bundle.redact.kind import NumberedKind, PatternKind, Trace
 
 _RANGES = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "198.18.0.0/15")
 """Ranges for documentation, then for benchmarks."""
@@ -72,7 +72,7 @@ class IPv4(PatternKind):
         return (Trace(key, name, r"(?<![\d.])", r"(?!\d|\.\d)") for key, name in self.names.items())
 
 
-class IPv6(PatternKind):
+class IPv6(NumberedKind):
     """IPv6 addresses except ``::`` and ``::1``."""
 
     name = "IPv6 addresses"
@@ -100,7 +100,7 @@ class IPv6(PatternKind):
         return str(ipaddress.IPv6Address((0x20010DB8 << 96) + number))
 
 
-class Mac(PatternKind):
+class Mac(NumberedKind):
     """MAC addresses, with colons or hyphens."""
 
     name = "MAC addresses"

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from trackside.bundle.redact.kind import WORD_END, PatternKind, Trace
+from trackside.bundle.redact.kind import WORD_END, NumberedKind, Trace
 from trackside.bundle.redact.literal import LiteralKind
 from trackside.bundle.redact.sieve import LinePattern, literal
 
 
-class GpuUuids(PatternKind):
+class GpuUuids(NumberedKind):
     """UUIDs after ``GPU-`` and ``MIG-``, in full or only their first eight digits."""
 
     name = "GPU UUIDs"
@@ -62,7 +62,7 @@ class MachineIds(LiteralKind):
     )
 
 
-class Guids(PatternKind):
+class Guids(NumberedKind):
     """GUIDs of InfiniBand ports and devices: sixteen hex digits or four groups of four. A GUID labeled as such once is
     replaced everywhere."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +37,7 @@ def word(text: str, after: bytes = b"", caseless: bool = False) -> LinePattern:
     return LinePattern(word_start + literal(text).regex + after, caseless)
 
 
-class Kind:
+class Kind(ABC):
     """One kind of name. First texts are learned in any order, then ``settle`` is called once, then texts are
     redacted."""
 
@@ -56,13 +57,13 @@ class Kind:
     def settle(self) -> None:
         """Assign pseudonyms, independently of the order of learning."""
 
+    @abstractmethod
     def line_patterns(self) -> Iterable[LinePattern]:
         """Line patterns, one of which matches every line with something to replace."""
-        raise NotImplementedError
 
+    @abstractmethod
     def redacted(self, text: str) -> str:
         """The text with originals replaced by pseudonyms; line breaks are kept."""
-        raise NotImplementedError
 
     def traces(self) -> Iterable[Trace]:
         """The originals as they would occur in a text."""
@@ -75,8 +76,6 @@ class PatternKind(Kind):
     pattern: re.Pattern[str]
     line_pattern = b""
     """Line pattern, if it is simpler than the one derived from ``pattern``."""
-    step = 1 << 24
-    """Increment to the next pseudonym if one is also an original."""
 
     @property
     def detectors(self) -> Sequence[Detector]:
@@ -90,20 +89,6 @@ class PatternKind(Kind):
         """The normalized original of a match; None if it is not one."""
         return text.lower()
 
-    def pseudonym(self, number: int) -> str:
-        """The n-th pseudonym, from 1."""
-        raise NotImplementedError
-
-    def _free_pseudonym(self, key: str, number: int) -> str:
-        """The pseudonym of the n-th original, which is not an original itself."""
-        while (name := self.pseudonym(number)) in self._originals:
-            number += self.step
-        return name
-
-    def settle(self) -> None:
-        for number, key in enumerate(sorted(self._originals), 1):
-            self.names[key] = self._free_pseudonym(key, number)
-
     def line_patterns(self) -> Iterable[LinePattern]:
         return (
             (LinePattern(self.line_pattern) if self.line_pattern else line_pattern_of(self.pattern),)
@@ -114,6 +99,10 @@ class PatternKind(Kind):
     def redacted(self, text: str) -> str:
         return self.pattern.sub(self._replacement, text) if self.names else text
 
+    @abstractmethod
+    def _free_pseudonym(self, key: str, number: int) -> str:
+        """The pseudonym of the n-th original, which is not an original itself."""
+
     def _replacement(self, match: re.Match[str]) -> str:
         key = self.key(match[0])
         if key is None:
@@ -121,3 +110,23 @@ class PatternKind(Kind):
         if key not in self.names:
             self.names[key] = self._free_pseudonym(key, len(self.names) + 1)
         return self.names[key]
+
+
+class NumberedKind(PatternKind):
+    """A kind whose pseudonyms are numbered in the order of the originals."""
+
+    step = 1 << 24
+    """Increment to the next pseudonym if one is also an original."""
+
+    @abstractmethod
+    def pseudonym(self, number: int) -> str:
+        """The n-th pseudonym, from 1."""
+
+    def _free_pseudonym(self, key: str, number: int) -> str:
+        while (name := self.pseudonym(number)) in self._originals:
+            number += self.step
+        return name
+
+    def settle(self) -> None:
+        for number, key in enumerate(sorted(self._originals), 1):
+            self.names[key] = self._free_pseudonym(key, number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 
 from trackside.bundle.redact.kind import WORD_END, WORD_START, Kind, Trace, word
@@ -70,9 +71,9 @@ class PrefixedKind(LiteralKind):
         """prefix + original -> (prefix, original)"""
         self._prefixed_patterns: tuple[re.Pattern[str], ...] = ()
 
+    @abstractmethod
     def is_rare(self, key: str) -> bool:
         """Whether the original is rare enough to be replaced everywhere."""
-        raise NotImplementedError
 
     def add_prefixed(self, match: tuple[str, str]) -> None:
         """Learn a (prefix, original) pair. Raises TooMany."""

@@ -16,7 +16,7 @@ _TOKEN_FORMS = (
     r"github_pat_[A-Za-z0-9_]{22,255}",
     r"glpat-[A-Za-z0-9_-]{20,64}",
     r"hf_[A-Za-z0-9]{20,64}",
-    r"api_org_[A-Za-z0-9]{30,64}",  # Hugging Face's organisations
+    r"api_org_[A-Za-z0-9]{30,64}",  # Hugging Face's organizations
     r"wandb_v1_[A-Za-z0-9_]{20,128}",
     r"sk-[A-Za-z0-9_-]{20,200}",
     r"xox[abeprs]-[A-Za-z0-9-]{10,200}",

@@ -25,7 +25,7 @@ from trackside.query import Query, Rollup, metric
 
 Matrix = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Basis = Literal["launches", "sm", "power", "collectives", "utilisation"]
+Basis = Literal["launches", "sm", "power", "collectives", "utilization"]
 
 
 def counts_by_gpu(name: str, how: Rollup) -> Query:
@@ -38,20 +38,20 @@ COLLECTIVE_SECONDS = counts_by_gpu("trackside_nccl_collective_seconds_total", "i
 ACTIVITY: Mapping[str, Query] = {
     "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
     "engine": metric("gpu_engine_active_ratio").over("run", "avg"),
-    "utilisation": metric("gpu_utilization_ratio").over("run", "avg"),
+    "utilization": metric("gpu_utilization_ratio").over("run", "avg"),
     "power": metric("gpu_power_watts").over("run", "avg"),
     "launches": counts_by_gpu("trackside_cuda_kernel_launches_total", "increase"),
     "collectives": counts_by_gpu("trackside_nccl_collectives_completed_total", "increase"),
 }
 """The queries behind :class:`GpuActivity`."""
-NEED = ("sm", "engine", "utilisation", "launches")
+NEED = ("sm", "engine", "utilization", "launches")
 """Any one of these answers distinguishes idle from work."""
 ADVANCING: Mapping[str, Sentence] = {
     "collectives": Sentence("{count} collectives completed meanwhile"),
     "launches": Sentence("{count} kernels were launched meanwhile"),
 }
 TITLES: Mapping[str, str] = {
-    "sm": "SM activity", "power": "power", "engine": "engine activity", "utilisation": "utilisation",
+    "sm": "SM activity", "power": "power", "engine": "engine activity", "utilization": "utilization",
     "launches": "kernel launches a window", "collectives": "collectives a window",
 }  # fmt: skip
 """The display name of each signal."""
@@ -79,7 +79,7 @@ class Floors:
     power_alone: float = 2.5
     """The same if no signal shows whether a kernel ran: a context without work draws 116 W on an H100 that draws 70 W
     without one, and 75 W versus 34 W on an L40S."""
-    utilisation: float = 0.05
+    utilization: float = 0.05
     unmistakable_sm: float = 0.25
     """SM activity that is work whatever the tracer reports, if it is at least half of the GPU's level."""
     isolated: int = 10
@@ -113,7 +113,7 @@ class GpuActivity:
     sm: Matrix | None
     busy: Matrix | None
     """Engine activity, else NVML utilization."""
-    busy_by: Literal["engine", "utilisation"] | None
+    busy_by: Literal["engine", "utilization"] | None
     power: Matrix | None
     launches: Matrix | None
     """Launches per window."""
@@ -155,7 +155,7 @@ class GpuActivity:
     def worked_after(self, moment: float) -> bool | None:
         """Whether the GPUs worked after a time (POSIX seconds); None if no sampled signal proves work. At least three
         windows count as work: shutdown may launch a last kernel."""
-        if self.basis in (None, "utilisation"):
+        if self.basis in (None, "utilization"):
             return None
         later = self.times - self.step >= moment
         return None if not (self.observed & later).any() else int((self.active & later).sum()) >= 3
@@ -191,7 +191,7 @@ class GpuActivity:
 
     def reduced(self, windows: NDArray[np.intp]) -> Flags:
         """(G,) GPUs that do far less in these windows than while the run worked before: they spin in a collective."""
-        signal = None if self.basis == "utilisation" else self.signal(self.basis)
+        signal = None if self.basis == "utilization" else self.signal(self.basis)
         before = np.flatnonzero(self.active[: windows[0]])
         if signal is None or not len(before):
             return np.zeros(len(self.gpus), dtype=bool)
@@ -206,7 +206,7 @@ class GpuActivity:
 
     def signal(self, name: str | None) -> Matrix | None:
         """The array of one of :data:`ACTIVITY`."""
-        if name in ("engine", "utilisation"):
+        if name in ("engine", "utilization"):
             return self.busy if name == self.busy_by else None
         values: Matrix | None = None if name is None else getattr(self, name)
         return values
@@ -257,15 +257,15 @@ def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
     def count_of(name: str) -> Matrix | None:
         return summed(grids[name], run, gpus, first.times) if name in grids else None
 
-    sm, engine, utilisation = level_of("sm"), level_of("engine"), level_of("utilisation")
-    busy = engine if engine is not None else utilisation
+    sm, engine, utilization = level_of("sm"), level_of("engine"), level_of("utilization")
+    busy = engine if engine is not None else utilization
     power, launches, collectives = level_of("power"), _trusted(count_of("launches"), sm, busy), count_of("collectives")
     working, known, basis = _work((len(gpus), len(first.times)), {
-        "launches": launches, "sm": sm, "power": power, "collectives": collectives, "utilisation": busy
+        "launches": launches, "sm": sm, "power": power, "collectives": collectives, "utilization": busy
     })  # fmt: skip
     if busy is not None and basis in ("sm", "power"):
         working &= ~_waiting(working, busy, sm if basis == "sm" else power)
-    by: Literal["engine", "utilisation"] = "engine" if engine is not None else "utilisation"
+    by: Literal["engine", "utilization"] = "engine" if engine is not None else "utilization"
     readings = min(grid.samples / max(1, int((~np.isnan(grid.values)).sum())) for grid in grids.values())
     return GpuActivity(
         answered, missing, gpus, first.times, first.step, readings, sm, busy, None if busy is None else by, power,
@@ -384,7 +384,7 @@ def _work(shape: tuple[int, int], signals: Mapping[Basis, Matrix | None]) -> tup
         for name, signal in signals.items():
             if signal is None:
                 continue
-            decided, works = _classify(name, signal, signals["sm"], signals["utilisation"])
+            decided, works = _classify(name, signal, signals["sm"], signals["utilization"])
             decided &= ~known
             working |= decided & works
             known |= decided
@@ -441,7 +441,7 @@ def _classify(name: Basis, signal: Matrix, sm: Matrix | None, busy: Matrix | Non
             decided &= own >= wide * lowest
             works = signal > lowest + FLOORS.power_share * (own - lowest)
             if busy is not None:
-                works &= ~(busy <= FLOORS.utilisation)
-        case "utilisation":
-            works = signal > FLOORS.utilisation
+                works &= ~(busy <= FLOORS.utilization)
+        case "utilization":
+            works = signal > FLOORS.utilization
     return decided, works

@@ -33,7 +33,7 @@ IDLE: Mapping[str, Query] = {
 COLD: Mapping[str, Sentence] = {
     "sm": Sentence("SM activity never rose above {most}"),
     "engine": Sentence("engine activity never rose above {most}"),
-    "utilisation": Sentence("utilization never rose above {most}"),
+    "utilization": Sentence("utilization never rose above {most}"),
     "launches": Sentence("kernel launches in the whole run: {most}", running="kernel launches so far: {most}"),
     "collectives": Sentence(
         "collectives completed in the whole run: {most}", running="collectives completed so far: {most}"
@@ -124,7 +124,7 @@ def idle_gpus(
 def _levels(activity: GpuActivity) -> list[Claim]:
     """The maximum of each signal; of power only if no other signal was sampled."""
     shows: list[Claim] = []
-    for name in ("sm", "engine", "utilisation", *COUNTED):
+    for name in ("sm", "engine", "utilization", *COUNTED):
         highest = sampled(activity.grid(name), "sum" if name in COUNTED else "max", "")
         if highest is not None:
             shows.append(COLD[name](most=highest))

@@ -81,7 +81,7 @@ class GpuPauses:
         windows = np.flatnonzero(
             activity.observed & (activity.times - activity.step >= since) & (activity.times <= until)
         )
-        if len(windows) < self.limits.windows or activity.basis in (None, "utilisation"):
+        if len(windows) < self.limits.windows or activity.basis in (None, "utilization"):
             return None
         less = activity.reduced(windows) & activity.worked
         if activity.active[windows].mean() > self.limits.worked_share and 2 * int(less.sum()) <= int(

@@ -174,7 +174,7 @@ class GpuStall:
         not show whether these keep working (see :mod:`trackside.facts.gpu.activity` for signals that do)."""
         activity, limits = self.activity, self.limits
         users, end = activity.worked, np.flatnonzero(activity.observed)
-        if activity.busy is None or activity.basis != "utilisation" or not len(end) or int(users.sum()) < 2:
+        if activity.busy is None or activity.basis != "utilization" or not len(end) or int(users.sum()) < 2:
             return None
         with np.errstate(invalid="ignore"):
             last = last_true(activity.busy > FLOORS.cold)
@@ -248,7 +248,7 @@ class GpuStall:
         time, or the last part was not sampled."""
         activity, limits = self.activity, self.limits
         grid, name = activity.grid(activity.basis), activity.basis
-        if grid is None or name is None or name == "utilisation" or not self.observed_to_end:
+        if grid is None or name is None or name == "utilization" or not self.observed_to_end:
             return None
         if int(activity.active.sum()) < limits.windows:
             return None

@@ -147,7 +147,7 @@ class Stall:
             now, grid = self._figure(name, "sum"), self.grids.get(name)
             if now is not None and grid is not None:
                 shows.append(REST[name](now=now, whole=grid.value("sum", unit=""), seconds=self.seconds))
-        for name, kind in (("sm", "sm"), ("power", "power"), ("engine", "busy"), ("utilisation", "busy")):
+        for name, kind in (("sm", "sm"), ("power", "power"), ("engine", "busy"), ("utilization", "busy")):
             now, before = self._figure(name), self._figure(name, before=True)
             if now is not None and before is not None and (name == "sm" or not shows):
                 shows.append(REST[kind](now=now, before=before, seconds=self.seconds))
@@ -259,14 +259,14 @@ def _odd(
     if count < 2:
         return nobody, ""
     others_wait = spinning.any() or (
-        working.any() and activity.basis == "utilisation"
+        working.any() and activity.basis == "utilization"
     )  # which can't tell the two apart
     silent_groups: tuple[tuple[Flags, Why], ...] = ((cold, "cold"), (unsampled, "gone"))
     for flags, sign in silent_groups:
         if flags.any() and others_wait and 2 * int(flags.sum()) <= count:
             return flags, sign
     candidates = _by_collectives(users, entered, left)
-    if activity.basis != "utilisation":
+    if activity.basis != "utilization":
         candidates.append((working, "computing"))
     for flags, sign in candidates:
         if flags.any() and 2 * int(flags.sum()) < count:

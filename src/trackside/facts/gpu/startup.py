@@ -96,7 +96,7 @@ def startup_use(
     total = sampled(launches, "sum", unit="")
     if total is None and counters is not None and len(counters.times) == 1:
         launches, total = counters, sampled(counters, "sum", unit="")
-    busy = evidence.grid("sm") or evidence.grid("engine") or evidence.grid("utilisation")
+    busy = evidence.grid("sm") or evidence.grid("engine") or evidence.grid("utilization")
     highest = sampled(busy, "max", unit="share")
     worked = None if isinstance(activity, Missing) else _worked(evidence, activity, run)
     return StartupUse(total, 0 if launches is None else len(launches), highest, memory, worked, limits)
@@ -105,7 +105,7 @@ def startup_use(
 def _worked(evidence: Evidence, activity: GpuActivity, run: Run) -> Value | None:
     """Seconds for which the GPUs worked, by a metric that proves work."""
     grid = next((grid for name in ("launches", "sm", "power") if (grid := evidence.grid(name)) is not None), None)
-    if grid is None or activity.basis in (None, "utilisation"):
+    if grid is None or activity.basis in (None, "utilization"):
         return None
     if run.gpus_by == "all" and not activity.worked.all():
         return None  # those that worked may be another's

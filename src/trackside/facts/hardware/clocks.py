@@ -139,7 +139,7 @@ def _busy(
     activity: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix, flags: Matrix, limits: Limits
 ) -> Flags:
     """Whether each GPU worked, or appeared to: only idle clocks are excluded."""
-    busy = aligned(None if activity is None else activity.grid("engine") or activity.grid("utilisation"), gpus, times)
+    busy = aligned(None if activity is None else activity.grid("engine") or activity.grid("utilization"), gpus, times)
     with np.errstate(invalid="ignore"):
         sure, idle = busy >= limits.busy, busy < limits.busy
     if activity is not None and len(activity.times) == len(times):

@@ -237,7 +237,7 @@ def _unused(activity: Maybe[GpuActivity], run: Run) -> frozenset[str]:
     to others."""
     if run.gpus_by not in ("occupancy", "all") or not isinstance(activity, GpuActivity):
         return frozenset()
-    if activity.basis in (None, "utilisation") or not activity.worked.any():
+    if activity.basis in (None, "utilization") or not activity.worked.any():
         return frozenset()
     return frozenset(activity.named(~activity.worked & activity.known.any(axis=1)))
 

@@ -281,7 +281,7 @@ def _reasons_between(clocks: Clocks, gpu: str, start: float, end: float) -> tupl
 def _to_the_end(memory: Grid | None, clocks: Clocks, limits: Limits) -> bool:
     """Whether the GPUs worked until shortly before they were released, as far as anything shows."""
     activity = clocks.activity
-    if activity is None or activity.basis in (None, "utilisation") or not activity.active.any():
+    if activity is None or activity.basis in (None, "utilization") or not activity.active.any():
         return True
     active = activity.active
     if activity.basis == "power" and activity.busy is not None:  # low clocks draw little, whatever they do

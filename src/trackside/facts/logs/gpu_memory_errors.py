@@ -28,7 +28,7 @@ LARGER = Sentence("a single allocation of {requested} is larger than the GPU's m
 ASKED_ONLY = Sentence("the failed allocation was {requested}")
 PHASE = Sentence("it failed in the {phase} phase")
 FRAGMENTED = Sentence("the allocator had reserved {reserved} and used only {allocated}: free memory was fragmented")
-NEIGHBOUR = Sentence("other processes used {other} of the GPU's {total}")
+NEIGHBOR = Sentence("other processes used {other} of the GPU's {total}")
 HANDLED = Sentence("the run caught the error and continued: {line}; later: {point}")
 
 SIZES = ("requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "other_process_bytes")
@@ -109,12 +109,12 @@ class GpuMemoryErrors:
             return None
         return FRAGMENTED(reserved=self.sizes["reserved_bytes"], allocated=self.sizes["allocated_bytes"])
 
-    def neighbour(self, share: float) -> Claim | None:
+    def neighbor(self, share: float) -> Claim | None:
         """That other processes used more than a share of the card."""
         total = self.bytes("total_bytes")
         if not total or self.bytes("other_process_bytes") <= share * total:
             return None
-        return NEIGHBOUR(other=self.sizes["other_process_bytes"], total=self.sizes["total_bytes"])
+        return NEIGHBOR(other=self.sizes["other_process_bytes"], total=self.sizes["total_bytes"])
 
     @property
     def fits_alone(self) -> bool:

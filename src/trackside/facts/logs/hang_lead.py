@@ -113,7 +113,7 @@ def _between_ranks(stall: Stall, ending: Ending, silence: Silence, last: LastPar
     if int(stall.activity.worked.sum()) < 2 and not silence.several_ranks:
         return False
     spoken_of = ending.state is not None or bool(ending.notices) or bool(stall.outliers)
-    if not spoken_of and stall.activity.basis in ("power", "utilisation") and silence.unread is None:
+    if not spoken_of and stall.activity.basis in ("power", "utilization") and silence.unread is None:
         return False  # a log excerpt, and signals that need a silent log to be conclusive
     return not ending.ends and (not last.raised or (stall.sure and stall.busy_waiting))
 

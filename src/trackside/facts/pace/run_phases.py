@@ -25,7 +25,7 @@ Span = tuple[float, float]
 """Start and end, POSIX seconds."""
 PAUSE, PAUSE_SHARE = 10.0, 0.04
 """A gap between two training points is shown from this multiple of the usual gap, and this share of the run."""
-_GPU_SIGNALS = ("sm", "engine", "utilisation", "power")
+_GPU_SIGNALS = ("sm", "engine", "utilization", "power")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _working(activity: GpuActivity, window: Span) -> Iterator[RunPhase]:
     """By sampled time spans; nothing is reported where samples are missing for long."""
     min_gap_s = PAUSE_SHARE * (window[1] - window[0])
     work = _joined(_within(activity, activity.active, window), min_gap_s)
-    name = "GPUs busy" if activity.basis == "utilisation" else "GPUs at work"  # which proves no work
+    name = "GPUs busy" if activity.basis == "utilization" else "GPUs at work"  # which proves no work
     sampled: Flags = np.logical_or.reduce(activity.known, axis=0)
     for start, end in _joined(_within(activity, sampled, window), max(min_gap_s, activity.step)):
         edge = start

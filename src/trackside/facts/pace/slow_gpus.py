@@ -171,7 +171,7 @@ class SlowGpus:
         activity = self.activity
         if activity.busy is None:
             return None
-        busy = _smooth(activity.busy, self.limits.smooth) if activity.busy_by == "utilisation" else activity.busy
+        busy = _smooth(activity.busy, self.limits.smooth) if activity.busy_by == "utilization" else activity.busy
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(busy > RESTING, 1 / busy, np.nan)
 

@@ -20,7 +20,7 @@ from trackside.logs.scan import scan
 from trackside.model import Event, Plane, Position
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.formats.job_log import note_on
-from trackside.read.formats.kernel_log import DAEMONS, host_of, node_of
+from trackside.read.formats.kernel_log import DAEMONS, host_in, node_of
 from trackside.read.pieces import ChunkStream
 
 _BREAK = re.compile(r"[\r\n]+")
@@ -33,7 +33,7 @@ def _scan(source: Source, sink: Sink, lines: Iterable[str], plane: Plane) -> Res
         if event.kind == "log_activity" and plane == "kernel":
             event = replace(event, kind="kernel_log")
         position = Position(event.at.path, event.at.line)  # byte offsets would be those of the decoded text
-        sink.event(replace(event, at=position, node=host_of(event.text) or event.node))
+        sink.event(replace(event, at=position, node=host_in(event.text) or event.node))
 
     # line breaks within a message become carriage returns, so that line numbers stay those of the JSON
     text = ChunkStream(_BREAK.sub("\r", line).encode("utf-8", "replace") + b"\n" for line in lines)

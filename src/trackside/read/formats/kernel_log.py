@@ -92,7 +92,7 @@ def node_of(path: str) -> str | None:
     return None if not name or _NOT_A_NODE.match(name) else name
 
 
-def host_of(line: str) -> str | None:
+def host_in(line: str) -> str | None:
     """The host column of a syslog or journal line without its domain; None for other lines."""
     match = None if _STAMPED.match(line) else _SYSLOG.match(line)
     if match is None or match["host"] in ("localhost", "-"):
@@ -119,7 +119,7 @@ def _read(source: Source, sink: Sink) -> Result:
     def add_event(event: Event) -> None:
         if event.kind == "log_activity":  # log_activity is for job output only
             event = replace(event, kind="kernel_log")
-        host = host_of(event.text)
+        host = host_in(event.text)
         sink.event(event if host is None else replace(event, node=host))
 
     streaming = streaming_node(source.path)

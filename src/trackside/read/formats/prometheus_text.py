@@ -35,7 +35,7 @@ def _sniff(source: Source) -> Match | None:
     lines = source.head.split(b"\n")
     if len(source.head) == len(source.head.rstrip(b"\n")) and len(lines) > 1:
         lines.pop()  # cut off by the end of the head
-    exposition = other = labelled = described = known = 0
+    exposition = other = labeled = described = known = 0
     for text in lines[:_MAX_SNIFFED_LINES]:
         text = text.strip()
         if not text:
@@ -47,11 +47,11 @@ def _sniff(source: Source) -> Match | None:
         parsed = None if line is None else series_of(line.series.decode("utf-8", "replace"))
         if parsed is not None:
             exposition += 1
-            labelled += bool(parsed[1])
+            labeled += bool(parsed[1])
             known += translate(*parsed) is not None
         elif stamp(text.decode("utf-8", "replace")) is None:
             other += 1
-    if not exposition or exposition < MIN_SHARE * (exposition + other) or not (labelled or described or known):
+    if not exposition or exposition < MIN_SHARE * (exposition + other) or not (labeled or described or known):
         return None
     return Match(0.9 if described or known else 0.7, "OpenMetrics" if b"\n# EOF" in source.head else "Prometheus text")
 

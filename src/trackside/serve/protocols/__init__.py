@@ -1,1 +1,1 @@
-"""HOW IS IT SENT: one file per protocol, from the bytes of a push to samples or lines (:mod:`.decoded`)."""
+"""PROTOCOLS: one file per push protocol, from the bytes of a push to samples or lines (:mod:`.decoded`)."""

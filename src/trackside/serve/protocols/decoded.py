@@ -1,4 +1,4 @@
-"""What the protocols share: how a push is refused, how its lines are gathered, how it is answered."""
+"""What the protocols share: errors for refused pushes, the collection of lines, and responses."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from trackside.errors import TracksideError
 from trackside.stores.receiver.pending import LineStream
 
 MAX_LINES = 1 << 22
-"""Of one push: more than may wait to be written, with a time each; an empty line has two bytes and becomes 50."""
+"""Lines in one push: more than the queue holds. An empty line has two bytes and takes 50 with its time."""
 
 _PLACES = frozenset(
     {name for role in ("job", "node", "rank") for name in ROLES[role]}
     | {"filename", "log_file_path", "log_file_name", "syslog_identifier", "identifier", "appname", "systemd_unit"}
 )
-"""Attributes of a single line that say whose line it is."""
+"""Attributes of a single line that identify its stream: job, node, rank or file."""
 
 
 class BadRequest(TracksideError, ValueError):
-    """What was pushed cannot be taken: what is wrong, where, and what to do, in words for the sender (HTTP 400)."""
+    """The push is invalid (HTTP 400). The message says to the sender what is wrong, where, and what to do."""
 
     status = 400
     retry_after_s: float | None = None
 
 
 class TooLarge(BadRequest):
-    """A body, or a part of one, beyond a limit (HTTP 413)."""
+    """The body, or a part of it, exceeds a limit (HTTP 413)."""
 
     status = 413
 
 
 class UnsupportedMedia(BadRequest):
-    """A content type or encoding that is not spoken here (HTTP 415)."""
+    """The content type or encoding is not supported (HTTP 415)."""
 
     status = 415
 
 
 class LineStreams:
-    """The lines of one push: one stream for each set of labels, in the order in which they come."""
+    """The lines of one push: one stream for each set of labels, in order of appearance."""
 
     def __init__(self) -> None:
         self._streams: dict[tuple[tuple[str, str], ...], LineStream] = {}
@@ -57,7 +57,7 @@ class LineStreams:
         """Raise TooLarge for too many lines."""
         count = sum(len(stream.lines) for stream in self._streams.values())
         if count > MAX_LINES:
-            raise TooLarge(f"{count:,} lines in one push, at most {MAX_LINES:,} are taken: send less at once")
+            raise TooLarge(f"{count:,} lines in one push, but at most {MAX_LINES:,} are accepted: send smaller batches")
 
     def with_lines(self) -> list[LineStream]:
         """All streams that have lines."""
@@ -66,13 +66,13 @@ class LineStreams:
 
 @lru_cache(maxsize=1 << 12)
 def is_place(name: str) -> bool:
-    """Whether an attribute tells streams apart; the number of a trace, or of a line, does not."""
+    """Whether an attribute identifies a stream; a trace id or a line number does not."""
     return plain(name) in _PLACES
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the protocol wants said to the sender once all of a push is kept."""
+    """The response to a push that was stored."""
 
     status: int = 204
     body: bytes = b""

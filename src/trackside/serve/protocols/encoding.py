@@ -1,6 +1,6 @@
-"""Content-Encoding: a body as it was before it was compressed, never more of it than is allowed.
+"""Content-Encoding: decompresses a body within a size limit.
 
-What a body says of its own size is checked before any memory is taken; what doesn't say is decompressed in steps.
+If the body states its own size, that is checked before any memory is allocated; otherwise it is decompressed in steps.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from trackside.serve.protocols.decoded import BadRequest, TooLarge, UnsupportedM
 MAX_ENCODINGS = 3
 _STEP = 64 << 10
 _ZSTD_STEP = 256
-"""Bytes of zstd handed in at once: a block takes four at least and gives 128 KiB at most."""
+"""Bytes of zstd decompressed at once: a block has at least four and becomes at most 128 KiB."""
 _ZSTD_WINDOW = 8 << 20
-"""What every decoder is to support."""
+"""The window that every decoder must support."""
 _SNAPPY_RATIO = 64
-"""Three bytes give 64 at most; a header that says more lies."""
+"""Three bytes become at most 64, so a header that states more is wrong."""
 _SNAPPY_SLACK = 64
 _STREAM = b"\xff\x06\x00\x00sNaPpY"
 
 
-def decompress(body: bytes, content_encoding: str, most: int) -> bytes:
-    """The body without its encodings, at most ``most`` bytes of it.
+def decompress(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
+    """The body without its encodings, at most ``max_bytes``.
 
-    Raises UnsupportedMedia for an encoding that is not known, TooLarge, and BadRequest for broken data.
+    Raises UnsupportedMedia for an unknown encoding, TooLarge, and BadRequest for damaged data.
     """
     names = [name.strip().lower() for name in content_encoding.split(",") if name.strip()]
     if len(names) > MAX_ENCODINGS:
-        raise BadRequest(f"{len(names)} encodings one in another: at most {MAX_ENCODINGS} are undone")
+        raise BadRequest(f"{len(names)} nested encodings: at most {MAX_ENCODINGS} are supported")
     for name in reversed(names):
         if name not in _DECODERS:
-            raise UnsupportedMedia(f"Content-Encoding {name[:40]!r} is not known here: use {', '.join(_DECODERS)}")
-        body = _DECODERS[name](body, most)
-    if len(body) > most:
-        raise _too_large(most)
+            raise UnsupportedMedia(f"Content-Encoding {name[:40]!r} is not supported: use {', '.join(_DECODERS)}")
+        body = _DECODERS[name](body, max_bytes)
+    if len(body) > max_bytes:
+        raise _too_large(max_bytes)
     return body
 
 
-def _too_large(most: int) -> TooLarge:
-    return TooLarge(f"the body has more than {most:,} bytes, which is the limit here: send less at once")
+def _too_large(max_bytes: int) -> TooLarge:
+    return TooLarge(f"the body has more than {max_bytes:,} bytes, the limit of this server: send smaller batches")
 
 
 def _broken(name: str, why: object) -> BadRequest:
-    return BadRequest(f"Content-Encoding says {name}, and the body is no whole {name}: {str(why)[:200]}")
+    return BadRequest(f"Content-Encoding is {name}, but the body is not valid {name}: {str(why)[:200]}")
 
 
-def _snappy(body: bytes, most: int) -> bytes:
+def _snappy(body: bytes, max_bytes: int) -> bytes:
     if body.startswith(_STREAM):
-        return _snappy_stream(body, most)
+        return _snappy_stream(body, max_bytes)
     size = _snappy_size(body)
-    if size > most:
-        raise _too_large(most)
+    if size > max_bytes:
+        raise _too_large(max_bytes)
     try:
         return bytes(cramjam.snappy.decompress_raw(body))
     except cramjam.DecompressionError as error:
@@ -68,19 +68,19 @@ def _snappy_size(block: bytes) -> int:
     except cramjam.DecompressionError as error:
         raise _broken("snappy", error) from None
     if not block or size > len(block) * _SNAPPY_RATIO + _SNAPPY_SLACK:
-        raise _broken("snappy", f"{len(block):,} bytes can't become the {size:,} that they say")
+        raise _broken("snappy", f"{len(block):,} bytes can't decompress to the {size:,} that their header states")
     return size
 
 
-def _snappy_stream(body: bytes, most: int) -> bytes:
-    """The framed format: remote write forbids it, and some senders use it."""
+def _snappy_stream(body: bytes, max_bytes: int) -> bytes:
+    """The framed format: remote write forbids it, but some senders use it."""
     at = total = 0
     while at < len(body):
         kind, size = body[at], int.from_bytes(body[at + 1 : at + 4], "little")
         chunk = body[at + 8 : at + 4 + size]  # after a checksum
         total += _snappy_size(chunk) if kind == 0 else len(chunk) if kind == 1 else 0
-        if total > most:
-            raise _too_large(most)
+        if total > max_bytes:
+            raise _too_large(max_bytes)
         at += 4 + size
     try:
         return bytes(cramjam.snappy.decompress(body, output_len=total))
@@ -88,17 +88,17 @@ def _snappy_stream(body: bytes, most: int) -> bytes:
         raise _broken("snappy", error) from None
 
 
-def _gzip(body: bytes, most: int) -> bytes:
-    return _inflated(body, most, "gzip", zlib.MAX_WBITS | 16)
+def _gzip(body: bytes, max_bytes: int) -> bytes:
+    return _inflated(body, max_bytes, "gzip", zlib.MAX_WBITS | 16)
 
 
-def _deflate(body: bytes, most: int) -> bytes:
-    """With zlib's header, as the standard has it, or without, as some have it."""
+def _deflate(body: bytes, max_bytes: int) -> bytes:
+    """With zlib's header, as the standard says, or without, as some senders do."""
     headed = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
-    return _inflated(body, most, "deflate", zlib.MAX_WBITS if headed else -zlib.MAX_WBITS)
+    return _inflated(body, max_bytes, "deflate", zlib.MAX_WBITS if headed else -zlib.MAX_WBITS)
 
 
-def _inflated(body: bytes, most: int, name: str, window: int) -> bytes:
+def _inflated(body: bytes, max_bytes: int, name: str, window: int) -> bytes:
     out, rest = bytearray(), body
     while True:  # gzip allows several members in a row
         member = zlib.decompressobj(window)
@@ -109,30 +109,30 @@ def _inflated(body: bytes, most: int, name: str, window: int) -> bytes:
                 raise _broken(name, error) from None
             rest = member.unused_data if member.eof else member.unconsumed_tail
             out += step
-            if len(out) > most:
-                raise _too_large(most)
+            if len(out) > max_bytes:
+                raise _too_large(max_bytes)
             if not step and not rest and not member.eof:
-                raise _broken(name, "it is cut off")
+                raise _broken(name, "it is truncated")
         if not rest.strip(b"\0"):
             return bytes(out)
 
 
-def _zstd(body: bytes, most: int) -> bytes:
+def _zstd(body: bytes, max_bytes: int) -> bytes:
     out, at = bytearray(), 0
-    decoder = zstandard.ZstdDecompressor(max_window_size=max(_ZSTD_WINDOW, most))
+    decoder = zstandard.ZstdDecompressor(max_window_size=max(_ZSTD_WINDOW, max_bytes))
     while at < len(body) or not at:
         frame = decoder.decompressobj()
         try:
-            if 0 <= most < zstandard.frame_content_size(body[at : at + 18]):
-                raise _too_large(most)
+            if 0 <= max_bytes < zstandard.frame_content_size(body[at : at + 18]):
+                raise _too_large(max_bytes)
             while not frame.eof:
                 piece = body[at : at + _ZSTD_STEP]
                 if not piece:
-                    raise _broken("zstd", "it is cut off")
+                    raise _broken("zstd", "it is truncated")
                 out += frame.decompress(piece)
                 at += len(piece)
-                if len(out) > most:
-                    raise _too_large(most)
+                if len(out) > max_bytes:
+                    raise _too_large(max_bytes)
         except zstandard.ZstdError as error:
             raise _broken("zstd", error) from None
         at -= len(frame.unused_data)

@@ -1,6 +1,6 @@
 """Loki's push, as protobuf and as JSON.
 
-Structured metadata of a line is left aside, but for what tells whose line it is: that makes a stream of its own.
+Structured metadata of a line is ignored, except for what identifies its stream, such as a node or a rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROTOBUF, JSON = "application/x-protobuf", "application/json"
 _MAX_STREAMS = 1 << 14
 _MAX_LABELS_BYTES = 64 << 10
 _MAX_ENTRY_BYTES = 4 << 20
-"""Of one line with its metadata; a line is cut later, to serve.limits.line_bytes."""
+"""Bytes of one line with its metadata; later a line is cut to serve.limits.line_bytes."""
 _SECOND = 1_000_000_000
 _SHAPE: Shape = {1: {2: {}}}
 _PAIR = re.compile(r'\s*([^\W\d][\w.:-]*)\s*=\s*("(?:[^"\\]|\\.)*"|`[^`]*`)\s*(,|\Z)', re.DOTALL)
@@ -35,14 +35,14 @@ def decode(body: bytes, content_type: str) -> list[LineStream]:
     media = content_type.partition(";")[0].strip().lower()
     if media == JSON:
         return _read_json(body)
-    if media in (PROTOBUF, ""):  # protobuf is what Loki takes a push for that doesn't say
+    if media in (PROTOBUF, ""):  # without a Content-Type Loki assumes protobuf
         return _read(body)
     raise UnsupportedMedia(f"Content-Type {content_type[:200]!r}: a push is {PROTOBUF} (snappy) or {JSON}")
 
 
 def answer(why: str = "") -> Answer:
-    """What the sender is told once the lines are kept, and ``why`` some are not: those it must not send again."""
-    return Answer(400, f"the rest is kept: {why}\n".encode(), "text/plain; charset=utf-8") if why else Answer()
+    """The response once the lines are stored. ``why``: why some were rejected; the sender must not retry those."""
+    return Answer(400, f"the rest was stored: {why}\n".encode(), "text/plain; charset=utf-8") if why else Answer()
 
 
 # -- labels
@@ -57,7 +57,7 @@ def _selector(text: str) -> tuple[tuple[str, str], ...]:
     while at < len(inside):
         pair = _PAIR.match(inside, at)
         if pair is None or pair[1] in labels:
-            raise BadRequest(f"labels can't be read from character {at + 1} on, or one stands twice: {text[:200]!r}")
+            raise BadRequest(f"labels can't be read from character {at + 1} on, or one is repeated: {text[:200]!r}")
         labels[pair[1]] = pair[2][1:-1] if pair[2][0] == "`" else _ESCAPE.sub(_unescaped, pair[2][1:-1])
         at = pair.end()
     return tuple(labels.items())
@@ -85,7 +85,7 @@ def _read(body: bytes) -> list[LineStream]:
             _add_entries(streams, labels, sent.entries)
         count += len(push.streams)
         if count > _MAX_STREAMS:
-            raise TooLarge(f"{count:,} streams in one push, at most {_MAX_STREAMS:,} are taken")
+            raise TooLarge(f"{count:,} streams in one push, but at most {_MAX_STREAMS:,} are accepted")
         streams.check_count()
     return streams.with_lines()
 
@@ -114,7 +114,7 @@ def _text(raw: bytes) -> str:
 def _checked(time_ns: int) -> int:
     if -(1 << 63) <= time_ns < 1 << 63:
         return time_ns
-    raise BadRequest(f"an entry's time lies {time_ns // _SECOND:,} s from 1970: is it in nanoseconds?")
+    raise BadRequest(f"an entry's time is {time_ns // _SECOND:,} s from 1970: is it in nanoseconds?")
 
 
 # -- JSON
@@ -134,11 +134,11 @@ def _read_json(body: bytes) -> list[LineStream]:
         push = msgspec.json.decode(body, type=_Push)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(
-            f"no push in JSON: {str(error)[:300]}; it is "
+            f"not a push in JSON: {str(error)[:300]}; expected "
             '{"streams": [{"stream": {"label": "value"}, "values": [["NANOSECONDS", "line"]]}]}'
         ) from None
     except RecursionError:
-        raise BadRequest("no push in JSON: lists and objects are too deep in one another") from None
+        raise BadRequest("not a push in JSON: lists and objects are nested too deep") from None
     streams = LineStreams()
     for index, sent in enumerate(push.streams):
         by_places: dict[Places, LineStream] = {(): streams.of(sent.stream)}
@@ -160,5 +160,5 @@ def _read_json(body: bytes) -> list[LineStream]:
 
 def _nanoseconds(text: str, index: int, position: int) -> int:
     if not re.fullmatch(r"-?[0-9]{1,20}", text):
-        raise BadRequest(f"stream {index:,}, value {position:,}: its time {text[:40]!r} is no number of nanoseconds")
+        raise BadRequest(f"stream {index:,}, value {position:,}: its time {text[:40]!r} is not a number of nanoseconds")
     return _checked(int(text))

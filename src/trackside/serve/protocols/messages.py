@@ -1,7 +1,7 @@
-"""Messages of the official protobuf runtime, made of bounded pieces of a body.
+"""Parses a body with the official protobuf runtime, in pieces of bounded size.
 
-The runtime takes up to 66 times the bytes of a message that holds nothing but empty ones. So it never gets a whole
-body, but pieces that are whole messages of the same type.
+The runtime needs up to 66 times the bytes of a message that consists of empty messages. So it never gets a whole body,
+but pieces that are complete messages of the same type.
 """
 
 from __future__ import annotations
@@ -18,31 +18,33 @@ from trackside.serve.protocols.series_key import length
 from trackside.serve.protocols.wire import BYTES, MAX_MESSAGES, fields, run
 
 MAX_PIECE_BYTES = 1 << 20
-"""Bytes that the runtime gets at once, without the context that is repeated in each piece."""
+"""Bytes in one piece, without the context that is repeated in each piece."""
 Shape: TypeAlias = Mapping[int, "Shape"]
-"""Numbers of the repeated fields (below 16) at which a message may be cut in two, and the same of their messages."""
+"""Numbers of the repeated fields (below 16) at which a message may be split, each with the shape of its messages."""
 M = TypeVar("M", bound=Message)
 
 
 def parsed(kind: type[M], body: bytes, shape: Shape, largest: int = MAX_PIECE_BYTES) -> Iterator[M]:
-    """The messages whose merge is the body's. ``largest``: bytes of a message that can't be cut. Raises BadRequest."""
+    """Messages that together are the body's. ``largest``: bytes of a message that can't be split. Raises BadRequest."""
     for piece in pieces(body, shape, largest, 0, len(body)):
         try:
             message = kind.FromString(piece)
         except DecodeError as error:
-            deque(fields(body, 0, len(body)), maxlen=0)  # raises BadRequest that says where, if it is the outermost
+            deque(
+                fields(body, 0, len(body)), maxlen=0
+            )  # raises BadRequest with the position, if the outermost message is damaged
             raise BadRequest(f"the body can't be read as {kind.DESCRIPTOR.name}: {error}") from None
         yield message
 
 
 def pieces(body: bytes, shape: Shape, largest: int, at: int, end: int) -> Iterator[bytes]:
-    """A message in pieces that are such messages too, in order; all have the fields at which it can't be cut."""
+    """A message split into messages of the same type, in order; each has the fields at which it can't be split."""
     if end - at <= MAX_PIECE_BYTES:
         yield body[at:end]
         return
     if not shape:
         if end - at > largest:
-            raise TooLarge(f"a part of {end - at:,} bytes at byte {at:,}, at most {largest:,} are taken")
+            raise TooLarge(f"a part of {end - at:,} bytes at byte {at:,}, but at most {largest:,} are accepted")
         yield body[at:end]
         return
     context, parts = _cut(body, shape, at, end)
@@ -55,8 +57,8 @@ def pieces(body: bytes, shape: Shape, largest: int, at: int, end: int) -> Iterat
 
 
 def _cut(body: bytes, shape: Shape, at: int, end: int) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """What all pieces of a message hold, and its parts: (0, begin, stop) of whole fields, or (number, begin, stop) of
-    the content of a field that is itself too large."""
+    """(context, parts) of a message: the bytes repeated in each piece, and (0, begin, stop) of complete fields or
+    (number, begin, stop) of the content of a field that is too large itself."""
     tags = {number << 3 | BYTES for number in shape}
     context, parts, count = bytearray(), list[tuple[int, int, int]](), 0
     while at < end:
@@ -64,13 +66,15 @@ def _cut(body: bytes, shape: Shape, at: int, end: int) -> tuple[bytes, list[tupl
         stop = run(body, at, min(end, at + MAX_PIECE_BYTES), lengths, lengths) if body[at] in tags else at
         count += len(lengths) // 2 or 1
         if count > MAX_MESSAGES:
-            raise TooLarge(f"{count:,} messages in a row, at most {MAX_MESSAGES:,} are taken: send less at once")
+            raise TooLarge(
+                f"{count:,} messages in one field, but at most {MAX_MESSAGES:,} are accepted: send smaller batches"
+            )
         if stop == at:
             number, kind, value, stop = next(fields(body, at, end))
             if kind != BYTES or number not in shape:
                 context += body[at:stop]
                 if len(context) > MAX_PIECE_BYTES:
-                    raise TooLarge(f"more than {MAX_PIECE_BYTES:,} bytes at byte {at:,} that can't be parted")
+                    raise TooLarge(f"more than {MAX_PIECE_BYTES:,} bytes at byte {at:,} that can't be split")
                 at = stop
                 continue
             if stop - value > MAX_PIECE_BYTES:

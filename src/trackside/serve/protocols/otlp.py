@@ -1,4 +1,4 @@
-"""What OTLP's metrics and logs have in common: requests as messages, attributes as labels, and answers."""
+"""What OTLP's metrics and logs share: requests as messages, attributes as labels, and responses."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from trackside.serve.protocols.wire import MAX_MESSAGES
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 MAX_PARTS = 1 << 18
-"""Resources, scopes and metrics of one request: each costs time, however empty."""
+"""Resources, scopes and metrics in one request: each takes time, even if empty."""
 MAX_JSON_VALUES = 1 << 23
-"""Of one request, by its commas: a short text takes 60 bytes in memory."""
+"""Values in one request, counted by its commas: a short text takes 60 bytes in memory."""
 Plain: TypeAlias = "str | bool | int | float | bytes | list[Plain] | dict[str, Plain] | None"
 _OTHER = re.compile(r"\W")
 _ADDRESS = re.compile(r"\S+:\d+")
 _IDS = frozenset({"traceId", "spanId", "trace_id", "span_id"})
-"""Fields of JSON in hex, which protobuf's own JSON has in base64; nobody here reads them."""
+"""Fields that OTLP's JSON has in hex and protobuf's JSON in base64; they are not used."""
 M = TypeVar("M", bound=Message)
 
 
@@ -39,7 +39,7 @@ def media_of(content_type: str) -> str:
 
 
 def requests(kind: type[M], body: bytes, content_type: str, shape: Shape) -> Iterator[M]:
-    """The messages whose merge is the request; ``shape``: see :mod:`messages`. Raises BadRequest."""
+    """Messages that together are the request; ``shape``: see :mod:`messages`. Raises BadRequest."""
     if media_of(content_type) == PROTOBUF:
         return parsed(kind, body, shape)
     return iter((_from_json(kind, body),))
@@ -48,14 +48,16 @@ def requests(kind: type[M], body: bytes, content_type: str, shape: Shape) -> Ite
 def _from_json(kind: type[M], body: bytes) -> M:
     objects, values = body.count(b"{") + body.count(b"["), body.count(b",")
     if objects > MAX_MESSAGES:
-        raise TooLarge(f"{objects:,} objects and lists in JSON, at most {MAX_MESSAGES:,} are taken: send less at once")
+        raise TooLarge(
+            f"{objects:,} objects and lists in JSON, but at most {MAX_MESSAGES:,} are accepted: send smaller batches"
+        )
     if values > MAX_JSON_VALUES:
-        raise TooLarge(f"{values:,} values in JSON, at most {MAX_JSON_VALUES:,} are taken: send less at once")
+        raise TooLarge(f"{values:,} values in JSON, but at most {MAX_JSON_VALUES:,} are accepted: send smaller batches")
     try:
         document = _without_ids(msgspec.json.decode(body, type=dict[str, object]))
         message: M = json_format.ParseDict(document, kind(), ignore_unknown_fields=True)
     except RecursionError:
-        raise BadRequest("no OTLP in JSON: lists and objects are too deep in one another") from None
+        raise BadRequest("not OTLP in JSON: lists and objects are nested too deep") from None
     except (
         msgspec.DecodeError,
         json_format.ParseError,
@@ -65,7 +67,7 @@ def _from_json(kind: type[M], body: bytes) -> M:
         LookupError,
         AttributeError,
     ) as error:
-        raise BadRequest(f"no OTLP in JSON: {str(error)[:300]}") from None
+        raise BadRequest(f"not OTLP in JSON: {str(error)[:300]}") from None
     return message
 
 
@@ -76,7 +78,7 @@ def _without_ids(value: object) -> object:
 
 
 def plain(value: AnyValue) -> Plain:
-    """An attribute's value as Python has it."""
+    """An attribute's value as a Python object."""
     match value.WhichOneof("value"):
         case "array_value":
             return [plain(item) for item in value.array_value.values]
@@ -90,7 +92,7 @@ def plain(value: AnyValue) -> Plain:
 
 
 def text(value: AnyValue) -> str:
-    """A value as a label or a line: text as it is, all else as JSON writes it."""
+    """A value as a label or a line: text unchanged, anything else as JSON."""
     if value.string_value:
         return value.string_value
     content = plain(value)
@@ -109,14 +111,14 @@ def texts(attributes: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
 
 
 def named(attributes: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Names and texts as labels; those without a value are none."""
+    """Names and texts as labels, without empty ones."""
     return {_OTHER.sub("_", name): value for name, value in attributes if name and value}
 
 
 def of_resource(attributes: Iterable[KeyValue]) -> dict[str, str]:
-    """The labels of a resource. A collector that scraped says where in service.instance.id: Prometheus' ``instance``.
+    """The labels of a resource. For scraped metrics service.instance.id is Prometheus' ``instance`` (host and port).
 
-    Other senders put any unique text there, which is no machine's name.
+    Other senders put any unique text there, which does not name a machine.
     """
     labels = named(texts(attributes))
     instance = labels.get("service_instance_id", "")
@@ -124,7 +126,7 @@ def of_resource(attributes: Iterable[KeyValue]) -> dict[str, str]:
 
 
 def answered(media: str, response: bytes, field: str, left_out: int, why: str) -> Answer:
-    """200, with how many points or records were left out; ``response`` is the same as protobuf."""
+    """Status 200 with the number of rejected points or records; ``response``: the same as protobuf."""
     if media == PROTOBUF:
         return Answer(200, response, PROTOBUF)
     partial = {"partialSuccess": {field: str(left_out), "errorMessage": why}} if why else {}

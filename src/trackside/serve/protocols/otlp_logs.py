@@ -1,7 +1,7 @@
 """Logs of OTLP over HTTP, as protobuf and as JSON.
 
-A stream is what one resource says from one place: attributes of a record that name a node, a rank or a file count with
-those of its resource. A stack trace among the attributes follows its line, as a logger would have written it.
+A stream has the labels of its resource and the attributes of its records that name a node, a rank or a file. A stack
+trace among the attributes is appended to its line, as a logger would have written it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def decode(body: bytes, content_type: str) -> list[LineStream]:
         for resource in request.resource_logs:
             parts += 1 + len(resource.scope_logs)
             if parts > otlp.MAX_PARTS:
-                raise BadRequest(f"more than {otlp.MAX_PARTS:,} resources and scopes: send less at once")
+                raise BadRequest(f"more than {otlp.MAX_PARTS:,} resources and scopes: send smaller batches")
             _add_records(streams, resource)
         streams.check_count()
     return streams.with_lines()
 
 
 def answer(content_type: str, lost: int = 0, why: str = "") -> Answer:
-    """What the sender is told once the lines are kept, but for ``lost`` ones, and ``why`` these are not."""
+    """The response once the lines are stored, except ``lost`` ones, with the reason."""
     response = ExportLogsServiceResponse()
     if why:
         response.partial_success.rejected_log_records = lost

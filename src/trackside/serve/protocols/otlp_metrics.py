@@ -1,7 +1,7 @@
 """Metrics of OTLP over HTTP, as protobuf and as JSON.
 
-A name stays what OTLP calls it. Attributes of the resource, the scope and the point are labels, the nearest to the
-point foremost. Histograms and summaries become the series that Prometheus makes of them.
+Metric names are unchanged. Attributes of the resource, the scope and the point become labels; if names collide, those
+of the point take precedence. Histograms and summaries become the series that Prometheus makes of them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SHAPE: Shape = {1: {2: {2: {5: _POINTS, 7: _POINTS, 9: _POINTS, 10: _POINTS, 11
 """Resources, scopes, metrics, their data, points."""
 _DELTA = messages.AGGREGATION_TEMPORALITY_DELTA
 _NO_VALUE = messages.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
-"""The flag of a point that says: the series has ended."""
+"""The flag of a point that marks the end of its series."""
 _MAX_BUCKETS = 1_000
 _PAIR_BYTES = 170
-"""What a name and a value that are remembered take in memory, beside their text."""
+"""Memory of a cached name and value, in addition to their text."""
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 Distribution: TypeAlias = (
     messages.HistogramDataPoint | messages.ExponentialHistogramDataPoint | messages.SummaryDataPoint
@@ -41,7 +41,7 @@ Distribution: TypeAlias = (
 
 
 def decode(body: bytes, content_type: str, known: KnownSeries | None = None) -> MetricBlock:
-    """The samples of a decompressed request. ``known``: series of requests before. Raises BadRequest."""
+    """The samples of a decompressed request. ``known``: series of earlier requests. Raises BadRequest."""
     samples, parts, known = _Samples(), 0, known or KnownSeries()
     for request in otlp.requests(ExportMetricsServiceRequest, body, content_type, _SHAPE):
         for place, resource in enumerate(request.resource_metrics):
@@ -49,7 +49,9 @@ def decode(body: bytes, content_type: str, known: KnownSeries | None = None) -> 
             for scope in resource.scope_metrics:
                 parts += 1 + len(scope.metrics)
                 if parts + place > otlp.MAX_PARTS:
-                    raise BadRequest(f"more than {otlp.MAX_PARTS:,} resources, scopes and metrics: send less at once")
+                    raise BadRequest(
+                        f"more than {otlp.MAX_PARTS:,} resources, scopes and metrics: send smaller batches"
+                    )
                 name = scope.scope.name
                 labels = {**shared, "otel_scope_name": name} if name else shared
                 context = key_of((label.encode(), value.encode()) for label, value in labels.items())
@@ -61,7 +63,7 @@ def decode(body: bytes, content_type: str, known: KnownSeries | None = None) -> 
 
 
 def answer(block: MetricBlock, content_type: str, lost: int = 0, why: str = "") -> Answer:
-    """What the sender is told once the block is kept, but for ``lost`` samples, and ``why`` these are not."""
+    """The response once the block is stored, except ``lost`` samples, with the reason."""
     response, left_out = ExportMetricsServiceResponse(), block.skipped + lost
     message = "; ".join(text for text in (block.reason_text, why) if text)
     if message:
@@ -98,7 +100,7 @@ class _Samples:
             else:
                 add(series, otlp.texts(point.attributes), point)
         if len(self.keys) > MAX_MESSAGES:
-            raise TooLarge(f"more than {MAX_MESSAGES:,} points: send less at once")
+            raise TooLarge(f"more than {MAX_MESSAGES:,} points: send smaller batches")
 
     def block(self) -> MetricBlock:
         return MetricBlock(
@@ -126,7 +128,7 @@ class _Samples:
                 self.empty += 1
 
     def _add_distribution(self, series: _Series, labels: Labels, point: Distribution) -> None:
-        """A histogram as buckets that count up, a summary as quantiles; sum and count of both."""
+        """A histogram as cumulative buckets, a summary as quantiles, and sum and count of both."""
         time_ns, total = point.time_unix_nano, None
         if isinstance(point, messages.SummaryDataPoint):
             total = point.sum
@@ -151,13 +153,13 @@ class _Samples:
         reasons = []
         if self.deltas:
             reasons.append(
-                f"{self.deltas:,} points of delta temporality were left out: have the sender count up from its "
-                "start (OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=cumulative)"
+                f"{self.deltas:,} points of delta temporality were dropped: configure the sender for cumulative "
+                "temporality (OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=cumulative)"
             )
         if self.empty:
-            reasons.append(f"{self.empty:,} points hold no value")
+            reasons.append(f"{self.empty:,} points without a value were dropped")
         if self.exponential:
-            reasons.append(f"of {self.exponential:,} points of exponential histograms only sum and count were kept")
+            reasons.append(f"of {self.exponential:,} points of exponential histograms only sum and count were stored")
         return "; ".join(reasons)
 
 
@@ -169,11 +171,11 @@ class _Series:
     shared: dict[str, str]
     """Labels of the resource and the scope."""
     context: bytes
-    """The same as a key."""
+    """The shared labels as a key."""
     known: KnownSeries
 
     def key(self, labels: Labels, suffix: str = "") -> bytes:
-        """The key of a point with further labels. Raises BadRequest."""
+        """The key of a point with its own labels added. Raises BadRequest."""
         raw = (self.context, self.name, suffix, labels)
         return self.known.keys.get(raw) or self._new_key(labels, suffix)
 
@@ -182,20 +184,22 @@ class _Series:
         key = key_of((label.encode(), value.encode()) for label, value in sorted(whole.items()))
         if len(key) > MAX_KEY_BYTES:
             raise BadRequest(
-                f"metric {self.name[:80]!r}: labels of {len(key):,} bytes, at most {MAX_KEY_BYTES:,} are taken"
+                f"metric {self.name[:80]!r}: labels of {len(key):,} bytes, but at most {MAX_KEY_BYTES:,} are accepted"
             )
         size = len(self.context) + sum(len(label) + len(value) + _PAIR_BYTES for label, value in labels)
         return self.known.add((self.context, self.name, suffix, labels), key, size)
 
     def check_buckets(self, bounds: Sequence[float], counts: Sequence[int]) -> None:
-        """Raise BadRequest for buckets that are not one more than their bounds, or too many."""
+        """Raise BadRequest unless there is one bucket more than bounds, and not too many of them."""
         if counts and len(counts) != len(bounds) + 1:
             raise BadRequest(
-                f"metric {self.name[:80]!r}: a histogram with {len(bounds):,} bounds has {len(counts):,} buckets, "
-                "not one more"
+                f"metric {self.name[:80]!r}: a histogram with {len(bounds):,} bounds has {len(counts):,} buckets "
+                "instead of one more"
             )
         if len(counts) > _MAX_BUCKETS:
-            raise BadRequest(f"metric {self.name[:80]!r}: {len(counts):,} buckets, at most {_MAX_BUCKETS:,} are taken")
+            raise BadRequest(
+                f"metric {self.name[:80]!r}: {len(counts):,} buckets, but at most {_MAX_BUCKETS:,} are accepted"
+            )
 
 
 def _number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Prometheus remote write, 1.0 and 2.0: which one a push is, its samples, and what is answered."""
+"""Prometheus remote write 1.0 and 2.0: the version of a push, its samples, and the response."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _MESSAGES = {"": 1, "prometheus.WriteRequest": 1, "io.prometheus.write.v2.Reques
 
 
 def decode(body: bytes, version: int = 1, known: KnownSeries | None = None) -> MetricBlock:
-    """The samples of a decompressed request. ``known``: series of requests before. Raises BadRequest."""
+    """The samples of a decompressed request. ``known``: series of earlier requests. Raises BadRequest."""
     read = remote_write_1.decode if version == 1 else remote_write_2.decode
     return read(body, known or KnownSeries())
 
 
 def version_of(content_type: str) -> int:
-    """1 or 2, by the Content-Type of a push; raises UnsupportedMedia for what is no remote write."""
+    """1 or 2, from the Content-Type of a push; raises UnsupportedMedia if it is not remote write."""
     media, *parameters = (part.strip() for part in content_type.split(";"))
     named = dict(part.partition("=")[::2] for part in parameters)
     message = named.get("proto", "").strip('"')
@@ -30,15 +30,15 @@ def version_of(content_type: str) -> int:
 
 
 def answer(block: MetricBlock, version: int, lost: int = 0, why: str = "") -> Answer:
-    """What the sender is kept once the block is kept, but for ``lost`` samples, and ``why`` these are not.
+    """The response once the block is stored, except ``lost`` samples, with the reason.
 
-    Version 2 wants to know how many were written. Samples of names that nobody here asks for count as such: they are
-    let go on purpose, and a sender whose request had no others would take "0 written" for a receiver that doesn't
-    understand it, and count them as failed.
+    Version 2 reports how many samples were written. Dropped samples of unknown metrics count as written: a sender whose
+    request had no others would take "0 written" for a receiver that doesn't support version 2, and count them as
+    failed.
     """
-    left_out_texts = [block.reason_text] if block.reason_text and version > 1 else []
-    kept_texts = [f"the rest is kept: {why}"] if why else ["all samples were kept"] if left_out_texts else []
-    message = "; ".join([*left_out_texts, *kept_texts])
+    dropped_texts = [block.reason_text] if block.reason_text and version > 1 else []
+    stored_texts = [f"the rest was stored: {why}"] if why else ["all samples were stored"] if dropped_texts else []
+    message = "; ".join([*dropped_texts, *stored_texts])
     text = "text/plain; charset=utf-8"
     if version == 1:
         return Answer(400, f"{message}\n".encode(), text) if message else Answer()
@@ -47,5 +47,5 @@ def answer(block: MetricBlock, version: int, lost: int = 0, why: str = "") -> An
         "X-Prometheus-Remote-Write-Histograms-Written": "0",
         "X-Prometheus-Remote-Write-Exemplars-Written": "0",
     }
-    # 2xx only where all was kept
+    # 2xx only if everything was stored
     return Answer(400, message.encode(), text, headers) if message else Answer(headers=headers)

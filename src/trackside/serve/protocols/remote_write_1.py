@@ -1,8 +1,8 @@
-"""Remote write 1.0, read where it stands: the one wire format with a decoder of our own.
+"""Remote write 1.0, read in place: the only wire format with a decoder of our own.
 
-The key of a series is its labels as they were sent. Where a chain of samples ends a message, what stands before the
-chain is looked up: if it is a known key, it consists of whole labels, so what follows are samples. Only new series, and
-odd ones, are read field by field.
+The key of a series is its labels as they were sent. If a chain of samples ends a message, the bytes before the chain
+are looked up: if they are a known key, they consist of complete labels, so the rest are samples. Only new and unusual
+series are read field by field.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ def decode(body: bytes, known: KnownSeries) -> MetricBlock:
     }
     for index in new:
         raw = b"".join([body[starts[index] : begins[index]], *more.get(index, ())])
-        keys[index] = get(raw) or known.judged(raw, raw, len(raw), index)
+        keys[index] = get(raw) or known.add_checked(raw, raw, len(raw), index)
     series = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     return rows.block([key for key in keys if key is not None], series, *scan.read(first, counts))
 
 
 def _after_labels(body: bytes, at: int, end: int) -> int:
-    """Where the labels end that a series begins with."""
+    """The end of the labels at the beginning of a series."""
     begin = at
     while at + 1 < end and body[at] == 0x0A:
         length = body[at + 1]
         at = next(fields(body, at, end))[3] if length >= 0x80 else at + 2 + length
-    return at if at <= end else begin  # a label reaches too far: fields() says so
+    return at if at <= end else begin  # a label is longer than the series: fields() reports it
 
 
 def _late_labels(rows: SampleRows, body: bytes, index: int, at: int, end: int) -> Iterator[bytes]:
-    """Labels of a series that stand after a chain of samples; adds samples of any other form to the rows."""
+    """The labels of a series that follow a chain of samples; adds samples of any other form to the rows."""
     for number, kind, value, stop in fields(body, at, end):
         if kind == BYTES and number == 1:
             yield body[at:stop]
@@ -74,7 +74,7 @@ def _add_sample(rows: SampleRows, body: bytes, index: int, at: int, end: int) ->
         elif number == 2 and kind == VARINT:
             time = signed(content)
     if len(rows.index) >= MAX_MESSAGES:
-        raise TooLarge(f"more than {MAX_MESSAGES:,} samples of a form that nearly none have: send less at once")
+        raise TooLarge(f"more than {MAX_MESSAGES:,} samples in an unusual encoding: send smaller batches")
     rows.index.append(index)
     rows.times_ms.append(time)
     rows.values.append(reading)

@@ -13,10 +13,10 @@ from trackside.serve.protocols.wire import MAX_MESSAGES
 from trackside.stores.receiver.arrivals import MetricBlock
 
 MAX_SAMPLES = 1 << 23
-"""Of one request: what may wait to be written, about; an empty sample has two bytes and becomes 20."""
+"""Samples in one request, about what fits in the queue; an empty sample has two bytes and takes 20."""
 _SHAPE: Shape = {4: {}, 5: {2: {}, 3: {}, 4: {}}}
 _POINTER_BYTES = 16
-"""What a tuple takes for each symbol, which many series share."""
+"""Memory of a symbol in a tuple; the symbol itself is shared by many series."""
 
 
 def decode(body: bytes, known: KnownSeries) -> MetricBlock:
@@ -33,7 +33,7 @@ def decode(body: bytes, known: KnownSeries) -> MetricBlock:
                 labels = tuple([symbols[ref] for ref in series.labels_refs])
             except IndexError:
                 raise BadRequest(
-                    f"series {index:,}: labels_refs names symbol {max(series.labels_refs):,}, and the request has "
+                    f"series {index:,}: labels_refs refers to symbol {max(series.labels_refs):,}, but the request has "
                     f"{len(symbols):,}"
                 ) from None
             keys.append(get(labels) or _new_key(known, labels, index))
@@ -44,7 +44,7 @@ def decode(body: bytes, known: KnownSeries) -> MetricBlock:
             rows.histograms += len(series.histograms)
             rows.exemplars += len(series.exemplars)
         if len(rows.index) > MAX_SAMPLES:
-            raise TooLarge(f"more than {MAX_SAMPLES:,} samples: send less at once")
+            raise TooLarge(f"more than {MAX_SAMPLES:,} samples: send smaller batches")
     return rows.block(keys, np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.float64))
 
 
@@ -54,7 +54,8 @@ def _symbols(body: bytes) -> list[bytes]:
         symbols += request.symbols
         if len(symbols) > MAX_MESSAGES:
             raise BadRequest(
-                f"{len(symbols):,} symbols in one request, at most {MAX_MESSAGES:,} are taken: send less at once"
+                f"{len(symbols):,} symbols in one request, but at most {MAX_MESSAGES:,} are accepted: "
+                "send smaller batches"
             )
     return symbols
 
@@ -62,9 +63,9 @@ def _symbols(body: bytes) -> list[bytes]:
 def _new_key(known: KnownSeries, labels: tuple[bytes, ...], index: int) -> bytes:
     if len(labels) % 2:
         raise BadRequest(
-            f"series {index:,}: labels_refs holds {len(labels):,} references; names and values come in pairs"
+            f"series {index:,}: labels_refs has {len(labels):,} references, but names and values come in pairs"
         )
     if sum(map(len, labels)) > MAX_KEY_BYTES:
         raise BadRequest(f"series {index:,}: its labels take more than {MAX_KEY_BYTES:,} bytes: drop the longest")
     key = key_of(zip(labels[::2], labels[1::2], strict=True))
-    return known.judged(labels, key, _POINTER_BYTES * len(labels), index)
+    return known.add_checked(labels, key, _POINTER_BYTES * len(labels), index)

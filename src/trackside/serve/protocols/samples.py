@@ -1,7 +1,7 @@
-"""The samples of a remote write: found by their look in the whole body at once, or read one by one.
+"""The samples of a remote write: found by pattern in the whole body at once, or read one by one.
 
-A sample nearly always has one of three forms. What looks like one may still be a part of some text: it counts as a
-sample only where a field of its message is known to begin, or by the chain of samples that leads to it from there.
+A sample nearly always has one of three forms. Bytes that look like one may be part of a text: they count as a sample
+only where a field of its message is known to begin, or if a chain of samples leads to them from there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from trackside.serve.protocols.wire import SIX, SIX_MASK, Offsets, bytes_of, six
 from trackside.stores.receiver.arrivals import MetricBlock
 
 STALE = 0x7FF0000000000002
-"""The bits of the value that says: this series has ended."""
-# A sample as its field begins: with a value; of the value 0, which is not written; with a start time after its time.
+"""The bits of the value that marks the end of a series."""
+# Lengths of a sample's field: with a value; with the value 0, which is not written; with a start time after its time.
 _FULL, _ZERO, _STARTED = 18, 9, 25
 _HEADS = {_FULL: 0x091012, _ZERO: 0x100712, _STARTED: 0x091712}
 _HEAD_MASK = 0xFFFFFF
@@ -26,13 +26,13 @@ _TIME, _START = SIX | 0x1000, SIX | 0x1800
 
 @dataclass(frozen=True, slots=True)
 class SampleScan:
-    """Whatever looks like a sample, in order; those that touch form a chain."""
+    """All bytes that look like samples, in order; adjacent ones form a chain."""
 
     body: bytes
     begins: Offsets
     ends: Offsets
     first: Offsets
-    """(N,) the place among all of the first in its chain."""
+    """(N,) index of the first sample of its chain."""
     last: Offsets
 
     @classmethod
@@ -60,9 +60,9 @@ class SampleScan:
         return cls(body, begins, ends, firsts[chain], lasts[chain])
 
     def messages(self) -> tuple[Offsets, Offsets] | None:
-        """Where the messages of field 1 begin and end, if the body is nothing but such, each ending in one of these.
+        """Starts and ends of the messages of field 1, if the body has nothing else and each ends with a sample.
 
-        Proven by their lengths, which must lead from each to the next; None where they don't.
+        The lengths prove it: each must lead to the next message. None if they don't.
         """
         if not len(self.ends) or self.ends[-1] != len(self.body):
             return None
@@ -79,7 +79,7 @@ class SampleScan:
         return (starts, ends) if fits.all() else None
 
     def leading_to(self, starts: Offsets, ends: Offsets) -> Offsets:
-        """Where the chains begin that end with the messages; a message's end where none does."""
+        """Starts of the chains that end where the messages end; a message's end if it has none."""
         if not len(self.ends):
             return ends.copy()
         place = np.minimum(np.searchsorted(self.ends, ends), len(self.ends) - 1)
@@ -87,7 +87,7 @@ class SampleScan:
         return np.where((self.ends[place] == ends) & (begins >= starts), begins, ends)
 
     def chains(self, begins: Offsets, ends: Offsets) -> tuple[Offsets, Offsets, Offsets]:
-        """Of the chains from ``begins`` on, within ``ends``: the place of the first, how many, where they stop."""
+        """(index of the first sample, count, end) of the chains that start at ``begins`` and end by ``ends``."""
         if not len(self.begins):
             return begins, np.zeros(len(begins), dtype=np.int64), begins
         place = np.minimum(np.searchsorted(self.begins, begins), len(self.begins) - 1)
@@ -109,16 +109,16 @@ class SampleScan:
 
 
 def _times(begins: Offsets, sizes: Offsets) -> Offsets:
-    """Where the word stands that ends in the time."""
+    """Offset of the word that ends with the time."""
     return begins + np.where(sizes == _ZERO, 1, 10)
 
 
 @dataclass(slots=True)
 class SampleRows:
-    """Samples that are read one by one, a row each, and how many parts of a request were left out."""
+    """Samples that were read one by one, a row each, and the number of dropped parts of a request."""
 
     index: array[int] = field(default_factory=lambda: array("i"))
-    """Place of the sample's series in the request."""
+    """Index of the sample's series in the request."""
     times_ms: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
     histograms: int = 0
@@ -127,7 +127,7 @@ class SampleRows:
     def block(
         self, keys: list[bytes], index: NDArray[np.int32], times_ms: NDArray[np.int64], values: NDArray[np.float64]
     ) -> MetricBlock:
-        """All samples: those given, and these."""
+        """The samples in the arguments and these."""
         if self.index:
             index = np.concatenate([index, np.frombuffer(self.index, dtype=np.int32)])
             times_ms = np.concatenate([times_ms, np.frombuffer(self.times_ms, dtype=np.int64)])
@@ -141,7 +141,7 @@ class SampleRows:
     def _why(self) -> str:
         reasons = []
         if self.histograms:
-            reasons.append(f"{self.histograms:,} native histograms were left out: have classic ones scraped")
+            reasons.append(f"{self.histograms:,} native histograms were dropped: scrape classic ones instead")
         if self.exemplars:
-            reasons.append(f"{self.exemplars:,} exemplars were left out: don't send them (send_exemplars: false)")
+            reasons.append(f"{self.exemplars:,} exemplars were dropped: don't send them (send_exemplars: false)")
         return "; ".join(reasons)

@@ -1,6 +1,6 @@
-"""The messages of Loki's push and of remote write 2.0, as data: what is read of them.
+"""The messages of Loki's push and of remote write 2.0 as data, with only the fields that are read.
 
-Text is declared as bytes where a sender's invalid UTF-8 must not cost the whole push.
+Text is declared as bytes, so that invalid UTF-8 in one label or line does not reject the whole push.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The key of a series: its labels as remote write 1.0 writes them, whichever protocol brought it.
+"""The key of a series: its labels as remote write 1.0 encodes them, for every protocol.
 
-A key is judged once, when it is new; from then on a look into a dictionary is all that a sample costs.
+A key is checked once, when it is new; after that a sample costs one dictionary lookup.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from trackside.serve.protocols.wire import BYTES, fields
 
 NAME = b"__name__"
 MAX_KEY_BYTES = 64 << 10
-"""Of one series' labels: far beyond what any sender has, and short enough to keep a million in bounds."""
-MAX_REMEMBERED_BYTES = 128 << 20
-"""Bytes of keys that are remembered, about; beyond it all is forgotten and learnt anew."""
+"""Bytes of one series' labels: far more than senders have, and small enough for a million of them."""
+MAX_CACHE_BYTES = 128 << 20
+"""Approximate bytes of cached keys; when it is exceeded, the cache is emptied."""
 _ENTRY_BYTES = 200
-"""What a dictionary's entry and two byte strings take beside their content."""
+"""Memory of a dictionary entry and two byte strings, in addition to their content."""
 _SHOWN = 80
 
 
 class KnownSeries:
-    """Labels of series as protocols write them -> the key they stand for, for those that were judged already.
+    """A cache: labels of a series as a protocol writes them -> their checked key.
 
     A receiver has one, shared by its threads and protocols: remote write 1.0 looks up bytes, the others tuples.
     """
 
-    def __init__(self, max_bytes: int = MAX_REMEMBERED_BYTES) -> None:
+    def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
         self.keys: dict[Hashable, bytes] = {}
         self._max = self._room = max_bytes
 
     def add(self, raw: Hashable, key: bytes, raw_bytes: int) -> bytes:
-        """Remember a key; returns it. ``raw_bytes``: what ``raw`` takes in memory."""
+        """Cache a key; returns it. ``raw_bytes``: memory of ``raw``."""
         size = raw_bytes + len(key) + _ENTRY_BYTES
         self._room -= size
         if self._room < 0:
@@ -40,14 +40,14 @@ class KnownSeries:
         self.keys[raw] = key
         return key
 
-    def judged(self, raw: Hashable, key: bytes, raw_bytes: int, index: int) -> bytes:
-        """Remember the key of a series of the request, unless it makes none: see :func:`judge`."""
+    def add_checked(self, raw: Hashable, key: bytes, raw_bytes: int, index: int) -> bytes:
+        """Check and cache the key of a series of the request. Raises BadRequest: see :func:`check_key`."""
         check_key(key, f"series {index:,} of the request, counted from 0")
         return self.add(raw, key, raw_bytes)
 
 
 def length(number: int) -> bytes:
-    """A length as it stands before its bytes."""
+    """A length as a varint."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
@@ -57,7 +57,7 @@ def length(number: int) -> bytes:
 
 
 def key_of(labels: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The key of labels, their name among them, in the order given."""
+    """The key of labels, including ``__name__``, in the given order."""
     parts = []
     for name, value in labels:
         label = b"\x0a" + length(len(name)) + name + b"\x12" + length(len(value)) + value
@@ -69,7 +69,7 @@ def pairs(key: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The labels of a key as they were sent."""
     at, end = 0, len(key)
     while at + 4 < end:
-        # Name and value of less than 128 bytes and nothing else, as nearly all are; the rest is left to fields().
+        # The common case: name and value of less than 128 bytes, and nothing else. fields() reads the rest.
         stop, middle = at + 2 + key[at + 1], at + 4 + key[at + 3]
         if not (key[at] == key[at + 2] == 0x0A and stop <= min(end, at + 0x81) and middle + 1 < stop):
             break
@@ -93,16 +93,16 @@ def _pair(key: bytes, at: int, end: int) -> tuple[bytes, bytes]:
 
 
 def labels_of(key: bytes) -> tuple[str, dict[str, str]]:
-    """Name and labels of a series; a label without a value is none."""
+    """Name and labels of a series, without empty labels."""
     labels = {name.decode(): value.decode() for name, value in pairs(key) if value}
     return labels.pop(NAME.decode(), ""), labels
 
 
 def check_key(key: bytes, where: str) -> None:
-    """Raise BadRequest for labels that make no series; ``where`` begins the message."""
+    """Raise BadRequest for invalid labels; ``where`` begins the message."""
     if len(key) > MAX_KEY_BYTES:
         raise BadRequest(
-            f"{where}: its labels take {len(key):,} bytes, at most {MAX_KEY_BYTES:,} are taken: drop the longest"
+            f"{where}: its labels take {len(key):,} bytes, but at most {MAX_KEY_BYTES:,} are accepted: drop the longest"
         )
     labels: dict[bytes, bytes] = {}
     for name, value in pairs(key):
@@ -115,8 +115,8 @@ def check_key(key: bytes, where: str) -> None:
             raise BadRequest(f"{where}: duplicate label {_shown(name)}: {_shown(labels[name])} and {_shown(value)}")
         labels[name] = value
     if not labels.get(NAME):
-        among = ", ".join(f"{_shown(name)[1:-1]}={_shown(value)}" for name, value in list(labels.items())[:8])
-        raise BadRequest(f"{where}: no label __name__ says which metric it is, only {{{among}}}")
+        others = ", ".join(f"{_shown(name)[1:-1]}={_shown(value)}" for name, value in list(labels.items())[:8])
+        raise BadRequest(f"{where}: there is no label __name__, only {{{others}}}")
 
 
 def _is_utf8(text: bytes) -> bool:

@@ -36,7 +36,12 @@ class Snapshot:
         if not directory.exists:
             raise StoreError(f"{Path(path)} is not a Trackside store; 'trackside ingest PATH --store {path}' makes one")
         lock = Lock.for_reader(directory)  # before the manifest is read, so that no writer deletes what it names
-        return cls(directory, directory.read(), lock)
+        try:
+            return cls(directory, directory.read(), lock)
+        except BaseException:
+            if lock is not None:
+                lock.close()
+            raise
 
     def __enter__(self) -> Snapshot:
         return self

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from trackside.catalog.streams import host_of
 from trackside.stores.batches import batches
 from trackside.stores.metric_backend import EngineRollup
 
@@ -61,7 +62,7 @@ def one_of(values: Iterable[str]) -> Iterator[str]:
 
 def hosts(nodes: Iterable[str]) -> Iterator[str]:
     """Regular expressions for these hosts in all notations of exporters: with a domain, a port, a scheme."""
-    short = {node if re.fullmatch(r"[0-9.]+", node) else node.partition(".")[0].lower() for node in nodes if node}
+    short = {host_of(node) for node in nodes if node}
     for names in _alternatives([_literal(name) for name in sorted(short)]):
         yield rf"(?i:([a-z]+://)?({names})([.:/].*)?)"
 

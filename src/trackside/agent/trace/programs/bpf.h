@@ -1,7 +1,7 @@
-/* What our programs need of the kernel: types, helpers by their numbers, maps, a call's arguments and its result.
+/* The kernel's interface for our programs: types, helpers by number, maps, a call's arguments and result.
  *
- * The kernel's numbers never change, so no header of it is needed. A user's registers lie in the context of a uprobe as
- * struct user_pt_regs (aarch64) or struct pt_regs (x86_64) have them, which are fixed for each architecture.
+ * The numbers never change, so no kernel header is needed. A uprobe's context has the registers in the layout of struct
+ * user_pt_regs (aarch64) or struct pt_regs (x86_64), which is fixed for each architecture.
  */
 #ifndef TRACKSIDE_BPF_H
 #define TRACKSIDE_BPF_H
@@ -14,14 +14,15 @@ typedef signed int s32;
 
 #define SEC(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
-/* The kernel lets only programs that say so read a process's memory: these may be had under either licence too. */
-#define LICENSED char licence[] SEC("license") = "Dual MIT/GPL"
+/* The kernel lets only programs with a GPL-compatible license read a process's memory; these have both.
+ * The symbol can't be called as its section. */
+#define LICENSE char license_name[] SEC("license") = "Dual MIT/GPL"
 #define KSYM __attribute__((section(".ksyms"), weak))
 
-#define TABLE(name, kind, most, key_type, value_type, how) \
+#define TABLE(name, kind, max, key_type, value_type, how) \
     struct { \
         int (*type)[kind]; \
-        int (*max_entries)[most]; \
+        int (*max_entries)[max]; \
         int (*map_flags)[how]; \
         key_type *key; \
         value_type *value; \
@@ -30,7 +31,7 @@ typedef signed int s32;
 #define ARRAY 2
 #define PERCPU_ARRAY 6
 #define RINGBUF 27
-#define NO_PREALLOC 1 /* memory for what is there, not for the most that may be */
+#define NO_PREALLOC 1 /* allocates memory per entry, not for all entries at once */
 
 #define ANY 0
 #define NOEXIST 1
@@ -50,11 +51,11 @@ INLINE void add(u64 *to, u64 what) {
     __sync_fetch_and_add(to, what);
 }
 
-/* Integer and pointer arguments of a call. The kernel allows only fixed places of the context, so all are taken at once. */
+/* Integer and pointer arguments of a call. The kernel allows only fixed offsets into the context, so all are read. */
 struct arguments {
     u64 at[8];
-    u64 stack;     /* where those begin that no register holds */
-    u64 structure; /* a large one that is passed by value as the third argument */
+    u64 stack;     /* address of the arguments that are not in registers */
+    u64 structure; /* address of a large third argument passed by value */
 };
 #if defined(TRACKSIDE_X86_64)
 struct regs {
@@ -87,7 +88,7 @@ INLINE void take(volatile struct regs *ctx, struct arguments *to) {
     to->at[5] = ctx->x[5];
     to->at[6] = ctx->x[6];
     to->at[7] = ctx->x[7];
-    to->stack = 0; /* none of the functions has more */
+    to->stack = 0; /* none of the functions has more arguments */
     to->structure = ctx->x[2];
 }
 #else
@@ -111,7 +112,7 @@ INLINE u64 argument(const struct arguments *all, u32 position) {
     return value;
 }
 
-TABLE(lost, PERCPU_ARRAY, 1, u32, u64, 0); /* events, or bytes, of which nothing is told */
+TABLE(lost, PERCPU_ARRAY, 1, u32, u64, 0); /* events or bytes that were dropped */
 
 INLINE void lose(u64 count) {
     u32 zero = 0;
@@ -120,7 +121,7 @@ INLINE void lose(u64 count) {
         *sum += count;
 }
 
-/* Of a uprobe that stands at a function's entry and its return: kernel 6.13 and later have them. */
+/* For a uprobe at a function's entry and return: kernel 6.13 and later. */
 extern _Bool bpf_session_is_return(void) KSYM;
 extern u64 *bpf_session_cookie(void) KSYM;
 #define WITH_RETURN 0

@@ -125,7 +125,7 @@ RULES: tuple[Rule, ...] = (
         rf"got an unexpected keyword argument '(?:{OF_A_RELEASE})'",
     ),
     config(
-        "option-of-a-class",  # what is read from a configuration is handed to it whole: a misspelt option
+        "option-of-a-class",  # what is read from a configuration is handed to it whole: a misspelled option
         rf"TypeError: {OPTIONS}\.\w+\(\) got an unexpected keyword argument",
     ),
     config(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Sanitiser:
+class Sanitizer:
     """Replaces paths and host names; everything else stays as it was."""
 
     def __init__(self, work: Path, node: str, names: Sequence[tuple[str, str]] = ()) -> None:
