@@ -191,8 +191,8 @@ def _when(verdict: Verdict, facts: Facts, has_onset: bool) -> str:
         return moment(primary.since) if has_onset else ""
     if primary.at is None or window is None:
         return ""
-    placed, _ = logged_events(facts, window, window[1])
-    around = next((event for event in placed if event.event is not None and event.event.at == primary.at), None)
+    marks, _ = logged_events(facts, window, window[1])
+    around = next((event for event in marks if event.event is not None and event.event.at == primary.at), None)
     return around.stamp if around is not None else ""
 
 
