@@ -55,7 +55,7 @@ class Chosen:
     def series(self, labels: Mapping[str, str], times_ms: NDArray[np.int64], values: Array, style: Style) -> None:
         """One series of it."""
         if self._is_included:
-            self._sink.curve(labels, times_ms, values, style)
+            self._sink.series(labels, times_ms, values, style)
 
 
 def make(folder: Path, gpus: int, hours: float, kind: str = "healthy", metrics: str = "parquet") -> tuple[Truth, int]:

@@ -25,7 +25,7 @@ class ProcessResult:
 
 def run_measured(command: Sequence[str]) -> ProcessResult:
     """Run a command to its end. Raises RuntimeError with its last output if it fails."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
     begin = time.perf_counter()
     # Peak memory is counted from before the command replaces its parent's image: so this module imports little.
     with tempfile.TemporaryFile() as out_file, tempfile.TemporaryFile() as errors:

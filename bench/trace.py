@@ -67,7 +67,7 @@ def per_call(stubs: dict[str, Path], loop: Path) -> None:
         base = {name: timed(process, name, comm) for name in ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaEventRecord", "ncclAllReduce")}  # fmt: skip
         row("untraced cudaLaunchKernel", base["cudaLaunchKernel"], 0.0)
         for way in probes.METHODS:
-            probes.METHODS = (way,)
+            probes.METHODS = (way,)  # type: ignore[assignment]
             for text, one_in in (("counted", 0), ("counted, 1 in 16 timed (default)", 16), ("every call timed", 1)):
                 with opened(cuda, jobs, timed_one_in=one_in):
                     row(f"{way}: launch {text}", timed(process, "cudaLaunchKernel", comm), base["cudaLaunchKernel"])

@@ -62,12 +62,12 @@ def first(series: int, samples: int) -> bytes:
     request = FIRST["WriteRequest"]()
     for number in range(series):
         one = request.timeseries.add()
-        for name, value in labels(number):
-            one.labels.add(name=name, value=value)
+        for name, text in labels(number):
+            one.labels.add(name=name, value=text)
         for step in range(samples):
             at, value = _sample(number, step)
             one.samples.add(timestamp=at, value=value)
-    return request.SerializeToString()
+    return bytes(request.SerializeToString())
 
 
 def second(series: int, samples: int) -> bytes:
@@ -80,7 +80,7 @@ def second(series: int, samples: int) -> bytes:
             one.samples.add(timestamp=at, value=value)
         one.metadata.type = 2
     request.symbols.extend(table)
-    return request.SerializeToString()
+    return bytes(request.SerializeToString())
 
 
 def metrics(series: int) -> bytes:
@@ -95,7 +95,7 @@ def metrics(series: int) -> bytes:
                 point = metric.gauge.data_points.add(time_unix_nano=NOW * 10**6, as_double=gpu + 0.5)
                 for key, value in (("hw.id", str(gpu)), ("hw.model", "NVIDIA H100 80GB HBM3"), ("hw.type", "gpu")):
                     point.attributes.add(key=key).value.string_value = value
-    return request.SerializeToString()
+    return bytes(request.SerializeToString())
 
 
 def logs(lines: int) -> bytes:
@@ -107,7 +107,7 @@ def logs(lines: int) -> bytes:
         record = scope.log_records.add(time_unix_nano=NOW * 10**6 + number, observed_time_unix_nano=NOW * 10**6)
         record.body.string_value = LINE.format(number, number % 10_000)
         record.attributes.add(key="log.file.name").value.string_value = "slurm-4242.out"
-    return request.SerializeToString()
+    return bytes(request.SerializeToString())
 
 
 def push(lines: int) -> bytes:
@@ -116,7 +116,7 @@ def push(lines: int) -> bytes:
     for number in range(lines):
         entry = stream.entries.add(line=LINE.format(number, number % 10_000))
         entry.timestamp.seconds, entry.timestamp.nanos = NOW // 1000, number
-    return request.SerializeToString()
+    return bytes(request.SerializeToString())
 
 
 # -- what a receiver must ask of the official messages

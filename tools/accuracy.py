@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tools.cases import CORPUS, ROOT, Case, corpus, misses, real_data, scenarios, stated
 from tools.draws import FIRST, drawn, name_of
 from trackside import diagnose
+from trackside.errors import SeveralRuns
 from trackside.finding import Verdict
-from trackside.runs.resolve import SeveralRuns
 from trackside.verdict import confidence
 
 TABLE = ROOT / "src" / "trackside" / "verdict" / "reliability.json"

@@ -225,8 +225,8 @@ def misses(case: Case, verdict: Verdict) -> dict[str, str]:
         ("warns", verdict.warnings), ("explains", verdict.consequences), ("unknown", untold)
     ):  # fmt: skip
         if expected.get(aspect):
-            got = sorted({f.family for f in findings})
-            hold(aspect, set(expected[aspect]) <= set(got), expected[aspect], got)
+            codes = sorted({f.family for f in findings})
+            hold(aspect, set(expected[aspect]) <= set(codes), expected[aspect], codes)
     if expected.get("disposition"):
         hold("disposition", verdict.run.disposition == expected["disposition"], expected["disposition"],
              verdict.run.disposition)  # fmt: skip

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias, TypeVar
 
-from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message
 
 from trackside.serve.protocols.decoded import BadRequest, TooLarge
 from trackside.serve.protocols.series_key import length

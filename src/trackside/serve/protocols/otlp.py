@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import TypeAlias, TypeVar
 
 import msgspec
-from google.protobuf import json_format  # type: ignore[import-untyped]
-from google.protobuf.message import Message  # type: ignore[import-untyped]
+from google.protobuf import json_format
+from google.protobuf.message import Message
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge, UnsupportedMedia
