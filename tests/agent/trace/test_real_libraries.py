@@ -58,7 +58,14 @@ def oracle(process: Caller, library: Path, *names: str) -> Iterator[dict[str, in
             yield counts
         finally:
             tracer.send_signal(signal.SIGINT)
-            said = tracer.communicate(timeout=60)[0]
+            try:
+                said = tracer.communicate(timeout=20)[0]
+            except subprocess.TimeoutExpired:  # on a busy machine the first signal may come before its handler
+                tracer.send_signal(signal.SIGINT)
+                try:
+                    said = tracer.communicate(timeout=40)[0]
+                finally:
+                    tracer.kill()
     counts.update({name: int(number) for name, number in re.findall(r"@\[(\w+)\]: (\d+)", said)})
 
 
