@@ -58,9 +58,12 @@ class Played(Collector):
     """A source whose every reading does what a test wants."""
 
     def __init__(self, collect: Callable[[Reading], object], accepted: Callable[[], object] | None = None) -> None:
-        self.collect, self.closed, self.opened = collect, 0, 0
+        self._collect, self.closed, self.opened = collect, 0, 0
         if accepted is not None:
             self.accepted = accepted
+
+    def collect(self, reading: Reading) -> None:
+        self._collect(reading)
 
     def open(self, context: Context) -> Played:
         self.opened += 1
