@@ -299,7 +299,9 @@ def test_beyond_a_limit_the_rest_is_kept_and_the_sender_told_not_to_retry(store:
     running = started(store, Limits(series=1))
     answer = running.write(tick(0))
     assert answer.status == 400
-    assert answer.data == (b"the rest was stored: 3 samples of new series: serve.limits.series allows no more in a day\n")
+    assert answer.data == (
+        b"the rest was stored: 3 samples of new series: serve.limits.series allows no more in a day\n"
+    )
     many = json.loads(json.dumps(OTLP).replace("gpu017", "gpu018"))
     told = running.ask("/v1/metrics", json.dumps(many).encode(), JSON)
     assert told.status == 200
