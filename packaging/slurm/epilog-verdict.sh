@@ -1,17 +1,20 @@
 #!/bin/sh
-# A verdict for every job that ends: EpilogSlurmctld of slurm.conf. See docs/cluster-demo.md.
+# Writes a verdict for each job that ends: EpilogSlurmctld of slurm.conf. See docs/cluster-demo.md.
 #
 #   EpilogSlurmctld=/etc/slurm/epilog-verdict.sh
 #
 # It returns at once and always with 0, so it cannot delay or fail a job. A background process asks the receiver
-# ('trackside serve --slurm auto') some seconds later, one job at a time, within a time limit. It needs curl, flock,
-# setsid and timeout, but not Trackside. Settings: NAME=VALUE lines in /etc/trackside/epilog.conf, or the environment.
+# ('trackside serve --slurm auto') some seconds later, one job at a time, within a time limit. A job without a verdict
+# gets a line in errors.log of the folder, or in the system log. It runs as SlurmUser, who must be able to write the
+# folder, and needs curl, flock, setsid and timeout, but not Trackside. Settings: NAME=VALUE lines in
+# /etc/trackside/epilog.conf, or the environment.
 #
 #   TRACKSIDE_URL         the receiver (default http://127.0.0.1:9480)
 #   TRACKSIDE_TOKEN_FILE  file with a read token (default none)
 #   TRACKSIDE_VERDICTS    folder; JOB.json is a job's latest verdict (default /var/log/trackside/verdicts)
 #   TRACKSIDE_WAIT        seconds to wait for output and accounting to arrive (default 30)
-#   TRACKSIDE_LIMIT       seconds until it gives up (default 600)
+#   TRACKSIDE_LIMIT       seconds until it gives up, waiting for other jobs included (default 600): raise it if
+#                         hundreds of jobs end together
 #   TRACKSIDE_NOTIFY      command to run with the path of each verdict, to mail or post it (default none)
 
 PATH=${PATH:-/usr/sbin:/usr/bin:/sbin:/bin}; export PATH  # slurmctld sets none
@@ -32,12 +35,19 @@ if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then
     job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 fi
 
+new=$folder/.$job.new
+fail() {
+    line="$(date -u +%FT%TZ) job $job: no verdict: $1"
+    { echo "$line" >>"$folder/errors.log"; } 2>/dev/null || logger -t trackside-epilog -- "$line"
+    rm -f "$new"
+    exit 1
+}
+trap 'fail "gave up after $limit s (TRACKSIDE_LIMIT)"' TERM
 umask 027
-mkdir -p "$folder" || exit 1
+mkdir -p "$folder" 2>/dev/null || fail "cannot create $folder"
 sleep "${TRACKSIDE_WAIT:-30}"
 exec 9>"$folder/.lock"
 flock 9  # one request at a time, however many jobs end together; the time limit bounds the wait
-new=$folder/.$job.new
 ask() {
     # The token goes through standard input, so that it does not appear in the process list.
     { [ -z "${TRACKSIDE_TOKEN_FILE:-}" ] || sed 's/.*/header = "Authorization: Bearer &"/;q' "$TRACKSIDE_TOKEN_FILE"; } |
@@ -48,10 +58,6 @@ while status=$(ask); [ "$status" = 202 ]; do
     sleep 2  # the verdict takes longer than a request may; asking again joins it
 done
 exec 9>&-
-if [ "$status" != 200 ]; then
-    echo "$(date -u +%FT%TZ) job $job: no verdict (HTTP $status) $(head -c 300 "$new" 2>/dev/null)" >>"$folder/errors.log"
-    rm -f "$new"
-    exit 1
-fi
+[ "$status" = 200 ] || fail "HTTP $status $(head -c 300 "$new" 2>/dev/null)"
 mv "$new" "$folder/$job.json"
 [ -z "${TRACKSIDE_NOTIFY:-}" ] || $TRACKSIDE_NOTIFY "$folder/$job.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -104,7 +105,7 @@ def test_a_task_of_an_array_goes_by_its_own_id(receiver: Receiver, tmp_path: Pat
 
 def test_a_receiver_that_is_down_is_written_down(tmp_path: Path) -> None:
     folder = epilog(tmp_path, 1)
-    assert "job 4242: no verdict (HTTP 000)" in wait_for_line(folder / "errors.log", "no verdict")
+    assert "job 4242: no verdict: HTTP 000" in wait_for_line(folder / "errors.log", "no verdict")
     assert not (folder / "4242.json").exists()
 
 
@@ -125,6 +126,26 @@ def test_it_gives_up_in_time(tmp_path: Path) -> None:
             assert time.monotonic() < end, f"still there: {running}"
             time.sleep(0.1)
     assert not (folder / "4242.json").exists()
+    assert "job 4242: no verdict: gave up after 6 s" in (folder / "errors.log").read_text()
+
+
+def test_a_job_that_waits_too_long_for_others_leaves_a_line(receiver: Receiver, tmp_path: Path) -> None:
+    folder = tmp_path / "verdicts"
+    folder.mkdir()
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        epilog(tmp_path, receiver.server_address[1], TRACKSIDE_LIMIT="2", TRACKSIDE_WAIT="0")
+        assert "gave up after 2 s" in wait_for_line(folder / "errors.log", "no verdict")
+    assert not (folder / "4242.json").exists()
+
+
+def test_a_folder_that_cannot_be_made_goes_to_the_system_log(tmp_path: Path) -> None:
+    logger = tmp_path / "logger"
+    logger.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/system.log\n')
+    logger.chmod(0o755)
+    (tmp_path / "verdicts").write_text("a file, not a folder")
+    epilog(tmp_path, 1, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert "cannot create" in wait_for_line(tmp_path / "system.log", "job 4242: no verdict")
 
 
 def of_ours(folder: Path) -> list[int]:
