@@ -46,6 +46,8 @@ class Xid:
     mnemonic: str
     blame: Blame
     action: str
+    by_reset: bool = False
+    """Whether NVIDIA's first advice is to reset the GPU."""
 
     @property
     def name(self) -> str:
@@ -194,7 +196,7 @@ _TABLE: dict[int, tuple[str, Blame, str]] = {
 }
 
 XIDS: Mapping[int, Xid] = {
-    number: Xid(number, mnemonic, blame, _ACTIONS[action])
+    number: Xid(number, mnemonic, blame, _ACTIONS[action], action in ("reset", "firmware", "ecc"))
     for number, (mnemonic, blame, action) in sorted(_TABLE.items())
 }
 """1 to 172"""

@@ -98,10 +98,15 @@ LATENT = Sentence("the errors are from before this run and do not change the ver
 WHICH_PART = Sentence("which part failed, and whether a reset cures it")
 NO_CLOCK = Sentence("whether it happened during the run: the kernel log has no wall-clock times")
 ADVISED = Sentence("NVIDIA's advice for this Xid: {advice}")
-DRAIN_NODE = Sentence("drain {node}, reset the GPU, and replace it if the fault recurs")
-DRAIN_ANY = Sentence("drain the node, reset the GPU, and replace it if the fault recurs")
+DRAIN_NODE = Sentence("drain {node}")
+DRAIN_ANY = Sentence("drain the node")
+KEEP_DRAINED = Sentence("keep {node} drained")
 ELSEWHERE = Sentence("rerun on other nodes from the last checkpoint")
-FOR_SUPPORT = Sentence("for the RMA of {gpu}: UUID {gpu_uuid}, PCI address {gpu_pci}; attach NVIDIA's bug report")
+SAVE = Sentence("save NVIDIA's bug report before a reset or reboot clears its state")
+RESET_GPU = Sentence("reset the GPU, and replace it if the fault recurs")
+POWER_CYCLE = Sentence("power-cycle the node, check PCIe and power, and replace the GPU if the fault recurs")
+FOR_SUPPORT = Sentence("if it must be replaced: {gpu} has UUID {gpu_uuid} and PCI address {gpu_pci}")
+RESET = Command("{on_node} sudo nvidia-smi --gpu-reset -i {gpu_index}")
 BUG_REPORT = Command("{on_node} sudo nvidia-bug-report.sh")
 TEST_GPU = Sentence("run NVIDIA's diagnostics on this GPU before it gets another long job")
 DIAGNOSTICS = (Command("{on_node} dcgmi diag -r 3 -i {gpu_index}"), Command("{on_node} dcgmi diag -r 3"))
@@ -182,19 +187,23 @@ def _by_tool(reports: HardwareReports, faults: Sequence[HardwareFault]) -> list[
 
 
 def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str], failed: bool) -> list[Action]:
-    """Drain first, then what replaces the part; of a firmware fault first NVIDIA's advice, for the part may be fine."""
+    """Drain; save the GPU's state before a reset clears it; then NVIDIA's advice. Replace it only if it recurs."""
     source = next(iter(faults[0].claim.values.values()))
-    numbered = next((fault for fault in faults if fault.number is not None), None)
-    reason = derived("GPU fault" if numbered is None else f"GPU fault, Xid {numbered.number}", source)
-    advised = []
-    if numbered is not None and numbered.number is not None:
-        advice = derived(xid(numbered.number).action, numbered.claim.values["xid"])
-        advised.append(action(ADVISED, *([BUG_REPORT] if _of_firmware(faults) else []), advice=advice))
-    drain = action(DRAIN_NODE if nodes else DRAIN_ANY, DRAIN, reason=reason)
+    numbered = [fault for fault in faults if fault.number is not None and "xid" in fault.claim.values]
+    best = max(numbered, key=lambda fault: fault.certainty.strength, default=None)
+    signs = {fault.sign for fault in faults}
+    reason = derived("GPU fault" if best is None else f"GPU fault, Xid {best.number}", source)
+    if "drained" in signs:
+        drain = action(KEEP_DRAINED)
+    else:
+        drain = action(DRAIN_NODE if nodes else DRAIN_ANY, DRAIN, reason=reason)
+    if best is not None and best.number is not None:
+        advice = derived(xid(best.number).action, best.claim.values["xid"])
+        remedy = action(ADVISED, *([RESET] if xid(best.number).by_reset else []), advice=advice)
+    else:
+        remedy = action(POWER_CYCLE) if signs & {"lost", "vanished"} else action(RESET_GPU, RESET)
     rerun = [action(ELSEWHERE, *RESUBMIT_ELSEWHERE)] if failed else []
-    if _of_firmware(faults):
-        return [*advised, drain, *rerun]
-    return [drain, *rerun, action(FOR_SUPPORT, BUG_REPORT), *advised]
+    return [drain, *rerun, action(SAVE, BUG_REPORT), remedy, action(FOR_SUPPORT)]
 
 
 # -- no fault of this run

@@ -49,9 +49,9 @@ from trackside.facts.hardware.throttling import ThrottledGpu, Throttling
 from trackside.facts.logs.ending import Ending
 from trackside.facts.pace.pace import StepPace
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Command, Finding, Sentence, absent, action, present
 from trackside.model import Run
-from trackside.remedies import PERFORMANCE, RESUBMIT_ELSEWHERE
+from trackside.remedies import RESUBMIT_ELSEWHERE
 
 SLOW_ENDS = frozenset(("TIMEOUT", "DEADLINE", "CANCELLED"))
 """States in which slowness may be the reason for the end."""
@@ -79,6 +79,7 @@ ENVIRONMENT = Sentence("the cause in the environment: cooling, air flow or power
 HOW_MUCH = Sentence("how much it slowed the run: no step times or throughput with and without throttling were given")
 COOLING = Sentence("check fans, dust, air flow and inlet temperature of the node")
 POWER = Sentence("check power supplies, power feeds and power caps of the node")
+SENSORS = Command("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d TEMPERATURE,POWER'")
 ELSEWHERE = Sentence("until then, run on other nodes")
 
 
@@ -132,7 +133,7 @@ def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, l
         headline=HEADLINES[variant](),
         implies=[ASIDE() if latent else SLOWED()],
         cannot_decide=[SET_SO() if set_so else ENVIRONMENT(), *([HOW_MUCH()] if speed is None else [])],
-        actions=[action(POWER if power else COOLING, *PERFORMANCE), action(ELSEWHERE, *RESUBMIT_ELSEWHERE)],
+        actions=[action(POWER if power else COOLING, SENSORS), action(ELSEWHERE, *RESUBMIT_ELSEWHERE)],
         since=worst.start,
         variant=variant,
         ranks=ranks_at(run, gpus),

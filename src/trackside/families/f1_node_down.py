@@ -80,8 +80,8 @@ NODE_LOST = Sentence("the cluster lost a node under the job; the code is not at 
 RECOVERED = Sentence("the cluster lost a node under the job, which ran again and completed")
 WHY = Sentence("why the node failed")
 RERUN = Sentence("rerun on other nodes from the last checkpoint")
-LOOK = Sentence("check the node before it takes jobs again")
-SHOW_NODE = Command("scontrol show node {slurm_nodes}")
+LOOK = Sentence("once the node is back, read the end of its last kernel log before it takes jobs again")
+LAST_KERNEL_LOG = Command("{node_shell} 'journalctl -k -b -1 | tail -n 50'")
 OTHER_STATE = Sentence(
     "the scheduler recorded {state}, and no lost node when the run ended",
     running="the scheduler lists it as {state}, and no node as lost",
@@ -134,7 +134,7 @@ def judge(
         headline=(NODE_FAILED_RERUN if completed else NODE_FAILED)(),
         implies=[RECOVERED() if completed else NODE_LOST()],
         cannot_decide=[WHY()],
-        actions=[action(RERUN, *RESUBMIT_ELSEWHERE), *([] if first is None else [action(LOOK, SHOW_NODE)])],
+        actions=[action(RERUN, *RESUBMIT_ELSEWHERE), *([] if first is None else [action(LOOK, LAST_KERNEL_LOG)])],
         since=_since(witnesses, bool(lost_nodes), trajectory, limits),
         at=None if notice is None else notice.at,
         nodes=tuple(dict.fromkeys(str(node.value) for node in names)),

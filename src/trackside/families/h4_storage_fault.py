@@ -72,6 +72,8 @@ WHOSE = Sentence("whose data filled the disk")
 WHY = Sentence("why the file system failed")
 MAKE_ROOM = Sentence("free space or raise the limit, keep fewer checkpoints, and resume from the last complete one")
 FREE_SPACE = (Command("{node_shell} 'df -h; df -i; quota -s'"), Command("df -h; df -i; quota -s"))
+CHECK_MOUNT = Sentence("check the file server, and its mounts on that node")
+SHOW_MOUNTS = Command("{node_shell} 'dmesg -T | tail -n 30; findmnt -t nfs,nfs4,lustre,gpfs,beegfs,ceph'")
 ESCALATE = Sentence("report it to the operators, and rerun on another node or mount")
 COMPLETED = Sentence("the run ended by itself: {how}")
 HANDLED = Sentence("a file operation failed, and the run continued: {line}")
@@ -101,7 +103,9 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         headline=_headline(faults)(),
         implies=[OWN_SPACE() if own else BROKEN()],
         cannot_decide=[WHOSE() if own else WHY()],
-        actions=[action(MAKE_ROOM, *FREE_SPACE) if own else action(ESCALATE, *RESUBMIT_ELSEWHERE)],
+        actions=[action(MAKE_ROOM, *FREE_SPACE)]
+        if own
+        else [action(CHECK_MOUNT, SHOW_MOUNTS), action(ESCALATE, *RESUBMIT_ELSEWHERE)],
         since=cause.time,
         at=cause.at,
         variant=faults.reason.replace("_", "-"),

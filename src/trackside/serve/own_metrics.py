@@ -35,7 +35,7 @@ def text(intake: Intake, bodies: Bodies, answered: Mapping[tuple[str, int], int]
         ("bodies_open", "gauge", "Requests in memory now.", bodies.count),
         ("bodies_open_bytes", "gauge", "Bytes of the requests in memory now.", bodies.bytes),
         ("unflushed_samples", "gauge", "Samples in the write-ahead log that no segment has yet.", samples),
-        ("unflushed_line_bytes", "gauge", "Bytes of log lines in the write-ahead log that no file has yet.", line_bytes),
+        ("unflushed_line_bytes", "gauge", "Bytes of lines in the write-ahead log that no file has yet.", line_bytes),
         ("wal_bytes", "gauge", "Bytes of the write-ahead log.", intake.log.bytes),
         ("unsettled_samples", "gauge", "Samples whose unit is still ambiguous.",
          _by("name", intake.unsettled)),

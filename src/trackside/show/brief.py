@@ -20,7 +20,7 @@ from trackside.show.wording import with_stop
 
 MAX_LINES = 24
 MAX_FACTS, MIN_FACTS = 5, 3
-MAX_ACTIONS = 3
+MAX_ACTIONS = 4
 MAX_OTHERS = 2
 """Cautions, consequences and warnings, each."""
 MAX_COSTS = 2
