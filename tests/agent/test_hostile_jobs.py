@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent import printing
-from tests.agent.hanging import Listed, watching
-from tests.agent.printing import Printing, append
+from tests.agent.hanging import FixedProcesses, hang_collector
+from tests.agent.printing import OutputCollector, append
 from tests.agent.test_processes import BOX, V1, V2, Host, task
 from trackside.agent.daemon import state_folder
 from trackside.agent.hang import py_spy, recorder
@@ -135,7 +135,7 @@ class TestOutput:
             User, "may_read", lambda user, told: told.st_ino != theirs.st_ino and user.own_only and real(user, told)
         )
         assert User(own, own_only=True).may_read(theirs) is False
-        assert Printing(jobs).texts() == ["hello"]
+        assert OutputCollector(jobs).texts() == ["hello"]
 
     def test_what_its_user_may_not_read(self, tmp_path: Path) -> None:
         path = tmp_path / "file"
@@ -165,7 +165,7 @@ class TestOutput:
         jobs.start(100, printing.owner(), tmp_path / "secret")
         status = jobs.proc / "100/status"
         status.write_text(status.read_text().replace(printing.USER, f"Uid:\t{os.getuid() + 1}\nGid:\t12345\n"))
-        source = Printing(jobs)
+        source = OutputCollector(jobs)
         assert source.texts() == []
         assert any("user may not read" in words or "denied" in words for words in source.last.warnings)
 
@@ -173,7 +173,7 @@ class TestOutput:
         append(tmp_path / "flood", b"\n" * (1 << 20))
         append(tmp_path / "other", "hello\n")
         jobs.start(100, printing.owner(), tmp_path / "flood", tmp_path / "other")
-        source = Printing(jobs)
+        source = OutputCollector(jobs)
         first = source.texts()
         assert "hello" in first
         assert len(first) <= 25_000 + 2 * MAX_LINES
@@ -186,7 +186,7 @@ class TestOutput:
         path = tmp_path / "sparse"
         append(path, "begin\n")
         jobs.start(100, printing.owner(), path)
-        source = Printing(jobs)
+        source = OutputCollector(jobs)
         found = source.texts()
         os.truncate(path, 1 << 40)
         append(path, "end\n")
@@ -200,7 +200,7 @@ class TestOutput:
             jobs.start(100 + number, printing.owner(rank=number), tmp_path / f"{number}.out")
         append(tmp_path / "other.out", "other\n")
         jobs.start(200, printing.owner("43"), tmp_path / "other.out")
-        source = Printing(jobs, most_files=16)
+        source = OutputCollector(jobs, most_files=16)
         assert source.texts().count("other") == 1
         assert any("job 42 has more than 14 output files" in words for words in source.last.warnings)
 
@@ -211,7 +211,7 @@ class TestOutput:
         jobs.start(100, printing.owner(), "/dev/null", comm="torchrun", _cmdline=f"torchrun\0--log-dir={logs}\0x.py")
         (jobs.proc / "100/cwd").symlink_to(tmp_path)
         (jobs.proc / "100/root").symlink_to("/")
-        source, begin = Printing(jobs), time.monotonic()
+        source, begin = OutputCollector(jobs), time.monotonic()
         assert source.texts() == []
         assert time.monotonic() - begin < 2.0
 
@@ -253,7 +253,7 @@ class TestHang:
         [[rank]] = jobs_of(chain).values()
         assert time.monotonic() - begin < 2.0
         assert rank.main.pid == 2
-        watching(Listed(chain[:100])).collect(Reading())
+        hang_collector(FixedProcesses(chain[:100])).collect(Reading())
 
 
 class TestRead:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tools.cases import Case, scenarios
 
-from tests.agent.played_output import played
-from tests.agent.printing import Clock, Host, Printing, append, owner
+from tests.agent.output_replay import replay
+from tests.agent.printing import Clock, Host, OutputCollector, append, owner
 from trackside.agent.output.choosing import MAX_CONTEXT_BYTES, MAX_PROGRESS_LINES
 from trackside.agent.output.options import Text
 from trackside.logs.event_line import MARK, WITHHELD, WORDS, Pulse, format_event, parse_event
@@ -43,7 +43,7 @@ ValueError: customer 4711 has no rows
 @pytest.mark.parametrize("text", ["all", "errors", "none"])
 @pytest.mark.parametrize("name", [name for name in PLAYED if name not in TIMED])
 def test_the_verdict_is_the_same(name: str, text: Text, tmp_path: Path) -> None:
-    direct, sent, _ = played(CASES[name], text, tmp_path)
+    direct, sent, _ = replay(CASES[name], text, tmp_path)
     if sent and not (text == "none" and name in WORDED):
         assert sent == direct
 
@@ -66,16 +66,16 @@ def printed(
     out.touch()
     host = Host(tmp_path)
     host.start(100, owner(rank=0), out)
-    printing = Printing(host, text=text, **options)
+    collector = OutputCollector(host, text=text, **options)
     lines, found = said.splitlines(keepends=True), []
     for second in range(seconds):
         part = lines[len(lines) * second // seconds : len(lines) * (second + 1) // seconds]
         append(out, "".join(part))
-        found += printing.texts()
-        clock.passes(1)
+        found += collector.texts()
+        clock.advance(1)
     for wait in (3, 20, 40):
-        clock.passes(wait)
-        found += printing.texts()
+        clock.advance(wait)
+        found += collector.texts()
     return found
 
 
@@ -155,10 +155,10 @@ class TestNone:
         host = Host(tmp_path)
         append(out, TRACEBACK)
         host.start(100, owner(rank=3), out)
-        printing = Printing(host, text="none")
-        printing.collect()
-        clock.passes(5)
-        (line, *_) = printing.collect()
+        collector = OutputCollector(host, text="none")
+        collector.collect()
+        clock.advance(5)
+        (line, *_) = collector.collect()
         ((path, text),) = written_lines(LogEntry(line.time_ns, line.text, dict(line.labels) | {"node": "n1"}))
         assert path == "job-42/slurm-42.rank3.out.events@n1.log"
         assert text.startswith("20")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.readings import exposition, held_against, opened
+from tests.agent.readings import assert_golden, exposition, opened
 from tests.serve.receiving import flushed, said
 from tests.serve.receiving import opened as receiver
 from trackside.agent.kernel.choice import RateLimit, known_lines, select
@@ -347,7 +347,7 @@ def test_the_odd_ring(times: Times, rewrite: bool) -> None:
     )
     reading = Reading()
     collector.collect(reading)
-    held_against(top / "expected_kernel_log.txt", exposition(reading), rewrite)
+    assert_golden(top / "expected_kernel_log.txt", exposition(reading), rewrite)
     collector.close()
 
 
@@ -509,7 +509,7 @@ def test_events_after_the_receiver(
     found = received(reading, tmp_path / "store", "gpu017")
     assert {(each["node"], each["plane"]) for each in found} == {("gpu017", "kernel")}
     told = "".join(f"{json.dumps(each)}\n" for each in found)
-    held_against(case.with_suffix(".events"), told, rewrite and policy == "all")
+    assert_golden(case.with_suffix(".events"), told, rewrite and policy == "all")
 
 
 def test_an_oom_report_in_two_readings_is_one_event(machine: Machine, tmp_path: Path) -> None:

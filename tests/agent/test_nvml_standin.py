@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from lab import nvml
-from tests.agent.nvml import LIBRARY, played
+from tests.agent.nvml import LIBRARY, scripted_gpus
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def test_layouts_are_those_of_the_bindings(name: str) -> None:
 
 
 def test_versions_of_structures_are_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    played(monkeypatch, tmp_path, gpus=1)
+    scripted_gpus(monkeypatch, tmp_path, gpus=1)
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     with pytest.raises(pynvml.NVMLError_ArgumentVersionMismatch):
@@ -56,7 +56,7 @@ def test_versions_of_structures_are_checked(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_a_script_is_played_in_time_and_read_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    script = played(monkeypatch, tmp_path, gpus=3, seed="n7", driver="570.1")
+    script = scripted_gpus(monkeypatch, tmp_path, gpus=3, seed="n7", driver="570.1")
     script.at(0, "*", utilization=20, memory_used="1GiB+1GiB/s")
     script.at(4.0, "0,2", utilization=80)
     pynvml.nvmlInit()
@@ -79,7 +79,7 @@ def test_a_script_is_played_in_time_and_read_anew(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_xid_comes_once_and_only_to_those_who_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    script = played(monkeypatch, tmp_path, gpus=2)
+    script = scripted_gpus(monkeypatch, tmp_path, gpus=2)
     script.now(0, xid=13)
     pynvml.nvmlInit()
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(2)]

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.receivers import scripted
+from tests.agent.receivers import fake_receiver
 from tests.agent.test_exposition import ask, parsed
 from tests.services import free_port
 from trackside.agent import runner
@@ -365,14 +365,14 @@ def ready(port: int) -> bool:
 
 def test_it_runs_until_it_is_told_to_end_and_sends_all_that_it_read(tmp_path: Path) -> None:
     with (
-        scripted() as receiver,
+        fake_receiver() as receiver,
         agent(tmp_path, "--only", "clock", "memory", "--remote-write", receiver.url) as (process, port, log),
     ):
         until(lambda: ready(port), 30)
         assert ("node", "n1") in next(iter(metrics(port)["host_memory_total_bytes"]))
         process.send_signal(signal.SIGTERM)
         assert process.wait(6) == 0, log.read_text()
-        sent = {name for request in receiver.taken for name, *_ in request.samples()}
+        sent = {name for request in receiver.accepted for name, *_ in request.samples()}
     assert {"host_memory_total_bytes", "host_time_seconds", "trackside_collector_success"} <= sent
     assert "Traceback" not in log.read_text()
 
@@ -419,13 +419,13 @@ def others(*but: str) -> list[str]:
 
 
 def test_once_reads_sends_and_ends(tmp_path: Path) -> None:
-    with scripted() as receiver:
+    with fake_receiver() as receiver:
         done = subprocess.run(
             [sys.executable, "-m", "trackside.agent", "run", "--once", "--only", "memory", "--remote-write", receiver.url, "--spool", str(tmp_path / "s")],
             capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "STATE_DIRECTORY": str(tmp_path)},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert any(name == "host_memory_total_bytes" for request in receiver.taken for name, *_ in request.samples())
+        assert any(name == "host_memory_total_bytes" for request in receiver.accepted for name, *_ in request.samples())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be another user")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.receivers import Reply, Request, scripted
+from tests.agent.receivers import Reply, Request, fake_receiver
 from tests.services import free_port
 from trackside.agent.daemon import resident_bytes
 from trackside.agent.out import shipping
@@ -78,12 +78,12 @@ def taken_ticks(requests: list[Request]) -> list[int]:
 
 
 def test_what_is_taken_arrives(tmp_path: Path) -> None:
-    with scripted() as receiver, ships(tmp_path, receiver.options()) as ship:
+    with fake_receiver() as receiver, ships(tmp_path, receiver.options()) as ship:
         for tick in range(20):
             assert ship.take(samples_at(tick))
         until(lambda: ship.sent.count == 200)
-        assert taken_ticks(receiver.taken) == list(range(20))
-        assert {request.path for request in receiver.asked} == {"/api/v1/write"}
+        assert taken_ticks(receiver.accepted) == list(range(20))
+        assert {request.path for request in receiver.requests} == {"/api/v1/write"}
         assert ship.spool.waiting.count == 0
 
 
@@ -105,10 +105,10 @@ def test_ten_minutes_away_at_full_rate_lose_nothing_and_keep_their_order(tmp_pat
         assert resident_bytes() - before < 32 << 20
         assert metrics.spool.waiting.count == 120_000
         assert metrics.spool.waiting.disk_bytes < 4 << 20
-        with scripted(port=port) as receiver:
+        with fake_receiver(port=port) as receiver:
             until(lambda: metrics.sent.count == 120_000 and lines.sent.count == 120_000, 60)
-            written = [request for request in receiver.taken if request.path == "/api/v1/write"]
-            pushed = [request for request in receiver.taken if request.path == "/loki/api/v1/push"]
+            written = [request for request in receiver.accepted if request.path == "/api/v1/write"]
+            pushed = [request for request in receiver.accepted if request.path == "/loki/api/v1/push"]
         assert taken_ticks(written) == list(range(40))
         assert sum(len(request.samples()) for request in written) == 120_000
         texts = [text for request in pushed for _, _, text in request.lines()]
@@ -138,10 +138,10 @@ def test_the_next_process_sends_what_the_last_could_not(tmp_path: Path) -> None:
     with ships(tmp_path, options) as ship:
         for tick in range(5):
             ship.take(samples_at(tick))
-    with scripted(port=port) as receiver, ships(tmp_path, options) as ship:
+    with fake_receiver(port=port) as receiver, ships(tmp_path, options) as ship:
         ship.take(samples_at(5))
         until(lambda: ship.sent.count == 60)
-        assert taken_ticks(receiver.taken) == list(range(6))
+        assert taken_ticks(receiver.accepted) == list(range(6))
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 401, 403, 404, 301])
@@ -152,11 +152,11 @@ def test_what_may_pass_is_waited_for(tmp_path: Path, status: int) -> None:
         return next(answers, 204), "try again later", {}
 
     said: list[str] = []
-    with scripted(reply) as receiver, ships(tmp_path, receiver.options(), said=said) as ship:
+    with fake_receiver(reply) as receiver, ships(tmp_path, receiver.options(), said=said) as ship:
         for tick in range(5):
             ship.take(samples_at(tick))
         until(lambda: ship.sent.count == 50)
-        assert taken_ticks(receiver.taken) == list(range(5))
+        assert taken_ticks(receiver.accepted) == list(range(5))
         assert ship.sent.failed == 3
         assert ship.spool.waiting.lost == {}
     assert f"answered {status}: try again later" in said[0]
@@ -169,7 +169,7 @@ def test_a_receiver_says_when_to_come_again(tmp_path: Path) -> None:
         times.append(time.monotonic())
         return (429, "", {"Retry-After": "1"}) if len(times) == 1 else (204, "", {})
 
-    with scripted(reply) as receiver, ships(tmp_path, receiver.options()) as ship:
+    with fake_receiver(reply) as receiver, ships(tmp_path, receiver.options()) as ship:
         ship.take(samples_at(0))
         until(lambda: ship.sent.count == 10)
     assert times[1] - times[0] >= 1.0
@@ -183,20 +183,20 @@ def test_the_one_reading_that_a_receiver_refuses_is_all_that_is_lost(tmp_path: P
         return (400, "out of order <b>sample</b>\n at 7", {}) if bad else (204, "", {})
 
     said: list[str] = []
-    with scripted(reply) as receiver:
+    with fake_receiver(reply) as receiver:
         with ships(tmp_path, ReceiverOptions(url=f"http://127.0.0.1:{free_port()}"), said=said) as away:
             for tick in range(40):
                 away.take(samples_at(tick))
         with ships(tmp_path, receiver.options(), said=said) as ship:
             until(lambda: ship.sent.count == 390)
-            assert taken_ticks(receiver.taken) == [*range(7), *range(8, 40)]
+            assert taken_ticks(receiver.accepted) == [*range(7), *range(8, 40)]
             assert ship.spool.waiting.lost == {"refused": 10}
-            assert len(receiver.asked) < 30
+            assert len(receiver.requests) < 30
     assert any("answered 400: out of order sample at 7; 10 items are lost" in text for text in said)
 
 
 def test_a_receiver_that_refuses_everything_wedges_nothing(tmp_path: Path) -> None:
-    with scripted(lambda request: (422, "no", {})) as receiver, ships(tmp_path, receiver.options()) as ship:
+    with fake_receiver(lambda request: (422, "no", {})) as receiver, ships(tmp_path, receiver.options()) as ship:
         for tick in range(20):
             ship.take(samples_at(tick))
         until(lambda: ship.spool.waiting.lost["refused"] == 200)
@@ -207,7 +207,7 @@ def test_a_kept_connection_that_the_receiver_ended_is_opened_again(tmp_path: Pat
     def reply(request: Request) -> Reply:
         return 200, "ok", {"Connection": "close"}
 
-    with scripted(reply) as receiver, ships(tmp_path, receiver.options()) as ship:
+    with fake_receiver(reply) as receiver, ships(tmp_path, receiver.options()) as ship:
         for tick in range(3):
             ship.take(samples_at(tick))
             until(lambda tick=tick: ship.sent.count == 10 * (tick + 1))  # type: ignore[misc]
@@ -300,21 +300,21 @@ def test_when_the_clock_steps_nothing_is_held_up_lost_or_reordered(
     true, true_ns = time.time, time.time_ns
     monkeypatch.setattr(time, "time", lambda: true() + offset[0])
     monkeypatch.setattr(time, "time_ns", lambda: true_ns() + int(offset[0] * S))
-    with scripted() as receiver, ships(tmp_path, receiver.options()) as ship:
+    with fake_receiver() as receiver, ships(tmp_path, receiver.options()) as ship:
         for tick, step in enumerate([0, 0, -86_400, 0, 0, 400 * 86_400, 0, -500 * 86_400, 0, 0]):
             offset[0] += step
             reading = Reading()
             reading.sample("host_load1", tick)
             ship.take(reading)
             until(lambda tick=tick: ship.sent.count == tick + 1)  # type: ignore[misc]
-        assert [value for request in receiver.taken for _, _, _, value in request.samples()] == list(range(10))
+        assert [value for request in receiver.accepted for _, _, _, value in request.samples()] == list(range(10))
 
 
 def test_told_to_end_it_sends_what_waits(tmp_path: Path) -> None:
-    with scripted() as receiver:
+    with fake_receiver() as receiver:
         with ships(tmp_path, receiver.options(wait_s=30.0)) as ship:
             ship.take(samples_at(0))
             begin = time.monotonic()
             ship.stop(20.0)
             assert time.monotonic() - begin < 10.0, "it does not wait for company any more"
-        assert taken_ticks(receiver.taken) == [0]
+        assert taken_ticks(receiver.accepted) == [0]

@@ -1,4 +1,4 @@
-"""Stub libraries, compiled once a session."""
+"""Stub libraries, compiled once per session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(params=probes.METHODS)
 def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each method to attach, alone."""
+    """Each method to attach probes, on its own."""
     monkeypatch.setattr(probes, "METHODS", (request.param,))
     return str(request.param)
 

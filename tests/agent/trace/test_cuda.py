@@ -61,7 +61,7 @@ def test_every_call_is_counted_by_every_method(method: str, opened: Open, caller
 
 def test_waiting_is_timed(method: str, opened: Open, caller: Caller) -> None:
     collector = opened()
-    caller.do("become('libcudart', 'stub_wait_us', 20000)")
+    caller.do("set_integer('libcudart', 'stub_wait_us', 20000)")
     begin = time.monotonic()
     caller.call("cudaStreamSynchronize", 0, times=5)
     caller.call("cudaDeviceSynchronize", times=2)
@@ -145,10 +145,10 @@ def test_a_context_is_there_once_a_call_that_makes_one_succeeded(opened: Open, c
     collector = opened()
     attached = "trackside_gpu_process_attached"
     assert value(collected(collector), attached, pid=caller.pid) == 0
-    caller.do("become('libcudart', 'stub_result', 35)")
+    caller.do("set_integer('libcudart', 'stub_result', 35)")
     caller.call("cudaSetDevice", 3)
     assert value(collected(collector), attached, pid=caller.pid) == 0
-    caller.do("become('libcudart', 'stub_result', 0)")
+    caller.do("set_integer('libcudart', 'stub_result', 0)")
     caller.call("cudaSetDevice", 3)
     assert value(collected(collector), attached, pid=caller.pid, gpu=3) == 1
 
@@ -207,7 +207,7 @@ def test_a_process_that_dies_gives_its_last_counts_and_then_none(opened: Open, c
 @pytest.mark.parametrize("method", ["session", "multi"], indirect=True)
 def test_one_that_dies_within_a_call_leaves_nothing_behind(method: str, opened: Open, caller: Caller) -> None:
     collector = opened()
-    caller.do("become('libcudart', 'stub_wait_us', 60000000)")
+    caller.do("set_integer('libcudart', 'stub_wait_us', 60000000)")
     assert caller.process.stdin is not None
     caller.process.stdin.write("call('cudaStreamSynchronize', 0)\n")
     caller.process.stdin.flush()

@@ -57,7 +57,7 @@ class Rank:
         self.caller.call("ncclAllReduce", 0, 0, 10, 7, 0, self.comm, stream, times=times)
 
     def returns(self, number: int) -> None:
-        self.caller.do(f"become('libcudart', 'stub_result', {number})")
+        self.caller.do(f"set_integer('libcudart', 'stub_result', {number})")
 
     def record(self, event: int = EVENT, stream: int = STREAM) -> None:
         self.caller.call("cudaEventRecord", event, stream)
@@ -164,9 +164,9 @@ def test_a_call_that_failed_was_no_collective(opened: Open, caller: Caller) -> N
     collector = opened()
     rank = Rank(caller)
     rank.all_reduce(2)
-    caller.do("become('libcudart', 'stub_result', 4)")
+    caller.do("set_integer('libcudart', 'stub_result', 4)")
     rank.all_reduce(5)
-    caller.do("become('libcudart', 'stub_result', 7)")  # in progress: a communicator that doesn't block
+    caller.do("set_integer('libcudart', 'stub_result', 7)")  # in progress: a communicator that doesn't block
     rank.all_reduce(1)
     rank.record()
     assert states(collected(collector)) == (3, 0, 3)
@@ -205,7 +205,7 @@ def test_communicators_come_and_go(opened: Open, caller: Caller) -> None:
     caller.call("ncclCommDestroy", other)
     caller.call("ncclCommAbort", rank.comm)
     assert value(collected(collector), LIVE) == 4
-    caller.do("become('libcudart', 'stub_result', 3)")
+    caller.do("set_integer('libcudart', 'stub_result', 3)")
     assert caller.do("value = join('ncclCommInitRank', 2, 0, b'fails')")[0] == 3
     assert value(collected(collector), LIVE) == 4
 

@@ -1,4 +1,4 @@
-"""A run's recorded output as if it were printed now: followed by the source, sent, received, and judged."""
+"""Replays a run's recorded output: the source follows it, a receiver stores it, and the result is diagnosed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ START = 1_772_438_400.0
 _JOB = re.compile(r"slurm[-_](\d{1,10}(?:_\d{1,10})?)")
 
 
-def judged(loaded: LoadedInputs, job: str | None = None) -> tuple[Verdict, Run]:
-    """The verdict on what was loaded."""
+def verdict_on(loaded: LoadedInputs, job: str | None = None) -> tuple[Verdict, Run]:
+    """The verdict on loaded inputs, and the run."""
     try:
         run, store = choose(loaded)
     except SeveralRuns:
@@ -41,69 +41,72 @@ def judged(loaded: LoadedInputs, job: str | None = None) -> tuple[Verdict, Run]:
     return engine.verdict_of(engine.facts_of(store, run), loaded.inputs), run
 
 
-def played(case: Case, text: Text, folder: Path) -> tuple[str, str, Counter[str]]:
-    """(family of the files, family of what was sent of them, how many bytes and lines of each)."""
+def replay(case: Case, text: Text, folder: Path) -> tuple[str, str, Counter[str]]:
+    """(family from the files, family from what the agent sent of them, numbers of bytes and lines of each).
+
+    The second family is empty if the case has no job log to replay.
+    """
     with case.inputs() as inputs:
-        direct = load([inputs])
-        verdict, run = judged(direct, case.expected.get("job"))
-        logs = [row.path for row in direct.inputs if row.format == "job-log" and "!" not in row.path]
-        # Not received here: what stands in archives, and what no process writes.
+        loaded = load([inputs])
+        verdict, run = verdict_on(loaded, case.expected.get("job"))
+        logs = [row.path for row in loaded.inputs if row.format == "job-log" and "!" not in row.path]
+        # Archives and empty files are not replayed: no process writes them.
         logs = [path for path in logs if (inputs / path).is_file() and (inputs / path).stat().st_size]
         if not logs:
             return verdict.primary.family, "", Counter()
-        left = folder / "run"
-        shutil.copytree(inputs, left)
+        replayed = folder / "run"
+        shutil.copytree(inputs, replayed)
         counts: Counter[str] = Counter()
         store = folder / "store"
         intake = Intake(store, spoken, labels_of, Limits(), RetentionOptions(flush_s=3600.0), LineReader)
         try:
             for path in logs:
-                (left / path).unlink()
-                for stream in sent_of(inputs / path, path, run, text, counts):
+                (replayed / path).unlink()
+                for stream in sent_streams(inputs / path, path, run, text, counts):
                     header = Header("lines", received_ns=1)
                     body = _body(stream)
                     intake.accept(header, body, spoken((header, body))).result(30)
             intake.flush(True).result(60)
         finally:
             intake.close()
-        shutil.copytree(store / "received" / "logs", left, dirs_exist_ok=True)
-        again, _ = judged(load([left]), run.id)
-        return verdict.primary.family, again.primary.family, counts
+        shutil.copytree(store / "received" / "logs", replayed, dirs_exist_ok=True)
+        received_verdict, _ = verdict_on(load([replayed]), run.id)
+        return verdict.primary.family, received_verdict.primary.family, counts
 
 
 def _body(stream: LineStream) -> bytes:
     return json.dumps([[stream.labels, stream.times_ns, stream.lines]]).encode()
 
 
-def sent_of(file: Path, path: str, run: Run, text: Text, counts: Counter[str]) -> list[LineStream]:
-    """What the source sends of a file that grows to this, in so many pieces over the run's time."""
+def sent_streams(file: Path, path: str, run: Run, text: Text, counts: Counter[str]) -> list[LineStream]:
+    """What the source sends of a file that grows in pieces to its recorded content over the run's time."""
     data = file.read_bytes()
-    named = _JOB.search(path)
-    job = named[1] if named else (run.id or "4242")
+    job_match = _JOB.search(path)
+    job = job_match[1] if job_match else (run.id or "4242")
     growing = file.with_suffix(".growing")
     growing.write_bytes(b"")
     try:
-        held = OpenOutput((0, 0), path, str(growing), "stdout", job)
-        one = followed_file.FollowedFile(held, JobOutputOptions(text=text), None, 0.0, False)
-        stream = LineStream(dict(one.labels), [], [])
+        output = OpenOutput((0, 0), path, str(growing), "stdout", job)
+        follower = followed_file.FollowedFile(output, JobOutputOptions(text=text), None, 0.0, False)
+        stream = LineStream(dict(follower.labels), [], [])
         if len(run.nodes) == 1:
             stream.labels["node"] = run.nodes[0]
-        times = _times(data, run)
-        start = now = times[0][0]
+        pieces = _timed_pieces(data, run)
+        start = now = pieces[0][0]
         with growing.open("ab") as writer:
-            for clock, piece in times:
+            for clock, piece in pieces:
                 writer.write(piece)
                 writer.flush()
                 now = max(now + 0.01, clock)
-                content = one.read(1 << 20, now - start, int(now * 1e9))
+                content = follower.read(1 << 20, now - start, int(now * 1e9))
                 _add(stream, content.sent)
-                _add(stream, one.read(1 << 20, now - start, int(now * 1e9)).sent)
+                _add(stream, follower.read(1 << 20, now - start, int(now * 1e9)).sent)
         now -= start
         clock = now + start
         for wait in (2.0, 20.0, 60.0):
-            _add(stream, one.read(1 << 20, now + wait, int(clock * 1e9)).sent)
-        _add(stream, one.end(now + 90.0, int(clock * 1e9)))
-        one.close()
+            _add(stream, follower.read(1 << 20, now + wait, int(clock * 1e9)).sent)
+        _add(stream, follower.end(now + 90.0, int(clock * 1e9)))
+        follower.close()
     finally:
         growing.unlink()
     counts["lines"] += len(stream.lines)
@@ -113,25 +116,27 @@ def sent_of(file: Path, path: str, run: Run, text: Text, counts: Counter[str]) -
     return [stream] if stream.lines else []
 
 
-def _times(data: bytes, run: Run) -> list[tuple[float, bytes]]:
-    """What was written when: each line at its own time or that of the one before, all of them spread over the run's
-    time where none has any."""
+def _timed_pieces(data: bytes, run: Run) -> list[tuple[float, bytes]]:
+    """Pieces of the output with the times when they were written.
+
+    A line without a time has that of the line before it. If no line has a time, they are spread evenly over the run.
+    """
     lines = data.splitlines(keepends=True)
-    told = [find_time(line.decode("utf-8", "replace"), None) for line in lines]
-    known = [time for time in told if time]
-    start = run.start or (known[0] if known else START)
-    if not known:
+    line_times = [find_time(line.decode("utf-8", "replace"), None) for line in lines]
+    known_times = [time for time in line_times if time]
+    start = run.start or (known_times[0] if known_times else START)
+    if not known_times:
         end = run.end or start + 3600.0
-        told = [start + (end - start) * number / len(lines) for number in range(len(lines))]
-    found: list[tuple[float, bytes]] = []
+        line_times = [start + (end - start) * number / len(lines) for number in range(len(lines))]
+    pieces: list[tuple[float, bytes]] = []
     clock = start
-    for time, line in zip(told, lines, strict=True):
+    for time, line in zip(line_times, lines, strict=True):
         clock = max(clock, time or clock)
-        if found and found[-1][0] == clock and len(found[-1][1]) < 4000:
-            found[-1] = clock, found[-1][1] + line
+        if pieces and pieces[-1][0] == clock and len(pieces[-1][1]) < 4000:
+            pieces[-1] = clock, pieces[-1][1] + line
         else:
-            found.append((clock, line))
-    return found
+            pieces.append((clock, line))
+    return pieces
 
 
 def _add(stream: LineStream, sent: list[tuple[int, str]]) -> None:
