@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tests.agent.readings import opened
+from tests.agent.readings import open_source
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import JobProcess, Owner
 from trackside.agent.source import Collector, LogLine, Reading
@@ -126,7 +126,7 @@ def wait_asleep(processes: Sequence[subprocess.Popen[bytes]], within_s: float = 
 
 def hang_collector(jobs: Jobs, options: Options = QUICK, say: Callable[[str], object] = lambda text: None) -> Collector:
     """The source ``hang``, opened on this machine."""
-    return opened(SOURCE, LocalNode("n1"), jobs, options, say)
+    return open_source(SOURCE, LocalNode("n1"), jobs, options, say)
 
 
 def collect_until(

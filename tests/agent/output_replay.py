@@ -99,13 +99,13 @@ def sent_streams(file: Path, path: str, run: Run, text: Text, counts: Counter[st
                 writer.flush()
                 now = max(now + 0.01, clock)
                 content = follower.read(1 << 20, now - start, int(now * 1e9))
-                _add(stream, content.sent)
-                _add(stream, follower.read(1 << 20, now - start, int(now * 1e9)).sent)
+                _append_lines(stream, content.sent)
+                _append_lines(stream, follower.read(1 << 20, now - start, int(now * 1e9)).sent)
         now -= start
         clock = now + start
         for wait in (2.0, 20.0, 60.0):
-            _add(stream, follower.read(1 << 20, now + wait, int(clock * 1e9)).sent)
-        _add(stream, follower.end(now + 90.0, int(clock * 1e9)))
+            _append_lines(stream, follower.read(1 << 20, now + wait, int(clock * 1e9)).sent)
+        _append_lines(stream, follower.end(now + 90.0, int(clock * 1e9)))
         follower.close()
     finally:
         growing.unlink()
@@ -139,7 +139,7 @@ def _timed_pieces(data: bytes, run: Run) -> list[tuple[float, bytes]]:
     return pieces
 
 
-def _add(stream: LineStream, sent: list[tuple[int, str]]) -> None:
+def _append_lines(stream: LineStream, sent: list[tuple[int, str]]) -> None:
     for time_ns, text in sent:
         last = stream.times_ns[-1] if stream.times_ns else 0
         stream.times_ns.append(max(time_ns, last + 1))

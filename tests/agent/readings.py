@@ -30,7 +30,7 @@ def exposition(reading: Reading) -> str:
         _sample(sample) for sample in sorted(reading.samples, key=lambda sample: (sample.metric, _sortable(sample)))
     ]
     parts += [_line(line) for line in reading.lines]
-    parts += [f"# lost {what} {count}" for what, count in sorted(reading.lost.items())]
+    parts += [f"# lost {kind} {count}" for kind, count in sorted(reading.lost.items())]
     parts += [f"# warning {text}" for text in reading.warnings]
     return "".join(f"{part}\n" for part in parts)
 
@@ -44,7 +44,7 @@ def assert_golden(golden: Path, text: str, rewrite: bool) -> None:
     assert text == golden.read_text("utf-8"), f"differs from {golden}: pytest --rewrite renews it"
 
 
-def conform(reading: Reading, source: Source, bounds: bool = True) -> None:
+def assert_conforms(reading: Reading, source: Source, bounds: bool = True) -> None:
     """Fail if the source does not declare a sample's metric, or if a sample has a label that its metric may not have,
     a value beyond the catalog's bounds, or the labels of another sample."""
     series_keys: set[tuple[str, object]] = set()
@@ -61,7 +61,7 @@ def conform(reading: Reading, source: Source, bounds: bool = True) -> None:
         series_keys.add((sample.metric, sample.labels))
 
 
-def opened(
+def open_source(
     source: Source,
     node: LocalNode | None = None,
     owners: Owners | None = None,

@@ -26,9 +26,9 @@ class Request:
     def samples(self) -> list[tuple[str, dict[str, str], int, float]]:
         """(metric, labels, ms, value) of a remote write, decoded by the receiver's code."""
         block = remote_write.decode(bytes(cramjam.snappy.decompress_raw(self.body)), 1)
-        named = [labels_of(key) for key in block.keys]
+        series_labels = [labels_of(key) for key in block.keys]
         rows = zip(block.index.tolist(), block.times_ms.tolist(), block.values.tolist(), strict=True)
-        return [(*named[index], time_ms, value) for index, time_ms, value in rows]
+        return [(*series_labels[index], time_ms, value) for index, time_ms, value in rows]
 
     def lines(self) -> list[tuple[dict[str, str], int, str]]:
         """(labels, ns, text) of a Loki push, decoded by the receiver's code."""

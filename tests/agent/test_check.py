@@ -136,8 +136,8 @@ def test_a_running_agent_is_not_disturbed(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_by_another_program_fails_the_check(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        status, lines, _ = check(tmp_path, "--only", "cpu", "--listen", f"127.0.0.1:{other.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        status, lines, _ = check(tmp_path, "--only", "cpu", "--listen", f"127.0.0.1:{listener.getsockname()[1]}")
     assert (status, lines["/metrics"]["state"]) == (1, "unavailable")
     assert "in use" in lines["/metrics"]["text"]
 

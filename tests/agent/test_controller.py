@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.readings import assert_golden, conform, exposition, opened
+from tests.agent.readings import assert_conforms, assert_golden, exposition, open_source
 from trackside.agent.node import LocalNode
 from trackside.agent.slurm import command as command_module
 from trackside.agent.slurm.command import CommandFailed, Commands, blocks
@@ -25,9 +25,9 @@ T0 = 1_795_313_000
 CONFIG = "SlurmctldLogFile        = {}\nSLURM_VERSION           = 22.05.8\n"
 
 
-def job(number: int = 7, name: str = "train", more: str = "", **overrides: object) -> str:
+def job(number: int = 7, name: str = "train", job_ids: str = "", **overrides: object) -> str:
     """A job's block with some fields replaced."""
-    text = re.sub(r"JobId=\d+ JobName=.*", f"JobId={number}{more} JobName={name}", BLOCK)
+    text = re.sub(r"JobId=\d+ JobName=.*", f"JobId={number}{job_ids} JobName={name}", BLOCK)
     fields = {
         "JobState": "RUNNING", "ExitCode": "0:0", "SubmitTime": T0, "EligibleTime": T0, "StartTime": T0 + 10,
         "EndTime": T0 + 3610, "RunTime": "00:00:01",
@@ -39,10 +39,10 @@ def job(number: int = 7, name: str = "train", more: str = "", **overrides: objec
 
 
 def pending(number: int = 7, reason: str = "Priority", **overrides: object) -> str:
-    more = str(overrides.pop("more", ""))
+    job_ids = str(overrides.pop("job_ids", ""))
     return job(
         number,
-        more=more,
+        job_ids=job_ids,
         JobState="PENDING",
         Reason=reason,
         StartTime="Unknown",
@@ -115,9 +115,9 @@ def test_events_of_array_and_heterogeneous_jobs_have_their_ids_and_the_record() 
     array = " ArrayJobId=60 ArrayTaskId={}"
     events = update(
         Jobs(),
-        job(64, more=array.format("3")),
-        pending(60, more=array.format("4-9%2")),
-        job(74, more=" HetJobId=73 HetJobOffset=1"),
+        job(64, job_ids=array.format("3")),
+        pending(60, job_ids=array.format("4-9%2")),
+        job(74, job_ids=" HetJobId=73 HetJobOffset=1"),
         job(9, name="a\tb"),
     )
     assert [(event.job, event.number) for event in events] == [("60_3", "64"), ("60", "60"), ("73+1", "74"), ("9", "9")]
@@ -147,7 +147,7 @@ def test_the_queue_is_counted_by_state_and_reason() -> None:
     jobs, events = Jobs(), list[JobEvent]()
     texts = [
         job(1), job(2, JobState="COMPLETING"), pending(3, "Resources", EligibleTime=T0 - 50),
-        pending(60, "JobArrayTaskLimit", more=array.format("2-5,8,10-20:5%2"), EligibleTime="Unknown"),
+        pending(60, "JobArrayTaskLimit", job_ids=array.format("2-5,8,10-20:5%2"), EligibleTime="Unknown"),
     ]  # fmt: skip
     for _ in range(2):
         queue, _ = jobs.update(blocks(iter("\n".join(texts).split("\n")), "JobId"), T0 + 100, events)
@@ -161,7 +161,7 @@ def test_sdiag_statistics_match_the_golden(version: str, rewrite: bool) -> None:
     reading = Reading(time_ns=0)
     for name, value, labels in statistics((FOLDER / f"sdiag-{version}.txt").read_text().split("\n")):
         reading.sample(name, value, **labels)
-    conform(reading, SOURCE)
+    assert_conforms(reading, SOURCE)
     assert_golden(FOLDER / f"sdiag-{version}.expected.txt", exposition(reading), rewrite)
 
 
@@ -197,9 +197,9 @@ class Slurm:
         path = self.folder / f"{name}.called"
         return path.read_text().splitlines() if path.exists() else []
 
-    def opened(self, options: Options | None = None) -> Collector:
+    def open_source(self, options: Options | None = None) -> Collector:
         # PATH suffices: the fake commands use only shell builtins and cat
-        return opened(SOURCE, LocalNode("ctl"), options=options or Options(bin=f"{self.folder}"))
+        return open_source(SOURCE, LocalNode("ctl"), options=options or Options(bin=f"{self.folder}"))
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def slurm(tmp_path: Path) -> Slurm:
 def read(collector: Collector, now: float = T0 + 100) -> Reading:
     reading = Reading(time_ns=int(now * 1e9))
     collector.collect(reading)
-    conform(reading, SOURCE)
+    assert_conforms(reading, SOURCE)
     return reading
 
 
@@ -223,7 +223,7 @@ def test_jobs_nodes_and_statistics_are_collected(slurm: Slurm) -> None:
         jobs=job(7) + "\n" + pending(8),
         nodes=node("n1", "IDLE") + node("n2", "MIXED+DRAIN", f"bad fan [root@{T0}]"),
     )
-    collector = slurm.opened()
+    collector = slurm.open_source()
     first = read(collector)
     assert labeled_sentences(first) == [
         ({"filename": "scontrol", "slurm_job_id": "7"}, "job 7 started on n[1-2]"),
@@ -252,7 +252,7 @@ def test_jobs_nodes_and_statistics_are_collected(slurm: Slurm) -> None:
 
 
 def test_changes_of_node_states_are_reported(slurm: Slurm) -> None:
-    collector = slurm.opened()
+    collector = slurm.open_source()
     texts = []
     for state, reason, booted in (
         ("IDLE", "", 0), ("ALLOCATED", "", 0), ("ALLOCATED*", "", 0),
@@ -279,7 +279,7 @@ ROWS = (
 
 
 def test_accounting_is_queried_after_a_job_ends(slurm: Slurm) -> None:
-    collector = slurm.opened()
+    collector = slurm.open_source()
     slurm.set_output(jobs=job(7, JobState="FAILED", ExitCode="3:0", EndTime=T0 + 40))
     assert len(read(collector).lines) == 1
     assert slurm.calls_of("sacct") == []
@@ -305,7 +305,7 @@ def test_accounting_is_queried_after_a_job_ends(slurm: Slurm) -> None:
 
 
 def test_accounting_is_queried_for_a_job_that_disappeared(slurm: Slurm) -> None:
-    collector = slurm.opened()
+    collector = slurm.open_source()
     slurm.set_output(jobs=job(7))
     read(collector)
     slurm.set_output(jobs="", sacct="\n".join(ROWS[1:]) + "\n")
@@ -314,12 +314,12 @@ def test_accounting_is_queried_for_a_job_that_disappeared(slurm: Slurm) -> None:
 
 
 def test_accounting_may_be_off_or_fail(slurm: Slurm) -> None:
-    collector = slurm.opened(Options(bin=str(slurm.folder), accounting=False))
+    collector = slurm.open_source(Options(bin=str(slurm.folder), accounting=False))
     slurm.set_output(jobs=job(7, JobState="FAILED"))
     for after_s in (100, 200, 300):
         read(collector, T0 + after_s)
     assert slurm.calls_of("sacct") == []
-    failing = slurm.opened()
+    failing = slurm.open_source()
     slurm.program("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     read(failing, T0 + 100)
     reading = read(failing, T0 + 120)
@@ -328,7 +328,7 @@ def test_accounting_may_be_off_or_fail(slurm: Slurm) -> None:
 
 
 def test_an_unreachable_controller_is_reported_and_retried_later(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    collector = slurm.opened()
+    collector = slurm.open_source()
     slurm.set_output(jobs=job(7))
     read(collector)
     working_script = (slurm.folder / "scontrol").read_text()
@@ -350,7 +350,7 @@ def test_an_unreachable_controller_is_reported_and_retried_later(slurm: Slurm, m
 
 
 def test_truncated_output_loses_no_job(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    collector = slurm.opened()
+    collector = slurm.open_source()
     slurm.set_output(jobs=job(7) + "\n" + job(8))
     working_script = (slurm.folder / "scontrol").read_text()
     slurm.program("scontrol", 'cat "$0.jobs"; exit 1')
@@ -364,7 +364,7 @@ def test_truncated_output_loses_no_job(slurm: Slurm, monkeypatch: pytest.MonkeyP
 
 
 def test_a_slow_controller_is_queried_less_often(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    collector = slurm.opened()
+    collector = slurm.open_source()
     times = iter([0.0, 4.0, 79.0, 81.0, 81.1])
     monkeypatch.setattr(collector, "_clock", lambda: next(times))
     assert read(collector).samples
@@ -403,7 +403,7 @@ def test_commands_have_a_fixed_environment(slurm: Slurm) -> None:
 
 def test_the_log_of_slurmctld_is_followed_across_rotation_and_truncation(slurm: Slurm) -> None:
     slurm.log.write_text("[2026-11-22T02:00:00.500] error: an old line\n")
-    collector = slurm.opened()
+    collector = slurm.open_source()
     first = [line for line in read(collector).lines if dict(line.labels).get("unit") == "slurmctld"]
     assert [line.text for line in first] == ["[2026-11-22T02:00:00.500] error: an old line"]
     with slurm.log.open("a") as file:
@@ -429,10 +429,10 @@ def test_the_log_of_slurmctld_is_followed_across_rotation_and_truncation(slurm: 
 
 def test_without_slurm_the_source_is_unavailable(slurm: Slurm, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="scontrol is not installed"):
-        opened(SOURCE, options=Options(bin=str(tmp_path / "nowhere")))
+        open_source(SOURCE, options=Options(bin=str(tmp_path / "nowhere")))
     slurm.program("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(Unavailable, match="Unable to contact"):
-        slurm.opened()
+        slurm.open_source()
     for options in ({"statistics_s": 0.0}, {"command_timeout_s": 0.0}):
         with pytest.raises(ValueError, match="it must be"):
             Options(**options)

@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from tests.agent.nvml import HERE, scripted_gpus
-from tests.agent.readings import assert_golden, conform, exposition, opened
+from tests.agent.readings import assert_conforms, assert_golden, exposition, open_source
 from trackside.agent.out.exposition import LatestSamples
 from trackside.agent.out.identity import Identity
 from trackside.agent.owners import Owner, Owners
@@ -73,8 +73,8 @@ class SingleOwner(Owners):
         return Owner(job="42", rank=0, user="ada")
 
 
-def opened_at(url: str) -> Collector:
-    return opened(dcgm_exporter.SOURCE, owners=SingleOwner(), options=dcgm_exporter.Options(url))
+def open_exporter_source(url: str) -> Collector:
+    return open_source(dcgm_exporter.SOURCE, owners=SingleOwner(), options=dcgm_exporter.Options(url))
 
 
 def read(collector: Collector) -> Reading:
@@ -84,9 +84,9 @@ def read(collector: Collector) -> Reading:
 
 
 def test_fields_are_translated_to_the_catalogs_metrics(exporter: Exporter, rewrite: bool) -> None:
-    collector = opened_at(f"{exporter.url}/metrics?collect[]=gpu")
+    collector = open_exporter_source(f"{exporter.url}/metrics?collect[]=gpu")
     reading = read(collector)
-    conform(reading, dcgm_exporter.SOURCE)
+    assert_conforms(reading, dcgm_exporter.SOURCE)
     assert_golden(HERE / "exporter.txt", exposition(reading), rewrite)
     assert set(exporter.paths) == {"/metrics?collect[]=gpu"}
     collector.close()
@@ -97,9 +97,9 @@ def test_fields_are_translated_to_the_catalogs_metrics(exporter: Exporter, rewri
 def test_default_fields_of_real_exporters_are_read(name: str, exporter: Exporter) -> None:
     text = (SCRAPES / f"{name}.prom").read_text("utf-8")
     exporter.answer = page(text)
-    collector = opened_at(exporter.url)
+    collector = open_exporter_source(exporter.url)
     reading = read(collector)
-    conform(reading, dcgm_exporter.SOURCE)
+    assert_conforms(reading, dcgm_exporter.SOURCE)
     fields = {line.partition("{")[0] for line in text.splitlines() if line.startswith("DCGM_")}
     assert len(reading.samples) >= len(fields - {"DCGM_FI_DEV_VGPU_LICENSE_STATUS"})
     collector.close()
@@ -114,8 +114,8 @@ def test_nvml_yields_to_the_exporter_and_takes_over_when_it_dies(
     script = scripted_gpus(monkeypatch, tmp_path, gpus=2)
     script.at(0, "*", utilization=12, sm_active=30)
     board = LatestSamples(Identity("n1"))
-    sources = {source.id: opened(source, newest=board.newest) for source in (gpu.SOURCE, gpm.SOURCE)}
-    sources["dcgm_exporter"] = opened_at(exporter.url)
+    sources = {source.id: open_source(source, newest=board.newest) for source in (gpu.SOURCE, gpm.SOURCE)}
+    sources["dcgm_exporter"] = open_exporter_source(exporter.url)
 
     def collect_all() -> dict[tuple[str, str, str], list[str]]:
         """(metric, GPU, kind) -> the sources that give it, after one round of all sources."""
@@ -189,24 +189,24 @@ def test_an_unusable_response_is_reported_with_its_reason(
     monkeypatch.setattr(dcgm_exporter, "MAX_BYTES", 20_000)
     exporter.answer = answer
     with pytest.raises(Unavailable, match=reason) as raised:
-        opened_at(exporter.url)
+        open_exporter_source(exporter.url)
     assert "[collect.dcgm_exporter]" in raised.value.remedy
 
 
 def test_unreachable_exporters_and_invalid_urls_are_refused(exporter: Exporter) -> None:
     exporter.end()
     with pytest.raises(Unavailable, match="no dcgm-exporter answers at http://127"):
-        opened_at(exporter.url)
+        open_exporter_source(exporter.url)
     for url in ("ftp://host/metrics", "http://host:port/", "", "127.0.0.1:9400"):
         with pytest.raises(Unavailable, match="is invalid"):
-            opened_at(url)
+            open_exporter_source(url)
 
 
 def test_series_that_change_with_each_scrape_do_not_accumulate(
     exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dcgm_exporter, "MAX_SERIES", 50)
-    collector = opened_at(exporter.url)
+    collector = open_exporter_source(exporter.url)
     for tick in range(5):
         exporter.answer = page(
             "".join(f'DCGM_FI_DEV_GPU_TEMP{{gpu="{gpu}",pod="{tick}-{gpu}"}} 40\n' for gpu in range(30))

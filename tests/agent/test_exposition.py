@@ -36,7 +36,7 @@ def latest_samples(*sources: tuple[str, Reading]) -> LatestSamples:
     return latest
 
 
-def parsed(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+def parse_exposition(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     return {
         sample.name: {
             tuple(sorted(metric_sample.labels.items())): metric_sample.value
@@ -76,7 +76,7 @@ def test_each_metric_has_one_help_and_one_type() -> None:
 def test_any_label_value_survives(text: str) -> None:
     reading = Reading()
     reading.sample("host_disk_requests", 1, device=text)
-    assert parsed(latest_samples(("s", reading)).text()) == {
+    assert parse_exposition(latest_samples(("s", reading)).text()) == {
         "host_disk_requests": {(("device", text), ("node", "n1")): 1.0}
     }
 
@@ -87,7 +87,7 @@ def test_any_label_value_survives(text: str) -> None:
 def test_any_value_survives(value: float) -> None:
     reading = Reading()
     reading.sample("training_loss", value)
-    [(_, parsed_value)] = parsed(latest_samples(("s", reading)).text())["training_loss"].items()
+    [(_, parsed_value)] = parse_exposition(latest_samples(("s", reading)).text())["training_loss"].items()
     assert parsed_value == value or (math.isnan(parsed_value) and math.isnan(value))
 
 
@@ -95,18 +95,20 @@ def test_a_series_of_two_sources_is_shown_once() -> None:
     first, second = Reading(), Reading()
     first.sample("host_load1", 1)
     second.sample("host_load1", 2)
-    assert parsed(latest_samples(("a", first), ("b", second)).text())["host_load1"] == {(("node", "n1"),): 1.0}
+    assert parse_exposition(latest_samples(("a", first), ("b", second)).text())["host_load1"] == {
+        (("node", "n1"),): 1.0
+    }
 
 
 def test_outdated_series_disappear() -> None:
     first, second = Reading(), Reading()
     first.sample("host_load1", 1)
     second.sample("gpu_power_watts", 300, gpu=0)
-    shown = latest_samples(("a", first), ("b", second))
-    shown.forget("b")
-    assert set(parsed(shown.text())) == {"host_load1"}
-    shown.take("a", Reading())
-    assert shown.text() == ""
+    latest = latest_samples(("a", first), ("b", second))
+    latest.forget("b")
+    assert set(parse_exposition(latest.text())) == {"host_load1"}
+    latest.take("a", Reading())
+    assert latest.text() == ""
 
 
 def test_trackside_ingests_a_saved_scrape(tmp_path: Path) -> None:
@@ -116,17 +118,17 @@ def test_trackside_ingests_a_saved_scrape(tmp_path: Path) -> None:
         reading.sample("gpu_sm_active_ratio", gpu / 8, gpu=gpu)
     path = tmp_path / "metrics.prom"
     path.write_text(f"# 2026-03-02T08:00:00Z\n{latest_samples(('gpu', reading)).text()}")
-    done = CliRunner().invoke(main, ["ingest", str(path), "--store", str(tmp_path / "store")])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(main, ["ingest", str(path), "--store", str(tmp_path / "store")])
+    assert result.exit_code == 0, result.output
     assert samples(tmp_path / "store") == {("gpu_sm_active_ratio", str(gpu), T0_MS, gpu / 8): 1 for gpu in range(8)}
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[Scrape, LatestSamples]]:
-    shown = latest_samples(("gpu", example_reading()))
-    server = Scrape((HOST, 0), shown.text, lambda: "")
+def scrape_server() -> Iterator[tuple[Scrape, LatestSamples]]:
+    latest = latest_samples(("gpu", example_reading()))
+    server = Scrape((HOST, 0), latest.text, lambda: "")
     server.start()
-    yield server, shown
+    yield server, latest
     server.stop()
 
 
@@ -140,10 +142,10 @@ def ask(port: int, path: str, method: str = "GET") -> tuple[int, dict[str, str],
         connection.close()
 
 
-def test_metrics_and_health_are_served(served: tuple[Scrape, LatestSamples]) -> None:
-    server, shown = served
+def test_metrics_and_health_are_served(scrape_server: tuple[Scrape, LatestSamples]) -> None:
+    server, latest = scrape_server
     status, headers, body = ask(server.server_port, "/metrics")
-    assert (status, headers["Content-Type"], body.decode()) == (200, CONTENT_TYPE, shown.text())
+    assert (status, headers["Content-Type"], body.decode()) == (200, CONTENT_TYPE, latest.text())
     assert ask(server.server_port, "/metrics", "HEAD")[2] == b""
     assert ask(server.server_port, "/-/healthy")[0] == ask(server.server_port, "/-/ready")[0] == 200
     assert ask(server.server_port, "/etc/passwd")[0] == 404
@@ -162,9 +164,9 @@ def test_readiness_gives_its_reason() -> None:
 
 
 def test_slow_and_many_clients_do_not_block_others(
-    served: tuple[Scrape, LatestSamples], monkeypatch: pytest.MonkeyPatch
+    scrape_server: tuple[Scrape, LatestSamples], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, _ = served
+    server, _ = scrape_server
     monkeypatch.setattr(scrape, "REQUEST_S", 2.5)
     connections = [socket.create_connection((HOST, server.server_port), timeout=5) for _ in range(MAX_REQUESTS)]
     try:
@@ -192,23 +194,23 @@ def _is_healthy(port: int) -> bool:
 
 
 @pytest.mark.service
-def test_prometheus_scrapes_it(served: tuple[Scrape, LatestSamples], tmp_path: Path) -> None:
-    server, shown = served
+def test_prometheus_scrapes_it(scrape_server: tuple[Scrape, LatestSamples], tmp_path: Path) -> None:
+    server, latest = scrape_server
     config = f"global: {{scrape_interval: 1s}}\nscrape_configs: [{{job_name: agent, static_configs: [{{targets: ['{HOST}:{server.server_port}']}}]}}]\n"
     with prometheus_server(tmp_path, config=config) as prometheus:
         wait_until(lambda: len(query_by_gpu(prometheus, "gpu_power_watts")) == 2, "a scrape", 20)
         assert query_by_gpu(prometheus, "gpu_power_watts") == {"0": 312.5, "1": 1e-7}
         meta = json.loads(prometheus.ask("GET", "/api/v1/metadata"))["data"]["gpu_power_watts"]
         assert meta == [{"type": "gauge", "help": METRICS["gpu_power_watts"].meaning, "unit": ""}]
-        shown.forget("gpu")  # a series that the source no longer gives ends with the next scrape
+        latest.forget("gpu")  # a series that the source no longer gives ends with the next scrape
         wait_until(lambda: query_by_gpu(prometheus, "gpu_power_watts") == {}, "the series' end", 20)
 
 
 @pytest.mark.service
 def test_vmagent_scrapes_it(
-    served: tuple[Scrape, LatestSamples], victoria: Victoria, vmagent: Callable[..., Server]
+    scrape_server: tuple[Scrape, LatestSamples], victoria: Victoria, vmagent: Callable[..., Server]
 ) -> None:
-    server, _ = served
+    server, _ = scrape_server
     victoria.clear()
     vmagent(
         f"{victoria.url}/api/v1/write",

@@ -13,7 +13,7 @@ import pytest
 
 from lab import nvml
 from tests.agent.nvml import HERE, scripted_gpus
-from tests.agent.readings import assert_golden, conform, exposition, opened
+from tests.agent.readings import assert_conforms, assert_golden, exposition, open_source
 from tests.serve import receiving
 from trackside.agent.owners import Owner, Owners
 from trackside.agent.preferred_source import DCGM_EXPORTER, KERNEL_LOG
@@ -42,7 +42,7 @@ class OneJob(Owners):
 def read(collector: Collector, source: Source = gpu.SOURCE) -> Reading:
     reading = Reading()
     collector.collect(reading)
-    conform(reading, source)
+    assert_conforms(reading, source)
     return reading
 
 
@@ -102,7 +102,7 @@ def test_all_metrics_of_a_gpu_match_the_golden(
     script.at(0, "*", preset=model)
     script.at(0, "*", **BUSY, process=["4321:8GiB", "4322:1GiB"])
     owners = OneJob()
-    open_collectors.append(opened(gpu.SOURCE, owners=owners))
+    open_collectors.append(open_source(gpu.SOURCE, owners=owners))
     assert_golden(HERE / f"{model}.txt", exposition(read(open_collectors[0])), rewrite)
     assert owners.gpu_pids == {"0": [4321, 4322]}
 
@@ -114,7 +114,7 @@ def test_metrics_of_the_performance_monitor_match_the_golden(
     script.at(0, 1, preset="a100")  # no performance monitor
     script.at(0, 0, sm_active=84, sm_occupancy=31, tensor_active=52, dram_active=47, graphics_active=98, fp16_active=2)
     script.at(0, 0, nvlink_tx="180GiB", nvlink_rx="181GiB", pcie_tx="3MiB", pcie_rx="2MiB")
-    open_collectors.append(opened(gpm.SOURCE, owners=OneJob()))
+    open_collectors.append(open_source(gpm.SOURCE, owners=OneJob()))
     assert not read(open_collectors[0], gpm.SOURCE).samples, "metrics need two samples"
     time.sleep(0.12)
     assert_golden(HERE / "gpm.txt", exposition(read(open_collectors[0], gpm.SOURCE)), rewrite)
@@ -124,7 +124,7 @@ def test_samples_too_close_together_wait_for_the_next_reading(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, open_collectors: list[Collector]
 ) -> None:
     scripted_gpus(monkeypatch, tmp_path, gpus=1).at(0, "*", sm_active=40)
-    open_collectors.append(opened(gpm.SOURCE))
+    open_collectors.append(open_source(gpm.SOURCE))
     read(open_collectors[0], gpm.SOURCE)
     assert not read(open_collectors[0], gpm.SOURCE).samples
     time.sleep(0.12)
@@ -137,7 +137,7 @@ def test_errors_of_one_link_carry_its_number(
     script = scripted_gpus(monkeypatch, tmp_path, gpus=2)
     script.at(0, 1, preset="b200")
     script.at(0, "*", nvlink_recovery=4, nvlink_faulty=5)
-    open_collectors.append(opened(gpu.SOURCE))
+    open_collectors.append(open_source(gpu.SOURCE))
     reading = read(open_collectors[0])
     assert values(reading, "gpu_nvlink_errors_total", kind="recovery", link="5") == {"0": 4, "1": 4}
     assert not values(reading, "gpu_nvlink_errors_total", link="4")
@@ -155,7 +155,7 @@ def test_a_hidden_list_of_processes_gives_no_metric(
     script = scripted_gpus(monkeypatch, tmp_path, gpus=3)
     script.at(0, 0, memory_used="30GiB")
     script.at(0, 2, process="77:1GiB")
-    open_collectors.append(opened(gpu.SOURCE))
+    open_collectors.append(open_source(gpu.SOURCE))
     reading = read(open_collectors[0])
     assert values(reading, "trackside_gpu_process_attached") == {"1": 0, "2": 1}
     assert values(reading, "gpu_processes") == {"1": 0, "2": 1}
@@ -167,13 +167,13 @@ def test_many_processes_are_bounded_and_counted(
     script = scripted_gpus(monkeypatch, tmp_path, gpus=1)
     script.at(0, 0, process=[f"{pid}:1MiB" for pid in range(100, 220)])
     monkeypatch.setattr(gpu, "MAX_PROCESSES", 50)
-    open_collectors.append(opened(gpu.SOURCE))
+    open_collectors.append(open_source(gpu.SOURCE))
     reading = read(open_collectors[0])
     assert sum(sample.metric == "gpu_process_memory_used_bytes" for sample in reading.samples) == 50
     assert reading.lost == {"gpu processes": 70}
 
 
-# -- what goes wrong
+# -- failures
 
 
 def test_unsupported_calls_are_retried_rarely_and_without_a_warning(
@@ -184,7 +184,7 @@ def test_unsupported_calls_are_retried_rarely_and_without_a_warning(
     calls = []
     real = pynvml.nvmlDeviceGetEncoderUtilization
     monkeypatch.setattr(pynvml, "nvmlDeviceGetEncoderUtilization", lambda handle: calls.append(1) or real(handle))
-    open_collectors.append(opened(gpu.SOURCE))
+    open_collectors.append(open_source(gpu.SOURCE))
     for _ in range(4):
         reading = read(open_collectors[0])
         assert not reading.warnings
@@ -207,7 +207,7 @@ def test_a_failing_call_costs_only_its_own_values(
 ) -> None:
     script = scripted_gpus(monkeypatch, tmp_path, gpus=2)
     script.at(0, 1, fail=["nvmlDeviceGetPowerUsage:999", "83:999"])
-    open_collectors.append(opened(gpu.SOURCE))
+    open_collectors.append(open_source(gpu.SOURCE))
     reading = read(open_collectors[0])
     assert set(values(reading, "gpu_power_watts")) == {"0"}
     assert set(values(reading, "gpu_energy_joules_total")) == {"0"}
@@ -225,7 +225,7 @@ def test_a_lost_gpu_does_not_affect_the_others(
     state: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, open_collectors: list[Collector]
 ) -> None:
     script = scripted_gpus(monkeypatch, tmp_path, gpus=3)
-    open_collectors += [opened(gpu.SOURCE), opened(gpm.SOURCE)]
+    open_collectors += [open_source(gpu.SOURCE), open_source(gpm.SOURCE)]
     before = read(open_collectors[0])
     read(open_collectors[1], gpm.SOURCE)
     script.now(1, **{state: 1}, xid=79)
@@ -260,7 +260,7 @@ def test_xids_of_other_gpus_are_read_after_a_gpu_was_lost(
 ) -> None:
     """NVML's wait for events fails while a lost GPU is in its set, which would hide the XIDs of the others."""
     script = scripted_gpus(monkeypatch, tmp_path, gpus=3)
-    open_collectors.append(opened(gpu.SOURCE))
+    open_collectors.append(open_source(gpu.SOURCE))
     read(open_collectors[0])
     script.now(0, lost=1, xid=79)
     time.sleep(0.1)
@@ -274,7 +274,7 @@ def test_a_gpu_lost_before_the_start_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, open_collectors: list[Collector]
 ) -> None:
     scripted_gpus(monkeypatch, tmp_path, gpus=2).at(0, 0, lost=1)
-    open_collectors.append(opened(gpu.SOURCE))
+    open_collectors.append(open_source(gpu.SOURCE))
     reading = read(open_collectors[0])
     assert values(reading, "gpu_present") == {"0": 0, "1": 1}
     assert len(reading.warnings) == 1
@@ -285,7 +285,7 @@ def test_a_hanging_call_blocks_only_its_own_source(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, open_collectors: list[Collector]
 ) -> None:
     script = scripted_gpus(monkeypatch, tmp_path, gpus=2)
-    open_collectors += [opened(gpu.SOURCE), opened(gpm.SOURCE)]
+    open_collectors += [open_source(gpu.SOURCE), open_source(gpm.SOURCE)]
     script.now(1, hang="nvmlDeviceGetTemperature")
     time.sleep(0.1)
     reading = Reading()
@@ -305,7 +305,7 @@ def test_an_unloaded_driver_makes_the_source_unavailable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, open_collectors: list[Collector]
 ) -> None:
     script = scripted_gpus(monkeypatch, tmp_path, gpus=2)
-    open_collectors.append(opened(gpu.SOURCE))
+    open_collectors.append(open_source(gpu.SOURCE))
     script.now("*", fail="nvmlDeviceGet*:9")
     time.sleep(0.1)
     with pytest.raises(Unavailable, match="NVML is no longer available: Driver Not Loaded"):
@@ -326,7 +326,7 @@ def test_a_failed_nvml_start_gives_reason_and_remedy(
 ) -> None:
     scripted_gpus(monkeypatch, tmp_path, init=code)
     with pytest.raises(Unavailable, match=reason) as raised:
-        opened(source)
+        open_source(source)
     assert remedy in raised.value.remedy
 
 
@@ -335,18 +335,18 @@ def test_without_library_bindings_or_gpu_the_source_is_unavailable(
 ) -> None:
     scripted_gpus(monkeypatch, tmp_path, gpus=0)
     with pytest.raises(Unavailable, match="finds no GPU"):
-        opened(gpu.SOURCE)
+        open_source(gpu.SOURCE)
 
     def raise_library_not_found() -> None:
         raise pynvml.NVMLError_LibraryNotFound
 
     monkeypatch.setattr(pynvml, "nvmlInit", raise_library_not_found)
     with pytest.raises(Unavailable, match="Shared Library Not Found") as raised:
-        opened(gpu.SOURCE)
+        open_source(gpu.SOURCE)
     assert "NVIDIA's driver" in raised.value.remedy
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
     with pytest.raises(Unavailable, match="nvidia-ml-py is not installed"):
-        opened(gpu.SOURCE)
+        open_source(gpu.SOURCE)
 
 
 def test_gpus_without_performance_monitor_and_mig_gpus_are_reported(
@@ -355,21 +355,21 @@ def test_gpus_without_performance_monitor_and_mig_gpus_are_reported(
     script = scripted_gpus(monkeypatch, tmp_path, gpus=2)
     script.at(0, "*", preset="a100")
     with pytest.raises(Unavailable, match="available since Hopper") as raised:
-        opened(gpm.SOURCE)
+        open_source(gpm.SOURCE)
     assert "DCGM_FI_PROF_" in raised.value.remedy
     script = scripted_gpus(monkeypatch, tmp_path / "split", gpus=2)
     script.at(0, "*", mig=1, unsupported="nvmlDeviceGetUtilizationRates")
     with pytest.raises(Unavailable, match="split into MIG instances"):
-        opened(gpm.SOURCE)
+        open_source(gpm.SOURCE)
     messages: list[str] = []
-    open_collectors.append(opened(gpu.SOURCE, say=messages.append))
+    open_collectors.append(open_source(gpu.SOURCE, say=messages.append))
     assert len(messages) == 1
     assert messages[0].startswith("GPU 0, 1: split into MIG instances")
     assert not values(read(open_collectors[0]), "gpu_utilization_ratio")
     script = scripted_gpus(monkeypatch, tmp_path / "refused", gpus=1)
     script.at(0, "*", fail="nvmlGpmQueryDeviceSupport:4")
     with pytest.raises(Unavailable, match="no permission to profile") as raised:
-        opened(gpm.SOURCE)
+        open_source(gpm.SOURCE)
     assert "CAP_SYS_ADMIN" in raised.value.remedy
 
 
@@ -385,8 +385,8 @@ def test_metrics_of_another_source_are_neither_read_nor_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, open_collectors: list[Collector]
 ) -> None:
     scripted_gpus(monkeypatch, tmp_path, gpus=2)
-    others: dict[str, list[Sample]] = {}
-    open_collectors.append(opened(gpu.SOURCE, newest=lambda: others))
+    newest_of_sources: dict[str, list[Sample]] = {}
+    open_collectors.append(open_source(gpu.SOURCE, newest=lambda: newest_of_sources))
     before = read(open_collectors[0])
     duplicates = [
         sample for sample in before.samples if sample.metric in ("gpu_power_watts", "gpu_temperature_celsius")
@@ -395,7 +395,7 @@ def test_metrics_of_another_source_are_neither_read_nor_reported(
     calls = []
     real = pynvml.nvmlDeviceGetPowerUsage
     monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda handle: calls.append(1) or real(handle))
-    others[DCGM_EXPORTER] = [
+    newest_of_sources[DCGM_EXPORTER] = [
         replace(sample, labels=_without_descriptive_labels(sample.labels)) for sample in duplicates
     ]
     during = read(open_collectors[0])
@@ -403,7 +403,7 @@ def test_metrics_of_another_source_are_neither_read_nor_reported(
         (sample.metric, sample.labels) for sample in during.samples
     } == {(sample.metric, sample.labels) for sample in duplicates}
     assert not calls
-    del others[DCGM_EXPORTER]
+    del newest_of_sources[DCGM_EXPORTER]
     assert len(read(open_collectors[0]).samples) == len(before.samples)
     assert calls
 
@@ -412,13 +412,13 @@ def test_the_performance_monitor_is_not_sampled_if_another_source_gives_all_its_
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, open_collectors: list[Collector]
 ) -> None:
     scripted_gpus(monkeypatch, tmp_path, gpus=1)
-    others: dict[str, list[Sample]] = {}
-    open_collectors.append(opened(gpm.SOURCE, newest=lambda: others))
+    newest_of_sources: dict[str, list[Sample]] = {}
+    open_collectors.append(open_source(gpm.SOURCE, newest=lambda: newest_of_sources))
     read(open_collectors[0], gpm.SOURCE)
     time.sleep(0.12)
     before = read(open_collectors[0], gpm.SOURCE)
     assert before.samples
-    others[DCGM_EXPORTER] = before.samples
+    newest_of_sources[DCGM_EXPORTER] = before.samples
     monkeypatch.setattr(pynvml, "nvmlGpmSampleGet", None)
     assert not read(open_collectors[0], gpm.SOURCE).samples
 
@@ -427,15 +427,15 @@ def test_an_xid_becomes_a_line_only_without_the_kernel_log_source(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, open_collectors: list[Collector]
 ) -> None:
     script = scripted_gpus(monkeypatch, tmp_path, gpus=2)
-    others: dict[str, list[Sample]] = {}
-    open_collectors.append(opened(gpu.SOURCE, newest=lambda: others))
+    newest_of_sources: dict[str, list[Sample]] = {}
+    open_collectors.append(open_source(gpu.SOURCE, newest=lambda: newest_of_sources))
     read(open_collectors[0])
     script.now(1, xid=94)
     time.sleep(0.1)
     (line,) = read(open_collectors[0]).lines
     assert line.labels == (("unit", "kernel"),)
     assert line.text.startswith("NVRM: Xid (PCI:0000:28:00): 94, told by NVML")
-    others[KERNEL_LOG] = []
+    newest_of_sources[KERNEL_LOG] = []
     script.now(1, xid=95)
     time.sleep(0.1)
     reading = read(open_collectors[0])
@@ -447,7 +447,7 @@ def test_an_xid_line_becomes_events_in_the_receivers_store(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, open_collectors: list[Collector]
 ) -> None:
     script = scripted_gpus(monkeypatch, tmp_path, gpus=2)
-    open_collectors.append(opened(gpu.SOURCE))
+    open_collectors.append(open_source(gpu.SOURCE))
     read(open_collectors[0])
     script.now(1, xid=79)
     time.sleep(0.1)
@@ -469,7 +469,7 @@ def test_reading_eight_gpus_takes_a_few_milliseconds(
     """The bound is ten times the measured 2.1 ms (and 0.4 ms for the performance monitor), for a busy machine."""
     script: nvml.Script = scripted_gpus(monkeypatch, tmp_path, gpus=8)
     script.at(0, "*", **BUSY, process=["100:3GiB", "200:3GiB"])
-    open_collectors.append(opened(gpu.SOURCE))
+    open_collectors.append(open_source(gpu.SOURCE))
     read(open_collectors[0])
     cpu_times_s = []
     for _ in range(10):

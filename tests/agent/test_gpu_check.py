@@ -36,21 +36,23 @@ class ScriptedCollector:
 
 def test_it_passes_on_scripted_gpus(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAM), "--stand-in", "--cases", "", "--interval", "0.2", "--work", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "gpu: all values are within the catalog's bounds, and no counter fell" in done.stdout
-    assert "gpu_sm_active_ratio" in done.stdout
-    assert done.stdout.endswith("GPUs were scripted: this says nothing of a real one\n")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "gpu: all values are within the catalog's bounds, and no counter fell" in result.stdout
+    assert "gpu_sm_active_ratio" in result.stdout
+    assert result.stdout.endswith("GPUs were scripted: this says nothing of a real one\n")
 
 
 def test_without_a_gpu_it_reports_why_and_exits_with_2(tmp_path: Path) -> None:
     """The process finds no NVML library, even on a machine with a GPU."""
     program = f"import sys, runpy, pynvml; pynvml.nvmlInit = lambda: (_ for _ in ()).throw(pynvml.NVMLError_LibraryNotFound()); sys.argv = ['gpu_check', '--work', {str(tmp_path)!r}]; runpy.run_path({str(PROGRAM)!r}, run_name='__main__')"
     environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
-    assert done.returncode == 2, "nothing was checked"
-    assert "could not  gpu: NVML can't be used" in done.stdout
-    assert "install NVIDIA's driver" in done.stdout
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert result.returncode == 2, "nothing was checked"
+    assert "could not  gpu: NVML can't be used" in result.stdout
+    assert "install NVIDIA's driver" in result.stdout
 
 
 def test_values_that_violate_the_catalog_are_counted(capsys: pytest.CaptureFixture[str]) -> None:

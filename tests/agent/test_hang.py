@@ -252,7 +252,7 @@ class TestPySpy:
         assert not second.native
 
     @pytest.mark.parametrize(
-        ("script", "words"),
+        ("script", "reason"),
         [
             ("echo '{\"not\": a stack'", "unexpected output of py-spy"),
             ("head -c 100 /dev/urandom", "unexpected output of py-spy"),
@@ -268,9 +268,9 @@ class TestPySpy:
             ("exit 3", "py-spy: failed without a message"),
         ],
     )  # fmt: skip
-    def test_a_failing_py_spy_gives_a_reason(self, script: str, words: str, sleeper: int, tmp_path: Path) -> None:
+    def test_a_failing_py_spy_gives_a_reason(self, script: str, reason: str, sleeper: int, tmp_path: Path) -> None:
         begin = time.monotonic()
-        with pytest.raises(py_spy.NoStack, match=words):
+        with pytest.raises(py_spy.NoStack, match=reason):
             py_spy.stacks(fake_py_spy(tmp_path, script), sleeper, timeout_s=1.0 if "sleep" in script else 20.0)
         assert time.monotonic() - begin < 15.0
 
@@ -530,9 +530,9 @@ def test_ended_processes_are_not_reported() -> None:
 
 
 def test_the_source_needs_a_proc_file_system(tmp_path: Path) -> None:
-    from tests.agent.readings import opened
+    from tests.agent.readings import open_source
     from trackside.agent.node import LocalNode
     from trackside.agent.sources.hang import SOURCE
 
     with pytest.raises(Unavailable, match="is not a proc file system"):
-        opened(SOURCE, LocalNode("n1", proc=tmp_path))
+        open_source(SOURCE, LocalNode("n1", proc=tmp_path))

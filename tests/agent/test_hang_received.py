@@ -132,13 +132,13 @@ def test_stacks_do_not_affect_another_job_of_the_node(receiver: Running, tmp_pat
     """The stacks of one job are not evidence for another job."""
     lines = lines_of_hung_job(tmp_path / "job", TRAINING)
     push(receiver, lines)
-    other = [
+    lines_of_other_job = [
         LogLine(
             lines[0].time_ns + n, (("filename", "slurm-77.out"), ("slurm_job_id", "77")), f"step {n} loss {9 - n}.5"
         )
         for n in range(8)
     ]
-    push(receiver, other)
+    push(receiver, lines_of_other_job)
     receiver.intake.flush(True).result(30)
     verdict = trackside.diagnose(store=tmp_path / "store", job="77")
     assert verdict.family not in ("C2", "C3")

@@ -19,12 +19,12 @@ def kinds(*per_rank: Kind) -> dict[Key, Kind]:
     return dict(zip(RANKS, per_rank * 4 if len(per_rank) == 1 else per_rank, strict=True))
 
 
-def trained_watch(until: float = 900.0, every: float = 10.0) -> Watch:
+def watch_of_training(until: float = 900.0, interval_s: float = 10.0) -> Watch:
     """A watch of a job that printed at even intervals."""
     watch = Watch(LIMITS, began=0.0)
     now = 0.0
     while now <= until:
-        watch.note(now, has_output=now % every == 0, kinds=kinds("working"))
+        watch.note(now, has_output=now % interval_s == 0, kinds=kinds("working"))
         now += 5.0
     return watch
 
@@ -41,22 +41,25 @@ def first_suspicion_s(watch: Watch, start: float, rank_kinds: dict[Key, Kind], u
 
 @pytest.mark.parametrize("still", ["asleep", "busy"])
 def test_silence_is_compared_with_the_usual_interval(still: Kind) -> None:
-    assert first_suspicion_s(trained_watch(), 900.0, kinds(still)) == 900.0 + 180.0
+    assert first_suspicion_s(watch_of_training(), 900.0, kinds(still)) == 900.0 + 180.0
 
 
 def test_a_job_with_long_intervals_is_suspected_later() -> None:
-    assert first_suspicion_s(trained_watch(3000.0, every=300.0), 3000.0, kinds("asleep"), 9000.0) == 3000.0 + 5 * 300.0
+    assert (
+        first_suspicion_s(watch_of_training(3000.0, interval_s=300.0), 3000.0, kinds("asleep"), 9000.0)
+        == 3000.0 + 5 * 300.0
+    )
 
 
 def test_one_working_rank_delays_the_suspicion_up_to_the_default_timeout() -> None:
     """One rank may evaluate or save while the others wait."""
-    watch = trained_watch()
+    watch = watch_of_training()
     assert first_suspicion_s(watch, 900.0, kinds("asleep", "asleep", "asleep", "working"), 2700.0) is None
     assert first_suspicion_s(watch, 2700.0, kinds("asleep", "asleep", "asleep", "working")) == 2700.0
 
 
 def test_working_ranks_are_never_suspected() -> None:
-    assert first_suspicion_s(trained_watch(), 900.0, kinds("working"), 90_000.0) is None
+    assert first_suspicion_s(watch_of_training(), 900.0, kinds("working"), 90_000.0) is None
 
 
 def test_startup_has_a_longer_limit() -> None:
@@ -80,7 +83,7 @@ def test_a_late_start_of_the_agent_does_not_raise_a_suspicion_at_once() -> None:
 
 
 def test_a_hang_is_suspected_once_until_the_job_goes_on() -> None:
-    watch = trained_watch()
+    watch = watch_of_training()
     reported_s = first_suspicion_s(watch, 900.0, kinds("asleep"))
     assert reported_s is not None
     watch.report(reported_s)
@@ -93,7 +96,7 @@ def test_a_hang_is_suspected_once_until_the_job_goes_on() -> None:
 
 
 def test_a_hang_is_confirmed_only_if_stacks_stay_the_same() -> None:
-    watch = trained_watch()
+    watch = watch_of_training()
     suspected_s = first_suspicion_s(watch, 900.0, kinds("busy"))
     assert suspected_s is not None
     suspicion = watch.suspicion(suspected_s)
@@ -114,7 +117,7 @@ def test_a_hang_is_confirmed_only_if_stacks_stay_the_same() -> None:
 def test_all_threads_of_a_busy_rank_are_compared() -> None:
     """The main thread of a busy rank may wait for a working thread."""
     for kind, is_confirmed in (("busy", False), ("asleep", True)):
-        watch = trained_watch()
+        watch = watch_of_training()
         suspected_s = first_suspicion_s(watch, 900.0, kinds(kind))  # type: ignore[arg-type]
         assert suspected_s is not None
         suspicion = watch.suspicion(suspected_s)
@@ -148,15 +151,15 @@ def test_a_process_with_active_gpus_is_working() -> None:
 
 
 def test_gpu_progress_from_other_sources() -> None:
-    now, shown = [0.0], Reading()
-    progress = GpuProgress(lambda: {"gpm": shown.samples[:2], "nccl": shown.samples[2:]}, lambda: now[0])
+    now, newest = [0.0], Reading()
+    progress = GpuProgress(lambda: {"gpm": newest.samples[:2], "nccl": newest.samples[2:]}, lambda: now[0])
 
     def update(**completed: float) -> None:
-        shown.samples.clear()
-        shown.sample("gpu_sm_active_ratio", 0.05, gpu=0)
-        shown.sample("gpu_sm_active_ratio", 0.7, gpu=1)
+        newest.samples.clear()
+        newest.sample("gpu_sm_active_ratio", 0.05, gpu=0)
+        newest.sample("gpu_sm_active_ratio", 0.7, gpu=1)
         for op, count in completed.items():
-            shown.sample("trackside_nccl_collectives_completed_total", count, pid=7, op=op)
+            newest.sample("trackside_nccl_collectives_completed_total", count, pid=7, op=op)
         progress.update()
 
     assert progress.is_active(("0",), 0.2) is None
@@ -169,7 +172,7 @@ def test_gpu_progress_from_other_sources() -> None:
     assert progress.frozen_s(7) == 30.0
     update(AllReduce=40, Broadcast=3)
     assert progress.frozen_s(7) == 0.0
-    shown.samples.clear()
+    newest.samples.clear()
     progress.update()
     assert progress.is_active(("0",), 0.2) is None
     assert progress.frozen_s(7) is None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.readings import conform, opened
+from tests.agent.readings import assert_conforms, open_source
 from trackside.agent.node import LocalNode
 from trackside.agent.pseudo_files import PseudoFile
 from trackside.agent.source import Collector, Reading, Unavailable, sources
@@ -38,7 +38,7 @@ def collect(collector: Collector) -> dict[tuple[str, ...], float]:
 
 
 def test_the_busy_ratio_covers_the_time_between_two_readings(node: LocalNode) -> None:
-    collector = opened(sources()["cpu"], node)
+    collector = open_source(sources()["cpu"], node)
     assert ("host_cpu_busy_ratio",) not in collect(collector)
     file = node.proc / "stat"
     head, _, rest = file.read_text().partition("\n")
@@ -53,7 +53,7 @@ def test_the_busy_ratio_covers_the_time_between_two_readings(node: LocalNode) ->
 
 
 def test_oom_kills_are_not_reported_if_several_nodes_share_a_kernel(node: LocalNode) -> None:
-    collector = opened(sources()["memory"], node)
+    collector = open_source(sources()["memory"], node)
     assert ("host_oom_kills_total",) in collect(collector)
     (node.sys / "fs/cgroup/memory/slurm_n1").mkdir(parents=True)
     metrics = collect(collector)
@@ -86,7 +86,7 @@ def test_a_long_file_is_read_completely_up_to_the_limit(tmp_path: Path) -> None:
 
 
 def test_removed_and_added_adapters_are_noticed(node: LocalNode) -> None:
-    collector = opened(sources()["infiniband"], node)
+    collector = open_source(sources()["infiniband"], node)
     folder = node.sys / "class/infiniband"
     assert ("host_infiniband_state", "mlx5_0", "1") in collect(collector)
     shutil.copytree(folder / "mlx5_0", folder / "mlx5_7")
@@ -104,7 +104,7 @@ def test_removed_and_added_adapters_are_noticed(node: LocalNode) -> None:
 
 
 def test_the_speed_is_read_again_when_the_link_changes(node: LocalNode) -> None:
-    collector = opened(sources()["network"], node)
+    collector = open_source(sources()["network"], node)
     speed, state = (node.sys / "class/net/ens1f0" / name for name in ("speed", "operstate"))
     assert collect(collector)["host_network_speed_bytes_per_second", "ens1f0"] == 12.5e9
     speed.write_text("25000\n")
@@ -120,7 +120,7 @@ def test_the_speed_is_read_again_when_the_link_changes(node: LocalNode) -> None:
 
 
 def test_cgroups_of_started_and_ended_jobs_are_noticed(node: LocalNode) -> None:
-    collector = opened(sources()["cgroups"], node)
+    collector = open_source(sources()["cgroups"], node)
     scope = node.sys / "fs/cgroup/system.slice/slurmstepd.scope"
     shutil.copytree(scope / "job_4242", scope / "job_77")
     jobs = {key[1].split("/")[0] for key in collect(collector)}
@@ -136,10 +136,10 @@ def test_beyond_the_limit_cgroups_of_jobs_come_before_those_of_steps(node: Local
     scope = node.sys / "fs/cgroup/system.slice/slurmstepd.scope"
     for number in range(5):
         shutil.copytree(scope / "job_4242", scope / f"job_{number}")
-    collector = opened(sources()["cgroups"], node, options=cgroups.Options(most=8))
+    collector = open_source(sources()["cgroups"], node, options=cgroups.Options(most=8))
     reading = Reading()
     collector.collect(reading)
-    conform(reading, sources()["cgroups"])
+    assert_conforms(reading, sources()["cgroups"])
     names = {dict(sample.labels)["cgroup"] for sample in reading.samples}
     assert len(names) == 8
     assert {name for name in names if "/" not in name} == {f"job_{n}" for n in (0, 1, 2, 3, 4, 4242)}
@@ -150,7 +150,7 @@ def test_beyond_the_limit_cgroups_of_jobs_come_before_those_of_steps(node: Local
 def test_tasks_may_be_excluded_and_roots_configured(node: LocalNode) -> None:
     scope = node.sys / "fs/cgroup/system.slice/slurmstepd.scope"
     scope.rename(node.sys / "fs/cgroup/own.slice")
-    collector = opened(sources()["cgroups"], node, options=cgroups.Options(tasks=False, roots=("own.slice",)))
+    collector = open_source(sources()["cgroups"], node, options=cgroups.Options(tasks=False, roots=("own.slice",)))
     names = {key[1] for key in collect(collector)}
     assert names == {"job_4242", "job_4242/step_0", "job_4242/step_extern"}
     collector.close()
@@ -204,7 +204,7 @@ def test_a_mount_with_an_error_has_failed(tmp_path: Path) -> None:
 def test_a_mount_that_never_answers_blocks_only_one_child(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     mounts = MountChecker(60.0, 10.0, script(tmp_path, f"echo >> {calls}; exec sleep 600"))
-    began = time.monotonic()
+    begin = time.monotonic()
     assert mounts.state("/dead", 1.0) == (None, False)
     assert mounts.state("/dead", 10.0) == (None, False)
     assert mounts.state("/dead", 12.0) == (None, True)
@@ -212,11 +212,11 @@ def test_a_mount_that_never_answers_blocks_only_one_child(tmp_path: Path) -> Non
         assert mounts.state("/dead", float(time_s)) == (None, True)
     mounts.keep(set())
     assert mounts.state("/dead", 20_000.0) == (None, True), "its child still runs"
-    while not calls.exists() and time.monotonic() < began + 10:
+    while not calls.exists() and time.monotonic() < begin + 10:
         time.sleep(0.01)
     assert calls.read_text() == "\n"
     mounts.close()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - begin < 8
 
 
 def test_without_the_stat_program_mounts_have_no_state() -> None:
@@ -235,7 +235,7 @@ def test_remote_mounts_are_never_checked_in_the_agent_process(node: LocalNode, m
         return real("/")
 
     monkeypatch.setattr(os, "statvfs", recording_statvfs)
-    collector = opened(sources()["filesystems"], node, options=filesystems.Options(remote=False))
+    collector = open_source(sources()["filesystems"], node, options=filesystems.Options(remote=False))
     metrics = collect(collector)
     assert ("host_filesystem_read_only", "/home") not in metrics
     assert sorted(path.removeprefix(str(node.proc / "1/root")) for path in paths) == ["/", "/dev/shm", "/scratch"]
@@ -250,6 +250,6 @@ def test_only_io_errors_count_as_a_failed_mount(
         raise OSError(number, os.strerror(number), path)
 
     monkeypatch.setattr(os, "statvfs", failing_statvfs)
-    collector = opened(sources()["filesystems"], node, options=filesystems.Options(remote=False))
+    collector = open_source(sources()["filesystems"], node, options=filesystems.Options(remote=False))
     assert (collect(collector).get(("host_filesystem_error", "/")) == 1.0) == failed
     collector.close()

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.agent.readings import assert_golden, conform, exposition, opened
+from tests.agent.readings import assert_conforms, assert_golden, exposition, open_source
 from trackside.agent.node import LocalNode
 from trackside.agent.source import Collector, Reading, Source, Unavailable, sources
 from trackside.agent.sources.filesystems import Space
@@ -30,7 +30,7 @@ def node(host: str) -> LocalNode:
 
 
 @pytest.fixture(autouse=True)
-def no_real_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def fixed_system_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """System calls answer as on a machine with a terabyte of disk and a clock offset of half a millisecond."""
     disk = SimpleNamespace(f_blocks=250_000_000, f_frsize=4096, f_bavail=100_000_000, f_ffree=60_000_000)
     monkeypatch.setattr(os, "statvfs", lambda path: disk)
@@ -50,7 +50,7 @@ def open_collectors() -> Iterator[list[Collector]]:
 
 def read(source: Source, host: str, open_collectors: list[Collector]) -> Reading | Unavailable:
     try:
-        collector = opened(source, node(host))
+        collector = open_source(source, node(host))
         open_collectors.append(collector)
         reading = Reading(AT_NS)
         collector.collect(reading)
@@ -78,7 +78,7 @@ def test_samples_conform_to_the_catalog(host: str, open_collectors: list[Collect
     available = {name: reading for name, reading in readings.items() if isinstance(reading, Reading)}
     assert available
     for name, reading in available.items():
-        conform(reading, sources()[name], bounds=host != "odd")
+        assert_conforms(reading, sources()[name], bounds=host != "odd")
 
 
 @pytest.mark.parametrize("name", HOST_SOURCES)
@@ -87,15 +87,15 @@ def test_each_source_reads_this_machine(name: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()
     if name in ("infiniband", "pressure", "cgroups"):
         try:
-            opened(sources()[name], LocalNode("n1")).close()
+            open_source(sources()[name], LocalNode("n1")).close()
         except Unavailable as error:
             pytest.skip(f"this machine lacks it: {error.reason}")
-    collector = opened(sources()[name], LocalNode("n1"))
+    collector = open_source(sources()[name], LocalNode("n1"))
     try:
         for _ in range(2):
             reading = Reading()
             collector.collect(reading)
-            conform(reading, sources()[name])
+            assert_conforms(reading, sources()[name])
         assert reading.samples or name in ("nfs", "cgroups", "filesystems")
     finally:
         collector.close()
@@ -104,9 +104,9 @@ def test_each_source_reads_this_machine(name: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", [name for name in HOST_SOURCES if name != "clock"])
 def test_an_unreadable_machine_makes_sources_unavailable(name: str, tmp_path: Path) -> None:
     """The reason names what is missing. The clock needs no file."""
-    with pytest.raises(Unavailable) as caught:
-        opened(sources()[name], LocalNode("n1", tmp_path, tmp_path, tmp_path))
-    assert str(tmp_path) in caught.value.reason or caught.value.remedy
+    with pytest.raises(Unavailable) as raised:
+        open_source(sources()[name], LocalNode("n1", tmp_path, tmp_path, tmp_path))
+    assert str(tmp_path) in raised.value.reason or raised.value.remedy
 
 
 def test_an_unreadable_file_costs_only_its_own_metrics(
@@ -139,7 +139,7 @@ def test_reading_a_host_with_two_hundred_cores_takes_little_cpu_time(
     The test measures CPU time of this process, so that the bound holds on a machine under load.
     """
     big = big_host(tmp_path)
-    collectors = [opened(sources()[name], big) for name in HOST_SOURCES]
+    collectors = [open_source(sources()[name], big) for name in HOST_SOURCES]
     open_collectors += collectors
     cpu_times_s = []
     for _ in range(7):

@@ -41,18 +41,18 @@ def test_the_agent_runs_with_a_wheel_and_four_packages(tmp_path: Path) -> None:
     agent = (python, "-m", "trackside.agent")
     environ |= {"STATE_DIRECTORY": str(tmp_path / "state")}
 
-    shown = run(*agent, "run", "--once", "--print", "--only", "cpu", "memory", env=environ, cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    assert "host_cpu_seconds_total{" in shown.stdout
+    printed = run(*agent, "run", "--once", "--print", "--only", "cpu", "memory", env=environ, cwd=tmp_path)
+    assert printed.returncode == 0, printed.stderr
+    assert "host_cpu_seconds_total{" in printed.stdout
 
-    checked = run(*agent, "check", "--listen", "", "--json", env=environ, cwd=tmp_path)
-    report = json.loads(checked.stdout)
+    check_result = run(*agent, "check", "--listen", "", "--json", env=environ, cwd=tmp_path)
+    report = json.loads(check_result.stdout)
     lines = {line["id"]: line for line in report["sources"] + report["surroundings"]}
-    assert not [line for line in report["sources"] if line["state"] in ("fails", "hangs")], checked.stdout
+    assert not [line for line in report["sources"] if line["state"] in ("fails", "hangs")], check_result.stdout
     assert lines["cpu"]["state"] == "works"
     assert lines["nvidia-ml-py"]["state"] == lines["hyperscan"]["state"] == "works"
     assert lines["cramjam"]["state"] == "unavailable"
 
-    listed = run(python, "-m", "pip", "list", "--format=json", "--disable-pip-version-check", env=environ)
-    names = {package["name"] for package in json.loads(listed.stdout)} - {"pip", "setuptools"}
+    package_list = run(python, "-m", "pip", "list", "--format=json", "--disable-pip-version-check", env=environ)
+    names = {package["name"] for package in json.loads(package_list.stdout)} - {"pip", "setuptools"}
     assert names == {"trackside", *NEEDS}

@@ -23,7 +23,7 @@ SONAMES = {"cudart": "libcudart.so.12", "cuda": "libcuda.so.1", "nccl": "libnccl
 FLAGS = ("-shared", "-fPIC", "-O2", "-fno-omit-frame-pointer", "-fcf-protection=none", "-fvisibility=hidden", "-w")
 
 
-def compiled(folder: Path, kind: str) -> Path:
+def compile_stub(folder: Path, kind: str) -> Path:
     """Compile a stub library into a folder; its path."""
     path = folder / SONAMES[kind]
     target = f"{os.uname().machine}-linux-gnu"
@@ -62,7 +62,7 @@ class Caller:
 
 
 @contextmanager
-def calling(*libraries: Path, **environment: str) -> Iterator[Caller]:
+def start_caller(*libraries: Path, **environment: str) -> Iterator[Caller]:
     """A process that has loaded these libraries."""
     process = subprocess.Popen([sys.executable, "-S", str(CALLER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                text=True, env={**os.environ, **environment})  # fmt: skip
@@ -81,9 +81,8 @@ def calling(*libraries: Path, **environment: str) -> Iterator[Caller]:
 class Jobs(Owners):
     """Owners of the processes that are ranks of job 42."""
 
-    def __init__(self, **more: Any) -> None:
+    def __init__(self) -> None:
         self.ranks: dict[int, int] = {}
-        self.more = more
 
     def add(self, *callers: Caller | int) -> None:
         """Add processes as the next ranks."""
@@ -143,7 +142,7 @@ def total(reading: Reading, metric: str, **labels: object) -> float:
     )
 
 
-def collected(collector: Any) -> Reading:
+def collect_reading(collector: Any) -> Reading:
     """A new reading."""
     reading = Reading()
     collector.collect(reading)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.trace.callers import SONAMES, Caller, Jobs, calling, compiled
+from tests.agent.trace.callers import SONAMES, Caller, Jobs, compile_stub, start_caller
 from trackside.agent.trace import probes
 
 
@@ -15,7 +15,7 @@ from trackside.agent.trace import probes
 def stubs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Kind -> its stub library."""
     folder = tmp_path_factory.mktemp("stubs")
-    return {kind: compiled(folder, kind) for kind in SONAMES}
+    return {kind: compile_stub(folder, kind) for kind in SONAMES}
 
 
 @pytest.fixture(params=probes.METHODS)
@@ -33,6 +33,6 @@ def jobs() -> Jobs:
 @pytest.fixture
 def caller(stubs: dict[str, Path], jobs: Jobs) -> Iterator[Caller]:
     """Rank 0 of job 42, with all stubs loaded."""
-    with calling(stubs["cudart"], stubs["cuda"], stubs["nccl"]) as process:
+    with start_caller(stubs["cudart"], stubs["cuda"], stubs["nccl"]) as process:
         jobs.add(process)
         yield process
