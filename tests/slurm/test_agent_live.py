@@ -134,7 +134,7 @@ def test_the_history_of_jobs_comes_from_the_store_alone(cluster: Cluster, tmp_pa
     killed = cluster.submit("kill -9 $$", "-J", "odd JobState=DONE\nx|y\tz", on_first_node)
     cancelled = cluster.submit("sleep 300", "-J", "cancelled", on_first_node)
     for job in (requeued, paused, cancelled, on_lost_node):
-        watch.until(f"job {job} started on")
+        watch.wait_until(f"job {job} started on")
     cluster.run("scontrol", "requeue", requeued)
     cluster.run("scontrol", "suspend", paused)
     cluster.run("scontrol", "update", f"jobid={held_back}", "timelimit=20", "nice=50")
@@ -142,14 +142,14 @@ def test_the_history_of_jobs_comes_from_the_store_alone(cluster: Cluster, tmp_pa
     cluster.run("scancel", cancelled)
     cluster.run(str(TOOLS / "slurm-node"), str(cluster.folder), "kill", lost_node)
     try:
-        watch.until(f"job {paused} suspended")
-        watch.until(f"job {held_back} updated: TimeLimit 00:10:00 -> 00:20:00, Nice 0 -> 50")
-        watch.until(f"job {requeued} requeued")
-        watch.until(f"node {drained_node} is ")
+        watch.wait_until(f"job {paused} suspended")
+        watch.wait_until(f"job {held_back} updated: TimeLimit 00:10:00 -> 00:20:00, Nice 0 -> 50")
+        watch.wait_until(f"job {requeued} requeued")
+        watch.wait_until(f"node {drained_node} is ")
         cluster.run("scontrol", "resume", paused)
-        watch.until(f"job {paused} resumed")
-        watch.until(f"job {on_lost_node} ended NODE_FAIL")
-        watch.until(f"node {lost_node} is DOWN")
+        watch.wait_until(f"job {paused} resumed")
+        watch.wait_until(f"job {on_lost_node} ended NODE_FAIL")
+        watch.wait_until(f"node {lost_node} is DOWN")
         for job in (
             failed,
             requeued,
@@ -161,13 +161,13 @@ def test_the_history_of_jobs_comes_from_the_store_alone(cluster: Cluster, tmp_pa
             f"{array}_0",
             f"{array}_1",
         ):
-            watch.until(f"job {job} ended ")
-            watch.until(f"job {job} accounted for as ")
-        watch.until(f"job {killed} ended FAILED, exit code 0, signal 9")
+            watch.wait_until(f"job {job} ended ")
+            watch.wait_until(f"job {job} accounted for as ")
+        watch.wait_until(f"job {killed} ended FAILED, exit code 0, signal 9")
     finally:
         cluster.run("scontrol", "update", f"nodename={drained_node}", "state=resume")
         cluster.run(str(TOOLS / "slurm-node"), str(cluster.folder), "start", lost_node)
-    watch.until(f"node {drained_node} is ")
+    watch.wait_until(f"node {drained_node} is ")
     assert set(controller_source.SOURCE.metrics) == watch.metrics
     store = store_of(tmp_path / "store", watch.sent)
     for job in (
