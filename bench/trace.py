@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.agent.trace.callers import SONAMES, Caller, Jobs, calling, collected, compiled, context
+from tests.agent.trace.callers import SONAMES, Caller, Jobs, collect_reading, compile_stub, context, start_caller
 
 from trackside.agent.sources import cuda, nccl
 from trackside.agent.trace import probes
@@ -48,7 +48,7 @@ double loop(void *library, const char *name, long calls, void *comm, void *strea
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        stubs = {kind: compiled(folder, kind) for kind in SONAMES}
+        stubs = {kind: compile_stub(folder, kind) for kind in SONAMES}
         loop = folder / "loop.so"
         (folder / "loop.c").write_text(LOOP)
         subprocess.run([sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-O2", "-o", str(loop), str(folder / "loop.c")], check=True)  # fmt: skip
@@ -60,7 +60,7 @@ def main() -> None:
 
 def per_call(stubs: dict[str, Path], loop: Path) -> None:
     jobs = Jobs()
-    with calling(stubs["cudart"], stubs["nccl"], loop) as process:
+    with start_caller(stubs["cudart"], stubs["nccl"], loop) as process:
         jobs.add(process)
         process.do("libraries['loop'].loop.restype = ctypes.c_double")
         comm = process.do("value = join('ncclCommInitRank', 8, 0, b'x' * 100)")[1]
@@ -145,14 +145,14 @@ def reading(stubs: dict[str, Path]) -> None:
     jobs, processes = FixedJobs(), list[Caller]()
     with ExitStack() as stack:
         for _ in range(PROCESSES):
-            process = stack.enter_context(calling(stubs["cudart"], stubs["nccl"]))
+            process = stack.enter_context(start_caller(stubs["cudart"], stubs["nccl"]))
             jobs.add(process)
             processes.append(process)
         sources = [stack.enter_context(opened(module, jobs)) for module in (cuda, nccl)]
         exercise(processes)
         for name, collector in zip(("cuda", "nccl"), sources, strict=True):
-            samples = collected(collector).samples
-            cpu_s = cpu(lambda collector=collector: collected(collector))
+            samples = collect_reading(collector).samples
+            cpu_s = cpu(lambda collector=collector: collect_reading(collector))
             print(f"  {name}: {1000 * cpu_s:.2f} ms of CPU a reading, {len(samples)} samples")
             print(
                 f"  {name}: {1000 * cpu(collector.tracer.follow):.2f} ms of CPU a look at the processes (each second)"
@@ -179,15 +179,15 @@ def cpu(work: Any, times: int = 20) -> float:
 MEMORY = """
 import resource
 from pathlib import Path
-from tests.agent.trace.callers import Jobs, collected, context
+from tests.agent.trace.callers import Jobs, collect_reading, context
 from trackside.agent.source import sources
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
-found = sources()
+available = sources()
 before = resident()
-held = [found[name].open(context(Jobs(), found[name].options())) for name in ("cuda", "nccl")]
-for each in held:
-    collected(each)
+collectors = [available[name].open(context(Jobs(), available[name].options())) for name in ("cuda", "nccl")]
+for collector in collectors:
+    collect_reading(collector)
 print(f"{before:.1f} {resident():.1f}")
 """
 

@@ -1,4 +1,4 @@
-"""Real processes that hang, and whose they are: what the tests of the source ``hang`` share."""
+"""Real processes that hang and their owners, for the tests of the source ``hang``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tests.agent.readings import opened
+from tests.agent.readings import open_source
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import JobProcess, Owner
 from trackside.agent.source import Collector, LogLine, Reading
@@ -22,57 +22,57 @@ from trackside.stores.log_text import written_lines
 QUICK = Options(
     silence_s=0.6, usual_gaps=3.0, still_s=0.5, unheard_s=1.5, startup_s=60.0, settled_s=0.5, one_s=5.0, recorder_s=3.0
 )
-"""The thresholds of real jobs, some hundred times as short."""
+"""The thresholds for real jobs, divided by about a hundred."""
 
 
 class Jobs:
-    """The owners of the processes below some that a test started, by their environment."""
+    """Owners of the processes that a test started and of their descendants, read from their environments."""
 
-    def __init__(self, *tops: int, job: str = "4242") -> None:
-        self.tops, self.job = list(tops), job
+    def __init__(self, *root_pids: int, job: str = "4242") -> None:
+        self.root_pids, self.job = list(root_pids), job
 
     def processes(self) -> Sequence[JobProcess]:
-        """All of them that live, as the kernel lists them."""
-        found = {pid: told for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if (told := stat_of(pid))}
-        mine, todo = {}, list(self.tops)
-        while todo:
-            pid = todo.pop()
-            if pid in found and pid not in mine:
-                mine[pid] = found[pid]
-                todo += [child for child, told in found.items() if told[1] == pid]
-        return [self._process(pid, *told) for pid, told in sorted(mine.items())]
+        """All that are alive, as /proc lists them."""
+        stats = {pid: stat for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if (stat := stat_of(pid))}
+        descendants, pending_pids = {}, list(self.root_pids)
+        while pending_pids:
+            pid = pending_pids.pop()
+            if pid in stats and pid not in descendants:
+                descendants[pid] = stats[pid]
+                pending_pids += [child for child, stat in stats.items() if stat[1] == pid]
+        return [self._process(pid, *stat) for pid, stat in sorted(descendants.items())]
 
-    def _process(self, pid: int, comm: str, parent: int, started: int) -> JobProcess:
+    def _process(self, pid: int, comm: str, parent: int, start_ticks: int) -> JobProcess:
         environ = environ_of(pid)
         rank = int(environ["RANK"]) if "RANK" in environ else None
-        return JobProcess(pid, started, parent, comm, Owner(job=self.job, rank=rank), environ=environ)
+        return JobProcess(pid, start_ticks, parent, comm, Owner(job=self.job, rank=rank), environ=environ)
 
     def of_pid(self, pid: int) -> Owner | None:
-        """Not asked."""
+        """Unused by the source."""
         return None
 
     def of_gpu(self, gpu: str) -> Owner | None:
-        """Not asked."""
+        """Unused by the source."""
         return None
 
     def set_gpu_pids(self, gpu: str, pids: Sequence[int]) -> None:
-        """Let go."""
+        """Ignored."""
 
 
-class Listed(Jobs):
-    """Owners that give what they were given."""
+class FixedProcesses(Jobs):
+    """Owners of a fixed list of processes."""
 
     def __init__(self, processes: Sequence[JobProcess]) -> None:
         super().__init__()
-        self.listed = processes
+        self.fixed = processes
 
     def processes(self) -> Sequence[JobProcess]:
-        """These."""
-        return self.listed
+        """The fixed list."""
+        return self.fixed
 
 
 def stat_of(pid: int) -> tuple[str, int, int] | None:
-    """Command, parent, start; None of one that has ended."""
+    """Command, parent and start of a process; None if it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -95,76 +95,76 @@ def environ_of(pid: int) -> dict[str, str]:
 def running(
     program: str, folder: Path, ranks: int = 1, output: Path | None = None, **environ: str
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Ranks of a Python program, whose file is ``train.py``. Its arguments: rank, number of ranks."""
+    """Processes that run a Python program as ``train.py RANK RANKS``."""
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "train.py"
     script.write_text(program)
     path = output or folder / "slurm-4242.out"
-    started = []
+    processes = []
     try:
         with open(path, "ab") as out:
             for rank in range(ranks):
-                own = {**os.environ, "RANK": str(rank), **environ}
+                rank_environ = {**os.environ, "RANK": str(rank), **environ}
                 command = [sys.executable, "-u", str(script), str(rank), str(ranks)]
-                started.append(subprocess.Popen(command, stdout=out, stderr=out, env=own, cwd=folder))
-        yield started
+                processes.append(subprocess.Popen(command, stdout=out, stderr=out, env=rank_environ, cwd=folder))
+        yield processes
     finally:
-        for process in started:
+        for process in processes:
             process.kill()
-        for process in started:
+        for process in processes:
             process.wait()
 
 
-def wait_asleep(started: Sequence[subprocess.Popen[bytes]], within_s: float = 60.0) -> None:
-    """Until each of these sleeps in ``time.sleep``: Python is up then, and the script at its line."""
-    until = time.monotonic() + within_s
-    for process in started:
+def wait_asleep(processes: Sequence[subprocess.Popen[bytes]], within_s: float = 60.0) -> None:
+    """Wait until each process is in ``time.sleep``: Python has started and the script has reached that line."""
+    deadline = time.monotonic() + within_s
+    for process in processes:
         while "nanosleep" not in Path(f"/proc/{process.pid}/wchan").read_text():
-            assert time.monotonic() < until, f"{process.pid} never came to sleep"
+            assert time.monotonic() < deadline, f"{process.pid} did not reach time.sleep"
             time.sleep(0.02)
 
 
-def watching(jobs: Jobs, options: Options = QUICK, say: Callable[[str], object] = lambda text: None) -> Collector:
-    """The source, opened on this machine."""
-    return opened(SOURCE, LocalNode("n1"), jobs, options, say)
+def hang_collector(jobs: Jobs, options: Options = QUICK, say: Callable[[str], object] = lambda text: None) -> Collector:
+    """The source ``hang``, opened on this machine."""
+    return open_source(SOURCE, LocalNode("n1"), jobs, options, say)
 
 
-def collected(
+def collect_until(
     collector: Collector, until: Callable[[list[LogLine]], bool], within_s: float, step_s: float = 0.15
 ) -> Reading:
-    """Collect again and again until there are such lines, or the time is over."""
-    whole, end = Reading(), time.monotonic() + within_s
-    while time.monotonic() < end:
+    """Collect repeatedly until ``until`` is true for all lines so far, or the time is up."""
+    total, deadline = Reading(), time.monotonic() + within_s
+    while time.monotonic() < deadline:
         reading = Reading()
         collector.collect(reading)
-        whole.lines += reading.lines
+        total.lines += reading.lines
         for name, count in reading.lost.items():
-            whole.lost[name] = whole.lost.get(name, 0) + count
-        if until(whole.lines):
+            total.lost[name] = total.lost.get(name, 0) + count
+        if until(total.lines):
             break
         time.sleep(step_s)
-    return whole
+    return total
 
 
-def reported(lines: list[LogLine]) -> bool:
-    """Whether a hang was."""
+def is_hang_reported(lines: list[LogLine]) -> bool:
+    """Whether the lines report a hang."""
     return any("still" in line.text and " pid " not in line.text for line in lines)
 
 
-def said(reading: Reading, *words: str) -> list[str]:
-    """The lines that have all these words."""
+def lines_with(reading: Reading, *words: str) -> list[str]:
+    """The texts of the lines that contain all these words."""
     return [line.text for line in reading.lines if all(word in line.text for word in words)]
 
 
 def files(lines: Sequence[LogLine], node: str = "n1") -> Mapping[str, str]:
-    """The files that a receiver makes of lines."""
-    found: dict[str, list[str]] = {}
+    """The files that a receiver writes from lines: path -> text."""
+    texts_by_path: dict[str, list[str]] = {}
     for line in lines:
         for path, text in written_lines(LogEntry(line.time_ns, line.text, {**dict(line.labels), "node": node})):
-            found.setdefault(path, []).append(text)
-    return {path: "".join(texts) for path, texts in found.items()}
+            texts_by_path.setdefault(path, []).append(text)
+    return {path: "".join(texts) for path, texts in texts_by_path.items()}
 
 
-def moved(process: JobProcess, **owner: object) -> JobProcess:
-    """A process of somebody else."""
+def with_owner(process: JobProcess, **owner: object) -> JobProcess:
+    """A process with some fields of its owner replaced."""
     return replace(process, owner=replace(process.owner, **owner))  # type: ignore[arg-type]

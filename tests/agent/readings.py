@@ -1,8 +1,8 @@
-"""A reading as text: what the goldens of the agent's sources hold.
+"""A reading as text, for the goldens of the agent's sources.
 
-Give a test the fixture ``rewrite`` (``pytest --rewrite`` writes the goldens anew) and call::
+Give a test the fixture ``rewrite`` (``pytest --rewrite`` renews the goldens) and call::
 
-    held_against(folder / "expected.txt", exposition(reading), rewrite)
+    assert_golden(folder / "expected.txt", exposition(reading), rewrite)
 """
 
 from __future__ import annotations
@@ -21,45 +21,47 @@ _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def exposition(reading: Reading) -> str:
-    """Samples in Prometheus' text format, sorted by metric and labels; then what else a reading holds, in its order.
+    """Samples in Prometheus' text format, sorted by metric and labels; then the reading's lines, losses and warnings.
 
-    Lines look like ``# line 2026-03-02T08:00:00.000000000Z {unit="kernel"} text``, what was lost and warned of like
-    ``# lost lines 3`` and ``# warning text``.
+    Lines look like ``# line 2026-03-02T08:00:00.000000000Z {unit="kernel"} text``, losses like ``# lost lines 3`` and
+    warnings like ``# warning text``.
     """
-    parts = [_sample(each) for each in sorted(reading.samples, key=lambda each: (each.metric, _sortable(each)))]
+    parts = [
+        _sample(sample) for sample in sorted(reading.samples, key=lambda sample: (sample.metric, _sortable(sample)))
+    ]
     parts += [_line(line) for line in reading.lines]
-    parts += [f"# lost {what} {count}" for what, count in sorted(reading.lost.items())]
+    parts += [f"# lost {kind} {count}" for kind, count in sorted(reading.lost.items())]
     parts += [f"# warning {text}" for text in reading.warnings]
     return "".join(f"{part}\n" for part in parts)
 
 
-def held_against(golden: Path, text: str, rewrite: bool) -> None:
-    """Compare a text with a golden file, or with ``rewrite`` write it anew: look at what changed then."""
+def assert_golden(golden: Path, text: str, rewrite: bool) -> None:
+    """Compare a text with a golden file. With ``rewrite``, write the file first: then read the diff."""
     if rewrite:
         golden.parent.mkdir(parents=True, exist_ok=True)
         golden.write_text(text, "utf-8")
     assert golden.is_file(), f"{golden} is missing: pytest --rewrite writes it"
-    assert text == golden.read_text("utf-8"), f"differs from {golden}: pytest --rewrite writes it anew"
+    assert text == golden.read_text("utf-8"), f"differs from {golden}: pytest --rewrite renews it"
 
 
-def conform(reading: Reading, source: Source, bounds: bool = True) -> None:
-    """Fail where a sample is none that the source declares, has labels that its metric may not carry, a value beyond
-    the catalog's bounds, or the same labels as another."""
-    seen: set[tuple[str, object]] = set()
+def assert_conforms(reading: Reading, source: Source, bounds: bool = True) -> None:
+    """Fail if the source does not declare a sample's metric, or if a sample has a label that its metric may not have,
+    a value beyond the catalog's bounds, or the labels of another sample."""
+    series_keys: set[tuple[str, object]] = set()
     for sample in reading.samples:
         metric = METRICS[sample.metric]
         assert sample.metric in source.metrics, f"{source.id} does not declare {sample.metric}"
         names = [name for name, _ in sample.labels]
         assert names == sorted(names), f"labels of {sample} are not sorted"
-        assert set(names) <= labels_of(sample.metric), f"{sample} has labels that its metric may not carry"
+        assert set(names) <= labels_of(sample.metric), f"{sample} has labels that its metric may not have"
         assert all(value for _, value in sample.labels), f"{sample} has an empty label"
         plausible = metric.low <= sample.value <= metric.high or metric.diverges
         assert plausible or not bounds, f"{sample} is beyond its metric's bounds"
-        assert (sample.metric, sample.labels) not in seen, f"{sample} stands there twice"
-        seen.add((sample.metric, sample.labels))
+        assert (sample.metric, sample.labels) not in series_keys, f"{sample} occurs twice"
+        series_keys.add((sample.metric, sample.labels))
 
 
-def opened(
+def open_source(
     source: Source,
     node: LocalNode | None = None,
     owners: Owners | None = None,
@@ -67,7 +69,7 @@ def opened(
     say: Callable[[str], object] = lambda text: None,
     newest: Callable[[], Mapping[str, Sequence[Sample]]] = dict,
 ) -> Collector:
-    """A source as the runner opens it, with its default options unless others are given."""
+    """A collector of a source, opened as by the runner, with default options unless others are given."""
     if options is None and source.options is not None:
         options = source.options()
     return source.open(Context(node or LocalNode("n1"), owners or Owners(), options, say, newest=newest))
@@ -96,7 +98,7 @@ def _stamp(time_ns: int) -> str:
 
 
 def _sortable(sample: Sample) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Labels so that cpu 10 comes after cpu 9."""
+    """A sort key of labels that puts cpu 10 after cpu 9."""
     return [
         (name, [(int(digits or -1), text) for digits, text in _PARTS.findall(value)]) for name, value in sample.labels
     ]

@@ -1,4 +1,4 @@
-"""Receivers that behave as a test wants, for the agent's senders."""
+"""Fake receivers for the agent's senders."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Request:
     body: bytes
 
     def samples(self) -> list[tuple[str, dict[str, str], int, float]]:
-        """(metric, labels, ms, value) of a remote write, read as the receiver reads it."""
+        """(metric, labels, ms, value) of a remote write, decoded by the receiver's code."""
         block = remote_write.decode(bytes(cramjam.snappy.decompress_raw(self.body)), 1)
-        named = [labels_of(key) for key in block.keys]
+        series_labels = [labels_of(key) for key in block.keys]
         rows = zip(block.index.tolist(), block.times_ms.tolist(), block.values.tolist(), strict=True)
-        return [(*named[at], time_ms, value) for at, time_ms, value in rows]
+        return [(*series_labels[index], time_ms, value) for index, time_ms, value in rows]
 
     def lines(self) -> list[tuple[dict[str, str], int, str]]:
-        """(labels, ns, text) of a Loki push, read as the receiver reads it."""
+        """(labels, ns, text) of a Loki push, decoded by the receiver's code."""
         streams = loki_push.decode(gzip.decompress(self.body), "application/json")
         return [
-            (stream.labels, at, text)
+            (stream.labels, time_ns, text)
             for stream in streams
-            for at, text in zip(stream.times_ns, stream.lines, strict=True)
+            for time_ns, text in zip(stream.times_ns, stream.lines, strict=True)
         ]
 
 
@@ -44,26 +44,26 @@ Reply = tuple[int, str, Mapping[str, str]]
 
 
 @dataclass
-class Scripted:
-    """``reply`` says what a request is answered; ``taken`` are those that got a 2xx."""
+class FakeReceiver:
+    """A receiver on loopback. ``reply`` gives the response to a request; ``accepted`` are the requests with status 2xx."""
 
     reply: Callable[[Request], Reply] = lambda request: (204, "", {})
-    asked: list[Request] = field(default_factory=list)
-    taken: list[Request] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    accepted: list[Request] = field(default_factory=list)
     port: int = 0
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def options(self, **given: Any) -> ReceiverOptions:
-        return ReceiverOptions(url=self.url, **{"wait_s": 0.0, "timeout_s": 5.0, **given})
+    def options(self, **overrides: Any) -> ReceiverOptions:
+        return ReceiverOptions(url=self.url, **{"wait_s": 0.0, "timeout_s": 5.0, **overrides})
 
 
 @contextmanager
-def scripted(reply: Callable[[Request], Reply] | None = None, port: int = 0) -> Iterator[Scripted]:
-    """A receiver over HTTP that keeps connections, while the block runs."""
-    told = Scripted() if reply is None else Scripted(reply)
+def fake_receiver(reply: Callable[[Request], Reply] | None = None, port: int = 0) -> Iterator[FakeReceiver]:
+    """An HTTP receiver with persistent connections, as long as the block runs."""
+    receiver = FakeReceiver() if reply is None else FakeReceiver(reply)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -71,10 +71,10 @@ def scripted(reply: Callable[[Request], Reply] | None = None, port: int = 0) -> 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             request = Request(self.path, dict(self.headers), body)
-            told.asked.append(request)
-            status, text, headers = told.reply(request)
+            receiver.requests.append(request)
+            status, text, headers = receiver.reply(request)
             if 200 <= status < 300:
-                told.taken.append(request)
+                receiver.accepted.append(request)
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -83,19 +83,19 @@ def scripted(reply: Callable[[Request], Reply] | None = None, port: int = 0) -> 
             self.end_headers()
             self.wfile.write(text.encode())
 
-        def log_message(self, *given: object) -> None: ...
+        def log_message(self, *arguments: object) -> None: ...
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
 
-        def handle_error(self, *given: object) -> None: ...
+        def handle_error(self, *arguments: object) -> None: ...
 
     server = Server(("127.0.0.1", port), Handler)
-    told.port = server.server_port
+    receiver.port = server.server_port
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
-        yield told
+        yield receiver
     finally:
         server.shutdown()
         server.server_close()

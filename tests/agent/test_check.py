@@ -1,4 +1,4 @@
-"""``trackside agent check``: what works here and what does not, and an exit status that tells."""
+"""``trackside agent check``: reports what works on this machine, and exits with 1 if something requested does not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.receivers import scripted
+from tests.agent.receivers import fake_receiver
 from tests.serve.receiving import Running
 from tests.services import free_port
 from trackside.agent.__main__ import main
@@ -26,7 +26,7 @@ from trackside.stores.receiver.options import ServeOptions
 
 
 def check(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    """Exit status, line by id, and the text for people of the same."""
+    """Exit status, report lines by id, and what was written to stderr."""
     common = ["check", "--config", str(folder / "agent.toml"), "--spool", str(folder / "spool")]
     if "--listen" not in arguments:
         common += ["--listen", f"127.0.0.1:{free_port()}"]
@@ -50,7 +50,7 @@ def test_each_source_has_a_line(tmp_path: Path) -> None:
     assert lines["privileges"]["text"].startswith(f"uid {os.geteuid()}, ")
 
 
-def test_slurm_s_configuration_is_looked_for_where_its_source_does(
+def test_slurm_conf_is_searched_in_the_same_paths_as_by_the_slurm_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(configuration, "CONF_PATHS", (str(tmp_path / "absent"), str(tmp_path / "cached.conf")))
@@ -60,14 +60,14 @@ def test_slurm_s_configuration_is_looked_for_where_its_source_does(
     assert "cached.conf" in check(tmp_path, "--only", "cpu")[1]["slurm"]["text"]
 
 
-def test_for_people_it_is_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_output_has_one_line_per_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--only", "cpu", "--listen", ""]) == 0
     out = capsys.readouterr().out
     assert next(line for line in out.splitlines() if line.startswith("  cpu ")).split()[:2] == ["cpu", "works"]
     assert out.endswith("everything requested works\n")
 
 
-def test_what_a_node_hasn_t_got_is_no_fault_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_missing_hardware_fails_the_check_only_if_its_source_is_switched_on(tmp_path: Path) -> None:
     (tmp_path / "agent.toml").write_text(f"[agent]\nsys = '{tmp_path}'\n")
     status, lines, _ = check(tmp_path, "--without", "cpu")
     assert lines["infiniband"]["state"] == "unavailable"
@@ -78,7 +78,7 @@ def test_what_a_node_hasn_t_got_is_no_fault_unless_it_is_asked_for(tmp_path: Pat
     assert status == 1
 
 
-def test_a_receiver_that_takes_the_token_works_and_another_does_not(tmp_path: Path) -> None:
+def test_the_token_is_checked_against_the_receiver(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("0123456789abcdef0123456789abcdef\n")
     (tmp_path / "tokens").chmod(0o600)
     receiver = Running(ServeOptions(store=str(tmp_path / "store"), write_token_files=(str(tmp_path / "tokens"),)))
@@ -97,21 +97,21 @@ def test_a_receiver_that_takes_the_token_works_and_another_does_not(tmp_path: Pa
         receiver.close()
 
 
-def test_a_receiver_that_isn_t_there(tmp_path: Path) -> None:
+def test_an_unreachable_receiver_fails_the_check(tmp_path: Path) -> None:
     status, lines, _ = check(tmp_path, "--only", "cpu", "--remote-write", f"http://127.0.0.1:{free_port()}")
     assert status == 1
     assert "connection refused" in lines["remote_write"]["text"]
 
 
-def test_a_receiver_that_refuses_an_empty_body_is_there(tmp_path: Path) -> None:
-    with scripted(lambda request: (400, "no streams", {})) as receiver:
+def test_a_receiver_that_rejects_an_empty_body_counts_as_reachable(tmp_path: Path) -> None:
+    with fake_receiver(lambda request: (400, "no streams", {})) as receiver:
         status, lines, _ = check(tmp_path, "--only", "cpu", "--loki", receiver.url)
     assert (status, lines["loki"]["state"]) == (0, "works")
 
 
-def test_a_spool_that_can_t_be_written(tmp_path: Path) -> None:
+def test_an_unwritable_spool_fails_the_check(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with scripted() as receiver:
+    with fake_receiver() as receiver:
         status, lines, _ = check(
             tmp_path, "--only", "cpu", "--remote-write", receiver.url, "--spool", str(tmp_path / "file" / "spool")
         )
@@ -119,14 +119,14 @@ def test_a_spool_that_can_t_be_written(tmp_path: Path) -> None:
     assert "spool.path" in lines["spool"]["remedy"]
 
 
-def test_beside_an_agent_that_runs_it_disturbs_nothing(tmp_path: Path) -> None:
+def test_a_running_agent_is_not_disturbed(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool" / "remote_write", SpoolOptions(), print)
     server = Scrape(("127.0.0.1", 0), str, str)
     server.start()
     try:
-        with scripted() as receiver:
-            where = f"127.0.0.1:{server.server_port}"
-            status, lines, _ = check(tmp_path, "--only", "cpu", "--remote-write", receiver.url, "--listen", where)
+        with fake_receiver() as receiver:
+            address = f"127.0.0.1:{server.server_port}"
+            status, lines, _ = check(tmp_path, "--only", "cpu", "--remote-write", receiver.url, "--listen", address)
         assert status == 0, lines
         assert "already served by an agent" in lines["/metrics"]["text"]
     finally:
@@ -135,15 +135,15 @@ def test_beside_an_agent_that_runs_it_disturbs_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["remote_write"]
 
 
-def test_a_port_that_another_has(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        status, lines, _ = check(tmp_path, "--only", "cpu", "--listen", f"127.0.0.1:{other.getsockname()[1]}")
+def test_a_port_in_use_by_another_program_fails_the_check(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        status, lines, _ = check(tmp_path, "--only", "cpu", "--listen", f"127.0.0.1:{listener.getsockname()[1]}")
     assert (status, lines["/metrics"]["state"]) == (1, "unavailable")
     assert "in use" in lines["/metrics"]["text"]
 
 
 @pytest.mark.parametrize(
-    ("bits", "told"),
+    ("bits", "description"),
     [
         ("0000000000000000", "no capabilities"),
         ("000001ffffffffff", "all capabilities"),
@@ -151,12 +151,12 @@ def test_a_port_that_another_has(tmp_path: Path) -> None:
         ("000001fffeffffff", "all capabilities but CAP_SYS_RESOURCE"),
     ],
 )
-def test_capabilities_by_name(tmp_path: Path, bits: str, told: str) -> None:
+def test_capabilities_are_listed_by_name(tmp_path: Path, bits: str, description: str) -> None:
     (tmp_path / "status").write_text(f"Name:\tx\nCapPrm:\t0\nCapEff:\t{bits}\n")
-    assert capabilities_in_words(tmp_path / "status") == told
+    assert capabilities_in_words(tmp_path / "status") == description
 
 
-def test_what_a_source_says_of_itself_stands_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sources_warning_is_shown_in_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def collect(collector: object, reading: Reading) -> None:
         reading.sample("host_memory_total_bytes", 1.0)
         reading.warnings.append("half of it may not be read")

@@ -1,4 +1,4 @@
-"""The source ``dcgm_exporter``: what an exporter says in our terms, and how NVML's sources stand back and come back."""
+"""The source ``dcgm_exporter``: translation of its metrics, and how NVML's sources yield to it and take over again."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from threading import Thread
 
 import pytest
 
-from tests.agent.nvml import HERE, played
-from tests.agent.readings import conform, exposition, held_against, opened
+from tests.agent.nvml import HERE, scripted_gpus
+from tests.agent.readings import assert_conforms, assert_golden, exposition, open_source
 from trackside.agent.out.exposition import LatestSamples
 from trackside.agent.out.identity import Identity
 from trackside.agent.owners import Owner, Owners
@@ -24,7 +24,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 def page(text: str, status: int = 200) -> Answer:
-    """What an exporter sends."""
+    """A response with this text."""
 
     def send(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(status)
@@ -35,16 +35,16 @@ def page(text: str, status: int = 200) -> Answer:
 
 
 class Exporter:
-    """A server on loopback that answers as it is told to."""
+    """A fake exporter on loopback; ``answer`` writes the response."""
 
     def __init__(self) -> None:
         self.answer: Answer = page(PAGE)
-        self.asked: list[str] = []
+        self.paths: list[str] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                outer.asked.append(self.path)
+                outer.paths.append(self.path)
                 outer.answer(self)
 
             def log_message(self, *arguments: object) -> None:
@@ -52,7 +52,7 @@ class Exporter:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self._server.handle_error = lambda *arguments: None  # type: ignore[method-assign]  # who asked hung up
+        self._server.handle_error = lambda *arguments: None  # type: ignore[method-assign]  # the client hung up
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
@@ -68,13 +68,13 @@ def exporter() -> Iterator[Exporter]:
     server.end()
 
 
-class Known(Owners):
+class SingleOwner(Owners):
     def of_gpu(self, gpu: str) -> Owner | None:
         return Owner(job="42", rank=0, user="ada")
 
 
-def opened_at(url: str) -> Collector:
-    return opened(dcgm_exporter.SOURCE, owners=Known(), options=dcgm_exporter.Options(url))
+def open_exporter_source(url: str) -> Collector:
+    return open_source(dcgm_exporter.SOURCE, owners=SingleOwner(), options=dcgm_exporter.Options(url))
 
 
 def read(collector: Collector) -> Reading:
@@ -83,43 +83,43 @@ def read(collector: Collector) -> Reading:
     return reading
 
 
-def test_what_it_says_in_our_terms(exporter: Exporter, rewrite: bool) -> None:
-    collector = opened_at(f"{exporter.url}/metrics?collect[]=gpu")
+def test_fields_are_translated_to_the_catalogs_metrics(exporter: Exporter, rewrite: bool) -> None:
+    collector = open_exporter_source(f"{exporter.url}/metrics?collect[]=gpu")
     reading = read(collector)
-    conform(reading, dcgm_exporter.SOURCE)
-    held_against(HERE / "exporter.txt", exposition(reading), rewrite)
-    assert set(exporter.asked) == {"/metrics?collect[]=gpu"}
+    assert_conforms(reading, dcgm_exporter.SOURCE)
+    assert_golden(HERE / "exporter.txt", exposition(reading), rewrite)
+    assert set(exporter.paths) == {"/metrics?collect[]=gpu"}
     collector.close()
 
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", ["l4-kops-1", "l4-kops-2", "l40s-upcloud"])
-def test_real_exporters_say_their_default_fields(name: str, exporter: Exporter) -> None:
+def test_default_fields_of_real_exporters_are_read(name: str, exporter: Exporter) -> None:
     text = (SCRAPES / f"{name}.prom").read_text("utf-8")
     exporter.answer = page(text)
-    collector = opened_at(exporter.url)
+    collector = open_exporter_source(exporter.url)
     reading = read(collector)
-    conform(reading, dcgm_exporter.SOURCE)
+    assert_conforms(reading, dcgm_exporter.SOURCE)
     fields = {line.partition("{")[0] for line in text.splitlines() if line.startswith("DCGM_")}
     assert len(reading.samples) >= len(fields - {"DCGM_FI_DEV_VGPU_LICENSE_STATUS"})
     collector.close()
 
 
-# -- its place among the others
+# -- precedence over other sources
 
 
-def test_nvml_stands_back_while_it_serves_and_returns_when_it_dies(
+def test_nvml_yields_to_the_exporter_and_takes_over_when_it_dies(
     exporter: Exporter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    script = played(monkeypatch, tmp_path, gpus=2)
+    script = scripted_gpus(monkeypatch, tmp_path, gpus=2)
     script.at(0, "*", utilization=12, sm_active=30)
     board = LatestSamples(Identity("n1"))
-    sources = {each.id: opened(each, newest=board.newest) for each in (gpu.SOURCE, gpm.SOURCE)}
-    sources["dcgm_exporter"] = opened_at(exporter.url)
+    sources = {source.id: open_source(source, newest=board.newest) for source in (gpu.SOURCE, gpm.SOURCE)}
+    sources["dcgm_exporter"] = open_exporter_source(exporter.url)
 
-    def once() -> dict[tuple[str, str, str], list[str]]:
-        """(metric, GPU, kind) -> the sources that give it; each in its turn, as in one interval."""
-        found: dict[tuple[str, str, str], list[str]] = {}
+    def collect_all() -> dict[tuple[str, str, str], list[str]]:
+        """(metric, GPU, kind) -> the sources that give it, after one round of all sources."""
+        sources_by_series: dict[tuple[str, str, str], list[str]] = {}
         time.sleep(0.11)
         for name in ("dcgm_exporter", "gpu", "gpm"):
             reading = Reading()
@@ -131,35 +131,35 @@ def test_nvml_stands_back_while_it_serves_and_returns_when_it_dies(
             board.take(name, reading)
             for sample in reading.samples:
                 labels = dict(sample.labels)
-                own = (
+                qualifier = (
                     labels.get("kind", "")
                     + labels.get("reason", "")
                     + labels.get("cause", "")
                     + labels.get("level", "")
                 )
-                found.setdefault((sample.metric, labels.get("gpu", ""), own), []).append(name)
-        return found
+                sources_by_series.setdefault((sample.metric, labels.get("gpu", ""), qualifier), []).append(name)
+        return sources_by_series
 
-    once()
-    both = once()
-    assert all(len(names) == 1 for names in both.values()), "no curve comes from two"
-    assert both["gpu_power_watts", "0", ""] == ["dcgm_exporter"]
-    assert both["gpu_sm_active_ratio", "0", ""] == ["dcgm_exporter"]
-    assert both["gpu_sm_active_ratio", "1", ""] == ["gpm"], "what it leaves out NVML still tells"
-    assert both["gpu_energy_joules_total", "1", ""] == ["gpu"]
-    assert both["gpu_memory_temperature_celsius", "0", ""] == ["gpu"], "its blank is no value"
-    curves = set(both)
+    collect_all()
+    with_exporter = collect_all()
+    assert all(len(names) == 1 for names in with_exporter.values()), "a series comes from one source"
+    assert with_exporter["gpu_power_watts", "0", ""] == ["dcgm_exporter"]
+    assert with_exporter["gpu_sm_active_ratio", "0", ""] == ["dcgm_exporter"]
+    assert with_exporter["gpu_sm_active_ratio", "1", ""] == ["gpm"], "NVML adds what the exporter lacks"
+    assert with_exporter["gpu_energy_joules_total", "1", ""] == ["gpu"]
+    assert with_exporter["gpu_memory_temperature_celsius", "0", ""] == ["gpu"], "the exporter's blank is not a value"
+    series = set(with_exporter)
 
     exporter.end()
-    alone = once()
-    assert set(alone) == curves - {("gpu_xid_events", "0", "")}
-    assert {name for names in alone.values() for name in names} == {"gpu", "gpm"}
-    assert all(len(names) == 1 for names in alone.values())
-    for each in sources.values():
-        each.close()
+    without_exporter = collect_all()
+    assert set(without_exporter) == series - {("gpu_xid_events", "0", "")}
+    assert {name for names in without_exporter.values() for name in names} == {"gpu", "gpm"}
+    assert all(len(names) == 1 for names in without_exporter.values())
+    for source in sources.values():
+        source.close()
 
 
-# -- what goes wrong
+# -- failures
 
 
 def drip(handler: BaseHTTPRequestHandler) -> None:
@@ -182,29 +182,31 @@ def drip(handler: BaseHTTPRequestHandler) -> None:
     ],
     ids=["503", "another", "nothing", "too-long", "drips", "no-http"],
 )
-def test_what_is_no_exporter_is_told(
+def test_an_unusable_response_is_reported_with_its_reason(
     answer: Answer, reason: str, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dcgm_exporter, "SCRAPE_TIMEOUT_S", 0.3 if answer is drip else 10.0)
     monkeypatch.setattr(dcgm_exporter, "MAX_BYTES", 20_000)
     exporter.answer = answer
     with pytest.raises(Unavailable, match=reason) as raised:
-        opened_at(exporter.url)
+        open_exporter_source(exporter.url)
     assert "[collect.dcgm_exporter]" in raised.value.remedy
 
 
-def test_nobody_there_and_urls_that_cannot_be(exporter: Exporter) -> None:
+def test_unreachable_exporters_and_invalid_urls_are_refused(exporter: Exporter) -> None:
     exporter.end()
     with pytest.raises(Unavailable, match="no dcgm-exporter answers at http://127"):
-        opened_at(exporter.url)
+        open_exporter_source(exporter.url)
     for url in ("ftp://host/metrics", "http://host:port/", "", "127.0.0.1:9400"):
         with pytest.raises(Unavailable, match="is invalid"):
-            opened_at(url)
+            open_exporter_source(url)
 
 
-def test_series_that_change_with_each_scrape_are_forgotten(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_that_change_with_each_scrape_do_not_accumulate(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dcgm_exporter, "MAX_SERIES", 50)
-    collector = opened_at(exporter.url)
+    collector = open_exporter_source(exporter.url)
     for tick in range(5):
         exporter.answer = page(
             "".join(f'DCGM_FI_DEV_GPU_TEMP{{gpu="{gpu}",pod="{tick}-{gpu}"}} 40\n' for gpu in range(30))

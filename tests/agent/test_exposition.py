@@ -1,4 +1,4 @@
-"""``/metrics``: what a scraper reads is what was measured, and nothing that is no longer so."""
+"""``/metrics``: a scraper reads the latest values, and nothing outdated."""
 
 from __future__ import annotations
 
@@ -29,24 +29,26 @@ from trackside.cli import main
 pytestmark = pytest.mark.slow
 
 
-def board(*sources: tuple[str, Reading]) -> LatestSamples:
-    made = LatestSamples(Identity("n1"))
+def latest_samples(*sources: tuple[str, Reading]) -> LatestSamples:
+    latest = LatestSamples(Identity("n1"))
     for source, reading in sources:
-        made.take(source, reading)
-    return made
+        latest.take(source, reading)
+    return latest
 
 
-def parsed(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+def parse_exposition(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     return {
         sample.name: {
-            tuple(sorted(each.labels.items())): each.value for each in family.samples if each.name == sample.name
+            tuple(sorted(metric_sample.labels.items())): metric_sample.value
+            for metric_sample in family.samples
+            if metric_sample.name == sample.name
         }
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
 
 
-def a_reading() -> Reading:
+def example_reading() -> Reading:
     reading = Reading()
     reading.sample("gpu_power_watts", 312.5, gpu=0)
     reading.sample("gpu_power_watts", 1e-7, gpu=1)
@@ -54,12 +56,12 @@ def a_reading() -> Reading:
     return reading
 
 
-def test_one_help_and_one_type_for_each_metric() -> None:
+def test_each_metric_has_one_help_and_one_type() -> None:
     first, second = Reading(), Reading()
     first.sample("gpu_energy_joules_total", 5, gpu=0)
     second.sample("gpu_energy_joules_total", 7, gpu=1)
     second.sample("host_load1", 0.25)
-    assert board(("a", first), ("b", second)).text() == (
+    assert latest_samples(("a", first), ("b", second)).text() == (
         "# HELP gpu_energy_joules_total energy since the driver was loaded\n"
         "# TYPE gpu_energy_joules_total counter\n"
         'gpu_energy_joules_total{gpu="0",node="n1"} 5\n'
@@ -71,58 +73,62 @@ def test_one_help_and_one_type_for_each_metric() -> None:
 
 
 @pytest.mark.parametrize("text", ['a "quoted" one', "back\\slash", "two\nlines", "naïve µ"])
-def test_any_label_is_read_as_it_was(text: str) -> None:
+def test_any_label_value_survives(text: str) -> None:
     reading = Reading()
     reading.sample("host_disk_requests", 1, device=text)
-    assert parsed(board(("s", reading)).text()) == {"host_disk_requests": {(("device", text), ("node", "n1")): 1.0}}
+    assert parse_exposition(latest_samples(("s", reading)).text()) == {
+        "host_disk_requests": {(("device", text), ("node", "n1")): 1.0}
+    }
 
 
 @pytest.mark.parametrize(
     "value", [0.0, -1.5, 1e300, 5e-324, 2.0**53, 1e15, 123456789.125, math.inf, -math.inf, math.nan]
 )
-def test_any_value_is_read_as_it_was(value: float) -> None:
+def test_any_value_survives(value: float) -> None:
     reading = Reading()
     reading.sample("training_loss", value)
-    [(_, found)] = parsed(board(("s", reading)).text())["training_loss"].items()
-    assert found == value or (math.isnan(found) and math.isnan(value))
+    [(_, parsed_value)] = parse_exposition(latest_samples(("s", reading)).text())["training_loss"].items()
+    assert parsed_value == value or (math.isnan(parsed_value) and math.isnan(value))
 
 
-def test_a_series_that_two_sources_give_stands_there_once() -> None:
-    one, other = Reading(), Reading()
-    one.sample("host_load1", 1)
-    other.sample("host_load1", 2)
-    assert parsed(board(("a", one), ("b", other)).text())["host_load1"] == {(("node", "n1"),): 1.0}
+def test_a_series_of_two_sources_is_shown_once() -> None:
+    first, second = Reading(), Reading()
+    first.sample("host_load1", 1)
+    second.sample("host_load1", 2)
+    assert parse_exposition(latest_samples(("a", first), ("b", second)).text())["host_load1"] == {
+        (("node", "n1"),): 1.0
+    }
 
 
-def test_what_is_no_longer_so_vanishes() -> None:
-    one, other = Reading(), Reading()
-    one.sample("host_load1", 1)
-    other.sample("gpu_power_watts", 300, gpu=0)
-    shown = board(("a", one), ("b", other))
-    shown.forget("b")
-    assert set(parsed(shown.text())) == {"host_load1"}
-    shown.take("a", Reading())
-    assert shown.text() == ""
+def test_outdated_series_disappear() -> None:
+    first, second = Reading(), Reading()
+    first.sample("host_load1", 1)
+    second.sample("gpu_power_watts", 300, gpu=0)
+    latest = latest_samples(("a", first), ("b", second))
+    latest.forget("b")
+    assert set(parse_exposition(latest.text())) == {"host_load1"}
+    latest.take("a", Reading())
+    assert latest.text() == ""
 
 
-def test_our_own_reader_reads_it(tmp_path: Path) -> None:
-    """A scrape that was kept as a file is taken into a store."""
+def test_trackside_ingests_a_saved_scrape(tmp_path: Path) -> None:
+    """A scrape saved as a file can be ingested into a store."""
     reading = Reading()
     for gpu in range(8):
         reading.sample("gpu_sm_active_ratio", gpu / 8, gpu=gpu)
     path = tmp_path / "metrics.prom"
-    path.write_text(f"# 2026-03-02T08:00:00Z\n{board(('gpu', reading)).text()}")
-    done = CliRunner().invoke(main, ["ingest", str(path), "--store", str(tmp_path / "store")])
-    assert done.exit_code == 0, done.output
+    path.write_text(f"# 2026-03-02T08:00:00Z\n{latest_samples(('gpu', reading)).text()}")
+    result = CliRunner().invoke(main, ["ingest", str(path), "--store", str(tmp_path / "store")])
+    assert result.exit_code == 0, result.output
     assert samples(tmp_path / "store") == {("gpu_sm_active_ratio", str(gpu), T0_MS, gpu / 8): 1 for gpu in range(8)}
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[Scrape, LatestSamples]]:
-    shown = board(("gpu", a_reading()))
-    server = Scrape((HOST, 0), shown.text, lambda: "")
+def scrape_server() -> Iterator[tuple[Scrape, LatestSamples]]:
+    latest = latest_samples(("gpu", example_reading()))
+    server = Scrape((HOST, 0), latest.text, lambda: "")
     server.start()
-    yield server, shown
+    yield server, latest
     server.stop()
 
 
@@ -136,17 +142,17 @@ def ask(port: int, path: str, method: str = "GET") -> tuple[int, dict[str, str],
         connection.close()
 
 
-def test_it_is_served(served: tuple[Scrape, LatestSamples]) -> None:
-    server, shown = served
+def test_metrics_and_health_are_served(scrape_server: tuple[Scrape, LatestSamples]) -> None:
+    server, latest = scrape_server
     status, headers, body = ask(server.server_port, "/metrics")
-    assert (status, headers["Content-Type"], body.decode()) == (200, CONTENT_TYPE, shown.text())
+    assert (status, headers["Content-Type"], body.decode()) == (200, CONTENT_TYPE, latest.text())
     assert ask(server.server_port, "/metrics", "HEAD")[2] == b""
     assert ask(server.server_port, "/-/healthy")[0] == ask(server.server_port, "/-/ready")[0] == 200
     assert ask(server.server_port, "/etc/passwd")[0] == 404
     assert ask(server.server_port, "/metrics", "POST")[0] == 501
 
 
-def test_not_ready_says_why() -> None:
+def test_readiness_gives_its_reason() -> None:
     server = Scrape((HOST, 0), str, lambda: "not read yet: gpu")
     server.start()
     try:
@@ -157,30 +163,30 @@ def test_not_ready_says_why() -> None:
         server.stop()
 
 
-def test_who_asks_slowly_or_in_numbers_takes_nothing_from_others(
-    served: tuple[Scrape, LatestSamples], monkeypatch: pytest.MonkeyPatch
+def test_slow_and_many_clients_do_not_block_others(
+    scrape_server: tuple[Scrape, LatestSamples], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, _ = served
+    server, _ = scrape_server
     monkeypatch.setattr(scrape, "REQUEST_S", 2.5)
-    slow = [socket.create_connection((HOST, server.server_port), timeout=5) for _ in range(MAX_REQUESTS)]
+    connections = [socket.create_connection((HOST, server.server_port), timeout=5) for _ in range(MAX_REQUESTS)]
     try:
-        for each in slow:
-            each.sendall(b"GET /metrics HTTP/1.1\r\n")
+        for connection in connections:
+            connection.sendall(b"GET /metrics HTTP/1.1\r\n")
         time.sleep(0.2)
         with pytest.raises((http.client.HTTPException, OSError)):
-            ask(server.server_port, "/metrics")  # one too many: turned away at once
-        for _ in range(45):  # and a byte now and then buys no time
+            ask(server.server_port, "/metrics")  # one too many: refused at once
+        for _ in range(45):  # a byte now and then does not extend the time limit
             time.sleep(0.06)
-            for each in slow:
+            for connection in connections:
                 with suppress(OSError):
-                    each.send(b"X")
-        wait_until(lambda: _answers(server.server_port), "room again", 20)
+                    connection.send(b"X")
+        wait_until(lambda: _is_healthy(server.server_port), "a free slot", 20)
     finally:
-        for each in slow:
-            each.close()
+        for connection in connections:
+            connection.close()
 
 
-def _answers(port: int) -> bool:
+def _is_healthy(port: int) -> bool:
     try:
         return ask(port, "/-/healthy")[0] == 200
     except (OSError, http.client.HTTPException):
@@ -188,38 +194,38 @@ def _answers(port: int) -> bool:
 
 
 @pytest.mark.service
-def test_a_real_prometheus_scrapes_it(served: tuple[Scrape, LatestSamples], tmp_path: Path) -> None:
-    server, shown = served
+def test_prometheus_scrapes_it(scrape_server: tuple[Scrape, LatestSamples], tmp_path: Path) -> None:
+    server, latest = scrape_server
     config = f"global: {{scrape_interval: 1s}}\nscrape_configs: [{{job_name: agent, static_configs: [{{targets: ['{HOST}:{server.server_port}']}}]}}]\n"
     with prometheus_server(tmp_path, config=config) as prometheus:
-        wait_until(lambda: len(queried(prometheus, "gpu_power_watts")) == 2, "a scrape", 20)
-        assert queried(prometheus, "gpu_power_watts") == {"0": 312.5, "1": 1e-7}
+        wait_until(lambda: len(query_by_gpu(prometheus, "gpu_power_watts")) == 2, "a scrape", 20)
+        assert query_by_gpu(prometheus, "gpu_power_watts") == {"0": 312.5, "1": 1e-7}
         meta = json.loads(prometheus.ask("GET", "/api/v1/metadata"))["data"]["gpu_power_watts"]
         assert meta == [{"type": "gauge", "help": METRICS["gpu_power_watts"].meaning, "unit": ""}]
-        shown.forget("gpu")  # and what the source no longer gives ends there with the next scrape
-        wait_until(lambda: queried(prometheus, "gpu_power_watts") == {}, "the series' end", 20)
+        latest.forget("gpu")  # a series that the source no longer gives ends with the next scrape
+        wait_until(lambda: query_by_gpu(prometheus, "gpu_power_watts") == {}, "the series' end", 20)
 
 
 @pytest.mark.service
-def test_a_real_vmagent_scrapes_it(
-    served: tuple[Scrape, LatestSamples], victoria: Victoria, vmagent: Callable[..., Server]
+def test_vmagent_scrapes_it(
+    scrape_server: tuple[Scrape, LatestSamples], victoria: Victoria, vmagent: Callable[..., Server]
 ) -> None:
-    server, _ = served
+    server, _ = scrape_server
     victoria.clear()
     vmagent(
         f"{victoria.url}/api/v1/write",
         scrape=f"global: {{scrape_interval: 1s}}\nscrape_configs: [{{job_name: agent, static_configs: [{{targets: ['{HOST}:{server.server_port}']}}]}}]\n",
     )
 
-    def there() -> bool:
+    def is_scraped() -> bool:
         victoria.flush()
-        return len(queried(victoria, "gpu_power_watts")) == 2
+        return len(query_by_gpu(victoria, "gpu_power_watts")) == 2
 
-    wait_until(there, "a scrape", 20)
-    assert queried(victoria, "gpu_power_watts") == {"0": 312.5, "1": 1e-7}
+    wait_until(is_scraped, "a scrape", 20)
+    assert query_by_gpu(victoria, "gpu_power_watts") == {"0": 312.5, "1": 1e-7}
 
 
-def queried(server: Any, query: str) -> dict[str, float]:
-    """GPU -> value now."""
+def query_by_gpu(server: Any, query: str) -> dict[str, float]:
+    """GPU -> current value."""
     answer = json.loads(server.ask("GET", "/api/v1/query", fields={"query": query}))
-    return {each["metric"]["gpu"]: float(each["value"][1]) for each in answer["data"]["result"]}
+    return {series["metric"]["gpu"]: float(series["value"][1]) for series in answer["data"]["result"]}

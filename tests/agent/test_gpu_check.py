@@ -1,4 +1,4 @@
-"""``make gpu-check`` against scripted GPUs: the program itself, without its trainings."""
+"""``make gpu-check`` with scripted GPUs: the program itself, without its trainings."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
 PROGRAM = Path(gpu_check.__file__)
 
 
-class Scripted:
-    """Gives one reading after another."""
+class ScriptedCollector:
+    """Gives one value per reading, then becomes unavailable."""
 
     def __init__(self, *values: float) -> None:
         self._values = list(values)
@@ -34,28 +34,30 @@ class Scripted:
         pass
 
 
-def test_it_goes_through_on_scripted_gpus(tmp_path: Path) -> None:
+def test_it_passes_on_scripted_gpus(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAM), "--stand-in", "--cases", "", "--interval", "0.2", "--work", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "gpu: all values are within the catalog's bounds, and no counter fell" in done.stdout
-    assert "gpu_sm_active_ratio" in done.stdout
-    assert done.stdout.endswith("GPUs were scripted: this says nothing of a real one\n")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "gpu: all values are within the catalog's bounds, and no counter fell" in result.stdout
+    assert "gpu_sm_active_ratio" in result.stdout
+    assert result.stdout.endswith("GPUs were scripted: this says nothing of a real one\n")
 
 
-def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
-    """In a process that finds no library: on a machine with a GPU there is one."""
+def test_without_a_gpu_it_reports_why_and_exits_with_2(tmp_path: Path) -> None:
+    """The process finds no NVML library, even on a machine with a GPU."""
     program = f"import sys, runpy, pynvml; pynvml.nvmlInit = lambda: (_ for _ in ()).throw(pynvml.NVMLError_LibraryNotFound()); sys.argv = ['gpu_check', '--work', {str(tmp_path)!r}]; runpy.run_path({str(PROGRAM)!r}, run_name='__main__')"
     environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
-    assert done.returncode == 2, "nothing was checked"
-    assert "could not  gpu: NVML can't be used" in done.stdout
-    assert "install NVIDIA's driver" in done.stdout
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert result.returncode == 2, "nothing was checked"
+    assert "could not  gpu: NVML can't be used" in result.stdout
+    assert "install NVIDIA's driver" in result.stdout
 
 
-def test_what_is_wrong_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_that_violate_the_catalog_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     report = gpu_check.Report()
-    watch = Watch({"gpu": Scripted(5, 7, 3, 1e30)}, 0.01)
+    watch = Watch({"gpu": ScriptedCollector(5, 7, 3, 1e30)}, 0.01)
     for _ in range(4):
         watch._read("gpu", watch._collectors["gpu"])
     gpu_check.check_against_catalog(report, watch, gpu_check.source_of("gpu"))
@@ -63,8 +65,8 @@ def test_what_is_wrong_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert "WRONG      gpu_energy_joules_total: a counter that fell" in capsys.readouterr().out
 
 
-def test_a_scenario_holds_what_was_seen(tmp_path: Path) -> None:
-    watch = Watch({"gpu": Scripted(5, 7)}, 0.01)
+def test_a_recorded_scenario_contains_the_readings_and_the_machine(tmp_path: Path) -> None:
+    watch = Watch({"gpu": ScriptedCollector(5, 7)}, 0.01)
     for _ in range(3):
         watch._read("gpu", watch._collectors["gpu"])
     assert watch.warnings == {"gpu: it went away": 1}

@@ -1,4 +1,4 @@
-"""The source ``hang`` on real processes: those that hang, those that only say nothing, and those that go away."""
+"""The source ``hang`` on real processes: some hang, some are only silent, some end."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ import pytest
 import trackside
 from tests.agent.hanging import (
     QUICK,
+    FixedProcesses,
     Jobs,
-    Listed,
-    collected,
+    collect_until,
     files,
-    moved,
-    reported,
+    hang_collector,
+    is_hang_reported,
+    lines_with,
     running,
-    said,
     wait_asleep,
-    watching,
+    with_owner,
 )
 from tests.families.rows import sentence_name
 from tests.services import wait_until
@@ -97,133 +97,137 @@ AT_WORK = {
     "saves": "import time\nwhile True:\n    open('model.bin', 'wb').write(b'x' * (1 << 20)); time.sleep(0.05)\n",
     "reads": "import time\nopen('data.bin', 'wb').write(b'x' * (1 << 20))\nwhile True:\n    open('data.bin', 'rb').read(); time.sleep(0.05)\n",
 }
-TALK = "import time\nfor step in range(12):\n    print('step', step, flush=True); time.sleep(0.1)\n"
+PRINT_STEPS = "import time\nfor step in range(12):\n    print('step', step, flush=True); time.sleep(0.1)\n"
 
 
 def ranks_of(jobs: Jobs) -> list[Rank]:
     return list(jobs_of(jobs.processes()).get("4242", ()))
 
 
-class TestReported:
-    def test_where_each_rank_stands(self, tmp_path: Path) -> None:
-        with running(BARRIER, tmp_path, ranks=4) as started:
-            collector = watching(Jobs(*(each.pid for each in started)))
-            reading = collected(collector, reported, 25.0)
-            assert reported(reading.lines)
-            assert all(each.poll() is None for each in started)
-            more = collected(collector, lambda lines: bool(lines), 2.0)
-            assert not more.lines, "once a hang"
+class TestReports:
+    def test_a_report_shows_the_stack_and_state_of_each_rank(self, tmp_path: Path) -> None:
+        with running(BARRIER, tmp_path, ranks=4) as processes:
+            collector = hang_collector(Jobs(*(process.pid for process in processes)))
+            reading = collect_until(collector, is_hang_reported, 25.0)
+            assert is_hang_reported(reading.lines)
+            assert all(process.poll() is None for process in processes)
+            later = collect_until(collector, lambda lines: bool(lines), 2.0)
+            assert not later.lines, "a hang is reported once"
         threads = {
-            who.rank: told for line in reading.lines if (found := read_line(line.text)) for who, told in [found]
-            if isinstance(told, Thread)
+            who.rank: record for line in reading.lines if (parsed := read_line(line.text)) for who, record in [parsed]
+            if isinstance(record, Thread)
         }  # fmt: skip
         lines = BARRIER.splitlines()
-        assert {rank: told.place for rank, told in threads.items()} == {
+        assert {rank: thread.place for rank, thread in threads.items()} == {
             **{rank: f"train.py:{lines.index('        lock.acquire()') + 2} in all_reduce" for rank in (0, 1, 3)},
             2: f"train.py:{lines.index('        time.sleep(10000)') + 1} in load_batch",
         }
         assert any("sleep" in name for name in threads[2].native)
         states = [
-            told for line in reading.lines if (found := read_line(line.text)) and isinstance(told := found[1], State)
+            record
+            for line in reading.lines
+            if (parsed := read_line(line.text)) and isinstance(record := parsed[1], State)
         ]
         asleep = [state.wait for state in states if state.state == "S"]
-        assert len(asleep) >= 3, "one may be met as it wakes"
+        assert len(asleep) >= 3, "one may be awake for a moment"
         assert {state.state for state in states} <= {"S", "R"}
         assert "hrtimer_nanosleep" in asleep or len(asleep) < 4
         first = next(line for line in reading.lines if "MainThread" in line.text)
-        assert dict(first.labels)["rank"] == "2", "the one that stands apart comes first"
+        assert dict(first.labels)["rank"] == "2", "the outlier comes first"
         assert all(dict(line.labels)["slurm_job_id"] == "4242" for line in reading.lines)
         assert len({line.time_ns for line in reading.lines}) == len(reading.lines)
 
-    def test_taken_back_when_it_goes_on(self, tmp_path: Path) -> None:
-        with running(PAUSED, tmp_path, ranks=2) as started:
-            collector = watching(Jobs(*(each.pid for each in started)))
-            assert reported(collected(collector, reported, 25.0).lines)
+    def test_a_job_that_goes_on_is_reported_as_resumed(self, tmp_path: Path) -> None:
+        with running(PAUSED, tmp_path, ranks=2) as processes:
+            collector = hang_collector(Jobs(*(process.pid for process in processes)))
+            assert is_hang_reported(collect_until(collector, is_hang_reported, 25.0).lines)
             (tmp_path / "go").touch()
-            reading = collected(collector, lambda lines: bool(lines), 10.0)
-        told = [read_line(line.text) for line in reading.lines]
-        assert [found is not None and isinstance(found[1], Resumption) for found in told] == [True] * 3
-        assert [found[0].rank for found in told if found] == [None, 0, 1]
+            reading = collect_until(collector, lambda lines: bool(lines), 10.0)
+        parsed = [read_line(line.text) for line in reading.lines]
+        assert [record is not None and isinstance(record[1], Resumption) for record in parsed] == [True] * 3
+        assert [record[0].rank for record in parsed if record] == [None, 0, 1]
 
-    def test_one_that_is_stopped(self, tmp_path: Path) -> None:
-        """It does not answer to ptrace: its stack is read without."""
-        with running(PAUSED, tmp_path) as started:
+    def test_a_stopped_process_is_reported_with_its_stack(self, tmp_path: Path) -> None:
+        """A stopped process does not respond to ptrace: its stack is read without it."""
+        with running(PAUSED, tmp_path) as processes:
             out = tmp_path / "slurm-4242.out"
             wait_until(lambda: "step 8 " in out.read_text(), "its pause", 30)
-            os.kill(started[0].pid, signal.SIGSTOP)
-            reading = collected(watching(Jobs(started[0].pid), replace(QUICK, settled_s=0.0)), reported, 25.0)
-            assert Path(f"/proc/{started[0].pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-        assert said(reading, "state T")
-        assert said(reading, "train.py:", "MainThread")
+            os.kill(processes[0].pid, signal.SIGSTOP)
+            reading = collect_until(
+                hang_collector(Jobs(processes[0].pid), replace(QUICK, settled_s=0.0)), is_hang_reported, 25.0
+            )
+            assert Path(f"/proc/{processes[0].pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        assert lines_with(reading, "state T")
+        assert lines_with(reading, "train.py:", "MainThread")
 
-    @pytest.mark.parametrize("what", AT_WORK)
-    def test_not_while_it_works(self, what: str, tmp_path: Path) -> None:
-        with running(TALK + AT_WORK[what], tmp_path) as started:
-            reading = collected(watching(Jobs(started[0].pid)), reported, 5.0)
+    @pytest.mark.parametrize("activity", AT_WORK)
+    def test_a_working_process_is_not_reported(self, activity: str, tmp_path: Path) -> None:
+        with running(PRINT_STEPS + AT_WORK[activity], tmp_path) as processes:
+            reading = collect_until(hang_collector(Jobs(processes[0].pid)), is_hang_reported, 5.0)
         assert not reading.lines
 
-    def test_not_at_startup(self, tmp_path: Path) -> None:
-        with running("print('loading', flush=True)\nimport time\ntime.sleep(1000)", tmp_path) as started:
-            reading = collected(watching(Jobs(started[0].pid)), reported, 4.0)
+    def test_silence_during_startup_is_not_reported(self, tmp_path: Path) -> None:
+        with running("print('loading', flush=True)\nimport time\ntime.sleep(1000)", tmp_path) as processes:
+            reading = collect_until(hang_collector(Jobs(processes[0].pid)), is_hang_reported, 4.0)
         assert not reading.lines
 
-    def test_a_pipe_for_output(self, tmp_path: Path) -> None:
-        """Under srun standard output is no file: what is written is told by the counters."""
+    def test_output_to_a_pipe_is_detected(self, tmp_path: Path) -> None:
+        """Under srun standard output is not a file: the I/O counters show that the process writes."""
         script = tmp_path / "train.py"
         script.write_text(PAUSED)
         process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, cwd=tmp_path)
         try:
-            collector = watching(Jobs(process.pid))
-            reading = collected(collector, reported, 25.0)
+            collector = hang_collector(Jobs(process.pid))
+            reading = collect_until(collector, is_hang_reported, 25.0)
         finally:
             process.kill()
             process.communicate()
-        assert said(reading, "no output for", "s between outputs before")
+        assert lines_with(reading, "no output for", "s between outputs before")
 
 
 class TestBounds:
-    def test_64_ranks(self, tmp_path: Path) -> None:
-        """Stacks of some, states of all, and all of it within its bytes."""
-        with running("import time\ntime.sleep(1000)", tmp_path, ranks=64) as started:
-            jobs = Jobs(*(each.pid for each in started))
-            wait_asleep(started)
+    def test_a_report_of_64_ranks_stays_within_its_bounds(self, tmp_path: Path) -> None:
+        """The report has stacks of some ranks, states of all, and stays within its size limit."""
+        with running("import time\ntime.sleep(1000)", tmp_path, ranks=64) as processes:
+            jobs = Jobs(*(process.pid for process in processes))
+            wait_asleep(processes)
             ranks, reading = ranks_of(jobs), Reading()
-            taker = HangReporter(Path("/proc"), replace(QUICK, ranks=8, bytes=7_500), py_spy.program())
+            reporter = HangReporter(Path("/proc"), replace(QUICK, ranks=8, bytes=7_500), py_spy.program())
             suspicion = Suspicion(10.0, 1.0, 10.0, tuple(rank.key for rank in ranks), ())
             begin = time.monotonic()
-            taker.report(reading, "4242", ranks, suspicion, {})
+            reporter.report(reading, "4242", ranks, suspicion, {})
             assert time.monotonic() - begin < 60.0
-        assert len(said(reading, "state")) == 64
+        assert len(lines_with(reading, "state")) == 64
         assert sum(len(line.text) for line in reading.lines) <= 7_500
-        assert len(said(reading, "MainThread")) + reading.lost["hang_lines"] >= 8
+        assert len(lines_with(reading, "MainThread")) + reading.lost["hang_lines"] >= 8
 
-    def test_time_for_all(self, tmp_path: Path) -> None:
-        with running("import time\ntime.sleep(1000)", tmp_path, ranks=6) as started:
-            slow = program(tmp_path, "sleep 60")
-            jobs = Jobs(*(each.pid for each in started))
-            wait_asleep(started)
+    def test_py_spy_has_a_time_limit_for_all_ranks(self, tmp_path: Path) -> None:
+        with running("import time\ntime.sleep(1000)", tmp_path, ranks=6) as processes:
+            slow_spy = fake_py_spy(tmp_path, "sleep 60")
+            jobs = Jobs(*(process.pid for process in processes))
+            wait_asleep(processes)
             ranks, reading = ranks_of(jobs), Reading()
-            taker = HangReporter(Path("/proc"), replace(QUICK, one_s=0.5, all_s=1.2), slow)
+            reporter = HangReporter(Path("/proc"), replace(QUICK, one_s=0.5, all_s=1.2), slow_spy)
             begin = time.monotonic()
-            taker.report(reading, "4242", ranks, Suspicion(None, None, 9.0, (), ()), {})
+            reporter.report(reading, "4242", ranks, Suspicion(None, None, 9.0, (), ()), {})
             assert time.monotonic() - begin < 15.0
-        assert said(reading, "took more than 0.5 s")
-        assert said(reading, "the 1.2 s for all ranks are used up")
+        assert lines_with(reading, "took more than 0.5 s")
+        assert lines_with(reading, "the 1.2 s for all ranks are used up")
 
-    def test_a_process_that_dies_meanwhile(self, tmp_path: Path) -> None:
-        with running("import time\ntime.sleep(1000)", tmp_path, ranks=3) as started:
-            wait_asleep(started)
-            jobs = Jobs(*(each.pid for each in started))
+    def test_a_process_that_dies_during_the_report_has_no_stack(self, tmp_path: Path) -> None:
+        with running("import time\ntime.sleep(1000)", tmp_path, ranks=3) as processes:
+            wait_asleep(processes)
+            jobs = Jobs(*(process.pid for process in processes))
             ranks, reading = ranks_of(jobs), Reading()
             pids = [rank.main.pid for rank in ranks]
-            spy = program(tmp_path, f'kill -9 {pids[1]} {pids[2]}\nsleep 0.1\nexec {py_spy.program()} "$@"')
+            spy = fake_py_spy(tmp_path, f'kill -9 {pids[1]} {pids[2]}\nsleep 0.1\nexec {py_spy.program()} "$@"')
             HangReporter(Path("/proc"), QUICK, spy).report(reading, "4242", ranks, Suspicion(9.0, 1.0, 9.0, (), ()), {})
-        assert len(said(reading, "no stack: ")) >= 2
-        assert len(said(reading, "state S")) == 3
+        assert len(lines_with(reading, "no stack: ")) >= 2
+        assert len(lines_with(reading, "state S")) == 3
 
 
-def program(folder: Path, script: str) -> str:
-    """A stand-in for py-spy."""
+def fake_py_spy(folder: Path, script: str) -> str:
+    """The path of a script that replaces py-spy."""
     path = folder / "spy"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -233,22 +237,22 @@ def program(folder: Path, script: str) -> str:
 class TestPySpy:
     @pytest.fixture
     def sleeper(self, tmp_path: Path) -> int:
-        with running("import time\ntime.sleep(1000)", tmp_path) as started:
-            wait_asleep(started)
-            yield started[0].pid  # type: ignore[misc]
+        with running("import time\ntime.sleep(1000)", tmp_path) as processes:
+            wait_asleep(processes)
+            yield processes[0].pid  # type: ignore[misc]
 
-    def test_real(self, sleeper: int) -> None:
+    def test_stacks_of_a_real_process(self, sleeper: int) -> None:
         spy = py_spy.program()
         assert spy is not None
         (thread,) = py_spy.stacks(spy, sleeper, timeout_s=5.0, native=True)
         assert (thread.tid, thread.name, thread.place) == (sleeper, "MainThread", "train.py:2 in <module>")
         assert any("sleep" in name for name in thread.native)
-        (again,) = py_spy.stacks(spy, sleeper, timeout_s=5.0, nonblocking=True)
-        assert again.calls == thread.calls
-        assert not again.native
+        (second,) = py_spy.stacks(spy, sleeper, timeout_s=5.0, nonblocking=True)
+        assert second.calls == thread.calls
+        assert not second.native
 
     @pytest.mark.parametrize(
-        ("script", "words"),
+        ("script", "reason"),
         [
             ("echo '{\"not\": a stack'", "unexpected output of py-spy"),
             ("head -c 100 /dev/urandom", "unexpected output of py-spy"),
@@ -264,30 +268,30 @@ class TestPySpy:
             ("exit 3", "py-spy: failed without a message"),
         ],
     )  # fmt: skip
-    def test_played(self, script: str, words: str, sleeper: int, tmp_path: Path) -> None:
+    def test_a_failing_py_spy_gives_a_reason(self, script: str, reason: str, sleeper: int, tmp_path: Path) -> None:
         begin = time.monotonic()
-        with pytest.raises(py_spy.NoStack, match=words):
-            py_spy.stacks(program(tmp_path, script), sleeper, timeout_s=1.0 if "sleep" in script else 20.0)
+        with pytest.raises(py_spy.NoStack, match=reason):
+            py_spy.stacks(fake_py_spy(tmp_path, script), sleeper, timeout_s=1.0 if "sleep" in script else 20.0)
         assert time.monotonic() - begin < 15.0
 
-    def test_not_there(self, sleeper: int, tmp_path: Path) -> None:
+    def test_a_missing_py_spy_is_reported(self, sleeper: int, tmp_path: Path) -> None:
         with pytest.raises(py_spy.NoStack, match="can't be started"):
             py_spy.stacks(str(tmp_path / "nowhere"), sleeper, timeout_s=1.0)
         assert py_spy.program(str(tmp_path / "nowhere")) is None
-        heard: list[str] = []
-        watching(Jobs(sleeper), replace(QUICK, py_spy=str(tmp_path / "nowhere")), heard.append)
-        assert heard
-        assert "py-spy not found at" in heard[0]
+        messages: list[str] = []
+        hang_collector(Jobs(sleeper), replace(QUICK, py_spy=str(tmp_path / "nowhere")), messages.append)
+        assert messages
+        assert "py-spy not found at" in messages[0]
 
-    def test_without_it_only_sleep_counts(self, tmp_path: Path) -> None:
-        with running(PAUSED, tmp_path) as started:
+    def test_without_py_spy_a_sleeping_process_is_still_reported(self, tmp_path: Path) -> None:
+        with running(PAUSED, tmp_path) as processes:
             options = replace(QUICK, py_spy=str(tmp_path / "nowhere"))
-            reading = collected(watching(Jobs(started[0].pid), options), reported, 25.0)
-        assert said(reading, "state S")
-        assert said(reading, "no stack: py-spy is not installed")
+            reading = collect_until(hang_collector(Jobs(processes[0].pid), options), is_hang_reported, 25.0)
+        assert lines_with(reading, "state S")
+        assert lines_with(reading, "no stack: py-spy is not installed")
 
-    def test_a_hanging_one_leaves_the_process_alone(self, sleeper: int) -> None:
-        """Ended while it holds the process, it lets go."""
+    def test_a_killed_py_spy_leaves_the_process_unharmed(self, sleeper: int) -> None:
+        """A py-spy that is killed while it traces the process releases it."""
         spy = py_spy.program()
         assert spy is not None
         for wait in (0.0, 0.005, 0.01, 0.02, 0.04, 0.06):
@@ -299,20 +303,29 @@ class TestPySpy:
         assert Path(f"/proc/{sleeper}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up its rights")
-    def test_unprivileged(self, sleeper: int) -> None:
-        """Another user's process: no stack, and what would give it."""
+    def test_an_unprivileged_py_spy_reports_the_missing_permission(self, sleeper: int) -> None:
+        """py-spy may not inspect another user's process."""
         spy = Path("/tmp") / f"py-spy-{os.getpid()}"
         shutil.copy(py_spy.program() or "", spy)
         spy.chmod(0o755)
-        asked = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(spy), "dump", "--pid", str(sleeper)]
+        command = [
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            str(spy),
+            "dump",
+            "--pid",
+            str(sleeper),
+        ]
         try:
-            result = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
+            result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         finally:
             spy.unlink()
         assert result.returncode == 1
         assert "no permission to inspect the process" in py_spy.reason(result.stderr)
 
-    def test_what_is_lacking(self, tmp_path: Path) -> None:
+    def test_the_obstacle_to_ptrace_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "none").write_text("Name:\tagent\nCapEff:\t0000000000000000\n")
         (tmp_path / "all").write_text("CapEff:\t000001ffffffffff\n")
         (tmp_path / "yama").write_text("1\n")
@@ -342,7 +355,7 @@ while True:
 
 
 def ring(enqueued: int, completed: int) -> bytes:
-    """A dump of one of two ranks."""
+    """A flight recorder dump of one of two ranks."""
     entry = {
         "record_id": enqueued, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": enqueued,
         "profiling_name": "nccl:all_reduce", "state": "started", "time_created_ns": 10**18, "is_p2p": False,
@@ -363,15 +376,15 @@ def ring(enqueued: int, completed: int) -> bytes:
     )
 
 
-def recorded(folder: Path) -> list[dict[str, object]]:
-    """What is read of flight recorders."""
+def recorder_rows(folder: Path) -> list[dict[str, object]]:
+    """The rows that are read from flight recorder dumps in a folder."""
     rows = [row for row in load([folder]).store.all_rows() if row.kind.startswith("flight_recorder")]
     return [{"kind": row.kind, **row.fields} for row in rows]
 
 
 class TestRecorder:
-    def test_asked_and_sent(self, tmp_path: Path) -> None:
-        """What is sent is what the recorder wrote, and reads as its own file does."""
+    def test_a_requested_dump_is_sent_and_diagnosed(self, tmp_path: Path) -> None:
+        """The dump arrives unchanged: it is read like the recorder's own file."""
         rings = [ring(40, 39), ring(39, 39)]
         for rank in (0, 1):
             (tmp_path / f"ring{rank}").write_bytes(rings[rank])
@@ -380,9 +393,11 @@ class TestRecorder:
             "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/dump_",
             "TORCH_FR_BUFFER_SIZE": "2000",
         }
-        with running(RECORDER, tmp_path, ranks=2, **environ) as started:
-            reading = collected(watching(Jobs(*(each.pid for each in started))), reported, 25.0)
-        assert len(said(reading, "flight recorder", "piece")) == 2
+        with running(RECORDER, tmp_path, ranks=2, **environ) as processes:
+            reading = collect_until(
+                hang_collector(Jobs(*(process.pid for process in processes))), is_hang_reported, 25.0
+            )
+        assert len(lines_with(reading, "flight recorder", "piece")) == 2
         run = tmp_path / "run"
         for path, text in files(reading.lines).items():
             (run / path).parent.mkdir(parents=True, exist_ok=True)
@@ -390,20 +405,20 @@ class TestRecorder:
             (direct := tmp_path / "direct").mkdir(exist_ok=True)
         for rank in (0, 1):
             (direct / f"nccl_trace_rank_{rank}").write_bytes(rings[rank])
-        assert recorded(run) == [{**told, "job": "4242"} for told in recorded(direct)]
+        assert recorder_rows(run) == [{**fields, "job": "4242"} for fields in recorder_rows(direct)]
         verdict = trackside.diagnose(run)
         assert (verdict.family, verdict.primary.ranks, verdict.run.id) == ("C2", (1,), "4242")
         assert "dump" in [sentence_name(claim) for claim in verdict.primary.shows]
 
-    def test_a_redacted_bundle_holds_no_dump(self, tmp_path: Path) -> None:
-        """What is packed can't be redacted."""
+    def test_a_redacted_bundle_contains_no_dump(self, tmp_path: Path) -> None:
+        """A pickled dump cannot be redacted."""
         who, data = Who("7", 3, 9), base64.b64encode(zlib.compress(ring(40, 39))).decode()
         thread = Thread(9, "MainThread", "idle", "a.py:1 in f", (Call("f", "a.py", 1),))
         lines = [thread_line(who, thread), piece_line(who, Piece("a" * 8, 1, 1, data)), "step 1"]
-        told = [f"2026-11-22T02:03:04.000000005Z stdout F {line}".encode() + b"\n" for line in lines]
-        assert [read_piece(line) is not None for line in told] == [False, True, False]
+        records = [f"2026-11-22T02:03:04.000000005Z stdout F {line}".encode() + b"\n" for line in lines]
+        assert [read_piece(line) is not None for line in records] == [False, True, False]
         (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "hang.log").write_bytes(b"".join(told[:2]))
+        (tmp_path / "run" / "hang.log").write_bytes(b"".join(records[:2]))
         bundle = tmp_path / "out.trackside"
         for redacted in (False, True):
             bundle.unlink(missing_ok=True)
@@ -413,98 +428,100 @@ class TestRecorder:
             assert "stack" in kinds
             assert ("flight_recorder" in kinds) is not redacted
 
-    def test_pieces_that_are_lost_or_hostile(self, tmp_path: Path) -> None:
+    def test_lost_or_hostile_pieces_are_noted_and_not_read(self, tmp_path: Path) -> None:
         who, data = Who("7", 3, 9), base64.b64encode(zlib.compress(ring(40, 39))).decode()
         evil = base64.b64encode(zlib.compress(pickle.dumps(os.system))).decode()
         bomb = base64.b64encode(zlib.compress(bytes(80 << 20))).decode()
-        for words, parts in {
+        for note, lines in {
             "1 of its 2 pieces": [piece_line(who, Piece("a" * 8, 2, 2, data))],
             "pieces are damaged": [piece_line(who, Piece("a" * 8, 1, 1, "AAAA"))],
             "truncated": [
                 piece_line(who, Piece("a" * 8, 1, 1, base64.b64encode(zlib.compress(b"x" * 99)[:-6]).decode()))
             ],
-            "truncated or far too large": [piece_line(who, each) for each in pieces_of(bomb, "b" * 8, 48 << 10)],
+            "truncated or far too large": [piece_line(who, piece) for piece in pieces_of(bomb, "b" * 8, 48 << 10)],
             "not a flight recorder dump": [piece_line(who, Piece("a" * 8, 1, 1, evil))],
         }.items():
-            (tmp_path / "hang.log").write_text("".join(f"{line}\n" for line in parts))
+            (tmp_path / "hang.log").write_text("".join(f"{line}\n" for line in lines))
             (row,) = load([tmp_path]).inputs
             assert row.format == "hang-report"
-            assert words in row.note, (words, row)
-            assert not recorded(tmp_path)
+            assert note in row.note, (note, row)
+            assert not recorder_rows(tmp_path)
 
-    def found(self, folder: Path, **environ: str) -> recorder.Recorder | None:
+    def recorder_of(self, **environ: str) -> recorder.Recorder | None:
         (process,) = [process for process in Jobs(os.getpid()).processes() if process.pid == os.getpid()]
-        owned = replace(moved(process, rank=3), environ={"RANK": "3", **environ})
-        return recorder.recorder(Path("/proc"), Rank("7", 3, owned))
+        process_with_environ = replace(with_owner(process, rank=3), environ={"RANK": "3", **environ})
+        return recorder.recorder(Path("/proc"), Rank("7", 3, process_with_environ))
 
     def test_only_a_pipe_of_its_own_user_is_written_to(self, tmp_path: Path) -> None:
-        ring = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/p", "TORCH_NCCL_TRACE_BUFFER_SIZE": "100"}
-        found = self.found(tmp_path, **ring)
-        assert found is not None
-        assert not recorder.request_dump(found), "no pipe is there"
+        environ = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/p", "TORCH_NCCL_TRACE_BUFFER_SIZE": "100"}
+        flight_recorder = self.recorder_of(**environ)
+        assert flight_recorder is not None
+        assert not recorder.request_dump(flight_recorder), "there is no pipe"
         victim = tmp_path / "p3.pipe"
-        victim.write_text("mine")
-        assert not recorder.request_dump(found)
-        assert victim.read_text() == "mine", "a plain file is left alone"
+        victim.write_text("precious")
+        assert not recorder.request_dump(flight_recorder)
+        assert victim.read_text() == "precious", "a plain file is not written to"
         victim.unlink()
         os.mkfifo(tmp_path / "real")
         victim.symlink_to(tmp_path / "real")
         reader = os.open(tmp_path / "real", os.O_RDONLY | os.O_NONBLOCK)
-        assert not recorder.request_dump(found), "no link is followed"
+        assert not recorder.request_dump(flight_recorder), "links are not followed"
         victim.unlink()
         os.rename(tmp_path / "real", victim)
-        assert not recorder.request_dump(replace(found, uid=found.uid + 1)), "nor another user's pipe"
-        assert recorder.request_dump(found)
+        assert not recorder.request_dump(replace(flight_recorder, uid=flight_recorder.uid + 1)), (
+            "nor another user's pipe"
+        )
+        assert recorder.request_dump(flight_recorder)
         assert os.read(reader, 10) == b"1"
         os.close(reader)
-        assert not recorder.request_dump(found), "nobody reads it"
+        assert not recorder.request_dump(flight_recorder), "there is no reader"
 
     def test_only_a_file_of_its_own_user_is_read(self, tmp_path: Path) -> None:
-        found = self.found(tmp_path, TORCH_FR_DUMP_TEMP_FILE=f"{tmp_path}/d")
-        assert found is not None
-        assert found.pipe is None
+        flight_recorder = self.recorder_of(TORCH_FR_DUMP_TEMP_FILE=f"{tmp_path}/d")
+        assert flight_recorder is not None
+        assert flight_recorder.pipe is None
         dump = tmp_path / "d3"
         (tmp_path / "secret").write_bytes(b"secret")
         dump.symlink_to(tmp_path / "secret")
         with pytest.raises(recorder.NoDump, match="no dump"):
-            recorder.pieces(found, 0, 1 << 20)
+            recorder.pieces(flight_recorder, 0, 1 << 20)
         dump.unlink()
         dump.write_bytes(pickle.dumps({"entries": []}))
-        assert recorder.pieces(found, 0, 1 << 20)
+        assert recorder.pieces(flight_recorder, 0, 1 << 20)
         with pytest.raises(recorder.NoDump, match="no dump"):
-            recorder.pieces(found, time.time_ns() + 10**9, 1 << 20)
+            recorder.pieces(flight_recorder, time.time_ns() + 10**9, 1 << 20)
         with pytest.raises(recorder.NoDump, match="no dump"):
-            recorder.pieces(replace(found, uid=found.uid + 1), 0, 1 << 20)
+            recorder.pieces(replace(flight_recorder, uid=flight_recorder.uid + 1), 0, 1 << 20)
         dump.write_bytes(os.urandom(5000))
         with pytest.raises(recorder.NoDump, match=f"too large to send: {dump}"):
-            recorder.pieces(found, 0, 1000)
+            recorder.pieces(flight_recorder, 0, 1000)
 
-    def test_where_it_dumps(self, tmp_path: Path) -> None:
-        assert self.found(tmp_path) is None
-        found = self.found(tmp_path, TORCH_NCCL_TRACE_BUFFER_SIZE="2000")
-        assert found is not None
-        assert [path.name for path in found.dumps] == ["comm_lib_trace_rank_3", "nccl_trace_rank_3"]
-        off = self.found(tmp_path, TORCH_NCCL_DEBUG_INFO_PIPE_FILE="/x/p", TORCH_NCCL_TRACE_BUFFER_SIZE="0")
-        assert off is not None
-        assert off.pipe is None, "a ring of nothing is never dumped"
+    def test_paths_of_dumps_follow_the_environment(self, tmp_path: Path) -> None:
+        assert self.recorder_of() is None
+        flight_recorder = self.recorder_of(TORCH_NCCL_TRACE_BUFFER_SIZE="2000")
+        assert flight_recorder is not None
+        assert [path.name for path in flight_recorder.dumps] == ["comm_lib_trace_rank_3", "nccl_trace_rank_3"]
+        disabled = self.recorder_of(TORCH_NCCL_DEBUG_INFO_PIPE_FILE="/x/p", TORCH_NCCL_TRACE_BUFFER_SIZE="0")
+        assert disabled is not None
+        assert disabled.pipe is None, "an empty ring is never dumped"
 
 
-def test_a_kernel_that_says_nothing(tmp_path: Path) -> None:
-    """Unprivileged, wchan is 0 and the rest may not be read."""
+def test_a_state_without_wait_channel_and_system_call(tmp_path: Path) -> None:
+    """Without privileges wchan is 0 and the other files may not be read."""
     task = tmp_path / "9" / "task" / "9"
     task.mkdir(parents=True)
     (task / "stat").write_text("9 (py thon) D 1 1 1 0")
     (task / "wchan").write_text("0")
     (process,) = [process for process in Jobs(os.getpid()).processes() if process.pid == os.getpid()]
-    seen = state_of(tmp_path, Rank("7", 0, replace(process, pid=9)))
-    assert seen is not None
-    assert (seen.state, seen.wait, seen.syscall) == ("D", "", "")
+    state = state_of(tmp_path, Rank("7", 0, replace(process, pid=9)))
+    assert state is not None
+    assert (state.state, state.wait, state.syscall) == ("D", "", "")
     assert state_of(tmp_path, Rank("7", 0, replace(process, pid=10))) is None
 
 
-def test_processes_that_are_no_more() -> None:
+def test_ended_processes_are_not_reported() -> None:
     (process,) = [process for process in Jobs(os.getpid()).processes() if process.pid == os.getpid()]
-    collector = watching(Listed([moved(replace(process, pid=2**22 - 1), rank=0)]))
+    collector = hang_collector(FixedProcesses([with_owner(replace(process, pid=2**22 - 1), rank=0)]))
     for _ in range(3):
         reading = Reading()
         collector.collect(reading)
@@ -512,10 +529,10 @@ def test_processes_that_are_no_more() -> None:
     collector.close()
 
 
-def test_no_proc(tmp_path: Path) -> None:
-    from tests.agent.readings import opened
+def test_the_source_needs_a_proc_file_system(tmp_path: Path) -> None:
+    from tests.agent.readings import open_source
     from trackside.agent.node import LocalNode
     from trackside.agent.sources.hang import SOURCE
 
     with pytest.raises(Unavailable, match="is not a proc file system"):
-        opened(SOURCE, LocalNode("n1", proc=tmp_path))
+        open_source(SOURCE, LocalNode("n1", proc=tmp_path))

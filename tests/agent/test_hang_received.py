@@ -1,4 +1,4 @@
-"""From processes that hang to the line of code in the verdict: over HTTP, through a real receiver and its store."""
+"""From hanging processes to the line of code in the verdict: over HTTP, through a real receiver and its store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import trackside
-from tests.agent.hanging import Jobs, collected, reported, running, watching
+from tests.agent.hanging import Jobs, collect_until, hang_collector, is_hang_reported, running
 from tests.families.rows import sentence_name
 from tests.serve.receiving import JSON, Running
 from trackside.agent.source import LogLine
@@ -33,7 +33,7 @@ def all_reduce(step, ranks):
     while not all(os.path.exists(f"there-{rank}-{step}") for rank in range(ranks)):
         time.sleep(0.05)
 """
-"""A collective of files, where PyTorch's is."""
+"""A file-based collective in place of PyTorch's."""
 TRAINING = """
 import sys, time
 sys.path.insert(0, "site-packages")
@@ -71,29 +71,29 @@ def receiver(tmp_path: Path) -> Iterator[Running]:
     server.close()
 
 
-def pushed(receiver: Running, lines: Sequence[LogLine]) -> None:
-    """As the agent's sender does: the node is added, and lines of equal labels are one stream."""
+def push(receiver: Running, lines: Sequence[LogLine]) -> None:
+    """Push lines as the agent's sender does: it adds the node and makes one stream of lines with equal labels."""
     streams = defaultdict(list)
     for line in lines:
         streams[line.labels].append([str(line.time_ns), line.text])
-    body = {"streams": [{"stream": {**dict(of), "node": "n1"}, "values": rows} for of, rows in streams.items()]}
+    body = {"streams": [{"stream": {**dict(labels), "node": "n1"}, "values": rows} for labels, rows in streams.items()]}
     assert receiver.ask("/loki/api/v1/push", json.dumps(body).encode(), JSON).status == 204
 
 
-def hung(folder: Path, program: str) -> list[LogLine]:
-    """What the agent sends of three ranks, their output too."""
+def lines_of_hung_job(folder: Path, program: str) -> list[LogLine]:
+    """What the agent sends of a program with three ranks: their output and the hang report."""
     library = folder / "site-packages" / "torch" / "distributed"
     library.mkdir(parents=True)
     (library / "distributed_c10d.py").write_text(LIBRARY)
-    with running(program, folder, ranks=3) as started:
-        found = collected(watching(Jobs(*(each.pid for each in started))), reported, 40.0)
+    with running(program, folder, ranks=3) as processes:
+        report = collect_until(hang_collector(Jobs(*(process.pid for process in processes))), is_hang_reported, 40.0)
     output = (folder / "slurm-4242.out").read_text().splitlines()
     labels = (("filename", "slurm-4242.out"), ("slurm_job_id", "4242"), ("stream", "stdout"))
     begin = time.time_ns() - 120 * 10**9
-    return [*(LogLine(begin + n, labels, text) for n, text in enumerate(output)), *found.lines]
+    return [*(LogLine(begin + n, labels, text) for n, text in enumerate(output)), *report.lines]
 
 
-def diagnosed(receiver: Running, tmp_path: Path) -> Verdict:
+def diagnose_job(receiver: Running, tmp_path: Path) -> Verdict:
     receiver.intake.flush(True).result(30)
     return trackside.diagnose(store=tmp_path / "store", job="4242")
 
@@ -103,51 +103,51 @@ def sentences(verdict: Verdict) -> str:
     return "\n".join(worded(claim, running) for claim in verdict.primary.shows)
 
 
-def test_the_line_of_the_rank_that_stays_away(receiver: Running, tmp_path: Path) -> None:
-    lines = hung(tmp_path / "job", TRAINING)
-    pushed(receiver, lines)
-    pushed(receiver, lines)  # sent twice, as after an answer that was lost
-    verdict = diagnosed(receiver, tmp_path)
+def test_the_verdict_names_the_line_where_the_missing_rank_stayed(receiver: Running, tmp_path: Path) -> None:
+    lines = lines_of_hung_job(tmp_path / "job", TRAINING)
+    push(receiver, lines)
+    push(receiver, lines)  # again, as after a lost response
+    verdict = diagnose_job(receiver, tmp_path)
     assert (verdict.family, verdict.primary.ranks, verdict.primary.culprit) == ("C2", (1,), "job")
     assert verdict.primary.certainty is Certainty.SUPPORTED
     assert not verdict.primary.cannot_decide
-    told = sentences(verdict)
-    assert f"Ranks 0, 2 waited in all_reduce, at train.py:{WAITING} in train" in told
-    assert f"Rank 1 did not reach it and stayed at train.py:{ASLEEP} in load_batch" in told
+    text = sentences(verdict)
+    assert f"Ranks 0, 2 waited in all_reduce, at train.py:{WAITING} in train" in text
+    assert f"Rank 1 did not reach it and stayed at train.py:{ASLEEP} in load_batch" in text
     assert f"train.py:{ASLEEP}" in encode(document(verdict)).decode()
     assert verdict.progress is not None
     assert verdict.progress.points == 12
 
 
-def test_stacks_are_no_sign_of_life(receiver: Running, tmp_path: Path) -> None:
-    """The agent's lines come after the silence began: they are no output of the job."""
-    pushed(receiver, hung(tmp_path / "job", TRAINING))
+def test_stack_lines_do_not_count_as_output_of_the_job(receiver: Running, tmp_path: Path) -> None:
+    """The agent writes its lines after the silence began."""
+    push(receiver, lines_of_hung_job(tmp_path / "job", TRAINING))
     receiver.intake.flush(True).result(30)
     _, store = choose(load([tmp_path / "store" / "received" / "logs"], job="4242"))
     logs = [row for row in store.all_rows() if row.kind == "log_activity"]
     assert [row.get("lines") for row in logs] == [12]
 
 
-def test_another_job_of_the_node(receiver: Running, tmp_path: Path) -> None:
-    """What one job's stacks show is nothing of another's."""
-    lines = hung(tmp_path / "job", TRAINING)
-    pushed(receiver, lines)
-    other = [
+def test_stacks_do_not_affect_another_job_of_the_node(receiver: Running, tmp_path: Path) -> None:
+    """The stacks of one job are not evidence for another job."""
+    lines = lines_of_hung_job(tmp_path / "job", TRAINING)
+    push(receiver, lines)
+    lines_of_other_job = [
         LogLine(
             lines[0].time_ns + n, (("filename", "slurm-77.out"), ("slurm_job_id", "77")), f"step {n} loss {9 - n}.5"
         )
         for n in range(8)
     ]
-    pushed(receiver, other)
+    push(receiver, lines_of_other_job)
     receiver.intake.flush(True).result(30)
     verdict = trackside.diagnose(store=tmp_path / "store", job="77")
     assert verdict.family not in ("C2", "C3")
-    assert diagnosed(receiver, tmp_path).family == "C2"
+    assert diagnose_job(receiver, tmp_path).family == "C2"
 
 
-def test_nobody_waits(receiver: Running, tmp_path: Path) -> None:
-    pushed(receiver, hung(tmp_path / "job", TRAINING.replace("rank == 1 and ", "")))
-    verdict = diagnosed(receiver, tmp_path)
+def test_a_hang_in_all_ranks_names_their_common_line(receiver: Running, tmp_path: Path) -> None:
+    push(receiver, lines_of_hung_job(tmp_path / "job", TRAINING.replace("rank == 1 and ", "")))
+    verdict = diagnose_job(receiver, tmp_path)
     assert (verdict.family, verdict.primary.ranks) == ("C3", (0, 1, 2))
     assert f"Ranks 0-2 stayed at train.py:{ASLEEP} in load_batch" in sentences(verdict)
     assert "why" not in [sentence_name(claim) for claim in verdict.primary.cannot_decide]

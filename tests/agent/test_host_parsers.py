@@ -1,4 +1,4 @@
-"""What the kernel writes is read as far as it can be, whatever it is: no bytes break a parser, no number is made up."""
+"""Parsers of kernel files: no input breaks them, and no number is made up."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], str]] = {
     "space": (parse_space, "proc/loadavg"),
     "journal": (parse_entry, "proc/loadavg"),
 }
-ODD = st.sampled_from(
+ODD_FIELDS = st.sampled_from(
     [b"-1", b"99999999999999999999999", b"\xff\xfe", b"\0", b"", b"nan", b"1e9", b"\n", b" ", b":", b"x" * 300]
 )
 
 
-def numbers(found: Any) -> Iterable[float]:
-    """All numbers that a parser gave, wherever they are."""
-    if isinstance(found, bool) or found is None or isinstance(found, (str, bytes)):
+def numbers(parsed: Any) -> Iterable[float]:
+    """All numbers in a parser's result, at any depth."""
+    if isinstance(parsed, bool) or parsed is None or isinstance(parsed, (str, bytes)):
         return
-    if isinstance(found, (int, float)):
-        yield found
-    elif isinstance(found, dict):
-        yield from numbers(list(found.values()))
-    elif isinstance(found, (list, tuple)):
-        for each in found:
-            yield from numbers(each)
+    if isinstance(parsed, (int, float)):
+        yield parsed
+    elif isinstance(parsed, dict):
+        yield from numbers(list(parsed.values()))
+    elif isinstance(parsed, (list, tuple)):
+        for item in parsed:
+            yield from numbers(item)
     else:
-        yield from numbers([getattr(found, name) for name in found.__slots__])
+        yield from numbers([getattr(parsed, name) for name in parsed.__slots__])
 
 
-def sound(name: str, data: bytes) -> None:
+def assert_plausible(name: str, data: bytes) -> None:
     for value in numbers(PARSERS[name][0](data)):
         assert math.isfinite(value)
         assert value >= 0 or name == "cpu"
@@ -67,37 +67,37 @@ def sound(name: str, data: bytes) -> None:
 @given(data=st.binary(max_size=400))
 @example(data=b"")
 @example(data=b"\n\n\n")
-def test_any_bytes(name: str, data: bytes) -> None:
-    sound(name, data)
+def test_any_bytes_are_parsed_without_an_error(name: str, data: bytes) -> None:
+    assert_plausible(name, data)
 
 
 @pytest.mark.parametrize("name", PARSERS)
 @given(data=st.data())
-def test_a_true_text_with_damage(name: str, data: st.DataObject) -> None:
+def test_a_damaged_text_is_parsed_without_an_error(name: str, data: st.DataObject) -> None:
     text = (HOST / PARSERS[name][1]).read_bytes()
     for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(text)))
-        text = text[:at] + data.draw(ODD) + text[at + data.draw(st.integers(0, 12)) :]
-    sound(name, text[: data.draw(st.integers(0, len(text)))])
+        position = data.draw(st.integers(0, len(text)))
+        text = text[:position] + data.draw(ODD_FIELDS) + text[position + data.draw(st.integers(0, 12)) :]
+    assert_plausible(name, text[: data.draw(st.integers(0, len(text)))])
 
 
 @pytest.mark.parametrize(
     ("field", "value"), [(b"0", 0), (b"18446744073709551615", 2**64 - 1), (b"-1", None), (b"", None)]
 )
-def test_numbers(field: bytes, value: int | None) -> None:
+def test_a_field_is_a_number_or_none(field: bytes, value: int | None) -> None:
     assert number(field) == value
 
 
-def test_the_first_of_a_key_counts_and_kilobytes_are_bytes() -> None:
+def test_the_first_value_of_a_key_counts_and_kilobytes_become_bytes() -> None:
     text = b"MemTotal:       12 kB\nMemTotal: 13 kB\nHugePages_Total: 4\nMemFree: x kB\n"
     assert keyed(text, (b"MemTotal", b"HugePages_Total", b"MemFree")) == {b"MemTotal": 12288, b"HugePages_Total": 4}
 
 
-def test_blanks_in_mount_points() -> None:
+def test_blanks_in_mount_points_are_unescaped() -> None:
     assert mount_point(rb"/data\040sets\011\134") == "/data sets\t\\"
 
 
-def test_mounts_are_covered_by_later_ones_and_bound_ones_are_there_once() -> None:
+def test_later_mounts_hide_earlier_ones_and_bind_mounts_are_listed_once() -> None:
     text = b"/dev/a / xfs ro 0 0\n/dev/b / xfs rw 0 0\n/dev/b /bound xfs rw 0 0\nx:/e /e nfs rw 0 0\n"
     assert [(mount.device, mount.path, mount.remote) for mount in parse_mounts(text)] == [
         ("/dev/b", "/", False),
@@ -105,7 +105,7 @@ def test_mounts_are_covered_by_later_ones_and_bound_ones_are_there_once() -> Non
     ]
 
 
-def test_nfs_over_several_connections_waits_on_each() -> None:
+def test_nfs_waits_are_summed_over_connections() -> None:
     (data, home) = parse_mountstats((HOST / "proc/1/mountstats").read_bytes())
     assert (data.path, home.path) == ("/data sets", "/home")
     assert home.backlog == 20

@@ -1,6 +1,6 @@
-"""Whole machines as their kernels show them: what each source makes of one, and that none breaks on the odd one.
+"""Recorded machines: what each source reads from one, and that none breaks on the odd one.
 
-``pytest tests/agent/test_hosts.py --rewrite`` writes ``expected.txt`` of each host anew: look at what changed.
+``pytest tests/agent/test_hosts.py --rewrite`` renews ``expected.txt`` of each host: read the diff.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.agent.readings import conform, exposition, held_against, opened
+from tests.agent.readings import assert_conforms, assert_golden, exposition, open_source
 from trackside.agent.node import LocalNode
 from trackside.agent.source import Collector, Reading, Source, Unavailable, sources
 from trackside.agent.sources.filesystems import Space
 
 HOSTS = Path(__file__).parent / "hosts"
 NAMES = sorted(path.name for path in HOSTS.iterdir())
-OF_HOST = ("block", "cgroups", "clock", "cpu", "filesystems", "infiniband", "memory", "network", "nfs", "pressure")
+HOST_SOURCES = ("block", "cgroups", "clock", "cpu", "filesystems", "infiniband", "memory", "network", "nfs", "pressure")
 AT_NS = 1_772_438_400_000_000_000
 
 
 def node(host: str) -> LocalNode:
-    top = HOSTS / host
-    return LocalNode("n1", top / "proc", top / "sys", top / "dev")
+    root = HOSTS / host
+    return LocalNode("n1", root / "proc", root / "sys", root / "dev")
 
 
 @pytest.fixture(autouse=True)
-def no_real_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is no file is as on a machine of a terabyte, whose clock is half a millisecond off."""
-    told = SimpleNamespace(f_blocks=250_000_000, f_frsize=4096, f_bavail=100_000_000, f_ffree=60_000_000)
-    monkeypatch.setattr(os, "statvfs", lambda path: told)
+def fixed_system_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """System calls answer as on a machine with a terabyte of disk and a clock offset of half a millisecond."""
+    disk = SimpleNamespace(f_blocks=250_000_000, f_frsize=4096, f_bavail=100_000_000, f_ffree=60_000_000)
+    monkeypatch.setattr(os, "statvfs", lambda path: disk)
     monkeypatch.setattr(
         "trackside.agent.sources.filesystems.MountChecker.state", lambda self, path: (Space(10, 4, 2), False)
     )
@@ -41,17 +41,17 @@ def no_real_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def held() -> Iterator[list[Collector]]:
+def open_collectors() -> Iterator[list[Collector]]:
     collectors: list[Collector] = []
     yield collectors
     for collector in collectors:
         collector.close()
 
 
-def read(source: Source, host: str, held: list[Collector]) -> Reading | Unavailable:
+def read(source: Source, host: str, open_collectors: list[Collector]) -> Reading | Unavailable:
     try:
-        collector = opened(source, node(host))
-        held.append(collector)
+        collector = open_source(source, node(host))
+        open_collectors.append(collector)
         reading = Reading(AT_NS)
         collector.collect(reading)
     except Unavailable as error:
@@ -60,90 +60,94 @@ def read(source: Source, host: str, held: list[Collector]) -> Reading | Unavaila
 
 
 @pytest.mark.parametrize("host", NAMES)
-def test_golden(host: str, rewrite: bool, held: list[Collector]) -> None:
+def test_readings_of_a_host_match_the_golden(host: str, rewrite: bool, open_collectors: list[Collector]) -> None:
     parts = []
-    for name in OF_HOST:
-        content = read(sources()[name], host, held)
+    for name in HOST_SOURCES:
+        content = read(sources()[name], host, open_collectors)
         if isinstance(content, Unavailable):
             text = f"# unavailable: {content.reason}\n" + (f"# remedy: {content.remedy}\n" if content.remedy else "")
         else:
             text = exposition(content)
         parts.append(f"== {name}\n{text}".replace(str(HOSTS / host), ""))
-    held_against(HOSTS / host / "expected.txt", "\n".join(parts), rewrite)
+    assert_golden(HOSTS / host / "expected.txt", "\n".join(parts), rewrite)
 
 
 @pytest.mark.parametrize("host", NAMES)
-def test_samples_are_as_the_catalog_has_them(host: str, held: list[Collector]) -> None:
-    readings = {name: read(sources()[name], host, held) for name in OF_HOST}
+def test_samples_conform_to_the_catalog(host: str, open_collectors: list[Collector]) -> None:
+    readings = {name: read(sources()[name], host, open_collectors) for name in HOST_SOURCES}
     available = {name: reading for name, reading in readings.items() if isinstance(reading, Reading)}
     assert available
     for name, reading in available.items():
-        conform(reading, sources()[name], bounds=host != "odd")
+        assert_conforms(reading, sources()[name], bounds=host != "odd")
 
 
-@pytest.mark.parametrize("name", OF_HOST)
+@pytest.mark.parametrize("name", HOST_SOURCES)
 def test_each_source_reads_this_machine(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only one that its hardware hasn't got is unavailable."""
+    """A source is unavailable only without its hardware."""
     monkeypatch.undo()
     if name in ("infiniband", "pressure", "cgroups"):
         try:
-            opened(sources()[name], LocalNode("n1")).close()
+            open_source(sources()[name], LocalNode("n1")).close()
         except Unavailable as error:
-            pytest.skip(f"this machine hasn't got it: {error.reason}")
-    collector = opened(sources()[name], LocalNode("n1"))
+            pytest.skip(f"this machine lacks it: {error.reason}")
+    collector = open_source(sources()[name], LocalNode("n1"))
     try:
         for _ in range(2):
             reading = Reading()
             collector.collect(reading)
-            conform(reading, sources()[name])
+            assert_conforms(reading, sources()[name])
         assert reading.samples or name in ("nfs", "cgroups", "filesystems")
     finally:
         collector.close()
 
 
-@pytest.mark.parametrize("name", [name for name in OF_HOST if name != "clock"])
-def test_a_machine_of_which_nothing_can_be_read(name: str, tmp_path: Path) -> None:
-    """It says what is missing; the clock needs none of it."""
-    with pytest.raises(Unavailable) as caught:
-        opened(sources()[name], LocalNode("n1", tmp_path, tmp_path, tmp_path))
-    assert str(tmp_path) in caught.value.reason or caught.value.remedy
+@pytest.mark.parametrize("name", [name for name in HOST_SOURCES if name != "clock"])
+def test_an_unreadable_machine_makes_sources_unavailable(name: str, tmp_path: Path) -> None:
+    """The reason names what is missing. The clock needs no file."""
+    with pytest.raises(Unavailable) as raised:
+        open_source(sources()[name], LocalNode("n1", tmp_path, tmp_path, tmp_path))
+    assert str(tmp_path) in raised.value.reason or raised.value.remedy
 
 
-def test_files_that_may_not_be_read_cost_only_themselves(
-    monkeypatch: pytest.MonkeyPatch, held: list[Collector]
+def test_an_unreadable_file_costs_only_its_own_metrics(
+    monkeypatch: pytest.MonkeyPatch, open_collectors: list[Collector]
 ) -> None:
-    opens = os.open
+    real_open = os.open
 
-    def refusing(path: str, flags: int, *more: int) -> int:
+    def restricted_open(path: str, flags: int, *mode: int) -> int:
         if str(path).endswith(("/vmstat", "/loadavg", "/snmp", "pressure/io", "/symbol_error", "/memory.stat")):
             raise PermissionError(13, "Permission denied", path)
-        return opens(path, flags, *more)
+        return real_open(path, flags, *mode)
 
-    monkeypatch.setattr(os, "open", refusing)
+    monkeypatch.setattr(os, "open", restricted_open)
     for name in ("cpu", "memory", "network", "pressure"):
-        content = read(sources()[name], "8gpu-ib-v2", held)
+        content = read(sources()[name], "8gpu-ib-v2", open_collectors)
         assert isinstance(content, Reading), content
         assert content.samples
         assert [text for text in content.warnings if "Permission denied" in text]
     for name in ("infiniband", "cgroups"):
-        content = read(sources()[name], "8gpu-ib-v2", held)
+        content = read(sources()[name], "8gpu-ib-v2", open_collectors)
         assert isinstance(content, Reading), content
         assert content.samples
 
 
-def test_a_host_of_two_hundred_cores_costs_little(tmp_path: Path, held: list[Collector]) -> None:
-    """All sources of the host together; bench/agent.py measures the whole agent. The bound has room for a machine
-    under load: what is measured is this process's own CPU time."""
+def test_reading_a_host_with_two_hundred_cores_takes_little_cpu_time(
+    tmp_path: Path, open_collectors: list[Collector]
+) -> None:
+    """All sources of the host together; bench/agent.py measures the whole agent.
+
+    The test measures CPU time of this process, so that the bound holds on a machine under load.
+    """
     big = big_host(tmp_path)
-    collectors = [opened(sources()[name], big) for name in OF_HOST]
-    held += collectors
-    spent = []
+    collectors = [open_source(sources()[name], big) for name in HOST_SOURCES]
+    open_collectors += collectors
+    cpu_times_s = []
     for _ in range(7):
         before = time.thread_time()
         for collector in collectors:
             collector.collect(Reading(AT_NS))
-        spent.append(time.thread_time() - before)
-    assert min(spent) < 0.015, spent
+        cpu_times_s.append(time.thread_time() - before)
+    assert min(cpu_times_s) < 0.015, cpu_times_s
 
 
 def big_host(folder: Path, cores: int = 200) -> LocalNode:

@@ -1,4 +1,4 @@
-"""The agent needs the standard library and a few small packages: none of what diagnosing and serving need."""
+"""The agent needs the standard library and a few small packages, and none of those for diagnosing and serving."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ NEEDS = ("msgspec", "hyperscan", "nvidia-ml-py", "urllib3")
 
 
 def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [str(each) for each in command], capture_output=True, text=True, timeout=400, check=False, **options
+    result = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, timeout=400, check=False, **options
     )  # type: ignore[call-overload]
-    assert isinstance(done.stdout, str)
-    return done
+    assert isinstance(result.stdout, str)
+    return result
 
 
 @pytest.mark.service
-def test_a_wheel_and_four_packages_are_enough(tmp_path: Path) -> None:
+def test_the_agent_runs_with_a_wheel_and_four_packages(tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("TRACKSIDE_", "PYTHON"))}
     built = run(
         sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "dist", cwd=ROOT, env=environ
     )
     assert built.returncode == 0, built.stdout + built.stderr
     [wheel] = (tmp_path / "dist").glob("*.whl")
-    made = run(sys.executable, "-m", "venv", tmp_path / "venv", env=environ)
-    assert made.returncode == 0, made.stderr
+    created = run(sys.executable, "-m", "venv", tmp_path / "venv", env=environ)
+    assert created.returncode == 0, created.stderr
     python = tmp_path / "venv/bin/python"
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
     versions = [f"{name}=={importlib.metadata.version(name)}" for name in NEEDS]
@@ -41,18 +41,18 @@ def test_a_wheel_and_four_packages_are_enough(tmp_path: Path) -> None:
     agent = (python, "-m", "trackside.agent")
     environ |= {"STATE_DIRECTORY": str(tmp_path / "state")}
 
-    shown = run(*agent, "run", "--once", "--print", "--only", "cpu", "memory", env=environ, cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    assert "host_cpu_seconds_total{" in shown.stdout
+    printed = run(*agent, "run", "--once", "--print", "--only", "cpu", "memory", env=environ, cwd=tmp_path)
+    assert printed.returncode == 0, printed.stderr
+    assert "host_cpu_seconds_total{" in printed.stdout
 
-    checked = run(*agent, "check", "--listen", "", "--json", env=environ, cwd=tmp_path)
-    report = json.loads(checked.stdout)
+    check_result = run(*agent, "check", "--listen", "", "--json", env=environ, cwd=tmp_path)
+    report = json.loads(check_result.stdout)
     lines = {line["id"]: line for line in report["sources"] + report["surroundings"]}
-    assert not [line for line in report["sources"] if line["state"] in ("fails", "hangs")], checked.stdout
+    assert not [line for line in report["sources"] if line["state"] in ("fails", "hangs")], check_result.stdout
     assert lines["cpu"]["state"] == "works"
     assert lines["nvidia-ml-py"]["state"] == lines["hyperscan"]["state"] == "works"
     assert lines["cramjam"]["state"] == "unavailable"
 
-    listed = run(python, "-m", "pip", "list", "--format=json", "--disable-pip-version-check", env=environ)
-    names = {package["name"] for package in json.loads(listed.stdout)} - {"pip", "setuptools"}
+    package_list = run(python, "-m", "pip", "list", "--format=json", "--disable-pip-version-check", env=environ)
+    names = {package["name"] for package in json.loads(package_list.stdout)} - {"pip", "setuptools"}
     assert names == {"trackside", *NEEDS}

@@ -1,4 +1,4 @@
-"""The kernel's messages: from ring or journal to lines, and what the receiver's reader makes of those."""
+"""Kernel messages: from the ring buffer or the journal to lines, and the events that the receiver reads from them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.agent.readings import exposition, held_against, opened
-from tests.serve.receiving import flushed, said
+from tests.agent.readings import assert_golden, exposition, open_source
+from tests.serve.receiving import flushed
 from tests.serve.receiving import opened as receiver
+from tests.serve.receiving import said as push_lines
 from trackside.agent.kernel.choice import RateLimit, known_lines, select
 from trackside.agent.kernel.journal import KernelPosition, load_position, parse_entry
 from trackside.agent.kernel.ring import KernelClock, Ring, parse_records
@@ -95,7 +96,7 @@ def lines(collector: Collector) -> list[str]:
 # -- records
 
 
-def test_texts_are_as_dmesg_prints_them() -> None:
+def test_texts_are_unescaped_as_by_dmesg() -> None:
     data = (
         b"4,9,12,-,caller=T1;a \\x09tab\\x0asecond \\xc3\\xa9\\xff \\x5c\n SUBSYSTEM=pci\n DEVICE=+pci:0000:05:00.0\n"
     )
@@ -105,11 +106,11 @@ def test_texts_are_as_dmesg_prints_them() -> None:
 
 
 def ring_of(reads: Sequence[bytes | int], after: int = -1) -> Ring:
-    """A ring that answers reads one after the other: with data, or an error's number."""
-    left = list(reads)
+    """A ring that answers reads in order: with data, or with an error number."""
+    answers = list(reads)
 
     def read(fd: int, size: int) -> bytes:
-        answer = left.pop(0) if left else errno.EAGAIN
+        answer = answers.pop(0) if answers else errno.EAGAIN
         if isinstance(answer, int):
             raise OSError(answer, os.strerror(answer))
         return answer
@@ -117,41 +118,48 @@ def ring_of(reads: Sequence[bytes | int], after: int = -1) -> Ring:
     return Ring(Path("/dev/null"), after, read)
 
 
-def of(sequence: int, text: str = "text", flag: str = "-") -> bytes:
+def record_bytes(sequence: int, text: str = "text", flag: str = "-") -> bytes:
     return f"6,{sequence},{sequence * 1000},{flag};{text}\n".encode()
 
 
-def test_a_gap_in_the_numbers_is_what_was_lost() -> None:
-    ring = ring_of([of(1), of(2), errno.EPIPE, of(40), of(41)])
+def test_a_gap_in_sequence_numbers_counts_as_lost() -> None:
+    ring = ring_of([record_bytes(1), record_bytes(2), errno.EPIPE, record_bytes(40), record_bytes(41)])
     assert [record.sequence for record in ring.records(100)] == [1, 2, 40, 41]
     assert ring.lost == 37
     ring.close()
 
 
-def test_what_is_known_is_passed_over_and_nothing_else_counts_as_lost() -> None:
-    ring = ring_of([of(5), of(6), of(7)], after=6)
+def test_known_records_are_skipped_and_not_counted_as_lost() -> None:
+    ring = ring_of([record_bytes(5), record_bytes(6), record_bytes(7)], after=6)
     assert [record.sequence for record in ring.records(100)] == [7]
     assert ring.lost == 0
     ring.close()
 
 
-def test_pieces_of_a_line_are_one_line() -> None:
-    ring = ring_of([of(1, "oom_kill_", "c"), of(2, "process", "+"), of(3, ", done", "+"), of(4, "next")])
+def test_continued_records_become_one_line() -> None:
+    ring = ring_of(
+        [
+            record_bytes(1, "oom_kill_", "c"),
+            record_bytes(2, "process", "+"),
+            record_bytes(3, ", done", "+"),
+            record_bytes(4, "next"),
+        ]
+    )
     assert [record.text for record in ring.records(100)] == ["oom_kill_process, done", "next"]
     ring.close()
 
 
-def test_a_ring_that_always_has_more_is_left_after_a_while() -> None:
+def test_reading_an_endless_ring_is_bounded() -> None:
     numbers = iter(range(10**9))
-    ring = Ring(Path("/dev/null"), -1, lambda fd, size: of(next(numbers)))
+    ring = Ring(Path("/dev/null"), -1, lambda fd, size: record_bytes(next(numbers)))
     assert len(list(ring.records(500))) == 500
-    overwritten = Ring(Path("/dev/null"), -1, raising(errno.EPIPE))
+    overwritten = Ring(Path("/dev/null"), -1, failing_read(errno.EPIPE))
     assert list(overwritten.records(500)) == []
     ring.close()
     overwritten.close()
 
 
-def raising(number: int) -> Callable[[int, int], bytes]:
+def failing_read(number: int) -> Callable[[int, int], bytes]:
     def read(fd: int, size: int) -> bytes:
         raise OSError(number, os.strerror(number))
 
@@ -161,7 +169,7 @@ def raising(number: int) -> Callable[[int, int], bytes]:
 # -- time
 
 
-def test_the_time_of_day_follows_the_clock_when_it_is_set(machine: Machine, times: Times) -> None:
+def test_times_follow_the_clock_when_it_is_set(machine: Machine, times: Times) -> None:
     agent = machine.agent()
     machine.say("before")
     times.up_ns += 2 * SECOND
@@ -169,7 +177,7 @@ def test_the_time_of_day_follows_the_clock_when_it_is_set(machine: Machine, time
     reading = Reading()
     agent.collect(reading)
     assert [line.time_ns - BOOTED_NS for line in reading.lines] == [9_000 * SECOND, 9_001_500_000_000]
-    times.booted_ns += 3600 * SECOND  # somebody sets the clock
+    times.booted_ns += 3600 * SECOND  # the clock is set
     times.up_ns += 2 * SECOND
     machine.say("set", 9003)
     reading = Reading()
@@ -179,25 +187,25 @@ def test_the_time_of_day_follows_the_clock_when_it_is_set(machine: Machine, time
 
 
 @pytest.mark.parametrize("off_s", [-80.0, 80.0])
-def test_the_kernels_clock_may_be_a_minute_off(off_s: float, machine: Machine, times: Times) -> None:
-    """After months of uptime; what is read live tells how far, and from then on all is right."""
+def test_the_drift_of_the_kernels_clock_is_corrected(off_s: float, machine: Machine, times: Times) -> None:
+    """The kernel's clock drifts over months. Lines read live reveal the offset, and later times are corrected."""
     agent = machine.agent()
     assert lines(agent) == []
-    at = []
+    offsets_ns = []
     for seconds in (2, 4, 6):
         times.up_ns = UP_NS + seconds * SECOND
         machine.say("tick", UP_NS / 1e9 + seconds - 0.5 + off_s)
         reading = Reading()
         agent.collect(reading)
-        at += [line.time_ns - BOOTED_NS - UP_NS for line in reading.lines]
-    assert len(at) == 3
-    for time_ns, seconds in zip(at, (2, 4, 6), strict=True):
-        assert (seconds - 2.2) * SECOND <= time_ns <= (seconds + 0.2) * SECOND
+        offsets_ns += [line.time_ns - BOOTED_NS - UP_NS for line in reading.lines]
+    assert len(offsets_ns) == 3
+    for offset_ns, seconds in zip(offsets_ns, (2, 4, 6), strict=True):
+        assert (seconds - 2.2) * SECOND <= offset_ns <= (seconds + 0.2) * SECOND
     agent.close()
 
 
 def test_lines_of_one_reading_keep_their_order_and_distances(machine: Machine, times: Times) -> None:
-    """Though the last of them says that the kernel's clock is ahead."""
+    """The last line reveals that the kernel's clock is ahead."""
     agent = machine.agent()
     for up_s in (9_000.0, 9_000.3, 9_000.6):
         machine.say("tick", up_s)
@@ -207,7 +215,7 @@ def test_lines_of_one_reading_keep_their_order_and_distances(machine: Machine, t
     agent.close()
 
 
-def test_a_time_that_cannot_be_spoils_no_other(machine: Machine, times: Times) -> None:
+def test_an_impossible_time_does_not_affect_other_lines(machine: Machine, times: Times) -> None:
     agent = machine.agent()
     machine.say("damaged", 1e12)
     machine.say("sound", 8_999.0)
@@ -217,10 +225,10 @@ def test_a_time_that_cannot_be_spoils_no_other(machine: Machine, times: Times) -
     agent.close()
 
 
-# -- from one agent to the next
+# -- across restarts of the agent
 
 
-def test_an_agent_goes_on_where_the_last_one_was(machine: Machine, times: Times) -> None:
+def test_a_restarted_agent_continues_where_it_stopped(machine: Machine, times: Times) -> None:
     agent = machine.agent()
     machine.say("one")
     assert lines(agent) == ["one"]
@@ -233,20 +241,20 @@ def test_an_agent_goes_on_where_the_last_one_was(machine: Machine, times: Times)
     agent.close()
 
 
-def test_one_that_is_killed_sends_its_last_reading_again_at_the_same_times(machine: Machine, times: Times) -> None:
+def test_a_killed_agent_sends_its_last_reading_again_with_the_same_times(machine: Machine, times: Times) -> None:
     agent = machine.agent()
     machine.say("one")
     assert lines(agent) == ["one"]
     machine.say("two")
     first = Reading()
-    agent.collect(first)  # and then it is killed: nobody knows whether this was sent
-    times.booted_ns += 5_000_000  # within what clocks jitter
+    agent.collect(first)  # then the agent is killed: whether this was sent is unknown
+    times.booted_ns += 5_000_000  # within the jitter of clocks
     second = Reading()
     machine.agent().collect(second)
     assert [(line.text, line.time_ns) for line in second.lines] == [(line.text, line.time_ns) for line in first.lines]
 
 
-def test_after_a_reboot_all_is_new(machine: Machine, times: Times) -> None:
+def test_after_a_reboot_the_ring_is_read_from_its_start(machine: Machine, times: Times) -> None:
     agent = machine.agent()
     machine.say("one")
     assert lines(agent) == ["one"]
@@ -258,7 +266,7 @@ def test_after_a_reboot_all_is_new(machine: Machine, times: Times) -> None:
     assert lines(machine.agent()) == ["Linux version 6.8.0-60-generic (buildd@lcy02) (gcc 13.3.0) #63-Ubuntu SMP"]
 
 
-def test_the_first_one_looks_back_an_hour(machine: Machine, times: Times) -> None:
+def test_the_first_start_looks_back_one_hour(machine: Machine, times: Times) -> None:
     machine.say("of yesterday", 100.0)
     machine.say("of just now", 8_000.0)
     agent = machine.agent()
@@ -267,14 +275,14 @@ def test_the_first_one_looks_back_an_hour(machine: Machine, times: Times) -> Non
     assert load_position(machine.state / "kernel_log.json").sequence == 2
 
 
-def test_a_damaged_state_is_no_state(machine: Machine, times: Times) -> None:
+def test_a_damaged_state_is_ignored(machine: Machine, times: Times) -> None:
     machine.say("one")
     for text in ("", "[]", "{", '{"boot": 5, "sequence": "x"}', '{"sequence": true}', "\0"):
         (machine.state / "kernel_log.json").write_text(text)
         assert lines(machine.agent()) == ["one"]
 
 
-def test_a_state_that_cannot_be_written_is_said(machine: Machine) -> None:
+def test_an_unwritable_state_is_reported(machine: Machine) -> None:
     machine.say("one")
     agent = machine.agent()
     lines(agent)
@@ -285,10 +293,10 @@ def test_a_state_that_cannot_be_written_is_said(machine: Machine) -> None:
     agent.close()
 
 
-# -- what is sent
+# -- selection of lines
 
 
-def test_lost_lines_are_counted_and_said(machine: Machine) -> None:
+def test_lost_lines_are_counted_and_reported(machine: Machine) -> None:
     agent = machine.agent()
     machine.say("one")
     machine.say("two", skip=12)
@@ -302,7 +310,7 @@ def test_lost_lines_are_counted_and_said(machine: Machine) -> None:
 XID = "NVRM: Xid (PCI:0000:5d:00): 79, pid=4120, name=python3, GPU has fallen off the bus."
 
 
-def test_in_a_flood_what_can_be_read_goes_first(machine: Machine) -> None:
+def test_in_a_flood_known_lines_have_priority(machine: Machine) -> None:
     agent = machine.agent(lines_per_s=0.0, burst=100)
     for number in range(5_000):
         machine.say(f"nfs: page allocation stalls for {number}ms")
@@ -315,7 +323,7 @@ def test_in_a_flood_what_can_be_read_goes_first(machine: Machine) -> None:
     agent.close()
 
 
-def test_only_known_lines_where_that_is_the_policy(machine: Machine) -> None:
+def test_the_policy_known_sends_only_known_lines(machine: Machine) -> None:
     agent = machine.agent(policy="known")
     for text in (
         "usb 1-1: new high-speed USB device",
@@ -327,12 +335,12 @@ def test_only_known_lines_where_that_is_the_policy(machine: Machine) -> None:
     agent.close()
 
 
-def test_places_of_known_lines_hold_with_odd_ones_between() -> None:
-    given = ["a\rb", "", "x\x00y", XID, "\u2028", "INFO: task python:280058 blocked for more than 120 seconds."]
-    assert known_lines(given) == {3, 5}
+def test_indices_of_known_lines_are_correct_with_odd_lines_between() -> None:
+    lines = ["a\rb", "", "x\x00y", XID, "\u2028", "INFO: task python:280058 blocked for more than 120 seconds."]
+    assert known_lines(lines) == {3, 5}
 
 
-def test_a_rate_allows_bursts_after_a_quiet_time() -> None:
+def test_the_rate_limit_allows_bursts_after_a_pause() -> None:
     allowance = RateLimit(10.0, 50)
     assert allowance.take(80, 0.0) == 50
     assert allowance.take(80, 1.0) == 10
@@ -340,19 +348,19 @@ def test_a_rate_allows_bursts_after_a_quiet_time() -> None:
     assert select(["x"] * 5, "all", RateLimit(1.0, 9), 0.0) == ([0, 1, 2, 3, 4], 0)
 
 
-def test_the_odd_ring(times: Times, rewrite: bool) -> None:
-    top = HERE / "hosts/odd"
-    collector = opened(
-        kernel_log.SOURCE, LocalNode("n1", top / "proc", top / "sys", top / "dev"), options=Options(look_back_s=1e9)
+def test_an_odd_ring_matches_the_golden(times: Times, rewrite: bool) -> None:
+    root = HERE / "hosts/odd"
+    collector = open_source(
+        kernel_log.SOURCE, LocalNode("n1", root / "proc", root / "sys", root / "dev"), options=Options(look_back_s=1e9)
     )
     reading = Reading()
     collector.collect(reading)
-    held_against(top / "expected_kernel_log.txt", exposition(reading), rewrite)
+    assert_golden(root / "expected_kernel_log.txt", exposition(reading), rewrite)
     collector.close()
 
 
 @pytest.mark.parametrize(
-    ("cgroup", "own", "kept"),
+    ("cgroup", "own_cgroup", "is_sent"),
     [
         ("/slurm_n2/uid_1000/job_9/step_0", "fs/cgroup/memory/slurm_n1", False),
         ("/slurm_n1/uid_1000/job_9/step_0", "fs/cgroup/memory/slurm_n1", True),
@@ -362,9 +370,11 @@ def test_the_odd_ring(times: Times, rewrite: bool) -> None:
         ("/user.slice/user-1000.slice", "fs/cgroup/memory/slurm_n1", True),
     ],
 )
-def test_nodes_that_share_a_kernel_tell_their_own_kills(cgroup: str, own: str, kept: bool, machine: Machine) -> None:
-    """Only where the cgroups here have this node's name: else another name may be its own under Slurm."""
-    (machine.node.sys / own).mkdir(parents=True)
+def test_nodes_that_share_a_kernel_report_only_their_own_oom_kills(
+    cgroup: str, own_cgroup: str, is_sent: bool, machine: Machine
+) -> None:
+    """Only if the node's cgroups contain its name: otherwise another name may be its own under Slurm."""
+    (machine.node.sys / own_cgroup).mkdir(parents=True)
     agent = machine.agent()
     machine.say("usb 1-1: new device")
     report = (
@@ -376,11 +386,11 @@ def test_nodes_that_share_a_kernel_tell_their_own_kills(cgroup: str, own: str, k
     for text in report:
         machine.say(text)
     machine.say(XID)
-    assert lines(agent) == ["usb 1-1: new device", *(report if kept else ()), XID]
+    assert lines(agent) == ["usb 1-1: new device", *(report if is_sent else ()), XID]
     agent.close()
 
 
-# -- where the ring may not be read
+# -- the journal, if the ring may not be read
 
 
 def journalctl(folder: Path, text: str) -> str:
@@ -394,14 +404,15 @@ def entry(message: object, cursor: str) -> str:
     return json.dumps({"__REALTIME_TIMESTAMP": "1772438400000123", "MESSAGE": message, "__CURSOR": cursor})
 
 
-def test_the_journal_takes_its_place(machine: Machine) -> None:
+def test_the_journal_replaces_an_unreadable_ring(machine: Machine) -> None:
     machine.ring.unlink()
-    asked = machine.state / "asked"
-    told = [entry(XID, "c1"), entry([104, 105, 255], "c2"), "no entry", entry(None, "c3"), entry("two\nlines", "c4")]
-    here = machine.state / "told"
-    here.write_text("\n".join(told) + "\n")
+    calls = machine.state / "calls"
+    entries = [entry(XID, "c1"), entry([104, 105, 255], "c2"), "no entry", entry(None, "c3"), entry("two\nlines", "c4")]
+    entries_file = machine.state / "entries"
+    entries_file.write_text("\n".join(entries) + "\n")
     program = journalctl(
-        machine.state, f'case "$*" in *"-n 1"*) echo yes;; *) echo "$*" >> {asked}; cat {here}; exec sleep 600;; esac'
+        machine.state,
+        f'case "$*" in *"-n 1"*) echo yes;; *) echo "$*" >> {calls}; cat {entries_file}; exec sleep 600;; esac',
     )
     agent = machine.agent(journalctl=program)
     reading = Reading()
@@ -414,46 +425,46 @@ def test_the_journal_takes_its_place(machine: Machine) -> None:
     agent.close()
     assert load_position(machine.state / "kernel_log.json") == KernelPosition(cursor="c4")
     agent = machine.agent(journalctl=program)
-    while len(asked.read_text().splitlines()) < 2 and time.monotonic() < end:
+    while len(calls.read_text().splitlines()) < 2 and time.monotonic() < end:
         time.sleep(0.01)
     agent.close()
-    first, second = asked.read_text().splitlines()
+    first, second = calls.read_text().splitlines()
     assert "--since=@" in first
     assert "--after-cursor=c4" in second
 
 
-def collect_on(agent: Collector, within_s: float = 20.0) -> None:
-    """Again and again, for as long as it goes."""
-    end = time.monotonic() + within_s
-    while time.monotonic() < end:
+def collect_repeatedly(agent: Collector, within_s: float = 20.0) -> None:
+    """Collect repeatedly until the time is up."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
         agent.collect(Reading())
         time.sleep(0.01)
 
 
-def test_a_journal_that_ends_is_opened_again_by_the_runner(machine: Machine) -> None:
+def test_an_ended_journal_makes_the_source_unavailable(machine: Machine) -> None:
     machine.ring.unlink()
     program = journalctl(machine.state, 'case "$*" in *"-n 1"*) echo yes;; *) exec >&-; exit 3;; esac')
     agent = machine.agent(journalctl=program)
     with pytest.raises(Unavailable, match="journalctl exited with status 3"):
-        collect_on(agent)
+        collect_repeatedly(agent)
     agent.close()
 
 
 @pytest.mark.parametrize(
     "answer", ["exit 0", "echo 'No journal files were opened due to insufficient permissions.' >&2; exit 1"]
 )
-def test_where_neither_may_be_read_it_says_what_would_help(answer: str, machine: Machine) -> None:
+def test_without_ring_and_journal_the_remedy_is_given(answer: str, machine: Machine) -> None:
     machine.ring.unlink()
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(Unavailable) as raised:
         machine.agent(journalctl=journalctl(machine.state, answer))
-    assert "kmsg can't be read: No such file or directory, and" in caught.value.reason
-    assert "CAP_SYSLOG" in caught.value.remedy
-    assert "systemd-journal" in caught.value.remedy
+    assert "kmsg can't be read: No such file or directory, and" in raised.value.reason
+    assert "CAP_SYSLOG" in raised.value.remedy
+    assert "systemd-journal" in raised.value.remedy
     with pytest.raises(Unavailable, match="can't be run"):
         machine.agent(journalctl="/nowhere/journalctl")
 
 
-def test_entries_that_are_none() -> None:
+def test_invalid_journal_entries_are_ignored() -> None:
     for text in (
         b"",
         b"[]",
@@ -471,34 +482,34 @@ def test_entries_that_are_none() -> None:
 CASES = sorted((HERE / "kernel").glob("*.kmsg"))
 
 
-def received(reading: Reading, folder: Path, node: str) -> list[dict[str, Any]]:
-    """The events that a receiver's store has of the lines of a reading, sent as the runner sends them."""
+def events_of_receiver(reading: Reading, folder: Path, node: str) -> list[dict[str, Any]]:
+    """The events in a receiver's store after the lines of a reading were sent to it."""
     intake = receiver(folder)
     by_labels: dict[tuple[tuple[str, str], ...], list[tuple[int, str]]] = {}
     for line in reading.lines:
-        # times of the tests of the receiver count from the same second
+        # the receiver's tests count times from the same second
         by_labels.setdefault((("node", node), *line.labels), []).append((line.time_ns - BOOTED_NS, line.text))
     for labels, rows in by_labels.items():
-        said(intake, dict(labels), rows).result(10)
+        push_lines(intake, dict(labels), rows).result(10)
     flushed(intake)
     intake.close()
     with Snapshot.open(folder) as snapshot:
-        found = snapshot.rows(
+        event_rows = snapshot.rows(
             f"SELECT kind, plane, role, node, time, fields FROM {snapshot.table('events')}"
             " WHERE kind NOT IN ('kernel_log', 'log_activity') ORDER BY line, kind"
         )
     return [
-        {"kind": kind, "plane": plane, "role": role, "node": of, "time": time_s, **json.loads(fields or "{}")}
-        for kind, plane, role, of, time_s, fields in found
+        {"kind": kind, "plane": plane, "role": role, "node": event_node, "time": time_s, **json.loads(fields or "{}")}
+        for kind, plane, role, event_node, time_s, fields in event_rows
     ]
 
 
 @pytest.mark.parametrize("policy", ["all", "known"])
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
-def test_events_after_the_receiver(
+def test_events_in_the_receivers_store_match_the_golden(
     case: Path, policy: str, machine: Machine, times: Times, tmp_path: Path, rewrite: bool
 ) -> None:
-    """Of the lines as the kernel writes them: what happened, on which node, and when."""
+    """Kernel lines become events with their node and time."""
     times.up_ns += 60 * SECOND
     agent = machine.agent(policy=policy)
     machine.ring.write_bytes(case.read_bytes())
@@ -506,47 +517,48 @@ def test_events_after_the_receiver(
     agent.collect(reading)
     agent.close()
     assert all(dict(line.labels) == {"unit": "kernel"} for line in reading.lines)
-    found = received(reading, tmp_path / "store", "gpu017")
-    assert {(each["node"], each["plane"]) for each in found} == {("gpu017", "kernel")}
-    told = "".join(f"{json.dumps(each)}\n" for each in found)
-    held_against(case.with_suffix(".events"), told, rewrite and policy == "all")
+    events = events_of_receiver(reading, tmp_path / "store", "gpu017")
+    assert {(event["node"], event["plane"]) for event in events} == {("gpu017", "kernel")}
+    text = "".join(f"{json.dumps(event)}\n" for event in events)
+    assert_golden(case.with_suffix(".events"), text, rewrite and policy == "all")
 
 
 def test_an_oom_report_in_two_readings_is_one_event(machine: Machine, tmp_path: Path) -> None:
-    """The limit of the job's cgroup stands far above the kill; lines keep their order though the kernel's clock is
-    found to be ahead between the two."""
-    whole = (HERE / "kernel/oom-of-a-job.kmsg").read_bytes()
-    cut = whole.index(b"6,915,")
+    """The limit of the job's cgroup is many lines before the kill. Between the readings the clock is found to be ahead,
+    but the lines keep their order.
+    """
+    ring_bytes = (HERE / "kernel/oom-of-a-job.kmsg").read_bytes()
+    middle = ring_bytes.index(b"6,915,")
     agent, reading = machine.agent(), Reading()
-    for part in (whole[:cut], whole[cut:]):
+    for part in (ring_bytes[:middle], ring_bytes[middle:]):
         with machine.ring.open("ab") as file:
             file.write(part)
         agent.collect(reading)
     agent.close()
-    (event,) = received(reading, tmp_path / "store", "gpu017")
+    (event,) = events_of_receiver(reading, tmp_path / "store", "gpu017")
     assert (event["kind"], event["step"], event["limit_bytes"]) == ("oom_kill", "4242.0", 503_316_480 * 1024)
 
 
-# -- the real thing
+# -- the real ring
 
 
-def test_the_real_ring() -> None:
-    """This machine's, where it may be read and written to."""
+def test_a_line_written_to_the_real_ring_is_read() -> None:
+    """On this machine, if its ring may be read and written."""
     try:
-        agent = opened(kernel_log.SOURCE, options=Options(look_back_s=0.0))
+        agent = open_source(kernel_log.SOURCE, options=Options(look_back_s=0.0))
     except Unavailable as error:
         pytest.skip(error.reason)
     try:
         agent.collect(Reading())
-        mark = f"trackside test {os.getpid()} {time.monotonic_ns()}"
+        marker = f"trackside test {os.getpid()} {time.monotonic_ns()}"
         try:
-            Path("/dev/kmsg").write_text(f"<4>{mark}\n")
+            Path("/dev/kmsg").write_text(f"<4>{marker}\n")
         except OSError as error:
             pytest.skip(f"/dev/kmsg can't be written to: {error.strerror}")
         written_ns = time.time_ns()
         reading = Reading()
         agent.collect(reading)
-        (line,) = [line for line in reading.lines if line.text == mark]
+        (line,) = [line for line in reading.lines if line.text == marker]
         assert abs(line.time_ns - written_ns) < 2 * SECOND
     finally:
         agent.close()

@@ -1,4 +1,4 @@
-"""Lines as Loki's push: what is sent is what was written, down to the receiver's files."""
+"""Lines in Loki's push protocol arrive unchanged, down to the receiver's files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trackside.stores.receiver.options import ServeOptions
 WIRE = LokiPush(Identity("n1"))
 
 
-def sent(reading: Reading, wire: LokiPush = WIRE) -> list[tuple[dict[str, str], int, str]]:
+def decoded_lines(reading: Reading, wire: LokiPush = WIRE) -> list[tuple[dict[str, str], int, str]]:
     body, headers = wire.body([record for record, _ in wire.records(reading)])
     return Request("", headers, body).lines()
 
@@ -32,7 +32,7 @@ def test_lines_keep_their_labels_times_and_order() -> None:
     reading.line("first", slurm_job_id=4242, rank=0)
     reading.line("of another", slurm_job_id=4242, rank=1)
     reading.line("second", 1_772_438_400_000_000_007, slurm_job_id=4242, rank=0)
-    assert sent(reading) == [
+    assert decoded_lines(reading) == [
         ({"node": "n1", "rank": "0", "slurm_job_id": "4242"}, 1_772_438_400_000_000_000, "first"),
         ({"node": "n1", "rank": "0", "slurm_job_id": "4242"}, 1_772_438_400_000_000_007, "second"),
         ({"node": "n1", "rank": "1", "slurm_job_id": "4242"}, 1_772_438_400_000_000_000, "of another"),
@@ -54,17 +54,17 @@ def test_several_readings_are_one_push() -> None:
     assert headers == {"Content-Type": "application/json", "Content-Encoding": "gzip"}
 
 
-def test_a_tenant_is_named() -> None:
+def test_the_tenant_is_sent_as_a_header() -> None:
     assert LokiPush(Identity("n1"), "gpu").body([])[1]["X-Scope-OrgID"] == "gpu"
 
 
 @given(st.text(st.characters(), max_size=200))
-def test_any_text_gets_through(text: str) -> None:
-    """Control characters, quotes, other scripts; of half a surrogate pair a mark remains."""
+def test_any_text_survives(text: str) -> None:
+    """Control characters, quotes, other scripts. Half a surrogate pair becomes a question mark."""
     reading = Reading()
     reading.line(text, unit="u")
-    ((_, _, found),) = sent(reading)
-    assert found == text.encode("utf-8", "replace").decode()
+    ((_, _, received_text),) = decoded_lines(reading)
+    assert received_text == text.encode("utf-8", "replace").decode()
 
 
 def test_a_burst_is_several_records_in_order() -> None:
@@ -76,11 +76,11 @@ def test_a_burst_is_several_records_in_order() -> None:
     assert sum(count for _, count in records) == 50_000
     body, headers = WIRE.body([record for record, _ in records])
     for rank in ("0", "1"):
-        times = [at for labels, at, _ in Request("", headers, body).lines() if labels["rank"] == rank]
+        times = [time_ns for labels, time_ns, _ in Request("", headers, body).lines() if labels["rank"] == rank]
         assert times == list(range(int(rank), 50_000, 2))
 
 
-def test_lines_are_in_the_receiver_s_files(tmp_path: Path) -> None:
+def test_lines_arrive_in_the_receivers_files(tmp_path: Path) -> None:
     receiver = Running(ServeOptions(store=str(tmp_path / "store")))
     try:
         reading = Reading(time_ns=time.time_ns())
@@ -89,14 +89,14 @@ def test_lines_are_in_the_receiver_s_files(tmp_path: Path) -> None:
         reading.line("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", unit="kernel")
         client = HttpClient(ReceiverOptions(url=receiver.url).with_path(WIRE.path))
         body, headers = WIRE.body([record for record, _ in WIRE.records(reading)])
-        for _ in range(2):  # the second time as one whose answer was lost
+        for _ in range(2):  # the second time as after a lost response
             assert client.request("POST", "", body=body, headers=headers).status == 204
         client.close()
     finally:
         receiver.close()
-    found = lines(tmp_path / "store")
-    assert sorted(found) == ["job-4242/slurm-4242.rank3@n1.log", "nodes/n1/system.log"]
-    texts = found["job-4242/slurm-4242.rank3@n1.log"]
+    texts_by_path = lines(tmp_path / "store")
+    assert sorted(texts_by_path) == ["job-4242/slurm-4242.rank3@n1.log", "nodes/n1/system.log"]
+    texts = texts_by_path["job-4242/slurm-4242.rank3@n1.log"]
     assert [text.partition("Z ")[2] for text in texts] == ["stdout F step 1 loss 2.0", "stdout F step 2 loss α"]
-    assert len(found["nodes/n1/system.log"]) == 1
-    assert "Xid (PCI:0000:3b:00): 79" in found["nodes/n1/system.log"][0]
+    assert len(texts_by_path["nodes/n1/system.log"]) == 1
+    assert "Xid (PCI:0000:3b:00): 79" in texts_by_path["nodes/n1/system.log"][0]

@@ -1,4 +1,4 @@
-"""The stand-in library against the bindings that the agent uses: a layout that differs would prove nothing."""
+"""The stand-in library agrees with the bindings that the agent uses; otherwise its tests would prove nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from lab import nvml
-from tests.agent.nvml import LIBRARY, played
+from tests.agent.nvml import LIBRARY, scripted_gpus
 
 pytestmark = pytest.mark.slow
 
@@ -37,26 +37,26 @@ STRUCTURES = (
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_layouts_are_those_of_the_bindings(name: str) -> None:
+def test_structure_layouts_match_the_bindings(name: str) -> None:
     library = ctypes.CDLL(str(nvml.build(LIBRARY)))
     library.standin_sizeof.restype = ctypes.c_size_t
     assert library.standin_sizeof(name.encode()) == ctypes.sizeof(getattr(pynvml, name))
 
 
-def test_versions_of_structures_are_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    played(monkeypatch, tmp_path, gpus=1)
+def test_structure_versions_are_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    scripted_gpus(monkeypatch, tmp_path, gpus=1)
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     with pytest.raises(pynvml.NVMLError_ArgumentVersionMismatch):
         pynvml.nvmlDeviceGetMemoryInfo(handle, version=0x1000028)
-    asked = pynvml.c_nvmlGpmMetricsGet_t(version=2)
+    request = pynvml.c_nvmlGpmMetricsGet_t(version=2)
     with pytest.raises(pynvml.NVMLError_ArgumentVersionMismatch):
-        pynvml.nvmlGpmMetricsGet(asked)
+        pynvml.nvmlGpmMetricsGet(request)
     pynvml.nvmlShutdown()
 
 
-def test_a_script_is_played_in_time_and_read_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    script = played(monkeypatch, tmp_path, gpus=3, seed="n7", driver="570.1")
+def test_a_script_is_followed_over_time_and_read_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = scripted_gpus(monkeypatch, tmp_path, gpus=3, seed="n7", driver="570.1")
     script.at(0, "*", utilization=20, memory_used="1GiB+1GiB/s")
     script.at(4.0, "0,2", utilization=80)
     pynvml.nvmlInit()
@@ -73,13 +73,15 @@ def test_a_script_is_played_in_time_and_read_anew(monkeypatch: pytest.MonkeyPatc
         script.now(1, utilization=55, process=["12:2GiB", "13:1GiB"])
         time.sleep(0.1)
         assert pynvml.nvmlDeviceGetUtilizationRates(handles[1]).gpu == 55
-        assert {each.pid for each in pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handles[1])} == {12, 13}
+        assert {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handles[1])} == {12, 13}
     finally:
         pynvml.nvmlShutdown()
 
 
-def test_an_xid_comes_once_and_only_to_those_who_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    script = played(monkeypatch, tmp_path, gpus=2)
+def test_an_xid_is_delivered_once_and_only_to_registered_event_sets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = scripted_gpus(monkeypatch, tmp_path, gpus=2)
     script.now(0, xid=13)
     pynvml.nvmlInit()
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(2)]
@@ -95,10 +97,12 @@ def test_an_xid_comes_once_and_only_to_those_who_asked(monkeypatch: pytest.Monke
     pynvml.nvmlShutdown()
 
 
-def test_another_process_finds_it_in_its_library_path(tmp_path: Path) -> None:
+def test_another_process_finds_the_library_in_its_path(tmp_path: Path) -> None:
     library = nvml.build(LIBRARY)
     script = nvml.Script(tmp_path / "script", gpus=5)
     program = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
     environment = nvml.environment(library, script.path)
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "5", done.stderr
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert result.stdout.strip() == "5", result.stderr

@@ -1,4 +1,4 @@
-"""Whose a process is, and whose a GPU: on folders that look like /proc."""
+"""Owners of processes and GPUs, on folders that look like /proc."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.readings import conform, exposition, opened
+from tests.agent.readings import assert_conforms, exposition, open_source
 from trackside.agent.jobs import processes
 from trackside.agent.jobs.cgroup_path import NOTHING, Membership, membership
 from trackside.agent.jobs.environment import variables
@@ -31,7 +31,7 @@ V2 = "0::/system.slice/slurmstepd.scope/job_{job}/step_{step}/user/task_{task}\n
 
 
 class Host:
-    """A /proc of our own."""
+    """A fake /proc and its process map."""
 
     def __init__(self, folder: Path) -> None:
         self.proc = folder / "proc"
@@ -46,16 +46,16 @@ class Host:
         environ: Mapping[str, str] | bytes | None = None,
         cgroup: str = "0::/user.slice\n",
         comm: str = "python",
-        started: int = 5000,
+        start_ticks: int = 5000,
         parent: int = 1,
         flags: int = 0x400000,
         stack: int = 7,
     ) -> None:
-        """``environ`` None: it may not be read."""
+        """Add a process. If ``environ`` is None, it may not be read."""
         folder = self.proc / str(pid)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        stat = f"{pid} ({comm}) S {parent} {pid} {pid} 0 -1 {flags} 0 0 0 0 1 2 0 0 20 0 1 0 {started} 1 1 1 1 1 {stack} 0 0\n"
+        stat = f"{pid} ({comm}) S {parent} {pid} {pid} 0 -1 {flags} 0 0 0 0 1 2 0 0 20 0 1 0 {start_ticks} 1 1 1 1 1 {stack} 0 0\n"
         (folder / "stat").write_text(stat)
         (folder / "cgroup").write_text(cgroup)
         if isinstance(environ, bytes):
@@ -63,7 +63,7 @@ class Host:
         elif environ is not None:
             (folder / "environ").write_bytes(b"".join(f"{k}={v}\0".encode() for k, v in environ.items()))
         else:
-            (folder / "environ").mkdir()  # to open and read it fails, for root too
+            (folder / "environ").mkdir()  # reading a folder as a file fails for root too
 
     def end(self, pid: int) -> None:
         shutil.rmtree(self.proc / str(pid))
@@ -78,16 +78,16 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def task(job: int = 42, step: str = "0", procid: int = 0, **more: str) -> dict[str, str]:
-    """The environment of a task as Slurm makes it."""
-    made = {
+def task(job: int = 42, step: str = "0", procid: int = 0, **overrides: str) -> dict[str, str]:
+    """The environment that Slurm gives to a task."""
+    environ = {
         "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": step, "SLURM_PROCID": str(procid), "SLURM_LOCALID": "0",
         "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "8", "SLURMD_NODENAME": "n1", "SLURM_JOB_USER": "alice",
     }  # fmt: skip
-    return made | more
+    return environ | overrides
 
 
-def test_what_a_cgroup_says() -> None:
+def test_a_cgroup_path_names_job_step_task_and_container() -> None:
     cases = {
         V1.format(job=7, step=0, task=3): Membership("7", "0", 3, "n1"),
         V1.format(job=7, step="batch", task=0): Membership("7", "batch", 0, "n1"),
@@ -119,7 +119,7 @@ def test_what_a_cgroup_says() -> None:
         assert membership(text.encode("latin-1")) == expected, text
 
 
-def test_a_task_without_a_launcher_is_its_rank(host: Host) -> None:
+def test_without_a_launcher_the_task_number_is_the_rank(host: Host) -> None:
     host.start(10, task(procid=3), V1.format(job=42, step=0, task=3))
     assert host.owners() == {10: Owner("42", "0", 3, 3, 0, 4, "alice")}
     [process] = host.map.processes()
@@ -131,21 +131,21 @@ def test_a_task_without_a_launcher_is_its_rank(host: Host) -> None:
 def test_under_torchrun_the_children_are_the_ranks(host: Host) -> None:
     cgroup = V2.format(job=42, step=0, task=1)
     host.start(10, task(procid=1, SLURM_LOCALID="0"), cgroup, "torchrun")
-    assert host.owners()[10].rank == 1  # nothing tells yet that it starts others
+    assert host.owners()[10].rank == 1  # it has no children yet
     for local in range(2):
-        ranked = {"RANK": str(2 + local), "LOCAL_RANK": str(local), "WORLD_SIZE": "4"}
-        host.start(11 + local, task(procid=1) | ranked, cgroup, parent=10)
-        host.start(21 + local, task(procid=1) | ranked, cgroup, "pt_data_worker", parent=11 + local)
+        rank_variables = {"RANK": str(2 + local), "LOCAL_RANK": str(local), "WORLD_SIZE": "4"}
+        host.start(11 + local, task(procid=1) | rank_variables, cgroup, parent=10)
+        host.start(21 + local, task(procid=1) | rank_variables, cgroup, "pt_data_worker", parent=11 + local)
     owners = host.owners()
     assert (owners[10].rank, owners[10].task, owners[10].world_size) == (None, 1, None)
     assert [owners[pid].rank for pid in (11, 12, 21, 22)] == [2, 3, 2, 3]
     assert (owners[12].local_rank, owners[12].world_size, owners[12].task) == (1, 4, 1)
 
 
-def test_a_batch_script_is_no_rank(host: Host) -> None:
+def test_a_batch_script_has_no_rank(host: Host) -> None:
     batch = {key: value for key, value in task().items() if "STEP" not in key}
     host.start(10, batch, V2.format(job=42, step="batch", task=0), "bash")
-    host.start(11, batch)  # and where no cgroup tells the step
+    host.start(11, batch)  # the same without a cgroup that names the step
     host.start(
         12, batch | {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8"}, V2.format(job=42, step="batch", task=0)
     )
@@ -155,26 +155,26 @@ def test_a_batch_script_is_no_rank(host: Host) -> None:
     assert (owners[12].rank, owners[12].world_size) == (5, 8)
 
 
-def test_ids_are_spelled_as_users_write_them(host: Host) -> None:
+def test_array_and_heterogeneous_job_ids_are_written_as_users_write_them(host: Host) -> None:
     array = {"SLURM_ARRAY_JOB_ID": "60", "SLURM_ARRAY_TASK_ID": "0"}
-    parts = {"SLURM_JOB_ID_HET_GROUP_0": "73", "SLURM_JOB_ID_HET_GROUP_1": "74"}
+    het_group = {"SLURM_JOB_ID_HET_GROUP_0": "73", "SLURM_JOB_ID_HET_GROUP_1": "74"}
     host.start(9, None, V2.format(job=64, step=0, task=0))  # another user's: read before its job's id is known
     host.start(10, task(64) | array, V2.format(job=64, step=0, task=0))
-    host.start(11, task(73, procid=1) | parts, V2.format(job=74, step=0, task=0))
-    host.start(12, task(73) | parts, V2.format(job=73, step=0, task=0))
+    host.start(11, task(73, procid=1) | het_group, V2.format(job=74, step=0, task=0))
+    host.start(12, task(73) | het_group, V2.format(job=73, step=0, task=0))
     assert {pid: owner.job for pid, owner in host.owners().items()} == {9: "60_0", 10: "60_0", 11: "73+1", 12: "73+0"}
     assert host.map.unread == 1
     assert host.owners()[11].rank == 1
 
 
-def test_the_cgroup_holds_where_the_environment_is_another_jobs(host: Host) -> None:
+def test_the_cgroup_counts_if_the_environment_is_of_another_job(host: Host) -> None:
     host.start(10, task(41, procid=7), V2.format(job=42, step=0, task=0))
     host.start(11, task(41) | {"SLURMD_NODENAME": "n2"})  # another node's, on the same machine
     host.start(12, task(41), V1.format(job=41, step=0, task=0).replace("slurm_n1", "slurm_n2"))
-    login = task(41)
-    del login["SLURMD_NODENAME"]
-    host.start(13, login)  # a shell of salloc
-    host.start(14, login, f"0::/system.slice/docker-{BOX}.scope\n")
+    login_environ = task(41)
+    del login_environ["SLURMD_NODENAME"]
+    host.start(13, login_environ)  # a shell of salloc
+    host.start(14, login_environ, f"0::/system.slice/docker-{BOX}.scope\n")
     host.start(15, {"SLURM_JOB_ID": "x" * 300, "SLURMD_NODENAME": "n1"})
     assert host.owners() == {
         10: Owner("42", "0"),
@@ -182,27 +182,27 @@ def test_the_cgroup_holds_where_the_environment_is_another_jobs(host: Host) -> N
     }
 
 
-def test_environments_that_are_none(host: Host) -> None:
-    odd = (
+def test_invalid_environments_are_read_in_bounds(host: Host) -> None:
+    invalid = (
         b"\xff\xfe\0=\0RANK=\xff\0SLURM_JOB_ID=42\0RANK=3\0LOCAL_RANK=99999999999\0=x=\0NCCL_DEBUG=INFO\0"
         + b"A" * 900_000
     )
-    host.start(10, odd, V2.format(job=42, step=0, task=0))
+    host.start(10, invalid, V2.format(job=42, step=0, task=0))
     owner = host.owners()[10]
     assert (owner.job, owner.rank, owner.local_rank) == ("42", None, None)
     [process] = host.map.processes()
     assert process.environ == {"RANK": "�", "SLURM_JOB_ID": "42", "LOCAL_RANK": "99999999999", "NCCL_DEBUG": "INFO"}
-    many = variables(b"\0".join(b"NCCL_%d=%s" % (number, b"v" * 5000) for number in range(1000)))
-    assert [len(value) for value in many.values()] == [4096]
+    bounded = variables(b"\0".join(b"NCCL_%d=%s" % (number, b"v" * 5000) for number in range(1000)))
+    assert [len(value) for value in bounded.values()] == [4096]
     assert len(variables(b"\0".join(b"NCCL_%d=1" % number for number in range(1000)))) == 128
     host.start(11, b"", V2.format(job=42, step=0, task=0))
     assert host.owners()[11] == Owner("42", "0")
 
 
-def test_kernel_threads_and_daemons_are_nobodys(host: Host) -> None:
+def test_kernel_threads_and_daemons_have_no_owner(host: Host) -> None:
     host.start(2, b"", comm="kthreadd", flags=0x208040)
     host.start(3, {"PATH": "/bin"}, comm="odd) name (")
-    (host.proc / "4").mkdir()  # gone while it was read
+    (host.proc / "4").mkdir()  # ended while it was read
     host.start(5, task())
     (host.proc / "5" / "stat").write_text("5 (cut")
     assert host.owners() == {}
@@ -211,11 +211,11 @@ def test_kernel_threads_and_daemons_are_nobodys(host: Host) -> None:
     assert host.map.of_pid(99) is None
 
 
-def test_many_that_begin_at_once_are_read_in_turns(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_new_processes_are_read_over_several_renewals(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "MAX_NEW", 3)
     for pid in range(5):
         host.start(pid, task(procid=pid), V2.format(job=41, step=0, task=0))
-    assert len(host.owners()) == 5  # what is there at first is read whole
+    assert len(host.owners()) == 5  # the first scan reads everything
     for pid in range(10, 18):
         host.start(pid, task(procid=pid), V2.format(job=42, step=0, task=0))
     assert [len(host.owners()) - 5 for _ in range(4)] == [3, 6, 8, 8]
@@ -225,20 +225,20 @@ def test_many_that_begin_at_once_are_read_in_turns(host: Host, monkeypatch: pyte
     assert owner.rank == 5
 
 
-def test_numbers_are_used_again(host: Host) -> None:
+def test_a_reused_pid_has_a_new_owner(host: Host) -> None:
     host.start(10, task(42), V2.format(job=42, step=0, task=0))
     assert host.owners()[10].job == "42"
-    (host.proc / "old").mkdir()  # so that the folder's inode isn't given again
+    (host.proc / "old").mkdir()  # so that the folder's inode is not reused
     os.rename(host.proc / "10", host.proc / "old" / "10")
-    host.start(10, task(43), V2.format(job=43, step=0, task=0), started=6000)
+    host.start(10, task(43), V2.format(job=43, step=0, task=0), start_ticks=6000)
     assert host.map.of_pid(10) == Owner("43", "0", 0, 0, 0, 4, "alice")  # before the map is renewed
     assert host.owners()[10].job == "43"
     host.end(10)
     assert host.owners() == {}
 
 
-def test_young_processes_are_looked_at_again(host: Host) -> None:
-    host.start(10, {"PATH": "/bin"}, started=99_950, comm="slurmstepd")  # forked, and not yet in its cgroup
+def test_a_new_process_is_read_again(host: Host) -> None:
+    host.start(10, {"PATH": "/bin"}, start_ticks=99_950, comm="slurmstepd")  # forked, and not yet in its cgroup
     assert host.owners() == {}
     folder = host.proc / "10"
     (folder / "cgroup").write_text(V2.format(job=42, step=0, task=0))
@@ -248,7 +248,7 @@ def test_young_processes_are_looked_at_again(host: Host) -> None:
     assert host.owners()[10].job == "42"
 
 
-def test_a_shell_that_became_the_trainer_is_read_again(host: Host) -> None:
+def test_a_shell_that_executes_the_trainer_is_read_again(host: Host) -> None:
     cgroup = V2.format(job=42, step=0, task=0)
     host.start(10, task(), cgroup, "bash")
     host.owners()
@@ -259,7 +259,7 @@ def test_a_shell_that_became_the_trainer_is_read_again(host: Host) -> None:
     assert ranks[-1] == 6
 
 
-def test_whose_a_gpu_is_by_its_driver(host: Host) -> None:
+def test_the_owner_of_a_gpu_from_the_drivers_processes(host: Host) -> None:
     for rank in (0, 1):
         host.start(10 + rank, task(procid=rank), V2.format(job=42, step=0, task=rank))
     host.start(12, task(43), V2.format(job=43, step=0, task=0))
@@ -272,26 +272,28 @@ def test_whose_a_gpu_is_by_its_driver(host: Host) -> None:
     shared = host.map.of_gpu("GPU-1")
     assert shared is not None
     assert (shared.job, shared.rank) == ("42", None)
-    assert host.map.of_gpu("2") == Owner(user="alice")  # two jobs': no one's
+    assert host.map.of_gpu("2") == Owner(user="alice")  # shared by two jobs: no job
     assert host.map.of_gpu("3") is None
     host.end(10)
     host.map.renew()
     assert host.map.of_gpu("0") is None
 
 
-GIVEN: list[tuple[str, str, dict[str, int | None]]] = [
-    ("4,5,6,7", "5", {"5": 0, "4": None, "7": None}),  # as the node counts them
-    ("4,5,6,7", "0,1", {"4": 0, "5": 0, "6": None}),  # as the device cgroup shows them: it hides the others
-    ("0,1,2,3", "2", {"2": 0, "0": None}),  # both ways the same
-    ("1,2,3", "1", {"1": None, "2": None, "3": None}),  # it could be either
+GPU_ENVIRONMENTS: list[tuple[str, str, dict[str, int | None]]] = [
+    ("4,5,6,7", "5", {"5": 0, "4": None, "7": None}),  # indices of the node
+    ("4,5,6,7", "0,1", {"4": 0, "5": 0, "6": None}),  # indices within the device cgroup, which hides the other GPUs
+    ("0,1,2,3", "2", {"2": 0, "0": None}),  # the same in both numberings
+    ("1,2,3", "1", {"1": None, "2": None, "3": None}),  # ambiguous
     ("", "GPU-aa,GPU-bb", {"GPU-aa": 0, "GPU-bb": 0}),
     ("", "3", {"3": 0}),
 ]
 
 
-@pytest.mark.parametrize(("given", "seen", "expected"), GIVEN)
-def test_whose_a_gpu_is_by_the_environment(host: Host, given: str, seen: str, expected: dict[str, int | None]) -> None:
-    environ = task(CUDA_VISIBLE_DEVICES=seen) | ({"SLURM_STEP_GPUS": given} if given else {})
+@pytest.mark.parametrize(("step_gpus", "visible", "expected"), GPU_ENVIRONMENTS)
+def test_the_owner_of_a_gpu_from_the_environment(
+    host: Host, step_gpus: str, visible: str, expected: dict[str, int | None]
+) -> None:
+    environ = task(CUDA_VISIBLE_DEVICES=visible) | ({"SLURM_STEP_GPUS": step_gpus} if step_gpus else {})
     host.start(10, environ, V2.format(job=42, step=0, task=0))
     host.owners()
     for gpu, rank in expected.items():
@@ -301,7 +303,7 @@ def test_whose_a_gpu_is_by_the_environment(host: Host, given: str, seen: str, ex
     assert host.map.of_gpu("9") is None
 
 
-def test_a_launchers_ranks_share_its_gpus(host: Host) -> None:
+def test_ranks_of_a_launcher_share_its_gpus(host: Host) -> None:
     cgroup = V2.format(job=42, step=0, task=0)
     gpus = {"SLURM_STEP_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "0,1"}
     host.start(10, task() | gpus, cgroup, "torchrun")
@@ -313,7 +315,7 @@ def test_a_launchers_ranks_share_its_gpus(host: Host) -> None:
     assert (owner.job, owner.rank) == ("42", None)
 
 
-def test_the_source_tells_of_jobs_ranks_and_containers(host: Host) -> None:
+def test_the_source_counts_processes_of_jobs_ranks_and_containers(host: Host) -> None:
     for rank in (0, 1):
         host.start(10 + rank, task(procid=rank), V2.format(job=42, step=0, task=rank))
         host.start(20 + rank, task(procid=rank), V2.format(job=42, step=0, task=rank), parent=10 + rank)
@@ -321,8 +323,8 @@ def test_the_source_tells_of_jobs_ranks_and_containers(host: Host) -> None:
     host.start(31, None, V2.format(job=43, step=0, task=0))
     host.start(40, {}, f"4:memory:/kubepods/burstable/pod{POD}/{BOX}\n")
     reading = Reading()
-    opened(SOURCE, LocalNode("n1", proc=host.proc), host.map).collect(reading)
-    conform(reading, SOURCE)
+    open_source(SOURCE, LocalNode("n1", proc=host.proc), host.map).collect(reading)
+    assert_conforms(reading, SOURCE)
     assert exposition(reading).splitlines() == [
         'trackside_job_processes{job="42"} 4',
         'trackside_job_processes{job="43"} 1',
@@ -335,15 +337,15 @@ def test_the_source_tells_of_jobs_ranks_and_containers(host: Host) -> None:
 
 
 def test_the_source_needs_the_list_of_processes(host: Host) -> None:
-    collector = opened(SOURCE, LocalNode("n1"), ProcessMap(LocalNode("n1", proc=host.proc / "nowhere")))
+    collector = open_source(SOURCE, LocalNode("n1"), ProcessMap(LocalNode("n1", proc=host.proc / "nowhere")))
     with pytest.raises(Unavailable, match="can't be listed"):
         collector.collect(Reading())
 
 
-def test_the_processes_of_this_machine() -> None:
-    """The real /proc, whatever runs in it: nothing fails, and a process of our own is found at once."""
-    map_ = ProcessMap(LocalNode("n1"))
-    map_.renew()
+def test_a_new_process_of_this_machine_is_found() -> None:
+    """The real /proc is read without an error, and a new process is found at once."""
+    process_map = ProcessMap(LocalNode("n1"))
+    process_map.renew()
     pid = os.posix_spawn(
         "/bin/sleep",
         ["sleep", "30"],
@@ -351,14 +353,14 @@ def test_the_processes_of_this_machine() -> None:
     )
     try:
         for _ in range(200):
-            if (owner := map_.of_pid(pid)) is not None and owner.rank == 5:
+            if (owner := process_map.of_pid(pid)) is not None and owner.rank == 5:
                 break
         assert owner is not None
         assert (owner.job, owner.rank) == ("4242", 5)
-        map_.renew()
-        assert [process.owner.rank for process in map_.processes() if process.pid == pid] == [5]
+        process_map.renew()
+        assert [process.owner.rank for process in process_map.processes() if process.pid == pid] == [5]
     finally:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
-    map_.renew()
-    assert not [process for process in map_.processes() if process.pid == pid]
+    process_map.renew()
+    assert not [process for process in process_map.processes() if process.pid == pid]

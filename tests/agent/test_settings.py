@@ -1,4 +1,4 @@
-"""The agent's settings: file, environment and flags; what is wrong is named with where it stands."""
+"""The agent's settings from file, environment and flags; errors name the line, variable or flag."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from trackside.settings import ConfigError, SettingValue
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("TRACKSIDE_") or name in ("STATE_DIRECTORY", "SLURMD_NODENAME"):
             monkeypatch.delenv(name)
 
 
-def written(folder: Path, text: str) -> Path:
+def write_config(folder: Path, text: str) -> Path:
     path = folder / "agent.toml"
     path.write_text(text)
     path.chmod(0o600)
     return path
 
 
-def loaded(folder: Path, text: str, **environ: str) -> Config:
-    return load(written(folder, text), environ=environ)
+def load_text(folder: Path, text: str, **environ: str) -> Config:
+    return load(write_config(folder, text), environ=environ)
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -46,22 +46,22 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return status, out.getvalue(), err.getvalue()
 
 
-def test_without_any_it_collects_and_serves_on_this_machine_alone() -> None:
+def test_by_default_the_agent_collects_and_serves_only_on_this_machine() -> None:
     config = load(environ={})
     assert config.agent.address == ("127.0.0.1", 9481)
     assert config.remote_write is None
     assert config.loki is None
     assert str(config.state) == "/var/lib/trackside-agent"
-    on = {collection.source.id for collection in config.collections if collection.on}
-    assert on == {id_ for id_, source in sources().items() if source.on}
-    assert "cpu" in on
-    assert not {"cuda", "nccl"} & on  # tracing is asked for
+    enabled = {collection.source.id for collection in config.collections if collection.on}
+    assert enabled == {id_ for id_, source in sources().items() if source.on}
+    assert "cpu" in enabled
+    assert not {"cuda", "nccl"} & enabled  # tracing is opt-in
 
 
-def test_the_file_is_taken_apart(tmp_path: Path) -> None:
+def test_all_sections_of_the_file_are_read(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cr3t\n")
     (tmp_path / "token").chmod(0o600)
-    config = loaded(
+    config = load_text(
         tmp_path,
         """
         [agent]
@@ -105,8 +105,8 @@ def test_the_file_is_taken_apart(tmp_path: Path) -> None:
     assert config.spool_folder == Path("/srv/agent/spool")
 
 
-def test_the_environment_goes_over_the_file_and_flags_over_both(tmp_path: Path) -> None:
-    path = written(tmp_path, '[agent]\nnode = "file"\njob = "1"\nlisten = ""\n[collect.cpu]\non = false\n')
+def test_the_environment_overrides_the_file_and_flags_override_both(tmp_path: Path) -> None:
+    path = write_config(tmp_path, '[agent]\nnode = "file"\njob = "1"\nlisten = ""\n[collect.cpu]\non = false\n')
     environ = {
         "TRACKSIDE_AGENT_CONFIG": str(path),
         "TRACKSIDE_AGENT_NODE": "environment",
@@ -128,7 +128,7 @@ def test_the_environment_goes_over_the_file_and_flags_over_both(tmp_path: Path) 
     assert config.agent.labels == {"cluster": "a"}
 
 
-def test_systemd_and_slurm_have_their_say() -> None:
+def test_the_state_directory_of_systemd_is_used() -> None:
     config = load(environ={"STATE_DIRECTORY": "/var/lib/trackside-agent:/var/lib/other"})
     assert str(config.state) == "/var/lib/trackside-agent"
 
@@ -158,11 +158,11 @@ def test_systemd_and_slurm_have_their_say() -> None:
         ("node = 1\n[", "agent.toml is not valid TOML"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        loaded(tmp_path, text)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_an_invalid_setting_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_text(tmp_path, text)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -175,13 +175,13 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, messag
         (["--config", "/none.toml"], "can't read /none.toml: No such file or directory"),
     ],
 )
-def test_flags_are_named_too(arguments: list[str], message: str) -> None:
+def test_an_invalid_flag_is_refused_by_name(arguments: list[str], message: str) -> None:
     status, _, err = run("config", *arguments)
     assert status == 2
     assert message in err
 
 
-def test_a_variable_that_is_none_of_its_is_named() -> None:
+def test_an_unknown_variable_is_refused_with_a_suggestion() -> None:
     with pytest.raises(
         ConfigError,
         match=r"TRACKSIDE_AGENT_COLLECT_CPU_INTERVAL: \[collect.cpu\] has no key 'interval'; did you mean 'interval_s'",
@@ -189,23 +189,23 @@ def test_a_variable_that_is_none_of_its_is_named() -> None:
         load(environ={"TRACKSIDE_AGENT_COLLECT_CPU_INTERVAL": "3"})
 
 
-def test_switches(tmp_path: Path) -> None:
-    def on(*arguments: str) -> set[str]:
-        status, out, err = run("config", "--config", str(written(tmp_path, "")), *arguments)
+def test_flags_switch_sources_on_and_off(tmp_path: Path) -> None:
+    def enabled_sources(*arguments: str) -> set[str]:
+        status, out, err = run("config", "--config", str(write_config(tmp_path, "")), *arguments)
         assert status == 0, err
         return {id_ for id_, table in tomllib.loads(out)["collect"].items() if table["on"]}
 
     default = {id_ for id_, source in sources().items() if source.on}
-    assert on("--only", "cpu,memory", "cuda") == {"cpu", "memory", "cuda"}
-    assert on("--source", "cpu", "--source", "memory") == {"cpu", "memory"}
-    assert on("--without", "cpu") == default - {"cpu"}
-    assert on("--trace", "cuda,nccl") == default | {"cuda", "nccl"}
-    assert on("--controller") == default | {"controller"}
-    assert on("--only", "cpu", "--controller") == {"cpu", "controller"}
+    assert enabled_sources("--only", "cpu,memory", "cuda") == {"cpu", "memory", "cuda"}
+    assert enabled_sources("--source", "cpu", "--source", "memory") == {"cpu", "memory"}
+    assert enabled_sources("--without", "cpu") == default - {"cpu"}
+    assert enabled_sources("--trace", "cuda,nccl") == default | {"cuda", "nccl"}
+    assert enabled_sources("--controller") == default | {"controller"}
+    assert enabled_sources("--only", "cpu", "--controller") == {"cpu", "controller"}
 
 
-def test_what_is_shown_is_toml_with_origins_and_without_secrets(tmp_path: Path) -> None:
-    path = written(
+def test_shown_settings_are_toml_with_origins_and_without_secrets(tmp_path: Path) -> None:
+    path = write_config(
         tmp_path,
         "[send.remote_write]\nurl = 'http://r/w?token=hunter2'\nbearer = 'hunter2'\nheaders = { X-Api-Key = 'hunter2', X-Org = 'gpu' }\n"
         "[send.loki]\nurl = 'http://u:hunter2@l'\n",
@@ -221,8 +221,8 @@ def test_what_is_shown_is_toml_with_origins_and_without_secrets(tmp_path: Path) 
     assert "hunter2" not in repr(load(path))
 
 
-def test_a_file_with_a_secret_that_all_may_read_is_warned_of(tmp_path: Path) -> None:
-    path = written(tmp_path, "[send.loki]\nurl = 'http://l'\nbearer = 'hunter2'\n")
+def test_a_world_readable_file_with_a_secret_causes_a_warning(tmp_path: Path) -> None:
+    path = write_config(tmp_path, "[send.loki]\nurl = 'http://l'\nbearer = 'hunter2'\n")
     path.chmod(path.stat().st_mode | stat.S_IROTH)
     status, _, err = run("config", "--config", str(path))
     assert status == 0
@@ -232,23 +232,23 @@ def test_a_file_with_a_secret_that_all_may_read_is_warned_of(tmp_path: Path) -> 
     )
 
 
-def test_trackside_agent_passes_everything_through() -> None:
+def test_trackside_agent_passes_all_arguments_through() -> None:
     for arguments in (["--help"], ["run", "--help"], ["config", "--node", "n9"]):
-        theirs = CliRunner().invoke(trackside, ["agent", *arguments])
-        assert theirs.exit_code == 0, theirs.output
-        assert "usage: trackside agent" in theirs.output or 'node = "n9"' in theirs.output
+        result = CliRunner().invoke(trackside, ["agent", *arguments])
+        assert result.exit_code == 0, result.output
+        assert "usage: trackside agent" in result.output or 'node = "n9"' in result.output
     assert CliRunner().invoke(trackside, ["agent", "config", "--nod-e", "x"]).exit_code == 2
 
 
-def test_the_agent_s_command_line_loads_nothing_of_the_rest() -> None:
+def test_the_agents_command_line_imports_only_its_own_dependencies() -> None:
     code = (
         "import sys, trackside.agent.__main__, trackside.agent.source\n"
         "trackside.agent.source.sources()\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    loaded = set(done.stdout.split())
-    assert not loaded & {
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded_packages = set(result.stdout.split())
+    assert not loaded_packages & {
         "numpy",
         "duckdb",
         "click",
@@ -258,4 +258,4 @@ def test_the_agent_s_command_line_loads_nothing_of_the_rest() -> None:
         "sqlalchemy",
         "pynvml",
     }
-    assert {"msgspec", "urllib3"} <= loaded
+    assert {"msgspec", "urllib3"} <= loaded_packages

@@ -1,4 +1,4 @@
-"""Between spool and receiver: all of it gets there in order, whatever the receiver does meanwhile."""
+"""From spool to receiver: everything arrives in order, whatever the receiver does in between."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.receivers import Reply, Request, scripted
+from tests.agent.receivers import Reply, Request, fake_receiver
 from tests.services import free_port
 from trackside.agent.daemon import resident_bytes
 from trackside.agent.out import shipping
@@ -30,8 +30,8 @@ S = 1_000_000_000
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries follow each other in hundredths of a second."""
+def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries follow after hundredths of a second."""
     monkeypatch.setattr(shipping, "MIN_RETRY_S", 0.01)
     monkeypatch.setattr(shipping, "MAX_RETRY_S", 0.05)
 
@@ -51,167 +51,171 @@ def lines_at(tick: int, count: int = 10) -> Reading:
 
 
 @contextmanager
-def ships(
-    folder: Path, options: ReceiverOptions, wire: Protocol | None = None, said: list[str] | None = None, **spool: int
+def run_sender(
+    folder: Path,
+    options: ReceiverOptions,
+    wire: Protocol | None = None,
+    messages: list[str] | None = None,
+    **spool_options: int,
 ) -> Iterator[Sender]:
-    say: Callable[[str], object] = (lambda text: None) if said is None else said.append
-    ship = Sender(wire or RemoteWrite(IDENTITY), options, Spool(folder, SpoolOptions(**spool), say), say)
-    ship.start()
+    say: Callable[[str], object] = (lambda text: None) if messages is None else messages.append
+    sender = Sender(wire or RemoteWrite(IDENTITY), options, Spool(folder, SpoolOptions(**spool_options), say), say)
+    sender.start()
     try:
-        yield ship
+        yield sender
     finally:
-        ship.stop(0.0)
-        ship.spool.close()
+        sender.stop(0.0)
+        sender.spool.close()
 
 
-def until(true: Callable[[], bool], within_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
     deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, "it never came"
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.01)
 
 
-def taken_ticks(requests: list[Request]) -> list[int]:
-    """Ticks of what the receiver took, in its order, each once."""
+def accepted_ticks(requests: list[Request]) -> list[int]:
+    """The distinct ticks of the samples that the receiver accepted, in order."""
     times = [time_ms // 1000 for request in requests for _, _, time_ms, _ in request.samples()]
-    return list(dict.fromkeys((at - 1_772_438_400) // 15 for at in times))
+    return list(dict.fromkeys((time_s - 1_772_438_400) // 15 for time_s in times))
 
 
-def test_what_is_taken_arrives(tmp_path: Path) -> None:
-    with scripted() as receiver, ships(tmp_path, receiver.options()) as ship:
+def test_readings_arrive_in_order(tmp_path: Path) -> None:
+    with fake_receiver() as receiver, run_sender(tmp_path, receiver.options()) as sender:
         for tick in range(20):
-            assert ship.take(samples_at(tick))
-        until(lambda: ship.sent.count == 200)
-        assert taken_ticks(receiver.taken) == list(range(20))
-        assert {request.path for request in receiver.asked} == {"/api/v1/write"}
-        assert ship.spool.waiting.count == 0
+            assert sender.take(samples_at(tick))
+        wait_until(lambda: sender.sent.count == 200)
+        assert accepted_ticks(receiver.accepted) == list(range(20))
+        assert {request.path for request in receiver.requests} == {"/api/v1/write"}
+        assert sender.spool.waiting.count == 0
 
 
-def test_ten_minutes_away_at_full_rate_lose_nothing_and_keep_their_order(tmp_path: Path) -> None:
+def test_ten_minutes_without_a_receiver_lose_nothing_and_keep_the_order(tmp_path: Path) -> None:
     """40 readings of 3,000 samples and 600 of 200 lines, as a node of eight GPUs gives in ten minutes."""
     port = free_port()
-    said: list[str] = []
+    messages: list[str] = []
     options = ReceiverOptions(url=f"http://127.0.0.1:{port}", wait_s=0.0)
     with (
-        ships(tmp_path / "m", options, said=said) as metrics,
-        ships(tmp_path / "l", options, LokiPush(IDENTITY)) as lines,
+        run_sender(tmp_path / "m", options, messages=messages) as metrics,
+        run_sender(tmp_path / "l", options, LokiPush(IDENTITY)) as lines,
     ):
         before = resident_bytes()
         for tick in range(600):
             if tick % 15 == 0:
                 assert metrics.take(samples_at(tick // 15, 3000))
             assert lines.take(lines_at(tick, 200))
-        until(lambda: metrics.sent.failures > 3 and lines.sent.failures > 3)
+        wait_until(lambda: metrics.sent.failures > 3 and lines.sent.failures > 3)
         assert resident_bytes() - before < 32 << 20
         assert metrics.spool.waiting.count == 120_000
         assert metrics.spool.waiting.disk_bytes < 4 << 20
-        with scripted(port=port) as receiver:
-            until(lambda: metrics.sent.count == 120_000 and lines.sent.count == 120_000, 60)
-            written = [request for request in receiver.taken if request.path == "/api/v1/write"]
-            pushed = [request for request in receiver.taken if request.path == "/loki/api/v1/push"]
-        assert taken_ticks(written) == list(range(40))
+        with fake_receiver(port=port) as receiver:
+            wait_until(lambda: metrics.sent.count == 120_000 and lines.sent.count == 120_000, 60)
+            written = [request for request in receiver.accepted if request.path == "/api/v1/write"]
+            pushed = [request for request in receiver.accepted if request.path == "/loki/api/v1/push"]
+        assert accepted_ticks(written) == list(range(40))
         assert sum(len(request.samples()) for request in written) == 120_000
         texts = [text for request in pushed for _, _, text in request.lines()]
         assert texts == [f"step {number} loss 2.0" for number in range(120_000)]
         assert metrics.spool.waiting.lost == lines.spool.waiting.lost == {}
-    assert [text for text in said if "connection refused" in text] == said[:1]  # once, not at each try
-    assert "works again" in said[-1]
+    assert [text for text in messages if "connection refused" in text] == messages[:1]  # once, not at each attempt
+    assert "works again" in messages[-1]
 
 
-def test_fifty_thousand_lines_a_second_for_ten_minutes_stay_within_the_bound(tmp_path: Path) -> None:
-    """What is beyond the bound is lost, the oldest first, and every line of it is counted; a fiftieth of the volume."""
+def test_a_flood_of_lines_stays_within_the_disk_limit(tmp_path: Path) -> None:
+    """Beyond the limit the oldest lines are lost and counted. The test runs with a fiftieth of the volume."""
     options = ReceiverOptions(url=f"http://127.0.0.1:{free_port()}", wait_s=0.0)
-    with ships(tmp_path, options, LokiPush(IDENTITY), most_bytes=1 << 20) as ship:
+    with run_sender(tmp_path, options, LokiPush(IDENTITY), most_bytes=1 << 20) as sender:
         before = resident_bytes()
         for tick in range(12):
-            ship.take(lines_at(tick, 50_000))
-        waiting = ship.spool.waiting
+            sender.take(lines_at(tick, 50_000))
+        waiting = sender.spool.waiting
         assert resident_bytes() - before < 64 << 20
         assert waiting.disk_bytes <= 1 << 20
         assert waiting.count + waiting.lost["spool_full"] == 600_000
         assert waiting.lost.total() == waiting.lost["spool_full"] > 0
 
 
-def test_the_next_process_sends_what_the_last_could_not(tmp_path: Path) -> None:
+def test_a_restarted_sender_sends_what_was_left(tmp_path: Path) -> None:
     port = free_port()
     options = ReceiverOptions(url=f"http://127.0.0.1:{port}", wait_s=0.0)
-    with ships(tmp_path, options) as ship:
+    with run_sender(tmp_path, options) as sender:
         for tick in range(5):
-            ship.take(samples_at(tick))
-    with scripted(port=port) as receiver, ships(tmp_path, options) as ship:
-        ship.take(samples_at(5))
-        until(lambda: ship.sent.count == 60)
-        assert taken_ticks(receiver.taken) == list(range(6))
+            sender.take(samples_at(tick))
+    with fake_receiver(port=port) as receiver, run_sender(tmp_path, options) as sender:
+        sender.take(samples_at(5))
+        wait_until(lambda: sender.sent.count == 60)
+        assert accepted_ticks(receiver.accepted) == list(range(6))
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 401, 403, 404, 301])
-def test_what_may_pass_is_waited_for(tmp_path: Path, status: int) -> None:
+def test_temporary_errors_are_retried_without_loss(tmp_path: Path, status: int) -> None:
     answers = iter([status] * 3)
 
     def reply(request: Request) -> Reply:
         return next(answers, 204), "try again later", {}
 
-    said: list[str] = []
-    with scripted(reply) as receiver, ships(tmp_path, receiver.options(), said=said) as ship:
+    messages: list[str] = []
+    with fake_receiver(reply) as receiver, run_sender(tmp_path, receiver.options(), messages=messages) as sender:
         for tick in range(5):
-            ship.take(samples_at(tick))
-        until(lambda: ship.sent.count == 50)
-        assert taken_ticks(receiver.taken) == list(range(5))
-        assert ship.sent.failed == 3
-        assert ship.spool.waiting.lost == {}
-    assert f"answered {status}: try again later" in said[0]
+            sender.take(samples_at(tick))
+        wait_until(lambda: sender.sent.count == 50)
+        assert accepted_ticks(receiver.accepted) == list(range(5))
+        assert sender.sent.failed == 3
+        assert sender.spool.waiting.lost == {}
+    assert f"answered {status}: try again later" in messages[0]
 
 
-def test_a_receiver_says_when_to_come_again(tmp_path: Path) -> None:
+def test_retry_after_is_respected(tmp_path: Path) -> None:
     times: list[float] = []
 
     def reply(request: Request) -> Reply:
         times.append(time.monotonic())
         return (429, "", {"Retry-After": "1"}) if len(times) == 1 else (204, "", {})
 
-    with scripted(reply) as receiver, ships(tmp_path, receiver.options()) as ship:
-        ship.take(samples_at(0))
-        until(lambda: ship.sent.count == 10)
+    with fake_receiver(reply) as receiver, run_sender(tmp_path, receiver.options()) as sender:
+        sender.take(samples_at(0))
+        wait_until(lambda: sender.sent.count == 10)
     assert times[1] - times[0] >= 1.0
 
 
-def test_the_one_reading_that_a_receiver_refuses_is_all_that_is_lost(tmp_path: Path) -> None:
-    """It is found among those that were sent with it, counted, and said with the receiver's own words."""
+def test_only_the_refused_reading_is_lost(tmp_path: Path) -> None:
+    """The refused reading is isolated from the others in its request, counted, and reported with the receiver's reason."""
 
     def reply(request: Request) -> Reply:
-        bad = any(value == 307.0 for _, _, _, value in request.samples())
-        return (400, "out of order <b>sample</b>\n at 7", {}) if bad else (204, "", {})
+        is_refused = any(value == 307.0 for _, _, _, value in request.samples())
+        return (400, "out of order <b>sample</b>\n at 7", {}) if is_refused else (204, "", {})
 
-    said: list[str] = []
-    with scripted(reply) as receiver:
-        with ships(tmp_path, ReceiverOptions(url=f"http://127.0.0.1:{free_port()}"), said=said) as away:
+    messages: list[str] = []
+    with fake_receiver(reply) as receiver:
+        with run_sender(tmp_path, ReceiverOptions(url=f"http://127.0.0.1:{free_port()}"), messages=messages) as unsent:
             for tick in range(40):
-                away.take(samples_at(tick))
-        with ships(tmp_path, receiver.options(), said=said) as ship:
-            until(lambda: ship.sent.count == 390)
-            assert taken_ticks(receiver.taken) == [*range(7), *range(8, 40)]
-            assert ship.spool.waiting.lost == {"refused": 10}
-            assert len(receiver.asked) < 30
-    assert any("answered 400: out of order sample at 7; 10 items are lost" in text for text in said)
+                unsent.take(samples_at(tick))
+        with run_sender(tmp_path, receiver.options(), messages=messages) as sender:
+            wait_until(lambda: sender.sent.count == 390)
+            assert accepted_ticks(receiver.accepted) == [*range(7), *range(8, 40)]
+            assert sender.spool.waiting.lost == {"refused": 10}
+            assert len(receiver.requests) < 30
+    assert any("answered 400: out of order sample at 7; 10 items are lost" in text for text in messages)
 
 
-def test_a_receiver_that_refuses_everything_wedges_nothing(tmp_path: Path) -> None:
-    with scripted(lambda request: (422, "no", {})) as receiver, ships(tmp_path, receiver.options()) as ship:
+def test_a_receiver_that_refuses_everything_does_not_block_the_spool(tmp_path: Path) -> None:
+    with fake_receiver(lambda request: (422, "no", {})) as receiver, run_sender(tmp_path, receiver.options()) as sender:
         for tick in range(20):
-            ship.take(samples_at(tick))
-        until(lambda: ship.spool.waiting.lost["refused"] == 200)
-        assert ship.spool.waiting.count == 0
+            sender.take(samples_at(tick))
+        wait_until(lambda: sender.spool.waiting.lost["refused"] == 200)
+        assert sender.spool.waiting.count == 0
 
 
-def test_a_kept_connection_that_the_receiver_ended_is_opened_again(tmp_path: Path) -> None:
+def test_a_closed_keep_alive_connection_is_reopened(tmp_path: Path) -> None:
     def reply(request: Request) -> Reply:
         return 200, "ok", {"Connection": "close"}
 
-    with scripted(reply) as receiver, ships(tmp_path, receiver.options()) as ship:
+    with fake_receiver(reply) as receiver, run_sender(tmp_path, receiver.options()) as sender:
         for tick in range(3):
-            ship.take(samples_at(tick))
-            until(lambda tick=tick: ship.sent.count == 10 * (tick + 1))  # type: ignore[misc]
-        assert ship.sent.failed == 0
+            sender.take(samples_at(tick))
+            wait_until(lambda tick=tick: sender.sent.count == 10 * (tick + 1))  # type: ignore[misc]
+        assert sender.sent.failed == 0
 
 
 Serve = Callable[[socket.socket], None]
@@ -219,13 +223,13 @@ Serve = Callable[[socket.socket], None]
 
 @contextmanager
 def raw_server(serve: Serve) -> Iterator[int]:
-    """Takes connections and does to them what a test wants."""
+    """A TCP server that calls a function of the test for each connection."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(0.05)
-        over = threading.Event()
+        stopping = threading.Event()
 
         def loop() -> None:
-            while not over.is_set():
+            while not stopping.is_set():
                 try:
                     connection, _ = listening.accept()
                 except TimeoutError:
@@ -240,11 +244,11 @@ def raw_server(serve: Serve) -> Iterator[int]:
         try:
             yield listening.getsockname()[1]
         finally:
-            over.set()
+            stopping.set()
             thread.join(10)
 
 
-def mute(connection: socket.socket) -> None:
+def never_answer(connection: socket.socket) -> None:
     while connection.recv(1 << 16):
         pass
 
@@ -256,16 +260,16 @@ def drip(connection: socket.socket) -> None:
         time.sleep(0.05)
 
 
-def rubbish(connection: socket.socket) -> None:
+def send_garbage(connection: socket.socket) -> None:
     connection.recv(1 << 16)
     connection.sendall(b"\x00\xff not HTTP at all\r\n\r\n" * 100)
 
 
-def cut(connection: socket.socket) -> None:
+def hang_up(connection: socket.socket) -> None:
     connection.recv(100)
 
 
-def endless(connection: socket.socket) -> None:
+def send_endlessly(connection: socket.socket) -> None:
     connection.recv(1 << 16)
     connection.sendall(b"HTTP/1.1 500 Oops\r\nContent-Length: 99999999999\r\n\r\n")
     while True:
@@ -273,48 +277,46 @@ def endless(connection: socket.socket) -> None:
 
 
 REASONS: Mapping[Serve, str] = {
-    mute: "did not answer within 0.5 s",
+    never_answer: "did not answer within 0.5 s",
     drip: "did not answer within 0.5 s",
-    rubbish: "not HTTP at all",
-    cut: "",
-    endless: "500",
+    send_garbage: "not HTTP at all",
+    hang_up: "",
+    send_endlessly: "500",
 }
 
 
 @pytest.mark.parametrize("serve", REASONS, ids=lambda serve: serve.__name__)
-def test_hostile_receivers_cost_time_alone(tmp_path: Path, serve: Serve) -> None:
-    said: list[str] = []
+def test_hostile_receivers_only_cost_time(tmp_path: Path, serve: Serve) -> None:
+    messages: list[str] = []
     with raw_server(serve) as port:
         options = ReceiverOptions(url=f"http://127.0.0.1:{port}", wait_s=0.0, timeout_s=0.5)
-        with ships(tmp_path, options, said=said) as ship:
-            ship.take(samples_at(0))
-            until(lambda: ship.sent.failures >= 2, 15.0)
-            assert ship.spool.waiting.count == 10
-    assert REASONS[serve] in said[0]
+        with run_sender(tmp_path, options, messages=messages) as sender:
+            sender.take(samples_at(0))
+            wait_until(lambda: sender.sent.failures >= 2, 15.0)
+            assert sender.spool.waiting.count == 10
+    assert REASONS[serve] in messages[0]
 
 
-def test_when_the_clock_steps_nothing_is_held_up_lost_or_reordered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_of_the_clock_delay_lose_and_reorder_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offset = [0.0]
-    true, true_ns = time.time, time.time_ns
-    monkeypatch.setattr(time, "time", lambda: true() + offset[0])
-    monkeypatch.setattr(time, "time_ns", lambda: true_ns() + int(offset[0] * S))
-    with scripted() as receiver, ships(tmp_path, receiver.options()) as ship:
+    real_time, real_time_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: real_time() + offset[0])
+    monkeypatch.setattr(time, "time_ns", lambda: real_time_ns() + int(offset[0] * S))
+    with fake_receiver() as receiver, run_sender(tmp_path, receiver.options()) as sender:
         for tick, step in enumerate([0, 0, -86_400, 0, 0, 400 * 86_400, 0, -500 * 86_400, 0, 0]):
             offset[0] += step
             reading = Reading()
             reading.sample("host_load1", tick)
-            ship.take(reading)
-            until(lambda tick=tick: ship.sent.count == tick + 1)  # type: ignore[misc]
-        assert [value for request in receiver.taken for _, _, _, value in request.samples()] == list(range(10))
+            sender.take(reading)
+            wait_until(lambda tick=tick: sender.sent.count == tick + 1)  # type: ignore[misc]
+        assert [value for request in receiver.accepted for _, _, _, value in request.samples()] == list(range(10))
 
 
-def test_told_to_end_it_sends_what_waits(tmp_path: Path) -> None:
-    with scripted() as receiver:
-        with ships(tmp_path, receiver.options(wait_s=30.0)) as ship:
-            ship.take(samples_at(0))
+def test_stopping_sends_what_is_waiting(tmp_path: Path) -> None:
+    with fake_receiver() as receiver:
+        with run_sender(tmp_path, receiver.options(wait_s=30.0)) as sender:
+            sender.take(samples_at(0))
             begin = time.monotonic()
-            ship.stop(20.0)
-            assert time.monotonic() - begin < 10.0, "it does not wait for company any more"
-        assert taken_ticks(receiver.taken) == [0]
+            sender.stop(20.0)
+            assert time.monotonic() - begin < 10.0, "it does not wait for more readings"
+        assert accepted_ticks(receiver.accepted) == [0]

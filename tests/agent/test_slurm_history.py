@@ -1,6 +1,6 @@
-"""What the controller source sends, received and judged: a job's life from the store alone.
+"""What the controller source sends, received and diagnosed: the history of a job from the store alone.
 
-``slurm/history.jsonl`` holds the lines of one afternoon of a real Slurm 22.05: time, labels, text.
+``slurm/history.jsonl`` contains the lines of one afternoon of a real Slurm 22.05: time, labels, text.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from trackside.runs.attempts import attempts_of
 from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded.snapshot import Snapshot
 
-Sent = tuple[int, dict[str, str], str]
-SENT: list[Sent] = [
+SentLine = tuple[int, dict[str, str], str]
+SENT: list[SentLine] = [
     (time, labels, text)
     for line in (Path(__file__).parent / "slurm" / "history.jsonl").read_text().splitlines()
     for time, labels, text in [json.loads(line)]
 ]
 
 
-def received(store: Path, sent: Sequence[Sent], controller: str = "ctl") -> Path:
-    """A store that took these lines, as an agent on this node sends them."""
+def store_of(store: Path, sent_lines: Sequence[SentLine], controller: str = "ctl") -> Path:
+    """A store that received these lines from an agent on the controller's node."""
     intake = opened(store)
     streams: dict[tuple[tuple[str, str], ...], list[tuple[int, str]]] = {}
-    for time, labels, text in sent:
+    for time, labels, text in sent_lines:
         key = tuple(sorted({"node": controller, **labels}.items()))
         streams.setdefault(key, []).append((time - T0_MS * 1_000_000, text))
     for key, rows in streams.items():
@@ -46,7 +46,7 @@ def received(store: Path, sent: Sequence[Sent], controller: str = "ctl") -> Path
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return received(tmp_path_factory.mktemp("history") / "store", SENT)
+    return store_of(tmp_path_factory.mktemp("history") / "store", SENT)
 
 
 def run_of(store: Path, job: str) -> Run:
@@ -57,7 +57,7 @@ def facts(run: Run) -> tuple[object, ...]:
     return run.disposition, run.exit_code, run.signal, run.nodes, run.time_limit_s, len(run.attempts)
 
 
-def test_each_job_and_node_has_a_file_of_its_own(store: Path) -> None:
+def test_each_job_and_node_has_its_own_file(store: Path) -> None:
     paths = set(lines(store))
     assert {
         "job-24/slurm-24.scontrol@ctl.log",
@@ -76,18 +76,18 @@ EXPECTED: dict[str, tuple[object, ...]] = {
     "25_2": ("FAILED", 2, None, ("n2",), 3600.0, 1),
     "26": ("COMPLETED", 0, None, ("n2",), 3600.0, 2),  # requeued
     "29": ("COMPLETED", 0, None, ("n1",), 3600.0, 1),  # suspended and resumed
-    "32": ("PENDING", None, None, (), 1200.0, 0),  # its limit was raised
+    "32": ("PENDING", None, None, (), 1200.0, 0),  # its time limit was raised
     "33": ("TIMEOUT", 0, None, ("n2",), 60.0, 1),
     "34": ("OUT_OF_MEMORY", None, None, ("n3",), 3600.0, 1),
-    "35": ("CANCELLED", 0, None, (), 3600.0, 0),  # while it waited
-    "36": ("FAILED", 0, 9, ("n3",), 3600.0, 1),  # its name holds JobState= and a line break
+    "35": ("CANCELLED", 0, None, (), 3600.0, 0),  # while pending
+    "36": ("FAILED", 0, 9, ("n3",), 3600.0, 1),  # its name contains JobState= and a line break
     "37": ("NODE_FAIL", 0, None, ("n4",), 3600.0, 1),
     "38+1": ("COMPLETED", 0, None, ("n2",), 3600.0, 1),
 }
 
 
 @pytest.mark.parametrize("job", EXPECTED)
-def test_the_facts_of_a_run_from_the_store_alone(store: Path, job: str) -> None:
+def test_facts_of_a_run_come_from_the_store_alone(store: Path, job: str) -> None:
     run = run_of(store, job)
     assert facts(run) == EXPECTED[job]
     assert run.submit is not None
@@ -98,21 +98,24 @@ def test_the_facts_of_a_run_from_the_store_alone(store: Path, job: str) -> None:
     assert run.id == job
 
 
-def test_a_requeue_that_keeps_the_submission() -> None:
-    """As where the prolog failed: accounting overwrites its row, and the controller alone knew of the first start."""
+def test_a_requeue_with_the_same_submit_time_is_a_second_attempt() -> None:
+    """For example after a failed prolog: accounting overwrites its row, and only the controller knows the first start."""
 
     def row(state: str, start: float | None, line: int) -> Record:
         fields = {"state": state, "submit": 100.0, "start": start, "source": "scontrol", "name": "train"}
-        at = Position("job-5/slurm-5.scontrol@ctl.log", line)
-        return Record("job", at, "scheduler", {key: value for key, value in fields.items() if value is not None})
+        position = Position("job-5/slurm-5.scontrol@ctl.log", line)
+        return Record("job", position, "scheduler", {key: value for key, value in fields.items() if value is not None})
 
-    told = attempts_of(
+    attempts = attempts_of(
         [row("PENDING", None, 1), row("RUNNING", 110.0, 2), row("PENDING", None, 3), row("COMPLETED", 120.0, 4)]
     )
-    assert [(each.state, each.time("start")) for each in told] == [("RUNNING", 110.0), ("COMPLETED", 120.0)]
+    assert [(attempt.state, attempt.time("start")) for attempt in attempts] == [
+        ("RUNNING", 110.0),
+        ("COMPLETED", 120.0),
+    ]
 
 
-def test_its_raw_number_means_a_task_as_well(store: Path) -> None:
+def test_the_raw_job_id_finds_an_array_task(store: Path) -> None:
     run = run_of(store, "28")
     assert (run.id, run.disposition) == ("25_1", "FAILED")
 
@@ -121,36 +124,36 @@ VERDICTS = {"26": "F2", "33": "F3", "34": "A2", "37": "F1", "35": "H1"}
 
 
 @pytest.mark.parametrize("job", VERDICTS)
-def test_the_verdict_from_the_store_alone(store: Path, job: str) -> None:
+def test_the_verdict_comes_from_the_store_alone(store: Path, job: str) -> None:
     verdict = trackside.diagnose(store=store, job=job)
     assert verdict.primary is not None
     assert verdict.primary.family == VERDICTS[job]
 
 
-def test_what_is_sent_twice_is_kept_once(store: Path, tmp_path: Path) -> None:
-    """An agent that begins anew tells of all that the controller still knows."""
+def test_lines_sent_twice_are_stored_once(store: Path, tmp_path: Path) -> None:
+    """A restarted agent sends everything again that the controller still knows."""
     intake = opened(tmp_path / "again")
     for _ in range(2):
         for time, labels, text in SENT:
             said(intake, {"node": "ctl", **labels}, [(time - T0_MS * 1_000_000, text)])
     flushed(intake)
     intake.close()
-    assert {path: sorted(each) for path, each in lines(tmp_path / "again").items()} == {
-        path: sorted(each) for path, each in lines(store).items()
+    assert {path: sorted(file_lines) for path, file_lines in lines(tmp_path / "again").items()} == {
+        path: sorted(file_lines) for path, file_lines in lines(store).items()
     }
 
 
-def test_a_job_that_still_runs(tmp_path: Path) -> None:
-    """Without what came later."""
-    begun = [each for each in SENT if " ended " not in each[2] and " accounted for " not in each[2]]
-    store = received(tmp_path / "store", begun)
+def test_a_running_job_has_no_end(tmp_path: Path) -> None:
+    """The lines of the end are missing."""
+    early_lines = [line for line in SENT if " ended " not in line[2] and " accounted for " not in line[2]]
+    store = store_of(tmp_path / "store", early_lines)
     run = run_of(store, "24")
     assert facts(run) == ("RUNNING", None, None, ("n1", "n2"), 3600.0, 1)
     assert run.end is None
     assert run_of(store, "36").disposition == "RUNNING"
 
 
-def test_accounting_tells_of_steps(store: Path) -> None:
+def test_steps_come_from_accounting(store: Path) -> None:
     with open_session(StoreRequest(store, "24")) as session:
         steps = {
             str(row.get("id")): row.get("exit_code")
@@ -163,46 +166,46 @@ def test_accounting_tells_of_steps(store: Path) -> None:
 
 def read(text: str, path: str = "job-7/slurm-7.scontrol@ctl.log") -> tuple[CollectingSink, str]:
     data = text.encode()
-    found = CollectingSink()
-    row = read_source(Source(path, data[: 64 << 10], io.BufferedReader(io.BytesIO(data)), len(data)), found)  # type: ignore[arg-type]
-    return found, f"{row.format}: {row.status}"
+    sink = CollectingSink()
+    row = read_source(Source(path, data[: 64 << 10], io.BufferedReader(io.BytesIO(data)), len(data)), sink)  # type: ignore[arg-type]
+    return sink, f"{row.format}: {row.status}"
 
 
-BEFORE: dict[str, Callable[[str], str]] = {
+LINE_FORMATS: dict[str, Callable[[str], str]] = {
     "bare": lambda text: text,
     "collected": lambda text: f"2026-11-22T02:12:16.000000000Z stdout F {text}",
 }
 
 
-@pytest.mark.parametrize("manner", BEFORE)
-def test_lines_in_whatever_file(manner: str) -> None:
-    mine = [text for _, labels, text in SENT if labels.get("slurm_job_id") == "26"]
-    found, row = read("".join(f"{BEFORE[manner](text)}\n" for text in mine))
+@pytest.mark.parametrize("line_format", LINE_FORMATS)
+def test_lines_of_a_job_are_read_in_both_formats(line_format: str) -> None:
+    texts = [text for _, labels, text in SENT if labels.get("slurm_job_id") == "26"]
+    sink, row = read("".join(f"{LINE_FORMATS[line_format](text)}\n" for text in texts))
     assert row == "slurm-history: read"
-    states = [str(event.get("state")) for event in found.events]
+    states = [str(event.get("state")) for event in sink.events]
     assert states == ["started", "requeued", "waiting", "started", "completed"]
-    assert [event.text for event in found.events][1] == "job 26 requeued, waits for BeginTime"
-    assert len(found.records) == len(mine)
-    assert {record.get("as_of") for record in found.records if record.kind == "job"} == (
-        {None} if manner == "bare" else {1795313536.0}
+    assert [event.text for event in sink.events][1] == "job 26 requeued, waits for BeginTime"
+    assert len(sink.records) == len(texts)
+    assert {record.get("as_of") for record in sink.records if record.kind == "job"} == (
+        {None} if line_format == "bare" else {1795313536.0}
     )
-    for record in found.records:
-        assert record.at.line in range(1, len(mine) + 1)
+    for record in sink.records:
+        assert record.at.line in range(1, len(texts) + 1)
 
 
-def test_lines_of_nodes() -> None:
-    mine = [
+def test_lines_of_a_node_become_states() -> None:
+    texts = [
         f"2026-11-22T02:12:16.000000000Z n4 scontrol: {text}" for _, labels, text in SENT if labels.get("node") == "n4"
     ]
-    found, row = read("".join(f"{line}\n" for line in mine), "nodes/n4/scontrol.log")
+    sink, row = read("".join(f"{line}\n" for line in texts), "nodes/n4/scontrol.log")
     assert row == "slurm-history: read"
-    events = [(event.kind, event.node, event.get("state"), event.get("reason")) for event in found.events]
+    events = [(event.kind, event.node, event.get("state"), event.get("reason")) for event in sink.events]
     assert events == [
         ("node_state", "n4", "down", "Not responding"),
         ("node_state", "n4", "up", None),
     ]
-    assert [event.text for event in found.events][1] == "node n4 is IDLE"
-    first = found.records[0]
+    assert [event.text for event in sink.events][1] == "node n4 is IDLE"
+    first = sink.records[0]
     assert (first.kind, first.get("name"), first.get("state"), first.get("reason")) == (
         "node",
         "n4",
@@ -212,19 +215,20 @@ def test_lines_of_nodes() -> None:
     assert first.many("flags") == ("not_responding",)
 
 
-def test_lines_that_are_others_and_broken_ones() -> None:
-    good = SENT[0][2]
-    found, row = read(
-        "\n".join([good] * 8 + ["job 7 ended FAILED", "", "\t\t", good[:60], "job 7 started\tJobID=\x00="]) + "\n"
+def test_other_and_broken_lines_are_skipped() -> None:
+    valid_line = SENT[0][2]
+    sink, row = read(
+        "\n".join([valid_line] * 8 + ["job 7 ended FAILED", "", "\t\t", valid_line[:60], "job 7 started\tJobID=\x00="])
+        + "\n"
     )
     assert row == "slurm-history: partial"
-    assert len(found.records) >= 8
-    found, row = read("Training started\njob 7 started on n1\tthen it ended\n")
+    assert len(sink.records) >= 8
+    sink, row = read("Training started\njob 7 started on n1\tthen it ended\n")
     assert row.startswith("job-log")
-    assert not found.records
+    assert not sink.records
 
 
-def test_the_controllers_own_log_is_scanned_for_them_too() -> None:
+def test_scanned_logs_find_job_states_of_the_controller() -> None:
     text = "\n".join(
         f"[2026-11-22T02:12:16.000] {text}" for _, _, text in SENT if not text.startswith(("step", "node"))
     )

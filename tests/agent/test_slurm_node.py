@@ -1,4 +1,4 @@
-"""The source of a node of Slurm's: whether slurmd runs, and its log."""
+"""The source ``slurm_node``: whether slurmd runs, and its log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.readings import conform, exposition, opened
+from tests.agent.readings import assert_conforms, exposition, open_source
 from trackside.agent.node import LocalNode
 from trackside.agent.slurm import daemon_log
 from trackside.agent.slurm.configuration import find_conf, setting
@@ -19,7 +19,7 @@ from trackside.agent.sources.slurm_node import SOURCE, Options
 CONF = """# a cluster
 ClusterName=lab
 #SlurmdLogFile=/not/this
-slurmdlogfile = "{0}/slurmd.%n.log"   # one a node
+slurmdlogfile = "{0}/slurmd.%n.log"   # one per node
 SlurmdPidFile={0}/slurmd.%n.pid
 SlurmctldLogFile={0}/%h.log
 """
@@ -35,11 +35,11 @@ def conf(tmp_path: Path) -> Path:
 def read(collector: object) -> Reading:
     reading = Reading()
     collector.collect(reading)  # type: ignore[attr-defined]
-    conform(reading, SOURCE)
+    assert_conforms(reading, SOURCE)
     return reading
 
 
-def test_settings(conf: Path, tmp_path: Path) -> None:
+def test_slurm_conf_is_found_and_read(conf: Path, tmp_path: Path) -> None:
     assert find_conf(str(conf)) == conf
     assert find_conf("", {"SLURM_CONF": str(conf)}) == conf
     assert find_conf(str(tmp_path / "nowhere")) is None
@@ -48,16 +48,16 @@ def test_settings(conf: Path, tmp_path: Path) -> None:
     assert setting(conf, "SlurmSchedLogFile", "n1") is None
 
 
-def test_a_node(conf: Path, tmp_path: Path) -> None:
+def test_the_state_and_log_of_slurmd_are_read(conf: Path, tmp_path: Path) -> None:
     proc = tmp_path / "proc"
     for pid, comm in ((70, "slurmd"), (71, "sshd")):
         (proc / str(pid)).mkdir(parents=True)
         (proc / str(pid) / "comm").write_text(f"{comm}\n")
     log, pid_file = tmp_path / "slurmd.n1.log", tmp_path / "slurmd.n1.pid"
-    said: list[str] = []
-    collector = opened(SOURCE, LocalNode("n1", proc=proc), options=Options(conf=str(conf)), say=said.append)
+    messages: list[str] = []
+    collector = open_source(SOURCE, LocalNode("n1", proc=proc), options=Options(conf=str(conf)), say=messages.append)
     reading = read(collector)
-    assert "slurmd.n1.log can't be read" in said[0]
+    assert "slurmd.n1.log can't be read" in messages[0]
     assert (
         exposition(reading)
         == f'slurm_daemon_up{{daemon="slurmd"}} 0\n# warning {log} can\'t be read: No such file or directory\n'
@@ -71,24 +71,24 @@ def test_a_node(conf: Path, tmp_path: Path) -> None:
     written = time.mktime((2026, 11, 22, 2, 0, 1, 0, 0, -1))
     assert reading.lines[0].time_ns == min(int(written) * 1_000_000_000 + 250_000_000, reading.time_ns)
     assert [sample.value for sample in reading.samples] == [1.0]
-    for text in ("71\n", "99\n", "../70", "", "70\0"):  # another's number, nobody's, none
+    for text in ("71\n", "99\n", "../70", "", "70\0"):  # another process, no process, not a number
         pid_file.write_text(text)
         assert [sample.value for sample in read(collector).samples] == [0.0], text
     collector.close()
 
 
-def test_a_slurmd_that_writes_to_the_journal(tmp_path: Path) -> None:
+def test_a_slurmd_without_log_file_gives_no_lines(tmp_path: Path) -> None:
     conf = tmp_path / "slurm.conf"
     conf.write_text("ClusterName=lab\n")
-    assert read(opened(SOURCE, LocalNode("n1", proc=tmp_path), options=Options(conf=str(conf)))).lines == []
+    assert read(open_source(SOURCE, LocalNode("n1", proc=tmp_path), options=Options(conf=str(conf)))).lines == []
 
 
-def test_where_there_is_no_slurm(tmp_path: Path) -> None:
+def test_without_slurm_conf_the_source_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"no slurm\.conf"):
-        opened(SOURCE, options=Options(conf=str(tmp_path / "nowhere")))
+        open_source(SOURCE, options=Options(conf=str(tmp_path / "nowhere")))
 
 
-def test_a_large_log_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_log_is_read_over_several_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon_log, "MAX_BYTES", 1000)
     monkeypatch.setattr(daemon_log, "BACKLOG_BYTES", 300)
     path = tmp_path / "slurmd.log"
@@ -99,13 +99,13 @@ def test_a_large_log_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [line.text for line in reading.lines] == [f"line {number:04}" for number in range(971, 1000)]
     with path.open("a") as file:
         file.write("".join(f"more {number:04}\n" for number in range(300)) + "x" * 40_000 + "\nlast\n")
-    found: list[str] = []
+    texts: list[str] = []
     for _ in range(60):
         reading = Reading()
         log.collect(reading)
         assert sum(len(line.text) for line in reading.lines) <= 20_000
-        found += [line.text for line in reading.lines]
-    assert found[:300] == [f"more {number:04}" for number in range(300)]
-    assert "".join(found[300:-1]) == "x" * 40_000
-    assert found[-1] == "last"
+        texts += [line.text for line in reading.lines]
+    assert texts[:300] == [f"more {number:04}" for number in range(300)]
+    assert "".join(texts[300:-1]) == "x" * 40_000
+    assert texts[-1] == "last"
     log.close()

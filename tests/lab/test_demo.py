@@ -1,4 +1,4 @@
-"""What of the demonstration needs no cluster: when a verdict counts as right, the table, and the declarations."""
+"""The parts of the demonstration that need no cluster: checks of a verdict, the table, and the declared faults."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def verdict(**primary: Any) -> dict[str, Any]:
     }
 
 
-def test_a_right_verdict() -> None:
+def test_a_right_verdict_has_no_errors() -> None:
     assert judged(HANG, "CANCELLED", verdict(), NODES) == ()
 
 
 @pytest.mark.parametrize(
-    ("primary", "says"),
+    ("primary", "error"),
     [
         ({"family": "H1"}, "family is 'H1', not 'C2'"),
         ({"culprit": "none"}, "culprit is 'none', not 'job'"),
@@ -47,20 +47,20 @@ def test_a_right_verdict() -> None:
         ({"nodes": ["n1"]}, "nodes is ['n1'], not ['n2']"),
     ],
 )
-def test_a_wrong_verdict_says_what_is_wrong(primary: dict[str, Any], says: str) -> None:
-    assert judged(HANG, "CANCELLED", verdict(**primary), NODES) == (says,)
+def test_a_wrong_field_of_the_verdict_is_named(primary: dict[str, Any], error: str) -> None:
+    assert judged(HANG, "CANCELLED", verdict(**primary), NODES) == (error,)
 
 
-def test_what_is_shown_and_what_must_not_be() -> None:
-    silent = {**verdict(), "shows": [], "implies": [{"text": "It was short of memory"}]}
-    assert judged(HANG, "CANCELLED", silent, NODES) == (
+def test_missing_evidence_and_forbidden_words_are_named() -> None:
+    incomplete = {**verdict(), "shows": [], "implies": [{"text": "It was short of memory"}]}
+    assert judged(HANG, "CANCELLED", incomplete, NODES) == (
         "'tinylm.py:41' is not in what the data shows",
         "'memory' is said, and isn't so",
     )
     assert "Slurm's state is 'FAILED', not 'CANCELLED'" in judged(HANG, "FAILED", verdict(), NODES)
 
 
-def test_the_table() -> None:
+def test_the_table_shows_right_and_wrong_outcomes() -> None:
     right = Outcome(HANG, "42", "CANCELLED", verdict(), 9.6)
     failed = Outcome(HANG, "", "", None, None, ("no verdict",))
     lines = table([right, failed]).splitlines()
@@ -69,13 +69,13 @@ def test_the_table() -> None:
     assert summary_text(right).splitlines()[0] == "hang: C2 Hang; culprit: job"
 
 
-def test_the_last_attempt_counts_once_it_is_over() -> None:
+def test_the_last_attempt_of_a_job_counts() -> None:
     rows = last_rows("7|REQUEUED|1795313210|1795313184\n7|RUNNING|Unknown|1795313220\n8|CANCELLED by 0|1795313210|1\n")
     assert rows["7"] == Account("RUNNING", None)
     assert (rows["7"].over, rows["8"].over, rows["8"].state) == (False, True, "CANCELLED")
 
 
-def test_the_declarations_mean_what_there_is() -> None:
+def test_declared_faults_name_existing_families_and_nodes() -> None:
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
     for fault in FAULTS:
         assert find_family(fault.right.family) is not None, fault.name

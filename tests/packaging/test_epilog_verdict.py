@@ -1,4 +1,4 @@
-"""packaging/slurm/epilog-verdict.sh: Slurm waits for nothing, the verdict comes by itself, what fails is written down."""
+"""packaging/slurm/epilog-verdict.sh fetches a verdict in the background, so that Slurm does not wait, and logs errors."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ def programs() -> None:
 
 
 class Receiver(ThreadingHTTPServer):
-    """Answers 202 once, and then with a verdict; remembers what it was asked."""
+    """Answers 202 once and then with a verdict; records its requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[tuple[str, str, str]] = []
+        self.requests: list[tuple[str, str, str]] = []
 
 
 class Handler(BaseHTTPRequestHandler):
     server: Receiver
 
     def do_POST(self) -> None:
-        self.server.asked.append((self.command, self.path, self.headers.get("Authorization", "")))
+        self.server.requests.append((self.command, self.path, self.headers.get("Authorization", "")))
         body = b'{"primary": {"family": "A2"}}'
-        self.send_response(202 if len(self.server.asked) == 1 else 200)
+        self.send_response(202 if len(self.server.requests) == 1 else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *words: object) -> None:
-        """Nothing."""
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -60,70 +60,70 @@ def receiver() -> Iterator[Receiver]:
         server.shutdown()
 
 
-def epilog(tmp_path: Path, port: int, **settings: str) -> Path:
-    """Run it as slurmctld does, with nothing of its environment but Slurm's; the folder of verdicts."""
+def run_epilog(tmp_path: Path, port: int, **settings: str) -> Path:
+    """Run the script as slurmctld does, with only Slurm's variables; returns the folder of verdicts."""
     folder = tmp_path / "verdicts"
     conf = tmp_path / "epilog.conf"
-    given = {"TRACKSIDE_URL": f"http://127.0.0.1:{port}", "TRACKSIDE_VERDICTS": str(folder), "TRACKSIDE_WAIT": "1"}
-    conf.write_text("".join(f"{name}='{value}'\n" for name, value in {**given, **settings}.items()))
-    slurms = {"SLURM_JOB_ID": "4242", "SLURM_SCRIPT_CONTEXT": "epilog_slurmctld", "TRACKSIDE_EPILOG_CONF": str(conf)}
+    defaults = {"TRACKSIDE_URL": f"http://127.0.0.1:{port}", "TRACKSIDE_VERDICTS": str(folder), "TRACKSIDE_WAIT": "1"}
+    conf.write_text("".join(f"{name}='{value}'\n" for name, value in {**defaults, **settings}.items()))
+    environ = {"SLURM_JOB_ID": "4242", "SLURM_SCRIPT_CONTEXT": "epilog_slurmctld", "TRACKSIDE_EPILOG_CONF": str(conf)}
     if settings.get("task"):
-        slurms |= {"SLURM_ARRAY_JOB_ID": "4240", "SLURM_ARRAY_TASK_ID": settings["task"]}
-    began = time.monotonic()
-    done = subprocess.run(
-        [str(SCRIPT)], env=slurms, capture_output=True, start_new_session=True, timeout=20, check=False
+        environ |= {"SLURM_ARRAY_JOB_ID": "4240", "SLURM_ARRAY_TASK_ID": settings["task"]}
+    begin = time.monotonic()
+    result = subprocess.run(
+        [str(SCRIPT)], env=environ, capture_output=True, start_new_session=True, timeout=20, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    assert time.monotonic() - began < 4.0, "it must not wait"
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
+    assert time.monotonic() - begin < 4.0, "it must not wait"
     return folder
 
 
-def wait_for(path: Path) -> str:
-    end = time.monotonic() + 20
+def wait_for_file(path: Path) -> str:
+    deadline = time.monotonic() + 20
     while not (path.exists() and path.read_text()):
-        assert time.monotonic() < end, f"{path.name} did not come"
+        assert time.monotonic() < deadline, f"{path.name} was not written"
         time.sleep(0.05)
     return path.read_text()
 
 
-def test_a_verdict_comes_by_itself(receiver: Receiver, tmp_path: Path) -> None:
+def test_the_verdict_is_fetched_and_notified(receiver: Receiver, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("0123456789abcdef\n")
     notify = tmp_path / "notify"
-    notify.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/told\n')
+    notify.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/notified\n')
     notify.chmod(0o755)
     port = receiver.server_address[1]
-    folder = epilog(tmp_path, port, TRACKSIDE_TOKEN_FILE=str(tmp_path / "token"), TRACKSIDE_NOTIFY=str(notify))
-    assert wait_for(folder / "4242.json") == '{"primary": {"family": "A2"}}'
-    assert receiver.asked == [("POST", "/api/v1/runs/4242/diagnose", "Bearer 0123456789abcdef")] * 2
-    assert wait_for(tmp_path / "told") == f"{folder}/4242.json\n"
+    folder = run_epilog(tmp_path, port, TRACKSIDE_TOKEN_FILE=str(tmp_path / "token"), TRACKSIDE_NOTIFY=str(notify))
+    assert wait_for_file(folder / "4242.json") == '{"primary": {"family": "A2"}}'
+    assert receiver.requests == [("POST", "/api/v1/runs/4242/diagnose", "Bearer 0123456789abcdef")] * 2
+    assert wait_for_file(tmp_path / "notified") == f"{folder}/4242.json\n"
 
 
-def test_a_task_of_an_array_goes_by_its_own_id(receiver: Receiver, tmp_path: Path) -> None:
-    folder = epilog(tmp_path, receiver.server_address[1], task="3")
-    wait_for(folder / "4240_3.json")
+def test_an_array_task_is_named_by_its_own_id(receiver: Receiver, tmp_path: Path) -> None:
+    folder = run_epilog(tmp_path, receiver.server_address[1], task="3")
+    wait_for_file(folder / "4240_3.json")
 
 
-def test_a_receiver_that_is_down_is_written_down(tmp_path: Path) -> None:
-    folder = epilog(tmp_path, 1)
-    assert "job 4242: no verdict: HTTP 000" in wait_for_line(folder / "errors.log", "no verdict")
+def test_an_unreachable_receiver_is_logged(tmp_path: Path) -> None:
+    folder = run_epilog(tmp_path, 1)
+    assert "job 4242: no verdict: HTTP 000" in wait_for_text(folder / "errors.log", "no verdict")
     assert not (folder / "4242.json").exists()
 
 
-def wait_for_line(path: Path, words: str) -> str:
-    end = time.monotonic() + 20
-    while words not in (text := wait_for(path)):
-        assert time.monotonic() < end, text
+def wait_for_text(path: Path, text_part: str) -> str:
+    deadline = time.monotonic() + 20
+    while text_part not in (text := wait_for_file(path)):
+        assert time.monotonic() < deadline, text
         time.sleep(0.05)
     return text
 
 
-def test_it_gives_up_in_time(tmp_path: Path) -> None:
-    """A receiver that takes the question and never answers."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as silent:  # it listens, and nobody accepts
-        folder = epilog(tmp_path, silent.server_address[1], TRACKSIDE_LIMIT="6", TRACKSIDE_WAIT="0")
+def test_the_script_gives_up_after_its_time_limit(tmp_path: Path) -> None:
+    """The receiver accepts the connection but never answers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as silent:  # it listens but does not accept
+        folder = run_epilog(tmp_path, silent.server_address[1], TRACKSIDE_LIMIT="6", TRACKSIDE_WAIT="0")
         end = time.monotonic() + 30
-        while running := of_ours(folder):
-            assert time.monotonic() < end, f"still there: {running}"
+        while running := background_pids(folder):
+            assert time.monotonic() < end, f"still running: {running}"
             time.sleep(0.1)
     assert not (folder / "4242.json").exists()
     assert "job 4242: no verdict: gave up after 6 s" in (folder / "errors.log").read_text()
@@ -134,8 +134,8 @@ def test_a_job_that_waits_too_long_for_others_leaves_a_line(receiver: Receiver, 
     folder.mkdir()
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        epilog(tmp_path, receiver.server_address[1], TRACKSIDE_LIMIT="2", TRACKSIDE_WAIT="0")
-        assert "gave up after 2 s" in wait_for_line(folder / "errors.log", "no verdict")
+        run_epilog(tmp_path, receiver.server_address[1], TRACKSIDE_LIMIT="2", TRACKSIDE_WAIT="0")
+        assert "gave up after 2 s" in wait_for_text(folder / "errors.log", "no verdict")
     assert not (folder / "4242.json").exists()
 
 
@@ -144,18 +144,18 @@ def test_a_folder_that_cannot_be_made_goes_to_the_system_log(tmp_path: Path) -> 
     logger.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/system.log\n')
     logger.chmod(0o755)
     (tmp_path / "verdicts").write_text("a file, not a folder")
-    epilog(tmp_path, 1, PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert "cannot create" in wait_for_line(tmp_path / "system.log", "job 4242: no verdict")
+    run_epilog(tmp_path, 1, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert "cannot create" in wait_for_text(tmp_path / "system.log", "job 4242: no verdict")
 
 
-def of_ours(folder: Path) -> list[int]:
-    """Processes that the script left, by their settings."""
-    mark = f"TRACKSIDE_EPILOG_CONF={folder.parent}/epilog.conf".encode()
-    found = []
+def background_pids(folder: Path) -> list[int]:
+    """Background processes of the script, found by their environment."""
+    marker = f"TRACKSIDE_EPILOG_CONF={folder.parent}/epilog.conf".encode()
+    pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if int(entry.name) != os.getpid() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
+            if int(entry.name) != os.getpid() and marker in (entry / "environ").read_bytes().split(b"\0"):
+                pids.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return pids

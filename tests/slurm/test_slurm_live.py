@@ -1,4 +1,4 @@
-"""A real Slurm, asked live: by its commands, through slurmrestd, and with each of its daemons dead."""
+"""Live queries of a real Slurm: by its commands, through slurmrestd, and with each of its daemons killed."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from trackside.site.slurm_options import SlurmOptions
 
 pytestmark = [pytest.mark.service, pytest.mark.corpus]
 TOOLS = Path(__file__).resolve().parents[3] / "shared" / "slurm"
-"""``slurm-up DIR`` starts a cluster of four nodes with eight GPUs each; ``slurm-down DIR --purge`` ends it."""
+"""``slurm-up DIR`` starts a cluster of four nodes with eight GPUs each; ``slurm-down DIR --purge`` stops it."""
 NOBODY = 65534
 
 
 class Cluster:
-    """A cluster of our own."""
+    """A Slurm cluster on this machine for the tests."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.jobs = folder, folder / "jobs"
-        # Each of several workers has a cluster, and on one machine their nodes need names of their own.
+        # Each pytest worker has a cluster; on one machine their nodes need different names.
         worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
         prefix = "t" + "abcdefghij"[int(worker) % 10]
         self.env = {**os.environ, "SLURM_CONF": str(folder / "etc/slurm.conf"), "SLURM_LAB_PREFIX": prefix}
         self.env["PATH"] += ":/usr/sbin"
 
     def run(self, *arguments: str) -> str:
-        done = subprocess.run(
+        result = subprocess.run(
             arguments, env=self.env, cwd=self.jobs, capture_output=True, text=True, timeout=120, check=False
         )
-        assert done.returncode == 0, f"{arguments}: {done.stderr or done.stdout}"
-        return done.stdout.strip()
+        assert result.returncode == 0, f"{arguments}: {result.stderr or result.stdout}"
+        return result.stdout.strip()
 
     def submit(self, script: str, *options: str) -> str:
         return self.run("sbatch", "--parsable", *options, "--wrap", script)
@@ -54,12 +54,12 @@ class Cluster:
     def ask(self, job: str, **options: object) -> SlurmAnswer:
         return live(SlurmOptions(**options), job, self.env)  # type: ignore[arg-type]
 
-    def until(self, job: str, true: Callable[[SlurmAnswer], bool]) -> SlurmAnswer:
-        """The first answer of which it is true; Slurm's records come some seconds late."""
+    def until(self, job: str, condition: Callable[[SlurmAnswer], bool]) -> SlurmAnswer:
+        """The first answer that satisfies the condition; Slurm's records appear with some seconds of delay."""
         answer = self.ask(job)
-        end = time.monotonic() + 60
-        while not true(answer):
-            assert time.monotonic() < end, (answer.stage, answer.rows)
+        deadline = time.monotonic() + 60
+        while not condition(answer):
+            assert time.monotonic() < deadline, (answer.stage, answer.rows)
             time.sleep(0.5)
             answer = self.ask(job)
         return answer
@@ -68,14 +68,14 @@ class Cluster:
         os.kill(int((self.folder / "run" / f"{daemon}.pid").read_text()), signal.SIGKILL)
 
     def up(self) -> None:
-        done = subprocess.run(
+        result = subprocess.run(
             [TOOLS / "slurm-up", self.folder], env=self.env, capture_output=True, text=True, timeout=120, check=False
         )
-        assert done.returncode == 0, done.stderr
+        assert result.returncode == 0, result.stderr
 
 
 def machine_lock() -> IO[str]:
-    """Held until it is closed, by one process of the machine."""
+    """A lock that one process of the machine has until it closes the file."""
     lock = open(Path(tempfile.gettempdir()) / "trackside-tests-slurm.lock", "w")  # noqa: SIM115
     fcntl.flock(lock, fcntl.LOCK_EX)
     return lock
@@ -87,32 +87,38 @@ def cluster() -> Iterator[Cluster]:
         if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None:
             missing(name, "slurm-wlm")
     if os.geteuid() != 0:
-        pytest.skip("a Slurm is started by root alone")
-    folder = Path(tempfile.mkdtemp(prefix="ts-slurm-", dir="/tmp"))  # sockets lie under it: the path must be short
+        pytest.skip("only root can start Slurm")
+    folder = Path(
+        tempfile.mkdtemp(prefix="ts-slurm-", dir="/tmp")
+    )  # the path must be short because it contains sockets
     folder.chmod(0o755)
-    one = Cluster(folder)
-    turn = machine_lock()  # of several workers one has a cluster at a time: their ports and cgroups are the machine's
+    test_cluster = Cluster(folder)
+    lock = machine_lock()  # one worker at a time has a cluster: ports and cgroups are those of the machine
     try:
-        one.up()
-        yield one
+        test_cluster.up()
+        yield test_cluster
     finally:
         subprocess.run(
-            [TOOLS / "slurm-down", folder, "--purge"], env=one.env, capture_output=True, timeout=120, check=False
+            [TOOLS / "slurm-down", folder, "--purge"],
+            env=test_cluster.env,
+            capture_output=True,
+            timeout=120,
+            check=False,
         )
         shutil.rmtree(folder, ignore_errors=True)
-        turn.close()
+        lock.close()
 
 
 def states(answer: SlurmAnswer) -> dict[str, tuple[str | None, int, int | None]]:
-    """Job -> its state, number of attempts and exit code, as the readers take it."""
-    found = CollectingSink()
+    """Job -> state, number of attempts and exit code, from the readers."""
+    sink = CollectingSink()
     for source in answer.sources:
-        assert read_source(source, found).status == "read", source.path
-    told = {job.id: attempts_of(job.rows) for job in collect(found.records)}
+        assert read_source(source, sink).status == "read", source.path
+    attempts_by_job = {job.id: attempts_of(job.rows) for job in collect(sink.records)}
     return {
-        id_: (last.state, len(each), last.exit_code())
-        for id_, each in told.items()
-        if (last := final(each)) is not None
+        id_: (last.state, len(attempts), last.exit_code())
+        for id_, attempts in attempts_by_job.items()
+        if (last := final(attempts)) is not None
     }
 
 
@@ -120,17 +126,17 @@ def notes(answer: SlurmAnswer) -> str:
     return "\n".join(f"{row.path}: {row.note}" for row in answer.rows)
 
 
-def test_jobs_of_every_kind(cluster: Cluster) -> None:
-    ended = cluster.submit("echo begun; srun -N2 hostname; exit 3", "-N2", "--gpus-per-node=4", "-J", "train")
-    going = cluster.submit(
+def test_jobs_of_every_kind_are_found(cluster: Cluster) -> None:
+    ended = cluster.submit("echo started; srun -N2 hostname; exit 3", "-N2", "--gpus-per-node=4", "-J", "train")
+    running = cluster.submit(
         "srun sleep 300", "-d", f"afterany:{ended}", "-N2", "--gpus-per-node=2", "-o", "%x-%j.log", "-J", "next"
     )
     waiting = cluster.submit("true", "--begin=now+1hour")
     array = cluster.submit("exit $SLURM_ARRAY_TASK_ID", "--array=0-2", "-o", "part-%A_%a.out")
-    again = cluster.submit("echo attempt; sleep 3", "-J", "again")
+    requeued = cluster.submit("echo attempt; sleep 3", "-J", "again")
     singleton = cluster.submit("true", "-J", "again", "-d", "singleton")
-    cluster.until(again, lambda answer: answer.start is not None)
-    cluster.run("scontrol", "requeue", again)
+    cluster.until(requeued, lambda answer: answer.start is not None)
+    cluster.run("scontrol", "requeue", requeued)
 
     answer = cluster.until(ended, lambda answer: answer.stage == "settled")
     assert states(answer)[ended] == ("FAILED", 1, 3)
@@ -139,10 +145,10 @@ def test_jobs_of_every_kind(cluster: Cluster) -> None:
     assert answer.end is not None
     assert abs(answer.end - time.time()) < 120
 
-    answer = cluster.until(going, lambda answer: answer.start is not None and answer.parents == (ended,))
+    answer = cluster.until(running, lambda answer: answer.start is not None and answer.parents == (ended,))
     assert answer.stage == "going"
-    assert answer.logs == (str(cluster.jobs / f"next-{going}.log"), str(cluster.jobs / f"slurm-{ended}.out"))
-    assert any(reply.path == f"scontrol show step {going}" for reply in answer.replies)
+    assert answer.logs == (str(cluster.jobs / f"next-{running}.log"), str(cluster.jobs / f"slurm-{ended}.out"))
+    assert any(reply.path == f"scontrol show step {running}" for reply in answer.replies)
 
     answer = cluster.ask(waiting)
     assert (answer.stage, answer.start, answer.nodes, answer.logs) == ("going", None, (), ())
@@ -154,16 +160,16 @@ def test_jobs_of_every_kind(cluster: Cluster) -> None:
     answer = cluster.ask(f"{array}_1")
     assert (len(answer.logs), answer.stage) == (1, "settled")
 
-    answer = cluster.until(again, lambda answer: answer.stage == "settled")
-    assert states(answer)[again] == ("COMPLETED", 2, 0)
+    answer = cluster.until(requeued, lambda answer: answer.stage == "settled")
+    assert states(answer)[requeued] == ("COMPLETED", 2, 0)
     answer = cluster.until(singleton, lambda answer: answer.stage == "settled")
-    assert answer.parents == (again,)
+    assert answer.parents == (requeued,)
 
     answer = cluster.ask("987654")
     assert (answer.known, [row.status for row in answer.rows]) == (False, ["empty", "empty"])
 
 
-def test_slurmrestd_at_its_socket(cluster: Cluster) -> None:
+def test_slurmrestd_answers_at_its_socket(cluster: Cluster) -> None:
     program = shutil.which("slurmrestd", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         missing("slurmrestd", "slurmrestd")
@@ -173,13 +179,13 @@ def test_slurmrestd_at_its_socket(cluster: Cluster) -> None:
     socket.parent.mkdir()
     os.chown(socket.parent, NOBODY, NOBODY)
     log = cluster.folder / "rest.log"
-    with log.open("wb") as said:
+    with log.open("wb") as log_file:
         server = subprocess.Popen(
             [str(program), "-a", "rest_auth/local", f"unix:{socket}"], env=cluster.env, cwd="/",
-            user=NOBODY, group=NOBODY, extra_groups=[], stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            user=NOBODY, group=NOBODY, extra_groups=[], stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file,
         )  # fmt: skip
     try:
-        wait_until(socket.exists, f"slurmrestd's socket; it said {log.read_text()!r}")
+        wait_until(socket.exists, f"slurmrestd's socket; its log is {log.read_text()!r}")
         answer = cluster.ask(job, url=f"unix:{socket}")
         assert (answer.stage, answer.known, len(answer.nodes)) == ("settled", True, 2), answer.rows
         assert states(answer)[job] == ("FAILED", 1, 4)
@@ -192,18 +198,18 @@ def test_slurmrestd_at_its_socket(cluster: Cluster) -> None:
         server.wait(20)
 
 
-def test_a_part_of_slurm_is_dead(cluster: Cluster) -> None:
-    job = cluster.submit(
-        "sleep 300"
-    )  # the last one here: a controller that is killed may forget it and give its id again
+def test_a_killed_daemon_of_slurm_is_noted(cluster: Cluster) -> None:
+    job = cluster.submit("sleep 300")  # the last test: a killed controller may forget the job and reuse its id
     cluster.until(
-        job, lambda answer: answer.start is not None and any(each.path.startswith("sacct") for each in answer.replies)
+        job, lambda answer: answer.start is not None and any(reply.path.startswith("sacct") for reply in answer.replies)
     )
     try:
         cluster.kill("slurmdbd")
         answer = cluster.ask(job)
         assert (answer.known, answer.stage) == (True, "going")
-        assert re.search("Connection refused|endpoint is not connected", notes(answer))  # by how far it is dead
+        assert re.search(
+            "Connection refused|endpoint is not connected", notes(answer)
+        )  # depends on how far it has shut down
         cluster.kill("slurmctld")
         answer = cluster.ask(job, timeout_s=3.0)
         assert (answer.known, answer.stage) == (False, "unknown")

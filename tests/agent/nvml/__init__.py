@@ -1,4 +1,4 @@
-"""GPUs that a script plays, in this process."""
+"""NVML in this process, with GPUs that a script simulates."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LIBRARY = Path(__file__).parents[3] / ".cache/nvml"
 HERE = Path(__file__).parent
 
 
-def played(monkeypatch: pytest.MonkeyPatch, folder: Path, **node: str | int) -> nvml.Script:
-    """A script that NVML plays from now on. The library is loaded under its name before nvidia-ml-py asks for it."""
+def scripted_gpus(monkeypatch: pytest.MonkeyPatch, folder: Path, **node: str | int) -> nvml.Script:
+    """The script that NVML follows from now on. Loads the stand-in library under NVML's name, before nvidia-ml-py does."""
     ctypes.CDLL(str(nvml.build(LIBRARY)))
     script = nvml.Script(folder / "script", **node)
     monkeypatch.setenv(nvml.SCRIPT, str(script.path))

@@ -1,5 +1,7 @@
-"""A process that calls libraries as it is told, a Python statement a line on its standard input; each is answered with
-``value`` as JSON. Run as a script by ``callers.py``."""
+"""A process that runs Python statements, one per line of standard input, and prints ``value`` as JSON after each.
+
+``callers.py`` runs it as a script to call functions of libraries.
+"""
 
 import ctypes
 import json
@@ -24,19 +26,19 @@ def function(name):
     return getattr(libraries["libcudart" if name.startswith("cuda") else library], name)
 
 
-def call(name, *given, times=1):
-    """The last result of ``times`` calls, with integers as 64-bit ones."""
-    made, result = function(name), None
-    sent = [ctypes.c_uint64(each) if isinstance(each, int) else each for each in given]
+def call(name, *arguments, times=1):
+    """The last result of ``times`` calls, with integers passed as 64-bit values."""
+    target, result = function(name), None
+    converted = [ctypes.c_uint64(argument) if isinstance(argument, int) else argument for argument in arguments]
     for _ in range(times):
-        result = made(*sent)
+        result = target(*converted)
     return result
 
 
 def join(name, ranks, rank, identifier=b"", config=None):
     comm = ctypes.c_void_p()
-    more = () if config is None else (config,)
-    result = function(name)(ctypes.byref(comm), ranks, Identifier(identifier), rank, *more)
+    optional_arguments = () if config is None else (config,)
+    result = function(name)(ctypes.byref(comm), ranks, Identifier(identifier), rank, *optional_arguments)
     return [result, comm.value]
 
 
@@ -53,24 +55,24 @@ def elapsed(start, end, milliseconds):
     )
 
 
-def become(library, name, number):
+def set_integer(library, name, number):
     ctypes.c_int.in_dll(libraries[library], name).value = number
 
 
-def in_threads(many, *given, times):
-    started = [threading.Thread(target=call, args=given, kwargs={"times": times}) for _ in range(many)]
-    for each in started:
-        each.start()
-    for each in started:
-        each.join()
-    return many
+def in_threads(count, *arguments, times):
+    threads = [threading.Thread(target=call, args=arguments, kwargs={"times": times}) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return count
 
 
-def in_child(*given, times):
-    """Fork, and stay there until killed."""
+def in_child(*arguments, times):
+    """Call a function in a forked child that then sleeps until it is killed; the child's pid."""
     child = os.fork()
     if not child:
-        call(*given, times=times)
+        call(*arguments, times=times)
         time.sleep(600)
         os._exit(0)
     return child

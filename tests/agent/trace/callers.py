@@ -1,4 +1,4 @@
-"""Stub libraries, and processes that call them as a test says."""
+"""Stub libraries, and processes that call them on request."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ SONAMES = {"cudart": "libcudart.so.12", "cuda": "libcuda.so.1", "nccl": "libnccl
 FLAGS = ("-shared", "-fPIC", "-O2", "-fno-omit-frame-pointer", "-fcf-protection=none", "-fvisibility=hidden", "-w")
 
 
-def compiled(folder: Path, kind: str) -> Path:
-    """A stub library in a folder."""
+def compile_stub(folder: Path, kind: str) -> Path:
+    """Compile a stub library into a folder; its path."""
     path = folder / SONAMES[kind]
     target = f"{os.uname().machine}-linux-gnu"
     flags = [flag for flag in FLAGS if "cf-protection" not in flag or os.uname().machine == "x86_64"]
     command = [sys.executable, "-m", "ziglang", "cc", "-target", target, *flags, f"-Wl,-soname,{SONAMES[kind]}",
                str(STUBS / f"{kind}.c"), str(STUBS / "body.c"), "-o", str(path)]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
     return path
 
 
 class Caller:
-    """A process that does what it is told."""
+    """A process that runs statements on request."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process, self.pid = process, process.pid
 
     def do(self, statement: str) -> Any:
-        """Run a statement there; what it put into ``value``."""
+        """Run a statement in the process; returns what it assigned to ``value``."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(statement + "\n")
@@ -51,19 +51,19 @@ class Caller:
         assert line, "the process has ended"
         return json.loads(line)
 
-    def call(self, name: str, *given: object, times: int = 1) -> Any:
-        """Call a function of its libraries."""
-        return self.do(f"value = call({', '.join(map(repr, (name, *given)))}, times={times})")
+    def call(self, name: str, *arguments: object, times: int = 1) -> Any:
+        """Call a function of the process's libraries."""
+        return self.do(f"value = call({', '.join(map(repr, (name, *arguments)))}, times={times})")
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self.process.kill()
         self.process.wait()
 
 
 @contextmanager
-def calling(*libraries: Path, **environment: str) -> Iterator[Caller]:
-    """A process that has loaded these."""
+def start_caller(*libraries: Path, **environment: str) -> Iterator[Caller]:
+    """A process that has loaded these libraries."""
     process = subprocess.Popen([sys.executable, "-S", str(CALLER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                text=True, env={**os.environ, **environment})  # fmt: skip
     caller = Caller(process)
@@ -79,30 +79,29 @@ def calling(*libraries: Path, **environment: str) -> Iterator[Caller]:
 
 
 class Jobs(Owners):
-    """Owners of these processes: pid -> rank of job 42."""
+    """Owners of the processes that are ranks of job 42."""
 
-    def __init__(self, **more: Any) -> None:
+    def __init__(self) -> None:
         self.ranks: dict[int, int] = {}
-        self.more = more
 
     def add(self, *callers: Caller | int) -> None:
-        """The next ranks."""
+        """Add processes as the next ranks."""
         for caller in callers:
             self.ranks[caller if isinstance(caller, int) else caller.pid] = len(self.ranks)
 
     def processes(self) -> Sequence[JobProcess]:
         return [
-            JobProcess(pid, started(pid), 1, "", owner, environ={})
+            JobProcess(pid, start_ticks(pid), 1, "", owner, environ={})
             for pid in list(self.ranks)
-            if (owner := self.of_pid(pid)) is not None and started(pid)
+            if (owner := self.of_pid(pid)) is not None and start_ticks(pid)
         ]
 
     def of_pid(self, pid: int) -> Owner | None:
         return Owner(job="42", rank=self.ranks[pid], local_rank=self.ranks[pid]) if pid in self.ranks else None
 
 
-def started(pid: int) -> int:
-    """When a process began, in ticks; 0 where it is gone."""
+def start_ticks(pid: int) -> int:
+    """When a process started, in ticks; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
     except (OSError, IndexError):
@@ -110,12 +109,12 @@ def started(pid: int) -> int:
 
 
 def context(owners: Any, options: Any) -> Context:
-    """As the runner gives it."""
+    """A context as the runner makes it."""
     return Context(LocalNode("n1"), owners, options, lambda text: None)
 
 
 def need_bpf(name: str = "cuda") -> None:
-    """Skip where the kernel has no BPF for us; in CI that is a failure."""
+    """Skip if the kernel does not allow BPF; fail in CI."""
     from trackside.agent.trace.probes import Probes
 
     try:
@@ -128,21 +127,23 @@ def need_bpf(name: str = "cuda") -> None:
 
 
 def value(reading: Reading, metric: str, **labels: object) -> float | None:
-    """The one sample that has these labels."""
-    wanted = {(name, str(each)) for name, each in labels.items()}
-    found = [sample.value for sample in reading.samples if sample.metric == metric and wanted <= set(sample.labels)]
-    assert len(found) <= 1, f"{len(found)} samples of {metric} with {labels}"
-    return found[0] if found else None
+    """The value of the only sample with these labels; None if there is none."""
+    label_set = {(name, str(label_value)) for name, label_value in labels.items()}
+    values = [sample.value for sample in reading.samples if sample.metric == metric and label_set <= set(sample.labels)]
+    assert len(values) <= 1, f"{len(values)} samples of {metric} with {labels}"
+    return values[0] if values else None
 
 
 def total(reading: Reading, metric: str, **labels: object) -> float:
     """The sum of all samples with these labels."""
-    wanted = {(name, str(each)) for name, each in labels.items()}
-    return sum(sample.value for sample in reading.samples if sample.metric == metric and wanted <= set(sample.labels))
+    label_set = {(name, str(label_value)) for name, label_value in labels.items()}
+    return sum(
+        sample.value for sample in reading.samples if sample.metric == metric and label_set <= set(sample.labels)
+    )
 
 
-def collected(collector: Any) -> Reading:
-    """A reading now."""
+def collect_reading(collector: Any) -> Reading:
+    """A new reading."""
     reading = Reading()
     collector.collect(reading)
     return reading

@@ -1,4 +1,4 @@
-"""Stub libraries, compiled once a session."""
+"""Stub libraries, compiled once per session."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.trace.callers import SONAMES, Caller, Jobs, calling, compiled
+from tests.agent.trace.callers import SONAMES, Caller, Jobs, compile_stub, start_caller
 from trackside.agent.trace import probes
 
 
@@ -15,12 +15,12 @@ from trackside.agent.trace import probes
 def stubs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Kind -> its stub library."""
     folder = tmp_path_factory.mktemp("stubs")
-    return {kind: compiled(folder, kind) for kind in SONAMES}
+    return {kind: compile_stub(folder, kind) for kind in SONAMES}
 
 
 @pytest.fixture(params=probes.METHODS)
 def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each method to attach, alone."""
+    """Each method to attach probes, on its own."""
     monkeypatch.setattr(probes, "METHODS", (request.param,))
     return str(request.param)
 
@@ -33,6 +33,6 @@ def jobs() -> Jobs:
 @pytest.fixture
 def caller(stubs: dict[str, Path], jobs: Jobs) -> Iterator[Caller]:
     """Rank 0 of job 42, with all stubs loaded."""
-    with calling(stubs["cudart"], stubs["cuda"], stubs["nccl"]) as process:
+    with start_caller(stubs["cudart"], stubs["cuda"], stubs["nccl"]) as process:
         jobs.add(process)
         yield process

@@ -1,4 +1,4 @@
-"""The programs are compiled when a package is made, and their lack is said."""
+"""The BPF programs are compiled when a package is built; a package without them says so."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def build() -> ModuleType:
 
 @pytest.fixture
 def checkout(tmp_path: Path, build: ModuleType) -> Path:
-    """As much of one as a package needs."""
+    """The files of a checkout that a package needs."""
     shutil.copytree(ROOT / build.TRACE, tmp_path / build.TRACE, ignore=shutil.ignore_patterns("objects", "__pycache__"))
     for name in ("hatch_build.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / name)
@@ -40,18 +40,18 @@ def checkout(tmp_path: Path, build: ModuleType) -> Path:
     return tmp_path
 
 
-def test_every_program_for_every_machine(checkout: Path, build: ModuleType) -> None:
+def test_every_program_is_compiled_for_every_machine(checkout: Path, build: ModuleType) -> None:
     assert build.compile_programs(checkout) == ""
-    made = checkout / build.TRACE / "objects"
-    assert {path.name for path in made.iterdir()} == OBJECTS
-    for each in made.iterdir():
-        data = each.read_bytes()
+    objects = checkout / build.TRACE / "objects"
+    assert {path.name for path in objects.iterdir()} == OBJECTS
+    for path in objects.iterdir():
+        data = path.read_bytes()
         assert struct.unpack_from("<H", data, 18)[0] == BPF_MACHINE
         assert b".BTF" in data
-        assert os.fsencode(checkout) not in data  # nothing of where it was made
+        assert os.fsencode(checkout) not in data  # no path of the build
 
 
-def test_they_are_in_the_wheel_and_made_for_an_editable_install(
+def test_the_wheel_and_an_editable_install_contain_the_objects(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, build: ModuleType
 ) -> None:
     from hatchling.build import build_editable, build_wheel
@@ -67,29 +67,29 @@ def test_they_are_in_the_wheel_and_made_for_an_editable_install(
     assert {path.name for path in (checkout / build.TRACE / "objects").iterdir()} == OBJECTS
 
 
-def test_without_a_compiler_the_wheel_is_made_and_says_so(
+def test_without_a_compiler_the_wheel_is_built_with_a_warning(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, build: ModuleType
 ) -> None:
     monkeypatch.setattr(build, "compilers", list)
-    said: list[str] = []
+    warnings: list[str] = []
 
     class App:
-        display_warning = staticmethod(said.append)
+        display_warning = staticmethod(warnings.append)
 
     hook = build.ProgramsHook(str(checkout), {}, None, None, "", "wheel", App())
     hook.initialize("standard", {"artifacts": []})
-    assert "WITHOUT CUDA and NCCL tracing" in said[0]
-    assert "neither the Python package ziglang nor clang" in said[0]
+    assert "WITHOUT CUDA and NCCL tracing" in warnings[0]
+    assert "neither the Python package ziglang nor clang" in warnings[0]
 
 
-def test_an_error_in_a_program_is_shown_and_no_old_object_stays(checkout: Path, build: ModuleType) -> None:
+def test_a_compile_error_is_shown_and_old_objects_are_removed(checkout: Path, build: ModuleType) -> None:
     assert build.compile_programs(checkout) == ""
     (checkout / build.TRACE / "programs" / "cuda.bpf.c").write_text("int broken(\n")
     assert "cuda.bpf.c" in build.compile_programs(checkout)
     assert list((checkout / build.TRACE / "objects").iterdir()) == []
 
 
-def test_a_package_without_them_says_so_on_the_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_package_without_objects_makes_tracing_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(libbpf, "OBJECTS", tmp_path)
     with pytest.raises(Unavailable, match="this package was built without tracing"):
         libbpf.machine_code("cuda")

@@ -1,4 +1,4 @@
-"""NVIDIA's own libcudart and libnccl, which load and answer without a GPU; counts held against bpftrace's."""
+"""NVIDIA's own libcudart and libnccl, which load and answer without a GPU; counts are compared with bpftrace's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.trace.callers import Caller, Jobs, calling, collected, context, need_bpf, value
+from tests.agent.trace.callers import Caller, Jobs, collect_reading, context, need_bpf, start_caller, value
 from tests.services import missing, program
 from trackside.agent.sources import cuda, nccl
 from trackside.agent.trace import elf, functions
@@ -22,32 +22,32 @@ pytestmark = pytest.mark.service
 CACHE = Path(__file__).parents[3] / ".cache" / "wheels"
 WHEELS = {"cudart": "nvidia-cuda-runtime-cu12==12.9.79", "nccl": "nvidia-nccl-cu12==2.32.3"}
 NO_DEVICE, INVALID = (35, 100, 999), (1, 2, 3, 4)
-"""What the runtime and NCCL return where there is no driver or GPU."""
+"""What the runtime and NCCL return without a driver or GPU."""
 
 
 @pytest.fixture(scope="session")
-def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Kind -> the true library; wheels are kept from run to run, NCCL's is 352 MB."""
-    folder, found = tmp_path_factory.mktemp("real"), {}
+def real_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Kind -> NVIDIA's library. Wheels are cached between runs: NCCL's is 352 MB."""
+    folder, libraries = tmp_path_factory.mktemp("real"), {}
     CACHE.mkdir(parents=True, exist_ok=True)
     for kind, wheel in WHEELS.items():
         name, _, version = wheel.replace("-", "_").partition("==")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(CACHE), wheel]
         if not list(CACHE.glob(f"{name}-{version}-*.whl")):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
-            if done.returncode:
-                missing(f"the library of {wheel} ({done.stderr.strip()[-200:]})", f"{wheel} (pip download)")
+            result = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+            if result.returncode:
+                missing(f"the library of {wheel} ({result.stderr.strip()[-200:]})", f"{wheel} (pip download)")
         with zipfile.ZipFile(next(CACHE.glob(f"{name}-{version}-*.whl"))) as archive:
-            inside = next(each for each in archive.namelist() if re.search(rf"/lib{kind}\.so\.\d+\Z", each))
-            found[kind] = Path(archive.extract(inside, folder))
-    return found
+            member = next(entry for entry in archive.namelist() if re.search(rf"/lib{kind}\.so\.\d+\Z", entry))
+            libraries[kind] = Path(archive.extract(member, folder))
+    return libraries
 
 
 @contextmanager
-def oracle(process: Caller, library: Path, *names: str) -> Iterator[dict[str, int]]:
-    """Calls of functions of one process as bpftrace counts them, once the block has ended."""
+def bpftrace_counts(process: Caller, library: Path, *names: str) -> Iterator[dict[str, int]]:
+    """Calls of functions of one process, counted by bpftrace; filled at the end of the block."""
     probes = [f'uprobe:{library}:{name} /pid == {process.pid}/ {{ @["{name}"] = count(); }}' for name in names]
-    ready = 'interval:ms:500 { if (@said == 0) { printf("ready\\n"); @said = 1; } }'
+    ready = 'interval:ms:500 { if (@ready == 0) { printf("ready\\n"); @ready = 1; } }'
     command = [program("bpftrace", "bpftrace"), "-B", "none", "-e", " ".join([*probes, ready])]
     counts: dict[str, int] = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as tracer:
@@ -59,28 +59,30 @@ def oracle(process: Caller, library: Path, *names: str) -> Iterator[dict[str, in
         finally:
             tracer.send_signal(signal.SIGINT)
             try:
-                said = tracer.communicate(timeout=20)[0]
+                output = tracer.communicate(timeout=20)[0]
             except subprocess.TimeoutExpired:  # on a busy machine the first signal may come before its handler
                 tracer.send_signal(signal.SIGINT)
                 try:
-                    said = tracer.communicate(timeout=40)[0]
+                    output = tracer.communicate(timeout=40)[0]
                 finally:
                     tracer.kill()
-    counts.update({name: int(number) for name, number in re.findall(r"@\[(\w+)\]: (\d+)", said)})
+    counts.update({name: int(number) for name, number in re.findall(r"@\[(\w+)\]: (\d+)", output)})
 
 
 @pytest.mark.parametrize(
     ("kind", "table"), [("cudart", functions.cuda()), ("cudart", functions.nccl()), ("nccl", functions.nccl())]
 )
-def test_every_function_is_there(real: dict[str, Path], kind: str, table: dict[int, functions.Function]) -> None:
-    names = {each.name for each in table.values() if each.library == kind}
-    with real[kind].open("rb") as file:
+def test_every_probed_function_exists(
+    real_libraries: dict[str, Path], kind: str, table: dict[int, functions.Function]
+) -> None:
+    names = {function.name for function in table.values() if function.library == kind}
+    with real_libraries[kind].open("rb") as file:
         assert set(elf.offsets(file.fileno(), names)) == names
 
 
-def test_calls_of_the_true_runtime(real: dict[str, Path], jobs: Jobs) -> None:
+def test_calls_of_the_real_runtime_are_counted(real_libraries: dict[str, Path], jobs: Jobs) -> None:
     need_bpf()
-    with calling(real["cudart"]) as process:
+    with start_caller(real_libraries["cudart"]) as process:
         jobs.add(process)
         collector = cuda.SOURCE.open(context(jobs, cuda.CudaOptions()))
         try:
@@ -89,7 +91,7 @@ def test_calls_of_the_true_runtime(real: dict[str, Path], jobs: Jobs) -> None:
             process.call("cudaMemcpy2DAsync", 0, 0, 0, 0, 64, 10, 2, 0, times=5)
             process.call("cudaStreamSynchronize", 0, times=20)
             process.call("cudaSetDevice", 0)
-            reading = collected(collector)
+            reading = collect_reading(collector)
         finally:
             collector.close()
     assert value(reading, "trackside_cuda_kernel_launches_total") == 1000
@@ -100,9 +102,9 @@ def test_calls_of_the_true_runtime(real: dict[str, Path], jobs: Jobs) -> None:
     assert value(reading, "trackside_gpu_process_attached") == 0  # no call succeeded
 
 
-def test_calls_of_the_true_nccl(real: dict[str, Path], jobs: Jobs) -> None:
+def test_calls_of_the_real_nccl_are_counted(real_libraries: dict[str, Path], jobs: Jobs) -> None:
     need_bpf("nccl")
-    with calling(real["cudart"], real["nccl"], NCCL_DEBUG="") as process:
+    with start_caller(real_libraries["cudart"], real_libraries["nccl"], NCCL_DEBUG="") as process:
         jobs.add(process)
         collector = nccl.SOURCE.open(context(jobs, nccl.NcclOptions()))
         try:
@@ -112,30 +114,30 @@ def test_calls_of_the_true_nccl(real: dict[str, Path], jobs: Jobs) -> None:
             process.call("ncclBcast", 0, 10, 7, 0, no_communicator, 0x7000, times=40)
             rows = collector._tallies.rows()
             assert process.do("value = join('ncclCommInitRankConfig', 2, 1, b'x' * 100, 0)")[0] in INVALID
-            reading = collected(collector)
+            reading = collect_reading(collector)
         finally:
             collector.close()
     counts = {
         functions.nccl()[int.from_bytes(key[4:8], "little")].api: int.from_bytes(row[:8], "little") for key, row in rows
     }
     failed = {int.from_bytes(row[8:16], "little") == int.from_bytes(row[:8], "little") for _, row in rows}
-    assert counts == {"AllReduce": 300, "Broadcast": 40}  # ncclBcast is ncclBroadcast by another name
+    assert counts == {"AllReduce": 300, "Broadcast": 40}  # ncclBcast is another name of ncclBroadcast
     assert failed == {True}
     assert value(reading, "trackside_nccl_collectives_started_total", op="AllReduce") == 0
-    assert value(reading, "trackside_nccl_communicators") == 1  # the pointer that was passed: none was made
+    assert value(reading, "trackside_nccl_communicators") == 1  # the pointer that was passed; no communicator was made
 
 
-def test_counts_are_bpftraces(real: dict[str, Path], jobs: Jobs) -> None:
+def test_counts_equal_those_of_bpftrace(real_libraries: dict[str, Path], jobs: Jobs) -> None:
     need_bpf()
     names = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaEventQuery", "cudaStreamSynchronize")
-    with calling(real["cudart"]) as process:
+    with start_caller(real_libraries["cudart"]) as process:
         jobs.add(process)
         collector = cuda.SOURCE.open(context(jobs, cuda.CudaOptions()))
         try:
-            with oracle(process, real["cudart"], *names) as counts:
+            with bpftrace_counts(process, real_libraries["cudart"], *names) as counts:
                 for times, name in zip((700, 31, 400, 9), names, strict=True):
                     process.call(name, 0, 0, 16, 1, 0, 0, times=times)
-            reading = collected(collector)
+            reading = collect_reading(collector)
         finally:
             collector.close()
     assert counts == dict(zip(names, (700, 31, 400, 9), strict=True))

@@ -1,4 +1,4 @@
-"""Where the kernel, a right or the library is missing, tracing says so and the agent goes on."""
+"""Without kernel support, privileges or the library, tracing is unavailable with a reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def no_cache() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_cache")
-def test_no_libbpf(monkeypatch: pytest.MonkeyPatch, jobs: Jobs) -> None:
+def test_without_libbpf_tracing_is_unavailable(monkeypatch: pytest.MonkeyPatch, jobs: Jobs) -> None:
     monkeypatch.setattr(libbpf, "NAMES", ("libbpf-that-is-not-there.so",))
     with pytest.raises(Unavailable) as error:
         nccl.SOURCE.open(context(jobs, nccl.NcclOptions()))
@@ -40,15 +40,15 @@ def test_no_libbpf(monkeypatch: pytest.MonkeyPatch, jobs: Jobs) -> None:
         (errno.EINVAL, "Invalid argument", "5.15"),
     ],
 )
-def test_what_the_kernel_refuses(number: int, reason: str, remedy: str) -> None:
+def test_a_kernel_refusal_gives_reason_and_remedy(number: int, reason: str, remedy: str) -> None:
     error = libbpf.kernel_refusal(number, "BPF programs")
     assert reason in error.reason
     assert remedy in error.remedy
 
 
 @pytest.mark.service
-def test_without_the_rights() -> None:
-    """In a process that has given them up."""
+def test_without_capabilities_tracing_is_unavailable() -> None:
+    """In a process that has dropped its capabilities."""
     need_bpf()
     if os.geteuid() != 0:
         pytest.skip("only root has rights to give up")
@@ -62,22 +62,24 @@ def test_without_the_rights() -> None:
         "try: Probes('cuda')\n"
         "except Unavailable as error: print(error.reason, '|', error.remedy)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert "the kernel refuses BPF programs to this process | run the agent with CAP_BPF" in done.stdout, done.stderr
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert "the kernel refuses BPF programs to this process | run the agent with CAP_BPF" in result.stdout, (
+        result.stderr
+    )
 
 
 @pytest.mark.service
-def test_an_older_kernel_falls_back(monkeypatch: pytest.MonkeyPatch, jobs: Jobs) -> None:
+def test_an_older_kernel_uses_perf_events(monkeypatch: pytest.MonkeyPatch, jobs: Jobs) -> None:
     need_bpf()
     real = probes.bpf
 
-    def older(command: int, attributes: bytes) -> int:
+    def bpf_of_older_kernel(command: int, attributes: bytes) -> int:
         kind = int.from_bytes(attributes[8:12], "little")
         if kind in (probes.MULTI, probes.SESSION):
             raise OSError(errno.EINVAL, "Invalid argument")
         return real(command, attributes)
 
-    monkeypatch.setattr(probes, "bpf", older)
+    monkeypatch.setattr(probes, "bpf", bpf_of_older_kernel)
     collector = cuda.SOURCE.open(context(jobs, cuda.CudaOptions()))
     try:
         assert collector.tracer.probes.method == "perf"
@@ -86,7 +88,7 @@ def test_an_older_kernel_falls_back(monkeypatch: pytest.MonkeyPatch, jobs: Jobs)
 
 
 @pytest.mark.service
-def test_programs_for_the_other_machine_pass_the_verifier_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_for_the_other_machine_pass_the_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
     need_bpf()
     for name in ("cuda", "nccl"):
         code = (libbpf.OBJECTS / f"{name}.aarch64.o").read_bytes()
@@ -94,12 +96,12 @@ def test_programs_for_the_other_machine_pass_the_verifier_too(monkeypatch: pytes
         libbpf.BpfObject(name, ("entry", "leave"), (0, 0), ("session",)).close()
 
 
-def test_nothing_of_it_is_loaded_while_it_is_off() -> None:
+def test_tracing_is_not_imported_while_it_is_off() -> None:
     script = (
         "import sys\n"
         "from trackside.agent.source import sources\n"
         "assert not sources()['cuda'].on and not sources()['nccl'].on and not sources()['written'].on\n"
         "print([name for name in sys.modules if name.startswith('trackside.agent.trace')])\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.strip() == "[]"

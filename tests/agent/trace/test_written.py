@@ -1,4 +1,4 @@
-"""What processes write to pipes, caught at the system call."""
+"""What processes write to pipes, read at the system call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.trace.callers import Jobs, collected, context, need_bpf
+from tests.agent.trace.callers import Jobs, collect_reading, context, need_bpf
 from tests.services import wait_until
 from trackside.agent.source import LogLine, Unavailable
 from trackside.agent.sources.written import SOURCE, WrittenOptions
@@ -43,65 +43,66 @@ def shell(jobs: Jobs) -> Iterator[Shell]:
         yield start
 
 
-def caught(
+def captured_lines(
     jobs: Jobs, process: subprocess.Popen[bytes], until: Callable[[list[LogLine]], bool], **options: Any
 ) -> list[LogLine]:
     collector = SOURCE.open(context(jobs, WrittenOptions("42", **options)))
     lines: list[LogLine] = []
 
-    def enough() -> bool:
-        lines.extend(collected(collector).lines)
+    def collect_and_check() -> bool:
+        lines.extend(collect_reading(collector).lines)
         return until(lines)
 
     try:
         assert process.stdin is not None
         process.stdin.write(b"\n")
         process.stdin.flush()
-        wait_until(enough, "the lines")
+        wait_until(collect_and_check, "the lines")
     finally:
         collector.close()
     return lines
 
 
-def test_lines_are_put_together_and_say_whose_they_are(jobs: Jobs, shell: Shell) -> None:
+def test_lines_are_assembled_and_labeled_with_their_owner(jobs: Jobs, shell: Shell) -> None:
     before = time.time_ns()
     process = shell(
         "echo one; printf 'two '; sleep 0.05; echo parts; $1 -c \"$2\"; sleep 60", r"os.write(2, b'wrong\n')"
     )
-    lines = caught(jobs, process, lambda got: len(got) >= 3)
+    lines = captured_lines(jobs, process, lambda lines: len(lines) >= 3)
     assert [(line.text, dict(line.labels)["stream"]) for line in lines] == [
         ("one", "stdout"), ("two parts", "stdout"), ("wrong", "stderr"),
     ]  # fmt: skip
-    assert [dict(line.labels).get("rank") for line in lines] == ["0", "0", None]  # the owners don't know the child yet
+    # the child is not yet among the owners
+    assert [dict(line.labels).get("rank") for line in lines] == ["0", "0", None]
     assert {dict(line.labels)["slurm_job_id"] for line in lines} == {"42"}
     assert all(before < line.time_ns < time.time_ns() for line in lines)
 
 
-def test_children_that_are_born_meanwhile_are_followed(jobs: Jobs, shell: Shell) -> None:
+def test_children_started_later_are_traced(jobs: Jobs, shell: Shell) -> None:
     process = shell("(echo child; (echo grandchild)); /bin/echo program; sleep 60")
-    lines = caught(jobs, process, lambda got: len(got) >= 3)
+    lines = captured_lines(jobs, process, lambda lines: len(lines) >= 3)
     assert [line.text for line in lines] == ["child", "grandchild", "program"]
 
 
-def test_a_stream_that_is_a_file_is_left_to_those_who_read_files(jobs: Jobs, shell: Shell, tmp_path: Path) -> None:
+def test_output_to_files_is_not_traced(jobs: Jobs, shell: Shell, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         process = shell('echo filed; $1 -c "$2"; sleep 60', r"os.write(2, b'said\n')", stdout=out)
-        lines = caught(jobs, process, lambda got: bool(got))
+        lines = captured_lines(jobs, process, lambda lines: bool(lines))
     assert [line.text for line in lines] == ["said"]
 
 
-def test_long_gathered_and_binary_writes(jobs: Jobs, shell: Shell) -> None:
+def test_long_vectored_and_binary_writes_are_read(jobs: Jobs, shell: Shell) -> None:
     process = shell(
         '$1 -c "$2"; sleep 60',
         r"os.write(1, b'x' * 60000 + b'\n')",
         r"os.writev(1, [b'vec', b'tor', b'', b'\n'])",
         r"os.write(1, b'\xff\xfe\n')",
     )
-    lines = caught(jobs, process, lambda got: len(got) >= 3)
+    lines = captured_lines(jobs, process, lambda lines: len(lines) >= 3)
     assert [line.text for line in lines] == ["x" * 60000, "vector", "\ufffd\ufffd"]
 
 
-def test_what_is_too_long_is_counted_as_lost(jobs: Jobs, shell: Shell) -> None:
+def test_bytes_beyond_the_limit_of_a_write_are_counted_as_lost(jobs: Jobs, shell: Shell) -> None:
     process = shell('$1 -c "$2"; sleep 60', r"os.write(1, b'x' * 200000)", r"os.write(1, b'\n')")
     assert process.stdin is not None
     assert process.stdout is not None
@@ -109,27 +110,27 @@ def test_what_is_too_long_is_counted_as_lost(jobs: Jobs, shell: Shell) -> None:
     process.stdin.write(b"\n")
     process.stdin.flush()
     assert len(process.stdout.read(200001)) == 200001
-    assert collected(collector).lost["bytes"] == 200000 - 4 * 16384
+    assert collect_reading(collector).lost["bytes"] == 200000 - 4 * 16384
     collector.close()
 
 
-def test_nobody_elses_lines(jobs: Jobs, shell: Shell) -> None:
-    process = shell("echo mine; sleep 60")
+def test_lines_of_other_processes_are_not_read(jobs: Jobs, shell: Shell) -> None:
+    process = shell("echo traced; sleep 60")
     with subprocess.Popen(["sh", "-c", "echo others"], stdout=subprocess.PIPE) as other:
-        lines = caught(jobs, process, lambda got: bool(got))
+        lines = captured_lines(jobs, process, lambda lines: bool(lines))
         other.communicate()
-    assert [line.text for line in lines] == ["mine"]
+    assert [line.text for line in lines] == ["traced"]
 
 
-def test_it_ends_by_itself(jobs: Jobs, shell: Shell) -> None:
+def test_the_source_ends_after_its_duration(jobs: Jobs, shell: Shell) -> None:
     shell("sleep 60")
     collector = SOURCE.open(context(jobs, WrittenOptions("42", 0.0)))
-    collected(collector)
-    reading = collected(collector)
+    collect_reading(collector)
+    reading = collect_reading(collector)
     assert "is over" in reading.warnings[0]
     collector.close()
 
 
-def test_unavailable_without_a_job(jobs: Jobs) -> None:
+def test_without_a_job_the_source_is_unavailable(jobs: Jobs) -> None:
     with pytest.raises(Unavailable, match="no job is set"):
         SOURCE.open(context(jobs, WrittenOptions()))
