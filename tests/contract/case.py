@@ -105,33 +105,33 @@ class Case:
         lines = list(self.lines)
         for ask, answer in reversed(list(zip(self.asks, answers, strict=True))):
             if not (isinstance(answer, str) and same(ask.expected, answer)):  # a reason is said in part
-                apart = [""] if ask.end < len(lines) and lines[ask.end] else []
-                lines[ask.begin : ask.end] = [*shown(answer), *apart]
+                separator = [""] if ask.end < len(lines) and lines[ask.end] else []
+                lines[ask.begin : ask.end] = [*answer_lines(answer), *separator]
         return "\n".join(lines) + "\n"
 
 
 def read(path: Path) -> Case:
     """Read a case. ValueError with the line for what can't be read."""
     case = Case(path, path.read_text("utf-8").splitlines())
-    place = 0
-    while place < len(case.lines):
+    index = 0
+    while index < len(case.lines):
         try:
-            place = _read_at(case, place)
+            index = _read_at(case, index)
         except (ValueError, IndexError) as error:
-            raise ValueError(f"{path.name}, line {place + 1}: {case.lines[place]!r}: {error}") from error
+            raise ValueError(f"{path.name}, line {index + 1}: {case.lines[index]!r}: {error}") from error
     if not case.asks:
         raise ValueError(f"{path.name} asks nothing")
     return case
 
 
-def _read_at(case: Case, place: int) -> int:
+def _read_at(case: Case, index: int) -> int:
     """Read what stands at a line; gives the line after it."""
-    line = case.lines[place]
-    end = next((n for n in range(place + 1, len(case.lines)) if not case.lines[n].startswith(" ")), len(case.lines))
-    body = case.lines[place + 1 : end]
+    line = case.lines[index]
+    end = next((n for n in range(index + 1, len(case.lines)) if not case.lines[n].startswith(" ")), len(case.lines))
+    body = case.lines[index + 1 : end]
     word, _, rest = line.partition(" ")
     if not line.strip() or line.startswith("#"):
-        return place + 1
+        return index + 1
     if word == "run":
         case.run = _run(line)
     elif word == "load":
@@ -141,12 +141,12 @@ def _read_at(case: Case, place: int) -> int:
     elif word == "match":
         case.match = rest
     elif word == "except":
-        store, _, why = rest.partition(": ")
-        case.excepted[store] = why
-    elif word == "relabel" and (found := _RELABEL.fullmatch(line)):
-        case.relabel[found[1]] = found[2], found[3]
+        store, _, reason = rest.partition(": ")
+        case.excepted[store] = reason
+    elif word == "relabel" and (match := _RELABEL.fullmatch(line)):
+        case.relabel[match[1]] = match[2], match[3]
     elif word == "ask":
-        begin = place + 1
+        begin = index + 1
         end = next((n for n in range(begin + 1, len(case.lines)) if not case.lines[n].startswith(" ")), len(case.lines))
         expected = _expected("".join(case.lines[begin : begin + 1]), case.lines[begin + 1 : end])
         case.asks.append(Ask(_shifted(Query.parse(rest)), expected, begin, end))
@@ -181,8 +181,8 @@ def _points(text: str) -> Iterator[tuple[int, str]]:
     regular = _REGULAR.fullmatch(text)
     if regular is None:
         for word in text.split():
-            at, _, value = word.partition(":")
-            yield _milliseconds(float(at)), value
+            time_text, _, value = word.partition(":")
+            yield _milliseconds(float(time_text)), value
         return
     step, time = float(regular[1]), float(regular[2])
     for value in (value for word in regular[3].split() for value in _values(word)):
@@ -223,7 +223,9 @@ def _expected(line: str, body: Sequence[str]) -> Answer:
         raise ValueError("after a question comes expect or missing")
     if not body:
         return _scalar(rest)
-    (names, times), *rows = [(left.split(), right.split()) for left, _, right in (each.partition("|") for each in body)]
+    (names, times), *rows = [
+        (left.split(), right.split()) for left, _, right in (row_text.partition("|") for row_text in body)
+    ]
     return Table(
         tuple(float(time) for time in times),
         tuple(
@@ -243,15 +245,17 @@ def _scalar(text: str) -> Scalar:
         return float(text)
 
 
-def answered(answer: Grid | MissingAnswer) -> Answer:
+def to_answer(answer: Grid | MissingAnswer) -> Answer:
     """What a store said, as a case shows it."""
     if isinstance(answer, MissingAnswer):
         return answer.reason
-    rows = ((each.labels, tuple(values.tolist())) for each, values in zip(answer.series, answer.values, strict=True))
+    rows = (
+        (series.labels, tuple(values.tolist())) for series, values in zip(answer.series, answer.values, strict=True)
+    )
     return Table(tuple(round(time - T0, 3) for time in answer.times.tolist()), tuple(rows))
 
 
-def shown(answer: Answer) -> list[str]:
+def answer_lines(answer: Answer) -> list[str]:
     """The lines of a case that say this answer."""
     if isinstance(answer, str):
         return [f"missing {answer}"]
@@ -260,14 +264,14 @@ def shown(answer: Answer) -> list[str]:
     names = sorted({name for labels, _ in answer.rows for name, _ in labels})
     cells = [[*names, "|", *(f"{time:.12g}" for time in answer.times)]]
     for labels, values in answer.rows:
-        has = dict(labels)
-        cells.append([*(has.get(name) or "-" for name in names), "|", *map(_number, values)])
+        label_values = dict(labels)
+        cells.append([*(label_values.get(name) or "-" for name in names), "|", *map(_number, values)])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     left = len(names) + 1
     return ["expect"] + [
         "  " + " ".join(
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if index < left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in cells
     ]  # fmt: skip
@@ -302,12 +306,14 @@ def _close(want: Scalar, got: Scalar) -> bool:
 
 def difference(store: str, ask: Ask, got: Answer) -> str:
     """What a person reads where a store says something else."""
-    want, have = shown(ask.expected), shown(got)
+    want, have = answer_lines(ask.expected), answer_lines(got)
     lines = [f"the {store} store answers {ask.query} (times from {T0}):"]
     if len(want) != len(have):
         return "\n".join([*lines, *(f"  - {line}" for line in want), *(f"  + {line}" for line in have)])
-    for one, other in zip(want, have, strict=True):
-        lines += [f"    {one}"] if one == other else [f"  - {one}", f"  + {other}"]
+    for expected_line, actual_line in zip(want, have, strict=True):
+        lines += (
+            [f"    {expected_line}"] if expected_line == actual_line else [f"  - {expected_line}", f"  + {actual_line}"]
+        )
     if isinstance(ask.expected, Table) and isinstance(got, Table) and ask.expected.times == got.times:
         lines += _off(ask.expected, got)
     return "\n".join(lines)

@@ -26,7 +26,7 @@ from trackside.stores.registry import DEFAULT_METRICS
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class StoreContents:
     """What a store is to hold. ``beside``: text that only servers hold, which is not the run's."""
 
     files: Sequence[Path]
@@ -40,8 +40,8 @@ class Given:
     def text(self) -> str:
         """All of it in Prometheus text, as the site's scrapers would have labeled it."""
         text = "".join(path.read_text("utf-8") for path in self.files) + self.beside
-        for theirs, (here, _) in self.relabel.items():
-            text = re.sub(rf"(?<=[{{,]){theirs}=", f"{here}=", text)
+        for exporter_label, (site_label, _) in self.relabel.items():
+            text = re.sub(rf"(?<=[{{,]){exporter_label}=", f"{site_label}=", text)
         return text
 
     def options(self, url: str, kind: str = DEFAULT_METRICS) -> MetricOptions:
@@ -51,64 +51,66 @@ class Given:
         return MetricOptions(kind=kind, endpoint=HttpOptions(url=url), match=match, labels=labels)
 
 
-Opened = Iterator[Callable[[], MetricBackend]]
-Stored = Callable[[Given, Path], AbstractContextManager[Callable[[], MetricBackend]]]
-Served = Callable[[Given, Path], AbstractContextManager[MetricOptions]]
+BackendContext = Iterator[Callable[[], MetricBackend]]
+StoreFactory = Callable[[StoreContents, Path], AbstractContextManager[Callable[[], MetricBackend]]]
+ServerFactory = Callable[[StoreContents, Path], AbstractContextManager[MetricOptions]]
 
 
 @contextmanager
-def in_memory(given: Given, folder: Path) -> Opened:
+def in_memory(contents: StoreContents, folder: Path) -> BackendContext:
     """As ``trackside diagnose FILES`` holds them."""
-    curves = load(given.files).metric_backend
-    assert curves is not None
-    yield lambda: curves
+    backend = load(contents.files).metric_backend
+    assert backend is not None
+    yield lambda: backend
 
 
 @contextmanager
-def in_duckdb(given: Given, folder: Path) -> Opened:
+def in_duckdb(contents: StoreContents, folder: Path) -> BackendContext:
     """As ``trackside ingest FILES`` keeps them."""
-    ingest(given.files, folder / "store")
+    ingest(contents.files, folder / "store")
     with Snapshot.open(folder / "store") as snapshot:
         yield lambda: DuckBackend(snapshot)
 
 
 @contextmanager
-def victoria_metrics(given: Given, folder: Path) -> Iterator[MetricOptions]:
+def victoria_metrics(contents: StoreContents, folder: Path) -> Iterator[MetricOptions]:
     """A server for these samples alone: one starts in less time than another forgets."""
     with services.victoria_metrics(folder) as server:
-        server.load(given.text)
-        yield given.options(server.url)
+        server.load(contents.text)
+        yield contents.options(server.url)
 
 
 @contextmanager
-def prometheus(given: Given, folder: Path) -> Iterator[MetricOptions]:
+def prometheus(contents: StoreContents, folder: Path) -> Iterator[MetricOptions]:
     """A server that starts with these samples in its blocks: a running one takes none that are old."""
-    with services.prometheus_server(folder, openmetrics=openmetrics(given.text)) as server:
-        yield given.options(server.url)
+    with services.prometheus_server(folder, openmetrics=openmetrics(contents.text)) as server:
+        yield contents.options(server.url)
 
 
 @contextmanager
-def in_server(served: Served, given: Given, folder: Path) -> Opened:
+def in_server(start_server: ServerFactory, contents: StoreContents, folder: Path) -> BackendContext:
     """MetricBackend of a server, closed before it ends."""
-    with served(given, folder) as options, ExitStack() as open_:
+    with start_server(contents, folder) as options, ExitStack() as stack:
 
-        def opened() -> MetricBackend:
-            curves = open_metrics(options, given.scope)
-            open_.callback(curves.close)
-            return curves
+        def open_backend() -> MetricBackend:
+            backend = open_metrics(options, contents.scope)
+            stack.callback(backend.close)
+            return backend
 
-        yield opened
+        yield open_backend
 
 
-ENGINES: dict[str, dict[str, Served]] = {
+ENGINES: dict[str, dict[str, ServerFactory]] = {
     "prometheus": {"victoria-metrics": victoria_metrics, "prometheus": prometheus},
 }
 """Kind of metric store -> the servers that it is held to the others with."""
-SERVERS: dict[str, Served] = {name: served for servers in ENGINES.values() for name, served in servers.items()}
-STORES: dict[str, Stored] = {
+SERVERS: dict[str, ServerFactory] = {
+    name: start_server for servers in ENGINES.values() for name, start_server in servers.items()
+}
+STORES: dict[str, StoreFactory] = {
     "memory": in_memory,
     "duckdb": in_duckdb,
-    **{name: partial(in_server, served) for name, served in SERVERS.items()},
+    **{name: partial(in_server, start_server) for name, start_server in SERVERS.items()},
 }
 
 _TIME = re.compile(r" (\d+)(\d{3})$", re.MULTILINE)

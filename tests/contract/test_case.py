@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.case import T0, Ask, Table, difference, read, same, shown
-from tests.contract.stores import Given, openmetrics
+from tests.contract.case import T0, Ask, Table, answer_lines, difference, read, same
+from tests.contract.stores import StoreContents, openmetrics
 from trackside.model import Run
 from trackside.query import Query
 
@@ -58,7 +58,7 @@ def test_what_a_case_says(tmp_path: Path) -> None:
     assert isinstance(grid.expected, Table)
     assert list(grid.expected.times) == [15, 30]
     assert grid.expected.rows[0][0] == (("gpu", "0"),)
-    assert shown(value.expected) == ["expect nothing"]
+    assert answer_lines(value.expected) == ["expect nothing"]
     again = case.expecting([Table((15.0,), (((("gpu", "0"), ("node", "n1")), (0.25,)),)), 2.5]).splitlines()
     assert again[-6:] == [
         "expect",
@@ -71,7 +71,7 @@ def test_what_a_case_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("walk 1\n", "line 1: 'walk 1': expected run, load"),
         ("load a\n  {x} 1:2\n", "line 1: .* no series"),
@@ -82,17 +82,17 @@ def test_what_a_case_says(tmp_path: Path) -> None:
         ("# nothing\n", "asks nothing"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         read(case_of(tmp_path, text))
 
 
 def test_difference_is_readable() -> None:
-    wanted = Table((60.0, 120.0), (((("gpu", "0"),), (0.5, math.nan)),))
-    got = Table((60.0, 120.0), (((("gpu", "0"),), (0.5, 0.25)),))
-    ask = Ask(Query.parse("metric(gpu_utilization_ratio)"), wanted, 0, 0)
-    assert not same(wanted, got)
-    assert difference("victoria-metrics", ask, got).splitlines()[1:] == [
+    expected = Table((60.0, 120.0), (((("gpu", "0"),), (0.5, math.nan)),))
+    actual = Table((60.0, 120.0), (((("gpu", "0"),), (0.5, 0.25)),))
+    ask = Ask(Query.parse("metric(gpu_utilization_ratio)"), expected, 0, 0)
+    assert not same(expected, actual)
+    assert difference("victoria-metrics", ask, actual).splitlines()[1:] == [
         "    expect",
         "  -   gpu |  60 120",
         "  +   gpu |  60  120",
@@ -128,7 +128,7 @@ def test_shown_and_read_again(tmp_path: Path) -> None:
     table = Table(
         (60.0, 60.5), (((("gpu", "0"), ("node", "n1")), (1 / 3, math.nan)), ((("gpu", "1"),), (math.inf, -2.5e-9)))
     )
-    text = "\n".join(["ask metric(scrape_up)", *shown(table)])
+    text = "\n".join(["ask metric(scrape_up)", *answer_lines(table)])
     (ask,) = read(case_of(tmp_path, text)).asks
     assert same(table, ask.expected)
 
@@ -136,8 +136,10 @@ def test_shown_and_read_again(tmp_path: Path) -> None:
 def test_text_for_servers(tmp_path: Path) -> None:
     path = tmp_path / "a.prom"
     path.write_text('# TYPE up gauge\nup{gpu="0",a_gpu="gpu=1"} 1 1772438400015\nup 2 1772438400000\n')
-    given = Given([path], beside='up{x="",gpu="9"} 3 1772438400000\n', relabel={"gpu": ("accelerator", "gpu")})
-    assert openmetrics(given.text) == (
+    contents = StoreContents(
+        [path], beside='up{x="",gpu="9"} 3 1772438400000\n', relabel={"gpu": ("accelerator", "gpu")}
+    )
+    assert openmetrics(contents.text) == (
         'up{accelerator="0",a_gpu="gpu=1"} 1 1772438400.015\nup 2 1772438400.000\n'
         'up{x="",accelerator="9"} 3 1772438400.000\n# EOF\n'
     )

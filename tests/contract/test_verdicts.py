@@ -14,7 +14,7 @@ import pytest
 from tools.cases import scenarios
 
 import trackside
-from tests.contract.stores import SERVERS, Given
+from tests.contract.stores import SERVERS, StoreContents
 from trackside.finding import Verdict
 from trackside.ingest import ingest
 from trackside.session import Session, SiteRequest, StoreRequest, open_session
@@ -24,7 +24,7 @@ from trackside.stores.metric_store import MetricOptions
 from trackside.verify import check
 
 CASES = {case.name: case for case in scenarios()}
-JUDGED = (
+SELECTED = (
     "b1/sim-load-one-gpu",
     "b2/sim-ecc-remap-failed-metrics-only",
     "b2/sim-rival-latent-and-user-bug",
@@ -57,13 +57,13 @@ def from_files(name: str) -> Any:
 
 def plain(verdict: Verdict) -> Any:
     """A verdict's document without the names of stores, and without the places that samples came from."""
-    told = json.loads(encode(document(verdict)))
-    del told["inputs"]
-    for cite in told["cites"].values():
+    doc = json.loads(encode(document(verdict)))
+    del doc["inputs"]
+    for cite in doc["cites"].values():
         del cite["store"]
         if cite["plane"] == "metric":
             del cite["where"]
-    return told
+    return doc
 
 
 def differences(want: Any, got: Any, path: str = "") -> Iterator[str]:
@@ -72,8 +72,8 @@ def differences(want: Any, got: Any, path: str = "") -> Iterator[str]:
         for key in dict.fromkeys((*want, *got)):
             yield from differences(want.get(key, "absent"), got.get(key, "absent"), f"{path}.{key}")
     elif isinstance(want, list) and isinstance(got, list) and len(want) == len(got):
-        for place, pair in enumerate(zip(want, got, strict=True)):
-            yield from differences(*pair, f"{path}[{place}]")
+        for index, pair in enumerate(zip(want, got, strict=True)):
+            yield from differences(*pair, f"{path}[{index}]")
     elif not (want == got or (_number(want) and _number(got) and math.isclose(want, got, rel_tol=1e-9, abs_tol=1e-12))):
         yield f"{path}: files {want!r}, store {got!r}"
 
@@ -82,23 +82,23 @@ def _number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def broken(told: Verdict, again: Session) -> list[str]:
+def failing_citations(verdict: Verdict, again: Session) -> list[str]:
     """The citations of a verdict that no longer hold."""
-    cites = decode(encode(document(told))).cites
+    cites = decode(encode(document(verdict))).cites
     assert cites
     return [
-        f"{one.cite.query}: was {one.cite.value!r}, now {one.now!r} {one.problem}"
-        for one in check(cites, again.store)
-        if not one.holds
+        f"{result.cite.query}: was {result.cite.value!r}, now {result.now!r} {result.problem}"
+        for result in check(cites, again.store)
+        if not result.holds
     ]
 
 
 def without_metrics(folder: Path, target: Path) -> tuple[Path, list[Path]]:
     """The run's other files in a folder like the whole, and its files of metrics."""
     for path in (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".prom"):
-        kept = target / path.relative_to(folder)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, kept)
+        copy = target / path.relative_to(folder)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
     return target, sorted(folder.rglob("*.prom"))
 
 
@@ -110,37 +110,37 @@ def site_of(options: MetricOptions, folder: Path) -> Site:
 
 
 def assert_same(name: str, verdict: Verdict) -> None:
-    off = list(differences(from_files(name), plain(verdict)))
-    assert not off, "\n".join(["", *off[:40]])
+    mismatches = list(differences(from_files(name), plain(verdict)))
+    assert not mismatches, "\n".join(["", *mismatches[:40]])
 
 
 @pytest.mark.service
-@pytest.mark.parametrize("name", JUDGED)
+@pytest.mark.parametrize("name", SELECTED)
 @pytest.mark.parametrize("server", SERVERS)
 def test_same_verdict_from_a_server(name: str, server: str, tmp_path: Path) -> None:
     with CASES[name].inputs() as folder:
         rest, metrics = without_metrics(folder, tmp_path / "run")
-        with SERVERS[server](Given(metrics), tmp_path / "store") as options:
+        with SERVERS[server](StoreContents(metrics), tmp_path / "store") as options:
             site = site_of(options, tmp_path)
             with open_session(SiteRequest(site, None, [rest])) as session:
                 verdict = session.verdict()
             with open_session(SiteRequest(site, None, [rest])) as session:
-                gone = broken(verdict, session)
+                failing = failing_citations(verdict, session)
     assert_same(name, verdict)
-    assert not gone
+    assert not failing
 
 
-@pytest.mark.parametrize("name", JUDGED)
+@pytest.mark.parametrize("name", SELECTED)
 def test_same_verdict_from_the_embedded_store(name: str, tmp_path: Path) -> None:
     with CASES[name].inputs() as folder:
         ingest([folder], tmp_path / "store")
     verdict = trackside.diagnose(store=tmp_path / "store")
     assert_same(name, verdict)
     with open_session(StoreRequest(tmp_path / "store")) as session:
-        assert not broken(verdict, session)
+        assert not failing_citations(verdict, session)
 
 
 def test_families_that_rest_on_metrics_are_judged() -> None:
     """Each found and, where one is told that looks like it, not found."""
-    found = {CASES[name].expected["family"] for name in JUDGED}
-    assert found >= {"B2", "B3", "C2", "C3", "D1", "D2", "D3", "F1", "F3", "G1"}
+    families = {CASES[name].expected["family"] for name in SELECTED}
+    assert families >= {"B2", "B3", "C2", "C3", "D1", "D2", "D3", "F1", "F3", "G1"}

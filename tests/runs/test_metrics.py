@@ -27,7 +27,7 @@ class Data:
     """MetricBackend put one by one, sampled every 15 s."""
 
     def __init__(self) -> None:
-        self.curves = MemoryBackend()
+        self.backend = MemoryBackend()
 
     def put(
         self, name: str, values: ArrayLike, start: float = START, end: float = END, path: str = "m.prom",
@@ -36,14 +36,14 @@ class Data:
         times = np.round(np.arange(start, end + 0.1, every) * 1000).astype(np.int64)
         values = np.broadcast_to(np.asarray(values, dtype=np.float64), times.shape).copy()
         series = Series(name, tuple(sorted(labels.items())), Position(path, 1))
-        self.curves.add(Samples([series], np.zeros(len(times), np.int32), times, values))
+        self.backend.add(Samples([series], np.zeros(len(times), np.int32), times, values))
         return self
 
-    def memory(self, node: str, gpu: str, taken: tuple[float, float] | None, **more: Any) -> Data:
+    def memory(self, node: str, gpu: str, in_use: tuple[float, float] | None, **more: Any) -> Data:
         """Memory in use: 40 GiB between two moments, next to nothing otherwise; from an hour before to an hour after."""
         start, end = more.pop("start", START - 3600), more.pop("end", END + 3600)
         times = np.arange(start, end + 0.1, 15)
-        low, high = taken if taken is not None else (np.inf, np.inf)
+        low, high = in_use if in_use is not None else (np.inf, np.inf)
         values = np.where((times >= low) & (times < high), 40 * GIB, 4e6)
         return self.put(MEMORY, values, start, end, node=node, gpu=gpu, **more)
 
@@ -52,7 +52,7 @@ class Data:
         store = MemoryStore(
             [row for row in rows if isinstance(row, Event)], [row for row in rows if isinstance(row, Record)]
         )
-        run, store.metrics = run_metrics(self.curves, run, store)
+        run, store.metrics = run_metrics(self.backend, run, store)
         return run, store
 
 
@@ -204,11 +204,9 @@ def test_neighbors_with_a_label_leave_the_others() -> None:
 # -- names of nodes and GPUs
 
 
-@pytest.mark.parametrize("given", ["gpu-1", "GPU-1", "gpu-1.cluster.local"])
-def test_any_spelling_of_a_host(given: str) -> None:
-    run, store = (
-        Data().put("gpu_sm_active_ratio", 0.5, node=given, gpu="0").resolved(nodes=("gpu-1", "gpu-2"), n_gpus=1)
-    )
+@pytest.mark.parametrize("host", ["gpu-1", "GPU-1", "gpu-1.cluster.local"])
+def test_any_spelling_of_a_host(host: str) -> None:
+    run, store = Data().put("gpu_sm_active_ratio", 0.5, node=host, gpu="0").resolved(nodes=("gpu-1", "gpu-2"), n_gpus=1)
     assert run.gpus == ("gpu-1:0",)
     assert grid(store, metric("gpu_sm_active_ratio").over("run", "avg")).labels("node") == [("gpu-1",)]
 
@@ -281,12 +279,12 @@ def test_a_label_on_another_node_is_stale_where_the_runs_own_is_there() -> None:
 
 def test_windows_that_a_run_still_going_has_not_filled_are_left_for_later() -> None:
     data = Data().put(MEMORY, 40 * GIB, node="n1", gpu="0", start=START - 900)
-    gone, over = data.resolved(job(), n_gpus=1)
-    _, going = data.resolved(job(state="RUNNING", end=None), disposition="RUNNING", n_gpus=1)
+    ended_run, ended = data.resolved(job(), n_gpus=1)
+    _, running = data.resolved(job(state="RUNNING", end=None), disposition="RUNNING", n_gpus=1)
     query = metric(MEMORY).over("around", "count")
-    assert gone.end == END
-    assert grid(over, query).times[-1] > END
-    last = grid(going, query)
+    assert ended_run.end == END
+    assert grid(ended, query).times[-1] > END
+    last = grid(running, query)
     assert END - last.step < last.times[-1] <= END
     data.put(MEMORY, 40 * GIB, node="n1", gpu="0", start=END + 15, end=END + 900)
     _, later = data.resolved(job(state="RUNNING", end=None), disposition="RUNNING", end=END + 900, n_gpus=1)
@@ -309,15 +307,15 @@ def test_local_times_against_utc_metrics_by_label(zone: float) -> None:
     assert run.metric_offset_s == -zone * 3600
     value = grid(store, metric("gpu_sm_active_ratio").over("run", "avg")).value("count")
     assert value.number > 200
-    assert all(one.holds for one in check({"c": value.cites[0]}, store))
+    assert all(result.holds for result in check({"c": value.cites[0]}, store))
 
 
 def test_local_times_by_occupancy() -> None:
     hours = 9 * 3600
     data = Data()
     for gpu in range(2):
-        taken = (START + hours + 30, END + hours)
-        data.memory("n1", str(gpu), taken, start=END + 600, end=END + hours + 3600)
+        in_use = (START + hours + 30, END + hours)
+        data.memory("n1", str(gpu), in_use, start=END + 600, end=END + hours + 3600)
     run, _ = data.resolved(n_gpus=2)
     assert (run.metric_offset_s, run.gpus) == (-hours, ("n1:0", "n1:1"))
 
@@ -454,7 +452,7 @@ def test_a_part_of_a_grid_cites_no_more_than_the_grid_held() -> None:
     util = grid(store, metric("gpu_utilization_ratio").over("run", "avg"))
     value = util.during(START - 2000, START + 600).value("median")
     assert value.value == 0.5
-    assert all(one.holds for one in check({"c": value.cites[0]}, store))
+    assert all(result.holds for result in check({"c": value.cites[0]}, store))
 
 
 def test_what_was_never_sampled_is_a_count_that_holds() -> None:
@@ -462,7 +460,7 @@ def test_what_was_never_sampled_is_a_count_that_holds() -> None:
     util = grid(store, metric("gpu_utilization_ratio").over("run", "avg"))
     value = util.during(START + 4000, END).value("count")
     assert (value.value, value.unit) == (0, "")
-    assert all(one.holds for one in check({"c": value.cites[0]}, store))
+    assert all(result.holds for result in check({"c": value.cites[0]}, store))
 
 
 def test_files_of_several_machines_by_their_uuids() -> None:

@@ -46,10 +46,10 @@ def run_of(*rows: Record | Event, ask: str | None = None) -> Run:
 
 
 def resolved(*rows: Record | Event, ask: str | None = None) -> ResolvedRun:
-    found = MemoryStore(
+    store = MemoryStore(
         [row for row in rows if isinstance(row, Event)], [row for row in rows if isinstance(row, Record)], ["log"]
     )
-    return resolve(found, ask)
+    return resolve(store, ask)
 
 
 # -- which one
@@ -128,9 +128,9 @@ def test_logs_of_other_jobs_are_left_out() -> None:
     rows = [job("4001"), job("4002", start=300.0), log("4001/out.log"), log("4002/out.log"), log("4002/rank1/err.log")]
     runs = resolved(*rows, ask="4002")
     assert runs.run.log_paths == ("4002/out.log", "4002/rank1/err.log")
-    kept = runs.store.ask(events("log_activity"))
-    assert isinstance(kept, Frame)
-    assert {event.at.path for event in kept.events} == set(runs.run.log_paths)
+    frame = runs.store.ask(events("log_activity"))
+    assert isinstance(frame, Frame)
+    assert {event.at.path for event in frame.events} == set(runs.run.log_paths)
 
 
 # -- attempts
@@ -202,16 +202,16 @@ def test_exit_codes(
     rows = [job("8", "FAILED", exit_code=recorded[0], signal=recorded[1])]
     if other is not None:
         rows.append(job("8", "FAILED", exit_code=other, signal=0, source="scontrol"))
-    told = [note("t.log", "process_exit", signal=number) for number in signals]
-    run = run_of(*rows, log("t.log"), *told)
+    exits = [note("t.log", "process_exit", signal=number) for number in signals]
+    run = run_of(*rows, log("t.log"), *exits)
     assert (run.exit_code, run.signal) == (code, signal)
     assert (run.attempts[-1].exit_code, run.attempts[-1].signal) == (code, signal)
 
 
 def test_an_unstarted_job_has_no_attempt() -> None:
-    told = attempts_of([job("8", "CANCELLED", None, 50.0, submit=20.0)])
-    last = final(told)
-    assert numbered(told) == ()
+    attempts = attempts_of([job("8", "CANCELLED", None, 50.0, submit=20.0)])
+    last = final(attempts)
+    assert numbered(attempts) == ()
     assert last is not None
     assert last.state == "CANCELLED"
 
@@ -286,8 +286,8 @@ def test_fates_of_other_jobs_are_dropped_but_nodes_stay() -> None:
         Record("step", Position("sacct.txt", 3), "scheduler", {"id": "77.0", "job": "77"}),
         Record("node", Position("sinfo.txt", 2), "scheduler", {"name": "n9", "state": "down"}),
     ]
-    kept = [(row.kind, row.get("job")) for row in resolved(*rows).store.all_rows()]
-    assert sorted(kept, key=str) == [("job", None), ("job_state", "42"), ("node", None), ("node_state", "77")]
+    remaining = [(row.kind, row.get("job")) for row in resolved(*rows).store.all_rows()]
+    assert sorted(remaining, key=str) == [("job", None), ("job_state", "42"), ("node", None), ("node_state", "77")]
 
 
 def test_citations_hold_on_the_narrowed_store() -> None:
@@ -339,9 +339,9 @@ def test_a_time_that_fits_is_left() -> None:
 
 def worker(folder: str, local: int, rank: int | None = None, text: str = "") -> list[Event]:
     path = f"{folder}/attempt_0/{local}/stderr.log"
-    place = Position(path, 3)
-    rows = [Event("log_activity", place, "log", rank=local)]
-    return rows if rank is None else [*rows, Event("exception", place, "log", rank=rank, text=text)]
+    position = Position(path, 3)
+    rows = [Event("log_activity", position, "log", rank=local)]
+    return rows if rank is None else [*rows, Event("exception", position, "log", rank=rank, text=text)]
 
 
 def ranks_by_path(*rows: Event) -> dict[str, int | None]:

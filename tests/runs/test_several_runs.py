@@ -22,7 +22,7 @@ def keys(verdict: Verdict) -> set[str]:
 def test_two_trainings_in_one_folder_are_said_to_be_judged_as_one(tmp_path: Path) -> None:
     verdict = trackside.diagnose(write(tmp_path, {"one.log": log(8.0), "two.log": log(3.0)}))
     assert "several_runs" in keys(verdict)
-    (claim,) = (each for each in verdict.preflight if sentence_name(each) == "several_runs")
+    (claim,) = (sentence for sentence in verdict.preflight if sentence_name(sentence) == "several_runs")
     assert {cite.where.partition(":")[0] for cite in claim.cites} == {"one.log", "two.log"}
 
 
@@ -44,7 +44,7 @@ def test_records_that_contradict_each_other_make_no_healthy_run(tmp_path: Path) 
         "two/sacct.txt": SACCT + sacct("7", "COMPLETED"),
         "slurm-7.out": log(8.0),
     }
-    for turned in (files, {"one/sacct.txt": files["two/sacct.txt"], "two/sacct.txt": files["one/sacct.txt"]}):
-        verdict = trackside.diagnose(write(tmp_path / str(id(turned)), {**files, **turned}), job="7")
+    for swapped in (files, {"one/sacct.txt": files["two/sacct.txt"], "two/sacct.txt": files["one/sacct.txt"]}):
+        verdict = trackside.diagnose(write(tmp_path / str(id(swapped)), {**files, **swapped}), job="7")
         assert "contradicted" in keys(verdict)
         assert verdict.family != "G1"

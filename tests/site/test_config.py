@@ -14,7 +14,7 @@ from trackside.settings.shown import in_force
 from trackside.site import config
 from trackside.site.config import Site, load
 
-WHOLE = """\
+FULL_CONFIG = """\
 [metrics]
 url = "https://metrics.example.org/prometheus"
 user = "trackside"
@@ -74,14 +74,14 @@ def write(folder: Path, text: str, name: str = "site.toml") -> Path:
     return path
 
 
-def whole(folder: Path, **environ: str) -> Site:
+def full_site(folder: Path, **environ: str) -> Site:
     (folder / "secrets").mkdir()
     write(folder / "secrets", "hunter2\n", "metrics")
-    return load(write(folder, WHOLE), environ={"VL_TOKEN": "secret-token", **environ})
+    return load(write(folder, FULL_CONFIG), environ={"VL_TOKEN": "secret-token", **environ})
 
 
 def test_every_section_becomes_the_options_of_its_part(folder: Path) -> None:
-    site = whole(folder)
+    site = full_site(folder)
     assert site.metrics is not None
     assert site.metrics.endpoint.url == "https://metrics.example.org/prometheus"
     assert (site.metrics.endpoint.user, site.metrics.endpoint.password) == ("trackside", "hunter2")
@@ -140,7 +140,7 @@ def test_a_log_store_may_come_from_the_environment_alone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[metrics]\nurll = 'http://m'\n", "line 2: [metrics] has no key 'urll'; did you mean 'url'?"),
         ("[metric]\nurl = 'http://m'\n", "line 1: unknown section [metric]; did you mean 'metrics'?"),
@@ -161,17 +161,17 @@ def test_a_log_store_may_come_from_the_environment_alone(folder: Path) -> None:
         ("[metrics]\nurl = 'http://m'\nlabels = { a = 1 }\n", "line 3: metrics.labels must be a table of strings"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_file_line_and_key(folder: Path, text: str, said: str) -> None:
+def test_what_is_wrong_is_said_with_file_line_and_key(folder: Path, text: str, message: str) -> None:
     path = write(folder, text)
     with pytest.raises(ConfigError) as caught:
         load(path, environ={})
     assert str(caught.value).startswith(str(path))
-    assert said.format(folder=folder) in str(caught.value)
+    assert message.format(folder=folder) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("environ", "said"),
+    ("environ", "message"),
     [
         (
             {"TRACKSIDE_METRICS_URI": "http://m"},
@@ -183,10 +183,10 @@ def test_what_is_wrong_is_said_with_file_line_and_key(folder: Path, text: str, s
         ),
     ],
 )
-def test_a_wrong_variable_is_named(folder: Path, environ: dict[str, str], said: str) -> None:
+def test_a_wrong_variable_is_named(folder: Path, environ: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(environ=environ)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_variables_of_others_are_left_alone(folder: Path) -> None:
@@ -195,7 +195,7 @@ def test_variables_of_others_are_left_alone(folder: Path) -> None:
 
 def test_one_variable_for_several_log_stores_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"2 tables \[\[logs\]\]"):
-        whole(folder, TRACKSIDE_LOGS_URL="http://elsewhere")
+        full_site(folder, TRACKSIDE_LOGS_URL="http://elsewhere")
 
 
 def test_secret_and_its_file_together_are_refused(folder: Path) -> None:
@@ -206,7 +206,7 @@ def test_secret_and_its_file_together_are_refused(folder: Path) -> None:
 
 
 def test_no_secret_is_ever_shown(folder: Path) -> None:
-    site = whole(folder, TRACKSIDE_SLURM_TOKEN="hunter3", TRACKSIDE_SLURM_URL="http://r")
+    site = full_site(folder, TRACKSIDE_SLURM_TOKEN="hunter3", TRACKSIDE_SLURM_URL="http://r")
     shown = "\n".join(f"{setting.name} = {setting.value}  # {setting.origin}" for setting in site.settings)
     for secret in ("hunter2", "hunter3", "secret-token"):
         assert secret not in shown
@@ -218,7 +218,7 @@ def test_no_secret_is_ever_shown(folder: Path) -> None:
 
 
 def test_the_dump_is_toml_that_says_the_same(folder: Path) -> None:
-    site = whole(folder)
+    site = full_site(folder)
     text = config.dump(site)
     document = tomllib.loads(text)
     assert [log["url"] for log in document["logs"]] == ["http://loki:3100", "http://vl:9428"]
@@ -257,20 +257,20 @@ def test_a_secret_that_all_may_read_is_warned_of(folder: Path) -> None:
 def test_the_file_that_counts(folder: Path) -> None:
     home = Path(os.environ["HOME"]) / ".config" / "trackside"
     home.mkdir(parents=True)
-    mine = write(home, "[store]\npath = 'mine'\n", "trackside.toml")
-    assert load(environ={}).file == str(mine)
-    here = write(folder, "[store]\npath = 'here'\n", "trackside.toml")
+    home_file = write(home, "[store]\npath = 'mine'\n", "trackside.toml")
+    assert load(environ={}).file == str(home_file)
+    local_file = write(folder, "[store]\npath = 'here'\n", "trackside.toml")
     assert load(environ={}).store == str(folder / "here")
     other = write(folder, "[store]\npath = '/other'\n", "other.toml")
     assert load(environ={"TRACKSIDE_CONFIG": str(other)}).store == "/other"
-    assert load(here, environ={"TRACKSIDE_CONFIG": str(other)}).store == str(folder / "here")
+    assert load(local_file, environ={"TRACKSIDE_CONFIG": str(other)}).store == str(folder / "here")
     with pytest.raises(ConfigError, match=r"can't read .*gone.toml: No such file"):
         load(folder / "gone.toml", environ={})
 
 
 def test_a_file_that_lies_about_and_that_others_may_change_is_left_out(folder: Path) -> None:
-    here = write(folder, "[slurm]\nbin = '/tmp/elsewhere'\n", "trackside.toml")
-    here.chmod(0o666)
+    local_file = write(folder, "[slurm]\nbin = '/tmp/elsewhere'\n", "trackside.toml")
+    local_file.chmod(0o666)
     site = load(environ={})
     assert site.slurm is not None
     assert site.slurm.bin == ""
@@ -311,7 +311,7 @@ def test_secrets_in_parameters_and_headers_are_hidden(folder: Path) -> None:
     )
     settings = Settings(config.SECTIONS)
     settings.read_file(path)
-    shown = {each.name: each.value for each in in_force(settings, ("metrics", "logs", "journal"))}
+    shown = {setting.name: setting.value for setting in in_force(settings, ("metrics", "logs", "journal"))}
     assert "s3cr" not in str(shown)
     assert shown["metrics.extra_params"] == '{"dedup" = "true", "access_token" = "(hidden)"}'
     assert shown["logs.headers"] == '{"X-Api-Key" = "(hidden)", "X-Scope-OrgID" = "gpu"}'

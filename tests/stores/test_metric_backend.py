@@ -15,16 +15,18 @@ from trackside.verify import same
 
 
 def run_metrics(
-    curves: dict[tuple[str, str], list[tuple[float, float]]], name: str = "gpu_sm_active_ratio", end: float = 600.0
+    points_by_gpu: dict[tuple[str, str], list[tuple[float, float]]],
+    name: str = "gpu_sm_active_ratio",
+    end: float = 600.0,
 ) -> RunMetrics:
     """(node, gpu) -> (time s, value) points, as a run from 0 to ``end`` sampled every 15 s."""
-    held = MemoryBackend()
-    for (node, gpu), points in curves.items():
+    backend = MemoryBackend()
+    for (node, gpu), points in points_by_gpu.items():
         series = Series(name, (("gpu", gpu), ("node", node)), Position(f"{node}.prom", 1))
         times = np.array([round(time * 1000) for time, _ in points], dtype=np.int64)
         values = np.array([value for _, value in points], dtype=np.float64)
-        held.add(Samples([series], np.zeros(len(points), dtype=np.int32), times, values))
-    return RunMetrics(held, tuple(held.series()), Timing(0.0, end, 15.0))
+        backend.add(Samples([series], np.zeros(len(points), dtype=np.int32), times, values))
+    return RunMetrics(backend, tuple(backend.series()), Timing(0.0, end, 15.0))
 
 
 def ask(metrics: RunMetrics, query: Query) -> Grid:
@@ -117,10 +119,10 @@ def test_a_part_ends_with_the_last_window_in_it() -> None:
     assert ask(metrics, part.query).times.tolist() == [20.0]
     assert ask(metrics, metric("gpu_sm_active_ratio").during(15, 25).rollup(10, "avg")).times.tolist() == [20.0]
     for start, end in [(600, 700), (-90, -20), (31, 39), (50, 20)]:
-        none = grid.during(start, end)
-        assert none.value("count").value == 0
-        assert ask(metrics, none.query).values.shape == (1, 0)
-        assert none.during(100, 200).value("max").value is None
+        empty = grid.during(start, end)
+        assert empty.value("count").value == 0
+        assert ask(metrics, empty.query).values.shape == (1, 0)
+        assert empty.during(100, 200).value("max").value is None
 
 
 def test_growth_in_a_part_is_that_in_the_whole() -> None:

@@ -53,7 +53,7 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
     return folder
 
 
-def told(verdict: Verdict, without: Sequence[str] = ()) -> Any:
+def verdict_document(verdict: Verdict, without: Sequence[str] = ()) -> Any:
     """A verdict as its document, and ``without`` some words of its paths."""
     text = encode(document(verdict, ["x"])).decode()
     for word in without:
@@ -61,17 +61,17 @@ def told(verdict: Verdict, without: Sequence[str] = ()) -> Any:
     return json.loads(text)
 
 
-def of_files(*paths: str | os.PathLike[str], job: str | None = None) -> Any:
+def verdict_of_files(*paths: str | os.PathLike[str], job: str | None = None) -> Any:
     """The verdict on files."""
-    return told(trackside.diagnose(list(paths), job=job))
+    return verdict_document(trackside.diagnose(list(paths), job=job))
 
 
-def of_store(store: str | os.PathLike[str], job: str | None = None, without: Sequence[str] = ()) -> Any:
+def verdict_of_store(store: str | os.PathLike[str], job: str | None = None, without: Sequence[str] = ()) -> Any:
     """The verdict on a job of a store."""
-    return told(trackside.diagnose(store=store, job=job), without)
+    return verdict_document(trackside.diagnose(store=store, job=job), without)
 
 
-def kept(store: Path) -> set[str]:
+def segment_names(store: Path) -> set[str]:
     """The segments that lie in a store's folder."""
     return set(os.listdir(store / "segments"))
 
@@ -81,12 +81,12 @@ __all__ = [
     "T0",
     "TRACEBACK",
     "ingest",
-    "kept",
-    "of_files",
-    "of_store",
     "sacct",
     "scrape",
+    "segment_names",
     "steps",
-    "told",
+    "verdict_document",
+    "verdict_of_files",
+    "verdict_of_store",
     "write",
 ]

@@ -13,7 +13,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.stores.embedded.runs import SACCT, TRACEBACK, ingest, kept, of_files, of_store, sacct, scrape, steps, write
+from tests.stores.embedded.runs import (
+    SACCT,
+    TRACEBACK,
+    ingest,
+    sacct,
+    scrape,
+    segment_names,
+    steps,
+    verdict_of_files,
+    verdict_of_store,
+    write,
+)
 from trackside.cli import main
 from trackside.ingest import HashedStream
 from trackside.runs.locator import inputs_of
@@ -31,7 +42,7 @@ def run(*arguments: object) -> Result:
 
 
 def points(store: Path) -> int:
-    progress = of_store(store)["progress"]
+    progress = verdict_of_store(store)["progress"]
     return progress["points"] if progress else 0
 
 
@@ -58,17 +69,17 @@ def test_given_twice_it_is_skipped(folder: Path, store: Path) -> None:
     assert first.stdout == (
         f"{store}: inputs read: 3 (0 changed files read again), skipped: 0; new rows: 23, samples: 80\n"
     )
-    before, manifest = kept(store), Directory(store).read_newest()
-    for way in (folder, f"{folder}/.", folder / "slurm-41.out"):
-        again = ingest([way], store)
+    before, manifest = segment_names(store), Directory(store).read_newest()
+    for path in (folder, f"{folder}/.", folder / "slurm-41.out"):
+        again = ingest([path], store)
         assert (again.inputs, again.replaced, again.samples) == ([], [], 0)
         assert {row.note for row in again.skipped} == {"already in the store"}
-    assert kept(store) == before
+    assert segment_names(store) == before
     assert Directory(store).read_newest() == manifest
     (store.parent / "alias").symlink_to(folder)
     aliased = ingest([store.parent / "alias"], store)
     assert aliased.inputs == []
-    assert of_store(store) == of_files(folder)
+    assert verdict_of_store(store) == verdict_of_files(folder)
 
 
 def test_a_growing_log_is_replaced(folder: Path, store: Path) -> None:
@@ -76,14 +87,14 @@ def test_a_growing_log_is_replaced(folder: Path, store: Path) -> None:
     log.write_text(steps(20))
     ingest([folder], store)
     assert points(store) == 20
-    for way, upto in ((folder, 30), (log, 40), (folder, 50)):
+    for path, upto in ((folder, 30), (log, 40), (folder, 50)):
         with log.open("a") as file:
             file.write(steps(10, upto - 9))
-        summary = ingest([way], store)
+        summary = ingest([path], store)
         assert summary.replaced == ["slurm-41.out"]
         assert points(store) == upto
-        assert of_store(store) == of_files(folder)
-    assert [each.path for each in _inputs(store)] == ["gpu.prom", "sacct.txt", "slurm-41.out"]
+        assert verdict_of_store(store) == verdict_of_files(folder)
+    assert [row.path for row in _inputs(store)] == ["gpu.prom", "sacct.txt", "slurm-41.out"]
 
 
 def test_a_part_of_a_folder_given_again_from_further_down(store: Path) -> None:
@@ -92,7 +103,7 @@ def test_a_part_of_a_folder_given_again_from_further_down(store: Path) -> None:
     with (top / "a/logs/slurm-41.out").open("a") as file:
         file.write(steps(5, 21))
     assert ingest([top / "a/logs"], store).replaced == ["a/logs/slurm-41.out"]
-    assert of_store(store) == of_files(top)
+    assert verdict_of_store(store) == verdict_of_files(top)
     assert ingest([top], store).inputs == []
 
 
@@ -102,7 +113,7 @@ def test_the_same_text_of_another_run_is_kept(store: Path) -> None:
         text = {"sacct.txt": SACCT + sacct(job), "train.log": TRACEBACK.format(module="flash_attn")}
         assert ingest([write(store.parent / f"run-{job}", text)], store).skipped == []
     for job in ("51", "52"):
-        assert of_store(store, job, [f"run-{job}/"]) == of_files(store.parent / f"run-{job}")
+        assert verdict_of_store(store, job, [f"run-{job}/"]) == verdict_of_files(store.parent / f"run-{job}")
 
 
 def test_a_file_that_was_moved_within_its_folder(folder: Path, store: Path) -> None:
@@ -119,23 +130,23 @@ def test_a_file_that_was_moved_within_its_folder(folder: Path, store: Path) -> N
 
 @pytest.mark.parametrize("text", ["", "\x00\x01\x02\x03"])
 def test_what_was_read_is_worth_more_than_nothing_in_its_place(text: str, folder: Path, store: Path) -> None:
-    wanted = of_files(folder)
+    expected = verdict_of_files(folder)
     ingest([folder], store)
     (folder / "slurm-41.out").write_text(text)
     again = run("ingest", folder, "--store", store)
     assert "slurm-41.out: skipped: " in again.stderr
     assert "what was read from it earlier is kept" in again.stderr
-    assert of_store(store) == wanted
+    assert verdict_of_store(store) == expected
 
 
 def test_what_can_not_be_read_is_listed_and_tried_again(folder: Path, store: Path) -> None:
     (folder / "core").write_bytes(bytes(range(256)) * 20)
     first = run("ingest", folder, "--store", store)
     assert "core: unrecognised: " in first.stderr
-    assert of_store(store) == of_files(folder)
+    assert verdict_of_store(store) == verdict_of_files(folder)
     (folder / "core").write_text(steps(3))
     assert ingest([folder], store).replaced == ["core"]
-    assert of_store(store) == of_files(folder)
+    assert verdict_of_store(store) == verdict_of_files(folder)
 
 
 def test_archives_and_their_members(folder: Path, store: Path) -> None:
@@ -143,13 +154,13 @@ def test_archives_and_their_members(folder: Path, store: Path) -> None:
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, "run")
     ingest([archive], store)
-    assert of_store(store) == of_files(archive)
+    assert verdict_of_store(store) == verdict_of_files(archive)
     assert ingest([archive], store).inputs == []
     (folder / "slurm-41.out").write_text(steps(7))
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, "run")
     assert ingest([archive], store).replaced == ["run.tar.gz!run/slurm-41.out"]
-    assert of_store(store) == of_files(archive)
+    assert verdict_of_store(store) == verdict_of_files(archive)
 
 
 def test_what_is_cut_off_is_kept_as_far_as_it_goes(folder: Path, store: Path) -> None:
@@ -157,17 +168,17 @@ def test_what_is_cut_off_is_kept_as_far_as_it_goes(folder: Path, store: Path) ->
     (folder / "slurm-41.out").unlink()
     (folder / "slurm-41.out.gz").write_bytes(whole[: len(whole) // 2])
     ingest([folder], store)
-    assert of_store(store) == of_files(folder)
+    assert verdict_of_store(store) == verdict_of_files(folder)
     (folder / "slurm-41.out.gz").write_bytes(whole)
     assert ingest([folder], store).replaced == ["slurm-41.out.gz"]
-    assert of_store(store) == of_files(folder)
+    assert verdict_of_store(store) == verdict_of_files(folder)
 
 
 def test_files_of_one_name_are_told_apart(store: Path) -> None:
     for number in range(4):
         folder = write(store.parent / str(number) / "run", {"sacct.txt": SACCT + sacct(str(61 + number))})
         ingest([folder], store)
-    assert [each.path for each in _inputs(store)] == [
+    assert [row.path for row in _inputs(store)] == [
         "sacct.txt",
         "run/sacct.txt",
         "run/sacct.txt#2",
@@ -182,9 +193,9 @@ def test_a_file_that_grows_while_it_is_read() -> None:
         def read(self, size: int | None = -1) -> bytes:
             data = super().read(size)
             if not data:
-                place = self.tell()
+                position = self.tell()
                 self.write(b"the last words\n")
-                self.seek(place)
+                self.seek(position)
             return data
 
     def digest(content: bytes) -> str:
@@ -217,10 +228,10 @@ def test_a_reader_that_goes_back_and_forth_is_hashed_once() -> None:
 
 def test_clear_words_for_what_is_no_store(folder: Path, store: Path) -> None:
     for command in (("runs",), ("diagnose",), ("compact",)):
-        gone = run(*command, "--store", store)
-        assert gone.exit_code == 2
+        result = run(*command, "--store", store)
+        assert result.exit_code == 2
         assert (
-            gone.stderr
+            result.stderr
             == f"trackside: {store} is not a Trackside store; 'trackside ingest PATH --store {store}' makes one\n"
         )
         assert not store.exists()
@@ -241,7 +252,7 @@ def test_an_empty_store_answers(tmp_path: Path, store: Path) -> None:
     ingest([tmp_path / "nothing"], store)
     assert run("runs", "--store", store).exit_code == 0
     assert run("compact", "--store", store).exit_code == 0
-    assert of_store(store)["primary"]["family"] == "U0"
+    assert verdict_of_store(store)["primary"]["family"] == "U0"
     assert "no job 5 in the store" in run("diagnose", "--store", store, "--job", "5").stderr
 
 
@@ -249,8 +260,8 @@ def test_other_tools_can_read_the_segments(folder: Path, store: Path) -> None:
     import duckdb
 
     ingest([folder], store)
-    found = duckdb.sql(f"SELECT metric, count(*), max(value) FROM '{store}/segments/samples-*.parquet' GROUP BY 1")
-    assert found.fetchall() == [("gpu_utilization_ratio", 80, 0.51)]
+    rows = duckdb.sql(f"SELECT metric, count(*), max(value) FROM '{store}/segments/samples-*.parquet' GROUP BY 1")
+    assert rows.fetchall() == [("gpu_utilization_ratio", 80, 0.51)]
 
 
 def _inputs(store: Path) -> list[StoredInput]:
@@ -268,40 +279,46 @@ def test_a_path_that_is_no_store_is_not_locked(tmp_path: Path) -> None:
 def test_what_the_folders_above_a_store_are_called_changes_no_row(folder: Path, tmp_path: Path, above: str) -> None:
     store = tmp_path / above / "store"
     plain = tmp_path / "plain"
-    for each in (store, plain):
-        result = run("ingest", folder, "--store", each)
+    for path in (store, plain):
+        result = run("ingest", folder, "--store", path)
         assert result.exit_code == 0, result.output
-        with Writer.open(each) as writer:
+        with Writer.open(path) as writer:
             compact(writer, 1_772_438_400 + 9 * 86_400, raw_days=1)
     assert run("runs", "--store", store, "--json").stdout == run("runs", "--store", plain, "--json").stdout
-    assert of_store(store) == of_store(plain)
-    with Snapshot.open(store) as ours, Snapshot.open(plain) as theirs:
+    assert verdict_of_store(store) == verdict_of_store(plain)
+    with Snapshot.open(store) as store_snapshot, Snapshot.open(plain) as plain_snapshot:
         for table in TABLES:
             columns = "* EXCLUDE (read_at)" if table == "inputs" else "*"
-            found = [each.rows(f"SELECT {columns} FROM {each.table(table)} ORDER BY ALL") for each in (ours, theirs)]
-            assert found[0] == found[1]
+            contents = [
+                snapshot.rows(f"SELECT {columns} FROM {snapshot.table(table)} ORDER BY ALL")
+                for snapshot in (store_snapshot, plain_snapshot)
+            ]
+            assert contents[0] == contents[1]
 
 
 def test_logs_alone_load_no_series(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ingest([folder], store)
-    looked: list[str] = []
+    tables_read: list[str] = []
     table = Snapshot.table
 
-    def noted(snapshot: Snapshot, name: str, *arguments: Any) -> str:
-        looked.append(name)
+    def record_table(snapshot: Snapshot, name: str, *arguments: Any) -> str:
+        tables_read.append(name)
         return table(snapshot, name, *arguments)
 
-    monkeypatch.setattr(Snapshot, "table", noted)
+    monkeypatch.setattr(Snapshot, "table", record_table)
     ingest([write(folder, {"slurm-42.out": steps(5)})], store)
-    assert "series" not in looked
+    assert "series" not in tables_read
     ingest([write(folder, {"more.prom": scrape("gpu017", 900, 50)})], store)
-    assert "series" in looked
+    assert "series" in tables_read
 
 
 def test_what_is_spilled_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     one, other = connect(), connect()
-    folders = [Path(each.execute("SELECT current_setting('temp_directory')").fetchall()[0][0]) for each in (one, other)]
+    folders = [
+        Path(connection.execute("SELECT current_setting('temp_directory')").fetchall()[0][0])
+        for connection in (one, other)
+    ]
     assert folders[0] != folders[1]
     for path in folders:
         assert path.parent == tmp_path
@@ -316,15 +333,15 @@ def test_a_temporary_store_is_closed_before_it_is_removed(
     ingest([folder], store)
     ends: list[str] = []
     for name in ("close", "remove"):
-        monkeypatch.setattr(Writer, name, _noted(ends, name, getattr(Writer, name)))
+        monkeypatch.setattr(Writer, name, _recording(ends, name, getattr(Writer, name)))
     with open_session(StoreRequest(store, None, [write(folder.parent / "more", {"slurm-41.err": "killed\n"})])):
         ends.clear()
     assert ends == ["close", "remove"]
 
 
-def _noted(ends: list[str], name: str, method: Callable[[Writer], None]) -> Callable[[Writer], None]:
-    def noted(writer: Writer) -> None:
+def _recording(ends: list[str], name: str, method: Callable[[Writer], None]) -> Callable[[Writer], None]:
+    def recorded(writer: Writer) -> None:
         ends.append(name)
         method(writer)
 
-    return noted
+    return recorded

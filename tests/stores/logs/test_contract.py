@@ -40,27 +40,30 @@ def line(second: float, text: str, **labels: str) -> Entry:
     return Entry(T0 * SECOND + round(second * SECOND), text, labels)
 
 
-def ask(server: Server, kind: str, wanted: LogRequest, **more: object) -> dict[str, list[str]]:
+def ask(server: Server, kind: str, request: LogRequest, **more: object) -> dict[str, list[str]]:
     """The lines of each log, without what was put before them; notes under their store."""
-    return {path: [bare(text) for text in texts] for path, texts in ask_whole(server, kind, wanted, **more).items()}
+    return {
+        path: [without_prefix(text) for text in texts]
+        for path, texts in ask_with_prefixes(server, kind, request, **more).items()
+    }
 
 
-def ask_whole(server: Server, kind: str, wanted: LogRequest, **more: object) -> dict[str, list[str]]:
+def ask_with_prefixes(server: Server, kind: str, request: LogRequest, **more: object) -> dict[str, list[str]]:
     with running(server):
         options = replace(LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0)), **more)  # type: ignore[arg-type]
-        return dict(logs(sources(open_store(options), options, wanted)))
+        return dict(logs(sources(open_store(options), options, request)))
 
 
-def logs(found: Iterator[Source | Input]) -> Iterator[tuple[str, list[str]]]:
-    for each in found:
-        if isinstance(each, Source):
-            yield each.path, each.stream.read().decode().split("\n")[:-1]
-            assert each.faults == []
+def logs(results: Iterator[Source | Input]) -> Iterator[tuple[str, list[str]]]:
+    for result in results:
+        if isinstance(result, Source):
+            yield result.path, result.stream.read().decode().split("\n")[:-1]
+            assert result.faults == []
         else:
-            yield each.path.split()[0], [each.note]
+            yield result.path.split()[0], [result.note]
 
 
-def bare(text: str) -> str:
+def without_prefix(text: str) -> str:
     return text.split(" F ", 1)[-1] if " F " in text else re.sub(r"^20\S+Z ", "", text)
 
 
@@ -247,14 +250,14 @@ def test_log_stores_agree(kind: str, name: str) -> None:
 @st.composite
 def streams(draw: st.DrawFn) -> list[Entry]:
     """Some streams of a job, many of whose lines have equal times."""
-    found = []
+    entries = []
     for rank in range(draw(st.integers(1, 3))):
         times = draw(st.lists(st.one_of(st.integers(0, 5), st.integers(0, 10**10)), max_size=40))
-        found += [
-            Entry(T0 * SECOND + ms * 1_000_000, f"{rank}:{place}", {"job_id": "4242", "rank": str(rank)})
-            for place, ms in enumerate(sorted(time % 50_000 for time in times))
+        entries += [
+            Entry(T0 * SECOND + ms * 1_000_000, f"{rank}:{index}", {"job_id": "4242", "rank": str(rank)})
+            for index, ms in enumerate(sorted(time % 50_000 for time in times))
         ]
-    return found
+    return entries
 
 
 @ALL
@@ -270,11 +273,11 @@ def test_all_lines_come_once_and_in_order(kind: str, entries: list[Entry], page:
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(entries=streams(), page=st.integers(1, 60), most=st.integers(45, 60), longest_s=st.integers(10, 100))
-def test_loki_with_narrow_limits(entries: list[Entry], page: int, most: int, longest_s: int) -> None:
-    server = LokiServer(*entries, most_entries=most, longest_s=longest_s)
+@given(entries=streams(), page=st.integers(1, 60), max_entries=st.integers(45, 60), max_range_s=st.integers(10, 100))
+def test_loki_with_narrow_limits(entries: list[Entry], page: int, max_entries: int, max_range_s: int) -> None:
+    server = LokiServer(*entries, most_entries=max_entries, longest_s=max_range_s)
     answer = ask(server, "loki", LogRequest(("4242",), (), T0, T0 + 60), page=page, margin_s=0.0)
-    texts = sorted(text for path, told in answer.items() if path != "Loki" for text in told)
+    texts = sorted(text for path, lines in answer.items() if path != "Loki" for text in lines)
     assert texts == sorted(entry.text for entry in entries)
 
 
@@ -284,5 +287,5 @@ def test_elasticsearch_of_milliseconds(entries: list[Entry], page: int, unit_ns:
     shifted = [replace(entry, time_ns=entry.time_ns + 123_456) for entry in entries]
     server = ElasticsearchServer(*shifted, unit_ns=unit_ns, text_fields=frozenset({"job_id"}))
     answer = ask(server, "elasticsearch", LogRequest(("4242",), (), T0, T0 + 60), page=page)
-    texts = [text for path, told in answer.items() if path != "Elasticsearch" for text in told]
+    texts = [text for path, lines in answer.items() if path != "Elasticsearch" for text in lines]
     assert sorted(texts) == sorted(entry.text for entry in entries)
