@@ -40,7 +40,7 @@ def case_of(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_what_a_case_says(tmp_path: Path) -> None:
+def test_a_case_is_parsed(tmp_path: Path) -> None:
     case = read(case_of(tmp_path, CASE))
     ms = T0 * 1000
     assert case.run == Run(id="4242", nodes=("n1", "n2"), start=T0, end=T0 + 60.5, n_gpus=2)
@@ -82,7 +82,7 @@ def test_what_a_case_says(tmp_path: Path) -> None:
         ("# nothing\n", "asks nothing"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_a_malformed_case_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read(case_of(tmp_path, text))
 
@@ -120,11 +120,11 @@ def test_difference_is_readable() -> None:
         (Table((60.0,), (((("gpu", "0"),), (1.0,)),)), Table((60.0,), (((("gpu", "1"),), (1.0,)),)), False),
     ],
 )
-def test_agreement(one: object, other: object, alike: bool) -> None:
+def test_answers_agree_within_the_tolerance(one: object, other: object, alike: bool) -> None:
     assert same(one, other) == alike  # type: ignore[arg-type]
 
 
-def test_shown_and_read_again(tmp_path: Path) -> None:
+def test_answers_are_read_as_they_are_shown(tmp_path: Path) -> None:
     table = Table(
         (60.0, 60.5), (((("gpu", "0"), ("node", "n1")), (1 / 3, math.nan)), ((("gpu", "1"),), (math.inf, -2.5e-9)))
     )

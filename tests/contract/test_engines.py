@@ -61,14 +61,14 @@ def requests_for(
     return [RollupRequest(groups, start, end, step, how) for start, end, step in spans for how in engines]
 
 
-def test_every_registered_engine_is_run() -> None:
+def test_every_registered_engine_is_tested() -> None:
     assert tuple(sorted(ENGINES)) == kinds(METRICS)
     assert all(ENGINES.values())
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("store", OTHERS)
-def test_rollups_are_those_of_memory(store: str, seed: int, tmp_path: Path) -> None:
+def test_rollups_are_the_same_as_in_memory(store: str, seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     path = tmp_path / "all.prom"
     path.write_text(uneven(random))

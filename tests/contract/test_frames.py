@@ -60,7 +60,7 @@ def answer_to(query: Query, answer: Frame | Grid | MissingAnswer) -> Answer:
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("store", [pytest.param(s, marks=pytest.mark.service if s in SERVERS else ()) for s in STORES])
-def test_one_answer(path: Path, store: str, tmp_path: Path, rewrite: bool) -> None:
+def test_every_store_gives_the_answers_of_the_case(path: Path, store: str, tmp_path: Path, rewrite: bool) -> None:
     case = read(path)
     with STORES[store](contents_of(case, tmp_path / "files"), tmp_path / "store") as open_backend:
         answers = answers_of(case, open_backend())
@@ -76,7 +76,7 @@ def test_one_answer(path: Path, store: str, tmp_path: Path, rewrite: bool) -> No
     assert not mismatches, "\n" + "\n".join(mismatches)
 
 
-def test_every_rollup_and_span_is_asked() -> None:
+def test_the_cases_use_every_rollup_and_span() -> None:
     """Of the sum of all cases."""
     queries = [ask.query for path in CASES for ask in read(path).asks]
     assert {query.rollup_how for query in queries} >= set(ROLLUPS)

@@ -140,7 +140,7 @@ def test_same_verdict_from_the_embedded_store(name: str, tmp_path: Path) -> None
         assert not failing_citations(verdict, session)
 
 
-def test_families_that_rest_on_metrics_are_judged() -> None:
+def test_the_selected_cases_cover_the_families_that_use_metrics() -> None:
     """Each found and, where one is told that looks like it, not found."""
     families = {CASES[name].expected["family"] for name in SELECTED}
     assert families >= {"B2", "B3", "C2", "C3", "D1", "D2", "D3", "F1", "F3", "G1"}

@@ -51,7 +51,9 @@ def store(folder: str | Path, spans: Sequence[Span], events: Sequence[tuple[int,
 
 @settings(max_examples=25, deadline=None)
 @given(node_spans, node_events, time_ranges)
-def test_as_hour_by_hour(spans: list[Span], events: list[tuple[int, int]], times: list[tuple[int, int | None]]) -> None:
+def test_node_activity_matches_a_computation_by_the_hour(
+    spans: list[Span], events: list[tuple[int, int]], times: list[tuple[int, int | None]]
+) -> None:
     spans = [(node, min(first, last), max(first, last)) for node, first, last in spans]
     with TemporaryDirectory() as folder, store(folder, spans, events) as writer:
         activity = _NodeActivity(writer.snapshot())
@@ -74,7 +76,7 @@ def test_as_hour_by_hour(spans: list[Span], events: list[tuple[int, int]], times
             assert activity.on([f"n{node}"], START + first, end) == expected
 
 
-def test_a_year_of_a_node_is_one_stretch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_year_of_a_node_is_read_as_one_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     days = [(0, day * 24 * HOUR, (day + 1) * 24 * HOUR) for day in range(40)]
     with store(tmp_path, [(0, 41 * 24 * HOUR, YEAR * HOUR), *days]) as writer:
         fetched: list[int] = []

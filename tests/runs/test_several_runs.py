@@ -19,7 +19,7 @@ def keys(verdict: Verdict) -> set[str]:
     return {sentence_name(claim) for claim in verdict.preflight}
 
 
-def test_two_trainings_in_one_folder_are_said_to_be_judged_as_one(tmp_path: Path) -> None:
+def test_two_trainings_in_one_folder_give_a_preflight_claim(tmp_path: Path) -> None:
     verdict = trackside.diagnose(write(tmp_path, {"one.log": log(8.0), "two.log": log(3.0)}))
     assert "several_runs" in keys(verdict)
     (claim,) = (sentence for sentence in verdict.preflight if sentence_name(sentence) == "several_runs")
@@ -38,7 +38,7 @@ def test_parts_that_follow_each_other_are_one_run(tmp_path: Path) -> None:
     assert "several_runs" not in keys(trackside.diagnose(write(tmp_path, {"one.log": log(8.0), "two.log": later})))
 
 
-def test_records_that_contradict_each_other_make_no_healthy_run(tmp_path: Path) -> None:
+def test_contradicting_records_never_give_a_healthy_run(tmp_path: Path) -> None:
     files = {
         "one/sacct.txt": SACCT + sacct("7"),
         "two/sacct.txt": SACCT + sacct("7", "COMPLETED"),

@@ -82,13 +82,13 @@ def test_a_job_is_found_by_its_id_alone(site: Path) -> None:
     assert "was made with slurm, which is not configured here" in without.stderr
 
 
-def test_the_page_shows_what_stands_around_a_line_of_the_jobs_output(site: Path) -> None:
+def test_the_page_shows_the_lines_around_a_cited_line(site: Path) -> None:
     assert diagnose(site, "--html", str(site / "page.html")).exit_code == 0
     page = (site / "page.html").read_text()
     assert "Traceback (most recent call last)" in page, "the lines before the one that is cited"
 
 
-def test_nobody_knows_it(site: Path) -> None:
+def test_an_unknown_job_is_not_found(site: Path) -> None:
     (site / "rows").write_text(SACCT)
     result = diagnose(site, job="4711")
     assert result.exit_code == 3
@@ -96,7 +96,7 @@ def test_nobody_knows_it(site: Path) -> None:
     assert "accounting" in result.stderr
 
 
-def test_servers_are_asked_little_of_a_job_that_slurm_does_not_know(site: Path) -> None:
+def test_servers_get_few_requests_for_a_job_that_slurm_does_not_know(site: Path) -> None:
     (site / "rows").write_text(SACCT)
     with answering(site) as (url, paths):
         result = diagnose(site, "--metrics-url", url, "--logs-url", f"loki={url}", job="4711")
@@ -108,7 +108,7 @@ def test_servers_are_asked_little_of_a_job_that_slurm_does_not_know(site: Path) 
     assert len(paths) <= 8
 
 
-def test_a_job_that_slurm_forgot_is_judged_by_what_servers_have(site: Path) -> None:
+def test_a_job_that_slurm_forgot_is_diagnosed_from_servers(site: Path) -> None:
     (site / "rows").write_text(SACCT)
     with answering(site, "4711") as (url, paths):
         result = diagnose(site, "--metrics-url", url, job="4711")
@@ -151,7 +151,7 @@ def answering(site: Path, job: str = "") -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
-def test_who_cancelled_it_is_told_by_whichever_record_knows(site: Path) -> None:
+def test_the_canceling_user_comes_from_the_record_that_has_it(site: Path) -> None:
     (site / "rows").write_text(
         "JobID|State|Start|End|User|UID\n41|CANCELLED by 0|2026-03-02T08:00:00|2026-03-02T08:10:00|alice|1001\n"
     )
@@ -172,13 +172,13 @@ def test_who_cancelled_it_is_told_by_whichever_record_knows(site: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "message"), [("rm -rf", "is not a Slurm job id"), ("41[1-3]", "is not a Slurm job id")]
 )
-def test_what_is_no_job(site: Path, job: str, message: str) -> None:
+def test_an_invalid_job_id_is_refused(site: Path, job: str, message: str) -> None:
     result = diagnose(site, job=job)
     assert result.exit_code == 2
     assert message in result.stderr
 
 
-def test_accounting_that_fails_is_no_absence(site: Path) -> None:
+def test_failed_accounting_is_not_reported_as_absence(site: Path) -> None:
     program(site / "bin" / "sacct", "echo 'sacct: error: slurm_persist_conn_open: Connection refused' >&2; exit 1")
     result = diagnose(site, "--json", str(site / "work"))
     doc = json.loads(result.stdout)
@@ -187,7 +187,7 @@ def test_accounting_that_fails_is_no_absence(site: Path) -> None:
     assert any("unable to check" in reason for reasons in unsure.values() for reason in reasons)
 
 
-def test_a_store_and_slurm_together(site: Path) -> None:
+def test_a_store_and_slurm_are_combined(site: Path) -> None:
     metrics = {"gpu.prom": "".join(scrape("gpu017", second, 91.0) for second in range(0, 600, 15))}
     ingest([write(site / "metrics", metrics)], site / "store")
     alone = CliRunner().invoke(main, ["diagnose", "--store", str(site / "store"), "--json"])
@@ -203,7 +203,7 @@ def test_a_store_and_slurm_together(site: Path) -> None:
 
 
 @pytest.mark.parametrize("sent", [True, False])
-def test_output_that_is_not_here_and_was_sent_instead_is_no_gap(site: Path, sent: bool) -> None:
+def test_output_that_was_sent_to_the_store_is_not_missing(site: Path, sent: bool) -> None:
     output = (site / "work" / "slurm-41.out").rename(site / "elsewhere").read_text()
     lines = "".join(
         f"2026-11-21T10:00:00.{index:09d}Z stdout F {line}\n" for index, line in enumerate(output.splitlines())
@@ -218,7 +218,7 @@ def test_output_that_is_not_here_and_was_sent_instead_is_no_gap(site: Path, sent
     assert bool(gaps) is not sent
 
 
-def test_output_that_is_here_and_was_sent_as_well_counts_once(site: Path) -> None:
+def test_output_on_disk_and_in_the_store_counts_once(site: Path) -> None:
     output = (site / "work" / "slurm-41.out").read_text()
     lines = "".join(
         f"2026-11-21T10:00:00.{index:09d}Z stdout F {line}\n" for index, line in enumerate(output.splitlines())
@@ -231,14 +231,14 @@ def test_output_that_is_here_and_was_sent_as_well_counts_once(site: Path) -> Non
     assert [row["path"] for row in both["inputs"] if "@gpu017" in row["path"]] == []
 
 
-def test_a_store_that_has_nothing_of_it_is_no_end(site: Path) -> None:
+def test_a_store_without_the_job_does_not_end_the_diagnosis(site: Path) -> None:
     metrics = {"gpu.prom": "".join(scrape("gpu099", second, 91.0) for second in range(0, 600, 15)), "a.out": "x\n"}
     ingest([write(site / "metrics", metrics)], site / "store")
     doc = json.loads(diagnose(site, "--store", str(site / "store"), "--json").stdout)
     assert doc["primary"]["family"] == "H2"
 
 
-def test_the_journal_of_the_nodes(site: Path) -> None:
+def test_the_journal_of_the_nodes_is_read(site: Path) -> None:
     entry = {
         "__REALTIME_TIMESTAMP": str((T0 + 300) * 1_000_000), "_HOSTNAME": "gpu017", "_TRANSPORT": "kernel",
         "SYSLOG_IDENTIFIER": "kernel", "MESSAGE": "NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.",
@@ -252,7 +252,7 @@ def test_the_journal_of_the_nodes(site: Path) -> None:
     assert doc["asked"] == ["slurm", "journalctl"]
 
 
-def test_a_verdict_is_kept_and_told_all_the_same_where_the_archive_is_down(site: Path) -> None:
+def test_a_verdict_is_shown_even_if_the_archive_is_down(site: Path) -> None:
     archived = diagnose(site, "--archive", f"sqlite:///{site}/verdicts.db")
     assert archived.exit_code == 0
     assert archived.stderr == ""
@@ -267,14 +267,14 @@ def test_a_verdict_is_kept_and_told_all_the_same_where_the_archive_is_down(site:
     assert "secret" not in unarchived.stderr
 
 
-def test_a_watched_job_that_has_ended(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_a_job_that_has_ended_gives_its_verdict(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.watch.follow.SETTLE_S", 0.0)
     result = diagnose(site, "--watch", "--interval", "1", "--exit-code")
     assert result.exit_code == 10
     assert result.stdout.count("H2 application-exception") >= 1
 
 
-def test_a_file_is_not_asked_of_a_site(site: Path) -> None:
+def test_files_alone_query_no_site(site: Path) -> None:
     result = CliRunner().invoke(main, ["diagnose", str(site / "work")], env={"PATH": str(site / "bin")})
     assert "sacct" not in result.output
     nothing = CliRunner().invoke(main, ["diagnose", "--job", "41"], env={"PATH": "/nowhere", "HOME": str(site)})
@@ -282,7 +282,7 @@ def test_a_file_is_not_asked_of_a_site(site: Path) -> None:
     assert "no source to query" in nothing.stderr
 
 
-def test_a_job_that_waits_says_what_for(site: Path) -> None:
+def test_a_pending_job_shows_its_reason(site: Path) -> None:
     scontrol_output = (
         "JobId=43 JobName=lm UserId=alice(1001) JobState=PENDING Reason=Dependency Dependency=afterok:41(unfulfilled)"
         " SubmitTime=2026-03-02T09:00:00 StartTime=Unknown NumNodes=1 NodeList=\n"
@@ -299,7 +299,7 @@ def test_a_job_that_waits_says_what_for(site: Path) -> None:
     assert (doc["run"]["end"], doc["run"]["as_of"]) == (None, None)
 
 
-def test_the_api_judges_a_store_and_its_site(site: Path) -> None:
+def test_the_api_diagnoses_from_store_and_site(site: Path) -> None:
     metrics = {"gpu.prom": "".join(scrape("gpu017", second, 91.0) for second in range(0, 600, 15))}
     ingest([write(site / "metrics", metrics)], site / "store")
     calls: list[int] = []

@@ -130,7 +130,7 @@ def test_a_running_job_its_nodes_gpus_steps_and_parent(bin_: Bin) -> None:
     assert "run trackside where it is, or pass its path" in answer.rows[0].note
 
 
-def test_times_are_epochs_whatever_the_zone(bin_: Bin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_epochs_in_any_time_zone(bin_: Bin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Kathmandu")
     monkeypatch.setenv("SACCT_FORMAT", "jobid")
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
@@ -141,7 +141,7 @@ def test_times_are_epochs_whatever_the_zone(bin_: Bin, monkeypatch: pytest.Monke
     assert not any(line.startswith("SACCT_FORMAT") for line in environment)
 
 
-def test_an_old_job_is_known_to_accounting_alone(bin_: Bin) -> None:
+def test_an_old_job_is_known_only_to_accounting(bin_: Bin) -> None:
     bin_.say("scontrol show job -d 6", status=1, error=NONE)
     answer = ask(bin_, "6")
     assert (answer.stage, answer.going, answer.end) == ("settled", False, 1795289425.0)
@@ -149,7 +149,7 @@ def test_an_old_job_is_known_to_accounting_alone(bin_: Bin) -> None:
     assert not any("show step" in call for call in bin_.recorded_calls())
 
 
-def test_only_columns_that_this_sacct_has_are_asked_for(bin_: Bin) -> None:
+def test_only_columns_that_sacct_lists_are_requested(bin_: Bin) -> None:
     ask(bin_, "6")
     [call] = [call for call in bin_.recorded_calls() if call.startswith("sacct -D -j 6")]
     columns = call.partition("--format=")[2].split(",")
@@ -158,7 +158,7 @@ def test_only_columns_that_this_sacct_has_are_asked_for(bin_: Bin) -> None:
     assert "--json" not in call
 
 
-def test_json_is_asked_of_versions_whose_exit_codes_are_right(bin_: Bin) -> None:
+def test_json_is_requested_from_versions_with_correct_exit_codes(bin_: Bin) -> None:
     for version, json in (("22.05.8", False), ("23.02.7", False), ("23.11.0", True), ("25.05.1", True)):
         bin_.say("sacct --version", f"slurm {version}\n")
         before = len(bin_.recorded_calls())
@@ -188,19 +188,19 @@ def test_an_array_and_one_of_its_tasks(bin_: Bin) -> None:
     assert ask(bin_, "3_1").names == ("3_1", "5")
 
 
-def test_a_step_means_its_job(bin_: Bin) -> None:
+def test_a_step_id_selects_its_job(bin_: Bin) -> None:
     assert ask(bin_, "7.batch").job == "7"
     assert (job_id(" 60_3 "), job_id("73+0")) == ("60_3", "73+0")
 
 
 @pytest.mark.parametrize("text", ["", "foo", "7; rm -rf /", "-j", "7 8", "../7", "60_[1-3]", "7\n8", "--json", "7,8"])
-def test_what_is_no_job_id_never_reaches_a_command(bin_: Bin, text: str) -> None:
+def test_an_invalid_job_id_never_reaches_a_command(bin_: Bin, text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a Slurm job id; write 42"):
         ask(bin_, text)
     assert bin_.recorded_calls() == []
 
 
-def test_a_namesake_that_ended_before_is_taken_along(bin_: Bin) -> None:
+def test_an_earlier_job_of_the_same_name_is_the_parent(bin_: Bin) -> None:
     row = (RECORDED / "6.sacct").read_text()
     earlier = row.replace("train-a", "train-b").replace("17952894", "17952880")
     bin_.say("sacct -X --name", earlier.replace("\n6\x1f6", "\n5\x1f5"))
@@ -212,7 +212,7 @@ def test_a_namesake_that_ended_before_is_taken_along(bin_: Bin) -> None:
     assert "--name=train-b --user=alice -Suts1795203025 -Euts1795289425" in call
 
 
-def test_clusters_are_asked_in_turn_and_an_id_on_two_is_a_choice(bin_: Bin) -> None:
+def test_clusters_are_queried_in_turn_and_a_job_on_two_is_refused(bin_: Bin) -> None:
     bin_.say("sacct -M b -D", (RECORDED / "6.sacct").read_text().split("\n")[0] + "\n")
     bin_.say("scontrol -M b", status=1, error=NONE)
     for rest in ("sacct -M a -D -j 6", "sacct -M c -D -j 6"):
@@ -235,7 +235,7 @@ def test_clusters_are_asked_in_turn_and_an_id_on_two_is_a_choice(bin_: Bin) -> N
 # -- what is not
 
 
-def test_a_job_that_nobody_knows_is_said_by_both(bin_: Bin) -> None:
+def test_an_unknown_job_is_reported_by_accounting_and_controller(bin_: Bin) -> None:
     bin_.say("sacct -D -j 99", (RECORDED / "6.sacct").read_text().split("\n")[0] + "\n")
     bin_.say("scontrol show job -d 99", status=1, error=NONE)
     answer = ask(bin_, "99")
@@ -255,7 +255,7 @@ def test_accounting_down_leaves_the_controller_and_a_row(bin_: Bin) -> None:
     assert "is the daemon up" in row.note
 
 
-def test_no_accounting_at_all(bin_: Bin) -> None:
+def test_a_cluster_without_accounting_is_reported(bin_: Bin) -> None:
     bin_.say("sacct", status=1, error="Slurm accounting storage is disabled")
     answer = ask(bin_, "7")
     assert answer.known
@@ -269,7 +269,7 @@ def test_controller_down_leaves_accounting_and_a_row(bin_: Bin) -> None:
     assert "Unable to contact" in notes(answer)
 
 
-def test_squeue_stands_in_where_scontrol_is_refused(bin_: Bin) -> None:
+def test_squeue_replaces_scontrol_if_that_is_refused(bin_: Bin) -> None:
     bin_.say("scontrol show job", status=1, error="slurm_load_jobs error: Access/permission denied")
     bin_.say("squeue --states=all -j 7", RECORDED / "7.squeue")
     bin_.say("sacct -D", status=1, error=DOWN)
@@ -278,7 +278,7 @@ def test_squeue_stands_in_where_scontrol_is_refused(bin_: Bin) -> None:
     assert "ask as the job's owner or an operator" in notes(answer)
 
 
-def test_no_commands_here(tmp_path: Path) -> None:
+def test_missing_commands_are_reported(tmp_path: Path) -> None:
     answer = live(SlurmOptions(), "7", {"PATH": str(tmp_path)})
     assert answer.stage == "unknown"
     assert "sacct is not on PATH; run it on a login node, or set slurm.bin or slurm.url" in notes(answer)
@@ -289,7 +289,7 @@ def test_no_commands_here(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["no such thing\n" * 3, "\x00\x01\x02" * 40, "{", '{"jobs": 5}', "<html>login</html>", "{}"]
 )
-def test_garbage_is_a_row_and_no_evidence(bin_: Bin, text: str) -> None:
+def test_garbage_output_is_reported_and_not_used(bin_: Bin, text: str) -> None:
     bin_.say("sacct -D", text)
     bin_.say("scontrol show job", text)
     answer = ask(bin_, "7")
@@ -300,7 +300,7 @@ def test_garbage_is_a_row_and_no_evidence(bin_: Bin, text: str) -> None:
     }
 
 
-def test_a_command_that_hangs_is_stopped_with_all_that_it_started(bin_: Bin) -> None:
+def test_a_hanging_command_is_stopped_with_its_children(bin_: Bin) -> None:
     bin_.say("sacct -D", run=f"sleep 300 & echo $! > {bin_.folder}/child; wait")
     start = time.monotonic()
     answer = ask(bin_, "7", timeout_s=0.5)
@@ -310,7 +310,7 @@ def test_a_command_that_hangs_is_stopped_with_all_that_it_started(bin_: Bin) -> 
     assert has_ended(int((bin_.folder / "child").read_text()))
 
 
-def test_a_controller_that_hangs_is_not_asked_again(bin_: Bin) -> None:
+def test_a_hanging_controller_is_not_queried_again(bin_: Bin) -> None:
     bin_.say("scontrol", run="sleep 300")
     answer = ask(bin_, "6", timeout_s=0.5)
     assert answer.known
@@ -319,7 +319,7 @@ def test_a_controller_that_hangs_is_not_asked_again(bin_: Bin) -> None:
     ]
 
 
-def test_steps_of_an_array_that_hang_are_asked_for_once(bin_: Bin) -> None:
+def test_a_hanging_query_for_the_steps_of_an_array_is_tried_once(bin_: Bin) -> None:
     text = (RECORDED / "3.sacct").read_text().replace("COMPLETED", "RUNNING")
     bin_.say("sacct -D -j 3", text)
     bin_.say("scontrol show job -d 3", (RECORDED / "7.job").read_text())
@@ -331,13 +331,13 @@ def test_steps_of_an_array_that_hang_are_asked_for_once(bin_: Bin) -> None:
     assert len([call for call in bin_.recorded_calls() if "show step" in call]) == 1
 
 
-def test_a_hundred_megabytes_are_not_taken(bin_: Bin) -> None:
+def test_output_over_the_size_limit_is_refused(bin_: Bin) -> None:
     bin_.say("sacct -D", run="head -c 100000000 /dev/zero")
     answer = ask(bin_, "7", most_bytes=1 << 20)
     assert "sacct wrote more than 1,048,576 bytes and was stopped" in notes(answer)
 
 
-def test_what_holds_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_child_that_keeps_the_output_open_is_not_awaited(tmp_path: Path) -> None:
     script = tmp_path / "wrapper"
     script.write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {tmp_path}/child\necho done\n")
     script.chmod(0o755)
@@ -346,7 +346,7 @@ def test_what_holds_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
     assert has_ended(int((tmp_path / "child").read_text()))
 
 
-def test_a_command_that_cant_be_run(tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_run_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceUnavailable) as caught:
         slurm_commands.run([str(tmp_path / "none")], timeout_s=1, most_bytes=1)
     assert caught.value.kind == "unreachable"
@@ -356,14 +356,14 @@ def test_a_command_that_cant_be_run(tmp_path: Path) -> None:
     assert caught.value.kind == "refused"
 
 
-def test_an_end_that_accounting_has_yet_to_hear_of(bin_: Bin) -> None:
+def test_a_job_whose_end_is_not_in_accounting_is_not_settled(bin_: Bin) -> None:
     bin_.say("scontrol show job -d 7", (RECORDED / "7.job").read_text().replace("RUNNING", "COMPLETED"))
     assert ask(bin_, "7").stage == "ended"
     bin_.say("sacct -D -j 7", status=1, error=DOWN)
     assert ask(bin_, "7").stage == "settled"
 
 
-def test_a_job_that_only_accounting_has_as_running(bin_: Bin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_runs_only_in_accounting_is_not_shown_as_running(bin_: Bin, monkeypatch: pytest.MonkeyPatch) -> None:
     bin_.say("scontrol show job -d 7", status=1, error=NONE)
     monkeypatch.setattr("getpass.getuser", lambda: "alice")
     answer = ask(bin_, "7")
@@ -376,7 +376,7 @@ def test_a_job_that_only_accounting_has_as_running(bin_: Bin, monkeypatch: pytes
     assert "so its state is unknown" in notes(answer)
 
 
-def test_a_requeued_job_that_waits_again_goes_on(bin_: Bin) -> None:
+def test_a_requeued_job_that_is_pending_has_not_ended(bin_: Bin) -> None:
     head, *rows = (RECORDED / "6.sacct").read_text().splitlines()
     columns, fields = head.split("\x1f"), rows[0].split("\x1f")
     waiting = {"State": "PENDING", "Submit": "1795289500", "Eligible": "Unknown", "Start": "Unknown", "End": "Unknown"}
@@ -386,7 +386,7 @@ def test_a_requeued_job_that_waits_again_goes_on(bin_: Bin) -> None:
     assert ask(bin_, "6").stage == "going"
 
 
-def test_a_requeue_whose_next_attempt_is_not_accounted_yet_goes_on(bin_: Bin) -> None:
+def test_a_requeued_job_without_its_next_attempt_in_accounting_has_not_ended(bin_: Bin) -> None:
     head, *rows = (RECORDED / "6.sacct").read_text().splitlines()
     bin_.say("sacct -D -j 6", "\n".join([head, rows[0].replace("FAILED", "REQUEUED")]) + "\n")
     bin_.say("scontrol show job -d 6", status=1, error="slurm_load_jobs error: Unable to contact slurm controller")
@@ -430,7 +430,7 @@ def test_patterns_of_output_paths(tmp_path: Path, pattern: str, names: list[str]
     assert paths.rows == []
 
 
-def test_output_that_is_not_to_be_had_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_output_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def row_of(path: str) -> Input:
         paths = outputs.outputs(started_job(tmp_path, path))
         assert paths.paths == []
@@ -454,7 +454,7 @@ def test_output_that_is_not_to_be_had_is_said(tmp_path: Path, monkeypatch: pytes
     assert "you may not read it" in row_of("secret").note
 
 
-def test_what_all_may_read_is_taken_where_the_jobs_user_gets_to_it() -> None:
+def test_world_readable_output_is_read_if_the_jobs_user_can_reach_it() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         (folder / "inner").mkdir(mode=0o755)
@@ -470,9 +470,7 @@ def test_what_all_may_read_is_taken_where_the_jobs_user_gets_to_it() -> None:
 
 
 @pytest.mark.parametrize("swap", ["link", "file", "folder", "fifo"])
-def test_a_file_that_was_swapped_after_the_look_is_not_read(
-    tmp_path: Path, swap: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_swapped_after_the_check_is_not_read(tmp_path: Path, swap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = tmp_path / "secret"
     secret.write_text("root:s3cret\n")
     secret.chmod(0o600)
@@ -496,9 +494,7 @@ def test_a_file_that_was_swapped_after_the_look_is_not_read(
     assert ("it does not belong to the job's user" in row.note) == (swap in ("link", "file"))
 
 
-def test_a_link_put_in_the_place_of_what_is_opened_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_replaced_by_a_link_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, other = tmp_path / "log", tmp_path / "other"
     for path in (log, other):
         path.write_text("x\n")
@@ -515,7 +511,7 @@ def test_a_link_put_in_the_place_of_what_is_opened_is_not_followed(
 @pytest.mark.parametrize("status", [200, 500])
 @pytest.mark.parametrize("length", ["Content-Length: 100000", "Connection: close"])
 @pytest.mark.parametrize("drip", ["head", "body"])
-def test_a_socket_that_drips_is_left_in_time(tmp_path: Path, status: int, length: str, drip: str) -> None:
+def test_a_socket_that_sends_byte_by_byte_times_out(tmp_path: Path, status: int, length: str, drip: str) -> None:
     class Dripping(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             self.request.recv(1 << 16)
@@ -536,7 +532,7 @@ def test_a_socket_that_drips_is_left_in_time(tmp_path: Path, status: int, length
     assert elapsed < 2.0
 
 
-def test_an_error_of_any_length_is_read_to_its_beginning(tmp_path: Path) -> None:
+def test_only_the_beginning_of_an_endless_error_is_read(tmp_path: Path) -> None:
     class Endless(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             self.request.recv(1 << 16)
@@ -585,14 +581,14 @@ def job_of_another_user(folder: Path, path: str) -> Job:
         ("", ["slurm-60_3.out"]),
     ],
 )
-def test_output_that_no_record_names(tmp_path: Path, line: str, names: list[str]) -> None:
+def test_output_paths_are_derived_from_the_submit_line(tmp_path: Path, line: str, names: list[str]) -> None:
     for name in ("my.out", "my-64.out", "err", "slurm-60_3.out", "not-this", "all.0"):
         (tmp_path / name).write_text("x\n")
     paths = outputs.outputs(started_job(tmp_path, "", SubmitLine=line))
     assert paths.paths == [str(tmp_path / name) for name in names]
 
 
-def test_directives_of_the_stored_script_count_below_the_submit_line(tmp_path: Path) -> None:
+def test_the_submit_line_overrides_directives_of_the_script(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     for name in ("logs/train-64.out", "e.txt"):
         (tmp_path / name).write_text("x\n")
@@ -601,7 +597,7 @@ def test_directives_of_the_stored_script_count_below_the_submit_line(tmp_path: P
     assert sorted(paths.paths) == [str(tmp_path / "e.txt"), str(tmp_path / "logs/train-64.out")]
 
 
-def test_a_folder_of_a_hundred_thousand_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_output_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "MAX_FILES", 5)
     for number in range(20):
         (tmp_path / f"log-{number}").write_text("x\n")
@@ -680,7 +676,7 @@ DBD = b'{"meta":{"plugin":{"type":"openapi\\/dbv0.0.40"}},"errors":[],"jobs":[{"
 NODE = b'{"meta":{"plugin":{"type":"openapi\\/v0.0.40"}},"errors":[],"nodes":[{"name":"c1","slurmd_start_time":1,"real_memory":1,"state":["IDLE"]}]}'
 
 
-def test_the_newest_api_that_the_server_lists(rest: tuple[Any, str]) -> None:
+def test_the_newest_api_that_the_server_lists_is_used(rest: tuple[Any, str]) -> None:
     server, url = rest
     listed = b'{"paths":{"\\/slurm\\/v0.0.39\\/job\\/{job_id}":{},"\\/slurm\\/v0.0.40\\/jobs\\/":{},"\\/slurmdb\\/v0.0.40\\/jobs\\/":{}}}'
     server.answers = {"/openapi/v3": (200, listed), "/slurmdb/v0.0.40/job/7": (200, DBD),
@@ -697,7 +693,7 @@ def test_the_newest_api_that_the_server_lists(rest: tuple[Any, str]) -> None:
         assert (headers["X-SLURM-USER-NAME"], headers["X-SLURM-USER-TOKEN"]) == ("alice", "hunter2")
 
 
-def test_versions_are_tried_down_where_none_are_listed(rest: tuple[Any, str]) -> None:
+def test_api_versions_are_tried_from_the_newest_if_none_are_listed(rest: tuple[Any, str]) -> None:
     server, url = rest
     server.answers = {"/slurmdb/v0.0.41/job/7": (200, DBD), "/slurm/v0.0.41/job/7": (500, UNKNOWN)}
     answer = live(SlurmOptions(url=url), "7")
@@ -708,13 +704,13 @@ def test_versions_are_tried_down_where_none_are_listed(rest: tuple[Any, str]) ->
     ]
 
 
-def test_a_server_that_speaks_none_of_them(rest: tuple[Any, str]) -> None:
+def test_a_server_without_a_supported_api_is_reported(rest: tuple[Any, str]) -> None:
     _, url = rest
     answer = live(SlurmOptions(url=url), "7")
     assert "supports none of the APIs v0.0.37 to v0.0.45" in notes(answer)
 
 
-def test_refused_without_a_token(rest: tuple[Any, str]) -> None:
+def test_a_missing_token_is_reported(rest: tuple[Any, str]) -> None:
     server, url = rest
     server.answers = {"/openapi/v3": (401, b"Authentication failure")}
     answer = live(SlurmOptions(url=url), "7")
@@ -722,7 +718,7 @@ def test_refused_without_a_token(rest: tuple[Any, str]) -> None:
     assert "Authentication failure" in notes(answer)
 
 
-def test_a_wrong_token_is_no_unknown_job(rest: tuple[Any, str]) -> None:
+def test_a_wrong_token_is_not_reported_as_an_unknown_job(rest: tuple[Any, str]) -> None:
     server, url = rest
     refused = UNKNOWN.replace(b"Invalid job id specified", b"Protocol authentication error")
     server.answers = {"/slurmdb/v0.0.38/job/7": (200, refused), "/slurm/v0.0.38/job/7": (500, refused)}
@@ -731,7 +727,7 @@ def test_a_wrong_token_is_no_unknown_job(rest: tuple[Any, str]) -> None:
     assert "Protocol authentication error" in notes(answer)
 
 
-def test_a_rest_error_of_the_database_is_a_row(rest: tuple[Any, str]) -> None:
+def test_a_database_error_over_rest_is_reported(rest: tuple[Any, str]) -> None:
     server, url = rest
     failing = b'{"meta":{"plugin":{"type":"openapi\\/dbv0.0.38"}},"errors":[{"description":"slurmdbd down","error":"Unable to connect"}],"jobs":[]}'
     server.answers = {"/slurmdb/v0.0.38/job/7": (200, failing), "/slurm/v0.0.38/job/7": (500, UNKNOWN)}
@@ -740,12 +736,12 @@ def test_a_rest_error_of_the_database_is_a_row(rest: tuple[Any, str]) -> None:
     assert "the command failed: slurmdbd down" in notes(answer)
 
 
-def test_no_server_there(tmp_path: Path) -> None:
+def test_a_missing_socket_is_reported(tmp_path: Path) -> None:
     answer = live(SlurmOptions(url=f"unix:{tmp_path}/none"), "7")
     assert "none: No such file or directory; is slurmrestd running there?" in notes(answer)
 
 
-def test_rest_without_a_url_is_a_mistake() -> None:
+def test_rest_mode_without_a_url_is_refused() -> None:
     with pytest.raises(ValueError, match=r"slurm\.url is not set"):
         live(SlurmOptions(mode="rest"), "7")
 

@@ -102,7 +102,7 @@ def document(minutes: int = 10) -> list[object]:
     return [{"metric": "gpu_power_watts", "labels": labels, "times_ms": times, "values": [310.0] * len(times)}]
 
 
-def test_a_file_is_its_registration(arrays: str) -> None:
+def test_a_backend_file_registers_itself(arrays: str) -> None:
     assert kinds(METRICS) == ("arrays", "prometheus")
     with serving(document()) as url:
         options = MetricOptions(kind=arrays, endpoint=HttpOptions(url=url))
@@ -114,7 +114,7 @@ def test_a_file_is_its_registration(arrays: str) -> None:
     assert (set(values[0].tolist()), count) == ({310.0}, 40)
 
 
-def test_the_command_line_takes_it_and_a_verdict_names_it(arrays: str, tmp_path: Path) -> None:
+def test_a_registered_backend_works_on_the_command_line(arrays: str, tmp_path: Path) -> None:
     run = write(tmp_path / "run", {"sacct.txt": SACCT + sacct("41")})
     with serving(document()) as url:
         command = ["diagnose", str(run), "--slurm", "off", "--metrics-url", f"{arrays}={url}", "--json"]
@@ -133,7 +133,7 @@ def test_the_command_line_takes_it_and_a_verdict_names_it(arrays: str, tmp_path:
         ("metrics:9090", "must begin with http:// or https://"),
     ],
 )
-def test_what_is_no_metric_store(argument: str, error: str, tmp_path: Path) -> None:
+def test_an_invalid_metrics_url_is_refused(argument: str, error: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["config", "--metrics-url", argument], env={"HOME": str(tmp_path)})
     assert result.exit_code == 2
     assert error in result.stderr

@@ -69,7 +69,7 @@ def diagnose(live: RefusingBackend, files_backend: MemoryBackend | None = None) 
 
 
 @pytest.mark.parametrize("refuse_series", [True, False], ids=["dead from the start", "dead at the first question"])
-def test_a_store_that_does_not_answer_is_said_and_rules_nothing_out(refuse_series: bool) -> None:
+def test_an_unavailable_store_is_reported_and_rules_nothing_out(refuse_series: bool) -> None:
     live = RefusingBackend(refuse_series)
     verdict, store = diagnose(live)
     answer = store.ask(metric("gpu_power_watts").over("run", "avg"))
@@ -83,7 +83,7 @@ def test_a_store_that_does_not_answer_is_said_and_rules_nothing_out(refuse_serie
     assert doc.primary.outcome == "unknown"
 
 
-def test_a_citation_that_can_not_be_asked_again_is_not_broken_by_a_count_of_none() -> None:
+def test_a_citation_that_cannot_be_checked_reports_the_reason() -> None:
     _, store = diagnose(RefusingBackend(refuse_series=False))
     cite = Cite(
         "metric", "m", "metric(gpu_power_watts).during(60000.0, 61000.0).rollup(60.0, 'avg').count()", "", 40, ""
@@ -93,7 +93,7 @@ def test_a_citation_that_can_not_be_asked_again_is_not_broken_by_a_count_of_none
     assert checked.problem == f"unable to check: {REASON}"
 
 
-def test_files_are_judged_where_the_store_is_dead() -> None:
+def test_files_are_diagnosed_if_the_store_is_unavailable() -> None:
     _, store = diagnose(RefusingBackend(), gpu_backend(("0", [(minute, 0.5) for minute in range(1000, 1030)])))
     assert isinstance(store.ask(metric("gpu_utilization_ratio").over("run", "avg")), Grid)
     silent = store.ask(events(UNANSWERED))
@@ -101,7 +101,7 @@ def test_files_are_judged_where_the_store_is_dead() -> None:
     assert [row.text for row in silent.events] == [REASON]
 
 
-def test_no_row_of_a_plane_that_was_not_wholly_read_is_no_answer() -> None:
+def test_a_partly_read_plane_gives_no_empty_answer() -> None:
     store = MemoryStore(planes=["log"])
     assert isinstance(store.ask(events("exception")), Frame)
     store.add_unavailable_source("log", "loki http://logs:3100", "the answer broke off")
@@ -114,7 +114,7 @@ def test_no_row_of_a_plane_that_was_not_wholly_read_is_no_answer() -> None:
     assert len(silent) == 1
 
 
-def test_two_places_are_one_and_the_first_holds_where_both_have_a_value() -> None:
+def test_joined_backends_prefer_the_value_of_the_first() -> None:
     first = gpu_backend(("0", [(1, 0.1), (2, 0.2)]), ("1", [(1, 0.9)]))
     second = gpu_backend(("0", [(2, 0.7), (3, 0.3)]), ("2", [(3, 0.5)]))
     joined = JoinedBackend(first, second)
@@ -147,7 +147,7 @@ class AnsweringBackend(MemoryBackend):
 
 
 @pytest.mark.parametrize("elsewhere", [True, False], ids=["the server holds it", "nobody holds it"])
-def test_a_metric_that_one_place_can_not_look_at_is_no_absence(elsewhere: bool) -> None:
+def test_a_metric_that_one_backend_cannot_read_is_not_reported_as_absent(elsewhere: bool) -> None:
     store, live = UnknownUnitBackend(), AnsweringBackend()
     for backend, name in ((store, "gpu_utilization_ratio"), (live, "gpu_power_watts"), (live, "gpu_sm_active_ratio")):
         if elsewhere or name != "gpu_sm_active_ratio":
@@ -170,7 +170,7 @@ def test_a_metric_that_one_place_can_not_look_at_is_no_absence(elsewhere: bool) 
 
 
 @pytest.mark.parametrize("how", ["avg", "count"])
-def test_what_both_of_two_places_hold_was_measured_once(how: EngineRollup) -> None:
+def test_samples_in_both_backends_are_counted_once(how: EngineRollup) -> None:
     """What the first has of a window counts, and of the others what the second has."""
     twice = [(minute, 0.5) for minute in range(1, 7)]
     first = gpu_backend(("0", [*twice, *twice][:10]))  # 2 of minutes 1 to 4, 1 of minutes 5 and 6
@@ -190,7 +190,7 @@ def test_what_both_of_two_places_hold_was_measured_once(how: EngineRollup) -> No
             np.testing.assert_array_equal(values[0], counts)
 
 
-def test_what_one_of_two_places_does_not_answer_is_not_answered() -> None:
+def test_a_rollup_over_an_unavailable_backend_is_not_answered() -> None:
     joined = JoinedBackend(gpu_backend(("0", [(1000, 0.1)])), RefusingBackend(refuse_series=False))
     available, refused = (info.id for info in joined.series())
     both = joined.rollups([RollupRequest([[available]], 0, 60 * MINUTE, MINUTE, "avg"),

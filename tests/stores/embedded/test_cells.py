@@ -23,7 +23,7 @@ ROWS = [(series, t * 15_000, float((series * 7 + t * 13) % 11)) for series in ra
 
 
 @pytest.mark.parametrize("max_bytes", [1 << 30, 6000, 0])
-def test_what_is_expected_is_read_once_and_answers_the_same(
+def test_expected_requests_are_read_once_and_give_the_same_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: int
 ) -> None:
     monkeypatch.setattr("trackside.stores.embedded.duck.MAX_TABLES_BYTES", max_bytes)
@@ -57,7 +57,7 @@ samples = st.lists(
 
 
 @given(samples, st.sampled_from([1, 4, 1000]))
-def test_stretches_are_put_in_order_as_by_a_sort(input_groups: list[list[tuple[int, int, int]]], piece: int) -> None:
+def test_stretches_are_ordered_as_by_a_sort(input_groups: list[list[tuple[int, int, int]]], piece: int) -> None:
     parts = [[(group[0][0], time, value) for _, time, value in sorted(group)] for group in input_groups if group]
     rows = [row for part in parts for row in part]
     lengths = [len(part) for part in parts]

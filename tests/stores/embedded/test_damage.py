@@ -115,7 +115,7 @@ def test_the_content_of_a_damaged_segment_is_ingested_again(table: str, folder: 
     assert ingest([folder], store).inputs == []
 
 
-def test_damage_within_a_segment_is_found_when_it_is_read(store: Path) -> None:
+def test_damage_within_a_segment_is_detected_when_it_is_read(store: Path) -> None:
     path = segment(store, "samples")
     scramble_within(path)
     assert f"trackside: {path} is damaged (" in run("diagnose", "--store", store).stderr
@@ -153,7 +153,7 @@ def test_a_reader_that_finds_a_damaged_manifest_releases_its_lock(store: Path) -
         fcntl.flock(readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_store_of_a_later_version(folder: Path, store: Path) -> None:
+def test_a_store_of_a_later_version_is_refused(folder: Path, store: Path) -> None:
     newest = Directory(store).manifests()[-1]
     newest.write_text(json.dumps({"version": 9, "unheard": ["of"]}))
     files = segment_names(store)
@@ -185,7 +185,9 @@ def to_current_version(path: Path, raw: dict[str, Any]) -> dict[str, Any]:
     return raw
 
 
-def test_a_store_of_an_earlier_version(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compact_updates_a_store_of_an_earlier_version(
+    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = verdict_of_store(store)
     old_manifest = downgrade(store)
     monkeypatch.setattr(layout, "VERSION", layout.VERSION + 1)
@@ -202,7 +204,7 @@ def test_a_store_of_an_earlier_version(folder: Path, store: Path, monkeypatch: p
     assert ingest([folder], store).inputs == []
 
 
-def test_a_migration_that_is_cut_off_changes_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_migration_changes_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, old_manifest = verdict_of_store(store), downgrade(store)
     monkeypatch.setattr(layout, "VERSION", layout.VERSION + 1)
 
@@ -235,7 +237,7 @@ def test_stores_of_all_versions_can_be_read(folder: Path, tmp_path: Path, rewrit
         assert trackside.diagnose(store=copy, job="42").run.disposition == "FAILED"
 
 
-def test_a_store_that_is_gone_while_it_is_read(store: Path) -> None:
+def test_a_store_moved_while_it_is_read_is_reported_as_missing(store: Path) -> None:
     with open_session(StoreRequest(store, "41")) as session:
         loaded = session.loaded
         assert loaded.metric_backend is not None

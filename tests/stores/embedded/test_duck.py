@@ -75,7 +75,7 @@ def stored(folder: Path, files: Sequence[Sequence[Point]], together: bool) -> No
 
 @settings(max_examples=30)
 @given(inputs, st.booleans(), st.sampled_from([1000, 15_000, 60_000, 77_000]), st.integers(-3, 30), st.integers(1, 30))
-def test_same_answers_as_in_memory(
+def test_rollups_are_the_same_as_in_memory(
     files: list[list[Point]], together: bool, step: int, start: int, length: int
 ) -> None:
     memory = MemoryBackend()
@@ -137,7 +137,7 @@ REDUCERS: tuple[Reducer, ...] = ("count", "first", "last", "min", "max", "avg", 
     st.booleans(),
     st.lists(st.tuples(moments, moments), min_size=1, max_size=2),
 )
-def test_any_part_of_a_grid_cites_what_it_says(
+def test_citations_of_any_part_of_a_grid_hold(
     rows: list[Point], step: float | Span, how: Rollup, grouped: bool, parts: list[tuple[float, float]]
 ) -> None:
     query = metric("gpu_sm_active_ratio")
@@ -165,7 +165,7 @@ def test_any_part_of_a_grid_cites_what_it_says(
                 assert [result for result in check(cites, store) if not result.holds] == []
 
 
-def test_numbers_far_apart_are_asked_for_in_stretches() -> None:
+def test_distant_ids_are_queried_in_separate_ranges() -> None:
     ids = np.array([1, 2, 3, 50_000, 50_001, 900_000], dtype=np.int32)
     assert _ranges(ids) == [(1, 3), (50_000, 50_001), (900_000, 900_000)]
     many = np.arange(0, 100 * 10_000, 10_000, dtype=np.int32)
@@ -175,7 +175,7 @@ def test_numbers_far_apart_are_asked_for_in_stretches() -> None:
     assert stretches[-1][1] == many[-1]
 
 
-def test_many_series_are_taken_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_series_are_queried_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.stores.embedded.duck.CHUNK", 7)
     rows = [(series, t * 15_000, float(series * t)) for t in range(20) for series in range(8)]
     stored(tmp_path / "store", [rows], True)

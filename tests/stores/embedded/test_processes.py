@@ -101,7 +101,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_killed_at_any_moment_it_can_be_repeated(folder: Path, store: Path) -> None:
+def test_an_ingest_killed_at_any_moment_can_be_repeated(folder: Path, store: Path) -> None:
     expected = verdict_of_files(folder)
     chance, input_counts = random.Random(11), set()
     for number, process in enumerate([start_writer(folder, store) for _ in range(3)]):
@@ -131,7 +131,7 @@ def test_killed_at_any_moment_it_can_be_repeated(folder: Path, store: Path) -> N
     assert verdict_of_store(store) == expected
 
 
-def test_what_dead_writers_leave_is_deleted(folder: Path, store: Path) -> None:
+def test_leftovers_of_killed_writers_are_deleted(folder: Path, store: Path) -> None:
     ingest([folder], store)
     for name in ("samples-0123456789abcdef.parquet", ".events-0123456789abcdef.parquet.new"):
         (store / "segments" / name).write_bytes(b"half")
@@ -142,13 +142,13 @@ def test_what_dead_writers_leave_is_deleted(folder: Path, store: Path) -> None:
     assert verdict_of_store(store) == expected
 
 
-def test_a_store_can_be_begun_again_where_a_dead_writer_began(folder: Path, store: Path) -> None:
+def test_a_store_that_a_killed_writer_began_can_be_completed(folder: Path, store: Path) -> None:
     (store / "segments").mkdir(parents=True)
     ingest([folder], store)
     assert verdict_of_store(store) == verdict_of_files(folder)
 
 
-def test_readers_beside_a_writer(folder: Path, store: Path) -> None:
+def test_readers_see_what_was_committed_when_they_began(folder: Path, store: Path) -> None:
     """What a reader sees is what was committed when it began, as long as it reads."""
     ingest([folder / "a-sacct.txt"], store)
     early = Snapshot.open(store)
@@ -175,7 +175,7 @@ def test_readers_beside_a_writer(folder: Path, store: Path) -> None:
     assert verdict_of_store(store) == verdict_of_files(folder)
 
 
-def test_one_writer_at_a_time(folder: Path, store: Path) -> None:
+def test_a_second_writer_is_refused(folder: Path, store: Path) -> None:
     ingest([folder / "a-sacct.txt"], store)
     other = subprocess.Popen(
         [sys.executable, "-c", "import sys; from trackside.stores.embedded.writer import Writer; w = Writer.open(sys.argv[1]);"
@@ -197,7 +197,9 @@ def test_one_writer_at_a_time(folder: Path, store: Path) -> None:
         Writer.open(store)
 
 
-def test_a_file_system_without_locks(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_refuses_writers_only(
+    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ingest([folder], store)
 
     def flock(handle: int, how: int) -> None:
@@ -209,7 +211,7 @@ def test_a_file_system_without_locks(folder: Path, store: Path, monkeypatch: pyt
     assert verdict_of_store(store) == verdict_of_files(folder)
 
 
-def test_compacted_under_a_readers_hands(folder: Path, store: Path) -> None:
+def test_a_compaction_does_not_disturb_readers(folder: Path, store: Path) -> None:
     for path in sorted(folder.iterdir()):
         ingest([path], store)
     old = time.time() - 2 * layout.MANIFEST_KEPT_S
@@ -234,7 +236,7 @@ def test_compacted_under_a_readers_hands(folder: Path, store: Path) -> None:
     assert verdict_of_store(store) == expected
 
 
-def test_what_nobody_can_still_read_goes_in_spite_of_readers(folder: Path, store: Path) -> None:
+def test_old_manifests_are_deleted_in_spite_of_readers(folder: Path, store: Path) -> None:
     ingest([folder], store)
     with Snapshot.open(store):
         for number in range(3):
@@ -259,7 +261,7 @@ main(sys.argv[2:])
 
 
 @pytest.mark.parametrize("limit", [200, 3000])
-def test_a_full_disk(limit: int, folder: Path, store: Path) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(limit: int, folder: Path, store: Path) -> None:
     """No file may grow beyond the limit: nearly none, no large segment."""
     ingest([folder / "a-sacct.txt"], store)
     expected = verdict_of_store(store)
@@ -304,7 +306,7 @@ def read_only_store(folder: Path) -> Iterator[Path]:
             path.chmod(0o755)
 
 
-def test_a_store_that_can_not_be_written_can_be_read(read_only_store: Path, unprivileged: None) -> None:
+def test_a_read_only_store_can_be_read(read_only_store: Path, unprivileged: None) -> None:
     assert verdict_of_store(read_only_store)["run"]["id"] == "41"
     assert CliRunner().invoke(main, ["runs", "--store", str(read_only_store)]).exit_code == 0
     result = CliRunner().invoke(main, ["compact", "--store", str(read_only_store)])
@@ -317,7 +319,7 @@ class SimulatedKill(BaseException):
 
 
 @pytest.mark.parametrize("step", range(6))
-def test_dead_at_each_step_of_a_compaction(
+def test_a_compaction_killed_at_any_step_loses_nothing(
     step: int, folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a file gets its name: then it is left over, or a manifest is not there yet."""

@@ -85,7 +85,7 @@ def minutes_of(points: Iterable[Point]) -> dict[tuple[int, int], tuple[float, fl
     }
 
 
-def test_minutes_are_what_one_works_out_by_hand(tmp_path: Path) -> None:
+def test_minutes_match_a_computation_by_hand(tmp_path: Path) -> None:
     points = [(gpu, time, (time // 7000 + gpu) % 19) for gpu in range(3) for time in range(0, 2 * DAY_MS, 37_000)]
     points += [(0, DAY_MS, 99), (1, DAY_MS + 1, 98), (2, MINUTE_MS, 97)]
     with Writer.open(tmp_path / "store") as writer:
@@ -107,7 +107,7 @@ def test_minutes_are_what_one_works_out_by_hand(tmp_path: Path) -> None:
 
 @settings(max_examples=12)
 @given(inputs, st.integers(0, 4), st.sampled_from([MINUTE_MS, 5 * MINUTE_MS, 60 * MINUTE_MS, DAY_MS]), st.booleans())
-def test_whole_minutes_stay_exact(files: list[list[Point]], day: int, step: int, late: bool) -> None:
+def test_rollups_over_whole_minutes_stay_exact(files: list[list[Point]], day: int, step: int, late: bool) -> None:
     """Before and after, and with samples that come after their day was thinned."""
     from tempfile import TemporaryDirectory
 
@@ -137,7 +137,7 @@ def test_whole_minutes_stay_exact(files: list[list[Point]], day: int, step: int,
                 assert used == count
 
 
-def test_days_without_a_sample_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_days_without_samples_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requested_days = []
     parts = retention._parts
 
@@ -157,7 +157,7 @@ def test_days_without_a_sample_cost_nothing(tmp_path: Path, monkeypatch: pytest.
     assert requested_days == [day, day + 25_000, day]
 
 
-def test_each_day_is_committed_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_day_is_committed_separately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As decision 0007 says: a stop between two of them loses none of the work done."""
     commits: list[tuple[set[int], set[int]]] = []
     replace = Writer.replace
@@ -181,7 +181,7 @@ def test_each_day_is_committed_by_itself(tmp_path: Path, monkeypatch: pytest.Mon
     assert commits == [({0, 2}, {0, 1, 2})] * 2 + [({day}, {day}) for day in range(3)]
 
 
-def test_what_is_older_than_minutes_are_kept_goes(tmp_path: Path) -> None:
+def test_minutes_past_their_retention_are_deleted(tmp_path: Path) -> None:
     store = tmp_path / "store"
     points = [(gpu, time, gpu) for gpu in range(2) for time in range(MINUTE_MS, 4 * DAY_MS, MINUTE_MS)]
     points += [(2, time, 2) for time in range(MINUTE_MS, DAY_MS, MINUTE_MS)]
@@ -206,7 +206,7 @@ def test_what_is_older_than_minutes_are_kept_goes(tmp_path: Path) -> None:
     assert not [name for name in segment_names(store) if name.startswith(".")]
 
 
-def test_a_replaced_input_leaves_nothing(tmp_path: Path) -> None:
+def test_a_replaced_input_is_removed_from_samples_and_minutes(tmp_path: Path) -> None:
     """Nor in minutes: what was thinned of it goes with it."""
     with Writer.open(tmp_path / "store") as writer:
         first = add(writer, [(0, time, 5) for time in range(0, DAY_MS, 30_000)])
@@ -241,7 +241,7 @@ def test_small_segments_are_merged(tmp_path: Path) -> None:
     assert [verdict_of_store(store, str(501 + number)) for number in range(5)] == before
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_compact_command_applies_retention(tmp_path: Path) -> None:
     store = tmp_path / "store"
     scrapes = "".join(scrape("gpu017", seconds, 90) for seconds in range(0, 601, 15))
     ingest([write(tmp_path / "run", {"sacct.txt": SACCT + sacct("41", "COMPLETED"), "slurm-41.out": steps(50),

@@ -50,7 +50,7 @@ SMALL = ("cluster.nodes=2", "cluster.gpus_per_node=2", "job.duration_s=240")
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_files_and_store_give_one_verdict(name: str, tmp_path: Path) -> None:
+def test_files_and_store_give_the_same_verdict(name: str, tmp_path: Path) -> None:
     case: Case = CASES[name]
     with case.inputs() as folder:
         ingest([folder], tmp_path / "store")
@@ -69,7 +69,7 @@ def _fleet(folder: Path) -> dict[str, Path]:
     return runs
 
 
-def test_a_store_of_several_runs_gives_each_its_own(tmp_path: Path) -> None:
+def test_a_store_of_several_runs_gives_each_run_its_verdict(tmp_path: Path) -> None:
     runs, store = _fleet(tmp_path), tmp_path / "store"
     expected = {job: verdict_of_files(folder) for job, folder in runs.items()}
     assert len({document["primary"]["family"] for document in expected.values()}) == len(runs)
@@ -129,7 +129,7 @@ def test_runs_without_a_job_go_by_their_folders(tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ["verify", str(saved), "--job", "two"]).exit_code == 0
 
 
-def test_a_log_without_a_name_is_that_of_the_job_it_came_with(tmp_path: Path) -> None:
+def test_a_log_without_a_job_id_belongs_to_the_job_ingested_with_it(tmp_path: Path) -> None:
     store = tmp_path / "store"
     folders = {}
     for job, module in (("7001", "flash_attn"), ("7002", "xformers"), ("7003", "xformers")):
@@ -147,7 +147,7 @@ def test_a_log_without_a_name_is_that_of_the_job_it_came_with(tmp_path: Path) ->
         assert verdict_of_store(store, job, [f"run-{job}/"]) == expected
 
 
-def test_what_the_run_before_raised_is_not_this_ones(tmp_path: Path) -> None:
+def test_an_exception_of_the_previous_run_is_not_this_runs(tmp_path: Path) -> None:
     """One user, one folder, one name: the second run is out of memory, the first missed a module."""
     folder = "/home/user/train"
     oom = "slurmstepd-gpu017: error: Detected 1 oom-kill event(s) in StepId=7102.batch. Some of your processes may have been killed by the cgroup out-of-memory handler.\n"
@@ -164,7 +164,7 @@ def test_what_the_run_before_raised_is_not_this_ones(tmp_path: Path) -> None:
     assert "A1" not in {finding["family"] for finding in (*documents["consequences"], *documents["warnings"])}
 
 
-def test_jobs_of_one_name_from_elsewhere_are_no_parents(tmp_path: Path) -> None:
+def test_jobs_of_the_same_name_in_other_folders_are_not_parents(tmp_path: Path) -> None:
     for number in (1, 2):
         job = f"720{number}"
         files = {"sacct.txt": SACCT + sacct(job, day=number, name="train"), f"slurm-{job}.out": steps(30)}
@@ -172,7 +172,7 @@ def test_jobs_of_one_name_from_elsewhere_are_no_parents(tmp_path: Path) -> None:
     assert verdict_of_store(tmp_path / "store", "7202")["run"]["parent"] is None
 
 
-def test_files_beside_a_store_belong_to_the_job_that_is_asked_for(tmp_path: Path) -> None:
+def test_files_given_with_a_store_belong_to_the_requested_job(tmp_path: Path) -> None:
     run = write(tmp_path / "run", {"sacct.txt": SACCT + sacct("7301")})
     log = write(tmp_path / "elsewhere", {"train.log": TRACEBACK.format(module="flash_attn")}) / "train.log"
     store = tmp_path / "store"
@@ -187,7 +187,7 @@ def test_files_beside_a_store_belong_to_the_job_that_is_asked_for(tmp_path: Path
     assert trackside.diagnose([log], store=store, job="7301").primary.family == "A1"
 
 
-def test_more_samples_than_memory_should_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_over_the_memory_limit_go_to_a_temporary_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     simulate(load_scenario("straggler", (*SMALL, "fault.0.gpu=1"), 7), tmp_path / "made")
     expected = verdict_of_files(tmp_path / "made" / "run")
@@ -202,7 +202,7 @@ def test_more_samples_than_memory_should_hold(tmp_path: Path, monkeypatch: pytes
     assert not list(tmp_path.glob("trackside-store-*"))
 
 
-def test_metrics_of_a_node_from_another_folder(tmp_path: Path) -> None:
+def test_metrics_in_another_folder_are_found_by_node_and_time(tmp_path: Path) -> None:
     """A site that keeps its metrics apart: found by node and time; what the node did a week later is not the run's."""
     store = tmp_path / "store"
     run = write(tmp_path / "run", {"sacct.txt": SACCT + sacct("7401", "COMPLETED"), "slurm-7401.out": steps(50)})

@@ -63,7 +63,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_given_twice_it_is_skipped(folder: Path, store: Path) -> None:
+def test_an_unchanged_input_is_skipped(folder: Path, store: Path) -> None:
     first = run("ingest", folder, "--store", store)
     assert first.exit_code == 0
     assert first.stdout == (
@@ -82,7 +82,7 @@ def test_given_twice_it_is_skipped(folder: Path, store: Path) -> None:
     assert verdict_of_store(store) == verdict_of_files(folder)
 
 
-def test_a_growing_log_is_replaced(folder: Path, store: Path) -> None:
+def test_a_log_that_grew_is_replaced(folder: Path, store: Path) -> None:
     log = folder / "slurm-41.out"
     log.write_text(steps(20))
     ingest([folder], store)
@@ -97,7 +97,7 @@ def test_a_growing_log_is_replaced(folder: Path, store: Path) -> None:
     assert [row.path for row in _inputs(store)] == ["gpu.prom", "sacct.txt", "slurm-41.out"]
 
 
-def test_a_part_of_a_folder_given_again_from_further_down(store: Path) -> None:
+def test_a_file_is_recognized_when_ingested_from_a_subfolder(store: Path) -> None:
     top = write(store.parent / "site", {"a/logs/slurm-41.out": steps(20), "a/sacct.txt": SACCT + sacct("41")})
     ingest([top], store)
     with (top / "a/logs/slurm-41.out").open("a") as file:
@@ -107,7 +107,7 @@ def test_a_part_of_a_folder_given_again_from_further_down(store: Path) -> None:
     assert ingest([top], store).inputs == []
 
 
-def test_the_same_text_of_another_run_is_kept(store: Path) -> None:
+def test_identical_logs_of_two_runs_are_both_stored(store: Path) -> None:
     """Two runs die of the same mistake with the same short log."""
     for job in ("51", "52"):
         text = {"sacct.txt": SACCT + sacct(job), "train.log": TRACEBACK.format(module="flash_attn")}
@@ -116,7 +116,7 @@ def test_the_same_text_of_another_run_is_kept(store: Path) -> None:
         assert verdict_of_store(store, job, [f"run-{job}/"]) == verdict_of_files(store.parent / f"run-{job}")
 
 
-def test_a_file_that_was_moved_within_its_folder(folder: Path, store: Path) -> None:
+def test_a_file_moved_within_its_folder_is_skipped(folder: Path, store: Path) -> None:
     ingest([folder], store)
     (folder / "old").mkdir()
     (folder / "slurm-41.out").rename(folder / "old" / "slurm-41.out")
@@ -129,7 +129,7 @@ def test_a_file_that_was_moved_within_its_folder(folder: Path, store: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["", "\x00\x01\x02\x03"])
-def test_what_was_read_is_worth_more_than_nothing_in_its_place(text: str, folder: Path, store: Path) -> None:
+def test_a_file_that_became_unreadable_keeps_its_earlier_content(text: str, folder: Path, store: Path) -> None:
     expected = verdict_of_files(folder)
     ingest([folder], store)
     (folder / "slurm-41.out").write_text(text)
@@ -139,7 +139,7 @@ def test_what_was_read_is_worth_more_than_nothing_in_its_place(text: str, folder
     assert verdict_of_store(store) == expected
 
 
-def test_what_can_not_be_read_is_listed_and_tried_again(folder: Path, store: Path) -> None:
+def test_an_unrecognized_file_is_listed_and_read_once_it_changes(folder: Path, store: Path) -> None:
     (folder / "core").write_bytes(bytes(range(256)) * 20)
     first = run("ingest", folder, "--store", store)
     assert "core: unrecognised: " in first.stderr
@@ -149,7 +149,7 @@ def test_what_can_not_be_read_is_listed_and_tried_again(folder: Path, store: Pat
     assert verdict_of_store(store) == verdict_of_files(folder)
 
 
-def test_archives_and_their_members(folder: Path, store: Path) -> None:
+def test_changed_members_of_an_archive_are_replaced(folder: Path, store: Path) -> None:
     archive = store.parent / "run.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, "run")
@@ -163,7 +163,7 @@ def test_archives_and_their_members(folder: Path, store: Path) -> None:
     assert verdict_of_store(store) == verdict_of_files(archive)
 
 
-def test_what_is_cut_off_is_kept_as_far_as_it_goes(folder: Path, store: Path) -> None:
+def test_a_truncated_file_is_stored_up_to_its_end(folder: Path, store: Path) -> None:
     whole = gzip.compress((folder / "slurm-41.out").read_bytes() + os.urandom(4000).hex().encode())
     (folder / "slurm-41.out").unlink()
     (folder / "slurm-41.out.gz").write_bytes(whole[: len(whole) // 2])
@@ -174,7 +174,7 @@ def test_what_is_cut_off_is_kept_as_far_as_it_goes(folder: Path, store: Path) ->
     assert verdict_of_store(store) == verdict_of_files(folder)
 
 
-def test_files_of_one_name_are_told_apart(store: Path) -> None:
+def test_files_of_the_same_name_get_distinct_paths(store: Path) -> None:
     for number in range(4):
         folder = write(store.parent / str(number) / "run", {"sacct.txt": SACCT + sacct(str(61 + number))})
         ingest([folder], store)
@@ -186,7 +186,7 @@ def test_files_of_one_name_are_told_apart(store: Path) -> None:
     ]
 
 
-def test_a_file_that_grows_while_it_is_read() -> None:
+def test_text_appended_during_a_read_is_not_hashed() -> None:
     """What comes after the reader has seen the end is not taken for read."""
 
     class Growing(io.BytesIO):
@@ -210,7 +210,7 @@ def test_a_file_that_grows_while_it_is_read() -> None:
     assert grown.digest() != digest(b"step 1\nthe last words\n")
 
 
-def test_a_reader_that_goes_back_and_forth_is_hashed_once() -> None:
+def test_bytes_that_are_read_twice_are_hashed_once() -> None:
     content = bytes(range(256)) * 1000
     plain = HashedStream(io.BytesIO(content)).digest()
     stream = HashedStream(io.BytesIO(content))
@@ -226,7 +226,7 @@ def test_a_reader_that_goes_back_and_forth_is_hashed_once() -> None:
     assert stream.digest() == plain
 
 
-def test_clear_words_for_what_is_no_store(folder: Path, store: Path) -> None:
+def test_a_path_that_is_not_a_store_is_refused_with_a_reason(folder: Path, store: Path) -> None:
     for command in (("runs",), ("diagnose",), ("compact",)):
         result = run(*command, "--store", store)
         assert result.exit_code == 2
@@ -247,7 +247,7 @@ def test_clear_words_for_what_is_no_store(folder: Path, store: Path) -> None:
     assert "give PATHS, --store DIR, or --job ID" in run("diagnose").stderr
 
 
-def test_an_empty_store_answers(tmp_path: Path, store: Path) -> None:
+def test_an_empty_store_gives_an_unknown_verdict(tmp_path: Path, store: Path) -> None:
     (tmp_path / "nothing").mkdir()
     ingest([tmp_path / "nothing"], store)
     assert run("runs", "--store", store).exit_code == 0
@@ -269,14 +269,14 @@ def _inputs(store: Path) -> list[StoredInput]:
         return inputs_of(snapshot)
 
 
-def test_a_path_that_is_no_store_is_not_locked(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_store_is_not_locked(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is not a Trackside store"):
         Snapshot.open(tmp_path)
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("above", ["job=7", "input=9", "path=zzz", "a[b]*c?"])
-def test_what_the_folders_above_a_store_are_called_changes_no_row(folder: Path, tmp_path: Path, above: str) -> None:
+def test_names_of_parent_folders_do_not_change_the_rows(folder: Path, tmp_path: Path, above: str) -> None:
     store = tmp_path / above / "store"
     plain = tmp_path / "plain"
     for path in (store, plain):
@@ -296,7 +296,7 @@ def test_what_the_folders_above_a_store_are_called_changes_no_row(folder: Path, 
             assert contents[0] == contents[1]
 
 
-def test_logs_alone_load_no_series(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ingesting_logs_alone_reads_no_series(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ingest([folder], store)
     tables_read: list[str] = []
     table = Snapshot.table
@@ -312,7 +312,7 @@ def test_logs_alone_load_no_series(folder: Path, store: Path, monkeypatch: pytes
     assert "series" in tables_read
 
 
-def test_what_is_spilled_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_connection_spills_to_its_own_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     one, other = connect(), connect()
     folders = [

@@ -58,7 +58,7 @@ def spoiled(server: Server, from_number: int, spoil: Callable[[Answer], Answer])
 
 
 @ALL
-def test_a_store_has_its_name_before_it_is_opened(kind: str) -> None:
+def test_the_name_of_a_store_is_known_before_it_is_opened(kind: str) -> None:
     options = LogOptions(kind=kind, endpoint=HttpOptions(url="http://ann:s3cret@logs:3100/below/"))
     assert name_of(options) == open_store(options).name
     assert name_of(options).lower() == f"{kind} http://logs:3100/below"
@@ -78,7 +78,7 @@ def test_a_store_has_its_name_before_it_is_opened(kind: str) -> None:
     ],
     ids=["html", "dropped", "drips", "unauthorized", "limited", "broken", "cut-off-json"],
 )
-def test_what_came_before_a_failure_stays(kind: str, spoil: Callable[[Answer], Answer], reason: str) -> None:
+def test_lines_read_before_a_failure_are_kept(kind: str, spoil: Callable[[Answer], Answer], reason: str) -> None:
     server = SERVERS[kind](*LINES)
     with running(server):
         spoiled(server, 3, spoil)
@@ -93,7 +93,7 @@ def test_what_came_before_a_failure_stays(kind: str, spoil: Callable[[Answer], A
 
 
 @ALL
-def test_a_store_that_is_not_there(kind: str) -> None:
+def test_an_unreachable_store_is_reported(kind: str) -> None:
     server = SERVERS[kind]()
     with running(server):
         pass
@@ -103,7 +103,7 @@ def test_a_store_that_is_not_there(kind: str) -> None:
     assert server.url in row.note
 
 
-def test_loki_refuses_a_query_of_the_site() -> None:
+def test_a_line_filter_that_loki_refuses_is_reported() -> None:
     server = LokiServer(*LINES)
     with running(server):
         ((row,), _) = rows(server, "loki", line_filter='|~ "("')
@@ -111,7 +111,7 @@ def test_loki_refuses_a_query_of_the_site() -> None:
     assert "error parsing regexp" in row.note
 
 
-def test_a_verdict_takes_so_many_lines_and_no_more() -> None:
+def test_the_number_of_lines_of_a_verdict_is_limited() -> None:
     server = LokiServer(*LINES)
     with running(server):
         ((row,), sink) = rows(server, "loki", most_lines=15)
@@ -120,7 +120,7 @@ def test_a_verdict_takes_so_many_lines_and_no_more() -> None:
     assert len([event for event in sink.events if event.kind == "progress"]) == 15
 
 
-def test_more_lines_at_one_time_than_the_store_gives() -> None:
+def test_more_lines_at_one_time_than_the_store_returns_are_reported() -> None:
     at_once = [Entry((T0 + 5) * 10**9, f"line {index}", {"job_id": "4242"}) for index in range(30)]
     before = [line(1, "step 1 loss 4.0", job_id="4242")]
     server = LokiServer(*before, *at_once, most_entries=20)
@@ -131,7 +131,7 @@ def test_more_lines_at_one_time_than_the_store_gives() -> None:
     assert [event.get("step") for event in sink.events if event.kind == "progress"] == [1]
 
 
-def test_a_page_as_large_as_the_store_allows() -> None:
+def test_the_page_shrinks_to_the_limit_of_the_store() -> None:
     server = LokiServer(*LINES, most_entries=7)
     with running(server):
         ((row,), sink) = rows(server, "loki", page=5000)
@@ -165,14 +165,14 @@ def paged(times: list[int], limit: int, max_limit: int, end: int = 1000) -> list
     return [entry.time_ns for batch in Paging(fetch, limit, max_limit).lines(0, end) for entry in batch]
 
 
-def test_many_lines_of_one_time_raise_the_limit_for_it() -> None:
+def test_many_lines_at_one_time_raise_the_limit_of_their_request() -> None:
     times = [1, 2, *[3] * 9, 4, 5]
     assert paged(times, 2, 16) == times
     with pytest.raises(SourceUnavailable, match="more lines at the single time 3 ns than the 8"):
         paged(times, 2, 8)
 
 
-def test_refusals_that_a_smaller_question_gets_around() -> None:
+def test_limits_are_read_from_refusals() -> None:
     over = SourceUnavailable(
         "refused", "max entries limit per query exceeded, limit > max_entries_limit_per_query (100000 > 5000)"
     )
@@ -211,7 +211,7 @@ def test_unknown_kinds_and_roles_are_refused() -> None:
         LogOptions(kind="loki", endpoint=endpoint, labels={"h": "host"})
 
 
-def test_several_askings_of_one_verdict_share_what_it_may_take() -> None:
+def test_several_requests_of_one_verdict_share_its_line_limit() -> None:
     server = LokiServer(*LINES)
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url, retries=0), most_lines=60)

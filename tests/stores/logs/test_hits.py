@@ -107,7 +107,7 @@ def test_events_get_time_rank_and_node_of_the_store() -> None:
         ("step 1 loss 2.5", T0 / 1e9),
     ],
 )
-def test_which_time_counts(text: str, time: float) -> None:
+def test_a_time_with_a_zone_overrides_the_time_of_the_store(text: str, time: float) -> None:
     _, sink = read(LogEntry(T0, text, {"job_id": "4242"}))
     (activity,) = [event for event in sink.events if event.kind == "log_activity"]
     assert activity.time == pytest.approx(time, abs=1e-6)
@@ -132,7 +132,7 @@ def test_a_nodes_line_has_year_zone_and_host(text: str, expected: str) -> None:
     ]
 
 
-def test_a_daemons_line_in_a_system_log() -> None:
+def test_a_daemons_line_in_a_system_log_goes_to_the_daemons_log() -> None:
     line = LogEntry(T0, "Nov 21 09:34:08 gpu-00 slurmd[7]: error: x", {"host": "gpu-00", "filename": "/var/log/syslog"})
     ((path, text),) = written_lines(line)
     assert path == "nodes/gpu-00/slurmd.log"
@@ -162,7 +162,7 @@ def test_paths_of_streams(labels: dict[str, str], path: str) -> None:
     assert stream_path(dict(reversed(labels.items()))) == path
 
 
-def test_paths_tell_what_they_are_made_of() -> None:
+def test_paths_hold_rank_node_and_source() -> None:
     path = stream_path({"slurm_job_id": "4242", "rank": "3", "node": "gpu-01"})
     assert (rank_of(path), node_in(path), is_node_log(path)) == (3, "gpu-01", False)
     path = stream_path({"job": "4242", "node": "gpu-01", "filename": "/x/attempt_1/2/stderr.log"})
@@ -183,7 +183,7 @@ def test_paths_tell_what_they_are_made_of() -> None:
         ({"node": "n1", "filename": "hang"}, "42", "/work/slurm-42.out", False),
     ],
 )
-def test_which_file_a_stream_holds(labels: dict[str, str], job: str, file: str, expected: bool) -> None:
+def test_a_stream_is_matched_to_its_file(labels: dict[str, str], job: str, file: str, expected: bool) -> None:
     path = stream_path({"slurm_job_id": "42", **labels})
     assert is_stream_of(f"store/received/logs/{path}", job, file) is expected
     assert is_stream_of(f"{path}.zst", job, file) is expected

@@ -146,14 +146,14 @@ ODD = [
 
 @pytest.mark.parametrize("kind", kinds(LOGS))
 @pytest.mark.parametrize("answer", ODD, ids=lambda answer: answer[:40].decode("ascii", "replace"))
-def test_odd_answers(kind: str, answer: bytes) -> None:
+def test_malformed_answers_give_lines_or_a_reason(kind: str, answer: bytes) -> None:
     query_everything(kind, answer)
 
 
 @pytest.mark.parametrize("kind", kinds(LOGS))
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_answers_that_are_nearly_right(kind: str, data: st.DataObject) -> None:
+def test_nearly_valid_answers_give_lines_or_a_reason(kind: str, data: st.DataObject) -> None:
     query_everything(kind, body(data.draw(near_answers(kind, ANY))))
 
 
@@ -162,7 +162,7 @@ def test_answers_that_are_nearly_right(kind: str, data: st.DataObject) -> None:
 @given(answer=st.binary(max_size=200) | ANY.map(body))
 @example(answer=b"")
 @example(answer=b"null")
-def test_any_bytes(kind: str, answer: bytes) -> None:
+def test_any_bytes_give_lines_or_a_reason(kind: str, answer: bytes) -> None:
     query_everything(kind, answer)
 
 
@@ -178,7 +178,7 @@ STRAY: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("kind", kinds(LOGS))
-def test_a_stray_byte_of_a_program_does_not_cost_the_lines(kind: str) -> None:
+def test_an_invalid_byte_does_not_lose_the_lines(kind: str) -> None:
     entries = lines(kind, STRAY[kind].replace(b"STRAY", b"\xe9"))
     assert [line.text for line in entries] == ["before \ufffd after", "next"]
     assert [line.time_ns // 10**9 - T0 for line in entries] == [1, 2]
@@ -194,13 +194,13 @@ def test_a_stray_byte_of_a_program_does_not_cost_the_lines(kind: str) -> None:
         ("victorialogs", b'{"error": "x"}'),
     ],
 )
-def test_what_is_no_answer_is_not_taken_for_no_lines(kind: str, answer: bytes) -> None:
+def test_an_answer_without_results_is_an_error_and_not_an_empty_log(kind: str, answer: bytes) -> None:
     with pytest.raises(SourceUnavailable) as caught:
         lines(kind, answer)
     assert caught.value.kind == "broken"
 
 
-def test_an_elasticsearch_whose_groups_never_end() -> None:
+def test_endless_groups_of_elasticsearch_are_cut_off() -> None:
     groups = {"buckets": [{"key": {"f0": "4242"}}], "after_key": {"f0": "4242"}}
     store, _ = store_answering("elasticsearch", body({"hits": {"hits": []}, "aggregations": {"groups": groups}}))
     with pytest.raises(SourceUnavailable, match=r"more than 200,000 streams") as caught:
@@ -209,7 +209,7 @@ def test_an_elasticsearch_whose_groups_never_end() -> None:
     assert store.endpoint.n_requests == 200
 
 
-def test_names_of_loki_that_are_none_are_not_asked_for() -> None:
+def test_invalid_label_names_of_loki_are_dropped() -> None:
     store, _ = store_answering("loki", body({"data": ["node", "../../admin?x", ""]}))
     assert store.names(0, 1) == ["node"]
 

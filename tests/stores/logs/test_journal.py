@@ -45,7 +45,7 @@ def printing(folder: Path) -> str:
     return f"cat {folder}/entries"
 
 
-def test_entries_of_the_nodes_in_the_window(tmp_path: Path) -> None:
+def test_entries_of_the_nodes_in_the_window_are_read(tmp_path: Path) -> None:
     row, sink = read(JournalOptions(command=program(tmp_path, printing(tmp_path)), directory="/var/log/journal/remote"))
     assert (row.status, row.format) == ("read", "journal-json")
     assert (tmp_path / "arguments").read_text().split() == [
@@ -60,14 +60,14 @@ def test_entries_of_the_nodes_in_the_window(tmp_path: Path) -> None:
     assert [(event.kind, event.node) for event in sink.events if event.kind == "xid"] == [("xid", "gpu-00")]
 
 
-def test_a_failure_in_the_middle_is_told(tmp_path: Path) -> None:
+def test_a_failure_after_some_entries_is_reported(tmp_path: Path) -> None:
     row, sink = read(JournalOptions(command=program(tmp_path, f"{printing(tmp_path)}; echo no access >&2; exit 1")))
     assert row.status == "partial"
     assert "no access" in row.note
     assert sink.events
 
 
-def test_it_is_ended_when_it_hangs(tmp_path: Path) -> None:
+def test_a_hanging_journalctl_is_ended(tmp_path: Path) -> None:
     options = JournalOptions(command=program(tmp_path, f"{printing(tmp_path)}; exec sleep 60"), timeout_s=1.0)
     row, sink = read(options)
     assert row.status == "partial"
@@ -75,12 +75,12 @@ def test_it_is_ended_when_it_hangs(tmp_path: Path) -> None:
     assert sink.events
 
 
-def test_no_journal_of_the_nodes(tmp_path: Path) -> None:
+def test_a_journal_without_the_nodes_is_reported_as_empty(tmp_path: Path) -> None:
     row, _ = read(JournalOptions(command=program(tmp_path, "")), LogRequest((), ("gpu-09",), 1.0, 2.0))
     assert (row.status, row.note) == ("empty", "has no entries of the run's 1 nodes")
 
 
-def test_no_journalctl() -> None:
+def test_a_missing_journalctl_is_reported() -> None:
     row, _ = read(JournalOptions(command="/nowhere/journalctl"))
     assert row.status == "unreadable"
     assert row.note == "unable to check: /nowhere/journalctl: No such file or directory; set its path"

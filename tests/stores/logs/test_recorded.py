@@ -119,7 +119,7 @@ def test_our_loki_gives_the_recorded_labels(name: str) -> None:
         "not-found",
     ],
 )
-def test_our_loki_refuses_in_the_recorded_words(name: str) -> None:
+def test_our_loki_refuses_with_the_recorded_text(name: str) -> None:
     recorded = exchange("loki", name)
     answer = replay(recorded, loki())
     assert answer.status == recorded["status"]
@@ -182,7 +182,7 @@ def lines_of(server: LokiServer | VictoriaLogsServer, kind: str, **more: Any) ->
 
 @pytest.mark.parametrize("page", [5, 100, 5000])
 @pytest.mark.parametrize("kind", ["loki", "victorialogs"])
-def test_the_recorded_job_comes_whole(kind: str, page: int) -> None:
+def test_all_lines_of_the_recorded_job_are_read(kind: str, page: int) -> None:
     times = 1 if kind == "loki" else 2
     lines = lines_of(loki() if kind == "loki" else victorialogs(), kind, page=page)
     paths = [f"job-4242/slurm-4242.rank{rank}@gpu-0{rank // 2}.log" for rank in range(4)]
@@ -197,7 +197,7 @@ def test_the_recorded_job_comes_whole(kind: str, page: int) -> None:
     }
 
 
-def test_what_is_read_of_them() -> None:
+def test_the_recorded_job_gives_its_events() -> None:
     server = loki()
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url))
@@ -218,7 +218,7 @@ def test_what_is_read_of_them() -> None:
 
 
 @pytest.mark.parametrize("name", ["range-bad-query", "range-no-matcher", "not-found"])
-def test_recorded_refusals_of_loki_are_told(name: str) -> None:
+def test_recorded_refusals_of_loki_are_reported(name: str) -> None:
     recorded = exchange("loki", name)
     server = loki()
     server.spoil = lambda number, path, answer: Answer(recorded["status"], body(recorded), "text/plain; charset=utf-8")

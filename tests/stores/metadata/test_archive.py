@@ -63,7 +63,7 @@ def jobs(archive: Archive, **filters: Any) -> list[str]:
 # -- recording
 
 
-def test_a_verdict_comes_back_as_it_was_given(archive: Archive) -> None:
+def test_a_verdict_comes_back_as_it_was_recorded(archive: Archive) -> None:
     made = verdict(run(user="ada"))
     recorded = record(archive, made)
     assert recorded.new
@@ -81,7 +81,7 @@ def test_a_verdict_comes_back_as_it_was_given(archive: Archive) -> None:
     assert archive.find(recorded.run) == match
 
 
-def test_the_same_verdict_is_kept_once(archive: Archive) -> None:
+def test_the_same_verdict_is_stored_once(archive: Archive) -> None:
     first = record(archive)
     again = record(archive, at=T0 + 900)
     assert (again.run, again.verdict, again.new) == (first.run, first.verdict, False)
@@ -113,14 +113,14 @@ def test_a_verdict_that_arrives_late_is_not_the_latest(archive: Archive) -> None
     assert [verdict.made_at for verdict in archive.verdicts(match.id).verdicts] == [T0 + 900, T0 + 400]
 
 
-def test_what_a_later_verdict_does_not_know_stays(archive: Archive) -> None:
+def test_fields_that_a_later_verdict_lacks_are_kept(archive: Archive) -> None:
     record(archive)
     record(archive, verdict(run(cluster="alpha", name=None, submit=None, nodes=(), n_gpus=None)), at=T0 + 900)
     (row,) = archive.runs().runs
     assert (row.name, row.submitted, row.n_gpus, row.nodes) == ("lm", T0, 16, ["gpu017", "gpu018"])
 
 
-def test_a_run_known_by_its_log_alone_becomes_the_scheduler_s(archive: Archive) -> None:
+def test_a_run_known_only_by_its_log_gets_the_times_of_the_scheduler(archive: Archive) -> None:
     bare = run(submit=None, start=None, end=None, attempts=(), nodes=())
     first = record(archive, verdict(bare))
     second = record(archive, at=T0 + 900)
@@ -129,7 +129,7 @@ def test_a_run_known_by_its_log_alone_becomes_the_scheduler_s(archive: Archive) 
     assert (row.submitted, row.started) == (T0, T0 + 10)
 
 
-def test_ids_that_come_back_are_other_runs(archive: Archive) -> None:
+def test_reused_job_ids_are_other_runs(archive: Archive) -> None:
     year = 365 * 86400.0
     record(archive)
     later = run(submit=T0 + year, start=T0 + year, end=T0 + year + 60, attempts=())
@@ -144,14 +144,14 @@ def test_ids_that_come_back_are_other_runs(archive: Archive) -> None:
     assert raised.value.kind == "ambiguous"
 
 
-def test_a_verdict_without_a_job_goes_by_what_it_was_asked_as(archive: Archive) -> None:
+def test_a_verdict_without_a_job_is_recorded_under_the_requested_name(archive: Archive) -> None:
     with pytest.raises(ArchiveError, match="names no job"):
         record(archive, verdict(run(None)))
     record(archive, verdict(run(None)), job="runs/lm-7")
     assert jobs(archive) == ["runs/lm-7"]
 
 
-def test_foreign_text_is_kept_or_cut_but_never_refused(archive: Archive) -> None:
+def test_odd_text_is_cleaned_or_cut_but_never_refused(archive: Archive) -> None:
     odd = run(
         "42\0 \udcff'; DROP TABLE runs; --", name="n" * 10_000, nodes=("a\0b", "a\0b"), n_gpus=2**40, end=float("nan")
     )
@@ -162,7 +162,7 @@ def test_foreign_text_is_kept_or_cut_but_never_refused(archive: Archive) -> None
     assert archive.find("42\0 \udcff'; DROP TABLE runs; --") == row
 
 
-def test_lineage_goes_by_job_and_time(archive: Archive) -> None:
+def test_lineage_is_matched_by_job_and_time(archive: Archive) -> None:
     child = run("43", submit=T0 + 650, start=T0 + 660, end=T0 + 900, parent="4242", parent_by="dependency")
     recorded = record(archive, verdict(child))
     match = archive.find("43")
@@ -210,7 +210,7 @@ def test_pages_hold_every_run_once_newest_first(many: Archive, limit: int) -> No
     assert job_ids == sorted(range(25), reverse=True)
 
 
-def test_a_run_that_comes_in_between_does_not_shift_the_pages(many: Archive) -> None:
+def test_a_new_run_does_not_shift_the_pages(many: Archive) -> None:
     first = many.runs(limit=10)
     record(many, verdict(run("99", submit=T0 + 9000, start=T0 + 9000, attempts=())))
     assert int(many.runs(limit=10, after=first.next).runs[0].job) == 14
@@ -229,23 +229,23 @@ def test_a_run_that_comes_in_between_does_not_shift_the_pages(many: Archive) -> 
         ({"name": "lm"}, []),
     ],
 )
-def test_filters(many: Archive, filters: dict[str, Any], expected: list[int]) -> None:
+def test_runs_are_filtered(many: Archive, filters: dict[str, Any], expected: list[int]) -> None:
     assert [int(job) for job in jobs(many, **filters)] == expected
 
 
 @pytest.mark.parametrize("text", ["", "x", "!!", "WzFd", "eyJhIjoxfQ", "a" * 5000, "é"])
-def test_a_cursor_of_somebody_s_own_making_is_refused(archive: Archive, text: str) -> None:
+def test_an_invalid_cursor_is_refused(archive: Archive, text: str) -> None:
     with pytest.raises(ArchiveError, match="the cursor is not"):
         archive.runs(after=text)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001])
-def test_a_page_is_bounded(archive: Archive, limit: int) -> None:
+def test_the_size_of_a_page_is_bounded(archive: Archive, limit: int) -> None:
     with pytest.raises(ArchiveError, match="1 to 1,000"):
         archive.runs(limit=limit)
 
 
-def test_old_verdicts_go_but_the_last_of_each_run(archive: Archive) -> None:
+def test_pruning_keeps_the_last_verdict_of_each_run(archive: Archive) -> None:
     for n in range(4):
         record(archive, verdict(exception=str(n)), at=T0 + n)
     other = record(archive, verdict(run("5")), at=T0)
@@ -303,7 +303,7 @@ def lines_of(process: subprocess.Popen[str]) -> IO[str]:
     return process.stdout
 
 
-def test_two_processes_record_the_same_at_once(url: str) -> None:
+def test_two_processes_record_the_same_verdicts_at_once(url: str) -> None:
     """From an empty database: both migrate it, both record the same hundred verdicts on ten runs."""
     with writer(url, "a", 100) as one, writer(url, "b", 100) as other:
         outputs = [set(printed) for printed in [lines_of(process) for process in (one, other)]]
@@ -316,7 +316,7 @@ def test_two_processes_record_the_same_at_once(url: str) -> None:
         assert [len(archive.verdicts(row.id).verdicts) for row in runs] == [10] * 10
 
 
-def test_many_threads_and_one_archive(archive: Archive) -> None:
+def test_many_threads_share_one_archive(archive: Archive) -> None:
     failed: list[BaseException] = []
 
     def work(n: int) -> None:
@@ -336,7 +336,7 @@ def test_many_threads_and_one_archive(archive: Archive) -> None:
     assert all(len(archive.verdicts(run.id).verdicts) == 8 for run in archive.runs().runs)
 
 
-def test_a_writer_killed_leaves_whole_records(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_complete_records(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'archive.db'}"
     with writer(url, "alone", 100_000) as process:
         printed = lines_of(process)
@@ -352,7 +352,7 @@ def test_a_writer_killed_leaves_whole_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.service
-def test_postgres_killed_in_the_middle_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+def test_killing_postgres_loses_no_acknowledged_record(tmp_path: Path) -> None:
     with postgresql(tmp_path / "server") as server:
         url = server.database()
         with writer(url, "alone", 300) as process:
@@ -373,7 +373,7 @@ def test_postgres_killed_in_the_middle_loses_nothing_that_was_acknowledged(tmp_p
 
 
 @pytest.mark.service
-def test_an_archive_may_be_down_when_its_user_starts(tmp_path: Path) -> None:
+def test_a_lazy_archive_opens_while_its_server_is_down(tmp_path: Path) -> None:
     with postgresql(tmp_path / "server") as server:
         url = server.database()
         server.process.kill()
@@ -415,7 +415,7 @@ def restarted(server: Postgres) -> Iterator[None]:
 
 
 @pytest.mark.service
-def test_a_connection_that_died_is_no_lost_verdict(postgres: Postgres) -> None:
+def test_a_dead_connection_is_replaced(postgres: Postgres) -> None:
     """As after a restart of the server: every pooled connection is dead."""
     url = postgres.database()
     kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'trackside'"
@@ -432,7 +432,7 @@ def test_a_connection_that_died_is_no_lost_verdict(postgres: Postgres) -> None:
 
 
 @pytest.mark.parametrize("revision", [str(n) for n in range(int(REVISION) + 1)])
-def test_the_tables_are_what_the_schema_says(url: str, revision: str) -> None:
+def test_the_tables_match_the_schema(url: str, revision: str) -> None:
     """What the migrations make of every revision, and of an empty database, and what the code asks for."""
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
@@ -447,7 +447,7 @@ def test_the_tables_are_what_the_schema_says(url: str, revision: str) -> None:
     engine.dispose()
 
 
-def test_the_newest_revision_is_the_one_that_is_asked_for() -> None:
+def test_the_newest_revision_is_the_required_one() -> None:
     from alembic.script import ScriptDirectory
 
     assert ScriptDirectory(str(migrating.SCRIPTS)).get_current_head() == REVISION
@@ -488,7 +488,7 @@ def check_content(archive: Archive) -> None:
 
 
 @pytest.mark.parametrize("revision", [str(n) for n in range(1, int(REVISION) + 1)])
-def test_an_archive_of_every_revision_is_opened(url: str, revision: str) -> None:
+def test_an_archive_of_every_revision_can_be_opened(url: str, revision: str) -> None:
     load(url, dump_path(url, revision))
     with Archive.open(url) as archive:
         check_content(archive)
@@ -513,7 +513,7 @@ def second(folder: Path, more: str = "") -> Path:
     return folder
 
 
-def test_a_next_revision_keeps_what_is_there(url: str, tmp_path: Path) -> None:
+def test_a_migration_keeps_existing_rows(url: str, tmp_path: Path) -> None:
     load(url, dump_path(url, "1"))
     database = Database(url)
     migrating.migrate(database, second(tmp_path / "scripts"), "2")
@@ -530,7 +530,7 @@ def test_a_next_revision_keeps_what_is_there(url: str, tmp_path: Path) -> None:
     assert raised.value.kind == "newer"
 
 
-def test_a_migration_that_fails_leaves_all_as_it_was(url: str, tmp_path: Path) -> None:
+def test_a_failed_migration_changes_nothing(url: str, tmp_path: Path) -> None:
     load(url, dump_path(url, "1"))
     database = Database(url)
     broken = second(tmp_path / "scripts", "\n    op.execute('UPDATE no_such_table SET x = 1')")
@@ -541,7 +541,7 @@ def test_a_migration_that_fails_leaves_all_as_it_was(url: str, tmp_path: Path) -
         check_content(archive)
 
 
-def test_instances_that_start_together_migrate_once(url: str) -> None:
+def test_instances_that_start_at_once_migrate_once(url: str) -> None:
     failed: list[BaseException] = []
     start = threading.Barrier(6)
 
@@ -575,7 +575,9 @@ def test_instances_that_start_together_migrate_once(url: str) -> None:
         (lambda folder: "postgresql+psycopg://u:secret@127.0.0.1:1/db", "is the server up, and its address right"),
     ],
 )
-def test_an_archive_that_cannot_be_opened_says_why(tmp_path: Path, make: Callable[[Path], str], message: str) -> None:
+def test_an_archive_that_cannot_be_opened_reports_the_reason(
+    tmp_path: Path, make: Callable[[Path], str], message: str
+) -> None:
     with pytest.raises(ArchiveError) as raised:
         Archive.open(make(tmp_path))
     assert message in str(raised.value)
@@ -589,12 +591,12 @@ def other_file(path: Path) -> Path:
 
 
 @pytest.mark.service
-def test_what_postgres_refuses_is_told(postgres: Postgres) -> None:
+def test_a_missing_postgres_database_is_reported(postgres: Postgres) -> None:
     with pytest.raises(ArchiveError, match="create that database first"):
         Archive.open(postgres.url.rpartition("/")[0] + "/gone")
 
 
-def test_a_lock_held_long_is_told_as_such(url: str, archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_timeout_is_reported_as_busy(url: str, archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.stores.metadata.engine.WAIT_S", 1)
     waiting = Database(url)
     with archive._database.writing("run", "alpha", "4242"), pytest.raises(ArchiveError) as raised:
@@ -604,7 +606,7 @@ def test_a_lock_held_long_is_told_as_such(url: str, archive: Archive, monkeypatc
     waiting.close()
 
 
-def test_a_damaged_document_is_told(archive: Archive, url: str) -> None:
+def test_a_damaged_document_is_reported(archive: Archive, url: str) -> None:
     recorded = record(archive)
     engine = sa.create_engine(url)
     with engine.begin() as link:
@@ -614,7 +616,7 @@ def test_a_damaged_document_is_told(archive: Archive, url: str) -> None:
         archive.document(recorded.verdict)
 
 
-def test_a_document_is_bounded(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_document_is_bounded(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.stores.metadata.archive.MAX_DOCUMENT_BYTES", 100)
     with pytest.raises(ArchiveError, match="100 is the maximum"):
         record(archive)
@@ -643,7 +645,7 @@ def test_a_run_of_many_nodes(archive: Archive) -> None:
         ("sqlite:///{folder}/a.db?password=s3cretpw", "invalid parameters"),
     ],
 )
-def test_a_mistaken_url_is_one_line_of_the_command(tmp_path: Path, url: str, message: str) -> None:
+def test_an_invalid_url_gives_one_line_on_the_command_line(tmp_path: Path, url: str, message: str) -> None:
     from trackside.cli.exit_codes import errors
 
     with pytest.raises(ArchiveError, match=re.escape(message)) as caught:
@@ -655,7 +657,7 @@ def test_a_mistaken_url_is_one_line_of_the_command(tmp_path: Path, url: str, mes
     assert ended.value.code == 2
 
 
-def test_serve_ends_with_one_line_for_a_mistaken_archive(tmp_path: Path) -> None:
+def test_serve_ends_with_one_line_for_an_invalid_archive(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "trackside", "serve", "--store", tmp_path / "store", "--archive", "mysql://h/db",
          "--listen", "127.0.0.1:0"],
@@ -665,7 +667,7 @@ def test_serve_ends_with_one_line_for_a_mistaken_archive(tmp_path: Path) -> None
     assert done.stderr.startswith("trackside: an archive can't be kept in 'mysql'")
 
 
-def test_its_error_can_be_caught_without_the_extra() -> None:
+def test_archive_errors_can_be_imported_without_the_extra() -> None:
     without = "import sys; sys.modules['sqlalchemy'] = None; import trackside.stores.metadata.errors"
     assert subprocess.run([sys.executable, "-c", without], timeout=60).returncode == 0
 
@@ -679,7 +681,7 @@ def test_its_error_can_be_caught_without_the_extra() -> None:
         "postgresql://u:a%40s3cretpw@127.0.0.1:1/db?options=x",
     ],
 )
-def test_no_password_in_what_is_said_of_a_failure(url: str) -> None:
+def test_connection_errors_hold_no_password(url: str) -> None:
     pytest.importorskip("psycopg")
     with pytest.raises(ArchiveError) as caught:
         Archive.open(url)
@@ -687,7 +689,7 @@ def test_no_password_in_what_is_said_of_a_failure(url: str) -> None:
     assert "s3cretpw" not in str(caught.value)
 
 
-def test_no_password_in_what_is_said_of_a_later_archive(tmp_path: Path) -> None:
+def test_the_error_for_a_later_archive_holds_no_password(tmp_path: Path) -> None:
     with closing(Database(f"sqlite:///{tmp_path / 'archive.db'}")) as database:
         migrating.migrate(database)
         with database.writing() as link:

@@ -167,7 +167,7 @@ def infos_by_series(
 @pytest.mark.service
 @pytest.mark.parametrize("server", ["victoria-metrics", "prometheus"], indirect=True)
 @pytest.mark.parametrize("number", CASES)
-def test_a_server_gives_what_memory_gives(server: str, number: int) -> None:
+def test_a_server_gives_the_values_of_the_memory_backend(server: str, number: int) -> None:
     source, random = case(number), np.random.default_rng(number)
     memory = source.memory
     backend = PrometheusBackend(
@@ -232,7 +232,7 @@ def test_a_run_is_found_without_its_time(server: str) -> None:
 
 @pytest.mark.service
 @pytest.mark.parametrize("server", ["victoria-metrics", "prometheus"], indirect=True)
-def test_labels_as_a_site_names_them(server: str) -> None:
+def test_the_sites_label_names_are_mapped(server: str) -> None:
     options = MetricOptions(endpoint=HttpOptions(url=server), match=('case="0"',), labels={"device": "node"})
     backend = PrometheusBackend(options, RunScope(START_S, START_S + 30_000, nodes=("nvidia0",)))
     assert {info.series.get("node") for info in backend.series()} == {"nvidia0"}
@@ -376,7 +376,7 @@ def backend_for(url: str, **options: Any) -> PrometheusBackend:
     )
 
 
-def test_a_run_is_asked_for_by_its_nodes_and_its_job() -> None:
+def test_a_run_is_queried_by_its_nodes_and_job() -> None:
     with scripted(fake := FakePrometheus()) as server:
         backend = backend_for(server.url, headers={"X-Scope-OrgID": "team-a"})
         infos = backend.series()
@@ -404,7 +404,7 @@ def test_a_run_is_asked_for_by_its_nodes_and_its_job() -> None:
     assert fake.max_requested_points <= 128
 
 
-def test_the_newest_samples_are_left_alone() -> None:
+def test_the_newest_samples_are_not_read() -> None:
     fake, now = FakePrometheus(), time.time()
     start_s = int(now) // 60 * 60 - 3600
     fake.times = start_s + 15 * np.arange(1, 300)
@@ -428,7 +428,7 @@ def test_the_newest_samples_are_left_alone() -> None:
         backend.close()
 
 
-def test_a_question_asked_again_costs_nothing() -> None:
+def test_repeated_requests_are_answered_from_the_cache() -> None:
     with scripted(FakePrometheus()) as server:
         backend = backend_for(server.url)
         start_ms = START_S * 1000 // 60_000 * 60_000
@@ -440,7 +440,7 @@ def test_a_question_asked_again_costs_nothing() -> None:
         backend.close()
 
 
-def test_pages_shrink_to_what_a_server_gives() -> None:
+def test_pages_shrink_to_the_limit_of_the_server() -> None:
     fake = FakePrometheus()
     with scripted(fake) as server:
         backend = backend_for(server.url)
@@ -452,7 +452,7 @@ def test_pages_shrink_to_what_a_server_gives() -> None:
 
 
 @pytest.mark.parametrize("extra", [{"isPartial": True}, {"warnings": ["store gateway 3 is away"]}])
-def test_a_part_is_no_answer_unless_it_is_allowed_to_be(extra: dict[str, object]) -> None:
+def test_partial_answers_are_refused_unless_allowed(extra: dict[str, object]) -> None:
     fake = FakePrometheus()
     with scripted(fake) as server:
         backend = backend_for(server.url)
@@ -471,7 +471,7 @@ def test_a_part_is_no_answer_unless_it_is_allowed_to_be(extra: dict[str, object]
         backend.close()
 
 
-def test_a_refused_question_leaves_the_others() -> None:
+def test_a_refused_query_does_not_affect_the_others() -> None:
     fake = FakePrometheus()
     fake.refused = "avg_over_time"
     with scripted(fake) as server:
@@ -488,7 +488,7 @@ def test_a_refused_question_leaves_the_others() -> None:
         backend.close()
 
 
-def test_a_metric_that_cannot_be_looked_at_is_said_to_be() -> None:
+def test_a_metric_that_cannot_be_read_is_reported() -> None:
     fake = FakePrometheus()
     fake.series += [{**labels, "__name__": "DCGM_FI_DEV_POWER_USAGE"} for labels in fake.series]
     fake.refused = "min_over_time(DCGM_FI_DEV_POWER"
@@ -510,7 +510,7 @@ def test_a_metric_that_cannot_be_looked_at_is_said_to_be() -> None:
     (b"", "broken"),
     (answer({"status": "success", "data": ["x" * 300]}), "too_large"),
 ])  # fmt: skip
-def test_what_is_no_prometheus(reply: bytes, kind: str) -> None:
+def test_answers_that_are_not_from_prometheus_are_refused(reply: bytes, kind: str) -> None:
     with scripted(reply) as server, pytest.raises(SourceUnavailable) as caught:
         backend_for(server.url, most_bytes=200).series()
     assert caught.value.kind == kind
@@ -524,7 +524,7 @@ def test_a_server_that_is_down_fails_at_once() -> None:
     assert caught.value.kind == "unreachable"
 
 
-def test_ten_times_the_data_asked_for() -> None:
+def test_data_that_was_not_requested_is_ignored() -> None:
     """Series of others, times before and after and points given twice are left aside."""
     fake = FakePrometheus()
     with scripted(fake) as server:
@@ -555,7 +555,7 @@ def test_ten_times_the_data_asked_for() -> None:
 @pytest.mark.parametrize(
     "times", [[START_S + 61], [START_S + 30 + 60 * place for place in range(60)], [START_S + 7200]]
 )
-def test_points_of_other_times_are_not_taken_for_none(times: list[int]) -> None:
+def test_points_at_other_times_are_an_error(times: list[int]) -> None:
     with scripted(fake := FakePrometheus()) as server:
         backend = backend_for(server.url)
         ids = [[info.id] for info in backend.series()]
@@ -570,7 +570,7 @@ def test_points_of_other_times_are_not_taken_for_none(times: list[int]) -> None:
         backend.close()
 
 
-def test_counts_are_asked_for_at_multiples_of_their_step() -> None:
+def test_counts_are_requested_at_multiples_of_their_step() -> None:
     with scripted(FakePrometheus()) as server:
         backend = backend_for(server.url)
         backend.series()
@@ -583,7 +583,7 @@ def test_counts_are_asked_for_at_multiples_of_their_step() -> None:
 @pytest.mark.parametrize(("spelled", "matcher"), [
     ("NodeName", 'NodeName=~"(?i:'), ("host.name", '"host.name"=~"(?i:'), ("exported_Instance", "exported_Instance=~"),
 ])  # fmt: skip
-def test_labels_are_asked_for_as_they_are_spelled(spelled: str, matcher: str) -> None:
+def test_labels_are_queried_in_the_servers_spelling(spelled: str, matcher: str) -> None:
     fake = FakePrometheus()
     fake.series = [{spelled if name == "Hostname" else name: labels[name] for name in labels} for labels in fake.series]
     with scripted(fake) as server:
@@ -598,7 +598,7 @@ def test_labels_are_asked_for_as_they_are_spelled(spelled: str, matcher: str) ->
 
 
 @pytest.mark.parametrize("status", ["404 None", "405 Not so", "403 Not you"])
-def test_a_server_that_lists_no_labels_is_asked_for_the_common_ones(status: str) -> None:
+def test_common_labels_are_queried_if_a_server_lists_none(status: str) -> None:
     fake = FakePrometheus()
     fake.labels = status
     with scripted(fake) as server:
@@ -628,7 +628,7 @@ def test_labels_with_dots_in_victoriametrics(tmp_path_factory: pytest.TempPathFa
         backend.close()
 
 
-def test_times_are_asked_for_from_many_threads() -> None:
+def test_counts_are_correct_when_queried_from_many_threads() -> None:
     """What is known of a source grows while other threads look for the nearest of it."""
     with scripted(FakePrometheus()) as server:
         api = Api(MetricOptions(endpoint=HttpOptions(url=server.url)))
@@ -659,7 +659,7 @@ def test_a_server_is_probed_once_by_many_threads() -> None:
         api.close()
 
 
-def test_closing_ends_what_is_under_way() -> None:
+def test_closing_cancels_running_requests() -> None:
     release = threading.Event()
 
     def hang(request: Request) -> bytes:
@@ -680,7 +680,7 @@ def test_closing_ends_what_is_under_way() -> None:
         release.set()
 
 
-def test_a_name_without_credentials() -> None:
+def test_the_name_holds_no_credentials() -> None:
     options = MetricOptions(endpoint=HttpOptions(url="http://ann:s3cret@metrics:9090/prom"))
     assert PrometheusBackend(options).name == "prometheus http://metrics:9090/prom"
     assert "s3cret" not in repr(options)
@@ -696,13 +696,13 @@ def test_a_name_without_credentials() -> None:
     (b'[ [60, "1"], [120.000, "2"], [1.8e2, "3"] ]', [1, 2, 3]),
     (b"[]", [np.nan] * 3),
 ])  # fmt: skip
-def test_windows_of_an_answer(points: bytes, expected: list[float]) -> None:
+def test_points_are_decoded_into_windows(points: bytes, expected: list[float]) -> None:
     np.testing.assert_array_equal(matrix.windows(points, 0, 60_000, 3, "x"), expected)
 
 
 @pytest.mark.parametrize(
     "points", [b'[[60,"a"]]', b"[[60]]", b'[[1e300,"1"]]', b'[["NaN","1"],[2,"3"]]', b'[[60,"1",2]]']
 )
-def test_points_that_are_none(points: bytes) -> None:
+def test_malformed_points_are_refused(points: bytes) -> None:
     with pytest.raises(SourceUnavailable, match="not of Prometheus"):
         matrix.windows(points, 0, 60_000, 3, "x")

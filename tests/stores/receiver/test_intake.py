@@ -93,7 +93,7 @@ def copy_as_killed(intake: Intake, store: Path, to: Path) -> Path:
 # -- samples
 
 
-def test_what_is_sent_is_found(intake: Intake, store: Path) -> None:
+def test_sent_samples_are_stored(intake: Intake, store: Path) -> None:
     for number in range(3):
         assert sent(intake, tick(number)).result(10) == IntakeResult(4)
     flushed(intake)
@@ -104,7 +104,7 @@ def test_what_is_sent_is_found(intake: Intake, store: Path) -> None:
         assert rows == [(f"received/metrics/{day}", "received", "read", 12, "metric")]
 
 
-def test_a_day_of_flushes_is_one_input_and_few_segments(intake: Intake, store: Path) -> None:
+def test_a_day_of_flushes_gives_one_input_and_few_segments(intake: Intake, store: Path) -> None:
     for number in range(80):
         sent(intake, tick(number)).result(10)
         flushed(intake)
@@ -119,7 +119,7 @@ def test_a_day_of_flushes_is_one_input_and_few_segments(intake: Intake, store: P
         assert snapshot.rows(f"SELECT count(*) FROM {snapshot.table('spans')}")[0][0] < 4 * 80
 
 
-def test_the_verdict_is_that_on_the_same_in_files(intake: Intake, store: Path, tmp_path: Path) -> None:
+def test_the_verdict_is_the_same_as_from_files(intake: Intake, store: Path, tmp_path: Path) -> None:
     names = {UTIL: 97.0, "DCGM_FI_DEV_GPU_TEMP": 60.0, "DCGM_FI_DEV_SM_CLOCK": 1400.0}
     text = ""
     for number in range(240):
@@ -142,7 +142,7 @@ def test_the_verdict_is_that_on_the_same_in_files(intake: Intake, store: Path, t
         ]
 
 
-def test_a_body_sent_twice_counts_once(intake: Intake, store: Path) -> None:
+def test_a_body_sent_twice_is_stored_once(intake: Intake, store: Path) -> None:
     """In one flush, in the next, and after a restart."""
     sent(intake, tick(0))
     sent(intake, tick(0)).result(10)
@@ -167,7 +167,7 @@ def test_late_samples_and_other_values_of_the_same_time_are_kept(intake: Intake,
     assert stored_samples(store) == expected([*tick(5), *tick(2), *tick(5, value=20.0)])
 
 
-def test_what_says_nothing_is_counted_and_not_kept(intake: Intake, store: Path) -> None:
+def test_useless_samples_are_counted_and_not_stored(intake: Intake, store: Path) -> None:
     odd = [
         (gpu(number=0), [(T0_MS, float("nan")), (T0_MS + 1, 1e9), (T0_MS + 2, 40.0), (5, 40.0)]),
         (key("site_made_this_up", a="b"), [(T0_MS, 1.0), (T0_MS + 1, 1.0)]),
@@ -180,7 +180,7 @@ def test_what_says_nothing_is_counted_and_not_kept(intake: Intake, store: Path) 
     assert stored_samples(store) == {("0", T0_MS + 2, 0.4)}
 
 
-def test_limits_keep_series_out_and_take_the_others(store: Path) -> None:
+def test_series_over_a_limit_are_refused_and_the_others_stored(store: Path) -> None:
     intake = opened(store, Limits(series=2, labels=3, label_value_bytes=10))
     assert sent(intake, tick(0, gpus=4)).result(10) == IntakeResult(2, {"series": 2})
     assert sent(intake, [(gpu(number=7, a="b", c="d"), [(T0_MS, 1.0)])]).result(10).refused == {"labels": 1}
@@ -207,7 +207,7 @@ def test_a_unit_is_not_guessed_from_small_values(intake: Intake, store: Path) ->
     assert stored_samples(store) == idle | expected(tick(5, gpus=2, value=80.0))
 
 
-def test_a_unit_stays_settled_after_a_restart_and_waiting_values_wait_on(intake: Intake, store: Path) -> None:
+def test_a_restart_keeps_settled_units_and_waiting_values(intake: Intake, store: Path) -> None:
     sent(intake, tick(0, gpus=2, name=RATIO, value=0.0)).result(10)
     other = "dcgm_prof_sm_occupancy"
     sent(intake, tick(0, name=other, value=60.0)).result(10)
@@ -232,7 +232,7 @@ def test_a_unit_stays_settled_after_a_restart_and_waiting_values_wait_on(intake:
         assert snapshot.rows(f"SELECT count(*) FROM {snapshot.table('waiting')}") == [(0,)]
 
 
-def test_a_unit_that_nothing_tells_is_settled_after_a_day(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_unit_is_settled_after_a_day(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A day since the first value: neither a restart nor a compaction begins it anew, and nothing need come then."""
     intake = opened(store)
     sent(intake, tick(0, gpus=2, name=RATIO, value=0.0)).result(10)
@@ -253,7 +253,7 @@ def test_a_unit_that_nothing_tells_is_settled_after_a_day(store: Path, monkeypat
     assert stored_samples(store) == expected(tick(0, gpus=2, value=0.0), 1.0)
 
 
-def test_a_unit_that_nothing_tells_is_settled_by_many_values(
+def test_an_unknown_unit_is_settled_by_many_values(
     intake: Intake, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settling, "MAX_UNDECIDED_VALUES", 10)
@@ -295,7 +295,7 @@ UNIT_UNKNOWN = (
 
 
 @pytest.mark.parametrize("others", [True, False], ids=["beside others", "alone"])
-def test_a_metric_whose_unit_is_not_told_is_no_absence(others: bool, intake: Intake, store: Path) -> None:
+def test_a_metric_of_unknown_unit_is_not_reported_as_absent(others: bool, intake: Intake, store: Path) -> None:
     said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     if others:
         sent(intake, [of_job(UTIL, 50.0, 50.0, 50.0)]).result(10)
@@ -312,9 +312,7 @@ def test_a_metric_whose_unit_is_not_told_is_no_absence(others: bool, intake: Int
     assert silent == []
 
 
-def test_a_unit_that_is_not_told_is_nothing_to_other_jobs_nor_where_another_name_measures_the_same(
-    intake: Intake, store: Path
-) -> None:
+def test_an_unknown_unit_affects_neither_other_jobs_nor_other_names_of_the_metric(intake: Intake, store: Path) -> None:
     said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     sent(intake, [of_job("DCGM_FI_PROF_SM_ACTIVE", 0.5, 0.5), of_job(RATIO, 0.5, 0.5)]).result(10)
     sent(intake, [(gpu("dcgm_prof_dram_active", node="n9", slurm_job_id="7"), [(T0_MS, 0.5)])]).result(10)
@@ -334,7 +332,7 @@ def test_a_unit_that_is_not_told_is_nothing_to_other_jobs_nor_where_another_name
 # -- lines
 
 
-def test_lines_are_files_that_are_read(intake: Intake, store: Path) -> None:
+def test_sent_lines_become_log_files(intake: Intake, store: Path) -> None:
     text = [
         (0, "step 1 loss 2.0"),
         (1, "step 2 loss 1.5"),
@@ -352,7 +350,7 @@ def test_lines_are_files_that_are_read(intake: Intake, store: Path) -> None:
     assert "ValueError: bad" in str(verdict)
 
 
-def test_a_job_is_listed_as_it_was_measured_once_its_lines_are_there_too(intake: Intake, store: Path) -> None:
+def test_lines_do_not_change_the_listing_of_a_measured_job(intake: Intake, store: Path) -> None:
     """Neither the lines nor the order of arrival take away what is known."""
     sent(
         intake, [(gpu(node=node, slurm_job_id="4242"), [(T0_MS, 50.0), (T0_MS + 60_000, 50.0)]) for node in ("a", "b")]
@@ -427,7 +425,7 @@ def test_unread_lines_of_other_jobs_do_not_concern_a_run(store: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["write", "read"])
-def test_what_could_not_be_written_is_no_absence(
+def test_data_that_could_not_be_written_is_not_reported_as_absent(
     broken: str, intake: Intake, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent(intake, [(gpu(slurm_job_id="4242"), [(T0_MS, 50.0)])]).result(10)
@@ -443,7 +441,9 @@ def test_what_could_not_be_written_is_no_absence(
     assert all("the disk is full" in reason for reason in reasons.values())
 
 
-def test_listings_do_not_write_each_time(store: Path, intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_listings_flush_once_per_interval(
+    store: Path, intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[int] = []
     diagnoser = Diagnoser(store, lambda: calls.append(1) or ())
     for _ in range(3):
@@ -454,7 +454,7 @@ def test_listings_do_not_write_each_time(store: Path, intake: Intake, monkeypatc
     assert len(calls) == 2
 
 
-def test_lines_sent_twice_are_there_once(intake: Intake, store: Path) -> None:
+def test_lines_sent_twice_are_stored_once(intake: Intake, store: Path) -> None:
     """In one flush, in the next, after a restart; but equal lines of other times are all there."""
     text = [(number, f"line {number // 2}") for number in range(6)]
     said(intake, JOB, text)
@@ -474,7 +474,7 @@ def test_lines_sent_twice_are_there_once(intake: Intake, store: Path) -> None:
     assert again.counts.left_out["repeated_line"] == 7
 
 
-def test_a_store_that_was_moved_receives_on(intake: Intake, store: Path) -> None:
+def test_a_moved_store_continues_to_receive(intake: Intake, store: Path) -> None:
     """Nothing is read into it again; what follows belongs to what there was."""
     said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     sent(intake, tick(0)).result(10)
@@ -495,9 +495,7 @@ def test_a_store_that_was_moved_receives_on(intake: Intake, store: Path) -> None
     assert len(stored_samples(moved)) == 8
 
 
-def test_large_files_have_parts_which_are_compressed_and_forgotten(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_log_files_are_split_compressed_and_deleted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_files, "MAX_PART_BYTES", 300)
     intake = opened(store, keeping=RetentionOptions(flush_s=3600.0, log_days=1.0))
     for number in range(30):
@@ -532,7 +530,9 @@ def test_large_files_have_parts_which_are_compressed_and_forgotten(
 # -- crashes
 
 
-def test_dead_at_any_step(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_at_any_step_loses_nothing_acknowledged(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The store is copied before each file that is synced, renamed or deleted: each copy is what a kill may leave."""
     copies: list[tuple[Path, int, int]] = []
     acknowledged = [0, 0]
@@ -636,7 +636,7 @@ def test_a_flipped_bit_costs_one_body(before: int, tmp_path: Path) -> None:
         assert not list(folder.glob("*.log"))
 
 
-def test_a_file_that_is_being_replayed_is_not_forgotten(tmp_path: Path) -> None:
+def test_a_file_that_is_being_replayed_is_not_deleted(tmp_path: Path) -> None:
     """What was replayed so far may be flushed meanwhile; the rest is in this file alone."""
     (path,) = write_log_files(tmp_path)
     again = WriteAhead(tmp_path, LogPosition())
@@ -657,7 +657,7 @@ def test_only_the_end_of_the_last_file_is_cut_off(tmp_path: Path) -> None:
     assert again.damaged == [first.with_suffix(".damaged")]
 
 
-def test_damage_in_the_log_is_told_of(
+def test_damage_in_the_write_ahead_log_is_reported(
     intake: Intake, store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(5):
@@ -675,7 +675,7 @@ def test_damage_in_the_log_is_told_of(
     assert stored_samples(copy) == {row for number in (0, 1, 3, 4) for row in expected(tick(number))}
 
 
-def test_searching_a_damaged_file_ends(tmp_path: Path) -> None:
+def test_searching_a_damaged_file_takes_bounded_time(tmp_path: Path) -> None:
     """A body may hold as many beginnings of frames as its sender likes."""
     log = WriteAhead(tmp_path, LogPosition())
     frame = (1 << 20).to_bytes(4, "little") + b"0000" + b"\x10\x00\x95" + b"x"
@@ -691,7 +691,7 @@ def test_searching_a_damaged_file_ends(tmp_path: Path) -> None:
     assert time.monotonic() - begin < 10
 
 
-def test_log_files_are_turned_over_and_forgotten(tmp_path: Path) -> None:
+def test_log_files_are_rotated_and_deleted(tmp_path: Path) -> None:
     log = WriteAhead(tmp_path, LogPosition(), file_bytes=200)
     marks = [log.append([(Header("a"), bytes([65 + number]) * 60)]) for number in range(10)]
     assert len(list(tmp_path.iterdir())) == 5
@@ -704,7 +704,7 @@ def test_log_files_are_turned_over_and_forgotten(tmp_path: Path) -> None:
     again.close()
 
 
-def test_two_receivers_and_readers_beside_one(intake: Intake, store: Path) -> None:
+def test_a_second_receiver_is_refused_and_readers_are_not(intake: Intake, store: Path) -> None:
     with pytest.raises(StoreBusy, match=f"process {os.getpid()}:"):
         opened(store)
     sent(intake, tick(0)).result(10)
@@ -736,7 +736,7 @@ def test_many_senders_share_a_sync(store: Path, monkeypatch: pytest.MonkeyPatch)
 # -- trouble
 
 
-def test_a_disk_that_fills_up_takes_no_more(store: Path) -> None:
+def test_samples_are_refused_when_the_disk_is_nearly_full(store: Path) -> None:
     with (
         closing(opened(store, keeping=RetentionOptions(flush_s=3600.0, free_bytes=1 << 60))) as intake,
         pytest.raises(NotStored, match=r"bytes free, .* must stay free \(serve.keeping.free_bytes\)"),
@@ -744,7 +744,7 @@ def test_a_disk_that_fills_up_takes_no_more(store: Path) -> None:
         sent(intake, tick(0))
 
 
-def test_files_of_lines_that_are_as_large_as_may_be_take_no_more(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_refused_at_the_size_limit_of_log_files(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until they fell silent: then the oldest are closed and deleted, long before their day is over."""
     intake = opened(store, keeping=RetentionOptions(flush_s=3600.0, log_bytes=1000))
     monkeypatch.setattr(flushing, "CROWDED_CLEANUP_INTERVAL_S", 0.0)
@@ -761,7 +761,7 @@ def test_files_of_lines_that_are_as_large_as_may_be_take_no_more(store: Path, mo
     intake.close()
 
 
-def test_a_log_that_can_not_be_written_keeps_nothing(
+def test_nothing_of_a_request_is_stored_if_the_log_cannot_be_written(
     intake: Intake, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent(intake, tick(0)).result(10)
@@ -803,7 +803,7 @@ def test_a_full_disk_while_flushing_loses_nothing(intake: Intake, store: Path) -
     assert {name for name in os.listdir(store / "segments") if not name.startswith(".")} >= named
 
 
-def test_no_more_is_taken_than_there_is_room_for(store: Path) -> None:
+def test_samples_over_the_queue_limit_are_refused(store: Path) -> None:
     intake = opened(store, Limits(pending_samples=8))
     sent(intake, tick(0)).result(10)
     sent(intake, tick(1)).result(10)
@@ -816,7 +816,7 @@ def test_no_more_is_taken_than_there_is_room_for(store: Path) -> None:
     assert len(stored_samples(store)) == 12
 
 
-def test_it_flushes_by_itself(store: Path) -> None:
+def test_samples_are_flushed_automatically(store: Path) -> None:
     intake = opened(store, keeping=RetentionOptions(flush_s=0.1))
     sent(intake, tick(0)).result(10)
     end = time.monotonic() + 10
@@ -826,7 +826,7 @@ def test_it_flushes_by_itself(store: Path) -> None:
     intake.close()
 
 
-def test_samples_of_thinned_days_are_not_added_to(store: Path) -> None:
+def test_samples_of_downsampled_days_are_refused(store: Path) -> None:
     intake = opened(store, keeping=RetentionOptions(flush_s=3600.0, raw_days=2.0))
     sent(intake, tick(0)).result(10)
     fresh = int(time.time() * 1000) - 60_000
@@ -837,7 +837,7 @@ def test_samples_of_thinned_days_are_not_added_to(store: Path) -> None:
     assert stored_samples(store) == {("0", fresh, 0.3)}
 
 
-def test_compacted_between_two_runs(intake: Intake, store: Path) -> None:
+def test_duplicates_are_recognized_after_a_compaction(intake: Intake, store: Path) -> None:
     chance = random.Random(5)
     order = list(range(30))
     chance.shuffle(order)
@@ -856,7 +856,7 @@ def test_compacted_between_two_runs(intake: Intake, store: Path) -> None:
     assert stored_samples(store) == {row for number in range(30) for row in expected(tick(number))}
 
 
-def test_a_body_that_the_log_cannot_hold_ends_nobody(intake: Intake, store: Path) -> None:
+def test_a_header_too_large_for_the_log_does_not_stop_the_receiver(intake: Intake, store: Path) -> None:
     body = b""
     block = remote_write.decode(body, 1)
     with pytest.raises(NotStored, match="header takes"):
@@ -866,7 +866,7 @@ def test_a_body_that_the_log_cannot_hold_ends_nobody(intake: Intake, store: Path
     assert stored_samples(store) == expected(tick(0))
 
 
-def test_a_sender_that_is_gone_ends_nobody(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disconnected_sender_does_not_stop_the_receiver(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
     pending: list[Future[IntakeResult]] = []
     append = WriteAhead.append
 
@@ -885,7 +885,7 @@ def test_a_sender_that_is_gone_ends_nobody(intake: Intake, monkeypatch: pytest.M
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("which", ["log", "flush"])
-def test_a_thread_that_ends_is_told_of(
+def test_a_thread_that_ended_is_reported(
     which: str, intake: Intake, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -911,7 +911,7 @@ def test_a_thread_that_ends_is_told_of(
     assert stored_samples(store) == expected(tick(0))
 
 
-def test_an_error_without_words_is_trouble_too(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_without_a_message_is_reported(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
     sent(intake, tick(0)).result(10)
 
     def full(*_: object) -> None:
@@ -924,7 +924,7 @@ def test_an_error_without_words_is_trouble_too(intake: Intake, monkeypatch: pyte
     monkeypatch.undo()
 
 
-def test_a_body_that_breaks_its_reader_keeps_no_other_from_being_read_again(
+def test_a_body_that_cannot_be_decoded_does_not_block_the_replay(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     intake = opened(store)
@@ -946,7 +946,7 @@ def test_a_body_that_breaks_its_reader_keeps_no_other_from_being_read_again(
     assert stored_samples(tmp_path / "copy") == expected(tick(0)) | expected(tick(2))
 
 
-def test_long_labels_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_long_labels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrivals, "MAX_KEY_BYTES", 100_000)
     recent = Arrivals(labels_of, Limits(series=10))
 
@@ -966,7 +966,7 @@ def test_long_labels_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatc
     assert many.take(block).refused == {"series": 7}
 
 
-def test_a_name_longer_than_a_file_may_have(intake: Intake, store: Path) -> None:
+def test_long_labels_give_file_names_of_allowed_length(intake: Intake, store: Path) -> None:
     labels = {
         "slurm_job_id": "123456789012_12345678",
         "rank": "1234",
@@ -982,7 +982,7 @@ def test_a_name_longer_than_a_file_may_have(intake: Intake, store: Path) -> None
     assert not [path for path in lines(store) if not path.isascii()]
 
 
-def test_an_entry_of_very_many_lines_is_taken_in_linear_time(intake: Intake) -> None:
+def test_an_entry_of_very_many_lines_takes_linear_time(intake: Intake) -> None:
     begin = time.monotonic()
     assert said(intake, JOB, [(0, "\n" * 300_000)]).result(60).accepted == 1
     assert time.monotonic() - begin < 10
