@@ -1,4 +1,4 @@
-"""The text of a case: what is loaded, what is asked, what is expected; and the answers as that text shows them.
+"""The text format of a case: data to load, queries, expected answers; reading it, and writing answers in it.
 
     # What the case is about.
     run 4242 on n1,n2 from 0 to 600
@@ -18,17 +18,17 @@
     ask metric(gpu_power_watts).over('run', 'avg')
     missing was not measured
 
-Times are seconds after 2026-03-02T08:00:00Z. ``run`` says what the scheduler knows; without it there are only metrics.
-A value is a number, ``_`` for a scrape that failed, and as promtool writes them ``AxN`` for N times A, ``A+BxN`` and
-``A-BxN`` for A and N steps of B from it. A table has the labels of each series left of the bar, ``-`` where it has
-none, and right of it the windows by their ends, ``-`` where nothing was sampled.
+Times are seconds after 2026-03-02T08:00:00Z. ``run`` gives the scheduler's record; without it there are only metrics.
+A value is a number, ``_`` for a failed scrape, or as in promtool ``AxN`` for N times A, ``A+BxN`` and ``A-BxN`` for A
+and N further steps of B. A table has the labels of each series left of the bar (``-``: no label) and the windows by
+their ends right of it (``-``: no samples).
 
-What only stores that several clusters share can have:
+For stores that several clusters share:
 
-    match cluster="a"                             added to whatever they are asked
-    relabel Hostname to machine, which is node    how this site calls a label, and what its configuration says it is
-    beside                                        samples that lie there too, and must not be seen
-    except victoria-metrics: it keeps no NaN      a store that cannot hold such samples, and answers otherwise
+    match cluster="a"                             added to every query
+    relabel Hostname to machine, which is node    the site's name of a label, and what its configuration maps it to
+    beside                                        other samples in the store, which no answer may include
+    except victoria-metrics: it keeps no NaN      a store that cannot hold such samples and gives another answer
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from trackside.query import Query
 T0 = 1_772_438_400
 """2026-03-02T08:00:00Z"""
 TOLERANCE = 1e-9
-"""Relative. Engines add up in different orders."""
+"""Relative. Engines sum in different orders."""
 NEAR_ZERO = 1e-12
 _SERIES = re.compile(r"""[\w:]+(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?""")
 _REGULAR = re.compile(r"\s+every ([\d.]+) from (-?[\d.]+):\s*(.*)")
@@ -63,19 +63,19 @@ Row = tuple[tuple[tuple[str, str], ...], tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A grid as a case shows it. ``times``: ends of the windows."""
+    """A grid as written in a case. ``times``: ends of the windows."""
 
     times: tuple[float, ...]
     rows: tuple[Row, ...]
 
 
 Answer = Table | Scalar | str
-"""A grid, a value, or as text why there is none."""
+"""A grid, a value, or the reason why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question, and lines ``begin`` to ``end`` of the case, which say the answer."""
+    """One query with its answer, which is in lines ``begin`` to ``end`` of the case."""
 
     query: Query
     expected: Answer
@@ -95,23 +95,23 @@ class Case:
     beside: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     match: str = ""
     relabel: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Label as the exporter calls it -> as the site does, and as we do."""
+    """The exporter's name of a label -> (the site's name, Trackside's name)."""
     excepted: dict[str, str] = field(default_factory=dict)
-    """Store -> why it answers otherwise."""
+    """Store -> why it gives another answer."""
     asks: list[Ask] = field(default_factory=list)
 
     def expecting(self, answers: Sequence[Answer]) -> str:
-        """The text with other answers in it."""
+        """The text of the case with other answers."""
         lines = list(self.lines)
         for ask, answer in reversed(list(zip(self.asks, answers, strict=True))):
-            if not (isinstance(answer, str) and same(ask.expected, answer)):  # a reason is said in part
+            if not (isinstance(answer, str) and same(ask.expected, answer)):  # a case gives a part of a reason
                 separator = [""] if ask.end < len(lines) and lines[ask.end] else []
                 lines[ask.begin : ask.end] = [*answer_lines(answer), *separator]
         return "\n".join(lines) + "\n"
 
 
 def read(path: Path) -> Case:
-    """Read a case. ValueError with the line for what can't be read."""
+    """Read a case; ValueError with the line if it is malformed."""
     case = Case(path, path.read_text("utf-8").splitlines())
     index = 0
     while index < len(case.lines):
@@ -125,7 +125,7 @@ def read(path: Path) -> Case:
 
 
 def _read_at(case: Case, index: int) -> int:
-    """Read what stands at a line; gives the line after it."""
+    """Read the statement at a line; returns the index of the line after it."""
     line = case.lines[index]
     end = next((n for n in range(index + 1, len(case.lines)) if not case.lines[n].startswith(" ")), len(case.lines))
     body = case.lines[index + 1 : end]
@@ -206,7 +206,7 @@ def _values(word: str) -> list[str]:
 
 
 def _shifted(query: Query) -> Query:
-    """A case's times are seconds after T0."""
+    """The query with its times converted from seconds after T0."""
     if query.window is None:
         return query
     return replace(query, window=(T0 + query.window[0], T0 + query.window[1]))
@@ -220,7 +220,7 @@ def _expected(line: str, body: Sequence[str]) -> Answer:
     if word == "missing":
         return rest
     if word != "expect":
-        raise ValueError("after a question comes expect or missing")
+        raise ValueError("after ask comes expect or missing")
     if not body:
         return _scalar(rest)
     (names, times), *rows = [
@@ -246,7 +246,7 @@ def _scalar(text: str) -> Scalar:
 
 
 def to_answer(answer: Grid | MissingAnswer) -> Answer:
-    """What a store said, as a case shows it."""
+    """The answer of a store in the form of a case."""
     if isinstance(answer, MissingAnswer):
         return answer.reason
     rows = (
@@ -256,7 +256,7 @@ def to_answer(answer: Grid | MissingAnswer) -> Answer:
 
 
 def answer_lines(answer: Answer) -> list[str]:
-    """The lines of a case that say this answer."""
+    """The lines of a case for an answer."""
     if isinstance(answer, str):
         return [f"missing {answer}"]
     if not isinstance(answer, Table):
@@ -284,7 +284,7 @@ def _number(value: Scalar) -> str:
 
 
 def same(want: Answer, got: Answer) -> bool:
-    """Whether two answers agree: numbers within the tolerance; of a reason why there is none, what the case says."""
+    """Whether two answers agree: numbers within the tolerance; a reason if it contains the text of the case."""
     if isinstance(want, str) or isinstance(got, str):
         return isinstance(want, str) and isinstance(got, str) and want in got
     if isinstance(want, Table) and isinstance(got, Table):
@@ -305,7 +305,7 @@ def _close(want: Scalar, got: Scalar) -> bool:
 
 
 def difference(store: str, ask: Ask, got: Answer) -> str:
-    """What a person reads where a store says something else."""
+    """The message if a store gives another answer: a diff of lines and of cells."""
     want, have = answer_lines(ask.expected), answer_lines(got)
     lines = [f"the {store} store answers {ask.query} (times from {T0}):"]
     if len(want) != len(have):
@@ -320,7 +320,7 @@ def difference(store: str, ask: Ask, got: Answer) -> str:
 
 
 def _off(want: Table, got: Table) -> Iterator[str]:
-    """Each cell that is off, so that nobody counts columns."""
+    """One line for each cell that differs, with its series and time."""
     for (labels, before), (_, now) in zip(want.rows, got.rows, strict=False):
         name = " ".join(f"{key}={value}" for key, value in labels)
         for time, a, b in zip(want.times, before, now, strict=False):

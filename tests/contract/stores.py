@@ -1,8 +1,8 @@
 """The same samples in every store that can hold them: the files themselves, the embedded store, and real servers.
 
-A store here is a context manager that is given files in Prometheus text and gives what opens its curves, each time
-anew; a server is one that gives how it is asked. Another kind is one more function and one more entry of ``ENGINES``,
-which has all that are registered.
+A store factory is a context manager that loads files in Prometheus text and returns a function that opens a new
+backend; a server factory returns the options to query it. A further kind of metric store is one more function and one
+more entry of ``ENGINES``, which must name all registered kinds.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from trackside.stores.registry import DEFAULT_METRICS
 
 @dataclass(frozen=True, slots=True)
 class StoreContents:
-    """What a store is to hold. ``beside``: text that only servers hold, which is not the run's."""
+    """What a store holds. ``beside``: text that only servers hold and that is not the run's."""
 
     files: Sequence[Path]
     scope: RunScope = field(default_factory=RunScope)
     beside: str = ""
     match: str = ""
     relabel: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Label as the exporter calls it -> as the site does, and as we do."""
+    """The exporter's name of a label -> (the site's name, Trackside's name)."""
 
     @property
     def text(self) -> str:
-        """All of it in Prometheus text, as the site's scrapers would have labeled it."""
+        """Everything in Prometheus text, with the labels of the site."""
         text = "".join(path.read_text("utf-8") for path in self.files) + self.beside
         for exporter_label, (site_label, _) in self.relabel.items():
             text = re.sub(rf"(?<=[{{,]){exporter_label}=", f"{site_label}=", text)
         return text
 
     def options(self, url: str, kind: str = DEFAULT_METRICS) -> MetricOptions:
-        """How a server is asked for it."""
+        """The options to query it from a server."""
         labels = dict(self.relabel.values())
         match = (self.match,) if self.match else ()
         return MetricOptions(kind=kind, endpoint=HttpOptions(url=url), match=match, labels=labels)
@@ -58,7 +58,7 @@ ServerFactory = Callable[[StoreContents, Path], AbstractContextManager[MetricOpt
 
 @contextmanager
 def in_memory(contents: StoreContents, folder: Path) -> BackendContext:
-    """As ``trackside diagnose FILES`` holds them."""
+    """The backend of ``trackside diagnose FILES``."""
     backend = load(contents.files).metric_backend
     assert backend is not None
     yield lambda: backend
@@ -66,7 +66,7 @@ def in_memory(contents: StoreContents, folder: Path) -> BackendContext:
 
 @contextmanager
 def in_duckdb(contents: StoreContents, folder: Path) -> BackendContext:
-    """As ``trackside ingest FILES`` keeps them."""
+    """The backend of ``trackside ingest FILES``."""
     ingest(contents.files, folder / "store")
     with Snapshot.open(folder / "store") as snapshot:
         yield lambda: DuckBackend(snapshot)
@@ -74,7 +74,7 @@ def in_duckdb(contents: StoreContents, folder: Path) -> BackendContext:
 
 @contextmanager
 def victoria_metrics(contents: StoreContents, folder: Path) -> Iterator[MetricOptions]:
-    """A server for these samples alone: one starts in less time than another forgets."""
+    """A server for these samples only: starting one is faster than deleting series."""
     with services.victoria_metrics(folder) as server:
         server.load(contents.text)
         yield contents.options(server.url)
@@ -82,14 +82,14 @@ def victoria_metrics(contents: StoreContents, folder: Path) -> Iterator[MetricOp
 
 @contextmanager
 def prometheus(contents: StoreContents, folder: Path) -> Iterator[MetricOptions]:
-    """A server that starts with these samples in its blocks: a running one takes none that are old."""
+    """A server that starts with these samples in its blocks: a running one refuses old samples."""
     with services.prometheus_server(folder, openmetrics=openmetrics(contents.text)) as server:
         yield contents.options(server.url)
 
 
 @contextmanager
 def in_server(start_server: ServerFactory, contents: StoreContents, folder: Path) -> BackendContext:
-    """MetricBackend of a server, closed before it ends."""
+    """The backend of a server; closed before the server ends."""
     with start_server(contents, folder) as options, ExitStack() as stack:
 
         def open_backend() -> MetricBackend:
@@ -103,7 +103,7 @@ def in_server(start_server: ServerFactory, contents: StoreContents, folder: Path
 ENGINES: dict[str, dict[str, ServerFactory]] = {
     "prometheus": {"victoria-metrics": victoria_metrics, "prometheus": prometheus},
 }
-"""Kind of metric store -> the servers that it is held to the others with."""
+"""Kind of metric store -> the servers to compare it with."""
 SERVERS: dict[str, ServerFactory] = {
     name: start_server for servers in ENGINES.values() for name, start_server in servers.items()
 }
@@ -118,5 +118,5 @@ _COMMENT = re.compile(r"^#.*\n", re.MULTILINE)
 
 
 def openmetrics(text: str) -> str:
-    """Prometheus text as OpenMetrics: times in seconds, and an end. Types are left out: each metric's are its own."""
+    """Prometheus text as OpenMetrics: times in seconds, an end marker, no types."""
     return _TIME.sub(r" \1.\2", _COMMENT.sub("", text)) + "# EOF\n"

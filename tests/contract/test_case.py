@@ -1,4 +1,4 @@
-"""The text of cases is read as it says, and what can't be read is named with its line."""
+"""Cases are parsed, and malformed ones refused with their line."""
 
 from __future__ import annotations
 

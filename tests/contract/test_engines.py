@@ -1,4 +1,4 @@
-"""Rollups of uneven samples are those of memory, whatever the window: all engines of all stores, and what they hold."""
+"""Rollups and series of uneven samples are the same in every store as in memory, for every engine and window."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OTHERS = [pytest.param(s, marks=pytest.mark.service if s in SERVERS else ()) for
 
 
 def uneven(random: Random) -> str:
-    """Series of which some are two of the server, hold blanks, begin late, pause, or are one sample.
+    """Series, some of which have replicas, hold blanks, begin late, pause, or have one sample.
 
-    Values have few decimals: see the case ``digits-beside-a-blank`` for what becomes of more.
+    Values have few decimals: the case ``digits-beside-a-blank`` shows why.
     """
     lines = []
     for name, low, high in (GPU, HOST):
@@ -45,7 +45,7 @@ def uneven(random: Random) -> str:
 def infos_by_series(
     backend: MetricBackend,
 ) -> dict[tuple[str, tuple[tuple[str, str], ...]], tuple[int, tuple[int, int, int]]]:
-    """Each curve by its labels: its id, and from when to when it has how many samples."""
+    """(metric, labels) -> (id, (first ms, last ms, number of samples))."""
 
     def key(series: Series) -> tuple[str, tuple[tuple[str, str], ...]]:
         return series.metric, series.labels
@@ -56,7 +56,7 @@ def infos_by_series(
 def requests_for(
     backend: MetricBackend, groups: Sequence[Sequence[int]], spans: Sequence[tuple[int, int, int]]
 ) -> list[RollupRequest]:
-    """Every engine over every span."""
+    """Requests for every engine over every span."""
     engines: tuple[EngineRollup, ...] = get_args(EngineRollup)
     return [RollupRequest(groups, start, end, step, how) for start, end, step in spans for how in engines]
 

@@ -1,4 +1,4 @@
-"""Every case of ``cases`` asked of every store: one answer. A further case is one more file there."""
+"""Every store gives the answers of every case in ``cases``. A further case is one more file there."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CASES = sorted((Path(__file__).parent / "cases").glob("*.txt"))
 
 
 def contents_of(case: Case, folder: Path) -> StoreContents:
-    """The case's samples as files, in the order of their times as exporters write them."""
+    """The samples of a case as files in ``folder``, with its scope and labels."""
     folder.mkdir()
     for name, samples in case.files.items():
         (folder / name).write_text(exposition(samples))
     run = case.run
-    start, end = run.start and run.start - ZONES_S, run.end and run.end + ZONES_S  # as for records out of files
+    start, end = run.start and run.start - ZONES_S, run.end and run.end + ZONES_S  # as for records from files
     scope = RunScope(start, end, run.nodes, (run.id,) if run.id else ())
     return StoreContents(sorted(folder.iterdir()), scope, exposition(case.beside), case.match, case.relabel)
 
@@ -37,7 +37,7 @@ def exposition(samples: dict[str, list[tuple[int, str]]]) -> str:
 
 
 def answers_of(case: Case, backend: MetricBackend) -> list[Answer]:
-    """What a store says to each question: asked together, as families ask, and again one by one."""
+    """The answers of a store to each query; queried together, as families do, and one by one, they must agree."""
     rows = MemoryStore(planes=("metric",))
     _, rows.metrics = run_metrics(backend, case.run, rows)
     queries = [ask.query for ask in case.asks]
@@ -48,7 +48,7 @@ def answers_of(case: Case, backend: MetricBackend) -> list[Answer]:
     ]
     alone = [answer_to(query, rows.ask(query.rows)) for query in queries]
     for ask, one, other in zip(case.asks, together, alone, strict=True):
-        assert same(one, other), difference("same, asked alone,", replace(ask, expected=one), other)
+        assert same(one, other), difference("same, queried alone,", replace(ask, expected=one), other)
     return together
 
 
@@ -64,20 +64,20 @@ def test_every_store_gives_the_answers_of_the_case(path: Path, store: str, tmp_p
     case = read(path)
     with STORES[store](contents_of(case, tmp_path / "files"), tmp_path / "store") as open_backend:
         answers = answers_of(case, open_backend())
-    if rewrite and store == "memory":  # the others are held against it
+    if rewrite and store == "memory":  # the other stores are compared with it
         path.write_text(case.expecting(answers))
         return
     mismatches = [
         difference(store, ask, got) for ask, got in zip(case.asks, answers, strict=True) if not same(ask.expected, got)
     ]
     if reason := case.excepted.get(store):
-        assert mismatches, f"the {store} store answers as the others do, although {reason}"
+        assert mismatches, f"the {store} store gives the same answer as the others, although {reason}"
         return
     assert not mismatches, "\n" + "\n".join(mismatches)
 
 
 def test_the_cases_use_every_rollup_and_span() -> None:
-    """Of the sum of all cases."""
+    """In all cases together."""
     queries = [ask.query for path in CASES for ask in read(path).asks]
     assert {query.rollup_how for query in queries} >= set(ROLLUPS)
     assert {query.span for query in queries} >= set(SPANS)

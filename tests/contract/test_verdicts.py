@@ -1,4 +1,4 @@
-"""One verdict from any store: metrics from it, logs and records from files; and its citations hold in that store."""
+"""Every store of metrics gives the same verdict, with logs and records from files; its citations hold in that store."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ SELECTED = (
     "g1/sim-mig-slices",
     "g1/sim-neighbours-without-labels",
 )
-"""Of each family that rests on metrics one that has it and one that looks like it; wrong clocks, missing labels."""
+"""For each family that uses metrics, a case of it and a similar case of another; wrong clocks, missing labels."""
 
 
 @cache
 def from_files(name: str) -> Any:
-    """The verdict's document, as ``trackside diagnose FOLDER`` gives it."""
+    """The document of the verdict from files."""
     with CASES[name].inputs() as folder:
         return plain(trackside.diagnose(folder))
 
 
 def plain(verdict: Verdict) -> Any:
-    """A verdict's document without the names of stores, and without the places that samples came from."""
+    """The document of a verdict without inputs, names of stores and locations of samples."""
     doc = json.loads(encode(document(verdict)))
     del doc["inputs"]
     for cite in doc["cites"].values():
@@ -67,7 +67,7 @@ def plain(verdict: Verdict) -> Any:
 
 
 def differences(want: Any, got: Any, path: str = "") -> Iterator[str]:
-    """Where two documents differ; numbers do by more than one in 1e9."""
+    """One line per difference of two documents; numbers differ if the relative error is over 1e-9."""
     if isinstance(want, dict) and isinstance(got, dict):
         for key in dict.fromkeys((*want, *got)):
             yield from differences(want.get(key, "absent"), got.get(key, "absent"), f"{path}.{key}")
@@ -83,7 +83,7 @@ def _number(value: object) -> bool:
 
 
 def failing_citations(verdict: Verdict, again: Session) -> list[str]:
-    """The citations of a verdict that no longer hold."""
+    """One line for each citation of a verdict that no longer holds in the session."""
     cites = decode(encode(document(verdict))).cites
     assert cites
     return [
@@ -94,7 +94,7 @@ def failing_citations(verdict: Verdict, again: Session) -> list[str]:
 
 
 def without_metrics(folder: Path, target: Path) -> tuple[Path, list[Path]]:
-    """The run's other files in a folder like the whole, and its files of metrics."""
+    """Copy the files that are not metrics to ``target``; returns it and the files of metrics."""
     for path in (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".prom"):
         copy = target / path.relative_to(folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def without_metrics(folder: Path, target: Path) -> tuple[Path, list[Path]]:
 
 
 def site_of(options: MetricOptions, folder: Path) -> Site:
-    """A site that has a server of metrics, as its configuration says so."""
+    """A site whose configuration names a server of metrics."""
     metrics = f'[metrics]\nkind = "{options.kind}"\nurl = "{options.endpoint.url}"\n'
     (folder / "trackside.toml").write_text(metrics + '[slurm]\nmode = "off"\n')
     return load(folder / "trackside.toml", environ={})
@@ -141,6 +141,6 @@ def test_same_verdict_from_the_embedded_store(name: str, tmp_path: Path) -> None
 
 
 def test_the_selected_cases_cover_the_families_that_use_metrics() -> None:
-    """Each found and, where one is told that looks like it, not found."""
+    """Every family that uses metrics is the expected one of at least one case."""
     families = {CASES[name].expected["family"] for name in SELECTED}
     assert families >= {"B2", "B3", "C2", "C3", "D1", "D2", "D3", "F1", "F3", "G1"}

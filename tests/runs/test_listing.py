@@ -1,4 +1,4 @@
-"""Which runs a store lists as measured: nodes are looked up by stretches of hours, not hour by hour."""
+"""Which runs a store lists as measured: the activity of nodes is stored as ranges of hours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ time_ranges = st.lists(st.tuples(seconds, st.one_of(st.none(), seconds)), min_si
 
 
 def store(folder: str | Path, spans: Sequence[Span], events: Sequence[tuple[int, int]] = ()) -> Writer:
-    """Each span an input of its own."""
+    """A store with one input per span, and one with the events."""
     writer = Writer.open(Path(folder) / "store")
     for node, first, last in spans:
         number = writer.begin()

@@ -1,4 +1,4 @@
-"""Which curves are the run's: by label, by the scheduler's detail, by what was seen; on which clock."""
+"""Which series belong to the run, by label, scheduler record or occupancy, and on which clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEMORY = "gpu_memory_used_bytes"
 
 
 class Data:
-    """MetricBackend put one by one, sampled every 15 s."""
+    """A backend that is filled series by series, sampled every 15 s."""
 
     def __init__(self) -> None:
         self.backend = MemoryBackend()
@@ -40,7 +40,7 @@ class Data:
         return self
 
     def memory(self, node: str, gpu: str, in_use: tuple[float, float] | None, **more: Any) -> Data:
-        """Memory in use: 40 GiB between two moments, next to nothing otherwise; from an hour before to an hour after."""
+        """Memory in use: 40 GiB between two times, 4 MB otherwise; from an hour before the run to an hour after."""
         start, end = more.pop("start", START - 3600), more.pop("end", END + 3600)
         times = np.arange(start, end + 0.1, 15)
         low, high = in_use if in_use is not None else (np.inf, np.inf)
@@ -93,14 +93,14 @@ def test_labels_separate_the_jobs_gpus_from_its_neighbors() -> None:
 
 
 def test_a_label_may_change_over_time() -> None:
-    """One GPU, three jobs after each other: only the run's own curve counts, but hardware counters go on."""
+    """One GPU, three consecutive jobs: only the run's own series counts, but hardware counters continue."""
     data = Data()
     for start, end, id_, level in ((0, START, "6", 0.1), (START, END, "7", 0.9), (END, END + 5000, "8", 0.2)):
         data.put("gpu_sm_active_ratio", level, start, end - 1, node="n1", gpu="0", job=id_)
         data.put("gpu_ecc_uncorrectable_total", 2, start, end - 1, node="n1", gpu="0", job=id_)
     _, store = data.resolved()
     assert grid(store, metric("gpu_sm_active_ratio").over("around", "avg")).value("min").value == 0.9
-    # The count of 2 stood there before: no growth, also in the run's first window.
+    # The count was 2 before the run: no increase, not even in the first window.
     assert grid(store, metric("gpu_ecc_uncorrectable_total").over("run", "increase")).value("sum").value == 0
 
 
@@ -161,16 +161,16 @@ def test_tracer_ranks_give_the_gpus_and_their_order() -> None:
 
 def test_occupancy_separates_the_runs_gpus_from_others() -> None:
     data = Data().memory("n1", "0", (START + 40, END)).memory("n1", "1", (START + 45, END + 10))
-    data.memory("n1", "2", (START - 3000, END + 3000))  # another job's all the while
-    data.memory("n1", "3", (START + 3000, END + 3000))  # another one, that came later and stayed
-    data.memory("n1", "4", (START - 3000, START + 3000))  # one that ended meanwhile
+    data.memory("n1", "2", (START - 3000, END + 3000))  # another job's, before and after
+    data.memory("n1", "3", (START + 3000, END + 3000))  # another job's, which started later and stayed
+    data.memory("n1", "4", (START - 3000, START + 3000))  # another job's, which ended during the run
     data.memory("n1", "5", None)
     run, _ = data.resolved(n_gpus=2)
     assert (run.gpus, run.gpus_by) == (("n1:0", "n1:1"), "occupancy")
 
 
 def test_occupancy_separates_jobs_back_to_back() -> None:
-    """The GPU was another's until shortly before, and is somebody's again shortly after."""
+    """Another job had the GPU until shortly before the run, and another has it shortly after."""
     times = np.arange(START - 3600, END + 3600.1, 15)
     free = ((times > START - 20) & (times < START + 40)) | ((times > END) & (times < END + 40))
     data = Data().put(MEMORY, np.where(free, 0, 40 * GIB), START - 3600, END + 3600, node="n1", gpu="0")
@@ -250,7 +250,7 @@ def test_uuids_are_resolved_to_node_and_index() -> None:
     _, store = data.resolved(nodes=("n1", "n2"))
     labels = grid(store, metric("gpu_utilization_ratio").over("run", "avg")).labels("node", "gpu")
     assert ("n1", "2") in labels
-    assert ("", "ab-2") in labels  # known by its UUID alone, and never taken for another GPU
+    assert ("", "ab-2") in labels  # known only by its UUID, and not merged with another GPU
 
 
 def test_the_gpu_index_comes_from_the_value_of_a_gauge() -> None:
@@ -321,14 +321,14 @@ def test_local_times_by_occupancy() -> None:
 
 
 def test_local_times_of_a_run_longer_than_its_zone() -> None:
-    """The window holds samples, and yet memory came and went with the run an hour before."""
+    """The window holds samples, but memory was in use an hour earlier, for as long as the run."""
     data = Data()
     for gpu in range(2):
         data.memory("n1", str(gpu), (START - 3600 + 30, END - 3600), start=START - 3900, end=END - 3300)
     run, _ = data.resolved(n_gpus=2)
     assert (run.metric_offset_s, len(run.gpus)) == (3600, 2)
     early = Data().memory("n1", "0", (START, END - 1800), start=START - 300, end=END - 1800)
-    assert early.resolved(n_gpus=1)[0].metric_offset_s == 0  # an exporter that died is no zone
+    assert early.resolved(n_gpus=1)[0].metric_offset_s == 0  # an exporter that stopped does not mean another zone
 
 
 def test_local_times_of_a_log_that_falls_silent_early() -> None:
@@ -406,7 +406,7 @@ def test_a_run_without_labels_is_found_by_occupancy() -> None:
 
 
 def test_memory_in_use_all_the_time_gives_no_window() -> None:
-    """A neighbor's leftover beside the run's own."""
+    """Memory left in use by a neighbor, in addition to the run's own."""
     data = Data().memory("n1", "0", (START, END)).memory("n1", "1", (0, 9e9))
     run, _ = data.resolved(**no_scheduler())
     assert run.gpus == ("n1:0",)
@@ -414,7 +414,7 @@ def test_memory_in_use_all_the_time_gives_no_window() -> None:
 
 
 def test_a_log_with_only_its_last_line_gives_no_window() -> None:
-    """A log of one stamped line, the scheduler's at its end, which comes a moment after the last sample."""
+    """The log has one line with a time, written by the scheduler at the end, just after the last sample."""
     data = Data().put("gpu_sm_active_ratio", 0.5, START, END - 23, node="n2", gpu="0", job="31")
     run, store = data.resolved(log(END, END), **no_scheduler(id="31"))
     assert run.gpus_by == "label"
@@ -445,7 +445,7 @@ def test_a_run_without_metrics_has_no_gpus() -> None:
 
 
 def test_the_citation_of_a_part_covers_only_samples_of_the_grid() -> None:
-    """Samples from before what was asked for must not come in when the citation is asked again."""
+    """Checking the citation must not include samples from before the queried window."""
     values = np.where(np.arange(START - 3000, END + 3000.1, 15) < START, 1.0, 0.5)
     data = Data().put("gpu_utilization_ratio", values, START - 3000, END + 3000, node="n1", gpu="0")
     _, store = data.resolved()

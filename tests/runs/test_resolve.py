@@ -1,4 +1,4 @@
-"""Which run was it: jobs, attempts, parents, logs, clocks and ranks."""
+"""Resolving the run: jobs, attempts, parents, logs, clocks and ranks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def resolved(*rows: Record | Event, ask: str | None = None) -> ResolvedRun:
     return resolve(store, ask)
 
 
-# -- which one
+# -- choosing the job
 
 
 def test_a_single_log_is_the_run() -> None:
@@ -198,7 +198,7 @@ def test_a_reused_job_id_is_a_new_run() -> None:
 def test_exit_codes(
     recorded: tuple[int, int], other: int | None, signals: tuple[int, ...], code: int | None, signal: int | None
 ) -> None:
-    """sacct takes 128 off; another source or the log tells; Slurm's own marks are neither code nor signal."""
+    """sacct subtracts 128; another source or the log shows it; Slurm's internal codes are neither code nor signal."""
     rows = [job("8", "FAILED", exit_code=recorded[0], signal=recorded[1])]
     if other is not None:
         rows.append(job("8", "FAILED", exit_code=other, signal=0, source="scontrol"))
@@ -273,7 +273,7 @@ def test_a_parent_without_inputs_is_named() -> None:
     assert (run.parent, run.parent_log_paths) == ("41", ())
 
 
-# -- what is kept
+# -- remaining rows
 
 
 def test_states_of_other_jobs_are_dropped_and_those_of_nodes_kept() -> None:
@@ -378,7 +378,7 @@ def test_tasks_are_ranks_if_each_gpu_has_one() -> None:
     assert ranks_of(8, of_task("3")) == [None]  # there may be four tasks of two GPUs each
     assert ranks_of(8, of_task("3"), n_tasks=8) == [3]
     assert ranks_of(8, of_task("1"), n_tasks=2) == [None]
-    assert ranks_of(8, of_task("7"), n_tasks=2) == [7]  # srun started more than the job had asked for
+    assert ranks_of(8, of_task("7"), n_tasks=2) == [7]  # srun started more tasks than the job had requested
     assert ranks_of(4, of_task("5")) == [None]
 
 

@@ -1,4 +1,4 @@
-"""Inputs that hold more than one run: said where nothing tells them apart, and never healthy over a failure."""
+"""Inputs of more than one run: reported if they cannot be separated, and never healthy if one failed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trackside.finding import Verdict
 
 
 def log(start: float, steps: int = 30, prefix: str = "") -> str:
-    """A loop's output, its loss falling from ``start``."""
+    """The output of a training loop whose loss falls from ``start``."""
     return "".join(f"{prefix}step {step} loss {start * 0.97**step:.4f}\n" for step in range(1, steps + 1))
 
 

@@ -1,4 +1,4 @@
-"""Settings: which of file, environment and flags holds, what is refused and how it is said, what stays hidden."""
+"""Settings: precedence of file, environment and flags, errors for wrong values, hidden secrets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ series = 1000
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder without settings, and a home of its own."""
+    """An empty working folder, with an empty home folder."""
     (tmp_path / "here").mkdir()
     (tmp_path / "home").mkdir()
     monkeypatch.chdir(tmp_path / "here")

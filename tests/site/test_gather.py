@@ -1,4 +1,4 @@
-"""A job asked for by its id alone: Slurm by stand-in commands, output files, a journal, the embedded store, the archive."""
+"""Diagnosing a job by its id alone, from Slurm (stand-in commands), output files, a journal, the embedded store."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from trackside.site.config import load
 
 
 def program(path: Path, script: str) -> None:
-    """A command that runs these lines of shell."""
+    """Write a command that runs these lines of shell."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
 def owned(table: str) -> str:
-    """A table of sacct's with this user's jobs."""
+    """A table of sacct with the current user as owner of the jobs."""
     head, *rows = table.splitlines()
     return "\n".join([f"{head}|User", *(f"{row}|{getpass.getuser()}" for row in rows)]) + "\n"
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A folder with a cluster's commands, one job's output, and settings that name them."""
+    """A folder with the commands of a cluster, the output of one job, and settings that name them."""
     out = write(tmp_path / "work", {"slurm-41.out": steps(5) + TRACEBACK.format(module="apex")})
     (tmp_path / "rows").write_text(owned(SACCT + sacct("41", folder=str(out))))
     program(
@@ -85,7 +85,7 @@ def test_a_job_is_found_by_its_id_alone(site: Path) -> None:
 def test_the_page_shows_the_lines_around_a_cited_line(site: Path) -> None:
     assert diagnose(site, "--html", str(site / "page.html")).exit_code == 0
     page = (site / "page.html").read_text()
-    assert "Traceback (most recent call last)" in page, "the lines before the one that is cited"
+    assert "Traceback (most recent call last)" in page, "the lines before the cited line"
 
 
 def test_an_unknown_job_is_not_found(site: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_job_that_slurm_forgot_is_diagnosed_from_servers(site: Path) -> None:
 
 @contextmanager
 def answering(site: Path, job: str = "") -> Iterator[tuple[str, list[str]]]:
-    """A server of metrics and logs with the series of one job, if any; its URL, and the paths that were asked for."""
+    """A server of metrics and logs with the series of one job, if any: (URL, requested paths)."""
     labels = {"__name__": "DCGM_FI_DEV_GPU_UTIL", "hpc_job": job, "Hostname": "gpu017", "gpu": "0"}
     answers: dict[str, object] = {
         "values": ["DCGM_FI_DEV_GPU_UTIL"],
@@ -208,7 +208,7 @@ def test_output_that_was_sent_to_the_store_is_not_missing(site: Path, sent: bool
     lines = "".join(
         f"2026-11-21T10:00:00.{index:09d}Z stdout F {line}\n" for index, line in enumerate(output.splitlines())
     )
-    job = "41" if sent else "40"  # another job's output says nothing of this one's
+    job = "41" if sent else "40"  # output of another job does not count
     received = write(site / "took", {f"job-{job}/slurm-{job}.out@gpu017.log": lines})
     ingest([received], site / "store")
     doc = json.loads(diagnose(site, "--store", str(site / "store"), "--json").stdout)
@@ -322,7 +322,7 @@ def test_the_api_diagnoses_from_store_and_site(site: Path) -> None:
 @pytest.mark.parametrize("name", ["r-%j-%t.log", "%x.%t.txt"])
 @pytest.mark.parametrize("stored", [True, False])
 def test_the_output_of_a_guessed_parent_is_not_the_jobs_own(site: Path, name: str, stored: bool) -> None:
-    """Slurm 22.05 records no paths of output: the files' jobs are known from the submit lines alone."""
+    """Slurm 22.05 records no output paths: only the submit lines show which job wrote a file."""
     rows, out = "", site / "work"
     for day, job in enumerate(("2", "3"), 2):
         folder = out if "%j" in name else out / job
@@ -349,4 +349,4 @@ def test_the_output_of_a_guessed_parent_is_not_the_jobs_own(site: Path, name: st
     assert run.parent_log_paths in ((), (parents,))
     Path(f"/{own}").unlink()
     run = verdict_of_job().run
-    assert run.log_paths == (), "nor is it where there is nothing else"
+    assert run.log_paths == (), "the parent's output is not used even if there is no other"

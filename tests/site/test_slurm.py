@@ -1,4 +1,4 @@
-"""Slurm asked live, with commands that replay what real ones said, that fail, hang, lie or never stop talking."""
+"""Live queries to Slurm, with commands that replay recorded output, fail, hang, print garbage or print without end."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from trackside.site.slurm_replies import Reply, job_id
 from trackside.site.slurmrestd import _Unix
 
 RECORDED = Path(__file__).parent.parent / "slurm" / "22.05.8"
-"""What a real Slurm 22.05.8 said of two jobs and an array, with its users and folders renamed."""
+"""Output of a real Slurm 22.05.8 for two jobs and an array, with renamed users and folders."""
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "slurm" / "records"
 NONE = "slurm_load_jobs error: Invalid job id specified"
 DOWN = "sacct: error: Problem talking to the database: Connection refused"
 
 
 class Bin:
-    """A folder of commands that say what they are told to, by the beginning of their arguments."""
+    """A folder of commands whose output depends on the beginning of their arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.calls = folder, folder / "calls"
@@ -48,7 +48,7 @@ class Bin:
             self._write(name)
 
     def say(self, command: str, output: Path | str = "", status: int = 0, error: str = "", run: str = "") -> None:
-        """``run``: shell text in place of all that."""
+        """Set the output of a command line prefix. ``run``: shell text in place of output and status."""
         name, _, arguments = command.partition(" ")
         if isinstance(output, str):
             path = self.folder / f"output-{len(list(self.folder.iterdir()))}"
@@ -75,7 +75,7 @@ class Bin:
 
 @pytest.fixture
 def bin_(tmp_path: Path) -> Bin:
-    """Slurm 22.05.8 as it stood when job 7, which waited for the failed 6, was running."""
+    """Slurm 22.05.8 while job 7, which depended on the failed job 6, was running."""
     (tmp_path / "bin").mkdir()
     commands = Bin(tmp_path / "bin")
     commands.say("sacct --version", "slurm-wlm 22.05.8\n")
@@ -106,7 +106,7 @@ def notes(answer: SlurmAnswer) -> str:
     return "\n".join(f"{row.path}: {row.status}: {row.note}" for row in answer.rows)
 
 
-# -- what is found
+# -- known jobs
 
 
 def test_a_running_job_its_nodes_gpus_steps_and_parent(bin_: Bin) -> None:
@@ -125,7 +125,7 @@ def test_a_running_job_its_nodes_gpus_steps_and_parent(bin_: Bin) -> None:
     assert {row.get("id") for row in sink.records if row.kind == "step" and row.get("source") == "scontrol"} == {
         "7.extern", "7.batch", "7.0"
     }  # fmt: skip
-    # Its output, and its parent's, would be on another machine.
+    # The output files of the job and its parent are on another machine.
     assert [row.path for row in answer.rows] == ["/data/jobs/train-b-7.log", "/data/jobs/slurm-6.out"]
     assert "run trackside where it is, or pass its path" in answer.rows[0].note
 
@@ -232,7 +232,7 @@ def test_clusters_are_queried_in_turn_and_a_job_on_two_is_refused(bin_: Bin) -> 
         ask(bin_, "6", clusters=("a", "c"))
 
 
-# -- what is not
+# -- errors
 
 
 def test_an_unknown_job_is_reported_by_accounting_and_controller(bin_: Bin) -> None:
@@ -397,7 +397,7 @@ def test_a_requeued_job_without_its_next_attempt_in_accounting_has_not_ended(bin
 
 
 def started_job(folder: Path, std_out: str, **more: str) -> Job:
-    """A started job of this user's, with its output there."""
+    """A started job of the current user that wrote to ``std_out``."""
     head = ["JobID", "JobIDRaw", "JobName", "User", "State", "Start", "End", "NodeList", "WorkDir", "StdOut"]
     values = {"JobID": "60_3", "JobIDRaw": "64", "JobName": "train", "User": getpass.getuser(), "State": "FAILED",
               "Start": "1795289425", "End": "1795289430", "NodeList": "c[1-2]", "WorkDir": str(folder), "StdOut": std_out}  # fmt: skip
@@ -480,7 +480,7 @@ def test_a_file_swapped_after_the_check_is_not_read(tmp_path: Path, swap: str, m
     assert paths.paths == [str(log)]
     [before] = walk(paths.files)
     assert isinstance(before, Source)
-    if swap in ("link", "file"):  # another's file: the job's user is no longer the one who owns what is there
+    if swap in ("link", "file"):  # the job's user no longer owns the file
         monkeypatch.setattr(outputs, "_ids", lambda user: (os.getuid() + 1, frozenset()))
     log.unlink()
     swaps = {"link": lambda: log.symlink_to(secret), "file": lambda: secret.rename(log),
@@ -501,7 +501,7 @@ def test_a_file_replaced_by_a_link_is_not_read(tmp_path: Path, monkeypatch: pyte
     paths = outputs.outputs(started_job(tmp_path, "log"))
     log.unlink()
     log.symlink_to(other)
-    monkeypatch.setattr(os.path, "realpath", os.path.abspath)  # it was a file still when this was asked
+    monkeypatch.setattr(os.path, "realpath", os.path.abspath)  # the path was still a file when it was resolved
     [row] = walk(paths.files)
     assert isinstance(row, Input)
     assert row.status == "unreadable"
@@ -550,7 +550,7 @@ def test_only_the_beginning_of_an_endless_error_is_read(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def serving(path: Path, handler: type[socketserver.BaseRequestHandler]) -> Iterator[str]:
-    """A server at a unix socket."""
+    """Run a server at a unix socket; yields its path."""
     with UnixRest(str(path), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -562,7 +562,7 @@ def serving(path: Path, handler: type[socketserver.BaseRequestHandler]) -> Itera
 
 
 def job_of_another_user(folder: Path, path: str) -> Job:
-    """Of a user whom this machine doesn't know."""
+    """A started job of a user that this machine does not know."""
     job = started_job(folder, path)
     job.rows = [replace(row, fields={**row.fields, "user": "no-such-user"}) for row in job.rows]
     return job
@@ -605,7 +605,7 @@ def test_the_number_of_output_files_is_bounded(tmp_path: Path, monkeypatch: pyte
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process has ended, given a moment to."""
+    """Whether a process ends within 2 s."""
     for _ in range(100):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
@@ -746,7 +746,7 @@ def test_rest_mode_without_a_url_is_refused() -> None:
         live(SlurmOptions(mode="rest"), "7")
 
 
-# -- real records of others
+# -- recorded jobs of other versions
 
 
 @pytest.mark.corpus

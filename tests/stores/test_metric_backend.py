@@ -1,4 +1,4 @@
-"""Metric questions: text form, windows, counters, groups, citations."""
+"""Metric queries: text form, windows, counters, groups, citations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run_metrics(
     name: str = "gpu_sm_active_ratio",
     end: float = 600.0,
 ) -> RunMetrics:
-    """(node, gpu) -> (time s, value) points, as a run from 0 to ``end`` sampled every 15 s."""
+    """The metrics of a run from 0 to ``end``, sampled every 15 s. ``points_by_gpu``: (node, gpu) -> (time in s, value)."""
     backend = MemoryBackend()
     for (node, gpu), points in points_by_gpu.items():
         series = Series(name, (("gpu", gpu), ("node", node)), Position(f"{node}.prom", 1))

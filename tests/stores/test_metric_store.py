@@ -1,4 +1,4 @@
-"""A metric store's engine is a file in its room: nothing else needs to name it."""
+"""A metric store is registered by its file in the folder of backends; nothing else names it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trackside.stores.metric_store import MetricOptions, name_of, open_metrics
 from trackside.stores.registry import METRICS, kinds
 
 ENGINE = dedent('''
-    """MetricBackend out of one JSON document."""
+    """A MetricBackend from one JSON document."""
 
     from functools import cached_property
 
@@ -65,7 +65,7 @@ ENGINE = dedent('''
 
 @pytest.fixture
 def arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The kind of an engine that is one more file."""
+    """The kind of a backend that is one more file."""
     folder = write(tmp_path / "backends", {"arrays.py": ENGINE})
     monkeypatch.setattr(metrics, "__path__", [*metrics.__path__, str(folder)])
     return "arrays"

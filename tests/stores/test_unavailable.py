@@ -1,4 +1,4 @@
-"""What was asked and did not answer is never taken for an absence; two places of curves are one."""
+"""A source that does not answer is never reported as an absence; two metric backends act as one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REASON = "http://metrics:9090 did not answer within 30 s"
 
 
 def gpu_backend(*gpus: tuple[str, list[tuple[int, float]]], metric: str = "gpu_utilization_ratio") -> MemoryBackend:
-    """MetricBackend of GPUs of one node, each by (minute, value)."""
+    """A backend with the GPUs of one node: (gpu, (minute, value) points) each."""
     backend = MemoryBackend()
     for gpu, points in gpus:
         labels = (("gpu", gpu), ("node", "n1"))
@@ -36,7 +36,7 @@ def gpu_backend(*gpus: tuple[str, list[tuple[int, float]]], metric: str = "gpu_u
 
 
 class RefusingBackend(MemoryBackend):
-    """Knows its series, and answers nothing about some of them."""
+    """Lists its series, unless ``refuse_series``, and answers no rollup."""
 
     name = "prometheus http://metrics:9090"
 
@@ -57,7 +57,7 @@ class RefusingBackend(MemoryBackend):
         return {}
 
     def expect(self, requests: list[RollupRequest]) -> None:
-        """Nothing is made ready."""
+        """Prefetch nothing."""
 
     def rollups(self, requests: list[RollupRequest]) -> list[RollupResult]:
         return [SourceUnavailable("timeout", REASON) for _ in requests]
@@ -123,11 +123,11 @@ def test_joined_backends_prefer_the_value_of_the_first() -> None:
     groups = [[ids["0", 2 * MINUTE], ids["0", 3 * MINUTE]], [ids["2", 3 * MINUTE]], [ids["1", MINUTE]]]
     values, used = joined.rollup(groups, 0, 3 * MINUTE, MINUTE, "avg")
     np.testing.assert_array_equal(values, [[0.1, 0.2, 0.3], [np.nan, np.nan, 0.5], [0.9, np.nan, np.nan]])
-    assert used == 5, "what was found twice was measured once"
+    assert used == 5, "a sample in both backends counts once"
 
 
 class UnknownUnitBackend(MemoryBackend):
-    """Has values of a metric whose unit it doesn't know."""
+    """Has values of a metric of unknown unit."""
 
     name = "store"
 
@@ -137,7 +137,7 @@ class UnknownUnitBackend(MemoryBackend):
 
 
 class AnsweringBackend(MemoryBackend):
-    """A server that has all it is asked for."""
+    """A server that answers everything."""
 
     name = "prometheus http://metrics:9090"
 
@@ -146,7 +146,7 @@ class AnsweringBackend(MemoryBackend):
         return {}
 
 
-@pytest.mark.parametrize("elsewhere", [True, False], ids=["the server holds it", "nobody holds it"])
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["in the server", "in no backend"])
 def test_a_metric_that_one_backend_cannot_read_is_not_reported_as_absent(elsewhere: bool) -> None:
     store, live = UnknownUnitBackend(), AnsweringBackend()
     for backend, name in ((store, "gpu_utilization_ratio"), (live, "gpu_power_watts"), (live, "gpu_sm_active_ratio")):
@@ -157,7 +157,7 @@ def test_a_metric_that_one_backend_cannot_read_is_not_reported_as_absent(elsewhe
     silent = rows.ask(events(UNANSWERED))
     if elsewhere:
         assert isinstance(answer, Grid)
-        assert isinstance(silent, MissingAnswer), "there is nothing to tell"
+        assert isinstance(silent, MissingAnswer), "every source answered"
     else:
         assert isinstance(silent, Frame)
         assert isinstance(answer, MissingAnswer)
@@ -171,7 +171,7 @@ def test_a_metric_that_one_backend_cannot_read_is_not_reported_as_absent(elsewhe
 
 @pytest.mark.parametrize("how", ["avg", "count"])
 def test_samples_in_both_backends_are_counted_once(how: EngineRollup) -> None:
-    """What the first has of a window counts, and of the others what the second has."""
+    """Windows of the first backend count, and those of the second where the first has none."""
     twice = [(minute, 0.5) for minute in range(1, 7)]
     first = gpu_backend(("0", [*twice, *twice][:10]))  # 2 of minutes 1 to 4, 1 of minutes 5 and 6
     second = gpu_backend(("0", [(minute, 0.7) for minute in range(4, 10)]), ("1", [(2, 0.1)]))

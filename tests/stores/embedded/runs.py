@@ -1,4 +1,4 @@
-"""What the tests of the embedded store share: small runs on disk, and verdicts to compare."""
+"""Shared by the tests of the embedded store: small runs on disk, and verdicts to compare."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def scrape(node: str, seconds: int, value: float, gpus: int = 2, metric: str = "
 
 
 def write(folder: Path, files: Mapping[str, str]) -> Path:
-    """Files in a folder, which is given back."""
+    """Write files into a folder; returns the folder."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -54,7 +54,7 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
 
 
 def verdict_document(verdict: Verdict, without: Sequence[str] = ()) -> Any:
-    """A verdict as its document, and ``without`` some words of its paths."""
+    """The document of a verdict, with the words ``without`` removed from its text."""
     text = encode(document(verdict, ["x"])).decode()
     for word in without:
         text = text.replace(word, "")
@@ -72,7 +72,7 @@ def verdict_of_store(store: str | os.PathLike[str], job: str | None = None, with
 
 
 def segment_names(store: Path) -> set[str]:
-    """The segments that lie in a store's folder."""
+    """The names of the segment files in a store's folder."""
     return set(os.listdir(store / "segments"))
 
 

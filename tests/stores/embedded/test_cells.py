@@ -1,4 +1,4 @@
-"""What is kept of rollups answers as if it had been asked anew; stretches of samples are put in order as by a sort."""
+"""Cached rollups give the same values as new queries; stretches of samples are put in order as by a sort."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_expected_requests_are_read_once_and_give_the_same_values(
             actual, used = backend.rollup(store_groups, *query)
             np.testing.assert_array_equal(actual, expected)
             assert used == count
-            actual[:] = -1.0  # an answer is the asker's own
+            actual[:] = -1.0  # the caller may change its arrays
     assert (len(reads) == 1) == (max_bytes == 1 << 30)
 
 

@@ -1,4 +1,4 @@
-"""What is damaged is named with its remedy, never a traceback; and stores of other versions."""
+"""Damaged files are reported with a remedy, never with a traceback; stores of other versions."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def scramble(path: Path) -> None:
 
 
 def scramble_within(path: Path) -> None:
-    """The file's ends, which are looked at first, stay as they were."""
+    """Damage the middle of a file; its ends, which are checked first, stay as they were."""
     content = path.read_bytes()
     path.write_bytes(content[:8] + bytes(byte ^ 0x5A for byte in content[8:200]) + content[200:])
 
@@ -103,7 +103,7 @@ def test_the_content_of_a_damaged_segment_is_ingested_again(table: str, folder: 
     compacted = run("compact", "--store", store, "--drop-damaged")
     assert compacted.exit_code == 0, compacted.output
     assert f"{path.name}: damaged segment removed\n" in compacted.stderr
-    if table != "inputs":  # which alone knows the files' names
+    if table != "inputs":  # only this table has the names of the files
         assert ": data lost; ingest it again\n" in compacted.stderr
     assert run("compact", "--store", store, "--drop-damaged").stderr == ""
     assert run("diagnose", "--store", store).exit_code == 0
@@ -144,11 +144,11 @@ def test_a_damaged_manifest_is_named_with_its_remedy(text: str, folder: Path, st
 
 
 def test_a_reader_that_finds_a_damaged_manifest_releases_its_lock(store: Path) -> None:
-    """Or the process would keep old segments from being deleted as long as it lives."""
+    """Otherwise the process would keep old segments from being deleted until it ends."""
     Directory(store).manifests()[-1].write_text("[]")
     with pytest.raises(StoreError, match="is damaged") as failure:
         Snapshot.open(store)
-    assert failure.value  # holds the frames, and so what they opened
+    assert failure.value  # keeps the frames, and so the files they opened, alive
     with open(store / "readers", "rb") as readers:
         fcntl.flock(readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -168,7 +168,7 @@ def test_a_store_of_a_later_version_is_refused(folder: Path, store: Path) -> Non
 
 
 def downgrade(store: Path) -> bytes:
-    """Make the store one of the version before: of another spelling."""
+    """Rewrite the manifest as the version before spelled it; returns its bytes."""
     path = Directory(store).manifests()[-1]
     raw = json.loads(path.read_text())
     raw["inputs_so_far"] = raw.pop("next_input") - 1
@@ -223,12 +223,12 @@ def test_an_interrupted_migration_changes_nothing(store: Path, monkeypatch: pyte
 
 
 def test_stores_of_all_versions_can_be_read(folder: Path, tmp_path: Path, rewrite: bool) -> None:
-    """The stores here were written by the versions that their names tell, and stay as they are."""
+    """The stores in this folder were written by the versions in their names and never change."""
     current = STORES / f"version-{layout.VERSION}"
     if rewrite and not current.exists():
         ingest([write(Path("/tmp/run"), FILES)], current)
     expected = verdict_of_files(folder)
-    assert current.is_dir(), "write it with pytest --rewrite, once a version is what it is to be"
+    assert current.is_dir(), "write it with pytest --rewrite once the version is final"
     for path in sorted(STORES.glob("version-*")):
         copy = tmp_path / path.name
         shutil.copytree(path, copy)

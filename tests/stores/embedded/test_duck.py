@@ -1,4 +1,4 @@
-"""The engine over a store's segments gives what the engine in memory gives, to the last digit."""
+"""The backend over a store's segments gives the same values as the backend in memory, to the last digit."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def block(path: str, rows: Sequence[Point]) -> Samples:
 
 
 def stored(folder: Path, files: Sequence[Sequence[Point]], together: bool) -> None:
-    """Each list of points as an input of its own, in one commit or one each."""
+    """Store each list of points as an input, all in one commit or each in its own."""
     with Writer.open(folder) as writer:
         for number, rows in enumerate(files):
             input_ = writer.begin()

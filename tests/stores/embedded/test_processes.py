@@ -1,4 +1,4 @@
-"""Several processes and one store: readers beside a writer, one writer at a time, and writers that die."""
+"""Several processes and one store: readers during writes, one writer at a time, and killed writers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ sys.stdin.readline()
 ingest([sys.argv[1]], sys.argv[2])
 print("done", flush=True)
 """
-"""An ingest in many small commits, once it is told to begin."""
+"""An ingest in many small commits; it starts when it reads a line from stdin."""
 
 
 def manifest_segments(store: Path) -> set[str]:
@@ -118,7 +118,7 @@ def test_an_ingest_killed_at_any_moment_can_be_repeated(folder: Path, store: Pat
                 for segment in snapshot.manifest.segments:
                     assert snapshot.fault(segment) == ""
             assert CliRunner().invoke(main, ["runs", "--store", str(store)]).exit_code == 0
-    assert len(input_counts) > 1, "killed at one and the same moment each time"
+    assert len(input_counts) > 1, "each writer was killed at the same moment"
     ingest([folder], store)
     assert verdict_of_store(store) == expected
     assert ingest([folder], store).inputs == []
@@ -149,7 +149,7 @@ def test_a_store_that_a_killed_writer_began_can_be_completed(folder: Path, store
 
 
 def test_readers_see_what_was_committed_when_they_began(folder: Path, store: Path) -> None:
-    """What a reader sees is what was committed when it began, as long as it reads."""
+    """A reader sees what was committed when it began, for as long as it reads."""
     ingest([folder / "a-sacct.txt"], store)
     early = Snapshot.open(store)
     process = start_writer(folder, store)
@@ -215,7 +215,7 @@ def test_a_compaction_does_not_disturb_readers(folder: Path, store: Path) -> Non
     for path in sorted(folder.iterdir()):
         ingest([path], store)
     old = time.time() - 2 * layout.MANIFEST_KEPT_S
-    for path in Directory(store).manifests():  # the store lay still for two days
+    for path in Directory(store).manifests():  # nothing was written for two days
         os.utime(path, (old, old))
     expected = verdict_of_files(folder)
     with open_session(StoreRequest(store, "41")) as session, Writer.open(store) as writer:
@@ -262,7 +262,7 @@ main(sys.argv[2:])
 
 @pytest.mark.parametrize("limit", [200, 3000])
 def test_a_full_disk_is_reported_and_loses_nothing(limit: int, folder: Path, store: Path) -> None:
-    """No file may grow beyond the limit: nearly none, no large segment."""
+    """No file may grow beyond the limit: 200 bytes allow hardly any file, 3,000 no large segment."""
     ingest([folder / "a-sacct.txt"], store)
     expected = verdict_of_store(store)
     command = [sys.executable, "-c", FULL, str(limit), "ingest", str(folder), "--store", str(store)]
@@ -279,7 +279,7 @@ def test_a_full_disk_is_reported_and_loses_nothing(limit: int, folder: Path, sto
 
 @pytest.fixture
 def unprivileged() -> Iterator[None]:
-    """File permissions count, also where the tests run as root."""
+    """Drop root privileges, so that file permissions are enforced."""
     if os.geteuid() != 0:
         yield
         return
@@ -292,7 +292,7 @@ def unprivileged() -> Iterator[None]:
 
 @pytest.fixture
 def read_only_store(folder: Path) -> Iterator[Path]:
-    """A store that can be read and not written."""
+    """A store that can be read but not written."""
     expected = verdict_of_files(folder)
     with tempfile.TemporaryDirectory() as top:
         os.chmod(top, 0o755)
@@ -315,14 +315,14 @@ def test_a_read_only_store_can_be_read(read_only_store: Path, unprivileged: None
 
 
 class SimulatedKill(BaseException):
-    """Stands for the end of the process: nothing tidies up after it."""
+    """Stands for a kill of the process: a BaseException that no cleanup catches."""
 
 
 @pytest.mark.parametrize("step", range(6))
 def test_a_compaction_killed_at_any_step_loses_nothing(
     step: int, folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a file gets its name: then it is left over, or a manifest is not there yet."""
+    """The kill comes before a file is renamed: the file is left over, or the manifest is not there yet."""
     for part in ("a-sacct.txt", "gpu-0.prom", "gpu-3.prom", "gpu-7.prom", "slurm-41.out"):
         ingest([folder / part], store)
     expected = verdict_of_store(store)

@@ -1,4 +1,4 @@
-"""Old samples become their minutes, older ones go; small segments become large ones; not a number changes by it."""
+"""Old samples are downsampled to minutes, older ones deleted, small segments merged; no number changes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def block(points: Iterable[Point]) -> Samples:
 
 
 def add(writer: Writer, points: Iterable[Point], dead: tuple[int, ...] = ()) -> int:
-    """An input of these samples, in a commit of its own."""
+    """Write the samples as an input in its own commit; returns the input's number."""
     number = writer.begin()
     writer.samples(number, block(points))
     writer.end(StoredInput(number, Input(f"f{number}", "test", "read", plane="metric")), dead)
@@ -68,7 +68,7 @@ def add(writer: Writer, points: Iterable[Point], dead: tuple[int, ...] = ()) -> 
 
 
 def minutes_of(points: Iterable[Point]) -> dict[tuple[int, int], tuple[float, float, float, int, float, int]]:
-    """By hand: (series, end of the minute) -> min, max, sum, count, last, when."""
+    """Computed by hand: (series, end of the minute in ms) -> min, max, sum, count, last, time of last in ms."""
     rows_by_minute: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
     for series, time, value in points:
         rows_by_minute[series, START + math.ceil(time / MINUTE_MS) * MINUTE_MS].append((START + time, float(value)))
@@ -91,7 +91,7 @@ def test_minutes_match_a_computation_by_hand(tmp_path: Path) -> None:
     with Writer.open(tmp_path / "store") as writer:
         add(writer, points)
         done = compact(writer, START / 1000 + 2.1 * 86_400, raw_days=1)
-    assert (done.days, done.thinned, done.forgotten) == (3, 2, 0)  # midnight is the last moment of the day before
+    assert (done.days, done.thinned, done.forgotten) == (3, 2, 0)  # midnight belongs to the day before
     old = [point for point in points if point[1] <= DAY_MS]
     with Snapshot.open(tmp_path / "store") as snapshot:
         columns = 'series, time_ms, "min", "max", "sum", "count", "last", last_ms'
@@ -108,7 +108,7 @@ def test_minutes_match_a_computation_by_hand(tmp_path: Path) -> None:
 @settings(max_examples=12)
 @given(inputs, st.integers(0, 4), st.sampled_from([MINUTE_MS, 5 * MINUTE_MS, 60 * MINUTE_MS, DAY_MS]), st.booleans())
 def test_rollups_over_whole_minutes_stay_exact(files: list[list[Point]], day: int, step: int, late: bool) -> None:
-    """Before and after, and with samples that come after their day was thinned."""
+    """Before and after downsampling, and with samples that arrive after their day was downsampled."""
     from tempfile import TemporaryDirectory
 
     memory = MemoryBackend()
@@ -158,7 +158,7 @@ def test_days_without_samples_are_skipped(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_each_day_is_committed_separately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As decision 0007 says: a stop between two of them loses none of the work done."""
+    """See decision 0007: a stop between two days loses no work."""
     commits: list[tuple[set[int], set[int]]] = []
     replace = Writer.replace
 
@@ -195,7 +195,7 @@ def test_minutes_past_their_retention_are_deleted(tmp_path: Path) -> None:
         remaining = [point for point in points if point[1] > 3 * DAY_MS]
         backend = DuckBackend(writer.snapshot())
         infos = sorted(backend.series(), key=lambda info: info.series.at.line)
-        assert [info.series for info in infos] == SERIES[:2], "the third was last sampled on a day that is gone"
+        assert [info.series for info in infos] == SERIES[:2], "the third was last sampled on a deleted day"
         for info in infos:
             assert info.first_ms == START + 3 * DAY_MS + 1
             assert info.last_ms == START + 4 * DAY_MS - MINUTE_MS
@@ -207,7 +207,7 @@ def test_minutes_past_their_retention_are_deleted(tmp_path: Path) -> None:
 
 
 def test_a_replaced_input_is_removed_from_samples_and_minutes(tmp_path: Path) -> None:
-    """Nor in minutes: what was thinned of it goes with it."""
+    """Its downsampled minutes are deleted with it."""
     with Writer.open(tmp_path / "store") as writer:
         first = add(writer, [(0, time, 5) for time in range(0, DAY_MS, 30_000)])
         compact(writer, NOW, raw_days=1)
@@ -253,7 +253,7 @@ def test_the_compact_command_applies_retention(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    many = str((NOW - T0) // 86_400 + 36_500)  # no test of ours lives so long
+    many = str((NOW - T0) // 86_400 + 36_500)  # longer than this test will be run
     assert "days rewritten: 0 (0 of them downsampled to minutes)" in run("--raw-days", many)
     assert "days rewritten: 1 (1 of them downsampled to minutes)" in run("--raw-days", "1")
     documents = verdict_of_store(store)

@@ -1,4 +1,4 @@
-"""A store gives the verdict that the files give, whatever else is in it."""
+"""A store gives the same verdict as the files, whatever else it holds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_files_and_store_give_the_same_verdict(name: str, tmp_path: Path) -> Non
 
 
 def _fleet(folder: Path) -> dict[str, Path]:
-    """Runs of one cluster on nodes of their own, simulated: by job id."""
+    """Simulated runs of one cluster, each on its own nodes: job id -> folder."""
     runs = {}
     for number, scenario in enumerate(("healthy", "gpu-lost", "cuda-oom-first-step")):
         job = str(48_200 + number)
@@ -148,7 +148,7 @@ def test_a_log_without_a_job_id_belongs_to_the_job_ingested_with_it(tmp_path: Pa
 
 
 def test_an_exception_of_the_previous_run_is_not_this_runs(tmp_path: Path) -> None:
-    """One user, one folder, one name: the second run is out of memory, the first missed a module."""
+    """The runs share user, folder and name; the first lacked a module, the second ran out of memory."""
     folder = "/home/user/train"
     oom = "slurmstepd-gpu017: error: Detected 1 oom-kill event(s) in StepId=7102.batch. Some of your processes may have been killed by the cgroup out-of-memory handler.\n"
     first = {"a.txt": SACCT + sacct("7101", folder=folder), "slurm-7101.out": TRACEBACK.format(module="flash_attn")}
@@ -183,7 +183,7 @@ def test_files_given_with_a_store_belong_to_the_requested_job(tmp_path: Path) ->
     assert verdict.run.log_paths == ("train.log",)
     assert trackside.diagnose(store=store, job="7301").primary.family != "A1"
 
-    ingest([log], store)  # the store has it by now, as nobody's
+    ingest([log], store)  # the store now has it, assigned to no job
     assert trackside.diagnose([log], store=store, job="7301").primary.family == "A1"
 
 
@@ -203,7 +203,7 @@ def test_samples_over_the_memory_limit_go_to_a_temporary_store(tmp_path: Path, m
 
 
 def test_metrics_in_another_folder_are_found_by_node_and_time(tmp_path: Path) -> None:
-    """A site that keeps its metrics apart: found by node and time; what the node did a week later is not the run's."""
+    """The metrics are found by node and time; samples of the node a week later are not the run's."""
     store = tmp_path / "store"
     run = write(tmp_path / "run", {"sacct.txt": SACCT + sacct("7401", "COMPLETED"), "slurm-7401.out": steps(50)})
     during_run = "".join(scrape("gpu017", seconds, 90) for seconds in range(0, 601, 15))

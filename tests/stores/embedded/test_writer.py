@@ -1,4 +1,4 @@
-"""What goes into a store once stays once: unchanged files are skipped, changed ones replaced, nothing is half kept."""
+"""Ingesting again: unchanged files are skipped, changed files replaced, and nothing is stored in part."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_file_is_recognized_when_ingested_from_a_subfolder(store: Path) -> Non
 
 
 def test_identical_logs_of_two_runs_are_both_stored(store: Path) -> None:
-    """Two runs die of the same mistake with the same short log."""
+    """Two runs fail with the same error and the same short log."""
     for job in ("51", "52"):
         text = {"sacct.txt": SACCT + sacct(job), "train.log": TRACEBACK.format(module="flash_attn")}
         assert ingest([write(store.parent / f"run-{job}", text)], store).skipped == []
@@ -187,7 +187,7 @@ def test_files_of_the_same_name_get_distinct_paths(store: Path) -> None:
 
 
 def test_text_appended_during_a_read_is_not_hashed() -> None:
-    """What comes after the reader has seen the end is not taken for read."""
+    """Text appended after the reader reached the end does not count as read."""
 
     class Growing(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:

@@ -1,6 +1,6 @@
-"""A stand-in for Elasticsearch, as it is documented: ``_field_caps``, and ``_search`` with what the client asks for.
+"""A stand-in for Elasticsearch, as documented: ``_field_caps``, and ``_search`` with the queries of the client.
 
-It was written from the documentation, and held to no answer of a real one.
+It follows the documentation and was not compared with a real server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class ElasticsearchServer(Server):
-    """``unit_ns``: its times are whole numbers of it: milliseconds for ``date``, one for ``date_nanos``."""
+    """``unit_ns``: resolution of its times: 1,000,000 for ``date``, 1 for ``date_nanos``. ``max_hits``: its limit per page."""
 
     def __init__(
         self, *entries: Entry, max_hits: int = 10_000, unit_ns: int = 1, text_fields: frozenset[str] = frozenset()
@@ -100,7 +100,7 @@ class ElasticsearchServer(Server):
             )
         if kind == "range":
             low, high = inside["@timestamp"]["gte"], inside["@timestamp"]["lt"]
-            # Bounds are cut to what the field's times can tell, as they are there.
+            # Bounds are cut to the resolution of the field, as Elasticsearch does.
             unit = self.unit_ns
             return nanoseconds(low) // unit * unit <= doc[0] < nanoseconds(high) // unit * unit
         if kind == "exists":

@@ -1,8 +1,8 @@
-"""Log stores for tests, none of them real: stand-ins of our own for Loki, VictoriaLogs and Elasticsearch, over HTTP.
+"""Stand-ins for Loki, VictoriaLogs and Elasticsearch over HTTP.
 
-Those of Loki and VictoriaLogs are held to answers recorded of real ones (test_recorded.py). That of Elasticsearch is
-held to its documentation alone: no real Elasticsearch or OpenSearch was ever asked. A question that a server
-doesn't know is kept in ``unexpected`` and fails the test that asked it.
+Those for Loki and VictoriaLogs are compared with recorded answers of real servers (test_recorded.py). The one for
+Elasticsearch follows its documentation only: no real Elasticsearch or OpenSearch was available. A request that a
+server does not know is appended to ``unexpected`` and fails its test.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 SECOND = 1_000_000_000
 MONTH_S = 30 * 86400 + 3600
-"""Loki's own limit on a question's range."""
+"""Loki's default limit on the time range of a query."""
 Params = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line as it is loaded. ``more``: structured metadata, which is no label of a stream."""
+    """A line to load. ``more``: structured metadata, which is not part of the stream's labels."""
 
     time_ns: int
     text: str
@@ -36,7 +36,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Answer:
-    """What goes back. ``cut``: bytes after which the connection is dropped; ``drip``: seconds between single bytes."""
+    """A response. ``cut``: bytes after which the connection is dropped; ``drip``: seconds between single bytes."""
 
     status: int
     body: bytes
@@ -51,7 +51,7 @@ def refused(text: str, status: int = 400) -> Answer:
 
 
 class Server:
-    """What all share. ``spoil`` may change the answer to the n-th request (from 1)."""
+    """Base of the stand-ins. ``spoil`` may change the answer to the n-th request (from 1)."""
 
     def __init__(self, *entries: Entry) -> None:
         self.entries = list(entries)
@@ -70,7 +70,7 @@ class Server:
 
 @contextmanager
 def running(server: Server) -> Iterator[Server]:
-    """The server at its ``url``, until the block ends; then no question may have been unexpected."""
+    """Run the server at its ``url`` until the block ends; fails if a request was unexpected."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -104,7 +104,7 @@ def running(server: Server) -> Iterator[Server]:
                 else:
                     self.wfile.write(body)
             except OSError:
-                return  # the client has gone
+                return  # the client disconnected
             self.close_connection = answer.cut is not None
 
         def log_message(self, *args: object) -> None:
@@ -132,7 +132,7 @@ _STAGE = re.compile(r'\|\s*(?:(~|=)\s*("(?:[^"\\]|\\.)*")|(\w+)\s*=\s*("(?:[^"\\
 
 
 def matchers_of(text: str) -> list[tuple[str, str, str]]:
-    """The matchers of a selector's inside, all of it; ValueError for what is none."""
+    """The matchers inside a selector's braces; ValueError if the text is anything else."""
     matchers, position = [], 0
     while position < len(text.rstrip()):
         match = _MATCHER.match(text, position)
@@ -171,7 +171,7 @@ class LokiServer(Server):
         if end - start > self.max_range_s * SECOND:
             length, limit = _go(end - start), "30d1h" if self.max_range_s == MONTH_S else f"{self.max_range_s}s"
             return refused(f"the query time range exceeds the limit (query length: {length}, limit: {limit})")
-        # Labels and series come from the index, which knows days, not seconds: more may be named than lines are there.
+        # Labels and series come from the index, which has a resolution of days: they may name streams without lines.
         if endpoint == "labels":
             return _data(sorted({name for entry in self.entries for name in entry.labels}))
         if match := re.fullmatch(r"label/(\w+)/values", endpoint):

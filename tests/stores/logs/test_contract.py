@@ -1,7 +1,7 @@
-"""What every log store must do: load, ask, expect. Each case runs on all of them.
+"""What every log store must do: load lines, request them, compare. Each case runs on all stores.
 
-They are stand-ins of our own (servers.py): Loki's and VictoriaLogs' are held to recordings of real ones, Elasticsearch's
-to its documentation only.
+The stores are stand-ins (servers.py): those for Loki and VictoriaLogs are compared with recordings of real servers, the
+one for Elasticsearch follows its documentation only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def line(second: float, text: str, **labels: str) -> Entry:
 
 
 def ask(server: Server, kind: str, request: LogRequest, **more: object) -> dict[str, list[str]]:
-    """The lines of each log, without what was put before them; notes under their store."""
+    """The lines of each log, without prefixes; notes are under the name of their store."""
     return {
         path: [without_prefix(text) for text in texts]
         for path, texts in ask_with_prefixes(server, kind, request, **more).items()
@@ -147,7 +147,7 @@ CASES = {
             ],
         },
     ),
-    "a collector's own name for its job is no job of Slurm's": Case(
+    "a collector's own job label is not a Slurm job": Case(
         load=(
             line(1, "mine", job="training", slurm_job_id="4242", node="gpu-00"),
             line(2, "daemon", job="systemd-journal", node="gpu-00", unit="chronyd.service"),
@@ -158,7 +158,7 @@ CASES = {
             "nodes/gpu-00/system.log": ["gpu-00 chronyd: daemon"],
         },
     ),
-    "where no label has the job's id, the file's name tells it": Case(
+    "without a job label, the file name gives the job": Case(
         load=(
             line(1, "mine", filename="/home/u/logs/slurm-4242.out", host="gpu-00"),
             line(2, "err", filename="/home/u/logs/slurm-4242.err", host="gpu-00"),
@@ -172,7 +172,7 @@ CASES = {
             "nodes/gpu-00/system.log": ["gpu-00 systemd[1]: Started x."],
         },
     ),
-    "the site's names come before any guess": Case(
+    "label names of the site override guesses": Case(
         load=(
             line(1, "mine", allocation="4242", job_id="1", blade="gpu-00"),
             line(1, "not mine", allocation="7", job_id="4242", blade="gpu-00"),
@@ -181,7 +181,7 @@ CASES = {
         labels={"allocation": "job", "blade": "node"},
         expect={"job-4242/slurm-4242.out@gpu-00.log": ["mine"]},
     ),
-    "only what has the site's fixed labels": Case(
+    "only streams with the fixed labels of the site": Case(
         load=(
             line(1, "mine", job_id="4242", cluster="a"),
             line(1, "of another cluster", job_id="4242", cluster="b"),
@@ -200,7 +200,7 @@ CASES = {
         ask=LogRequest(("4242",), (), T0, T0 + 60),
         expect={"job-4242/slurm-4242.rank0.log": ["same", "same"]},
     ),
-    "a collector's envelope is taken off, and what it tells is used": Case(
+    "a collector's envelope is removed, and its fields are used": Case(
         load=(
             line(1, json.dumps({"log": "plain\n", "stream": "stderr", "time": "2026-11-21T09:33:21Z"}), job_id="4242"),
             line(2, json.dumps({"message": "beat", "host": {"name": "gpu-00"}, "tags": ["x"]}), job_id="4242"),
@@ -220,12 +220,12 @@ CASES = {
             ]
         },
     ),
-    "torchrun's files keep their folders, which name attempt and rank": Case(
+    "torchrun's files keep their folders, which hold attempt and rank": Case(
         load=(line(1, "x", job_id="4242", node="gpu-00", filename="/s/4242_2cby87dw/attempt_0/3/stdout.log"),),
         ask=LogRequest(("4242",), (), T0, T0 + 60),
         expect={"job-4242/slurm-4242.torchrun@gpu-00/attempt_0/3/stdout.log": ["x"]},
     ),
-    "nothing there is said, with what there is": Case(
+    "an empty result lists the labels that exist": Case(
         load=(line(1, "x", app="web"),),
         ask=LogRequest(("4242",), (), T0, T0 + 60),
         expect={"STORE": ["holds no stream of job 4242 in this time; its labels are app: map the one that names the job"]},
@@ -244,12 +244,12 @@ def test_log_stores_agree(kind: str, name: str) -> None:
     assert notes == expected.get("STORE")
 
 
-# -- complete and once, whatever the pages
+# -- every line once, for any page size
 
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Entry]:
-    """Some streams of a job, many of whose lines have equal times."""
+    """Streams of a job with many lines at equal times."""
     entries = []
     for rank in range(draw(st.integers(1, 3))):
         times = draw(st.lists(st.one_of(st.integers(0, 5), st.integers(0, 10**10)), max_size=40))

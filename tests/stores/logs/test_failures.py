@@ -1,6 +1,6 @@
-"""What goes wrong with a log store is told, with its place and a remedy; what was read before it stays.
+"""Failures of a log store are reported with location and remedy; lines read before them are kept.
 
-The servers are stand-ins of our own (servers.py).
+The servers are stand-ins (servers.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LINE_PATHS = ("/loki/api/v1/query_range", "/select/logsql/query", "/_search")
 
 
 def rows(server: Server, kind: str, **more: object) -> tuple[list[Input], CollectingSink]:
-    """The rows of what was read."""
+    """The row of each input, and the sink with their content."""
     sink = CollectingSink()
     options = LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0, timeout_s=1.0), **more)  # type: ignore[arg-type]
     results = sources(open_store(options), options, REQUEST)
@@ -47,7 +47,7 @@ def rows(server: Server, kind: str, **more: object) -> tuple[list[Input], Collec
 
 
 def spoiled(server: Server, from_number: int, spoil: Callable[[Answer], Answer]) -> None:
-    """From the n-th question for lines on, and not those for streams."""
+    """Spoil the answers from the n-th request for lines on; requests for streams stay intact."""
     numbers = itertools.count(1)
 
     def spoil_later(number: int, path: str, answer: Answer) -> Answer:
@@ -154,7 +154,7 @@ def test_a_log_is_fetched_as_it_is_read() -> None:
         assert len(server.requests) > initial_requests + 20
 
 
-# -- paging alone
+# -- paging without a server
 
 
 def paged(times: list[int], limit: int, max_limit: int, end: int = 1000) -> list[int]:
@@ -203,7 +203,7 @@ def test_unknown_kinds_and_roles_are_refused() -> None:
     with pytest.raises(ValueError, match=f"known: {', '.join(kinds(LOGS))}"):
         LogOptions(kind="splunk", endpoint=endpoint)
     with pytest.raises(ValueError, match="known: "):
-        LogOptions(kind="writer", endpoint=endpoint)  # a module, but of no log store
+        LogOptions(kind="writer", endpoint=endpoint)  # a module that is not a log store
     with pytest.raises(ValueError, match="did you mean 'loki'"):
         LogOptions(kind="Loki", endpoint=endpoint)
     assert set(kinds(LOGS)) == set(SERVERS)

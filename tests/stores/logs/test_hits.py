@@ -1,4 +1,4 @@
-"""Lines of a store are read as those of a file: same events, with times, ranks and nodes beside."""
+"""Lines of a store give the same events as those of a file, plus times, ranks and nodes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MemoryLogStore:
 
 
 def read(*lines: LogEntry) -> tuple[list[str], CollectingSink]:
-    """(paths, what was read)"""
+    """(paths, sink with the events)"""
     sink, paths = CollectingSink(), []
     options = LogOptions(kind="loki", endpoint=HttpOptions(url="http://localhost:1"))
     for source in sources(MemoryLogStore(*lines), options, LogRequest(("4242",))):
@@ -77,7 +77,7 @@ def event_values(events: Sequence[Event]) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 def test_a_log_gives_the_same_events_from_a_store(case: Path) -> None:
-    """Tracebacks of one entry a line, ``srun -l``, rank labels, progress bars: nothing is lost by the time before it."""
+    """Tracebacks with one entry per line, ``srun -l``, rank labels, progress bars: the time prefix loses nothing."""
     text = log_of(case).removesuffix("\n") + "\n"
     lines = [LogEntry(T0 + index, line, {"job_id": "4242"}) for index, line in enumerate(text.split("\n")[:-1])]
     _, sink = read(*lines)
@@ -101,8 +101,8 @@ def test_events_get_time_rank_and_node_of_the_store() -> None:
 @pytest.mark.parametrize(
     ("text", "time"),
     [
-        ("2026-11-21T01:00:00+01:00 step 1 loss 2.5", 1795219200.0),  # tells its zone: surer
-        ("2026-11-21 01:00:00,123 step 1 loss 2.5", T0 / 1e9),  # no zone: the store's is surer
+        ("2026-11-21T01:00:00+01:00 step 1 loss 2.5", 1795219200.0),  # has a zone: used
+        ("2026-11-21 01:00:00,123 step 1 loss 2.5", T0 / 1e9),  # no zone: the store's time is used
         ("[rank0]:[W1121 08:00:00.5 a.cpp:1] step 1 loss 2.5", T0 / 1e9),
         ("step 1 loss 2.5", T0 / 1e9),
     ],

@@ -1,6 +1,6 @@
-"""Whatever a log store answers, lines come of it or a reason why not, and nothing else.
+"""Any answer of a log store gives lines or a reason why not, never another error.
 
-No server is asked: the answers are made up.
+No server runs: the answers are generated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIME = "2026-11-21T09:33:21.5Z"
 
 
 class ScriptedEndpoint:
-    """A server that gives one answer to everything, or to each path its own."""
+    """An endpoint that gives one answer to every request, or one per path."""
 
     def __init__(self, answer: bytes | Callable[[str], bytes]) -> None:
         self._answer = answer
@@ -53,7 +53,7 @@ def lines(kind: str, answer: bytes) -> list[LogEntry]:
 
 
 def query_everything(kind: str, answer: bytes) -> None:
-    """Ask all that is asked of a store. Nothing but SourceUnavailable may come of it."""
+    """Make every kind of request to a store. Only SourceUnavailable may be raised."""
     store, options = store_answering(kind, answer)
     start, end = STREAM.start_ns, STREAM.end_ns
     questions: Sequence[Callable[[], object]] = (
@@ -90,7 +90,7 @@ ANY = st.recursive(
 
 
 def near_answers(kind: str, inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Answers that are nearly right: their parts are ``inner``."""
+    """Answers of the right shape whose parts are ``inner``."""
     lists, texts = st.lists(inner, max_size=3), st.dictionaries(WORDS, inner, max_size=3)
     if kind == "loki":
         entry = st.one_of(inner, st.tuples(inner, inner), st.tuples(SCALARS, st.text(), texts))

@@ -1,4 +1,4 @@
-"""The live journal, with programs in journalctl's place: this tests what is made of its output, not systemd."""
+"""The live journal, with scripts in place of journalctl: these test the reading of its output, not systemd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENTRIES = [
 
 
 def program(folder: Path, entries: str) -> str:
-    """A journalctl of two hosts."""
+    """A journalctl script for two hosts, which prints ``entries`` and records its arguments."""
     path = folder / "journalctl"
     path.write_text(
         "#!/bin/sh\n"

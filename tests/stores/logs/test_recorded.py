@@ -1,6 +1,6 @@
-"""The servers that tests ask are held to what real ones answered: Loki 3.7.6 and VictoriaLogs 1.26.0, recorded.
+"""The stand-in servers give the recorded answers of real ones: Loki 3.7.6 and VictoriaLogs 1.26.0.
 
-Of Elasticsearch there is no recording: its stand-in follows its documentation alone.
+There is no recording of Elasticsearch: its stand-in follows the documentation.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ EXCHANGES: list[dict[str, Any]] = (
     json.loads((ROOT / "index.json").read_text()) if (ROOT / "index.json").is_file() else []
 )
 START, END = 1795253628, 1795253669
-"""Of the recorded job."""
+"""Times of the recorded job, POSIX seconds."""
 
 
 def entries(server: str, name: str) -> list[Entry]:
-    """What a recorded push put in."""
+    """The entries of a recorded push."""
     body = (ROOT / server / name).read_bytes()
     body = gzip.decompress(body) if "gzip" in name else body
     return [
@@ -46,8 +46,8 @@ def entries(server: str, name: str) -> list[Entry]:
 
 
 def loki() -> LokiServer:
-    """With the recorded push; it came twice, and Loki keeps exact repeats in a stream once. It named a stream's service
-    itself where the push didn't."""
+    """With the recorded push. It was sent twice, and Loki stores exact repeats in a stream once. Loki added the
+    ``service_name`` of each stream."""
     pushed = entries("loki", "push.request.json")
     return LokiServer(
         *(
@@ -58,7 +58,7 @@ def loki() -> LokiServer:
 
 
 def victorialogs() -> VictoriaLogsServer:
-    """With both pushes, whose streams have other labels, and the JSON lines."""
+    """With both pushes, whose streams have different labels, and the JSON lines."""
     server = VictoriaLogsServer(*entries("victorialogs", "push.request.json"))
     for pushed in entries("victorialogs", "push-gzip.request.txt"):
         server.load(pushed, ("job", "node", "rank"))
@@ -74,7 +74,7 @@ def exchange(server: str, name: str) -> dict[str, Any]:
 
 
 def replay(recorded: dict[str, Any], server: LokiServer | VictoriaLogsServer) -> Answer:
-    """What our server answers to the recorded question."""
+    """The stand-in's answer to a recorded request."""
     params = [(name, value) for name, value in recorded["query"]]
     if recorded.get("request_body"):
         params += parse_qsl((ROOT / recorded["server"] / recorded["request_body"]).read_text(), keep_blank_values=True)
@@ -152,7 +152,7 @@ def test_our_victorialogs_gives_the_recorded_names(name: str) -> None:
     recorded = exchange("victorialogs", name)
 
     def counts(text: bytes) -> Counter[str]:
-        # The real one counts the names of fields by blocks of rows, of which some may lack the field.
+        # The real server counts field names by blocks of rows, some of which may lack the field.
         return Counter({value["value"]: name == "field-names" or value["hits"] for value in json.loads(text)["values"]})
 
     assert counts(replay(recorded, victorialogs()).body) == counts(body(recorded))
@@ -214,7 +214,7 @@ def test_the_recorded_job_gives_its_events() -> None:
     assert {rank for kind, rank, _, _ in timed if kind == "progress"} == {0, 1, 2, 3}
 
 
-# -- the recorded bytes themselves, to a client that asks what was asked
+# -- the recorded bytes, replayed to the client
 
 
 @pytest.mark.parametrize("name", ["range-bad-query", "range-no-matcher", "not-found"])

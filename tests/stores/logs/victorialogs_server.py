@@ -1,4 +1,4 @@
-"""A stand-in for VictoriaLogs: the part of LogsQL that the client speaks, and that the recorded questions need."""
+"""A stand-in for VictoriaLogs: the part of LogsQL that the client and the recorded queries use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOKEN = re.compile(r'\s*(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}|"(?:[^"\\]|\\.)*"|:=|
 
 
 class VictoriaLogsServer(Server):
-    """``stream_fields``: those of the labels that make its streams; None: all of them."""
+    """All labels of an entry identify its stream, unless ``load`` names fewer."""
 
     def __init__(self, *entries: Entry) -> None:
         super().__init__(*entries)
@@ -59,7 +59,7 @@ class VictoriaLogsServer(Server):
         return Answer(200, json.dumps({"values": values}).encode())
 
     def _query(self, rows: list[dict[str, str]], pipes: list[str], arguments: Mapping[str, str]) -> Answer:
-        # Without a sort its rows come in any order: here, a day's as they are stored by stream.
+        # Without a sort, VictoriaLogs returns rows in any order; here by stream, newest first.
         rows = sorted(rows, key=lambda row: (row["_stream"], -nanoseconds(row["_time"])))
         for pipe in pipes:
             if pipe == "sort by (_time)":
@@ -114,7 +114,7 @@ def _stats(rows: list[dict[str, str]], by: list[str], count: str, last: str | No
 
 
 class Filter:
-    """A LogsQL filter as a test of rows; ValueError for what it doesn't know."""
+    """A LogsQL filter as a predicate of rows; ValueError for unknown syntax."""
 
     def __init__(self, text: str) -> None:
         self._tokens: list[str] = []
@@ -129,7 +129,7 @@ class Filter:
     def parse(self) -> Test:
         test = self._either()
         if self._tokens:
-            raise ValueError(f"left over: {self._tokens}")
+            raise ValueError(f"unexpected: {self._tokens}")
         return test
 
     def _next(self) -> str:

@@ -1,4 +1,4 @@
-"""The archive of verdicts, over SQLite and over a real PostgreSQL: the same tests, the same answers."""
+"""The archive of verdicts: the same tests over SQLite and over a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_verdict_that_arrives_late_is_not_the_latest(archive: Archive) -> None
     new, old = verdict(verdict().run, "G1"), verdict(run(disposition="RUNNING"))
     recorded = record(archive, new, at=T0 + 900)
     record(archive, old, at=T0 + 500)
-    record(archive, old, at=T0 + 400)  # the same, made still earlier: the one document, from then on
+    record(archive, old, at=T0 + 400)  # the same document, made earlier: its time moves back
     match = archive.find("4242")
     assert match is not None
     assert (match.verdict, match.family, match.state) == (recorded.verdict, "G1", "FAILED")
@@ -172,7 +172,7 @@ def test_lineage_is_matched_by_job_and_time(archive: Archive) -> None:
     assert (link.job, link.run, link.how) == ("4242", None, "dependency")
     parent = record(archive)  # recorded after its child
     year = 365 * 86400.0
-    record(archive, verdict(run(submit=T0 + year, start=T0 + year, end=T0 + year, attempts=())))  # the id came back
+    record(archive, verdict(run(submit=T0 + year, start=T0 + year, end=T0 + year, attempts=())))  # the id was reused
     assert archive.lineage(match).parent.run == parent.run  # type: ignore[union-attr]
     first, last = archive.find(parent.run), archive.find("4242")
     assert first is not None
@@ -189,7 +189,7 @@ def test_lineage_is_matched_by_job_and_time(archive: Archive) -> None:
 @pytest.fixture
 def many(archive: Archive) -> Archive:
     for n in range(25):
-        start = T0 + (n // 2) * 100  # two at a time: pages are cut between equals
+        start = T0 + (n // 2) * 100  # two runs per time: pages are cut between equal times
         of = run(str(n), name=f"lm{n % 3}", submit=start, start=start, attempts=(Attempt(1, start=start),),
                  nodes=(f"gpu{n % 5:03}", "login"), cluster="beta" if n % 4 == 0 else "alpha",
                  disposition="COMPLETED" if n % 2 else "FAILED")  # fmt: skip
@@ -283,7 +283,7 @@ for n in range(count):
 
 @contextmanager
 def writer(url: str, who: str, count: int) -> Iterator[subprocess.Popen[str]]:
-    """A process that records once it is told to go; it ends with the block."""
+    """A process that records when it reads a line from stdin; it is killed at the end of the block."""
     command = [sys.executable, "-c", WRITER, url, who, str(count)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -295,7 +295,7 @@ def writer(url: str, who: str, count: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def lines_of(process: subprocess.Popen[str]) -> IO[str]:
-    """What it prints, once it was told to go."""
+    """Start the writer; returns its output."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("go\n")
@@ -304,12 +304,12 @@ def lines_of(process: subprocess.Popen[str]) -> IO[str]:
 
 
 def test_two_processes_record_the_same_verdicts_at_once(url: str) -> None:
-    """From an empty database: both migrate it, both record the same hundred verdicts on ten runs."""
+    """Both start with an empty database, migrate it and record the same hundred verdicts on ten runs."""
     with writer(url, "a", 100) as one, writer(url, "b", 100) as other:
         outputs = [set(printed) for printed in [lines_of(process) for process in (one, other)]]
         assert [process.wait(10) for process in (one, other)] == [0, 0]
     assert outputs[0] == outputs[1]
-    assert len(outputs[0]) == 100  # each verdict has one id, whoever recorded it, and none failed
+    assert len(outputs[0]) == 100  # each verdict has one id, whichever process recorded it, and none failed
     with Archive.open(url) as archive:
         runs = archive.runs().runs
         assert sorted(int(row.job) for row in runs) == list(range(10))
@@ -369,7 +369,7 @@ def test_killing_postgres_loses_no_acknowledged_record(tmp_path: Path) -> None:
                 assert len(verdict_ids) == 300
                 with Archive.open(url) as archive:
                     assert all(archive.document(int(id_)) is not None for id_ in verdict_ids.values())
-                    assert len(archive.runs(limit=1000).runs) == 300  # what was tried twice is there once
+                    assert len(archive.runs(limit=1000).runs) == 300  # a record that was tried twice is stored once
 
 
 @pytest.mark.service
@@ -388,7 +388,7 @@ def test_a_lazy_archive_opens_while_its_server_is_down(tmp_path: Path) -> None:
 
 @contextmanager
 def restarted(server: Postgres) -> Iterator[None]:
-    """The same server on the same data, once its orphans are gone."""
+    """Start the server again on the same data, once its orphaned processes have ended."""
     data = Path(server.process.args[server.process.args.index("-D") + 1])  # type: ignore[index,union-attr,operator,arg-type]
     owner = data.stat()
     (data / "postmaster.pid").unlink(missing_ok=True)
@@ -408,7 +408,7 @@ def restarted(server: Postgres) -> Iterator[None]:
 
     server.process = start()
     try:
-        wait_until(up, "PostgreSQL to be there again")
+        wait_until(up, "PostgreSQL to be up again")
         yield
     finally:
         server.end(signal.SIGINT)
@@ -416,7 +416,7 @@ def restarted(server: Postgres) -> Iterator[None]:
 
 @pytest.mark.service
 def test_a_dead_connection_is_replaced(postgres: Postgres) -> None:
-    """As after a restart of the server: every pooled connection is dead."""
+    """Every pooled connection is dead, as after a restart of the server."""
     url = postgres.database()
     kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'trackside'"
     with Archive.open(url) as archive:
@@ -433,7 +433,7 @@ def test_a_dead_connection_is_replaced(postgres: Postgres) -> None:
 
 @pytest.mark.parametrize("revision", [str(n) for n in range(int(REVISION) + 1)])
 def test_the_tables_match_the_schema(url: str, revision: str) -> None:
-    """What the migrations make of every revision, and of an empty database, and what the code asks for."""
+    """The migrations bring every revision, and an empty database, to the tables in schema.py."""
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -454,7 +454,7 @@ def test_the_newest_revision_is_the_required_one() -> None:
 
 
 def load(url: str, dump: Path) -> None:
-    """An SQL dump into an empty database."""
+    """Load an SQL dump into an empty database."""
     if url.startswith("sqlite"):
         link = sqlite3.connect(sa.make_url(url).database or "")
         link.executescript(dump.read_text())
@@ -471,7 +471,7 @@ def dump_path(url: str, revision: str) -> Path:
 
 
 def check_content(archive: Archive) -> None:
-    """Every published revision's dump holds these: two runs, one of them judged twice, and their link."""
+    """The dump of every published revision holds two runs, one with two verdicts, and their link."""
     first, last = archive.find("4242"), archive.find("4243")
     assert first is not None
     assert last is not None

@@ -1,4 +1,4 @@
-"""What the tests of the archive and of the HTTP API share: verdicts as the engine makes them, small."""
+"""Small verdicts, shared by the tests of the archive and of the HTTP API."""
 
 from __future__ import annotations
 

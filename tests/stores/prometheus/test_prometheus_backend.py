@@ -1,4 +1,4 @@
-"""MetricBackend in Prometheus-compatible servers: the same values as curves in memory, from real servers and scripted ones."""
+"""The backend for Prometheus-compatible servers gives the values of the memory backend, with real and scripted servers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CASES = range(16)
 
 @dataclass
 class Case:
-    """Samples as exporters might have given them: (name, labels, times in ms, values)."""
+    """Samples as exporters might write them: (name, labels, times in ms, values)."""
 
     number: int
     lines: list[tuple[str, dict[str, str], np.ndarray, np.ndarray]] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Case:
 
     @property
     def memory(self) -> MemoryBackend:
-        """What ``trackside diagnose FILES`` would hold of it."""
+        """The backend that ``trackside diagnose FILES`` would use."""
         backend = MemoryBackend()
         measured = Measurements("x", _Sink(backend), holes=False)
         for name, labels, times, values in self.lines:
@@ -77,7 +77,7 @@ class _Sink:
 
 
 def case(number: int) -> Case:
-    """A few nodes with GPUs, of which anything may be odd."""
+    """A few nodes with GPUs, with random gaps, blanks, resets and duplicates."""
     random = np.random.default_rng(number)
     made = Case(number)
     length, every = int(random.integers(600, 30_000)), float(random.choice([1.0, 5.0, 15.0, 60.0]))
@@ -107,7 +107,7 @@ def case(number: int) -> Case:
                 if name.endswith("CONSUMPTION"):
                     values = np.cumsum(values)
                     values[len(values) // 2 :] -= values[len(values) // 2]
-                if random.random() < 0.15:  # VictoriaMetrics keeps no fractions beside a number of 19 digits
+                if random.random() < 0.15:  # VictoriaMetrics loses fractions in a series with a number of 19 digits
                     values = np.round(values)
                     values[random.integers(0, len(values), 3)] = random.choice(BLANKS)
                 if random.random() < 0.05:
@@ -126,7 +126,7 @@ def case(number: int) -> Case:
 
 
 def _merged(made: Case) -> Case:
-    """Pieces of one series as one."""
+    """The case with the pieces of each series joined."""
     indices_by_series: dict[tuple[str, frozenset[tuple[str, str]]], list[int]] = {}
     for index, (name, labels, _, _) in enumerate(made.lines):
         indices_by_series.setdefault((name, frozenset(labels.items())), []).append(index)
@@ -240,7 +240,7 @@ def test_the_sites_label_names_are_mapped(server: str) -> None:
 
 
 def align_to_step(by: float) -> Callable[[bytes], bytes]:
-    """Forms in which start and end are multiples of the step, as Thanos and Mimir make them, and so many steps on."""
+    """Changes start and end of a form to multiples of the step, as Thanos and Mimir do, plus ``by`` steps."""
 
     def change(body: bytes) -> bytes:
         params = dict(pairs := parse_qsl(body.decode()))
@@ -254,7 +254,7 @@ def align_to_step(by: float) -> Callable[[bytes], bytes]:
 
 
 def front_end(url: str, change: Callable[[bytes], bytes]) -> Callable[[Request], bytes]:
-    """A front end of a server, which changes what is asked."""
+    """A front end of a server, which changes the requests."""
     pool = urllib3.PoolManager(retries=False, maxsize=8)
 
     def reply(request: Request) -> bytes:
@@ -525,7 +525,7 @@ def test_a_server_that_is_down_fails_at_once() -> None:
 
 
 def test_data_that_was_not_requested_is_ignored() -> None:
-    """Series of others, times before and after and points given twice are left aside."""
+    """Other series, times outside the range and repeated points are ignored."""
     fake = FakePrometheus()
     with scripted(fake) as server:
         backend = backend_for(server.url)
@@ -629,7 +629,7 @@ def test_labels_with_dots_in_victoriametrics(tmp_path_factory: pytest.TempPathFa
 
 
 def test_counts_are_correct_when_queried_from_many_threads() -> None:
-    """What is known of a source grows while other threads look for the nearest of it."""
+    """The cache of counts grows while other threads search it."""
     with scripted(FakePrometheus()) as server:
         api = Api(MetricOptions(endpoint=HttpOptions(url=server.url)))
         span = START_S * 1000, (START_S + 3600) * 1000

@@ -1,4 +1,4 @@
-"""A store that is sent to: on disk before the answer, in segments once, whatever happens in between."""
+"""A store that receives data: on disk before the answer, stored in segments once, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
 pytestmark = pytest.mark.slow
 
 RATIO = "dcgm_prof_sm_active"
-"""0 to 1 or percent: only the size of its values tells."""
+"""0 to 1 or percent: only the size of its values shows which."""
 JOB = {"job_id": "4242", "rank": "3", "host": "n1"}
 
 
@@ -78,7 +78,7 @@ def intake(store: Path) -> Iterator[Intake]:
 
 
 def stored_samples(store: Path) -> set[tuple[str, int, float]]:
-    """(GPU, time, value) of all samples; none is there twice."""
+    """(GPU, time, value) of all samples; asserts that none is stored twice."""
     sample_counts = samples(store)
     assert set(sample_counts.values()) <= {1}
     return {(number, time_ms, value) for _, number, time_ms, value in sample_counts}
@@ -112,7 +112,7 @@ def test_a_day_of_flushes_gives_one_input_and_few_segments(intake: Intake, store
     with Snapshot.open(store) as snapshot:
         ((inputs, rows),) = snapshot.rows(f"SELECT count(*), sum(rows) FROM {snapshot.table('inputs')}")
         assert rows == 320
-        assert inputs <= 4, "one, and another each time that their rows were merged"
+        assert inputs <= 4, "one, and another after each merge of rows"
         assert len(snapshot.manifest.segments) < 4 * retention.MANY_SEGMENTS
         spans = snapshot.rows(f"SELECT series, sum(count) FROM {snapshot.table('spans')} GROUP BY series")
         assert [count for _, count in sorted(spans)] == [80] * 4
@@ -190,7 +190,7 @@ def test_series_over_a_limit_are_refused_and_the_others_stored(store: Path) -> N
     assert len(stored_samples(store)) == 4
 
 
-# -- units that only size tells
+# -- units that only the size of values shows
 
 
 def test_a_unit_is_not_guessed_from_small_values(intake: Intake, store: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_restart_keeps_settled_units_and_waiting_values(intake: Intake, store:
 
 
 def test_an_unknown_unit_is_settled_after_a_day(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A day since the first value: neither a restart nor a compaction begins it anew, and nothing need come then."""
+    """A day after the first value; a restart or a compaction does not start it again, and no new value is needed."""
     intake = opened(store)
     sent(intake, tick(0, gpus=2, name=RATIO, value=0.0)).result(10)
     flushed(intake)
@@ -272,7 +272,7 @@ def test_an_unknown_unit_is_settled_by_many_values(
 
 
 def answers_of(store: Path, *names: str) -> tuple[list[str | float], list[str]]:
-    """The mean of each metric of job 4242, or why there is none; and what the preflight says did not answer."""
+    """(mean of each metric of job 4242, or the reason why it is missing; preflight claims on sources that did not answer)"""
     with open_session(StoreRequest(store, "4242")) as session:
         answers = [session.ask(metric(name).over("run", "avg")) for name in names]
         doc = document(session.verdict())
@@ -294,7 +294,7 @@ UNIT_UNKNOWN = (
 )
 
 
-@pytest.mark.parametrize("others", [True, False], ids=["beside others", "alone"])
+@pytest.mark.parametrize("others", [True, False], ids=["with other metrics", "alone"])
 def test_a_metric_of_unknown_unit_is_not_reported_as_absent(others: bool, intake: Intake, store: Path) -> None:
     said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     if others:
@@ -325,7 +325,7 @@ def test_an_unknown_unit_affects_neither_other_jobs_nor_other_names_of_the_metri
     sent(intake, [of_job(RATIO, 0.5, 0.5, number=1)]).result(10)
     flushed(intake)
     (active,), silent = answers_of(store, "gpu_sm_active_ratio")
-    assert active == f"unable to check: {UNIT_UNKNOWN}", "one GPU's figures are not the run's"
+    assert active == f"unable to check: {UNIT_UNKNOWN}", "the values of one GPU do not represent the run"
     assert len(silent) == 1
 
 
@@ -351,7 +351,7 @@ def test_sent_lines_become_log_files(intake: Intake, store: Path) -> None:
 
 
 def test_lines_do_not_change_the_listing_of_a_measured_job(intake: Intake, store: Path) -> None:
-    """Neither the lines nor the order of arrival take away what is known."""
+    """Neither the lines nor the order of arrival remove known fields."""
     sent(
         intake, [(gpu(node=node, slurm_job_id="4242"), [(T0_MS, 50.0), (T0_MS + 60_000, 50.0)]) for node in ("a", "b")]
     ).result(10)
@@ -368,7 +368,7 @@ def test_lines_do_not_change_the_listing_of_a_measured_job(intake: Intake, store
 
 
 class SlowLineReader:
-    """Reads one file of lines at each time that it is asked."""
+    """Reads one file of lines per call."""
 
     def __init__(self, folder: Path) -> None:
         self._reader = LineReader(folder)
@@ -386,7 +386,7 @@ def verdict_text(diagnoser: Diagnoser, job: str) -> str:
 
 
 def test_lines_that_are_not_read_yet_make_the_answer_unknown(store: Path) -> None:
-    """A verdict says which planes it can't tell of, and why."""
+    """A verdict names the planes that it cannot judge, and why."""
     intake = Intake(store, spoken, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=SlowLineReader)
     diagnoser = Diagnoser(store, lambda: lags(intake, 30))
     sent(intake, [(gpu(slurm_job_id="4242"), [(T0_MS, 50.0)])]).result(10)
@@ -402,7 +402,7 @@ def test_lines_that_are_not_read_yet_make_the_answer_unknown(store: Path) -> Non
 
 
 def test_unread_lines_of_other_jobs_do_not_concern_a_run(store: Path) -> None:
-    """Those of the run and of the nodes are; those of an array may be of any of its tasks."""
+    """Unread lines of the run and of its nodes concern it; those of an array may belong to any task."""
     intake = Intake(store, spoken, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=SlowLineReader)
     diagnoser = Diagnoser(store, lambda: lags(intake, 30))
     jobs = ("4242", "4243", "60_3")
@@ -455,7 +455,7 @@ def test_repeated_listings_flush_once_per_interval(
 
 
 def test_lines_sent_twice_are_stored_once(intake: Intake, store: Path) -> None:
-    """In one flush, in the next, after a restart; but equal lines of other times are all there."""
+    """In one flush, in the next, and after a restart; equal lines at other times are all stored."""
     text = [(number, f"line {number // 2}") for number in range(6)]
     said(intake, JOB, text)
     said(intake, JOB, text).result(10)
@@ -475,7 +475,7 @@ def test_lines_sent_twice_are_stored_once(intake: Intake, store: Path) -> None:
 
 
 def test_a_moved_store_continues_to_receive(intake: Intake, store: Path) -> None:
-    """Nothing is read into it again; what follows belongs to what there was."""
+    """Its files are not read again; new lines are appended to them."""
     said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     sent(intake, tick(0)).result(10)
     flushed(intake)
@@ -502,7 +502,7 @@ def test_large_log_files_are_split_compressed_and_deleted(store: Path, monkeypat
         said(intake, JOB, [(number, f"step {number} loss 1.0")]).result(10)
         flushed(intake)
     stem = "job-4242/slurm-4242.rank3@n1.log"
-    # the first care came before there was a second part
+    # the first cleanup ran before there was a second part
     monkeypatch.setattr(flushing, "CLEANUP_INTERVAL_S", 0.0)
     flushed(intake)
     top = store / "received" / "logs"
@@ -533,7 +533,7 @@ def test_large_log_files_are_split_compressed_and_deleted(store: Path, monkeypat
 def test_a_kill_at_any_step_loses_nothing_acknowledged(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is copied before each file that is synced, renamed or deleted: each copy is what a kill may leave."""
+    """The store is copied before each sync, rename and deletion: each copy is a state that a kill may leave."""
     copies: list[tuple[Path, int, int]] = []
     acknowledged = [0, 0]
     monkeypatch.setattr(line_files, "MAX_PART_BYTES", 400)
@@ -601,7 +601,7 @@ def test_a_torn_tail_is_cut_off(intake: Intake, store: Path, tmp_path: Path) -> 
 
 
 def write_log_files(folder: Path, files: int = 1) -> list[Path]:
-    """A log of ``files`` files of three bodies each: one0, two0, three0, one1 ..."""
+    """Write a log of ``files`` files with three bodies each: one0, two0, three0, one1 ..."""
     log = WriteAhead(folder, LogPosition(), file_bytes=1)
     for number in range(files):
         log.append([(Header("a"), b"%s%d" % (word, number)) for word in (b"one", b"two", b"three")])
@@ -610,7 +610,7 @@ def write_log_files(folder: Path, files: int = 1) -> list[Path]:
 
 
 def flip_bit(path: Path, content: bytes, before: int = 0) -> None:
-    """One bit, of a body or so many bytes before it."""
+    """Flip one bit of a body, or of the byte ``before`` bytes ahead of it."""
     data = bytearray(path.read_bytes())
     data[data.index(content) - before] ^= 1
     path.write_bytes(data)
@@ -624,7 +624,7 @@ def test_a_flipped_bit_costs_one_body(before: int, tmp_path: Path) -> None:
         first = write_log_files(folder, files)[0]
         flip_bit(first, b"two0", before)
         damaged = first.read_bytes()
-        for _ in range(2):  # no less the next time
+        for _ in range(2):  # the same after another start
             again = WriteAhead(folder, LogPosition())
             bodies = [body.decode() for (_, body), _ in again.replay()]
             appended = [f"{word}{number}" for number in range(files) for word in ("one", "two", "three")]
@@ -637,7 +637,7 @@ def test_a_flipped_bit_costs_one_body(before: int, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_being_replayed_is_not_deleted(tmp_path: Path) -> None:
-    """What was replayed so far may be flushed meanwhile; the rest is in this file alone."""
+    """Bodies already replayed may be flushed meanwhile; the others exist only in this file."""
     (path,) = write_log_files(tmp_path)
     again = WriteAhead(tmp_path, LogPosition())
     for index, _ in enumerate(again.replay()):
@@ -676,14 +676,14 @@ def test_damage_in_the_write_ahead_log_is_reported(
 
 
 def test_searching_a_damaged_file_takes_bounded_time(tmp_path: Path) -> None:
-    """A body may hold as many beginnings of frames as its sender likes."""
+    """A body may hold any number of bytes that look like the start of a frame."""
     log = WriteAhead(tmp_path, LogPosition())
     frame = (1 << 20).to_bytes(4, "little") + b"0000" + b"\x10\x00\x95" + b"x"
     log.append([(Header("a"), frame * 200_000), (Header("a"), b"two")])
     log.close()
     (path,) = tmp_path.glob("*.log")
     data = bytearray(path.read_bytes())
-    data[3] ^= 1  # so that the next frame has to be looked for
+    data[3] ^= 1  # so that the next frame has to be searched
     path.write_bytes(data)
     begin = time.monotonic()
     again = WriteAhead(tmp_path, LogPosition())
@@ -733,7 +733,7 @@ def test_many_senders_share_a_sync(store: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(stored_samples(store)) == 200
 
 
-# -- trouble
+# -- failures
 
 
 def test_samples_are_refused_when_the_disk_is_nearly_full(store: Path) -> None:
@@ -745,7 +745,7 @@ def test_samples_are_refused_when_the_disk_is_nearly_full(store: Path) -> None:
 
 
 def test_lines_are_refused_at_the_size_limit_of_log_files(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until they fell silent: then the oldest are closed and deleted, long before their day is over."""
+    """Until files get no more lines: then the oldest are closed and deleted, before their retention ends."""
     intake = opened(store, keeping=RetentionOptions(flush_s=3600.0, log_bytes=1000))
     monkeypatch.setattr(flushing, "CROWDED_CLEANUP_INTERVAL_S", 0.0)
     said(intake, JOB, [(number, f"step {number} loss 2.0") for number in range(30)]).result(10)
@@ -753,7 +753,7 @@ def test_lines_are_refused_at_the_size_limit_of_log_files(store: Path, monkeypat
     assert intake.files.bytes == sum(path.stat().st_size for path in intake.files.folder.rglob("*.log")) > 1000
     with pytest.raises(NotStored, match=r"serve\.keeping\.log_bytes"):
         said(intake, JOB, [(40, "step 40 loss 2.0")])
-    assert sent(intake, tick(0)).result(10) == IntakeResult(4), "samples take none of that room"
+    assert sent(intake, tick(0)).result(10) == IntakeResult(4), "samples do not count against that limit"
     monkeypatch.setattr(flushing, "CROWDED_QUIET_S", -1.0)
     flushed(intake)
     assert intake.files.bytes < 1000
@@ -781,7 +781,7 @@ def test_nothing_of_a_request_is_stored_if_the_log_cannot_be_written(
 
 
 def test_a_full_disk_while_flushing_loses_nothing(intake: Intake, store: Path) -> None:
-    """Segments can't be written, the log can: it is said, tried again, and nothing is there twice."""
+    """Segments cannot be written but the log can: the failure is reported and retried, and nothing is stored twice."""
     for number in range(3):
         sent(intake, tick(number)).result(10)
         said(intake, JOB, [(number, f"step {number} loss 1.0")]).result(10)
