@@ -27,7 +27,7 @@ For stores that several clusters share:
 
     match cluster="a"                             added to every query
     relabel Hostname to machine, which is node    the site's name of a label, and what its configuration maps it to
-    beside                                        other samples in the store, which no answer may include
+    unrelated                                     other samples in the store, which no answer may include
     except victoria-metrics: it keeps no NaN      a store that cannot hold such samples and gives another answer
 """
 
@@ -92,7 +92,7 @@ class Case:
     run: Run = field(default_factory=Run)
     files: dict[str, dict[str, list[tuple[int, str]]]] = field(default_factory=dict)
     """File name -> samples."""
-    beside: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    unrelated: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     match: str = ""
     relabel: dict[str, tuple[str, str]] = field(default_factory=dict)
     """The exporter's name of a label -> (the site's name, Trackside's name)."""
@@ -129,29 +129,29 @@ def _read_at(case: Case, index: int) -> int:
     line = case.lines[index]
     end = next((n for n in range(index + 1, len(case.lines)) if not case.lines[n].startswith(" ")), len(case.lines))
     body = case.lines[index + 1 : end]
-    word, _, rest = line.partition(" ")
+    keyword, _, argument = line.partition(" ")
     if not line.strip() or line.startswith("#"):
         return index + 1
-    if word == "run":
+    if keyword == "run":
         case.run = _run(line)
-    elif word == "load":
-        _load(case.files.setdefault(rest, {}), body)
-    elif word == "beside":
-        _load(case.beside, body)
-    elif word == "match":
-        case.match = rest
-    elif word == "except":
-        store, _, reason = rest.partition(": ")
+    elif keyword == "load":
+        _load(case.files.setdefault(argument, {}), body)
+    elif keyword == "unrelated":
+        _load(case.unrelated, body)
+    elif keyword == "match":
+        case.match = argument
+    elif keyword == "except":
+        store, _, reason = argument.partition(": ")
         case.excepted[store] = reason
-    elif word == "relabel" and (match := _RELABEL.fullmatch(line)):
+    elif keyword == "relabel" and (match := _RELABEL.fullmatch(line)):
         case.relabel[match[1]] = match[2], match[3]
-    elif word == "ask":
+    elif keyword == "ask":
         begin = index + 1
         end = next((n for n in range(begin + 1, len(case.lines)) if not case.lines[n].startswith(" ")), len(case.lines))
         expected = _expected("".join(case.lines[begin : begin + 1]), case.lines[begin + 1 : end])
-        case.asks.append(Ask(_shifted(Query.parse(rest)), expected, begin, end))
+        case.asks.append(Ask(_shifted(Query.parse(argument)), expected, begin, end))
     else:
-        raise ValueError("expected run, load, beside, match, relabel, except or ask")
+        raise ValueError("expected run, load, unrelated, match, relabel, except or ask")
     return end
 
 
@@ -216,13 +216,13 @@ def _shifted(query: Query) -> Query:
 
 
 def _expected(line: str, body: Sequence[str]) -> Answer:
-    word, _, rest = line.partition(" ")
-    if word == "missing":
-        return rest
-    if word != "expect":
+    keyword, _, argument = line.partition(" ")
+    if keyword == "missing":
+        return argument
+    if keyword != "expect":
         raise ValueError("after ask comes expect or missing")
     if not body:
-        return _scalar(rest)
+        return _scalar(argument)
     (names, times), *rows = [
         (left.split(), right.split()) for left, _, right in (row_text.partition("|") for row_text in body)
     ]
@@ -283,46 +283,52 @@ def _number(value: Scalar) -> str:
     return str(value)
 
 
-def same(want: Answer, got: Answer) -> bool:
+def same(expected: Answer, actual: Answer) -> bool:
     """Whether two answers agree: numbers within the tolerance; a reason if it contains the text of the case."""
-    if isinstance(want, str) or isinstance(got, str):
-        return isinstance(want, str) and isinstance(got, str) and want in got
-    if isinstance(want, Table) and isinstance(got, Table):
-        return want.times == got.times and len(want.rows) == len(got.rows) and all(map(_same_row, want.rows, got.rows))
-    return not isinstance(want, Table) and not isinstance(got, Table) and _close(want, got)
+    if isinstance(expected, str) or isinstance(actual, str):
+        return isinstance(expected, str) and isinstance(actual, str) and expected in actual
+    if isinstance(expected, Table) and isinstance(actual, Table):
+        return (
+            expected.times == actual.times
+            and len(expected.rows) == len(actual.rows)
+            and all(map(_same_row, expected.rows, actual.rows))
+        )
+    return not isinstance(expected, Table) and not isinstance(actual, Table) and _close(expected, actual)
 
 
-def _same_row(want: Row, got: Row) -> bool:
-    return want[0] == got[0] and all(map(_close, want[1], got[1]))
+def _same_row(expected: Row, actual: Row) -> bool:
+    return expected[0] == actual[0] and all(map(_close, expected[1], actual[1]))
 
 
-def _close(want: Scalar, got: Scalar) -> bool:
-    if want is None or got is None or isinstance(want, str) or isinstance(got, str):
-        return want == got
-    if math.isnan(want) or math.isnan(got):
-        return math.isnan(want) and math.isnan(got)
-    return math.isclose(want, got, rel_tol=TOLERANCE, abs_tol=NEAR_ZERO)
+def _close(expected: Scalar, actual: Scalar) -> bool:
+    if expected is None or actual is None or isinstance(expected, str) or isinstance(actual, str):
+        return expected == actual
+    if math.isnan(expected) or math.isnan(actual):
+        return math.isnan(expected) and math.isnan(actual)
+    return math.isclose(expected, actual, rel_tol=TOLERANCE, abs_tol=NEAR_ZERO)
 
 
-def difference(store: str, ask: Ask, got: Answer) -> str:
+def difference(store: str, ask: Ask, actual: Answer) -> str:
     """The message if a store gives another answer: a diff of lines and of cells."""
-    want, have = answer_lines(ask.expected), answer_lines(got)
+    expected_lines, actual_lines = answer_lines(ask.expected), answer_lines(actual)
     lines = [f"the {store} store answers {ask.query} (times from {T0}):"]
-    if len(want) != len(have):
-        return "\n".join([*lines, *(f"  - {line}" for line in want), *(f"  + {line}" for line in have)])
-    for expected_line, actual_line in zip(want, have, strict=True):
+    if len(expected_lines) != len(actual_lines):
+        return "\n".join(
+            [*lines, *(f"  - {line}" for line in expected_lines), *(f"  + {line}" for line in actual_lines)]
+        )
+    for expected_line, actual_line in zip(expected_lines, actual_lines, strict=True):
         lines += (
             [f"    {expected_line}"] if expected_line == actual_line else [f"  - {expected_line}", f"  + {actual_line}"]
         )
-    if isinstance(ask.expected, Table) and isinstance(got, Table) and ask.expected.times == got.times:
-        lines += _off(ask.expected, got)
+    if isinstance(ask.expected, Table) and isinstance(actual, Table) and ask.expected.times == actual.times:
+        lines += _off(ask.expected, actual)
     return "\n".join(lines)
 
 
-def _off(want: Table, got: Table) -> Iterator[str]:
+def _off(expected: Table, actual: Table) -> Iterator[str]:
     """One line for each cell that differs, with its series and time."""
-    for (labels, before), (_, now) in zip(want.rows, got.rows, strict=False):
+    for (labels, before), (_, now) in zip(expected.rows, actual.rows, strict=False):
         name = " ".join(f"{key}={value}" for key, value in labels)
-        for time, a, b in zip(want.times, before, now, strict=False):
+        for time, a, b in zip(expected.times, before, now, strict=False):
             if not _close(a, b):
                 yield f"  {name} at {time:g}: wanted {_number(a)}, got {_number(b)}"

@@ -27,11 +27,11 @@ from trackside.stores.registry import DEFAULT_METRICS
 
 @dataclass(frozen=True, slots=True)
 class StoreContents:
-    """What a store holds. ``beside``: text that only servers hold and that is not the run's."""
+    """What a store holds. ``unrelated``: text that only servers hold and that is not the run's."""
 
     files: Sequence[Path]
     scope: RunScope = field(default_factory=RunScope)
-    beside: str = ""
+    unrelated: str = ""
     match: str = ""
     relabel: dict[str, tuple[str, str]] = field(default_factory=dict)
     """The exporter's name of a label -> (the site's name, Trackside's name)."""
@@ -39,7 +39,7 @@ class StoreContents:
     @property
     def text(self) -> str:
         """Everything in Prometheus text, with the labels of the site."""
-        text = "".join(path.read_text("utf-8") for path in self.files) + self.beside
+        text = "".join(path.read_text("utf-8") for path in self.files) + self.unrelated
         for exporter_label, (site_label, _) in self.relabel.items():
             text = re.sub(rf"(?<=[{{,]){exporter_label}=", f"{site_label}=", text)
         return text

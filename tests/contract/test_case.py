@@ -21,7 +21,7 @@ load a.prom
   up{gpu="0",path="}\\" 1"} every 15 from -15: 1 2x2 _ 5-1.5x2 NaN
   up 0.5:7 30:1e-3
 
-beside
+unrelated
   up{gpu="9"} 0:1
 
 ask metric(scrape_up).during(0, 30).rollup(15, 'last')
@@ -51,7 +51,7 @@ def test_a_case_is_parsed(tmp_path: Path) -> None:
         ],
         "up": [(ms + 500, "7"), (ms + 30_000, "1e-3")],
     }  # fmt: skip
-    assert list(case.beside) == ['up{gpu="9"}']
+    assert list(case.unrelated) == ['up{gpu="9"}']
     assert (case.match, case.relabel) == ('cluster="a"', {"gpu": ("accelerator", "gpu")})
     grid, value = case.asks
     assert grid.query.window == (float(T0), T0 + 30.0)
@@ -103,7 +103,7 @@ def test_difference_is_readable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "alike"),
+    ("expected", "actual", "alike"),
     [
         (1.0, 1.0 + 5e-10, True),
         (1.0, 1.0 + 5e-9, False),
@@ -120,8 +120,8 @@ def test_difference_is_readable() -> None:
         (Table((60.0,), (((("gpu", "0"),), (1.0,)),)), Table((60.0,), (((("gpu", "1"),), (1.0,)),)), False),
     ],
 )
-def test_answers_agree_within_the_tolerance(one: object, other: object, alike: bool) -> None:
-    assert same(one, other) == alike  # type: ignore[arg-type]
+def test_answers_agree_within_the_tolerance(expected: object, actual: object, alike: bool) -> None:
+    assert same(expected, actual) == alike  # type: ignore[arg-type]
 
 
 def test_answers_are_read_as_they_are_shown(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_text_for_servers(tmp_path: Path) -> None:
     path = tmp_path / "a.prom"
     path.write_text('# TYPE up gauge\nup{gpu="0",a_gpu="gpu=1"} 1 1772438400015\nup 2 1772438400000\n')
     contents = StoreContents(
-        [path], beside='up{x="",gpu="9"} 3 1772438400000\n', relabel={"gpu": ("accelerator", "gpu")}
+        [path], unrelated='up{x="",gpu="9"} 3 1772438400000\n', relabel={"gpu": ("accelerator", "gpu")}
     )
     assert openmetrics(contents.text) == (
         'up{accelerator="0",a_gpu="gpu=1"} 1 1772438400.015\nup 2 1772438400.000\n'

@@ -25,7 +25,7 @@ OTHERS = [pytest.param(s, marks=pytest.mark.service if s in SERVERS else ()) for
 def uneven(random: Random) -> str:
     """Series, some of which have replicas, hold blanks, begin late, pause, or have one sample.
 
-    Values have few decimals: the case ``digits-beside-a-blank`` shows why.
+    Values have few decimals: the case ``digits-near-a-blank`` shows why.
     """
     lines = []
     for name, low, high in (GPU, HOST):
@@ -58,7 +58,7 @@ def requests_for(
 ) -> list[RollupRequest]:
     """Requests for every engine over every span."""
     engines: tuple[EngineRollup, ...] = get_args(EngineRollup)
-    return [RollupRequest(groups, start, end, step, how) for start, end, step in spans for how in engines]
+    return [RollupRequest(groups, start, end, step, rollup) for start, end, step in spans for rollup in engines]
 
 
 def test_every_registered_engine_is_tested() -> None:

@@ -28,7 +28,7 @@ def contents_of(case: Case, folder: Path) -> StoreContents:
     run = case.run
     start, end = run.start and run.start - ZONES_S, run.end and run.end + ZONES_S  # as for records from files
     scope = RunScope(start, end, run.nodes, (run.id,) if run.id else ())
-    return StoreContents(sorted(folder.iterdir()), scope, exposition(case.beside), case.match, case.relabel)
+    return StoreContents(sorted(folder.iterdir()), scope, exposition(case.unrelated), case.match, case.relabel)
 
 
 def exposition(samples: dict[str, list[tuple[int, str]]]) -> str:
@@ -46,9 +46,11 @@ def answers_of(case: Case, backend: MetricBackend) -> list[Answer]:
         answer_to(query, answer)
         for query, answer in zip(queries, rows.ask_many([query.rows for query in queries]), strict=True)
     ]
-    alone = [answer_to(query, rows.ask(query.rows)) for query in queries]
-    for ask, one, other in zip(case.asks, together, alone, strict=True):
-        assert same(one, other), difference("same, queried alone,", replace(ask, expected=one), other)
+    singly = [answer_to(query, rows.ask(query.rows)) for query in queries]
+    for ask, batch_answer, single_answer in zip(case.asks, together, singly, strict=True):
+        assert same(batch_answer, single_answer), difference(
+            "same, queried alone,", replace(ask, expected=batch_answer), single_answer
+        )
     return together
 
 
@@ -68,7 +70,9 @@ def test_every_store_gives_the_answers_of_the_case(path: Path, store: str, tmp_p
         path.write_text(case.expecting(answers))
         return
     mismatches = [
-        difference(store, ask, got) for ask, got in zip(case.asks, answers, strict=True) if not same(ask.expected, got)
+        difference(store, ask, actual)
+        for ask, actual in zip(case.asks, answers, strict=True)
+        if not same(ask.expected, actual)
     ]
     if reason := case.excepted.get(store):
         assert mismatches, f"the {store} store gives the same answer as the others, although {reason}"

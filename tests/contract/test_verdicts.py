@@ -66,29 +66,32 @@ def plain(verdict: Verdict) -> Any:
     return doc
 
 
-def differences(want: Any, got: Any, path: str = "") -> Iterator[str]:
+def differences(expected: Any, actual: Any, path: str = "") -> Iterator[str]:
     """One line per difference of two documents; numbers differ if the relative error is over 1e-9."""
-    if isinstance(want, dict) and isinstance(got, dict):
-        for key in dict.fromkeys((*want, *got)):
-            yield from differences(want.get(key, "absent"), got.get(key, "absent"), f"{path}.{key}")
-    elif isinstance(want, list) and isinstance(got, list) and len(want) == len(got):
-        for index, pair in enumerate(zip(want, got, strict=True)):
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        for key in dict.fromkeys((*expected, *actual)):
+            yield from differences(expected.get(key, "absent"), actual.get(key, "absent"), f"{path}.{key}")
+    elif isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
+        for index, pair in enumerate(zip(expected, actual, strict=True)):
             yield from differences(*pair, f"{path}[{index}]")
-    elif not (want == got or (_number(want) and _number(got) and math.isclose(want, got, rel_tol=1e-9, abs_tol=1e-12))):
-        yield f"{path}: files {want!r}, store {got!r}"
+    elif not (
+        expected == actual
+        or (_number(expected) and _number(actual) and math.isclose(expected, actual, rel_tol=1e-9, abs_tol=1e-12))
+    ):
+        yield f"{path}: files {expected!r}, store {actual!r}"
 
 
 def _number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def failing_citations(verdict: Verdict, again: Session) -> list[str]:
+def failing_citations(verdict: Verdict, session: Session) -> list[str]:
     """One line for each citation of a verdict that no longer holds in the session."""
     cites = decode(encode(document(verdict))).cites
     assert cites
     return [
         f"{result.cite.query}: was {result.cite.value!r}, now {result.now!r} {result.problem}"
-        for result in check(cites, again.store)
+        for result in check(cites, session.store)
         if not result.holds
     ]
 
@@ -119,12 +122,12 @@ def assert_same(name: str, verdict: Verdict) -> None:
 @pytest.mark.parametrize("server", SERVERS)
 def test_same_verdict_from_a_server(name: str, server: str, tmp_path: Path) -> None:
     with CASES[name].inputs() as folder:
-        rest, metrics = without_metrics(folder, tmp_path / "run")
+        folder_without_metrics, metrics = without_metrics(folder, tmp_path / "run")
         with SERVERS[server](StoreContents(metrics), tmp_path / "store") as options:
             site = site_of(options, tmp_path)
-            with open_session(SiteRequest(site, None, [rest])) as session:
+            with open_session(SiteRequest(site, None, [folder_without_metrics])) as session:
                 verdict = session.verdict()
-            with open_session(SiteRequest(site, None, [rest])) as session:
+            with open_session(SiteRequest(site, None, [folder_without_metrics])) as session:
                 failing = failing_citations(verdict, session)
     assert_same(name, verdict)
     assert not failing

@@ -419,8 +419,8 @@ def test_a_log_with_only_its_last_line_gives_no_window() -> None:
     run, store = data.resolved(log(END, END), **no_scheduler(id="31"))
     assert run.gpus_by == "label"
     assert grid(store, metric("gpu_sm_active_ratio").over("run", "avg")).samples > 400
-    bare, _ = Data().memory("n1", "0", (START, END)).resolved(log(END, END), **no_scheduler())
-    assert bare.start == pytest.approx(START, abs=120)
+    run_by_memory, _ = Data().memory("n1", "0", (START, END)).resolved(log(END, END), **no_scheduler())
+    assert run_by_memory.start == pytest.approx(START, abs=120)
 
 
 def test_a_single_scrape_is_used() -> None:

@@ -113,9 +113,9 @@ def test_one_log_selects_its_job_in_the_accounting_of_a_cluster() -> None:
 
 
 def test_a_listing_does_not_compete_with_accounting() -> None:
-    listed = [job(str(number), source="squeue") for number in range(500, 505)]
-    assert run_of(job("7"), *listed).id == "7"
-    assert run_of(*listed[:1]).id == "500"
+    queued = [job(str(number), source="squeue") for number in range(500, 505)]
+    assert run_of(job("7"), *queued).id == "7"
+    assert run_of(*queued[:1]).id == "500"
 
 
 def test_logs_are_matched_by_the_paths_in_the_records() -> None:
@@ -183,7 +183,7 @@ def test_a_reused_job_id_is_a_new_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recorded", "other", "signals", "code", "signal"),
+    ("recorded", "other_code", "signals", "code", "signal"),
     [
         ((0, 11), None, (), 0, 11),
         ((11, 0), None, (), 11, None),
@@ -196,12 +196,12 @@ def test_a_reused_job_id_is_a_new_run() -> None:
     ],
 )
 def test_exit_codes(
-    recorded: tuple[int, int], other: int | None, signals: tuple[int, ...], code: int | None, signal: int | None
+    recorded: tuple[int, int], other_code: int | None, signals: tuple[int, ...], code: int | None, signal: int | None
 ) -> None:
     """sacct subtracts 128; another source or the log shows it; Slurm's internal codes are neither code nor signal."""
     rows = [job("8", "FAILED", exit_code=recorded[0], signal=recorded[1])]
-    if other is not None:
-        rows.append(job("8", "FAILED", exit_code=other, signal=0, source="scontrol"))
+    if other_code is not None:
+        rows.append(job("8", "FAILED", exit_code=other_code, signal=0, source="scontrol"))
     exits = [note("t.log", "process_exit", signal=number) for number in signals]
     run = run_of(*rows, log("t.log"), *exits)
     assert (run.exit_code, run.signal) == (code, signal)
@@ -351,13 +351,13 @@ def ranks_by_path(*rows: Event) -> dict[str, int | None]:
 
 
 def test_local_ranks_of_two_nodes() -> None:
-    two = [*worker("a", 0), *worker("a", 1), *worker("b", 0, 2, "[rank2]: x"), *worker("b", 1)]
-    assert ranks_by_path(*two) == {"a:0": 0, "a:1": 1, "b:0": 2, "b:1": 3}
+    workers = [*worker("a", 0), *worker("a", 1), *worker("b", 0, 2, "[rank2]: x"), *worker("b", 1)]
+    assert ranks_by_path(*workers) == {"a:0": 0, "a:1": 1, "b:0": 2, "b:1": 3}
 
 
 def test_ambiguous_ranks_are_unknown() -> None:
-    two = [*worker("a", 0), *worker("a", 1), *worker("b", 0), *worker("b", 1)]
-    assert set(ranks_by_path(*two).values()) == {None}
+    workers = [*worker("a", 0), *worker("a", 1), *worker("b", 0), *worker("b", 1)]
+    assert set(ranks_by_path(*workers).values()) == {None}
     assert ranks_by_path(*worker("a", 0), *worker("a", 1)) == {"a:0": 0, "a:1": 1}
 
 

@@ -112,7 +112,7 @@ def test_a_job_that_slurm_forgot_is_diagnosed_from_servers(site: Path) -> None:
     (site / "rows").write_text(SACCT)
     with answering(site, "4711") as (url, paths):
         result = diagnose(site, "--metrics-url", url, job="4711")
-    assert "nobody knows anything" not in result.stderr
+    assert "job 4711 not found" not in result.stderr
     assert [path for path in paths if path.endswith("/query")]
 
 
@@ -190,8 +190,8 @@ def test_failed_accounting_is_not_reported_as_absence(site: Path) -> None:
 def test_a_store_and_slurm_are_combined(site: Path) -> None:
     metrics = {"gpu.prom": "".join(scrape("gpu017", second, 91.0) for second in range(0, 600, 15))}
     ingest([write(site / "metrics", metrics)], site / "store")
-    alone = CliRunner().invoke(main, ["diagnose", "--store", str(site / "store"), "--json"])
-    assert json.loads(alone.stdout)["run"]["disposition"] is None
+    store_only = CliRunner().invoke(main, ["diagnose", "--store", str(site / "store"), "--json"])
+    assert json.loads(store_only.stdout)["run"]["disposition"] is None
     result = diagnose(site, "--store", str(site / "store"), "--json")
     assert result.exit_code == 0, result.stderr
     doc = json.loads(result.stdout)
@@ -224,9 +224,9 @@ def test_output_on_disk_and_in_the_store_counts_once(site: Path) -> None:
         f"2026-11-21T10:00:00.{index:09d}Z stdout F {line}\n" for index, line in enumerate(output.splitlines())
     )
     ingest([write(site / "took", {"job-41/slurm-41.out@gpu017.log": lines})], site / "store")
-    alone = json.loads(diagnose(site, "--json").stdout)
+    disk_only = json.loads(diagnose(site, "--json").stdout)
     both = json.loads(diagnose(site, "--store", str(site / "store"), "--json").stdout)
-    assert both["progress"] == alone["progress"]
+    assert both["progress"] == disk_only["progress"]
     assert both["progress"]["points"] > 0
     assert [row["path"] for row in both["inputs"] if "@gpu017" in row["path"]] == []
 
@@ -337,7 +337,7 @@ def test_the_output_of_a_guessed_parent_is_not_the_jobs_own(site: Path, name: st
     write(out, files)
     write(site / "old", {"sacct.txt": SACCT + sacct("77")})
     ingest([site / "old"], site / "store")
-    parents, own = (str(out / file).lstrip("/") for file in sorted(files))
+    parents, own_path = (str(out / file).lstrip("/") for file in sorted(files))
 
     def verdict_of_job() -> Verdict:
         settings = load(str(site / "trackside.toml"))
@@ -345,8 +345,8 @@ def test_the_output_of_a_guessed_parent_is_not_the_jobs_own(site: Path, name: st
             return session.verdict()
 
     run = verdict_of_job().run
-    assert run.log_paths == (own,)
+    assert run.log_paths == (own_path,)
     assert run.parent_log_paths in ((), (parents,))
-    Path(f"/{own}").unlink()
+    Path(f"/{own_path}").unlink()
     run = verdict_of_job().run
     assert run.log_paths == (), "the parent's output is not used even if there is no other"

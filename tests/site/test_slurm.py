@@ -90,9 +90,9 @@ def bin_(tmp_path: Path) -> Bin:
     return commands
 
 
-def ask(commands: Bin, job: str, **more: Any) -> SlurmAnswer:
+def ask(commands: Bin, job: str, **options: Any) -> SlurmAnswer:
     environ = {**os.environ, "PATH": f"{commands.folder}:/usr/bin:/bin"}
-    return live(SlurmOptions(**{"timeout_s": 5.0, **more}), job, environ)
+    return live(SlurmOptions(**{"timeout_s": 5.0, **options}), job, environ)
 
 
 def records(answer: SlurmAnswer) -> CollectingSink:
@@ -396,12 +396,12 @@ def test_a_requeued_job_without_its_next_attempt_in_accounting_has_not_ended(bin
 # -- output files
 
 
-def started_job(folder: Path, std_out: str, **more: str) -> Job:
+def started_job(folder: Path, std_out: str, **fields: str) -> Job:
     """A started job of the current user that wrote to ``std_out``."""
     head = ["JobID", "JobIDRaw", "JobName", "User", "State", "Start", "End", "NodeList", "WorkDir", "StdOut"]
     values = {"JobID": "60_3", "JobIDRaw": "64", "JobName": "train", "User": getpass.getuser(), "State": "FAILED",
               "Start": "1795289425", "End": "1795289430", "NodeList": "c[1-2]", "WorkDir": str(folder), "StdOut": std_out}  # fmt: skip
-    text = "|".join([*head, *more]) + "\n" + "|".join([*values.values(), *more.values()]) + "\n"
+    text = "|".join([*head, *fields]) + "\n" + "|".join([*values.values(), *fields.values()]) + "\n"
     sink = CollectingSink()
     assert read_source(Reply("sacct", text.encode()).source(), sink).status == "read"
     [job] = collect(sink.records)
@@ -678,8 +678,8 @@ NODE = b'{"meta":{"plugin":{"type":"openapi\\/v0.0.40"}},"errors":[],"nodes":[{"
 
 def test_the_newest_api_that_the_server_lists_is_used(rest: tuple[Any, str]) -> None:
     server, url = rest
-    listed = b'{"paths":{"\\/slurm\\/v0.0.39\\/job\\/{job_id}":{},"\\/slurm\\/v0.0.40\\/jobs\\/":{},"\\/slurmdb\\/v0.0.40\\/jobs\\/":{}}}'
-    server.answers = {"/openapi/v3": (200, listed), "/slurmdb/v0.0.40/job/7": (200, DBD),
+    api_list = b'{"paths":{"\\/slurm\\/v0.0.39\\/job\\/{job_id}":{},"\\/slurm\\/v0.0.40\\/jobs\\/":{},"\\/slurmdb\\/v0.0.40\\/jobs\\/":{}}}'
+    server.answers = {"/openapi/v3": (200, api_list), "/slurmdb/v0.0.40/job/7": (200, DBD),
                       "/slurm/v0.0.40/job/7": (500, UNKNOWN), "/slurm/v0.0.40/node/c1": (200, NODE),
                       "/slurmdb/v0.0.40/jobs": (200, NOTHING)}  # fmt: skip
     answer = live(SlurmOptions(url=url, user="alice", token="hunter2"), "7")

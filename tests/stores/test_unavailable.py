@@ -169,8 +169,8 @@ def test_a_metric_that_one_backend_cannot_read_is_not_reported_as_absent(elsewhe
     assert other.reason.startswith("gpu_memory_used_bytes was not measured")
 
 
-@pytest.mark.parametrize("how", ["avg", "count"])
-def test_samples_in_both_backends_are_counted_once(how: EngineRollup) -> None:
+@pytest.mark.parametrize("rollup", ["avg", "count"])
+def test_samples_in_both_backends_are_counted_once(rollup: EngineRollup) -> None:
     """Windows of the first backend count, and those of the second where the first has none."""
     twice = [(minute, 0.5) for minute in range(1, 7)]
     first = gpu_backend(("0", [*twice, *twice][:10]))  # 2 of minutes 1 to 4, 1 of minutes 5 and 6
@@ -183,10 +183,10 @@ def test_samples_in_both_backends_are_counted_once(how: EngineRollup) -> None:
     ]
     by_minute = dict(zip(range(1, 10), [2, 2, 2, 2, 1, 1, 1, 1, 1], strict=True))
     for groups, start, end in spans:
-        values, used = joined.rollup(groups, start * MINUTE, end * MINUTE, MINUTE, how)
+        values, used = joined.rollup(groups, start * MINUTE, end * MINUTE, MINUTE, rollup)
         counts = [by_minute[minute] for minute in range(start + 1, end + 1)]
         assert used == sum(counts) + (len(groups) > 1 and start < 2)
-        if how == "count":
+        if rollup == "count":
             np.testing.assert_array_equal(values[0], counts)
 
 

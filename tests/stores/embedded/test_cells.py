@@ -40,7 +40,7 @@ def test_expected_requests_are_read_once_and_give_the_same_values(
         reads: list[str] = []
         arrays = snapshot.arrays
         monkeypatch.setattr(snapshot, "arrays", lambda sql: reads.append(sql) or arrays(sql))
-        queries = [(begin, end, step, how) for begin, end, step in steps for how in ENGINES]
+        queries = [(begin, end, step, rollup) for begin, end, step in steps for rollup in ENGINES]
         backend.expect([RollupRequest(store_groups, *query) for query in queries])
         for query in (*queries, *reversed(queries)):
             expected, count = memory.rollup(groups, *query)

@@ -99,16 +99,16 @@ def test_rollups_are_the_same_as_in_memory(
             last = first + length * step
             keys = sorted(memory_series, key=str)
             groupings = [[[key] for key in keys], [keys[::2], keys[1::2]], [keys]]
-            for how in ENGINES:
+            for rollup in ENGINES:
                 for groups in groupings:
                     non_empty = [group for group in groups if group]
                     if not non_empty:
                         continue
                     expected, count = memory.rollup(
-                        [[memory_series[k].id for k in g] for g in non_empty], first, last, step, how
+                        [[memory_series[k].id for k in g] for g in non_empty], first, last, step, rollup
                     )
                     actual, used = backend.rollup(
-                        [[store_series[k].id for k in g] for g in non_empty], first, last, step, how
+                        [[store_series[k].id for k in g] for g in non_empty], first, last, step, rollup
                     )
                     np.testing.assert_array_equal(actual, expected)
                     assert used == count
@@ -138,10 +138,10 @@ REDUCERS: tuple[Reducer, ...] = ("count", "first", "last", "min", "max", "avg", 
     st.lists(st.tuples(moments, moments), min_size=1, max_size=2),
 )
 def test_citations_of_any_part_of_a_grid_hold(
-    rows: list[Point], step: float | Span, how: Rollup, grouped: bool, parts: list[tuple[float, float]]
+    rows: list[Point], step: float | Span, rollup: Rollup, grouped: bool, parts: list[tuple[float, float]]
 ) -> None:
     query = metric("gpu_sm_active_ratio")
-    query = query.over(step, how) if isinstance(step, str) else query.rollup(step, how)
+    query = query.over(step, rollup) if isinstance(step, str) else query.rollup(step, rollup)
     query = query.by("node", how="max") if grouped else query
     memory = MemoryBackend()
     memory.add(block("f0", rows))
@@ -168,11 +168,11 @@ def test_citations_of_any_part_of_a_grid_hold(
 def test_distant_ids_are_queried_in_separate_ranges() -> None:
     ids = np.array([1, 2, 3, 50_000, 50_001, 900_000], dtype=np.int32)
     assert _ranges(ids) == [(1, 3), (50_000, 50_001), (900_000, 900_000)]
-    many = np.arange(0, 100 * 10_000, 10_000, dtype=np.int32)
-    stretches = _ranges(many)
+    distant_ids = np.arange(0, 100 * 10_000, 10_000, dtype=np.int32)
+    stretches = _ranges(distant_ids)
     assert len(stretches) == 16
     assert stretches[0][0] == 0
-    assert stretches[-1][1] == many[-1]
+    assert stretches[-1][1] == distant_ids[-1]
 
 
 def test_many_series_are_queried_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ def test_a_store_that_a_killed_writer_began_can_be_completed(folder: Path, store
 def test_readers_see_what_was_committed_when_they_began(folder: Path, store: Path) -> None:
     """A reader sees what was committed when it began, for as long as it reads."""
     ingest([folder / "a-sacct.txt"], store)
-    early = Snapshot.open(store)
+    early_snapshot = Snapshot.open(store)
     process = start_writer(folder, store)
     begin(process)
     counts = []
@@ -168,8 +168,8 @@ def test_readers_see_what_was_committed_when_they_began(folder: Path, store: Pat
     assert json.loads(reader.communicate()[0])[0]["id"] == "41"
     with Writer.open(store) as writer:
         compact(writer, time.time())
-    assert early.rows(f"SELECT path FROM {early.table('inputs')}") == [("a-sacct.txt",)]
-    early.close()
+    assert early_snapshot.rows(f"SELECT path FROM {early_snapshot.table('inputs')}") == [("a-sacct.txt",)]
+    early_snapshot.close()
     ingest([folder], store)
     assert segment_names(store) <= manifest_segments(store)
     assert verdict_of_store(store) == verdict_of_files(folder)

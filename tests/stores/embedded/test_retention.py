@@ -90,8 +90,8 @@ def test_minutes_match_a_computation_by_hand(tmp_path: Path) -> None:
     points += [(0, DAY_MS, 99), (1, DAY_MS + 1, 98), (2, MINUTE_MS, 97)]
     with Writer.open(tmp_path / "store") as writer:
         add(writer, points)
-        done = compact(writer, START / 1000 + 2.1 * 86_400, raw_days=1)
-    assert (done.days, done.thinned, done.forgotten) == (3, 2, 0)  # midnight belongs to the day before
+        summary = compact(writer, START / 1000 + 2.1 * 86_400, raw_days=1)
+    assert (summary.days, summary.thinned, summary.forgotten) == (3, 2, 0)  # midnight belongs to the day before
     old = [point for point in points if point[1] <= DAY_MS]
     with Snapshot.open(tmp_path / "store") as snapshot:
         columns = 'series, time_ms, "min", "max", "sum", "count", "last", last_ms'
@@ -126,13 +126,13 @@ def test_rollups_over_whole_minutes_stay_exact(files: list[list[Point]], day: in
         store_ids = {info.series.labels: info.id for info in backend.series()}
         memory_ids = {info.series.labels: info.id for info in memory.series()}
         assert store_ids.keys() == memory_ids.keys()
-        for how in EXACT:
+        for rollup in EXACT:
             for group in [[key] for key in store_ids] + [list(store_ids)]:
                 if not group:
                     continue
                 first, last = START // step * step - step, (START + 4 * DAY_MS) // step * step
-                expected, count = memory.rollup([[memory_ids[key] for key in group]], first, last, step, how)
-                actual, used = backend.rollup([[store_ids[key] for key in group]], first, last, step, how)
+                expected, count = memory.rollup([[memory_ids[key] for key in group]], first, last, step, rollup)
+                actual, used = backend.rollup([[store_ids[key] for key in group]], first, last, step, rollup)
                 np.testing.assert_array_equal(actual, expected)
                 assert used == count
 
@@ -150,9 +150,9 @@ def test_days_without_samples_are_skipped(tmp_path: Path, monkeypatch: pytest.Mo
     with Writer.open(tmp_path / "store") as writer:
         add(writer, [(0, number, number) for number in range(1, 17)])
         add(writer, [(0, far + number, number) for number in range(1, 17)] + [(0, 17, 17)])
-        done = compact(writer, NOW, raw_days=None)
+        summary = compact(writer, NOW, raw_days=None)
         ((count,),) = writer.snapshot().rows(f"SELECT count(*) FROM {writer.snapshot().table('samples')}")
-    assert (done.days, count) == (2, 33)
+    assert (summary.days, count) == (2, 33)
     day = START // DAY_MS
     assert requested_days == [day, day + 25_000, day]
 

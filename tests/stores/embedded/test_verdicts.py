@@ -138,9 +138,9 @@ def test_a_log_without_a_job_id_belongs_to_the_job_ingested_with_it(tmp_path: Pa
             "train.log": TRACEBACK.format(module=module),
         }
         folders[job] = write(tmp_path / f"run-{job}", files)
-        write(tmp_path / "beside", {f"slurm-{job[:3]}9.out": steps(5)})
+        write(tmp_path / "others", {f"slurm-{job[:3]}9.out": steps(5)})
         ingest([folders[job]], store)
-    ingest([tmp_path / "beside"], store)
+    ingest([tmp_path / "others"], store)
     for job, folder in folders.items():
         expected = verdict_of_files(folder)
         assert expected["primary"]["family"] == "A1"

@@ -314,16 +314,16 @@ def test_ingesting_logs_alone_reads_no_series(folder: Path, store: Path, monkeyp
 
 def test_each_connection_spills_to_its_own_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    one, other = connect(), connect()
+    first, second = connect(), connect()
     folders = [
         Path(connection.execute("SELECT current_setting('temp_directory')").fetchall()[0][0])
-        for connection in (one, other)
+        for connection in (first, second)
     ]
     assert folders[0] != folders[1]
     for path in folders:
         assert path.parent == tmp_path
         assert path.stat().st_mode & 0o777 == 0o700
-    del one, other
+    del first, second
     assert os.listdir(tmp_path) == []
 
 
@@ -331,17 +331,17 @@ def test_a_temporary_store_is_closed_before_it_is_removed(
     folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest([folder], store)
-    ends: list[str] = []
+    calls: list[str] = []
     for name in ("close", "remove"):
-        monkeypatch.setattr(Writer, name, _recording(ends, name, getattr(Writer, name)))
+        monkeypatch.setattr(Writer, name, _recording(calls, name, getattr(Writer, name)))
     with open_session(StoreRequest(store, None, [write(folder.parent / "more", {"slurm-41.err": "killed\n"})])):
-        ends.clear()
-    assert ends == ["close", "remove"]
+        calls.clear()
+    assert calls == ["close", "remove"]
 
 
-def _recording(ends: list[str], name: str, method: Callable[[Writer], None]) -> Callable[[Writer], None]:
+def _recording(calls: list[str], name: str, method: Callable[[Writer], None]) -> Callable[[Writer], None]:
     def recorded(writer: Writer) -> None:
-        ends.append(name)
+        calls.append(name)
         method(writer)
 
     return recorded

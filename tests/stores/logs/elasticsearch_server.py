@@ -87,8 +87,8 @@ class ElasticsearchServer(Server):
         return {"buckets": [{"key": key, "doc_count": 1} for key in page]} | ({"after_key": page[-1]} if page else {})
 
     def _matches(self, doc: tuple[int, int, Mapping[str, str], str], query: Json) -> bool:
-        (kind, inside), *more = query.items()
-        if more:
+        (kind, inside), *others = query.items()
+        if others:
             raise ValueError("two queries in one")
         if kind == "bool":
             if inside.keys() - {"filter", "must_not", "should"}:

@@ -190,10 +190,10 @@ def test_lineage_is_matched_by_job_and_time(archive: Archive) -> None:
 def many(archive: Archive) -> Archive:
     for n in range(25):
         start = T0 + (n // 2) * 100  # two runs per time: pages are cut between equal times
-        of = run(str(n), name=f"lm{n % 3}", submit=start, start=start, attempts=(Attempt(1, start=start),),
+        submitted_run = run(str(n), name=f"lm{n % 3}", submit=start, start=start, attempts=(Attempt(1, start=start),),
                  nodes=(f"gpu{n % 5:03}", "login"), cluster="beta" if n % 4 == 0 else "alpha",
                  disposition="COMPLETED" if n % 2 else "FAILED")  # fmt: skip
-        record(archive, verdict(of, "G1" if n % 2 else "A1"))
+        record(archive, verdict(submitted_run, "G1" if n % 2 else "A1"))
     return archive
 
 
@@ -282,9 +282,9 @@ for n in range(count):
 
 
 @contextmanager
-def writer(url: str, who: str, count: int) -> Iterator[subprocess.Popen[str]]:
+def writer(url: str, name: str, count: int) -> Iterator[subprocess.Popen[str]]:
     """A process that records when it reads a line from stdin; it is killed at the end of the block."""
-    command = [sys.executable, "-c", WRITER, url, who, str(count)]
+    command = [sys.executable, "-c", WRITER, url, name, str(count)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -150,7 +150,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             yield victoria.url
     else:
         lines = [line.rsplit(" ", 1) for line in text.splitlines()]
-        metrics = "".join(f"{rest} {int(time) / 1000:.3f}\n" for rest, time in lines) + "# EOF\n"
+        metrics = "".join(f"{sample} {int(time) / 1000:.3f}\n" for sample, time in lines) + "# EOF\n"
         with services.prometheus_server(folder, openmetrics=metrics) as prometheus:
             yield prometheus.url
 
@@ -187,18 +187,20 @@ def test_a_server_gives_the_values_of_the_memory_backend(server: str, number: in
         start_ms = (START_S * 1000 + int(random.integers(-600_000, 3_000_000))) // step_ms * step_ms
         end_ms = start_ms + step_ms * int(random.integers(1, 400))
         selections = [
-            (how, [group for group in groups if group[0][0] == metric])
-            for how in ROLLUPS
+            (rollup, [group for group in groups if group[0][0] == metric])
+            for rollup in ROLLUPS
             for metric in sorted({g[0][0] for g in groups})
         ]
         requests = [
-            RollupRequest([[server_series[key][0] for key in group] for group in some], start_ms, end_ms, step_ms, how)
-            for how, some in selections
+            RollupRequest(
+                [[server_series[key][0] for key in group] for group in selected], start_ms, end_ms, step_ms, rollup
+            )
+            for rollup, selected in selections
         ]
         backend.expect(requests)
-        for (how, some), rolled in zip(selections, backend.rollups(requests), strict=True):
+        for (rollup, selected), rolled in zip(selections, backend.rollups(requests), strict=True):
             expected, used = memory.rollup(
-                [[memory_series[key][0] for key in group] for group in some], start_ms, end_ms, step_ms, how
+                [[memory_series[key][0] for key in group] for group in selected], start_ms, end_ms, step_ms, rollup
             )
             assert not isinstance(rolled, SourceUnavailable), rolled
             np.testing.assert_allclose(
@@ -206,9 +208,9 @@ def test_a_server_gives_the_values_of_the_memory_backend(server: str, number: in
                 expected,
                 rtol=1e-9,
                 atol=0.0,
-                err_msg=f"{how} {step_ms} {some[0]}",
+                err_msg=f"{rollup} {step_ms} {selected[0]}",
             )
-            assert rolled[1] == used, (how, step_ms)
+            assert rolled[1] == used, (rollup, step_ms)
     backend.close()
 
 
@@ -274,8 +276,10 @@ def test_a_front_end_that_aligns_to_the_step_changes_nothing(server: str, number
         infos, step_ms = infos_by_series(backend), 60_000
         start_ms = START_S * 1000 // step_ms * step_ms
         rolled = [
-            backend.rollup([[info[0]] for info in infos.values()], start_ms, start_ms + 500 * step_ms, step_ms, how)[0]
-            for how in (("avg", "count") if infos else ())
+            backend.rollup([[info[0]] for info in infos.values()], start_ms, start_ms + 500 * step_ms, step_ms, rollup)[
+                0
+            ]
+            for rollup in (("avg", "count") if infos else ())
         ]
         backend.close()
         return {key: info[1:] for key, info in infos.items()}, rolled
@@ -364,8 +368,10 @@ class FakePrometheus:
             if points
             else None
         )
-        chosen = [labels for labels in self.series if kind and labels["__name__"] in query]
-        result = [{"metric": {k: v for k, v in labels.items() if k != "__name__"}, **(kind or {})} for labels in chosen]
+        matching = [labels for labels in self.series if kind and labels["__name__"] in query]
+        result = [
+            {"metric": {k: v for k, v in labels.items() if k != "__name__"}, **(kind or {})} for labels in matching
+        ]
         return self.success({"resultType": "matrix", "result": result})
 
 
@@ -392,11 +398,11 @@ def test_a_run_is_queried_by_its_nodes_and_job() -> None:
         assert used == 480
         bodies = [unquote_plus(request.body.decode()) for request in server.seen]
         assert all(request.headers["x-scope-orgid"] == "team-a" for request in server.seen)
-        listed = next(
+        series_query = next(
             body for request, body in zip(server.seen, bodies, strict=True) if request.path.endswith("/series")
         )
-        assert 'Hostname=~"(?i:' in listed
-        assert 'slurm_job_id=~"(7)' in listed
+        assert 'Hostname=~"(?i:' in series_query
+        assert 'slurm_job_id=~"(7)' in series_query
         queries = [body for body in bodies if "avg_over_time" in body]
         assert len(queries) == 1
         assert 'avg_over_time(DCGM_FI_DEV_GPU_TEMP{Hostname="node-1"}[59999ms])' in queries[0]
@@ -414,13 +420,13 @@ def test_the_newest_samples_are_not_read() -> None:
         infos = backend.series()
         assert now - 50 < infos[0].last_ms / 1000 <= now - 30
         end_ms = (start_s + 3720) * 1000
-        for how in ("avg", "count"):
-            values, used = backend.rollup([[info.id] for info in infos], start_s * 1000, end_ms, 60_000, how)
+        for rollup in ("avg", "count"):
+            values, used = backend.rollup([[info.id] for info in infos], start_s * 1000, end_ms, 60_000, rollup)
             filled_windows = int((infos[0].last_ms / 1000 - start_s - 1) // 60) + 1  # windows that hold a sample
             assert np.isfinite(values[:, :filled_windows]).all()
             assert np.isnan(values[:, filled_windows:]).all()
-            assert np.nansum(values if how == "count" else values / 50) == (
-                used if how == "count" else 2 * filled_windows
+            assert np.nansum(values if rollup == "count" else values / 50) == (
+                used if rollup == "count" else 2 * filled_windows
             )
             assert used == 2 * infos[0].count
         latest = [float(request.asked.get("end", request.asked.get("time", 0))) for request in server.seen]
@@ -553,7 +559,7 @@ def test_data_that_was_not_requested_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "times", [[START_S + 61], [START_S + 30 + 60 * place for place in range(60)], [START_S + 7200]]
+    "times", [[START_S + 61], [START_S + 30 + 60 * number for number in range(60)], [START_S + 7200]]
 )
 def test_points_at_other_times_are_an_error(times: list[int]) -> None:
     with scripted(fake := FakePrometheus()) as server:
@@ -589,11 +595,11 @@ def test_labels_are_queried_in_the_servers_spelling(spelled: str, matcher: str) 
     with scripted(fake) as server:
         backend = backend_for(server.url)
         assert {info.series.get("node") for info in backend.series()} == {"node-1"}
-        listed = next(request.asked["match[]"] for request in server.seen if request.path.endswith("/series"))
+        series_query = next(request.asked["match[]"] for request in server.seen if request.path.endswith("/series"))
         assert matcher in "".join(
             unquote_plus(request.body.decode()) for request in server.seen if request.path.endswith("/series")
         )
-        assert "kubernetes_node" not in listed
+        assert "kubernetes_node" not in series_query
         backend.close()
 
 

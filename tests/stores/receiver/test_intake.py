@@ -175,8 +175,8 @@ def test_useless_samples_are_counted_and_not_stored(intake: Intake, store: Path)
     ]
     assert sent(intake, odd).result(10).refused == {"unknown:site_made_this_up": 2, "unneeded": 1}
     flushed(intake)
-    counted = intake.counts.left_out
-    assert (counted["blank"], counted["implausible"], counted["untimely"]) == (1, 1, 1)
+    left_out = intake.counts.left_out
+    assert (left_out["blank"], left_out["implausible"], left_out["untimely"]) == (1, 1, 1)
     assert stored_samples(store) == {("0", T0_MS + 2, 0.4)}
 
 
@@ -415,12 +415,12 @@ def test_unread_lines_of_other_jobs_do_not_concern_a_run(store: Path) -> None:
 
     for label in ("4242", "60"):
         said(intake, {"slurm_job_id": label, "host": "n1"}, [(0, "step 1 loss 2.0")]).result(10)
-    one = "1 file of received lines is not read yet; try again"
-    assert [unread(job) for job in jobs] == [one, "no log input was given", one]
+    one_file = "1 file of received lines is not read yet; try again"
+    assert [unread(job) for job in jobs] == [one_file, "no log input was given", one_file]
     assert "not read yet" not in verdict_text(diagnoser, "4243")
     said(intake, {"host": "n1", "source": "kernel"}, [(0, "kernel: all is well")]).result(10)
-    two = "2 files of received lines are not read yet; try again"
-    assert [unread(job) for job in jobs] == [two, one, two]
+    two_files = "2 files of received lines are not read yet; try again"
+    assert [unread(job) for job in jobs] == [two_files, one_file, two_files]
     intake.close()
 
 
@@ -541,14 +541,14 @@ def test_a_kill_at_any_step_loses_nothing_acknowledged(
     def watched(name: str) -> None:
         real = getattr(os, name)
 
-        def call(*arguments: Any, **more: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             target = arguments[0]
             path = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else os.fspath(target)
             if str(store) in path and len(copies) < 400:
                 to = tmp_path / f"copy-{len(copies)}"
                 shutil.copytree(store, to)
                 copies.append((to, *acknowledged))
-            return real(*arguments, **more)
+            return real(*arguments, **options)
 
         monkeypatch.setattr(os, name, call)
 
@@ -685,10 +685,10 @@ def test_searching_a_damaged_file_takes_bounded_time(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[3] ^= 1  # so that the next frame has to be searched
     path.write_bytes(data)
-    begin = time.monotonic()
+    start = time.monotonic()
     again = WriteAhead(tmp_path, LogPosition())
     list(again.replay())
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - start < 10
 
 
 def test_log_files_are_rotated_and_deleted(tmp_path: Path) -> None:
@@ -709,11 +709,11 @@ def test_a_second_receiver_is_refused_and_readers_are_not(intake: Intake, store:
         opened(store)
     sent(intake, tick(0)).result(10)
     flushed(intake)
-    with Snapshot.open(store) as early:
+    with Snapshot.open(store) as early_snapshot:
         for number in range(1, 40):
             sent(intake, tick(number)).result(10)
             flushed(intake)
-        assert early.rows(f"SELECT count(*) FROM {early.table('samples')}") == [(4,)]
+        assert early_snapshot.rows(f"SELECT count(*) FROM {early_snapshot.table('samples')}") == [(4,)]
     assert len(stored_samples(store)) == 160
 
 
@@ -960,10 +960,10 @@ def test_memory_for_long_labels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert take([gpu()]).accepted == 1
     long = {f"pad{number}": "x" * 4_000 for number in range(14)}
     assert take([gpu(UTIL, 0, f"n{number}", **long) for number in range(9)]).accepted == 9
-    many = Arrivals(labels_of, Limits(series=40))
+    larger = Arrivals(labels_of, Limits(series=40))
     monkeypatch.setattr(arrivals, "MEAN_KEY_BYTES", 100)
     block = remote_write.decode(write_request([(gpu(UTIL, 0, f"n{n}", **long), [(T0_MS, 1.0)]) for n in range(9)]), 1)
-    assert many.take(block).refused == {"series": 7}
+    assert larger.take(block).refused == {"series": 7}
 
 
 def test_long_labels_give_file_names_of_allowed_length(intake: Intake, store: Path) -> None:
@@ -983,6 +983,6 @@ def test_long_labels_give_file_names_of_allowed_length(intake: Intake, store: Pa
 
 
 def test_an_entry_of_very_many_lines_takes_linear_time(intake: Intake) -> None:
-    begin = time.monotonic()
+    start = time.monotonic()
     assert said(intake, JOB, [(0, "\n" * 300_000)]).result(60).accepted == 1
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - start < 10
