@@ -275,7 +275,7 @@ def test_all_lines_come_once_and_in_order(kind: str, entries: list[Entry], page:
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(entries=streams(), page=st.integers(1, 60), max_entries=st.integers(45, 60), max_range_s=st.integers(10, 100))
 def test_loki_with_narrow_limits(entries: list[Entry], page: int, max_entries: int, max_range_s: int) -> None:
-    server = LokiServer(*entries, most_entries=max_entries, longest_s=max_range_s)
+    server = LokiServer(*entries, max_entries=max_entries, max_range_s=max_range_s)
     answer = ask(server, "loki", LogRequest(("4242",), (), T0, T0 + 60), page=page, margin_s=0.0)
     texts = sorted(text for path, lines in answer.items() if path != "Loki" for text in lines)
     assert texts == sorted(entry.text for entry in entries)

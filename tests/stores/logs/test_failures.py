@@ -123,7 +123,7 @@ def test_the_number_of_lines_of_a_verdict_is_limited() -> None:
 def test_more_lines_at_one_time_than_the_store_returns_are_reported() -> None:
     at_once = [Entry((T0 + 5) * 10**9, f"line {index}", {"job_id": "4242"}) for index in range(30)]
     before = [line(1, "step 1 loss 4.0", job_id="4242")]
-    server = LokiServer(*before, *at_once, most_entries=20)
+    server = LokiServer(*before, *at_once, max_entries=20)
     with running(server):
         ((row,), sink) = rows(server, "loki", page=5)
     assert row.status == "partial"
@@ -132,7 +132,7 @@ def test_more_lines_at_one_time_than_the_store_returns_are_reported() -> None:
 
 
 def test_the_page_shrinks_to_the_limit_of_the_store() -> None:
-    server = LokiServer(*LINES, most_entries=7)
+    server = LokiServer(*LINES, max_entries=7)
     with running(server):
         ((row,), sink) = rows(server, "loki", page=5000)
         limits = [int(params["limit"]) for path, params in server.requests if path.endswith("query_range")]
