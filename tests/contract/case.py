@@ -1,4 +1,4 @@
-"""The text of a case: what is loaded, what is asked, what is expected; and the answers as that text shows them.
+"""The text format of a case: data to load, queries, expected answers; reading it, and writing answers in it.
 
     # What the case is about.
     run 4242 on n1,n2 from 0 to 600
@@ -18,17 +18,17 @@
     ask metric(gpu_power_watts).over('run', 'avg')
     missing was not measured
 
-Times are seconds after 2026-03-02T08:00:00Z. ``run`` says what the scheduler knows; without it there are only metrics.
-A value is a number, ``_`` for a scrape that failed, and as promtool writes them ``AxN`` for N times A, ``A+BxN`` and
-``A-BxN`` for A and N steps of B from it. A table has the labels of each series left of the bar, ``-`` where it has
-none, and right of it the windows by their ends, ``-`` where nothing was sampled.
+Times are seconds after 2026-03-02T08:00:00Z. ``run`` gives the scheduler's record; without it there are only metrics.
+A value is a number, ``_`` for a failed scrape, or as in promtool ``AxN`` for N times A, ``A+BxN`` and ``A-BxN`` for A
+and N further steps of B. A table has the labels of each series left of the bar (``-``: no label) and the windows by
+their ends right of it (``-``: no samples).
 
-What only stores that several clusters share can have:
+For stores that several clusters share:
 
-    match cluster="a"                             added to whatever they are asked
-    relabel Hostname to machine, which is node    how this site calls a label, and what its configuration says it is
-    beside                                        samples that lie there too, and must not be seen
-    except victoria-metrics: it keeps no NaN      a store that cannot hold such samples, and answers otherwise
+    match cluster="a"                             added to every query
+    relabel Hostname to machine, which is node    the site's name of a label, and what its configuration maps it to
+    unrelated                                     other samples in the store, which no answer may include
+    except victoria-metrics: it keeps no NaN      a store that cannot hold such samples and gives another answer
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from trackside.query import Query
 T0 = 1_772_438_400
 """2026-03-02T08:00:00Z"""
 TOLERANCE = 1e-9
-"""Relative. Engines add up in different orders."""
+"""Relative. Engines sum in different orders."""
 NEAR_ZERO = 1e-12
 _SERIES = re.compile(r"""[\w:]+(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?""")
 _REGULAR = re.compile(r"\s+every ([\d.]+) from (-?[\d.]+):\s*(.*)")
@@ -63,19 +63,19 @@ Row = tuple[tuple[tuple[str, str], ...], tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A grid as a case shows it. ``times``: ends of the windows."""
+    """A grid as written in a case. ``times``: ends of the windows."""
 
     times: tuple[float, ...]
     rows: tuple[Row, ...]
 
 
 Answer = Table | Scalar | str
-"""A grid, a value, or as text why there is none."""
+"""A grid, a value, or the reason why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question, and lines ``begin`` to ``end`` of the case, which say the answer."""
+    """One query with its answer, which is in lines ``begin`` to ``end`` of the case."""
 
     query: Query
     expected: Answer
@@ -92,66 +92,66 @@ class Case:
     run: Run = field(default_factory=Run)
     files: dict[str, dict[str, list[tuple[int, str]]]] = field(default_factory=dict)
     """File name -> samples."""
-    beside: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    unrelated: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     match: str = ""
     relabel: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Label as the exporter calls it -> as the site does, and as we do."""
+    """The exporter's name of a label -> (the site's name, Trackside's name)."""
     excepted: dict[str, str] = field(default_factory=dict)
-    """Store -> why it answers otherwise."""
+    """Store -> why it gives another answer."""
     asks: list[Ask] = field(default_factory=list)
 
     def expecting(self, answers: Sequence[Answer]) -> str:
-        """The text with other answers in it."""
+        """The text of the case with other answers."""
         lines = list(self.lines)
         for ask, answer in reversed(list(zip(self.asks, answers, strict=True))):
-            if not (isinstance(answer, str) and same(ask.expected, answer)):  # a reason is said in part
-                apart = [""] if ask.end < len(lines) and lines[ask.end] else []
-                lines[ask.begin : ask.end] = [*shown(answer), *apart]
+            if not (isinstance(answer, str) and same(ask.expected, answer)):  # a case gives a part of a reason
+                separator = [""] if ask.end < len(lines) and lines[ask.end] else []
+                lines[ask.begin : ask.end] = [*answer_lines(answer), *separator]
         return "\n".join(lines) + "\n"
 
 
 def read(path: Path) -> Case:
-    """Read a case. ValueError with the line for what can't be read."""
+    """Read a case; ValueError with the line if it is malformed."""
     case = Case(path, path.read_text("utf-8").splitlines())
-    place = 0
-    while place < len(case.lines):
+    index = 0
+    while index < len(case.lines):
         try:
-            place = _read_at(case, place)
+            index = _read_at(case, index)
         except (ValueError, IndexError) as error:
-            raise ValueError(f"{path.name}, line {place + 1}: {case.lines[place]!r}: {error}") from error
+            raise ValueError(f"{path.name}, line {index + 1}: {case.lines[index]!r}: {error}") from error
     if not case.asks:
         raise ValueError(f"{path.name} asks nothing")
     return case
 
 
-def _read_at(case: Case, place: int) -> int:
-    """Read what stands at a line; gives the line after it."""
-    line = case.lines[place]
-    end = next((n for n in range(place + 1, len(case.lines)) if not case.lines[n].startswith(" ")), len(case.lines))
-    body = case.lines[place + 1 : end]
-    word, _, rest = line.partition(" ")
+def _read_at(case: Case, index: int) -> int:
+    """Read the statement at a line; returns the index of the line after it."""
+    line = case.lines[index]
+    end = next((n for n in range(index + 1, len(case.lines)) if not case.lines[n].startswith(" ")), len(case.lines))
+    body = case.lines[index + 1 : end]
+    keyword, _, argument = line.partition(" ")
     if not line.strip() or line.startswith("#"):
-        return place + 1
-    if word == "run":
+        return index + 1
+    if keyword == "run":
         case.run = _run(line)
-    elif word == "load":
-        _load(case.files.setdefault(rest, {}), body)
-    elif word == "beside":
-        _load(case.beside, body)
-    elif word == "match":
-        case.match = rest
-    elif word == "except":
-        store, _, why = rest.partition(": ")
-        case.excepted[store] = why
-    elif word == "relabel" and (found := _RELABEL.fullmatch(line)):
-        case.relabel[found[1]] = found[2], found[3]
-    elif word == "ask":
-        begin = place + 1
+    elif keyword == "load":
+        _load(case.files.setdefault(argument, {}), body)
+    elif keyword == "unrelated":
+        _load(case.unrelated, body)
+    elif keyword == "match":
+        case.match = argument
+    elif keyword == "except":
+        store, _, reason = argument.partition(": ")
+        case.excepted[store] = reason
+    elif keyword == "relabel" and (match := _RELABEL.fullmatch(line)):
+        case.relabel[match[1]] = match[2], match[3]
+    elif keyword == "ask":
+        begin = index + 1
         end = next((n for n in range(begin + 1, len(case.lines)) if not case.lines[n].startswith(" ")), len(case.lines))
         expected = _expected("".join(case.lines[begin : begin + 1]), case.lines[begin + 1 : end])
-        case.asks.append(Ask(_shifted(Query.parse(rest)), expected, begin, end))
+        case.asks.append(Ask(_shifted(Query.parse(argument)), expected, begin, end))
     else:
-        raise ValueError("expected run, load, beside, match, relabel, except or ask")
+        raise ValueError("expected run, load, unrelated, match, relabel, except or ask")
     return end
 
 
@@ -181,8 +181,8 @@ def _points(text: str) -> Iterator[tuple[int, str]]:
     regular = _REGULAR.fullmatch(text)
     if regular is None:
         for word in text.split():
-            at, _, value = word.partition(":")
-            yield _milliseconds(float(at)), value
+            time_text, _, value = word.partition(":")
+            yield _milliseconds(float(time_text)), value
         return
     step, time = float(regular[1]), float(regular[2])
     for value in (value for word in regular[3].split() for value in _values(word)):
@@ -206,7 +206,7 @@ def _values(word: str) -> list[str]:
 
 
 def _shifted(query: Query) -> Query:
-    """A case's times are seconds after T0."""
+    """The query with its times converted from seconds after T0."""
     if query.window is None:
         return query
     return replace(query, window=(T0 + query.window[0], T0 + query.window[1]))
@@ -216,14 +216,16 @@ def _shifted(query: Query) -> Query:
 
 
 def _expected(line: str, body: Sequence[str]) -> Answer:
-    word, _, rest = line.partition(" ")
-    if word == "missing":
-        return rest
-    if word != "expect":
-        raise ValueError("after a question comes expect or missing")
+    keyword, _, argument = line.partition(" ")
+    if keyword == "missing":
+        return argument
+    if keyword != "expect":
+        raise ValueError("after ask comes expect or missing")
     if not body:
-        return _scalar(rest)
-    (names, times), *rows = [(left.split(), right.split()) for left, _, right in (each.partition("|") for each in body)]
+        return _scalar(argument)
+    (names, times), *rows = [
+        (left.split(), right.split()) for left, _, right in (row_text.partition("|") for row_text in body)
+    ]
     return Table(
         tuple(float(time) for time in times),
         tuple(
@@ -243,16 +245,18 @@ def _scalar(text: str) -> Scalar:
         return float(text)
 
 
-def answered(answer: Grid | MissingAnswer) -> Answer:
-    """What a store said, as a case shows it."""
+def to_answer(answer: Grid | MissingAnswer) -> Answer:
+    """The answer of a store in the form of a case."""
     if isinstance(answer, MissingAnswer):
         return answer.reason
-    rows = ((each.labels, tuple(values.tolist())) for each, values in zip(answer.series, answer.values, strict=True))
+    rows = (
+        (series.labels, tuple(values.tolist())) for series, values in zip(answer.series, answer.values, strict=True)
+    )
     return Table(tuple(round(time - T0, 3) for time in answer.times.tolist()), tuple(rows))
 
 
-def shown(answer: Answer) -> list[str]:
-    """The lines of a case that say this answer."""
+def answer_lines(answer: Answer) -> list[str]:
+    """The lines of a case for an answer."""
     if isinstance(answer, str):
         return [f"missing {answer}"]
     if not isinstance(answer, Table):
@@ -260,14 +264,14 @@ def shown(answer: Answer) -> list[str]:
     names = sorted({name for labels, _ in answer.rows for name, _ in labels})
     cells = [[*names, "|", *(f"{time:.12g}" for time in answer.times)]]
     for labels, values in answer.rows:
-        has = dict(labels)
-        cells.append([*(has.get(name) or "-" for name in names), "|", *map(_number, values)])
+        label_values = dict(labels)
+        cells.append([*(label_values.get(name) or "-" for name in names), "|", *map(_number, values)])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     left = len(names) + 1
     return ["expect"] + [
         "  " + " ".join(
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if index < left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in cells
     ]  # fmt: skip
@@ -279,44 +283,52 @@ def _number(value: Scalar) -> str:
     return str(value)
 
 
-def same(want: Answer, got: Answer) -> bool:
-    """Whether two answers agree: numbers within the tolerance; of a reason why there is none, what the case says."""
-    if isinstance(want, str) or isinstance(got, str):
-        return isinstance(want, str) and isinstance(got, str) and want in got
-    if isinstance(want, Table) and isinstance(got, Table):
-        return want.times == got.times and len(want.rows) == len(got.rows) and all(map(_same_row, want.rows, got.rows))
-    return not isinstance(want, Table) and not isinstance(got, Table) and _close(want, got)
+def same(expected: Answer, actual: Answer) -> bool:
+    """Whether two answers agree: numbers within the tolerance; a reason if it contains the text of the case."""
+    if isinstance(expected, str) or isinstance(actual, str):
+        return isinstance(expected, str) and isinstance(actual, str) and expected in actual
+    if isinstance(expected, Table) and isinstance(actual, Table):
+        return (
+            expected.times == actual.times
+            and len(expected.rows) == len(actual.rows)
+            and all(map(_same_row, expected.rows, actual.rows))
+        )
+    return not isinstance(expected, Table) and not isinstance(actual, Table) and _close(expected, actual)
 
 
-def _same_row(want: Row, got: Row) -> bool:
-    return want[0] == got[0] and all(map(_close, want[1], got[1]))
+def _same_row(expected: Row, actual: Row) -> bool:
+    return expected[0] == actual[0] and all(map(_close, expected[1], actual[1]))
 
 
-def _close(want: Scalar, got: Scalar) -> bool:
-    if want is None or got is None or isinstance(want, str) or isinstance(got, str):
-        return want == got
-    if math.isnan(want) or math.isnan(got):
-        return math.isnan(want) and math.isnan(got)
-    return math.isclose(want, got, rel_tol=TOLERANCE, abs_tol=NEAR_ZERO)
+def _close(expected: Scalar, actual: Scalar) -> bool:
+    if expected is None or actual is None or isinstance(expected, str) or isinstance(actual, str):
+        return expected == actual
+    if math.isnan(expected) or math.isnan(actual):
+        return math.isnan(expected) and math.isnan(actual)
+    return math.isclose(expected, actual, rel_tol=TOLERANCE, abs_tol=NEAR_ZERO)
 
 
-def difference(store: str, ask: Ask, got: Answer) -> str:
-    """What a person reads where a store says something else."""
-    want, have = shown(ask.expected), shown(got)
+def difference(store: str, ask: Ask, actual: Answer) -> str:
+    """The message if a store gives another answer: a diff of lines and of cells."""
+    expected_lines, actual_lines = answer_lines(ask.expected), answer_lines(actual)
     lines = [f"the {store} store answers {ask.query} (times from {T0}):"]
-    if len(want) != len(have):
-        return "\n".join([*lines, *(f"  - {line}" for line in want), *(f"  + {line}" for line in have)])
-    for one, other in zip(want, have, strict=True):
-        lines += [f"    {one}"] if one == other else [f"  - {one}", f"  + {other}"]
-    if isinstance(ask.expected, Table) and isinstance(got, Table) and ask.expected.times == got.times:
-        lines += _off(ask.expected, got)
+    if len(expected_lines) != len(actual_lines):
+        return "\n".join(
+            [*lines, *(f"  - {line}" for line in expected_lines), *(f"  + {line}" for line in actual_lines)]
+        )
+    for expected_line, actual_line in zip(expected_lines, actual_lines, strict=True):
+        lines += (
+            [f"    {expected_line}"] if expected_line == actual_line else [f"  - {expected_line}", f"  + {actual_line}"]
+        )
+    if isinstance(ask.expected, Table) and isinstance(actual, Table) and ask.expected.times == actual.times:
+        lines += _off(ask.expected, actual)
     return "\n".join(lines)
 
 
-def _off(want: Table, got: Table) -> Iterator[str]:
-    """Each cell that is off, so that nobody counts columns."""
-    for (labels, before), (_, now) in zip(want.rows, got.rows, strict=False):
+def _off(expected: Table, actual: Table) -> Iterator[str]:
+    """One line for each cell that differs, with its series and time."""
+    for (labels, before), (_, now) in zip(expected.rows, actual.rows, strict=False):
         name = " ".join(f"{key}={value}" for key, value in labels)
-        for time, a, b in zip(want.times, before, now, strict=False):
+        for time, a, b in zip(expected.times, before, now, strict=False):
             if not _close(a, b):
                 yield f"  {name} at {time:g}: wanted {_number(a)}, got {_number(b)}"

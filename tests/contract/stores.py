@@ -1,8 +1,8 @@
 """The same samples in every store that can hold them: the files themselves, the embedded store, and real servers.
 
-A store here is a context manager that is given files in Prometheus text and gives what opens its curves, each time
-anew; a server is one that gives how it is asked. Another kind is one more function and one more entry of ``ENGINES``,
-which has all that are registered.
+A store factory is a context manager that loads files in Prometheus text and returns a function that opens a new
+backend; a server factory returns the options to query it. A further kind of metric store is one more function and one
+more entry of ``ENGINES``, which must name all registered kinds.
 """
 
 from __future__ import annotations
@@ -26,89 +26,91 @@ from trackside.stores.registry import DEFAULT_METRICS
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What a store is to hold. ``beside``: text that only servers hold, which is not the run's."""
+class StoreContents:
+    """What a store holds. ``unrelated``: text that only servers hold and that is not the run's."""
 
     files: Sequence[Path]
     scope: RunScope = field(default_factory=RunScope)
-    beside: str = ""
+    unrelated: str = ""
     match: str = ""
     relabel: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Label as the exporter calls it -> as the site does, and as we do."""
+    """The exporter's name of a label -> (the site's name, Trackside's name)."""
 
     @property
     def text(self) -> str:
-        """All of it in Prometheus text, as the site's scrapers would have labeled it."""
-        text = "".join(path.read_text("utf-8") for path in self.files) + self.beside
-        for theirs, (here, _) in self.relabel.items():
-            text = re.sub(rf"(?<=[{{,]){theirs}=", f"{here}=", text)
+        """Everything in Prometheus text, with the labels of the site."""
+        text = "".join(path.read_text("utf-8") for path in self.files) + self.unrelated
+        for exporter_label, (site_label, _) in self.relabel.items():
+            text = re.sub(rf"(?<=[{{,]){exporter_label}=", f"{site_label}=", text)
         return text
 
     def options(self, url: str, kind: str = DEFAULT_METRICS) -> MetricOptions:
-        """How a server is asked for it."""
+        """The options to query it from a server."""
         labels = dict(self.relabel.values())
         match = (self.match,) if self.match else ()
         return MetricOptions(kind=kind, endpoint=HttpOptions(url=url), match=match, labels=labels)
 
 
-Opened = Iterator[Callable[[], MetricBackend]]
-Stored = Callable[[Given, Path], AbstractContextManager[Callable[[], MetricBackend]]]
-Served = Callable[[Given, Path], AbstractContextManager[MetricOptions]]
+BackendContext = Iterator[Callable[[], MetricBackend]]
+StoreFactory = Callable[[StoreContents, Path], AbstractContextManager[Callable[[], MetricBackend]]]
+ServerFactory = Callable[[StoreContents, Path], AbstractContextManager[MetricOptions]]
 
 
 @contextmanager
-def in_memory(given: Given, folder: Path) -> Opened:
-    """As ``trackside diagnose FILES`` holds them."""
-    curves = load(given.files).metric_backend
-    assert curves is not None
-    yield lambda: curves
+def in_memory(contents: StoreContents, folder: Path) -> BackendContext:
+    """The backend of ``trackside diagnose FILES``."""
+    backend = load(contents.files).metric_backend
+    assert backend is not None
+    yield lambda: backend
 
 
 @contextmanager
-def in_duckdb(given: Given, folder: Path) -> Opened:
-    """As ``trackside ingest FILES`` keeps them."""
-    ingest(given.files, folder / "store")
+def in_duckdb(contents: StoreContents, folder: Path) -> BackendContext:
+    """The backend of ``trackside ingest FILES``."""
+    ingest(contents.files, folder / "store")
     with Snapshot.open(folder / "store") as snapshot:
         yield lambda: DuckBackend(snapshot)
 
 
 @contextmanager
-def victoria_metrics(given: Given, folder: Path) -> Iterator[MetricOptions]:
-    """A server for these samples alone: one starts in less time than another forgets."""
+def victoria_metrics(contents: StoreContents, folder: Path) -> Iterator[MetricOptions]:
+    """A server for these samples only: starting one is faster than deleting series."""
     with services.victoria_metrics(folder) as server:
-        server.load(given.text)
-        yield given.options(server.url)
+        server.load(contents.text)
+        yield contents.options(server.url)
 
 
 @contextmanager
-def prometheus(given: Given, folder: Path) -> Iterator[MetricOptions]:
-    """A server that starts with these samples in its blocks: a running one takes none that are old."""
-    with services.prometheus_server(folder, openmetrics=openmetrics(given.text)) as server:
-        yield given.options(server.url)
+def prometheus(contents: StoreContents, folder: Path) -> Iterator[MetricOptions]:
+    """A server that starts with these samples in its blocks: a running one refuses old samples."""
+    with services.prometheus_server(folder, openmetrics=openmetrics(contents.text)) as server:
+        yield contents.options(server.url)
 
 
 @contextmanager
-def in_server(served: Served, given: Given, folder: Path) -> Opened:
-    """MetricBackend of a server, closed before it ends."""
-    with served(given, folder) as options, ExitStack() as open_:
+def in_server(start_server: ServerFactory, contents: StoreContents, folder: Path) -> BackendContext:
+    """The backend of a server; closed before the server ends."""
+    with start_server(contents, folder) as options, ExitStack() as stack:
 
-        def opened() -> MetricBackend:
-            curves = open_metrics(options, given.scope)
-            open_.callback(curves.close)
-            return curves
+        def open_backend() -> MetricBackend:
+            backend = open_metrics(options, contents.scope)
+            stack.callback(backend.close)
+            return backend
 
-        yield opened
+        yield open_backend
 
 
-ENGINES: dict[str, dict[str, Served]] = {
+ENGINES: dict[str, dict[str, ServerFactory]] = {
     "prometheus": {"victoria-metrics": victoria_metrics, "prometheus": prometheus},
 }
-"""Kind of metric store -> the servers that it is held to the others with."""
-SERVERS: dict[str, Served] = {name: served for servers in ENGINES.values() for name, served in servers.items()}
-STORES: dict[str, Stored] = {
+"""Kind of metric store -> the servers to compare it with."""
+SERVERS: dict[str, ServerFactory] = {
+    name: start_server for servers in ENGINES.values() for name, start_server in servers.items()
+}
+STORES: dict[str, StoreFactory] = {
     "memory": in_memory,
     "duckdb": in_duckdb,
-    **{name: partial(in_server, served) for name, served in SERVERS.items()},
+    **{name: partial(in_server, start_server) for name, start_server in SERVERS.items()},
 }
 
 _TIME = re.compile(r" (\d+)(\d{3})$", re.MULTILINE)
@@ -116,5 +118,5 @@ _COMMENT = re.compile(r"^#.*\n", re.MULTILINE)
 
 
 def openmetrics(text: str) -> str:
-    """Prometheus text as OpenMetrics: times in seconds, and an end. Types are left out: each metric's are its own."""
+    """Prometheus text as OpenMetrics: times in seconds, an end marker, no types."""
     return _TIME.sub(r" \1.\2", _COMMENT.sub("", text)) + "# EOF\n"

@@ -1,4 +1,4 @@
-"""The text of cases is read as it says, and what can't be read is named with its line."""
+"""Cases are parsed, and malformed ones refused with their line."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.case import T0, Ask, Table, difference, read, same, shown
-from tests.contract.stores import Given, openmetrics
+from tests.contract.case import T0, Ask, Table, answer_lines, difference, read, same
+from tests.contract.stores import StoreContents, openmetrics
 from trackside.model import Run
 from trackside.query import Query
 
@@ -21,7 +21,7 @@ load a.prom
   up{gpu="0",path="}\\" 1"} every 15 from -15: 1 2x2 _ 5-1.5x2 NaN
   up 0.5:7 30:1e-3
 
-beside
+unrelated
   up{gpu="9"} 0:1
 
 ask metric(scrape_up).during(0, 30).rollup(15, 'last')
@@ -40,7 +40,7 @@ def case_of(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_what_a_case_says(tmp_path: Path) -> None:
+def test_a_case_is_parsed(tmp_path: Path) -> None:
     case = read(case_of(tmp_path, CASE))
     ms = T0 * 1000
     assert case.run == Run(id="4242", nodes=("n1", "n2"), start=T0, end=T0 + 60.5, n_gpus=2)
@@ -51,14 +51,14 @@ def test_what_a_case_says(tmp_path: Path) -> None:
         ],
         "up": [(ms + 500, "7"), (ms + 30_000, "1e-3")],
     }  # fmt: skip
-    assert list(case.beside) == ['up{gpu="9"}']
+    assert list(case.unrelated) == ['up{gpu="9"}']
     assert (case.match, case.relabel) == ('cluster="a"', {"gpu": ("accelerator", "gpu")})
     grid, value = case.asks
     assert grid.query.window == (float(T0), T0 + 30.0)
     assert isinstance(grid.expected, Table)
     assert list(grid.expected.times) == [15, 30]
     assert grid.expected.rows[0][0] == (("gpu", "0"),)
-    assert shown(value.expected) == ["expect nothing"]
+    assert answer_lines(value.expected) == ["expect nothing"]
     again = case.expecting([Table((15.0,), (((("gpu", "0"), ("node", "n1")), (0.25,)),)), 2.5]).splitlines()
     assert again[-6:] == [
         "expect",
@@ -71,7 +71,7 @@ def test_what_a_case_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("walk 1\n", "line 1: 'walk 1': expected run, load"),
         ("load a\n  {x} 1:2\n", "line 1: .* no series"),
@@ -82,17 +82,17 @@ def test_what_a_case_says(tmp_path: Path) -> None:
         ("# nothing\n", "asks nothing"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_a_malformed_case_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         read(case_of(tmp_path, text))
 
 
 def test_difference_is_readable() -> None:
-    wanted = Table((60.0, 120.0), (((("gpu", "0"),), (0.5, math.nan)),))
-    got = Table((60.0, 120.0), (((("gpu", "0"),), (0.5, 0.25)),))
-    ask = Ask(Query.parse("metric(gpu_utilization_ratio)"), wanted, 0, 0)
-    assert not same(wanted, got)
-    assert difference("victoria-metrics", ask, got).splitlines()[1:] == [
+    expected = Table((60.0, 120.0), (((("gpu", "0"),), (0.5, math.nan)),))
+    actual = Table((60.0, 120.0), (((("gpu", "0"),), (0.5, 0.25)),))
+    ask = Ask(Query.parse("metric(gpu_utilization_ratio)"), expected, 0, 0)
+    assert not same(expected, actual)
+    assert difference("victoria-metrics", ask, actual).splitlines()[1:] == [
         "    expect",
         "  -   gpu |  60 120",
         "  +   gpu |  60  120",
@@ -103,7 +103,7 @@ def test_difference_is_readable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "alike"),
+    ("expected", "actual", "alike"),
     [
         (1.0, 1.0 + 5e-10, True),
         (1.0, 1.0 + 5e-9, False),
@@ -120,15 +120,15 @@ def test_difference_is_readable() -> None:
         (Table((60.0,), (((("gpu", "0"),), (1.0,)),)), Table((60.0,), (((("gpu", "1"),), (1.0,)),)), False),
     ],
 )
-def test_agreement(one: object, other: object, alike: bool) -> None:
-    assert same(one, other) == alike  # type: ignore[arg-type]
+def test_answers_agree_within_the_tolerance(expected: object, actual: object, alike: bool) -> None:
+    assert same(expected, actual) == alike  # type: ignore[arg-type]
 
 
-def test_shown_and_read_again(tmp_path: Path) -> None:
+def test_answers_are_read_as_they_are_shown(tmp_path: Path) -> None:
     table = Table(
         (60.0, 60.5), (((("gpu", "0"), ("node", "n1")), (1 / 3, math.nan)), ((("gpu", "1"),), (math.inf, -2.5e-9)))
     )
-    text = "\n".join(["ask metric(scrape_up)", *shown(table)])
+    text = "\n".join(["ask metric(scrape_up)", *answer_lines(table)])
     (ask,) = read(case_of(tmp_path, text)).asks
     assert same(table, ask.expected)
 
@@ -136,8 +136,10 @@ def test_shown_and_read_again(tmp_path: Path) -> None:
 def test_text_for_servers(tmp_path: Path) -> None:
     path = tmp_path / "a.prom"
     path.write_text('# TYPE up gauge\nup{gpu="0",a_gpu="gpu=1"} 1 1772438400015\nup 2 1772438400000\n')
-    given = Given([path], beside='up{x="",gpu="9"} 3 1772438400000\n', relabel={"gpu": ("accelerator", "gpu")})
-    assert openmetrics(given.text) == (
+    contents = StoreContents(
+        [path], unrelated='up{x="",gpu="9"} 3 1772438400000\n', relabel={"gpu": ("accelerator", "gpu")}
+    )
+    assert openmetrics(contents.text) == (
         'up{accelerator="0",a_gpu="gpu=1"} 1 1772438400.015\nup 2 1772438400.000\n'
         'up{x="",accelerator="9"} 3 1772438400.000\n# EOF\n'
     )

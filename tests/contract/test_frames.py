@@ -1,4 +1,4 @@
-"""Every case of ``cases`` asked of every store: one answer. A further case is one more file there."""
+"""Every store gives the answers of every case in ``cases``. A further case is one more file there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.case import Answer, Case, answered, difference, read, same
-from tests.contract.stores import SERVERS, STORES, Given
+from tests.contract.case import Answer, Case, difference, read, same, to_answer
+from tests.contract.stores import SERVERS, STORES, StoreContents
 from trackside.evidence import Frame, Grid, MissingAnswer, reduced
 from trackside.query import AGGREGATES, ROLLUPS, SPANS, Query
 from trackside.runs.metrics import run_metrics
@@ -20,15 +20,15 @@ from trackside.stores.metric_store import RunScope
 CASES = sorted((Path(__file__).parent / "cases").glob("*.txt"))
 
 
-def given_of(case: Case, folder: Path) -> Given:
-    """The case's samples as files, in the order of their times as exporters write them."""
+def contents_of(case: Case, folder: Path) -> StoreContents:
+    """The samples of a case as files in ``folder``, with its scope and labels."""
     folder.mkdir()
     for name, samples in case.files.items():
         (folder / name).write_text(exposition(samples))
     run = case.run
-    start, end = run.start and run.start - ZONES_S, run.end and run.end + ZONES_S  # as for records out of files
+    start, end = run.start and run.start - ZONES_S, run.end and run.end + ZONES_S  # as for records from files
     scope = RunScope(start, end, run.nodes, (run.id,) if run.id else ())
-    return Given(sorted(folder.iterdir()), scope, exposition(case.beside), case.match, case.relabel)
+    return StoreContents(sorted(folder.iterdir()), scope, exposition(case.unrelated), case.match, case.relabel)
 
 
 def exposition(samples: dict[str, list[tuple[int, str]]]) -> str:
@@ -36,49 +36,53 @@ def exposition(samples: dict[str, list[tuple[int, str]]]) -> str:
     return "".join(f"{series} {value} {time}\n" for series, points in samples.items() for time, value in points)
 
 
-def answers_of(case: Case, curves: MetricBackend) -> list[Answer]:
-    """What a store says to each question: asked together, as families ask, and again one by one."""
+def answers_of(case: Case, backend: MetricBackend) -> list[Answer]:
+    """The answers of a store to each query; queried together, as families do, and one by one, they must agree."""
     rows = MemoryStore(planes=("metric",))
-    _, rows.metrics = run_metrics(curves, case.run, rows)
+    _, rows.metrics = run_metrics(backend, case.run, rows)
     queries = [ask.query for ask in case.asks]
     rows.expect(query.rows for query in queries)
     together = [
-        answer_to(query, found)
-        for query, found in zip(queries, rows.ask_many([query.rows for query in queries]), strict=True)
+        answer_to(query, answer)
+        for query, answer in zip(queries, rows.ask_many([query.rows for query in queries]), strict=True)
     ]
-    alone = [answer_to(query, rows.ask(query.rows)) for query in queries]
-    for ask, one, other in zip(case.asks, together, alone, strict=True):
-        assert same(one, other), difference("same, asked alone,", replace(ask, expected=one), other)
+    singly = [answer_to(query, rows.ask(query.rows)) for query in queries]
+    for ask, batch_answer, single_answer in zip(case.asks, together, singly, strict=True):
+        assert same(batch_answer, single_answer), difference(
+            "same, queried alone,", replace(ask, expected=batch_answer), single_answer
+        )
     return together
 
 
-def answer_to(query: Query, found: Frame | Grid | MissingAnswer) -> Answer:
+def answer_to(query: Query, answer: Frame | Grid | MissingAnswer) -> Answer:
     """A grid, or the value that the query reduces it to."""
-    assert not isinstance(found, Frame)
-    return answered(found) if query.reducer is None or isinstance(found, MissingAnswer) else reduced(found, query)
+    assert not isinstance(answer, Frame)
+    return to_answer(answer) if query.reducer is None or isinstance(answer, MissingAnswer) else reduced(answer, query)
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("store", [pytest.param(s, marks=pytest.mark.service if s in SERVERS else ()) for s in STORES])
-def test_one_answer(path: Path, store: str, tmp_path: Path, rewrite: bool) -> None:
+def test_every_store_gives_the_answers_of_the_case(path: Path, store: str, tmp_path: Path, rewrite: bool) -> None:
     case = read(path)
-    with STORES[store](given_of(case, tmp_path / "files"), tmp_path / "store") as curves:
-        answers = answers_of(case, curves())
-    if rewrite and store == "memory":  # the others are held against it
+    with STORES[store](contents_of(case, tmp_path / "files"), tmp_path / "store") as open_backend:
+        answers = answers_of(case, open_backend())
+    if rewrite and store == "memory":  # the other stores are compared with it
         path.write_text(case.expecting(answers))
         return
-    off = [
-        difference(store, ask, got) for ask, got in zip(case.asks, answers, strict=True) if not same(ask.expected, got)
+    mismatches = [
+        difference(store, ask, actual)
+        for ask, actual in zip(case.asks, answers, strict=True)
+        if not same(ask.expected, actual)
     ]
-    if why := case.excepted.get(store):
-        assert off, f"the {store} store answers as the others do, although {why}"
+    if reason := case.excepted.get(store):
+        assert mismatches, f"the {store} store gives the same answer as the others, although {reason}"
         return
-    assert not off, "\n" + "\n".join(off)
+    assert not mismatches, "\n" + "\n".join(mismatches)
 
 
-def test_every_rollup_and_span_is_asked() -> None:
-    """Of the sum of all cases."""
-    asked = [ask.query for path in CASES for ask in read(path).asks]
-    assert {query.rollup_how for query in asked} >= set(ROLLUPS)
-    assert {query.span for query in asked} >= set(SPANS)
-    assert {query.group_how for query in asked} >= set(AGGREGATES)
+def test_the_cases_use_every_rollup_and_span() -> None:
+    """In all cases together."""
+    queries = [ask.query for path in CASES for ask in read(path).asks]
+    assert {query.rollup_how for query in queries} >= set(ROLLUPS)
+    assert {query.span for query in queries} >= set(SPANS)
+    assert {query.group_how for query in queries} >= set(AGGREGATES)

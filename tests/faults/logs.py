@@ -28,7 +28,7 @@ def loki(run: Run, files: Path) -> LokiServer:
     before = next((place for place, text in enumerate(texts) if "loss" in text), len(texts))
     times = np.concatenate([start + np.arange(before) * 0.1, np.linspace(start + 60, end, len(texts) - before)])
     own = [Entry(round(time * SECOND), text, labels) for time, text in zip(times.tolist(), texts, strict=True)]
-    return LokiServer(*own, *_kernel(files), longest_s=10**9)
+    return LokiServer(*own, *_kernel(files), max_range_s=10**9)
 
 
 def _kernel(rest: Path) -> Iterator[Entry]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import trackside
 from tests import services
-from tests.contract.stores import Given, openmetrics
+from tests.contract.stores import StoreContents, openmetrics
 from tests.contract.test_verdicts import CASES, differences, plain, without_metrics
 from trackside.finding import Verdict
 from trackside.session import SiteRequest, open_session
@@ -101,7 +101,7 @@ def held(name: str, folder: Path, shift_s: float = 0.0) -> Iterator[Held]:
     with CASES[name].inputs() as whole:
         rest, metrics = without_metrics(whole, folder / "run")
         with services.victoria_metrics(folder / "store") as server:
-            server.load(shifted(Given(metrics).text, shift_s))
+            server.load(shifted(StoreContents(metrics).text, shift_s))
             yield _held(name, rest, metrics, server.url, folder)
 
 
@@ -110,7 +110,7 @@ def held_by_prometheus(name: str, folder: Path) -> Iterator[Held]:
     """The same in a Prometheus."""
     with CASES[name].inputs() as whole:
         rest, metrics = without_metrics(whole, folder / "run")
-        blocks = openmetrics(Given(metrics).text)
+        blocks = openmetrics(StoreContents(metrics).text)
         with services.prometheus_server(folder / "store", openmetrics=blocks) as server:
             yield _held(name, rest, metrics, server.url, folder)
 

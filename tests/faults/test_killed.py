@@ -19,7 +19,7 @@ import pytest
 import urllib3
 
 from tests import services
-from tests.contract.stores import Given
+from tests.contract.stores import StoreContents
 from tests.faults.proxy import proxied
 from tests.faults.runs import SLOW, Held, ask, assert_careful, assert_same, metrics_at, site
 from tests.serve.receiving import JSON, PROTOBUF, T0_MS, gpu, lines, packed, write_request
@@ -183,7 +183,7 @@ def judged(store: Path) -> None:
 @pytest.mark.service
 def test_a_server_that_is_killed_while_it_is_asked(slow: Held, tmp_path: Path) -> None:
     """The verdict is a careful one; the server started again on its folder, it is the same as before."""
-    given = Given(slow.metrics)
+    given = StoreContents(slow.metrics)
     with services.victoria_metrics(tmp_path / "store") as server:
         server.load(given.text)  # on disk once it has ended: what it got in its last seconds a kill may take
     with (

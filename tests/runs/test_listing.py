@@ -1,4 +1,4 @@
-"""Which runs a store lists as measured: nodes are looked up by stretches of hours, not hour by hour."""
+"""Which runs a store lists as measured: the activity of nodes is stored as ranges of hours."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ YEAR = 365 * 24
 Span = tuple[int, int, int]
 """node, first and last second after START"""
 seconds = st.integers(0, 12 * HOUR)
-measured = st.lists(st.tuples(st.integers(0, 1), seconds, seconds), max_size=5)
-told = st.lists(st.tuples(st.integers(0, 1), seconds), max_size=5)
-asked = st.lists(st.tuples(seconds, st.one_of(st.none(), seconds)), min_size=1, max_size=5)
+node_spans = st.lists(st.tuples(st.integers(0, 1), seconds, seconds), max_size=5)
+node_events = st.lists(st.tuples(st.integers(0, 1), seconds), max_size=5)
+time_ranges = st.lists(st.tuples(seconds, st.one_of(st.none(), seconds)), min_size=1, max_size=5)
 
 
 def store(folder: str | Path, spans: Sequence[Span], events: Sequence[tuple[int, int]] = ()) -> Writer:
-    """Each span an input of its own."""
+    """A store with one input per span, and one with the events."""
     writer = Writer.open(Path(folder) / "store")
     for node, first, last in spans:
         number = writer.begin()
@@ -50,11 +50,13 @@ def store(folder: str | Path, spans: Sequence[Span], events: Sequence[tuple[int,
 
 
 @settings(max_examples=25, deadline=None)
-@given(measured, told, asked)
-def test_as_hour_by_hour(spans: list[Span], events: list[tuple[int, int]], times: list[tuple[int, int | None]]) -> None:
+@given(node_spans, node_events, time_ranges)
+def test_node_activity_matches_a_computation_by_the_hour(
+    spans: list[Span], events: list[tuple[int, int]], times: list[tuple[int, int | None]]
+) -> None:
     spans = [(node, min(first, last), max(first, last)) for node, first, last in spans]
     with TemporaryDirectory() as folder, store(folder, spans, events) as writer:
-        seen = _NodeActivity(writer.snapshot())
+        activity = _NodeActivity(writer.snapshot())
     hours = {
         "metric": {(node, hour) for node, first, last in spans for hour in range(first // HOUR, last // HOUR + 1)},
         "kernel": {(node, second // HOUR) for node, second in events},
@@ -63,29 +65,30 @@ def test_as_hour_by_hour(spans: list[Span], events: list[tuple[int, int]], times
     for node in (0, 1):
         for first, last in times:
             end = None if last is None else START + last
-            wanted = {
+            expected = {
                 plane
-                for plane, met in hours.items()
+                for plane, active_hours in hours.items()
                 if any(
-                    of == node and hour >= first // HOUR and (last is None or hour <= last // HOUR) for of, hour in met
+                    active_node == node and hour >= first // HOUR and (last is None or hour <= last // HOUR)
+                    for active_node, hour in active_hours
                 )
             }
-            assert seen.on([f"n{node}"], START + first, end) == wanted
+            assert activity.on([f"n{node}"], START + first, end) == expected
 
 
-def test_a_year_of_a_node_is_one_stretch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_year_of_a_node_is_read_as_one_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     days = [(0, day * 24 * HOUR, (day + 1) * 24 * HOUR) for day in range(40)]
     with store(tmp_path, [(0, 41 * 24 * HOUR, YEAR * HOUR), *days]) as writer:
         fetched: list[int] = []
         rows = Snapshot.rows
 
-        def counted(snapshot: Snapshot, *arguments: Any) -> list[tuple[Any, ...]]:
-            found = rows(snapshot, *arguments)
-            fetched.append(len(found))
-            return found
+        def count_rows(snapshot: Snapshot, *arguments: Any) -> list[tuple[Any, ...]]:
+            result = rows(snapshot, *arguments)
+            fetched.append(len(result))
+            return result
 
-        monkeypatch.setattr(Snapshot, "rows", counted)
-        seen = _NodeActivity(writer.snapshot())
+        monkeypatch.setattr(Snapshot, "rows", count_rows)
+        activity = _NodeActivity(writer.snapshot())
         assert sum(fetched) <= 4
-        assert seen.on(["n0"], START + 300 * 24 * HOUR, START + 300 * 24 * HOUR + 5) == {"metric"}
-        assert not seen.on(["n0"], START + (40 * 24 + 2) * HOUR, START + (40 * 24 + 3) * HOUR)
+        assert activity.on(["n0"], START + 300 * 24 * HOUR, START + 300 * 24 * HOUR + 5) == {"metric"}
+        assert not activity.on(["n0"], START + (40 * 24 + 2) * HOUR, START + (40 * 24 + 3) * HOUR)

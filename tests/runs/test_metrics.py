@@ -1,4 +1,4 @@
-"""Which curves are the run's: by label, by the scheduler's detail, by what was seen; on which clock."""
+"""Which series belong to the run, by label, scheduler record or occupancy, and on which clock."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MEMORY = "gpu_memory_used_bytes"
 
 
 class Data:
-    """MetricBackend put one by one, sampled every 15 s."""
+    """A backend that is filled series by series, sampled every 15 s."""
 
     def __init__(self) -> None:
-        self.curves = MemoryBackend()
+        self.backend = MemoryBackend()
 
     def put(
         self, name: str, values: ArrayLike, start: float = START, end: float = END, path: str = "m.prom",
@@ -36,14 +36,14 @@ class Data:
         times = np.round(np.arange(start, end + 0.1, every) * 1000).astype(np.int64)
         values = np.broadcast_to(np.asarray(values, dtype=np.float64), times.shape).copy()
         series = Series(name, tuple(sorted(labels.items())), Position(path, 1))
-        self.curves.add(Samples([series], np.zeros(len(times), np.int32), times, values))
+        self.backend.add(Samples([series], np.zeros(len(times), np.int32), times, values))
         return self
 
-    def memory(self, node: str, gpu: str, taken: tuple[float, float] | None, **more: Any) -> Data:
-        """Memory in use: 40 GiB between two moments, next to nothing otherwise; from an hour before to an hour after."""
+    def memory(self, node: str, gpu: str, in_use: tuple[float, float] | None, **more: Any) -> Data:
+        """Memory in use: 40 GiB between two times, 4 MB otherwise; from an hour before the run to an hour after."""
         start, end = more.pop("start", START - 3600), more.pop("end", END + 3600)
         times = np.arange(start, end + 0.1, 15)
-        low, high = taken if taken is not None else (np.inf, np.inf)
+        low, high = in_use if in_use is not None else (np.inf, np.inf)
         values = np.where((times >= low) & (times < high), 40 * GIB, 4e6)
         return self.put(MEMORY, values, start, end, node=node, gpu=gpu, **more)
 
@@ -52,7 +52,7 @@ class Data:
         store = MemoryStore(
             [row for row in rows if isinstance(row, Event)], [row for row in rows if isinstance(row, Record)]
         )
-        run, store.metrics = run_metrics(self.curves, run, store)
+        run, store.metrics = run_metrics(self.backend, run, store)
         return run, store
 
 
@@ -78,7 +78,7 @@ def no_scheduler(**fields: Any) -> dict[str, Any]:
 # -- by job label
 
 
-def test_label_tells_the_jobs_gpus_from_its_neighbors() -> None:
+def test_labels_separate_the_jobs_gpus_from_its_neighbors() -> None:
     data = Data()
     for gpu in range(8):
         data.put("gpu_sm_active_ratio", 0.9, node="n1", gpu=str(gpu), job="7" if gpu >= 4 else "8")
@@ -92,19 +92,19 @@ def test_label_tells_the_jobs_gpus_from_its_neighbors() -> None:
     ]
 
 
-def test_label_that_changes_over_time() -> None:
-    """One GPU, three jobs after each other: only the run's own curve counts, but hardware counters go on."""
+def test_a_label_may_change_over_time() -> None:
+    """One GPU, three consecutive jobs: only the run's own series counts, but hardware counters continue."""
     data = Data()
     for start, end, id_, level in ((0, START, "6", 0.1), (START, END, "7", 0.9), (END, END + 5000, "8", 0.2)):
         data.put("gpu_sm_active_ratio", level, start, end - 1, node="n1", gpu="0", job=id_)
         data.put("gpu_ecc_uncorrectable_total", 2, start, end - 1, node="n1", gpu="0", job=id_)
     _, store = data.resolved()
     assert grid(store, metric("gpu_sm_active_ratio").over("around", "avg")).value("min").value == 0.9
-    # The count of 2 stood there before: no growth, also in the run's first window.
+    # The count was 2 before the run: no increase, not even in the first window.
     assert grid(store, metric("gpu_ecc_uncorrectable_total").over("run", "increase")).value("sum").value == 0
 
 
-def test_alias_is_the_same_job() -> None:
+def test_an_alias_is_the_same_job() -> None:
     run, _ = Data().put("gpu_sm_active_ratio", 1, node="n1", gpu="3", job="64").resolved(id="60_3", aliases=("64",))
     assert run.gpus == ("n1:3",)
 
@@ -147,7 +147,7 @@ def test_whole_nodes_in_the_order_of_the_scheduler() -> None:
     assert (run.gpus, run.gpus_by) == (("n9:0", "n9:2", "n9:10", "n10:0", "n10:2", "n10:10"), "whole")
 
 
-def test_tracer_ranks_tell_gpus_and_their_order() -> None:
+def test_tracer_ranks_give_the_gpus_and_their_order() -> None:
     data = Data()
     for gpu in range(4):
         data.put("gpu_sm_active_ratio", 0.5, START - 3000, END + 3000, node="n1", gpu=str(gpu))
@@ -159,18 +159,18 @@ def test_tracer_ranks_tell_gpus_and_their_order() -> None:
     assert (run.gpus, run.gpus_by, run.n_ranks) == (("n1:3", "n1:1"), "tracer", 2)
 
 
-def test_occupancy_tells_the_runs_gpus_from_others() -> None:
+def test_occupancy_separates_the_runs_gpus_from_others() -> None:
     data = Data().memory("n1", "0", (START + 40, END)).memory("n1", "1", (START + 45, END + 10))
-    data.memory("n1", "2", (START - 3000, END + 3000))  # another job's all the while
-    data.memory("n1", "3", (START + 3000, END + 3000))  # another one, that came later and stayed
-    data.memory("n1", "4", (START - 3000, START + 3000))  # one that ended meanwhile
+    data.memory("n1", "2", (START - 3000, END + 3000))  # another job's, before and after
+    data.memory("n1", "3", (START + 3000, END + 3000))  # another job's, which started later and stayed
+    data.memory("n1", "4", (START - 3000, START + 3000))  # another job's, which ended during the run
     data.memory("n1", "5", None)
     run, _ = data.resolved(n_gpus=2)
     assert (run.gpus, run.gpus_by) == (("n1:0", "n1:1"), "occupancy")
 
 
-def test_occupancy_by_jobs_back_to_back() -> None:
-    """The GPU was another's until shortly before, and is somebody's again shortly after."""
+def test_occupancy_separates_jobs_back_to_back() -> None:
+    """Another job had the GPU until shortly before the run, and another has it shortly after."""
     times = np.arange(START - 3600, END + 3600.1, 15)
     free = ((times > START - 20) & (times < START + 40)) | ((times > END) & (times < END + 40))
     data = Data().put(MEMORY, np.where(free, 0, 40 * GIB), START - 3600, END + 3600, node="n1", gpu="0")
@@ -178,13 +178,13 @@ def test_occupancy_by_jobs_back_to_back() -> None:
     assert run.gpus == ("n1:0",)
 
 
-def test_idle_gpus_are_the_runs_where_no_others_could_be() -> None:
+def test_idle_gpus_are_the_runs_if_all_others_are_in_use() -> None:
     data = Data().memory("n1", "0", None).memory("n1", "1", (START - 3000, END + 3000))
     run, _ = data.resolved(n_gpus=1)
     assert (run.gpus, run.gpus_by) == (("n1:0",), "occupancy")
 
 
-def test_gpus_that_nothing_tells_apart() -> None:
+def test_gpus_that_cannot_be_told_apart_are_all_included() -> None:
     data = Data()
     for gpu in range(8):
         data.put("gpu_utilization_ratio", 0.5, START - 3000, END + 3000, node="n1", gpu=str(gpu))
@@ -192,7 +192,7 @@ def test_gpus_that_nothing_tells_apart() -> None:
     assert (len(run.gpus), run.gpus_by) == (8, "all")
 
 
-def test_neighbors_with_a_label_leave_the_others() -> None:
+def test_gpus_labeled_for_other_jobs_are_excluded() -> None:
     data = Data()
     for gpu in range(4):
         labels = {"job": "8"} if gpu < 2 else {}
@@ -204,11 +204,9 @@ def test_neighbors_with_a_label_leave_the_others() -> None:
 # -- names of nodes and GPUs
 
 
-@pytest.mark.parametrize("given", ["gpu-1", "GPU-1", "gpu-1.cluster.local"])
-def test_any_spelling_of_a_host(given: str) -> None:
-    run, store = (
-        Data().put("gpu_sm_active_ratio", 0.5, node=given, gpu="0").resolved(nodes=("gpu-1", "gpu-2"), n_gpus=1)
-    )
+@pytest.mark.parametrize("host", ["gpu-1", "GPU-1", "gpu-1.cluster.local"])
+def test_hosts_match_in_any_spelling(host: str) -> None:
+    run, store = Data().put("gpu_sm_active_ratio", 0.5, node=host, gpu="0").resolved(nodes=("gpu-1", "gpu-2"), n_gpus=1)
     assert run.gpus == ("gpu-1:0",)
     assert grid(store, metric("gpu_sm_active_ratio").over("run", "avg")).labels("node") == [("gpu-1",)]
 
@@ -228,7 +226,7 @@ def test_node_in_a_path(path: str, node: str) -> None:
     assert NodeNames(("gpu-1", "gpu-12")).within(path) == node
 
 
-def test_files_without_a_node() -> None:
+def test_files_without_a_node_get_it_from_their_path() -> None:
     data = Data()
     for node, level in (("n1", 0.2), ("n2", 0.8)):
         data.put("gpu_utilization_ratio", level, path=f"smi/{node}/smi.csv", gpu="0")
@@ -246,16 +244,16 @@ def test_files_without_a_node_in_folders_of_hosts() -> None:
     assert run.gpus == ("dgx01:0", "dgx02:0")
 
 
-def test_uuids_find_their_node_and_index() -> None:
+def test_uuids_are_resolved_to_node_and_index() -> None:
     data = Data().put("gpu_power_watts", 100, node="n1", gpu="2", gpu_uuid="GPU-AB-1")
     data.put("gpu_utilization_ratio", 0.5, gpu_uuid="ab-1").put("gpu_utilization_ratio", 0.7, gpu_uuid="ab-2")
     _, store = data.resolved(nodes=("n1", "n2"))
     labels = grid(store, metric("gpu_utilization_ratio").over("run", "avg")).labels("node", "gpu")
     assert ("n1", "2") in labels
-    assert ("", "ab-2") in labels  # known by its UUID alone, and never taken for another GPU
+    assert ("", "ab-2") in labels  # known only by its UUID, and not merged with another GPU
 
 
-def test_the_value_of_a_gauge_tells_the_index() -> None:
+def test_the_gpu_index_comes_from_the_value_of_a_gauge() -> None:
     data = (
         Data().put("gpu_index", 3, node="n1", gpu_uuid="ab-1").put("gpu_power_watts", 100, node="n1", gpu_uuid="ab-1")
     )
@@ -264,7 +262,7 @@ def test_the_value_of_a_gauge_tells_the_index() -> None:
     assert grid(store, metric("gpu_power_watts").over("run", "avg")).labels("gpu") == [("3",)]
 
 
-def test_other_nodes_are_left_out_and_said() -> None:
+def test_metrics_of_other_nodes_are_excluded_with_a_reason() -> None:
     run, store = Data().put("gpu_utilization_ratio", 0.5, node="login1", gpu="0").resolved()
     answer = store.ask(metric("gpu_utilization_ratio").over("run", "avg"))
     assert isinstance(answer, MissingAnswer)
@@ -272,28 +270,28 @@ def test_other_nodes_are_left_out_and_said() -> None:
     assert run.gpus == ()
 
 
-def test_a_label_on_another_node_is_stale_where_the_runs_own_is_there() -> None:
+def test_a_job_label_on_another_node_is_ignored_if_the_runs_node_has_metrics() -> None:
     data = Data().put(MEMORY, 40 * GIB, node="n1", gpu="0").put(MEMORY, 60 * GIB, node="zz07", gpu="0", job="7")
     run, store = data.resolved(job(), n_gpus=1)
     assert run.gpus == ("n1:0",)
     assert grid(store, metric(MEMORY).over("run", "max")).labels("node", "gpu") == [("n1", "0")]
 
 
-def test_windows_that_a_run_still_going_has_not_filled_are_left_for_later() -> None:
+def test_incomplete_windows_of_a_running_job_are_left_out() -> None:
     data = Data().put(MEMORY, 40 * GIB, node="n1", gpu="0", start=START - 900)
-    gone, over = data.resolved(job(), n_gpus=1)
-    _, going = data.resolved(job(state="RUNNING", end=None), disposition="RUNNING", n_gpus=1)
+    ended_run, ended = data.resolved(job(), n_gpus=1)
+    _, running = data.resolved(job(state="RUNNING", end=None), disposition="RUNNING", n_gpus=1)
     query = metric(MEMORY).over("around", "count")
-    assert gone.end == END
-    assert grid(over, query).times[-1] > END
-    last = grid(going, query)
+    assert ended_run.end == END
+    assert grid(ended, query).times[-1] > END
+    last = grid(running, query)
     assert END - last.step < last.times[-1] <= END
     data.put(MEMORY, 40 * GIB, node="n1", gpu="0", start=END + 15, end=END + 900)
     _, later = data.resolved(job(state="RUNNING", end=None), disposition="RUNNING", end=END + 900, n_gpus=1)
     np.testing.assert_array_equal(grid(later, last.query).values, last.values)
 
 
-def test_only_node_under_another_name() -> None:
+def test_a_single_node_may_have_another_name() -> None:
     run, _ = Data().put("gpu_utilization_ratio", 0.5, node="ip-10-0-0-9", gpu="0", job="7").resolved()
     assert run.gpus == ("n1:0",)
 
@@ -309,28 +307,28 @@ def test_local_times_against_utc_metrics_by_label(zone: float) -> None:
     assert run.metric_offset_s == -zone * 3600
     value = grid(store, metric("gpu_sm_active_ratio").over("run", "avg")).value("count")
     assert value.number > 200
-    assert all(one.holds for one in check({"c": value.cites[0]}, store))
+    assert all(result.holds for result in check({"c": value.cites[0]}, store))
 
 
 def test_local_times_by_occupancy() -> None:
     hours = 9 * 3600
     data = Data()
     for gpu in range(2):
-        taken = (START + hours + 30, END + hours)
-        data.memory("n1", str(gpu), taken, start=END + 600, end=END + hours + 3600)
+        in_use = (START + hours + 30, END + hours)
+        data.memory("n1", str(gpu), in_use, start=END + 600, end=END + hours + 3600)
     run, _ = data.resolved(n_gpus=2)
     assert (run.metric_offset_s, run.gpus) == (-hours, ("n1:0", "n1:1"))
 
 
 def test_local_times_of_a_run_longer_than_its_zone() -> None:
-    """The window holds samples, and yet memory came and went with the run an hour before."""
+    """The window holds samples, but memory was in use an hour earlier, for as long as the run."""
     data = Data()
     for gpu in range(2):
         data.memory("n1", str(gpu), (START - 3600 + 30, END - 3600), start=START - 3900, end=END - 3300)
     run, _ = data.resolved(n_gpus=2)
     assert (run.metric_offset_s, len(run.gpus)) == (3600, 2)
     early = Data().memory("n1", "0", (START, END - 1800), start=START - 300, end=END - 1800)
-    assert early.resolved(n_gpus=1)[0].metric_offset_s == 0  # an exporter that died is no zone
+    assert early.resolved(n_gpus=1)[0].metric_offset_s == 0  # an exporter that stopped does not mean another zone
 
 
 def test_local_times_of_a_log_that_falls_silent_early() -> None:
@@ -339,14 +337,14 @@ def test_local_times_of_a_log_that_falls_silent_early() -> None:
     assert (run.metric_offset_s, run.gpus) == (4 * 3600, ("n1:0",))
 
 
-def test_metrics_of_another_day_stay_out() -> None:
+def test_metrics_of_another_day_are_excluded() -> None:
     data = Data().put("gpu_sm_active_ratio", 0.5, START + 30000, END + 30500, node="n1", gpu="0")
     run, store = data.resolved()
     assert run.metric_offset_s == 0
     assert isinstance(store.ask(metric("gpu_sm_active_ratio").over("run", "avg")), MissingAnswer)
 
 
-def test_no_zone_is_guessed_where_the_window_holds_samples() -> None:
+def test_no_zone_is_guessed_if_the_window_holds_samples() -> None:
     data = Data().put("gpu_sm_active_ratio", 0.5, START + 3600, END + 3600, node="n1", gpu="0")
     assert data.resolved()[0].metric_offset_s == 0
 
@@ -364,7 +362,7 @@ def test_a_step_that_does_not_divide_the_shift_is_refused() -> None:
 # -- without scheduler records
 
 
-def test_one_job_by_label_alone() -> None:
+def test_a_single_job_is_found_by_its_label() -> None:
     data = Data().put("gpu_sm_active_ratio", 0.5, START - 9000, END + 9000, node="n2", gpu="1")
     data.put("gpu_sm_active_ratio", 0.5, node="n2", gpu="0", job="31").put("host_load1", 3, node="n2")
     run, store = data.resolved(**no_scheduler())
@@ -373,12 +371,12 @@ def test_one_job_by_label_alone() -> None:
     assert grid(store, metric("host_load1").over("run", "avg"))
 
 
-def test_edges_of_the_data_are_no_edges_of_the_run() -> None:
+def test_edges_of_the_data_are_not_edges_of_the_run() -> None:
     run, _ = Data().put("gpu_sm_active_ratio", 0.5, node="n2", gpu="0", job="31").resolved(**no_scheduler())
     assert (run.start, run.end) == (None, None)
 
 
-def test_several_jobs_and_none_chosen() -> None:
+def test_several_jobs_need_a_choice() -> None:
     data = Data().put("gpu_sm_active_ratio", 0.5, node="n2", gpu="0", job="31")
     data.put("gpu_sm_active_ratio", 0.5, node="n2", gpu="1", job="9")
     with pytest.raises(SeveralRuns, match="9, 31"):
@@ -399,7 +397,7 @@ def test_a_log_among_several_jobs_is_matched_by_time() -> None:
     assert "--job" in answer.reason
 
 
-def test_no_label_at_all() -> None:
+def test_a_run_without_labels_is_found_by_occupancy() -> None:
     data = Data().memory("n1", "0", (START, END)).memory("n1", "1", (START, END)).memory("n1", "2", None)
     run, _ = data.resolved(**no_scheduler())
     assert (run.id, run.gpus, run.gpus_by) == (None, ("n1:0", "n1:1"), "occupancy")
@@ -407,25 +405,25 @@ def test_no_label_at_all() -> None:
     assert run.end == pytest.approx(END, abs=120)
 
 
-def test_memory_held_all_along_tells_no_window() -> None:
-    """A neighbor's leftover beside the run's own."""
+def test_memory_in_use_all_the_time_gives_no_window() -> None:
+    """Memory left in use by a neighbor, in addition to the run's own."""
     data = Data().memory("n1", "0", (START, END)).memory("n1", "1", (0, 9e9))
     run, _ = data.resolved(**no_scheduler())
     assert run.gpus == ("n1:0",)
     assert run.start == pytest.approx(START, abs=120)
 
 
-def test_the_closing_words_alone_are_no_window() -> None:
-    """A log of one stamped line, the scheduler's at its end, which comes a moment after the last sample."""
+def test_a_log_with_only_its_last_line_gives_no_window() -> None:
+    """The log has one line with a time, written by the scheduler at the end, just after the last sample."""
     data = Data().put("gpu_sm_active_ratio", 0.5, START, END - 23, node="n2", gpu="0", job="31")
     run, store = data.resolved(log(END, END), **no_scheduler(id="31"))
     assert run.gpus_by == "label"
     assert grid(store, metric("gpu_sm_active_ratio").over("run", "avg")).samples > 400
-    bare, _ = Data().memory("n1", "0", (START, END)).resolved(log(END, END), **no_scheduler())
-    assert bare.start == pytest.approx(START, abs=120)
+    run_by_memory, _ = Data().memory("n1", "0", (START, END)).resolved(log(END, END), **no_scheduler())
+    assert run_by_memory.start == pytest.approx(START, abs=120)
 
 
-def test_a_lone_scrape() -> None:
+def test_a_single_scrape_is_used() -> None:
     data = Data().put("gpu_utilization_ratio", 0.5, START, START, node="n1", gpu="0")
     run, store = data.resolved(**no_scheduler())
     assert run.gpus == ("n1:0",)
@@ -440,32 +438,32 @@ def test_log_times_give_the_window() -> None:
     assert window[-1] <= END + 60
 
 
-def test_no_metrics_at_all() -> None:
+def test_a_run_without_metrics_has_no_gpus() -> None:
     run, store = Data().resolved()
     assert run.gpus == ()
     assert isinstance(store.ask(metric("gpu_power_watts").over("run", "avg")), MissingAnswer)
 
 
-def test_a_part_of_a_grid_cites_no_more_than_the_grid_held() -> None:
-    """Samples from before what was asked for must not come in when the citation is asked again."""
+def test_the_citation_of_a_part_covers_only_samples_of_the_grid() -> None:
+    """Checking the citation must not include samples from before the queried window."""
     values = np.where(np.arange(START - 3000, END + 3000.1, 15) < START, 1.0, 0.5)
     data = Data().put("gpu_utilization_ratio", values, START - 3000, END + 3000, node="n1", gpu="0")
     _, store = data.resolved()
     util = grid(store, metric("gpu_utilization_ratio").over("run", "avg"))
     value = util.during(START - 2000, START + 600).value("median")
     assert value.value == 0.5
-    assert all(one.holds for one in check({"c": value.cites[0]}, store))
+    assert all(result.holds for result in check({"c": value.cites[0]}, store))
 
 
-def test_what_was_never_sampled_is_a_count_that_holds() -> None:
+def test_the_citation_of_a_count_of_zero_holds() -> None:
     _, store = Data().put("gpu_utilization_ratio", 0.5, START, START + 3000, node="n1", gpu="0").resolved()
     util = grid(store, metric("gpu_utilization_ratio").over("run", "avg"))
     value = util.during(START + 4000, END).value("count")
     assert (value.value, value.unit) == (0, "")
-    assert all(one.holds for one in check({"c": value.cites[0]}, store))
+    assert all(result.holds for result in check({"c": value.cites[0]}, store))
 
 
-def test_files_of_several_machines_by_their_uuids() -> None:
+def test_files_of_several_machines_are_separated_by_uuid() -> None:
     data = Data()
     for name in ("smi_a", "smi_b"):
         data.put("gpu_utilization_ratio", 0.5, path=f"{name}.csv", gpu="0", gpu_uuid=f"GPU-{name}")

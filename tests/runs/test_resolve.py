@@ -1,4 +1,4 @@
-"""Which run was it: jobs, attempts, parents, logs, clocks and ranks."""
+"""Resolving the run: jobs, attempts, parents, logs, clocks and ranks."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def run_of(*rows: Record | Event, ask: str | None = None) -> Run:
 
 
 def resolved(*rows: Record | Event, ask: str | None = None) -> ResolvedRun:
-    found = MemoryStore(
+    store = MemoryStore(
         [row for row in rows if isinstance(row, Event)], [row for row in rows if isinstance(row, Record)], ["log"]
     )
-    return resolve(found, ask)
+    return resolve(store, ask)
 
 
-# -- which one
+# -- choosing the job
 
 
-def test_a_lone_log_is_the_run() -> None:
+def test_a_single_log_is_the_run() -> None:
     assert run_of(log("train.log")) == Run(log_paths=("train.log",))
     assert run_of(log("train.log"), ask="7").id == "7"
 
@@ -73,15 +73,15 @@ def test_a_lone_log_is_the_run() -> None:
         ("checkpoint-4000.log", None),
     ],
 )
-def test_ids_in_names(path: str, id_: str | None) -> None:
+def test_job_ids_are_read_from_file_names(path: str, id_: str | None) -> None:
     assert run_of(log(path)).id == id_
 
 
-def test_id_inside_the_log() -> None:
+def test_a_job_id_is_read_from_the_log() -> None:
     assert run_of(log("train.log"), note("train.log", job="815", reason="time_limit")).id == "815"
 
 
-def test_one_job_takes_all_logs() -> None:
+def test_a_single_job_gets_all_logs() -> None:
     run = run_of(job("5"), log("a/rank0.log"), log("a/rank1.log"), log("train.log"))
     assert run.log_paths == ("a/rank0.log", "a/rank1.log", "train.log")
 
@@ -92,7 +92,7 @@ def test_several_jobs_are_an_error_that_lists_them() -> None:
     assert error.value.jobs == ("12", "100")
 
 
-def test_asking_for_a_job() -> None:
+def test_a_job_is_selected_by_any_of_its_ids() -> None:
     tasks = [
         job("60_0", raw_id="61", array_id="60"),
         job("60_1", raw_id="62", array_id="60"),
@@ -106,19 +106,19 @@ def test_asking_for_a_job() -> None:
         run_of(*tasks, ask="9")
 
 
-def test_one_log_among_accounting_of_the_whole_cluster() -> None:
+def test_one_log_selects_its_job_in_the_accounting_of_a_cluster() -> None:
     rows = [job(str(number)) for number in range(400, 420)]
     run = run_of(*rows, log("slurm-407.out"), log("rank1.log"))
     assert (run.id, run.log_paths) == ("407", ("slurm-407.out", "rank1.log"))
 
 
 def test_a_listing_does_not_compete_with_accounting() -> None:
-    listed = [job(str(number), source="squeue") for number in range(500, 505)]
-    assert run_of(job("7"), *listed).id == "7"
-    assert run_of(*listed[:1]).id == "500"
+    queued = [job(str(number), source="squeue") for number in range(500, 505)]
+    assert run_of(job("7"), *queued).id == "7"
+    assert run_of(*queued[:1]).id == "500"
 
 
-def test_logs_by_the_paths_in_the_records() -> None:
+def test_logs_are_matched_by_the_paths_in_the_records() -> None:
     rows = [job("31", std_out="/x/a-%j.txt", name="a"), job("32", start=150.0, std_out="/x/b.txt")]
     run = run_of(*rows, log("a-31.txt"), log("b.txt"), ask="32")
     assert run.log_paths == ("b.txt",)
@@ -128,9 +128,9 @@ def test_logs_of_other_jobs_are_left_out() -> None:
     rows = [job("4001"), job("4002", start=300.0), log("4001/out.log"), log("4002/out.log"), log("4002/rank1/err.log")]
     runs = resolved(*rows, ask="4002")
     assert runs.run.log_paths == ("4002/out.log", "4002/rank1/err.log")
-    kept = runs.store.ask(events("log_activity"))
-    assert isinstance(kept, Frame)
-    assert {event.at.path for event in kept.events} == set(runs.run.log_paths)
+    frame = runs.store.ask(events("log_activity"))
+    assert isinstance(frame, Frame)
+    assert {event.at.path for event in frame.events} == set(runs.run.log_paths)
 
 
 # -- attempts
@@ -158,7 +158,7 @@ def test_attempts_of_a_requeued_job() -> None:
     assert (run.parent, run.parent_by) == ("8", "requeue")
 
 
-def test_waiting_for_its_next_attempt() -> None:
+def test_a_job_waiting_for_its_next_attempt_keeps_its_last_state() -> None:
     rows = [job("8", "NODE_FAIL", 100.0, 200.0, submit=90.0), job("8", "PENDING", None, None, submit=201.0)]
     assert run_of(*rows).disposition == "NODE_FAIL"
     rows[1] = job("8", "CANCELLED", None, 260.0, submit=201.0)
@@ -177,13 +177,13 @@ def test_local_time_and_utc_are_one_attempt() -> None:
     assert len(attempts_of(rows)) == 1
 
 
-def test_an_id_given_again() -> None:
+def test_a_reused_job_id_is_a_new_run() -> None:
     run = run_of(job("110", "RUNNING", 100.0, None, name="lost"), job("110", "COMPLETED", 300.0, 400.0, name="after"))
     assert (run.name, run.disposition, len(run.attempts), run.parent) == ("after", "COMPLETED", 1, None)
 
 
 @pytest.mark.parametrize(
-    ("recorded", "other", "signals", "code", "signal"),
+    ("recorded", "other_code", "signals", "code", "signal"),
     [
         ((0, 11), None, (), 0, 11),
         ((11, 0), None, (), 11, None),
@@ -196,22 +196,22 @@ def test_an_id_given_again() -> None:
     ],
 )
 def test_exit_codes(
-    recorded: tuple[int, int], other: int | None, signals: tuple[int, ...], code: int | None, signal: int | None
+    recorded: tuple[int, int], other_code: int | None, signals: tuple[int, ...], code: int | None, signal: int | None
 ) -> None:
-    """sacct takes 128 off; another source or the log tells; Slurm's own marks are neither code nor signal."""
+    """sacct subtracts 128; another source or the log shows it; Slurm's internal codes are neither code nor signal."""
     rows = [job("8", "FAILED", exit_code=recorded[0], signal=recorded[1])]
-    if other is not None:
-        rows.append(job("8", "FAILED", exit_code=other, signal=0, source="scontrol"))
-    told = [note("t.log", "process_exit", signal=number) for number in signals]
-    run = run_of(*rows, log("t.log"), *told)
+    if other_code is not None:
+        rows.append(job("8", "FAILED", exit_code=other_code, signal=0, source="scontrol"))
+    exits = [note("t.log", "process_exit", signal=number) for number in signals]
+    run = run_of(*rows, log("t.log"), *exits)
     assert (run.exit_code, run.signal) == (code, signal)
     assert (run.attempts[-1].exit_code, run.attempts[-1].signal) == (code, signal)
 
 
 def test_an_unstarted_job_has_no_attempt() -> None:
-    told = attempts_of([job("8", "CANCELLED", None, 50.0, submit=20.0)])
-    last = final(told)
-    assert numbered(told) == ()
+    attempts = attempts_of([job("8", "CANCELLED", None, 50.0, submit=20.0)])
+    last = final(attempts)
+    assert numbered(attempts) == ()
     assert last is not None
     assert last.state == "CANCELLED"
 
@@ -242,7 +242,7 @@ def test_a_chain_whose_end_never_started() -> None:
     assert run_of(*rows).id == "42"
 
 
-def test_a_fan_is_no_chain() -> None:
+def test_parallel_children_are_not_a_chain() -> None:
     rows = [job("41"), job("42", start=201.0, parents=("41",)), job("43", start=201.0, parents=("41",))]
     with pytest.raises(SeveralRuns):
         run_of(*rows)
@@ -255,7 +255,7 @@ def test_only_the_runs_own_records_stay() -> None:
     assert [row.get("id") for row in frame.records] == ["43"]
 
 
-def test_same_name_in_turn() -> None:
+def test_consecutive_jobs_of_the_same_name_are_parent_and_child() -> None:
     rows = [
         job("41", start=100.0, end=200.0, submit=50.0, name="lm"),
         job("42", start=202.0, end=300.0, submit=60.0, name="lm"),
@@ -268,15 +268,15 @@ def test_same_name_in_turn() -> None:
         run_of(rows[0], job("42", start=9000.0, end=9100.0, submit=8990.0, name="lm"), *rows[2:])
 
 
-def test_a_parent_that_is_not_here() -> None:
+def test_a_parent_without_inputs_is_named() -> None:
     run = run_of(job("42", parents=("41",)))
     assert (run.parent, run.parent_log_paths) == ("41", ())
 
 
-# -- what is kept
+# -- remaining rows
 
 
-def test_fates_of_other_jobs_are_dropped_but_nodes_stay() -> None:
+def test_states_of_other_jobs_are_dropped_and_those_of_nodes_kept() -> None:
     rows = [
         job("42"),
         note("slurmctld.log", "job_state", "scheduler", job="42", state="failed"),
@@ -286,8 +286,8 @@ def test_fates_of_other_jobs_are_dropped_but_nodes_stay() -> None:
         Record("step", Position("sacct.txt", 3), "scheduler", {"id": "77.0", "job": "77"}),
         Record("node", Position("sinfo.txt", 2), "scheduler", {"name": "n9", "state": "down"}),
     ]
-    kept = [(row.kind, row.get("job")) for row in resolved(*rows).store.all_rows()]
-    assert sorted(kept, key=str) == [("job", None), ("job_state", "42"), ("node", None), ("node_state", "77")]
+    remaining = [(row.kind, row.get("job")) for row in resolved(*rows).store.all_rows()]
+    assert sorted(remaining, key=str) == [("job", None), ("job_state", "42"), ("node", None), ("node_state", "77")]
 
 
 def test_citations_hold_on_the_narrowed_store() -> None:
@@ -327,7 +327,7 @@ def test_the_offset_moves_the_logs_times() -> None:
     assert [(row.time, row.get("first_time")) for row in frame.events] == [(100990.0, 100010.0)]
 
 
-def test_a_time_that_fits_is_left() -> None:
+def test_a_time_that_fits_is_not_shifted() -> None:
     """The container writes UTC, the step daemon local time, into one file."""
     span = (100000.0, 101000.0)
     local = Event("scheduler_notice", Position("t.log", 5), "log", time=100999.0)
@@ -339,9 +339,9 @@ def test_a_time_that_fits_is_left() -> None:
 
 def worker(folder: str, local: int, rank: int | None = None, text: str = "") -> list[Event]:
     path = f"{folder}/attempt_0/{local}/stderr.log"
-    place = Position(path, 3)
-    rows = [Event("log_activity", place, "log", rank=local)]
-    return rows if rank is None else [*rows, Event("exception", place, "log", rank=rank, text=text)]
+    position = Position(path, 3)
+    rows = [Event("log_activity", position, "log", rank=local)]
+    return rows if rank is None else [*rows, Event("exception", position, "log", rank=rank, text=text)]
 
 
 def ranks_by_path(*rows: Event) -> dict[str, int | None]:
@@ -351,13 +351,13 @@ def ranks_by_path(*rows: Event) -> dict[str, int | None]:
 
 
 def test_local_ranks_of_two_nodes() -> None:
-    two = [*worker("a", 0), *worker("a", 1), *worker("b", 0, 2, "[rank2]: x"), *worker("b", 1)]
-    assert ranks_by_path(*two) == {"a:0": 0, "a:1": 1, "b:0": 2, "b:1": 3}
+    workers = [*worker("a", 0), *worker("a", 1), *worker("b", 0, 2, "[rank2]: x"), *worker("b", 1)]
+    assert ranks_by_path(*workers) == {"a:0": 0, "a:1": 1, "b:0": 2, "b:1": 3}
 
 
-def test_ranks_that_cannot_be_told_are_not_mixed_up() -> None:
-    two = [*worker("a", 0), *worker("a", 1), *worker("b", 0), *worker("b", 1)]
-    assert set(ranks_by_path(*two).values()) == {None}
+def test_ambiguous_ranks_are_unknown() -> None:
+    workers = [*worker("a", 0), *worker("a", 1), *worker("b", 0), *worker("b", 1)]
+    assert set(ranks_by_path(*workers).values()) == {None}
     assert ranks_by_path(*worker("a", 0), *worker("a", 1)) == {"a:0": 0, "a:1": 1}
 
 
@@ -371,14 +371,14 @@ def ranks_of(n_gpus: int, *rows: Event, **fields: Any) -> list[int | None]:
     return [row.rank for row in store.all_rows() if isinstance(row, Event) and row.get("task") is not None]
 
 
-def test_tasks_are_ranks_where_each_gpu_has_one() -> None:
+def test_tasks_are_ranks_if_each_gpu_has_one() -> None:
     exits = [of_task("4-7", "process_exit", source="srun"), of_task("2", "process_exit", source="srun")]
     assert ranks_of(8, of_task("4"), of_task("5"), *exits) == [4, 5, None, 2]
     assert ranks_of(8, of_task("5")) == [5]  # more than half: as many tasks as GPUs
     assert ranks_of(8, of_task("3")) == [None]  # there may be four tasks of two GPUs each
     assert ranks_of(8, of_task("3"), n_tasks=8) == [3]
     assert ranks_of(8, of_task("1"), n_tasks=2) == [None]
-    assert ranks_of(8, of_task("7"), n_tasks=2) == [7]  # srun started more than the job had asked for
+    assert ranks_of(8, of_task("7"), n_tasks=2) == [7]  # srun started more tasks than the job had requested
     assert ranks_of(4, of_task("5")) == [None]
 
 
@@ -387,7 +387,7 @@ def test_tasks_are_ranks_where_each_gpu_has_one() -> None:
     [note("out/slurm-7.out", "launcher_restart"), note("out/slurm-7.out", "host", command="torchrun"),
      note("out/slurm-7.out", "process_exit", source="torchrun", task="1")],
 )  # fmt: skip
-def test_tasks_that_are_launchers_are_no_ranks(launcher: Event) -> None:
+def test_tasks_that_are_launchers_are_not_ranks(launcher: Event) -> None:
     assert 5 not in ranks_of(8, of_task("5"), launcher)
 
 

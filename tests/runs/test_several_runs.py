@@ -1,4 +1,4 @@
-"""Inputs that hold more than one run: said where nothing tells them apart, and never healthy over a failure."""
+"""Inputs of more than one run: reported if they cannot be separated, and never healthy if one failed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trackside.finding import Verdict
 
 
 def log(start: float, steps: int = 30, prefix: str = "") -> str:
-    """A loop's output, its loss falling from ``start``."""
+    """The output of a training loop whose loss falls from ``start``."""
     return "".join(f"{prefix}step {step} loss {start * 0.97**step:.4f}\n" for step in range(1, steps + 1))
 
 
@@ -19,10 +19,10 @@ def keys(verdict: Verdict) -> set[str]:
     return {sentence_name(claim) for claim in verdict.preflight}
 
 
-def test_two_trainings_in_one_folder_are_said_to_be_judged_as_one(tmp_path: Path) -> None:
+def test_two_trainings_in_one_folder_give_a_preflight_claim(tmp_path: Path) -> None:
     verdict = trackside.diagnose(write(tmp_path, {"one.log": log(8.0), "two.log": log(3.0)}))
     assert "several_runs" in keys(verdict)
-    (claim,) = (each for each in verdict.preflight if sentence_name(each) == "several_runs")
+    (claim,) = (sentence for sentence in verdict.preflight if sentence_name(sentence) == "several_runs")
     assert {cite.where.partition(":")[0] for cite in claim.cites} == {"one.log", "two.log"}
 
 
@@ -38,13 +38,13 @@ def test_parts_that_follow_each_other_are_one_run(tmp_path: Path) -> None:
     assert "several_runs" not in keys(trackside.diagnose(write(tmp_path, {"one.log": log(8.0), "two.log": later})))
 
 
-def test_records_that_contradict_each_other_make_no_healthy_run(tmp_path: Path) -> None:
+def test_contradicting_records_never_give_a_healthy_run(tmp_path: Path) -> None:
     files = {
         "one/sacct.txt": SACCT + sacct("7"),
         "two/sacct.txt": SACCT + sacct("7", "COMPLETED"),
         "slurm-7.out": log(8.0),
     }
-    for turned in (files, {"one/sacct.txt": files["two/sacct.txt"], "two/sacct.txt": files["one/sacct.txt"]}):
-        verdict = trackside.diagnose(write(tmp_path / str(id(turned)), {**files, **turned}), job="7")
+    for swapped in (files, {"one/sacct.txt": files["two/sacct.txt"], "two/sacct.txt": files["one/sacct.txt"]}):
+        verdict = trackside.diagnose(write(tmp_path / str(id(swapped)), {**files, **swapped}), job="7")
         assert "contradicted" in keys(verdict)
         assert verdict.family != "G1"

@@ -210,7 +210,7 @@ def test_a_document_is_not_sent_again_to_who_has_it(ask: Asking, archive: Archiv
             again = ask(path, If_None_Match=sent)
             assert (again.status, again.data) == (304, b"")
         assert ask(path, If_None_Match='W/"other"').data == first.data
-    newer = verdict(said="ImportError")
+    newer = verdict(exception="ImportError")
     archive.record(newer, written(newer))
     assert ask("/runs/4242/verdict", If_None_Match=tag).data == written(newer)
 
@@ -228,7 +228,7 @@ def test_citations_are_asked_again(ask: Asking, archive: Archive) -> None:
     document = ask.json("/verdicts/1/verify", "POST")
     assert document["cites"] == document["holding"] > 0
     assert (document["broken"], document["dangling"]) == ([], [])
-    wrong = verdict(run("7", cluster=None), said="ImportError")
+    wrong = verdict(run("7", cluster=None), exception="ImportError")
     archive.record(wrong, written(wrong))
     document = ask.json("/verdicts/2/verify", "POST")
     (broken,) = document["broken"]

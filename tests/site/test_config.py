@@ -1,4 +1,4 @@
-"""Settings: which of file, environment and flags holds, what is refused and how it is said, what stays hidden."""
+"""Settings: precedence of file, environment and flags, errors for wrong values, hidden secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trackside.settings.shown import in_force
 from trackside.site import config
 from trackside.site.config import Site, load
 
-WHOLE = """\
+FULL_CONFIG = """\
 [metrics]
 url = "https://metrics.example.org/prometheus"
 user = "trackside"
@@ -58,7 +58,7 @@ series = 1000
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder without settings, and a home of its own."""
+    """An empty working folder, with an empty home folder."""
     (tmp_path / "here").mkdir()
     (tmp_path / "home").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -74,14 +74,14 @@ def write(folder: Path, text: str, name: str = "site.toml") -> Path:
     return path
 
 
-def whole(folder: Path, **environ: str) -> Site:
+def full_site(folder: Path, **environ: str) -> Site:
     (folder / "secrets").mkdir()
     write(folder / "secrets", "hunter2\n", "metrics")
-    return load(write(folder, WHOLE), environ={"VL_TOKEN": "secret-token", **environ})
+    return load(write(folder, FULL_CONFIG), environ={"VL_TOKEN": "secret-token", **environ})
 
 
 def test_every_section_becomes_the_options_of_its_part(folder: Path) -> None:
-    site = whole(folder)
+    site = full_site(folder)
     assert site.metrics is not None
     assert site.metrics.endpoint.url == "https://metrics.example.org/prometheus"
     assert (site.metrics.endpoint.user, site.metrics.endpoint.password) == ("trackside", "hunter2")
@@ -101,14 +101,14 @@ def test_every_section_becomes_the_options_of_its_part(folder: Path) -> None:
     assert site.warnings == ()
 
 
-def test_nothing_set_is_a_site_with_slurm_alone(folder: Path) -> None:
+def test_the_default_site_has_only_slurm(folder: Path) -> None:
     site = load(environ={"HOME": str(folder)})
     assert (site.metrics, site.logs, site.store, site.file) == (None, (), "", "")
     assert site.slurm is not None
     assert load(environ={"TRACKSIDE_SLURM_MODE": "off"}).slurm is None
 
 
-def test_flags_hold_over_the_environment_over_the_file(folder: Path) -> None:
+def test_flags_override_the_environment_and_that_the_file(folder: Path) -> None:
     path = write(folder, '[metrics]\nurl = "http://file"\nretries = 1\ntimeout_s = 1\n')
     environ = {"TRACKSIDE_METRICS_URL": "http://environment", "TRACKSIDE_METRICS_RETRIES": "2"}
     site = load(path, {"metrics.url": "http://flag", "metrics.retries": None}, environ)
@@ -122,7 +122,7 @@ def test_flags_hold_over_the_environment_over_the_file(folder: Path) -> None:
     assert origins["metrics.deadline_s"] == "default"
 
 
-def test_tables_and_lists_of_the_environment_are_written_as_in_toml(folder: Path) -> None:
+def test_tables_and_lists_in_the_environment_use_toml_syntax(folder: Path) -> None:
     site = load(environ={
         "TRACKSIDE_METRICS_URL": "http://m", "TRACKSIDE_METRICS_LABELS": '{host = "node"}',
         "TRACKSIDE_SLURM_CLUSTERS": '["a", "b"]', "TRACKSIDE_SERVE_LIMITS_SERIES": "7",
@@ -140,7 +140,7 @@ def test_a_log_store_may_come_from_the_environment_alone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[metrics]\nurll = 'http://m'\n", "line 2: [metrics] has no key 'urll'; did you mean 'url'?"),
         ("[metric]\nurl = 'http://m'\n", "line 1: unknown section [metric]; did you mean 'metrics'?"),
@@ -161,17 +161,17 @@ def test_a_log_store_may_come_from_the_environment_alone(folder: Path) -> None:
         ("[metrics]\nurl = 'http://m'\nlabels = { a = 1 }\n", "line 3: metrics.labels must be a table of strings"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_file_line_and_key(folder: Path, text: str, said: str) -> None:
+def test_a_wrong_setting_is_refused_with_file_line_and_key(folder: Path, text: str, message: str) -> None:
     path = write(folder, text)
     with pytest.raises(ConfigError) as caught:
         load(path, environ={})
     assert str(caught.value).startswith(str(path))
-    assert said.format(folder=folder) in str(caught.value)
+    assert message.format(folder=folder) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("environ", "said"),
+    ("environ", "message"),
     [
         (
             {"TRACKSIDE_METRICS_URI": "http://m"},
@@ -183,19 +183,19 @@ def test_what_is_wrong_is_said_with_file_line_and_key(folder: Path, text: str, s
         ),
     ],
 )
-def test_a_wrong_variable_is_named(folder: Path, environ: dict[str, str], said: str) -> None:
+def test_a_wrong_variable_is_named(folder: Path, environ: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(environ=environ)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_variables_of_others_are_left_alone(folder: Path) -> None:
+def test_unrelated_variables_are_ignored(folder: Path) -> None:
     assert load(environ={"TRACKSIDE_SOMETHING_ELSE": "1"}).metrics is None
 
 
 def test_one_variable_for_several_log_stores_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"2 tables \[\[logs\]\]"):
-        whole(folder, TRACKSIDE_LOGS_URL="http://elsewhere")
+        full_site(folder, TRACKSIDE_LOGS_URL="http://elsewhere")
 
 
 def test_secret_and_its_file_together_are_refused(folder: Path) -> None:
@@ -206,7 +206,7 @@ def test_secret_and_its_file_together_are_refused(folder: Path) -> None:
 
 
 def test_no_secret_is_ever_shown(folder: Path) -> None:
-    site = whole(folder, TRACKSIDE_SLURM_TOKEN="hunter3", TRACKSIDE_SLURM_URL="http://r")
+    site = full_site(folder, TRACKSIDE_SLURM_TOKEN="hunter3", TRACKSIDE_SLURM_URL="http://r")
     shown = "\n".join(f"{setting.name} = {setting.value}  # {setting.origin}" for setting in site.settings)
     for secret in ("hunter2", "hunter3", "secret-token"):
         assert secret not in shown
@@ -217,8 +217,8 @@ def test_no_secret_is_ever_shown(folder: Path) -> None:
     assert "logs[1].url" in shown
 
 
-def test_the_dump_is_toml_that_says_the_same(folder: Path) -> None:
-    site = whole(folder)
+def test_the_dump_is_toml_with_the_same_settings(folder: Path) -> None:
+    site = full_site(folder)
     text = config.dump(site)
     document = tomllib.loads(text)
     assert [log["url"] for log in document["logs"]] == ["http://loki:3100", "http://vl:9428"]
@@ -239,7 +239,7 @@ def test_the_manual_names_every_key() -> None:
             )
 
 
-def test_a_secret_that_all_may_read_is_warned_of(folder: Path) -> None:
+def test_a_world_readable_secret_gives_a_warning(folder: Path) -> None:
     write(folder, "hunter2\n", "secret").chmod(0o644)
     path = write(folder, "[metrics]\nurl = 'http://m'\nuser = 'u'\npassword_file = 'secret'\n")
     assert load(path, environ={}).warnings == (
@@ -254,23 +254,23 @@ def test_a_secret_that_all_may_read_is_warned_of(folder: Path) -> None:
     assert load(path, environ={"B": "b"}).warnings == ()
 
 
-def test_the_file_that_counts(folder: Path) -> None:
+def test_the_order_in_which_configuration_files_are_searched(folder: Path) -> None:
     home = Path(os.environ["HOME"]) / ".config" / "trackside"
     home.mkdir(parents=True)
-    mine = write(home, "[store]\npath = 'mine'\n", "trackside.toml")
-    assert load(environ={}).file == str(mine)
-    here = write(folder, "[store]\npath = 'here'\n", "trackside.toml")
+    home_file = write(home, "[store]\npath = 'mine'\n", "trackside.toml")
+    assert load(environ={}).file == str(home_file)
+    local_file = write(folder, "[store]\npath = 'here'\n", "trackside.toml")
     assert load(environ={}).store == str(folder / "here")
     other = write(folder, "[store]\npath = '/other'\n", "other.toml")
     assert load(environ={"TRACKSIDE_CONFIG": str(other)}).store == "/other"
-    assert load(here, environ={"TRACKSIDE_CONFIG": str(other)}).store == str(folder / "here")
+    assert load(local_file, environ={"TRACKSIDE_CONFIG": str(other)}).store == str(folder / "here")
     with pytest.raises(ConfigError, match=r"can't read .*gone.toml: No such file"):
         load(folder / "gone.toml", environ={})
 
 
-def test_a_file_that_lies_about_and_that_others_may_change_is_left_out(folder: Path) -> None:
-    here = write(folder, "[slurm]\nbin = '/tmp/elsewhere'\n", "trackside.toml")
-    here.chmod(0o666)
+def test_a_world_writable_file_in_the_working_folder_is_ignored(folder: Path) -> None:
+    local_file = write(folder, "[slurm]\nbin = '/tmp/elsewhere'\n", "trackside.toml")
+    local_file.chmod(0o666)
     site = load(environ={})
     assert site.slurm is not None
     assert site.slurm.bin == ""
@@ -311,13 +311,13 @@ def test_secrets_in_parameters_and_headers_are_hidden(folder: Path) -> None:
     )
     settings = Settings(config.SECTIONS)
     settings.read_file(path)
-    shown = {each.name: each.value for each in in_force(settings, ("metrics", "logs", "journal"))}
+    shown = {setting.name: setting.value for setting in in_force(settings, ("metrics", "logs", "journal"))}
     assert "s3cr" not in str(shown)
     assert shown["metrics.extra_params"] == '{"dedup" = "true", "access_token" = "(hidden)"}'
     assert shown["logs.headers"] == '{"X-Api-Key" = "(hidden)", "X-Scope-OrgID" = "gpu"}'
 
 
-def test_a_header_that_all_may_read_is_warned_of(folder: Path) -> None:
+def test_a_secret_header_in_a_world_readable_file_gives_a_warning(folder: Path) -> None:
     text = "[[logs]]\nkind = 'loki'\nurl = 'http://l'\nheaders = { Authorization = 'Bearer s3cr' }\n"
     path = write(folder, text)
     path.chmod(0o644)
@@ -335,7 +335,7 @@ def test_parameters_may_come_from_the_environment(folder: Path) -> None:
     assert metrics.extra_params == {"access_token": "s3cr"}
 
 
-def test_a_mistaken_header_is_not_repeated(folder: Path) -> None:
+def test_the_error_for_a_wrong_header_does_not_repeat_its_value(folder: Path) -> None:
     path = write(folder, "[metrics]\nurl = 'http://m'\nheaders = { Authorization = 's3cr', a = 1 }\n")
     with pytest.raises(ConfigError, match="not the given value"):
         load(path, environ={})

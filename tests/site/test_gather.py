@@ -1,4 +1,4 @@
-"""A job asked for by its id alone: Slurm by stand-in commands, output files, a journal, the embedded store, the archive."""
+"""Diagnosing a job by its id alone, from Slurm (stand-in commands), output files, a journal, the embedded store."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from trackside.session import SiteRequest, open_session
 from trackside.site.config import load
 
 
-def program(path: Path, says: str) -> None:
-    """A command that runs these lines of shell."""
+def program(path: Path, script: str) -> None:
+    """Write a command that runs these lines of shell."""
     path.parent.mkdir(exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{says}\n")
+    path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
 def owned(table: str) -> str:
-    """A table of sacct's with this user's jobs."""
+    """A table of sacct with the current user as owner of the jobs."""
     head, *rows = table.splitlines()
     return "\n".join([f"{head}|User", *(f"{row}|{getpass.getuser()}" for row in rows)]) + "\n"
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A folder with a cluster's commands, one job's output, and settings that name them."""
+    """A folder with the commands of a cluster, the output of one job, and settings that name them."""
     out = write(tmp_path / "work", {"slurm-41.out": steps(5) + TRACEBACK.format(module="apex")})
     (tmp_path / "rows").write_text(owned(SACCT + sacct("41", folder=str(out))))
     program(
@@ -60,14 +60,14 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def asked(site: Path, *arguments: str, job: str = "41") -> Result:
+def diagnose(site: Path, *arguments: str, job: str = "41") -> Result:
     return CliRunner().invoke(
         main, ["diagnose", "--job", job, "--config", str(site / "trackside.toml"), *arguments], env={"HOME": str(site)}
     )
 
 
 def test_a_job_is_found_by_its_id_alone(site: Path) -> None:
-    result = asked(site, "--json")
+    result = diagnose(site, "--json")
     assert result.exit_code == 0, result.stderr
     doc = json.loads(result.stdout)
     assert doc["primary"]["family"] == "H2"
@@ -82,45 +82,45 @@ def test_a_job_is_found_by_its_id_alone(site: Path) -> None:
     assert "was made with slurm, which is not configured here" in without.stderr
 
 
-def test_the_page_shows_what_stands_around_a_line_of_the_jobs_output(site: Path) -> None:
-    assert asked(site, "--html", str(site / "page.html")).exit_code == 0
+def test_the_page_shows_the_lines_around_a_cited_line(site: Path) -> None:
+    assert diagnose(site, "--html", str(site / "page.html")).exit_code == 0
     page = (site / "page.html").read_text()
-    assert "Traceback (most recent call last)" in page, "the lines before the one that is cited"
+    assert "Traceback (most recent call last)" in page, "the lines before the cited line"
 
 
-def test_nobody_knows_it(site: Path) -> None:
+def test_an_unknown_job_is_not_found(site: Path) -> None:
     (site / "rows").write_text(SACCT)
-    result = asked(site, job="4711")
+    result = diagnose(site, job="4711")
     assert result.exit_code == 3
     assert "job 4711 not found" in result.stderr
     assert "accounting" in result.stderr
 
 
-def test_servers_are_asked_little_of_a_job_that_slurm_does_not_know(site: Path) -> None:
+def test_servers_get_few_requests_for_a_job_that_slurm_does_not_know(site: Path) -> None:
     (site / "rows").write_text(SACCT)
-    with answering(site) as (url, asked_for):
-        result = asked(site, "--metrics-url", url, "--logs-url", f"loki={url}", job="4711")
+    with answering(site) as (url, paths):
+        result = diagnose(site, "--metrics-url", url, "--logs-url", f"loki={url}", job="4711")
     assert result.exit_code == 3
     assert "job 4711 not found" in result.stderr
     assert "no series with its id" in result.stderr
     assert "holds no stream of job 4711" in result.stderr
-    assert not [path for path in asked_for if path.endswith("query_range")]
-    assert len(asked_for) <= 8
+    assert not [path for path in paths if path.endswith("query_range")]
+    assert len(paths) <= 8
 
 
-def test_a_job_that_slurm_forgot_is_judged_by_what_servers_have(site: Path) -> None:
+def test_a_job_that_slurm_forgot_is_diagnosed_from_servers(site: Path) -> None:
     (site / "rows").write_text(SACCT)
-    with answering(site, "4711") as (url, asked_for):
-        result = asked(site, "--metrics-url", url, job="4711")
-    assert "nobody knows anything" not in result.stderr
-    assert [path for path in asked_for if path.endswith("/query")]
+    with answering(site, "4711") as (url, paths):
+        result = diagnose(site, "--metrics-url", url, job="4711")
+    assert "job 4711 not found" not in result.stderr
+    assert [path for path in paths if path.endswith("/query")]
 
 
 @contextmanager
 def answering(site: Path, job: str = "") -> Iterator[tuple[str, list[str]]]:
-    """A server of metrics and logs with the series of one job, if any; its URL, and the paths that were asked for."""
+    """A server of metrics and logs with the series of one job, if any: (URL, requested paths)."""
     labels = {"__name__": "DCGM_FI_DEV_GPU_UTIL", "hpc_job": job, "Hostname": "gpu017", "gpu": "0"}
-    told: dict[str, object] = {
+    answers: dict[str, object] = {
         "values": ["DCGM_FI_DEV_GPU_UTIL"],
         "labels": sorted(labels),
         "series": [labels] if job else [],
@@ -132,7 +132,7 @@ def answering(site: Path, job: str = "") -> Iterator[tuple[str, list[str]]]:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path = self.path.partition("?")[0]
             paths.append(path)
-            data = told.get(path.rpartition("/")[2], {"resultType": "matrix", "result": []})
+            data = answers.get(path.rpartition("/")[2], {"resultType": "matrix", "result": []})
             body = json.dumps({"status": "success", "data": data}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
@@ -151,17 +151,17 @@ def answering(site: Path, job: str = "") -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
-def test_who_cancelled_it_is_told_by_whichever_record_knows(site: Path) -> None:
+def test_the_canceling_user_comes_from_the_record_that_has_it(site: Path) -> None:
     (site / "rows").write_text(
         "JobID|State|Start|End|User|UID\n41|CANCELLED by 0|2026-03-02T08:00:00|2026-03-02T08:10:00|alice|1001\n"
     )
-    told = (
+    scontrol_output = (
         "JobId=41 JobName=lm UserId=alice(1001) JobState=CANCELLED Reason=None SubmitTime=2026-03-02T07:59:00"
         " StartTime=2026-03-02T08:00:00 EndTime=2026-03-02T08:10:00 NumNodes=1 NodeList=gpu017\n"
     )
-    (site / "job").write_text(told)
+    (site / "job").write_text(scontrol_output)
     program(site / "bin" / "scontrol", f'case "$*" in *job*41*) cat {site}/job;; *) exit 1;; esac')
-    doc = json.loads(asked(site, "--json").stdout)
+    doc = json.loads(diagnose(site, "--json").stdout)
     claims = {claim["text"]: claim["cites"] for claim in doc["shows"]}
     assert doc["primary"]["family"] == "H1"
     where = doc["cites"][claims["Canceled by user 0"][0]]["where"]
@@ -169,28 +169,30 @@ def test_who_cancelled_it_is_told_by_whichever_record_knows(site: Path) -> None:
     assert "That is not the job's owner, 1001" in claims
 
 
-@pytest.mark.parametrize(("job", "says"), [("rm -rf", "is not a Slurm job id"), ("41[1-3]", "is not a Slurm job id")])
-def test_what_is_no_job(site: Path, job: str, says: str) -> None:
-    result = asked(site, job=job)
+@pytest.mark.parametrize(
+    ("job", "message"), [("rm -rf", "is not a Slurm job id"), ("41[1-3]", "is not a Slurm job id")]
+)
+def test_an_invalid_job_id_is_refused(site: Path, job: str, message: str) -> None:
+    result = diagnose(site, job=job)
     assert result.exit_code == 2
-    assert says in result.stderr
+    assert message in result.stderr
 
 
-def test_accounting_that_fails_is_no_absence(site: Path) -> None:
+def test_failed_accounting_is_not_reported_as_absence(site: Path) -> None:
     program(site / "bin" / "sacct", "echo 'sacct: error: slurm_persist_conn_open: Connection refused' >&2; exit 1")
-    result = asked(site, "--json", str(site / "work"))
+    result = diagnose(site, "--json", str(site / "work"))
     doc = json.loads(result.stdout)
     assert any("sacct" in claim["text"] and "Connection refused" in claim["text"] for claim in doc["preflight"])
-    unsure = {each["family"]: each["missing"] for each in doc["unknown"]}
+    unsure = {entry["family"]: entry["missing"] for entry in doc["unknown"]}
     assert any("unable to check" in reason for reasons in unsure.values() for reason in reasons)
 
 
-def test_a_store_and_slurm_together(site: Path) -> None:
+def test_a_store_and_slurm_are_combined(site: Path) -> None:
     metrics = {"gpu.prom": "".join(scrape("gpu017", second, 91.0) for second in range(0, 600, 15))}
     ingest([write(site / "metrics", metrics)], site / "store")
-    alone = CliRunner().invoke(main, ["diagnose", "--store", str(site / "store"), "--json"])
-    assert json.loads(alone.stdout)["run"]["disposition"] is None
-    result = asked(site, "--store", str(site / "store"), "--json")
+    store_only = CliRunner().invoke(main, ["diagnose", "--store", str(site / "store"), "--json"])
+    assert json.loads(store_only.stdout)["run"]["disposition"] is None
+    result = diagnose(site, "--store", str(site / "store"), "--json")
     assert result.exit_code == 0, result.stderr
     doc = json.loads(result.stdout)
     assert (doc["run"]["disposition"], doc["run"]["gpus"]) == ("FAILED", ["gpu017:0", "gpu017:1"])
@@ -201,38 +203,42 @@ def test_a_store_and_slurm_together(site: Path) -> None:
 
 
 @pytest.mark.parametrize("sent", [True, False])
-def test_output_that_is_not_here_and_was_sent_instead_is_no_gap(site: Path, sent: bool) -> None:
+def test_output_that_was_sent_to_the_store_is_not_missing(site: Path, sent: bool) -> None:
     output = (site / "work" / "slurm-41.out").rename(site / "elsewhere").read_text()
-    lines = "".join(f"2026-11-21T10:00:00.{at:09d}Z stdout F {line}\n" for at, line in enumerate(output.splitlines()))
-    job = "41" if sent else "40"  # another job's output says nothing of this one's
-    took = write(site / "took", {f"job-{job}/slurm-{job}.out@gpu017.log": lines})
-    ingest([took], site / "store")
-    doc = json.loads(asked(site, "--store", str(site / "store"), "--json").stdout)
+    lines = "".join(
+        f"2026-11-21T10:00:00.{index:09d}Z stdout F {line}\n" for index, line in enumerate(output.splitlines())
+    )
+    job = "41" if sent else "40"  # output of another job does not count
+    received = write(site / "took", {f"job-{job}/slurm-{job}.out@gpu017.log": lines})
+    ingest([received], site / "store")
+    doc = json.loads(diagnose(site, "--store", str(site / "store"), "--json").stdout)
     row = next(row for row in doc["inputs"] if row["path"].endswith("work/slurm-41.out"))
     assert "it is not on this machine" in row["note"]
-    gaps = [reason for each in doc["unknown"] for reason in each["missing"] if "not on this machine" in reason]
+    gaps = [reason for entry in doc["unknown"] for reason in entry["missing"] if "not on this machine" in reason]
     assert bool(gaps) is not sent
 
 
-def test_output_that_is_here_and_was_sent_as_well_counts_once(site: Path) -> None:
+def test_output_on_disk_and_in_the_store_counts_once(site: Path) -> None:
     output = (site / "work" / "slurm-41.out").read_text()
-    lines = "".join(f"2026-11-21T10:00:00.{at:09d}Z stdout F {line}\n" for at, line in enumerate(output.splitlines()))
+    lines = "".join(
+        f"2026-11-21T10:00:00.{index:09d}Z stdout F {line}\n" for index, line in enumerate(output.splitlines())
+    )
     ingest([write(site / "took", {"job-41/slurm-41.out@gpu017.log": lines})], site / "store")
-    alone = json.loads(asked(site, "--json").stdout)
-    both = json.loads(asked(site, "--store", str(site / "store"), "--json").stdout)
-    assert both["progress"] == alone["progress"]
+    disk_only = json.loads(diagnose(site, "--json").stdout)
+    both = json.loads(diagnose(site, "--store", str(site / "store"), "--json").stdout)
+    assert both["progress"] == disk_only["progress"]
     assert both["progress"]["points"] > 0
     assert [row["path"] for row in both["inputs"] if "@gpu017" in row["path"]] == []
 
 
-def test_a_store_that_has_nothing_of_it_is_no_end(site: Path) -> None:
+def test_a_store_without_the_job_does_not_end_the_diagnosis(site: Path) -> None:
     metrics = {"gpu.prom": "".join(scrape("gpu099", second, 91.0) for second in range(0, 600, 15)), "a.out": "x\n"}
     ingest([write(site / "metrics", metrics)], site / "store")
-    doc = json.loads(asked(site, "--store", str(site / "store"), "--json").stdout)
+    doc = json.loads(diagnose(site, "--store", str(site / "store"), "--json").stdout)
     assert doc["primary"]["family"] == "H2"
 
 
-def test_the_journal_of_the_nodes(site: Path) -> None:
+def test_the_journal_of_the_nodes_is_read(site: Path) -> None:
     entry = {
         "__REALTIME_TIMESTAMP": str((T0 + 300) * 1_000_000), "_HOSTNAME": "gpu017", "_TRANSPORT": "kernel",
         "SYSLOG_IDENTIFIER": "kernel", "MESSAGE": "NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.",
@@ -241,34 +247,34 @@ def test_the_journal_of_the_nodes(site: Path) -> None:
     program(site / "bin" / "journalctl", f'case "$*" in *--field*) echo gpu017;; *) cat {site}/entries;; esac')
     config = site / "trackside.toml"
     config.write_text(config.read_text() + f'[journal]\ncommand = "{site}/bin/journalctl"\n')
-    doc = json.loads(asked(site, "--json").stdout)
+    doc = json.loads(diagnose(site, "--json").stdout)
     assert (doc["primary"]["family"], doc["primary"]["nodes"]) == ("B2", ["gpu017"])
     assert doc["asked"] == ["slurm", "journalctl"]
 
 
-def test_a_verdict_is_kept_and_told_all_the_same_where_the_archive_is_down(site: Path) -> None:
-    kept = asked(site, "--archive", f"sqlite:///{site}/verdicts.db")
-    assert kept.exit_code == 0
-    assert kept.stderr == ""
+def test_a_verdict_is_shown_even_if_the_archive_is_down(site: Path) -> None:
+    archived = diagnose(site, "--archive", f"sqlite:///{site}/verdicts.db")
+    assert archived.exit_code == 0
+    assert archived.stderr == ""
     from trackside.stores.metadata.archive import Archive
     from trackside.stores.metadata.rows import Filters
 
     with Archive.open(f"sqlite:///{site}/verdicts.db") as archive:
         assert [run.job for run in archive.runs(Filters()).runs] == ["41"]
-    lost = asked(site, "--archive", "postgresql+psycopg://u:secret@127.0.0.1:1/none")
-    assert lost.exit_code == 0
-    assert "not archived" in lost.stderr
-    assert "secret" not in lost.stderr
+    unarchived = diagnose(site, "--archive", "postgresql+psycopg://u:secret@127.0.0.1:1/none")
+    assert unarchived.exit_code == 0
+    assert "not archived" in unarchived.stderr
+    assert "secret" not in unarchived.stderr
 
 
-def test_a_watched_job_that_has_ended(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_a_job_that_has_ended_gives_its_verdict(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.watch.follow.SETTLE_S", 0.0)
-    result = asked(site, "--watch", "--interval", "1", "--exit-code")
+    result = diagnose(site, "--watch", "--interval", "1", "--exit-code")
     assert result.exit_code == 10
     assert result.stdout.count("H2 application-exception") >= 1
 
 
-def test_a_file_is_not_asked_of_a_site(site: Path) -> None:
+def test_files_alone_query_no_site(site: Path) -> None:
     result = CliRunner().invoke(main, ["diagnose", str(site / "work")], env={"PATH": str(site / "bin")})
     assert "sacct" not in result.output
     nothing = CliRunner().invoke(main, ["diagnose", "--job", "41"], env={"PATH": "/nowhere", "HOME": str(site)})
@@ -276,38 +282,38 @@ def test_a_file_is_not_asked_of_a_site(site: Path) -> None:
     assert "no source to query" in nothing.stderr
 
 
-def test_a_job_that_waits_says_what_for(site: Path) -> None:
-    told = (
+def test_a_pending_job_shows_its_reason(site: Path) -> None:
+    scontrol_output = (
         "JobId=43 JobName=lm UserId=alice(1001) JobState=PENDING Reason=Dependency Dependency=afterok:41(unfulfilled)"
         " SubmitTime=2026-03-02T09:00:00 StartTime=Unknown NumNodes=1 NodeList=\n"
     )
-    (site / "job").write_text(told)
+    (site / "job").write_text(scontrol_output)
     program(site / "bin" / "scontrol", f'case "$*" in *43*) cat {site}/job;; *) exit 1;; esac')
     (site / "rows").write_text(SACCT)
-    doc = json.loads(asked(site, "--json", job="43").stdout)
-    said = [claim["text"] for claim in doc["shows"]]
-    assert "The job has not started: PENDING, reason Dependency" in said
-    assert "Meaning: a job that it depends on has not ended yet" in said
-    assert "Waiting for other jobs: afterok:41(unfulfilled)" in said
+    doc = json.loads(diagnose(site, "--json", job="43").stdout)
+    texts = [claim["text"] for claim in doc["shows"]]
+    assert "The job has not started: PENDING, reason Dependency" in texts
+    assert "Meaning: a job that it depends on has not ended yet" in texts
+    assert "Waiting for other jobs: afterok:41(unfulfilled)" in texts
     assert (doc["primary"]["variant"], doc["primary"]["culprit"]) == ("pending", "none")
     assert (doc["run"]["end"], doc["run"]["as_of"]) == (None, None)
 
 
-def test_the_api_judges_a_store_and_its_site(site: Path) -> None:
+def test_the_api_diagnoses_from_store_and_site(site: Path) -> None:
     metrics = {"gpu.prom": "".join(scrape("gpu017", second, 91.0) for second in range(0, 600, 15))}
     ingest([write(site / "metrics", metrics)], site / "store")
     calls: list[int] = []
-    found = Diagnoser(site / "store", lambda: calls.append(1) or (), load(site / "trackside.toml", environ={}))
-    assert found.queried == ("slurm",)
-    with found.session("41") as session:
+    diagnoser = Diagnoser(site / "store", lambda: calls.append(1) or (), load(site / "trackside.toml", environ={}))
+    assert diagnoser.queried == ("slurm",)
+    with diagnoser.session("41") as session:
         assert session.verdict().family == "H2"
-    with found.session("41") as session:
+    with diagnoser.session("41") as session:
         answer = session.ask(Query.parse("record(job)"))
         assert isinstance(answer, Frame)
         assert [row.get("state") for row in answer.records] == ["FAILED"]
-    with pytest.raises(NoSuchRun), found.session("nothing of Slurm's"):
+    with pytest.raises(NoSuchRun), diagnoser.session("nothing of Slurm's"):
         pass
-    with pytest.raises(NothingReadable) as unknown, found.session("4711"):
+    with pytest.raises(NothingReadable) as unknown, diagnoser.session("4711"):
         pass
     assert _problem(unknown.value, "x").status == 404
     assert len(calls) == 4
@@ -316,7 +322,7 @@ def test_the_api_judges_a_store_and_its_site(site: Path) -> None:
 @pytest.mark.parametrize("name", ["r-%j-%t.log", "%x.%t.txt"])
 @pytest.mark.parametrize("stored", [True, False])
 def test_the_output_of_a_guessed_parent_is_not_the_jobs_own(site: Path, name: str, stored: bool) -> None:
-    """Slurm 22.05 records no paths of output: the files' jobs are known from the submit lines alone."""
+    """Slurm 22.05 records no output paths: only the submit lines show which job wrote a file."""
     rows, out = "", site / "work"
     for day, job in enumerate(("2", "3"), 2):
         folder = out if "%j" in name else out / job
@@ -331,16 +337,16 @@ def test_the_output_of_a_guessed_parent_is_not_the_jobs_own(site: Path, name: st
     write(out, files)
     write(site / "old", {"sacct.txt": SACCT + sacct("77")})
     ingest([site / "old"], site / "store")
-    parents, own = (str(out / file).lstrip("/") for file in sorted(files))
+    parents, own_path = (str(out / file).lstrip("/") for file in sorted(files))
 
-    def judged() -> Verdict:
+    def verdict_of_job() -> Verdict:
         settings = load(str(site / "trackside.toml"))
         with open_session(SiteRequest(settings, "3", store=str(site / "store") if stored else "")) as session:
             return session.verdict()
 
-    run = judged().run
-    assert run.log_paths == (own,)
+    run = verdict_of_job().run
+    assert run.log_paths == (own_path,)
     assert run.parent_log_paths in ((), (parents,))
-    Path(f"/{own}").unlink()
-    run = judged().run
-    assert run.log_paths == (), "nor is it where there is nothing else"
+    Path(f"/{own_path}").unlink()
+    run = verdict_of_job().run
+    assert run.log_paths == (), "the parent's output is not used even if there is no other"

@@ -1,4 +1,4 @@
-"""Slurm asked live, with commands that replay what real ones said, that fail, hang, lie or never stop talking."""
+"""Live queries to Slurm, with commands that replay recorded output, fail, hang, print garbage or print without end."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import Reply, job_id
 from trackside.site.slurmrestd import _Unix
 
-OURS = Path(__file__).parent.parent / "slurm" / "22.05.8"
-"""What a real Slurm 22.05.8 said of two jobs and an array, with its users and folders renamed."""
+RECORDED = Path(__file__).parent.parent / "slurm" / "22.05.8"
+"""Output of a real Slurm 22.05.8 for two jobs and an array, with renamed users and folders."""
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "slurm" / "records"
 NONE = "slurm_load_jobs error: Invalid job id specified"
 DOWN = "sacct: error: Problem talking to the database: Connection refused"
 
 
 class Bin:
-    """A folder of commands that say what they are told to, by the beginning of their arguments."""
+    """A folder of commands whose output depends on the beginning of their arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.calls = folder, folder / "calls"
@@ -47,19 +47,19 @@ class Bin:
         for name in ("sacct", "scontrol", "squeue"):
             self._write(name)
 
-    def say(self, called: str, output: Path | str = "", status: int = 0, error: str = "", run: str = "") -> None:
-        """``run``: shell text in place of all that."""
-        name, _, arguments = called.partition(" ")
+    def say(self, command: str, output: Path | str = "", status: int = 0, error: str = "", run: str = "") -> None:
+        """Set the output of a command line prefix. ``run``: shell text in place of output and status."""
+        name, _, arguments = command.partition(" ")
         if isinstance(output, str):
-            kept = self.folder / f"said-{len(list(self.folder.iterdir()))}"
-            kept.write_text(output)
-            output = kept
-        words = f"echo {shlex.quote(error)} >&2; " if error else ""
-        done = run or f"cat {shlex.quote(str(output))}; {words}exit {status}"
-        self._cases.setdefault(name, []).insert(0, f"{shlex.quote(arguments)}*) {done};;")
+            path = self.folder / f"output-{len(list(self.folder.iterdir()))}"
+            path.write_text(output)
+            output = path
+        echo = f"echo {shlex.quote(error)} >&2; " if error else ""
+        body = run or f"cat {shlex.quote(str(output))}; {echo}exit {status}"
+        self._cases.setdefault(name, []).insert(0, f"{shlex.quote(arguments)}*) {body};;")
         self._write(name)
 
-    def asked(self) -> list[str]:
+    def recorded_calls(self) -> list[str]:
         """The calls so far."""
         return self.calls.read_text().splitlines() if self.calls.exists() else []
 
@@ -75,95 +75,95 @@ class Bin:
 
 @pytest.fixture
 def bin_(tmp_path: Path) -> Bin:
-    """Slurm 22.05.8 as it stood when job 7, which waited for the failed 6, was running."""
+    """Slurm 22.05.8 while job 7, which depended on the failed job 6, was running."""
     (tmp_path / "bin").mkdir()
     commands = Bin(tmp_path / "bin")
     commands.say("sacct --version", "slurm-wlm 22.05.8\n")
-    commands.say("sacct --helpformat", OURS / "sacct.helpformat")
-    commands.say("sacct -X --name", (OURS / "6.sacct").read_text().split("\n")[0] + "\n")
+    commands.say("sacct --helpformat", RECORDED / "sacct.helpformat")
+    commands.say("sacct -X --name", (RECORDED / "6.sacct").read_text().split("\n")[0] + "\n")
     commands.say("sacct -B", "")
     for job in ("6", "7"):
-        commands.say(f"sacct -D -j {job}", OURS / f"{job}.sacct")
-        commands.say(f"scontrol show job -d {job}", OURS / f"{job}.job")
-        commands.say(f"scontrol show step {job}", OURS / f"{job}.step")
-    commands.say("scontrol show node", OURS / "nodes")
+        commands.say(f"sacct -D -j {job}", RECORDED / f"{job}.sacct")
+        commands.say(f"scontrol show job -d {job}", RECORDED / f"{job}.job")
+        commands.say(f"scontrol show step {job}", RECORDED / f"{job}.step")
+    commands.say("scontrol show node", RECORDED / "nodes")
     return commands
 
 
-def ask(commands: Bin, job: str, **more: Any) -> SlurmAnswer:
+def ask(commands: Bin, job: str, **options: Any) -> SlurmAnswer:
     environ = {**os.environ, "PATH": f"{commands.folder}:/usr/bin:/bin"}
-    return live(SlurmOptions(**{"timeout_s": 5.0, **more}), job, environ)
+    return live(SlurmOptions(**{"timeout_s": 5.0, **options}), job, environ)
 
 
 def records(answer: SlurmAnswer) -> CollectingSink:
-    found = CollectingSink()
+    sink = CollectingSink()
     for source in answer.sources:
-        assert read_source(source, found).status == "read", source.path
-    return found
+        assert read_source(source, sink).status == "read", source.path
+    return sink
 
 
 def notes(answer: SlurmAnswer) -> str:
     return "\n".join(f"{row.path}: {row.status}: {row.note}" for row in answer.rows)
 
 
-# -- what is found
+# -- known jobs
 
 
 def test_a_running_job_its_nodes_gpus_steps_and_parent(bin_: Bin) -> None:
     answer = ask(bin_, "7")
     assert (answer.stage, answer.going, answer.parents, answer.cluster) == ("going", True, ("6",), "lab")
     assert (answer.nodes, answer.start, answer.end) == (("c1", "c2"), 1795289425.0, None)
-    found = records(answer)
-    jobs = collect(found.records)
+    sink = records(answer)
+    jobs = collect(sink.records)
     assert {job.id for job in jobs} == {"6", "7"}
     job = jobs.named("7")
     assert job is not None
     assert [row.many("gpus") for row in job.rows if row.get("source") == "scontrol"] == [
         tuple(f"{node}:{gpu}" for node in ("c1", "c2") for gpu in range(4))
     ]
-    assert {row.get("name") for row in found.records if row.kind == "node"} == {"c1", "c2"}
-    assert {row.get("id") for row in found.records if row.kind == "step" and row.get("source") == "scontrol"} == {
+    assert {row.get("name") for row in sink.records if row.kind == "node"} == {"c1", "c2"}
+    assert {row.get("id") for row in sink.records if row.kind == "step" and row.get("source") == "scontrol"} == {
         "7.extern", "7.batch", "7.0"
     }  # fmt: skip
-    # Its output, and its parent's, would be on another machine.
+    # The output files of the job and its parent are on another machine.
     assert [row.path for row in answer.rows] == ["/data/jobs/train-b-7.log", "/data/jobs/slurm-6.out"]
     assert "run trackside where it is, or pass its path" in answer.rows[0].note
 
 
-def test_times_are_epochs_whatever_the_zone(bin_: Bin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_epochs_in_any_time_zone(bin_: Bin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Kathmandu")
     monkeypatch.setenv("SACCT_FORMAT", "jobid")
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
-    bin_.say("sacct -D -j 7", run=f"env > {bin_.folder}/environment; cat {OURS}/7.sacct")
+    bin_.say("sacct -D -j 7", run=f"env > {bin_.folder}/environment; cat {RECORDED}/7.sacct")
     assert ask(bin_, "7").start == 1795289425.0
     environment = (bin_.folder / "environment").read_text().splitlines()
     assert {"SLURM_TIME_FORMAT=%s", "LC_ALL=C"} <= set(environment)
     assert not any(line.startswith("SACCT_FORMAT") for line in environment)
 
 
-def test_an_old_job_is_known_to_accounting_alone(bin_: Bin) -> None:
+def test_an_old_job_is_known_only_to_accounting(bin_: Bin) -> None:
     bin_.say("scontrol show job -d 6", status=1, error=NONE)
     answer = ask(bin_, "6")
     assert (answer.stage, answer.going, answer.end) == ("settled", False, 1795289425.0)
     assert "controller" not in notes(answer)
-    assert not any("show step" in call for call in bin_.asked())
+    assert not any("show step" in call for call in bin_.recorded_calls())
 
 
-def test_only_columns_that_this_sacct_has_are_asked_for(bin_: Bin) -> None:
+def test_only_columns_that_sacct_lists_are_requested(bin_: Bin) -> None:
     ask(bin_, "6")
-    [call] = [call for call in bin_.asked() if call.startswith("sacct -D -j 6")]
+    [call] = [call for call in bin_.recorded_calls() if call.startswith("sacct -D -j 6")]
     columns = call.partition("--format=")[2].split(",")
     assert "SubmitLine" in columns
     assert not {"StdOut", "FailedNode", "Restarts"} & set(columns)
     assert "--json" not in call
 
 
-def test_json_is_asked_of_versions_whose_exit_codes_are_right(bin_: Bin) -> None:
+def test_json_is_requested_from_versions_with_correct_exit_codes(bin_: Bin) -> None:
     for version, json in (("22.05.8", False), ("23.02.7", False), ("23.11.0", True), ("25.05.1", True)):
         bin_.say("sacct --version", f"slurm {version}\n")
-        before = len(bin_.asked())
+        before = len(bin_.recorded_calls())
         ask(bin_, "6")
-        assert any("--json" in call for call in bin_.asked()[before:]) is json
+        assert any("--json" in call for call in bin_.recorded_calls()[before:]) is json
 
 
 def test_output_is_found_by_the_pattern_of_the_submit_line(bin_: Bin, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_output_is_found_by_the_pattern_of_the_submit_line(bin_: Bin, tmp_path: 
     (folder / "slurm-6.out").write_text("hello\n")
     user = getpass.getuser()
     for job in ("6", "7"):
-        text = (OURS / f"{job}.sacct").read_text().replace("/data/jobs", str(folder)).replace("alice", user)
+        text = (RECORDED / f"{job}.sacct").read_text().replace("/data/jobs", str(folder)).replace("alice", user)
         bin_.say(f"sacct -D -j {job}", text)
         bin_.say(f"scontrol show job -d {job}", status=1, error=NONE)
     answer = ask(bin_, "7")
@@ -181,46 +181,46 @@ def test_output_is_found_by_the_pattern_of_the_submit_line(bin_: Bin, tmp_path: 
 
 
 def test_an_array_and_one_of_its_tasks(bin_: Bin) -> None:
-    bin_.say("sacct -D -j 3", OURS / "3.sacct")
+    bin_.say("sacct -D -j 3", RECORDED / "3.sacct")
     bin_.say("scontrol show job -d 3", status=1, error=NONE)
     answer = ask(bin_, "3")
     assert {"3_0", "3_1", "3_2"} <= set(answer.names)
     assert ask(bin_, "3_1").names == ("3_1", "5")
 
 
-def test_a_step_means_its_job(bin_: Bin) -> None:
+def test_a_step_id_selects_its_job(bin_: Bin) -> None:
     assert ask(bin_, "7.batch").job == "7"
     assert (job_id(" 60_3 "), job_id("73+0")) == ("60_3", "73+0")
 
 
 @pytest.mark.parametrize("text", ["", "foo", "7; rm -rf /", "-j", "7 8", "../7", "60_[1-3]", "7\n8", "--json", "7,8"])
-def test_what_is_no_job_id_never_reaches_a_command(bin_: Bin, text: str) -> None:
+def test_an_invalid_job_id_never_reaches_a_command(bin_: Bin, text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a Slurm job id; write 42"):
         ask(bin_, text)
-    assert bin_.asked() == []
+    assert bin_.recorded_calls() == []
 
 
-def test_a_namesake_that_ended_before_is_taken_along(bin_: Bin) -> None:
-    row = (OURS / "6.sacct").read_text()
+def test_an_earlier_job_of_the_same_name_is_the_parent(bin_: Bin) -> None:
+    row = (RECORDED / "6.sacct").read_text()
     earlier = row.replace("train-a", "train-b").replace("17952894", "17952880")
     bin_.say("sacct -X --name", earlier.replace("\n6\x1f6", "\n5\x1f5"))
     bin_.say("sacct -D -j 5", earlier.replace("\n6", "\n5").replace("\x1f6\x1f", "\x1f5\x1f"))
-    bin_.say("sacct -D -j 7", (OURS / "7.sacct").read_text().replace("-d afterany:6 ", ""))
+    bin_.say("sacct -D -j 7", (RECORDED / "7.sacct").read_text().replace("-d afterany:6 ", ""))
     answer = ask(bin_, "7")
     assert answer.parents == ("5",)
-    [call] = [call for call in bin_.asked() if "--name" in call]
+    [call] = [call for call in bin_.recorded_calls() if "--name" in call]
     assert "--name=train-b --user=alice -Suts1795203025 -Euts1795289425" in call
 
 
-def test_clusters_are_asked_in_turn_and_an_id_on_two_is_a_choice(bin_: Bin) -> None:
-    bin_.say("sacct -M b -D", (OURS / "6.sacct").read_text().split("\n")[0] + "\n")
+def test_clusters_are_queried_in_turn_and_a_job_on_two_is_refused(bin_: Bin) -> None:
+    bin_.say("sacct -M b -D", (RECORDED / "6.sacct").read_text().split("\n")[0] + "\n")
     bin_.say("scontrol -M b", status=1, error=NONE)
     for rest in ("sacct -M a -D -j 6", "sacct -M c -D -j 6"):
-        bin_.say(rest, OURS / "6.sacct")
+        bin_.say(rest, RECORDED / "6.sacct")
     for cluster in ("a", "c"):
-        bin_.say(f"scontrol -M {cluster} show job", OURS / "6.job")
-        bin_.say(f"scontrol -M {cluster} show node", OURS / "nodes")
-        bin_.say(f"sacct -M {cluster} -X", (OURS / "6.sacct").read_text().split("\n")[0] + "\n")
+        bin_.say(f"scontrol -M {cluster} show job", RECORDED / "6.job")
+        bin_.say(f"scontrol -M {cluster} show node", RECORDED / "nodes")
+        bin_.say(f"sacct -M {cluster} -X", (RECORDED / "6.sacct").read_text().split("\n")[0] + "\n")
         bin_.say(f"sacct -M {cluster} -B", "")
     answer = ask(bin_, "6", clusters=("b", "a"))
     assert "sacct -M a -D -j 6" in {reply.path for reply in answer.replies}
@@ -232,11 +232,11 @@ def test_clusters_are_asked_in_turn_and_an_id_on_two_is_a_choice(bin_: Bin) -> N
         ask(bin_, "6", clusters=("a", "c"))
 
 
-# -- what is not
+# -- errors
 
 
-def test_a_job_that_nobody_knows_is_said_by_both(bin_: Bin) -> None:
-    bin_.say("sacct -D -j 99", (OURS / "6.sacct").read_text().split("\n")[0] + "\n")
+def test_an_unknown_job_is_reported_by_accounting_and_controller(bin_: Bin) -> None:
+    bin_.say("sacct -D -j 99", (RECORDED / "6.sacct").read_text().split("\n")[0] + "\n")
     bin_.say("scontrol show job -d 99", status=1, error=NONE)
     answer = ask(bin_, "99")
     assert (answer.known, answer.stage, answer.going, answer.replies) == (False, "unknown", None, ())
@@ -255,7 +255,7 @@ def test_accounting_down_leaves_the_controller_and_a_row(bin_: Bin) -> None:
     assert "is the daemon up" in row.note
 
 
-def test_no_accounting_at_all(bin_: Bin) -> None:
+def test_a_cluster_without_accounting_is_reported(bin_: Bin) -> None:
     bin_.say("sacct", status=1, error="Slurm accounting storage is disabled")
     answer = ask(bin_, "7")
     assert answer.known
@@ -269,16 +269,16 @@ def test_controller_down_leaves_accounting_and_a_row(bin_: Bin) -> None:
     assert "Unable to contact" in notes(answer)
 
 
-def test_squeue_stands_in_where_scontrol_is_refused(bin_: Bin) -> None:
+def test_squeue_replaces_scontrol_if_that_is_refused(bin_: Bin) -> None:
     bin_.say("scontrol show job", status=1, error="slurm_load_jobs error: Access/permission denied")
-    bin_.say("squeue --states=all -j 7", OURS / "7.squeue")
+    bin_.say("squeue --states=all -j 7", RECORDED / "7.squeue")
     bin_.say("sacct -D", status=1, error=DOWN)
     answer = ask(bin_, "7")
     assert (answer.stage, answer.nodes) == ("going", ("c1", "c2"))
     assert "ask as the job's owner or an operator" in notes(answer)
 
 
-def test_no_commands_here(tmp_path: Path) -> None:
+def test_missing_commands_are_reported(tmp_path: Path) -> None:
     answer = live(SlurmOptions(), "7", {"PATH": str(tmp_path)})
     assert answer.stage == "unknown"
     assert "sacct is not on PATH; run it on a login node, or set slurm.bin or slurm.url" in notes(answer)
@@ -289,7 +289,7 @@ def test_no_commands_here(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["no such thing\n" * 3, "\x00\x01\x02" * 40, "{", '{"jobs": 5}', "<html>login</html>", "{}"]
 )
-def test_garbage_is_a_row_and_no_evidence(bin_: Bin, text: str) -> None:
+def test_garbage_output_is_reported_and_not_used(bin_: Bin, text: str) -> None:
     bin_.say("sacct -D", text)
     bin_.say("scontrol show job", text)
     answer = ask(bin_, "7")
@@ -300,51 +300,53 @@ def test_garbage_is_a_row_and_no_evidence(bin_: Bin, text: str) -> None:
     }
 
 
-def test_a_command_that_hangs_is_stopped_with_all_that_it_started(bin_: Bin) -> None:
+def test_a_hanging_command_is_stopped_with_its_children(bin_: Bin) -> None:
     bin_.say("sacct -D", run=f"sleep 300 & echo $! > {bin_.folder}/child; wait")
-    begun = time.monotonic()
+    start = time.monotonic()
     answer = ask(bin_, "7", timeout_s=0.5)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - start < 5
     assert "sacct did not end within 0.5 s and was stopped" in notes(answer)
     assert answer.known
-    assert gone(int((bin_.folder / "child").read_text()))
+    assert has_ended(int((bin_.folder / "child").read_text()))
 
 
-def test_a_controller_that_hangs_is_not_asked_again(bin_: Bin) -> None:
+def test_a_hanging_controller_is_not_queried_again(bin_: Bin) -> None:
     bin_.say("scontrol", run="sleep 300")
     answer = ask(bin_, "6", timeout_s=0.5)
     assert answer.known
-    assert [call for call in bin_.asked() if call.startswith(("scontrol", "squeue"))] == ["scontrol show job -d 6"]
+    assert [call for call in bin_.recorded_calls() if call.startswith(("scontrol", "squeue"))] == [
+        "scontrol show job -d 6"
+    ]
 
 
-def test_steps_of_an_array_that_hang_are_asked_for_once(bin_: Bin) -> None:
-    text = (OURS / "3.sacct").read_text().replace("COMPLETED", "RUNNING")
+def test_a_hanging_query_for_the_steps_of_an_array_is_tried_once(bin_: Bin) -> None:
+    text = (RECORDED / "3.sacct").read_text().replace("COMPLETED", "RUNNING")
     bin_.say("sacct -D -j 3", text)
-    bin_.say("scontrol show job -d 3", (OURS / "7.job").read_text())
+    bin_.say("scontrol show job -d 3", (RECORDED / "7.job").read_text())
     bin_.say("scontrol show step", run="sleep 300")
-    begun = time.monotonic()
+    start = time.monotonic()
     answer = ask(bin_, "3", timeout_s=0.5)
     assert answer.stage == "going"
-    assert time.monotonic() - begun < 4
-    assert len([call for call in bin_.asked() if "show step" in call]) == 1
+    assert time.monotonic() - start < 4
+    assert len([call for call in bin_.recorded_calls() if "show step" in call]) == 1
 
 
-def test_a_hundred_megabytes_are_not_taken(bin_: Bin) -> None:
+def test_output_over_the_size_limit_is_refused(bin_: Bin) -> None:
     bin_.say("sacct -D", run="head -c 100000000 /dev/zero")
     answer = ask(bin_, "7", most_bytes=1 << 20)
     assert "sacct wrote more than 1,048,576 bytes and was stopped" in notes(answer)
 
 
-def test_what_holds_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_child_that_keeps_the_output_open_is_not_awaited(tmp_path: Path) -> None:
     script = tmp_path / "wrapper"
     script.write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {tmp_path}/child\necho done\n")
     script.chmod(0o755)
-    done = slurm_commands.run([str(script)], timeout_s=20, most_bytes=1000)
-    assert (done.status, done.output) == (0, b"done\n")
-    assert gone(int((tmp_path / "child").read_text()))
+    result = slurm_commands.run([str(script)], timeout_s=20, most_bytes=1000)
+    assert (result.status, result.output) == (0, b"done\n")
+    assert has_ended(int((tmp_path / "child").read_text()))
 
 
-def test_a_command_that_cant_be_run(tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_run_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceUnavailable) as caught:
         slurm_commands.run([str(tmp_path / "none")], timeout_s=1, most_bytes=1)
     assert caught.value.kind == "unreachable"
@@ -354,14 +356,14 @@ def test_a_command_that_cant_be_run(tmp_path: Path) -> None:
     assert caught.value.kind == "refused"
 
 
-def test_an_end_that_accounting_has_yet_to_hear_of(bin_: Bin) -> None:
-    bin_.say("scontrol show job -d 7", (OURS / "7.job").read_text().replace("RUNNING", "COMPLETED"))
+def test_a_job_whose_end_is_not_in_accounting_is_not_settled(bin_: Bin) -> None:
+    bin_.say("scontrol show job -d 7", (RECORDED / "7.job").read_text().replace("RUNNING", "COMPLETED"))
     assert ask(bin_, "7").stage == "ended"
     bin_.say("sacct -D -j 7", status=1, error=DOWN)
     assert ask(bin_, "7").stage == "settled"
 
 
-def test_a_job_that_only_accounting_has_as_running(bin_: Bin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_runs_only_in_accounting_is_not_shown_as_running(bin_: Bin, monkeypatch: pytest.MonkeyPatch) -> None:
     bin_.say("scontrol show job -d 7", status=1, error=NONE)
     monkeypatch.setattr("getpass.getuser", lambda: "alice")
     answer = ask(bin_, "7")
@@ -374,8 +376,8 @@ def test_a_job_that_only_accounting_has_as_running(bin_: Bin, monkeypatch: pytes
     assert "so its state is unknown" in notes(answer)
 
 
-def test_a_requeued_job_that_waits_again_goes_on(bin_: Bin) -> None:
-    head, *rows = (OURS / "6.sacct").read_text().splitlines()
+def test_a_requeued_job_that_is_pending_has_not_ended(bin_: Bin) -> None:
+    head, *rows = (RECORDED / "6.sacct").read_text().splitlines()
     columns, fields = head.split("\x1f"), rows[0].split("\x1f")
     waiting = {"State": "PENDING", "Submit": "1795289500", "Eligible": "Unknown", "Start": "Unknown", "End": "Unknown"}
     again = "\x1f".join(waiting.get(column, value) for column, value in zip(columns, fields, strict=True))
@@ -384,8 +386,8 @@ def test_a_requeued_job_that_waits_again_goes_on(bin_: Bin) -> None:
     assert ask(bin_, "6").stage == "going"
 
 
-def test_a_requeue_whose_next_attempt_is_not_accounted_yet_goes_on(bin_: Bin) -> None:
-    head, *rows = (OURS / "6.sacct").read_text().splitlines()
+def test_a_requeued_job_without_its_next_attempt_in_accounting_has_not_ended(bin_: Bin) -> None:
+    head, *rows = (RECORDED / "6.sacct").read_text().splitlines()
     bin_.say("sacct -D -j 6", "\n".join([head, rows[0].replace("FAILED", "REQUEUED")]) + "\n")
     bin_.say("scontrol show job -d 6", status=1, error="slurm_load_jobs error: Unable to contact slurm controller")
     assert ask(bin_, "6").stage == "going"
@@ -394,15 +396,15 @@ def test_a_requeue_whose_next_attempt_is_not_accounted_yet_goes_on(bin_: Bin) ->
 # -- output files
 
 
-def a_job(folder: Path, std_out: str, **more: str) -> Job:
-    """A started job of this user's, with its output there."""
+def started_job(folder: Path, std_out: str, **fields: str) -> Job:
+    """A started job of the current user that wrote to ``std_out``."""
     head = ["JobID", "JobIDRaw", "JobName", "User", "State", "Start", "End", "NodeList", "WorkDir", "StdOut"]
     values = {"JobID": "60_3", "JobIDRaw": "64", "JobName": "train", "User": getpass.getuser(), "State": "FAILED",
               "Start": "1795289425", "End": "1795289430", "NodeList": "c[1-2]", "WorkDir": str(folder), "StdOut": std_out}  # fmt: skip
-    text = "|".join([*head, *more]) + "\n" + "|".join([*values.values(), *more.values()]) + "\n"
-    found = CollectingSink()
-    assert read_source(Reply("sacct", text.encode()).source(), found).status == "read"
-    [job] = collect(found.records)
+    text = "|".join([*head, *fields]) + "\n" + "|".join([*values.values(), *fields.values()]) + "\n"
+    sink = CollectingSink()
+    assert read_source(Reply("sacct", text.encode()).source(), sink).status == "read"
+    [job] = collect(sink.records)
     return job
 
 
@@ -423,64 +425,62 @@ def test_patterns_of_output_paths(tmp_path: Path, pattern: str, names: list[str]
     for name in [*names, "other/rank00.log", "log-x.txt", "slurm-60_4.out"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x\n")
-    paths = outputs.outputs(a_job(tmp_path, pattern))
+    paths = outputs.outputs(started_job(tmp_path, pattern))
     assert paths.paths == [str(tmp_path / name) for name in names]
     assert paths.rows == []
 
 
-def test_output_that_is_not_to_be_had_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def said(path: str) -> Input:
-        paths = outputs.outputs(a_job(tmp_path, path))
+def test_unavailable_output_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def row_of(path: str) -> Input:
+        paths = outputs.outputs(started_job(tmp_path, path))
         assert paths.paths == []
         [row] = paths.rows
         return row
 
-    assert "discarded" in said("/dev/null").note
-    assert "not on this machine" in said("gone.out").note
-    assert "there is no such file on this machine" in said("gone-%t.out").note
+    assert "discarded" in row_of("/dev/null").note
+    assert "not on this machine" in row_of("gone.out").note
+    assert "there is no such file on this machine" in row_of("gone-%t.out").note
     os.mkfifo(tmp_path / "fifo")
-    assert "not a regular file" in said("fifo").note
+    assert "not a regular file" in row_of("fifo").note
     secret = tmp_path / "secret"
     secret.write_text("token\n")
     secret.chmod(0o600)
-    other = outputs.outputs(of_another(tmp_path, "secret"))
+    other = outputs.outputs(job_of_another_user(tmp_path, "secret"))
     assert other.paths == []
     assert other.rows[0].status == "refused"
     assert "does not belong to the job's user" in other.rows[0].note
     monkeypatch.setattr("os.access", lambda path, mode: False)
     secret.chmod(0o600)
-    assert "you may not read it" in said("secret").note
+    assert "you may not read it" in row_of("secret").note
 
 
-def test_what_all_may_read_is_taken_where_the_jobs_user_gets_to_it() -> None:
+def test_world_readable_output_is_read_if_the_jobs_user_can_reach_it() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         (folder / "inner").mkdir(mode=0o755)
         (folder / "inner" / "log").write_text("x\n")
         (folder / "inner" / "log").chmod(0o604)
         folder.chmod(0o755)
-        assert outputs.outputs(of_another(folder / "inner", "log")).paths == [str(folder / "inner" / "log")]
+        assert outputs.outputs(job_of_another_user(folder / "inner", "log")).paths == [str(folder / "inner" / "log")]
         folder.chmod(0o700)
-        paths = outputs.outputs(of_another(folder / "inner", "log"))
+        paths = outputs.outputs(job_of_another_user(folder / "inner", "log"))
         assert paths.paths == []
         assert "the job's user (no-such-user) can't enter its folder" in paths.rows[0].note
-        assert outputs.outputs(a_job(folder / "inner", "log")).paths == [str(folder / "inner" / "log")]
+        assert outputs.outputs(started_job(folder / "inner", "log")).paths == [str(folder / "inner" / "log")]
 
 
 @pytest.mark.parametrize("swap", ["link", "file", "folder", "fifo"])
-def test_a_file_that_was_swapped_after_the_look_is_not_read(
-    tmp_path: Path, swap: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_swapped_after_the_check_is_not_read(tmp_path: Path, swap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = tmp_path / "secret"
     secret.write_text("root:s3cret\n")
     secret.chmod(0o600)
     log = tmp_path / "log"
     log.write_text("mine\n")
-    paths = outputs.outputs(a_job(tmp_path, "log"))
+    paths = outputs.outputs(started_job(tmp_path, "log"))
     assert paths.paths == [str(log)]
     [before] = walk(paths.files)
     assert isinstance(before, Source)
-    if swap in ("link", "file"):  # another's file: the job's user is no longer the one who owns what is there
+    if swap in ("link", "file"):  # the job's user no longer owns the file
         monkeypatch.setattr(outputs, "_ids", lambda user: (os.getuid() + 1, frozenset()))
     log.unlink()
     swaps = {"link": lambda: log.symlink_to(secret), "file": lambda: secret.rename(log),
@@ -494,16 +494,14 @@ def test_a_file_that_was_swapped_after_the_look_is_not_read(
     assert ("it does not belong to the job's user" in row.note) == (swap in ("link", "file"))
 
 
-def test_a_link_put_in_the_place_of_what_is_opened_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_replaced_by_a_link_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, other = tmp_path / "log", tmp_path / "other"
     for path in (log, other):
         path.write_text("x\n")
-    paths = outputs.outputs(a_job(tmp_path, "log"))
+    paths = outputs.outputs(started_job(tmp_path, "log"))
     log.unlink()
     log.symlink_to(other)
-    monkeypatch.setattr(os.path, "realpath", os.path.abspath)  # it was a file still when this was asked
+    monkeypatch.setattr(os.path, "realpath", os.path.abspath)  # the path was still a file when it was resolved
     [row] = walk(paths.files)
     assert isinstance(row, Input)
     assert row.status == "unreadable"
@@ -513,7 +511,7 @@ def test_a_link_put_in_the_place_of_what_is_opened_is_not_followed(
 @pytest.mark.parametrize("status", [200, 500])
 @pytest.mark.parametrize("length", ["Content-Length: 100000", "Connection: close"])
 @pytest.mark.parametrize("drip", ["head", "body"])
-def test_a_socket_that_drips_is_left_in_time(tmp_path: Path, status: int, length: str, drip: str) -> None:
+def test_a_socket_that_sends_byte_by_byte_times_out(tmp_path: Path, status: int, length: str, drip: str) -> None:
     class Dripping(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             self.request.recv(1 << 16)
@@ -525,16 +523,16 @@ def test_a_socket_that_drips_is_left_in_time(tmp_path: Path, status: int, length
                     self.request.sendall(f"X-{number}: x\r\n".encode() if drip == "head" else b"x")
                     time.sleep(0.1)
 
-    with served(tmp_path / "s", Dripping) as unix:
-        begun = time.monotonic()
+    with serving(tmp_path / "s", Dripping) as unix:
+        start = time.monotonic()
         with pytest.raises(SourceUnavailable, match=r"did not answer within 0.5 s") as caught:
             _Unix(unix, SlurmOptions(timeout_s=0.5), {}).get("/slurm")
-        took = time.monotonic() - begun
+        elapsed = time.monotonic() - start
     assert caught.value.kind == "timeout"
-    assert took < 2.0
+    assert elapsed < 2.0
 
 
-def test_an_error_of_any_length_is_read_to_its_beginning(tmp_path: Path) -> None:
+def test_only_the_beginning_of_an_endless_error_is_read(tmp_path: Path) -> None:
     class Endless(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             self.request.recv(1 << 16)
@@ -544,15 +542,15 @@ def test_an_error_of_any_length_is_read_to_its_beginning(tmp_path: Path) -> None
                     self.request.sendall(b" " * (1 << 16))
 
     with (
-        served(tmp_path / "s", Endless) as unix,
+        serving(tmp_path / "s", Endless) as unix,
         pytest.raises(SourceUnavailable, match="answered 500: slurmdbd is down"),
     ):
         _Unix(unix, SlurmOptions(timeout_s=5), {}).get("/slurm")
 
 
 @contextlib.contextmanager
-def served(path: Path, handler: type[socketserver.BaseRequestHandler]) -> Iterator[str]:
-    """A server at a unix socket."""
+def serving(path: Path, handler: type[socketserver.BaseRequestHandler]) -> Iterator[str]:
+    """Run a server at a unix socket; yields its path."""
     with UnixRest(str(path), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -563,9 +561,9 @@ def served(path: Path, handler: type[socketserver.BaseRequestHandler]) -> Iterat
             thread.join()
 
 
-def of_another(folder: Path, path: str) -> Job:
-    """Of a user whom this machine doesn't know."""
-    job = a_job(folder, path)
+def job_of_another_user(folder: Path, path: str) -> Job:
+    """A started job of a user that this machine does not know."""
+    job = started_job(folder, path)
     job.rows = [replace(row, fields={**row.fields, "user": "no-such-user"}) for row in job.rows]
     return job
 
@@ -583,31 +581,31 @@ def of_another(folder: Path, path: str) -> Job:
         ("", ["slurm-60_3.out"]),
     ],
 )
-def test_output_that_no_record_names(tmp_path: Path, line: str, names: list[str]) -> None:
+def test_output_paths_are_derived_from_the_submit_line(tmp_path: Path, line: str, names: list[str]) -> None:
     for name in ("my.out", "my-64.out", "err", "slurm-60_3.out", "not-this", "all.0"):
         (tmp_path / name).write_text("x\n")
-    paths = outputs.outputs(a_job(tmp_path, "", SubmitLine=line))
+    paths = outputs.outputs(started_job(tmp_path, "", SubmitLine=line))
     assert paths.paths == [str(tmp_path / name) for name in names]
 
 
-def test_directives_of_the_stored_script_count_below_the_submit_line(tmp_path: Path) -> None:
+def test_the_submit_line_overrides_directives_of_the_script(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     for name in ("logs/train-64.out", "e.txt"):
         (tmp_path / name).write_text("x\n")
     script = "Batch Script for 64\n-----\n#!/bin/bash\n#SBATCH --output=logs/%x-%j.out --time=1:00\n#SBATCH -e other\n"
-    paths = outputs.outputs(a_job(tmp_path, "", SubmitLine="sbatch -e e.txt train.sh"), script)
+    paths = outputs.outputs(started_job(tmp_path, "", SubmitLine="sbatch -e e.txt train.sh"), script)
     assert sorted(paths.paths) == [str(tmp_path / "e.txt"), str(tmp_path / "logs/train-64.out")]
 
 
-def test_a_folder_of_a_hundred_thousand_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_output_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "MAX_FILES", 5)
     for number in range(20):
         (tmp_path / f"log-{number}").write_text("x\n")
-    assert len(outputs.outputs(a_job(tmp_path, "log-%t")).paths) == 5
+    assert len(outputs.outputs(started_job(tmp_path, "log-%t")).paths) == 5
 
 
-def gone(pid: int) -> bool:
-    """Whether a process has ended, given a moment to."""
+def has_ended(pid: int) -> bool:
+    """Whether a process ends within 2 s."""
     for _ in range(100):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
@@ -625,7 +623,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Rest
 
     def do_GET(self) -> None:
-        self.server.asked.append((self.path, dict(self.headers)))
+        self.server.requests.append((self.path, dict(self.headers)))
         status, body = self.server.answers.get(self.path.partition("?")[0], (404, b"Unable find requested URL."))
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -644,13 +642,13 @@ class Rest(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     daemon_threads = allow_reuse_address = True
     answers: dict[str, tuple[int, bytes]]
-    asked: list[tuple[str, dict[str, str]]]
+    requests: list[tuple[str, dict[str, str]]]
 
 
 class UnixRest(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
     answers: dict[str, tuple[int, bytes]]
-    asked: list[tuple[str, dict[str, str]]]
+    requests: list[tuple[str, dict[str, str]]]
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -663,7 +661,7 @@ def rest(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any, 
     else:
         server = UnixRest(str(tmp_path / "s"), _Handler)
         url = f"unix:{tmp_path}/s"
-    server.answers, server.asked = {}, []
+    server.answers, server.requests = {}, []
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     yield server, url
@@ -678,10 +676,10 @@ DBD = b'{"meta":{"plugin":{"type":"openapi\\/dbv0.0.40"}},"errors":[],"jobs":[{"
 NODE = b'{"meta":{"plugin":{"type":"openapi\\/v0.0.40"}},"errors":[],"nodes":[{"name":"c1","slurmd_start_time":1,"real_memory":1,"state":["IDLE"]}]}'
 
 
-def test_the_newest_api_that_the_server_lists(rest: tuple[Any, str]) -> None:
+def test_the_newest_api_that_the_server_lists_is_used(rest: tuple[Any, str]) -> None:
     server, url = rest
-    listed = b'{"paths":{"\\/slurm\\/v0.0.39\\/job\\/{job_id}":{},"\\/slurm\\/v0.0.40\\/jobs\\/":{},"\\/slurmdb\\/v0.0.40\\/jobs\\/":{}}}'
-    server.answers = {"/openapi/v3": (200, listed), "/slurmdb/v0.0.40/job/7": (200, DBD),
+    api_list = b'{"paths":{"\\/slurm\\/v0.0.39\\/job\\/{job_id}":{},"\\/slurm\\/v0.0.40\\/jobs\\/":{},"\\/slurmdb\\/v0.0.40\\/jobs\\/":{}}}'
+    server.answers = {"/openapi/v3": (200, api_list), "/slurmdb/v0.0.40/job/7": (200, DBD),
                       "/slurm/v0.0.40/job/7": (500, UNKNOWN), "/slurm/v0.0.40/node/c1": (200, NODE),
                       "/slurmdb/v0.0.40/jobs": (200, NOTHING)}  # fmt: skip
     answer = live(SlurmOptions(url=url, user="alice", token="hunter2"), "7")
@@ -691,28 +689,28 @@ def test_the_newest_api_that_the_server_lists(rest: tuple[Any, str]) -> None:
         "slurmrestd /slurm/v0.0.40/node/c1",
     ]
     assert "hunter2" not in notes(answer)
-    for _, headers in server.asked:
+    for _, headers in server.requests:
         assert (headers["X-SLURM-USER-NAME"], headers["X-SLURM-USER-TOKEN"]) == ("alice", "hunter2")
 
 
-def test_versions_are_tried_down_where_none_are_listed(rest: tuple[Any, str]) -> None:
+def test_api_versions_are_tried_from_the_newest_if_none_are_listed(rest: tuple[Any, str]) -> None:
     server, url = rest
     server.answers = {"/slurmdb/v0.0.41/job/7": (200, DBD), "/slurm/v0.0.41/job/7": (500, UNKNOWN)}
     answer = live(SlurmOptions(url=url), "7")
     assert answer.known
-    assert [path for path, _ in server.asked][:6] == [
+    assert [path for path, _ in server.requests][:6] == [
         "/openapi/v3",
         *(f"/slurmdb/v0.0.{n}/job/7" for n in (45, 44, 43, 42, 41)),
     ]
 
 
-def test_a_server_that_speaks_none_of_them(rest: tuple[Any, str]) -> None:
+def test_a_server_without_a_supported_api_is_reported(rest: tuple[Any, str]) -> None:
     _, url = rest
     answer = live(SlurmOptions(url=url), "7")
     assert "supports none of the APIs v0.0.37 to v0.0.45" in notes(answer)
 
 
-def test_refused_without_a_token(rest: tuple[Any, str]) -> None:
+def test_a_missing_token_is_reported(rest: tuple[Any, str]) -> None:
     server, url = rest
     server.answers = {"/openapi/v3": (401, b"Authentication failure")}
     answer = live(SlurmOptions(url=url), "7")
@@ -720,7 +718,7 @@ def test_refused_without_a_token(rest: tuple[Any, str]) -> None:
     assert "Authentication failure" in notes(answer)
 
 
-def test_a_wrong_token_is_no_unknown_job(rest: tuple[Any, str]) -> None:
+def test_a_wrong_token_is_not_reported_as_an_unknown_job(rest: tuple[Any, str]) -> None:
     server, url = rest
     refused = UNKNOWN.replace(b"Invalid job id specified", b"Protocol authentication error")
     server.answers = {"/slurmdb/v0.0.38/job/7": (200, refused), "/slurm/v0.0.38/job/7": (500, refused)}
@@ -729,7 +727,7 @@ def test_a_wrong_token_is_no_unknown_job(rest: tuple[Any, str]) -> None:
     assert "Protocol authentication error" in notes(answer)
 
 
-def test_a_rest_error_of_the_database_is_a_row(rest: tuple[Any, str]) -> None:
+def test_a_database_error_over_rest_is_reported(rest: tuple[Any, str]) -> None:
     server, url = rest
     failing = b'{"meta":{"plugin":{"type":"openapi\\/dbv0.0.38"}},"errors":[{"description":"slurmdbd down","error":"Unable to connect"}],"jobs":[]}'
     server.answers = {"/slurmdb/v0.0.38/job/7": (200, failing), "/slurm/v0.0.38/job/7": (500, UNKNOWN)}
@@ -738,17 +736,17 @@ def test_a_rest_error_of_the_database_is_a_row(rest: tuple[Any, str]) -> None:
     assert "the command failed: slurmdbd down" in notes(answer)
 
 
-def test_no_server_there(tmp_path: Path) -> None:
+def test_a_missing_socket_is_reported(tmp_path: Path) -> None:
     answer = live(SlurmOptions(url=f"unix:{tmp_path}/none"), "7")
     assert "none: No such file or directory; is slurmrestd running there?" in notes(answer)
 
 
-def test_rest_without_a_url_is_a_mistake() -> None:
+def test_rest_mode_without_a_url_is_refused() -> None:
     with pytest.raises(ValueError, match=r"slurm\.url is not set"):
         live(SlurmOptions(mode="rest"), "7")
 
 
-# -- real records of others
+# -- recorded jobs of other versions
 
 
 @pytest.mark.corpus
@@ -767,22 +765,22 @@ def test_rest_without_a_url_is_a_mistake() -> None:
 def test_recorded_jobs(bin_: Bin, version: str, case: str, job: str | None, state: str, attempts: int) -> None:
     folder = SHARED / version / case
     table = folder / "sacct.psv" if (folder / "sacct.psv").exists() else folder / "sacct-short.psv"
-    found = CollectingSink()
-    read_source(Reply("x", table.read_bytes()).source(), found)
-    ids = [each.id for each in collect(found.records)]
+    sink = CollectingSink()
+    read_source(Reply("x", table.read_bytes()).source(), sink)
+    ids = [entry.id for entry in collect(sink.records)]
     bin_.say("sacct -D", table)
     bin_.say("scontrol show job", status=1, error=NONE)
     newer = tuple(map(int, version.split(".")[:2])) >= slurm_commands.JSON_SINCE and (folder / "sacct.json").exists()
     if newer:
         bin_.say("sacct --version", f"slurm {version}\n")
         bin_.say("sacct -D", folder / "sacct.json")
-    said = []
+    answers = []
     for id_ in ids:
         answer = ask(bin_, id_)
         assert answer.stage == "settled"
         assert answer.known
-        said.append(answer)
-    told = {job.id: attempts_of(job.rows) for job in collect(records(said[0]).records)}
-    last = [final(each) for each in told.values()]
-    assert state in {each.state for each in last if each is not None}
-    assert max(map(len, told.values())) == attempts
+        answers.append(answer)
+    attempts_by_job = {job.id: attempts_of(job.rows) for job in collect(records(answers[0]).records)}
+    last = [final(history) for history in attempts_by_job.values()]
+    assert state in {attempt.state for attempt in last if attempt is not None}
+    assert max(map(len, attempts_by_job.values())) == attempts

@@ -1,4 +1,4 @@
-"""A metric store's engine is a file in its room: nothing else needs to name it."""
+"""A metric store is registered by its file in the folder of backends; nothing else names it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trackside.stores.metric_store import MetricOptions, name_of, open_metrics
 from trackside.stores.registry import METRICS, kinds
 
 ENGINE = dedent('''
-    """MetricBackend out of one JSON document."""
+    """A MetricBackend from one JSON document."""
 
     from functools import cached_property
 
@@ -44,19 +44,19 @@ ENGINE = dedent('''
         title = "arrays"
 
         @cached_property
-        def _curves(self):
-            curves = MemoryBackend()
-            for each in msgspec.json.decode(self.endpoint.request("GET", "").body, type=list[_Array]):
-                series = Series(each.metric, tuple(sorted(each.labels.items())), Position(self.name, 0))
-                index = np.zeros(len(each.values), np.int32)
-                curves.add(Samples([series], index, np.array(each.times_ms), np.array(each.values)))
-            return curves
+        def _backend(self):
+            backend = MemoryBackend()
+            for array in msgspec.json.decode(self.endpoint.request("GET", "").body, type=list[_Array]):
+                series = Series(array.metric, tuple(sorted(array.labels.items())), Position(self.name, 0))
+                index = np.zeros(len(array.values), np.int32)
+                backend.add(Samples([series], index, np.array(array.times_ms), np.array(array.values)))
+            return backend
 
         def series(self):
-            return self._curves.series()
+            return self._backend.series()
 
-        def rollups(self, wanted):
-            return self._curves.rollups(wanted)
+        def rollups(self, requests):
+            return self._backend.rollups(requests)
 
 
     METRIC_STORE = Arrays
@@ -65,9 +65,9 @@ ENGINE = dedent('''
 
 @pytest.fixture
 def arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The kind of an engine that is one more file."""
-    room = write(tmp_path / "room", {"arrays.py": ENGINE})
-    monkeypatch.setattr(metrics, "__path__", [*metrics.__path__, str(room)])
+    """The kind of a backend that is one more file."""
+    folder = write(tmp_path / "backends", {"arrays.py": ENGINE})
+    monkeypatch.setattr(metrics, "__path__", [*metrics.__path__, str(folder)])
     return "arrays"
 
 
@@ -102,19 +102,19 @@ def document(minutes: int = 10) -> list[object]:
     return [{"metric": "gpu_power_watts", "labels": labels, "times_ms": times, "values": [310.0] * len(times)}]
 
 
-def test_a_file_is_its_registration(arrays: str) -> None:
+def test_a_backend_file_registers_itself(arrays: str) -> None:
     assert kinds(METRICS) == ("arrays", "prometheus")
     with serving(document()) as url:
         options = MetricOptions(kind=arrays, endpoint=HttpOptions(url=url))
-        curves = open_metrics(options)
-        assert curves.name == name_of(options) == f"arrays {url}"
-        [held] = curves.series()
-        values, count = curves.rollup([[held.id]], held.first_ms - 15_000, held.last_ms, 15_000, "avg")
-        curves.close()
+        backend = open_metrics(options)
+        assert backend.name == name_of(options) == f"arrays {url}"
+        [info] = backend.series()
+        values, count = backend.rollup([[info.id]], info.first_ms - 15_000, info.last_ms, 15_000, "avg")
+        backend.close()
     assert (set(values[0].tolist()), count) == ({310.0}, 40)
 
 
-def test_the_command_line_takes_it_and_a_verdict_names_it(arrays: str, tmp_path: Path) -> None:
+def test_a_registered_backend_works_on_the_command_line(arrays: str, tmp_path: Path) -> None:
     run = write(tmp_path / "run", {"sacct.txt": SACCT + sacct("41")})
     with serving(document()) as url:
         command = ["diagnose", str(run), "--slurm", "off", "--metrics-url", f"{arrays}={url}", "--json"]
@@ -126,21 +126,21 @@ def test_the_command_line_takes_it_and_a_verdict_names_it(arrays: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("argument", "error"),
     [
         ("influx=http://127.0.0.1:9", "no kind of metric store is called 'influx'; known: prometheus"),
         ("promtheus=http://127.0.0.1:9", "did you mean 'prometheus'?"),
         ("metrics:9090", "must begin with http:// or https://"),
     ],
 )
-def test_what_is_no_metric_store(given: str, error: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["config", "--metrics-url", given], env={"HOME": str(tmp_path)})
+def test_an_invalid_metrics_url_is_refused(argument: str, error: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["config", "--metrics-url", argument], env={"HOME": str(tmp_path)})
     assert result.exit_code == 2
     assert error in result.stderr
 
 
 def test_a_url_alone_is_a_prometheus_compatible_server(tmp_path: Path) -> None:
-    for given in ("http://m:9090", "prometheus=http://m:9090"):
-        result = CliRunner().invoke(main, ["config", "--metrics-url", given], env={"HOME": str(tmp_path)})
+    for argument in ("http://m:9090", "prometheus=http://m:9090"):
+        result = CliRunner().invoke(main, ["config", "--metrics-url", argument], env={"HOME": str(tmp_path)})
         assert 'url = "http://m:9090"' in result.stdout
         assert 'kind = "prometheus"' in result.stdout

@@ -1,4 +1,4 @@
-"""What the tests of the embedded store share: small runs on disk, and verdicts to compare."""
+"""Shared by the tests of the embedded store: small runs on disk, and verdicts to compare."""
 
 from __future__ import annotations
 
@@ -46,33 +46,33 @@ def scrape(node: str, seconds: int, value: float, gpus: int = 2, metric: str = "
 
 
 def write(folder: Path, files: Mapping[str, str]) -> Path:
-    """Files in a folder, which is given back."""
+    """Write files into a folder; returns the folder."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return folder
 
 
-def told(verdict: Verdict, without: Sequence[str] = ()) -> Any:
-    """A verdict as its document, and ``without`` some words of its paths."""
+def verdict_document(verdict: Verdict, without: Sequence[str] = ()) -> Any:
+    """The document of a verdict, with the words ``without`` removed from its text."""
     text = encode(document(verdict, ["x"])).decode()
     for word in without:
         text = text.replace(word, "")
     return json.loads(text)
 
 
-def of_files(*paths: str | os.PathLike[str], job: str | None = None) -> Any:
+def verdict_of_files(*paths: str | os.PathLike[str], job: str | None = None) -> Any:
     """The verdict on files."""
-    return told(trackside.diagnose(list(paths), job=job))
+    return verdict_document(trackside.diagnose(list(paths), job=job))
 
 
-def of_store(store: str | os.PathLike[str], job: str | None = None, without: Sequence[str] = ()) -> Any:
+def verdict_of_store(store: str | os.PathLike[str], job: str | None = None, without: Sequence[str] = ()) -> Any:
     """The verdict on a job of a store."""
-    return told(trackside.diagnose(store=store, job=job), without)
+    return verdict_document(trackside.diagnose(store=store, job=job), without)
 
 
-def kept(store: Path) -> set[str]:
-    """The segments that lie in a store's folder."""
+def segment_names(store: Path) -> set[str]:
+    """The names of the segment files in a store's folder."""
     return set(os.listdir(store / "segments"))
 
 
@@ -81,12 +81,12 @@ __all__ = [
     "T0",
     "TRACEBACK",
     "ingest",
-    "kept",
-    "of_files",
-    "of_store",
     "sacct",
     "scrape",
+    "segment_names",
     "steps",
-    "told",
+    "verdict_document",
+    "verdict_of_files",
+    "verdict_of_store",
     "write",
 ]

@@ -1,4 +1,4 @@
-"""What is kept of rollups answers as if it had been asked anew; stretches of samples are put in order as by a sort."""
+"""Cached rollups give the same values as new queries; stretches of samples are put in order as by a sort."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ START = T0 // STEP * STEP
 ROWS = [(series, t * 15_000, float((series * 7 + t * 13) % 11)) for series in range(8) for t in range(-8, 60)]
 
 
-@pytest.mark.parametrize("room", [1 << 30, 6000, 0])
-def test_what_is_expected_is_read_once_and_answers_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+@pytest.mark.parametrize("max_bytes", [1 << 30, 6000, 0])
+def test_expected_requests_are_read_once_and_give_the_same_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: int
 ) -> None:
-    monkeypatch.setattr("trackside.stores.embedded.duck.MAX_TABLES_BYTES", room)
+    monkeypatch.setattr("trackside.stores.embedded.duck.MAX_TABLES_BYTES", max_bytes)
     stored(tmp_path / "store", [ROWS], True)
     memory = MemoryBackend()
     memory.add(block("f0", ROWS))
@@ -34,21 +34,21 @@ def test_what_is_expected_is_read_once_and_answers_the_same(
     windows = [(START, START + 10 * STEP), (START - 2 * STEP, START + 12 * STEP), (START + STEP, START + 3 * STEP)]
     steps = [(begin, end, step) for begin, end in windows for step in (STEP, STEP // 4)]
     with Snapshot.open(tmp_path / "store") as snapshot:
-        curves = DuckBackend(snapshot)
-        ids = {each.series.at.line - 1: each.id for each in curves.series()}
-        mine = tuple(tuple(ids[one] for one in group) for group in groups)
+        backend = DuckBackend(snapshot)
+        ids = {info.series.at.line - 1: info.id for info in backend.series()}
+        store_groups = tuple(tuple(ids[index] for index in group) for group in groups)
         reads: list[str] = []
         arrays = snapshot.arrays
         monkeypatch.setattr(snapshot, "arrays", lambda sql: reads.append(sql) or arrays(sql))
-        asked = [(begin, end, step, how) for begin, end, step in steps for how in ENGINES]
-        curves.expect([RollupRequest(mine, *one) for one in asked])
-        for one in (*asked, *reversed(asked)):
-            want, count = memory.rollup(groups, *one)
-            got, used = curves.rollup(mine, *one)
-            np.testing.assert_array_equal(got, want)
+        queries = [(begin, end, step, rollup) for begin, end, step in steps for rollup in ENGINES]
+        backend.expect([RollupRequest(store_groups, *query) for query in queries])
+        for query in (*queries, *reversed(queries)):
+            expected, count = memory.rollup(groups, *query)
+            actual, used = backend.rollup(store_groups, *query)
+            np.testing.assert_array_equal(actual, expected)
             assert used == count
-            got[:] = -1.0  # an answer is the asker's own
-    assert (len(reads) == 1) == (room == 1 << 30)
+            actual[:] = -1.0  # the caller may change its arrays
+    assert (len(reads) == 1) == (max_bytes == 1 << 30)
 
 
 samples = st.lists(
@@ -57,12 +57,12 @@ samples = st.lists(
 
 
 @given(samples, st.sampled_from([1, 4, 1000]))
-def test_stretches_are_put_in_order_as_by_a_sort(given_: list[list[tuple[int, int, int]]], piece: int) -> None:
-    parts = [[(group[0][0], time, value) for _, time, value in sorted(group)] for group in given_ if group]
+def test_stretches_are_ordered_as_by_a_sort(input_groups: list[list[tuple[int, int, int]]], piece: int) -> None:
+    parts = [[(group[0][0], time, value) for _, time, value in sorted(group)] for group in input_groups if group]
     rows = [row for part in parts for row in part]
     lengths = [len(part) for part in parts]
     ends = np.cumsum(np.array(lengths, dtype=np.intp))
-    whole = Stretches(
+    stretches = Stretches(
         np.array([row[1] for row in rows], dtype=np.int64),
         np.array([float(row[2]) for row in rows]),
         ends - np.array(lengths, dtype=np.intp),
@@ -71,13 +71,13 @@ def test_stretches_are_put_in_order_as_by_a_sort(given_: list[list[tuple[int, in
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(order, "PIECE_SAMPLES", piece)
-        pieces = list(whole.pieces())
-    found = [
+        pieces = list(stretches.pieces())
+    ordered_rows = [
         row
         for piece in pieces
         for row in zip(piece.groups.tolist(), piece.times.tolist(), piece.values.tolist(), strict=True)
     ]
-    assert found == sorted(found)
-    assert sorted(found) == sorted((group, time, float(value)) for group, time, value in rows)
+    assert ordered_rows == sorted(ordered_rows)
+    assert sorted(ordered_rows) == sorted((group, time, float(value)) for group, time, value in rows)
     groups = [set(piece.groups.tolist()) for piece in pieces]
     assert sum(map(len, groups)) == len(set().union(*groups))

@@ -1,4 +1,4 @@
-"""What is damaged is named with its remedy, never a traceback; and stores of other versions."""
+"""Damaged files are reported with a remedy, never with a traceback; stores of other versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 import trackside
-from tests.stores.embedded.runs import SACCT, TRACEBACK, ingest, kept, of_files, of_store, sacct, scrape, steps, write
+from tests.stores.embedded.runs import (
+    SACCT,
+    TRACEBACK,
+    ingest,
+    sacct,
+    scrape,
+    segment_names,
+    steps,
+    verdict_of_files,
+    verdict_of_store,
+    write,
+)
 from trackside.cli import main
 from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded import layout
@@ -24,7 +35,7 @@ from trackside.stores.embedded.writer import Writer
 
 pytestmark = pytest.mark.slow
 
-OLD = Path(__file__).parent
+STORES = Path(__file__).parent
 FILES = {
     "gpu.prom": "".join(scrape("gpu017", seconds, 50) for seconds in range(0, 600, 15)),
     "sacct.txt": SACCT + sacct("41"),
@@ -62,14 +73,14 @@ def scramble(path: Path) -> None:
 
 
 def scramble_within(path: Path) -> None:
-    """The file's ends, which are looked at first, stay as they were."""
+    """Damage the middle of a file; its ends, which are checked first, stay as they were."""
     content = path.read_bytes()
-    path.write_bytes(content[:8] + bytes(each ^ 0x5A for each in content[8:200]) + content[200:])
+    path.write_bytes(content[:8] + bytes(byte ^ 0x5A for byte in content[8:200]) + content[200:])
 
 
 def swap(path: Path) -> None:
     """Another table's segment, of the same size, in its place."""
-    other = next(each for each in path.parent.iterdir() if each.name.split("-")[0] != path.name.split("-")[0])
+    other = next(file for file in path.parent.iterdir() if file.name.split("-")[0] != path.name.split("-")[0])
     path.write_bytes(other.read_bytes()[: path.stat().st_size].ljust(path.stat().st_size, b"\0"))
 
 
@@ -87,24 +98,24 @@ def test_a_damaged_segment_is_named_with_its_remedy(damage: Any, table: str, sto
 
 @pytest.mark.parametrize("table", [table for table in TABLES if table not in ("minutes", "waiting")])
 def test_the_content_of_a_damaged_segment_is_ingested_again(table: str, folder: Path, store: Path) -> None:
-    path, wanted = segment(store, table), of_files(folder)
+    path, expected = segment(store, table), verdict_of_files(folder)
     cut(path)
-    mended = run("compact", "--store", store, "--drop-damaged")
-    assert mended.exit_code == 0, mended.output
-    assert f"{path.name}: damaged segment removed\n" in mended.stderr
-    if table != "inputs":  # which alone knows the files' names
-        assert ": data lost; ingest it again\n" in mended.stderr
+    compacted = run("compact", "--store", store, "--drop-damaged")
+    assert compacted.exit_code == 0, compacted.output
+    assert f"{path.name}: damaged segment removed\n" in compacted.stderr
+    if table != "inputs":  # only this table has the names of the files
+        assert ": data lost; ingest it again\n" in compacted.stderr
     assert run("compact", "--store", store, "--drop-damaged").stderr == ""
     assert run("diagnose", "--store", store).exit_code == 0
     ingest([folder], store)
-    again = of_store(store)
-    for each in (again, wanted):
-        each["inputs"].sort(key=lambda row: row["path"])
-    assert again == wanted
+    again = verdict_of_store(store)
+    for document in (again, expected):
+        document["inputs"].sort(key=lambda row: row["path"])
+    assert again == expected
     assert ingest([folder], store).inputs == []
 
 
-def test_damage_within_a_segment_is_found_when_it_is_read(store: Path) -> None:
+def test_damage_within_a_segment_is_detected_when_it_is_read(store: Path) -> None:
     path = segment(store, "samples")
     scramble_within(path)
     assert f"trackside: {path} is damaged (" in run("diagnose", "--store", store).stderr
@@ -114,7 +125,7 @@ def test_damage_within_a_segment_is_found_when_it_is_read(store: Path) -> None:
     "text", ["", "[]", '{"version": 0}', '{"version": 2, "segments": [{"table": 5}]}', "\x00" * 50]
 )
 def test_a_damaged_manifest_is_named_with_its_remedy(text: str, folder: Path, store: Path) -> None:
-    wanted = of_store(store)
+    expected = verdict_of_store(store)
     before = {path: path.read_bytes() for path in (store / "segments").iterdir()}
     (folder / "slurm-41.out").write_text(steps(3))
     ingest([folder], store)
@@ -126,26 +137,26 @@ def test_a_damaged_manifest_is_named_with_its_remedy(text: str, folder: Path, st
         assert result.stderr.startswith(f"trackside: {newest} is damaged (")
         assert "delete it and the store is as before its last commit; then ingest again" in result.stderr
     newest.unlink()
-    assert of_store(store) == wanted
+    assert verdict_of_store(store) == expected
     assert all(path.read_bytes() == content for path, content in before.items())
     ingest([folder], store)
-    assert of_store(store) == of_files(folder)
+    assert verdict_of_store(store) == verdict_of_files(folder)
 
 
 def test_a_reader_that_finds_a_damaged_manifest_releases_its_lock(store: Path) -> None:
-    """Or the process would keep old segments from being deleted as long as it lives."""
+    """Otherwise the process would keep old segments from being deleted until it ends."""
     Directory(store).manifests()[-1].write_text("[]")
     with pytest.raises(StoreError, match="is damaged") as failure:
         Snapshot.open(store)
-    assert failure.value  # holds the frames, and so what they opened
+    assert failure.value  # keeps the frames, and so the files they opened, alive
     with open(store / "readers", "rb") as readers:
         fcntl.flock(readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_store_of_a_later_version(folder: Path, store: Path) -> None:
+def test_a_store_of_a_later_version_is_refused(folder: Path, store: Path) -> None:
     newest = Directory(store).manifests()[-1]
     newest.write_text(json.dumps({"version": 9, "unheard": ["of"]}))
-    files = kept(store)
+    files = segment_names(store)
     for command in (("diagnose",), ("runs",), ("compact",), ("ingest", folder)):
         result = run(*command, "--store", store)
         assert result.exit_code == 2
@@ -153,11 +164,11 @@ def test_a_store_of_a_later_version(folder: Path, store: Path) -> None:
             f"trackside: {newest} was written by a later Trackside (version 9, this one knows {layout.VERSION}):"
             " update it\n"
         )
-    assert kept(store) == files
+    assert segment_names(store) == files
 
 
-def older(store: Path) -> bytes:
-    """Make the store one of the version before: of another spelling."""
+def downgrade(store: Path) -> bytes:
+    """Rewrite the manifest as the version before spelled it; returns its bytes."""
     path = Directory(store).manifests()[-1]
     raw = json.loads(path.read_text())
     raw["inputs_so_far"] = raw.pop("next_input") - 1
@@ -167,18 +178,20 @@ def older(store: Path) -> bytes:
     return path.read_bytes()
 
 
-def to_present(path: Path, raw: dict[str, Any]) -> dict[str, Any]:
+def to_current_version(path: Path, raw: dict[str, Any]) -> dict[str, Any]:
     raw["next_input"] = raw.pop("inputs_so_far") + 1
     for segment in raw["segments"]:
         segment["table"] = segment.pop("kind")
     return raw
 
 
-def test_a_store_of_an_earlier_version(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = of_store(store)
-    written = older(store)
+def test_compact_updates_a_store_of_an_earlier_version(
+    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = verdict_of_store(store)
+    old_manifest = downgrade(store)
     monkeypatch.setattr(layout, "VERSION", layout.VERSION + 1)
-    monkeypatch.setattr(layout, "MIGRATIONS", (*layout.MIGRATIONS, to_present))
+    monkeypatch.setattr(layout, "MIGRATIONS", (*layout.MIGRATIONS, to_current_version))
     for command in ("diagnose", "runs"):
         assert run(command, "--store", store).stderr == (
             f"trackside: {store} has version {layout.VERSION - 1} and this Trackside reads {layout.VERSION};"
@@ -186,49 +199,49 @@ def test_a_store_of_an_earlier_version(folder: Path, store: Path, monkeypatch: p
         )
     assert run("compact", "--store", store).exit_code == 0
     assert Directory(store).read_newest()["version"] == layout.VERSION
-    assert of_store(store) == wanted
-    assert written in [path.read_bytes() for path in Directory(store).manifests()]
+    assert verdict_of_store(store) == expected
+    assert old_manifest in [path.read_bytes() for path in Directory(store).manifests()]
     assert ingest([folder], store).inputs == []
 
 
-def test_a_migration_that_is_cut_off_changes_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted, written = of_store(store), older(store)
+def test_an_interrupted_migration_changes_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, old_manifest = verdict_of_store(store), downgrade(store)
     monkeypatch.setattr(layout, "VERSION", layout.VERSION + 1)
 
-    def fails(path: Path, raw: dict[str, Any]) -> dict[str, Any]:
+    def failing_migration(path: Path, raw: dict[str, Any]) -> dict[str, Any]:
         (path / "segments" / "samples-of-the-next-version.parquet").write_bytes(b"half")
         raise StoreError("the disk is full")
 
-    monkeypatch.setattr(layout, "MIGRATIONS", (*layout.MIGRATIONS, fails))
+    monkeypatch.setattr(layout, "MIGRATIONS", (*layout.MIGRATIONS, failing_migration))
     assert run("compact", "--store", store).stderr == "trackside: the disk is full\n"
-    assert Directory(store).manifests()[-1].read_bytes() == written
-    monkeypatch.setattr(layout, "MIGRATIONS", (*layout.MIGRATIONS[:-1], to_present))
+    assert Directory(store).manifests()[-1].read_bytes() == old_manifest
+    monkeypatch.setattr(layout, "MIGRATIONS", (*layout.MIGRATIONS[:-1], to_current_version))
     with Writer.open(store):
         pass
-    assert "samples-of-the-next-version.parquet" not in kept(store)
-    assert of_store(store) == wanted
+    assert "samples-of-the-next-version.parquet" not in segment_names(store)
+    assert verdict_of_store(store) == expected
 
 
 def test_stores_of_all_versions_can_be_read(folder: Path, tmp_path: Path, rewrite: bool) -> None:
-    """The stores here were written by the versions that their names tell, and stay as they are."""
-    present = OLD / f"version-{layout.VERSION}"
-    if rewrite and not present.exists():
-        ingest([write(Path("/tmp/run"), FILES)], present)
-    wanted = of_files(folder)
-    assert present.is_dir(), "write it with pytest --rewrite, once a version is what it is to be"
-    for path in sorted(OLD.glob("version-*")):
+    """The stores in this folder were written by the versions in their names and never change."""
+    current = STORES / f"version-{layout.VERSION}"
+    if rewrite and not current.exists():
+        ingest([write(Path("/tmp/run"), FILES)], current)
+    expected = verdict_of_files(folder)
+    assert current.is_dir(), "write it with pytest --rewrite once the version is final"
+    for path in sorted(STORES.glob("version-*")):
         copy = tmp_path / path.name
         shutil.copytree(path, copy)
         ingest([write(tmp_path / "more", {"sacct-2.txt": SACCT + sacct("42", node="gpu018")})], copy)
-        assert of_store(copy, "41") == wanted
+        assert verdict_of_store(copy, "41") == expected
         assert trackside.diagnose(store=copy, job="42").run.disposition == "FAILED"
 
 
-def test_a_store_that_is_gone_while_it_is_read(store: Path) -> None:
+def test_a_store_moved_while_it_is_read_is_reported_as_missing(store: Path) -> None:
     with open_session(StoreRequest(store, "41")) as session:
         loaded = session.loaded
         assert loaded.metric_backend is not None
-        held = loaded.metric_backend.series()
+        infos = loaded.metric_backend.series()
         os.rename(store, store.parent / "moved")
         with pytest.raises(StoreError, match="is missing: restore it"):
-            loaded.metric_backend.rollup([[held[0].id]], 0, 60_000_000_000_000, 60_000_000_000, "avg")
+            loaded.metric_backend.rollup([[infos[0].id]], 0, 60_000_000_000_000, 60_000_000_000, "avg")

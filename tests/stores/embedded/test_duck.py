@@ -1,4 +1,4 @@
-"""The engine over a store's segments gives what the engine in memory gives, to the last digit."""
+"""The backend over a store's segments gives the same values as the backend in memory, to the last digit."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def block(path: str, rows: Sequence[Point]) -> Samples:
 
 
 def stored(folder: Path, files: Sequence[Sequence[Point]], together: bool) -> None:
-    """Each list of points as an input of its own, in one commit or one each."""
+    """Store each list of points as an input, all in one commit or each in its own."""
     with Writer.open(folder) as writer:
         for number, rows in enumerate(files):
             input_ = writer.begin()
@@ -75,7 +75,7 @@ def stored(folder: Path, files: Sequence[Sequence[Point]], together: bool) -> No
 
 @settings(max_examples=30)
 @given(inputs, st.booleans(), st.sampled_from([1000, 15_000, 60_000, 77_000]), st.integers(-3, 30), st.integers(1, 30))
-def test_same_answers_as_in_memory(
+def test_rollups_are_the_same_as_in_memory(
     files: list[list[Point]], together: bool, step: int, start: int, length: int
 ) -> None:
     memory = MemoryBackend()
@@ -84,33 +84,41 @@ def test_same_answers_as_in_memory(
     with TemporaryDirectory() as folder:
         stored(Path(folder) / "store", files, together)
         with Snapshot.open(Path(folder) / "store") as snapshot:
-            curves = DuckBackend(snapshot)
-            ours = {(each.series.metric, each.series.labels, each.series.at): each for each in curves.series()}
-            theirs = {(each.series.metric, each.series.labels, each.series.at): each for each in memory.series()}
-            assert list(ours) == list(theirs) or {*ours} == {*theirs}
-            for key, held in theirs.items():
-                mine = ours[key]
-                assert (mine.first_ms, mine.last_ms, mine.count) == (held.first_ms, held.last_ms, held.count)
+            backend = DuckBackend(snapshot)
+            store_series = {(info.series.metric, info.series.labels, info.series.at): info for info in backend.series()}
+            memory_series = {(info.series.metric, info.series.labels, info.series.at): info for info in memory.series()}
+            assert list(store_series) == list(memory_series) or {*store_series} == {*memory_series}
+            for key, expected_info in memory_series.items():
+                info = store_series[key]
+                assert (info.first_ms, info.last_ms, info.count) == (
+                    expected_info.first_ms,
+                    expected_info.last_ms,
+                    expected_info.count,
+                )
             first = (T0 // step + start) * step
             last = first + length * step
-            keys = sorted(theirs, key=str)
+            keys = sorted(memory_series, key=str)
             groupings = [[[key] for key in keys], [keys[::2], keys[1::2]], [keys]]
-            for how in ENGINES:
+            for rollup in ENGINES:
                 for groups in groupings:
-                    kept = [group for group in groups if group]
-                    if not kept:
+                    non_empty = [group for group in groups if group]
+                    if not non_empty:
                         continue
-                    want, count = memory.rollup([[theirs[k].id for k in g] for g in kept], first, last, step, how)
-                    got, used = curves.rollup([[ours[k].id for k in g] for g in kept], first, last, step, how)
-                    np.testing.assert_array_equal(got, want)
+                    expected, count = memory.rollup(
+                        [[memory_series[k].id for k in g] for g in non_empty], first, last, step, rollup
+                    )
+                    actual, used = backend.rollup(
+                        [[store_series[k].id for k in g] for g in non_empty], first, last, step, rollup
+                    )
+                    np.testing.assert_array_equal(actual, expected)
                     assert used == count
 
 
-def asked_of(curves: MetricBackend) -> MemoryStore:
+def store_of(backend: MetricBackend) -> MemoryStore:
     """A store of a run of 400 s."""
-    kept = tuple(curves.series())
+    infos = tuple(backend.series())
     store = MemoryStore(planes=("metric",))
-    store.metrics = RunMetrics(curves, kept, Timing(T0 / 1000, T0 / 1000 + 400, 15.0))
+    store.metrics = RunMetrics(backend, infos, Timing(T0 / 1000, T0 / 1000 + 400, 15.0))
     return store
 
 
@@ -118,7 +126,7 @@ moments = st.one_of(
     st.floats(-700, 1200), st.integers(-70, 120).map(lambda n: n * 10.0), st.sampled_from([-1e300, 1e300, math.inf])
 )
 counters = st.tuples(st.integers(0, 7), st.integers(-1_300_000, 900_000), st.integers(0, 9).map(float))
-REDUCED: tuple[Reducer, ...] = ("count", "first", "last", "min", "max", "avg", "median", "sum")
+REDUCERS: tuple[Reducer, ...] = ("count", "first", "last", "min", "max", "avg", "median", "sum")
 
 
 @settings(max_examples=60)
@@ -129,55 +137,55 @@ REDUCED: tuple[Reducer, ...] = ("count", "first", "last", "min", "max", "avg", "
     st.booleans(),
     st.lists(st.tuples(moments, moments), min_size=1, max_size=2),
 )
-def test_any_part_of_a_grid_cites_what_it_says(
-    rows: list[Point], step: float | Span, how: Rollup, grouped: bool, parts: list[tuple[float, float]]
+def test_citations_of_any_part_of_a_grid_hold(
+    rows: list[Point], step: float | Span, rollup: Rollup, grouped: bool, parts: list[tuple[float, float]]
 ) -> None:
-    asked = metric("gpu_sm_active_ratio")
-    asked = asked.over(step, how) if isinstance(step, str) else asked.rollup(step, how)
-    asked = asked.by("node", how="max") if grouped else asked
+    query = metric("gpu_sm_active_ratio")
+    query = query.over(step, rollup) if isinstance(step, str) else query.rollup(step, rollup)
+    query = query.by("node", how="max") if grouped else query
     memory = MemoryBackend()
     memory.add(block("f0", rows))
     with TemporaryDirectory() as folder:
         stored(Path(folder) / "store", [rows], True)
         with Snapshot.open(Path(folder) / "store") as snapshot:
-            for store in (asked_of(memory), asked_of(DuckBackend(snapshot))):
-                part = store.ask(asked)
+            for store in (store_of(memory), store_of(DuckBackend(snapshot))):
+                part = store.ask(query)
                 if isinstance(part, MissingAnswer):
                     continue
                 assert isinstance(part, Grid)
                 for start, end in parts:
-                    inside = part.times[(part.times > T0 / 1000 + start) & (part.times <= T0 / 1000 + end)]
+                    expected_times = part.times[(part.times > T0 / 1000 + start) & (part.times <= T0 / 1000 + end)]
                     part = part.during(T0 / 1000 + start, T0 / 1000 + end)
-                    np.testing.assert_array_equal(part.times, inside)
+                    np.testing.assert_array_equal(part.times, expected_times)
                 again = store.ask(Query.parse(str(part.query)))
                 if isinstance(again, Grid):
                     np.testing.assert_array_equal(again.times, part.times)
                     np.testing.assert_array_equal(again.values, part.values)
-                cites = {reducer: part.value(reducer).cites[0] for reducer in REDUCED}
-                assert [one for one in check(cites, store) if not one.holds] == []
+                cites = {reducer: part.value(reducer).cites[0] for reducer in REDUCERS}
+                assert [result for result in check(cites, store) if not result.holds] == []
 
 
-def test_numbers_far_apart_are_asked_for_in_stretches() -> None:
+def test_distant_ids_are_queried_in_separate_ranges() -> None:
     ids = np.array([1, 2, 3, 50_000, 50_001, 900_000], dtype=np.int32)
     assert _ranges(ids) == [(1, 3), (50_000, 50_001), (900_000, 900_000)]
-    many = np.arange(0, 100 * 10_000, 10_000, dtype=np.int32)
-    stretches = _ranges(many)
+    distant_ids = np.arange(0, 100 * 10_000, 10_000, dtype=np.int32)
+    stretches = _ranges(distant_ids)
     assert len(stretches) == 16
     assert stretches[0][0] == 0
-    assert stretches[-1][1] == many[-1]
+    assert stretches[-1][1] == distant_ids[-1]
 
 
-def test_many_series_are_taken_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_series_are_queried_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.stores.embedded.duck.CHUNK", 7)
     rows = [(series, t * 15_000, float(series * t)) for t in range(20) for series in range(8)]
     stored(tmp_path / "store", [rows], True)
     memory = MemoryBackend()
     memory.add(block("f0", rows))
     with Snapshot.open(tmp_path / "store") as snapshot:
-        curves = DuckBackend(snapshot)
-        ids = [[each.id] for each in sorted(curves.series(), key=lambda each: each.series.at.line)]
+        backend = DuckBackend(snapshot)
+        ids = [[info.id] for info in sorted(backend.series(), key=lambda info: info.series.at.line)]
         start = T0 // 60_000 * 60_000
-        got, used = curves.rollup(ids, start, start + 600_000, 60_000, "avg")
-    want, count = memory.rollup([[i] for i in range(8)], start, start + 600_000, 60_000, "avg")
-    np.testing.assert_array_equal(got, want)
+        actual, used = backend.rollup(ids, start, start + 600_000, 60_000, "avg")
+    expected, count = memory.rollup([[i] for i in range(8)], start, start + 600_000, 60_000, "avg")
+    np.testing.assert_array_equal(actual, expected)
     assert used == count

@@ -1,4 +1,4 @@
-"""Several processes and one store: readers beside a writer, one writer at a time, and writers that die."""
+"""Several processes and one store: readers during writes, one writer at a time, and killed writers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.stores.embedded.runs import SACCT, TRACEBACK, ingest, kept, of_files, of_store, sacct, scrape, steps, write
+from tests.stores.embedded.runs import (
+    SACCT,
+    TRACEBACK,
+    ingest,
+    sacct,
+    scrape,
+    segment_names,
+    steps,
+    verdict_of_files,
+    verdict_of_store,
+    write,
+)
 from trackside.cli import main
 from trackside.session import StoreRequest, open_session
 from trackside.session.choice import choose
@@ -40,10 +51,10 @@ sys.stdin.readline()
 ingest([sys.argv[1]], sys.argv[2])
 print("done", flush=True)
 """
-"""An ingest in many small commits, once it is told to begin."""
+"""An ingest in many small commits; it starts when it reads a line from stdin."""
 
 
-def named(store: Path) -> set[str]:
+def manifest_segments(store: Path) -> set[str]:
     """The segments that the store's manifests name."""
     return {
         segment["name"] for path in Directory(store).manifests() for segment in json.loads(path.read_text())["segments"]
@@ -52,11 +63,11 @@ def named(store: Path) -> set[str]:
 
 def generation(store: Path) -> int:
     """The number of commits so far."""
-    found = sorted(store.glob("manifest-*.json"))
-    return int(found[-1].stem.partition("-")[2]) if found else 0
+    manifests = sorted(store.glob("manifest-*.json"))
+    return int(manifests[-1].stem.partition("-")[2]) if manifests else 0
 
 
-def started(*arguments: object) -> subprocess.Popen[str]:
+def start_writer(*arguments: object) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -71,7 +82,7 @@ def begin(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def ended(process: subprocess.Popen[str]) -> int:
+def exit_code(process: subprocess.Popen[str]) -> int:
     process.communicate(timeout=60)
     return process.returncode
 
@@ -90,10 +101,10 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_killed_at_any_moment_it_can_be_repeated(folder: Path, store: Path) -> None:
-    wanted = of_files(folder)
-    chance, found = random.Random(11), set()
-    for number, process in enumerate([started(folder, store) for _ in range(3)]):
+def test_an_ingest_killed_at_any_moment_can_be_repeated(folder: Path, store: Path) -> None:
+    expected = verdict_of_files(folder)
+    chance, input_counts = random.Random(11), set()
+    for number, process in enumerate([start_writer(folder, store) for _ in range(3)]):
         begin(process)
         commits = generation(store) + number
         while generation(store) < commits and process.poll() is None:
@@ -103,45 +114,45 @@ def test_killed_at_any_moment_it_can_be_repeated(folder: Path, store: Path) -> N
         process.communicate()
         if Directory(store).exists:
             with Snapshot.open(store) as snapshot:
-                found.add(sum(each.rows for each in snapshot.manifest.of("inputs")))
-                for each in snapshot.manifest.segments:
-                    assert snapshot.fault(each) == ""
+                input_counts.add(sum(segment.rows for segment in snapshot.manifest.of("inputs")))
+                for segment in snapshot.manifest.segments:
+                    assert snapshot.fault(segment) == ""
             assert CliRunner().invoke(main, ["runs", "--store", str(store)]).exit_code == 0
-    assert len(found) > 1, "killed at one and the same moment each time"
+    assert len(input_counts) > 1, "each writer was killed at the same moment"
     ingest([folder], store)
-    assert of_store(store) == wanted
+    assert verdict_of_store(store) == expected
     assert ingest([folder], store).inputs == []
-    assert kept(store) <= named(store)
+    assert segment_names(store) <= manifest_segments(store)
     with Writer.open(store) as writer:
         compact(writer, time.time())
         compact(writer, time.time())
-    assert kept(store) <= named(store)
+    assert segment_names(store) <= manifest_segments(store)
     assert len(list(store.iterdir())) <= 5
-    assert of_store(store) == wanted
+    assert verdict_of_store(store) == expected
 
 
-def test_what_dead_writers_leave_is_deleted(folder: Path, store: Path) -> None:
+def test_leftovers_of_killed_writers_are_deleted(folder: Path, store: Path) -> None:
     ingest([folder], store)
     for name in ("samples-0123456789abcdef.parquet", ".events-0123456789abcdef.parquet.new"):
         (store / "segments" / name).write_bytes(b"half")
     (store / "manifest.new").write_bytes(b'{"version": 1, "gen')
-    wanted = of_store(store)
+    expected = verdict_of_store(store)
     ingest([folder], store)
-    assert kept(store) <= named(store)
-    assert of_store(store) == wanted
+    assert segment_names(store) <= manifest_segments(store)
+    assert verdict_of_store(store) == expected
 
 
-def test_a_store_can_be_begun_again_where_a_dead_writer_began(folder: Path, store: Path) -> None:
+def test_a_store_that_a_killed_writer_began_can_be_completed(folder: Path, store: Path) -> None:
     (store / "segments").mkdir(parents=True)
     ingest([folder], store)
-    assert of_store(store) == of_files(folder)
+    assert verdict_of_store(store) == verdict_of_files(folder)
 
 
-def test_readers_beside_a_writer(folder: Path, store: Path) -> None:
-    """What a reader sees is what was committed when it began, as long as it reads."""
+def test_readers_see_what_was_committed_when_they_began(folder: Path, store: Path) -> None:
+    """A reader sees what was committed when it began, for as long as it reads."""
     ingest([folder / "a-sacct.txt"], store)
-    early = Snapshot.open(store)
-    process = started(folder, store)
+    early_snapshot = Snapshot.open(store)
+    process = start_writer(folder, store)
     begin(process)
     counts = []
     command = [sys.executable, "-m", "trackside", "runs", "--store", str(store), "--json"]
@@ -152,19 +163,19 @@ def test_readers_beside_a_writer(folder: Path, store: Path) -> None:
             samples = snapshot.rows(f"SELECT count(DISTINCT input), count(*) FROM {snapshot.table('samples')}")
             assert rows[0][1] in (samples[0][1], None)
             counts.append(samples[0][1])
-    assert ended(process) == 0
+    assert exit_code(process) == 0
     assert counts == sorted(counts)
     assert json.loads(reader.communicate()[0])[0]["id"] == "41"
     with Writer.open(store) as writer:
         compact(writer, time.time())
-    assert early.rows(f"SELECT path FROM {early.table('inputs')}") == [("a-sacct.txt",)]
-    early.close()
+    assert early_snapshot.rows(f"SELECT path FROM {early_snapshot.table('inputs')}") == [("a-sacct.txt",)]
+    early_snapshot.close()
     ingest([folder], store)
-    assert kept(store) <= named(store)
-    assert of_store(store) == of_files(folder)
+    assert segment_names(store) <= manifest_segments(store)
+    assert verdict_of_store(store) == verdict_of_files(folder)
 
 
-def test_one_writer_at_a_time(folder: Path, store: Path) -> None:
+def test_a_second_writer_is_refused(folder: Path, store: Path) -> None:
     ingest([folder / "a-sacct.txt"], store)
     other = subprocess.Popen(
         [sys.executable, "-c", "import sys; from trackside.stores.embedded.writer import Writer; w = Writer.open(sys.argv[1]);"
@@ -174,37 +185,39 @@ def test_one_writer_at_a_time(folder: Path, store: Path) -> None:
     assert other.stdout is not None
     assert other.stdout.readline() == "open\n"
     for command in (["ingest", str(folder)], ["compact"]):
-        refused = CliRunner().invoke(main, [*command, "--store", str(store)])
-        assert refused.exit_code == 2
-        assert refused.stderr == (
+        result = CliRunner().invoke(main, [*command, "--store", str(store)])
+        assert result.exit_code == 2
+        assert result.stderr == (
             f"trackside: {store} is in use by writer process {other.pid}: wait for it to end and try again\n"
         )
-    assert of_store(store)["run"]["id"] == "41"
+    assert verdict_of_store(store)["run"]["id"] == "41"
     other.communicate("\n")
     assert len(ingest([folder], store).inputs) == 11
     with Writer.open(store), pytest.raises(StoreBusy, match=f"process {os.getpid()}:"):
         Writer.open(store)
 
 
-def test_a_file_system_without_locks(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_refuses_writers_only(
+    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ingest([folder], store)
 
     def flock(handle: int, how: int) -> None:
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    refused = CliRunner().invoke(main, ["ingest", str(folder), "--store", str(store)])
-    assert "can't be locked (No locks available): put the store on a file system with locks" in refused.stderr
-    assert of_store(store) == of_files(folder)
+    result = CliRunner().invoke(main, ["ingest", str(folder), "--store", str(store)])
+    assert "can't be locked (No locks available): put the store on a file system with locks" in result.stderr
+    assert verdict_of_store(store) == verdict_of_files(folder)
 
 
-def test_compacted_under_a_readers_hands(folder: Path, store: Path) -> None:
+def test_a_compaction_does_not_disturb_readers(folder: Path, store: Path) -> None:
     for path in sorted(folder.iterdir()):
         ingest([path], store)
     old = time.time() - 2 * layout.MANIFEST_KEPT_S
-    for path in Directory(store).manifests():  # the store lay still for two days
+    for path in Directory(store).manifests():  # nothing was written for two days
         os.utime(path, (old, old))
-    wanted = of_files(folder)
+    expected = verdict_of_files(folder)
     with open_session(StoreRequest(store, "41")) as session, Writer.open(store) as writer:
         loaded = session.loaded
         for _ in range(3):
@@ -219,11 +232,11 @@ def test_compacted_under_a_readers_hands(folder: Path, store: Path) -> None:
         assert len(Directory(store).manifests()) > 2
     with Writer.open(store) as writer:
         assert len(Directory(store).manifests()) == 2
-    assert kept(store) <= named(store)
-    assert of_store(store) == wanted
+    assert segment_names(store) <= manifest_segments(store)
+    assert verdict_of_store(store) == expected
 
 
-def test_what_nobody_can_still_read_goes_in_spite_of_readers(folder: Path, store: Path) -> None:
+def test_old_manifests_are_deleted_in_spite_of_readers(folder: Path, store: Path) -> None:
     ingest([folder], store)
     with Snapshot.open(store):
         for number in range(3):
@@ -235,7 +248,7 @@ def test_what_nobody_can_still_read_goes_in_spite_of_readers(folder: Path, store
             os.utime(path, (old, old))
         with Writer.open(store):
             assert len(Directory(store).manifests()) == 2
-    assert kept(store) <= named(store)
+    assert segment_names(store) <= manifest_segments(store)
 
 
 FULL = """
@@ -248,25 +261,25 @@ main(sys.argv[2:])
 
 
 @pytest.mark.parametrize("limit", [200, 3000])
-def test_a_full_disk(limit: int, folder: Path, store: Path) -> None:
-    """No file may grow beyond the limit: nearly none, no large segment."""
+def test_a_full_disk_is_reported_and_loses_nothing(limit: int, folder: Path, store: Path) -> None:
+    """No file may grow beyond the limit: 200 bytes allow hardly any file, 3,000 no large segment."""
     ingest([folder / "a-sacct.txt"], store)
-    wanted = of_store(store)
+    expected = verdict_of_store(store)
     command = [sys.executable, "-c", FULL, str(limit), "ingest", str(folder), "--store", str(store)]
-    full = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert full.returncode == 2, full.stderr
-    assert full.stderr.count("\n") == 1
-    assert full.stderr.startswith(f"trackside: {store}/")
-    assert "can't be written: File too large; " in full.stderr
-    assert of_store(store) == wanted
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith(f"trackside: {store}/")
+    assert "can't be written: File too large; " in result.stderr
+    assert verdict_of_store(store) == expected
     ingest([folder], store)
-    assert of_store(store) == of_files(folder)
-    assert kept(store) <= named(store)
+    assert verdict_of_store(store) == verdict_of_files(folder)
+    assert segment_names(store) <= manifest_segments(store)
 
 
 @pytest.fixture
-def nobody() -> Iterator[None]:
-    """File permissions count, also where the tests run as root."""
+def unprivileged() -> Iterator[None]:
+    """Drop root privileges, so that file permissions are enforced."""
     if os.geteuid() != 0:
         yield
         return
@@ -278,14 +291,14 @@ def nobody() -> Iterator[None]:
 
 
 @pytest.fixture
-def readable(folder: Path) -> Iterator[Path]:
-    """A store that can be read and not written."""
-    wanted = of_files(folder)
+def read_only_store(folder: Path) -> Iterator[Path]:
+    """A store that can be read but not written."""
+    expected = verdict_of_files(folder)
     with tempfile.TemporaryDirectory() as top:
         os.chmod(top, 0o755)
         store = Path(top) / "store"
         ingest([folder], store)
-        assert of_store(store) == wanted
+        assert verdict_of_store(store) == expected
         for path in (*store.rglob("*"), store):
             path.chmod(0o555 if path.is_dir() else 0o444)
         yield store
@@ -293,45 +306,45 @@ def readable(folder: Path) -> Iterator[Path]:
             path.chmod(0o755)
 
 
-def test_a_store_that_can_not_be_written_can_be_read(readable: Path, nobody: None) -> None:
-    assert of_store(readable)["run"]["id"] == "41"
-    assert CliRunner().invoke(main, ["runs", "--store", str(readable)]).exit_code == 0
-    refused = CliRunner().invoke(main, ["compact", "--store", str(readable)])
-    assert refused.exit_code == 2
-    assert refused.stderr == f"trackside: {readable} can't be made into a store: Permission denied\n"
+def test_a_read_only_store_can_be_read(read_only_store: Path, unprivileged: None) -> None:
+    assert verdict_of_store(read_only_store)["run"]["id"] == "41"
+    assert CliRunner().invoke(main, ["runs", "--store", str(read_only_store)]).exit_code == 0
+    result = CliRunner().invoke(main, ["compact", "--store", str(read_only_store)])
+    assert result.exit_code == 2
+    assert result.stderr == f"trackside: {read_only_store} can't be made into a store: Permission denied\n"
 
 
-class Died(BaseException):
-    """Stands for the end of the process: nothing tidies up after it."""
+class SimulatedKill(BaseException):
+    """Stands for a kill of the process: a BaseException that no cleanup catches."""
 
 
 @pytest.mark.parametrize("step", range(6))
-def test_dead_at_each_step_of_a_compaction(
+def test_a_compaction_killed_at_any_step_loses_nothing(
     step: int, folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a file gets its name: then it is left over, or a manifest is not there yet."""
+    """The kill comes before a file is renamed: the file is left over, or the manifest is not there yet."""
     for part in ("a-sacct.txt", "gpu-0.prom", "gpu-3.prom", "gpu-7.prom", "slurm-41.out"):
         ingest([folder / part], store)
-    wanted = of_store(store)
-    left, rename = iter(range(step, -1, -1)), os.rename
+    expected = verdict_of_store(store)
+    renames_left, rename = iter(range(step, -1, -1)), os.rename
 
-    def renamed(source: Path, target: Path) -> None:
-        if next(left) == 0:
-            raise Died
+    def failing_rename(source: Path, target: Path) -> None:
+        if next(renames_left) == 0:
+            raise SimulatedKill
         rename(source, target)
 
-    monkeypatch.setattr(os, "rename", renamed)
-    with pytest.raises(Died), Writer.open(store) as writer:
+    monkeypatch.setattr(os, "rename", failing_rename)
+    with pytest.raises(SimulatedKill), Writer.open(store) as writer:
         compact(writer, time.time(), raw_days=1)
     monkeypatch.undo()
-    documents = of_store(store)
-    assert documents["primary"] == wanted["primary"]
-    assert documents["inputs"] == wanted["inputs"]
-    assert kept(store) - named(store), "nothing was left over, so nothing is tested"
+    documents = verdict_of_store(store)
+    assert documents["primary"] == expected["primary"]
+    assert documents["inputs"] == expected["inputs"]
+    assert segment_names(store) - manifest_segments(store), "nothing was left over, so nothing is tested"
     with Writer.open(store) as writer:
         compact(writer, time.time(), raw_days=1)
         assert not writer.manifest.of("samples")
         counted = writer.snapshot().rows(f"SELECT sum(count) FROM {writer.snapshot().table('minutes')}")
         assert counted == [(3 * 30 * 2,)]
-    assert kept(store) <= named(store)
-    assert of_store(store)["primary"] == wanted["primary"]
+    assert segment_names(store) <= manifest_segments(store)
+    assert verdict_of_store(store)["primary"] == expected["primary"]

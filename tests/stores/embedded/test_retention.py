@@ -1,4 +1,4 @@
-"""Old samples become their minutes, older ones go; small segments become large ones; not a number changes by it."""
+"""Old samples are downsampled to minutes, older ones deleted, small segments merged; no number changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.stores.embedded.runs import SACCT, T0, ingest, kept, of_store, sacct, scrape, steps, write
+from tests.stores.embedded.runs import SACCT, T0, ingest, sacct, scrape, segment_names, steps, verdict_of_store, write
 from trackside.cli import main
 from trackside.model import Input, Position, Samples, Series
 from trackside.session import StoreRequest, open_session
@@ -59,7 +59,7 @@ def block(points: Iterable[Point]) -> Samples:
 
 
 def add(writer: Writer, points: Iterable[Point], dead: tuple[int, ...] = ()) -> int:
-    """An input of these samples, in a commit of its own."""
+    """Write the samples as an input in its own commit; returns the input's number."""
     number = writer.begin()
     writer.samples(number, block(points))
     writer.end(StoredInput(number, Input(f"f{number}", "test", "read", plane="metric")), dead)
@@ -68,10 +68,10 @@ def add(writer: Writer, points: Iterable[Point], dead: tuple[int, ...] = ()) -> 
 
 
 def minutes_of(points: Iterable[Point]) -> dict[tuple[int, int], tuple[float, float, float, int, float, int]]:
-    """By hand: (series, end of the minute) -> min, max, sum, count, last, when."""
-    found: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
+    """Computed by hand: (series, end of the minute in ms) -> min, max, sum, count, last, time of last in ms."""
+    rows_by_minute: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
     for series, time, value in points:
-        found[series, START + math.ceil(time / MINUTE_MS) * MINUTE_MS].append((START + time, float(value)))
+        rows_by_minute[series, START + math.ceil(time / MINUTE_MS) * MINUTE_MS].append((START + time, float(value)))
     return {
         key: (
             min(v for _, v in rows),
@@ -81,17 +81,17 @@ def minutes_of(points: Iterable[Point]) -> dict[tuple[int, int], tuple[float, fl
             max(rows)[1],
             max(rows)[0],
         )
-        for key, rows in found.items()
+        for key, rows in rows_by_minute.items()
     }
 
 
-def test_minutes_are_what_one_works_out_by_hand(tmp_path: Path) -> None:
+def test_minutes_match_a_computation_by_hand(tmp_path: Path) -> None:
     points = [(gpu, time, (time // 7000 + gpu) % 19) for gpu in range(3) for time in range(0, 2 * DAY_MS, 37_000)]
     points += [(0, DAY_MS, 99), (1, DAY_MS + 1, 98), (2, MINUTE_MS, 97)]
     with Writer.open(tmp_path / "store") as writer:
         add(writer, points)
-        done = compact(writer, START / 1000 + 2.1 * 86_400, raw_days=1)
-    assert (done.days, done.thinned, done.forgotten) == (3, 2, 0)  # midnight is the last moment of the day before
+        summary = compact(writer, START / 1000 + 2.1 * 86_400, raw_days=1)
+    assert (summary.days, summary.thinned, summary.forgotten) == (3, 2, 0)  # midnight belongs to the day before
     old = [point for point in points if point[1] <= DAY_MS]
     with Snapshot.open(tmp_path / "store") as snapshot:
         columns = 'series, time_ms, "min", "max", "sum", "count", "last", last_ms'
@@ -107,8 +107,8 @@ def test_minutes_are_what_one_works_out_by_hand(tmp_path: Path) -> None:
 
 @settings(max_examples=12)
 @given(inputs, st.integers(0, 4), st.sampled_from([MINUTE_MS, 5 * MINUTE_MS, 60 * MINUTE_MS, DAY_MS]), st.booleans())
-def test_whole_minutes_stay_exact(files: list[list[Point]], day: int, step: int, late: bool) -> None:
-    """Before and after, and with samples that come after their day was thinned."""
+def test_rollups_over_whole_minutes_stay_exact(files: list[list[Point]], day: int, step: int, late: bool) -> None:
+    """Before and after downsampling, and with samples that arrive after their day was downsampled."""
     from tempfile import TemporaryDirectory
 
     memory = MemoryBackend()
@@ -122,64 +122,66 @@ def test_whole_minutes_stay_exact(files: list[list[Point]], day: int, step: int,
         compact(writer, now, raw_days=0)
         again = compact(writer, now, raw_days=0)
         assert again.days == 0
-        curves = DuckBackend(writer.snapshot())
-        ours = {each.series.labels: each.id for each in curves.series()}
-        theirs = {each.series.labels: each.id for each in memory.series()}
-        assert ours.keys() == theirs.keys()
-        for how in EXACT:
-            for group in [[key] for key in ours] + [list(ours)]:
+        backend = DuckBackend(writer.snapshot())
+        store_ids = {info.series.labels: info.id for info in backend.series()}
+        memory_ids = {info.series.labels: info.id for info in memory.series()}
+        assert store_ids.keys() == memory_ids.keys()
+        for rollup in EXACT:
+            for group in [[key] for key in store_ids] + [list(store_ids)]:
                 if not group:
                     continue
                 first, last = START // step * step - step, (START + 4 * DAY_MS) // step * step
-                want, count = memory.rollup([[theirs[key] for key in group]], first, last, step, how)
-                got, used = curves.rollup([[ours[key] for key in group]], first, last, step, how)
-                np.testing.assert_array_equal(got, want)
+                expected, count = memory.rollup([[memory_ids[key] for key in group]], first, last, step, rollup)
+                actual, used = backend.rollup([[store_ids[key] for key in group]], first, last, step, rollup)
+                np.testing.assert_array_equal(actual, expected)
                 assert used == count
 
 
-def test_days_without_a_sample_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_days_without_samples_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requested_days = []
     parts = retention._parts
 
-    def noted(*arguments: Any) -> Iterator[TableSegment]:
-        asked.append(arguments[3])
+    def record_day(*arguments: Any) -> Iterator[TableSegment]:
+        requested_days.append(arguments[3])
         return parts(*arguments)
 
-    monkeypatch.setattr(retention, "_parts", noted)
+    monkeypatch.setattr(retention, "_parts", record_day)
     far = 25_000 * DAY_MS  # 68 years
     with Writer.open(tmp_path / "store") as writer:
         add(writer, [(0, number, number) for number in range(1, 17)])
         add(writer, [(0, far + number, number) for number in range(1, 17)] + [(0, 17, 17)])
-        done = compact(writer, NOW, raw_days=None)
+        summary = compact(writer, NOW, raw_days=None)
         ((count,),) = writer.snapshot().rows(f"SELECT count(*) FROM {writer.snapshot().table('samples')}")
-    assert (done.days, count) == (2, 33)
+    assert (summary.days, count) == (2, 33)
     day = START // DAY_MS
-    assert asked == [day, day + 25_000, day]
+    assert requested_days == [day, day + 25_000, day]
 
 
-def test_each_day_is_committed_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As decision 0007 says: a stop between two of them loses none of the work done."""
+def test_each_day_is_committed_separately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """See decision 0007: a stop between two days loses no work."""
     commits: list[tuple[set[int], set[int]]] = []
     replace = Writer.replace
 
     def days(segments: Iterable[TableSegment]) -> set[int]:
         return {(time - 1 - START) // DAY_MS for segment in segments for time in segment.times_ms or ()}
 
-    def noted(writer: Writer, added: Iterable[TableSegment], removed: Iterable[TableSegment], **options: Any) -> None:
+    def record_commit(
+        writer: Writer, added: Iterable[TableSegment], removed: Iterable[TableSegment], **options: Any
+    ) -> None:
         added, removed = list(added), list(removed)
-        if {each.table for each in (*added, *removed)} & {"samples", "minutes"}:
+        if {segment.table for segment in (*added, *removed)} & {"samples", "minutes"}:
             commits.append((days(removed), days(added)))
         replace(writer, added, removed, **options)
 
     with Writer.open(tmp_path / "store") as writer:
         for shift in (1, 2):
             add(writer, [(0, time + shift, 1) for time in range(0, 3 * DAY_MS, 3_600_000)])
-        monkeypatch.setattr(Writer, "replace", noted)
+        monkeypatch.setattr(Writer, "replace", record_commit)
         compact(writer, START / 1000 + 2.1 * 86_400, raw_days=1)
     assert commits == [({0, 2}, {0, 1, 2})] * 2 + [({day}, {day}) for day in range(3)]
 
 
-def test_what_is_older_than_minutes_are_kept_goes(tmp_path: Path) -> None:
+def test_minutes_past_their_retention_are_deleted(tmp_path: Path) -> None:
     store = tmp_path / "store"
     points = [(gpu, time, gpu) for gpu in range(2) for time in range(MINUTE_MS, 4 * DAY_MS, MINUTE_MS)]
     points += [(2, time, 2) for time in range(MINUTE_MS, DAY_MS, MINUTE_MS)]
@@ -190,31 +192,31 @@ def test_what_is_older_than_minutes_are_kept_goes(tmp_path: Path) -> None:
         assert compact(writer, START / 1000 + 4.1 * 86_400, raw_days=1, minute_days=2).forgotten == 0
         second = compact(writer, START / 1000 + 4.1 * 86_400, raw_days=0, minute_days=1)
         assert second.forgotten == 2 * 1440
-        left = [point for point in points if point[1] > 3 * DAY_MS]
-        curves = DuckBackend(writer.snapshot())
-        held = sorted(curves.series(), key=lambda each: each.series.at.line)
-        assert [each.series for each in held] == SERIES[:2], "the third was last sampled on a day that is gone"
-        for each in held:
-            assert each.first_ms == START + 3 * DAY_MS + 1
-            assert each.last_ms == START + 4 * DAY_MS - MINUTE_MS
-            assert abs(each.count - len(left) / 2) <= 2
-        values, used = curves.rollup([[held[1].id]], START, START + 4 * DAY_MS, DAY_MS, "count")
+        remaining = [point for point in points if point[1] > 3 * DAY_MS]
+        backend = DuckBackend(writer.snapshot())
+        infos = sorted(backend.series(), key=lambda info: info.series.at.line)
+        assert [info.series for info in infos] == SERIES[:2], "the third was last sampled on a deleted day"
+        for info in infos:
+            assert info.first_ms == START + 3 * DAY_MS + 1
+            assert info.last_ms == START + 4 * DAY_MS - MINUTE_MS
+            assert abs(info.count - len(remaining) / 2) <= 2
+        values, used = backend.rollup([[infos[1].id]], START, START + 4 * DAY_MS, DAY_MS, "count")
         assert values.tolist() == [[pytest.approx(math.nan, nan_ok=True)] * 3 + [1439.0]]
         assert used == 1439
-    assert not [name for name in kept(store) if name.startswith(".")]
+    assert not [name for name in segment_names(store) if name.startswith(".")]
 
 
-def test_a_replaced_input_leaves_nothing(tmp_path: Path) -> None:
-    """Nor in minutes: what was thinned of it goes with it."""
+def test_a_replaced_input_is_removed_from_samples_and_minutes(tmp_path: Path) -> None:
+    """Its downsampled minutes are deleted with it."""
     with Writer.open(tmp_path / "store") as writer:
         first = add(writer, [(0, time, 5) for time in range(0, DAY_MS, 30_000)])
         compact(writer, NOW, raw_days=1)
         add(writer, [(0, time, 7) for time in range(0, DAY_MS, 60_000)], dead=(first,))
         assert writer.manifest.dead == (first,)
-        curves = DuckBackend(writer.snapshot())
-        (held,) = curves.series()
-        assert held.count == 1440
-        values, used = curves.rollup([[held.id]], START - DAY_MS, START + DAY_MS, DAY_MS, "max")
+        backend = DuckBackend(writer.snapshot())
+        (info,) = backend.series()
+        assert info.count == 1440
+        values, used = backend.rollup([[info.id]], START - DAY_MS, START + DAY_MS, DAY_MS, "max")
         assert (values[0, -1], used) == (7.0, 1440)
         compact(writer, NOW, raw_days=1)
         assert writer.manifest.dead == ()
@@ -229,33 +231,33 @@ def test_small_segments_are_merged(tmp_path: Path) -> None:
     for number in range(5):
         ingest([write(tmp_path / f"run-{number}", {"sacct.txt": SACCT + sacct(str(501 + number)),
                                                   f"slurm-{501 + number}.out": steps(5)})], store)  # fmt: skip
-    before = [of_store(store, str(501 + number)) for number in range(5)]
+    before = [verdict_of_store(store, str(501 + number)) for number in range(5)]
     with Writer.open(store) as writer:
         assert len(writer.manifest.of("records")) == 5
         tidy(writer, 4)
         assert len(writer.manifest.of("records")) == 1
         tidy(writer, 4)
         assert len(writer.manifest.of("records")) == 1
-    assert [of_store(store, str(501 + number)) for number in range(5)] == before
+    assert [verdict_of_store(store, str(501 + number)) for number in range(5)] == before
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_compact_command_applies_retention(tmp_path: Path) -> None:
     store = tmp_path / "store"
     scrapes = "".join(scrape("gpu017", seconds, 90) for seconds in range(0, 601, 15))
     ingest([write(tmp_path / "run", {"sacct.txt": SACCT + sacct("41", "COMPLETED"), "slurm-41.out": steps(50),
                                     "gpu.prom": scrapes})], store)  # fmt: skip
-    wanted = of_store(store)
+    expected = verdict_of_store(store)
 
     def run(*options: str) -> str:
         result = CliRunner().invoke(main, ["compact", "--store", str(store), *options])
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    many = str((NOW - T0) // 86_400 + 36_500)  # no test of ours lives so long
+    many = str((NOW - T0) // 86_400 + 36_500)  # longer than this test will be run
     assert "days rewritten: 0 (0 of them downsampled to minutes)" in run("--raw-days", many)
     assert "days rewritten: 1 (1 of them downsampled to minutes)" in run("--raw-days", "1")
-    documents = of_store(store)
-    assert documents["primary"]["family"] == wanted["primary"]["family"]
+    documents = verdict_of_store(store)
+    assert documents["primary"]["family"] == expected["primary"]["family"]
     assert "metric" in {row["plane"] for row in _listed(store)}
     assert f"expired samples and minutes deleted: {2 * 11}" in run("--minute-days", "1")
     assert "metric" not in {row["plane"] for row in _listed(store)}
@@ -263,8 +265,8 @@ def test_the_command(tmp_path: Path) -> None:
         metrics = session.store.metrics
         assert metrics is None or not metrics.series
     assert Directory(store).read().of("samples") == Directory(store).read().of("minutes") == []
-    refused = CliRunner().invoke(main, ["compact", "--store", str(store), "--raw-days", "9", "--minute-days", "3"])
-    assert (refused.exit_code, refused.stderr) == (2, "trackside: --minute-days must not be less than --raw-days\n")
+    result = CliRunner().invoke(main, ["compact", "--store", str(store), "--raw-days", "9", "--minute-days", "3"])
+    assert (result.exit_code, result.stderr) == (2, "trackside: --minute-days must not be less than --raw-days\n")
 
 
 def _listed(store: Path) -> list[dict[str, str]]:

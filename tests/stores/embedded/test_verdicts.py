@@ -1,4 +1,4 @@
-"""A store gives the verdict that the files give, whatever else is in it."""
+"""A store gives the same verdict as the files, whatever else it holds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.stores.embedded.runs import (
     T0,
     TRACEBACK,
     ingest,
-    of_files,
-    of_store,
     sacct,
     scrape,
     steps,
-    told,
+    verdict_document,
+    verdict_of_files,
+    verdict_of_store,
     write,
 )
 from trackside.cli import main
@@ -50,15 +50,15 @@ SMALL = ("cluster.nodes=2", "cluster.gpus_per_node=2", "job.duration_s=240")
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_files_and_store_give_one_verdict(name: str, tmp_path: Path) -> None:
+def test_files_and_store_give_the_same_verdict(name: str, tmp_path: Path) -> None:
     case: Case = CASES[name]
     with case.inputs() as folder:
         ingest([folder], tmp_path / "store")
-        assert of_store(tmp_path / "store") == of_files(folder)
+        assert verdict_of_store(tmp_path / "store") == verdict_of_files(folder)
 
 
 def _fleet(folder: Path) -> dict[str, Path]:
-    """Runs of one cluster on nodes of their own, simulated: by job id."""
+    """Simulated runs of one cluster, each on its own nodes: job id -> folder."""
     runs = {}
     for number, scenario in enumerate(("healthy", "gpu-lost", "cuda-oom-first-step")):
         job = str(48_200 + number)
@@ -69,17 +69,17 @@ def _fleet(folder: Path) -> dict[str, Path]:
     return runs
 
 
-def test_a_store_of_several_runs_gives_each_its_own(tmp_path: Path) -> None:
+def test_a_store_of_several_runs_gives_each_run_its_verdict(tmp_path: Path) -> None:
     runs, store = _fleet(tmp_path), tmp_path / "store"
-    wanted = {job: of_files(folder) for job, folder in runs.items()}
-    assert len({each["primary"]["family"] for each in wanted.values()}) == len(runs)
+    expected = {job: verdict_of_files(folder) for job, folder in runs.items()}
+    assert len({document["primary"]["family"] for document in expected.values()}) == len(runs)
     order = list(runs)
     random.Random(3).shuffle(order)
     for job in order:
         ingest([runs[job]], store)
     for job in runs:
-        assert wanted[job]["run"]["id"] == job
-        assert of_store(store, job, [f"run-{job}/"]) == wanted[job]
+        assert expected[job]["run"]["id"] == job
+        assert verdict_of_store(store, job, [f"run-{job}/"]) == expected[job]
 
     with pytest.raises(SeveralRuns, match=f"{', '.join(runs)}; choose one with --job"):
         trackside.diagnose(store=store)
@@ -89,9 +89,9 @@ def test_a_store_of_several_runs_gives_each_its_own(tmp_path: Path) -> None:
     listed = json.loads(CliRunner().invoke(main, ["runs", "--store", str(store), "--json"]).stdout)
     assert [row["id"] for row in listed] == list(runs)
     for row in listed:
-        run = wanted[row["id"]]["run"]
-        for ours, theirs in (("name", "name"), ("state", "disposition"), ("start", "start"), ("end", "end")):
-            assert row[ours] == run[theirs]
+        run = expected[row["id"]]["run"]
+        for column, field in (("name", "name"), ("state", "disposition"), ("start", "start"), ("end", "end")):
+            assert row[column] == run[field]
         assert row["nodes"] == run["nodes"]
         assert row["n_gpus"] == 4
         assert {"scheduler", "log", "metric"} <= set(row["planes"])
@@ -103,10 +103,10 @@ def test_a_verdict_from_a_store_can_be_verified(tmp_path: Path) -> None:
     store, saved = tmp_path / "store", tmp_path / "verdict.json"
     simulate(load_scenario("straggler", (*SMALL, "fault.0.gpu=1"), 7), tmp_path / "made")
     ingest([tmp_path / "made" / "run"], store)
-    found = CliRunner().invoke(main, ["diagnose", "--store", str(store), "--json"])
-    assert found.exit_code == 0
-    assert any(cite["query"].startswith("metric") for cite in json.loads(found.stdout)["cites"].values())
-    saved.write_text(found.stdout)
+    diagnosed = CliRunner().invoke(main, ["diagnose", "--store", str(store), "--json"])
+    assert diagnosed.exit_code == 0
+    assert any(cite["query"].startswith("metric") for cite in json.loads(diagnosed.stdout)["cites"].values())
+    saved.write_text(diagnosed.stdout)
     result = CliRunner().invoke(main, ["verify", str(saved)])
     assert result.exit_code == 0, result.output
     assert CliRunner().invoke(main, ["verify", str(saved), str(tmp_path / "made" / "run")]).exit_code == 0
@@ -120,8 +120,8 @@ def test_runs_without_a_job_go_by_their_folders(tmp_path: Path) -> None:
         ingest([folder], store)
     with pytest.raises(SeveralRuns, match="one, two; choose one with --job"):
         trackside.diagnose(store=store)
-    assert of_store(store, "one") == of_files(one)
-    assert of_store(store, str(two), ["two/"]) == of_files(two)
+    assert verdict_of_store(store, "one") == verdict_of_files(one)
+    assert verdict_of_store(store, str(two), ["two/"]) == verdict_of_files(two)
     listed = CliRunner().invoke(main, ["runs", "--store", str(store)]).stdout.splitlines()
     assert [line.split()[:2] for line in listed[1:]] == [["one", "(folder)"], ["two", "(folder)"]]
     saved.write_text(CliRunner().invoke(main, ["diagnose", "--store", str(store), "--job", "two", "--json"]).stdout)
@@ -129,7 +129,7 @@ def test_runs_without_a_job_go_by_their_folders(tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ["verify", str(saved), "--job", "two"]).exit_code == 0
 
 
-def test_a_log_without_a_name_is_that_of_the_job_it_came_with(tmp_path: Path) -> None:
+def test_a_log_without_a_job_id_belongs_to_the_job_ingested_with_it(tmp_path: Path) -> None:
     store = tmp_path / "store"
     folders = {}
     for job, module in (("7001", "flash_attn"), ("7002", "xformers"), ("7003", "xformers")):
@@ -138,41 +138,41 @@ def test_a_log_without_a_name_is_that_of_the_job_it_came_with(tmp_path: Path) ->
             "train.log": TRACEBACK.format(module=module),
         }
         folders[job] = write(tmp_path / f"run-{job}", files)
-        write(tmp_path / "beside", {f"slurm-{job[:3]}9.out": steps(5)})
+        write(tmp_path / "others", {f"slurm-{job[:3]}9.out": steps(5)})
         ingest([folders[job]], store)
-    ingest([tmp_path / "beside"], store)
+    ingest([tmp_path / "others"], store)
     for job, folder in folders.items():
-        wanted = of_files(folder)
-        assert wanted["primary"]["family"] == "A1"
-        assert of_store(store, job, [f"run-{job}/"]) == wanted
+        expected = verdict_of_files(folder)
+        assert expected["primary"]["family"] == "A1"
+        assert verdict_of_store(store, job, [f"run-{job}/"]) == expected
 
 
-def test_what_the_run_before_raised_is_not_this_ones(tmp_path: Path) -> None:
-    """One user, one folder, one name: the second run is out of memory, the first missed a module."""
-    where = "/home/user/train"
+def test_an_exception_of_the_previous_run_is_not_this_runs(tmp_path: Path) -> None:
+    """The runs share user, folder and name; the first lacked a module, the second ran out of memory."""
+    folder = "/home/user/train"
     oom = "slurmstepd-gpu017: error: Detected 1 oom-kill event(s) in StepId=7102.batch. Some of your processes may have been killed by the cgroup out-of-memory handler.\n"
-    first = {"a.txt": SACCT + sacct("7101", folder=where), "slurm-7101.out": TRACEBACK.format(module="flash_attn")}
-    second = {"b.txt": SACCT + sacct("7102", "OUT_OF_MEMORY", day=3, folder=where), "slurm-7102.out": oom}
+    first = {"a.txt": SACCT + sacct("7101", folder=folder), "slurm-7101.out": TRACEBACK.format(module="flash_attn")}
+    second = {"b.txt": SACCT + sacct("7102", "OUT_OF_MEMORY", day=3, folder=folder), "slurm-7102.out": oom}
     for name, files in (("first", first), ("second", second)):
         ingest([write(tmp_path / name, files)], tmp_path / "store")
-    both = of_files(write(tmp_path / "both", first | second), job="7102")
+    both = verdict_of_files(write(tmp_path / "both", first | second), job="7102")
     assert both["run"]["parent"] == "7101"
     assert both["primary"]["family"] == "A2"
-    documents = of_store(tmp_path / "store", "7102")
+    documents = verdict_of_store(tmp_path / "store", "7102")
     assert documents["run"]["parent"] == "7101"
     assert documents["primary"]["family"] == "A2"
-    assert "A1" not in {each["family"] for each in (*documents["consequences"], *documents["warnings"])}
+    assert "A1" not in {finding["family"] for finding in (*documents["consequences"], *documents["warnings"])}
 
 
-def test_jobs_of_one_name_from_elsewhere_are_no_parents(tmp_path: Path) -> None:
+def test_jobs_of_the_same_name_in_other_folders_are_not_parents(tmp_path: Path) -> None:
     for number in (1, 2):
         job = f"720{number}"
         files = {"sacct.txt": SACCT + sacct(job, day=number, name="train"), f"slurm-{job}.out": steps(30)}
         ingest([write(tmp_path / f"run-{job}", files)], tmp_path / "store")
-    assert of_store(tmp_path / "store", "7202")["run"]["parent"] is None
+    assert verdict_of_store(tmp_path / "store", "7202")["run"]["parent"] is None
 
 
-def test_files_beside_a_store_belong_to_the_job_that_is_asked_for(tmp_path: Path) -> None:
+def test_files_given_with_a_store_belong_to_the_requested_job(tmp_path: Path) -> None:
     run = write(tmp_path / "run", {"sacct.txt": SACCT + sacct("7301")})
     log = write(tmp_path / "elsewhere", {"train.log": TRACEBACK.format(module="flash_attn")}) / "train.log"
     store = tmp_path / "store"
@@ -183,14 +183,14 @@ def test_files_beside_a_store_belong_to_the_job_that_is_asked_for(tmp_path: Path
     assert verdict.run.log_paths == ("train.log",)
     assert trackside.diagnose(store=store, job="7301").primary.family != "A1"
 
-    ingest([log], store)  # the store has it by now, as nobody's
+    ingest([log], store)  # the store now has it, assigned to no job
     assert trackside.diagnose([log], store=store, job="7301").primary.family == "A1"
 
 
-def test_more_samples_than_memory_should_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_over_the_memory_limit_go_to_a_temporary_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     simulate(load_scenario("straggler", (*SMALL, "fault.0.gpu=1"), 7), tmp_path / "made")
-    wanted = of_files(tmp_path / "made" / "run")
+    expected = verdict_of_files(tmp_path / "made" / "run")
     monkeypatch.setattr("trackside.session.inputs.MAX_SAMPLES_IN_MEMORY", 700)
     loaded = load([tmp_path / "made" / "run"])
     assert loaded.metric_backend is not None
@@ -198,23 +198,23 @@ def test_more_samples_than_memory_should_hold(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.glob("trackside-store-*"))
     del loaded
     assert not list(tmp_path.glob("trackside-store-*"))
-    assert told(trackside.diagnose(tmp_path / "made" / "run")) == wanted
+    assert verdict_document(trackside.diagnose(tmp_path / "made" / "run")) == expected
     assert not list(tmp_path.glob("trackside-store-*"))
 
 
-def test_metrics_of_a_node_from_another_folder(tmp_path: Path) -> None:
-    """A site that keeps its metrics apart: found by node and time; what the node did a week later is not the run's."""
+def test_metrics_in_another_folder_are_found_by_node_and_time(tmp_path: Path) -> None:
+    """The metrics are found by node and time; samples of the node a week later are not the run's."""
     store = tmp_path / "store"
     run = write(tmp_path / "run", {"sacct.txt": SACCT + sacct("7401", "COMPLETED"), "slurm-7401.out": steps(50)})
-    here = "".join(scrape("gpu017", seconds, 90) for seconds in range(0, 601, 15))
+    during_run = "".join(scrape("gpu017", seconds, 90) for seconds in range(0, 601, 15))
     later = "".join(scrape("gpu017", 7 * 86_400 + seconds, 5) for seconds in range(0, 601, 15))
     other = "".join(scrape("gpu018", seconds, 5) for seconds in range(0, 601, 15))
     ingest([run], store)
-    ingest([write(tmp_path / "metrics", {"here.prom": here, "later.prom": later, "other.prom": other})], store)
+    ingest([write(tmp_path / "metrics", {"here.prom": during_run, "later.prom": later, "other.prom": other})], store)
     with open_session(StoreRequest(store, "7401")) as session:
         metrics, picked = session.store.metrics, session.run
         assert metrics is not None
-        series = [each.series for each in metrics.series]
-    assert {each.get("node") for each in series} == {"gpu017"}
+        metric_series = [info.series for info in metrics.series]
+    assert {series.get("node") for series in metric_series} == {"gpu017"}
     assert picked.gpus == ("gpu017:0", "gpu017:1")
     assert picked.start == T0 + 10

@@ -1,7 +1,7 @@
-"""What every log store must do: load, ask, expect. Each case runs on all of them.
+"""What every log store must do: load lines, request them, compare. Each case runs on all stores.
 
-They are stand-ins of our own (servers.py): Loki's and VictoriaLogs' are held to recordings of real ones, Elasticsearch's
-to its documentation only.
+The stores are stand-ins (servers.py): those for Loki and VictoriaLogs are compared with recordings of real servers, the
+one for Elasticsearch follows its documentation only.
 """
 
 from __future__ import annotations
@@ -40,27 +40,30 @@ def line(second: float, text: str, **labels: str) -> Entry:
     return Entry(T0 * SECOND + round(second * SECOND), text, labels)
 
 
-def ask(server: Server, kind: str, wanted: LogRequest, **more: object) -> dict[str, list[str]]:
-    """The lines of each log, without what was put before them; notes under their store."""
-    return {path: [bare(text) for text in texts] for path, texts in ask_whole(server, kind, wanted, **more).items()}
+def ask(server: Server, kind: str, request: LogRequest, **more: object) -> dict[str, list[str]]:
+    """The lines of each log, without prefixes; notes are under the name of their store."""
+    return {
+        path: [without_prefix(text) for text in texts]
+        for path, texts in ask_with_prefixes(server, kind, request, **more).items()
+    }
 
 
-def ask_whole(server: Server, kind: str, wanted: LogRequest, **more: object) -> dict[str, list[str]]:
+def ask_with_prefixes(server: Server, kind: str, request: LogRequest, **more: object) -> dict[str, list[str]]:
     with running(server):
         options = replace(LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0)), **more)  # type: ignore[arg-type]
-        return dict(logs(sources(open_store(options), options, wanted)))
+        return dict(logs(sources(open_store(options), options, request)))
 
 
-def logs(found: Iterator[Source | Input]) -> Iterator[tuple[str, list[str]]]:
-    for each in found:
-        if isinstance(each, Source):
-            yield each.path, each.stream.read().decode().split("\n")[:-1]
-            assert each.faults == []
+def logs(results: Iterator[Source | Input]) -> Iterator[tuple[str, list[str]]]:
+    for result in results:
+        if isinstance(result, Source):
+            yield result.path, result.stream.read().decode().split("\n")[:-1]
+            assert result.faults == []
         else:
-            yield each.path.split()[0], [each.note]
+            yield result.path.split()[0], [result.note]
 
 
-def bare(text: str) -> str:
+def without_prefix(text: str) -> str:
     return text.split(" F ", 1)[-1] if " F " in text else re.sub(r"^20\S+Z ", "", text)
 
 
@@ -144,7 +147,7 @@ CASES = {
             ],
         },
     ),
-    "a collector's own name for its job is no job of Slurm's": Case(
+    "a collector's own job label is not a Slurm job": Case(
         load=(
             line(1, "mine", job="training", slurm_job_id="4242", node="gpu-00"),
             line(2, "daemon", job="systemd-journal", node="gpu-00", unit="chronyd.service"),
@@ -155,7 +158,7 @@ CASES = {
             "nodes/gpu-00/system.log": ["gpu-00 chronyd: daemon"],
         },
     ),
-    "where no label has the job's id, the file's name tells it": Case(
+    "without a job label, the file name gives the job": Case(
         load=(
             line(1, "mine", filename="/home/u/logs/slurm-4242.out", host="gpu-00"),
             line(2, "err", filename="/home/u/logs/slurm-4242.err", host="gpu-00"),
@@ -169,7 +172,7 @@ CASES = {
             "nodes/gpu-00/system.log": ["gpu-00 systemd[1]: Started x."],
         },
     ),
-    "the site's names come before any guess": Case(
+    "label names of the site override guesses": Case(
         load=(
             line(1, "mine", allocation="4242", job_id="1", blade="gpu-00"),
             line(1, "not mine", allocation="7", job_id="4242", blade="gpu-00"),
@@ -178,7 +181,7 @@ CASES = {
         labels={"allocation": "job", "blade": "node"},
         expect={"job-4242/slurm-4242.out@gpu-00.log": ["mine"]},
     ),
-    "only what has the site's fixed labels": Case(
+    "only streams with the fixed labels of the site": Case(
         load=(
             line(1, "mine", job_id="4242", cluster="a"),
             line(1, "of another cluster", job_id="4242", cluster="b"),
@@ -197,7 +200,7 @@ CASES = {
         ask=LogRequest(("4242",), (), T0, T0 + 60),
         expect={"job-4242/slurm-4242.rank0.log": ["same", "same"]},
     ),
-    "a collector's envelope is taken off, and what it tells is used": Case(
+    "a collector's envelope is removed, and its fields are used": Case(
         load=(
             line(1, json.dumps({"log": "plain\n", "stream": "stderr", "time": "2026-11-21T09:33:21Z"}), job_id="4242"),
             line(2, json.dumps({"message": "beat", "host": {"name": "gpu-00"}, "tags": ["x"]}), job_id="4242"),
@@ -217,12 +220,12 @@ CASES = {
             ]
         },
     ),
-    "torchrun's files keep their folders, which name attempt and rank": Case(
+    "torchrun's files keep their folders, which hold attempt and rank": Case(
         load=(line(1, "x", job_id="4242", node="gpu-00", filename="/s/4242_2cby87dw/attempt_0/3/stdout.log"),),
         ask=LogRequest(("4242",), (), T0, T0 + 60),
         expect={"job-4242/slurm-4242.torchrun@gpu-00/attempt_0/3/stdout.log": ["x"]},
     ),
-    "nothing there is said, with what there is": Case(
+    "an empty result lists the labels that exist": Case(
         load=(line(1, "x", app="web"),),
         ask=LogRequest(("4242",), (), T0, T0 + 60),
         expect={"STORE": ["holds no stream of job 4242 in this time; its labels are app: map the one that names the job"]},
@@ -241,20 +244,20 @@ def test_log_stores_agree(kind: str, name: str) -> None:
     assert notes == expected.get("STORE")
 
 
-# -- complete and once, whatever the pages
+# -- every line once, for any page size
 
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Entry]:
-    """Some streams of a job, many of whose lines have equal times."""
-    found = []
+    """Streams of a job with many lines at equal times."""
+    entries = []
     for rank in range(draw(st.integers(1, 3))):
         times = draw(st.lists(st.one_of(st.integers(0, 5), st.integers(0, 10**10)), max_size=40))
-        found += [
-            Entry(T0 * SECOND + ms * 1_000_000, f"{rank}:{place}", {"job_id": "4242", "rank": str(rank)})
-            for place, ms in enumerate(sorted(time % 50_000 for time in times))
+        entries += [
+            Entry(T0 * SECOND + ms * 1_000_000, f"{rank}:{index}", {"job_id": "4242", "rank": str(rank)})
+            for index, ms in enumerate(sorted(time % 50_000 for time in times))
         ]
-    return found
+    return entries
 
 
 @ALL
@@ -270,11 +273,11 @@ def test_all_lines_come_once_and_in_order(kind: str, entries: list[Entry], page:
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(entries=streams(), page=st.integers(1, 60), most=st.integers(45, 60), longest_s=st.integers(10, 100))
-def test_loki_with_narrow_limits(entries: list[Entry], page: int, most: int, longest_s: int) -> None:
-    server = LokiServer(*entries, most_entries=most, longest_s=longest_s)
+@given(entries=streams(), page=st.integers(1, 60), max_entries=st.integers(45, 60), max_range_s=st.integers(10, 100))
+def test_loki_with_narrow_limits(entries: list[Entry], page: int, max_entries: int, max_range_s: int) -> None:
+    server = LokiServer(*entries, max_entries=max_entries, max_range_s=max_range_s)
     answer = ask(server, "loki", LogRequest(("4242",), (), T0, T0 + 60), page=page, margin_s=0.0)
-    texts = sorted(text for path, told in answer.items() if path != "Loki" for text in told)
+    texts = sorted(text for path, lines in answer.items() if path != "Loki" for text in lines)
     assert texts == sorted(entry.text for entry in entries)
 
 
@@ -284,5 +287,5 @@ def test_elasticsearch_of_milliseconds(entries: list[Entry], page: int, unit_ns:
     shifted = [replace(entry, time_ns=entry.time_ns + 123_456) for entry in entries]
     server = ElasticsearchServer(*shifted, unit_ns=unit_ns, text_fields=frozenset({"job_id"}))
     answer = ask(server, "elasticsearch", LogRequest(("4242",), (), T0, T0 + 60), page=page)
-    texts = [text for path, told in answer.items() if path != "Elasticsearch" for text in told]
+    texts = [text for path, lines in answer.items() if path != "Elasticsearch" for text in lines]
     assert sorted(texts) == sorted(entry.text for entry in entries)

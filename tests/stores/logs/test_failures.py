@@ -1,6 +1,6 @@
-"""What goes wrong with a log store is told, with its place and a remedy; what was read before it stays.
+"""Failures of a log store are reported with location and remedy; lines read before them are kept.
 
-The servers are stand-ins of our own (servers.py).
+The servers are stand-ins (servers.py).
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from trackside.stores.registry import LOGS, kinds
 pytestmark = pytest.mark.slow
 
 ALL = pytest.mark.parametrize("kind", sorted(SERVERS))
-WANTED = LogRequest(("4242",), (), T0, T0 + 60)
+REQUEST = LogRequest(("4242",), (), T0, T0 + 60)
 LINES = [line(second, f"step {second} loss {5 - second / 100:.4f}", job_id="4242", rank="0") for second in range(1, 41)]
 LINE_PATHS = ("/loki/api/v1/query_range", "/select/logsql/query", "/_search")
 
 
 def rows(server: Server, kind: str, **more: object) -> tuple[list[Input], CollectingSink]:
-    """The rows of what was read."""
-    kept = CollectingSink()
+    """The row of each input, and the sink with their content."""
+    sink = CollectingSink()
     options = LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0, timeout_s=1.0), **more)  # type: ignore[arg-type]
-    found = sources(open_store(options), options, WANTED)
-    return [read_source(each, kept) if isinstance(each, Source) else each for each in found], kept
+    results = sources(open_store(options), options, REQUEST)
+    return [read_source(result, sink) if isinstance(result, Source) else result for result in results], sink
 
 
 def spoiled(server: Server, from_number: int, spoil: Callable[[Answer], Answer]) -> None:
-    """From the n-th question for lines on, and not those for streams."""
-    asked = itertools.count(1)
+    """Spoil the answers from the n-th request for lines on; requests for streams stay intact."""
+    numbers = itertools.count(1)
 
-    def at(number: int, path: str, answer: Answer) -> Answer:
+    def spoil_later(number: int, path: str, answer: Answer) -> Answer:
         lines = path.endswith(LINE_PATHS) and b"step" in answer.body
-        return spoil(answer) if lines and next(asked) >= from_number else answer
+        return spoil(answer) if lines and next(numbers) >= from_number else answer
 
-    server.spoil = at
+    server.spoil = spoil_later
 
 
 @ALL
-def test_a_store_has_its_name_before_it_is_opened(kind: str) -> None:
+def test_the_name_of_a_store_is_known_before_it_is_opened(kind: str) -> None:
     options = LogOptions(kind=kind, endpoint=HttpOptions(url="http://ann:s3cret@logs:3100/below/"))
     assert name_of(options) == open_store(options).name
     assert name_of(options).lower() == f"{kind} http://logs:3100/below"
@@ -68,32 +68,32 @@ def test_a_store_has_its_name_before_it_is_opened(kind: str) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda got: refused("<html><body>Sign in</body></html>", 200), "sent"),
-        (lambda got: Answer(200, got.body, got.type, cut=len(got.body) // 2), ""),
-        (lambda got: Answer(200, got.body, got.type, drip=0.2), "1 s"),
-        (lambda got: refused("no org id", 401), "401"),
-        (lambda got: refused("too many outstanding requests", 429), "429"),
-        (lambda got: refused("internal", 500), "500"),
-        (lambda got: Answer(200, b'{"status": "success"', got.type), ""),
+        (lambda answer: refused("<html><body>Sign in</body></html>", 200), "sent"),
+        (lambda answer: Answer(200, answer.body, answer.type, cut=len(answer.body) // 2), ""),
+        (lambda answer: Answer(200, answer.body, answer.type, drip=0.2), "1 s"),
+        (lambda answer: refused("no org id", 401), "401"),
+        (lambda answer: refused("too many outstanding requests", 429), "429"),
+        (lambda answer: refused("internal", 500), "500"),
+        (lambda answer: Answer(200, b'{"status": "success"', answer.type), ""),
     ],
-    ids=["html", "dropped", "drips", "unauthorised", "limited", "broken", "cut-off-json"],
+    ids=["html", "dropped", "drips", "unauthorized", "limited", "broken", "cut-off-json"],
 )
-def test_what_came_before_a_failure_stays(kind: str, spoil: Callable[[Answer], Answer], reason: str) -> None:
+def test_lines_read_before_a_failure_are_kept(kind: str, spoil: Callable[[Answer], Answer], reason: str) -> None:
     server = SERVERS[kind](*LINES)
     with running(server):
         spoiled(server, 3, spoil)
-        ((row,), kept) = rows(server, kind, page=10)
+        ((row,), sink) = rows(server, kind, page=10)
     assert row.status == "partial"
     assert server.url in row.note
     assert reason in row.note
-    steps = [event.get("step") for event in kept.events if event.kind == "progress"]
+    steps = [event.get("step") for event in sink.events if event.kind == "progress"]
     assert steps
     assert steps == sorted(set(steps))
     assert len(steps) < 40
 
 
 @ALL
-def test_a_store_that_is_not_there(kind: str) -> None:
+def test_an_unreachable_store_is_reported(kind: str) -> None:
     server = SERVERS[kind]()
     with running(server):
         pass
@@ -103,7 +103,7 @@ def test_a_store_that_is_not_there(kind: str) -> None:
     assert server.url in row.note
 
 
-def test_loki_refuses_a_query_of_the_site() -> None:
+def test_a_line_filter_that_loki_refuses_is_reported() -> None:
     server = LokiServer(*LINES)
     with running(server):
         ((row,), _) = rows(server, "loki", line_filter='|~ "("')
@@ -111,68 +111,68 @@ def test_loki_refuses_a_query_of_the_site() -> None:
     assert "error parsing regexp" in row.note
 
 
-def test_a_verdict_takes_so_many_lines_and_no_more() -> None:
+def test_the_number_of_lines_of_a_verdict_is_limited() -> None:
     server = LokiServer(*LINES)
     with running(server):
-        ((row,), kept) = rows(server, "loki", most_lines=15)
+        ((row,), sink) = rows(server, "loki", most_lines=15)
     assert row.status == "partial"
     assert "most_lines, 15" in row.note
-    assert len([event for event in kept.events if event.kind == "progress"]) == 15
+    assert len([event for event in sink.events if event.kind == "progress"]) == 15
 
 
-def test_more_lines_at_one_time_than_the_store_gives() -> None:
-    at_once = [Entry((T0 + 5) * 10**9, f"line {place}", {"job_id": "4242"}) for place in range(30)]
+def test_more_lines_at_one_time_than_the_store_returns_are_reported() -> None:
+    at_once = [Entry((T0 + 5) * 10**9, f"line {index}", {"job_id": "4242"}) for index in range(30)]
     before = [line(1, "step 1 loss 4.0", job_id="4242")]
-    server = LokiServer(*before, *at_once, most_entries=20)
+    server = LokiServer(*before, *at_once, max_entries=20)
     with running(server):
-        ((row,), kept) = rows(server, "loki", page=5)
+        ((row,), sink) = rows(server, "loki", page=5)
     assert row.status == "partial"
     assert "more lines at the single time" in row.note
-    assert [event.get("step") for event in kept.events if event.kind == "progress"] == [1]
+    assert [event.get("step") for event in sink.events if event.kind == "progress"] == [1]
 
 
-def test_a_page_as_large_as_the_store_allows() -> None:
-    server = LokiServer(*LINES, most_entries=7)
+def test_the_page_shrinks_to_the_limit_of_the_store() -> None:
+    server = LokiServer(*LINES, max_entries=7)
     with running(server):
-        ((row,), kept) = rows(server, "loki", page=5000)
-        limits = [int(asked["limit"]) for path, asked in server.asked if path.endswith("query_range")]
+        ((row,), sink) = rows(server, "loki", page=5000)
+        limits = [int(params["limit"]) for path, params in server.requests if path.endswith("query_range")]
     assert row.status == "read"
     assert limits[:2] == [5000, 7]
-    assert len([event for event in kept.events if event.kind == "progress"]) == 40
+    assert len([event for event in sink.events if event.kind == "progress"]) == 40
 
 
 def test_a_log_is_fetched_as_it_is_read() -> None:
-    many = [line(place / 1000, f"{place:09d} " + "x" * 990, job_id="4242") for place in range(3000)]
+    many = [line(index / 1000, f"{index:09d} " + "x" * 990, job_id="4242") for index in range(3000)]
     server = LokiServer(*many)
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url), page=100)
-        (source,) = sources(open_store(options), options, WANTED)
+        (source,) = sources(open_store(options), options, REQUEST)
         assert isinstance(source, Source)
-        begun = len(server.asked)
-        assert begun < 12
+        initial_requests = len(server.requests)
+        assert initial_requests < 12
         assert len(list(source.lines())) == 3000
-        assert len(server.asked) > begun + 20
+        assert len(server.requests) > initial_requests + 20
 
 
-# -- paging alone
+# -- paging without a server
 
 
-def paged(times: list[int], limit: int, most: int, end: int = 1000) -> list[int]:
+def paged(times: list[int], limit: int, max_limit: int, end: int = 1000) -> list[int]:
     def fetch(start: int, until: int, limit: int) -> list[LogEntry]:
-        assert limit <= most
+        assert limit <= max_limit
         return [LogEntry(time, "", {}) for time in sorted(times) if start <= time < until][:limit]
 
-    return [each.time_ns for batch in Paging(fetch, limit, most).lines(0, end) for each in batch]
+    return [entry.time_ns for batch in Paging(fetch, limit, max_limit).lines(0, end) for entry in batch]
 
 
-def test_many_lines_of_one_time_raise_the_limit_for_it() -> None:
+def test_many_lines_at_one_time_raise_the_limit_of_their_request() -> None:
     times = [1, 2, *[3] * 9, 4, 5]
     assert paged(times, 2, 16) == times
     with pytest.raises(SourceUnavailable, match="more lines at the single time 3 ns than the 8"):
         paged(times, 2, 8)
 
 
-def test_refusals_that_a_smaller_question_gets_around() -> None:
+def test_limits_are_read_from_refusals() -> None:
     over = SourceUnavailable(
         "refused", "max entries limit per query exceeded, limit > max_entries_limit_per_query (100000 > 5000)"
     )
@@ -203,7 +203,7 @@ def test_unknown_kinds_and_roles_are_refused() -> None:
     with pytest.raises(ValueError, match=f"known: {', '.join(kinds(LOGS))}"):
         LogOptions(kind="splunk", endpoint=endpoint)
     with pytest.raises(ValueError, match="known: "):
-        LogOptions(kind="writer", endpoint=endpoint)  # a module, but of no log store
+        LogOptions(kind="writer", endpoint=endpoint)  # a module that is not a log store
     with pytest.raises(ValueError, match="did you mean 'loki'"):
         LogOptions(kind="Loki", endpoint=endpoint)
     assert set(kinds(LOGS)) == set(SERVERS)
@@ -211,16 +211,16 @@ def test_unknown_kinds_and_roles_are_refused() -> None:
         LogOptions(kind="loki", endpoint=endpoint, labels={"h": "host"})
 
 
-def test_several_askings_of_one_verdict_share_what_it_may_take() -> None:
+def test_several_requests_of_one_verdict_share_its_line_limit() -> None:
     server = LokiServer(*LINES)
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url, retries=0), most_lines=60)
-        store, budget, kept = open_store(options), ReadBudget(options), CollectingSink()
+        store, budget, sink = open_store(options), ReadBudget(options), CollectingSink()
         rows = [
-            read_source(source, kept)
+            read_source(source, sink)
             for _ in range(2)
-            for source in sources(store, options, WANTED, budget)
+            for source in sources(store, options, REQUEST, budget)
             if isinstance(source, Source)
         ]
     assert [row.status for row in rows] == ["read", "partial"]
-    assert len([event for event in kept.events if event.kind == "progress"]) == 60
+    assert len([event for event in sink.events if event.kind == "progress"]) == 60

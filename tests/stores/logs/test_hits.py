@@ -1,4 +1,4 @@
-"""Lines of a store are read as those of a file: same events, with times, ranks and nodes beside."""
+"""Lines of a store give the same events as those of a file, plus times, ranks and nodes."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ CASES = sorted(
     path
     for path in [*LOGS.glob("tracebacks/*.txt"), *LOGS.glob("systems/*.log.txt"), *LOGS.glob("frameworks/cases/*.log")]
 )
-BESIDE = frozenset({"first_time", "last_time", "bytes", "last_line", "truncated"})
+TIME_FIELDS = frozenset({"first_time", "last_time", "bytes", "last_line", "truncated"})
 """Fields that the time before each line changes."""
 
 
-class Held:
+class MemoryLogStore:
     """A log store in memory: streams by their labels."""
 
-    name = "held"
+    name = "memory"
 
     def __init__(self, *lines: LogEntry) -> None:
         self._lines = lines
 
-    def streams(self, wanted: LogRequest) -> Streams:
+    def streams(self, request: LogRequest) -> Streams:
         sets = {tuple(sorted(line.labels.items())) for line in self._lines}
-        return Streams(tuple(LogStream("job", dict(each), "", 0, 1 << 62) for each in sorted(sets)))
+        return Streams(tuple(LogStream("job", dict(labels), "", 0, 1 << 62) for labels in sorted(sets)))
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:
         yield [line for line in self._lines if line.labels == stream.labels]
 
 
 def read(*lines: LogEntry) -> tuple[list[str], CollectingSink]:
-    """(paths, what was read)"""
-    kept, paths = CollectingSink(), []
+    """(paths, sink with the events)"""
+    sink, paths = CollectingSink(), []
     options = LogOptions(kind="loki", endpoint=HttpOptions(url="http://localhost:1"))
-    for source in sources(Held(*lines), options, LogRequest(("4242",))):
+    for source in sources(MemoryLogStore(*lines), options, LogRequest(("4242",))):
         assert isinstance(source, Source)
         paths.append(source.path)
-        assert read_source(source, kept).status == "read"
-    return paths, kept
+        assert read_source(source, sink).status == "read"
+    return paths, sink
 
 
 def log_of(case: Path) -> str:
@@ -61,7 +61,7 @@ def log_of(case: Path) -> str:
     return text if case.suffix == ".log" else text.split("\n", 1)[1]
 
 
-def seen(events: Sequence[Event]) -> list[tuple[Any, ...]]:
+def event_values(events: Sequence[Event]) -> list[tuple[Any, ...]]:
     return [
         (
             event.kind,
@@ -69,7 +69,7 @@ def seen(events: Sequence[Event]) -> list[tuple[Any, ...]]:
             event.rank,
             event.node,
             event.role,
-            sorted((name, repr(value)) for name, value in event.fields.items() if name not in BESIDE),
+            sorted((name, repr(value)) for name, value in event.fields.items() if name not in TIME_FIELDS),
         )
         for event in events
     ]
@@ -77,11 +77,11 @@ def seen(events: Sequence[Event]) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 def test_a_log_gives_the_same_events_from_a_store(case: Path) -> None:
-    """Tracebacks of one entry a line, ``srun -l``, rank labels, progress bars: nothing is lost by the time before it."""
+    """Tracebacks with one entry per line, ``srun -l``, rank labels, progress bars: the time prefix loses nothing."""
     text = log_of(case).removesuffix("\n") + "\n"
-    lines = [LogEntry(T0 + place, line, {"job_id": "4242"}) for place, line in enumerate(text.split("\n")[:-1])]
-    _, kept = read(*lines)
-    assert seen(kept.events) == seen(scan_text(text, path="job-4242/slurm-4242.out.log"))
+    lines = [LogEntry(T0 + index, line, {"job_id": "4242"}) for index, line in enumerate(text.split("\n")[:-1])]
+    _, sink = read(*lines)
+    assert event_values(sink.events) == event_values(scan_text(text, path="job-4242/slurm-4242.out.log"))
 
 
 def test_there_are_logs_to_compare() -> None:
@@ -91,9 +91,9 @@ def test_there_are_logs_to_compare() -> None:
 def test_events_get_time_rank_and_node_of_the_store() -> None:
     labels = {"job_id": "4242", "rank": "3", "host": "gpu-01.cluster.local"}
     texts = ["Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "    f()", "ValueError: bad"]
-    paths, kept = read(*(LogEntry(T0 + place, text, labels) for place, text in enumerate(texts)))
+    paths, sink = read(*(LogEntry(T0 + index, text, labels) for index, text in enumerate(texts)))
     assert paths == ["job-4242/slurm-4242.rank3@gpu-01.log"]
-    (event,) = [event for event in kept.events if event.kind == "exception"]
+    (event,) = [event for event in sink.events if event.kind == "exception"]
     assert (event.rank, event.node, event.get("message")) == (3, "gpu-01", "bad")
     assert event.time == pytest.approx(T0 / 1e9)
 
@@ -101,20 +101,20 @@ def test_events_get_time_rank_and_node_of_the_store() -> None:
 @pytest.mark.parametrize(
     ("text", "time"),
     [
-        ("2026-11-21T01:00:00+01:00 step 1 loss 2.5", 1795219200.0),  # tells its zone: surer
-        ("2026-11-21 01:00:00,123 step 1 loss 2.5", T0 / 1e9),  # no zone: the store's is surer
+        ("2026-11-21T01:00:00+01:00 step 1 loss 2.5", 1795219200.0),  # has a zone: used
+        ("2026-11-21 01:00:00,123 step 1 loss 2.5", T0 / 1e9),  # no zone: the store's time is used
         ("[rank0]:[W1121 08:00:00.5 a.cpp:1] step 1 loss 2.5", T0 / 1e9),
         ("step 1 loss 2.5", T0 / 1e9),
     ],
 )
-def test_which_time_counts(text: str, time: float) -> None:
-    _, kept = read(LogEntry(T0, text, {"job_id": "4242"}))
-    (activity,) = [event for event in kept.events if event.kind == "log_activity"]
+def test_a_time_with_a_zone_overrides_the_time_of_the_store(text: str, time: float) -> None:
+    _, sink = read(LogEntry(T0, text, {"job_id": "4242"}))
+    (activity,) = [event for event in sink.events if event.kind == "log_activity"]
     assert activity.time == pytest.approx(time, abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("text", "written"),
+    ("text", "expected"),
     [
         (
             "Nov 21 09:34:08 gpu-00 kernel: [ 12.3] NVRM: x",
@@ -126,13 +126,13 @@ def test_which_time_counts(text: str, time: float) -> None:
         ("", "2026-11-21T09:33:20.000000000Z n1 kernel: \n"),
     ],
 )
-def test_a_nodes_line_has_year_zone_and_host(text: str, written: str) -> None:
+def test_a_nodes_line_has_year_zone_and_host(text: str, expected: str) -> None:
     assert [*written_lines(LogEntry(T0, text, {"host": "n1", "source": "kernel"}))] == [
-        ("nodes/n1/system.log", written)
+        ("nodes/n1/system.log", expected)
     ]
 
 
-def test_a_daemons_line_in_a_system_log() -> None:
+def test_a_daemons_line_in_a_system_log_goes_to_the_daemons_log() -> None:
     line = LogEntry(T0, "Nov 21 09:34:08 gpu-00 slurmd[7]: error: x", {"host": "gpu-00", "filename": "/var/log/syslog"})
     ((path, text),) = written_lines(line)
     assert path == "nodes/gpu-00/slurmd.log"
@@ -162,7 +162,7 @@ def test_paths_of_streams(labels: dict[str, str], path: str) -> None:
     assert stream_path(dict(reversed(labels.items()))) == path
 
 
-def test_paths_tell_what_they_are_made_of() -> None:
+def test_paths_hold_rank_node_and_source() -> None:
     path = stream_path({"slurm_job_id": "4242", "rank": "3", "node": "gpu-01"})
     assert (rank_of(path), node_in(path), is_node_log(path)) == (3, "gpu-01", False)
     path = stream_path({"job": "4242", "node": "gpu-01", "filename": "/x/attempt_1/2/stderr.log"})
@@ -173,7 +173,7 @@ def test_paths_tell_what_they_are_made_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "job", "file", "is_it"),
+    ("labels", "job", "file", "expected"),
     [
         ({"node": "n1", "filename": "/work/slurm-42.out"}, "42", "/work/slurm-42.out", True),
         ({"filename": "/work/slurm-42.out"}, "42", "/work/slurm-42.out", True),
@@ -183,7 +183,7 @@ def test_paths_tell_what_they_are_made_of() -> None:
         ({"node": "n1", "filename": "hang"}, "42", "/work/slurm-42.out", False),
     ],
 )
-def test_which_file_a_stream_holds(labels: dict[str, str], job: str, file: str, is_it: bool) -> None:
+def test_a_stream_is_matched_to_its_file(labels: dict[str, str], job: str, file: str, expected: bool) -> None:
     path = stream_path({"slurm_job_id": "42", **labels})
-    assert is_stream_of(f"store/received/logs/{path}", job, file) is is_it
-    assert is_stream_of(f"{path}.zst", job, file) is is_it
+    assert is_stream_of(f"store/received/logs/{path}", job, file) is expected
+    assert is_stream_of(f"{path}.zst", job, file) is expected

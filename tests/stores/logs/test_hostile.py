@@ -1,6 +1,6 @@
-"""Whatever a log store answers, lines come of it or a reason why not, and nothing else.
+"""Any answer of a log store gives lines or a reason why not, never another error.
 
-No server is asked: the answers are made up.
+No server runs: the answers are generated.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStre
 from trackside.stores.registry import LOGS, kinds
 
 T0 = 1_795_253_600
-WANTED = LogRequest(("4242",), ("gpu-00",), T0, T0 + 60)
+REQUEST = LogRequest(("4242",), ("gpu-00",), T0, T0 + 60)
 STREAM = LogStream("job", {"job_id": "4242"}, '{"filter": []}', T0 * 10**9, (T0 + 60) * 10**9)
 TIME = "2026-11-21T09:33:21.5Z"
 
 
-class Scripted:
-    """A server that gives one answer to everything, or to each path its own."""
+class ScriptedEndpoint:
+    """An endpoint that gives one answer to every request, or one per path."""
 
     def __init__(self, answer: bytes | Callable[[str], bytes]) -> None:
         self._answer = answer
         self.name = "http://store"
-        self.asked = 0
+        self.n_requests = 0
 
     def request(self, method: str, path: str, **_: object) -> Response:
-        self.asked += 1
+        self.n_requests += 1
         body = self._answer if isinstance(self._answer, bytes) else self._answer(path)
         return Response(body, f"http://store{path}")
 
 
-def opened(kind: str, answer: bytes | Callable[[str], bytes]) -> tuple[Any, LogOptions]:
+def store_answering(kind: str, answer: bytes | Callable[[str], bytes]) -> tuple[Any, LogOptions]:
     options = LogOptions(kind=kind, endpoint=HttpOptions(url="http://store"), page=100)
     store: Any = open_store(options)
-    store.endpoint = Scripted(answer)
+    store.endpoint = ScriptedEndpoint(answer)
     return store, options
 
 
 def lines(kind: str, answer: bytes) -> list[LogEntry]:
-    return [line for batch in opened(kind, answer)[0].lines(STREAM) for line in batch]
+    return [line for batch in store_answering(kind, answer)[0].lines(STREAM) for line in batch]
 
 
-def asked(kind: str, answer: bytes) -> None:
-    """Ask all that is asked of a store. Nothing but SourceUnavailable may come of it."""
-    store, options = opened(kind, answer)
+def query_everything(kind: str, answer: bytes) -> None:
+    """Make every kind of request to a store. Only SourceUnavailable may be raised."""
+    store, options = store_answering(kind, answer)
     start, end = STREAM.start_ns, STREAM.end_ns
     questions: Sequence[Callable[[], object]] = (
         lambda: store.names(start, end),
@@ -69,9 +69,9 @@ def asked(kind: str, answer: bytes) -> None:
         except SourceUnavailable as error:
             reasons.append(str(error))
     assert all("\n" not in reason and len(reason) < 1000 for reason in reasons)
-    for found in sources(store, options, WANTED):
-        if isinstance(found, Source):
-            found.stream.read()
+    for result in sources(store, options, REQUEST):
+        if isinstance(result, Source):
+            result.stream.read()
 
 
 SCALARS = st.one_of(
@@ -89,8 +89,8 @@ ANY = st.recursive(
 )
 
 
-def shaped(kind: str, inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Answers that are nearly right: their parts are ``inner``."""
+def near_answers(kind: str, inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Answers of the right shape whose parts are ``inner``."""
     lists, texts = st.lists(inner, max_size=3), st.dictionaries(WORDS, inner, max_size=3)
     if kind == "loki":
         entry = st.one_of(inner, st.tuples(inner, inner), st.tuples(SCALARS, st.text(), texts))
@@ -146,15 +146,15 @@ ODD = [
 
 @pytest.mark.parametrize("kind", kinds(LOGS))
 @pytest.mark.parametrize("answer", ODD, ids=lambda answer: answer[:40].decode("ascii", "replace"))
-def test_odd_answers(kind: str, answer: bytes) -> None:
-    asked(kind, answer)
+def test_malformed_answers_give_lines_or_a_reason(kind: str, answer: bytes) -> None:
+    query_everything(kind, answer)
 
 
 @pytest.mark.parametrize("kind", kinds(LOGS))
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_answers_that_are_nearly_right(kind: str, data: st.DataObject) -> None:
-    asked(kind, body(data.draw(shaped(kind, ANY))))
+def test_nearly_valid_answers_give_lines_or_a_reason(kind: str, data: st.DataObject) -> None:
+    query_everything(kind, body(data.draw(near_answers(kind, ANY))))
 
 
 @pytest.mark.parametrize("kind", kinds(LOGS))
@@ -162,8 +162,8 @@ def test_answers_that_are_nearly_right(kind: str, data: st.DataObject) -> None:
 @given(answer=st.binary(max_size=200) | ANY.map(body))
 @example(answer=b"")
 @example(answer=b"null")
-def test_any_bytes(kind: str, answer: bytes) -> None:
-    asked(kind, answer)
+def test_any_bytes_give_lines_or_a_reason(kind: str, answer: bytes) -> None:
+    query_everything(kind, answer)
 
 
 STRAY: dict[str, bytes] = {
@@ -172,16 +172,16 @@ STRAY: dict[str, bytes] = {
     "victorialogs": body({"_time": stamp((T0 + 1) * 10**9), "_msg": "before STRAY after"}) + b"\n"
     + body({"_time": stamp((T0 + 2) * 10**9), "_msg": "next"}) + b"\n",
     "elasticsearch": body({"hits": {"hits": [
-        {"_source": {"message": text}, "fields": {"@timestamp": [stamp((T0 + at) * 10**9)]}}
-        for at, text in ((1, "before STRAY after"), (2, "next"))]}}),
+        {"_source": {"message": text}, "fields": {"@timestamp": [stamp((T0 + second) * 10**9)]}}
+        for second, text in ((1, "before STRAY after"), (2, "next"))]}}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", kinds(LOGS))
-def test_a_stray_byte_of_a_program_does_not_cost_the_lines(kind: str) -> None:
-    found = lines(kind, STRAY[kind].replace(b"STRAY", b"\xe9"))
-    assert [line.text for line in found] == ["before \ufffd after", "next"]
-    assert [line.time_ns // 10**9 - T0 for line in found] == [1, 2]
+def test_an_invalid_byte_does_not_lose_the_lines(kind: str) -> None:
+    entries = lines(kind, STRAY[kind].replace(b"STRAY", b"\xe9"))
+    assert [line.text for line in entries] == ["before \ufffd after", "next"]
+    assert [line.time_ns // 10**9 - T0 for line in entries] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -194,23 +194,23 @@ def test_a_stray_byte_of_a_program_does_not_cost_the_lines(kind: str) -> None:
         ("victorialogs", b'{"error": "x"}'),
     ],
 )
-def test_what_is_no_answer_is_not_taken_for_no_lines(kind: str, answer: bytes) -> None:
+def test_an_answer_without_results_is_an_error_and_not_an_empty_log(kind: str, answer: bytes) -> None:
     with pytest.raises(SourceUnavailable) as caught:
         lines(kind, answer)
     assert caught.value.kind == "broken"
 
 
-def test_an_elasticsearch_whose_groups_never_end() -> None:
+def test_endless_groups_of_elasticsearch_are_cut_off() -> None:
     groups = {"buckets": [{"key": {"f0": "4242"}}], "after_key": {"f0": "4242"}}
-    store, _ = opened("elasticsearch", body({"hits": {"hits": []}, "aggregations": {"groups": groups}}))
+    store, _ = store_answering("elasticsearch", body({"hits": {"hits": []}, "aggregations": {"groups": groups}}))
     with pytest.raises(SourceUnavailable, match=r"more than 200,000 streams") as caught:
         store.groups(("job_id",), ((),), STREAM.start_ns, STREAM.end_ns)
     assert caught.value.kind == "partial"
-    assert store.endpoint.asked == 200
+    assert store.endpoint.n_requests == 200
 
 
-def test_names_of_loki_that_are_none_are_not_asked_for() -> None:
-    store, _ = opened("loki", body({"data": ["node", "../../admin?x", ""]}))
+def test_invalid_label_names_of_loki_are_dropped() -> None:
+    store, _ = store_answering("loki", body({"data": ["node", "../../admin?x", ""]}))
     assert store.names(0, 1) == ["node"]
 
 

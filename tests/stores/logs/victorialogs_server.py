@@ -1,4 +1,4 @@
-"""A stand-in for VictoriaLogs: the part of LogsQL that the client speaks, and that the recorded questions need."""
+"""A stand-in for VictoriaLogs: the part of LogsQL that the client and the recorded queries use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from tests.stores.logs.servers import SECOND, Answer, Entry, Params, Server, matchers_of, meets, refused
+from tests.stores.logs.servers import SECOND, Answer, Entry, Params, Server, labels_match, matchers_of, refused
 
 Row = Mapping[str, str]
 Test = Callable[[Row], bool]
@@ -16,7 +16,7 @@ _TOKEN = re.compile(r'\s*(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}|"(?:[^"\\]|\\.)*"|:=|
 
 
 class VictoriaLogsServer(Server):
-    """``stream_fields``: those of the labels that make its streams; None: all of them."""
+    """All labels of an entry identify its stream, unless ``load`` names fewer."""
 
     def __init__(self, *entries: Entry) -> None:
         super().__init__(*entries)
@@ -24,74 +24,74 @@ class VictoriaLogsServer(Server):
         for entry in entries:
             self.load(entry, tuple(entry.labels))
 
-    def load(self, each: Entry, stream_fields: tuple[str, ...]) -> None:
-        labels = {**each.labels, **each.more}
+    def load(self, entry: Entry, stream_fields: tuple[str, ...]) -> None:
+        labels = {**entry.labels, **entry.more}
         inside = ",".join(f"{name}={json.dumps(labels[name])}" for name in sorted(stream_fields) if name in labels)
-        self.rows.append({"_time": rfc(each.time_ns), "_stream": f"{{{inside}}}", "_msg": each.text, **labels})
+        self.rows.append({"_time": rfc(entry.time_ns), "_stream": f"{{{inside}}}", "_msg": entry.text, **labels})
 
     def answer(self, method: str, path: str, params: Params, body: bytes) -> Answer:
-        asked = dict(params)
-        what = path.removeprefix("/select/logsql/")
-        if what not in ("query", "hits", "field_names", "field_values", "streams"):
+        arguments = dict(params)
+        endpoint = path.removeprefix("/select/logsql/")
+        if endpoint not in ("query", "hits", "field_names", "field_values", "streams"):
             return refused(f'unsupported path requested: "{path}"\n')
-        if method != ("POST" if what == "query" else "GET"):
+        if method != ("POST" if endpoint == "query" else "GET"):
             return self.unknown(f"{method} {path}")
-        text, *pipes = split_pipes(asked["query"])
+        text, *pipes = split_pipes(arguments["query"])
         try:
-            passes = Filter(text).whole()
+            passes = Filter(text).parse()
         except ValueError:
-            return self.unknown(asked["query"])
-        start, end = nanoseconds(asked["start"]), nanoseconds(asked["end"])
+            return self.unknown(arguments["query"])
+        start, end = nanoseconds(arguments["start"]), nanoseconds(arguments["end"])
         rows = [row for row in self.rows if start <= nanoseconds(row["_time"]) <= end and passes(row)]
-        if what == "query":
-            return self._query(rows, pipes, asked)
+        if endpoint == "query":
+            return self._query(rows, pipes, arguments)
         counts: Counter[str] = Counter()
-        if what == "hits":
-            return self._hits(rows, asked)
+        if endpoint == "hits":
+            return self._hits(rows, arguments)
         for row in rows:
-            if what == "field_names":
+            if endpoint == "field_names":
                 counts.update((*row, "_stream_id"))
-            elif what == "field_values":
-                counts[row.get(asked["field"], "")] += 1
+            elif endpoint == "field_values":
+                counts[row.get(arguments["field"], "")] += 1
             else:
                 counts[row["_stream"]] += 1
         values = [{"value": value, "hits": count} for value, count in counts.most_common()]
         return Answer(200, json.dumps({"values": values}).encode())
 
-    def _query(self, rows: list[dict[str, str]], pipes: list[str], asked: Mapping[str, str]) -> Answer:
-        # Without a sort its rows come in any order: here, a day's as they are stored by stream.
+    def _query(self, rows: list[dict[str, str]], pipes: list[str], arguments: Mapping[str, str]) -> Answer:
+        # Without a sort, VictoriaLogs returns rows in any order; here by stream, newest first.
         rows = sorted(rows, key=lambda row: (row["_stream"], -nanoseconds(row["_time"])))
         for pipe in pipes:
             if pipe == "sort by (_time)":
                 rows.sort(key=lambda row: nanoseconds(row["_time"]))
-            elif found := re.fullmatch(r"limit (\d+)", pipe):
-                rows = rows[: int(found[1])]
-            elif found := re.fullmatch(r"fields (.*)", pipe):
-                names = [name.strip() for name in found[1].split(",")]
+            elif match := re.fullmatch(r"limit (\d+)", pipe):
+                rows = rows[: int(match[1])]
+            elif match := re.fullmatch(r"fields (.*)", pipe):
+                names = [name.strip() for name in match[1].split(",")]
                 rows = [{name: row[name] for name in names if name in row} for row in rows]
-            elif found := re.fullmatch(r"stats by \(([^)]*)\) count\(\) (\w+)(, max\(_time\) (\w+))?", pipe):
-                rows = _stats(rows, [name.strip().strip('"') for name in found[1].split(",")], found[2], found[4])
+            elif match := re.fullmatch(r"stats by \(([^)]*)\) count\(\) (\w+)(, max\(_time\) (\w+))?", pipe):
+                rows = _stats(rows, [name.strip().strip('"') for name in match[1].split(",")], match[2], match[4])
             elif pipe.startswith("nothing"):
-                return refused(f'cannot parse query [{asked["query"]}]: unexpected pipe "nothing"')
+                return refused(f'cannot parse query [{arguments["query"]}]: unexpected pipe "nothing"')
             else:
-                return self.unknown(asked["query"])
-        rows = rows[: int(asked.get("limit", len(rows)))]
+                return self.unknown(arguments["query"])
+        rows = rows[: int(arguments.get("limit", len(rows)))]
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         return Answer(200, text.encode(), "application/stream+json")
 
-    def _hits(self, rows: list[dict[str, str]], asked: Mapping[str, str]) -> Answer:
-        match = re.fullmatch(r"(\d+)(s|m)", asked["step"])
+    def _hits(self, rows: list[dict[str, str]], arguments: Mapping[str, str]) -> Answer:
+        match = re.fullmatch(r"(\d+)(s|m)", arguments["step"])
         assert match is not None
         step = int(match[1]) * (60 if match[2] == "m" else 1) * SECOND
         groups: dict[str, Counter[int]] = {}
         for row in rows:
-            at = nanoseconds(row["_time"]) // step * step
-            groups.setdefault(row.get(asked.get("field", ""), ""), Counter())[at] += 1
+            time_ns = nanoseconds(row["_time"]) // step * step
+            groups.setdefault(row.get(arguments.get("field", ""), ""), Counter())[time_ns] += 1
         hits = [
             {
-                "fields": {asked["field"]: value} if "field" in asked else {},
-                "timestamps": [rfc(at) for at in sorted(counts)],
-                "values": [counts[at] for at in sorted(counts)],
+                "fields": {arguments["field"]: value} if "field" in arguments else {},
+                "timestamps": [rfc(time_ns) for time_ns in sorted(counts)],
+                "values": [counts[time_ns] for time_ns in sorted(counts)],
                 "total": sum(counts.values()),
             }
             for value, counts in sorted(groups.items())
@@ -103,33 +103,33 @@ def _stats(rows: list[dict[str, str]], by: list[str], count: str, last: str | No
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in rows:
         groups.setdefault(tuple(row.get(name, "") for name in by), []).append(row)
-    found = []
+    stats = []
     for key, members in sorted(groups.items()):
         row = {name: value for name, value in zip(by, key, strict=True) if value}
         row[count] = str(len(members))
         if last:
             row[last] = max((member["_time"] for member in members), key=nanoseconds)
-        found.append(row)
-    return found
+        stats.append(row)
+    return stats
 
 
 class Filter:
-    """A LogsQL filter as a test of rows; ValueError for what it doesn't know."""
+    """A LogsQL filter as a predicate of rows; ValueError for unknown syntax."""
 
     def __init__(self, text: str) -> None:
         self._tokens: list[str] = []
-        place = 0
-        while place < len(text.rstrip()):
-            match = _TOKEN.match(text, place)
+        position = 0
+        while position < len(text.rstrip()):
+            match = _TOKEN.match(text, position)
             if match is None:
                 raise ValueError(text)
             self._tokens.append(match[1])
-            place = match.end()
+            position = match.end()
 
-    def whole(self) -> Test:
+    def parse(self) -> Test:
         test = self._either()
         if self._tokens:
-            raise ValueError(f"left over: {self._tokens}")
+            raise ValueError(f"unexpected: {self._tokens}")
         return test
 
     def _next(self) -> str:
@@ -167,7 +167,7 @@ class Filter:
             return lambda row: pattern.search(row["_msg"]) is not None
         if token.startswith("{"):
             matchers = matchers_of(token[1:-1])
-            return lambda row: meets(labels_of(row["_stream"]), matchers)
+            return lambda row: labels_match(labels_of(row["_stream"]), matchers)
         name = json.loads(token) if token.startswith('"') else token
         if self._tokens[:1] and self._tokens[0] in (":=", ":~", ":in(", ":"):
             return self._field(name, self._next())
@@ -199,15 +199,15 @@ def labels_of(stream: str) -> dict[str, str]:
 
 def split_pipes(query: str) -> list[str]:
     """The filter, then each pipe."""
-    parts, place = [""], 0
-    for found in re.finditer(r'"(?:[^"\\]|\\.)*"|\|', query):
-        if found[0] == "|":
-            parts[-1] += query[place : found.start()]
+    parts, position = [""], 0
+    for match in re.finditer(r'"(?:[^"\\]|\\.)*"|\|', query):
+        if match[0] == "|":
+            parts[-1] += query[position : match.start()]
             parts.append("")
         else:
-            parts[-1] += query[place : found.end()]
-        place = found.end()
-    parts[-1] += query[place:]
+            parts[-1] += query[position : match.end()]
+        position = match.end()
+    parts[-1] += query[position:]
     return [part.strip() for part in parts]
 
 

@@ -33,7 +33,7 @@ def test_values_are_escaped() -> None:
     (60_000, True, "avg_over_time(x[59999ms])"),
     (1_500, False, "avg_over_time(x[1500ms])"),
 ])  # fmt: skip
-def test_windows_leave_out_their_beginning(step_ms: int, closed: bool, expected: str) -> None:
+def test_windows_exclude_their_start(step_ms: int, closed: bool, expected: str) -> None:
     assert promql.rollup("avg", "x", step_ms, closed) == expected
 
 
@@ -44,19 +44,19 @@ def test_rollups() -> None:
 @pytest.mark.parametrize(
     "written", ["gpu-3", "GPU-3", "gpu-3.cluster.example", "gpu-3:9400", "http://gpu-3.cluster:9400/metrics"]
 )
-def test_a_node_is_found_however_it_is_written(written: str) -> None:
+def test_a_node_matches_in_every_spelling(written: str) -> None:
     (regex,) = promql.hosts(["gpu-3.cluster.example", "gpu-4"])
     assert re.fullmatch(regex, written)
     assert not re.fullmatch(regex, written.replace("3", "33"))
 
 
-def test_an_address_is_no_short_name() -> None:
+def test_an_address_is_not_shortened_to_its_first_part() -> None:
     (regex,) = promql.hosts(["10.1.2.3"])
     assert re.fullmatch(regex, "10.1.2.3:9400")
     assert not re.fullmatch(regex, "10.9.2.3:9400")
 
 
-def test_a_job_with_its_step() -> None:
+def test_a_job_matches_with_its_step() -> None:
     (regex,) = promql.jobs(["4242", "77_3"])
     assert [bool(re.fullmatch(regex, text)) for text in ("4242", "4242.batch", "77_3", "42421", "14242")] == [
         True,
@@ -67,7 +67,7 @@ def test_a_job_with_its_step() -> None:
     ]
 
 
-def test_many_values_make_several_expressions() -> None:
+def test_many_values_give_several_expressions() -> None:
     names = [f"node{number:05d}.x" for number in range(2000)]
     pieces = list(promql.one_of(names))
     assert max(map(len, pieces)) <= promql.MAX_REGEX_CHARS
@@ -75,5 +75,5 @@ def test_many_values_make_several_expressions() -> None:
     assert not any(re.fullmatch(piece, "node00000-x") for piece in pieces)
 
 
-def test_nothing_makes_none() -> None:
+def test_no_values_give_no_expressions() -> None:
     assert list(promql.hosts([])) == list(promql.jobs([""])) == list(promql.one_of([])) == []
