@@ -310,8 +310,8 @@ def takes_queries(server: Server) -> bool:
 
 def postgres_program(name: str) -> str:
     """Debian keeps the server's programs out of the path, by version."""
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]))
-    return str(found[-1]) if found else program(name, "postgresql")
+    paths = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]))
+    return str(paths[-1]) if paths else program(name, "postgresql")
 
 
 def unprivileged() -> pwd.struct_passwd:
@@ -349,14 +349,16 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
 def vmagent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
     """Starts vmagents, as :func:`vm_agent` after the folder; they end with the test."""
     with ExitStack() as open_:
-        yield lambda *given, **named: open_.enter_context(vm_agent(tmp_path_factory.mktemp("vmagent"), *given, **named))
+        yield lambda *options, **named: open_.enter_context(
+            vm_agent(tmp_path_factory.mktemp("vmagent"), *options, **named)
+        )
 
 
 @pytest.fixture
 def rotel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Rotel]]:
     """Starts collectors, as :func:`rotel_agent` after the folder; they end with the test."""
     with ExitStack() as open_:
-        yield lambda *given: open_.enter_context(rotel_agent(tmp_path_factory.mktemp("rotel"), *given))
+        yield lambda *options: open_.enter_context(rotel_agent(tmp_path_factory.mktemp("rotel"), *options))
 
 
 @pytest.hookimpl(hookwrapper=True)

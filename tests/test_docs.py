@@ -50,14 +50,14 @@ def prose(page: Path) -> str:
 @cache
 def anchors(page: Path) -> frozenset[str]:
     """The anchors of a page's headings, as GitHub makes them."""
-    found: list[str] = []
+    slugs: list[str] = []
     for in_code, line in blocks(page):
         if not in_code and (heading := re.match(r"#+ (.*)", line)):
             text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1])
             anchor = re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
-            repeated = found.count(anchor)
-            found += [anchor, f"{anchor}-{repeated}"] if repeated else [anchor]
-    return frozenset(found)
+            repeated = slugs.count(anchor)
+            slugs += [anchor, f"{anchor}-{repeated}"] if repeated else [anchor]
+    return frozenset(slugs)
 
 
 def commands(page: Path) -> Iterator[str]:
@@ -102,10 +102,10 @@ def unknown_in(command: str) -> str | None:
     if not words or words[0].startswith("-"):
         return None if set(words) <= {"--help", "-h", "--version"} else f"trackside has no option {words[0]}"
     assert isinstance(main, click.Group)
-    found = main.get_command(click.Context(main), words[0])
-    if found is None:
+    command_object = main.get_command(click.Context(main), words[0])
+    if command_object is None:
         return f"there is no command {words[0]!r}"
-    known = options_of(found)
+    known = options_of(command_object)
     if words[0] == "agent":
         subcommand = next((word for word in words[1:2] if not word.startswith("-")), "run")
         if subcommand not in AGENT_COMMANDS:
@@ -166,8 +166,8 @@ def test_a_wrong_command_is_noticed(command: str, problem: str | None) -> None:
 
 
 def test_commands_are_found() -> None:
-    found = [command for page in PAGES for command in commands(page)]
-    assert len(found) > 100, "the pages' code blocks are no longer recognized"
+    lines = [command for page in PAGES for command in commands(page)]
+    assert len(lines) > 100, "the pages' code blocks are no longer recognized"
     assert {"diagnose", "agent", "serve", "simulate"} <= {
-        arguments(command)[0] for command in found if arguments(command)
+        arguments(command)[0] for command in lines if arguments(command)
     }

@@ -90,9 +90,9 @@ likely = st.lists(
 )
 def test_any_text_is_an_error_or_is_answered(text: str) -> None:
     """Whatever a document cites is asked of a small store, and its answer reduced."""
-    for each in (text, f"events(exception){text}", f"record(job).where({text})"):
+    for candidate in (text, f"events(exception){text}", f"record(job).where({text})"):
         with contextlib.suppress(QueryError):
-            query = Query.parse(each)
+            query = Query.parse(candidate)
             assert Query.parse(str(query)) == query
             answer = SMALL.ask(query)
             if not isinstance(answer, MissingAnswer):

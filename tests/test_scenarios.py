@@ -47,10 +47,10 @@ def without(case: Case, plane: Plane) -> Verdict | None:
     loaded = loaded_of(case.name)
     if plane not in loaded.store.planes or loaded.store.planes == {plane}:
         return None
-    kept = [row for row in loaded.store.all_rows() if row.plane != plane]
+    rows = [row for row in loaded.store.all_rows() if row.plane != plane]
     rest = MemoryStore(
-        [row for row in kept if isinstance(row, Event)],
-        [row for row in kept if isinstance(row, Record)],
+        [row for row in rows if isinstance(row, Event)],
+        [row for row in rows if isinstance(row, Record)],
         loaded.store.planes - {plane},
     )
     less = replace(loaded, store=rest)
@@ -65,7 +65,7 @@ def without(case: Case, plane: Plane) -> Verdict | None:
     return engine.verdict_of(engine.facts_of(session.store, session.run))
 
 
-def found_in(verdict: Verdict) -> str:
+def families_of(verdict: Verdict) -> str:
     """The families found: the primary, +consequences, !warnings."""
     marks = [("", [verdict.primary]), ("+", verdict.consequences), ("!", verdict.warnings)]
     return " ".join(f"{mark}{finding.family}" for mark, findings in marks for finding in findings)
@@ -104,14 +104,14 @@ def test_scenario(case: Case, rewrite: bool) -> None:
     assert not broken_citations(verdict, loaded_of(case.name))
     if not rewrite:
         row = json.loads(MATRIX.read_text("utf-8")).get(case.name)
-        assert found_in(verdict) == row, "the matrix changed: look at it, then pytest --rewrite"
+        assert families_of(verdict) == row, "the matrix changed: look at it, then pytest --rewrite"
     assert not [wrong for plane in PLANES if (wrong := wrong_without(case, plane))]
 
 
 def test_matrix(rewrite: bool) -> None:
     """It has a row for each scenario; whether a row is right is each scenario's own test."""
     if rewrite:
-        rows = {case.name: found_in(verdict_of(case.name)) for case in CASES}
+        rows = {case.name: families_of(verdict_of(case.name)) for case in CASES}
         MATRIX.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n", "utf-8")
     assert sorted(json.loads(MATRIX.read_text("utf-8"))) == sorted(case.name for case in CASES)
 

@@ -11,8 +11,8 @@ GONE, SLOW = (Claim(Sentence(text)) for text in ("it is gone", "it is slow"))
 
 def test_the_first_that_speaks_decides() -> None:
     silent = witness("gone", ESTABLISHED, None)
-    slow, gone = witness("slow", SUPPORTED, SLOW, None), witness("gone", ESTABLISHED, GONE)
-    assert weigh(silent, None, slow, gone) is slow
+    slow, missing = witness("slow", SUPPORTED, SLOW, None), witness("gone", ESTABLISHED, GONE)
+    assert weigh(silent, None, slow, missing) is slow
     assert slow.claims == (SLOW,)
     assert weigh(silent, None) is None
 

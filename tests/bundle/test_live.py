@@ -33,9 +33,9 @@ def called(*arguments: str | Path, home: Path | None = None) -> Result:
 
 
 def manifest_of(path: Path) -> Manifest:
-    with bundle_at(path) as found:
-        found.check()
-        return found.manifest
+    with bundle_at(path) as bundle:
+        bundle.check()
+        return bundle.manifest
 
 
 def metrics(minutes: int = 12, node: str = "gpu017") -> str:
@@ -43,14 +43,14 @@ def metrics(minutes: int = 12, node: str = "gpu017") -> str:
     return "".join(scrape(node, second, 90.0) for second in range(0, minutes * 60, 30))
 
 
-class Kept:
+class JobLogStore:
     """A log store with the output of job 41."""
 
     name = "loki http://127.0.0.1:9"
 
-    def streams(self, wanted: LogRequest) -> Streams:
+    def streams(self, request: LogRequest) -> Streams:
         return Streams(
-            (LogStream("job", {"slurm_job_id": "41", "node": "gpu017"}, "", 0, 1),) if "41" in wanted.jobs else ()
+            (LogStream("job", {"slurm_job_id": "41", "node": "gpu017"}, "", 0, 1),) if "41" in request.jobs else ()
         )
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:
@@ -133,8 +133,8 @@ class TestStore:
             ticks = [(gpu(number=n, hpc_job="77"), [(T0_MS + t * 15_000, 50.0) for t in range(40)]) for n in range(4)]
             sent(intake, ticks).result(30)
             lines = [*steps(5).splitlines(), *TRACEBACK.format(module="apex").splitlines()]
-            told = [(n * 15_000_000_000, line) for n, line in enumerate(lines)]
-            said(intake, {"slurm_job_id": "77", "node": "gpu017"}, told).result(30)
+            entries = [(n * 15_000_000_000, line) for n, line in enumerate(lines)]
+            said(intake, {"slurm_job_id": "77", "node": "gpu017"}, entries).result(30)
             flushed(intake)
         result = called("bundle", "--store", store, "--job", "77", "-o", tmp_path / "run.tsb")
         assert result.exit_code == 0, result.output
@@ -153,16 +153,16 @@ class TestStore:
 
 
 class TestSite:
-    def asked(self, site: Path, *arguments: str) -> Result:
+    def bundle_job(self, site: Path, *arguments: str) -> Result:
         config = ("--config", str(site / "trackside.toml"))
         return called("bundle", "--job", "41", *config, "-o", site / "run.tsb", *arguments, home=site)
 
     def test_what_slurm_says_and_the_output(self, site: Path) -> None:
-        told = self.asked(site)
-        assert told.exit_code == 0, told.output
+        result = self.bundle_job(site)
+        assert result.exit_code == 0, result.output
         verdict = trackside.diagnose(site / "run.tsb")
         assert (verdict.primary.family, verdict.run.disposition) == ("H2", "FAILED")
-        names = [each.path for each in manifest_of(site / "run.tsb").inputs]
+        names = [row.path for row in manifest_of(site / "run.tsb").inputs]
         assert any(name.startswith("sacct") for name in names)
         assert any(name.endswith("work/slurm-41.out") for name in names)
         assert called("verify", site / "run.tsb").exit_code == 0
@@ -170,24 +170,24 @@ class TestSite:
     def test_what_did_not_answer_stands_in_it(self, site: Path) -> None:
         with answering(site) as (url, _):
             pass  # there is nobody any more
-        told = self.asked(site, "--metrics-url", url)
-        assert told.exit_code == 0, told.output
-        (row,) = [each for each in manifest_of(site / "run.tsb").inputs if each.plane == "metric"]
+        result = self.bundle_job(site, "--metrics-url", url)
+        assert result.exit_code == 0, result.output
+        (row,) = [row for row in manifest_of(site / "run.tsb").inputs if row.plane == "metric"]
         assert row.status == "unreadable"
 
     def test_a_store_beside_it(self, site: Path) -> None:
         folder = write(site / "more", {"gpu.prom": metrics(), "sacct.txt": owned(SACCT + sacct("41"))})
         ingest([folder], site / "store")
-        told = self.asked(site, "--store", str(site / "store"))
-        assert told.exit_code == 0, told.output
+        result = self.bundle_job(site, "--store", str(site / "store"))
+        assert result.exit_code == 0, result.output
         assert f"inputs/{live.METRICS}" in [member.name for member in manifest_of(site / "run.tsb").members]
 
     def test_lines_of_a_log_store(self, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """They are written as the readers had them."""
         (site / "work" / "slurm-41.out").unlink()
-        monkeypatch.setattr("trackside.session.site.open_store", lambda options: Kept())
-        told = self.asked(site, "--logs-url", "loki=http://127.0.0.1:9")
-        assert told.exit_code == 0, told.output
+        monkeypatch.setattr("trackside.session.site.open_store", lambda options: JobLogStore())
+        result = self.bundle_job(site, "--logs-url", "loki=http://127.0.0.1:9")
+        assert result.exit_code == 0, result.output
         with zipfile.ZipFile(site / "run.tsb") as archive:
             (name,) = [name for name in archive.namelist() if name.startswith("inputs/job-41/")]
             lines = archive.read(name).decode().splitlines()
@@ -198,8 +198,8 @@ class TestSite:
     def test_samples_of_victoriametrics(self, site: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
         with services.victoria_metrics(tmp_path_factory.mktemp("vm")) as victoria:
             victoria.load(metrics())
-            told = self.asked(site, "--metrics-url", victoria.url)
-        assert told.exit_code == 0, told.output
+            result = self.bundle_job(site, "--metrics-url", victoria.url)
+        assert result.exit_code == 0, result.output
         with zipfile.ZipFile(site / "run.tsb") as archive:
             rows = [json.loads(line) for line in archive.read(f"inputs/{live.METRICS}").splitlines()]
         by_gpu = {row["metric"]["gpu"]: dict(zip(row["timestamps"], row["values"], strict=True)) for row in rows}
@@ -225,8 +225,8 @@ def test_what_can_be_mended(arguments: tuple[str, ...], why: str) -> None:
 
 def test_copies_stay_in_their_folder(tmp_path: Path) -> None:
     """Whatever a log store calls a stream."""
-    with live.copies() as found:
+    with live.copies() as copies:
         for path in ("../../etc/x", "/etc/x", "a/../../x", "a", "a/b", "n\0ul", "x" * 500, "sacct -j 4242", "A"):
-            place = Path(found._target_path(path))
+            place = Path(copies._target_path(path))
             place.write_text("")
-            assert Path(found.folder).resolve() in place.resolve().parents
+            assert Path(copies.folder).resolve() in place.resolve().parents

@@ -36,7 +36,7 @@ TOKENS = {
     "JWT": "eyJhbGciOiJI.eyJzdWIiOiIxMjM0.abc-DEF_123",
     "Docker": "dckr" + "_pat_" + "a1B2c3D4e5" * 3,
 }
-SAID = [
+SECRET_LINES = [
     ("export WANDB_API_KEY={}", "0123456789abcdef" * 2 + "01234567"),
     ("AWS_SECRET_ACCESS_KEY={}", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLE"),
     ("https://jdoe:{}@git.acme.internal/x.git", "s3cr3tpw"),
@@ -93,10 +93,10 @@ def redacted(*texts: str, also: tuple[str, ...] = ()) -> list[str]:
     for text in texts:
         redactor.learn(text)
     redactor.settle()
-    found = [redactor.text(text) for text in texts]
+    results = [redactor.text(text) for text in texts]
     traces = redactor.traces()
-    assert not any(traces.leaks(text.encode()) for text in found)
-    return found
+    assert not any(traces.leaks(text.encode()) for text in results)
+    return results
 
 
 def bundled(folder: Path, out: Path, **options: object) -> WrittenBundle:
@@ -110,7 +110,7 @@ class TestSecrets:
         (text,) = redacted(f"login with {TOKENS[issuer]}, then\n")
         assert text == "login with secret-1, then\n"
 
-    @pytest.mark.parametrize(("place", "value"), SAID)
+    @pytest.mark.parametrize(("place", "value"), SECRET_LINES)
     def test_by_what_stands_before_it(self, place: str, value: str) -> None:
         text, elsewhere = redacted(place.format(value) + "\n", f"again {value} here\n")
         assert value not in text
@@ -130,11 +130,11 @@ CASES = [
 ]
 
 
-def is_as_marked(case: str, found: str) -> bool:
+def is_as_marked(case: str, line: str) -> bool:
     """Whether what is marked is gone from a line, and all else is there."""
     parts = MARKED.split(case)
     rest = "".join("(.{1,60}?)" if number % 2 else re.escape(part) for number, part in enumerate(parts))
-    match = re.fullmatch(rest, found)
+    match = re.fullmatch(rest, line)
     marked = zip(parts[1::2], match.groups(), strict=True) if match else ()
     return match is not None and not any(part[0] == "⟦" and part[1:-1] in now for part, now in marked)
 
@@ -184,7 +184,7 @@ class TestNames:
 
     def test_nothing_private_is_left(self) -> None:
         (text,) = redacted(LOG)
-        assert not [each for each in PRIVATE if each in text.lower()]
+        assert not [word for word in PRIVATE if word in text.lower()]
         assert text.count("\n") == LOG.count("\n")
         assert "OutOfMemoryError" in text
 
@@ -204,7 +204,7 @@ class TestNames:
         assert text == "/home/user-1/x.py: max loss of max_steps 3\nUserId=user-1(1001)\n|user-1|\n"
 
     @pytest.mark.parametrize(
-        "said",
+        "mention",
         [
             "/gpfs/work/rech/six/mrossi/.local/bin",
             "HOME=/gpfs/six/mrossi",
@@ -212,12 +212,12 @@ class TestNames:
             "uid=1001(mrossi)",
         ],
     )
-    def test_a_user_of_whom_only_a_folder_is_known(self, said: str) -> None:
+    def test_a_user_of_whom_only_a_folder_is_known(self, mention: str) -> None:
         text, elsewhere = redacted(
-            f"PATH={said}:/usr/local/.cache\n" if "=" not in said else f"{said}\n", "/x/mrossi/y\n"
+            f"PATH={mention}:/usr/local/.cache\n" if "=" not in mention else f"{mention}\n", "/x/mrossi/y\n"
         )
         assert "mrossi" not in text
-        assert "/usr/local/.cache" in text or "=" in said
+        assert "/usr/local/.cache" in text or "=" in mention
         assert elsewhere == "/x/user-1/y\n"
 
     def test_words_that_the_owner_names(self) -> None:
@@ -339,18 +339,23 @@ class TestSieve:
         pytest.importorskip(matcher)
         monkeypatch.setattr("trackside.bundle.redact.sieve.matcher", partial(make, prefer=matcher))
         monkeypatch.setattr("trackside.bundle.redact.redactor._learning_prefilter", Prefilter)
-        lines = [*LOG.splitlines(), *STAYS.splitlines(), *TOKENS.values(), *(each.format(it) for each, it in SAID)]
+        lines = [
+            *LOG.splitlines(),
+            *STAYS.splitlines(),
+            *TOKENS.values(),
+            *(template.format(secret) for template, secret in SECRET_LINES),
+        ]
         lines += [re.sub("[⟦⟧⦃⦄]", "", case) for case in CASES]
         text = "".join(f"{line}\n" for line in lines)
-        found = self.learned(text)
+        prefiltered = self.learned(text)
         monkeypatch.setattr(
             "trackside.bundle.redact.redactor._learning_prefilter",
             lambda signs: Prefilter(LinePattern(rb"[^\n]") for _ in signs),
         )
-        slowly = self.learned(text)
-        assert found.mapping == slowly.mapping
-        assert sum(map(len, found.mapping.values())) > 20
-        assert found.text(text) == slowly._redacted_by_all(text)
+        unfiltered = self.learned(text)
+        assert prefiltered.mapping == unfiltered.mapping
+        assert sum(map(len, prefiltered.mapping.values())) > 20
+        assert prefiltered.text(text) == unfiltered._redacted_by_all(text)
 
     def learned(self, text: str) -> Redactor:
         redactor = Redactor()
@@ -431,10 +436,10 @@ class TestBundles:
         with zipfile.ZipFile(tmp_path / "run.tsb") as archive:
             for name in archive.namelist():
                 text = f"{name}\n{archive.read(name).decode()}".lower()
-                assert not [each for each in PRIVATE if each in text], name
+                assert not [word for word in PRIVATE if word in text], name
             samples = archive.read("inputs/gpu.parquet.samples.jsonl").splitlines()
         assert json.loads(samples[0])["metric"]["node"] == "node-a017"
-        assert {each.path for each in written.manifest.inputs} >= {
+        assert {row.path for row in written.manifest.inputs} >= {
             "old.log.gz",
             "kernel/node-a017.log",
             "more.zip!user-1/rank1.log",
@@ -454,8 +459,8 @@ class TestBundles:
         folder = self.folder(tmp_path)
         (folder / "weights.bin").write_bytes(b"\x93\0jdoe" * 100)
         written = bundled(folder, tmp_path / "run.tsb")
-        (left,) = [each for each in written.manifest.inputs if each.member is None]
-        assert left.path == "weights.bin"
+        (binary,) = [row for row in written.manifest.inputs if row.member is None]
+        assert binary.path == "weights.bin"
 
     @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=50), max_size=50))
     def test_pieces_are_the_whole(self, lines: list[str]) -> None:

@@ -96,8 +96,8 @@ def called(*arguments: str | Path) -> Result:
 
 
 def manifest_of(path: Path) -> Manifest:
-    with open_bundle(path) as found:
-        return found.manifest
+    with open_bundle(path) as bundle:
+        return bundle.manifest
 
 
 class TestScenarios:
@@ -115,9 +115,9 @@ class TestScenarios:
         assert whole == encode(document(before))
         less = encode(document(trackside.diagnose(tmp_path / "less.tsb")))
         for name, verdict in (("whole.tsb", whole), ("less.tsb", less)):
-            with open_bundle(tmp_path / name) as found:
-                found.check()
-                assert found.verdict() == verdict
+            with open_bundle(tmp_path / name) as bundle:
+                bundle.check()
+                assert bundle.verdict() == verdict
         assert called("verify", tmp_path / "less.tsb").exit_code == 0
 
 
@@ -148,9 +148,9 @@ class TestContent:
             assert listing["verdict_sha256"] == hashlib.sha256(archive.read("verdict.json")).hexdigest()
 
     def test_what_nothing_reads_is_left_out_and_said(self, bundle: Path) -> None:
-        (left,) = [each for each in manifest_of(bundle).inputs if each.member is None]
-        assert left.path == "weights.bin"
-        assert "unknown binary format" in left.because
+        (unread,) = [row for row in manifest_of(bundle).inputs if row.member is None]
+        assert unread.path == "weights.bin"
+        assert "unknown binary format" in unread.because
 
     def test_equal_inputs_give_equal_bytes(self, run: Path, tmp_path: Path) -> None:
         for name in ("one.tsb", "other.tsb"):
@@ -160,7 +160,7 @@ class TestContent:
     def test_the_time_of_an_input_is_kept(self, run: Path, tmp_path: Path) -> None:
         os.utime(run / "train.log", (1_700_000_000, 1_700_000_000.25))
         made(run, tmp_path / "run.tsb")
-        sources = {found.path: found for found in walk([tmp_path / "run.tsb"]) if isinstance(found, Source)}
+        sources = {source.path: source for source in walk([tmp_path / "run.tsb"]) if isinstance(source, Source)}
         assert sources["train.log"].modified == 1_700_000_000.25
 
     def test_job_and_present_go_with_it(self, run: Path, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ class TestContent:
         assert "pass its own path" in row.note
 
     def test_beside_other_inputs_its_paths_say_whose_they_are(self, bundle: Path, run: Path) -> None:
-        paths = [found.path for found in walk([bundle, run / "weights.bin"])]
+        paths = [source.path for source in walk([bundle, run / "weights.bin"])]
         assert "run.tsb!train.log" in paths
 
     def test_archives_stay_closed_unless_something_is_taken_out(self, run: Path, tmp_path: Path) -> None:
@@ -212,11 +212,11 @@ class TestSlice:
         assert len(text) < 100_000
         assert "lines left out ...]\n" in text
         assert "OutOfMemoryError" in text
-        lost = sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("[... "))
-        kept = sum(not line.startswith("[... ") for line in text.splitlines())
-        assert lost + kept == 120_000 + LOG.count("\n")
-        (told,) = [each.excerpt for each in manifest_of(tmp_path / "run.tsb").inputs if each.excerpt]
-        assert told.startswith(f"{kept:,} of {lost + kept:,} lines")
+        left_out_count = sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("[... "))
+        kept_count = sum(not line.startswith("[... ") for line in text.splitlines())
+        assert left_out_count + kept_count == 120_000 + LOG.count("\n")
+        (excerpt,) = [row.excerpt for row in manifest_of(tmp_path / "run.tsb").inputs if row.excerpt]
+        assert excerpt.startswith(f"{kept_count:,} of {left_out_count + kept_count:,} lines")
 
     def test_where_the_slice_says_something_else_all_is_kept(
         self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -236,17 +236,17 @@ class TestSlice:
         lines = [f"line {n}\n".encode() for n in range(1, count + 1)]
         spots = slicing.Spots(sorted((place, place) for place in set(places)))
         cut = slicing.Slice(io.BytesIO(b"".join(lines)), spots)
-        number, seen = 0, set()
+        number, line_numbers = 0, set()
         for text in cut:
             if text.startswith(b"[... "):
                 number += int(text.split()[1])
             else:
                 number += 1
                 assert text == lines[number - 1]
-                seen.add(number)
+                line_numbers.add(number)
         assert number == count == cut.line_count
-        assert {place for place in places if 1 <= place <= count} <= seen
-        assert len(seen) == cut.kept_lines
+        assert {place for place in places if 1 <= place <= count} <= line_numbers
+        assert len(line_numbers) == cut.kept_lines
 
     def test_every_metric_is_read_back_as_it_was(self) -> None:
         """The names of ours that an export uses are read as the same metric, with the same labels and values."""
@@ -259,25 +259,23 @@ class TestSlice:
             )
             for name in METRICS
         ]
-        listed = [replace(each, labels=each.labels or (("node", "n1"),)) for each in listed]
+        listed = [replace(series, labels=series.labels or (("node", "n1"),)) for series in listed]
         import numpy as np
 
-        values = np.array([0.5 if METRICS[each.metric].unit == "ratio" else 1.0 for each in listed])
+        values = np.array([0.5 if METRICS[series.metric].unit == "ratio" else 1.0 for series in listed])
         block = Samples(listed, np.arange(len(listed), dtype=np.int32), np.full(len(listed), 1_700_000_000_000), values)
         from trackside.bundle.samples import SampleWriter
 
         file = io.BytesIO()
         SampleWriter(file, SampleFilter()).samples(block)
-        found = CollectingSink()
+        sink = CollectingSink()
         data = file.getvalue()
-        row = read_source(Source("x.jsonl", data[: 64 << 10], io.BytesIO(data), len(data)), found)
+        row = read_source(Source("x.jsonl", data[: 64 << 10], io.BytesIO(data), len(data)), sink)
         assert row.format == "victoria-export"
-        told = {
-            one.series[at].metric: value
-            for one in found.blocks
-            for at, value in zip(one.index, one.values, strict=True)
+        read_back = {
+            one.series[at].metric: value for one in sink.blocks for at, value in zip(one.index, one.values, strict=True)
         }
-        assert told == dict(zip([each.metric for each in listed], values.tolist(), strict=True))
+        assert read_back == dict(zip([series.metric for series in listed], values.tolist(), strict=True))
 
     @pytest.mark.parametrize("nodes", [("n1", "n2"), ("10.0.0.1", "10.0.0.2")])
     def test_samples_of_other_nodes_and_times_are_left_out(self, nodes: tuple[str, str]) -> None:
@@ -315,7 +313,9 @@ class TestDamage:
         return bundle
 
     def refused(self, bundle: Path, why: str) -> None:
-        (row,) = [read_source(each, CollectingSink()) if isinstance(each, Source) else each for each in walk([bundle])]
+        (row,) = [
+            read_source(source, CollectingSink()) if isinstance(source, Source) else source for source in walk([bundle])
+        ]
         assert row.status == "refused"
         assert why in row.note
         response = called("diagnose", bundle)
@@ -411,9 +411,9 @@ class TestDamage:
         copy = bundle.with_name("hostile.tsb")
         copy.write_bytes(bundle.read_bytes())
         self.repacked(copy, lambda m: m.update({MANIFEST: json.dumps(listing).encode()}))
-        for found in walk([copy]):
-            if isinstance(found, Source):
-                found.stream.read()
+        for source in walk([copy]):
+            if isinstance(source, Source):
+                source.stream.read()
 
 
 class TestCommand:
@@ -462,7 +462,7 @@ class TestCommand:
         assert why in response.output
 
     def test_nothing_is_left_where_it_fails(self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("trackside.bundle.write.differences", lambda *given: ["family: A1, was B1"])
+        monkeypatch.setattr("trackside.bundle.write.differences", lambda *verdicts: ["family: A1, was B1"])
         response = called("bundle", run, "-o", tmp_path / "run.tsb")
         assert (response.exit_code, "family: A1, was B1" in response.output) == (1, True)
         assert [path.name for path in tmp_path.iterdir()] == ["run"]

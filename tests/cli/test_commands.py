@@ -120,12 +120,12 @@ def test_nothing_readable(tmp_path: Path) -> None:
 
 def test_verify_misses_a_citation_that_was_taken_out(log: Path, tmp_path: Path) -> None:
     doc = json.loads(run("diagnose", log, "--json").stdout)
-    gone, _ = doc["cites"].popitem()
+    removed, _ = doc["cites"].popitem()
     path = tmp_path / "verdict.json"
     path.write_text(json.dumps(doc))
     result = run("verify", path)
     assert result.exit_code == 1
-    assert f"{gone}: a sentence cites it, but" in result.stdout
+    assert f"{removed}: a sentence cites it, but" in result.stdout
 
 
 def test_verify_refuses_what_is_no_verdict(tmp_path: Path) -> None:
@@ -228,8 +228,8 @@ def test_runs_of_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with Archive.open(url) as archive:
         for job, family in (("7", "A1"), ("8", "G1")):
             of = archived_run(job, name=f"lm-{job}", start=T0 + int(job))
-            told = verdict(of, family)
-            archive.record(told, written(told))
+            archived = verdict(of, family)
+            archive.record(archived, written(archived))
     listed = run("runs", "--archive", url)
     assert listed.exit_code == 0, listed.output
     head, *rows = listed.stdout.splitlines()
@@ -289,4 +289,6 @@ def test_what_a_log_says_commands_no_terminal(tmp_path: Path) -> None:
     assert "\N{REPLACEMENT CHARACTER}]0;title" in result.stdout
     wrong = run("diagnose", tmp_path / hostile.replace("/", ""))
     for text in (result.stdout, wrong.stderr):
-        assert [each for each in text if each != "\n" and unicodedata.category(each) in ("Cc", "Cf")] == []
+        assert [
+            character for character in text if character != "\n" and unicodedata.category(character) in ("Cc", "Cf")
+        ] == []

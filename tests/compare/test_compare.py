@@ -33,7 +33,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["compare", *(str(argument) for argument in arguments)])
 
 
-def told(*arguments: object) -> dict[str, Any]:
+def comparison_doc(*arguments: object) -> dict[str, Any]:
     result = run(*arguments, "--json")
     assert result.exit_code == 0, result.output
     doc: dict[str, Any] = json.loads(result.stdout)
@@ -41,8 +41,8 @@ def told(*arguments: object) -> dict[str, Any]:
 
 
 def row(doc: dict[str, Any], label: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(row for row in doc["rows"] if row["label"].startswith(label))
-    return found
+    match: dict[str, Any] = next(row for row in doc["rows"] if row["label"].startswith(label))
+    return match
 
 
 def inputs(name: str) -> Path:
@@ -69,7 +69,7 @@ def sides(pair: tuple[Path, Path]) -> tuple[Side, Side]:
 @pytest.fixture(scope="session")
 def apart(pair: tuple[Path, Path]) -> dict[str, Any]:
     """What is told of the two."""
-    return told(*pair)
+    return comparison_doc(*pair)
 
 
 # -- simulated pairs
@@ -91,7 +91,7 @@ def test_a_throttled_run_parts_when_its_clock_falls(apart: dict[str, Any]) -> No
 
 
 def test_swapped_it_is_the_mirror(pair: tuple[Path, Path], apart: dict[str, Any]) -> None:
-    one, other = apart, told(*reversed(pair))
+    one, other = apart, comparison_doc(*reversed(pair))
     for here, there in zip(one["rows"], other["rows"], strict=True):
         assert (here["label"], here["differs"], here["a"], here["b"]) == (
             there["label"], there["differs"], there["b"], there["a"],
@@ -101,7 +101,7 @@ def test_swapped_it_is_the_mirror(pair: tuple[Path, Path], apart: dict[str, Any]
 
 
 def test_a_run_beside_itself(pair: tuple[Path, Path]) -> None:
-    doc = told(pair[0], pair[0])
+    doc = comparison_doc(pair[0], pair[0])
     assert doc["answer"][0] == "A and B are the same input: the run is compared with itself."
     assert doc["answer"][1].startswith("No difference found in ")
     assert doc["partings"] == []
@@ -119,11 +119,11 @@ def test_every_value_cites_its_own_run_and_can_be_asked_again(apart: dict[str, A
     doc = apart
     jsonschema.validate(doc, json_schema(SCHEMA, ComparisonDoc))
     stores = {letter: side.session.store for letter, side in zip("ab", sides, strict=True)}
-    for each in (*doc["rows"], *doc["partings"]):
+    for entry in (*doc["rows"], *doc["partings"]):
         for letter in "ab":
-            if each[letter] is not None:
-                assert each[f"cites_{letter}"], each
-            assert all(name.startswith(letter) for name in each[f"cites_{letter}"])
+            if entry[letter] is not None:
+                assert entry[f"cites_{letter}"], entry
+            assert all(name.startswith(letter) for name in entry[f"cites_{letter}"])
     assert len(doc["cites"]) > 40
     for name, cite in doc["cites"].items():
         if cite["query"]:
@@ -141,7 +141,7 @@ def test_every_value_cites_its_own_run_and_can_be_asked_again(apart: dict[str, A
     ],
 )
 def test_a_good_run_beside_bad_ones(pair: tuple[Path, Path], bad: str, family: str, first: str) -> None:
-    doc = told(pair[0], inputs(bad))
+    doc = comparison_doc(pair[0], inputs(bad))
     assert family in " ".join(doc["answer"])
     (parting,) = (line for line in doc["answer"] if line.startswith("The runs diverge"))
     assert first in parting
@@ -152,9 +152,9 @@ def test_a_good_run_beside_bad_ones(pair: tuple[Path, Path], bad: str, family: s
 
 def test_a_learning_rate_of_another_schedule_is_no_parting(pair: tuple[Path, Path]) -> None:
     """More steps are planned: what follows from that is told as such."""
-    doc = told(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
+    doc = comparison_doc(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
     assert row(doc, "planned steps")["differs"] is True
-    along = {each["name"]: each["follows"] for each in doc["following"]}
+    along = {entry["name"]: entry["follows"] for entry in doc["following"]}
     assert along["learning rate"].startswith("planned steps (")
     assert "learning rate" not in {parting["name"] for parting in doc["partings"]}
     assert any("which may explain why these diverge: learning rate" in line for line in doc["answer"])
@@ -175,12 +175,12 @@ def test_a_slow_down_is_told_in_gpu_hours_and_money(pair: tuple[Path, Path], apa
     assert slow["cites_b"]
     assert "same amount of work" in slow["assumption"]
     assert apart["slowdown"]["cost"] is None
-    assert told(*reversed(pair))["slowdown"]["slower"] == "a"
+    assert comparison_doc(*reversed(pair))["slowdown"]["slower"] == "a"
 
 
 def test_steps_of_other_sizes_are_not_priced(pair: tuple[Path, Path]) -> None:
     """Fewer GPUs, smaller batches: how much longer a step took is told with that."""
-    doc = told(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
+    doc = comparison_doc(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
     assert row(doc, "GPUs")["differs"] is True
     assert doc["slowdown"] is None
     slow = [line for line in doc["answer"] if "times as long in" in line]
@@ -192,13 +192,13 @@ def test_runs_of_other_work_are_said_not_to_be_comparable(tmp_path: Path) -> Non
     head = "Namespace(batch_size=32, model='{}', dataset='{}')\n"
     one = log(tmp_path / "a.out", 1, head=head.format("gpt2", "pile"))
     other = log(tmp_path / "b.out", 1, head=head.format("bert", "books"), part=20)
-    first = told(one, other)["answer"][0]
+    first = comparison_doc(one, other)["answer"][0]
     assert first.startswith("These runs do not look comparable: they differ in ")
     assert "model (gpt2 / bert)" in first
     assert "dataset (pile / books)" in first
-    assert not told(one, log(tmp_path / "c.out", 1, head=head.format("gpt2", "pile"), part=20))["answer"][0].startswith(
-        "T"
-    )
+    assert not comparison_doc(one, log(tmp_path / "c.out", 1, head=head.format("gpt2", "pile"), part=20))["answer"][
+        0
+    ].startswith("T")
 
 
 def test_labels_are_as_wide_as_they_are(apart: dict[str, Any], sides: tuple[Side, Side]) -> None:
@@ -219,11 +219,11 @@ def test_metrics_alone_and_logs_alone(pair: tuple[Path, Path], tmp_path: Path) -
     logs.mkdir()
     for path in pair[0].rglob("*.out"):
         (logs / path.name).write_bytes(path.read_bytes())
-    doc = told(logs, pair[1])
+    doc = comparison_doc(logs, pair[1])
     assert row(doc, "loss")["differs"] is False
     assert row(doc, "SM activity, median")["why"] == "not known for run A"
     assert row(doc, "state")["differs"] is None
-    doc = told(inputs("c3/sim-metrics-only"), pair[1])
+    doc = comparison_doc(inputs("c3/sim-metrics-only"), pair[1])
     assert row(doc, "loss")["why"] == "not printed by run A"
     assert row(doc, "SM activity, median")["differs"] is not None
 
@@ -231,11 +231,11 @@ def test_metrics_alone_and_logs_alone(pair: tuple[Path, Path], tmp_path: Path) -
 def test_jobs_of_a_store(pair: tuple[Path, Path], tmp_path: Path) -> None:
     store = tmp_path / "store"
     CliRunner().invoke(main, ["ingest", str(pair[0]), "--store", str(store)])
-    doc = told("48213", pair[1], "--store", store)
+    doc = comparison_doc("48213", pair[1], "--store", store)
     assert doc["answer"][0].startswith("A: G1 healthy. B: B3")
     assert "a store keeps the parsed events" in row(doc, "settings printed in the log")["why"]
     assert run("48213", pair[1]).exit_code == 2
-    whole = told(store, pair[1])  # a store of one job is a run as well
+    whole = comparison_doc(store, pair[1])  # a store of one job is a run as well
     assert whole["answer"] == doc["answer"]
     assert "a store keeps the parsed events" in row(whole, "settings printed in the log")["why"]
 
@@ -260,12 +260,12 @@ def log(
 
 def test_losses_with_other_seeds_do_not_part(tmp_path: Path) -> None:
     for seed in range(8):
-        doc = told(log(tmp_path / "a.out", seed), log(tmp_path / "b.out", 100 + seed))
+        doc = comparison_doc(log(tmp_path / "a.out", seed), log(tmp_path / "b.out", 100 + seed))
         assert row(doc, "loss at step")["differs"] is False, seed
 
 
 def test_losses_part_where_one_rises(tmp_path: Path) -> None:
-    doc = told(log(tmp_path / "a.out", 1), log(tmp_path / "b.out", 2, part=30))
+    doc = comparison_doc(log(tmp_path / "a.out", 1), log(tmp_path / "b.out", 2, part=30))
     loss = row(doc, "loss at step")
     assert (loss["differs"], loss["name"]) == (True, "loss")
     assert 31 <= loss["step"] <= 34
@@ -280,7 +280,7 @@ HEAD_B = "Namespace(batch_size=64, lr=0.0002, warmup=100, output='/runs/b')\nPyT
 
 
 def test_settings_are_compared_and_cited_by_their_lines(tmp_path: Path) -> None:
-    doc = told(log(tmp_path / "a.out", 1, head=HEAD_A), log(tmp_path / "b.out", 1, head=HEAD_B))
+    doc = comparison_doc(log(tmp_path / "a.out", 1, head=HEAD_A), log(tmp_path / "b.out", 1, head=HEAD_B))
     size = row(doc, "batch_size")
     assert (size["a"], size["b"], size["differs"]) == ("32", "64", True)
     assert doc["cites"][size["cites_a"][0]]["where"] == "a.out:1"
@@ -297,7 +297,7 @@ def test_a_log_can_not_command_the_terminal(tmp_path: Path) -> None:
 
 
 def test_different_frameworks_are_said_to_differ() -> None:
-    doc = told(inputs("g1/lab-hf-ddp"), inputs("g1/lab-keras-verbose-2"))
+    doc = comparison_doc(inputs("g1/lab-hf-ddp"), inputs("g1/lab-keras-verbose-2"))
     assert row(doc, "framework")["differs"] is True
     assert "framework (hf-trainer / keras)" in " ".join(doc["answer"])
 

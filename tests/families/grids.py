@@ -76,9 +76,9 @@ class Cluster:
         if self._job is not None and "gpu" in labels:
             labels = {"job": self._job, **labels}
         series = Series(metric, tuple(sorted(labels.items())), Position("metrics.txt", 1))
-        kept = ~np.isnan(curve)
-        times = np.round(self.times[kept] * 1000).astype(np.int64)
-        self._curves.add(Samples([series], np.zeros(len(times), np.int32), times, curve[kept]))
+        sampled = ~np.isnan(curve)
+        times = np.round(self.times[sampled] * 1000).astype(np.int64)
+        self._curves.add(Samples([series], np.zeros(len(times), np.int32), times, curve[sampled]))
         return self
 
     def per_gpu(self, metric: str, values: Curve, but: Mapping[str, Curve] | None = None, **labels: str) -> Cluster:
@@ -246,19 +246,21 @@ def steps(seconds: float, count: int = 40, **fields: Any) -> list[Event]:
 
 def counted(made: Cluster, rate: float = 100.0, but: dict[str, float] | None = None) -> Cluster:
     """Kernel launches and collectives of every GPU, at so many launches a second."""
-    rates = {name: made.growing(each) for name, each in (but or {}).items()}
+    rates = {name: made.growing(rate_of_gpu) for name, rate_of_gpu in (but or {}).items()}
     made.per_gpu(f"{TRACER}cuda_kernel_launches_total", made.growing(rate), rates)
     return made.per_gpu(f"{TRACER}nccl_collectives_completed_total", made.growing(2.0), op="AllReduce")
 
 
 def figure(finding: Finding, key: str, name: str) -> float:
     """A figure of one of its sentences."""
-    return next(each for each in (*finding.shows, *finding.because) if sentence_name(each) == key).values[name].number
+    return (
+        next(claim for claim in (*finding.shows, *finding.because) if sentence_name(claim) == key).values[name].number
+    )
 
 
 def waiting(made: Cluster, share: float, but: dict[str, float] | None = None) -> Cluster:
     """Time that every rank spends in collectives, as a share."""
-    rates = {name: made.growing(each) for name, each in (but or {}).items()}
+    rates = {name: made.growing(share_of_gpu) for name, share_of_gpu in (but or {}).items()}
     return made.per_gpu(f"{TRACER}nccl_collective_seconds_total", made.growing(share), rates, op="AllReduce")
 
 

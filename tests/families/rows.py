@@ -177,9 +177,9 @@ def example(code: str) -> Finding:
     return trackside.diagnose(simulated(SCENARIOS / code / "sim-example-of-the-catalog" / "scenario.toml")).primary
 
 
-def sentence_name(said: Claim | Action) -> str:
+def sentence_name(part: Claim | Action) -> str:
     """The name of the constant that holds a sentence, in lower case; of one in a table, with the key there."""
-    return constants()[id(said.sentence)]
+    return constants()[id(part.sentence)]
 
 
 @cache

@@ -71,7 +71,7 @@ def test_startup_crash_before_any_gpu_work() -> None:
     loaded.per_gpu("gpu_sm_active_ratio", 0.0)
     assert {"no_work", "loaded"} <= set(keys(loaded.judge("A1", raised_late(), FAILED)))
     blind = Cluster().per_node("host_load1", 3)
-    assert [sentence_name(each) for each in blind.judge("A1", raised_late(), FAILED).cannot_decide] == ["gpu_memory"]
+    assert [sentence_name(claim) for claim in blind.judge("A1", raised_late(), FAILED).cannot_decide] == ["gpu_memory"]
 
 
 def test_a_crash_within_seconds_is_too_short_for_counters() -> None:
@@ -136,4 +136,4 @@ def test_whose_mistake_a_startup_crash_is(ranks: Any, implied: str) -> None:
     ]
     cluster = Cluster().per_gpu("gpu_memory_used_bytes", 0)
     finding = cluster.judge("A1", *errors, FAILED, run=cluster.run(n_ranks=16))
-    assert implied in [sentence_name(each) for each in finding.implies]
+    assert implied in [sentence_name(claim) for claim in finding.implies]

@@ -41,9 +41,9 @@ from trackside.model import Event, Position, Record, Role, Run
 
 
 def killed_by(signal: int = 9, rank: int = 1, **fields: Any) -> Event:
-    told = {"role": Role.ROOT, "global_rank": rank, "signal": signal, "time": 1100.0, "first": True, **fields}
-    role = told.pop("role")
-    return event("launcher_failure", 90, role, rank=rank, **told)
+    known = {"role": Role.ROOT, "global_rank": rank, "signal": signal, "time": 1100.0, "first": True, **fields}
+    role = known.pop("role")
+    return event("launcher_failure", 90, role, rank=rank, **known)
 
 
 def test_signal_kill() -> None:
@@ -104,7 +104,7 @@ def host(cluster: Cluster, low: float, kills: int) -> Cluster:
 
 
 @pytest.mark.parametrize(
-    ("low", "kills", "said", "implied", "open_"),
+    ("low", "kills", "shown", "implied", "undecided"),
     [
         (0.01, 1, {"oom_counted", "host_short"}, "implies_host_oom", []),
         (0.1, 1, {"oom_counted"}, "implies_host_oom", []),
@@ -113,17 +113,19 @@ def host(cluster: Cluster, low: float, kills: int) -> Cluster:
         (0.5, 0, {"host_ample"}, "implies_other_kill", ["who_else"]),
     ],
 )
-def test_a_kill_and_the_hosts_memory(low: float, kills: int, said: set[str], implied: str, open_: list[str]) -> None:
+def test_a_kill_and_the_hosts_memory(
+    low: float, kills: int, shown: set[str], implied: str, undecided: list[str]
+) -> None:
     finding = host(idle_contexts(), low, kills).judge("A2", killed(), FAILED)
     assert (finding.outcome, finding.certainty, finding.nodes) == (FOUND, ESTABLISHED, ("n2",))
-    assert said | {"launches", "context_only"} <= set(keys(finding))
-    assert [sentence_name(each) for each in finding.implies] == [implied]
-    assert [sentence_name(each) for each in finding.cannot_decide] == open_
+    assert shown | {"launches", "context_only"} <= set(keys(finding))
+    assert [sentence_name(claim) for claim in finding.implies] == [implied]
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == undecided
 
 
 def test_a_kill_without_host_metrics_stays_undecided() -> None:
     finding = idle_contexts().judge("A2", killed(), FAILED)
-    assert [sentence_name(each) for each in finding.cannot_decide] == ["who"]
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["who"]
     assert keys(working().judge("A2", killed(), FAILED))[1] == "worked"
 
 
@@ -151,15 +153,15 @@ def oom_kill(scope: str, node: str | None = "n2", **more: str) -> Event:
 
 def test_kills_that_the_kernel_gives_to_other_jobs_are_not_this_runs() -> None:
     """On a node that several jobs share its count of kills is everybody's; its lines name the cgroups."""
-    theirs, mine = (oom_kill("cgroup", cgroup=f"/slurm/uid_0/job_{number}") for number in (99, 7))
-    finding = host(idle_contexts(), 0.5, 1).judge("A2", killed(), theirs, FAILED)
+    other, own = (oom_kill("cgroup", cgroup=f"/slurm/uid_0/job_{number}") for number in (99, 7))
+    finding = host(idle_contexts(), 0.5, 1).judge("A2", killed(), other, FAILED)
     assert "oom_counted" not in keys(finding)
-    assert [sentence_name(each) for each in finding.cannot_decide] == ["who_else"]
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["who_else"]
     assert "oom_counted" in keys(
-        host(idle_contexts(), 0.5, 2).judge("A2", killed(), theirs, FAILED)
+        host(idle_contexts(), 0.5, 2).judge("A2", killed(), other, FAILED)
     )  # the other kill is nobody's
-    assert "oom_counted" in keys(host(idle_contexts(), 0.5, 1).judge("A2", killed(), theirs, mine, FAILED))
-    healthy = host(working(), 0.5, 1).judge("A2", *points(), theirs, FAILED)
+    assert "oom_counted" in keys(host(idle_contexts(), 0.5, 1).judge("A2", killed(), other, own, FAILED))
+    healthy = host(working(), 0.5, 1).judge("A2", *points(), other, FAILED)
     assert (healthy.outcome, "none_counted" in keys(healthy)) == (ABSENT, False)
 
 
@@ -176,12 +178,12 @@ def test_kills_that_the_kernel_gives_to_other_jobs_are_not_this_runs() -> None:
 )
 def test_whose_memory_ran_out_is_the_kernels_word(scope: str, low: float, implied: str) -> None:
     finding = host(idle_contexts(), low, 1).judge("A2", killed(), oom_kill(scope), FAILED)
-    assert [sentence_name(each) for each in finding.implies] == [implied]
+    assert [sentence_name(claim) for claim in finding.implies] == [implied]
 
 
 def test_the_kernels_word_of_another_node_does_not_count() -> None:
     finding = host(idle_contexts(), 0.9, 1).judge("A2", killed(), oom_kill("host", "n1"), FAILED)
-    assert [sentence_name(each) for each in finding.implies] == ["implies_cgroup_oom"]
+    assert [sentence_name(claim) for claim in finding.implies] == ["implies_cgroup_oom"]
 
 
 def test_the_node_of_a_rank_is_looked_at() -> None:
@@ -195,25 +197,25 @@ def test_the_node_of_a_rank_is_looked_at() -> None:
     assert (own.nodes, "host_short" in keys(own)) == (("n2",), True)
 
 
-def asked(limit: float) -> Record:
+def with_memory_request(limit: float) -> Record:
     return job("FAILED", exit_code=1, req_mem_bytes=2 * limit)
 
 
 def test_the_memory_that_the_job_had_asked_for() -> None:
     def judged(limit: float, *more: Record) -> Finding:
-        return host(idle_contexts(), 0.5, 0).judge("A2", killed(), asked(limit), *more)
+        return host(idle_contexts(), 0.5, 0).judge("A2", killed(), with_memory_request(limit), *more)
 
     near = judged(420 * GIB)  # of 900 GiB left at first, 400 went
-    assert ([sentence_name(each) for each in near.implies], "asked_reached" in keys(near)) == (
+    assert ([sentence_name(claim) for claim in near.implies], "asked_reached" in keys(near)) == (
         ["implies_near_limit"],
         True,
     )
-    assert [sentence_name(each) for each in near.cannot_decide] == ["who_else"]
+    assert [sentence_name(claim) for claim in near.cannot_decide] == ["who_else"]
     assert "asked_reached" not in keys(judged(800 * GIB))
     step = Record("step", Position("sacct.txt", 3), "scheduler", {"id": "7.0", "max_rss_bytes": 790 * GIB})
     assert "rss_reached" in keys(judged(800 * GIB, step))
-    blind = idle_contexts().judge("A2", killed(), asked(800 * GIB), step)
-    assert [sentence_name(each) for each in blind.implies] == ["implies_near_limit"]
+    blind = idle_contexts().judge("A2", killed(), with_memory_request(800 * GIB), step)
+    assert [sentence_name(claim) for claim in blind.implies] == ["implies_near_limit"]
 
 
 def test_what_the_jobs_own_cgroup_held_counts_before_what_the_node_lost() -> None:
@@ -222,12 +224,12 @@ def test_what_the_jobs_own_cgroup_held_counts_before_what_the_node_lost() -> Non
     def judged(own: float) -> Finding:
         cluster = host(idle_contexts(), 0.5, 0)
         cluster.put("host_cgroup_memory_bytes", own, node="n2", job="7", cgroup="job_7", kind="anon")
-        return cluster.judge("A2", killed(), asked(420 * GIB))
+        return cluster.judge("A2", killed(), with_memory_request(420 * GIB))
 
     assert not {"asked_reached", "cgroup_reached"} & set(keys(judged(40 * GIB)))
-    assert [sentence_name(each) for each in judged(40 * GIB).implies] == ["implies_other_kill"]
+    assert [sentence_name(claim) for claim in judged(40 * GIB).implies] == ["implies_other_kill"]
     assert "cgroup_reached" in keys(judged(410 * GIB))
-    assert [sentence_name(each) for each in judged(410 * GIB).implies] == ["implies_near_limit"]
+    assert [sentence_name(claim) for claim in judged(410 * GIB).implies] == ["implies_near_limit"]
 
 
 def test_host_memory_that_killed_nothing_is_said() -> None:
@@ -266,6 +268,6 @@ def test_where_the_node_of_a_kill_is_not_known_all_are_looked_at() -> None:
     cluster.per_node("host_oom_kills_total", 0)
     died = event("launcher_failure", 90, role=Role.ROOT, signal=9, first=True, time=4980.0)
     assert "host_ample_all" in keys(cluster.judge("A2", died, FAILED))
-    placed = event("launcher_failure", 90, role=Role.ROOT, signal=9, first=True, time=4980.0, node="n2")
-    said = text_of(cluster.judge("A2", placed, FAILED))
-    assert "node n2 always had at least" in said.lower()
+    on_n2 = event("launcher_failure", 90, role=Role.ROOT, signal=9, first=True, time=4980.0, node="n2")
+    text = text_of(cluster.judge("A2", on_n2, FAILED))
+    assert "node n2 always had at least" in text.lower()

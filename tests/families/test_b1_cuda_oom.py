@@ -92,7 +92,7 @@ def test_one_request_too_large_never_shows_in_the_curve() -> None:
     finding = cluster.judge("B1", oom(requested_bytes=91 * GIB), FAILED, run=cluster.run(n_ranks=16))
     assert finding.certainty is ESTABLISHED
     assert "near" not in keys(finding)
-    assert "below" in [sentence_name(each) for each in finding.implies]
+    assert "below" in [sentence_name(claim) for claim in finding.implies]
 
 
 def test_capacity_from_used_and_free() -> None:
@@ -108,11 +108,11 @@ def test_memory_that_somebody_else_held() -> None:
     def own(level: float, before: float) -> Make:
         return lambda c: c.between(1040, 4990, level * GIB, before * GIB)
 
-    held = filled(own(50, 0), {"n1:3": own(79, 30)}, **long)
-    finding = held.judge("B1", oom(), FAILED, run=run)
+    shared = filled(own(50, 0), {"n1:3": own(79, 30)}, **long)
+    finding = shared.judge("B1", oom(), FAILED, run=run)
     assert (finding.culprit, "taken" in keys(finding)) == ("infrastructure", True)
     assert sentence_name(finding.actions[0]) == "who"
-    too_large = held.judge("B1", oom(requested_bytes=60 * GIB), FAILED, run=run)
+    too_large = shared.judge("B1", oom(requested_bytes=60 * GIB), FAILED, run=run)
     assert (too_large.culprit, "taken" in keys(too_large)) == ("job", True)
     before: Make = lambda c: c.between(1040, 4990, 79 * GIB, c.between(0, 1000, 60 * GIB))  # noqa: E731
     assert "taken" not in keys(filled(before, **long).judge("B1", oom(), FAILED, run=run))

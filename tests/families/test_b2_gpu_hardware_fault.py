@@ -152,8 +152,8 @@ def test_a_gpu_that_vanishes_but_no_node_that_does() -> None:
     finding = cluster.judge("B2", *points(), FAILED)
     assert (finding.outcome, finding.certainty, finding.gpus) == (FOUND, SUPPORTED, (SICK,))
     cluster = Cluster()
-    gone = cluster.until(4800, 1e10)
-    cluster.per_gpu("gpu_memory_used_bytes", 1e10, {f"n2:{i}": gone for i in range(8)})
+    until_4800 = cluster.until(4800, 1e10)
+    cluster.per_gpu("gpu_memory_used_bytes", 1e10, {f"n2:{i}": until_4800 for i in range(8)})
     assert cluster.judge("B2", *points(), FAILED).outcome is UNKNOWN
     cluster = Cluster()
     cluster.per_gpu("gpu_memory_used_bytes", 1e10, {SICK: cluster.between(3000, 3030, np.nan, 1e10)})
@@ -229,24 +229,24 @@ def test_a_drain_reason_names_the_gpu() -> None:
 def test_a_drain_counts_only_in_the_runs_time() -> None:
     """END is 5000: within the run or while it is noticed; not before it, not later, not of a node given back."""
 
-    def told(time: float | None, *more: Record, state: str = "FAILED", **held: Any) -> Finding:
+    def judged(time: float | None, *more: Record, state: str = "FAILED", **fields: Any) -> Finding:
         rows = [at(drained("Xid 79"), reason_time=time), *more]
-        return Cluster().judge("B2", *rows, job(state, nodes=("n1", "n2")), run=Run("7", **{**RAN, **held}))
+        return Cluster().judge("B2", *rows, job(state, nodes=("n1", "n2")), run=Run("7", **{**RAN, **fields}))
 
     def at(row: Record, **fields: Any) -> Record:
         known = {**row.fields, **fields}
         return Record("node", row.at, "scheduler", {key: value for key, value in known.items() if value is not None})
 
     RAN: dict[str, Any] = {"nodes": ("n1", "n2"), "start": START, "end": END}
-    assert [told(time).outcome for time in (START, 3000.0, END, END + 150)] == [FOUND] * 4
-    assert not told(END + 150).latent
-    assert [told(time).outcome for time in (START - 1, END + 292, END + 1600)] == [UNKNOWN] * 3
+    assert [judged(time).outcome for time in (START, 3000.0, END, END + 150)] == [FOUND] * 4
+    assert not judged(END + 150).latent
+    assert [judged(time).outcome for time in (START - 1, END + 292, END + 1600)] == [UNKNOWN] * 3
     back = Record(
         "node", Position("node.txt", 2), "scheduler", {"name": "n2", "reason": "bad fan", "reason_end": 5020.0}
     )
-    assert told(END + 80, back).outcome is UNKNOWN
-    assert told(END + 10, back).outcome is FOUND  # taken out before it was given back
-    undated = told(None)
+    assert judged(END + 80, back).outcome is UNKNOWN
+    assert judged(END + 10, back).outcome is FOUND  # taken out before it was given back
+    undated = judged(None)
     assert (undated.latent, "undated" in keys(undated)) == (True, True)
 
 

@@ -84,14 +84,14 @@ def test_all_gpus_held_down_are_no_measure_of_each_other() -> None:
     assert finding.gpus == every
 
 
-@pytest.mark.parametrize(("counted", "found"), [(1e-3, True), (0.0, False)])
-def test_a_counter_of_throttled_time_that_creeps_while_a_hot_clock_is_low(counted: float, found: bool) -> None:
+@pytest.mark.parametrize(("counted", "expected"), [(1e-3, True), (0.0, False)])
+def test_a_counter_of_throttled_time_that_creeps_while_a_hot_clock_is_low(counted: float, expected: bool) -> None:
     """DCGM's violation times came in other units than they were said to."""
     cluster = throttled(give=("clocks", "heat"))
     creeping = {SICK: cluster.growing(cluster.between(*HOT, counted))}
     cluster.per_gpu("gpu_throttle_seconds_total", 0.0, creeping, reason="thermal")
     finding = cluster.judge("B3", steps(), COMPLETED)
-    assert (finding.outcome is FOUND, finding.certainty is ESTABLISHED) == (found, found)
+    assert (finding.outcome is FOUND, finding.certainty is ESTABLISHED) == (expected, expected)
 
 
 @pytest.mark.parametrize("case", THROTTLES)
@@ -106,8 +106,8 @@ def test_throttling(case: str) -> None:
 
 def test_throttling_by_counters_of_throttled_time() -> None:
     cluster = throttled(give=("clocks",))
-    held = cluster.growing(cluster.between(*HOT, 0.8, 0))
-    cluster.per_gpu("gpu_throttle_seconds_total", 0, {SICK: held}, reason="hw_thermal_slowdown")
+    throttled_time = cluster.growing(cluster.between(*HOT, 0.8, 0))
+    cluster.per_gpu("gpu_throttle_seconds_total", 0, {SICK: throttled_time}, reason="hw_thermal_slowdown")
     cluster.per_gpu("gpu_throttle_seconds_total", cluster.growing(0.9), reason="sw_power_cap")
     finding = cluster.judge("B3", steps(), COMPLETED)
     assert (outcome(finding), finding.gpus, finding.variant) == ((FOUND, ESTABLISHED, False), (SICK,), "thermal")
@@ -137,13 +137,13 @@ def test_throttling_to_the_end_of_work_is_no_warning_where_samples_go_on_after_i
     """No record tells when the run ended; the GPUs are let go of, and sampled for an hour more."""
     cluster = Cluster(end=9000)
     cluster.per_gpu("gpu_sm_active_ratio", cluster.between(1060, 4900, 0.8))
-    held = cluster.between(1020, 4960, 60 * GIB)
+    memory = cluster.between(1020, 4960, 60 * GIB)
     cluster.per_gpu("gpu_throttle_reasons", 4, {SICK: cluster.between(*HOT, 0x40, 4)})
     cluster.per_gpu("gpu_sm_clock_hertz", 1.6e9, {SICK: cluster.between(*HOT, 1e9, 1.6e9)})
     run = Run(id="7", start=START, end=9000.0, nodes=cluster.nodes)
-    kept = cluster.judge("B3", steps(), run=run)
-    assert (kept.outcome, kept.latent) == (FOUND, True)  # for all that is told, it stood still
-    finding = cluster.per_gpu("gpu_memory_used_bytes", held).judge("B3", steps(), run=run)
+    undated = cluster.judge("B3", steps(), run=run)
+    assert (undated.outcome, undated.latent) == (FOUND, True)  # for all that is told, it stood still
+    finding = cluster.per_gpu("gpu_memory_used_bytes", memory).judge("B3", steps(), run=run)
     assert (finding.outcome, finding.latent) == (FOUND, False)
 
 
@@ -175,9 +175,9 @@ BENIGN: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
 
 @pytest.mark.parametrize("case", BENIGN)
 def test_no_throttling(case: str) -> None:
-    make, said = BENIGN[case]
+    make, reasons = BENIGN[case]
     finding = make().judge("B3", steps(), COMPLETED)
-    assert (finding.outcome, keys(finding)) == (ABSENT, said)
+    assert (finding.outcome, keys(finding)) == (ABSENT, reasons)
 
 
 def test_single_samples_again_and_again_are_flapping() -> None:
@@ -214,17 +214,17 @@ def test_hot_gpus_that_were_slow_all_along_are_a_suspicion_by_what_their_model_c
     finding = by_default(8.85e8, 86, 230, **model).judge("B3", steps(), COMPLETED)
     assert outcome(finding) == (FOUND, POSSIBLE, True)
     assert "lower_highest" in keys(finding)
-    assert "set_so" in [sentence_name(each) for each in finding.cannot_decide]
+    assert "set_so" in [sentence_name(claim) for claim in finding.cannot_decide]
     for other in (by_default(8.85e8, 60, 230, **model), by_default(8.85e8, 86, 690, **model)):
         assert other.judge("B3", steps(), COMPLETED).outcome is UNKNOWN, "set so by hand, or at its power limit"
     assert by_default(8.85e8, 86, 230).judge("B3", steps(), COMPLETED).outcome is UNKNOWN
     assert by_default(1.9e9, 86, 650, **model).judge("B3", steps(), COMPLETED).outcome is UNKNOWN
 
 
-@pytest.mark.parametrize(("count", "told"), [(4, UNKNOWN), (12, ABSENT)])
-def test_a_few_readings_rule_nothing_out(count: int, told: Outcome) -> None:
+@pytest.mark.parametrize(("count", "expected"), [(4, UNKNOWN), (12, ABSENT)])
+def test_a_few_readings_rule_nothing_out(count: int, expected: Outcome) -> None:
     short = throttled(0x4, 1.58e9, end=START + 15 * (count - 1))
-    assert short.judge("B3", job("COMPLETED", end=START + 15 * count)).outcome is told
+    assert short.judge("B3", job("COMPLETED", end=START + 15 * count)).outcome is expected
 
 
 def test_throttling_that_is_seen_a_window_after_the_straggling_is_its_cause() -> None:
@@ -233,8 +233,8 @@ def test_throttling_that_is_seen_a_window_after_the_straggling_is_its_cause() ->
 
     def ranked(gpu: str, later: float) -> str:
         slow = Finding(FOUND, family="D3", certainty=SUPPORTED, since=1000.0, gpus=(SICK,))
-        held = Finding(FOUND, family="B3", certainty=SUPPORTED, since=1000.0 + later, gpus=(gpu,))
-        return arbitrate([held, slow], families_).primary.family
+        throttling = Finding(FOUND, family="B3", certainty=SUPPORTED, since=1000.0 + later, gpus=(gpu,))
+        return arbitrate([throttling, slow], families_).primary.family
 
     assert ranked(SICK, 30.0) == "B3"
     assert ranked(SICK, 3000.0) == "D3"

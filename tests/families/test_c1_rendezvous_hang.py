@@ -54,18 +54,18 @@ def test_rendezvous_that_came_up_or_was_long_over() -> None:
 
 
 def test_silent_start_of_several_ranks() -> None:
-    begun = event("distributed_init", world_size=2, time=1005.0, rank=0)
-    finding = judge("C1", begun, job("TIMEOUT"), run=Run(nodes=("n1", "n2")))
+    init = event("distributed_init", world_size=2, time=1005.0, rank=0)
+    finding = judge("C1", init, job("TIMEOUT"), run=Run(nodes=("n1", "n2")))
     assert (finding.outcome, finding.certainty, finding.culprit) == (FOUND, Certainty.SUPPORTED, "job")
-    assert judge("C1", begun, job("FAILED", exit_code=1)).outcome is ABSENT
+    assert judge("C1", init, job("FAILED", exit_code=1)).outcome is ABSENT
 
 
 def test_rendezvous_hang_in_the_words_of_the_example() -> None:
     finding = judged(cold(), "C1", BEGAN, TIMEOUT)
     assert decision(finding) == (FOUND, ESTABLISHED)
-    told = text_of(finding)
-    assert "16 GPUs on 2 nodes did no work for 67 min" in told
-    assert "saw no kernel launch and no collective of the run" in told
+    text = text_of(finding)
+    assert "16 GPUs on 2 nodes did no work for 67 min" in text
+    assert "saw no kernel launch and no collective of the run" in text
     assert (finding.nodes, finding.ranks, finding.culprit) == (("n1", "n2"), tuple(range(16)), "unknown")
 
 

@@ -135,11 +135,11 @@ def test_collective_hang_in_the_words_of_the_example() -> None:
         "dataloader_death", 900, rank=RANK, role=Role.ROOT, signal=9, text="worker is killed by signal: Killed."
     )
     finding = judged(traced(hung()), "C2", until_stop(), died, TIMEOUT)
-    told = text_of(finding)
-    assert "0 kernel launches in the last 34 min" in told
-    assert "15 GPUs spun at 100%" in told
-    assert f"GPU {AWAY} went idle: engine 0" in told
-    assert f"ata-loader worker of rank {RANK} died" in told
+    text = text_of(finding)
+    assert "0 kernel launches in the last 34 min" in text
+    assert "15 GPUs spun at 100%" in text
+    assert f"GPU {AWAY} went idle: engine 0" in text
+    assert f"ata-loader worker of rank {RANK} died" in text
     assert (finding.culprit, finding.cannot_decide) == ("job", ())
 
 
@@ -147,7 +147,7 @@ def test_what_kept_the_rank_away_stays_open_without_its_word() -> None:
     other = event("dataloader_death", 900, rank=2, role=Role.ROOT, signal=9)
     finding = judged(hung(), "C2", until_stop(), other, TIMEOUT)
     assert "worker_died" not in keys(finding)
-    assert [sentence_name(each) for each in finding.cannot_decide] == ["why"]
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["why"]
 
 
 def test_collective_hang_without_a_log() -> None:

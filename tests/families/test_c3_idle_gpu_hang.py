@@ -45,13 +45,13 @@ def test_idle_hang_is_only_possible_without_metrics() -> None:
 
 
 def test_a_run_of_seconds_that_somebody_cancelled_is_no_idle_hang() -> None:
-    said = activity(1, last_time=1007.0, first_time=1007.0)
+    one_line = activity(1, last_time=1007.0, first_time=1007.0)
     ended = root("scheduler_notice", 1, reason="cancelled", time=1007.0)
     for seconds, keys_ in ((7.0, ["brief"]), (500.0, ["brief"]), (900.0, ["empty", "reaped_by"])):
-        finding = judge("C3", said, ended, job("CANCELLED", end=1000.0 + seconds, elapsed_s=seconds))
+        finding = judge("C3", one_line, ended, job("CANCELLED", end=1000.0 + seconds, elapsed_s=seconds))
         assert keys(finding) == keys_
-    assert keys(judge("C3", said, LIMIT, job("TIMEOUT", end=1020.0, elapsed_s=20.0))) == ["brief"]
-    assert judge("C3", said, LIMIT, job("TIMEOUT", end=1060.0, elapsed_s=60.0)).outcome is FOUND
+    assert keys(judge("C3", one_line, LIMIT, job("TIMEOUT", end=1020.0, elapsed_s=20.0))) == ["brief"]
+    assert judge("C3", one_line, LIMIT, job("TIMEOUT", end=1060.0, elapsed_s=60.0)).outcome is FOUND
 
 
 def test_idle_hang_is_not_progress_nor_an_affair_between_ranks() -> None:

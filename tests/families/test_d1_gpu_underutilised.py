@@ -67,13 +67,13 @@ def test_near_idle_gpus_that_launch_and_learn_are_starved() -> None:
     assert outcome(finding) == (FOUND, SUPPORTED, False)
     assert (finding.culprit, finding.gpus) == ("job", ())
     assert {"duty", "sm", "advancing_collectives", "learned"} <= set(keys(finding))
-    assert "cause" in [sentence_name(each) for each in finding.cannot_decide]
+    assert "cause" in [sentence_name(claim) for claim in finding.cannot_decide]
 
 
 def test_what_the_job_prints_of_its_waits_makes_it_sure() -> None:
     finding = uniform(0.15, 0.1).judge("D1", steps(10.0, data_time_s=8.0), COMPLETED)
     assert outcome(finding) == (FOUND, ESTABLISHED, False)
-    assert "cause" not in [sentence_name(each) for each in finding.cannot_decide]
+    assert "cause" not in [sentence_name(claim) for claim in finding.cannot_decide]
     fed = uniform(0.95, 0.7).judge("D1", steps(10.0, data_time_s=0.2), COMPLETED)
     assert (fed.outcome, keys(fed)) == (ABSENT, ["busy", "fed"])
 

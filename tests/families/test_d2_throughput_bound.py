@@ -113,7 +113,7 @@ def test_a_model_that_fills_few_sms_is_a_suspicion_until_something_says_it_waits
     made = uniform(0.97, 0.3)
     doubtful = made.judge("D2", points(), COMPLETED)
     assert outcome(doubtful) == (FOUND, POSSIBLE, True)
-    assert "few_sms" in [sentence_name(each) for each in doubtful.cannot_decide]
+    assert "few_sms" in [sentence_name(claim) for claim in doubtful.cannot_decide]
     assert outcome(made.judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)) == (FOUND, SUPPORTED, False)
     worked = uniform(0.97, 0.6).judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)
     assert (worked.outcome, keys(worked)) == (ABSENT, ["works"])
@@ -169,21 +169,21 @@ def test_spinning_at_the_end_is_a_hang() -> None:
 
 
 def test_saves_at_every_step_collapse_the_sms() -> None:
-    told = [event("checkpoint_saved", 100 + i, step=i + 1) for i in range(40)]
-    finding = uniform(0.3, 0.2).judge("D2", points(40), told, COMPLETED)
+    saves = [event("checkpoint_saved", 100 + i, step=i + 1) for i in range(40)]
+    finding = uniform(0.3, 0.2).judge("D2", points(40), saves, COMPLETED)
     assert outcome(finding) == (FOUND, ESTABLISHED, False)
     assert (finding.variant, finding.culprit) == ("save-storm", "job")
     assert "40 saved checkpoints in 40 steps" in text_of(finding)
-    assert uniform(0.95, 0.7).judge("D2", points(40), told, COMPLETED).certainty is SUPPORTED
-    assert uniform(0.3, 0.2).judge("D2", points(40), told[::10], COMPLETED).outcome is ABSENT
+    assert uniform(0.95, 0.7).judge("D2", points(40), saves, COMPLETED).certainty is SUPPORTED
+    assert uniform(0.3, 0.2).judge("D2", points(40), saves[::10], COMPLETED).outcome is ABSENT
 
 
-def between(count: int, each: int, **fields: Any) -> list[Event]:
+def between(count: int, saves: int, **fields: Any) -> list[Event]:
     """Ten points, and so many saves without a step after each."""
     rows: list[Event] = []
     for i in range(count):
         rows.append(event("progress", 100 * i, step=10 * (i + 1), loss=4 - i / 10))
-        rows += [event("checkpoint_saved", 100 * i + n + 1, path="out", **fields) for n in range(each)]
+        rows += [event("checkpoint_saved", 100 * i + n + 1, path="out", **fields) for n in range(saves)]
     return rows
 
 
@@ -201,7 +201,7 @@ REPEATED = "iter 10: loss 4.0, time 900ms\n" + "saving checkpoint to out\n" * 10
 
 
 def saved(text: str) -> int:
-    return sum(each.kind == "checkpoint_saved" for each in scan_text(text))
+    return sum(row.kind == "checkpoint_saved" for row in scan_text(text))
 
 
 def test_a_writer_that_says_the_same_again_has_saved_again() -> None:

@@ -80,7 +80,7 @@ def test_a_slow_clock_blames_the_gpu() -> None:
     made.per_gpu("gpu_sm_clock_hertz", 1.9e9, {SLOW: 0.7e9})
     finding = made.judge("D3", points(30), COMPLETED)
     assert (finding.outcome, finding.culprit) == (FOUND, "infrastructure")
-    assert "how_much" in [sentence_name(each) for each in finding.cannot_decide]
+    assert "how_much" in [sentence_name(claim) for claim in finding.cannot_decide]
 
 
 @pytest.mark.parametrize("interval", [15.0, 60.0])
@@ -104,11 +104,13 @@ def test_pressure_on_its_host_alone_points_to_the_cpus() -> None:
     )
     finding = made.judge("D3", points(30), COMPLETED)
     assert figure(finding, "cpus_beside", "share") == pytest.approx(0.7, abs=0.02)
-    assert "whose_cpus" in [sentence_name(each) for each in finding.cannot_decide]
+    assert "whose_cpus" in [sentence_name(claim) for claim in finding.cannot_decide]
     everywhere = Cluster(nodes=4)
     everywhere.per_gpu("gpu_engine_active_ratio", everywhere.noisy(0.98, 0.005), {SLOW: everywhere.noisy(0.3)})
     everywhere.per_node("host_pressure_seconds_total", everywhere.growing(0.7), resource="cpu", level="some")
-    assert "host_side" in [sentence_name(each) for each in everywhere.judge("D3", points(30), COMPLETED).cannot_decide]
+    assert "host_side" in [
+        sentence_name(claim) for claim in everywhere.judge("D3", points(30), COMPLETED).cannot_decide
+    ]
 
 
 @pytest.mark.parametrize("duty", [0.35, 0.62])
@@ -187,8 +189,8 @@ def idling(level: Any, made: Cluster, gpu: str = FIRST) -> Cluster:
 def writes(count: int, every: int) -> list[Event]:
     """Steps whose times are not told, and a checkpoint after each so many."""
     rows = [event("progress", 10 * i, step=i + 1, loss=4 - i / (2 * count)) for i in range(count)]
-    kept = range(every, count + 1, every)
-    return [*rows, *(event("checkpoint_saved", 10 * step - 5, step=step) for step in kept)]
+    saved_steps = range(every, count + 1, every)
+    return [*rows, *(event("checkpoint_saved", 10 * step - 5, step=step) for step in saved_steps)]
 
 
 def test_a_rank_that_saves_at_every_step_is_no_straggler() -> None:
@@ -247,7 +249,7 @@ def test_no_step_is_done_while_one_rank_evaluates() -> None:
     assert alone(SLOW).judge("D3", ended, COMPLETED).outcome is FOUND, "a log that had ended says nothing of it"
     first = alone(FIRST).judge("D3", every, COMPLETED)
     assert outcome(first) == (FOUND, POSSIBLE, True)
-    assert "own_work" in [sentence_name(each) for each in first.cannot_decide]
+    assert "own_work" in [sentence_name(claim) for claim in first.cannot_decide]
 
 
 def test_a_tracer_alone_names_the_rank_that_waits_least() -> None:

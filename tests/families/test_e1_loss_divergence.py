@@ -205,23 +205,23 @@ def test_memory_errors_before_the_loss_went_put_the_hardware_in_question(cluster
     finding = cluster().judge("E1", COMPLETED, planes=NO_LOG)
     assert (finding.outcome, finding.variant) == (FOUND, "non-finite")
     assert finding.culprit == ("unknown" if suspected else "job")
-    assert ("hardware_or_job" in [sentence_name(each) for each in finding.cannot_decide]) is suspected
+    assert ("hardware_or_job" in [sentence_name(claim) for claim in finding.cannot_decide]) is suspected
     assert (sentence_name(finding.actions[0]) == "test_gpu") is suspected
 
 
 def test_clean_counters_say_so_and_unwatched_ones_say_nothing() -> None:
-    said = [sentence_name(each) for each in broken(ECC, 9e9).judge("E1", COMPLETED, planes=NO_LOG).implies]
-    assert "no_memory_error" in said
+    implied = [sentence_name(claim) for claim in broken(ECC, 9e9).judge("E1", COMPLETED, planes=NO_LOG).implies]
+    assert "no_memory_error" in implied
     blind = losses(SHAPES["not finite to the end"][0]).judge("E1", COMPLETED, planes=NO_LOG)
-    assert "no_memory_error" not in [sentence_name(each) for each in blind.implies]
+    assert "no_memory_error" not in [sentence_name(claim) for claim in blind.implies]
 
 
 def test_a_memory_error_that_only_the_kernel_reported() -> None:
     fields = {"pci": "0000:3a:00", "time": 2500.0, "node": "n2", "plane": "kernel", "path": "dmesg"}
 
     def judged(number: int, **more: Any) -> Finding:
-        told = event("xid", role=Role.CONFIRMATION, xid=number, text=f"NVRM: Xid {number}", **{**fields, **more})
-        return losses(SHAPES["not finite to the end"][0]).judge("E1", told, COMPLETED)
+        error = event("xid", role=Role.CONFIRMATION, xid=number, text=f"NVRM: Xid {number}", **{**fields, **more})
+        return losses(SHAPES["not finite to the end"][0]).judge("E1", error, COMPLETED)
 
     assert (judged(95).culprit, "xid_before" in keys(judged(95))) == ("unknown", True)
     assert judged(43).culprit == "job"

@@ -43,10 +43,10 @@ def test_e2_leaves_a_resume_that_worked() -> None:
 
 
 def test_e2_missing_checkpoint_is_a_warning_on_a_first_run() -> None:
-    gone = event("checkpoint_missing", 5, text="could not find the metadata file", what="metadata file")
-    assert judge_store("E2", store(gone)).certainty is Certainty.POSSIBLE
-    assert primary(store(gone, curve(FALLING), DONE, short_job("COMPLETED"))).family == "G1"
-    again = store(gone, curve(FALLING), short_job("COMPLETED", restarts=1))
+    missing = event("checkpoint_missing", 5, text="could not find the metadata file", what="metadata file")
+    assert judge_store("E2", store(missing)).certainty is Certainty.POSSIBLE
+    assert primary(store(missing, curve(FALLING), DONE, short_job("COMPLETED"))).family == "G1"
+    again = store(missing, curve(FALLING), short_job("COMPLETED", restarts=1))
     assert judge_store("E2", again, child("requeue")).certainty is Certainty.SUPPORTED
 
 

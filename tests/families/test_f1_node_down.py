@@ -37,8 +37,8 @@ from trackside.verdict.arbiter import arbitrate
 
 
 def test_f1_names_the_node() -> None:
-    told = notice("node_failure", node="n3", text="srun: error: Node failure on n3")
-    rows = store(curve(FALLING), told, short_job("NODE_FAIL"))
+    failure = notice("node_failure", node="n3", text="srun: error: Node failure on n3")
+    rows = store(curve(FALLING), failure, short_job("NODE_FAIL"))
     finding = primary(rows, Run(nodes=("n2", "n3"), start=1000.0, end=2000.0))
     assert (finding.family, finding.nodes, finding.culprit) == ("F1", ("n3",), "infrastructure")
 
@@ -48,8 +48,8 @@ def test_f1_is_noticed_later_than_it_happens(complained: float, first: str) -> N
     """Peers complain at once, the controller gives a node up after SlurmdTimeout; not of a hang long before it."""
     trained = curve(FALLING, time=lambda i: complained - 300 + 10 * i)
     lost = event("peer_lost", 700, Role.CASCADE, time=complained, text="Connection closed by peer", rank=0)
-    told = notice("node_failure", time=2000.0, node="n3", text="srun: error: Node failure on n3")
-    rows = store(trained, lost, told, short_job("NODE_FAIL"))
+    failure = notice("node_failure", time=2000.0, node="n3", text="srun: error: Node failure on n3")
+    rows = store(trained, lost, failure, short_job("NODE_FAIL"))
     both = [family for family in families() if family.code in ("C2", "F1")]
     findings = engine.judge_all(rows, Run(nodes=("n2", "n3"), start=900.0, end=2000.0, n_ranks=2), both)
     assert [finding.outcome for finding in findings] == [FOUND, FOUND]
@@ -72,16 +72,16 @@ def test_f1_looks_at_the_moment() -> None:
     )
 
 
-@pytest.mark.parametrize(("state", "after", "found"), [
+@pytest.mark.parametrize(("state", "after", "expected"), [
     ("FAILED", 150, True), ("FAILED", 287, False), ("NODE_FAIL", 73, False), ("CANCELLED", 144, False),
     ("CANCELLED", 20, True),
 ])  # fmt: skip
-def test_a_node_that_went_down_after_the_run(state: str, after: float, found: bool) -> None:
+def test_a_node_that_went_down_after_the_run(state: str, after: float, expected: bool) -> None:
     fields: dict[str, Any] = {"name": "n2", "reason": "Not responding", "reason_time": END + after, "state": "down"}
     run = Run("7", nodes=("n1", "n2"), start=START, end=END)
     row = Record("node", Position("node.txt", 1), "scheduler", fields)
     finding = Cluster().judge("F1", row, job(state, nodes=("n1", "n2")), run=run)
-    assert ("n2" in finding.nodes) is found
+    assert ("n2" in finding.nodes) is expected
 
 
 LATER = 5600.0
@@ -138,9 +138,9 @@ SILENCES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("case", SILENCES)
 def test_no_node_is_down(case: str) -> None:
-    shape, state, said = SILENCES[case]
+    shape, state, reason = SILENCES[case]
     finding = judged(nodes(**shape), job(state))
-    assert (finding.outcome, keys(finding)) == (ABSENT, ["other_state", said])
+    assert (finding.outcome, keys(finding)) == (ABSENT, ["other_state", reason])
 
 
 def test_a_node_falls_silent_as_the_output_ends() -> None:

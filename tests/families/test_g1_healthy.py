@@ -70,9 +70,9 @@ def test_an_end_that_the_run_calls_aborted_is_said() -> None:
     for status, key in (("aborted", "aborted_itself"), ("success", "ended_itself")):
         rows = store(curve(FALLING), event("training_end", 900, text="run_stop", status=status))
         for code in ("F2", "F3"):
-            assert [sentence_name(each) for each in judge_store(code, rows).because] == [key]
+            assert [sentence_name(claim) for claim in judge_store(code, rows).because] == [key]
         healthy = judge_store("G1", rows)
-        shown = [sentence_name(each) for each in (*healthy.shows, *healthy.implies, *healthy.cannot_decide)]
+        shown = [sentence_name(claim) for claim in (*healthy.shows, *healthy.implies, *healthy.cannot_decide)]
         assert healthy.outcome is FOUND
         assert "no_end" not in shown
         assert ("aborted_itself" in shown) is (status == "aborted")
@@ -110,7 +110,7 @@ def test_healthy_on_positive_evidence() -> None:
     finding = judged(healthy(), "G1", points(65), COMPLETED)
     assert (decision(finding), finding.variant) == ((FOUND, ESTABLISHED), "healthy")
     assert {"completed", "worked", "launched", "fell", "clean_ecc", "clean_remaps"} <= set(keys(finding))
-    assert [sentence_name(each) for each in finding.implies] == ["healthy"]
+    assert [sentence_name(claim) for claim in finding.implies] == ["healthy"]
 
 
 PARTS: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
@@ -126,24 +126,24 @@ PARTS: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
 
 @pytest.mark.parametrize("case", PARTS)
 def test_healthy_is_supported_at_most_without_all_of_it(case: str) -> None:
-    make, open_ = PARTS[case]
+    make, undecided = PARTS[case]
     finding = judged(make(), "G1", points(65), COMPLETED)
     assert (decision(finding), finding.variant) == ((FOUND, SUPPORTED), "healthy")
-    assert [sentence_name(each) for each in finding.cannot_decide] == open_
-    assert [sentence_name(each) for each in finding.implies] == ["unmeasured"]
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == undecided
+    assert [sentence_name(claim) for claim in finding.implies] == ["unmeasured"]
 
 
 def test_healthy_is_supported_at_most_where_half_of_it_was_seen() -> None:
     whole = healthy()
     missing = whole.judge("G1", points(65), COMPLETED, run=whole.run(n_gpus=32))
-    assert (missing.certainty, [sentence_name(each) for each in missing.cannot_decide]) == (SUPPORTED, ["part"])
+    assert (missing.certainty, [sentence_name(claim) for claim in missing.cannot_decide]) == (SUPPORTED, ["part"])
     dead = Cluster()
-    gone = dict.fromkeys(dead.gpus[8:], dead.until(3500, 0.7))
-    dead.per_gpu("gpu_sm_active_ratio", 0.7, gone)
+    until_3500 = dict.fromkeys(dead.gpus[8:], dead.until(3500, 0.7))
+    dead.per_gpu("gpu_sm_active_ratio", 0.7, until_3500)
     dead.per_gpu("gpu_ecc_uncorrectable_total", 0, dict.fromkeys(dead.gpus[8:], dead.until(3500, 0)))
     finding = judged(traced(dead, 5000), "G1", points(65), COMPLETED)
     assert finding.certainty is SUPPORTED
-    assert "part" in [sentence_name(each) for each in finding.cannot_decide]
+    assert "part" in [sentence_name(claim) for claim in finding.cannot_decide]
 
 
 def test_not_healthy_without_work() -> None:
@@ -159,7 +159,7 @@ def test_healthy_variants() -> None:
     assert (decision(finding), finding.variant) == ((FOUND, SUPPORTED), "unverifiable")
     level = [event("progress", 10 + i, step=i, loss=2.0, time=1060.0 + 60 * i) for i in range(60)]
     flat = judged(healthy(), "G1", level, COMPLETED)
-    assert (flat.certainty, [sentence_name(each) for each in flat.implies]) == (SUPPORTED, ["no_fault"])
+    assert (flat.certainty, [sentence_name(claim) for claim in flat.implies]) == (SUPPORTED, ["no_fault"])
 
 
 def test_a_loss_that_is_exported_counts_as_one_that_is_printed() -> None:
@@ -192,7 +192,7 @@ def test_gpus_that_did_nothing_are_named() -> None:
     assert (finding.outcome, {"worked_some", "unused"} <= set(keys(finding))) == (FOUND, True)
     assert "3 of the 4 GPUs allocated did nothing during the whole run: n1:1-3" in text_of(finding)
     assert [sentence_name(action) for action in finding.actions] == ["fewer"]
-    assert "wasted" in [sentence_name(each) for each in finding.implies]
+    assert "wasted" in [sentence_name(claim) for claim in finding.implies]
     whole = busy_cluster(nodes=1, gpus=4).per_gpu("gpu_ecc_uncorrectable_total", 0).judge("G1", points(), COMPLETED)
     assert "unused" not in keys(whole)
 
@@ -204,7 +204,7 @@ def test_errors_before_and_after_the_run_are_none_of_its_time() -> None:
     run = cluster.run(start=START, end=END)
     finding = cluster.judge("G1", points(60), COMPLETED, run=run)
     assert (finding.certainty, "clean_ecc_meanwhile" in keys(finding)) == (ESTABLISHED, True)
-    assert "no_counters" not in [sentence_name(each) for each in finding.cannot_decide]
+    assert "no_counters" not in [sentence_name(claim) for claim in finding.cannot_decide]
     warning = cluster.judge("B2", points(60), COMPLETED, run=run)
     assert (warning.latent, {"too_early", "too_late"} <= set(keys(warning))) == (True, True)
     assert "ended_well" not in keys(warning)
@@ -216,12 +216,12 @@ def test_a_counter_that_rose_in_a_run_that_ended_well_is_said() -> None:
     cluster.per_gpu("gpu_rows_remapped_uncorrectable_total", 0, {SICK: cluster.after(3000, 1)})
     finding = cluster.judge("G1", points(60), COMPLETED)
     assert (finding.certainty, "rose_remaps" in keys(finding)) == (SUPPORTED, True)
-    assert "no_counters" not in [sentence_name(each) for each in finding.cannot_decide]
-    assert [sentence_name(each) for each in finding.implies] == ["unclean"]
+    assert "no_counters" not in [sentence_name(claim) for claim in finding.cannot_decide]
+    assert [sentence_name(claim) for claim in finding.implies] == ["unclean"]
     assert [sentence_name(action) for action in finding.actions] == ["test_gpu"]
     assert "ended_well" in keys(cluster.judge("B2", points(60), COMPLETED))
     bare = busy_cluster().judge("G1", points(60), COMPLETED)
-    assert [sentence_name(each) for each in bare.cannot_decide] == ["no_counters"]
+    assert [sentence_name(claim) for claim in bare.cannot_decide] == ["no_counters"]
 
 
 def test_the_last_life_of_a_run_is_called_so() -> None:
@@ -232,7 +232,7 @@ def test_the_last_life_of_a_run_is_called_so() -> None:
     ]
     finding = busy_cluster().judge("G1", first, second, COMPLETED)
     assert {"fell", "anew"} <= set(keys(finding))
-    said = text_of(finding)
-    assert "over 20 points" in said
-    assert "the first attempt started with 10" in said
+    text = text_of(finding)
+    assert "over 20 points" in text
+    assert "the first attempt started with 10" in text
     assert "anew" not in keys(busy_cluster().judge("G1", points(), COMPLETED))

@@ -30,9 +30,9 @@ from trackside.verdict.arbiter import arbitrate
 
 def test_h1_whose_processes_would_not_end() -> None:
     """What Slurm does about processes that outlive a user's cancellation is no end of its own."""
-    told = [notice("cancelled"), notice("unkillable", 801)]
-    assert judge_store("H1", store(*told, short_job("CANCELLED", cancelled_by="1000"))).outcome is FOUND
-    assert judge_store("H1", store(*told, short_job("CANCELLED"))).outcome is ABSENT
+    notices = [notice("cancelled"), notice("unkillable", 801)]
+    assert judge_store("H1", store(*notices, short_job("CANCELLED", cancelled_by="1000"))).outcome is FOUND
+    assert judge_store("H1", store(*notices, short_job("CANCELLED"))).outcome is ABSENT
 
 
 KILLED = "srun: error: n1: task 1: Killed"
@@ -63,11 +63,11 @@ def test_h1_is_no_step_that_srun_ended_after_a_task_was_killed(lines: tuple[str,
 
 
 def test_h1_cancelled_by_somebody() -> None:
-    told = notice("cancelled", text="slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***")
-    finding = primary(store(curve(FALLING), told, short_job("CANCELLED", cancelled_by="1000")))
+    cancelled = notice("cancelled", text="slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***")
+    finding = primary(store(curve(FALLING), cancelled, short_job("CANCELLED", cancelled_by="1000")))
     assert (finding.family, finding.culprit) == ("H1", "none")
-    assert judge_store("H1", store(curve(FALLING), told)).outcome is FOUND
-    assert judge_store("H1", store(told, short_job("TIMEOUT"))).outcome is ABSENT
+    assert judge_store("H1", store(curve(FALLING), cancelled)).outcome is FOUND
+    assert judge_store("H1", store(cancelled, short_job("TIMEOUT"))).outcome is ABSENT
     assert judge_store("H1", store(notice("time_limit"))).outcome is ABSENT
     step = notice("cancelled", text="slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***")
     failed = event("process_exit", 700, Role.ROOT, exit_code=1, source="srun")

@@ -58,19 +58,19 @@ def test_a_stall_that_resumed_is_a_warning_that_names_its_server() -> None:
     assert (finding.outcome, finding.certainty, finding.latent) == (FOUND, ESTABLISHED, True)
     assert (finding.culprit, finding.nodes, finding.gpus) == ("infrastructure", ("n2",), (SICK,))
     assert keys(finding) == ["stood", "storage", "rest", "odd_cold"]
-    said = text_of(finding)
-    assert "15 min" in said or "16 min" in said
-    assert "fs01" in said
+    text = text_of(finding)
+    assert "15 min" in text or "16 min" in text
+    assert "fs01" in text
 
 
 @pytest.mark.parametrize(
-    ("level", "certainty", "said"),
+    ("level", "certainty", "key"),
     [(0.02, SUPPORTED, "rest"), (0.3, SUPPORTED, "little"), (0.8, None, "worked")],
 )
-def test_what_the_gpus_did_in_a_pause(level: float, certainty: Certainty | None, said: str) -> None:
+def test_what_the_gpus_did_in_a_pause(level: float, certainty: Certainty | None, key: str) -> None:
     """Spinning GPUs keep part of their SMs; those that work on show that the log alone was silent."""
     finding = resting(level).judge("H5", paused(), COMPLETED)
-    assert (finding.certainty, said in keys(finding)) == (certainty, True)
+    assert (finding.certainty, key in keys(finding)) == (certainty, True)
     assert finding.outcome is (ABSENT if certainty is None else FOUND)
     assert finding.culprit == "unknown"
 

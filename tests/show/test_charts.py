@@ -51,46 +51,46 @@ def drawn(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, Dra
 
 def of(verdict: Verdict, store: Store) -> dict[str, Drawing]:
     """The charts of a run by their slugs; each is whole."""
-    found = {chart.slug: each for chart, each in drawings(verdict, Facts(store, verdict.run))}
-    for each in found.values():
-        whole(each)
-    return found
+    by_slug = {chart.slug: drawing for chart, drawing in drawings(verdict, Facts(store, verdict.run))}
+    for drawing in by_slug.values():
+        whole(drawing)
+    return by_slug
 
 
-def whole(each: Drawing) -> None:
+def whole(drawing: Drawing) -> None:
     """Its parts fit each other, its text is JSON, its colors are the page's."""
-    text = json.dumps(each.spec, allow_nan=False)
+    text = json.dumps(drawing.spec, allow_nan=False)
     assert '"#' not in text
-    names = [signal["name"] for signal in each.spec["signals"]]
+    names = [signal["name"] for signal in drawing.spec["signals"]]
     assert {"full", "shown", "moment"} <= set(names)
     assert not set(PAINT) & set(names)
-    assert each.spec["width"] > 0
-    assert each.caption.endswith(".")
-    assert each.rows
-    assert len(each.rows) <= 50
-    assert all(len(row) == len(each.columns) for row in each.rows)
-    sets = {data["name"] for data in each.spec["data"]}
-    assert set(each.rasters) <= sets
-    if each.rasters:
-        assert signal(each, "choice") in each.rasters
+    assert drawing.spec["width"] > 0
+    assert drawing.caption.endswith(".")
+    assert drawing.rows
+    assert len(drawing.rows) <= 50
+    assert all(len(row) == len(drawing.columns) for row in drawing.rows)
+    sets = {data["name"] for data in drawing.spec["data"]}
+    assert set(drawing.rasters) <= sets
+    if drawing.rasters:
+        assert signal(drawing, "choice") in drawing.rasters
 
 
-def signal(each: Drawing, name: str) -> Any:
+def signal(drawing: Drawing, name: str) -> Any:
     """What a signal stands at, at first."""
-    return next(found["value"] for found in each.spec["signals"] if found["name"] == name)
+    return next(entry["value"] for entry in drawing.spec["signals"] if entry["name"] == name)
 
 
-def columns(each: Drawing, name: str = "curve") -> Mapping[str, list[float]]:
+def columns(drawing: Drawing, name: str = "curve") -> Mapping[str, list[float]]:
     """A data set of comma-separated numbers by its columns; NaN for what is left empty."""
-    text = next(data["values"] for data in each.spec["data"] if data["name"] == name)
+    text = next(data["values"] for data in drawing.spec["data"] if data["name"] == name)
     head, *lines = text.split("\n")
-    told = [[float(cell) if cell else float("nan") for cell in line.split(",")] for line in lines]
-    return dict(zip(head.split(","), map(list, zip(*told, strict=True)), strict=True))
+    rows = [[float(cell) if cell else float("nan") for cell in line.split(",")] for line in lines]
+    return dict(zip(head.split(","), map(list, zip(*rows, strict=True)), strict=True))
 
 
-def svg(each: Drawing, theme: Mapping[str, str] = LIGHT) -> str:
+def svg(drawing: Drawing, theme: Mapping[str, str] = LIGHT) -> str:
     """The picture."""
-    return str(vl_convert.vega_to_svg(standalone(each, theme)))
+    return str(vl_convert.vega_to_svg(standalone(drawing, theme)))
 
 
 def nothing() -> tuple[Verdict, MemoryStore]:
@@ -103,9 +103,9 @@ def nothing() -> tuple[Verdict, MemoryStore]:
 
 
 def test_every_file_with_a_chart_is_found_once_and_ordered() -> None:
-    found = charts()
-    assert [chart.slug for chart in found] == ["timeline", "ranks", "busy-wait", "memory", "learning"]
-    assert [chart.order for chart in found] == sorted({chart.order for chart in found})
+    all_charts = charts()
+    assert [chart.slug for chart in all_charts] == ["timeline", "ranks", "busy-wait", "memory", "learning"]
+    assert [chart.order for chart in all_charts] == sorted({chart.order for chart in all_charts})
 
 
 def test_a_run_of_which_nothing_is_known_draws_nothing() -> None:
@@ -114,19 +114,19 @@ def test_a_run_of_which_nothing_is_known_draws_nothing() -> None:
 
 def test_a_scheduler_alone_gives_a_timeline_alone() -> None:
     store = MemoryStore(records=[job("FAILED", submit=START - 3600.0, exit_code=1)], planes={"scheduler"})
-    found = of(
+    by_slug = of(
         engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END, disposition="FAILED"))), store
     )
-    assert list(found) == ["timeline"]
-    assert any("waited 60 min" in row[4] for row in found["timeline"].rows)
+    assert list(by_slug) == ["timeline"]
+    assert any("waited 60 min" in row[4] for row in by_slug["timeline"].rows)
 
 
 def test_a_log_without_times_gives_the_learning_over_steps() -> None:
     rows = [event("progress", 10 + i, step=10 * i, loss=4.0 - i / 10) for i in range(20)]
     store = MemoryStore(rows, planes={"log"})
-    found = of(engine.verdict_of(engine.facts_of(store, Run(id="7"))), store)
-    assert list(found) == ["learning"]
-    assert found["learning"].axis == "step"
+    by_slug = of(engine.verdict_of(engine.facts_of(store, Run(id="7"))), store)
+    assert list(by_slug) == ["learning"]
+    assert by_slug["learning"].axis == "step"
 
 
 def test_a_measured_run_gives_all() -> None:
@@ -168,16 +168,16 @@ def test_a_peak_of_one_window_survives_in_few_points() -> None:
     level = reduce.level(reduce.Level(values, values - 1, values + 1))
     assert len(level.middle) <= reduce.MAX_POINTS
     assert (level.high.max(), level.low.min()) == (10.0, -8.0)
-    kept = reduce.points(np.arange(5000.0), values)
-    assert len(kept) <= reduce.MAX_POINTS + 2
-    assert {0, 1234, 4321, 4999} <= set(kept)
+    indices = reduce.points(np.arange(5000.0), values)
+    assert len(indices) <= reduce.MAX_POINTS + 2
+    assert {0, 1234, 4321, 4999} <= set(indices)
 
 
 def test_points_that_crowd_in_one_place_leave_the_rest() -> None:
     x = np.concatenate([np.linspace(0, 1, 10_000), np.linspace(1, 1000, 300)])
-    kept = reduce.points(x, np.sin(x))
-    assert len(kept) <= reduce.MAX_POINTS + 2
-    assert len([place for place in kept if x[place] > 1]) > 250
+    indices = reduce.points(x, np.sin(x))
+    assert len(indices) <= reduce.MAX_POINTS + 2
+    assert len([place for place in indices if x[place] > 1]) > 250
 
 
 def test_cells_keep_the_peak_or_the_mean_and_holes_stay() -> None:
@@ -237,8 +237,8 @@ def test_two_samples_are_no_chart_over_time() -> None:
     for count, slugs in ((2, set()), (12, {"busy-wait", "ranks"})):
         shares = np.full(size, np.nan)
         shares[np.linspace(size // 4, size // 2, count, dtype=int)] = 0.9
-        found = drawn(Cluster().per_gpu("gpu_utilization_ratio", shares), *points(), job("COMPLETED"))
-        assert {"busy-wait", "ranks", "memory"} & set(found) == slugs
+        by_slug = drawn(Cluster().per_gpu("gpu_utilization_ratio", shares), *points(), job("COMPLETED"))
+        assert {"busy-wait", "ranks", "memory"} & set(by_slug) == slugs
 
 
 def test_the_colors_of_memory_end_at_the_capacity_of_the_card() -> None:
@@ -254,12 +254,12 @@ def straggling() -> Cluster:
 
 
 def test_the_culprit_is_marked_in_rows_table_caption_and_lines() -> None:
-    found = drawn(straggling(), *points(), job("COMPLETED"))
-    assert "Marked: n2:3, named by the verdict." in found["ranks"].caption
-    assert found["ranks"].rows[1][:3] == ("marked", "n2:3", "11")
-    assert np.nanmedian(columns(found["busy-wait"])["own0"]) == pytest.approx(0.55, abs=0.05)
-    assert np.nanmedian(columns(found["busy-wait"])["sm"]) == pytest.approx(0.16, abs=0.02)
-    assert "n2:3" in json.dumps(found["busy-wait"].spec)
+    by_slug = drawn(straggling(), *points(), job("COMPLETED"))
+    assert "Marked: n2:3, named by the verdict." in by_slug["ranks"].caption
+    assert by_slug["ranks"].rows[1][:3] == ("marked", "n2:3", "11")
+    assert np.nanmedian(columns(by_slug["busy-wait"])["own0"]) == pytest.approx(0.55, abs=0.05)
+    assert np.nanmedian(columns(by_slug["busy-wait"])["sm"]) == pytest.approx(0.16, abs=0.02)
+    assert "n2:3" in json.dumps(by_slug["busy-wait"].spec)
 
 
 def test_the_metric_to_begin_with_is_the_one_that_tells() -> None:
@@ -280,15 +280,15 @@ def test_what_became_slow_began_then() -> None:
     verdict = engine.verdict_of(engine.facts_of(steady, run))
     assert verdict.family == "D3"
     _, store = straggling().store(*points(10, START + 60, 20.0), *points(10, START + 300, 60.0), job("COMPLETED"))
-    for since, begun in ((START + 90, False), (START + 290, True)):
+    for since, has_begun in ((START + 90, False), (START + 290, True)):
         moved = replace(verdict, primary=replace(verdict.primary, since=since))
-        assert (first_cause(moved, Facts(store, moved.run)) is not None) is begun
+        assert (first_cause(moved, Facts(store, moved.run)) is not None) is has_begun
 
 
 def test_of_what_was_not_sampled_nothing_is_said() -> None:
     cluster = Cluster(nodes=1, gpus=4)
-    held = np.where((cluster.times < START + 300) | (cluster.times > END - 300), 1.0, np.nan)
-    cluster.per_gpu("gpu_utilization_ratio", held)
+    busy = np.where((cluster.times < START + 300) | (cluster.times > END - 300), 1.0, np.nan)
+    cluster.per_gpu("gpu_utilization_ratio", busy)
     spec = drawn(cluster, job("COMPLETED"))
     spans = [row for row in spec["timeline"].rows if row[2] == "phases"]
     assert [row[4].partition(":")[0] for row in spans] == ["GPUs busy", "GPUs busy"]  # utilization proves no work
@@ -300,8 +300,8 @@ def test_a_reading_without_neighbors_is_a_dot() -> None:
     cluster = Cluster(nodes=1, gpus=2)
     middle = cluster.times[np.abs(cluster.times - (START + END) / 2).argmin()]
     dense = (cluster.times < START + 300) | (cluster.times > END - 300)
-    held = np.where(dense | (cluster.times == middle), 0.5, np.nan)
-    cluster.per_gpu("gpu_utilization_ratio", held).per_gpu("gpu_memory_used_bytes", held * GIB)
+    busy = np.where(dense | (cluster.times == middle), 0.5, np.nan)
+    cluster.per_gpu("gpu_utilization_ratio", busy).per_gpu("gpu_memory_used_bytes", busy * GIB)
     spec = drawn(cluster, job("COMPLETED"))
     for slug in ("busy-wait", "memory"):
         assert sum(columns(spec[slug])["alone"]) == 1
@@ -319,9 +319,9 @@ def test_a_thousand_rows_stay_small_quick_and_usable() -> None:
         cluster.per_gpu(name, level, {"n77:3": level / 2})
     run, store = cluster.store()
     verdict = engine.verdict_of(engine.facts_of(store, run))
-    begun = time.perf_counter()
+    started = time.perf_counter()
     ranks = of(verdict, store)["ranks"]
-    assert time.perf_counter() - begun < 5
+    assert time.perf_counter() - started < 5
     raster = ranks.rasters["sm"]
     assert raster.height == 1024
     assert sum(len(raster.cells) for raster in ranks.rasters.values()) <= 900_000
@@ -337,8 +337,8 @@ def test_a_thousand_rows_stay_small_quick_and_usable() -> None:
 
 def test_phases_and_the_end_without_a_step_are_told() -> None:
     timeline = drawn(working(), *points(20), job("TIMEOUT"), run=None)["timeline"]
-    told = [row for row in timeline.rows if row[2] == "phases"]
-    assert [row[4].partition(":")[0] for row in told] == ["start-up", "training", "after the last step"]
+    phases = [row for row in timeline.rows if row[2] == "phases"]
+    assert [row[4].partition(":")[0] for row in phases] == ["start-up", "training", "after the last step"]
 
 
 def test_every_attempt_and_its_wait_are_bars() -> None:
@@ -378,7 +378,7 @@ def test_events_of_every_sort_find_a_lane_and_too_many_are_drawn_in_wider_places
     rows = [event_lanes.TimelineEvent(f"lane {i % 9}", float(i) / 10, event("exception", i)) for i in range(10_000)]
     merged = event_lanes.merge_close(rows, span)
     assert len(merged) <= event_lanes.MAX_MARKS
-    assert sum(each.count for each in merged) == 10_000
+    assert sum(mark.count for mark in merged) == 10_000
 
 
 def test_events_of_which_nothing_tells_the_time_are_listed() -> None:
@@ -396,8 +396,8 @@ def test_an_event_without_a_time_lies_between_those_around_it_in_its_file() -> N
     other = event("checkpoint_saved", 13, time=START + 1e3, path="other.log")
     timeline = drawn(working(), inside, behind, other, *points(), job("FAILED"))["timeline"]
     marks = next(data["values"] for data in timeline.spec["data"] if data["name"] == "events")
-    told = {(mark["t"] / 1000 - START, mark["to"] / 1000 - START) for mark in marks if mark["between"]}
-    assert told == {(180.0, 240.0), (1200.0, END - START)}
+    spans = {(mark["t"] / 1000 - START, mark["to"] / 1000 - START) for mark in marks if mark["between"]}
+    assert spans == {(180.0, 240.0), (1200.0, END - START)}
     assert "2 of them have no timestamp: dashed lines show" in timeline.caption
     tip = next(mark["tip"] for mark in marks if mark["to"] == (START + 240) * 1000)
     assert tip.startswith("between 1970-01-01 00:19:40 and 00:20:40 UTC")
@@ -483,14 +483,14 @@ def test_odd_points_break_nothing() -> None:
 
 def test_hostile_texts_stay_text() -> None:
     run, store = named(HOSTILE)
-    found = of(engine.verdict_of(engine.facts_of(store, run)), store)
-    assert set(found) == {chart.slug for chart in charts()}
-    for each in found.values():
-        text = json.dumps(each.spec, ensure_ascii=False) + each.caption + str(each.rows)
+    by_slug = of(engine.verdict_of(engine.facts_of(store, run)), store)
+    assert set(by_slug) == {chart.slug for chart in charts()}
+    for drawing in by_slug.values():
+        text = json.dumps(drawing.spec, ensure_ascii=False) + drawing.caption + str(drawing.rows)
         assert "\\u001b" not in text
         assert "\x1b" not in text
         assert "\u202e" not in text
-        assert "<img" not in svg(each)  # and an expression that a label broke out of would not parse
+        assert "<img" not in svg(drawing)  # and an expression that a label broke out of would not parse
 
 
 # -- as pictures
@@ -498,12 +498,12 @@ def test_hostile_texts_stay_text() -> None:
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_every_chart_renders_without_a_page(theme: Mapping[str, str], capfd: pytest.CaptureFixture[str]) -> None:
-    for chart, each in ((chart, each) for chart, each in _straggler()):
-        picture = svg(each, theme)
+    for chart, drawing in ((chart, drawing) for chart, drawing in _straggler()):
+        picture = svg(drawing, theme)
         assert picture.startswith("<svg"), chart.slug
         assert theme["ink"] in picture
         assert "NaN" not in picture
-        assert ("data:image/png" in picture) == bool(each.rasters)
+        assert ("data:image/png" in picture) == bool(drawing.rasters)
     assert capfd.readouterr().err == ""  # where Vega says what it could not work out
 
 
@@ -514,7 +514,7 @@ def _straggler() -> list[tuple[Chart, Drawing]]:
 
 
 def test_a_still_defines_all_colors_and_leaves_the_chart_as_it_was() -> None:
-    _, ranks = next(each for each in _straggler() if each[0].slug == "ranks")
+    _, ranks = next(pair for pair in _straggler() if pair[0].slug == "ranks")
     before = json.dumps(ranks.spec)
     still = standalone(ranks)
     assert set(PAINT) <= {signal["name"] for signal in still["signals"]}

@@ -56,10 +56,10 @@ def test_sentence_fills_templates_with_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "said"), [(0, "0 training points"), (1, "1 training point"), (2000, "2,000 training points")]
+    ("n", "text"), [(0, "0 training points"), (1, "1 training point"), (2000, "2,000 training points")]
 )
-def test_a_count_and_what_it_counts(n: int, said: str) -> None:
-    assert sentence("{n:training points}", {"n": Value(n, (CITE,))}) == said
+def test_a_count_and_what_it_counts(n: int, text: str) -> None:
+    assert sentence("{n:training points}", {"n": Value(n, (CITE,))}) == text
 
 
 def test_what_was_sent_is_placed_by_its_time() -> None:
@@ -88,7 +88,7 @@ def test_durations_and_ranges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("note", "said"),
+    ("note", "corrected"),
     [
         ("1 lines are broken or cut off (first: line 2)", "1 line is broken or cut off (first: line 2)"),
         ("1 rows have no time; 11 rows have none", "1 row has no time; 11 rows have none"),
@@ -97,8 +97,8 @@ def test_durations_and_ranges() -> None:
         ("21 lines are longer", "21 lines are longer"),
     ],
 )
-def test_notes_of_one(note: str, said: str) -> None:
-    assert with_singulars(note) == said
+def test_notes_of_one(note: str, corrected: str) -> None:
+    assert with_singulars(note) == corrected
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.code)

@@ -81,19 +81,19 @@ def judged(loaded: LoadedInputs, now: float) -> Verdict:
 
 def sentences(doc: VerdictDoc) -> list[str]:
     """All that it says, but for why other families are not it in words of their own."""
-    found: list[str] = []
+    texts: list[str] = []
 
     def look(value: object) -> None:
         if isinstance(value, dict):
-            found.extend(str(value[name]) for name in ("text", "because") if name in value and "query" not in value)
-            for each in value.values():
-                look(each)
+            texts.extend(str(value[name]) for name in ("text", "because") if name in value and "query" not in value)
+            for part in value.values():
+                look(part)
         elif isinstance(value, list):
-            for each in value:
-                look(each)
+            for part in value:
+                look(part)
 
     look(msgspec.to_builtins(doc))
-    return found
+    return texts
 
 
 def printed(doc: VerdictDoc) -> str:
@@ -130,7 +130,7 @@ def test_a_hang_says_since_when() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "words"),
     [
         ("RUNNING", "still running (RUNNING)"),
         ("SUSPENDED", "not over (SUSPENDED)"),
@@ -139,16 +139,16 @@ def test_a_hang_says_since_when() -> None:
         ("FAILED", "FAILED"),
     ],
 )
-def test_states_in_words(state: str, said: str) -> None:
-    assert in_words(state) == said
+def test_states_in_words(state: str, words: str) -> None:
+    assert in_words(state) == words
 
 
 def test_a_pending_job_is_no_failure() -> None:
     [folder] = [case.folder for case in scenarios() if case.name == "u0/waits-for-gpus-of-its-qos"]
     doc = document(trackside.diagnose([folder / "inputs"]))
-    said = [claim.text for claim in doc.shows]
+    claims = [claim.text for claim in doc.shows]
     assert doc.primary.title == "Pending: the job has not begun"
-    assert said == [
+    assert claims == [
         "The job has not started: PENDING, reason QOSMaxGRESPerUser",
         "Meaning: this user's jobs have reached the limit of GPUs or other generic resources that its QOS allows at once",
         "Waiting since 2026-03-02 07:12:40 UTC",

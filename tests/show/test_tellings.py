@@ -22,7 +22,7 @@ from trackside.show.sanitize import shown
 from trackside.show.text import render
 
 GOLDEN = Path(__file__).with_name("golden")
-TOLD = (
+CASES = (
     "b1/sim-midrun-one-rank-watchdog",
     "b3/sim-thermal-one-gpu",
     "c2/sim-loader-killed-timeout",
@@ -50,7 +50,7 @@ HOSTILE = (
 )
 
 
-@lru_cache(maxsize=len(TOLD))
+@lru_cache(maxsize=len(CASES))
 def _doc(name: str) -> VerdictDoc:
     (case,) = (scenario for scenario in scenarios() if scenario.name == name)
     with case.inputs() as folder:
@@ -67,34 +67,34 @@ def _text(doc: VerdictDoc, width: int, verbose: bool = False) -> str:
     return out.getvalue()
 
 
-def _same(path: Path, told: str, rewrite: bool) -> None:
+def _same(path: Path, text: str, rewrite: bool) -> None:
     if rewrite:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(told, encoding="utf-8")
-    assert told == path.read_text(encoding="utf-8"), f"{path}: run with --rewrite, then read the difference"
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), f"{path}: run with --rewrite, then read the difference"
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", CASES)
 def test_terminal(name: str, rewrite: bool) -> None:
     _same(GOLDEN / f"{name.replace('/', '-')}.txt", _text(_doc(name), 100), rewrite)
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", CASES)
 def test_markdown(name: str, rewrite: bool) -> None:
     _same(GOLDEN / f"{name.replace('/', '-')}.md", markdown(_doc(name)), rewrite)
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", CASES)
 def test_json(name: str, rewrite: bool) -> None:
     _same(GOLDEN / f"{name.replace('/', '-')}.json", encode(_doc(name)).decode(), rewrite)
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", CASES)
 def test_a_verdict_fits_one_screen(name: str) -> None:
     assert len(_text(_doc(name), 100).splitlines()) <= ONE_SCREEN
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", CASES)
 def test_every_number_is_a_citation_and_verbose_tells_them_all(name: str) -> None:
     doc = _doc(name)
     for numbers in re.findall(r"(?<!\\)\[(\d+(?:, ?\d+)*)\]", re.sub("`[^`]*`", "", markdown(doc))):
@@ -107,9 +107,9 @@ def test_every_number_is_a_citation_and_verbose_tells_them_all(name: str) -> Non
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_others_wrote_is_inert_in_markdown(text: str) -> None:
-    told = escaped(text)
-    assert not re.search(r"(?<!\\)[<\[|#*]|^[-+=]|^\d+\.\s|@\w|www\.|https?:", told)
-    assert not re.search("[\x00-\x1f\x7f\u202a-\u202e]", told + code(text))
+    inert = escaped(text)
+    assert not re.search(r"(?<!\\)[<\[|#*]|^[-+=]|^\d+\.\s|@\w|www\.|https?:", inert)
+    assert not re.search("[\x00-\x1f\x7f\u202a-\u202e]", inert + code(text))
     fence = re.match("`+", code(text))[0]
     assert fence not in code(text)[len(fence) : -len(fence)]
 

@@ -32,26 +32,26 @@ Step = tuple[str | Exception | type[BaseException], Stage]
 
 @dataclass
 class Play:
-    """What is found at each asking, the last for good; each asking takes ``asking_s``."""
+    """A result for each check, the last one from then on; a check takes ``check_s``."""
 
     steps: Sequence[Step]
-    asking_s: float = 2.0
+    check_s: float = 2.0
     now: float = 1000.0
-    asked: int = 0
+    check_count: int = 0
     stage: Stage = "unknown"
     shown: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
     interrupt_after: int = 200
 
-    def ask(self) -> Verdict:
-        found, stage = self.steps[min(self.asked, len(self.steps) - 1)]
-        self.asked += 1
-        self.now += self.asking_s
-        if not isinstance(found, str):
-            raise found
+    def check(self) -> Verdict:
+        outcome, stage = self.steps[min(self.check_count, len(self.steps) - 1)]
+        self.check_count += 1
+        self.now += self.check_s
+        if not isinstance(outcome, str):
+            raise outcome
         self.stage = stage
-        family, _, variant = found.partition("/")
+        family, _, variant = outcome.partition("/")
         return Verdict(Primary(family, variant=variant or None, shows=str(self.now)))
 
     def sleep(self, seconds: float) -> None:
@@ -63,7 +63,7 @@ class Play:
     def run(self, interval_s: float = 30.0) -> FollowResult:
         show: Callable[[Verdict], object] = lambda verdict: self.shown.append(verdict.primary.family)  # noqa: E731
         return follow(
-            self.ask, lambda: self.stage, show, self.said.append,
+            self.check, lambda: self.stage, show, self.messages.append,
             interval_s=interval_s, clock=lambda: self.now, sleep=self.sleep,
         )  # fmt: skip
 
@@ -74,7 +74,7 @@ def test_a_verdict_is_shown_when_it_changes_and_not_before() -> None:
     assert play.shown == ["G1", "D3", "D3", "B1"]
     assert followed.verdict is not None
     assert (followed.verdict.primary.family, followed.ending) == ("B1", "settled")
-    assert play.said == []
+    assert play.messages == []
 
 
 def test_askings_begin_an_interval_apart() -> None:
@@ -84,33 +84,33 @@ def test_askings_begin_an_interval_apart() -> None:
 
 
 def test_no_busy_loop_where_asking_takes_longer_than_the_interval() -> None:
-    play = Play([("G1", "going")], asking_s=50, interrupt_after=3)
+    play = Play([("G1", "going")], check_s=50, interrupt_after=3)
     play.run(interval_s=0)
     assert play.slept == [1.0] * 4
 
 
 def test_the_last_word_waits_for_what_arrives_late() -> None:
     play = Play([("U0", "settled"), ("B1", "settled")])
-    begun = play.now
+    started = play.now
     play.run(interval_s=300)
     assert play.shown == ["U0", "B1"]
-    assert play.asked == 2
-    assert SETTLE_S <= play.now - begun < 2 * SETTLE_S
+    assert play.check_count == 2
+    assert SETTLE_S <= play.now - started < 2 * SETTLE_S
 
 
-def test_the_last_asking_sees_the_last_moments() -> None:
-    play = Play([("U0", "settled")], asking_s=50)
-    begun: list[float] = []
-    ask = play.ask
+def test_the_last_check_sees_the_last_moments() -> None:
+    play = Play([("U0", "settled")], check_s=50)
+    check_times: list[float] = []
+    check = play.check
 
-    def asked() -> Verdict:
-        begun.append(play.now)
-        return ask()
+    def timed_check() -> Verdict:
+        check_times.append(play.now)
+        return check()
 
-    play.ask = asked  # type: ignore[method-assign]
+    play.check = timed_check  # type: ignore[method-assign]
     play.run()
-    seen = begun[0] + 50  # when the end was known
-    assert begun[-1] - seen >= HIDDEN_S + 60 - 0.001
+    end_known = check_times[0] + 50  # when the end was known
+    assert check_times[-1] - end_known >= HIDDEN_S + 60 - 0.001
 
 
 @pytest.mark.parametrize("mistake", [FileNotFoundError, NotADirectoryError, PermissionError])
@@ -124,13 +124,14 @@ def test_a_mistyped_path_ends_it_at_once(mistake: type[OSError]) -> None:
 def test_failures_after_the_end_wait_no_longer_than_for_accounting() -> None:
     down = SourceUnavailable("unreachable", "http://m can't be reached")
     play = Play([("B1", "ended"), (down, "unknown")])
-    begun = play.now
+    started = play.now
     followed = play.run()
     assert followed.verdict is not None
     assert (followed.verdict.primary.family, followed.ending) == ("B1", "ended")
-    assert PATIENCE_S <= play.now - begun < PATIENCE_S + 30
+    assert PATIENCE_S <= play.now - started < PATIENCE_S + 30
     assert (
-        play.said[-1] == "unable to check: http://m can't be reached; the job has ended, so its last verdict is final"
+        play.messages[-1]
+        == "unable to check: http://m can't be reached; the job has ended, so its last verdict is final"
     )
 
 
@@ -142,16 +143,16 @@ def test_a_server_that_is_down_for_days() -> None:
 
 def test_an_end_that_accounting_never_hears_of_is_waited_for_so_long_and_no_longer() -> None:
     play = Play([("B1", "ended")])
-    begun = play.now
+    started = play.now
     assert play.run().ending == "ended"
-    assert PATIENCE_S <= play.now - begun < PATIENCE_S + 3 * SETTLE_S
+    assert PATIENCE_S <= play.now - started < PATIENCE_S + 3 * SETTLE_S
 
 
 def test_a_requeued_job_goes_on() -> None:
     play = Play([("F2", "ended"), ("F2", "going"), ("F2", "going"), ("G1", "settled")])
     assert play.run().ending == "settled"
     assert play.shown == ["F2", "G1"]
-    assert play.asked >= 5
+    assert play.check_count >= 5
 
 
 def test_failures_are_said_and_tried_again_ever_more_seldom() -> None:
@@ -160,8 +161,8 @@ def test_failures_are_said_and_tried_again_ever_more_seldom() -> None:
     play.run()
     pauses = play.slept[1:9]
     assert pauses == [60, 120, 240, 480, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
-    assert play.said[0] == "unable to check: http://m can't be reached; next check in 60 s"
-    assert play.said[-1] == "answering again after 8 failures"
+    assert play.messages[0] == "unable to check: http://m can't be reached; next check in 60 s"
+    assert play.messages[-1] == "answering again after 8 failures"
     assert play.shown == ["G1"]
 
 
@@ -185,4 +186,4 @@ def test_ctrl_c_gives_the_last_verdict_wherever_it_comes() -> None:
 def test_a_job_of_which_nobody_can_say_is_asked_for_until_told_to_stop() -> None:
     play = Play([("U0", "unknown")], interrupt_after=5)
     assert play.run().ending == "stopped"
-    assert play.said == ["the job's state is unknown; checking until Ctrl-C"]
+    assert play.messages == ["the job's state is unknown; checking until Ctrl-C"]

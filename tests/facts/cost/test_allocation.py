@@ -32,18 +32,18 @@ def logged(*rows: Row | list[Row], **run: object) -> Facts:
 
 
 def test_the_scheduler_outweighs_metrics_and_log() -> None:
-    held = had(logged(job("FAILED", n_gpus=8), activity(9, first_time=1.0, last_time=2.0), n_ranks=2), Allocation)
-    assert (held.gpus.value, held.seconds, held.assumption.sentence) == (8, END - START, BY_SCHEDULER)
-    assert held.hours.number == pytest.approx(8 * (END - START) / 3600, abs=1e-3)
+    allocation = had(logged(job("FAILED", n_gpus=8), activity(9, first_time=1.0, last_time=2.0), n_ranks=2), Allocation)
+    assert (allocation.gpus.value, allocation.seconds, allocation.assumption.sentence) == (8, END - START, BY_SCHEDULER)
+    assert allocation.hours.number == pytest.approx(8 * (END - START) / 3600, abs=1e-3)
 
 
 def test_without_a_scheduler_metrics_show_how_long_then_the_log() -> None:
     run, measured = Cluster().per_gpu("gpu_utilization_ratio", 0.9).store()
-    held = had(Facts(measured, Run(start=run.start, end=run.end, gpus=run.gpus, n_gpus=16)), Allocation)
-    assert (held.gpus.value, held.assumption.sentence) == (16, BY_METRICS)
+    allocation = had(Facts(measured, Run(start=run.start, end=run.end, gpus=run.gpus, n_gpus=16)), Allocation)
+    assert (allocation.gpus.value, allocation.assumption.sentence) == (16, BY_METRICS)
     world = event("distributed_init", world_size=4)
-    held = had(logged(world, activity(9, first_time=100.0, last_time=460.0), n_ranks=4), Allocation)
-    assert (held.gpus.value, held.seconds, held.assumption.sentence) == (4, 360.0, BY_LOG)
+    allocation = had(logged(world, activity(9, first_time=100.0, last_time=460.0), n_ranks=4), Allocation)
+    assert (allocation.gpus.value, allocation.seconds, allocation.assumption.sentence) == (4, 360.0, BY_LOG)
 
 
 def test_what_nothing_shows_is_missing() -> None:

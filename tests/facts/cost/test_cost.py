@@ -37,11 +37,11 @@ def row(state: str, exit_code: str, start: float, end: float, gpus: int = 8, res
     return f"77|lm|{state}|{exit_code}|{times}|1-00:00:00|billing=8,cpu=8,gres/gpu={gpus},node=1|1|gpu11|{restarts}\n"
 
 
-def steps(first: int, last: int, begun: float, every: float = 3.0) -> list[str]:
+def steps(first: int, last: int, start_s: float, every: float = 3.0) -> list[str]:
     """A training point every tenth step."""
     lines = []
     for step in range(first, last + 1, 10):
-        stamp = at(begun + (step - first) * every).replace("T", " ")
+        stamp = at(start_s + (step - first) * every).replace("T", " ")
         lines.append(f"{stamp} | INFO | step {step} | loss {6 * 0.99 ** (step / 10):.4f} | lr 2.0e-04")
     return lines
 
@@ -66,9 +66,9 @@ def made(tmp_path: Path) -> Made:
     def make(log: list[str], rows: str) -> WasteDoc:
         (tmp_path / "slurm-77.out").write_text("\n".join(log) + "\n")
         (tmp_path / "sacct.psv").write_text(HEAD + rows)
-        told = document(trackside.diagnose(tmp_path)).waste
-        assert told is not None
-        return told
+        waste = document(trackside.diagnose(tmp_path)).waste
+        assert waste is not None
+        return waste
 
     return make
 
@@ -241,7 +241,7 @@ def test_parts_do_not_overlap_and_their_citations_hold(name: str) -> None:
     assert sum(part.gpu_hours for part in waste.lost) <= waste.gpu_hours + 0.001 * (1 + len(waste.lost))
     doc = document(case.verdict())
     ids = {name for part in waste.lost for name in part.cites} | set(waste.cites)
-    assert [one for one in check({each: doc.cites[each] for each in ids}, case.store) if not one.holds] == []
+    assert [one for one in check({cite: doc.cites[cite] for cite in ids}, case.store) if not one.holds] == []
     for part in waste.lost:
         assert part.cites
         assert part.assumption
@@ -333,7 +333,7 @@ def test_no_price_no_money() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "environ", "said"),
+    ("text", "environ", "price"),
     [
         ("2.50", {}, "2.5 USD"),
         ("2.50 EUR", {}, "2.5 EUR"),
@@ -348,7 +348,7 @@ def test_no_price_no_money() -> None:
     ],
 )
 def test_price_of_the_command_line_and_the_settings(
-    text: str | None, environ: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str | None, environ: dict[str, str], price: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -357,7 +357,7 @@ def test_price_of_the_command_line_and_the_settings(
     flags = [] if text is None else ["--price", text]
     result = CliRunner().invoke(main, ["diagnose", ".", *flags], env=environ)
     assert result.exit_code == 0
-    assert f"8 GPU-hours x {said}" in " ".join(result.stdout.split())
+    assert f"8 GPU-hours x {price}" in " ".join(result.stdout.split())
 
 
 def test_the_price_of_the_file(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_a_part_without_a_formula_can_not_be_made() -> None:
         LossDoc("work", "the work", 1.0)  # type: ignore[call-arg]
 
 
-def told(folder: Path, *flags: str) -> str:
+def diagnosis(folder: Path, *flags: str) -> str:
     result = CliRunner().invoke(main, ["diagnose", str(folder), *flags])
     assert result.exit_code == 0, result.output
     return " ".join(result.stdout.replace("\\", "").split())
@@ -397,13 +397,13 @@ def told(folder: Path, *flags: str) -> str:
 def test_who_asks_for_money_is_told_why_there_is_none(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("\n".join(CRASH))
     for flags in ((), ("--markdown",)):
-        assert "GPUs it held is not known" in told(tmp_path, "--price", "2", *flags)
-        assert "GPUs it held is not known" not in told(tmp_path, *flags)
+        assert "GPUs it held is not known" in diagnosis(tmp_path, "--price", "2", *flags)
+        assert "GPUs it held is not known" not in diagnosis(tmp_path, *flags)
 
 
 def test_markdown_tells_the_formulas(tmp_path: Path) -> None:
     (tmp_path / "train.out").write_text("\n".join(CRASH))
     (tmp_path / "sacct.psv").write_text(HEAD + row("FAILED", "1:0", 0, 3600))
-    assert "8 GPUs x 3,600 s / 3,600 s an hour = 8 GPU-hours; 8 GPU-hours x 2 EUR" in told(
+    assert "8 GPUs x 3,600 s / 3,600 s an hour = 8 GPU-hours; 8 GPU-hours x 2 EUR" in diagnosis(
         tmp_path, "--price", "2 EUR", "--markdown"
     )

@@ -32,8 +32,8 @@ def test_what_a_launcher_ends_itself_is_no_death_of_its_own() -> None:
 
 
 def test_a_traceback_accounts_for_the_death_of_its_rank_alone() -> None:
-    found = fact_of(Deaths, raised("ValueError", rank=1, time=1990.0), killed(1, first=True), killed(2, first=True))
-    assert [death.rank for death in found.unexplained] == [2]
+    deaths = fact_of(Deaths, raised("ValueError", rank=1, time=1990.0), killed(1, first=True), killed(2, first=True))
+    assert [death.rank for death in deaths.unexplained] == [2]
 
 
 def test_buffered_points_behind_a_traceback_leave_it_the_cause() -> None:
@@ -75,9 +75,9 @@ def test_kills_of_other_jobs_are_not_the_runs() -> None:
     kills = [
         root("oom_kill", line, cgroup=f"/slurm/job_{name}/step_0", scope="cgroup") for line, name in ((5, 7), (6, 8))
     ]
-    found = fact_of(OomKills, *kills, run=Run(id="8"))
-    assert [row.at.line for row in found.own] == [6]
-    assert found.report is not None
-    assert found.report.row.at.line == 6
-    assert found.scope(()) == "job"
+    kills_of_job = fact_of(OomKills, *kills, run=Run(id="8"))
+    assert [row.at.line for row in kills_of_job.own] == [6]
+    assert kills_of_job.report is not None
+    assert kills_of_job.report.row.at.line == 6
+    assert kills_of_job.scope(()) == "job"
     assert fact_of(OomKills, kills[0], run=Run(id="8")).report is None

@@ -23,13 +23,13 @@ def exception(name: str, message: str, frames: str = "", **fields: str) -> Event
 
 @pytest.mark.parametrize("line", LINES)
 def test_class(line: str) -> None:
-    wanted, name, message, *places = (part.strip() for part in line.split("|"))
-    found = classify(exception(name, message.replace("\\n", "\n"), *places))
-    assert found == wanted
+    expected, name, message, *places = (part.strip() for part in line.split("|"))
+    fault_class = classify(exception(name, message.replace("\\n", "\n"), *places))
+    assert fault_class == expected
 
 
 def test_the_oldest_of_a_chain_speaks_too() -> None:
-    found = classify(
+    fault_class = classify(
         exception(
             "RuntimeError",
             "could not set up the run",
@@ -38,7 +38,7 @@ def test_the_oldest_of_a_chain_speaks_too() -> None:
             root_message="[Errno 2] No such file or directory: '/data/x.bin'",
         )
     )
-    assert found == "asset"
+    assert fault_class == "asset"
 
 
 def test_unknown_is_code() -> None:

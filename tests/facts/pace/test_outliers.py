@@ -14,10 +14,10 @@ def test_outliers_are_few_sustained_and_apart_from_their_mates() -> None:
     assert outliers(level, names, Limits()) == []
     one = level.copy()
     one[6, 20:50] *= 2
-    found = outliers(one, names, Limits())
-    assert [each.row for each in found] == [6]
-    assert abs(found[0].start - 20) <= 1
-    assert abs(found[0].stop - 50) <= 1
+    slow_rows = outliers(one, names, Limits())
+    assert [outlier.row for outlier in slow_rows] == [6]
+    assert abs(slow_rows[0].start - 20) <= 1
+    assert abs(slow_rows[0].stop - 50) <= 1
     short = level.copy()
     short[6, 20:26] *= 2
     assert outliers(short, names, Limits()) == []

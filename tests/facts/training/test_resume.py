@@ -39,11 +39,11 @@ def test_a_failed_save_is_no_failed_load() -> None:
 
 
 def test_a_marker_that_a_later_line_takes_back_does_not_count() -> None:
-    marker, gone = event("checkpoint_loaded", 5, text="loaded"), event("checkpoint_missing", 7, text="not there")
+    marker, missing = event("checkpoint_loaded", 5, text="loaded"), event("checkpoint_missing", 7, text="not there")
     loaded = resume(store(marker)).loaded
     assert loaded is not None
     assert loaded.value == "loaded"
-    assert resume(store(marker, gone)).loaded is None
+    assert resume(store(marker, missing)).loaded is None
 
 
 def test_an_argument_that_asks_for_none_is_no_request() -> None:

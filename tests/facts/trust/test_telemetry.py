@@ -32,7 +32,7 @@ from trackside.verdict import engine, plots
 from trackside.verify import check
 
 
-def told(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, str]:
+def metric_limits(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, str]:
     """Key -> sentence of what preflight says of the metrics; every citation must hold again."""
     resolved, store = cluster.store(*rows, run=run)
     claims = trust_of(store, resolved).claims
@@ -58,12 +58,14 @@ def watched(**shape: Any) -> Cluster:
 def test_nothing_amiss_nothing_said() -> None:
     cluster = watched().per_node("scrape_up", 1, target="gpu").per_node("host_boot_time_seconds", 5)
     cluster.per_gpu("gpu_energy_joules_total", cluster.growing(500)).per_node("host_time_seconds", cluster.times)
-    assert told(cluster) == {}
+    assert metric_limits(cluster) == {}
 
 
 def test_no_metrics_and_none_of_the_runs() -> None:
-    assert list(told(Cluster())) == ["no_gpu_metric"]
-    assert list(told(watched(), run=Run(id="7", start=START, end=END, nodes=("n8", "n9")))) == ["metrics_elsewhere"]
+    assert list(metric_limits(Cluster())) == ["no_gpu_metric"]
+    assert list(metric_limits(watched(), run=Run(id="7", start=START, end=END, nodes=("n8", "n9")))) == [
+        "metrics_elsewhere"
+    ]
 
 
 # -- what is covered
@@ -71,24 +73,28 @@ def test_no_metrics_and_none_of_the_runs() -> None:
 
 def test_nodes_without_metrics() -> None:
     nodes = ("n1", "n2", "n3", "n4")
-    said_ = told(watched(), job("FAILED", nodes=nodes), run=Run(id="7", start=START, end=END, nodes=nodes, n_gpus=32))
-    assert said_ == {"nodes_unmeasured": "No GPU metrics of n3 and n4 were given: faults there can't be ruled out"}
+    limits = metric_limits(
+        watched(), job("FAILED", nodes=nodes), run=Run(id="7", start=START, end=END, nodes=nodes, n_gpus=32)
+    )
+    assert limits == {"nodes_unmeasured": "No GPU metrics of n3 and n4 were given: faults there can't be ruled out"}
 
 
 def test_gpus_without_metrics() -> None:
     cluster = watched(nodes=1, gpus=6)
     run = Run(id="7", start=START, end=END, nodes=("n1",), n_gpus=8)
-    assert told(cluster, job("FAILED", n_gpus=8), run=run) == {"gpus_unmeasured": "6 of the run's 8 GPUs were measured"}
+    assert metric_limits(cluster, job("FAILED", n_gpus=8), run=run) == {
+        "gpus_unmeasured": "6 of the run's 8 GPUs were measured"
+    }
 
 
 def test_no_sm_activity() -> None:
-    assert "no_sm" in told(Cluster().per_gpu("gpu_utilization_ratio", 0.9))
+    assert "no_sm" in metric_limits(Cluster().per_gpu("gpu_utilization_ratio", 0.9))
 
 
 def test_gpus_that_nothing_tells_apart_are_not_judged() -> None:
     cluster = watched(nodes=1)
     run = cluster.run(n_gpus=2)
-    assert "2 of the 8 GPUs measured" in told(cluster, job("FAILED", n_gpus=2), run=run)["gpus_guessed"]
+    assert "2 of the 8 GPUs measured" in metric_limits(cluster, job("FAILED", n_gpus=2), run=run)["gpus_guessed"]
     resolved, store = cluster.store(run=run)
     trust = trust_of(store, resolved)
     query = metric("gpu_sm_active_ratio").over("run", "avg")
@@ -102,7 +108,7 @@ def test_gpus_told_by_their_memory() -> None:
     cluster.per_gpu("gpu_utilization_ratio", 0.9).per_gpu("gpu_sm_active_ratio", 0.7)
     inside = cluster.between(START + 60, END - 15, 4e10, 1e6)
     cluster.per_gpu("gpu_memory_used_bytes", 4e10, but={"n1:0": inside, "n1:1": inside})
-    sentences = told(cluster, run=cluster.run(n_gpus=2, start=START, end=END))
+    sentences = metric_limits(cluster, run=cluster.run(n_gpus=2, start=START, end=END))
     assert sentences == {
         "gpus_by_memory": "The run's GPUs are those whose memory was in use during the run: n1:0 and n1:1"
     }
@@ -114,7 +120,7 @@ def test_gpus_told_by_their_memory() -> None:
 def test_gap_of_all_nodes() -> None:
     cluster = Cluster()
     values = cluster.between(2000, 2900, np.nan, 0.9)
-    sentences = told(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values))
+    sentences = metric_limits(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values))
     assert sentences["gaps"] == (
         "21% of the GPU metrics of n1 and n2 are missing; the longest gap is 14 min, from 1970-01-01 00:34:00 UTC"
     )
@@ -123,7 +129,7 @@ def test_gap_of_all_nodes() -> None:
 def test_a_lost_scrape_is_no_gap() -> None:
     cluster = Cluster()
     values = cluster.between(2000, 2060, np.nan, 0.9)
-    assert told(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values)) == {}
+    assert metric_limits(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values)) == {}
 
 
 def test_seldom_sampled_is_no_gap() -> None:
@@ -140,7 +146,7 @@ def test_seldom_sampled_is_no_gap() -> None:
 def test_metrics_that_begin_late_and_end_early() -> None:
     cluster = Cluster()
     values = cluster.between(START + 600, END - 900, 0.9, np.nan)
-    sentences = told(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values))
+    sentences = metric_limits(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values))
     assert sentences["late"] == "GPU metrics start 10 min after the run"
     assert sentences["early"] == "GPU metrics end 15 min before the run does"
 
@@ -151,7 +157,7 @@ def test_dead_exporter_is_told_from_dead_node(host: float, key: str) -> None:
     dead = cluster.until(3000, 0.9)
     fresh = Cluster().per_gpu("gpu_utilization_ratio", 0.9, but={f"n2:{i}": dead for i in range(8)})
     fresh.per_gpu("gpu_sm_active_ratio", 0.9).per_node("host_load1", 8, but={"n2": cluster.after(3000, host, 8)})
-    sentences = told(fresh)
+    sentences = metric_limits(fresh)
     assert "n2 stop at 1970-01-01 00:50:00 UTC" in sentences[key]
     assert {"exporter_dead", "node_silent"} & set(sentences) == {key}
 
@@ -159,17 +165,17 @@ def test_dead_exporter_is_told_from_dead_node(host: float, key: str) -> None:
 def test_scrapes_that_failed() -> None:
     cluster = watched()
     cluster.per_node("scrape_up", 1, but={"n2": cluster.between(2000, 3000, 0, 1)}, target="gpu")
-    assert "exporters of n2 answered 7" in told(cluster)["exporter_down"].lower()
+    assert "exporters of n2 answered 7" in metric_limits(cluster)["exporter_down"].lower()
 
 
 def test_collectors_that_failed() -> None:
     cluster = watched().per_node("trackside_collector_success", 1, but={"n2": 0.0}, collector="nvml")
-    assert told(cluster)["collector_failed"] == "The collectors nvml of n2 failed"
+    assert metric_limits(cluster)["collector_failed"] == "The collectors nvml of n2 failed"
 
 
 def test_few_readings() -> None:
     cluster = watched(interval=500)
-    assert "sampled 9 times" in told(cluster)["coarse"]
+    assert "sampled 9 times" in metric_limits(cluster)["coarse"]
 
 
 # -- counters, clocks, tracers
@@ -180,7 +186,7 @@ def test_boot_and_driver_restart() -> None:
     energy = cluster.growing(500, 1e9)
     again = np.where(cluster.times >= 3000, cluster.growing(500), energy)
     cluster.per_gpu("gpu_energy_joules_total", energy, but={f"n2:{i}": again for i in range(8)})
-    sentences = told(cluster)
+    sentences = metric_limits(cluster)
     assert sentences["booted"].startswith("n1 rebooted")
     assert sentences["counters_reset"].startswith("Counters of n2 restarted at 1970-01-01 00:50")
 
@@ -189,14 +195,14 @@ def test_one_gpus_reset_is_its_own() -> None:
     cluster = watched()
     again = np.where(cluster.times >= 3000, 0, cluster.growing(500))
     cluster.per_gpu("gpu_energy_joules_total", cluster.growing(500), but={"n2:3": again})
-    assert "counters_reset" not in told(cluster)
+    assert "counters_reset" not in metric_limits(cluster)
 
 
 @pytest.mark.parametrize(("skew", "key"), [(95.0, "clock_ahead"), (-40.0, "clock_behind"), (3.0, ""), (-3.0, "")])
 def test_clock_skew(skew: float, key: str) -> None:
     cluster = watched()
     cluster.per_node("host_time_seconds", cluster.times, but={"n2": cluster.times + skew})
-    sentences = told(cluster)
+    sentences = metric_limits(cluster)
     assert [name for name in sentences if name.startswith("clock_")] == [key] * bool(key)
     if key:
         figure = sentences[key].split(" is ")[1].split(" s ")[0]
@@ -208,7 +214,7 @@ def test_samples_that_bear_the_nodes_own_clock(skew: float, key: str) -> None:
     cluster = Cluster(start=400, end=5600, nodes=4).per_gpu("gpu_utilization_ratio", 0.9)
     usual, off = (cluster.between(START + 60 + by, END - 30 + by, 4e10, 1e6) for by in (0, skew))
     cluster.per_gpu("gpu_memory_used_bytes", usual, but={f"n2:{i}": off for i in range(8)})
-    sentences = told(cluster, run=cluster.run(start=START, end=END))
+    sentences = metric_limits(cluster, run=cluster.run(start=START, end=END))
     assert [name for name in sentences if name.startswith("samples_")] == [key] * bool(key)
     if key:
         assert f"{abs(skew) // 60} min" in sentences[key]
@@ -217,7 +223,7 @@ def test_samples_that_bear_the_nodes_own_clock(skew: float, key: str) -> None:
 def test_tracer() -> None:
     cluster = watched().per_gpu("trackside_tracer_attached", 1, but={f"n2:{i}": 0 for i in range(8)}, pid="5")
     cluster.per_node("trackside_tracer_lost_events_total", cluster.growing(0.1))
-    sentences = told(cluster)
+    sentences = metric_limits(cluster)
     assert "any process on n2" in sentences["untraced"]
     assert "events" in sentences["lost_events"]
 
@@ -236,7 +242,7 @@ def test_launches_of_an_unattached_tracer_prove_nothing() -> None:
 def test_clock_shift_is_said() -> None:
     cluster = watched(job="7", start=START + 36000, end=END + 36000)
     run = Run(id="7", start=START, end=END, nodes=("n1", "n2"), n_gpus=16)
-    assert told(cluster, job("FAILED"), run=run)["metric_clock"] == (
+    assert metric_limits(cluster, job("FAILED"), run=run)["metric_clock"] == (
         "Metric times were shifted by -10 h to match the run's"
     )
 
@@ -387,15 +393,15 @@ def test_what_cannot_be_trusted_is_said_first_and_judged_by_nobody(case: str, tm
     simulate(load_scenario(scenario, changes), tmp_path)
     result = CliRunner().invoke(main, ["diagnose", str(tmp_path / "run"), "--json"])
     doc = json.loads(result.stdout)
-    assert sentence in " ".join(each["text"] for each in doc["preflight"])
+    assert sentence in " ".join(claim["text"] for claim in doc["preflight"])
     assert list(doc).index("preflight") < list(doc).index("primary")
-    assert unknown <= {each["family"] for each in doc["unknown"]}
+    assert unknown <= {finding["family"] for finding in doc["unknown"]}
     assert (doc["primary"]["family"], doc["primary"]["certainty"]) == primary
     text = CliRunner().invoke(main, ["diagnose", str(tmp_path / "run")]).stdout
     assert 0 < text.find("\ncaution") < text.find("\nwhy")
     assert sentence in " ".join(text.partition("\nwhy")[0].split())
     if not unknown:
-        assert not {"B2", "B3", "D3"} & {each["family"] for each in doc["unknown"]}
+        assert not {"B2", "B3", "D3"} & {finding["family"] for finding in doc["unknown"]}
 
 
 def test_an_untrusted_need_is_unknown_without_the_author() -> None:

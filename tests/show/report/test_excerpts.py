@@ -15,7 +15,7 @@ TEXT = "".join(f"{line}\n" for line in LINES).encode()
 
 
 def place(path: str, line: int, text: bytes = TEXT) -> Position:
-    offset = sum(len(each) + 1 for each in text.split(b"\n")[: line - 1])
+    offset = sum(len(earlier) + 1 for earlier in text.split(b"\n")[: line - 1])
     return Position(path, line, offset)
 
 
@@ -34,9 +34,9 @@ def test_lines_around_a_place_in_any_wrapping(tmp_path: Path, name: str) -> None
         path = f"{name}!logs/rank0.out"
     else:
         (tmp_path / name).write_bytes(gzip.compress(TEXT) if name.endswith("gz") else TEXT)
-    found = looked_up(tmp_path, *(place(path, line) for line in (1, 2, 700, 701, 1999, 2000)))
-    assert sorted(found) == [1, 2, 700, 701, 1999, 2000]
-    for line, excerpt in found.items():
+    by_line = looked_up(tmp_path, *(place(path, line) for line in (1, 2, 700, 701, 1999, 2000)))
+    assert sorted(by_line) == [1, 2, 700, 701, 1999, 2000]
+    for line, excerpt in by_line.items():
         first, last = max(1, line - CONTEXT_LINES), min(2000, line + CONTEXT_LINES)
         assert excerpt == Excerpt(first, tuple(LINES[first - 1 : last]), line)
 
@@ -52,9 +52,9 @@ def test_the_line_on_the_screen_of_one_drawn_over_and_over(tmp_path: Path) -> No
 def test_long_lines_and_holes_stay_bounded(tmp_path: Path) -> None:
     text = b"x" * 5 * WINDOW_BYTES + b"\nfault\0\0\0" + b"y" * 5 * WINDOW_BYTES + b"\nnext\n"
     (tmp_path / "run.log").write_bytes(text)
-    found = looked_up(tmp_path, place("run.log", 2, text))[2]
-    assert found.lines[found.line - found.first] == "fault"
-    assert all(len(line) <= MAX_LINE_CHARS + 1 for line in found.lines)
+    excerpt = looked_up(tmp_path, place("run.log", 2, text))[2]
+    assert excerpt.lines[excerpt.line - excerpt.first] == "fault"
+    assert all(len(line) <= MAX_LINE_CHARS + 1 for line in excerpt.lines)
 
 
 def test_what_is_no_place_of_a_text_is_left_out(tmp_path: Path) -> None:

@@ -33,14 +33,14 @@ class Elements(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self.elements: list[tuple[str, dict[str, str | None], list[str]]] = []
         self._open: list[list[str]] = []
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         words: list[str] = []
-        self.found.append((tag, dict(attrs), words))
+        self.elements.append((tag, dict(attrs), words))
         if tag not in ("meta", "input", "img", "br"):
             self._open.append(words)
 
@@ -51,15 +51,15 @@ class Elements(HTMLParser):
         for words in self._open:
             words.append(data)
 
-    def of(self, tag: str, **wanted: str) -> list[tuple[dict[str, str | None], str]]:
+    def of(self, tag: str, **expected: str) -> list[tuple[dict[str, str | None], str]]:
         return [
             (attributes, "".join(words))
-            for name, attributes, words in self.found
-            if name == tag and all(attributes.get(key) == value for key, value in wanted.items())
+            for name, attributes, words in self.elements
+            if name == tag and all(attributes.get(key) == value for key, value in expected.items())
         ]
 
     def ids(self) -> list[str]:
-        return [str(attributes["id"]) for _, attributes, _ in self.found if "id" in attributes]
+        return [str(attributes["id"]) for _, attributes, _ in self.elements if "id" in attributes]
 
 
 def test_all_of_the_verdict_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None:
@@ -78,21 +78,21 @@ def test_all_of_the_verdict_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None
     codes = {text.split()[0] for attributes, text in elements.of("th", scope="row") if re.match(r"[A-Z]\d ", text)}
     assert codes == {
         doc.primary.family,
-        *(each.family for each in (*doc.ruled_out, *doc.unknown, *doc.warnings, *doc.consequences)),
+        *(finding.family for finding in (*doc.ruled_out, *doc.unknown, *doc.warnings, *doc.consequences)),
     }
 
 
 def test_one_screen_tells_what_to_do_and_what_it_cost(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     elements = Elements(page)
-    (told,) = [text for attributes, text in elements.of("dl") if attributes["class"] == "acts"]
+    (summary,) = [text for attributes, text in elements.of("dl") if attributes["class"] == "acts"]
     named = ["Fault time", "Owner", "Confidence", "Family", "What to do"]
     assert [text for _, text in elements.of("dt")][: len(named)] == named
     assert doc.actions
     for action in doc.actions[:2]:
-        assert action.text in told
-        assert action.command is None or action.command in told
-    assert f"{doc.waste.gpu_hours:g} GPU-hours" in told if doc.waste else "Cost" not in told
+        assert action.text in summary
+        assert action.command is None or action.command in summary
+    assert f"{doc.waste.gpu_hours:g} GPU-hours" in summary if doc.waste else "Cost" not in summary
     assert page.count(doc.actions[0].text) == 1
 
 
@@ -126,17 +126,17 @@ def test_without_a_timestamp_the_fault_lies_between_the_lines_around_it() -> Non
 def test_what_was_ruled_out_is_folded_and_what_was_found_leads_to_it(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     elements = Elements(page)
-    said = [text.strip() for _, text in elements.of("summary")]
-    assert f"{len(doc.ruled_out)} families ruled out" in said
+    summaries = [text.strip() for _, text in elements.of("summary")]
+    assert f"{len(doc.ruled_out)} families ruled out" in summaries
     open_, folded = (text for attributes, text in elements.of("table") if "families" in str(attributes.get("class")))
-    for each in doc.ruled_out:
-        assert each.because in folded
+    for ruled in doc.ruled_out:
+        assert ruled.because in folded
     for unknown in doc.unknown:
         assert f"{unknown.family} {unknown.id}" in open_
-    for found in (*doc.consequences, *doc.warnings):
-        assert f"{found.family} {found.id}" in open_
-        assert found.shows[0].text not in open_
-        assert elements.of("a", href=f"#found-{found.family}")
+    for finding in (*doc.consequences, *doc.warnings):
+        assert f"{finding.family} {finding.id}" in open_
+        assert finding.shows[0].text not in open_
+        assert elements.of("a", href=f"#found-{finding.family}")
 
 
 def test_nothing_is_announced_that_is_empty(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_every_citation_is_there_once_and_every_link_leads_somewhere(hang: tuple
     elements = Elements(page)
     ids = elements.ids()
     assert len(ids) == len(set(ids))
-    assert {each for each in ids if re.fullmatch(r"c\d+", each)} == set(doc.cites)
+    assert {anchor for anchor in ids if re.fullmatch(r"c\d+", anchor)} == set(doc.cites)
     links = [str(attributes["href"]) for attributes, _ in elements.of("a")]
     assert links
     assert all(link.startswith("#") and link[1:] in ids for link in links)
@@ -170,13 +170,13 @@ def test_a_citation_shows_its_line_among_others(hang: tuple[VerdictDoc, str]) ->
     number = int(doc.cites[name].where.rpartition(":")[2])
     (_, text), *_ = Elements(page).of("li", id=name)
     assert "Watchdog caught collective operation timeout" in text
-    assert [f"{each}" in text for each in range(number - 3, number + 4)] == [True] * 7
+    assert [f"{line_number}" in text for line_number in range(number - 3, number + 4)] == [True] * 7
 
 
 def test_the_policy_names_what_is_on_the_page_and_nothing_else(hang: tuple[VerdictDoc, str]) -> None:
     _, page = hang
     elements = Elements(page)
-    ((policy, _),) = [each for each in elements.of("meta") if each[0].get("http-equiv") == "Content-Security-Policy"]
+    ((policy, _),) = [meta for meta in elements.of("meta") if meta[0].get("http-equiv") == "Content-Security-Policy"]
     rules = dict(rule.split(" ", 1) for rule in str(policy["content"]).split("; "))
 
     def named(text: str) -> str:
@@ -190,7 +190,7 @@ def test_the_policy_names_what_is_on_the_page_and_nothing_else(hang: tuple[Verdi
     assert set(rules["style-src"].split()) == {named(text) for _, text in elements.of("style")}
     assert rules["default-src"] == "'none'"
     loading = {"src", "srcset", "action", "formaction", "poster", "background", "style"}
-    assert not [attributes for _, attributes, _ in elements.found if loading & set(attributes)]
+    assert not [attributes for _, attributes, _ in elements.elements if loading & set(attributes)]
 
 
 def test_text_of_others_is_inert_and_visible(tmp_path: Path) -> None:
@@ -213,8 +213,8 @@ def test_text_of_others_is_inert_and_visible(tmp_path: Path) -> None:
 
 
 def test_data_can_t_end_its_element() -> None:
-    given = {"a": f"</script><!-- & \u2028 {RLO}\x1b[0m \\u001b \n\t \x7f \x9b", "b": float("nan")}
-    text = script_data(given)
+    data = {"a": f"</script><!-- & \u2028 {RLO}\x1b[0m \\u001b \n\t \x7f \x9b", "b": float("nan")}
+    text = script_data(data)
     assert not re.search("[<>&\x00-\x1f\x7f-\x9f\u2028\u202e]", text)
     back = json.loads(text)
     assert back["b"] is None
@@ -230,11 +230,11 @@ def test_every_character_is_seen() -> None:
     )
 
 
-@pytest.mark.parametrize(("ranks", "gpus", "said"), [(11, 1, "11 ranks, 1 GPU"), (1, 1024, "1 rank, 1,024 GPUs")])
-def test_sizes_are_worded(hang: tuple[VerdictDoc, str], ranks: int, gpus: int, said: str) -> None:
+@pytest.mark.parametrize(("ranks", "gpus", "size"), [(11, 1, "11 ranks, 1 GPU"), (1, 1024, "1 rank, 1,024 GPUs")])
+def test_sizes_are_worded(hang: tuple[VerdictDoc, str], ranks: int, gpus: int, size: str) -> None:
     doc, _ = hang
     run = msgspec.structs.replace(doc.run, n_ranks=ranks, n_gpus=gpus)
-    assert dict(facts(msgspec.structs.replace(doc, run=run)))["Size"] == said
+    assert dict(facts(msgspec.structs.replace(doc, run=run)))["Size"] == size
 
 
 def test_the_command_names_the_job_of_inputs_that_hold_several(tmp_path: Path) -> None:
@@ -272,8 +272,8 @@ def test_an_archive_gives_the_same_context(tmp_path: Path) -> None:
 
 def test_the_command_writes_the_page_beside_the_text(tmp_path: Path) -> None:
     target = tmp_path / "report.html"
-    status, said = diagnosed(hostile(tmp_path), "--html", target)
-    assert (status, said) == (0, "")
+    status, stderr = diagnosed(hostile(tmp_path), "--html", target)
+    assert (status, stderr) == (0, "")
     assert target.read_text().startswith("<!doctype html>")
     assert target.stat().st_mode & 0o777 == 0o666 & ~_mask()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "slurm-41.out"]
@@ -282,8 +282,8 @@ def test_the_command_writes_the_page_beside_the_text(tmp_path: Path) -> None:
 def test_a_page_of_a_store(hanging: Path, tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ["ingest", str(hanging), "--store", str(tmp_path / "store")]).exit_code == 0
     target = tmp_path / "report.html"
-    status, said = diagnosed("--store", tmp_path / "store", "--job", "48213", "--html", target)
-    assert (status, said) == (0, "")
+    status, stderr = diagnosed("--store", tmp_path / "store", "--job", "48213", "--html", target)
+    assert (status, stderr) == (0, "")
     page = Elements(target.read_text())
     assert any(f"diagnose --store {tmp_path}/store --job 48213 --json" in text for _, text in page.of("code"))
     assert "Hung in a collective" in page.of("h1")[0][1]
@@ -293,18 +293,18 @@ def test_a_page_of_a_store(hanging: Path, tmp_path: Path) -> None:
 
 def test_a_file_that_can_t_be_written_is_said_before_or_after(tmp_path: Path) -> None:
     log = hostile(tmp_path)
-    status, said = diagnosed(log, "--html", tmp_path / "none" / "report.html")
-    assert (status, "does not exist" in said) == (2, True)
-    status, said = diagnosed(log, "--html", "/dev/full")
-    assert (status, "No space left" in said) == (1, True)
+    status, stderr = diagnosed(log, "--html", tmp_path / "none" / "report.html")
+    assert (status, "does not exist" in stderr) == (2, True)
+    status, stderr = diagnosed(log, "--html", "/dev/full")
+    assert (status, "No space left" in stderr) == (1, True)
 
 
 @pytest.mark.parametrize("module", ["jinja2", "vl_convert"])
 def test_without_the_extra_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    status, said = diagnosed(hostile(tmp_path), "--html", tmp_path / "report.html")
+    status, stderr = diagnosed(hostile(tmp_path), "--html", tmp_path / "report.html")
     assert status == 2
-    assert "pip install 'trackside[report]'" in said
+    assert "pip install 'trackside[report]'" in stderr
 
 
 def test_vega_is_kept_and_a_damaged_copy_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,8 +313,8 @@ def test_vega_is_kept_and_a_damaged_copy_made_anew(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("vl_convert.javascript_bundle", lambda snippet: next(made))
     vega = assets.vega.__wrapped__
     assert vega() == vega() == "(()=>{let a = '<\\/script><\\!--'})();"
-    (kept,) = (tmp_path / "trackside").iterdir()
-    kept.write_bytes(kept.read_bytes()[:-10])
+    (cached,) = (tmp_path / "trackside").iterdir()
+    cached.write_bytes(cached.read_bytes()[:-10])
     assert vega() == vega() == "(()=>{let b})();"
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
     assert vega() == "(()=>{let c})();"
