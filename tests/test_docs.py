@@ -116,7 +116,7 @@ def unknown_in(command: str) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     broken = []
     for link in LINK.findall(prose(page)):
         path, _, anchor = link.partition("#")
@@ -161,11 +161,11 @@ def test_package_paths_exist(page: Path) -> None:
         ("trackside simulate ecc -o out --set fault.0.at=80%   # comment --no", None),
     ],
 )
-def test_a_wrong_command_is_noticed(command: str, problem: str | None) -> None:
+def test_a_wrong_command_is_detected(command: str, problem: str | None) -> None:
     assert unknown_in(command) == problem
 
 
-def test_commands_are_found() -> None:
+def test_commands_of_the_pages_are_recognized() -> None:
     lines = [command for page in PAGES for command in commands(page)]
     assert len(lines) > 100, "the pages' code blocks are no longer recognized"
     assert {"diagnose", "agent", "serve", "simulate"} <= {

@@ -9,7 +9,7 @@ from trackside.witness import surer, weigh, witness
 GONE, SLOW = (Claim(Sentence(text)) for text in ("it is gone", "it is slow"))
 
 
-def test_the_first_that_speaks_decides() -> None:
+def test_the_first_witness_with_a_claim_decides() -> None:
     silent = witness("gone", ESTABLISHED, None)
     slow, missing = witness("slow", SUPPORTED, SLOW, None), witness("gone", ESTABLISHED, GONE)
     assert weigh(silent, None, slow, missing) is slow
@@ -17,6 +17,6 @@ def test_the_first_that_speaks_decides() -> None:
     assert weigh(silent, None) is None
 
 
-def test_agreement_makes_surer_and_established_is_the_most() -> None:
+def test_agreement_raises_certainty_up_to_established() -> None:
     assert [surer(POSSIBLE, by) for by in range(4)] == [POSSIBLE, SUPPORTED, ESTABLISHED, ESTABLISHED]
     assert surer(SUPPORTED) is ESTABLISHED

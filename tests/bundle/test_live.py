@@ -75,7 +75,7 @@ def stored(tmp_path: Path) -> Path:
 
 
 class TestStore:
-    def test_a_job_is_taken_out_of_it(self, stored: Path, tmp_path: Path) -> None:
+    def test_one_job_of_a_store_is_bundled(self, stored: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
         response = called("bundle", "--store", stored, "--job", "41", "-o", out)
         assert response.exit_code == 0, response.output
@@ -90,7 +90,7 @@ class TestStore:
         assert sum(len(row["values"]) for row in rows) == 48
         assert called("verify", out).exit_code == 0
 
-    def test_it_can_be_redacted(self, stored: Path, tmp_path: Path) -> None:
+    def test_a_job_of_a_store_can_be_redacted(self, stored: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
         response = called("bundle", "--store", stored, "--job", "41", "-o", out, "--redact")
         assert response.exit_code == 0, response.output
@@ -98,7 +98,7 @@ class TestStore:
             assert not [name for name in archive.namelist() if b"gpu017" in archive.read(name)]
         assert trackside.diagnose(out).primary.family == "H2"
 
-    def test_a_file_that_is_gone_is_named(self, stored: Path, tmp_path: Path) -> None:
+    def test_a_missing_file_is_named(self, stored: Path, tmp_path: Path) -> None:
         """Without it the verdict is another: nothing is written, unless that is wanted."""
         out = tmp_path / "run.tsb"
         (tmp_path / "runs" / "slurm-41.out").unlink()
@@ -112,14 +112,14 @@ class TestStore:
         assert "left out: slurm-41.out" in response.output
         assert "the verdict on the run itself differs: family: " in "".join(manifest_of(out).notes)
 
-    def test_a_file_that_has_changed_is_named(self, stored: Path, tmp_path: Path) -> None:
+    def test_a_changed_file_is_named(self, stored: Path, tmp_path: Path) -> None:
         log = tmp_path / "runs" / "slurm-41.out"
         log.write_text(log.read_text() + "bye\n")
         response = called("bundle", "--store", stored, "--job", "41", "-o", tmp_path / "run.tsb")
         assert response.exit_code == 0, response.output
         assert "slurm-41.out has changed since it was put into the store" in response.output
 
-    def test_files_beside_it(self, stored: Path, tmp_path: Path) -> None:
+    def test_files_can_be_added_to_a_store(self, stored: Path, tmp_path: Path) -> None:
         more = write(tmp_path / "more", {"slurm-43.out": steps(3) + TRACEBACK.format(module="flash"),
                                          "sacct.txt": SACCT + sacct("43")})  # fmt: skip
         response = called("bundle", "--store", stored, "--job", "43", more, "-o", tmp_path / "run.tsb")
@@ -127,7 +127,7 @@ class TestStore:
         after = trackside.diagnose(tmp_path / "run.tsb")
         assert (after.primary.family, after.run.id, after.run.disposition) == ("H2", "43", "FAILED")
 
-    def test_what_a_receiver_took(self, tmp_path: Path) -> None:
+    def test_received_data_is_bundled(self, tmp_path: Path) -> None:
         store = tmp_path / "store"
         with closing(opened(store)) as intake:
             ticks = [(gpu(number=n, hpc_job="77"), [(T0_MS + t * 15_000, 50.0) for t in range(40)]) for n in range(4)]
@@ -143,7 +143,7 @@ class TestStore:
         assert any(name.startswith("inputs/job-77/") for name in names)
         assert trackside.diagnose(tmp_path / "run.tsb").primary.family == "H2"
 
-    def test_what_is_too_much_is_left_out_and_said(
+    def test_samples_beyond_the_limit_are_left_out_and_reported(
         self, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(live, "MAX_SAMPLES", 10)
@@ -157,7 +157,7 @@ class TestSite:
         config = ("--config", str(site / "trackside.toml"))
         return called("bundle", "--job", "41", *config, "-o", site / "run.tsb", *arguments, home=site)
 
-    def test_what_slurm_says_and_the_output(self, site: Path) -> None:
+    def test_slurm_records_and_job_output_are_bundled(self, site: Path) -> None:
         result = self.bundle_job(site)
         assert result.exit_code == 0, result.output
         verdict = trackside.diagnose(site / "run.tsb")
@@ -167,7 +167,7 @@ class TestSite:
         assert any(name.endswith("work/slurm-41.out") for name in names)
         assert called("verify", site / "run.tsb").exit_code == 0
 
-    def test_what_did_not_answer_stands_in_it(self, site: Path) -> None:
+    def test_an_unavailable_source_is_listed(self, site: Path) -> None:
         with answering(site) as (url, _):
             pass  # there is nobody any more
         result = self.bundle_job(site, "--metrics-url", url)
@@ -175,14 +175,14 @@ class TestSite:
         (row,) = [row for row in manifest_of(site / "run.tsb").inputs if row.plane == "metric"]
         assert row.status == "unreadable"
 
-    def test_a_store_beside_it(self, site: Path) -> None:
+    def test_a_store_can_be_added_to_a_site(self, site: Path) -> None:
         folder = write(site / "more", {"gpu.prom": metrics(), "sacct.txt": owned(SACCT + sacct("41"))})
         ingest([folder], site / "store")
         result = self.bundle_job(site, "--store", str(site / "store"))
         assert result.exit_code == 0, result.output
         assert f"inputs/{live.METRICS}" in [member.name for member in manifest_of(site / "run.tsb").members]
 
-    def test_lines_of_a_log_store(self, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_lines_of_a_log_store_are_bundled(self, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """They are written as the readers had them."""
         (site / "work" / "slurm-41.out").unlink()
         monkeypatch.setattr("trackside.session.site.open_store", lambda options: JobLogStore())
@@ -195,7 +195,7 @@ class TestSite:
         assert trackside.diagnose(site / "run.tsb").primary.family == "H2"
 
     @pytest.mark.service
-    def test_samples_of_victoriametrics(self, site: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def test_samples_of_victoriametrics_are_bundled(self, site: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
         with services.victoria_metrics(tmp_path_factory.mktemp("vm")) as victoria:
             victoria.load(metrics())
             result = self.bundle_job(site, "--metrics-url", victoria.url)
@@ -217,7 +217,7 @@ class TestSite:
         (("--check",), "give the bundle"),
     ],
 )
-def test_what_can_be_mended(arguments: tuple[str, ...], why: str) -> None:
+def test_wrong_arguments_are_refused_with_a_reason(arguments: tuple[str, ...], why: str) -> None:
     response = called("bundle", *arguments)
     assert response.exit_code == 2
     assert why in response.output

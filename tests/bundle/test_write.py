@@ -104,7 +104,7 @@ class TestScenarios:
     """Some of every kind; those with metrics take long."""
 
     @pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
-    def test_the_same_verdict(self, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_bundle_gives_the_same_verdict(self, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whole: the same document to the byte. Redacted and sliced: the same but for names, and its citations hold."""
         monkeypatch.setattr(parts, "MAX_WHOLE_BYTES", 4000)
         monkeypatch.setattr(slicing, "END_LINES", 20)
@@ -122,9 +122,7 @@ class TestScenarios:
 
 
 class TestRedacted:
-    def test_what_was_replaced_and_that_it_is_to_be_read_is_said_to_whoever_looks_on(
-        self, run: Path, tmp_path: Path
-    ) -> None:
+    def test_redaction_reports_replacements_on_stderr_and_asks_for_a_review(self, run: Path, tmp_path: Path) -> None:
         (run / "env.out").write_text("HF_TOKEN=abc12345\nUSER=jdoe\n" + LOG)
         result = called("bundle", run, "-o", tmp_path / "red.tsb", "--redact")
         assert result.exit_code == 0, result.output
@@ -136,7 +134,7 @@ class TestRedacted:
 
 
 class TestContent:
-    def test_anybody_can_open_it(self, bundle: Path) -> None:
+    def test_a_bundle_is_a_plain_zip(self, bundle: Path) -> None:
         with zipfile.ZipFile(bundle) as archive:
             assert archive.testzip() is None
             assert archive.namelist() == ["mimetype", "inputs/empty.out", "inputs/train.log", "verdict.json", MANIFEST]
@@ -147,7 +145,7 @@ class TestContent:
                 assert (len(data), hashlib.sha256(data).hexdigest()) == (member["size"], member["sha256"])
             assert listing["verdict_sha256"] == hashlib.sha256(archive.read("verdict.json")).hexdigest()
 
-    def test_what_nothing_reads_is_left_out_and_said(self, bundle: Path) -> None:
+    def test_an_unreadable_input_is_left_out_and_listed(self, bundle: Path) -> None:
         (unread,) = [row for row in manifest_of(bundle).inputs if row.member is None]
         assert unread.path == "weights.bin"
         assert "unknown binary format" in unread.because
@@ -163,22 +161,22 @@ class TestContent:
         sources = {source.path: source for source in walk([tmp_path / "run.tsb"]) if isinstance(source, Source)}
         assert sources["train.log"].modified == 1_700_000_000.25
 
-    def test_job_and_present_go_with_it(self, run: Path, tmp_path: Path) -> None:
+    def test_job_and_time_are_recorded(self, run: Path, tmp_path: Path) -> None:
         made(run, tmp_path / "run.tsb", as_of=1_800_000_000.0, job=None)
         assert recorded_job_and_time(tmp_path / "run.tsb") == (None, 1_800_000_000.0)
         assert load([tmp_path / "run.tsb"]).as_of == 1_800_000_000.0
 
-    def test_in_a_folder_it_is_not_read_twice(self, bundle: Path, run: Path) -> None:
+    def test_a_bundle_inside_a_folder_is_refused(self, bundle: Path, run: Path) -> None:
         bundle.rename(run / "run.tsb")
         (row,) = [row for row in load([run]).inputs if row.path == "run.tsb"]
         assert row.status == "refused"
         assert "pass its own path" in row.note
 
-    def test_beside_other_inputs_its_paths_say_whose_they_are(self, bundle: Path, run: Path) -> None:
+    def test_paths_of_a_bundle_among_other_inputs_are_prefixed(self, bundle: Path, run: Path) -> None:
         paths = [source.path for source in walk([bundle, run / "weights.bin"])]
         assert "run.tsb!train.log" in paths
 
-    def test_archives_stay_closed_unless_something_is_taken_out(self, run: Path, tmp_path: Path) -> None:
+    def test_archives_are_unpacked_only_for_redaction(self, run: Path, tmp_path: Path) -> None:
         packed = tmp_path / "all.zip"
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.write(run / "train.log", "logs/train.log")
@@ -203,7 +201,7 @@ class TestSlice:
         noise = "".join(f"debug: worker {n * 7919 % 1000} fetched batch {n}\n" for n in range(60_000))
         (folder / "train.log").write_text(noise + LOG + noise)
 
-    def test_a_large_log_is_cut_and_says_so(self, run: Path, tmp_path: Path) -> None:
+    def test_a_large_log_is_sliced_and_marked(self, run: Path, tmp_path: Path) -> None:
         self.big(run)
         before = made(run, tmp_path / "run.tsb", sliced=True)
         assert not differences(before, trackside.diagnose(tmp_path / "run.tsb"))
@@ -218,7 +216,7 @@ class TestSlice:
         (excerpt,) = [row.excerpt for row in manifest_of(tmp_path / "run.tsb").inputs if row.excerpt]
         assert excerpt.startswith(f"{kept_count:,} of {left_out_count + kept_count:,} lines")
 
-    def test_where_the_slice_says_something_else_all_is_kept(
+    def test_a_slice_with_another_verdict_is_not_used(
         self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.big(run)
@@ -324,41 +322,41 @@ class TestDamage:
         response = called("bundle", "--check", bundle)
         assert (response.exit_code, why in response.output) == (1, True)
 
-    def test_changed_member(self, bundle: Path) -> None:
+    def test_a_changed_member_is_refused(self, bundle: Path) -> None:
         self.refused(
             self.repacked(bundle, lambda m: m.update({"inputs/train.log": m["inputs/train.log"].replace(b"900", b"901")}
                                                      if b"900" in m["inputs/train.log"] else {"inputs/train.log": LOG.replace("3", "4").encode()})),
             "inputs/train.log: changed",
         )  # fmt: skip
 
-    def test_missing_member(self, bundle: Path) -> None:
+    def test_a_missing_member_is_refused(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: m.pop("inputs/train.log")), "inputs/train.log: missing")
 
-    def test_added_member(self, bundle: Path) -> None:
+    def test_an_added_member_is_refused(self, bundle: Path) -> None:
         self.refused(
             self.repacked(bundle, lambda m: m.update({"inputs/more.log": b"x"})), "inputs/more.log: not listed in"
         )
 
-    def test_other_verdict(self, bundle: Path) -> None:
+    def test_a_changed_verdict_is_refused(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: m.update({"verdict.json": b"{}"})), "verdict.json: changed")
 
-    def test_no_manifest(self, bundle: Path) -> None:
+    def test_a_missing_manifest_is_refused(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: m.pop(MANIFEST)), "manifest.json is missing")
 
-    def test_manifest_of_nonsense(self, bundle: Path) -> None:
+    def test_an_invalid_manifest_is_refused(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: m.update({MANIFEST: b"[" * 100_000})), "manifest.json")
 
-    def test_manifest_of_the_future(self, bundle: Path) -> None:
+    def test_a_newer_manifest_version_is_refused(self, bundle: Path) -> None:
         later = lambda m: m.update({MANIFEST: m[MANIFEST].replace(b"bundle/1", b"bundle/9")})  # noqa: E731
         self.refused(self.repacked(bundle, later), "reads trackside.bundle/1")
 
-    def test_name_out_of_the_bundle(self, bundle: Path) -> None:
+    def test_a_member_name_outside_the_bundle_is_refused(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: m.update({"inputs/../../x": b"x"})), "points outside")
 
-    def test_link(self, bundle: Path) -> None:
+    def test_a_link_is_refused(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: None, link="inputs/train.log"), "inputs/train.log: a link")
 
-    def test_bomb(self, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_zip_bomb_is_refused(self, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A million zeros are named rightly, and are too many for so small a file."""
         monkeypatch.setattr("trackside.read.bundle.FREE_BYTES", 1 << 20)
         zeros = bytes(8 << 20)
@@ -373,24 +371,24 @@ class TestDamage:
 
         self.refused(self.repacked(bundle, put), "expands more than")
 
-    def test_two_of_one_name(self, bundle: Path) -> None:
+    def test_a_duplicate_member_is_refused(self, bundle: Path) -> None:
         with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(bundle, "a") as archive:
             archive.writestr("inputs/train.log", "x")
         data = bundle.read_bytes()[:-DIGEST_LENGTH]
         bundle.write_bytes(data + hashlib.sha256(data).hexdigest().encode())
         self.refused(bundle, "appears twice")
 
-    def test_seal(self, bundle: Path) -> None:
+    def test_a_wrong_seal_is_refused(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: None, seal=False), "outside of its members")
 
     @pytest.mark.parametrize("lost", [1, 100, 2000])
-    def test_cut_off(self, bundle: Path, lost: int) -> None:
+    def test_a_truncated_bundle_is_refused(self, bundle: Path, lost: int) -> None:
         bundle.write_bytes(bundle.read_bytes()[:-lost])
         self.refused(bundle, "its end is missing")
 
     @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(data=st.data())
-    def test_any_changed_byte(self, bundle: Path, data: st.DataObject) -> None:
+    def test_any_changed_byte_is_detected(self, bundle: Path, data: st.DataObject) -> None:
         whole = bytearray(bundle.read_bytes())
         place = data.draw(st.integers(0, len(whole) - 1))
         whole[place] ^= data.draw(st.integers(1, 255))
@@ -399,7 +397,7 @@ class TestDamage:
 
     @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(data=st.data())
-    def test_hostile_manifest(self, bundle: Path, data: st.DataObject) -> None:
+    def test_a_hostile_manifest_is_refused_or_read(self, bundle: Path, data: st.DataObject) -> None:
         """Whatever stands in the list of members, sealed or not: it is refused or read, and nothing else happens."""
         with zipfile.ZipFile(bundle) as archive:
             listing = json.loads(archive.read(MANIFEST))
@@ -417,7 +415,7 @@ class TestDamage:
 
 
 class TestCommand:
-    def test_writes_lists_and_checks(self, run: Path, tmp_path: Path) -> None:
+    def test_the_command_writes_and_checks_a_bundle(self, run: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
         response = called("bundle", run, "-o", out)
         assert response.exit_code == 0, response.output
@@ -429,7 +427,7 @@ class TestCommand:
         assert called("verify", out).exit_code == 0
         assert json.loads(called("diagnose", out, "--json").stdout)["primary"]["family"] == "B1"
 
-    def test_never_overwrites_unasked(self, run: Path, tmp_path: Path) -> None:
+    def test_the_command_does_not_overwrite_without_force(self, run: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
         out.write_text("mine")
         response = called("bundle", run, "-o", out)
@@ -437,7 +435,7 @@ class TestCommand:
         assert "--force" in response.output
         assert called("bundle", run, "-o", out, "--force").exit_code == 0
 
-    def test_a_mapping_is_its_owners_alone(self, run: Path, tmp_path: Path) -> None:
+    def test_a_mapping_file_is_private(self, run: Path, tmp_path: Path) -> None:
         (run / "train.log").write_text("MASTER_ADDR=10.1.2.3\n" + LOG)
         key = tmp_path / "key.json"
         response = called("bundle", run, "-o", tmp_path / "run.tsb", "--redact", "--mapping", key)
@@ -456,24 +454,26 @@ class TestCommand:
             (("RUN", "-o", "no/such/folder/x.tsb"), 1, "No such file"),
         ],
     )
-    def test_what_can_be_mended(self, run: Path, arguments: tuple[str, ...], status: int, why: str) -> None:
+    def test_wrong_arguments_are_refused_with_a_reason(
+        self, run: Path, arguments: tuple[str, ...], status: int, why: str
+    ) -> None:
         response = called("bundle", *(str(run) if argument == "RUN" else argument for argument in arguments))
         assert response.exit_code == status
         assert why in response.output
 
-    def test_nothing_is_left_where_it_fails(self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_failed_bundle_leaves_no_file(self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("trackside.bundle.write.differences", lambda *verdicts: ["family: A1, was B1"])
         response = called("bundle", run, "-o", tmp_path / "run.tsb")
         assert (response.exit_code, "family: A1, was B1" in response.output) == (1, True)
         assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_the_manifest_is_described() -> None:
+def test_the_manifest_fields_are_documented() -> None:
     """Its documentation names every field."""
     text = (Path(__file__).parents[2] / "docs" / "bundle.md").read_text("utf-8")
     missing = [field.name for field in msgspec.structs.fields(Manifest) if f"`{field.name}`" not in text]
     assert not missing
 
 
-def test_formats_that_are_sliced_exist() -> None:
+def test_sliced_formats_exist() -> None:
     assert {format_.id for format_ in formats()} >= slicing.FORMATS

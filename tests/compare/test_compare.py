@@ -75,7 +75,7 @@ def apart(pair: tuple[Path, Path]) -> dict[str, Any]:
 # -- simulated pairs
 
 
-def test_a_throttled_run_parts_when_its_clock_falls(apart: dict[str, Any]) -> None:
+def test_a_throttled_run_diverges_when_its_clock_falls(apart: dict[str, Any]) -> None:
     doc = apart
     assert doc["answer"][0].startswith("A: G1 healthy. B: B3 clock-throttle (thermal), rank 7")
     assert doc["answer"][1].startswith("A step takes 1.56 times as long in B: 3.11 s in A, 4.84 s in B")
@@ -90,7 +90,7 @@ def test_a_throttled_run_parts_when_its_clock_falls(apart: dict[str, Any]) -> No
     assert row(doc, "nodes")["differs"] is False
 
 
-def test_swapped_it_is_the_mirror(pair: tuple[Path, Path], apart: dict[str, Any]) -> None:
+def test_swapped_runs_give_a_mirrored_comparison(pair: tuple[Path, Path], apart: dict[str, Any]) -> None:
     one, other = apart, comparison_doc(*reversed(pair))
     for here, there in zip(one["rows"], other["rows"], strict=True):
         assert (here["label"], here["differs"], here["a"], here["b"]) == (
@@ -100,7 +100,7 @@ def test_swapped_it_is_the_mirror(pair: tuple[Path, Path], apart: dict[str, Any]
     assert one["a"] == other["b"] | {"paths": one["a"]["paths"]}
 
 
-def test_a_run_beside_itself(pair: tuple[Path, Path]) -> None:
+def test_a_run_compared_with_itself_has_no_difference(pair: tuple[Path, Path]) -> None:
     doc = comparison_doc(pair[0], pair[0])
     assert doc["answer"][0] == "A and B are the same input: the run is compared with itself."
     assert doc["answer"][1].startswith("No difference found in ")
@@ -108,7 +108,7 @@ def test_a_run_beside_itself(pair: tuple[Path, Path]) -> None:
     assert not any(row["differs"] for row in doc["rows"])
 
 
-def test_the_exit_status_tells_whether_they_differ(tmp_path: Path) -> None:
+def test_the_exit_status_shows_whether_the_runs_differ(tmp_path: Path) -> None:
     one, other = log(tmp_path / "a.out", 1), log(tmp_path / "b.out", 1, rate="3.0e-04")
     assert run(one, one, "--exit-code").exit_code == 0
     assert run(one, other, "--exit-code").exit_code == 10
@@ -140,7 +140,7 @@ def test_every_value_cites_its_own_run_and_can_be_asked_again(apart: dict[str, A
         ("b1/sim-midrun-one-rank-watchdog", "B1 cuda-oom", "fault of run B begins"),
     ],
 )
-def test_a_good_run_beside_bad_ones(pair: tuple[Path, Path], bad: str, family: str, first: str) -> None:
+def test_a_good_run_compared_with_bad_ones(pair: tuple[Path, Path], bad: str, family: str, first: str) -> None:
     doc = comparison_doc(pair[0], inputs(bad))
     assert family in " ".join(doc["answer"])
     (parting,) = (line for line in doc["answer"] if line.startswith("The runs diverge"))
@@ -150,7 +150,7 @@ def test_a_good_run_beside_bad_ones(pair: tuple[Path, Path], bad: str, family: s
     assert all(parting["label"].startswith(parting["name"]) for parting in doc["partings"])
 
 
-def test_a_learning_rate_of_another_schedule_is_no_parting(pair: tuple[Path, Path]) -> None:
+def test_a_learning_rate_of_another_schedule_is_no_divergence(pair: tuple[Path, Path]) -> None:
     """More steps are planned: what follows from that is told as such."""
     doc = comparison_doc(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
     assert row(doc, "planned steps")["differs"] is True
@@ -160,7 +160,7 @@ def test_a_learning_rate_of_another_schedule_is_no_parting(pair: tuple[Path, Pat
     assert any("which may explain why these diverge: learning rate" in line for line in doc["answer"])
 
 
-def test_a_slow_down_is_told_in_gpu_hours_and_money(pair: tuple[Path, Path], apart: dict[str, Any]) -> None:
+def test_a_slowdown_is_priced_in_gpu_hours_and_money(pair: tuple[Path, Path], apart: dict[str, Any]) -> None:
     result = run(*pair, "--price", "2 EUR", "--json")
     slow = json.loads(result.stdout)["slowdown"]
     figures = re.fullmatch(
@@ -188,7 +188,7 @@ def test_steps_of_other_sizes_are_not_priced(pair: tuple[Path, Path]) -> None:
     assert slow
 
 
-def test_runs_of_other_work_are_said_not_to_be_comparable(tmp_path: Path) -> None:
+def test_runs_with_different_work_are_not_comparable(tmp_path: Path) -> None:
     head = "Namespace(batch_size=32, model='{}', dataset='{}')\n"
     one = log(tmp_path / "a.out", 1, head=head.format("gpt2", "pile"))
     other = log(tmp_path / "b.out", 1, head=head.format("bert", "books"), part=20)
@@ -201,7 +201,7 @@ def test_runs_of_other_work_are_said_not_to_be_comparable(tmp_path: Path) -> Non
     ].startswith("T")
 
 
-def test_labels_are_as_wide_as_they_are(apart: dict[str, Any], sides: tuple[Side, Side]) -> None:
+def test_labels_are_not_truncated(apart: dict[str, Any], sides: tuple[Side, Side]) -> None:
     out = io.StringIO()
     render(comparison(compare(*sides)), Console(file=out, width=120, highlight=False))
     assert any(line.startswith("  SM clock, lowest of all  ") for line in out.getvalue().splitlines())
@@ -213,7 +213,7 @@ def test_labels_are_as_wide_as_they_are(apart: dict[str, Any], sides: tuple[Side
     assert any(line.startswith(f"  {long} ") for line in out.getvalue().splitlines())
 
 
-def test_metrics_alone_and_logs_alone(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_values_known_for_one_run_only_are_not_compared(pair: tuple[Path, Path], tmp_path: Path) -> None:
     """What one of the two does not tell is not compared, and it is said which does not."""
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -228,7 +228,7 @@ def test_metrics_alone_and_logs_alone(pair: tuple[Path, Path], tmp_path: Path) -
     assert row(doc, "SM activity, median")["differs"] is not None
 
 
-def test_jobs_of_a_store(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_jobs_of_a_store_can_be_compared(pair: tuple[Path, Path], tmp_path: Path) -> None:
     store = tmp_path / "store"
     CliRunner().invoke(main, ["ingest", str(pair[0]), "--store", str(store)])
     doc = comparison_doc("48213", pair[1], "--store", store)
@@ -258,13 +258,13 @@ def log(
     return path
 
 
-def test_losses_with_other_seeds_do_not_part(tmp_path: Path) -> None:
+def test_losses_with_different_seeds_do_not_diverge(tmp_path: Path) -> None:
     for seed in range(8):
         doc = comparison_doc(log(tmp_path / "a.out", seed), log(tmp_path / "b.out", 100 + seed))
         assert row(doc, "loss at step")["differs"] is False, seed
 
 
-def test_losses_part_where_one_rises(tmp_path: Path) -> None:
+def test_losses_diverge_where_one_rises(tmp_path: Path) -> None:
     doc = comparison_doc(log(tmp_path / "a.out", 1), log(tmp_path / "b.out", 2, part=30))
     loss = row(doc, "loss at step")
     assert (loss["differs"], loss["name"]) == (True, "loss")
@@ -289,20 +289,20 @@ def test_settings_are_compared_and_cited_by_their_lines(tmp_path: Path) -> None:
     assert [row for row in doc["rows"] if "version" in row["label"]]
 
 
-def test_a_log_can_not_command_the_terminal(tmp_path: Path) -> None:
+def test_a_log_cannot_command_the_terminal(tmp_path: Path) -> None:
     head = "Namespace(batch_size=32, model='\x1b[31m[bold]x\u202e')\n"
     text = run(log(tmp_path / "a.out", 1, head=head), log(tmp_path / "b.out", 1, head=HEAD_A)).stdout
     assert "\x1b" not in text
     assert "\u202e" not in text
 
 
-def test_different_frameworks_are_said_to_differ() -> None:
+def test_different_frameworks_are_reported() -> None:
     doc = comparison_doc(inputs("g1/lab-hf-ddp"), inputs("g1/lab-keras-verbose-2"))
     assert row(doc, "framework")["differs"] is True
     assert "framework (hf-trainer / keras)" in " ".join(doc["answer"])
 
 
-def test_nothing_there_is_said(tmp_path: Path) -> None:
+def test_missing_paths_are_an_error(tmp_path: Path) -> None:
     result = run(tmp_path / "none", tmp_path / "other")
     assert result.exit_code == 2
     assert "--store" in result.stderr
@@ -322,7 +322,7 @@ def test_text_keeps_to_its_width(sides: tuple[Side, Side], width: int) -> None:
 # -- the rule
 
 
-def test_the_rule() -> None:
+def test_first_divergence_needs_a_sustained_difference() -> None:
     flat = [1.0] * 20
     assert first_divergence(flat, flat, 0.03) is None
     assert first_divergence(flat, [*flat[:10], 5.0, *flat[11:]], 0.03) is None, "one point is a spike"
@@ -348,7 +348,7 @@ def test_the_rule() -> None:
         ("NCCL version 2.21.5+cuda12.4", "nccl version", "2.21.5+cuda12.4"),
     ],
 )  # fmt: skip
-def test_lines_that_say_how_a_run_was_set_up(line: str, name: str, value: str, tmp_path: Path) -> None:
+def test_lines_with_settings_are_read(line: str, name: str, value: str, tmp_path: Path) -> None:
     (tmp_path / "a.out").write_text(line + "\n")
     assert settings([str(tmp_path)], ["a.out"], {})[name].value == value
 
@@ -356,6 +356,6 @@ def test_lines_that_say_how_a_run_was_set_up(line: str, name: str, value: str, t
 @pytest.mark.parametrize(
     "line", ["loss: 3.2", "Epoch: 3", "time: 12:00:01", "see https://x.org: y", "val_accuracy = 0.3"]
 )
-def test_lines_that_say_how_it_goes_do_not(line: str, tmp_path: Path) -> None:
+def test_lines_about_progress_are_no_settings(line: str, tmp_path: Path) -> None:
     (tmp_path / "a.out").write_text(line + "\n")
     assert settings([str(tmp_path)], ["a.out"], {}) == {}

@@ -77,7 +77,7 @@ THROTTLES: dict[str, tuple[Callable[[], Cluster], list[Event], Certainty]] = {
 }
 
 
-def test_all_gpus_held_down_are_no_measure_of_each_other() -> None:
+def test_throttling_of_all_gpus_from_the_start_is_found() -> None:
     every = tuple(f"n{node}:{gpu}" for node in (1, 2) for gpu in range(8))
     finding = throttled(span=(0, 9999), gpus=every).judge("B3", steps(), COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
@@ -85,7 +85,7 @@ def test_all_gpus_held_down_are_no_measure_of_each_other() -> None:
 
 
 @pytest.mark.parametrize(("counted", "expected"), [(1e-3, True), (0.0, False)])
-def test_a_counter_of_throttled_time_that_creeps_while_a_hot_clock_is_low(counted: float, expected: bool) -> None:
+def test_a_slowly_growing_throttle_counter_confirms_a_low_hot_clock(counted: float, expected: bool) -> None:
     """DCGM's violation times came in other units than they were said to."""
     cluster = throttled(give=("clocks", "heat"))
     creeping = {SICK: cluster.growing(cluster.between(*HOT, counted))}
@@ -95,7 +95,7 @@ def test_a_counter_of_throttled_time_that_creeps_while_a_hot_clock_is_low(counte
 
 
 @pytest.mark.parametrize("case", THROTTLES)
-def test_throttling(case: str) -> None:
+def test_throttling_is_found_with_its_certainty(case: str) -> None:
     make, progress, certainty = THROTTLES[case]
     finding = make().judge("B3", progress, COMPLETED)
     assert outcome(finding) == (FOUND, certainty, False)
@@ -104,7 +104,7 @@ def test_throttling(case: str) -> None:
     assert finding.since == pytest.approx(1000 if case == "from start to end" else HOT[0], abs=120)
 
 
-def test_throttling_by_counters_of_throttled_time() -> None:
+def test_throttle_time_counters_show_throttling() -> None:
     cluster = throttled(give=("clocks",))
     throttled_time = cluster.growing(cluster.between(*HOT, 0.8, 0))
     cluster.per_gpu("gpu_throttle_seconds_total", 0, {SICK: throttled_time}, reason="hw_thermal_slowdown")
@@ -113,7 +113,7 @@ def test_throttling_by_counters_of_throttled_time() -> None:
     assert (outcome(finding), finding.gpus, finding.variant) == ((FOUND, ESTABLISHED, False), (SICK,), "thermal")
 
 
-def test_throttling_of_a_whole_node() -> None:
+def test_a_whole_node_can_be_throttled() -> None:
     node = tuple(f"n2:{i}" for i in range(8))
     finding = throttled(0x80, gpus=node).judge("B3", steps(), COMPLETED)
     assert (finding.gpus, finding.nodes, finding.variant) == (node, ("n2",), "power")
@@ -133,7 +133,7 @@ def test_throttling_that_did_not_end_the_run_is_a_warning() -> None:
     assert hung.judge("B3", job("TIMEOUT")).latent
 
 
-def test_throttling_to_the_end_of_work_is_no_warning_where_samples_go_on_after_it() -> None:
+def test_throttling_to_the_end_of_work_is_primary_if_samples_continue() -> None:
     """No record tells when the run ended; the GPUs are let go of, and sampled for an hour more."""
     cluster = Cluster(end=9000)
     cluster.per_gpu("gpu_sm_active_ratio", cluster.between(1060, 4900, 0.8))
@@ -147,7 +147,7 @@ def test_throttling_to_the_end_of_work_is_no_warning_where_samples_go_on_after_i
     assert (finding.outcome, finding.latent) == (FOUND, False)
 
 
-def test_low_power_of_low_clocks_is_no_standstill() -> None:
+def test_low_power_from_low_clocks_is_no_stall() -> None:
     """Without SM activity, power tells work; GPUs whose clocks are held down draw little and are busy all the same."""
 
     def cluster(busy: float) -> Cluster:
@@ -174,13 +174,13 @@ BENIGN: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", BENIGN)
-def test_no_throttling(case: str) -> None:
+def test_benign_reasons_are_no_throttling(case: str) -> None:
     make, reasons = BENIGN[case]
     finding = make().judge("B3", steps(), COMPLETED)
     assert (finding.outcome, keys(finding)) == (ABSENT, reasons)
 
 
-def test_single_samples_again_and_again_are_flapping() -> None:
+def test_repeated_single_samples_are_brief() -> None:
     cluster = working()
     flaps = np.where(np.arange(len(cluster.times)) % 6 < 2, 0x8, 0)
     cluster.per_gpu("gpu_throttle_reasons", 0, {SICK: flaps}).per_gpu("gpu_sm_clock_hertz", 1.6e9)
@@ -194,7 +194,7 @@ def test_idle_gpus_are_not_throttled() -> None:
 
 
 @pytest.mark.parametrize("most", [None, 1.7e9])
-def test_low_clocks_without_reasons_stay_open(most: float | None) -> None:
+def test_low_clocks_without_reasons_are_unknown(most: float | None) -> None:
     """Neither heat nor reasons tell of it, but a power brake would look the same."""
     cluster = throttled(heat=60, give=("clocks", "heat"))
     if most is not None:
@@ -209,7 +209,7 @@ def by_default(clock: float, heat: float, watts: float, **labels: str) -> Cluste
     return made.per_gpu("gpu_power_watts", watts, **labels)
 
 
-def test_hot_gpus_that_were_slow_all_along_are_a_suspicion_by_what_their_model_can_do() -> None:
+def test_hot_gpus_below_their_models_clock_from_the_start_are_possible() -> None:
     model = {"gpu_model": "NVIDIA H100 80GB HBM3"}
     finding = by_default(8.85e8, 86, 230, **model).judge("B3", steps(), COMPLETED)
     assert outcome(finding) == (FOUND, POSSIBLE, True)
@@ -222,12 +222,12 @@ def test_hot_gpus_that_were_slow_all_along_are_a_suspicion_by_what_their_model_c
 
 
 @pytest.mark.parametrize(("count", "expected"), [(4, UNKNOWN), (12, ABSENT)])
-def test_a_few_readings_rule_nothing_out(count: int, expected: Outcome) -> None:
+def test_a_few_samples_do_not_rule_out_throttling(count: int, expected: Outcome) -> None:
     short = throttled(0x4, 1.58e9, end=START + 15 * (count - 1))
     assert short.judge("B3", job("COMPLETED", end=START + 15 * count)).outcome is expected
 
 
-def test_throttling_that_is_seen_a_window_after_the_straggling_is_its_cause() -> None:
+def test_throttling_seen_one_window_after_the_straggler_is_its_cause() -> None:
     """Of one GPU: the curves that tell of each are smoothed over windows of their own."""
     families_ = [family for family in families() if family.code in ("B3", "D3")]
 
@@ -241,6 +241,6 @@ def test_throttling_that_is_seen_a_window_after_the_straggling_is_its_cause() ->
     assert ranked("n1:0", 30.0) == "D3"
 
 
-def test_clocks_unwatched() -> None:
+def test_b3_is_unknown_without_clocks_or_reasons() -> None:
     assert working().judge("B3", steps(), COMPLETED).outcome is UNKNOWN
     assert throttled(give=("clocks",)).judge("B3", steps(), COMPLETED).outcome is UNKNOWN

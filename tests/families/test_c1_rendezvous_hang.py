@@ -35,32 +35,32 @@ from trackside.finding import Certainty
 from trackside.model import Run
 
 
-def test_rendezvous() -> None:
+def test_a_failed_dns_lookup_blames_infrastructure() -> None:
     failure = root("rendezvous_failure", reason="dns", address="head:29500", retry=True)
     last = root("rendezvous_failure", 60, reason="timeout", address="head:29500")
     finding = judge("C1", failure, last, job("FAILED", exit_code=1))
     assert (finding.outcome, finding.culprit, keys(finding)[0]) == (FOUND, "infrastructure", "failed_dns")
 
 
-def test_a_list_of_hosts_is_no_hosts_name() -> None:
+def test_an_unexpanded_host_list_as_address_blames_the_job() -> None:
     failure = root("rendezvous_failure", reason="dns", address="node[01,05]:53394", retry=True)
     assert judge("C1", failure, job("TIMEOUT")).culprit == "job"
 
 
-def test_rendezvous_that_came_up_or_was_long_over() -> None:
+def test_a_rendezvous_that_succeeded_is_no_failure() -> None:
     retry = root("rendezvous_failure", 5, reason="refused", retry=True)
     assert judge("C1", retry, event("distributed_ready", 9, world_size=4)).outcome is ABSENT
     assert keys(judge("C1", log_points(), root("rendezvous_failure", reason="timeout"))) == ["trained"]
 
 
-def test_silent_start_of_several_ranks() -> None:
+def test_a_silent_start_of_several_ranks_is_supported() -> None:
     init = event("distributed_init", world_size=2, time=1005.0, rank=0)
     finding = judge("C1", init, job("TIMEOUT"), run=Run(nodes=("n1", "n2")))
     assert (finding.outcome, finding.certainty, finding.culprit) == (FOUND, Certainty.SUPPORTED, "job")
     assert judge("C1", init, job("FAILED", exit_code=1)).outcome is ABSENT
 
 
-def test_rendezvous_hang_in_the_words_of_the_example() -> None:
+def test_the_wording_of_the_rendezvous_hang_example() -> None:
     finding = judged(cold(), "C1", BEGAN, TIMEOUT)
     assert decision(finding) == (FOUND, ESTABLISHED)
     text = text_of(finding)
@@ -69,13 +69,13 @@ def test_rendezvous_hang_in_the_words_of_the_example() -> None:
     assert (finding.nodes, finding.ranks, finding.culprit) == (("n1", "n2"), tuple(range(16)), "unknown")
 
 
-def test_a_run_that_goes_on_has_not_ended() -> None:
+def test_a_running_job_is_not_said_to_have_ended() -> None:
     finding = judged(cold(), "C1", BEGAN, job("RUNNING", end=None))
     assert finding.outcome is FOUND
     assert ("running" in keys(finding), "ended" in keys(finding)) == (True, False)
 
 
-def test_rendezvous_hang_without_a_log() -> None:
+def test_a_rendezvous_hang_is_found_without_a_log() -> None:
     """Several nodes that stay cold: possible; with contexts that hold memory, and so a job that had begun, supported."""
     assert decision(judged(cold(), "C1", TIMEOUT, planes=NO_LOG)) == (FOUND, POSSIBLE)
     loaded = Cluster().per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_engine_active_ratio", 0.0)
@@ -83,13 +83,13 @@ def test_rendezvous_hang_without_a_log() -> None:
     assert decision(judged(loaded, "C1", TIMEOUT, planes=NO_LOG)) == (FOUND, SUPPORTED)
 
 
-def test_no_rendezvous_hang() -> None:
+def test_rivals_are_no_rendezvous_hang() -> None:
     assert keys(judged(hung(), "C1", TIMEOUT, planes=NO_LOG)) == ["worked_sm"]
     assert judged(cold(nodes=1, gpus=1), "C1", TIMEOUT, planes=NO_LOG).outcome is UNKNOWN
     assert "trained" in keys(judged(cold(), "C1", points(), TIMEOUT))
     assert "completed" in keys(judged(cold(), "C1", COMPLETED))
 
 
-def test_short_cold_spell_is_no_hang() -> None:
+def test_a_short_idle_period_is_no_hang() -> None:
     brief = cold(start=END - 400)
     assert judged(brief, "C1", TIMEOUT, planes=NO_LOG).outcome is not FOUND

@@ -17,7 +17,7 @@ ALL = pytest.mark.parametrize("family", families(), ids=lambda family: family.co
 
 
 @ALL
-def test_documented(family: Family) -> None:
+def test_every_family_documents_all_sections(family: Family) -> None:
     assert tuple(family.sections()) == HEADINGS
     assert all(family.sections().values())
     lines = family.sections()["References"].splitlines()
@@ -25,14 +25,14 @@ def test_documented(family: Family) -> None:
     assert not [line for line in lines if not re.fullmatch(r"- \[[^\]]+\]\(https://[\w.-]+\.\w+/[^\s)]*\)", line)]
 
 
-def test_no_digits_in_sentences() -> None:
+def test_sentences_hold_no_digits() -> None:
     """Every figure comes from a cited value."""
     assert sentences()
     own = [one for _, one in sentences() if not isinstance(one, Command)]
     assert not [text for one in own for text in (one.text, one.running) if any(map(str.isdigit, text))]
 
 
-def test_sentences_of_a_run_that_goes_on_fill_in_the_same_values() -> None:
+def test_running_templates_use_the_same_values() -> None:
     for name, one in sentences():
         if isinstance(one, Command):
             continue
@@ -40,7 +40,7 @@ def test_sentences_of_a_run_that_goes_on_fill_in_the_same_values() -> None:
 
 
 @ALL
-def test_blind_is_unknown(family: Family) -> None:
+def test_a_family_without_inputs_is_unknown(family: Family) -> None:
     """With no input of the planes that it needs, a family does not know, and says what it lacks."""
     for planes in ((), ("trace",)):
         finding = judge_store(family.code, MemoryStore((), (), planes))
@@ -50,7 +50,7 @@ def test_blind_is_unknown(family: Family) -> None:
 
 
 @ALL
-def test_scenarios(family: Family) -> None:
+def test_every_family_has_positive_rival_and_blind_scenarios(family: Family) -> None:
     """At least three: one of it, one in which it must not be found, and one that lacks what it would be told by."""
     labels = {case.name: case.expected for case in scenarios()}
     positive = {name for name, label in labels.items() if family.code in {label["family"], *label.get("warns", ())}}

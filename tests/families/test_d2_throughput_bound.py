@@ -51,14 +51,14 @@ def saves_at(steps: Iterable[int]) -> list[Row]:
     return [event("checkpoint_saved", 600 + s, step=s, path=f"out/checkpoint-{s}") for s in steps]
 
 
-def test_d2_save_storm() -> None:
+def test_d2_finds_a_save_storm() -> None:
     points = curve(FALLING, **STEPS)
     assert primary(store(points, saves_at(range(1, 31)), DONE, short_job("COMPLETED"))).variant == "save-storm"
     assert judge_store("D2", store(points, saves_at([10, 20, 30]), DONE)).outcome is ABSENT
     assert judge_store("D2", store(curve([5.0, 4.0], **STEPS), saves_at([1, 2]), DONE)).outcome is UNKNOWN
 
 
-def test_d2_flag_and_sockets() -> None:
+def test_d2_finds_a_blocking_flag_and_socket_transport() -> None:
     flag = event("env_flag", 3, name="CUDA_LAUNCH_BLOCKING", value="1")
     assert judge_store("D2", store(curve(FALLING), flag, DONE)).variant == "launch-blocking"
     off = event("env_flag", 3, name="CUDA_LAUNCH_BLOCKING", value="0")
@@ -92,7 +92,7 @@ def test_gpus_that_spin_in_slow_collectives() -> None:
     assert call_s / launch_s == pytest.approx(40, abs=0.1)
 
 
-def test_compilation_is_no_part_of_the_work() -> None:
+def test_compilation_is_not_counted_as_work() -> None:
     """Kernels are launched and tried out for a third of the run, on GPUs that hardly are busy with it."""
     made = Cluster()
     made.per_gpu("gpu_engine_active_ratio", made.after(2300, 0.99, 0.12))
@@ -103,13 +103,13 @@ def test_compilation_is_no_part_of_the_work() -> None:
     assert figure(finding, "pinned", "busy") == pytest.approx(0.99, abs=0.01)
 
 
-def test_traced_waits_make_it_sure() -> None:
+def test_traced_waits_establish_a_slow_interconnect() -> None:
     finding = waiting(counted(uniform(0.99, 0.15)), 0.9).judge("D2", points(), COMPLETED)
     assert outcome(finding) == (FOUND, ESTABLISHED, False)
     assert figure(finding, "in_collectives", "share") == pytest.approx(0.9, abs=0.01)
 
 
-def test_a_model_that_fills_few_sms_is_a_suspicion_until_something_says_it_waits() -> None:
+def test_low_sm_activity_alone_is_only_possible() -> None:
     made = uniform(0.97, 0.3)
     doubtful = made.judge("D2", points(), COMPLETED)
     assert outcome(doubtful) == (FOUND, POSSIBLE, True)
@@ -126,7 +126,7 @@ def unprofiled(watts: float) -> Cluster:
     return made.per_gpu("gpu_power_limit_watts", 700.0)
 
 
-def test_power_stands_in_for_sm_activity() -> None:
+def test_power_replaces_missing_sm_activity() -> None:
     sockets = event("nccl_transport", 3, transport="socket", nnodes=2, nranks=16, text="NET/Socket : Using [0]eth0")
     assert outcome(unprofiled(200).judge("D2", points(), sockets, COMPLETED)) == (FOUND, SUPPORTED, False)
     assert outcome(unprofiled(200).judge("D2", points(), COMPLETED)) == (FOUND, POSSIBLE, True)
@@ -142,7 +142,7 @@ def by_default(watts: float, tensor: float = 0.05, dram: float = 0.05, **labels:
     return made.per_gpu("gpu_power_watts", made.noisy(watts), **labels)
 
 
-def test_pipes_at_rest_stand_in_for_sm_activity() -> None:
+def test_idle_pipes_replace_missing_sm_activity() -> None:
     sockets = event("nccl_transport", 3, transport="socket", nnodes=2, nranks=16, text="NET/Socket : Using [0]eth0")
     model = {"gpu_model": "NVIDIA A100-SXM4-80GB"}
     spins = by_default(129, **model).judge("D2", points(), sockets, COMPLETED)
@@ -156,11 +156,11 @@ def test_pipes_at_rest_stand_in_for_sm_activity() -> None:
         assert works.judge("D2", points(), COMPLETED).outcome is ABSENT
 
 
-def test_one_gpu_waits_for_nobody() -> None:
+def test_a_single_gpu_has_no_slow_interconnect() -> None:
     assert uniform(0.99, 0.1, nodes=1, gpus=1).judge("D2", points(), COMPLETED).outcome is ABSENT
 
 
-def test_spinning_at_the_end_is_a_hang() -> None:
+def test_spinning_at_the_end_is_no_slow_interconnect() -> None:
     made = Cluster()
     made.per_gpu("gpu_engine_active_ratio", 0.99).per_gpu("gpu_sm_active_ratio", made.after(2000, 0.02, 0.3))
     made.per_gpu(f"{TRACER}cuda_kernel_launches_total", np.minimum(made.growing(100.0), 1e5))
@@ -168,7 +168,7 @@ def test_spinning_at_the_end_is_a_hang() -> None:
     assert finding.outcome is ABSENT or finding.latent
 
 
-def test_saves_at_every_step_collapse_the_sms() -> None:
+def test_saves_at_every_step_are_a_save_storm() -> None:
     saves = [event("checkpoint_saved", 100 + i, step=i + 1) for i in range(40)]
     finding = uniform(0.3, 0.2).judge("D2", points(40), saves, COMPLETED)
     assert outcome(finding) == (FOUND, ESTABLISHED, False)
@@ -187,7 +187,7 @@ def between(count: int, saves: int, **fields: Any) -> list[Event]:
     return rows
 
 
-def test_saves_without_a_step_are_counted_by_writer() -> None:
+def test_saves_without_a_step_are_counted_per_writer() -> None:
     made = uniform(0.3, 0.2)
     assert made.judge("D2", between(10, 9), run=made.run(n_ranks=4)).variant == "save-storm"
     copies = made.judge("D2", between(10, 8), run=made.run(n_ranks=8))
@@ -204,7 +204,7 @@ def saved(text: str) -> int:
     return sum(row.kind == "checkpoint_saved" for row in scan_text(text))
 
 
-def test_a_writer_that_says_the_same_again_has_saved_again() -> None:
+def test_repeated_messages_of_one_writer_are_separate_saves() -> None:
     assert saved(REPEATED) == 10
     assert saved("saving checkpoint to out/last.pt\nsaved checkpoint out/last.pt\n" * 3) == 3
     assert saved("[rank0]: saving checkpoint to out/last.pt\n[rank1]: saving checkpoint to out/last.pt\n") == 1
@@ -214,7 +214,7 @@ def test_a_writer_that_says_the_same_again_has_saved_again() -> None:
     assert saved("Saving model checkpoint to out/checkpoint-40\nSaved checkpoint out/checkpoint-40\n") == 1
 
 
-def test_launches_that_take_as_long_as_kernels() -> None:
+def test_slow_kernel_launches_show_launch_blocking() -> None:
     made = counted(uniform(0.58, 0.4), 500.0)
     made.per_gpu(f"{TRACER}cuda_api_calls_total", made.growing(500.0), api="cudaLaunchKernel")
     made.per_gpu(f"{TRACER}cuda_api_seconds_total", made.growing(0.55), api="cudaLaunchKernel")
@@ -229,7 +229,7 @@ def test_launches_that_take_as_long_as_kernels() -> None:
     assert quick.judge("D2", points(), COMPLETED).outcome is ABSENT
 
 
-def test_throughput_blind() -> None:
+def test_d2_is_unknown_without_metrics() -> None:
     finding = Cluster().per_node("scrape_up", 1).judge("D2", points(3), COMPLETED)
     assert (finding.outcome, bool(finding.collect)) == (UNKNOWN, True)
 

@@ -44,7 +44,7 @@ def rank_steps(slow: float, steps: int = 25) -> list[Row]:
     ]
 
 
-def test_d3_one_slow_rank() -> None:
+def test_d3_finds_one_slow_rank() -> None:
     assert judge_store("D3", store(rank_steps(0.25))).ranks == (2,)
     assert judge_store("D3", store(rank_steps(0.104))).outcome is ABSENT
     assert judge_store("D3", store(rank_steps(0.25, steps=5))).outcome is UNKNOWN
@@ -61,7 +61,7 @@ def straggler(slow: float = 0.55, others: float = 0.16, late: tuple[str, ...] = 
     return made.per_gpu("gpu_sm_active_ratio", made.noisy(others), own)
 
 
-def test_the_gpu_that_computes_while_the_others_spin() -> None:
+def test_the_gpu_that_computes_while_the_others_spin_is_the_straggler() -> None:
     """The catalog's figures: 0.55 against 0.16, counts equal."""
     made = counted(straggler())
     finding = made.judge("D3", points(30), COMPLETED, run=made.run(n_ranks=16))
@@ -84,7 +84,7 @@ def test_a_slow_clock_blames_the_gpu() -> None:
 
 
 @pytest.mark.parametrize("interval", [15.0, 60.0])
-def test_the_gpu_whose_host_keeps_it_waiting(interval: float) -> None:
+def test_the_gpu_that_waits_for_its_host_is_the_straggler(interval: float) -> None:
     made = Cluster(interval=interval)
     made.per_gpu("gpu_engine_active_ratio", made.noisy(0.98, 0.005), {SLOW: made.noisy(0.3)})
     made.per_gpu("gpu_sm_active_ratio", made.noisy(0.25), {SLOW: made.noisy(0.22)})
@@ -96,7 +96,7 @@ def test_the_gpu_whose_host_keeps_it_waiting(interval: float) -> None:
     assert "slow_wait" in keys(traced)
 
 
-def test_pressure_on_its_host_alone_points_to_the_cpus() -> None:
+def test_cpu_pressure_on_one_host_only_points_to_its_cpus() -> None:
     made = Cluster(nodes=4)
     made.per_gpu("gpu_engine_active_ratio", made.noisy(0.98, 0.005), {SLOW: made.noisy(0.3)})
     made.per_node(
@@ -114,7 +114,7 @@ def test_pressure_on_its_host_alone_points_to_the_cpus() -> None:
 
 
 @pytest.mark.parametrize("duty", [0.35, 0.62])
-def test_utilization_alone_tells_by_many_readings(duty: float) -> None:
+def test_utilization_alone_suffices_with_many_samples(duty: float) -> None:
     """Readings of a second find the slow GPU at rest or at work, the others always at work."""
     made = Cluster(end=START + 2000)
     random = np.random.default_rng(5)
@@ -130,14 +130,14 @@ def test_utilization_alone_tells_by_many_readings(duty: float) -> None:
     assert even.judge("D3", points(30), COMPLETED).outcome is ABSENT
 
 
-def test_least_wait_alone_names_it() -> None:
+def test_the_shortest_wait_alone_names_the_straggler() -> None:
     """Without profiling: only the tracer's time in collectives differs."""
     made = waiting(counted(Cluster()), 0.7, {SLOW: 0.1})
     finding = made.per_gpu("gpu_utilization_ratio", 0.99).judge("D3", points(30), COMPLETED)
     assert (finding.outcome, finding.gpus) == (FOUND, (SLOW,))
 
 
-def test_a_pair_and_a_whole_node_are_held_against_the_others() -> None:
+def test_a_pair_and_a_whole_node_are_compared_with_the_others() -> None:
     pair = straggler(0.6, 0.15, ("n1:1",), nodes=1, gpus=2).judge("D3", points(30), COMPLETED)
     assert pair.gpus == ("n1:1",)
     assert figure(pair, "slow_sm", "ratio") == pytest.approx(4, abs=0.1)  # to the other, not to the middle of both
@@ -147,13 +147,13 @@ def test_a_pair_and_a_whole_node_are_held_against_the_others() -> None:
     assert whole.latent
 
 
-def test_gpus_that_are_alike_are_told_with_figures() -> None:
+def test_even_gpus_rule_out_a_straggler_with_figures() -> None:
     finding = uniform(0.99, 0.2).judge("D3", points(30), COMPLETED)
     assert (finding.outcome, keys(finding)) == (ABSENT, ["alike"])
     assert figure(finding, "alike", "low") == pytest.approx(0.2, abs=0.01)
 
 
-def test_stages_of_a_pipeline_are_uneven_by_design() -> None:
+def test_uneven_pipeline_stages_are_no_stragglers() -> None:
     """The same place of every node works more: the first stage; and more than a few do."""
     first = straggler(0.8, 0.4, ("n1:0", "n2:0"), nodes=2, gpus=4)
     assert first.judge("D3", points(30), COMPLETED).outcome is ABSENT
@@ -161,12 +161,12 @@ def test_stages_of_a_pipeline_are_uneven_by_design() -> None:
     assert many.judge("D3", points(30), COMPLETED).outcome is ABSENT
 
 
-def test_other_work_is_a_suspicion_only() -> None:
+def test_unequal_work_is_only_a_possible_straggler() -> None:
     made = counted(straggler(), but={SLOW: 300.0})
     assert outcome(made.judge("D3", points(30), COMPLETED)) == (FOUND, POSSIBLE, True)
 
 
-def test_an_episode_is_a_warning() -> None:
+def test_a_short_episode_is_a_warning() -> None:
     made = Cluster()
     made.per_gpu("gpu_engine_active_ratio", 0.99)
     busy = made.between(2000, 2500, 0.55, 0.5)
@@ -203,7 +203,7 @@ def test_a_rank_that_saves_at_every_step_is_no_straggler() -> None:
     assert (other.outcome, other.gpus) == (FOUND, (SLOW,)), "a rank that writes nothing"
 
 
-def test_long_saves_now_and_then_are_found_by_the_rank_that_writes_them() -> None:
+def test_occasional_long_saves_are_found_by_their_idle_writer() -> None:
     """Four thousand seconds, a hundred saves: three quarters of the first rank's time, in every window."""
     made = Cluster(interval=30.0)
     idling(made.noisy(0.25), made)
@@ -225,7 +225,7 @@ def test_a_first_rank_that_lags_between_its_saves_is_a_straggler() -> None:
     assert keys(idling(paused, saving).judge("D3", writes(200, 50), COMPLETED)) == ["saver_idles"]
 
 
-def test_a_first_rank_that_computes_while_the_others_wait_is_a_straggler_whatever_it_saves() -> None:
+def test_a_first_rank_that_computes_while_the_others_wait_is_a_straggler() -> None:
     """All engines are pinned; the tracer alone tells who waits, and who does not."""
     made = waiting(counted(Cluster(nodes=1, gpus=4)), 0.6, {FIRST: 0.05}).per_gpu("gpu_engine_active_ratio", 0.98)
     for every in (1, 50):
@@ -233,7 +233,7 @@ def test_a_first_rank_that_computes_while_the_others_wait_is_a_straggler_whateve
         assert (finding.outcome, finding.gpus) == (FOUND, (FIRST,))
 
 
-def test_no_step_is_done_while_one_rank_evaluates() -> None:
+def test_an_episode_without_steps_is_an_evaluation_and_no_straggler() -> None:
     """An episode in which the first GPU works and the others spin: a pause where the log's steps stop for it."""
 
     def alone(gpu: str) -> Cluster:
@@ -258,7 +258,7 @@ def test_a_tracer_alone_names_the_rank_that_waits_least() -> None:
     assert (finding.outcome, finding.gpus, finding.certainty) == (FOUND, ("n1:2",), SUPPORTED)
 
 
-def test_noise_and_scrapes_out_of_step_name_nobody() -> None:
+def test_noise_and_unaligned_scrapes_name_no_straggler() -> None:
     """Steps longer than a window: each node's scrapes find other parts of them."""
     for seed in range(20):
         random = np.random.default_rng(seed)
@@ -272,7 +272,7 @@ def test_noise_and_scrapes_out_of_step_name_nobody() -> None:
         assert made.judge("D3", points(30), COMPLETED).outcome is ABSENT, seed
 
 
-def test_straggler_blind() -> None:
+def test_d3_is_unknown_without_enough_metrics() -> None:
     assert Cluster().per_gpu("gpu_utilization_ratio", 0.9).judge("D3", points(5), COMPLETED).outcome is UNKNOWN
     finding = Cluster(nodes=1, gpus=1).per_gpu("gpu_sm_active_ratio", 0.5).judge("D3", points(30), COMPLETED)
     assert (finding.outcome, bool(finding.collect)) == (UNKNOWN, True)
@@ -290,7 +290,7 @@ def ranks(field: str, slow: float, late: range = range(60), count: int = 8) -> l
 
 
 @pytest.mark.parametrize("field", ["compute_time_s", "relative_time", "step_time_s"])
-def test_times_that_every_rank_prints(field: str) -> None:
+def test_printed_step_times_name_the_straggler(field: str) -> None:
     made = Cluster(nodes=1)
     run = made.run(n_ranks=8)
     finding = made.judge("D3", ranks(field, 1.8), run=run)
@@ -304,7 +304,7 @@ def test_times_that_every_rank_prints(field: str) -> None:
     assert made.judge("D3", ranks(field, 2.0, count=2), run=run).outcome is UNKNOWN
 
 
-def test_figures_and_prints_that_agree_are_sure() -> None:
+def test_metrics_and_printed_times_that_agree_establish_a_straggler() -> None:
     made = Cluster(nodes=1)
     made.per_gpu("gpu_engine_active_ratio", 0.99).per_gpu("gpu_sm_active_ratio", 0.2, {"n1:2": 0.3})
     shown = made.judge("D3", points(30), run=made.run(n_ranks=8))
@@ -313,7 +313,7 @@ def test_figures_and_prints_that_agree_are_sure() -> None:
     assert (both.certainty, both.gpus, both.ranks) == (ESTABLISHED, ("n1:2",), (2,))
 
 
-def test_step_times_that_every_rank_exports() -> None:
+def test_exported_step_times_name_the_straggler() -> None:
     made = Cluster(nodes=1)
     for rank in range(8):
         made.put("training_step_seconds", made.noisy(2.0 if rank == 5 else 1.0), rank=str(rank), node="n1")

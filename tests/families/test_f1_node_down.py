@@ -44,7 +44,7 @@ def test_f1_names_the_node() -> None:
 
 
 @pytest.mark.parametrize(("complained", "first"), [(1750.0, "F1"), (1250.0, "C2")])
-def test_f1_is_noticed_later_than_it_happens(complained: float, first: str) -> None:
+def test_f1_explains_a_peer_lost_shortly_before_the_notice(complained: float, first: str) -> None:
     """Peers complain at once, the controller gives a node up after SlurmdTimeout; not of a hang long before it."""
     trained = curve(FALLING, time=lambda i: complained - 300 + 10 * i)
     lost = event("peer_lost", 700, Role.CASCADE, time=complained, text="Connection closed by peer", rank=0)
@@ -61,7 +61,7 @@ def node(state: str, when: float) -> Record:
     return Record("node", Position("nodes.txt", 1), "scheduler", fields)
 
 
-def test_f1_looks_at_the_moment() -> None:
+def test_f1_needs_a_node_that_failed_at_the_end_of_the_run() -> None:
     run = Run(nodes=("n3",), start=1000.0, end=2000.0)
     assert judge_store("F1", store(node("down", 2010.0), short_job("FAILED")), run).outcome is FOUND
     assert judge_store("F1", store(node("down", 9000.0), short_job("FAILED")), run).outcome is ABSENT
@@ -76,7 +76,7 @@ def test_f1_looks_at_the_moment() -> None:
     ("FAILED", 150, True), ("FAILED", 287, False), ("NODE_FAIL", 73, False), ("CANCELLED", 144, False),
     ("CANCELLED", 20, True),
 ])  # fmt: skip
-def test_a_node_that_went_down_after_the_run(state: str, after: float, expected: bool) -> None:
+def test_a_node_down_after_the_run_counts_within_a_margin(state: str, after: float, expected: bool) -> None:
     fields: dict[str, Any] = {"name": "n2", "reason": "Not responding", "reason_time": END + after, "state": "down"}
     run = Run("7", nodes=("n1", "n2"), start=START, end=END)
     row = Record("node", Position("node.txt", 1), "scheduler", fields)
@@ -114,14 +114,14 @@ def judged(cluster: Cluster, *rows: Any, **more: Any) -> Finding:
         ({"interval": 60.0}, "FAILED", SUPPORTED),
     ],
 )
-def test_a_node_falls_silent(shape: dict[str, Any], state: str, certainty: Certainty) -> None:
+def test_a_node_whose_samples_stop_is_down(shape: dict[str, Any], state: str, certainty: Certainty) -> None:
     finding = judged(nodes(**shape), job(state))
     assert outcome(finding) == (FOUND, certainty, False)
     assert finding.nodes == (f"n{shape.get('count', 4)}",)
     assert finding.since == pytest.approx(4700, abs=120)
 
 
-def test_a_silent_node_that_the_scheduler_calls_down() -> None:
+def test_a_silent_node_that_the_scheduler_reports_down_is_established() -> None:
     lost = event("node_state", plane="scheduler", node="n4", state="down", time=4990.0, path="slurmctld.log")
     finding = judged(nodes(), lost, job("FAILED"))
     assert (finding.certainty, set(finding.planes)) == (ESTABLISHED, {"scheduler", "metric", "log"})
@@ -137,13 +137,13 @@ SILENCES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("case", SILENCES)
-def test_no_node_is_down(case: str) -> None:
+def test_rivals_are_no_node_failure(case: str) -> None:
     shape, state, reason = SILENCES[case]
     finding = judged(nodes(**shape), job(state))
     assert (finding.outcome, keys(finding)) == (ABSENT, ["other_state", reason])
 
 
-def test_a_node_falls_silent_as_the_output_ends() -> None:
+def test_a_node_silent_at_the_end_of_the_log_is_down() -> None:
     """No scheduler's record tells of the end; the log was written last when the node went."""
 
     def judged_at(last: float, cluster: Cluster) -> Finding:
@@ -157,13 +157,13 @@ def test_a_node_falls_silent_as_the_output_ends() -> None:
     assert keys(judged_at(4710.0, nodes(9e9))) == ["watched"]
 
 
-def test_all_nodes_silent_at_once_is_the_monitors_end() -> None:
+def test_silence_of_all_nodes_is_an_end_of_monitoring() -> None:
     cluster = Cluster(nodes=4)
     cluster.per_node("host_load1", cluster.until(4000, 3.0))
     assert judged(cluster, job("FAILED")).outcome is ABSENT
 
 
-def test_a_node_is_started_anew() -> None:
+def test_a_rebooted_node_is_a_node_failure() -> None:
     def booted(at: float) -> Cluster:
         cluster = nodes(9e9)
         return cluster.per_node("host_boot_time_seconds", 100.0, {"n2": cluster.after(at + 120, at, 100.5)})
@@ -173,6 +173,6 @@ def test_a_node_is_started_anew() -> None:
     assert judged(booted(END + 200), job("FAILED")).outcome is ABSENT
 
 
-def test_a_health_flag_is_no_nodes_state() -> None:
+def test_a_gpu_health_flag_is_no_node_state() -> None:
     cluster = nodes(9e9).per_gpu("gpu_health", 0, {"n4:0": 20})
     assert judged(cluster, job("FAILED")).outcome is ABSENT

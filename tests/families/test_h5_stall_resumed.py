@@ -92,17 +92,17 @@ def test_without_gpu_metrics_a_pause_is_a_hint() -> None:
     ],
     ids=lambda row: row.kind,
 )
-def test_what_was_planned_or_began_anew_is_no_stall(planned: Event) -> None:
+def test_planned_pauses_and_restarts_are_no_stall(planned: Event) -> None:
     assert resting().judge("H5", paused(), planned, COMPLETED).outcome is ABSENT
 
 
-def test_a_save_that_a_silent_server_held_up_is_a_stall() -> None:
+def test_a_save_blocked_by_a_silent_server_is_a_stall() -> None:
     saved = event("checkpoint_saved", 31, time=FIRST + 880)
     finding = resting().judge("H5", paused(), saved, away(), COMPLETED, planes=("log", "scheduler", "kernel"))
     assert finding.outcome is FOUND
 
 
-def test_a_short_stall_counts_where_a_server_was_silent() -> None:
+def test_a_short_stall_counts_if_a_server_was_silent() -> None:
     blind = Cluster().per_node("host_load1", 3)
     short = paused(330.0)
     assert blind.judge("H5", short, COMPLETED).outcome is ABSENT
@@ -113,7 +113,7 @@ def test_a_short_stall_counts_where_a_server_was_silent() -> None:
     assert blind.judge("H5", short, before, COMPLETED, planes=("log", "scheduler", "kernel")).outcome is ABSENT
 
 
-def test_a_pause_that_comes_again_is_a_habit() -> None:
+def test_a_repeated_pause_is_no_stall() -> None:
     rows, moved = paused(), []
     for row in rows:
         late = 600.0 if (row.time or 0) > FIRST + 1200 else 0.0
@@ -121,7 +121,7 @@ def test_a_pause_that_comes_again_is_a_habit() -> None:
     assert Cluster().per_node("host_load1", 3).judge("H5", moved, COMPLETED).outcome is ABSENT
 
 
-def test_points_that_were_thinned_are_no_pause() -> None:
+def test_thinned_points_are_no_pause() -> None:
     """A long series keeps every tenth point; its steps tell."""
     rows = points(60, every=60.0)
     assert Cluster().per_node("host_load1", 3).judge("H5", [*rows[:30], *rows[50:]], COMPLETED).outcome is ABSENT
@@ -131,7 +131,7 @@ def unstamped() -> list[Event]:
     return [event("progress", 10 + i, step=i + 1, loss=4 - i / 10) for i in range(20)]
 
 
-def test_without_times_the_gpus_tell() -> None:
+def test_gpu_metrics_show_a_stall_of_unstamped_steps() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.between(2500, 3400, 0.0, 0.8))
     finding = cluster.judge("H5", unstamped(), COMPLETED)

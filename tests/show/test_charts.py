@@ -102,17 +102,17 @@ def nothing() -> tuple[Verdict, MemoryStore]:
 # -- which there are
 
 
-def test_every_file_with_a_chart_is_found_once_and_ordered() -> None:
+def test_every_chart_file_is_found_once_and_ordered() -> None:
     all_charts = charts()
     assert [chart.slug for chart in all_charts] == ["timeline", "ranks", "busy-wait", "memory", "learning"]
     assert [chart.order for chart in all_charts] == sorted({chart.order for chart in all_charts})
 
 
-def test_a_run_of_which_nothing_is_known_draws_nothing() -> None:
+def test_an_empty_run_has_no_charts() -> None:
     assert of(*nothing()) == {}
 
 
-def test_a_scheduler_alone_gives_a_timeline_alone() -> None:
+def test_scheduler_records_alone_give_only_a_timeline() -> None:
     store = MemoryStore(records=[job("FAILED", submit=START - 3600.0, exit_code=1)], planes={"scheduler"})
     by_slug = of(
         engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END, disposition="FAILED"))), store
@@ -121,7 +121,7 @@ def test_a_scheduler_alone_gives_a_timeline_alone() -> None:
     assert any("waited 60 min" in row[4] for row in by_slug["timeline"].rows)
 
 
-def test_a_log_without_times_gives_the_learning_over_steps() -> None:
+def test_an_unstamped_log_gives_the_learning_chart_over_steps() -> None:
     rows = [event("progress", 10 + i, step=10 * i, loss=4.0 - i / 10) for i in range(20)]
     store = MemoryStore(rows, planes={"log"})
     by_slug = of(engine.verdict_of(engine.facts_of(store, Run(id="7"))), store)
@@ -129,11 +129,11 @@ def test_a_log_without_times_gives_the_learning_over_steps() -> None:
     assert by_slug["learning"].axis == "step"
 
 
-def test_a_measured_run_gives_all() -> None:
+def test_a_measured_run_has_all_charts() -> None:
     assert list(drawn(working(), *points(), job("COMPLETED"))) == [chart.slug for chart in charts()]
 
 
-def test_the_questions_of_all_charts_are_asked_together() -> None:
+def test_all_charts_query_the_store_in_one_batch() -> None:
     class Counting:
         name = "files"
 
@@ -161,7 +161,7 @@ def test_the_questions_of_all_charts_are_asked_together() -> None:
 # -- peaks survive
 
 
-def test_a_peak_of_one_window_survives_in_few_points() -> None:
+def test_a_peak_of_one_window_survives_reduction() -> None:
     values = np.zeros(5000)
     values[1234], values[4321] = 9.0, -7.0
     assert {9.0, -7.0} <= set(reduce.line(values))
@@ -173,14 +173,14 @@ def test_a_peak_of_one_window_survives_in_few_points() -> None:
     assert {0, 1234, 4321, 4999} <= set(indices)
 
 
-def test_points_that_crowd_in_one_place_leave_the_rest() -> None:
+def test_reduction_keeps_points_outside_a_dense_region() -> None:
     x = np.concatenate([np.linspace(0, 1, 10_000), np.linspace(1, 1000, 300)])
     indices = reduce.points(x, np.sin(x))
     assert len(indices) <= reduce.MAX_POINTS + 2
     assert len([place for place in indices if x[place] > 1]) > 250
 
 
-def test_cells_keep_the_peak_or_the_mean_and_holes_stay() -> None:
+def test_cells_keep_the_peak_or_the_mean_and_gaps() -> None:
     values = np.array([[1.0, 5.0, np.nan, np.nan, 2.0], [3.0, 1.0, 4.0, np.nan, np.nan]])
     assert reduce.cells(values, 3, "max").tolist()[1][:2] == [3.0, 4.0]
     assert reduce.cells(values, 3, "avg")[0, 0] == 3.0
@@ -188,7 +188,7 @@ def test_cells_keep_the_peak_or_the_mean_and_holes_stay() -> None:
     assert reduce.cells(values, 5, "max") is values
 
 
-def test_a_memory_peak_between_many_windows_is_in_the_picture_and_the_table() -> None:
+def test_a_short_memory_peak_is_in_the_chart_and_the_table() -> None:
     cluster = Cluster(start=0.0, end=200_000.0, interval=60.0, nodes=1, gpus=2)
     level = np.full(len(cluster.times), 20 * GIB)
     level[777] = 79 * GIB
@@ -203,7 +203,7 @@ def test_a_memory_peak_between_many_windows_is_in_the_picture_and_the_table() ->
 # -- one row a GPU
 
 
-def test_rows_stand_in_rank_order_and_cells_say_what_was_measured() -> None:
+def test_heatmap_rows_are_in_rank_order() -> None:
     cluster = working()
     cluster.per_gpu("gpu_power_watts", 300.0, {"n2:1": 100.0})
     ranks = drawn(cluster)["ranks"]
@@ -216,7 +216,7 @@ def test_rows_stand_in_rank_order_and_cells_say_what_was_measured() -> None:
     assert power.title == "power"
 
 
-def test_what_was_not_sampled_is_blank() -> None:
+def test_unsampled_cells_are_blank() -> None:
     cluster = working()
     cluster.per_gpu("gpu_power_watts", 300.0, {"n1:2": cluster.until(START + 1000, 300.0)})
     power = drawn(cluster)["ranks"].rasters["power"]
@@ -225,14 +225,14 @@ def test_what_was_not_sampled_is_blank() -> None:
     assert 255 not in rows[3]
 
 
-def test_utilization_stands_in_where_engine_activity_is_missing() -> None:
+def test_utilization_replaces_missing_engine_activity() -> None:
     cluster = Cluster().per_gpu("gpu_utilization_ratio", 0.9)
     spec = drawn(cluster)
     assert list(spec["ranks"].rasters) == ["utilization"]
     assert "cannot be distinguished" in spec["busy-wait"].caption
 
 
-def test_two_samples_are_no_chart_over_time() -> None:
+def test_two_samples_give_no_chart_over_time() -> None:
     size = len(working().times)
     for count, slugs in ((2, set()), (12, {"busy-wait", "ranks"})):
         shares = np.full(size, np.nan)
@@ -253,7 +253,7 @@ def straggling() -> Cluster:
     return cluster.per_gpu("gpu_power_watts", cluster.noisy(200.0), {"n2:3": cluster.noisy(480.0)})
 
 
-def test_the_culprit_is_marked_in_rows_table_caption_and_lines() -> None:
+def test_the_named_gpu_is_marked_in_rows_table_caption_and_lines() -> None:
     by_slug = drawn(straggling(), *points(), job("COMPLETED"))
     assert "Marked: n2:3, named by the verdict." in by_slug["ranks"].caption
     assert by_slug["ranks"].rows[1][:3] == ("marked", "n2:3", "11")
@@ -262,20 +262,20 @@ def test_the_culprit_is_marked_in_rows_table_caption_and_lines() -> None:
     assert "n2:3" in json.dumps(by_slug["busy-wait"].spec)
 
 
-def test_the_metric_to_begin_with_is_the_one_that_tells() -> None:
+def test_the_cited_metric_is_selected_first() -> None:
     straggler = straggling().per_gpu("gpu_temperature_celsius", 50.0, {"n2:3": 90.0})
     assert signal(drawn(straggler, *points(), job("COMPLETED"))["ranks"], "choice") == "sm"  # the finding cites it
     assert signal(drawn(working(), *points(), job("COMPLETED"))["ranks"], "choice") == "sm"
 
 
-def test_what_was_slow_from_the_start_began_at_no_moment() -> None:
+def test_a_fault_from_the_start_has_no_onset() -> None:
     spec = drawn(straggling(), *points(), job("COMPLETED"))
     for slug in ("timeline", "busy-wait", "ranks"):
         assert "first cause" not in json.dumps(spec[slug].spec)
     assert "It began" not in spec["timeline"].caption
 
 
-def test_what_became_slow_began_then() -> None:
+def test_a_later_fault_has_an_onset() -> None:
     run, steady = straggling().store(*points(), job("COMPLETED"))
     verdict = engine.verdict_of(engine.facts_of(steady, run))
     assert verdict.family == "D3"
@@ -285,7 +285,7 @@ def test_what_became_slow_began_then() -> None:
         assert (first_cause(moved, Facts(store, moved.run)) is not None) is has_begun
 
 
-def test_of_what_was_not_sampled_nothing_is_said() -> None:
+def test_unsampled_time_has_no_phase() -> None:
     cluster = Cluster(nodes=1, gpus=4)
     busy = np.where((cluster.times < START + 300) | (cluster.times > END - 300), 1.0, np.nan)
     cluster.per_gpu("gpu_utilization_ratio", busy)
@@ -295,7 +295,7 @@ def test_of_what_was_not_sampled_nothing_is_said() -> None:
     assert spec["busy-wait"].caption.startswith("While the GPUs were busy")
 
 
-def test_a_reading_without_neighbors_is_a_dot() -> None:
+def test_an_isolated_sample_is_a_dot() -> None:
     assert reduce.alone(np.array([1.0, np.nan, 1.0, 2.0, np.nan, 3.0])).tolist() == [1, 0, 0, 0, 0, 1]
     cluster = Cluster(nodes=1, gpus=2)
     middle = cluster.times[np.abs(cluster.times - (START + END) / 2).argmin()]
@@ -308,11 +308,11 @@ def test_a_reading_without_neighbors_is_a_dot() -> None:
         assert '"datum.alone' in json.dumps(spec[slug].spec)
 
 
-def test_a_gpu_of_no_known_node_is_named_by_its_index() -> None:
+def test_a_gpu_without_a_node_is_named_by_its_index() -> None:
     assert (titled(":2"), titled("n1:2")) == ("GPU 2", "n1:2")
 
 
-def test_a_thousand_rows_stay_small_quick_and_usable() -> None:
+def test_a_thousand_heatmap_rows_stay_small_and_fast() -> None:
     cluster = Cluster(nodes=128, gpus=8, interval=100.0)
     for name, level in (("gpu_sm_active_ratio", 0.2), ("gpu_engine_active_ratio", 0.9), ("gpu_power_watts", 200.0),
                         ("gpu_temperature_celsius", 60.0)):  # fmt: skip
@@ -335,13 +335,13 @@ def test_a_thousand_rows_stay_small_quick_and_usable() -> None:
 # -- when was what
 
 
-def test_phases_and_the_end_without_a_step_are_told() -> None:
+def test_the_timeline_lists_all_phases() -> None:
     timeline = drawn(working(), *points(20), job("TIMEOUT"), run=None)["timeline"]
     phases = [row for row in timeline.rows if row[2] == "phases"]
     assert [row[4].partition(":")[0] for row in phases] == ["start-up", "training", "after the last step"]
 
 
-def test_every_attempt_and_its_wait_are_bars() -> None:
+def test_every_attempt_and_its_queue_time_are_bars() -> None:
     from trackside.model import Attempt
 
     attempts = (Attempt(1, "PREEMPTED", 1000.0, 2000.0), Attempt(2, "COMPLETED", 2600.0, 5000.0))
@@ -361,7 +361,7 @@ def test_every_attempt_and_its_wait_are_bars() -> None:
     ]
 
 
-def test_many_events_in_one_place_are_one_with_a_count() -> None:
+def test_close_events_are_merged_with_a_count() -> None:
     rows = [
         event("peer_lost", i, time=START + 2000 + i * 0.01, role=Role.CASCADE, text=f"lost {i}") for i in range(500)
     ]
@@ -373,7 +373,7 @@ def test_many_events_in_one_place_are_one_with_a_count() -> None:
     assert any(row[2:4] == ("collectives", "500") for row in timeline.rows)
 
 
-def test_events_of_every_sort_find_a_lane_and_too_many_are_drawn_in_wider_places() -> None:
+def test_too_many_events_are_merged_over_wider_intervals() -> None:
     span = (0.0, 1000.0)
     rows = [event_lanes.TimelineEvent(f"lane {i % 9}", float(i) / 10, event("exception", i)) for i in range(10_000)]
     merged = event_lanes.merge_close(rows, span)
@@ -381,7 +381,7 @@ def test_events_of_every_sort_find_a_lane_and_too_many_are_drawn_in_wider_places
     assert sum(mark.count for mark in merged) == 10_000
 
 
-def test_events_of_which_nothing_tells_the_time_are_listed() -> None:
+def test_events_without_any_time_are_listed() -> None:
     first = event("exception", 5, text="RuntimeError: somewhere")  # before the first line that bears a time
     alone = event("exception", 500, text="RuntimeError: elsewhere", path="other.log")
     timeline = drawn(working(), first, alone, *points(), job("FAILED"))["timeline"]
@@ -390,7 +390,7 @@ def test_events_of_which_nothing_tells_the_time_are_listed() -> None:
     assert next(data["values"] for data in timeline.spec["data"] if data["name"] == "events") == []
 
 
-def test_an_event_without_a_time_lies_between_those_around_it_in_its_file() -> None:
+def test_an_unstamped_event_lies_between_its_neighbors_in_the_file() -> None:
     inside = event("cuda_error", 12, text="CUDA error: unspecified launch failure", role=Role.ROOT)
     behind = event("exception", 900, text="RuntimeError: after all")
     other = event("checkpoint_saved", 13, time=START + 1e3, path="other.log")
@@ -440,7 +440,7 @@ def test_a_flat_loss_has_no_onset_to_mark() -> None:
     assert "divergence begins" not in json.dumps(learned(*flat).spec)
 
 
-def test_points_that_are_not_finite_are_marked_and_worded() -> None:
+def test_non_finite_points_are_marked_and_worded() -> None:
     losses = [4.0, 3.5, 3.0, float("nan"), float("inf"), float("nan")]
     rows = [event("progress", i, step=i, loss=loss, time=START + 60 * i) for i, loss in enumerate(losses)]
     learning = learned(*rows)
@@ -451,7 +451,7 @@ def test_points_that_are_not_finite_are_marked_and_worded() -> None:
     assert [row[1] for row in learning.rows[-3:]] == ["nan"] * 3
 
 
-def test_a_parent_is_joined_and_a_run_that_counts_anew_stands_behind_it() -> None:
+def test_the_parents_curve_precedes_the_run() -> None:
     parent = [event("parent_progress", i, step=10 * i, loss=8.0 - i / 10, path="parent.log") for i in range(1, 41)]
     anew = learned(*parent, *[event("progress", i, step=10 * i, loss=8.0 - i / 10) for i in range(1, 21)])
     assert min(columns(anew, "loss")["t"]) == 410.0
@@ -469,7 +469,7 @@ def test_a_loss_over_several_decades_is_on_a_logarithmic_scale() -> None:
     assert "logarithmic" not in json.dumps(learned(*level).spec)
 
 
-def test_odd_points_break_nothing() -> None:
+def test_odd_points_do_not_raise() -> None:
     rows = [
         event("progress", i, step=step, loss=loss, time=START + 1)
         for i, (step, loss) in enumerate([(5, 0.0), (5, -1.0), (float("inf"), 3.0), (2, 1e300), (1, float("-inf"))])
@@ -481,7 +481,7 @@ def test_odd_points_break_nothing() -> None:
 # -- whatever their texts hold
 
 
-def test_hostile_texts_stay_text() -> None:
+def test_hostile_texts_are_inert_in_charts() -> None:
     run, store = named(HOSTILE)
     by_slug = of(engine.verdict_of(engine.facts_of(store, run)), store)
     assert set(by_slug) == {chart.slug for chart in charts()}
@@ -497,7 +497,7 @@ def test_hostile_texts_stay_text() -> None:
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_every_chart_renders_without_a_page(theme: Mapping[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_chart_renders_as_svg(theme: Mapping[str, str], capfd: pytest.CaptureFixture[str]) -> None:
     for chart, drawing in ((chart, drawing) for chart, drawing in _straggler()):
         picture = svg(drawing, theme)
         assert picture.startswith("<svg"), chart.slug
@@ -513,7 +513,7 @@ def _straggler() -> list[tuple[Chart, Drawing]]:
     return list(drawings(engine.verdict_of(engine.facts_of(store, run)), Facts(store, run)))
 
 
-def test_a_still_defines_all_colors_and_leaves_the_chart_as_it_was() -> None:
+def test_a_static_image_defines_all_colors_and_leaves_the_chart_unchanged() -> None:
     _, ranks = next(pair for pair in _straggler() if pair[0].slug == "ranks")
     before = json.dumps(ranks.spec)
     still = standalone(ranks)

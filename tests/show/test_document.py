@@ -46,7 +46,7 @@ CITE = Cite("log", "files", "events(exception).count()", "log:1", 1)
         ((":0", ":1", ":3"), "", "0-1,3"),
     ],
 )
-def test_words(value: object, unit: str, text: str) -> None:
+def test_values_are_worded_with_units(value: object, unit: str, text: str) -> None:
     assert word(value, unit) == text  # type: ignore[arg-type]
 
 
@@ -58,11 +58,11 @@ def test_sentence_fills_templates_with_units() -> None:
 @pytest.mark.parametrize(
     ("n", "text"), [(0, "0 training points"), (1, "1 training point"), (2000, "2,000 training points")]
 )
-def test_a_count_and_what_it_counts(n: int, text: str) -> None:
+def test_a_count_is_worded_with_its_noun(n: int, text: str) -> None:
     assert sentence("{n:training points}", {"n": Value(n, (CITE,))}) == text
 
 
-def test_what_was_sent_is_placed_by_its_time() -> None:
+def test_a_line_that_was_sent_is_located_by_its_time() -> None:
     cite = CiteDoc(
         "log", "files", "events(exception).first(type)", "job-42/slurm-42.out.log:17", [T0, T0], "x", "", "boom"
     )
@@ -97,7 +97,7 @@ def test_durations_and_ranges() -> None:
         ("21 lines are longer", "21 lines are longer"),
     ],
 )
-def test_notes_of_one(note: str, corrected: str) -> None:
+def test_notes_about_one_item_are_singular(note: str, corrected: str) -> None:
     assert with_singulars(note) == corrected
 
 
@@ -131,7 +131,7 @@ def test_text_fits_the_width_and_has_no_color_off_a_terminal(width: int) -> None
     assert max(map(len, out.getvalue().splitlines())) <= width
 
 
-def test_what_was_not_given_is_said_in_sentences() -> None:
+def test_missing_inputs_are_listed_as_sentences() -> None:
     """Limits without a citation share a bullet, each with its own full stop."""
     out = io.StringIO()
     doc = document(trackside.diagnose(next(iter(sorted(SCENARIOS.glob("a1/*/inputs"))))))

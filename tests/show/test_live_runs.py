@@ -102,12 +102,12 @@ def printed(doc: VerdictDoc) -> str:
     return out.getvalue()
 
 
-def test_the_cases_are_there() -> None:
+def test_all_live_cases_exist() -> None:
     assert sorted(case.name for case in CASES) == sorted(LIVE)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_run_that_goes_on_is_not_said_to_be_over(case: object) -> None:
+def test_a_running_job_is_not_said_to_be_over(case: object) -> None:
     with case.inputs() as folder:  # type: ignore[attr-defined]
         loaded, now = going_on(folder)
     verdict = judged(loaded, now)
@@ -121,7 +121,7 @@ def test_a_run_that_goes_on_is_not_said_to_be_over(case: object) -> None:
     assert all(one.holds for one in check(doc.cites, rows))
 
 
-def test_a_hang_says_since_when() -> None:
+def test_the_hang_of_a_running_job_has_a_start_time() -> None:
     case = next(case for case in CASES if case.name == "c2/sim-metrics-and-scheduler-only")
     with case.inputs() as folder:
         doc = document(judged(*going_on(folder)))
@@ -178,13 +178,13 @@ def test_a_pending_job_is_no_failure() -> None:
         ("launch failed requeued held", "ask", "is held"),
     ],
 )
-def test_what_a_reason_means(name: str, remedy: str, word: str) -> None:
+def test_a_pending_reason_is_explained(name: str, remedy: str, word: str) -> None:
     known = pending_reason(name)
     assert known is not None
     assert known.remedy == remedy
     assert word in known.meaning
 
 
-def test_a_reason_that_is_not_known_is_not_explained() -> None:
+def test_an_unknown_pending_reason_is_not_explained() -> None:
     assert pending_reason("SomethingNew") is None
     assert all(len(reason.meaning) <= 150 for reason in REASONS.values())  # a sentence holds no more of a value

@@ -75,17 +75,17 @@ def _same(path: Path, text: str, rewrite: bool) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_terminal(name: str, rewrite: bool) -> None:
+def test_terminal_output_matches_its_golden(name: str, rewrite: bool) -> None:
     _same(GOLDEN / f"{name.replace('/', '-')}.txt", _text(_doc(name), 100), rewrite)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_markdown(name: str, rewrite: bool) -> None:
+def test_markdown_matches_its_golden(name: str, rewrite: bool) -> None:
     _same(GOLDEN / f"{name.replace('/', '-')}.md", markdown(_doc(name)), rewrite)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_json(name: str, rewrite: bool) -> None:
+def test_json_matches_its_golden(name: str, rewrite: bool) -> None:
     _same(GOLDEN / f"{name.replace('/', '-')}.json", encode(_doc(name)).decode(), rewrite)
 
 
@@ -95,7 +95,7 @@ def test_a_verdict_fits_one_screen(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_number_is_a_citation_and_verbose_tells_them_all(name: str) -> None:
+def test_every_number_in_brackets_is_a_citation_and_verbose_shows_all(name: str) -> None:
     doc = _doc(name)
     for numbers in re.findall(r"(?<!\\)\[(\d+(?:, ?\d+)*)\]", re.sub("`[^`]*`", "", markdown(doc))):
         assert {f"c{number}" for number in re.split(", ?", numbers)} <= set(doc.cites)
@@ -106,7 +106,7 @@ def test_every_number_is_a_citation_and_verbose_tells_them_all(name: str) -> Non
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_others_wrote_is_inert_in_markdown(text: str) -> None:
+def test_hostile_text_is_inert_in_markdown(text: str) -> None:
     inert = escaped(text)
     assert not re.search(r"(?<!\\)[<\[|#*]|^[-+=]|^\d+\.\s|@\w|www\.|https?:", inert)
     assert not re.search("[\x00-\x1f\x7f\u202a-\u202e]", inert + code(text))
@@ -115,11 +115,11 @@ def test_what_others_wrote_is_inert_in_markdown(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_others_wrote_commands_no_terminal(text: str) -> None:
+def test_hostile_text_cannot_command_the_terminal(text: str) -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", shown(text))
 
 
-def test_the_reason_of_a_silent_server_fits_the_screen() -> None:
+def test_the_reason_of_an_unavailable_server_fits_the_screen() -> None:
     """The server's URL stands once: a second one would take the place of the reason."""
     server, claim = "http://metrics.example.org:8428", _doc("g1/lab-hf-ddp").shows[0]
     reason = f"{server}/api/v1/label/__name__/values sent more than 8,388,608 bytes; request less at once"

@@ -68,7 +68,7 @@ class Play:
         )  # fmt: skip
 
 
-def test_a_verdict_is_shown_when_it_changes_and_not_before() -> None:
+def test_a_verdict_is_shown_only_when_it_changes() -> None:
     play = Play([("G1", "going"), ("G1", "going"), ("D3", "going"), ("D3/slow", "going"), ("B1", "settled")])
     followed = play.run()
     assert play.shown == ["G1", "D3", "D3", "B1"]
@@ -77,19 +77,19 @@ def test_a_verdict_is_shown_when_it_changes_and_not_before() -> None:
     assert play.messages == []
 
 
-def test_askings_begin_an_interval_apart() -> None:
+def test_checks_start_one_interval_apart() -> None:
     play = Play([("G1", "going"), ("G1", "going"), ("G1", "settled")])
     play.run(interval_s=20)
     assert play.slept[:2] == [18.0, 18.0]
 
 
-def test_no_busy_loop_where_asking_takes_longer_than_the_interval() -> None:
+def test_slow_checks_do_not_cause_a_busy_loop() -> None:
     play = Play([("G1", "going")], check_s=50, interrupt_after=3)
     play.run(interval_s=0)
     assert play.slept == [1.0] * 4
 
 
-def test_the_last_word_waits_for_what_arrives_late() -> None:
+def test_the_last_verdict_waits_for_late_data() -> None:
     play = Play([("U0", "settled"), ("B1", "settled")])
     started = play.now
     play.run(interval_s=300)
@@ -98,7 +98,7 @@ def test_the_last_word_waits_for_what_arrives_late() -> None:
     assert SETTLE_S <= play.now - started < 2 * SETTLE_S
 
 
-def test_the_last_check_sees_the_last_moments() -> None:
+def test_the_last_check_includes_samples_up_to_the_end() -> None:
     play = Play([("U0", "settled")], check_s=50)
     check_times: list[float] = []
     check = play.check
@@ -114,14 +114,14 @@ def test_the_last_check_sees_the_last_moments() -> None:
 
 
 @pytest.mark.parametrize("mistake", [FileNotFoundError, NotADirectoryError, PermissionError])
-def test_a_mistyped_path_ends_it_at_once(mistake: type[OSError]) -> None:
+def test_a_mistyped_path_ends_the_watch_at_once(mistake: type[OSError]) -> None:
     play = Play([(mistake(2, "no such", "/typo"), "unknown")])
     with pytest.raises(mistake):
         play.run()
     assert play.slept == []
 
 
-def test_failures_after_the_end_wait_no_longer_than_for_accounting() -> None:
+def test_failures_after_the_end_are_retried_for_a_limited_time() -> None:
     down = SourceUnavailable("unreachable", "http://m can't be reached")
     play = Play([("B1", "ended"), (down, "unknown")])
     started = play.now
@@ -135,27 +135,27 @@ def test_failures_after_the_end_wait_no_longer_than_for_accounting() -> None:
     )
 
 
-def test_a_server_that_is_down_for_days() -> None:
+def test_a_server_down_for_days_is_retried_until_ctrl_c() -> None:
     play = Play([(SourceUnavailable("unreachable", "down"), "unknown")], interrupt_after=3000)
     assert play.run() == FollowResult(None, "stopped")
     assert set(play.slept[10:]) == {MAX_PAUSE_S}
 
 
-def test_an_end_that_accounting_never_hears_of_is_waited_for_so_long_and_no_longer() -> None:
+def test_a_missing_accounting_record_is_awaited_for_a_limited_time() -> None:
     play = Play([("B1", "ended")])
     started = play.now
     assert play.run().ending == "ended"
     assert PATIENCE_S <= play.now - started < PATIENCE_S + 3 * SETTLE_S
 
 
-def test_a_requeued_job_goes_on() -> None:
+def test_a_requeued_job_is_followed_further() -> None:
     play = Play([("F2", "ended"), ("F2", "going"), ("F2", "going"), ("G1", "settled")])
     assert play.run().ending == "settled"
     assert play.shown == ["F2", "G1"]
     assert play.check_count >= 5
 
 
-def test_failures_are_said_and_tried_again_ever_more_seldom() -> None:
+def test_failures_are_reported_and_retried_with_backoff() -> None:
     failing: list[Step] = [(SourceUnavailable("unreachable", "http://m can't be reached"), "unknown")] * 8
     play = Play([("G1", "going"), *failing, ("G1", "settled")])
     play.run()
@@ -166,12 +166,12 @@ def test_failures_are_said_and_tried_again_ever_more_seldom() -> None:
     assert play.shown == ["G1"]
 
 
-def test_what_is_a_mistake_ends_it() -> None:
+def test_a_usage_error_ends_the_watch() -> None:
     with pytest.raises(ValueError, match="no job id"):
         Play([(ValueError("no job id"), "unknown")]).run()
 
 
-def test_ctrl_c_gives_the_last_verdict_wherever_it_comes() -> None:
+def test_ctrl_c_returns_the_last_verdict() -> None:
     play = Play([("G1", "going")], interrupt_after=2)
     followed = play.run()
     assert followed.ending == "stopped"
@@ -183,7 +183,7 @@ def test_ctrl_c_gives_the_last_verdict_wherever_it_comes() -> None:
     assert play.run() == FollowResult(None, "stopped")
 
 
-def test_a_job_of_which_nobody_can_say_is_asked_for_until_told_to_stop() -> None:
+def test_a_job_of_unknown_state_is_checked_until_ctrl_c() -> None:
     play = Play([("U0", "unknown")], interrupt_after=5)
     assert play.run().ending == "stopped"
     assert play.messages == ["the job's state is unknown; checking until Ctrl-C"]

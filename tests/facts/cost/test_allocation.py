@@ -37,7 +37,7 @@ def test_the_scheduler_outweighs_metrics_and_log() -> None:
     assert allocation.hours.number == pytest.approx(8 * (END - START) / 3600, abs=1e-3)
 
 
-def test_without_a_scheduler_metrics_show_how_long_then_the_log() -> None:
+def test_metrics_then_the_log_replace_a_missing_scheduler() -> None:
     run, measured = Cluster().per_gpu("gpu_utilization_ratio", 0.9).store()
     allocation = had(Facts(measured, Run(start=run.start, end=run.end, gpus=run.gpus, n_gpus=16)), Allocation)
     assert (allocation.gpus.value, allocation.assumption.sentence) == (16, BY_METRICS)
@@ -46,14 +46,14 @@ def test_without_a_scheduler_metrics_show_how_long_then_the_log() -> None:
     assert (allocation.gpus.value, allocation.seconds, allocation.assumption.sentence) == (4, 360.0, BY_LOG)
 
 
-def test_what_nothing_shows_is_missing() -> None:
+def test_an_unknown_allocation_is_missing_with_a_reason() -> None:
     none, endless = logged(activity(9)).get(Allocation), logged(job("RUNNING", n_gpus=8, start=None)).get(Allocation)
     assert isinstance(none, Missing)
     assert isinstance(endless, Missing)
     assert (none.reason, endless.reason) == (NO_GPUS, NO_SPAN)
 
 
-def test_the_last_checkpoint_before_a_moment() -> None:
+def test_the_last_checkpoint_before_a_time() -> None:
     saves = [
         event("checkpoint_saved", 100 + line, step=step, time=time)
         for line, step, time in ((0, 5, 1400.0), (9, 9, 1700.0))
@@ -64,7 +64,7 @@ def test_the_last_checkpoint_before_a_moment() -> None:
     assert [None if one is None or one.time is None else one.time.value for one in saved[1:]] == [1400.0, 1700.0]
 
 
-def test_work_ended_with_the_last_window_in_which_gpus_worked() -> None:
+def test_last_work_is_the_last_window_with_gpu_activity() -> None:
     cluster = Cluster()
     run, where = cluster.per_gpu("gpu_sm_active_ratio", cluster.until(3000, 0.9)).store(job("FAILED", n_gpus=16))
     time = had(Facts(where, run), LastWork).time
@@ -75,7 +75,7 @@ def test_work_ended_with_the_last_window_in_which_gpus_worked() -> None:
     assert had(Facts(where, run), LastWork).time is None
 
 
-def test_an_attempt_that_the_next_one_did_not_go_on_from_is_wasted() -> None:
+def test_an_attempt_that_was_not_resumed_is_wasted() -> None:
     first, second = job("PREEMPTED", n_gpus=8, end=2000.0), job("FAILED", 3, n_gpus=8, start=3000.0)
     attempts = Attempt(1, start=START, end=2000.0), Attempt(2, start=3000.0, end=END)
     rows = [*points(10), *(event("progress", 500 + i, step=i + 1, loss=3.0, time=3060.0 + 60 * i) for i in range(10))]

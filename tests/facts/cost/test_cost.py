@@ -77,7 +77,7 @@ def kinds(waste: WasteDoc) -> dict[str, float]:
     return {part.kind: part.gpu_hours for part in waste.lost}
 
 
-def test_a_crash_costs_what_was_done_since_the_last_checkpoint(made: Made) -> None:
+def test_a_crash_costs_the_work_since_the_last_checkpoint(made: Made) -> None:
     log = [*steps(10, 200, 60), saved(200, 631), *steps(210, 300, 660), *CRASH]
     waste = made(log, row("FAILED", "1:0", 0, 940))
     assert waste.gpu_hours == pytest.approx(8 * 940 / 3600, abs=1e-3)
@@ -86,7 +86,7 @@ def test_a_crash_costs_what_was_done_since_the_last_checkpoint(made: Made) -> No
     assert not waste.unknown
 
 
-def test_a_checkpoint_without_a_time_counts_by_steps(made: Made) -> None:
+def test_an_unstamped_checkpoint_is_dated_by_its_step(made: Made) -> None:
     """Steps at their usual time each, where no line is stamped."""
     log = [re.sub(r"^\S+ \S+ \| INFO \| (step .*)", r"\1 | step_time 3.0s", line) for line in steps(10, 300, 60)]
     log.insert(20, "saved checkpoint at step 200 to /ckpt/step_200.pt")
@@ -95,14 +95,14 @@ def test_a_checkpoint_without_a_time_counts_by_steps(made: Made) -> None:
     assert "(300 - 200) steps x 3 s a step" in waste.lost[0].formula
 
 
-def test_without_a_checkpoint_all_work_is_lost_and_it_says_what_it_takes_for_granted(made: Made) -> None:
+def test_all_work_is_lost_without_a_checkpoint_and_the_assumption_is_stated(made: Made) -> None:
     waste = made([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
     assert kinds(waste) == {"work": waste.gpu_hours}
     assert waste.lost[0].what.endswith("no checkpoint was seen")
     assert "No checkpoint appears in the log" in waste.lost[0].assumption
 
 
-def test_what_an_assumption_makes_a_bound_is_said_to_be_one(made: Made) -> None:
+def test_a_loss_that_rests_on_an_assumption_is_an_upper_bound(made: Made) -> None:
     waste = made([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
     assert waste.lost_at_most
     assert in_brief(waste).endswith("up to all of them lost")
@@ -111,7 +111,7 @@ def test_what_an_assumption_makes_a_bound_is_said_to_be_one(made: Made) -> None:
     assert "up to" not in in_brief(sure)
 
 
-def test_after_the_last_sign_of_work_its_gpus_stood_idle(made: Made) -> None:
+def test_time_after_the_last_work_is_lost_as_stopped(made: Made) -> None:
     """A crash whose trace bears no time, and an end that comes 50 points later."""
     waste = made([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 2430))
     assert kinds(waste) == {
@@ -120,7 +120,7 @@ def test_after_the_last_sign_of_work_its_gpus_stood_idle(made: Made) -> None:
     }
 
 
-def test_held_and_lost_are_counted_by_one_clock(made: Made) -> None:
+def test_allocated_and_lost_hours_use_one_clock(made: Made) -> None:
     """A record whose Elapsed is a second longer than from its start to its end."""
     record = row("FAILED", "1:0", 0, 940).replace("00:15:40", "00:15:41").replace("0:15:40", "0:15:41")
     waste = made([*steps(10, 300, 60), *CRASH], record)
@@ -142,7 +142,7 @@ def test_a_failed_start_costs_everything(made: Made) -> None:
     assert kinds(waste) == {"startup": waste.gpu_hours}
 
 
-def test_a_hang_after_a_checkpoint_is_two_parts_that_meet(made: Made) -> None:
+def test_a_hang_after_a_checkpoint_is_two_adjacent_parts(made: Made) -> None:
     """Hung time, and the work since the checkpoint before it: as long together as from the one to the end."""
     waste = made([*steps(10, 200, 60), saved(100, 331)], row("TIMEOUT", "0:0", 0, 90_000))
     assert set(kinds(waste)) == {"work", "stopped"}
@@ -156,7 +156,7 @@ def test_a_healthy_run_and_a_cancelled_one_lost_nothing(made: Made) -> None:
     assert made(log[:-1], row("CANCELLED by 1000", "0:15", 0, 960)).lost == []
 
 
-def test_attempts_are_all_held_and_what_was_done_again_is_lost(made: Made) -> None:
+def test_all_attempts_are_allocated_and_repeated_steps_are_lost(made: Made) -> None:
     """The second one goes on at step 150 of 200: 50 of the 190 steps between its points are done again."""
     log = [*steps(10, 200, 60), *steps(150, 300, 2060), "Training completed"]
     rows = row("PREEMPTED", "0:0", 0, 640) + row("COMPLETED", "0:0", 2000, 2600, restarts=1)
@@ -166,13 +166,13 @@ def test_attempts_are_all_held_and_what_was_done_again_is_lost(made: Made) -> No
     assert kinds(waste) == {"attempt": pytest.approx(8 * 640 * 50 / 190 / 3600, abs=2e-3)}
 
 
-def test_an_attempt_that_was_started_over_is_lost_wholly(made: Made) -> None:
+def test_an_attempt_that_started_over_is_lost_completely(made: Made) -> None:
     log = [*steps(10, 200, 60), *steps(10, 300, 2060), "Training completed"]
     rows = row("PREEMPTED", "0:0", 0, 640) + row("COMPLETED", "0:0", 2000, 3000, restarts=1)
     assert kinds(made(log, rows)) == {"attempt": pytest.approx(8 * 640 / 3600, abs=1e-3)}
 
 
-def test_what_a_preempted_run_did_after_its_checkpoint_and_its_second_start_are_lost() -> None:
+def test_work_after_the_checkpoint_and_the_second_startup_are_lost() -> None:
     """The next attempt loads the checkpoint of a step that both logs' points only lie around."""
     _, waste = judged("f2/preempted-then-completed")
     assert waste is not None
@@ -183,7 +183,7 @@ def test_what_a_preempted_run_did_after_its_checkpoint_and_its_second_start_are_
     assert not waste.unknown
 
 
-def test_the_start_up_after_an_attempt_that_was_used_is_lost(made: Made) -> None:
+def test_the_startup_after_a_resumed_attempt_is_lost(made: Made) -> None:
     log = [
         *steps(10, 200, 60), saved(200, 631), *steps(210, 220, 660), "loaded checkpoint /ckpt/step_200.pt (step 200)",
         *steps(230, 300, 2120), "Training completed",
@@ -194,7 +194,7 @@ def test_the_start_up_after_an_attempt_that_was_used_is_lost(made: Made) -> None
     assert again.gpu_hours == pytest.approx(8 * (120 - 30 * 3) / 3600, abs=1e-3)
 
 
-def test_from_where_an_attempt_went_on_is_not_made_up(made: Made) -> None:
+def test_an_unknown_resume_step_is_reported_as_unknown(made: Made) -> None:
     """The points leave a gap and no line tells what was loaded."""
     log = [*steps(10, 220, 60), *steps(230, 300, 2060), "Training completed"]
     rows = row("PREEMPTED", "0:0", 0, 700) + row("COMPLETED", "0:0", 2000, 2600, restarts=1)
@@ -202,7 +202,7 @@ def test_from_where_an_attempt_went_on_is_not_made_up(made: Made) -> None:
     assert any("where the next attempt continued" in text for text in waste.unknown)
 
 
-def test_where_it_cannot_be_told_it_says_why(made: Made, tmp_path: Path) -> None:
+def test_an_unknown_loss_has_a_reason(made: Made, tmp_path: Path) -> None:
     waste = made(steps(10, 300, 60), row("NODE_FAIL", "1:0", 0, 940))
     assert waste.lost
     (tmp_path / "slurm-77.out").unlink()
@@ -273,9 +273,7 @@ def worked_out(formula: str) -> float:
         ("b3/sim-no-profiling-fields", "slow", 0.45, 0.55),
     ],
 )
-def test_a_slow_down_costs_what_the_good_phase_would_have_saved(
-    name: str, kind: str, least: float, most: float
-) -> None:
+def test_a_slowdown_is_priced_against_the_good_phase(name: str, kind: str, least: float, most: float) -> None:
     case, waste = judged(name)
     assert waste is not None
     part = next(part for part in waste.lost if part.kind == kind)
@@ -287,7 +285,7 @@ def test_a_slow_down_costs_what_the_good_phase_would_have_saved(
     assert least <= part.gpu_hours / whole <= most
 
 
-def test_a_run_that_was_slow_all_along_has_no_good_phase() -> None:
+def test_a_run_slow_from_the_start_has_no_good_phase() -> None:
     _, waste = judged("d3/sim-slow-gpu-16")
     assert waste is not None
     assert waste.lost == []
@@ -295,7 +293,7 @@ def test_a_run_that_was_slow_all_along_has_no_good_phase() -> None:
     assert any("trackside compare" in text for text in waste.unknown)
 
 
-def test_a_pause_is_told_beside_a_healthy_verdict() -> None:
+def test_a_healthy_verdict_reports_the_cost_of_a_pause() -> None:
     case, waste = judged("c2/sim-rival-storage-stall-resumes")
     assert waste is not None
     assert case.verdict().family == "G1"
@@ -320,7 +318,7 @@ def test_money_is_hours_times_the_price() -> None:
     assert in_brief(waste).endswith(f"up to all of them lost (up to {waste.lost_cost:,.2f} EUR)")
 
 
-def test_no_price_no_money() -> None:
+def test_without_a_price_there_is_no_cost() -> None:
     waste = document(verdict()).waste
     assert waste is not None
     assert (waste.cost, waste.currency, waste.price, waste.lost_cost, waste.cost_formula) == (
@@ -347,7 +345,7 @@ def test_no_price_no_money() -> None:
         ("2", {"TRACKSIDE_COST_PRICE_PER_GPU_HOUR": "4", "TRACKSIDE_COST_CURRENCY": "CHF"}, "2 CHF"),
     ],
 )
-def test_price_of_the_command_line_and_the_settings(
+def test_the_command_line_price_outweighs_the_settings(
     text: str | None, environ: dict[str, str], price: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -360,7 +358,7 @@ def test_price_of_the_command_line_and_the_settings(
     assert f"8 GPU-hours x {price}" in " ".join(result.stdout.split())
 
 
-def test_the_price_of_the_file(tmp_path: Path) -> None:
+def test_the_price_is_read_from_the_config_file(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text('[cost]\nprice_per_gpu_hour = 2.5\ncurrency = "EUR"\n')
     assert load(path, environ={}).price == Price(2.5, "EUR")
@@ -368,13 +366,15 @@ def test_the_price_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["abc", "-3", "2.5.1", "$2 EUR", "EUR"])
-def test_a_price_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+def test_an_invalid_price_is_refused(text: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["diagnose", str(tmp_path), "--price", text])
     assert result.exit_code == 2
     assert "2.50" in result.stderr
 
 
-def test_a_wrong_file_leaves_the_verdict_without_a_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_config_file_leaves_the_verdict_without_a_price(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trackside.toml").write_text("[costs]\nprice = 3\n")
     (tmp_path / "train.out").write_text("\n".join(CRASH))
@@ -383,7 +383,7 @@ def test_a_wrong_file_leaves_the_verdict_without_a_price(tmp_path: Path, monkeyp
     assert "their price are ignored" in result.stderr
 
 
-def test_a_part_without_a_formula_can_not_be_made() -> None:
+def test_a_part_requires_a_formula() -> None:
     with pytest.raises(TypeError):
         LossDoc("work", "the work", 1.0)  # type: ignore[call-arg]
 
@@ -394,14 +394,14 @@ def diagnosis(folder: Path, *flags: str) -> str:
     return " ".join(result.stdout.replace("\\", "").split())
 
 
-def test_who_asks_for_money_is_told_why_there_is_none(tmp_path: Path) -> None:
+def test_a_given_price_shows_why_there_is_no_cost(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("\n".join(CRASH))
     for flags in ((), ("--markdown",)):
         assert "GPUs it held is not known" in diagnosis(tmp_path, "--price", "2", *flags)
         assert "GPUs it held is not known" not in diagnosis(tmp_path, *flags)
 
 
-def test_markdown_tells_the_formulas(tmp_path: Path) -> None:
+def test_markdown_shows_the_formulas(tmp_path: Path) -> None:
     (tmp_path / "train.out").write_text("\n".join(CRASH))
     (tmp_path / "sacct.psv").write_text(HEAD + row("FAILED", "1:0", 0, 3600))
     assert "8 GPUs x 3,600 s / 3,600 s an hour = 8 GPU-hours; 8 GPU-hours x 2 EUR" in diagnosis(

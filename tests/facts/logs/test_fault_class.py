@@ -22,13 +22,13 @@ def exception(name: str, message: str, frames: str = "", **fields: str) -> Event
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_class(line: str) -> None:
+def test_classify_gives_the_expected_class(line: str) -> None:
     expected, name, message, *places = (part.strip() for part in line.split("|"))
     fault_class = classify(exception(name, message.replace("\\n", "\n"), *places))
     assert fault_class == expected
 
 
-def test_the_oldest_of_a_chain_speaks_too() -> None:
+def test_the_root_of_an_exception_chain_is_classified() -> None:
     fault_class = classify(
         exception(
             "RuntimeError",
@@ -41,7 +41,7 @@ def test_the_oldest_of_a_chain_speaks_too() -> None:
     assert fault_class == "asset"
 
 
-def test_unknown_is_code() -> None:
+def test_an_unknown_exception_is_code() -> None:
     assert classify(exception("acme.Oops", "it broke")) == "code"
 
 

@@ -50,7 +50,7 @@ SIZE = "2026-03-02T08:00:00Z world_size=4\n"
         ("", False),
     ],
 )
-def test_own_code(file: str, own: bool) -> None:
+def test_job_code_is_recognized_by_its_path(file: str, own: bool) -> None:
     assert is_job_code(file) is own
 
 
@@ -73,14 +73,16 @@ C10D = "torch/distributed/distributed_c10d.py"
         ([("Condition.wait", "threading.py"), ("Queue.get", "queue.py")], ["futex"], None, False),
     ],
 )  # fmt: skip
-def test_what_it_waits_in(calls: list[tuple[str, str]], native: list[str], collective: str | None, gpu: bool) -> None:
+def test_waits_are_recognized_by_their_frames(
+    calls: list[tuple[str, str]], native: list[str], collective: str | None, gpu: bool
+) -> None:
     stack = [Call(name, file, 1) for name, file in calls]
     assert job_call(stack) is None
     assert collective_in(stack, native) == collective
     assert waits_for_gpu(stack, native) is gpu
 
 
-def test_native_names() -> None:
+def test_native_names_are_shortened() -> None:
     name = "void gloo::(anonymous namespace)::run<float, std::function<void (int)> >(int, char const*) const"
     assert native_name(name) == "void_gloo::::run"
     assert native_name("c10d::Work::wait(std::chrono::duration<long, std::ratio<1l, 1000l> >)") == "c10d::Work::wait"
@@ -97,7 +99,7 @@ def test_native_names() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("who", [Who("4242", 3, 977), Who("60_3"), Who("73+1", None, 5)])
-def test_lines_are_read_back(line: State | Thread, who: Who) -> None:
+def test_written_lines_can_be_parsed(line: State | Thread, who: Who) -> None:
     text = state_line(who, line) if isinstance(line, State) else thread_line(who, line)
     parsed = read_line(text)
     assert parsed is not None
@@ -107,7 +109,7 @@ def test_lines_are_read_back(line: State | Thread, who: Who) -> None:
     assert (state_line(who, again) if isinstance(again, State) else thread_line(who, again)) == text  # type: ignore[arg-type]
 
 
-def test_lines_for_people() -> None:
+def test_prose_lines_carry_no_stack() -> None:
     assert read_line(words_line(Who("7", 1, 2), "no stack: why\nnot")) == (Who("7", 1, 2), None)
     assert read_line(resumed_line(Who("7", 1), 431.6)) == (Who("7", 1), Resumption(432))
     assert read_line("[hang] nonsense") is None
@@ -143,7 +145,7 @@ def sleeps(rank: int) -> tuple[int, str, list[tuple[str, str, int]]]:
 
 
 class TestCollectiveHang:
-    def test_the_rank_and_its_line(self, tmp_path: Path) -> None:
+    def test_the_missing_rank_and_its_line_are_named(self, tmp_path: Path) -> None:
         result = verdict(tmp_path, ours(waits(0), waits(1), waits(2), sleeps(3)))
         assert (result.family, result.primary.ranks, result.primary.culprit) == ("C2", (3,), "job")
         assert result.primary.certainty is Certainty.SUPPORTED
@@ -152,7 +154,7 @@ class TestCollectiveHang:
         assert "Rank 3 did not reach it and stayed at data.py:42 in load_batch" in texts
         assert not result.primary.cannot_decide
 
-    def test_py_spy_dumps_say_it_in_the_same_words(self, tmp_path: Path) -> None:
+    def test_py_spy_dumps_give_the_same_sentences(self, tmp_path: Path) -> None:
         """Whoever took them: without ranks, by process."""
         wait = f"    all_reduce ({C10D}:2806)\n    step (train.py:31)\n"
         dumps = [f'Thread {pid} (idle): "MainThread"\n{wait}' for pid in (11, 12)]
@@ -165,7 +167,7 @@ class TestCollectiveHang:
         assert "process 13 did not reach it and stayed at data.py:42 in load_batch" in texts
         assert not any("other.py" in sentence for sentence in texts)
 
-    def test_one_in_a_backward_pass_and_one_elsewhere(self, tmp_path: Path) -> None:
+    def test_a_rank_outside_the_backward_pass_is_missing(self, tmp_path: Path) -> None:
         """Without native frames a rank that waits for its peers' gradients only seems to be in its backward pass."""
         alone = (
             0,
@@ -176,31 +178,31 @@ class TestCollectiveHang:
         assert (result.family, result.primary.ranks) == ("C2", (1,))
         assert "Rank 0 waited for a backward pass or the GPU, at train.py:27 in train" in sentences(result)
 
-    def test_parted_ways(self, tmp_path: Path) -> None:
+    def test_a_rank_in_another_collective_is_named(self, tmp_path: Path) -> None:
         result = verdict(tmp_path, ours(waits(0), waits(1), waits(2), waits(3, "barrier", 77)))
         assert (result.family, result.primary.ranks) == ("C2", (3,))
         assert "Rank 3 waited in another collective than the others: barrier, at train.py:77 in step" in sentences(
             result
         )
 
-    def test_those_that_wait_alone(self, tmp_path: Path) -> None:
+    def test_the_missing_rank_is_open_if_its_stack_is_unknown(self, tmp_path: Path) -> None:
         """A node whose neighbor has no agent: who is missing stays open."""
         result = verdict(tmp_path, ours(waits(0), waits(1)))
         assert (result.family, result.primary.ranks, result.primary.culprit) == ("C2", (), "unknown")
         assert [sentence_name(claim) for claim in result.primary.cannot_decide] == ["which"]
 
-    def test_one_that_sleeps_uninterruptibly(self, tmp_path: Path) -> None:
+    def test_a_rank_in_uninterruptible_sleep_blames_infrastructure(self, tmp_path: Path) -> None:
         state = state_line(Who("4242", 3, 903), State("python", "D", "rpc_wait_bit_killable"))
         others = [state_line(Who("4242", rank, 900 + rank), State("python", "S", "futex")) for rank in range(3)]
         lines = "".join(f"2026-03-02T08:19:00.{n:09}Z stdout F {line}\n" for n, line in enumerate([state, *others]))
         result = verdict(tmp_path, lines + ours(waits(0), waits(1), waits(2), sleeps(3)))
         assert (result.family, result.primary.ranks, result.primary.culprit) == ("C2", (3,), "infrastructure")
 
-    def test_not_what_was_before_progress(self, tmp_path: Path) -> None:
+    def test_stacks_before_later_progress_are_ignored(self, tmp_path: Path) -> None:
         result = verdict(tmp_path, ours(waits(0), waits(1), waits(2), sleeps(3), minute=1).replace("08:1:", "08:01:"))
         assert result.family not in ("C2", "C3")
 
-    def test_not_what_was_taken_back(self, tmp_path: Path) -> None:
+    def test_stacks_before_a_resumption_line_are_ignored(self, tmp_path: Path) -> None:
         """Where the log has no times, the agent's word is all that tells."""
         log = "".join(line.split(" ", 1)[1] for line in (SIZE + LOG).splitlines(keepends=True))
         stacks = ours(waits(0), waits(1), waits(2), sleeps(3))
@@ -209,7 +211,7 @@ class TestCollectiveHang:
         result = verdict(tmp_path, stacks + back, log)
         assert result.family not in ("C2", "C3")
 
-    def test_the_last_of_several_times_counts(self, tmp_path: Path) -> None:
+    def test_the_latest_stacks_count(self, tmp_path: Path) -> None:
         first = ours(waits(0), waits(1), sleeps(2), waits(3), minute=15)
         back = f"2026-03-02T08:16:00.000000000Z stdout F {resumed_line(Who('4242'), 60)}\n"
         result = verdict(tmp_path, first + back + ours(waits(0), waits(1), waits(2), sleeps(3)))
@@ -217,7 +219,7 @@ class TestCollectiveHang:
 
 
 class TestIdleHang:
-    def test_nobody_waits(self, tmp_path: Path) -> None:
+    def test_stacks_without_a_collective_are_an_idle_hang(self, tmp_path: Path) -> None:
         result = verdict(tmp_path, ours(*(sleeps(rank) for rank in range(4))))
         assert (result.family, result.primary.ranks) == ("C3", (0, 1, 2, 3))
         assert "Ranks 0-3 stayed at data.py:42 in load_batch" in sentences(result)
@@ -226,7 +228,7 @@ class TestIdleHang:
         assert ruled_out
         assert ruled_out[0].outcome is Outcome.ABSENT
 
-    def test_nor_where_the_log_fell_silent(self, tmp_path: Path) -> None:
+    def test_stacks_decide_if_the_log_fell_silent(self, tmp_path: Path) -> None:
         """Silence of several ranks alone looks like a collective; their stacks know better."""
         (tmp_path / "sacct.txt").write_text(
             "JobID|State|ExitCode|Start|End|Timelimit\n"
@@ -242,12 +244,12 @@ class TestIdleHang:
             Certainty.ESTABLISHED,
         )
 
-    def test_some_ranks_alone_tell_nothing_of_the_others(self, tmp_path: Path) -> None:
+    def test_stacks_of_some_ranks_leave_c2_unknown(self, tmp_path: Path) -> None:
         result = verdict(tmp_path, ours(sleeps(0), sleeps(1)))
         assert (result.family, result.primary.certainty) == ("C3", Certainty.POSSIBLE)
         assert "C2" in [finding.family for finding in result.unknown]
 
-    def test_a_dump_of_a_process_at_work_is_no_hang(self, tmp_path: Path) -> None:
+    def test_a_dump_of_an_active_process_is_no_hang(self, tmp_path: Path) -> None:
         """Anybody may look at a run that does well."""
         result = verdict(tmp_path, 'Thread 13 (active): "MainThread"\n    load_batch (data.py:42)\n', LOG)
         assert result.family not in ("C2", "C3")

@@ -7,7 +7,7 @@ import numpy as np
 from trackside.facts.pace.outliers import Limits, outliers
 
 
-def test_outliers_are_few_sustained_and_apart_from_their_mates() -> None:
+def test_outliers_are_few_sustained_and_distinct_from_their_node() -> None:
     random = np.random.default_rng(0)
     names = [f"n{node}:{gpu}" for node in range(4) for gpu in range(4)]
     level = 1 + 0.05 * random.standard_normal((16, 60))

@@ -24,12 +24,12 @@ def limits(store: MemoryStore, run: Run) -> tuple[Claim, ...]:
     return preflight.claims
 
 
-def test_preflight_says_what_was_not_given() -> None:
+def test_preflight_names_missing_inputs() -> None:
     names = [sentence_name(claim) for claim in limits(MemoryStore(), Run())]
     assert names == ["no_log", "no_scheduler", "no_kernel", "no_gpu_metric"]
 
 
-def test_preflight_counts_a_kernel_log_that_holds_nothing_of_interest() -> None:
+def test_preflight_counts_a_kernel_log_without_matches() -> None:
     kernel_logs = [
         xid_number(79, node="n1"),
         event("kernel_log", 3, plane="kernel", path="kernel/n2.log", node="n2", lines=3),
@@ -41,7 +41,7 @@ def test_preflight_counts_a_kernel_log_that_holds_nothing_of_interest() -> None:
         assert "no_kernel" not in [sentence_name(claim) for claim in claims]
 
 
-def test_preflight_says_what_limits_the_logs() -> None:
+def test_preflight_names_limits_of_the_logs() -> None:
     logs = [activity(9, path=f"{rank}.log", rank=rank, truncated=rank == 1) for rank in (0, 1)]
     store = MemoryStore([*logs, xid_number(79)], [job("RUNNING", nodes=("n1", "n2"))])
     claims = limits(store, Run(nodes=("n1", "n2"), n_ranks=4, clock_offset_s=3600.0))

@@ -55,13 +55,13 @@ def watched(**shape: Any) -> Cluster:
     return cluster.per_node("host_load1", 8)
 
 
-def test_nothing_amiss_nothing_said() -> None:
+def test_complete_metrics_have_no_limits() -> None:
     cluster = watched().per_node("scrape_up", 1, target="gpu").per_node("host_boot_time_seconds", 5)
     cluster.per_gpu("gpu_energy_joules_total", cluster.growing(500)).per_node("host_time_seconds", cluster.times)
     assert metric_limits(cluster) == {}
 
 
-def test_no_metrics_and_none_of_the_runs() -> None:
+def test_no_metrics_and_metrics_of_other_nodes() -> None:
     assert list(metric_limits(Cluster())) == ["no_gpu_metric"]
     assert list(metric_limits(watched(), run=Run(id="7", start=START, end=END, nodes=("n8", "n9")))) == [
         "metrics_elsewhere"
@@ -71,7 +71,7 @@ def test_no_metrics_and_none_of_the_runs() -> None:
 # -- what is covered
 
 
-def test_nodes_without_metrics() -> None:
+def test_nodes_without_metrics_are_reported() -> None:
     nodes = ("n1", "n2", "n3", "n4")
     limits = metric_limits(
         watched(), job("FAILED", nodes=nodes), run=Run(id="7", start=START, end=END, nodes=nodes, n_gpus=32)
@@ -79,7 +79,7 @@ def test_nodes_without_metrics() -> None:
     assert limits == {"nodes_unmeasured": "No GPU metrics of n3 and n4 were given: faults there can't be ruled out"}
 
 
-def test_gpus_without_metrics() -> None:
+def test_gpus_without_metrics_are_reported() -> None:
     cluster = watched(nodes=1, gpus=6)
     run = Run(id="7", start=START, end=END, nodes=("n1",), n_gpus=8)
     assert metric_limits(cluster, job("FAILED", n_gpus=8), run=run) == {
@@ -87,11 +87,11 @@ def test_gpus_without_metrics() -> None:
     }
 
 
-def test_no_sm_activity() -> None:
+def test_missing_sm_activity_is_reported() -> None:
     assert "no_sm" in metric_limits(Cluster().per_gpu("gpu_utilization_ratio", 0.9))
 
 
-def test_gpus_that_nothing_tells_apart_are_not_judged() -> None:
+def test_gpus_of_unknown_jobs_are_not_judged() -> None:
     cluster = watched(nodes=1)
     run = cluster.run(n_gpus=2)
     assert "2 of the 8 GPUs measured" in metric_limits(cluster, job("FAILED", n_gpus=2), run=run)["gpus_guessed"]
@@ -103,7 +103,7 @@ def test_gpus_that_nothing_tells_apart_are_not_judged() -> None:
     assert isinstance(trust.checked(other, store.ask(other)), Grid)
 
 
-def test_gpus_told_by_their_memory() -> None:
+def test_gpus_are_identified_by_their_memory_use() -> None:
     cluster = Cluster(start=400, end=5600, nodes=1, gpus=4)
     cluster.per_gpu("gpu_utilization_ratio", 0.9).per_gpu("gpu_sm_active_ratio", 0.7)
     inside = cluster.between(START + 60, END - 15, 4e10, 1e6)
@@ -117,7 +117,7 @@ def test_gpus_told_by_their_memory() -> None:
 # -- gaps
 
 
-def test_gap_of_all_nodes() -> None:
+def test_a_gap_of_all_nodes_is_reported() -> None:
     cluster = Cluster()
     values = cluster.between(2000, 2900, np.nan, 0.9)
     sentences = metric_limits(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values))
@@ -126,13 +126,13 @@ def test_gap_of_all_nodes() -> None:
     )
 
 
-def test_a_lost_scrape_is_no_gap() -> None:
+def test_one_lost_scrape_is_no_gap() -> None:
     cluster = Cluster()
     values = cluster.between(2000, 2060, np.nan, 0.9)
     assert metric_limits(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values)) == {}
 
 
-def test_seldom_sampled_is_no_gap() -> None:
+def test_rare_samples_are_no_gap() -> None:
     """Host metrics each four minutes beside GPU metrics each 15 s."""
     cluster = watched()
     seldom = np.where(np.arange(len(cluster.times)) % 16 == 0, 0.5, np.nan)
@@ -143,7 +143,7 @@ def test_seldom_sampled_is_no_gap() -> None:
     assert isinstance(trust_of(store, resolved).checked(query, answer), Grid)
 
 
-def test_metrics_that_begin_late_and_end_early() -> None:
+def test_metrics_that_start_late_and_end_early_are_reported() -> None:
     cluster = Cluster()
     values = cluster.between(START + 600, END - 900, 0.9, np.nan)
     sentences = metric_limits(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values))
@@ -152,7 +152,7 @@ def test_metrics_that_begin_late_and_end_early() -> None:
 
 
 @pytest.mark.parametrize(("host", "key"), [(8.0, "exporter_dead"), (np.nan, "node_silent")])
-def test_dead_exporter_is_told_from_dead_node(host: float, key: str) -> None:
+def test_a_dead_exporter_is_distinguished_from_a_dead_node(host: float, key: str) -> None:
     cluster = watched()
     dead = cluster.until(3000, 0.9)
     fresh = Cluster().per_gpu("gpu_utilization_ratio", 0.9, but={f"n2:{i}": dead for i in range(8)})
@@ -162,18 +162,18 @@ def test_dead_exporter_is_told_from_dead_node(host: float, key: str) -> None:
     assert {"exporter_dead", "node_silent"} & set(sentences) == {key}
 
 
-def test_scrapes_that_failed() -> None:
+def test_failed_scrapes_are_reported() -> None:
     cluster = watched()
     cluster.per_node("scrape_up", 1, but={"n2": cluster.between(2000, 3000, 0, 1)}, target="gpu")
     assert "exporters of n2 answered 7" in metric_limits(cluster)["exporter_down"].lower()
 
 
-def test_collectors_that_failed() -> None:
+def test_failed_collectors_are_reported() -> None:
     cluster = watched().per_node("trackside_collector_success", 1, but={"n2": 0.0}, collector="nvml")
     assert metric_limits(cluster)["collector_failed"] == "The collectors nvml of n2 failed"
 
 
-def test_few_readings() -> None:
+def test_few_samples_are_reported() -> None:
     cluster = watched(interval=500)
     assert "sampled 9 times" in metric_limits(cluster)["coarse"]
 
@@ -181,7 +181,7 @@ def test_few_readings() -> None:
 # -- counters, clocks, tracers
 
 
-def test_boot_and_driver_restart() -> None:
+def test_reboots_and_counter_resets_are_reported() -> None:
     cluster = watched().per_node("host_boot_time_seconds", 5, but={"n1": Cluster().after(3000, 2950, 5)})
     energy = cluster.growing(500, 1e9)
     again = np.where(cluster.times >= 3000, cluster.growing(500), energy)
@@ -191,7 +191,7 @@ def test_boot_and_driver_restart() -> None:
     assert sentences["counters_reset"].startswith("Counters of n2 restarted at 1970-01-01 00:50")
 
 
-def test_one_gpus_reset_is_its_own() -> None:
+def test_the_counter_reset_of_one_gpu_is_not_reported() -> None:
     cluster = watched()
     again = np.where(cluster.times >= 3000, 0, cluster.growing(500))
     cluster.per_gpu("gpu_energy_joules_total", cluster.growing(500), but={"n2:3": again})
@@ -199,7 +199,7 @@ def test_one_gpus_reset_is_its_own() -> None:
 
 
 @pytest.mark.parametrize(("skew", "key"), [(95.0, "clock_ahead"), (-40.0, "clock_behind"), (3.0, ""), (-3.0, "")])
-def test_clock_skew(skew: float, key: str) -> None:
+def test_clock_skew_is_reported(skew: float, key: str) -> None:
     cluster = watched()
     cluster.per_node("host_time_seconds", cluster.times, but={"n2": cluster.times + skew})
     sentences = metric_limits(cluster)
@@ -210,7 +210,7 @@ def test_clock_skew(skew: float, key: str) -> None:
 
 
 @pytest.mark.parametrize(("skew", "key"), [(240, "samples_late"), (-180, "samples_early"), (30, "")])
-def test_samples_that_bear_the_nodes_own_clock(skew: float, key: str) -> None:
+def test_samples_with_a_skewed_node_clock_are_reported(skew: float, key: str) -> None:
     cluster = Cluster(start=400, end=5600, nodes=4).per_gpu("gpu_utilization_ratio", 0.9)
     usual, off = (cluster.between(START + 60 + by, END - 30 + by, 4e10, 1e6) for by in (0, skew))
     cluster.per_gpu("gpu_memory_used_bytes", usual, but={f"n2:{i}": off for i in range(8)})
@@ -220,7 +220,7 @@ def test_samples_that_bear_the_nodes_own_clock(skew: float, key: str) -> None:
         assert f"{abs(skew) // 60} min" in sentences[key]
 
 
-def test_tracer() -> None:
+def test_an_unattached_tracer_and_lost_events_are_reported() -> None:
     cluster = watched().per_gpu("trackside_tracer_attached", 1, but={f"n2:{i}": 0 for i in range(8)}, pid="5")
     cluster.per_node("trackside_tracer_lost_events_total", cluster.growing(0.1))
     sentences = metric_limits(cluster)
@@ -228,7 +228,7 @@ def test_tracer() -> None:
     assert "events" in sentences["lost_events"]
 
 
-def test_launches_of_an_unattached_tracer_prove_nothing() -> None:
+def test_launches_of_an_unattached_tracer_are_missing() -> None:
     cluster = watched().per_gpu("trackside_tracer_attached", 0, pid="5")
     cluster.per_gpu("trackside_cuda_kernel_launches_total", 0)
     resolved, store = cluster.store()
@@ -239,7 +239,7 @@ def test_launches_of_an_unattached_tracer_prove_nothing() -> None:
     assert "attached" in answer.reason
 
 
-def test_clock_shift_is_said() -> None:
+def test_a_clock_shift_is_reported() -> None:
     cluster = watched(job="7", start=START + 36000, end=END + 36000)
     run = Run(id="7", start=START, end=END, nodes=("n1", "n2"), n_gpus=16)
     assert metric_limits(cluster, job("FAILED"), run=run)["metric_clock"] == (
@@ -257,7 +257,7 @@ def checked(cluster: Cluster, query: Query) -> Grid | MissingAnswer:
     return answer
 
 
-def test_little_seen_is_no_level() -> None:
+def test_an_average_over_few_samples_is_missing() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.until(2400, 0.9)).per_gpu("gpu_xid_last", cluster.until(2400, 0))
     for query in (metric("gpu_sm_active_ratio").over("run", "avg"), metric("gpu_sm_active_ratio").over("run", "max")):
@@ -268,7 +268,7 @@ def test_little_seen_is_no_level() -> None:
     assert isinstance(checked(cluster, metric("gpu_xid_last").over("run", "onset")), Grid)
 
 
-def test_the_end_must_have_been_seen() -> None:
+def test_the_tail_needs_samples_at_the_end() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.until(END - 400, 0.9))
     answer = checked(cluster, metric("gpu_sm_active_ratio").over("tail", "avg"))
@@ -277,7 +277,7 @@ def test_the_end_must_have_been_seen() -> None:
     assert isinstance(checked(cluster, metric("gpu_sm_active_ratio").over("run", "avg")), Grid)
 
 
-def test_two_readings_are_no_share_of_time() -> None:
+def test_two_samples_give_no_average() -> None:
     cluster = Cluster(interval=3000).per_gpu("gpu_sm_active_ratio", 0.9).per_gpu("gpu_memory_used_bytes", 5e9)
     assert isinstance(checked(cluster, metric("gpu_sm_active_ratio").over("run", "avg")), MissingAnswer)
     assert isinstance(checked(cluster, metric("gpu_memory_used_bytes").over("run", "max")), Grid)
@@ -338,7 +338,7 @@ def family(code: str, judge: Any) -> Family:
     return Family(code, code.lower(), code, judge, collect=("more",))
 
 
-def test_metrics_of_some_nodes_rule_nothing_out() -> None:
+def test_metrics_of_some_nodes_do_not_rule_out_a_family() -> None:
     cluster = watched()
     whole, store = cluster.store()
     assert engine.judge_all(store, whole, [family("X1", busy)])[0].outcome is Outcome.ABSENT
@@ -347,7 +347,7 @@ def test_metrics_of_some_nodes_rule_nothing_out() -> None:
     assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("GPU metrics of n3",))
 
 
-def test_metrics_that_stop_early_rule_nothing_out() -> None:
+def test_metrics_that_stop_early_do_not_rule_out_a_family() -> None:
     cluster = watched()
     late = dict.fromkeys(cluster.gpus[8:], cluster.until(4000, 0.7))
     fresh = Cluster().per_gpu("gpu_utilization_ratio", 0.9, late).per_gpu("gpu_sm_active_ratio", 0.7, late)
@@ -388,7 +388,7 @@ DEFECTS: dict[str, tuple[str, tuple[str, ...], str, set[str], tuple[str, str]]] 
 
 
 @pytest.mark.parametrize("case", DEFECTS)
-def test_what_cannot_be_trusted_is_said_first_and_judged_by_nobody(case: str, tmp_path: Path) -> None:
+def test_untrusted_metrics_are_reported_first_and_not_judged(case: str, tmp_path: Path) -> None:
     scenario, changes, sentence, unknown, primary = DEFECTS[case]
     simulate(load_scenario(scenario, changes), tmp_path)
     result = CliRunner().invoke(main, ["diagnose", str(tmp_path / "run"), "--json"])
@@ -404,7 +404,7 @@ def test_what_cannot_be_trusted_is_said_first_and_judged_by_nobody(case: str, tm
         assert not {"B2", "B3", "D3"} & {finding["family"] for finding in doc["unknown"]}
 
 
-def test_an_untrusted_need_is_unknown_without_the_author() -> None:
+def test_a_family_whose_need_is_untrusted_is_unknown() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.until(2000, 0.9))
     run, store = cluster.store()
@@ -426,7 +426,7 @@ class Counting(MemoryStore):
         return super().ask_many(queries)
 
 
-def test_each_question_is_asked_once_and_a_familys_together() -> None:
+def test_queries_are_asked_once_and_in_one_batch_per_family() -> None:
     run, plain = watched().store()
     store = Counting(plain)
     chosen = [
@@ -453,7 +453,7 @@ def test_gpu_hours_without_a_scheduler() -> None:
     assert all(one.holds for one in check({"c": citation(verdict.gpu_hours.cites[0])}, store))
 
 
-def test_curves_of_the_finding() -> None:
+def test_a_finding_has_the_curves_that_it_cites() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.after(3000, 0.0, 0.9)).per_gpu("gpu_utilization_ratio", 1.0)
     _, store = cluster.store()
@@ -468,7 +468,7 @@ def test_curves_of_the_finding() -> None:
     assert len(curves[0].values) <= plots.MAX_POINTS
 
 
-def test_lines_of_text() -> None:
+def test_curves_are_drawn_as_text() -> None:
     assert line([0.0, 0.5, 1.0, None], "ratio") == "\u2581\u2585\u2588 "
     assert line([5.0, 5.0]) == "\u2588\u2588"
     assert line([0.0, 0.0]) == "\u2581\u2581"
@@ -491,11 +491,11 @@ def test_lines_of_text() -> None:
         (26123.5, "launches", "26,124 launches"),
     ],
 )
-def test_units_of_measurements(value: float, unit: str, text: str) -> None:
+def test_measurements_are_worded_with_units(value: float, unit: str, text: str) -> None:
     assert word(value, unit) == text
 
 
-def test_questions_in_words() -> None:
+def test_queries_are_worded() -> None:
     query = metric("gpu_sm_active_ratio").where(node="n1", gpu="3").during(0, 60).rollup(15, "avg").reduce("median")
     assert measured(str(query)) == ("median of gpu_sm_active_ratio of n1:3", "ratio")
     assert span((0.0, 5400.0)) == "1970-01-01 00:00:00 to 01:30:00 UTC"

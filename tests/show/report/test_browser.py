@@ -86,7 +86,7 @@ def painted(page: Page, chart: str) -> int:
     )
 
 
-def test_every_chart_is_drawn_and_has_its_table(opened: Opened) -> None:
+def test_every_chart_is_drawn_and_has_a_table(opened: Opened) -> None:
     with opened("hang") as page:
         charts = page.evaluate("[...document.querySelectorAll('figure')].map((element) => element.id)")
         assert {"chart-timeline", "chart-ranks"} <= set(charts)
@@ -147,7 +147,7 @@ def test_the_mouse_moves_the_cursor_of_all_charts_and_zooms_them(opened: Opened)
         assert ticks(page, MEMORY) == before
 
 
-def test_the_keyboard_moves_zooms_and_resets(opened: Opened) -> None:
+def test_the_keyboard_moves_the_cursor_zooms_and_resets(opened: Opened) -> None:
     with opened("hang") as page:
         announcement = page.locator("#announced")
         page.locator(TIMELINE).focus()
@@ -169,7 +169,7 @@ def test_the_keyboard_moves_zooms_and_resets(opened: Opened) -> None:
         announcement.filter(has_text="GiB").wait_for(state="attached")
 
 
-def test_what_a_chart_shows_can_be_chosen(opened: Opened) -> None:
+def test_the_metric_of_the_heatmap_can_be_chosen(opened: Opened) -> None:
     with opened("hang") as page:
         radios = page.locator("#chart-ranks input[type=radio]")
         assert radios.count() >= 4
@@ -202,7 +202,7 @@ def test_the_theme_can_be_switched(opened: Opened) -> None:
     assert switched == colors["light"]
 
 
-def test_a_link_opens_what_is_folded_and_a_button_copies(opened: Opened) -> None:
+def test_a_link_opens_a_folded_citation_and_a_button_copies_its_query(opened: Opened) -> None:
     with opened("hang") as page:
         folded = page.locator("details.more").last.locator(".citation").first
         assert not folded.is_visible()
@@ -216,7 +216,7 @@ def test_a_link_opens_what_is_folded_and_a_button_copies(opened: Opened) -> None
 
 
 @pytest.mark.parametrize("name", ["hang", "hostile"])
-def test_it_can_be_read_by_everybody(opened: Opened, name: str) -> None:
+def test_pages_have_no_accessibility_violations(opened: Opened, name: str) -> None:
     with opened(name) as page:
         page.evaluate("for (const element of document.querySelectorAll('details')) element.open = true")
         for theme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):  # the only rule about colors
@@ -237,7 +237,7 @@ OUTSIDE = """(chart) => {
 }"""
 
 
-def test_a_narrow_page_cuts_nothing_and_scrolls_nowhere(opened: Opened) -> None:
+def test_a_narrow_page_cuts_no_text_and_does_not_scroll(opened: Opened) -> None:
     with opened("hang") as page:
         shown = page.locator(".chart svg text")
         wide = set(shown.all_text_contents())
@@ -254,7 +254,7 @@ def test_a_narrow_page_cuts_nothing_and_scrolls_nowhere(opened: Opened) -> None:
         page.wait_for_function(f"{ends}.every((element) => element > 800)")
 
 
-def test_the_head_stands_above_the_fold_and_nothing_moves_when_charts_arrive(
+def test_the_head_is_above_the_fold_and_does_not_move_when_charts_load(
     browser: Browser, pages: dict[str, Path]
 ) -> None:
     bottoms = """() => Object.fromEntries([".badge", "#headline", ".summary", ".proof .chart"]
@@ -288,14 +288,14 @@ def test_labels_do_not_collide(opened: Opened, width: int) -> None:
         assert [overlap for chart in page.locator(".chart").all() for overlap in chart.evaluate(COLLISIONS)] == []
 
 
-def test_text_of_others_does_nothing(opened: Opened) -> None:
+def test_hostile_text_is_inert(opened: Opened) -> None:
     with opened("hostile") as page:
         assert page.evaluate("typeof hacked") == "undefined"
         assert page.locator("img").count() == 0
         assert "<script>hacked=1</script>" in page.locator("#citations ~ ol pre").first.inner_text()
 
 
-def test_labels_of_others_do_nothing_in_charts(opened: Opened) -> None:
+def test_hostile_labels_are_inert_in_charts(opened: Opened) -> None:
     with opened("labeled") as page:
         assert page.locator("figure").count() == 5
         for figure in page.locator("figure").all():
@@ -310,7 +310,7 @@ def test_labels_of_others_do_nothing_in_charts(opened: Opened) -> None:
         assert any("<img src=x onerror=hacked=1>" in text for text in texts(page, TIMELINE))
 
 
-def test_it_prints_in_the_light_with_all_citations(opened: Opened, tmp_path: Path) -> None:
+def test_printing_uses_the_light_theme_with_all_citations(opened: Opened, tmp_path: Path) -> None:
     with opened("hang", "dark") as page:
         page.evaluate("""addEventListener('beforeprint', () => { window.printed = {
             theme: document.documentElement.dataset.theme, folded: document.querySelectorAll('details.more:not([open])').length } })""")
@@ -326,7 +326,7 @@ def test_it_prints_in_the_light_with_all_citations(opened: Opened, tmp_path: Pat
         assert page.evaluate(over) == 0
 
 
-def test_without_scripts_it_is_all_there(browser: Browser, pages: dict[str, Path]) -> None:
+def test_the_page_is_readable_without_scripts(browser: Browser, pages: dict[str, Path]) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(pages["hang"].as_uri())

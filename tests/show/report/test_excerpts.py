@@ -24,7 +24,7 @@ def looked_up(folder: Path, *places: Position) -> dict[int, Excerpt]:
 
 
 @pytest.mark.parametrize("name", ["run.log", "run.log.gz", "run.tar", "run.tar.gz"])
-def test_lines_around_a_place_in_any_wrapping(tmp_path: Path, name: str) -> None:
+def test_an_excerpt_has_the_lines_around_a_position_in_any_archive(tmp_path: Path, name: str) -> None:
     path = name
     if "tar" in name:
         with tarfile.open(tmp_path / name, "w:gz" if name.endswith("gz") else "w") as archive:
@@ -41,7 +41,7 @@ def test_lines_around_a_place_in_any_wrapping(tmp_path: Path, name: str) -> None
         assert excerpt == Excerpt(first, tuple(LINES[first - 1 : last]), line)
 
 
-def test_the_line_on_the_screen_of_one_drawn_over_and_over(tmp_path: Path) -> None:
+def test_an_overwritten_line_is_excerpted_as_the_terminal_shows_it(tmp_path: Path) -> None:
     bar = b"".join(b"\r%3d%% of it" % share for share in range(100))
     text = b"begin\n" + bar + b"\rRuntimeError: here\r after\nend\n"
     (tmp_path / "run.log").write_bytes(text)
@@ -49,7 +49,7 @@ def test_the_line_on_the_screen_of_one_drawn_over_and_over(tmp_path: Path) -> No
     assert looked_up(tmp_path, at)[2].lines == ("begin", "RuntimeError: here", "end")
 
 
-def test_long_lines_and_holes_stay_bounded(tmp_path: Path) -> None:
+def test_excerpts_of_long_lines_are_bounded(tmp_path: Path) -> None:
     text = b"x" * 5 * WINDOW_BYTES + b"\nfault\0\0\0" + b"y" * 5 * WINDOW_BYTES + b"\nnext\n"
     (tmp_path / "run.log").write_bytes(text)
     excerpt = looked_up(tmp_path, place("run.log", 2, text))[2]
@@ -57,14 +57,14 @@ def test_long_lines_and_holes_stay_bounded(tmp_path: Path) -> None:
     assert all(len(line) <= MAX_LINE_CHARS + 1 for line in excerpt.lines)
 
 
-def test_what_is_no_place_of_a_text_is_left_out(tmp_path: Path) -> None:
+def test_invalid_positions_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_bytes(TEXT)
     ordinal, beyond, elsewhere = Position("run.log", 7), Position("run.log", 9, 10**9), place("other.log", 5)
     assert not excerpts([tmp_path], [ordinal, beyond, elsewhere])
     assert not excerpts([tmp_path / "gone"], [place("run.log", 5)])
 
 
-def test_files_that_went_or_shrank_since_are_no_error(tmp_path: Path) -> None:
+def test_truncated_files_are_no_error(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_bytes(TEXT[:100])
     (tmp_path / "broken.log.gz").write_bytes(gzip.compress(TEXT)[:200])
     assert not excerpts([tmp_path], [place("run.log", 1000), place("broken.log.gz", 1999)])

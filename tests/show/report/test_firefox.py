@@ -123,7 +123,7 @@ def test_firefox_draws_every_chart(firefox: Firefox, hang: tuple[VerdictDoc, str
     assert state["wider"] == 0
 
 
-def test_in_firefox_text_of_others_does_nothing(firefox: Firefox, tmp_path: Path) -> None:
+def test_hostile_text_is_inert_in_firefox(firefox: Firefox, tmp_path: Path) -> None:
     (tmp_path / "hostile.html").write_bytes(made(hostile(tmp_path))[1])
     state = firefox.open(tmp_path / "hostile.html", 1280)
     assert state["hacked"] == "undefined"

@@ -62,7 +62,7 @@ class Elements(HTMLParser):
         return [str(attributes["id"]) for _, attributes, _ in self.elements if "id" in attributes]
 
 
-def test_all_of_the_verdict_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None:
+def test_the_page_holds_the_whole_verdict(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     elements = Elements(page)
     whole = " ".join(text for _, text in elements.of("main"))
@@ -82,7 +82,7 @@ def test_all_of_the_verdict_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None
     }
 
 
-def test_one_screen_tells_what_to_do_and_what_it_cost(hang: tuple[VerdictDoc, str]) -> None:
+def test_the_summary_shows_actions_and_cost(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     elements = Elements(page)
     (summary,) = [text for attributes, text in elements.of("dl") if attributes["class"] == "acts"]
@@ -106,24 +106,24 @@ def test_one_screen_tells_what_to_do_and_what_it_cost(hang: tuple[VerdictDoc, st
         (Finding(Outcome.FOUND, role="last_resort"), "Cause unknown"),
     ],
 )
-def test_the_badge_says_whether_there_is_a_fault(finding: Finding, text: str) -> None:
+def test_the_badge_shows_whether_there_is_a_fault(finding: Finding, text: str) -> None:
     assert badge(finding).text == text
 
 
-def test_the_chart_that_proves_the_verdict_stands_in_the_head(hang: tuple[VerdictDoc, str]) -> None:
+def test_the_chart_that_proves_the_verdict_is_in_the_head(hang: tuple[VerdictDoc, str]) -> None:
     _, page = hang
     head = page[page.index('class="proof"') : page.index('class="acts"')]
     assert re.findall(r'figure id="chart-([\w-]+)"', head) == ["busy-wait"]
     assert page.count('id="chart-busy-wait"') == 1
 
 
-def test_without_a_timestamp_the_fault_lies_between_the_lines_around_it() -> None:
+def test_an_unstamped_fault_is_dated_by_the_lines_around_it() -> None:
     _, page = made(simulated(HANG.with_name("cuda-oom-then-watchdog.toml")))
     times = [text for attributes, text in Elements(page.decode()).of("dd") if attributes.get("class") == "figure"]
     assert times == ["between 2026-03-02 08:14:40 and 08:25:05 UTC"]
 
 
-def test_what_was_ruled_out_is_folded_and_what_was_found_leads_to_it(hang: tuple[VerdictDoc, str]) -> None:
+def test_ruled_out_families_are_folded_and_other_findings_are_linked(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     elements = Elements(page)
     summaries = [text.strip() for _, text in elements.of("summary")]
@@ -139,7 +139,7 @@ def test_what_was_ruled_out_is_folded_and_what_was_found_leads_to_it(hang: tuple
         assert elements.of("a", href=f"#found-{finding.family}")
 
 
-def test_nothing_is_announced_that_is_empty(tmp_path: Path) -> None:
+def test_the_page_has_no_empty_sections(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing\n")
     _, page = made(tmp_path)
     elements = Elements(page.decode())
@@ -151,7 +151,7 @@ def test_nothing_is_announced_that_is_empty(tmp_path: Path) -> None:
     ]
 
 
-def test_every_citation_is_there_once_and_every_link_leads_somewhere(hang: tuple[VerdictDoc, str]) -> None:
+def test_every_citation_appears_once_and_every_link_has_a_target(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     elements = Elements(page)
     ids = elements.ids()
@@ -164,7 +164,7 @@ def test_every_citation_is_there_once_and_every_link_leads_somewhere(hang: tuple
     assert {cite.query for cite in doc.cites.values()} <= queries
 
 
-def test_a_citation_shows_its_line_among_others(hang: tuple[VerdictDoc, str]) -> None:
+def test_a_citation_shows_its_line_in_context(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     name = next(name for name, cite in doc.cites.items() if cite.query.startswith("events(collective_timeout).where"))
     number = int(doc.cites[name].where.rpartition(":")[2])
@@ -173,7 +173,7 @@ def test_a_citation_shows_its_line_among_others(hang: tuple[VerdictDoc, str]) ->
     assert [f"{line_number}" in text for line_number in range(number - 3, number + 4)] == [True] * 7
 
 
-def test_the_policy_names_what_is_on_the_page_and_nothing_else(hang: tuple[VerdictDoc, str]) -> None:
+def test_the_content_security_policy_allows_only_what_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None:
     _, page = hang
     elements = Elements(page)
     ((policy, _),) = [meta for meta in elements.of("meta") if meta[0].get("http-equiv") == "Content-Security-Policy"]
@@ -193,7 +193,7 @@ def test_the_policy_names_what_is_on_the_page_and_nothing_else(hang: tuple[Verdi
     assert not [attributes for _, attributes, _ in elements.elements if loading & set(attributes)]
 
 
-def test_text_of_others_is_inert_and_visible(tmp_path: Path) -> None:
+def test_hostile_text_is_inert_and_visible(tmp_path: Path) -> None:
     doc, page = made(hostile(tmp_path))
     text = page.decode()
     assert doc.primary.id == "startup-crash"
@@ -212,7 +212,7 @@ def test_text_of_others_is_inert_and_visible(tmp_path: Path) -> None:
         assert piece in shown
 
 
-def test_data_can_t_end_its_element() -> None:
+def test_script_data_cannot_close_its_element() -> None:
     data = {"a": f"</script><!-- & \u2028 {RLO}\x1b[0m \\u001b \n\t \x7f \x9b", "b": float("nan")}
     text = script_data(data)
     assert not re.search("[<>&\x00-\x1f\x7f-\x9f\u2028\u202e]", text)
@@ -223,7 +223,7 @@ def test_data_can_t_end_its_element() -> None:
     )
 
 
-def test_every_character_is_seen() -> None:
+def test_control_characters_are_made_visible() -> None:
     assert (
         visible("a\tb\n\x1b\x07\u200b\ufeff")
         == "a\tb\n\u27e8ESC\u27e9\u27e8U+0007\u27e9\u27e8U+200B\u27e9\u27e8U+FEFF\u27e9"
@@ -248,7 +248,7 @@ def test_the_command_names_the_job_of_inputs_that_hold_several(tmp_path: Path) -
     assert json.loads(result.stdout)["run"]["id"] == "42"
 
 
-def test_a_file_whose_name_is_no_utf8_has_a_page_and_a_document(tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf8_gives_a_page_and_a_document(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff<b>.out"))
     hostile(tmp_path).rename(path)
     target = tmp_path / "report.html"
@@ -258,7 +258,7 @@ def test_a_file_whose_name_is_no_utf8_has_a_page_and_a_document(tmp_path: Path) 
     assert "a?&lt;b&gt;.out" in target.read_text("utf-8")
 
 
-def test_an_archive_gives_the_same_context(tmp_path: Path) -> None:
+def test_an_archive_gives_the_same_excerpts(tmp_path: Path) -> None:
     log = hostile(tmp_path)
     packed = tmp_path / "slurm-42.out.gz"
     packed.write_bytes(gzip.compress(log.read_bytes()))
@@ -270,7 +270,7 @@ def test_an_archive_gives_the_same_context(tmp_path: Path) -> None:
 # -- the command
 
 
-def test_the_command_writes_the_page_beside_the_text(tmp_path: Path) -> None:
+def test_the_command_writes_the_page_in_addition_to_the_text(tmp_path: Path) -> None:
     target = tmp_path / "report.html"
     status, stderr = diagnosed(hostile(tmp_path), "--html", target)
     assert (status, stderr) == (0, "")
@@ -279,7 +279,7 @@ def test_the_command_writes_the_page_beside_the_text(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "slurm-41.out"]
 
 
-def test_a_page_of_a_store(hanging: Path, tmp_path: Path) -> None:
+def test_a_page_can_be_made_from_a_store(hanging: Path, tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ["ingest", str(hanging), "--store", str(tmp_path / "store")]).exit_code == 0
     target = tmp_path / "report.html"
     status, stderr = diagnosed("--store", tmp_path / "store", "--job", "48213", "--html", target)
@@ -291,7 +291,7 @@ def test_a_page_of_a_store(hanging: Path, tmp_path: Path) -> None:
     assert [text for _, text in page.of("pre") if "Watchdog caught collective operation timeout" in text]
 
 
-def test_a_file_that_can_t_be_written_is_said_before_or_after(tmp_path: Path) -> None:
+def test_an_unwritable_page_is_an_error(tmp_path: Path) -> None:
     log = hostile(tmp_path)
     status, stderr = diagnosed(log, "--html", tmp_path / "none" / "report.html")
     assert (status, "does not exist" in stderr) == (2, True)
@@ -300,14 +300,14 @@ def test_a_file_that_can_t_be_written_is_said_before_or_after(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("module", ["jinja2", "vl_convert"])
-def test_without_the_extra_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+def test_a_missing_report_extra_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     status, stderr = diagnosed(hostile(tmp_path), "--html", tmp_path / "report.html")
     assert status == 2
     assert "pip install 'trackside[report]'" in stderr
 
 
-def test_vega_is_kept_and_a_damaged_copy_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vega_is_cached_and_a_damaged_copy_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made = iter(["let a = '</script><!--'", "let b", "let c"])
     monkeypatch.setattr("vl_convert.javascript_bundle", lambda snippet: next(made))
