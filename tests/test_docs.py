@@ -25,7 +25,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 COMMAND = re.compile(r"(?:\$ |^)(?:\S*/bin/)?(trackside(?: .*)?)$")
 """A command line, after a prompt or at the start."""
 PLACEHOLDER = re.compile(r"\b(?:x9_)?name\.\w+$|\b[A-Z]{3,}\b(?!\.)")
-"""A part of a path that stands for another, such as ``name.py`` or ``FAMILY``."""
+"""A placeholder in a path, such as ``name.py`` or ``FAMILY``."""
 AGENT_COMMANDS = ("run", "check", "config")
 
 
@@ -34,7 +34,7 @@ def ids(page: Path) -> str:
 
 
 def blocks(page: Path) -> Iterator[tuple[bool, str]]:
-    """(whether it is in a code block, text) of each line."""
+    """(whether the line is in a code block, its text) for each line."""
     fenced = False
     for line in page.read_text("utf-8").splitlines():
         if line.startswith("```"):
@@ -96,8 +96,8 @@ def agent_options(subcommand: str) -> frozenset[str]:
     return frozenset(re.findall(r"(?<![\w-])--?[a-z][\w-]*", printed.getvalue()))
 
 
-def unknown_in(command: str) -> str | None:
-    """What a command line names that does not exist."""
+def command_problem(command: str) -> str | None:
+    """The first problem of a command line: a command or option that does not exist; None if it is valid."""
     words = arguments(command)
     if not words or words[0].startswith("-"):
         return None if set(words) <= {"--help", "-h", "--version"} else f"trackside has no option {words[0]}"
@@ -130,7 +130,7 @@ def test_links_have_targets(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_commands_exist(page: Path) -> None:
-    assert not [f"{command}: {problem}" for command in commands(page) if (problem := unknown_in(command))]
+    assert not [f"{command}: {problem}" for command in commands(page) if (problem := command_problem(command))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
@@ -162,7 +162,7 @@ def test_package_paths_exist(page: Path) -> None:
     ],
 )
 def test_a_wrong_command_is_detected(command: str, problem: str | None) -> None:
-    assert unknown_in(command) == problem
+    assert command_problem(command) == problem
 
 
 def test_commands_of_the_pages_are_recognized() -> None:

@@ -1,4 +1,4 @@
-"""No module imports itself by a detour; what must not import what is a contract in pyproject.toml."""
+"""No module imports itself indirectly; import contracts are in pyproject.toml."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ likely = st.lists(
     st.one_of(st.text(max_size=200), st.tuples(sources, steps | likely).map(lambda text: text[0] + "".join(text[1])))
 )
 def test_any_text_is_an_error_or_gets_an_answer(text: str) -> None:
-    """Whatever a document cites is asked of a small store, and its answer reduced."""
+    """Any query text of a document is parsed, run on a small store and reduced."""
     for candidate in (text, f"events(exception){text}", f"record(job).where({text})"):
         with contextlib.suppress(QueryError):
             query = Query.parse(candidate)

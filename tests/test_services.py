@@ -1,4 +1,4 @@
-"""The servers that other tests start: ready when given, with their data, gone afterwards."""
+"""The servers that other tests start: ready when returned, with their data, and stopped afterwards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_vmagent_forwards_samples(victoria: Victoria, vmagent: Callable[..., Ser
         victoria.flush()
         return bool(json.loads(victoria.ask("GET", "/api/v1/series?match[]=sent"))["data"])
 
-    services.wait_until(arrived, "what vmagent was given")
+    services.wait_until(arrived, "the sample sent to vmagent")
 
 
 def test_prometheus_starts_with_old_samples(tmp_path: Path) -> None:

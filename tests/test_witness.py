@@ -1,4 +1,4 @@
-"""How witnesses weigh against each other."""
+"""How witnesses are weighed against each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tells who or where is replaced, the same way everywhere; what only looks like it stays."""
+"""Identifying text is replaced, consistently everywhere; text that only looks like it stays."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ Traceback (most recent call last):
 torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB
 srun: error: a100-b-018: task 3: Exited with exit code 1
 """
-STAYS = """\
+HARMLESS = """\
 torch 2.4.1 cudnn 8.9.2.26 nvidia-cublas-cu12==12.1.3.1 127.0.0.1 0.0.0.0 localhost:29500 255.255.255.0
 /usr/lib/python3.11/site-packages/torch/nn/modules/module.py root ubuntu at 09:15:42 0000:17:00.0 c10::Error rank3
 --pad_token "<pad>" eos_token: </s> --max_new_tokens 512 tokens: 123456789 token_ids=[1, 2] pad_token_id=50256 gpu0
@@ -88,7 +88,7 @@ PRIVATE = (
 
 
 def redacted(*texts: str, also: tuple[str, ...] = ()) -> list[str]:
-    """Texts of one bundle."""
+    """The redacted texts of one bundle; checks that nothing leaks."""
     redactor = Redactor(also)
     for text in texts:
         redactor.learn(text)
@@ -99,7 +99,7 @@ def redacted(*texts: str, also: tuple[str, ...] = ()) -> list[str]:
     return results
 
 
-def bundled(folder: Path, out: Path, **options: object) -> WrittenBundle:
+def redacted_bundle(folder: Path, out: Path, **options: object) -> WrittenBundle:
     case = Session.of(load([folder]))
     return write(case, [str(folder)], Options(out=str(out), created="x", redacted=True, **options))  # type: ignore[arg-type]
 
@@ -131,7 +131,7 @@ CASES = [
 
 
 def is_as_marked(case: str, line: str) -> bool:
-    """Whether what is marked is gone from a line, and all else is there."""
+    """Whether a line lacks all that is marked in the case and has all the rest."""
     parts = MARKED.split(case)
     rest = "".join("(.{1,60}?)" if number % 2 else re.escape(part) for number, part in enumerate(parts))
     match = re.fullmatch(rest, line)
@@ -140,7 +140,7 @@ def is_as_marked(case: str, line: str) -> bool:
 
 
 class TestLeaks:
-    """Lines of ``bundle_leaks.txt``: a new case is a new line there."""
+    """Lines of ``leaks.txt``: a new case is a new line there."""
 
     @pytest.mark.parametrize("case", CASES)
     def test_each_line_is_redacted_on_its_own(self, case: str) -> None:
@@ -148,7 +148,7 @@ class TestLeaks:
         assert is_as_marked(case, text.removesuffix("\n")), text
 
     def test_all_lines_are_redacted_in_one_log(self) -> None:
-        """What one line tells holds for the others too; nothing that is marked comes back."""
+        """Names learned from one line are replaced in the others too; nothing that is marked remains."""
         (text,) = redacted("".join(re.sub("[⟦⟧⦃⦄]", "", case) + "\n" for case in CASES))
         lines = text.splitlines()
         assert len(lines) == len(CASES)
@@ -180,7 +180,7 @@ class TestLeaks:
 
 class TestNames:
     def test_harmless_text_stays(self) -> None:
-        assert redacted(STAYS, LOG)[0] == STAYS
+        assert redacted(HARMLESS, LOG)[0] == HARMLESS
 
     def test_no_private_name_is_left(self) -> None:
         (text,) = redacted(LOG)
@@ -262,7 +262,7 @@ class TestNames:
 
     @pytest.mark.parametrize("name", ["node-like hal", "worker", "login"])
     def test_a_recorded_host_without_a_number_is_replaced(self, name: str) -> None:
-        """Where its name is a word of any log, only where a host must stand."""
+        """If its name is a common word, only in the place of a host name."""
         host = name.split()[-1]
         redactor = Redactor()
         redactor.learn_run(Run(nodes=(host,)))
@@ -331,8 +331,8 @@ class TestNames:
         assert text == "at 192.0.2.3:29500, version 192.0.2.3, version 8.9.2.26\n"
 
 
-class TestSieve:
-    """Speed must not change what is found: a line without a sign holds nothing."""
+class TestPrefilter:
+    """The prefilter must not change what is replaced: a line that it skips has no match."""
 
     @pytest.mark.parametrize("matcher", ["hyperscan", "re2"])
     def test_the_prefilter_misses_no_match(self, matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +341,7 @@ class TestSieve:
         monkeypatch.setattr("trackside.bundle.redact.redactor._learning_prefilter", Prefilter)
         lines = [
             *LOG.splitlines(),
-            *STAYS.splitlines(),
+            *HARMLESS.splitlines(),
             *TOKENS.values(),
             *(template.format(secret) for template, secret in SECRET_LINES),
         ]
@@ -388,7 +388,7 @@ class TestSieve:
 
 
 class TestTraces:
-    """What is left over is found by itself, whatever was to replace it."""
+    """Leftover originals are found independently of the code that replaces them."""
 
     @pytest.mark.parametrize(
         "left",
@@ -432,7 +432,7 @@ class TestBundles:
         return folder
 
     def test_no_member_of_any_format_leaks(self, tmp_path: Path) -> None:
-        written = bundled(self.folder(tmp_path), tmp_path / "run.tsb")
+        written = redacted_bundle(self.folder(tmp_path), tmp_path / "run.tsb")
         with zipfile.ZipFile(tmp_path / "run.tsb") as archive:
             for name in archive.namelist():
                 text = f"{name}\n{archive.read(name).decode()}".lower()
@@ -448,17 +448,17 @@ class TestBundles:
         assert written.manifest.replaced["user names"] == 1
 
     def test_a_leak_is_refused_and_nothing_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The look at what was written does not rest on what replaces."""
+        """The check of the written bundle does not depend on the code that replaces."""
         folder = self.folder(tmp_path)
         monkeypatch.setattr("trackside.bundle.redact.people.PeopleNames.redacted", lambda self, text: text)
         with pytest.raises(NotBundled, match=r"still contains originals of: .*user-1 \(user names\)"):
-            bundled(folder, tmp_path / "run.tsb")
+            redacted_bundle(folder, tmp_path / "run.tsb")
         assert not (tmp_path / "run.tsb").exists()
 
     def test_a_binary_file_is_left_out_and_listed(self, tmp_path: Path) -> None:
         folder = self.folder(tmp_path)
         (folder / "weights.bin").write_bytes(b"\x93\0jdoe" * 100)
-        written = bundled(folder, tmp_path / "run.tsb")
+        written = redacted_bundle(folder, tmp_path / "run.tsb")
         (binary,) = [row for row in written.manifest.inputs if row.member is None]
         assert binary.path == "weights.bin"
 

@@ -1,4 +1,4 @@
-"""A run in one file: what is in it, that it says the same, and that whatever was changed in it is noticed."""
+"""A run in one file: its content, that it gives the same verdict, and that any change in it is detected."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ LOG = (
 )
 
 
-def made(folder: Path, out: Path, as_of: float | None = None, **options: object) -> Verdict:
-    """A bundle of all that a folder holds; gives the verdict of the folder."""
+def write_bundle(folder: Path, out: Path, as_of: float | None = None, **options: object) -> Verdict:
+    """Write a bundle of a folder; returns the verdict on the folder."""
     session = Session.of(load([folder]), as_of)
     write(session, [str(folder)], Options(out=str(out), created=CREATED, **options))  # type: ignore[arg-type]
     return session.verdict()
@@ -65,11 +65,11 @@ def made(folder: Path, out: Path, as_of: float | None = None, **options: object)
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return filled(tmp_path / "run")
+    return write_run(tmp_path / "run")
 
 
-def filled(folder: Path) -> Path:
-    """A run that left a log, nothing, and what nobody can read."""
+def write_run(folder: Path) -> Path:
+    """Write a run with a log, an empty file and an unreadable file."""
     folder.mkdir()
     (folder / "train.log").write_text(LOG)
     (folder / "empty.out").write_bytes(b"")
@@ -78,20 +78,20 @@ def filled(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The bundle of such a run."""
+def bundle_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bundle of such a run, as bytes."""
     folder = tmp_path_factory.mktemp("made")
-    made(filled(folder / "run"), folder / "run.tsb")
+    write_bundle(write_run(folder / "run"), folder / "run.tsb")
     return (folder / "run.tsb").read_bytes()
 
 
 @pytest.fixture
-def bundle(made_once: bytes, tmp_path: Path) -> Path:
-    (tmp_path / "run.tsb").write_bytes(made_once)
+def bundle(bundle_bytes: bytes, tmp_path: Path) -> Path:
+    (tmp_path / "run.tsb").write_bytes(bundle_bytes)
     return tmp_path / "run.tsb"
 
 
-def called(*arguments: str | Path) -> Result:
+def run_cli(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
@@ -101,16 +101,16 @@ def manifest_of(path: Path) -> Manifest:
 
 
 class TestScenarios:
-    """Some of every kind; those with metrics take long."""
+    """A sample of all kinds of scenarios; those with metrics are slow."""
 
     @pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
     def test_a_bundle_gives_the_same_verdict(self, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whole: the same document to the byte. Redacted and sliced: the same but for names, and its citations hold."""
+        """Whole: the same document to the byte. Redacted and sliced: the same except names, and its citations hold."""
         monkeypatch.setattr(parts, "MAX_WHOLE_BYTES", 4000)
         monkeypatch.setattr(slicing, "END_LINES", 20)
         with case.inputs() as folder:
-            before = made(folder, tmp_path / "whole.tsb", job=case.expected.get("job"))
-            made(folder, tmp_path / "less.tsb", job=case.expected.get("job"), sliced=True, redacted=True)
+            before = write_bundle(folder, tmp_path / "whole.tsb", job=case.expected.get("job"))
+            write_bundle(folder, tmp_path / "less.tsb", job=case.expected.get("job"), sliced=True, redacted=True)
         whole = encode(document(trackside.diagnose(tmp_path / "whole.tsb")))
         assert whole == encode(document(before))
         less = encode(document(trackside.diagnose(tmp_path / "less.tsb")))
@@ -118,19 +118,19 @@ class TestScenarios:
             with open_bundle(tmp_path / name) as bundle:
                 bundle.check()
                 assert bundle.verdict() == verdict
-        assert called("verify", tmp_path / "less.tsb").exit_code == 0
+        assert run_cli("verify", tmp_path / "less.tsb").exit_code == 0
 
 
 class TestRedacted:
     def test_redaction_reports_replacements_on_stderr_and_asks_for_a_review(self, run: Path, tmp_path: Path) -> None:
         (run / "env.out").write_text("HF_TOKEN=abc12345\nUSER=jdoe\n" + LOG)
-        result = called("bundle", run, "-o", tmp_path / "red.tsb", "--redact")
+        result = run_cli("bundle", run, "-o", tmp_path / "red.tsb", "--redact")
         assert result.exit_code == 0, result.output
         assert "replaced: 1 tokens, keys and passwords, 1 user names" in result.stderr
         assert "left out: weights.bin" in result.stderr
         assert "Review the bundle before you send it" in result.stderr
         assert "replaced:" not in result.stdout
-        assert "Read it before" not in called("bundle", run, "-o", tmp_path / "plain.tsb").stderr
+        assert "Review the bundle" not in run_cli("bundle", run, "-o", tmp_path / "plain.tsb").stderr
 
 
 class TestContent:
@@ -152,17 +152,17 @@ class TestContent:
 
     def test_equal_inputs_give_equal_bytes(self, run: Path, tmp_path: Path) -> None:
         for name in ("one.tsb", "other.tsb"):
-            made(run, tmp_path / name)
+            write_bundle(run, tmp_path / name)
         assert (tmp_path / "one.tsb").read_bytes() == (tmp_path / "other.tsb").read_bytes()
 
     def test_the_time_of_an_input_is_kept(self, run: Path, tmp_path: Path) -> None:
         os.utime(run / "train.log", (1_700_000_000, 1_700_000_000.25))
-        made(run, tmp_path / "run.tsb")
+        write_bundle(run, tmp_path / "run.tsb")
         sources = {source.path: source for source in walk([tmp_path / "run.tsb"]) if isinstance(source, Source)}
         assert sources["train.log"].modified == 1_700_000_000.25
 
     def test_job_and_time_are_recorded(self, run: Path, tmp_path: Path) -> None:
-        made(run, tmp_path / "run.tsb", as_of=1_800_000_000.0, job=None)
+        write_bundle(run, tmp_path / "run.tsb", as_of=1_800_000_000.0, job=None)
         assert recorded_job_and_time(tmp_path / "run.tsb") == (None, 1_800_000_000.0)
         assert load([tmp_path / "run.tsb"]).as_of == 1_800_000_000.0
 
@@ -180,8 +180,8 @@ class TestContent:
         packed = tmp_path / "all.zip"
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.write(run / "train.log", "logs/train.log")
-        made(packed, tmp_path / "whole.tsb")
-        made(packed, tmp_path / "redacted.tsb", redacted=True)
+        write_bundle(packed, tmp_path / "whole.tsb")
+        write_bundle(packed, tmp_path / "redacted.tsb", redacted=True)
         assert manifest_of(tmp_path / "whole.tsb").members[0].name == "inputs/all.zip"
         assert manifest_of(tmp_path / "redacted.tsb").members[0].name == "inputs/all.zip!/logs/train.log".replace(
             "!/", "!"
@@ -203,7 +203,7 @@ class TestSlice:
 
     def test_a_large_log_is_sliced_and_marked(self, run: Path, tmp_path: Path) -> None:
         self.big(run)
-        before = made(run, tmp_path / "run.tsb", sliced=True)
+        before = write_bundle(run, tmp_path / "run.tsb", sliced=True)
         assert not differences(before, trackside.diagnose(tmp_path / "run.tsb"))
         with zipfile.ZipFile(tmp_path / "run.tsb") as archive:
             text = archive.read("inputs/train.log").decode()
@@ -221,7 +221,7 @@ class TestSlice:
     ) -> None:
         self.big(run)
         monkeypatch.setattr("trackside.bundle.write.spots_of", lambda rows, queries: {})
-        made(run, tmp_path / "run.tsb", sliced=True)
+        write_bundle(run, tmp_path / "run.tsb", sliced=True)
         manifest = manifest_of(tmp_path / "run.tsb")
         assert not manifest.sliced
         assert "would give a different verdict" in manifest.notes[0]
@@ -247,7 +247,7 @@ class TestSlice:
         assert len(line_numbers) == cut.kept_lines
 
     def test_every_metric_is_read_back_as_it_was(self) -> None:
-        """The names of ours that an export uses are read as the same metric, with the same labels and values."""
+        """The canonical names in an export are read as the same metric, with the same labels and values."""
         common = {"node": "n1", "gpu": "3"}
         listed = [
             Series(
@@ -271,7 +271,9 @@ class TestSlice:
         row = read_source(Source("x.jsonl", data[: 64 << 10], io.BytesIO(data), len(data)), sink)
         assert row.format == "victoria-export"
         read_back = {
-            one.series[at].metric: value for one in sink.blocks for at, value in zip(one.index, one.values, strict=True)
+            block.series[index].metric: value
+            for block in sink.blocks
+            for index, value in zip(block.index, block.values, strict=True)
         }
         assert read_back == dict(zip([series.metric for series in listed], values.tolist(), strict=True))
 
@@ -290,12 +292,12 @@ class TestSlice:
 
 
 class TestDamage:
-    """Whatever is changed after it was written is refused, and the message names it."""
+    """Any change after writing is refused, and the message names it."""
 
     def repacked(
         self, bundle: Path, change: Callable[[dict[str, bytes]], object], seal: bool = True, link: str = ""
     ) -> Path:
-        """The bundle with its members changed, made with another program that keeps its rules."""
+        """The bundle with its members changed, rewritten by another program that follows the format."""
         with zipfile.ZipFile(bundle) as archive:
             members = {name: archive.read(name) for name in archive.namelist()}
         change(members)
@@ -310,17 +312,17 @@ class TestDamage:
             bundle.write_bytes(data + hashlib.sha256(data).hexdigest().encode())
         return bundle
 
-    def refused(self, bundle: Path, why: str) -> None:
+    def refused(self, bundle: Path, reason: str) -> None:
         (row,) = [
             read_source(source, CollectingSink()) if isinstance(source, Source) else source for source in walk([bundle])
         ]
         assert row.status == "refused"
-        assert why in row.note
-        response = called("diagnose", bundle)
+        assert reason in row.note
+        response = run_cli("diagnose", bundle)
         assert response.exit_code == 3
         assert "changed after it was written" in response.output
-        response = called("bundle", "--check", bundle)
-        assert (response.exit_code, why in response.output) == (1, True)
+        response = run_cli("bundle", "--check", bundle)
+        assert (response.exit_code, reason in response.output) == (1, True)
 
     def test_a_changed_member_is_refused(self, bundle: Path) -> None:
         self.refused(
@@ -357,7 +359,7 @@ class TestDamage:
         self.refused(self.repacked(bundle, lambda m: None, link="inputs/train.log"), "inputs/train.log: a link")
 
     def test_a_zip_bomb_is_refused(self, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A million zeros are named rightly, and are too many for so small a file."""
+        """Eight MiB of zeros with correct checksums are too large for such a small file."""
         monkeypatch.setattr("trackside.read.bundle.FREE_BYTES", 1 << 20)
         zeros = bytes(8 << 20)
 
@@ -398,7 +400,7 @@ class TestDamage:
     @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(data=st.data())
     def test_a_hostile_manifest_is_refused_or_read(self, bundle: Path, data: st.DataObject) -> None:
-        """Whatever stands in the list of members, sealed or not: it is refused or read, and nothing else happens."""
+        """Any member list, sealed or not, is refused or read without an exception."""
         with zipfile.ZipFile(bundle) as archive:
             listing = json.loads(archive.read(MANIFEST))
         key = data.draw(st.sampled_from(sorted(listing)))
@@ -417,28 +419,28 @@ class TestDamage:
 class TestCommand:
     def test_the_command_writes_and_checks_a_bundle(self, run: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
-        response = called("bundle", run, "-o", out)
+        response = run_cli("bundle", run, "-o", out)
         assert response.exit_code == 0, response.output
         assert "verdict B1 cuda-oom" in response.output
         assert f"sha256 {hashlib.sha256(out.read_bytes()).hexdigest()}" in response.output
         assert "left out: weights.bin" in response.output
-        response = called("bundle", "--check", out)
+        response = run_cli("bundle", "--check", out)
         assert (response.exit_code, "inputs/train.log" in response.output) == (0, True)
-        assert called("verify", out).exit_code == 0
-        assert json.loads(called("diagnose", out, "--json").stdout)["primary"]["family"] == "B1"
+        assert run_cli("verify", out).exit_code == 0
+        assert json.loads(run_cli("diagnose", out, "--json").stdout)["primary"]["family"] == "B1"
 
     def test_the_command_does_not_overwrite_without_force(self, run: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
         out.write_text("mine")
-        response = called("bundle", run, "-o", out)
+        response = run_cli("bundle", run, "-o", out)
         assert (response.exit_code, out.read_text()) == (2, "mine")
         assert "--force" in response.output
-        assert called("bundle", run, "-o", out, "--force").exit_code == 0
+        assert run_cli("bundle", run, "-o", out, "--force").exit_code == 0
 
     def test_a_mapping_file_is_private(self, run: Path, tmp_path: Path) -> None:
         (run / "train.log").write_text("MASTER_ADDR=10.1.2.3\n" + LOG)
         key = tmp_path / "key.json"
-        response = called("bundle", run, "-o", tmp_path / "run.tsb", "--redact", "--mapping", key)
+        response = run_cli("bundle", run, "-o", tmp_path / "run.tsb", "--redact", "--mapping", key)
         assert response.exit_code == 0, response.output
         assert "1 IPv4 addresses" in response.output
         assert "10.1.2.3" not in response.output
@@ -446,7 +448,7 @@ class TestCommand:
         assert json.loads(key.read_text()) == {"IPv4 addresses": {"10.1.2.3": "192.0.2.3"}}
 
     @pytest.mark.parametrize(
-        ("arguments", "status", "why"),
+        ("arguments", "status", "reason"),
         [
             ((), 2, "PATHS"),
             (("nowhere",), 2, "no such file"),
@@ -455,21 +457,21 @@ class TestCommand:
         ],
     )
     def test_wrong_arguments_are_refused_with_a_reason(
-        self, run: Path, arguments: tuple[str, ...], status: int, why: str
+        self, run: Path, arguments: tuple[str, ...], status: int, reason: str
     ) -> None:
-        response = called("bundle", *(str(run) if argument == "RUN" else argument for argument in arguments))
+        response = run_cli("bundle", *(str(run) if argument == "RUN" else argument for argument in arguments))
         assert response.exit_code == status
-        assert why in response.output
+        assert reason in response.output
 
     def test_a_failed_bundle_leaves_no_file(self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("trackside.bundle.write.differences", lambda *verdicts: ["family: A1, was B1"])
-        response = called("bundle", run, "-o", tmp_path / "run.tsb")
+        response = run_cli("bundle", run, "-o", tmp_path / "run.tsb")
         assert (response.exit_code, "family: A1, was B1" in response.output) == (1, True)
         assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_the_manifest_fields_are_documented() -> None:
-    """Its documentation names every field."""
+    """The documentation names every field."""
     text = (Path(__file__).parents[2] / "docs" / "bundle.md").read_text("utf-8")
     missing = [field.name for field in msgspec.structs.fields(Manifest) if f"`{field.name}`" not in text]
     assert not missing

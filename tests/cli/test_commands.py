@@ -88,7 +88,7 @@ def test_several_jobs_need_a_choice(log: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "says"),
+    ("arguments", "status", "message"),
     [
         (["diagnose"], 2, "give PATHS"),
         (["diagnose", "--frobnicate", "x"], 2, "No such option"),
@@ -100,10 +100,10 @@ def test_several_jobs_need_a_choice(log: Path, tmp_path: Path) -> None:
         (["diagnose", "--now", "inf", "."], 2, "--now"),
     ],
 )
-def test_wrong_usage_is_refused_with_a_reason(arguments: list[str], status: int, says: str) -> None:
+def test_wrong_usage_is_refused_with_a_reason(arguments: list[str], status: int, message: str) -> None:
     result = run(*arguments)
     assert result.exit_code == status
-    assert says in result.stderr
+    assert message in result.stderr
 
 
 def test_unreadable_inputs_are_listed(tmp_path: Path) -> None:
@@ -214,12 +214,12 @@ def test_an_ascii_stdout_gets_ascii_lines(log: Path) -> None:
     assert all(line == line.rstrip() for line in done.stdout.decode().split("\n"))
 
 
-@pytest.mark.parametrize(("columns", "most"), [("80", 80), ("200", 200), ("none", 120)])
-def test_piped_text_is_as_wide_as_the_columns_variable(columns: str, most: int, log: Path) -> None:
+@pytest.mark.parametrize(("columns", "max_width"), [("80", 80), ("200", 200), ("none", 120)])
+def test_piped_text_is_as_wide_as_the_columns_variable(columns: str, max_width: int, log: Path) -> None:
     env = {**os.environ, "COLUMNS": columns}
     done = subprocess.run([sys.executable, "-m", "trackside", "diagnose", str(log)], env=env, capture_output=True)
     widest = max(len(line) for line in done.stdout.decode().splitlines())
-    assert most - 25 < widest <= most
+    assert max_width - 25 < widest <= max_width
 
 
 def test_runs_lists_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,8 +227,8 @@ def test_runs_lists_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     url = f"sqlite:///{tmp_path}/verdicts.db"
     with Archive.open(url) as archive:
         for job, family in (("7", "A1"), ("8", "G1")):
-            of = archived_run(job, name=f"lm-{job}", start=T0 + int(job))
-            archived = verdict(of, family)
+            job_run = archived_run(job, name=f"lm-{job}", start=T0 + int(job))
+            archived = verdict(job_run, family)
             archive.record(archived, written(archived))
     listed = run("runs", "--archive", url)
     assert listed.exit_code == 0, listed.output

@@ -1,4 +1,4 @@
-"""What the command line loads before it knows what it is asked for."""
+"""The imports of the command line before it runs a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs beside each other: what differs, where they part, and that every figure cites both."""
+"""Two runs compared: what differs, where they diverge, and that every figure cites both."""
 
 from __future__ import annotations
 
@@ -61,22 +61,22 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def sides(pair: tuple[Path, Path]) -> tuple[Side, Side]:
-    """The two, judged."""
+    """Both runs of the pair, diagnosed."""
     good, bad = (Session.of(load([path])) for path in pair)
     return Side(good), Side(bad)
 
 
 @pytest.fixture(scope="session")
-def apart(pair: tuple[Path, Path]) -> dict[str, Any]:
-    """What is told of the two."""
+def throttle_doc(pair: tuple[Path, Path]) -> dict[str, Any]:
+    """The comparison of the pair."""
     return comparison_doc(*pair)
 
 
 # -- simulated pairs
 
 
-def test_a_throttled_run_diverges_when_its_clock_falls(apart: dict[str, Any]) -> None:
-    doc = apart
+def test_a_throttled_run_diverges_when_its_clock_falls(throttle_doc: dict[str, Any]) -> None:
+    doc = throttle_doc
     assert doc["answer"][0].startswith("A: G1 healthy. B: B3 clock-throttle (thermal), rank 7")
     assert doc["answer"][1].startswith("A step takes 1.56 times as long in B: 3.11 s in A, 4.84 s in B")
     assert "more than at the pace of A" in doc["answer"][2]
@@ -90,8 +90,8 @@ def test_a_throttled_run_diverges_when_its_clock_falls(apart: dict[str, Any]) ->
     assert row(doc, "nodes")["differs"] is False
 
 
-def test_swapped_runs_give_a_mirrored_comparison(pair: tuple[Path, Path], apart: dict[str, Any]) -> None:
-    one, other = apart, comparison_doc(*reversed(pair))
+def test_swapped_runs_give_a_mirrored_comparison(pair: tuple[Path, Path], throttle_doc: dict[str, Any]) -> None:
+    one, other = throttle_doc, comparison_doc(*reversed(pair))
     for here, there in zip(one["rows"], other["rows"], strict=True):
         assert (here["label"], here["differs"], here["a"], here["b"]) == (
             there["label"], there["differs"], there["b"], there["a"],
@@ -115,8 +115,10 @@ def test_the_exit_status_shows_whether_the_runs_differ(tmp_path: Path) -> None:
     assert run(one, other).exit_code == 0
 
 
-def test_every_value_cites_its_own_run_and_can_be_asked_again(apart: dict[str, Any], sides: tuple[Side, Side]) -> None:
-    doc = apart
+def test_every_value_cites_its_own_run_and_can_be_asked_again(
+    throttle_doc: dict[str, Any], sides: tuple[Side, Side]
+) -> None:
+    doc = throttle_doc
     jsonschema.validate(doc, json_schema(SCHEMA, ComparisonDoc))
     stores = {letter: side.session.store for letter, side in zip("ab", sides, strict=True)}
     for entry in (*doc["rows"], *doc["partings"]):
@@ -151,7 +153,7 @@ def test_a_good_run_compared_with_bad_ones(pair: tuple[Path, Path], bad: str, fa
 
 
 def test_a_learning_rate_of_another_schedule_is_no_divergence(pair: tuple[Path, Path]) -> None:
-    """More steps are planned: what follows from that is told as such."""
+    """More steps are planned: differences that follow from that are marked as such."""
     doc = comparison_doc(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
     assert row(doc, "planned steps")["differs"] is True
     along = {entry["name"]: entry["follows"] for entry in doc["following"]}
@@ -160,7 +162,7 @@ def test_a_learning_rate_of_another_schedule_is_no_divergence(pair: tuple[Path, 
     assert any("which may explain why these diverge: learning rate" in line for line in doc["answer"])
 
 
-def test_a_slowdown_is_priced_in_gpu_hours_and_money(pair: tuple[Path, Path], apart: dict[str, Any]) -> None:
+def test_a_slowdown_is_priced_in_gpu_hours_and_money(pair: tuple[Path, Path], throttle_doc: dict[str, Any]) -> None:
     result = run(*pair, "--price", "2 EUR", "--json")
     slow = json.loads(result.stdout)["slowdown"]
     figures = re.fullmatch(
@@ -174,12 +176,12 @@ def test_a_slowdown_is_priced_in_gpu_hours_and_money(pair: tuple[Path, Path], ap
     assert slow["cites_a"]
     assert slow["cites_b"]
     assert "same amount of work" in slow["assumption"]
-    assert apart["slowdown"]["cost"] is None
+    assert throttle_doc["slowdown"]["cost"] is None
     assert comparison_doc(*reversed(pair))["slowdown"]["slower"] == "a"
 
 
 def test_steps_of_other_sizes_are_not_priced(pair: tuple[Path, Path]) -> None:
-    """Fewer GPUs, smaller batches: how much longer a step took is told with that."""
+    """Fewer GPUs, smaller batches: the step times are shown with that caveat."""
     doc = comparison_doc(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
     assert row(doc, "GPUs")["differs"] is True
     assert doc["slowdown"] is None
@@ -191,30 +193,30 @@ def test_steps_of_other_sizes_are_not_priced(pair: tuple[Path, Path]) -> None:
 def test_runs_with_different_work_are_not_comparable(tmp_path: Path) -> None:
     head = "Namespace(batch_size=32, model='{}', dataset='{}')\n"
     one = log(tmp_path / "a.out", 1, head=head.format("gpt2", "pile"))
-    other = log(tmp_path / "b.out", 1, head=head.format("bert", "books"), part=20)
+    other = log(tmp_path / "b.out", 1, head=head.format("bert", "books"), rises_at=20)
     first = comparison_doc(one, other)["answer"][0]
     assert first.startswith("These runs do not look comparable: they differ in ")
     assert "model (gpt2 / bert)" in first
     assert "dataset (pile / books)" in first
-    assert not comparison_doc(one, log(tmp_path / "c.out", 1, head=head.format("gpt2", "pile"), part=20))["answer"][
+    assert not comparison_doc(one, log(tmp_path / "c.out", 1, head=head.format("gpt2", "pile"), rises_at=20))["answer"][
         0
     ].startswith("T")
 
 
-def test_labels_are_not_truncated(apart: dict[str, Any], sides: tuple[Side, Side]) -> None:
+def test_labels_are_not_truncated(throttle_doc: dict[str, Any], sides: tuple[Side, Side]) -> None:
     out = io.StringIO()
     render(comparison(compare(*sides)), Console(file=out, width=120, highlight=False))
     assert any(line.startswith("  SM clock, lowest of all  ") for line in out.getvalue().splitlines())
     long = next(
         row["label"]
-        for row in apart["rows"]
+        for row in throttle_doc["rows"]
         if row["seconds"] is None and row["differs"] and 26 < len(row["label"]) < 46
     )
     assert any(line.startswith(f"  {long} ") for line in out.getvalue().splitlines())
 
 
 def test_values_known_for_one_run_only_are_not_compared(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    """What one of the two does not tell is not compared, and it is said which does not."""
+    """A value that one run lacks is not compared, and the reason names that run."""
     logs = tmp_path / "logs"
     logs.mkdir()
     for path in pair[0].rglob("*.out"):
@@ -235,22 +237,26 @@ def test_jobs_of_a_store_can_be_compared(pair: tuple[Path, Path], tmp_path: Path
     assert doc["answer"][0].startswith("A: G1 healthy. B: B3")
     assert "a store keeps the parsed events" in row(doc, "settings printed in the log")["why"]
     assert run("48213", pair[1]).exit_code == 2
-    whole = comparison_doc(store, pair[1])  # a store of one job is a run as well
+    whole = comparison_doc(store, pair[1])  # a store with one job is a run too
     assert whole["answer"] == doc["answer"]
     assert "a store keeps the parsed events" in row(whole, "settings printed in the log")["why"]
 
 
-# -- logs written here
+# -- generated logs
 
 
 def log(
-    path: Path, seed: int, *, steps: int = 60, part: int | None = None, head: str = "", rate: str = "2.0e-04"
+    path: Path, seed: int, *, steps: int = 60, rises_at: int | None = None, head: str = "", rate: str = "2.0e-04"
 ) -> Path:
-    """A log with noise of its own; from step ``part`` on its loss rises."""
+    """A log with noise by ``seed``; its loss rises from step ``rises_at`` on."""
     noise = random.Random(seed)
     lines = head.splitlines()
     for step in range(1, steps + 1):
-        loss = 4 * 0.99**step + noise.gauss(0, 0.03) + (0.2 * (step - part) if part is not None and step > part else 0)
+        loss = (
+            4 * 0.99**step
+            + noise.gauss(0, 0.03)
+            + (0.2 * (step - rises_at) if rises_at is not None and step > rises_at else 0)
+        )
         lines.append(
             f"2026-06-10 12:{step // 2:02d}:{30 * (step % 2):02d} | INFO | step {step} | loss {loss:.4f} | lr {rate}"
         )
@@ -265,7 +271,7 @@ def test_losses_with_different_seeds_do_not_diverge(tmp_path: Path) -> None:
 
 
 def test_losses_diverge_where_one_rises(tmp_path: Path) -> None:
-    doc = comparison_doc(log(tmp_path / "a.out", 1), log(tmp_path / "b.out", 2, part=30))
+    doc = comparison_doc(log(tmp_path / "a.out", 1), log(tmp_path / "b.out", 2, rises_at=30))
     loss = row(doc, "loss at step")
     assert (loss["differs"], loss["name"]) == (True, "loss")
     assert 31 <= loss["step"] <= 34
@@ -319,7 +325,7 @@ def test_text_keeps_to_its_width(sides: tuple[Side, Side], width: int) -> None:
         assert "\x1b" not in out.getvalue()
 
 
-# -- the rule
+# -- the rule of divergence
 
 
 def test_first_divergence_needs_a_sustained_difference() -> None:

@@ -1,4 +1,4 @@
-"""Facts: derived once, from queries and other facts; a defect leaves one answer open."""
+"""Facts: derived once, from queries and other facts; an internal error makes one fact missing."""
 
 from __future__ import annotations
 

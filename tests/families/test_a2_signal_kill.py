@@ -152,14 +152,14 @@ def oom_kill(scope: str, node: str | None = "n2", **more: str) -> Event:
 
 
 def test_kills_in_cgroups_of_other_jobs_are_not_counted() -> None:
-    """On a node that several jobs share its count of kills is everybody's; its lines name the cgroups."""
+    """On a shared node the kill counter covers all jobs; the kernel lines name the cgroups."""
     other, own = (oom_kill("cgroup", cgroup=f"/slurm/uid_0/job_{number}") for number in (99, 7))
     finding = host(idle_contexts(), 0.5, 1).judge("A2", killed(), other, FAILED)
     assert "oom_counted" not in keys(finding)
     assert [sentence_name(claim) for claim in finding.cannot_decide] == ["who_else"]
     assert "oom_counted" in keys(
         host(idle_contexts(), 0.5, 2).judge("A2", killed(), other, FAILED)
-    )  # the other kill is nobody's
+    )  # the second kill is in no named cgroup
     assert "oom_counted" in keys(host(idle_contexts(), 0.5, 1).judge("A2", killed(), other, own, FAILED))
     healthy = host(working(), 0.5, 1).judge("A2", *points(), other, FAILED)
     assert (healthy.outcome, "none_counted" in keys(healthy)) == (ABSENT, False)
@@ -168,10 +168,10 @@ def test_kills_in_cgroups_of_other_jobs_are_not_counted() -> None:
 @pytest.mark.parametrize(
     ("scope", "low", "implied"),
     [
-        ("host", 0.9, "implies_host_oom"),  # it went too fast for the samples
+        ("host", 0.9, "implies_host_oom"),  # too fast for the samples
         ("host", 0.01, "implies_host_oom"),
         ("cgroup", 0.9, "implies_cgroup_oom"),
-        ("cgroup", 0.01, "implies_cgroup_oom"),  # beside others that filled the node
+        ("cgroup", 0.01, "implies_cgroup_oom"),  # while other jobs filled the node
         ("slurm", 0.9, "implies_cgroup_oom"),  # Slurm counts kills of either kind
         ("slurm", 0.01, "implies_host_oom"),
     ],
@@ -187,7 +187,7 @@ def test_the_kernels_scope_on_another_node_does_not_count() -> None:
 
 
 def test_host_memory_is_read_on_the_node_of_the_killed_rank() -> None:
-    """The launcher names no node: the rank's GPU tells which one, and the other's memory is none of its."""
+    """The launcher names no node: the rank's GPU gives it, and memory of other nodes does not count."""
     cluster = host(working(), 0.01, 0)
     run = cluster.run(n_ranks=16)
     other = cluster.judge("A2", killed(2, node=None), FAILED, run=run)
@@ -205,7 +205,7 @@ def test_memory_use_near_the_request_explains_a_kill() -> None:
     def judged(limit: float, *more: Record) -> Finding:
         return host(idle_contexts(), 0.5, 0).judge("A2", killed(), with_memory_request(limit), *more)
 
-    near = judged(420 * GIB)  # of 900 GiB left at first, 400 went
+    near = judged(420 * GIB)  # available memory fell from 900 to 500 GiB
     assert ([sentence_name(claim) for claim in near.implies], "asked_reached" in keys(near)) == (
         ["implies_near_limit"],
         True,
@@ -219,7 +219,7 @@ def test_memory_use_near_the_request_explains_a_kill() -> None:
 
 
 def test_the_jobs_cgroup_memory_outweighs_the_nodes_memory() -> None:
-    """Of 900 GiB that were left on the node at first, 400 went: most of it to another job."""
+    """Available memory on the node fell by 400 GiB, mostly because of another job."""
 
     def judged(own: float) -> Finding:
         cluster = host(idle_contexts(), 0.5, 0)
@@ -251,7 +251,7 @@ def test_a_crash_that_a_restart_survived_is_a_warning() -> None:
     assert keys(finding) == ["died_on", "restarted", "lived_on"]
     assert cluster.judge("A2", crashed(), later(), COMPLETED).outcome is ABSENT  # nothing restarted it
     several = Cluster().per_gpu("gpu_sm_active_ratio", 0.8).judge("A2", crashed(), restarted(), later(), COMPLETED)
-    assert several.ranks == ()  # of which node it is the third isn't told
+    assert several.ranks == ()  # local rank 2 of which node is unknown
 
 
 def test_a_dead_data_loader_worker_is_named_with_its_rank() -> None:

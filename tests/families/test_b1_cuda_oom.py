@@ -137,7 +137,7 @@ def test_failed_allocations_counted_by_the_framework_support_a_cuda_oom() -> Non
 
     finding = counted(4950).judge("B1", FAILED, planes=NO_LOG)
     assert (finding.outcome, finding.certainty, "counted" in keys(finding)) == (FOUND, SUPPORTED, True)
-    assert counted(2000).judge("B1", FAILED, planes=NO_LOG).outcome is UNKNOWN  # caught, long before
+    assert counted(2000).judge("B1", FAILED, planes=NO_LOG).outcome is UNKNOWN  # caught long before
     assert counted(4950).judge("B1", COMPLETED, planes=NO_LOG).outcome is UNKNOWN
     assert counted(4950).judge("B1", *points(), FAILED).outcome is FOUND
     raised = event("exception", 50, type="ValueError", message="bad", about="application", role=Role.ROOT, time=4990.0)

@@ -101,11 +101,11 @@ def test_a_hardware_fault_names_the_rank_and_the_actions() -> None:
     cluster = ecc(lambda c: c.after(4980, 94), "gpu_xid_last")
     finding = cluster.judge("B2", FAILED, run=cluster.run(n_ranks=16))
     assert finding.ranks == (11,)
-    assert [sentence_name(one) for one in finding.actions] == ["drain_node", "elsewhere", "advised"]
+    assert [sentence_name(action) for action in finding.actions] == ["drain_node", "elsewhere", "advised"]
 
 
 def test_a_hardware_fault_hours_before_the_time_limit_is_no_warning() -> None:
-    """The peers wait until the time limit: nothing is done after it, however long it lasts."""
+    """The peers wait until the time limit and do no work after the fault."""
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.after(2000, 0.0, 0.8))
     cluster.per_gpu("gpu_ecc_uncorrectable_total", 0, {SICK: cluster.after(2000, 1)})
@@ -174,7 +174,7 @@ def xid(pci: str, node: str | None = None, line: int = 1, **fields: Any) -> Even
 
 
 def addressed() -> Cluster:
-    """Each GPU with its PCI address, alike on both nodes; another job's GPU at 0000:90:00."""
+    """Each GPU has its PCI address, the same on both nodes; another job's GPU is at 0000:90:00."""
     cluster = Cluster(gpus=4)
     for name in cluster.gpus:
         node, _, gpu = name.partition(":")
@@ -185,7 +185,7 @@ def addressed() -> Cluster:
 def test_kernel_log_and_metrics_name_the_same_gpu() -> None:
     finding = addressed().judge("B2", xid("0000:3A:00", "n2"), FAILED)
     assert (finding.gpus, finding.certainty) == ((SICK,), ESTABLISHED)
-    finding = addressed().judge("B2", xid("0000:3a:00"), FAILED)  # two nodes have one there
+    finding = addressed().judge("B2", xid("0000:3a:00"), FAILED)  # both nodes have a GPU there
     assert finding.gpus == ("0000:3a:00",)
     cluster = addressed()
     cluster.per_gpu("gpu_xid_last", 0, {SICK: cluster.after(4980, 79)})
@@ -194,7 +194,7 @@ def test_kernel_log_and_metrics_name_the_same_gpu() -> None:
 
 
 def test_a_pci_address_unknown_to_the_metrics_is_not_a_second_gpu() -> None:
-    """Kernel and figures name one GPU each on the node: they mean the same one."""
+    """Kernel log and metrics each name one GPU of the node: it is the same one."""
     cluster = ecc(lambda c: c.after(4980, 2))
     finding = cluster.judge("B2", xid("0000:3a:00", "n2"), FAILED)
     assert (finding.gpus, finding.certainty) == ((SICK,), ESTABLISHED)
@@ -227,17 +227,17 @@ def test_a_drain_reason_names_the_gpu() -> None:
 
 
 def test_a_drain_counts_only_during_the_run() -> None:
-    """END is 5000: within the run or while it is noticed; not before it, not later, not of a node given back."""
+    """END is 5000. A drain counts during the run and shortly after; not before, not later, not once the node is back."""
 
     def judged(time: float | None, *more: Record, state: str = "FAILED", **fields: Any) -> Finding:
         rows = [at(drained("Xid 79"), reason_time=time), *more]
-        return Cluster().judge("B2", *rows, job(state, nodes=("n1", "n2")), run=Run("7", **{**RAN, **fields}))
+        return Cluster().judge("B2", *rows, job(state, nodes=("n1", "n2")), run=Run("7", **{**run_fields, **fields}))
 
     def at(row: Record, **fields: Any) -> Record:
         known = {**row.fields, **fields}
         return Record("node", row.at, "scheduler", {key: value for key, value in known.items() if value is not None})
 
-    RAN: dict[str, Any] = {"nodes": ("n1", "n2"), "start": START, "end": END}
+    run_fields: dict[str, Any] = {"nodes": ("n1", "n2"), "start": START, "end": END}
     assert [judged(time).outcome for time in (START, 3000.0, END, END + 150)] == [FOUND] * 4
     assert not judged(END + 150).latent
     assert [judged(time).outcome for time in (START - 1, END + 292, END + 1600)] == [UNKNOWN] * 3
@@ -245,7 +245,7 @@ def test_a_drain_counts_only_during_the_run() -> None:
         "node", Position("node.txt", 2), "scheduler", {"name": "n2", "reason": "bad fan", "reason_end": 5020.0}
     )
     assert judged(END + 80, back).outcome is UNKNOWN
-    assert judged(END + 10, back).outcome is FOUND  # taken out before it was given back
+    assert judged(END + 10, back).outcome is FOUND  # drained before it was back
     undated = judged(None)
     assert (undated.latent, "undated" in keys(undated)) == (True, True)
 
@@ -258,8 +258,8 @@ def test_a_job_without_nodes_has_no_node_evidence(code: str) -> None:
     assert Cluster().judge(code, down, never, run=run).outcome is not FOUND
 
 
-def untold(job_: str | None = None) -> Cluster:
-    """n2:3 held memory like the others and did nothing, while its errors rose; nothing else tells whose it was."""
+def idle_gpu_with_errors(job_: str | None = None) -> Cluster:
+    """n2:3 held memory like the others and did nothing while its errors rose; only memory shows its owner."""
     cluster = Cluster(start=400, end=5600, nodes=2, gpus=8, job=job_)
     cluster.per_gpu("gpu_memory_used_bytes", cluster.between(1020, 4990, 60 * GIB))
     busy = cluster.between(1020, 4990, 0.8)
@@ -269,8 +269,8 @@ def untold(job_: str | None = None) -> Cluster:
 
 def test_errors_of_an_idle_gpu_known_only_by_its_memory_are_ignored() -> None:
     run = Run(id="7", start=START, end=END, nodes=("n1", "n2"))
-    finding = untold().judge("B2", *points(), FAILED, run=run)
+    finding = idle_gpu_with_errors().judge("B2", *points(), FAILED, run=run)
     assert (finding.outcome, "foreign" in keys(finding)) == (ABSENT, True)
     assert SICK in text_of(finding)
-    named = untold("7").judge("B2", *points(), FAILED, run=run)
+    named = idle_gpu_with_errors("7").judge("B2", *points(), FAILED, run=run)
     assert (named.outcome, named.gpus) == (FOUND, (SICK,))

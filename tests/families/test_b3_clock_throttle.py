@@ -56,7 +56,7 @@ def throttled(
 
 
 def steps(slow: float = 2.0, span: SPAN = HOT) -> list[Event]:
-    """Points every 10 s, ``slow`` times as far apart while clocks are held down."""
+    """Points every 10 s, ``slow`` times as far apart while clocks are low."""
     times = [1060.0]
     while times[-1] < 4900:
         times.append(times[-1] + 10 * (slow if span[0] <= times[-1] < span[1] else 1))
@@ -86,7 +86,7 @@ def test_throttling_of_all_gpus_from_the_start_is_found() -> None:
 
 @pytest.mark.parametrize(("counted", "expected"), [(1e-3, True), (0.0, False)])
 def test_a_slowly_growing_throttle_counter_confirms_a_low_hot_clock(counted: float, expected: bool) -> None:
-    """DCGM's violation times came in other units than they were said to."""
+    """DCGM's violation times are in other units than documented."""
     cluster = throttled(give=("clocks", "heat"))
     creeping = {SICK: cluster.growing(cluster.between(*HOT, counted))}
     cluster.per_gpu("gpu_throttle_seconds_total", 0.0, creeping, reason="thermal")
@@ -134,7 +134,7 @@ def test_throttling_that_did_not_end_the_run_is_a_warning() -> None:
 
 
 def test_throttling_to_the_end_of_work_is_primary_if_samples_continue() -> None:
-    """No record tells when the run ended; the GPUs are let go of, and sampled for an hour more."""
+    """No record has the end of the run; the GPUs are released and sampled for another hour."""
     cluster = Cluster(end=9000)
     cluster.per_gpu("gpu_sm_active_ratio", cluster.between(1060, 4900, 0.8))
     memory = cluster.between(1020, 4960, 60 * GIB)
@@ -142,23 +142,23 @@ def test_throttling_to_the_end_of_work_is_primary_if_samples_continue() -> None:
     cluster.per_gpu("gpu_sm_clock_hertz", 1.6e9, {SICK: cluster.between(*HOT, 1e9, 1.6e9)})
     run = Run(id="7", start=START, end=9000.0, nodes=cluster.nodes)
     undated = cluster.judge("B3", steps(), run=run)
-    assert (undated.outcome, undated.latent) == (FOUND, True)  # for all that is told, it stood still
+    assert (undated.outcome, undated.latent) == (FOUND, True)  # the run may as well have stalled
     finding = cluster.per_gpu("gpu_memory_used_bytes", memory).judge("B3", steps(), run=run)
     assert (finding.outcome, finding.latent) == (FOUND, False)
 
 
 def test_low_power_from_low_clocks_is_no_stall() -> None:
-    """Without SM activity, power tells work; GPUs whose clocks are held down draw little and are busy all the same."""
+    """Without SM activity, power shows work; GPUs with low clocks draw little power although they are busy."""
 
-    def cluster(busy: float) -> Cluster:
-        made = Cluster()
-        made.per_gpu("gpu_power_watts", made.between(1060, 2500, 400, made.after(2500, 110, 60)))
-        made.per_gpu("gpu_utilization_ratio", made.between(1060, 2500, 1.0, made.after(2500, busy, 0)))
-        made.per_gpu("gpu_throttle_reasons", made.after(2500, 0x80, 4))
-        return made.per_gpu("gpu_sm_clock_hertz", made.after(2500, 5e8, 1.6e9))
+    def slow_clocks(busy: float) -> Cluster:
+        cluster = Cluster()
+        cluster.per_gpu("gpu_power_watts", cluster.between(1060, 2500, 400, cluster.after(2500, 110, 60)))
+        cluster.per_gpu("gpu_utilization_ratio", cluster.between(1060, 2500, 1.0, cluster.after(2500, busy, 0)))
+        cluster.per_gpu("gpu_throttle_reasons", cluster.after(2500, 0x80, 4))
+        return cluster.per_gpu("gpu_sm_clock_hertz", cluster.after(2500, 5e8, 1.6e9))
 
-    assert not cluster(1.0).judge("B3", job("TIMEOUT")).latent
-    assert cluster(1.0).judge("B3", job("TIMEOUT")).variant == "power"
+    assert not slow_clocks(1.0).judge("B3", job("TIMEOUT")).latent
+    assert slow_clocks(1.0).judge("B3", job("TIMEOUT")).variant == "power"
 
 
 BENIGN: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
@@ -193,20 +193,20 @@ def test_idle_gpus_are_not_throttled() -> None:
     assert cluster.judge("B3", COMPLETED).outcome is ABSENT
 
 
-@pytest.mark.parametrize("most", [None, 1.7e9])
-def test_low_clocks_without_reasons_are_unknown(most: float | None) -> None:
-    """Neither heat nor reasons tell of it, but a power brake would look the same."""
+@pytest.mark.parametrize("max_clock", [None, 1.7e9])
+def test_low_clocks_without_reasons_are_unknown(max_clock: float | None) -> None:
+    """Neither heat nor reasons show a cause, but a power brake would look the same."""
     cluster = throttled(heat=60, give=("clocks", "heat"))
-    if most is not None:
-        cluster.per_gpu("gpu_sm_clock_max_hertz", most)
+    if max_clock is not None:
+        cluster.per_gpu("gpu_sm_clock_max_hertz", max_clock)
     assert cluster.judge("B3", steps(), COMPLETED).outcome is UNKNOWN
 
 
 def by_default(clock: float, heat: float, watts: float, **labels: str) -> Cluster:
-    """What exporters give by default, of GPUs that have done the same from the start."""
-    made = working()
-    made.per_gpu("gpu_sm_clock_hertz", clock, **labels).per_gpu("gpu_temperature_celsius", heat, **labels)
-    return made.per_gpu("gpu_power_watts", watts, **labels)
+    """The default metrics of exporters, for GPUs with constant activity from the start."""
+    cluster = working()
+    cluster.per_gpu("gpu_sm_clock_hertz", clock, **labels).per_gpu("gpu_temperature_celsius", heat, **labels)
+    return cluster.per_gpu("gpu_power_watts", watts, **labels)
 
 
 def test_hot_gpus_below_their_models_clock_from_the_start_are_possible() -> None:
@@ -216,7 +216,7 @@ def test_hot_gpus_below_their_models_clock_from_the_start_are_possible() -> None
     assert "lower_highest" in keys(finding)
     assert "set_so" in [sentence_name(claim) for claim in finding.cannot_decide]
     for other in (by_default(8.85e8, 60, 230, **model), by_default(8.85e8, 86, 690, **model)):
-        assert other.judge("B3", steps(), COMPLETED).outcome is UNKNOWN, "set so by hand, or at its power limit"
+        assert other.judge("B3", steps(), COMPLETED).outcome is UNKNOWN, "set by hand, or at the power limit"
     assert by_default(8.85e8, 86, 230).judge("B3", steps(), COMPLETED).outcome is UNKNOWN
     assert by_default(1.9e9, 86, 650, **model).judge("B3", steps(), COMPLETED).outcome is UNKNOWN
 
@@ -228,7 +228,7 @@ def test_a_few_samples_do_not_rule_out_throttling(count: int, expected: Outcome)
 
 
 def test_throttling_seen_one_window_after_the_straggler_is_its_cause() -> None:
-    """Of one GPU: the curves that tell of each are smoothed over windows of their own."""
+    """On the same GPU: the curves of the two families are smoothed over different windows."""
     families_ = [family for family in families() if family.code in ("B3", "D3")]
 
     def ranked(gpu: str, later: float) -> str:

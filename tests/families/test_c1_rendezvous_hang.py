@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.families.grids import (
-    BEGAN,
+    DISTRIBUTED_INIT,
     NO_LOG,
     Cluster,
     cold,
@@ -61,7 +61,7 @@ def test_a_silent_start_of_several_ranks_is_supported() -> None:
 
 
 def test_the_wording_of_the_rendezvous_hang_example() -> None:
-    finding = judged(cold(), "C1", BEGAN, TIMEOUT)
+    finding = judged(cold(), "C1", DISTRIBUTED_INIT, TIMEOUT)
     assert decision(finding) == (FOUND, ESTABLISHED)
     text = text_of(finding)
     assert "16 GPUs on 2 nodes did no work for 67 min" in text
@@ -70,13 +70,13 @@ def test_the_wording_of_the_rendezvous_hang_example() -> None:
 
 
 def test_a_running_job_is_not_said_to_have_ended() -> None:
-    finding = judged(cold(), "C1", BEGAN, job("RUNNING", end=None))
+    finding = judged(cold(), "C1", DISTRIBUTED_INIT, job("RUNNING", end=None))
     assert finding.outcome is FOUND
     assert ("running" in keys(finding), "ended" in keys(finding)) == (True, False)
 
 
 def test_a_rendezvous_hang_is_found_without_a_log() -> None:
-    """Several nodes that stay cold: possible; with contexts that hold memory, and so a job that had begun, supported."""
+    """Several idle nodes are a possible hang; contexts that hold memory show that the job started: supported."""
     assert decision(judged(cold(), "C1", TIMEOUT, planes=NO_LOG)) == (FOUND, POSSIBLE)
     loaded = Cluster().per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_engine_active_ratio", 0.0)
     loaded.per_gpu("gpu_memory_used_bytes", 9.0 * GIB).per_gpu("gpu_memory_total_bytes", 80.0 * GIB)

@@ -83,7 +83,7 @@ def test_silence_to_the_time_limit_is_a_collective_hang_without_a_watchdog() -> 
     finding = judge("C2", world, log_points(), job("TIMEOUT"))
     assert (finding.outcome, finding.certainty) == (FOUND, Certainty.SUPPORTED)
     assert judge("C2", world, log_points(time=4900.0), job("TIMEOUT")).outcome is ABSENT
-    assert judge("C2", log_points(), job("TIMEOUT")).outcome is ABSENT  # one process waits for nobody
+    assert judge("C2", log_points(), job("TIMEOUT")).outcome is ABSENT  # one process has no peers
 
 
 def test_flight_recorder_dumps_alone_show_a_collective_hang() -> None:
@@ -98,7 +98,7 @@ def test_flight_recorder_dumps_alone_show_a_collective_hang() -> None:
 
 
 def test_a_stall_is_compared_with_work_and_not_with_startup() -> None:
-    """Most of the time before it was imports and data."""
+    """Most of the time before the stall is imports and data loading."""
     cluster = hung(give=("engine", "memory"))
     working = np.where(cluster.times < 2400, 0.0, np.where(cluster.times < STOP, 0.7, 0.03))
     cluster.per_gpu("gpu_sm_active_ratio", working, {AWAY: np.where(cluster.times < STOP, working, 0.0)})
@@ -130,7 +130,7 @@ def test_collective_hang_is_established_from_gpu_metrics(case: str) -> None:
 
 
 def test_the_wording_of_the_collective_hang_example() -> None:
-    """Fifteen ranks spin, one went cold, and its log tells of the loader worker that was killed."""
+    """Fifteen ranks spin, one is idle, and its log reports the killed loader worker."""
     died = event(
         "dataloader_death", 900, rank=RANK, role=Role.ROOT, signal=9, text="worker is killed by signal: Killed."
     )
@@ -181,7 +181,7 @@ def test_a_gpu_whose_samples_stop_is_named() -> None:
 
 
 def test_the_rank_that_entered_fewer_collectives_is_named() -> None:
-    """Its GPU spins as well, in an earlier collective."""
+    """Its GPU spins too, in an earlier collective."""
     cluster = hung(away=None)
     done = np.minimum(cluster.growing(20), 20 * (STOP - START))
     cluster.per_gpu("trackside_nccl_collectives_completed_total", done)
@@ -220,9 +220,9 @@ def test_rivals_are_no_collective_hang(case: str) -> None:
 
 
 def test_gpus_that_all_spin_alike_are_not_established_as_hung() -> None:
-    """Without a log nothing tells a lighter phase from a wait that keeps a third of the SMs: no cold GPU, no verdict."""
+    """Without a log a lighter phase looks like a wait on a third of the SMs: no idle GPU, no verdict."""
     assert judged(hung(sm=0.19, was=0.5, away=None), "C2", FAILED, planes=NO_LOG).outcome is not FOUND
-    stages = hung(sm=0.5, was=0.5)  # the others work on as before: one that is done was not waited for
+    stages = hung(sm=0.5, was=0.5)  # the others keep working: nobody waits for the idle one
     assert judged(stages, "C2", FAILED, planes=NO_LOG).outcome is ABSENT
 
 
@@ -244,7 +244,7 @@ def test_collective_hang_is_unknown_without_activity_metrics() -> None:
 
 
 def test_the_culprit_is_unknown_without_a_trigger() -> None:
-    """Who stayed away is seen; code, data, storage and network may all have kept that rank."""
+    """The missing rank is known; code, data, storage or network may have blocked it."""
     finding = judged(hung(), "C2", until_stop(), TIMEOUT)
     assert (finding.gpus, finding.culprit) == ((AWAY,), "unknown")
     goes_on = judged(hung(), "C2", until_stop(), job("RUNNING", end=None))
@@ -253,7 +253,7 @@ def test_the_culprit_is_unknown_without_a_trigger() -> None:
 
 
 def test_a_rank_that_evaluates_past_the_timeout_of_the_others_is_named() -> None:
-    """Seven of eight complain; the GPU of the eighth works on, so that its own code kept it."""
+    """Seven of eight ranks time out; the GPU of the eighth keeps working, so its own code is the cause."""
     cluster = hung(nodes=1, away=None, sm=0.18, give=("engine", "memory"))
     waits = cluster.between(STOP, 9e9, 0.18, 0.7)
     cluster.per_gpu("gpu_sm_active_ratio", waits, {"n1:0": cluster.between(STOP, 9e9, 0.4, 0.7)})
@@ -264,15 +264,15 @@ def test_a_rank_that_evaluates_past_the_timeout_of_the_others_is_named() -> None
     finding = cluster.judge("C2", until_stop(), timed_out, FAILED, run=cluster.run())
     assert (finding.outcome, finding.ranks, finding.gpus, finding.culprit) == (FOUND, (0,), ("n1:0",), "job")
     assert {"odd_computing", "quiet"} <= set(keys(finding))
-    few = cluster.judge("C2", until_stop(), timed_out[:5], FAILED, run=cluster.run())  # who is the last is not known
+    few = cluster.judge("C2", until_stop(), timed_out[:5], FAILED, run=cluster.run())  # several ranks are missing
     assert "quiet" not in keys(few)
 
 
-MET = event("nccl_init", time=1010.0, nranks=16, complete=True, text="comm rank 0 nranks 16 - Init COMPLETE")
+NCCL_INIT = event("nccl_init", time=1010.0, nranks=16, complete=True, text="comm rank 0 nranks 16 - Init COMPLETE")
 
 
 def spun(**moves: float) -> Cluster:
-    """GPUs that are busy from the start on, at the power of waiting; and what else was sampled of them."""
+    """GPUs busy from the start at the power of waiting; ``moves`` are more metrics and their levels."""
     cluster = Cluster().per_gpu("gpu_utilization_ratio", 1.0)
     cluster.per_gpu("gpu_power_watts", cluster.after(1060, 180.0, 70.0))
     for name, level in moves.items():
@@ -286,34 +286,34 @@ def spun(**moves: float) -> Cluster:
      "nvlink_tx_bytes_per_second": 1e5},
 ])  # fmt: skip
 def test_a_run_stuck_in_its_first_collective(moves: dict[str, float]) -> None:
-    """Never a step, and nothing moves: neither training nor a slow network."""
+    """No step and no memory traffic: neither training nor a slow network."""
     cluster = spun(**moves)
-    finding = judged(cluster, "C2", MET, TIMEOUT)
+    finding = judged(cluster, "C2", NCCL_INIT, TIMEOUT)
     assert (decision(finding), finding.culprit) == ((FOUND, SUPPORTED), "unknown")
     assert {"no_step", "pinned_on", "moves_copy"} <= set(keys(finding))
-    assert judged(cluster, "F3", MET, TIMEOUT).variant == "silent"
-    assert judged(cluster, "D2", MET, TIMEOUT).outcome is not FOUND
+    assert judged(cluster, "F3", NCCL_INIT, TIMEOUT).variant == "silent"
+    assert judged(cluster, "D2", NCCL_INIT, TIMEOUT).outcome is not FOUND
 
 
 def test_spinning_alone_proves_neither_work_nor_a_hang() -> None:
-    assert decision(judged(spun(), "C2", MET, TIMEOUT)) == (FOUND, POSSIBLE)
+    assert decision(judged(spun(), "C2", NCCL_INIT, TIMEOUT)) == (FOUND, POSSIBLE)
     assert judged(spun(), "F3", TIMEOUT, planes=NO_LOG).variant == "no-progress"
     assert judged(spun(), "C2", TIMEOUT, planes=NO_LOG).outcome is UNKNOWN
 
 
 def test_work_that_prints_nothing_is_no_hang() -> None:
     computes = spun(sm_active_ratio=0.14, dram_active_ratio=0.3)
-    assert keys(judged(computes, "C2", MET, TIMEOUT)) == ["moves_dram"]
-    assert judged(computes, "F3", MET, TIMEOUT).variant == "slow"
-    assert judged(computes, "D2", MET, TIMEOUT).outcome is FOUND
+    assert keys(judged(computes, "C2", NCCL_INIT, TIMEOUT)) == ["moves_dram"]
+    assert judged(computes, "F3", NCCL_INIT, TIMEOUT).variant == "slow"
+    assert judged(computes, "D2", NCCL_INIT, TIMEOUT).outcome is FOUND
     light = spun(memory_utilization_ratio=0.2)
     assert judged(light, "F3", TIMEOUT, planes=NO_LOG).variant == "slow"
     brief = Cluster(start=END - 400).per_gpu("gpu_utilization_ratio", 1.0).per_gpu("gpu_power_watts", 180.0)
-    assert judged(brief.per_gpu("gpu_memory_utilization_ratio", 0.0), "C2", MET, TIMEOUT).outcome is not FOUND
+    assert judged(brief.per_gpu("gpu_memory_utilization_ratio", 0.0), "C2", NCCL_INIT, TIMEOUT).outcome is not FOUND
 
 
 def test_missing_samples_before_the_end_leave_a_hang_unknown() -> None:
-    """Samples that end while the run goes on, or that leave out what lies before a cold end."""
+    """Samples end during the run, or are missing before an idle end."""
     half = hung(since=9e9, away=None, give=())
     half.per_gpu("gpu_sm_active_ratio", half.until(STOP, 0.7)).per_gpu(
         "gpu_engine_active_ratio", half.until(STOP, 0.97)
@@ -326,4 +326,4 @@ def test_missing_samples_before_the_end_leave_a_hang_unknown() -> None:
     gap = Cluster()
     gap.per_gpu("gpu_sm_active_ratio", gap.between(STOP, 4700, np.nan, gap.after(4700, 0.03, 0.7)))
     gap.per_gpu("gpu_engine_active_ratio", gap.between(STOP, 4700, np.nan, gap.after(4700, 1.0, 0.97)))
-    assert judged(gap, "C2", TIMEOUT, planes=NO_LOG).outcome is not FOUND  # five minutes of it were seen
+    assert judged(gap, "C2", TIMEOUT, planes=NO_LOG).outcome is not FOUND  # only five minutes were sampled

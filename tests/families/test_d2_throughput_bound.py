@@ -71,13 +71,13 @@ def test_d2_finds_a_blocking_flag_and_socket_transport() -> None:
     assert judge_store("D2", store(curve(FALLING), alone, DONE)).outcome is ABSENT
 
 
-def calls(made: Cluster, times: float, launch_s: float = 1e-5) -> Cluster:
-    """CUDA calls that take so many times as long as a launch on average."""
-    made.per_gpu(f"{TRACER}cuda_api_calls_total", made.growing(100.0), api="cudaLaunchKernel")
-    made.per_gpu(f"{TRACER}cuda_api_seconds_total", made.growing(100.0 * launch_s), api="cudaLaunchKernel")
+def calls(cluster: Cluster, times: float, launch_s: float = 1e-5) -> Cluster:
+    """CUDA calls that take ``times`` as long as a kernel launch on average."""
+    cluster.per_gpu(f"{TRACER}cuda_api_calls_total", cluster.growing(100.0), api="cudaLaunchKernel")
+    cluster.per_gpu(f"{TRACER}cuda_api_seconds_total", cluster.growing(100.0 * launch_s), api="cudaLaunchKernel")
     waits = (2 * times - 1) * 100 * launch_s
-    made.per_gpu(f"{TRACER}cuda_api_calls_total", made.growing(100.0), api="cudaStreamSynchronize")
-    return made.per_gpu(f"{TRACER}cuda_api_seconds_total", made.growing(waits), api="cudaStreamSynchronize")
+    cluster.per_gpu(f"{TRACER}cuda_api_calls_total", cluster.growing(100.0), api="cudaStreamSynchronize")
+    return cluster.per_gpu(f"{TRACER}cuda_api_seconds_total", cluster.growing(waits), api="cudaStreamSynchronize")
 
 
 def test_gpus_that_spin_in_slow_collectives() -> None:
@@ -93,12 +93,12 @@ def test_gpus_that_spin_in_slow_collectives() -> None:
 
 
 def test_compilation_is_not_counted_as_work() -> None:
-    """Kernels are launched and tried out for a third of the run, on GPUs that hardly are busy with it."""
-    made = Cluster()
-    made.per_gpu("gpu_engine_active_ratio", made.after(2300, 0.99, 0.12))
-    made.per_gpu("gpu_sm_active_ratio", made.after(2300, 0.1, 0.05))
+    """Kernels are compiled and tuned for a third of the run, on nearly idle GPUs."""
+    cluster = Cluster()
+    cluster.per_gpu("gpu_engine_active_ratio", cluster.after(2300, 0.99, 0.12))
+    cluster.per_gpu("gpu_sm_active_ratio", cluster.after(2300, 0.1, 0.05))
     untimed = [event("progress", 10 + i, step=i + 1, loss=4 - i / 10) for i in range(10)]
-    finding = counted(made).judge("D2", untimed, COMPLETED)
+    finding = counted(cluster).judge("D2", untimed, COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
     assert figure(finding, "pinned", "busy") == pytest.approx(0.99, abs=0.01)
 
@@ -110,20 +110,20 @@ def test_traced_waits_establish_a_slow_interconnect() -> None:
 
 
 def test_low_sm_activity_alone_is_only_possible() -> None:
-    made = uniform(0.97, 0.3)
-    doubtful = made.judge("D2", points(), COMPLETED)
+    cluster = uniform(0.97, 0.3)
+    doubtful = cluster.judge("D2", points(), COMPLETED)
     assert outcome(doubtful) == (FOUND, POSSIBLE, True)
     assert "few_sms" in [sentence_name(claim) for claim in doubtful.cannot_decide]
-    assert outcome(made.judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)) == (FOUND, SUPPORTED, False)
+    assert outcome(cluster.judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)) == (FOUND, SUPPORTED, False)
     worked = uniform(0.97, 0.6).judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)
     assert (worked.outcome, keys(worked)) == (ABSENT, ["works"])
     assert figure(worked, "works", "sm") == pytest.approx(0.6, abs=0.01)
 
 
 def unprofiled(watts: float) -> Cluster:
-    made = Cluster()
-    made.per_gpu("gpu_utilization_ratio", 0.99).per_gpu("gpu_power_watts", made.noisy(watts))
-    return made.per_gpu("gpu_power_limit_watts", 700.0)
+    cluster = Cluster()
+    cluster.per_gpu("gpu_utilization_ratio", 0.99).per_gpu("gpu_power_watts", cluster.noisy(watts))
+    return cluster.per_gpu("gpu_power_limit_watts", 700.0)
 
 
 def test_power_replaces_missing_sm_activity() -> None:
@@ -135,11 +135,11 @@ def test_power_replaces_missing_sm_activity() -> None:
 
 
 def by_default(watts: float, tensor: float = 0.05, dram: float = 0.05, **labels: str) -> Cluster:
-    """What exporters give by default: no SM activity and no power limit."""
-    made = Cluster()
+    """The default metrics of exporters: no SM activity and no power limit."""
+    cluster = Cluster()
     for name, level in (("engine", 0.99), ("tensor", tensor), ("dram", dram)):
-        made.per_gpu(f"gpu_{name}_active_ratio", level)
-    return made.per_gpu("gpu_power_watts", made.noisy(watts), **labels)
+        cluster.per_gpu(f"gpu_{name}_active_ratio", level)
+    return cluster.per_gpu("gpu_power_watts", cluster.noisy(watts), **labels)
 
 
 def test_idle_pipes_replace_missing_sm_activity() -> None:
@@ -161,10 +161,10 @@ def test_a_single_gpu_has_no_slow_interconnect() -> None:
 
 
 def test_spinning_at_the_end_is_no_slow_interconnect() -> None:
-    made = Cluster()
-    made.per_gpu("gpu_engine_active_ratio", 0.99).per_gpu("gpu_sm_active_ratio", made.after(2000, 0.02, 0.3))
-    made.per_gpu(f"{TRACER}cuda_kernel_launches_total", np.minimum(made.growing(100.0), 1e5))
-    finding = made.judge("D2", points(8), job("TIMEOUT"))
+    cluster = Cluster()
+    cluster.per_gpu("gpu_engine_active_ratio", 0.99).per_gpu("gpu_sm_active_ratio", cluster.after(2000, 0.02, 0.3))
+    cluster.per_gpu(f"{TRACER}cuda_kernel_launches_total", np.minimum(cluster.growing(100.0), 1e5))
+    finding = cluster.judge("D2", points(8), job("TIMEOUT"))
     assert finding.outcome is ABSENT or finding.latent
 
 
@@ -179,7 +179,7 @@ def test_saves_at_every_step_are_a_save_storm() -> None:
 
 
 def between(count: int, saves: int, **fields: Any) -> list[Event]:
-    """Ten points, and so many saves without a step after each."""
+    """``count`` points, each followed by ``saves`` checkpoints without a step."""
     rows: list[Event] = []
     for i in range(count):
         rows.append(event("progress", 100 * i, step=10 * (i + 1), loss=4 - i / 10))
@@ -188,13 +188,13 @@ def between(count: int, saves: int, **fields: Any) -> list[Event]:
 
 
 def test_saves_without_a_step_are_counted_per_writer() -> None:
-    made = uniform(0.3, 0.2)
-    assert made.judge("D2", between(10, 9), run=made.run(n_ranks=4)).variant == "save-storm"
-    copies = made.judge("D2", between(10, 8), run=made.run(n_ranks=8))
-    assert copies.outcome is ABSENT, "eight ranks may have said so, once each"
+    cluster = uniform(0.3, 0.2)
+    assert cluster.judge("D2", between(10, 9), run=cluster.run(n_ranks=4)).variant == "save-storm"
+    copies = cluster.judge("D2", between(10, 8), run=cluster.run(n_ranks=8))
+    assert copies.outcome is ABSENT, "eight ranks may each have reported one save"
     named = [row for n in range(8) for row in between(10, 1, rank=n)]
-    assert made.judge("D2", named, run=made.run(n_ranks=8)).outcome is ABSENT
-    assert made.judge("D2", between(10, 9, rank=0), run=made.run(n_ranks=9)).variant == "save-storm"
+    assert cluster.judge("D2", named, run=cluster.run(n_ranks=8)).outcome is ABSENT
+    assert cluster.judge("D2", between(10, 9, rank=0), run=cluster.run(n_ranks=9)).variant == "save-storm"
 
 
 REPEATED = "iter 10: loss 4.0, time 900ms\n" + "saving checkpoint to out\n" * 10 + "iter 20: loss 3.9, time 900ms\n"
@@ -215,14 +215,14 @@ def test_repeated_messages_of_one_writer_are_separate_saves() -> None:
 
 
 def test_slow_kernel_launches_show_launch_blocking() -> None:
-    made = counted(uniform(0.58, 0.4), 500.0)
-    made.per_gpu(f"{TRACER}cuda_api_calls_total", made.growing(500.0), api="cudaLaunchKernel")
-    made.per_gpu(f"{TRACER}cuda_api_seconds_total", made.growing(0.55), api="cudaLaunchKernel")
-    finding = made.judge("D2", points(), COMPLETED)
+    cluster = counted(uniform(0.58, 0.4), 500.0)
+    cluster.per_gpu(f"{TRACER}cuda_api_calls_total", cluster.growing(500.0), api="cudaLaunchKernel")
+    cluster.per_gpu(f"{TRACER}cuda_api_seconds_total", cluster.growing(0.55), api="cudaLaunchKernel")
+    finding = cluster.judge("D2", points(), COMPLETED)
     assert (finding.variant, finding.certainty) == ("launch-blocking", SUPPORTED)
     assert {"launches_wait", "launches_share"} <= set(keys(finding))
     flag = event("env_flag", 1, name="CUDA_LAUNCH_BLOCKING", value="1", text="CUDA_LAUNCH_BLOCKING=1")
-    assert made.judge("D2", points(), flag, COMPLETED).certainty is ESTABLISHED
+    assert cluster.judge("D2", points(), flag, COMPLETED).certainty is ESTABLISHED
     quick = counted(uniform(0.58, 0.4), 500.0)
     quick.per_gpu(f"{TRACER}cuda_api_calls_total", quick.growing(500.0), api="cudaLaunchKernel")
     quick.per_gpu(f"{TRACER}cuda_api_seconds_total", quick.growing(0.005), api="cudaLaunchKernel")

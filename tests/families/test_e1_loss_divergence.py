@@ -113,7 +113,7 @@ def test_e1_finds_a_collapsed_evaluation_score() -> None:
 
 
 def losses(curve: Any, cluster: Cluster | None = None, **gauges: Any) -> Cluster:
-    """Gauges of a training loop, each sampled every 15 s; a step takes as long."""
+    """Gauges of a training loop, sampled every 15 s; a step takes 15 s."""
     cluster = cluster or working()
     steps = np.arange(len(cluster.times), dtype=np.float64)
     for name, values in {"training_loss": curve(cluster), "training_step": steps, **gauges}.items():
@@ -181,7 +181,7 @@ def test_e1_is_unknown_without_a_loss() -> None:
 
 
 def broken(kind: str, at: float, then: float = 2, before: float = 0) -> Cluster:
-    """The loss is not finite from 3000 on; a counter of n2:3 takes a value at some time."""
+    """The loss is not finite from 3000 on; metric ``kind`` of n2:3 becomes ``then`` at ``at``."""
     cluster = losses(SHAPES["not finite to the end"][0])
     return cluster.per_gpu(kind, before, {"n2:3": cluster.after(at, then, before)})
 
@@ -194,7 +194,7 @@ ECC, XID = "gpu_ecc_uncorrectable_total", "gpu_xid_last"
     [
         (lambda: broken(ECC, 2500), True),
         (lambda: broken(XID, 2500, 94), True),
-        (lambda: broken(ECC, 4000), False),  # after the loss had gone
+        (lambda: broken(ECC, 4000), False),  # after the divergence
         (lambda: broken(XID, 2500, 31), False),  # an illegal access is no memory error
         (lambda: broken(XID, 2500, 74), False),  # nor is a broken link
         (lambda: broken(ECC, 0, 2, 2), False),  # from before the run

@@ -45,7 +45,7 @@ def test_f1_names_the_node() -> None:
 
 @pytest.mark.parametrize(("complained", "first"), [(1750.0, "F1"), (1250.0, "C2")])
 def test_f1_explains_a_peer_lost_shortly_before_the_notice(complained: float, first: str) -> None:
-    """Peers complain at once, the controller gives a node up after SlurmdTimeout; not of a hang long before it."""
+    """Peers fail at once, the controller gives up on a node after SlurmdTimeout; an earlier hang is separate."""
     trained = curve(FALLING, time=lambda i: complained - 300 + 10 * i)
     lost = event("peer_lost", 700, Role.CASCADE, time=complained, text="Connection closed by peer", rank=0)
     failure = notice("node_failure", time=2000.0, node="n3", text="srun: error: Node failure on n3")
@@ -88,7 +88,7 @@ LATER = 5600.0
 
 
 def nodes(at: float = 4700, gpu: bool = True, up: bool = False, count: int = 4, **shape: Any) -> Cluster:
-    """Node n3 (the last one) is sampled until ``at`` only; the monitor goes on after the run's end."""
+    """The last node is sampled until ``at`` only; monitoring continues after the end of the run."""
     cluster = Cluster(start=400, end=LATER, nodes=count, **shape)
     last = cluster.nodes[-1]
     cluster.per_node("host_load1", 3.0, {last: cluster.until(at, 3.0)})
@@ -144,7 +144,7 @@ def test_rivals_are_no_node_failure(case: str) -> None:
 
 
 def test_a_node_silent_at_the_end_of_the_log_is_down() -> None:
-    """No scheduler's record tells of the end; the log was written last when the node went."""
+    """No scheduler record has the end; the last log line is from when the node went down."""
 
     def judged_at(last: float, cluster: Cluster) -> Finding:
         log = event("log_activity", 1, first_time=1000.0, last_time=last, time=last)

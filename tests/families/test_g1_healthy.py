@@ -66,7 +66,7 @@ def test_g1_ignores_a_handled_error() -> None:
 
 
 def test_all_families_describe_an_aborted_end_alike() -> None:
-    """G1 and the families that an own end rules out speak of the same end in the same words."""
+    """G1 and the families that a regular end rules out describe it with the same sentence."""
     for status, key in (("aborted", "aborted_itself"), ("success", "ended_itself")):
         rows = store(curve(FALLING), event("training_end", 900, text="run_stop", status=status))
         for code in ("F2", "F3"):
@@ -81,7 +81,7 @@ def test_all_families_describe_an_aborted_end_alike() -> None:
 
 
 def test_families_do_not_contradict_each_other_about_the_end() -> None:
-    """No family calls an end of its own what another says was none."""
+    """No family reports a regular end that another denies."""
     rows = store(curve(FALLING), event("log_activity", 900, lines=900), short_job("FAILED"))
     reasons = [text_of(judge_store(code, rows)) for code in ("C3", "E3", "G1")]
     assert all(reasons)

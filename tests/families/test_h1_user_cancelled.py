@@ -29,7 +29,7 @@ from trackside.verdict.arbiter import arbitrate
 
 
 def test_h1_counts_a_user_cancellation_despite_unkillable_processes() -> None:
-    """What Slurm does about processes that outlive a user's cancellation is no end of its own."""
+    """Slurm's notice about processes that survive a cancellation is no separate end."""
     notices = [notice("cancelled"), notice("unkillable", 801)]
     assert judge_store("H1", store(*notices, short_job("CANCELLED", cancelled_by="1000"))).outcome is FOUND
     assert judge_store("H1", store(*notices, short_job("CANCELLED"))).outcome is ABSENT

@@ -40,7 +40,7 @@ FIRST = START + 60 + 30 * 19
 
 
 def resting(level: float = 0.02, **shape: Any) -> Cluster:
-    """GPUs that hardly do anything in the pause; one of them is cold, the others spin."""
+    """Nearly idle GPUs during the pause; one is idle, the others spin."""
     cluster = Cluster(**shape)
     inside = cluster.between(FIRST, FIRST + 900, level, 0.8)
     cluster.per_gpu("gpu_sm_active_ratio", inside, {SICK: cluster.between(FIRST, FIRST + 900, 0.0, 0.8)})
@@ -48,13 +48,13 @@ def resting(level: float = 0.02, **shape: Any) -> Cluster:
     return cluster.per_gpu("gpu_engine_active_ratio", 0.98, {SICK: cold})
 
 
-def away(time: float = FIRST + 70, **fields: Any) -> Event:
+def storage_fault(time: float = FIRST + 70, **fields: Any) -> Event:
     fields = {"reason": "unreachable", "node": "n2", "plane": "kernel", "path": "dmesg", **fields}
     return event("storage_fault", 3, time=time, text="nfs: server fs01 not responding, still trying", **fields)
 
 
 def test_a_stall_that_resumed_is_a_warning_that_names_its_server() -> None:
-    finding = resting().judge("H5", paused(), away(), COMPLETED, planes=("log", "scheduler", "kernel"))
+    finding = resting().judge("H5", paused(), storage_fault(), COMPLETED, planes=("log", "scheduler", "kernel"))
     assert (finding.outcome, finding.certainty, finding.latent) == (FOUND, ESTABLISHED, True)
     assert (finding.culprit, finding.nodes, finding.gpus) == ("infrastructure", ("n2",), (SICK,))
     assert keys(finding) == ["stood", "storage", "rest", "odd_cold"]
@@ -67,8 +67,8 @@ def test_a_stall_that_resumed_is_a_warning_that_names_its_server() -> None:
     ("level", "certainty", "key"),
     [(0.02, SUPPORTED, "rest"), (0.3, SUPPORTED, "little"), (0.8, None, "worked")],
 )
-def test_what_the_gpus_did_in_a_pause(level: float, certainty: Certainty | None, key: str) -> None:
-    """Spinning GPUs keep part of their SMs; those that work on show that the log alone was silent."""
+def test_gpu_activity_decides_the_certainty_of_a_stall(level: float, certainty: Certainty | None, key: str) -> None:
+    """Spinning GPUs use part of their SMs; GPUs that keep working show that only the log was silent."""
     finding = resting(level).judge("H5", paused(), COMPLETED)
     assert (finding.certainty, key in keys(finding)) == (certainty, True)
     assert finding.outcome is (ABSENT if certainty is None else FOUND)
@@ -98,7 +98,7 @@ def test_planned_pauses_and_restarts_are_no_stall(planned: Event) -> None:
 
 def test_a_save_blocked_by_a_silent_server_is_a_stall() -> None:
     saved = event("checkpoint_saved", 31, time=FIRST + 880)
-    finding = resting().judge("H5", paused(), saved, away(), COMPLETED, planes=("log", "scheduler", "kernel"))
+    finding = resting().judge("H5", paused(), saved, storage_fault(), COMPLETED, planes=("log", "scheduler", "kernel"))
     assert finding.outcome is FOUND
 
 
@@ -106,10 +106,10 @@ def test_a_short_stall_counts_if_a_server_was_silent() -> None:
     blind = Cluster().per_node("host_load1", 3)
     short = paused(330.0)
     assert blind.judge("H5", short, COMPLETED).outcome is ABSENT
-    assert blind.judge("H5", short, away(), COMPLETED, planes=("log", "scheduler", "kernel")).outcome is FOUND
-    full = away(reason="full")  # lets nobody wait
+    assert blind.judge("H5", short, storage_fault(), COMPLETED, planes=("log", "scheduler", "kernel")).outcome is FOUND
+    full = storage_fault(reason="full")  # a full disk does not block
     assert blind.judge("H5", short, full, COMPLETED, planes=("log", "scheduler", "kernel")).outcome is ABSENT
-    before = away(time=START + 10)
+    before = storage_fault(time=START + 10)
     assert blind.judge("H5", short, before, COMPLETED, planes=("log", "scheduler", "kernel")).outcome is ABSENT
 
 
@@ -122,7 +122,7 @@ def test_a_repeated_pause_is_no_stall() -> None:
 
 
 def test_thinned_points_are_no_pause() -> None:
-    """A long series keeps every tenth point; its steps tell."""
+    """A long series keeps every tenth point, as its step numbers show."""
     rows = points(60, every=60.0)
     assert Cluster().per_node("host_load1", 3).judge("H5", [*rows[:30], *rows[50:]], COMPLETED).outcome is ABSENT
 
@@ -138,9 +138,9 @@ def test_gpu_metrics_show_a_stall_of_unstamped_steps() -> None:
     assert (finding.outcome, finding.certainty, keys(finding)[0]) == (FOUND, POSSIBLE, "rested")
     steady = Cluster().per_gpu("gpu_sm_active_ratio", 0.8).judge("H5", unstamped(), COMPLETED)
     assert keys(steady) == ["busy"]
-    early = Cluster()  # one warm-up, then the data is prepared: no stall of a run under way
+    early = Cluster()  # one warm-up, then data preparation: no stall of a started run
     early.per_gpu("gpu_sm_active_ratio", early.between(START + 90, 2500, 0.0, 0.8))
     assert early.judge("H5", unstamped(), COMPLETED).outcome is ABSENT
-    power = Cluster()  # power tells work from waiting only beside a silence of the log
+    power = Cluster()  # power distinguishes work from waiting only if the log is silent too
     power.per_gpu("gpu_power_watts", power.between(2500, 3400, 200.0, 400.0))
     assert power.judge("H5", unstamped(), COMPLETED).outcome is not FOUND

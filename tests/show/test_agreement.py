@@ -1,4 +1,4 @@
-"""The headline, the facts and the other findings of a verdict agree, in scenarios where they once contradicted."""
+"""The headline, the facts and the other findings of a verdict agree, in scenarios where they contradicted each other before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run gives to be seen: drawn, worded and listed, whatever it lacks and whatever its texts hold."""
+"""Charts of a run: drawings, captions and tables, with missing data and hostile texts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOSTILE = "<img src=x onerror=alert(1)>' + 1 + '\\\";\n\x1b[31m\u202e{datum.t}"
 
 
 def working(nodes: int = 2, gpus: int = 8, **more: Any) -> Cluster:
-    """A cluster whose GPUs work from a minute after the start on."""
+    """A cluster whose GPUs work from one minute after the start."""
     cluster = Cluster(nodes=nodes, gpus=gpus, **more)
     cluster.per_gpu("gpu_sm_active_ratio", cluster.after(START + 60, 0.7))
     cluster.per_gpu("gpu_engine_active_ratio", cluster.after(START + 60, 0.95))
@@ -43,22 +43,22 @@ def working(nodes: int = 2, gpus: int = 8, **more: Any) -> Cluster:
     return cluster.per_gpu("gpu_temperature_celsius", 60.0).per_gpu("gpu_sm_clock_hertz", 1.98e9)
 
 
-def drawn(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, Drawing]:
-    """The charts of a cluster's run by their slugs."""
+def cluster_charts(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, Drawing]:
+    """The charts of a cluster's run by slug."""
     resolved, store = cluster.store(*rows, run=run)
-    return of(engine.verdict_of(engine.facts_of(store, resolved)), store)
+    return verdict_charts(engine.verdict_of(engine.facts_of(store, resolved)), store)
 
 
-def of(verdict: Verdict, store: Store) -> dict[str, Drawing]:
-    """The charts of a run by their slugs; each is whole."""
+def verdict_charts(verdict: Verdict, store: Store) -> dict[str, Drawing]:
+    """The charts of a verdict by slug; each one is checked."""
     by_slug = {chart.slug: drawing for chart, drawing in drawings(verdict, Facts(store, verdict.run))}
     for drawing in by_slug.values():
-        whole(drawing)
+        check_drawing(drawing)
     return by_slug
 
 
-def whole(drawing: Drawing) -> None:
-    """Its parts fit each other, its text is JSON, its colors are the page's."""
+def check_drawing(drawing: Drawing) -> None:
+    """Check that the parts of a drawing agree, its spec is JSON and its colors are the page's."""
     text = json.dumps(drawing.spec, allow_nan=False)
     assert '"#' not in text
     names = [signal["name"] for signal in drawing.spec["signals"]]
@@ -76,12 +76,12 @@ def whole(drawing: Drawing) -> None:
 
 
 def signal(drawing: Drawing, name: str) -> Any:
-    """What a signal stands at, at first."""
+    """The initial value of a signal."""
     return next(entry["value"] for entry in drawing.spec["signals"] if entry["name"] == name)
 
 
 def columns(drawing: Drawing, name: str = "curve") -> Mapping[str, list[float]]:
-    """A data set of comma-separated numbers by its columns; NaN for what is left empty."""
+    """The columns of a data set of comma-separated numbers; NaN for empty cells."""
     text = next(data["values"] for data in drawing.spec["data"] if data["name"] == name)
     head, *lines = text.split("\n")
     rows = [[float(cell) if cell else float("nan") for cell in line.split(",")] for line in lines]
@@ -89,17 +89,17 @@ def columns(drawing: Drawing, name: str = "curve") -> Mapping[str, list[float]]:
 
 
 def svg(drawing: Drawing, theme: Mapping[str, str] = LIGHT) -> str:
-    """The picture."""
+    """A drawing as SVG."""
     return str(vl_convert.vega_to_svg(standalone(drawing, theme)))
 
 
-def nothing() -> tuple[Verdict, MemoryStore]:
-    """A run of which nothing is known."""
+def empty_run() -> tuple[Verdict, MemoryStore]:
+    """A run without any data."""
     store = MemoryStore()
     return engine.verdict_of(engine.facts_of(store, Run())), store
 
 
-# -- which there are
+# -- which charts a run has
 
 
 def test_every_chart_file_is_found_once_and_ordered() -> None:
@@ -109,12 +109,12 @@ def test_every_chart_file_is_found_once_and_ordered() -> None:
 
 
 def test_an_empty_run_has_no_charts() -> None:
-    assert of(*nothing()) == {}
+    assert verdict_charts(*empty_run()) == {}
 
 
 def test_scheduler_records_alone_give_only_a_timeline() -> None:
     store = MemoryStore(records=[job("FAILED", submit=START - 3600.0, exit_code=1)], planes={"scheduler"})
-    by_slug = of(
+    by_slug = verdict_charts(
         engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END, disposition="FAILED"))), store
     )
     assert list(by_slug) == ["timeline"]
@@ -124,17 +124,17 @@ def test_scheduler_records_alone_give_only_a_timeline() -> None:
 def test_an_unstamped_log_gives_the_learning_chart_over_steps() -> None:
     rows = [event("progress", 10 + i, step=10 * i, loss=4.0 - i / 10) for i in range(20)]
     store = MemoryStore(rows, planes={"log"})
-    by_slug = of(engine.verdict_of(engine.facts_of(store, Run(id="7"))), store)
+    by_slug = verdict_charts(engine.verdict_of(engine.facts_of(store, Run(id="7"))), store)
     assert list(by_slug) == ["learning"]
     assert by_slug["learning"].axis == "step"
 
 
 def test_a_measured_run_has_all_charts() -> None:
-    assert list(drawn(working(), *points(), job("COMPLETED"))) == [chart.slug for chart in charts()]
+    assert list(cluster_charts(working(), *points(), job("COMPLETED"))) == [chart.slug for chart in charts()]
 
 
 def test_all_charts_query_the_store_in_one_batch() -> None:
-    class Counting:
+    class CountingStore:
         name = "files"
 
         def __init__(self, store: MemoryStore) -> None:
@@ -153,7 +153,7 @@ def test_all_charts_query_the_store_in_one_batch() -> None:
 
     run, store = working().store(*points(), job("COMPLETED"))
     verdict = engine.verdict_of(engine.facts_of(store, run))
-    counting = Counting(store)
+    counting = CountingStore(store)
     assert len(list(drawings(verdict, Facts(counting, run)))) == len(charts())
     assert (counting.batches, counting.single) == (1, 0)
 
@@ -194,19 +194,19 @@ def test_a_short_memory_peak_is_in_the_chart_and_the_table() -> None:
     level[777] = 79 * GIB
     cluster.per_gpu("gpu_memory_used_bytes", 20 * GIB, {"n1:1": level})
     cluster.per_gpu("gpu_memory_total_bytes", 80 * GIB)
-    memory = drawn(cluster)["memory"]
+    memory = cluster_charts(cluster)["memory"]
     assert max(columns(memory)["used_high"]) == pytest.approx(79, rel=1e-3)
     assert len(columns(memory)["t"]) <= reduce.MAX_POINTS
     assert memory.rows[0] == ("n1:1", "79 GiB", "20 GiB", "99%")
 
 
-# -- one row a GPU
+# -- one row per GPU
 
 
 def test_heatmap_rows_are_in_rank_order() -> None:
     cluster = working()
     cluster.per_gpu("gpu_power_watts", 300.0, {"n2:1": 100.0})
-    ranks = drawn(cluster)["ranks"]
+    ranks = cluster_charts(cluster)["ranks"]
     power = ranks.rasters["power"]
     assert signal(ranks, "names")[9] == "n2:1, rank 9"
     rows = np.frombuffer(power.cells, np.uint8).reshape(power.height, power.width)
@@ -219,7 +219,7 @@ def test_heatmap_rows_are_in_rank_order() -> None:
 def test_unsampled_cells_are_blank() -> None:
     cluster = working()
     cluster.per_gpu("gpu_power_watts", 300.0, {"n1:2": cluster.until(START + 1000, 300.0)})
-    power = drawn(cluster)["ranks"].rasters["power"]
+    power = cluster_charts(cluster)["ranks"].rasters["power"]
     rows = np.frombuffer(power.cells, np.uint8).reshape(power.height, power.width)
     assert rows[2, -1] == 255
     assert 255 not in rows[3]
@@ -227,7 +227,7 @@ def test_unsampled_cells_are_blank() -> None:
 
 def test_utilization_replaces_missing_engine_activity() -> None:
     cluster = Cluster().per_gpu("gpu_utilization_ratio", 0.9)
-    spec = drawn(cluster)
+    spec = cluster_charts(cluster)
     assert list(spec["ranks"].rasters) == ["utilization"]
     assert "cannot be distinguished" in spec["busy-wait"].caption
 
@@ -237,12 +237,12 @@ def test_two_samples_give_no_chart_over_time() -> None:
     for count, slugs in ((2, set()), (12, {"busy-wait", "ranks"})):
         shares = np.full(size, np.nan)
         shares[np.linspace(size // 4, size // 2, count, dtype=int)] = 0.9
-        by_slug = drawn(Cluster().per_gpu("gpu_utilization_ratio", shares), *points(), job("COMPLETED"))
+        by_slug = cluster_charts(Cluster().per_gpu("gpu_utilization_ratio", shares), *points(), job("COMPLETED"))
         assert {"busy-wait", "ranks", "memory"} & set(by_slug) == slugs
 
 
 def test_the_colors_of_memory_end_at_the_capacity_of_the_card() -> None:
-    raster = drawn(working())["ranks"].rasters["memory"]
+    raster = cluster_charts(working())["ranks"].rasters["memory"]
     assert (raster.low, raster.high) == (0.0, 80.0)
 
 
@@ -254,7 +254,7 @@ def straggling() -> Cluster:
 
 
 def test_the_named_gpu_is_marked_in_rows_table_caption_and_lines() -> None:
-    by_slug = drawn(straggling(), *points(), job("COMPLETED"))
+    by_slug = cluster_charts(straggling(), *points(), job("COMPLETED"))
     assert "Marked: n2:3, named by the verdict." in by_slug["ranks"].caption
     assert by_slug["ranks"].rows[1][:3] == ("marked", "n2:3", "11")
     assert np.nanmedian(columns(by_slug["busy-wait"])["own0"]) == pytest.approx(0.55, abs=0.05)
@@ -264,12 +264,14 @@ def test_the_named_gpu_is_marked_in_rows_table_caption_and_lines() -> None:
 
 def test_the_cited_metric_is_selected_first() -> None:
     straggler = straggling().per_gpu("gpu_temperature_celsius", 50.0, {"n2:3": 90.0})
-    assert signal(drawn(straggler, *points(), job("COMPLETED"))["ranks"], "choice") == "sm"  # the finding cites it
-    assert signal(drawn(working(), *points(), job("COMPLETED"))["ranks"], "choice") == "sm"
+    assert (
+        signal(cluster_charts(straggler, *points(), job("COMPLETED"))["ranks"], "choice") == "sm"
+    )  # cited by the finding
+    assert signal(cluster_charts(working(), *points(), job("COMPLETED"))["ranks"], "choice") == "sm"
 
 
 def test_a_fault_from_the_start_has_no_onset() -> None:
-    spec = drawn(straggling(), *points(), job("COMPLETED"))
+    spec = cluster_charts(straggling(), *points(), job("COMPLETED"))
     for slug in ("timeline", "busy-wait", "ranks"):
         assert "first cause" not in json.dumps(spec[slug].spec)
     assert "It began" not in spec["timeline"].caption
@@ -289,7 +291,7 @@ def test_unsampled_time_has_no_phase() -> None:
     cluster = Cluster(nodes=1, gpus=4)
     busy = np.where((cluster.times < START + 300) | (cluster.times > END - 300), 1.0, np.nan)
     cluster.per_gpu("gpu_utilization_ratio", busy)
-    spec = drawn(cluster, job("COMPLETED"))
+    spec = cluster_charts(cluster, job("COMPLETED"))
     spans = [row for row in spec["timeline"].rows if row[2] == "phases"]
     assert [row[4].partition(":")[0] for row in spans] == ["GPUs busy", "GPUs busy"]  # utilization proves no work
     assert spec["busy-wait"].caption.startswith("While the GPUs were busy")
@@ -302,7 +304,7 @@ def test_an_isolated_sample_is_a_dot() -> None:
     dense = (cluster.times < START + 300) | (cluster.times > END - 300)
     busy = np.where(dense | (cluster.times == middle), 0.5, np.nan)
     cluster.per_gpu("gpu_utilization_ratio", busy).per_gpu("gpu_memory_used_bytes", busy * GIB)
-    spec = drawn(cluster, job("COMPLETED"))
+    spec = cluster_charts(cluster, job("COMPLETED"))
     for slug in ("busy-wait", "memory"):
         assert sum(columns(spec[slug])["alone"]) == 1
         assert '"datum.alone' in json.dumps(spec[slug].spec)
@@ -320,7 +322,7 @@ def test_a_thousand_heatmap_rows_stay_small_and_fast() -> None:
     run, store = cluster.store()
     verdict = engine.verdict_of(engine.facts_of(store, run))
     started = time.perf_counter()
-    ranks = of(verdict, store)["ranks"]
+    ranks = verdict_charts(verdict, store)["ranks"]
     assert time.perf_counter() - started < 5
     raster = ranks.rasters["sm"]
     assert raster.height == 1024
@@ -332,11 +334,11 @@ def test_a_thousand_heatmap_rows_stay_small_and_fast() -> None:
     assert "n77:3" in signal(ranks, "names")[76 * 8 + 3]
 
 
-# -- when was what
+# -- the timeline
 
 
 def test_the_timeline_lists_all_phases() -> None:
-    timeline = drawn(working(), *points(20), job("TIMEOUT"), run=None)["timeline"]
+    timeline = cluster_charts(working(), *points(20), job("TIMEOUT"), run=None)["timeline"]
     phases = [row for row in timeline.rows if row[2] == "phases"]
     assert [row[4].partition(":")[0] for row in phases] == ["start-up", "training", "after the last step"]
 
@@ -351,7 +353,7 @@ def test_every_attempt_and_its_queue_time_are_bars() -> None:
     ]
     run = Run(id="7", start=2600.0, end=5000.0, attempts=attempts, disposition="COMPLETED")
     store = MemoryStore(records=rows)
-    timeline = of(engine.verdict_of(engine.facts_of(store, run)), store)["timeline"]
+    timeline = verdict_charts(engine.verdict_of(engine.facts_of(store, run)), store)["timeline"]
     bars = next(data["values"] for data in timeline.spec["data"] if data["name"] == "bars")
     assert [bar["text"] for bar in bars] == [
         "queued 100 s",
@@ -366,7 +368,7 @@ def test_close_events_are_merged_with_a_count() -> None:
         event("peer_lost", i, time=START + 2000 + i * 0.01, role=Role.CASCADE, text=f"lost {i}") for i in range(500)
     ]
     rows.append(event("exception", 900, time=START + 1990, role=Role.ROOT, text="ValueError: no", type="ValueError"))
-    timeline = drawn(working(), *rows, *points(), job("FAILED"))["timeline"]
+    timeline = cluster_charts(working(), *rows, *points(), job("FAILED"))["timeline"]
     marks = next(data["values"] for data in timeline.spec["data"] if data["name"] == "events")
     assert [(mark["count"], mark["root"]) for mark in marks] == [("", True), ("\N{MULTIPLICATION SIGN}500", False)]
     assert "and 496 more until" in marks[1]["tip"]
@@ -382,9 +384,9 @@ def test_too_many_events_are_merged_over_wider_intervals() -> None:
 
 
 def test_events_without_any_time_are_listed() -> None:
-    first = event("exception", 5, text="RuntimeError: somewhere")  # before the first line that bears a time
+    first = event("exception", 5, text="RuntimeError: somewhere")  # before the first line with a time
     alone = event("exception", 500, text="RuntimeError: elsewhere", path="other.log")
-    timeline = drawn(working(), first, alone, *points(), job("FAILED"))["timeline"]
+    timeline = cluster_charts(working(), first, alone, *points(), job("FAILED"))["timeline"]
     assert ("unknown", "", "exceptions", "2", "RuntimeError: somewhere, and others") in timeline.rows
     assert "2 events have no timestamp and can only be listed." in timeline.caption
     assert next(data["values"] for data in timeline.spec["data"] if data["name"] == "events") == []
@@ -394,7 +396,7 @@ def test_an_unstamped_event_lies_between_its_neighbors_in_the_file() -> None:
     inside = event("cuda_error", 12, text="CUDA error: unspecified launch failure", role=Role.ROOT)
     behind = event("exception", 900, text="RuntimeError: after all")
     other = event("checkpoint_saved", 13, time=START + 1e3, path="other.log")
-    timeline = drawn(working(), inside, behind, other, *points(), job("FAILED"))["timeline"]
+    timeline = cluster_charts(working(), inside, behind, other, *points(), job("FAILED"))["timeline"]
     marks = next(data["values"] for data in timeline.spec["data"] if data["name"] == "events")
     spans = {(mark["t"] / 1000 - START, mark["to"] / 1000 - START) for mark in marks if mark["between"]}
     assert spans == {(180.0, 240.0), (1200.0, END - START)}
@@ -409,24 +411,26 @@ def test_faults_that_only_metrics_show_are_events() -> None:
     cluster = working()
     cluster.per_gpu("gpu_ecc_uncorrectable_total", 0.0, {"n1:4": cluster.after(START + 1500, 2.0)})
     cluster.per_gpu("gpu_throttle_reasons", 0.0, {"n2:0": cluster.between(START + 900, START + 1800, float(0x40))})
-    rows = drawn(cluster, job("COMPLETED"))["timeline"].rows
+    rows = cluster_charts(cluster, job("COMPLETED"))["timeline"].rows
     assert any("2 uncorrectable ECC errors on n1:4" in row[4] for row in rows)
     assert any(row[2] == "clocks throttled" and "n2:0" in row[4] for row in rows)
 
 
 def test_out_of_memory_is_marked_where_it_was_logged() -> None:
     oom = event("cuda_oom", 50, time=START + 2500, rank=3, role=Role.ROOT, text="torch.OutOfMemoryError")
-    memory = drawn(working(), oom, *points(), job("FAILED"))["memory"]
+    memory = cluster_charts(working(), oom, *points(), job("FAILED"))["memory"]
     assert "Out of memory at 1970-01-01 00:58:20 UTC." in memory.caption
     assert "out of memory" in json.dumps(memory.spec)
 
 
-# -- what it learned
+# -- the learning chart
 
 
 def learned(*rows: Event | Record, **run: Any) -> Drawing:
     store = MemoryStore([row for row in rows if isinstance(row, Event)], planes={"log"})
-    return of(engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END, **run))), store)["learning"]
+    return verdict_charts(engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END, **run))), store)[
+        "learning"
+    ]
 
 
 def test_a_flat_loss_has_no_onset_to_mark() -> None:
@@ -475,15 +479,15 @@ def test_odd_points_do_not_raise() -> None:
         for i, (step, loss) in enumerate([(5, 0.0), (5, -1.0), (float("inf"), 3.0), (2, 1e300), (1, float("-inf"))])
     ]
     store = MemoryStore(rows, planes={"log"})
-    of(engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END))), store)
+    verdict_charts(engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END))), store)
 
 
-# -- whatever their texts hold
+# -- hostile texts
 
 
 def test_hostile_texts_are_inert_in_charts() -> None:
     run, store = named(HOSTILE)
-    by_slug = of(engine.verdict_of(engine.facts_of(store, run)), store)
+    by_slug = verdict_charts(engine.verdict_of(engine.facts_of(store, run)), store)
     assert set(by_slug) == {chart.slug for chart in charts()}
     for drawing in by_slug.values():
         text = json.dumps(drawing.spec, ensure_ascii=False) + drawing.caption + str(drawing.rows)
@@ -504,7 +508,7 @@ def test_every_chart_renders_as_svg(theme: Mapping[str, str], capfd: pytest.Capt
         assert theme["ink"] in picture
         assert "NaN" not in picture
         assert ("data:image/png" in picture) == bool(drawing.rasters)
-    assert capfd.readouterr().err == ""  # where Vega says what it could not work out
+    assert capfd.readouterr().err == ""  # where Vega reports problems
 
 
 def _straggler() -> list[tuple[Chart, Drawing]]:
@@ -516,7 +520,7 @@ def _straggler() -> list[tuple[Chart, Drawing]]:
 def test_a_static_image_defines_all_colors_and_leaves_the_chart_unchanged() -> None:
     _, ranks = next(pair for pair in _straggler() if pair[0].slug == "ranks")
     before = json.dumps(ranks.spec)
-    still = standalone(ranks)
-    assert set(PAINT) <= {signal["name"] for signal in still["signals"]}
+    image = standalone(ranks)
+    assert set(PAINT) <= {signal["name"] for signal in image["signals"]}
     assert json.dumps(ranks.spec) == before
-    assert "heatmap" not in json.dumps(still)
+    assert "heatmap" not in json.dumps(image)

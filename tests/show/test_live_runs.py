@@ -1,4 +1,4 @@
-"""Runs that wait or go on: what is said of them, and what only of runs that are over."""
+"""Pending and running jobs: wording that fits them, and wording only for ended runs."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ LIVE = (
 CASES = [case for case in scenarios() if case.name in LIVE]
 
 
-def going_on(folder: Path) -> tuple[LoadedInputs, float]:
-    """What a run had left behind just before its end, while the scheduler had it as running; and that moment."""
+def inputs_before_the_end(folder: Path) -> tuple[LoadedInputs, float]:
+    """The inputs of a run as they were just before its end, with the job still running; and that time."""
     loaded = load([folder])
     rows = list(loaded.store.all_rows())
     events = [row for row in rows if isinstance(row, Event)]
@@ -80,7 +80,7 @@ def judged(loaded: LoadedInputs, now: float) -> Verdict:
 
 
 def sentences(doc: VerdictDoc) -> list[str]:
-    """All that it says, but for why other families are not it in words of their own."""
+    """All sentences of a verdict."""
     texts: list[str] = []
 
     def look(value: object) -> None:
@@ -109,7 +109,7 @@ def test_all_live_cases_exist() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_running_job_is_not_said_to_be_over(case: object) -> None:
     with case.inputs() as folder:  # type: ignore[attr-defined]
-        loaded, now = going_on(folder)
+        loaded, now = inputs_before_the_end(folder)
     verdict = judged(loaded, now)
     doc = document(verdict)
     assert (doc.run.disposition, doc.run.end, doc.run.as_of) == ("RUNNING", None, now)
@@ -118,13 +118,13 @@ def test_a_running_job_is_not_said_to_be_over(case: object) -> None:
     assert "still running (RUNNING)" in output
     assert " so far" in output.split("\n\n")[0]
     _, rows = choose(loaded, doc.run.as_of)
-    assert all(one.holds for one in check(doc.cites, rows))
+    assert all(result.holds for result in check(doc.cites, rows))
 
 
 def test_the_hang_of_a_running_job_has_a_start_time() -> None:
     case = next(case for case in CASES if case.name == "c2/sim-metrics-and-scheduler-only")
     with case.inputs() as folder:
-        doc = document(judged(*going_on(folder)))
+        doc = document(judged(*inputs_before_the_end(folder)))
     assert doc.primary.family == "C2"
     assert "in this state for 31 min, since 2026-03-02 08:14:00 UTC" in printed(doc)
 

@@ -1,4 +1,4 @@
-"""The pictures of the families' pages: there, and what the code draws now."""
+"""The pictures of the families' pages exist and are up to date."""
 
 from __future__ import annotations
 

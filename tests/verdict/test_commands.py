@@ -1,4 +1,4 @@
-"""Commands of a verdict: filled with the run's own names, and safe to paste whatever the inputs hold."""
+"""Commands of a verdict: filled with the names of the run, and safe to paste for any input."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def commands(*templates: Sentence, rows: tuple[Any, ...] = (), run: Run = RUN, r
     """The commands of the filled finding, as printed."""
     facts = Facts(store(job("FAILED") if record is None else record, *rows, planes=("log", "scheduler", "trace")), run)
     filled = with_names(finding(facts, *templates, **fields), facts)
-    return [sentence(one.template(run.disposition == "RUNNING"), action.values).strip()
-            for action in filled.actions for one in action.commands]  # fmt: skip
+    return [sentence(command.template(run.disposition == "RUNNING"), action.values).strip()
+            for action in filled.actions for command in action.commands]  # fmt: skip
 
 
 @pytest.mark.parametrize(

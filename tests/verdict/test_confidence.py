@@ -1,4 +1,4 @@
-"""Confidence is a record: of the family with the pattern, shrunk toward coarser ones."""
+"""Confidence is the track record of a family with an evidence pattern, shrunk toward coarser records."""
 
 from __future__ import annotations
 

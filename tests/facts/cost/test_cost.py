@@ -1,4 +1,4 @@
-"""What a run held and what its fault cost: parts that do not overlap, each with a formula that gives its figure."""
+"""The GPU-hours of a run and the cost of its fault: parts that do not overlap, each with a formula for its figure."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ def saved(step: int, time: float) -> str:
 
 
 CRASH = [
-    "Traceback (most recent call last):",
+    "Traceback (max_share recent call last):",
     '  File "/home/user/train.py", line 90, in <module>',
     "    main()",
     '  File "/home/user/train.py", line 61, in main',
     '    raise ValueError("bad sample 17")',
     "ValueError: bad sample 17",
 ]
-Made = Callable[[list[str], str], WasteDoc]
+WasteOf = Callable[[list[str], str], WasteDoc]
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Made:
+def waste_of(tmp_path: Path) -> WasteOf:
     def make(log: list[str], rows: str) -> WasteDoc:
         (tmp_path / "slurm-77.out").write_text("\n".join(log) + "\n")
         (tmp_path / "sacct.psv").write_text(HEAD + rows)
@@ -77,58 +77,58 @@ def kinds(waste: WasteDoc) -> dict[str, float]:
     return {part.kind: part.gpu_hours for part in waste.lost}
 
 
-def test_a_crash_costs_the_work_since_the_last_checkpoint(made: Made) -> None:
+def test_a_crash_costs_the_work_since_the_last_checkpoint(waste_of: WasteOf) -> None:
     log = [*steps(10, 200, 60), saved(200, 631), *steps(210, 300, 660), *CRASH]
-    waste = made(log, row("FAILED", "1:0", 0, 940))
+    waste = waste_of(log, row("FAILED", "1:0", 0, 940))
     assert waste.gpu_hours == pytest.approx(8 * 940 / 3600, abs=1e-3)
     assert kinds(waste) == {"work": pytest.approx(8 * (940 - 631) / 3600, abs=1e-3)}
     assert waste.lost[0].formula.startswith("8 GPUs x 309 s, 2026-06-10 12:10:31 UTC to 2026-06-10 12:15:40 UTC")
     assert not waste.unknown
 
 
-def test_an_unstamped_checkpoint_is_dated_by_its_step(made: Made) -> None:
-    """Steps at their usual time each, where no line is stamped."""
+def test_an_unstamped_checkpoint_is_dated_by_its_step(waste_of: WasteOf) -> None:
+    """Unstamped steps count with their usual time."""
     log = [re.sub(r"^\S+ \S+ \| INFO \| (step .*)", r"\1 | step_time 3.0s", line) for line in steps(10, 300, 60)]
     log.insert(20, "saved checkpoint at step 200 to /ckpt/step_200.pt")
-    waste = made([*log, *CRASH], row("FAILED", "1:0", 0, 940))
+    waste = waste_of([*log, *CRASH], row("FAILED", "1:0", 0, 940))
     assert kinds(waste) == {"work": pytest.approx(8 * 100 * 3.0 / 3600, abs=1e-3)}
     assert "(300 - 200) steps x 3 s a step" in waste.lost[0].formula
 
 
-def test_all_work_is_lost_without_a_checkpoint_and_the_assumption_is_stated(made: Made) -> None:
-    waste = made([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
+def test_all_work_is_lost_without_a_checkpoint_and_the_assumption_is_stated(waste_of: WasteOf) -> None:
+    waste = waste_of([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
     assert kinds(waste) == {"work": waste.gpu_hours}
     assert waste.lost[0].what.endswith("no checkpoint was seen")
     assert "No checkpoint appears in the log" in waste.lost[0].assumption
 
 
-def test_a_loss_that_rests_on_an_assumption_is_an_upper_bound(made: Made) -> None:
-    waste = made([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
+def test_a_loss_that_rests_on_an_assumption_is_an_upper_bound(waste_of: WasteOf) -> None:
+    waste = waste_of([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
     assert waste.lost_at_most
     assert in_brief(waste).endswith("up to all of them lost")
-    sure = made([*steps(10, 200, 60), saved(200, 631), *steps(210, 300, 660), *CRASH], row("FAILED", "1:0", 0, 940))
+    sure = waste_of([*steps(10, 200, 60), saved(200, 631), *steps(210, 300, 660), *CRASH], row("FAILED", "1:0", 0, 940))
     assert not sure.lost_at_most
     assert "up to" not in in_brief(sure)
 
 
-def test_time_after_the_last_work_is_lost_as_stopped(made: Made) -> None:
-    """A crash whose trace bears no time, and an end that comes 50 points later."""
-    waste = made([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 2430))
+def test_time_after_the_last_work_is_lost_as_stopped(waste_of: WasteOf) -> None:
+    """A crash whose traceback has no time, and an end 1,500 s later."""
+    waste = waste_of([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 2430))
     assert kinds(waste) == {
         "work": pytest.approx(8 * 930 / 3600, abs=1e-3),
         "stopped": pytest.approx(8 * 1500 / 3600, abs=1e-3),
     }
 
 
-def test_allocated_and_lost_hours_use_one_clock(made: Made) -> None:
-    """A record whose Elapsed is a second longer than from its start to its end."""
+def test_allocated_and_lost_hours_use_one_clock(waste_of: WasteOf) -> None:
+    """A record whose Elapsed is one second longer than its end minus its start."""
     record = row("FAILED", "1:0", 0, 940).replace("00:15:40", "00:15:41").replace("0:15:40", "0:15:41")
-    waste = made([*steps(10, 300, 60), *CRASH], record)
+    waste = waste_of([*steps(10, 300, 60), *CRASH], record)
     assert waste.lost_gpu_hours == waste.gpu_hours == pytest.approx(8 * 940 / 3600, abs=1e-3)
 
 
 def test_a_diverged_run_without_a_checkpoint_makes_the_same_assumption() -> None:
-    """What came before is lost as well, at most; where a checkpoint is told of, it is not."""
+    """Earlier work may be lost too; it is not if a checkpoint is known."""
     _, waste = judged("e1/sim-explode")
     assert waste is not None
     parts = {part.kind: part for part in waste.lost}
@@ -137,43 +137,43 @@ def test_a_diverged_run_without_a_checkpoint_makes_the_same_assumption() -> None
     assert waste.lost_gpu_hours == waste.gpu_hours
 
 
-def test_a_failed_start_costs_everything(made: Made) -> None:
-    waste = made(CRASH, row("FAILED", "1:0", 0, 41))
+def test_a_failed_start_costs_everything(waste_of: WasteOf) -> None:
+    waste = waste_of(CRASH, row("FAILED", "1:0", 0, 41))
     assert kinds(waste) == {"startup": waste.gpu_hours}
 
 
-def test_a_hang_after_a_checkpoint_is_two_adjacent_parts(made: Made) -> None:
-    """Hung time, and the work since the checkpoint before it: as long together as from the one to the end."""
-    waste = made([*steps(10, 200, 60), saved(100, 331)], row("TIMEOUT", "0:0", 0, 90_000))
+def test_a_hang_after_a_checkpoint_is_two_adjacent_parts(waste_of: WasteOf) -> None:
+    """Hung time and the work since the last checkpoint add up to the time from the checkpoint to the end."""
+    waste = waste_of([*steps(10, 200, 60), saved(100, 331)], row("TIMEOUT", "0:0", 0, 90_000))
     assert set(kinds(waste)) == {"work", "stopped"}
     assert sum(kinds(waste).values()) == pytest.approx(8 * (90_000 - 331) / 3600, abs=2e-3)
     assert kinds(waste)["work"] < 1
 
 
-def test_a_healthy_run_and_a_cancelled_one_lost_nothing(made: Made) -> None:
+def test_a_healthy_run_and_a_cancelled_one_lost_nothing(waste_of: WasteOf) -> None:
     log = [*steps(10, 300, 60), "Training completed"]
-    assert made(log, row("COMPLETED", "0:0", 0, 980)).lost_gpu_hours == 0
-    assert made(log[:-1], row("CANCELLED by 1000", "0:15", 0, 960)).lost == []
+    assert waste_of(log, row("COMPLETED", "0:0", 0, 980)).lost_gpu_hours == 0
+    assert waste_of(log[:-1], row("CANCELLED by 1000", "0:15", 0, 960)).lost == []
 
 
-def test_all_attempts_are_allocated_and_repeated_steps_are_lost(made: Made) -> None:
-    """The second one goes on at step 150 of 200: 50 of the 190 steps between its points are done again."""
+def test_all_attempts_are_allocated_and_repeated_steps_are_lost(waste_of: WasteOf) -> None:
+    """The second attempt continues at step 150 of 200: 50 of the first one's 190 steps are repeated."""
     log = [*steps(10, 200, 60), *steps(150, 300, 2060), "Training completed"]
     rows = row("PREEMPTED", "0:0", 0, 640) + row("COMPLETED", "0:0", 2000, 2600, restarts=1)
-    waste = made(log, rows)
+    waste = waste_of(log, rows)
     assert waste.gpu_hours == pytest.approx(8 * (640 + 600) / 3600, abs=1e-3)
     assert "in 2 attempts" in waste.formula
     assert kinds(waste) == {"attempt": pytest.approx(8 * 640 * 50 / 190 / 3600, abs=2e-3)}
 
 
-def test_an_attempt_that_started_over_is_lost_completely(made: Made) -> None:
+def test_an_attempt_that_started_over_is_lost_completely(waste_of: WasteOf) -> None:
     log = [*steps(10, 200, 60), *steps(10, 300, 2060), "Training completed"]
     rows = row("PREEMPTED", "0:0", 0, 640) + row("COMPLETED", "0:0", 2000, 3000, restarts=1)
-    assert kinds(made(log, rows)) == {"attempt": pytest.approx(8 * 640 / 3600, abs=1e-3)}
+    assert kinds(waste_of(log, rows)) == {"attempt": pytest.approx(8 * 640 / 3600, abs=1e-3)}
 
 
 def test_work_after_the_checkpoint_and_the_second_startup_are_lost() -> None:
-    """The next attempt loads the checkpoint of a step that both logs' points only lie around."""
+    """The next attempt loads a checkpoint of a step that neither log prints as a point."""
     _, waste = judged("f2/preempted-then-completed")
     assert waste is not None
     redone, again = waste.lost
@@ -183,27 +183,27 @@ def test_work_after_the_checkpoint_and_the_second_startup_are_lost() -> None:
     assert not waste.unknown
 
 
-def test_the_startup_after_a_resumed_attempt_is_lost(made: Made) -> None:
+def test_the_startup_after_a_resumed_attempt_is_lost(waste_of: WasteOf) -> None:
     log = [
         *steps(10, 200, 60), saved(200, 631), *steps(210, 220, 660), "loaded checkpoint /ckpt/step_200.pt (step 200)",
         *steps(230, 300, 2120), "Training completed",
     ]  # fmt: skip
     rows = row("PREEMPTED", "0:0", 0, 700) + row("COMPLETED", "0:0", 2000, 2600, restarts=1)
-    redone, again = made(log, rows).lost
+    redone, again = waste_of(log, rows).lost
     assert redone.gpu_hours == pytest.approx(8 * (700 - 631) / 3600, abs=1e-3)
     assert again.gpu_hours == pytest.approx(8 * (120 - 30 * 3) / 3600, abs=1e-3)
 
 
-def test_an_unknown_resume_step_is_reported_as_unknown(made: Made) -> None:
-    """The points leave a gap and no line tells what was loaded."""
+def test_an_unknown_resume_step_is_reported_as_unknown(waste_of: WasteOf) -> None:
+    """The points leave a gap and no line shows which checkpoint was loaded."""
     log = [*steps(10, 220, 60), *steps(230, 300, 2060), "Training completed"]
     rows = row("PREEMPTED", "0:0", 0, 700) + row("COMPLETED", "0:0", 2000, 2600, restarts=1)
-    waste = made(log, rows)
+    waste = waste_of(log, rows)
     assert any("where the next attempt continued" in text for text in waste.unknown)
 
 
-def test_an_unknown_loss_has_a_reason(made: Made, tmp_path: Path) -> None:
-    waste = made(steps(10, 300, 60), row("NODE_FAIL", "1:0", 0, 940))
+def test_an_unknown_loss_has_a_reason(waste_of: WasteOf, tmp_path: Path) -> None:
+    waste = waste_of(steps(10, 300, 60), row("NODE_FAIL", "1:0", 0, 940))
     assert waste.lost
     (tmp_path / "slurm-77.out").unlink()
     alone = document(trackside.diagnose(tmp_path)).waste
@@ -227,7 +227,7 @@ def judged(name: str) -> tuple[Session, WasteDoc | None]:
 
 
 NAMES = [case.name for case in scenarios() if case.source in ("simulated", "written by hand")]
-"""Those with records of the scheduler or metrics, mostly."""
+"""Scenarios that mostly have scheduler records or metrics."""
 
 
 @pytest.mark.slow
@@ -241,15 +241,15 @@ def test_parts_do_not_overlap_and_their_citations_hold(name: str) -> None:
     assert sum(part.gpu_hours for part in waste.lost) <= waste.gpu_hours + 0.001 * (1 + len(waste.lost))
     doc = document(case.verdict())
     ids = {name for part in waste.lost for name in part.cites} | set(waste.cites)
-    assert [one for one in check({cite: doc.cites[cite] for cite in ids}, case.store) if not one.holds] == []
+    assert [result for result in check({cite: doc.cites[cite] for cite in ids}, case.store) if not result.holds] == []
     for part in waste.lost:
         assert part.cites
         assert part.assumption
-        assert worked_out(part.formula) == pytest.approx(part.gpu_hours, rel=2e-3, abs=2e-3)
+        assert evaluate(part.formula) == pytest.approx(part.gpu_hours, rel=2e-3, abs=2e-3)
 
 
-def worked_out(formula: str) -> float:
-    """The figure that the formula's own figures give."""
+def evaluate(formula: str) -> float:
+    """The value of a formula, computed from its own figures."""
     left = (
         formula.rpartition(" = ")[0]
         if ", where " not in formula
@@ -269,11 +269,11 @@ def worked_out(formula: str) -> float:
 @pytest.mark.parametrize(
     ("name", "kind", "least", "most"),
     [
-        ("b3/sim-thermal-one-gpu", "slow", 0.45, 0.5),  # its clock halves: the time since is twice as long
+        ("b3/sim-thermal-one-gpu", "slow", 0.45, 0.5),  # its clock halves, so the time since then doubles
         ("b3/sim-no-profiling-fields", "slow", 0.45, 0.55),
     ],
 )
-def test_a_slowdown_is_priced_against_the_good_phase(name: str, kind: str, least: float, most: float) -> None:
+def test_a_slowdown_is_priced_against_the_good_phase(name: str, kind: str, min_share: float, max_share: float) -> None:
     case, waste = judged(name)
     assert waste is not None
     part = next(part for part in waste.lost if part.kind == kind)
@@ -282,7 +282,7 @@ def test_a_slowdown_is_priced_against_the_good_phase(name: str, kind: str, least
     assert since is not None
     assert re.search(r"where [\d,]+ s of the [\d,]+ s.* x \(1 - [\d,.]+ / [\d,.]+\), medians of \w", part.formula)
     whole = (run.n_gpus or 0) * (run.end - since) / 3600
-    assert least <= part.gpu_hours / whole <= most
+    assert min_share <= part.gpu_hours / whole <= max_share
 
 
 def test_a_run_slow_from_the_start_has_no_good_phase() -> None:

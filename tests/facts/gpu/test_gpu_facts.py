@@ -1,10 +1,10 @@
-"""Facts of GPUs on curves built by hand: work, standstills, rest from the start on, and pauses."""
+"""Facts of GPUs on curves built by hand: work, stalls, idleness from the start, and pauses."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from tests.families.grids import AWAY, BEGAN, STOP, Cluster, cold, hung, traced
+from tests.families.grids import AWAY, DISTRIBUTED_INIT, STOP, Cluster, cold, hung, traced
 from tests.families.rows import END, START, TIMEOUT, Row, event, points
 from trackside.evidence import Missing
 from trackside.facts.fact import Facts, neither
@@ -28,15 +28,15 @@ def facts(cluster: Cluster, *rows: Row | list[Any]) -> Facts:
 
 
 def fact(cluster: Cluster, kind: type[T], *rows: Row | list[Any]) -> T:
-    """One fact of it, which can be had."""
-    one = facts(cluster, *rows).get(kind)
-    assert not isinstance(one, Missing), one.reason
-    return one
+    """One fact of it; fails if it is missing."""
+    result = facts(cluster, *rows).get(kind)
+    assert not isinstance(result, Missing), result.reason
+    return result
 
 
 class TestActivity:
     def test_power_alone_does_not_show_activity(self) -> None:
-        """The GPUs' activity is known as far as it goes; which signals are missing is said."""
+        """The GPUs' activity is partly known; the missing signals are named."""
         activity = fact(Cluster().per_gpu("gpu_power_watts", 500.0), GpuActivity)
         lacking = missing_activity(activity)
         assert isinstance(lacking, Missing)
@@ -53,11 +53,16 @@ class TestActivity:
 
 class TestStall:
     def test_a_stall_names_the_gpu_that_went_idle(self) -> None:
-        still = fact(hung(), GpuStall).at_end
-        assert still is not None
-        assert (still.outliers, still.sign, still.sure, still.busy_waiting) == ((AWAY,), "cold", True, True)
-        assert abs(still.since - STOP) <= 60
-        assert still.seconds.number > END - STOP - 120
+        end_stall = fact(hung(), GpuStall).at_end
+        assert end_stall is not None
+        assert (end_stall.outliers, end_stall.sign, end_stall.sure, end_stall.busy_waiting) == (
+            (AWAY,),
+            "cold",
+            True,
+            True,
+        )
+        assert abs(end_stall.since - STOP) <= 60
+        assert end_stall.seconds.number > END - STOP - 120
 
     def test_work_to_the_end_is_no_stall(self) -> None:
         stall = fact(hung(since=9e9), GpuStall)
@@ -68,9 +73,9 @@ class TestStall:
     def test_a_few_windows_suffice_with_other_evidence(self) -> None:
         stall = fact(hung(since=END - 100), GpuStall)
         assert stall.at_end is None
-        still = stall.at_end_corroborated
-        assert still is not None
-        assert not still.sure
+        end_stall = stall.at_end_corroborated
+        assert end_stall is not None
+        assert not end_stall.sure
 
     def test_a_pause_that_ends_is_no_stall(self) -> None:
         stall = fact(hung(until=STOP + 900), GpuStall)
@@ -80,7 +85,7 @@ class TestStall:
 
 class TestIdle:
     def test_gpus_without_work_from_the_start_are_idle(self) -> None:
-        idle = fact(cold(), IdleGpus, BEGAN)
+        idle = fact(cold(), IdleGpus, DISTRIBUTED_INIT)
         assert (idle.context_only, idle.forming) == (True, True)
         assert idle.seconds.number > END - START - 120
         assert not fact(cold(nodes=1), IdleGpus).forming
@@ -90,7 +95,7 @@ class TestIdle:
 
 
 class TestPauses:
-    def test_what_the_gpus_did_in_a_pause(self) -> None:
+    def test_a_pause_shows_whether_the_gpus_worked(self) -> None:
         pauses = fact(traced(hung(until=STOP + 900)), GpuPauses)
         work = pauses.during(STOP + 60, STOP + 800)
         assert work is not None

@@ -1,4 +1,4 @@
-"""Clocks that are held down, on curves built by hand."""
+"""Throttled clocks, on curves built by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The class of an exception of the job's own, over many libraries' sentences."""
+"""The fault class of a job's exception, for messages of many libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scheduler's rows and the log show of the end: drained nodes, stop signals."""
+"""Facts about the end of a run from scheduler records and the log: drained nodes, stop signals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RUN = Run(id="7", start=START, end=END, nodes=("n1", "n2"))
 
 
 def node(name: str, time: float | None, line: int = 1, **fields: float) -> Record:
-    """A record of a node that was taken out at a time."""
+    """The record of a node that was drained at ``time``."""
     return Record("node", Position("sinfo.txt", line), "scheduler", {"name": name, "reason_time": time, **fields})
 
 

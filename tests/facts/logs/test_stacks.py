@@ -1,4 +1,4 @@
-"""Stacks of processes: which frame is the job's own, what they wait in, and what families say of them."""
+"""Stacks of processes: which frame is job code, what they wait in, and the verdicts on them."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def sentences(verdict: Verdict) -> list[str]:
     return [worded(claim, goes_on(verdict.run.disposition)) for claim in verdict.primary.shows]
 
 
-def ours(*threads: tuple[int, str, list[tuple[str, str, int]]], minute: int = 20) -> str:
+def agent_lines(*threads: tuple[int, str, list[tuple[str, str, int]]], minute: int = 20) -> str:
     """The agent's lines: rank, place, frames."""
     lines = [
         thread_line(Who("4242", rank, 900 + rank), Thread(900 + rank, "MainThread", "idle", place, tuple(Call(*c) for c in calls)))
@@ -146,7 +146,7 @@ def sleeps(rank: int) -> tuple[int, str, list[tuple[str, str, int]]]:
 
 class TestCollectiveHang:
     def test_the_missing_rank_and_its_line_are_named(self, tmp_path: Path) -> None:
-        result = verdict(tmp_path, ours(waits(0), waits(1), waits(2), sleeps(3)))
+        result = verdict(tmp_path, agent_lines(waits(0), waits(1), waits(2), sleeps(3)))
         assert (result.family, result.primary.ranks, result.primary.culprit) == ("C2", (3,), "job")
         assert result.primary.certainty is Certainty.SUPPORTED
         texts = sentences(result)
@@ -155,7 +155,7 @@ class TestCollectiveHang:
         assert not result.primary.cannot_decide
 
     def test_py_spy_dumps_give_the_same_sentences(self, tmp_path: Path) -> None:
-        """Whoever took them: without ranks, by process."""
+        """Without ranks, processes are named."""
         wait = f"    all_reduce ({C10D}:2806)\n    step (train.py:31)\n"
         dumps = [f'Thread {pid} (idle): "MainThread"\n{wait}' for pid in (11, 12)]
         dumps.append('Thread 13 (idle): "MainThread"\n    load_batch (data.py:42)\n    main (train.py:20)\n')
@@ -174,20 +174,20 @@ class TestCollectiveHang:
             "train.py:27 in train",
             [("_engine_run_backward", "torch/autograd/graph.py", 9), ("train", "train.py", 27)],
         )
-        result = verdict(tmp_path, ours(alone, sleeps(1)), SIZE.replace("=4", "=2") + LOG)
+        result = verdict(tmp_path, agent_lines(alone, sleeps(1)), SIZE.replace("=4", "=2") + LOG)
         assert (result.family, result.primary.ranks) == ("C2", (1,))
         assert "Rank 0 waited for a backward pass or the GPU, at train.py:27 in train" in sentences(result)
 
     def test_a_rank_in_another_collective_is_named(self, tmp_path: Path) -> None:
-        result = verdict(tmp_path, ours(waits(0), waits(1), waits(2), waits(3, "barrier", 77)))
+        result = verdict(tmp_path, agent_lines(waits(0), waits(1), waits(2), waits(3, "barrier", 77)))
         assert (result.family, result.primary.ranks) == ("C2", (3,))
         assert "Rank 3 waited in another collective than the others: barrier, at train.py:77 in step" in sentences(
             result
         )
 
     def test_the_missing_rank_is_open_if_its_stack_is_unknown(self, tmp_path: Path) -> None:
-        """A node whose neighbor has no agent: who is missing stays open."""
-        result = verdict(tmp_path, ours(waits(0), waits(1)))
+        """Another node has no agent: the missing rank stays open."""
+        result = verdict(tmp_path, agent_lines(waits(0), waits(1)))
         assert (result.family, result.primary.ranks, result.primary.culprit) == ("C2", (), "unknown")
         assert [sentence_name(claim) for claim in result.primary.cannot_decide] == ["which"]
 
@@ -195,32 +195,34 @@ class TestCollectiveHang:
         state = state_line(Who("4242", 3, 903), State("python", "D", "rpc_wait_bit_killable"))
         others = [state_line(Who("4242", rank, 900 + rank), State("python", "S", "futex")) for rank in range(3)]
         lines = "".join(f"2026-03-02T08:19:00.{n:09}Z stdout F {line}\n" for n, line in enumerate([state, *others]))
-        result = verdict(tmp_path, lines + ours(waits(0), waits(1), waits(2), sleeps(3)))
+        result = verdict(tmp_path, lines + agent_lines(waits(0), waits(1), waits(2), sleeps(3)))
         assert (result.family, result.primary.ranks, result.primary.culprit) == ("C2", (3,), "infrastructure")
 
     def test_stacks_before_later_progress_are_ignored(self, tmp_path: Path) -> None:
-        result = verdict(tmp_path, ours(waits(0), waits(1), waits(2), sleeps(3), minute=1).replace("08:1:", "08:01:"))
+        result = verdict(
+            tmp_path, agent_lines(waits(0), waits(1), waits(2), sleeps(3), minute=1).replace("08:1:", "08:01:")
+        )
         assert result.family not in ("C2", "C3")
 
     def test_stacks_before_a_resumption_line_are_ignored(self, tmp_path: Path) -> None:
-        """Where the log has no times, the agent's word is all that tells."""
+        """If the log has no times, only the agent's line shows that the run resumed."""
         log = "".join(line.split(" ", 1)[1] for line in (SIZE + LOG).splitlines(keepends=True))
-        stacks = ours(waits(0), waits(1), waits(2), sleeps(3))
+        stacks = agent_lines(waits(0), waits(1), waits(2), sleeps(3))
         assert verdict(tmp_path, stacks, log).family == "C2"
         back = f"2026-03-02T08:25:00.000000000Z stdout F {resumed_line(Who('4242'), 300)}\n"
         result = verdict(tmp_path, stacks + back, log)
         assert result.family not in ("C2", "C3")
 
     def test_the_latest_stacks_count(self, tmp_path: Path) -> None:
-        first = ours(waits(0), waits(1), sleeps(2), waits(3), minute=15)
+        first = agent_lines(waits(0), waits(1), sleeps(2), waits(3), minute=15)
         back = f"2026-03-02T08:16:00.000000000Z stdout F {resumed_line(Who('4242'), 60)}\n"
-        result = verdict(tmp_path, first + back + ours(waits(0), waits(1), waits(2), sleeps(3)))
+        result = verdict(tmp_path, first + back + agent_lines(waits(0), waits(1), waits(2), sleeps(3)))
         assert result.primary.ranks == (3,)
 
 
 class TestIdleHang:
     def test_stacks_without_a_collective_are_an_idle_hang(self, tmp_path: Path) -> None:
-        result = verdict(tmp_path, ours(*(sleeps(rank) for rank in range(4))))
+        result = verdict(tmp_path, agent_lines(*(sleeps(rank) for rank in range(4))))
         assert (result.family, result.primary.ranks) == ("C3", (0, 1, 2, 3))
         assert "Ranks 0-3 stayed at data.py:42 in load_batch" in sentences(result)
         assert "why" not in [sentence_name(claim) for claim in result.primary.cannot_decide]
@@ -229,15 +231,15 @@ class TestIdleHang:
         assert ruled_out[0].outcome is Outcome.ABSENT
 
     def test_stacks_decide_if_the_log_fell_silent(self, tmp_path: Path) -> None:
-        """Silence of several ranks alone looks like a collective; their stacks know better."""
+        """A silent log of several ranks alone looks like a collective hang; their stacks show otherwise."""
         (tmp_path / "sacct.txt").write_text(
             "JobID|State|ExitCode|Start|End|Timelimit\n"
             "4242|TIMEOUT|0:0|2026-03-02T08:00:00|2026-03-02T10:00:00|02:00:00\n"
         )
         assert verdict(tmp_path, "").family == "C2"
-        result = verdict(tmp_path, ours(*(sleeps(rank) for rank in range(4))))
+        result = verdict(tmp_path, agent_lines(*(sleeps(rank) for rank in range(4))))
         assert (result.family, result.primary.certainty) == ("C3", Certainty.SUPPORTED)
-        hung_rank = verdict(tmp_path, ours(waits(0), waits(1), waits(2), sleeps(3)))
+        hung_rank = verdict(tmp_path, agent_lines(waits(0), waits(1), waits(2), sleeps(3)))
         assert (hung_rank.family, hung_rank.primary.ranks, hung_rank.primary.certainty) == (
             "C2",
             (3,),
@@ -245,11 +247,11 @@ class TestIdleHang:
         )
 
     def test_stacks_of_some_ranks_leave_c2_unknown(self, tmp_path: Path) -> None:
-        result = verdict(tmp_path, ours(sleeps(0), sleeps(1)))
+        result = verdict(tmp_path, agent_lines(sleeps(0), sleeps(1)))
         assert (result.family, result.primary.certainty) == ("C3", Certainty.POSSIBLE)
         assert "C2" in [finding.family for finding in result.unknown]
 
     def test_a_dump_of_an_active_process_is_no_hang(self, tmp_path: Path) -> None:
-        """Anybody may look at a run that does well."""
+        """A user may dump the stacks of a healthy run."""
         result = verdict(tmp_path, 'Thread 13 (active): "MainThread"\n    load_batch (data.py:42)\n', LOG)
         assert result.family not in ("C2", "C3")

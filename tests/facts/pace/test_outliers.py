@@ -1,4 +1,4 @@
-"""The statistics that tell a slow GPU from noise."""
+"""The statistics that distinguish a slow GPU from noise."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def test_outliers_are_few_sustained_and_distinct_from_their_node() -> None:
     names = [f"n{node}:{gpu}" for node in range(4) for gpu in range(4)]
     level = 1 + 0.05 * random.standard_normal((16, 60))
     assert outliers(level, names, Limits()) == []
-    one = level.copy()
-    one[6, 20:50] *= 2
-    slow_rows = outliers(one, names, Limits())
+    slow = level.copy()
+    slow[6, 20:50] *= 2
+    slow_rows = outliers(slow, names, Limits())
     assert [outlier.row for outlier in slow_rows] == [6]
     assert abs(slow_rows[0].start - 20) <= 1
     assert abs(slow_rows[0].stop - 50) <= 1
@@ -24,7 +24,7 @@ def test_outliers_are_few_sustained_and_distinct_from_their_node() -> None:
     node = level.copy()
     node[4:8] *= 2
     assert outliers(node, names, Limits()) == []
-    gaps = one.copy()
+    gaps = slow.copy()
     gaps[:, 30:35] = np.nan
     assert [outlier.row for outlier in outliers(gaps, names, Limits())] == [6]
     assert outliers(np.full((16, 60), np.nan), names, Limits()) == []

@@ -1,4 +1,4 @@
-"""Ranks against each other by the times that they print."""
+"""Ranks compared by the times that they print."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from trackside.model import Run
 from trackside.stores.memory import MemoryStore
 
 
-def ranks(where: MemoryStore) -> RankLag:
-    fact = Facts(where, Run(), lambda query, answer: answer).get(RankLag)
+def ranks(evidence_store: MemoryStore) -> RankLag:
+    fact = Facts(evidence_store, Run(), lambda query, answer: answer).get(RankLag)
     assert isinstance(fact, RankLag)
     return fact
 

@@ -1,4 +1,4 @@
-"""What counts as one checkpoint, and when saves set the pace."""
+"""What counts as one checkpoint, and when saves are a storm."""
 
 from __future__ import annotations
 

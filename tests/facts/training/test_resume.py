@@ -1,4 +1,4 @@
-"""What a run says of a checkpoint to continue from, and the training before it."""
+"""The checkpoint that a run resumes from, and the training before it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trackside.model import Run
 from trackside.stores.memory import MemoryStore
 
 
-def resume(where: MemoryStore, run: Run | None = None) -> Resume:
-    fact = Facts(where, run or Run(), lambda query, answer: answer).get(Resume)
+def resume(evidence_store: MemoryStore, run: Run | None = None) -> Resume:
+    fact = Facts(evidence_store, run or Run(), lambda query, answer: answer).get(Resume)
     assert isinstance(fact, Resume)
     return fact
 

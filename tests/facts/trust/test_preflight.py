@@ -1,4 +1,4 @@
-"""What preflight says of the inputs that were not given, or came in part."""
+"""Preflight claims about missing and partial inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trackside.stores.memory import MemoryStore
 
 
 def limits(store: MemoryStore, run: Run) -> tuple[Claim, ...]:
-    """What limits the verdict."""
+    """The claims about limits of the verdict."""
     preflight = trusted_facts(store, run).get(Preflight)
     assert isinstance(preflight, Preflight)
     return preflight.claims

@@ -1,4 +1,4 @@
-"""What limits the metric plane is said, cited, and keeps the families from judging on it."""
+"""Limits of the metrics are reported and cited, and keep families from judging on them."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from trackside.verify import check
 
 
 def metric_limits(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, str]:
-    """Key -> sentence of what preflight says of the metrics; every citation must hold again."""
+    """Key -> sentence of each preflight claim about the metrics; checks every citation."""
     resolved, store = cluster.store(*rows, run=run)
     claims = trust_of(store, resolved).claims
     cites = [citation(cite) for claim in claims for cite in claim.cites]
-    broken = [one for one in check({str(i): cite for i, cite in enumerate(cites)}, store) if not one.holds]
+    broken = [result for result in check({str(i): cite for i, cite in enumerate(cites)}, store) if not result.holds]
     assert not broken, broken
     return {sentence_name(claim): worded(claim) for claim in claims}
 
 
 def trust_of(store: MemoryStore, run: Run) -> TelemetryTrust:
-    """What limits the run's metrics."""
+    """The trust in the run's metrics."""
     trust = Facts(store, run).get(TelemetryTrust)
     assert isinstance(trust, TelemetryTrust)
     return trust
 
 
 def watched(**shape: Any) -> Cluster:
-    """A cluster on which nothing is amiss."""
+    """A cluster with complete metrics."""
     cluster = Cluster(**shape).per_gpu("gpu_utilization_ratio", 0.9).per_gpu("gpu_sm_active_ratio", 0.7)
     return cluster.per_node("host_load1", 8)
 
@@ -68,7 +68,7 @@ def test_no_metrics_and_metrics_of_other_nodes() -> None:
     ]
 
 
-# -- what is covered
+# -- coverage
 
 
 def test_nodes_without_metrics_are_reported() -> None:
@@ -133,7 +133,7 @@ def test_one_lost_scrape_is_no_gap() -> None:
 
 
 def test_rare_samples_are_no_gap() -> None:
-    """Host metrics each four minutes beside GPU metrics each 15 s."""
+    """One metric is sampled every four minutes, the others every 15 s."""
     cluster = watched()
     seldom = np.where(np.arange(len(cluster.times)) % 16 == 0, 0.5, np.nan)
     cluster.per_gpu("gpu_tensor_active_ratio", seldom)
@@ -247,7 +247,7 @@ def test_a_clock_shift_is_reported() -> None:
     )
 
 
-# -- what the families may make of it
+# -- effect on families
 
 
 def checked(cluster: Cluster, query: Query) -> Grid | MissingAnswer:
@@ -312,15 +312,15 @@ class BusyTwice:
 
 @fact({"sm": SM}, needs=("sm",))
 def busy_gpus(evidence: Evidence) -> Busy:
-    return Busy(one(evidence))
+    return Busy(mean_activity(evidence))
 
 
 @fact({"sm": SM, "util": metric("gpu_utilization_ratio").over("run", "avg")}, needs=("sm", "util"))
 def busy_by_two(evidence: Evidence) -> BusyTwice:
-    return BusyTwice(one(evidence))
+    return BusyTwice(mean_activity(evidence))
 
 
-def one(evidence: Evidence) -> Value:
+def mean_activity(evidence: Evidence) -> Value:
     grid = evidence.grid("sm")
     assert grid is not None
     return grid.value("avg")
@@ -356,7 +356,7 @@ def test_metrics_that_stop_early_do_not_rule_out_a_family() -> None:
     assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("GPU metrics of n2 up to the run's end",))
 
 
-# -- from end to end, on simulated runs
+# -- end to end, on simulated runs
 
 DEFECTS: dict[str, tuple[str, tuple[str, ...], str, set[str], tuple[str, str]]] = {
     "a gap of ten minutes": (
@@ -413,8 +413,8 @@ def test_a_family_whose_need_is_untrusted_is_unknown() -> None:
     assert "less than half" in finding.missing[0]
 
 
-class Counting(MemoryStore):
-    """Counts what is asked, and in how many batches."""
+class BatchRecordingStore(MemoryStore):
+    """A store that records its batches of queries."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(planes=store.planes)
@@ -428,7 +428,7 @@ class Counting(MemoryStore):
 
 def test_queries_are_asked_once_and_in_one_batch_per_family() -> None:
     run, plain = watched().store()
-    store = Counting(plain)
+    store = BatchRecordingStore(plain)
     chosen = [
         family("X1", busy),
         family("X2", busy_twice),
@@ -441,7 +441,7 @@ def test_queries_are_asked_once_and_in_one_batch_per_family() -> None:
     assert [len(batch) for batch in store.batches] == [1, 1]
 
 
-# -- how it is told
+# -- wording
 
 
 def test_gpu_hours_without_a_scheduler() -> None:
@@ -450,7 +450,7 @@ def test_gpu_hours_without_a_scheduler() -> None:
     verdict = engine.verdict_of(engine.facts_of(store, run))
     assert verdict.gpu_hours is not None
     assert verdict.gpu_hours.number == pytest.approx(16 * (END - START) / 3600, rel=0.02)
-    assert all(one.holds for one in check({"c": citation(verdict.gpu_hours.cites[0])}, store))
+    assert all(result.holds for result in check({"c": citation(verdict.gpu_hours.cites[0])}, store))
 
 
 def test_a_finding_has_the_curves_that_it_cites() -> None:
@@ -459,8 +459,8 @@ def test_a_finding_has_the_curves_that_it_cites() -> None:
     _, store = cluster.store()
     grid = store.ask(metric("gpu_sm_active_ratio").over("run", "avg"))
     assert isinstance(grid, Grid)
-    one = grid.where(node="n1", gpu="3")
-    shows = [RATIO(v=value) for value in (one.value("last"), grid.value("avg"), grid.value("max"))]
+    one_gpu = grid.where(node="n1", gpu="3")
+    shows = [RATIO(v=value) for value in (one_gpu.value("last"), grid.value("avg"), grid.value("max"))]
     curves = plots.curves(store, present(Certainty.SUPPORTED, "job", shows))
     assert [(dict(curve.labels), curve.series) for curve in curves] == [({"node": "n1", "gpu": "3"}, 1), ({}, 16)]
     assert curves[1].values[0] == 0.9

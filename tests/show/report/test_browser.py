@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, sync_playwright
 from tools.screenshot import FLAGS
 
 from tests.services import program
-from tests.show.report.pages import hostile, labeled, made
+from tests.show.report.pages import hostile_labels_page, hostile_log, verdict_page
 from trackside.show.document import VerdictDoc
 
 pytestmark = pytest.mark.service
@@ -28,8 +28,8 @@ def pages(hang: tuple[VerdictDoc, str], tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("pages")
     paths = {name: folder / f"{name}.html" for name in ("hang", "hostile", "labeled")}
     paths["hang"].write_text(hang[1], "utf-8")
-    paths["hostile"].write_bytes(made(hostile(folder))[1])
-    paths["labeled"].write_bytes(labeled())
+    paths["hostile"].write_bytes(verdict_page(hostile_log(folder))[1])
+    paths["labeled"].write_bytes(hostile_labels_page())
     return paths
 
 
@@ -46,7 +46,7 @@ def browser() -> Iterator[Browser]:
 def opened(browser: Browser, pages: dict[str, Path]) -> Opened:
     @contextmanager
     def opened(name: str, theme: str = "light") -> Iterator[Page]:
-        """A page once its charts are drawn; fails for what it asked of the network, was refused, or complained of."""
+        """A page once its charts are drawn; fails if it requests the network, violates its policy or logs a message."""
         context = browser.new_context(
             viewport={"width": 1280, "height": 2400},
             color_scheme="dark" if theme == "dark" else "light",
@@ -110,7 +110,7 @@ def test_nothing_is_wider_than_the_page(opened: Opened, name: str) -> None:
 
 
 def texts(page: Page, chart: str) -> list[str]:
-    """What is written in a chart that is drawn as SVG, sorted: Vega adds what comes into sight at the end."""
+    """The texts of an SVG chart, sorted because Vega appends newly visible ones."""
     return sorted(filter(None, page.locator(f"{chart} svg text").all_text_contents()))
 
 
@@ -120,7 +120,7 @@ def ticks(page: Page, chart: str) -> list[str]:
 
 
 def tick(page: Page, chart: str, text: str) -> Locator:
-    """A time along the axis of a chart, to be waited for."""
+    """The locator of a time along the axis of a chart."""
     return page.locator(f"{chart} svg text", has_text=re.compile(f"^{text}$")).first
 
 
@@ -302,7 +302,7 @@ def test_hostile_labels_are_inert_in_charts(opened: Opened) -> None:
             figure.locator(".chart").scroll_into_view_if_needed()
             box = figure.locator(".chart").bounding_box()
             assert box is not None
-            for share in (0.3, 0.6, 0.9):  # over bars, events and rows, whose tooltips tell their names
+            for share in (0.3, 0.6, 0.9):  # over bars, events and rows, whose tooltips show their names
                 page.mouse.move(box["x"] + box["width"] / 2, box["y"] + share * box["height"])
         assert page.locator(".failed").count() == 0
         assert page.evaluate("typeof hacked") == "undefined"

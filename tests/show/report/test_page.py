@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from tools.cases import simulated
 
 from tests.show.report.conftest import HANG
-from tests.show.report.pages import RLO, diagnosed, hostile, made
+from tests.show.report.pages import RLO, diagnosed, hostile_log, verdict_page
 from trackside.cli import main
 from trackside.finding import Certainty, Finding, Outcome
 from trackside.show.document import VerdictDoc
@@ -118,7 +118,7 @@ def test_the_chart_that_proves_the_verdict_is_in_the_head(hang: tuple[VerdictDoc
 
 
 def test_an_unstamped_fault_is_dated_by_the_lines_around_it() -> None:
-    _, page = made(simulated(HANG.with_name("cuda-oom-then-watchdog.toml")))
+    _, page = verdict_page(simulated(HANG.with_name("cuda-oom-then-watchdog.toml")))
     times = [text for attributes, text in Elements(page.decode()).of("dd") if attributes.get("class") == "figure"]
     assert times == ["between 2026-03-02 08:14:40 and 08:25:05 UTC"]
 
@@ -141,7 +141,7 @@ def test_ruled_out_families_are_folded_and_other_findings_are_linked(hang: tuple
 
 def test_the_page_has_no_empty_sections(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing\n")
-    _, page = made(tmp_path)
+    _, page = verdict_page(tmp_path)
     elements = Elements(page.decode())
     assert not [text for _, text in elements.of("dl") if not text.strip()]
     assert not [
@@ -184,7 +184,7 @@ def test_the_content_security_policy_allows_only_what_is_on_the_page(hang: tuple
 
     scripts = [text for attributes, text in elements.of("script") if "type" not in attributes]
     assert len(scripts) == 1
-    ((_, packed),) = elements.of("script", id="vega")  # which the page's own script unpacks and adds
+    ((_, packed),) = elements.of("script", id="vega")  # which the page's own script unpacks and runs
     scripts.append(zlib.decompress(base64.b64decode(packed)).decode())
     assert set(rules["script-src"].split()) == {named(text) for text in scripts}
     assert set(rules["style-src"].split()) == {named(text) for _, text in elements.of("style")}
@@ -194,7 +194,7 @@ def test_the_content_security_policy_allows_only_what_is_on_the_page(hang: tuple
 
 
 def test_hostile_text_is_inert_and_visible(tmp_path: Path) -> None:
-    doc, page = made(hostile(tmp_path))
+    doc, page = verdict_page(hostile_log(tmp_path))
     text = page.decode()
     assert doc.primary.id == "startup-crash"
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069]", text)
@@ -239,7 +239,7 @@ def test_sizes_are_worded(hang: tuple[VerdictDoc, str], ranks: int, gpus: int, s
 
 def test_the_command_names_the_job_of_inputs_that_hold_several(tmp_path: Path) -> None:
     for job in ("41", "42"):
-        hostile(tmp_path).rename(tmp_path / f"slurm-{job}.out")
+        hostile_log(tmp_path).rename(tmp_path / f"slurm-{job}.out")
     target = tmp_path.parent / f"{tmp_path.name}.html"
     assert diagnosed(tmp_path, "--job", "42", "--html", target) == (0, "")
     (command,) = {text for _, text in Elements(target.read_text()).of("code") if text.endswith(" > verdict.json")}
@@ -250,7 +250,7 @@ def test_the_command_names_the_job_of_inputs_that_hold_several(tmp_path: Path) -
 
 def test_a_file_name_that_is_not_utf8_gives_a_page_and_a_document(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff<b>.out"))
-    hostile(tmp_path).rename(path)
+    hostile_log(tmp_path).rename(path)
     target = tmp_path / "report.html"
     result = CliRunner().invoke(main, ["diagnose", str(path), "--json", "--html", str(target)])
     assert result.exit_code == 0
@@ -259,10 +259,10 @@ def test_a_file_name_that_is_not_utf8_gives_a_page_and_a_document(tmp_path: Path
 
 
 def test_an_archive_gives_the_same_excerpts(tmp_path: Path) -> None:
-    log = hostile(tmp_path)
+    log = hostile_log(tmp_path)
     packed = tmp_path / "slurm-42.out.gz"
     packed.write_bytes(gzip.compress(log.read_bytes()))
-    pages = [Elements(made(path)[1].decode()).of("pre") for path in (log, packed)]
+    pages = [Elements(verdict_page(path)[1].decode()).of("pre") for path in (log, packed)]
     assert pages[0]
     assert [text for _, text in pages[0]] == [text for _, text in pages[1]]
 
@@ -272,7 +272,7 @@ def test_an_archive_gives_the_same_excerpts(tmp_path: Path) -> None:
 
 def test_the_command_writes_the_page_in_addition_to_the_text(tmp_path: Path) -> None:
     target = tmp_path / "report.html"
-    status, stderr = diagnosed(hostile(tmp_path), "--html", target)
+    status, stderr = diagnosed(hostile_log(tmp_path), "--html", target)
     assert (status, stderr) == (0, "")
     assert target.read_text().startswith("<!doctype html>")
     assert target.stat().st_mode & 0o777 == 0o666 & ~_mask()
@@ -292,7 +292,7 @@ def test_a_page_can_be_made_from_a_store(hanging: Path, tmp_path: Path) -> None:
 
 
 def test_an_unwritable_page_is_an_error(tmp_path: Path) -> None:
-    log = hostile(tmp_path)
+    log = hostile_log(tmp_path)
     status, stderr = diagnosed(log, "--html", tmp_path / "none" / "report.html")
     assert (status, "does not exist" in stderr) == (2, True)
     status, stderr = diagnosed(log, "--html", "/dev/full")
@@ -302,15 +302,15 @@ def test_an_unwritable_page_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("module", ["jinja2", "vl_convert"])
 def test_a_missing_report_extra_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    status, stderr = diagnosed(hostile(tmp_path), "--html", tmp_path / "report.html")
+    status, stderr = diagnosed(hostile_log(tmp_path), "--html", tmp_path / "report.html")
     assert status == 2
     assert "pip install 'trackside[report]'" in stderr
 
 
 def test_vega_is_cached_and_a_damaged_copy_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    made = iter(["let a = '</script><!--'", "let b", "let c"])
-    monkeypatch.setattr("vl_convert.javascript_bundle", lambda snippet: next(made))
+    bundles = iter(["let a = '</script><!--'", "let b", "let c"])
+    monkeypatch.setattr("vl_convert.javascript_bundle", lambda snippet: next(bundles))
     vega = assets.vega.__wrapped__
     assert vega() == vega() == "(()=>{let a = '<\\/script><\\!--'})();"
     (cached,) = (tmp_path / "trackside").iterdir()

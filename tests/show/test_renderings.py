@@ -1,4 +1,4 @@
-"""A few verdicts as each telling words them; ``--rewrite`` writes them anew. What logs say is inert in all of them."""
+"""Golden texts of a few verdicts in every format (``--rewrite`` renews them); text from logs is inert in all of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CASES = (
     "g1/sim-neighbours-spin",
 )
 ONE_SCREEN = 24
-"""Lines of a terminal that shows a verdict whole, 100 columns wide."""
+"""Lines of a terminal, 100 columns wide, that must hold a whole verdict."""
 HOSTILE = (
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -67,7 +67,7 @@ def _text(doc: VerdictDoc, width: int, verbose: bool = False) -> str:
     return out.getvalue()
 
 
-def _same(path: Path, text: str, rewrite: bool) -> None:
+def _compare_with_golden(path: Path, text: str, rewrite: bool) -> None:
     if rewrite:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -76,17 +76,17 @@ def _same(path: Path, text: str, rewrite: bool) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_terminal_output_matches_its_golden(name: str, rewrite: bool) -> None:
-    _same(GOLDEN / f"{name.replace('/', '-')}.txt", _text(_doc(name), 100), rewrite)
+    _compare_with_golden(GOLDEN / f"{name.replace('/', '-')}.txt", _text(_doc(name), 100), rewrite)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_markdown_matches_its_golden(name: str, rewrite: bool) -> None:
-    _same(GOLDEN / f"{name.replace('/', '-')}.md", markdown(_doc(name)), rewrite)
+    _compare_with_golden(GOLDEN / f"{name.replace('/', '-')}.md", markdown(_doc(name)), rewrite)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_json_matches_its_golden(name: str, rewrite: bool) -> None:
-    _same(GOLDEN / f"{name.replace('/', '-')}.json", encode(_doc(name)).decode(), rewrite)
+    _compare_with_golden(GOLDEN / f"{name.replace('/', '-')}.json", encode(_doc(name)).decode(), rewrite)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -120,7 +120,7 @@ def test_hostile_text_cannot_command_the_terminal(text: str) -> None:
 
 
 def test_the_reason_of_an_unavailable_server_fits_the_screen() -> None:
-    """The server's URL stands once: a second one would take the place of the reason."""
+    """The server's URL appears once: a second one would leave no room for the reason."""
     server, claim = "http://metrics.example.org:8428", _doc("g1/lab-hf-ddp").shows[0]
     reason = f"{server}/api/v1/label/__name__/values sent more than 8,388,608 bytes; request less at once"
     silent = structs.replace(claim, text=f"Prometheus {server} did not answer completely: {reason}")
