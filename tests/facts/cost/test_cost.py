@@ -51,7 +51,7 @@ def saved(step: int, time: float) -> str:
 
 
 CRASH = [
-    "Traceback (max_share recent call last):",
+    "Traceback (most recent call last):",
     '  File "/home/user/train.py", line 90, in <module>',
     "    main()",
     '  File "/home/user/train.py", line 61, in main',
@@ -267,7 +267,7 @@ def evaluate(formula: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "least", "most"),
+    ("name", "kind", "min_share", "max_share"),
     [
         ("b3/sim-thermal-one-gpu", "slow", 0.45, 0.5),  # its clock halves, so the time since then doubles
         ("b3/sim-no-profiling-fields", "slow", 0.45, 0.55),
