@@ -48,7 +48,7 @@ _PUSH: Messages = {
 }
 
 
-def _made(package: str, messages: Messages) -> dict[str, Any]:
+def _message_classes(package: str, messages: Messages) -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
     for name, fields in messages.items():
         message = file.message_type.add(name=name)
@@ -68,7 +68,9 @@ def _made(package: str, messages: Messages) -> dict[str, Any]:
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
 
 
-FIRST = _made("first", _FIRST)
-SECOND = _made("second", _SECOND)
-UNPACKED = _made("unpacked", _SECOND | {"TimeSeries": _SECOND["TimeSeries"] | {"labels_refs": (1, "!uint32")}})
-PUSH = _made("push", _PUSH)
+FIRST = _message_classes("first", _FIRST)
+SECOND = _message_classes("second", _SECOND)
+UNPACKED = _message_classes(
+    "unpacked", _SECOND | {"TimeSeries": _SECOND["TimeSeries"] | {"labels_refs": (1, "!uint32")}}
+)
+PUSH = _message_classes("push", _PUSH)

@@ -1,11 +1,11 @@
-"""Real servers for tests: each on loopback with a free port, its data in a temporary folder, and its own end.
+"""Real servers for tests, each on a free loopback port with its data in a temporary folder.
 
-As fixtures, one of each kind a session (a worker of pytest-xdist has its own): ``victoria``, ``prometheus``,
-``postgres``. As fixtures that give a function, for what must be told where to send: ``vmagent``, ``rotel``. As context
-managers for a server of a test's own, which it may stop, freeze or kill (``server.process``): ``victoria_metrics``,
-``prometheus_server``, ``vm_agent``, ``rotel_agent``, ``postgresql``.
+Session fixtures, one server of each kind (per pytest-xdist worker): ``victoria``, ``prometheus``, ``postgres``.
+Fixtures that return a function to start a server with options: ``vmagent``, ``rotel``. Context managers for a server
+that a test may stop, freeze or kill (``server.process``): ``victoria_metrics``, ``prometheus_server``, ``vm_agent``,
+``rotel_agent``, ``postgresql``.
 
-A program that is not installed skips the test, and fails it where ``CI=true``: there every one must be present.
+A program that is not installed skips the test; with ``CI=true`` it fails the test.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ HOST = "127.0.0.1"
 READY_S = 30.0
 """How long a server may take to be ready."""
 END_S = 15.0
-"""How long it may take to end when asked to."""
+"""How long a server may take to end after a signal."""
 RUNNING: list[Server] = []
-"""Those whose logs belong to a failure."""
+"""Running servers, whose logs are added to failure reports."""
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(connect=5, read=60))
 
 
 @dataclass(eq=False)
 class Server:
-    """One server that runs. ``port`` is where it listens, ``log`` what it printed."""
+    """A running server: ``port`` is where it listens, ``log`` the file with its output."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -54,7 +54,7 @@ class Server:
         return f"http://{HOST}:{self.port}"
 
     def ask(self, method: str, path: str, **options: Any) -> bytes:
-        """One request; AssertionError with the server's words where it refuses."""
+        """The body of one request's response; AssertionError with the server's message if the status is an error."""
         answer = _http.request(method, self.url + path, **options)
         assert answer.status < 300, f"{self.name}: {method} {path}: {answer.status} {answer.data[:500]!r}"
         return answer.data
@@ -63,11 +63,11 @@ class Server:
         """The end of its log."""
         return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-lines:])
 
-    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """Ask it to end, and kill it where it doesn't."""
+    def end(self, stop_signal: signal.Signals = signal.SIGTERM) -> None:
+        """Send it a signal, and kill it if it does not end."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)  # a test may have frozen it
-            self.process.send_signal(how)
+            self.process.send_signal(stop_signal)
             try:
                 self.process.wait(END_S)
             except subprocess.TimeoutExpired:
@@ -79,7 +79,7 @@ class Victoria(Server):
     """VictoriaMetrics, single node."""
 
     def load(self, text: str | bytes) -> None:
-        """Samples in Prometheus text with times in ms; they can be asked for at once."""
+        """Load samples in Prometheus text with times in ms; they can be queried at once."""
         self.ask("POST", "/api/v1/import/prometheus", body=text)
         self.flush()
 
@@ -136,7 +136,7 @@ def missing(program: str, package: str) -> None:
 
 
 def program(name: str, package: str) -> str:
-    """The path of a program that a Debian package brings."""
+    """The path of a program of a Debian package; skips or fails the test if it is not installed."""
     path = shutil.which(name)
     if path is None:
         missing(name, f"{package} (apt-get install {package})")
@@ -178,7 +178,7 @@ def running(
     ready: Callable[[Server], bool],
     **options: Any,
 ) -> Iterator[Any]:
-    """A server while the block runs. RuntimeError where it isn't ready in time; its log goes with any error."""
+    """A server while the block runs. RuntimeError if it is not ready in time; its log is added to any error."""
     extra = {key: options.pop(key) for key in ("grpc_port",) if key in options}
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
@@ -199,10 +199,10 @@ def running(
         server.end(signal.SIGINT if kind is Postgres else signal.SIGTERM)
 
 
-def wait_until(true: Callable[[], bool], what: str, within_s: float = READY_S) -> None:
-    """Wait for something to come true. RuntimeError at the deadline."""
+def wait_until(condition: Callable[[], bool], what: str, within_s: float = READY_S) -> None:
+    """Wait until a condition holds. RuntimeError at the deadline."""
     deadline = time.monotonic() + within_s
-    while not true():
+    while not condition():
         if time.monotonic() > deadline:
             raise RuntimeError(f"waited {within_s:g} s for {what}")
         time.sleep(0.02)
@@ -210,7 +210,7 @@ def wait_until(true: Callable[[], bool], what: str, within_s: float = READY_S) -
 
 @contextmanager
 def victoria_metrics(folder: Path, *options: str) -> Iterator[Victoria]:
-    """A VictoriaMetrics of one's own. It shows what was written at once after ``flush()``."""
+    """A VictoriaMetrics. After ``flush()`` it returns newly written samples at once."""
     path, port = program("victoria-metrics", "victoria-metrics"), free_port()
     command = [path, f"-storageDataPath={folder / 'data'}", f"-httpListenAddr={HOST}:{port}", "-retentionPeriod=100y",
                "-loggerLevel=WARN", "-search.latencyOffset=0s", "-search.maxPointsPerTimeseries=200000", *options]  # fmt: skip
@@ -220,10 +220,9 @@ def victoria_metrics(folder: Path, *options: str) -> Iterator[Victoria]:
 
 @contextmanager
 def prometheus_server(folder: Path, *options: str, config: str = "", openmetrics: str = "") -> Iterator[Prometheus]:
-    """A Prometheus of one's own: ``config`` in YAML; it starts with the samples of ``openmetrics``.
+    """A Prometheus: ``config`` in YAML; it starts with the samples of ``openmetrics``.
 
-    Old samples can't be written into one that runs. A text in OpenMetrics has its times in seconds and ends with
-    ``# EOF``.
+    Old samples cannot be written into a running one. OpenMetrics text has times in seconds and ends with ``# EOF``.
     """
     path, port = program("prometheus", "prometheus"), free_port()
     folder.mkdir(parents=True, exist_ok=True)
@@ -238,7 +237,7 @@ def prometheus_server(folder: Path, *options: str, config: str = "", openmetrics
 
 
 def make_blocks(folder: Path, openmetrics: str) -> None:
-    """Blocks of a Prometheus from a text in OpenMetrics, in ``folder/data``."""
+    """Create Prometheus blocks in ``folder/data`` from OpenMetrics text."""
     text = folder / "samples.om"
     text.write_text(openmetrics)
     command = [program("promtool", "prometheus"), "tsdb", "create-blocks-from", "openmetrics", str(text),
@@ -250,7 +249,7 @@ def make_blocks(folder: Path, openmetrics: str) -> None:
 
 @contextmanager
 def vm_agent(folder: Path, send_to: str, *options: str, scrape: str = "") -> Iterator[Server]:
-    """A vmagent that writes to ``send_to`` what is pushed to it, and what ``scrape`` (a promscrape.config) names."""
+    """A vmagent that forwards to ``send_to`` what is pushed to it and what it scrapes (``scrape``: a promscrape.config)."""
     path, port = program("vmagent", "victoria-metrics"), free_port()
     folder.mkdir(parents=True, exist_ok=True)
     command = [path, f"-httpListenAddr={HOST}:{port}", f"-remoteWrite.url={send_to}", "-remoteWrite.flushInterval=200ms",
@@ -278,7 +277,7 @@ def rotel_agent(folder: Path, *options: str) -> Iterator[Rotel]:
 
 @contextmanager
 def postgresql(folder: Path) -> Iterator[Postgres]:
-    """A PostgreSQL of one's own, by an unprivileged user where tests run as root: it refuses to be root's."""
+    """A PostgreSQL, run by an unprivileged user if the tests run as root, which it refuses."""
     initdb, serve = postgres_program("initdb"), postgres_program("postgres")
     as_user: dict[str, Any] = {}
     port = free_port()
@@ -298,7 +297,7 @@ def postgresql(folder: Path) -> Iterator[Postgres]:
 
 
 def takes_queries(server: Server) -> bool:
-    """Ready once a connection is made: a PostgreSQL listens before it serves."""
+    """Ready once a connection succeeds: PostgreSQL listens before it serves."""
     import psycopg
 
     try:
@@ -309,13 +308,13 @@ def takes_queries(server: Server) -> bool:
 
 
 def postgres_program(name: str) -> str:
-    """Debian keeps the server's programs out of the path, by version."""
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]))
-    return str(found[-1]) if found else program(name, "postgresql")
+    """The path of a server program, which Debian keeps outside PATH in a folder per version."""
+    paths = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]))
+    return str(paths[-1]) if paths else program(name, "postgresql")
 
 
 def unprivileged() -> pwd.struct_passwd:
-    """The user that a server which refuses to be root's is run by."""
+    """The user that runs a server which refuses root."""
     for name in ("postgres", "nobody"):
         try:
             return pwd.getpwnam(name)
@@ -333,7 +332,7 @@ def victoria(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victoria]:
 
 @pytest.fixture(scope="session")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """The session's Prometheus; remote write brings it samples of the last hours, in order."""
+    """The session's Prometheus; remote write accepts samples of the last hours, in order."""
     with prometheus_server(tmp_path_factory.mktemp("prometheus")) as server:
         yield server
 
@@ -349,19 +348,21 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
 def vmagent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
     """Starts vmagents, as :func:`vm_agent` after the folder; they end with the test."""
     with ExitStack() as open_:
-        yield lambda *given, **named: open_.enter_context(vm_agent(tmp_path_factory.mktemp("vmagent"), *given, **named))
+        yield lambda *options, **named: open_.enter_context(
+            vm_agent(tmp_path_factory.mktemp("vmagent"), *options, **named)
+        )
 
 
 @pytest.fixture
 def rotel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Rotel]]:
     """Starts collectors, as :func:`rotel_agent` after the folder; they end with the test."""
     with ExitStack() as open_:
-        yield lambda *given: open_.enter_context(rotel_agent(tmp_path_factory.mktemp("rotel"), *given))
+        yield lambda *options: open_.enter_context(rotel_agent(tmp_path_factory.mktemp("rotel"), *options))
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport() -> Iterator[None]:
-    """The logs of the servers that run belong to the report of a failure."""
+    """Add the logs of the running servers to the report of a failure."""
     outcome: Any = yield
     report = outcome.get_result()
     if report.failed:

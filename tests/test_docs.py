@@ -25,7 +25,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 COMMAND = re.compile(r"(?:\$ |^)(?:\S*/bin/)?(trackside(?: .*)?)$")
 """A command line, after a prompt or at the start."""
 PLACEHOLDER = re.compile(r"\b(?:x9_)?name\.\w+$|\b[A-Z]{3,}\b(?!\.)")
-"""A part of a path that stands for another, such as ``name.py`` or ``FAMILY``."""
+"""A placeholder in a path, such as ``name.py`` or ``FAMILY``."""
 AGENT_COMMANDS = ("run", "check", "config")
 
 
@@ -34,7 +34,7 @@ def ids(page: Path) -> str:
 
 
 def blocks(page: Path) -> Iterator[tuple[bool, str]]:
-    """(whether it is in a code block, text) of each line."""
+    """(whether the line is in a code block, its text) for each line."""
     fenced = False
     for line in page.read_text("utf-8").splitlines():
         if line.startswith("```"):
@@ -50,14 +50,14 @@ def prose(page: Path) -> str:
 @cache
 def anchors(page: Path) -> frozenset[str]:
     """The anchors of a page's headings, as GitHub makes them."""
-    found: list[str] = []
+    slugs: list[str] = []
     for in_code, line in blocks(page):
         if not in_code and (heading := re.match(r"#+ (.*)", line)):
             text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1])
             anchor = re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
-            repeated = found.count(anchor)
-            found += [anchor, f"{anchor}-{repeated}"] if repeated else [anchor]
-    return frozenset(found)
+            repeated = slugs.count(anchor)
+            slugs += [anchor, f"{anchor}-{repeated}"] if repeated else [anchor]
+    return frozenset(slugs)
 
 
 def commands(page: Path) -> Iterator[str]:
@@ -96,16 +96,16 @@ def agent_options(subcommand: str) -> frozenset[str]:
     return frozenset(re.findall(r"(?<![\w-])--?[a-z][\w-]*", printed.getvalue()))
 
 
-def unknown_in(command: str) -> str | None:
-    """What a command line names that does not exist."""
+def command_problem(command: str) -> str | None:
+    """The first problem of a command line: a command or option that does not exist; None if it is valid."""
     words = arguments(command)
     if not words or words[0].startswith("-"):
         return None if set(words) <= {"--help", "-h", "--version"} else f"trackside has no option {words[0]}"
     assert isinstance(main, click.Group)
-    found = main.get_command(click.Context(main), words[0])
-    if found is None:
+    command_object = main.get_command(click.Context(main), words[0])
+    if command_object is None:
         return f"there is no command {words[0]!r}"
-    known = options_of(found)
+    known = options_of(command_object)
     if words[0] == "agent":
         subcommand = next((word for word in words[1:2] if not word.startswith("-")), "run")
         if subcommand not in AGENT_COMMANDS:
@@ -116,7 +116,7 @@ def unknown_in(command: str) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     broken = []
     for link in LINK.findall(prose(page)):
         path, _, anchor = link.partition("#")
@@ -130,7 +130,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_commands_exist(page: Path) -> None:
-    assert not [f"{command}: {problem}" for command in commands(page) if (problem := unknown_in(command))]
+    assert not [f"{command}: {problem}" for command in commands(page) if (problem := command_problem(command))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
@@ -161,13 +161,13 @@ def test_package_paths_exist(page: Path) -> None:
         ("trackside simulate ecc -o out --set fault.0.at=80%   # comment --no", None),
     ],
 )
-def test_a_wrong_command_is_noticed(command: str, problem: str | None) -> None:
-    assert unknown_in(command) == problem
+def test_a_wrong_command_is_detected(command: str, problem: str | None) -> None:
+    assert command_problem(command) == problem
 
 
-def test_commands_are_found() -> None:
-    found = [command for page in PAGES for command in commands(page)]
-    assert len(found) > 100, "the pages' code blocks are no longer recognized"
+def test_commands_of_the_pages_are_recognized() -> None:
+    lines = [command for page in PAGES for command in commands(page)]
+    assert len(lines) > 100, "the pages' code blocks are no longer recognized"
     assert {"diagnose", "agent", "serve", "simulate"} <= {
-        arguments(command)[0] for command in found if arguments(command)
+        arguments(command)[0] for command in lines if arguments(command)
     }

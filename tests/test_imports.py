@@ -1,4 +1,4 @@
-"""No module imports itself by a detour; what must not import what is a contract in pyproject.toml."""
+"""No module imports itself indirectly; import contracts are in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 import grimp
 
 
-def test_no_circle_of_imports() -> None:
+def test_there_is_no_import_cycle() -> None:
     graph = grimp.build_graph("trackside", cache_dir=None)
     sorter = TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules})
     try:

@@ -48,7 +48,7 @@ def lint(folder: Path) -> tuple[int, list[str]]:
     return done.returncode, done.stdout.splitlines()
 
 
-def test_refused_names(tmp_path: Path) -> None:
+def test_vague_names_are_refused(tmp_path: Path) -> None:
     (tmp_path / "src" / "part").mkdir(parents=True)
     (tmp_path / "src" / "part" / "bad.py").write_text(BAD)
     (tmp_path / "tools").mkdir()

@@ -88,11 +88,11 @@ likely = st.lists(
 @given(
     st.one_of(st.text(max_size=200), st.tuples(sources, steps | likely).map(lambda text: text[0] + "".join(text[1])))
 )
-def test_any_text_is_an_error_or_is_answered(text: str) -> None:
-    """Whatever a document cites is asked of a small store, and its answer reduced."""
-    for each in (text, f"events(exception){text}", f"record(job).where({text})"):
+def test_any_text_is_an_error_or_gets_an_answer(text: str) -> None:
+    """Any query text of a document is parsed, run on a small store and reduced."""
+    for candidate in (text, f"events(exception){text}", f"record(job).where({text})"):
         with contextlib.suppress(QueryError):
-            query = Query.parse(each)
+            query = Query.parse(candidate)
             assert Query.parse(str(query)) == query
             answer = SMALL.ask(query)
             if not isinstance(answer, MissingAnswer):
@@ -110,7 +110,7 @@ def test_any_text_is_an_error_or_is_answered(text: str) -> None:
         "",
     ],
 )
-def test_refused(text: str) -> None:
+def test_invalid_queries_are_refused(text: str) -> None:
     with pytest.raises(QueryError):
         Query.parse(text)
 
@@ -132,7 +132,7 @@ def test_cited_values_can_be_asked_again() -> None:
         assert reduce_rows(again.rows, query.reducer, query.reduced) == value.value
 
 
-def test_what_is_left_of_rows_cites_the_whole() -> None:
+def test_filtered_rows_cite_the_unfiltered_query() -> None:
     store = MemoryStore([event(1, loss=5.0), event(2, loss=2.0), event(3, loss=9.0)])
     frame = store.ask(events("progress"))
     assert isinstance(frame, Frame)
@@ -145,7 +145,7 @@ def test_what_is_left_of_rows_cites_the_whole() -> None:
         assert reduced(frame, query) == value.value
 
 
-def test_not_measured_is_not_none() -> None:
+def test_unmeasured_is_distinct_from_empty() -> None:
     store = MemoryStore([event(1)])
     assert isinstance(store.ask(record("job")), MissingAnswer)
     assert isinstance(store.ask(metric("gpu_sm_active_ratio")), MissingAnswer)

@@ -1,4 +1,4 @@
-"""Every scenario replayed: the verdict, every citation asked again, the golden matrix, each plane taken away."""
+"""Every scenario replayed: the verdict, every citation checked again, the golden matrix, and each plane removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLANES: tuple[Plane, ...] = ("log", "scheduler", "kernel", "collective", "metric
 
 @lru_cache(maxsize=2)
 def loaded_of(name: str) -> LoadedInputs:
-    """What a case's inputs hold."""
+    """The loaded inputs of a case."""
     case = next(case for case in CASES if case.name == name)
     with case.inputs() as folder:
         return load([folder])
@@ -43,14 +43,14 @@ def verdict_of(name: str) -> Verdict:
 
 
 def without(case: Case, plane: Plane) -> Verdict | None:
-    """The verdict with one plane's inputs taken away; None where it held none, or nothing is left."""
+    """The verdict without one plane's inputs; None if the case has none of them, or nothing else."""
     loaded = loaded_of(case.name)
     if plane not in loaded.store.planes or loaded.store.planes == {plane}:
         return None
-    kept = [row for row in loaded.store.all_rows() if row.plane != plane]
+    rows = [row for row in loaded.store.all_rows() if row.plane != plane]
     rest = MemoryStore(
-        [row for row in kept if isinstance(row, Event)],
-        [row for row in kept if isinstance(row, Record)],
+        [row for row in rows if isinstance(row, Event)],
+        [row for row in rows if isinstance(row, Record)],
         loaded.store.planes - {plane},
     )
     less = replace(loaded, store=rest)
@@ -65,28 +65,28 @@ def without(case: Case, plane: Plane) -> Verdict | None:
     return engine.verdict_of(engine.facts_of(session.store, session.run))
 
 
-def found_in(verdict: Verdict) -> str:
+def families_of(verdict: Verdict) -> str:
     """The families found: the primary, +consequences, !warnings."""
     marks = [("", [verdict.primary]), ("+", verdict.consequences), ("!", verdict.warnings)]
     return " ".join(f"{mark}{finding.family}" for mark, findings in marks for finding in findings)
 
 
 def broken_citations(verdict: Verdict, loaded: LoadedInputs) -> list[str]:
-    """Citations that no longer hold, asked of the inputs alone once the verdict went through its JSON form."""
+    """Citations of the verdict's JSON form that do not hold on the inputs."""
     doc = decode(encode(document(verdict)))
     assert doc.cites
     store = Session.of(replace(loaded, job=doc.run.id)).store
     return [
-        f"{one.cite.query}: was {one.cite.value!r}, now {one.now!r} {one.problem}"
-        for one in check(doc.cites, store)
-        if not one.holds
+        f"{result.cite.query}: was {result.cite.value!r}, now {result.now!r} {result.problem}"
+        for result in check(doc.cites, store)
+        if not result.holds
     ]
 
 
 def wrong_without(case: Case, plane: Plane) -> str:
-    """Less evidence gives a weaker or an unknown answer, never a wrong certain one: which it gives, or nothing.
+    """The wrong but established verdict without a plane; empty if there is none, since less evidence may only weaken it.
 
-    ``less`` names families that are right of what is left, such as the hang where the cause was in what is gone.
+    ``less`` names families that are right for the remaining inputs, such as the hang if its cause was in the removed ones.
     """
     verdict = without(case, plane)
     if verdict is None or verdict.primary.outcome is Outcome.UNKNOWN:
@@ -104,21 +104,21 @@ def test_scenario(case: Case, rewrite: bool) -> None:
     assert not broken_citations(verdict, loaded_of(case.name))
     if not rewrite:
         row = json.loads(MATRIX.read_text("utf-8")).get(case.name)
-        assert found_in(verdict) == row, "the matrix changed: look at it, then pytest --rewrite"
+        assert families_of(verdict) == row, "the matrix changed: look at it, then pytest --rewrite"
     assert not [wrong for plane in PLANES if (wrong := wrong_without(case, plane))]
 
 
 def test_matrix(rewrite: bool) -> None:
-    """It has a row for each scenario; whether a row is right is each scenario's own test."""
+    """The matrix has a row for each scenario; each scenario's own test checks its row."""
     if rewrite:
-        rows = {case.name: found_in(verdict_of(case.name)) for case in CASES}
+        rows = {case.name: families_of(verdict_of(case.name)) for case in CASES}
         MATRIX.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n", "utf-8")
     assert sorted(json.loads(MATRIX.read_text("utf-8"))) == sorted(case.name for case in CASES)
 
 
 @pytest.mark.corpus
 def test_corpus() -> None:
-    """The labeled corpus: at least 95 % of the primary families right, and nobody blamed wrongly."""
+    """The labeled corpus: at least 95 % of the primary families are right, and no culprit is swapped."""
     judged = []
     for case in corpus():
         with case.inputs() as folder:

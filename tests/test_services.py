@@ -1,4 +1,4 @@
-"""The servers that other tests start: ready when given, with their data, gone afterwards."""
+"""The servers that other tests start: ready when returned, with their data, and stopped afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.services import Postgres, Prometheus, Rotel, Server, Victoria
 pytestmark = pytest.mark.service
 
 
-def test_victoria_shows_old_samples_at_once(victoria: Victoria) -> None:
+def test_victoriametrics_returns_old_samples_at_once(victoria: Victoria) -> None:
     victoria.load('old{a="1"} 2.5 1000000000000\n')
     answer = json.loads(victoria.ask("GET", "/api/v1/query?query=old&time=1000000001"))
     assert answer["data"]["result"][0]["value"] == [1000000001, "2.5"]
@@ -23,7 +23,7 @@ def test_victoria_shows_old_samples_at_once(victoria: Victoria) -> None:
     assert json.loads(victoria.ask("GET", "/api/v1/series?match[]=old&start=999999999"))["data"] == []
 
 
-def test_vmagent_writes_on(victoria: Victoria, vmagent: Callable[..., Server]) -> None:
+def test_vmagent_forwards_samples(victoria: Victoria, vmagent: Callable[..., Server]) -> None:
     agent = vmagent(victoria.url + "/api/v1/write")
     agent.ask("POST", "/api/v1/import/prometheus", body=f"sent 7 {int(time.time() * 1000) - 60_000}\n")
 
@@ -31,7 +31,7 @@ def test_vmagent_writes_on(victoria: Victoria, vmagent: Callable[..., Server]) -
         victoria.flush()
         return bool(json.loads(victoria.ask("GET", "/api/v1/series?match[]=sent"))["data"])
 
-    services.wait_until(arrived, "what vmagent was given")
+    services.wait_until(arrived, "the sample sent to vmagent")
 
 
 def test_prometheus_starts_with_old_samples(tmp_path: Path) -> None:
@@ -43,11 +43,11 @@ def test_prometheus_starts_with_old_samples(tmp_path: Path) -> None:
     assert server not in services.RUNNING
 
 
-def test_prometheus_of_the_session(prometheus: Prometheus) -> None:
+def test_the_session_prometheus_answers(prometheus: Prometheus) -> None:
     assert json.loads(prometheus.ask("GET", "/api/v1/query?query=vector(1)"))["status"] == "success"
 
 
-def test_postgres_has_databases_apart(postgres: Postgres) -> None:
+def test_postgres_databases_are_separate(postgres: Postgres) -> None:
     import sqlalchemy
 
     first, second = (sqlalchemy.create_engine(postgres.database()) for _ in range(2))
@@ -59,7 +59,7 @@ def test_postgres_has_databases_apart(postgres: Postgres) -> None:
     second.dispose()
 
 
-def test_rotel_takes_otlp(rotel: Callable[..., Rotel]) -> None:
+def test_rotel_accepts_otlp(rotel: Callable[..., Rotel]) -> None:
     agent = rotel("--exporter=blackhole")
     agent.ask("POST", "/v1/logs", body=b"", headers={"Content-Type": "application/x-protobuf"})
 

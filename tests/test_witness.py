@@ -1,4 +1,4 @@
-"""How witnesses weigh against each other."""
+"""How witnesses are weighed against each other."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from trackside.witness import surer, weigh, witness
 GONE, SLOW = (Claim(Sentence(text)) for text in ("it is gone", "it is slow"))
 
 
-def test_the_first_that_speaks_decides() -> None:
+def test_the_first_witness_with_a_claim_decides() -> None:
     silent = witness("gone", ESTABLISHED, None)
-    slow, gone = witness("slow", SUPPORTED, SLOW, None), witness("gone", ESTABLISHED, GONE)
-    assert weigh(silent, None, slow, gone) is slow
+    slow, missing = witness("slow", SUPPORTED, SLOW, None), witness("gone", ESTABLISHED, GONE)
+    assert weigh(silent, None, slow, missing) is slow
     assert slow.claims == (SLOW,)
     assert weigh(silent, None) is None
 
 
-def test_agreement_makes_surer_and_established_is_the_most() -> None:
+def test_agreement_raises_certainty_up_to_established() -> None:
     assert [surer(POSSIBLE, by) for by in range(4)] == [POSSIBLE, SUPPORTED, ESTABLISHED, ESTABLISHED]
     assert surer(SUPPORTED) is ESTABLISHED

@@ -1,4 +1,4 @@
-"""What tells who or where is replaced, the same way everywhere; what only looks like it stays."""
+"""Identifying text is replaced, consistently everywhere; text that only looks like it stays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOKENS = {
     "JWT": "eyJhbGciOiJI.eyJzdWIiOiIxMjM0.abc-DEF_123",
     "Docker": "dckr" + "_pat_" + "a1B2c3D4e5" * 3,
 }
-SAID = [
+SECRET_LINES = [
     ("export WANDB_API_KEY={}", "0123456789abcdef" * 2 + "01234567"),
     ("AWS_SECRET_ACCESS_KEY={}", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLE"),
     ("https://jdoe:{}@git.acme.internal/x.git", "s3cr3tpw"),
@@ -66,7 +66,7 @@ Traceback (most recent call last):
 torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB
 srun: error: a100-b-018: task 3: Exited with exit code 1
 """
-STAYS = """\
+HARMLESS = """\
 torch 2.4.1 cudnn 8.9.2.26 nvidia-cublas-cu12==12.1.3.1 127.0.0.1 0.0.0.0 localhost:29500 255.255.255.0
 /usr/lib/python3.11/site-packages/torch/nn/modules/module.py root ubuntu at 09:15:42 0000:17:00.0 c10::Error rank3
 --pad_token "<pad>" eos_token: </s> --max_new_tokens 512 tokens: 123456789 token_ids=[1, 2] pad_token_id=50256 gpu0
@@ -88,35 +88,35 @@ PRIVATE = (
 
 
 def redacted(*texts: str, also: tuple[str, ...] = ()) -> list[str]:
-    """Texts of one bundle."""
+    """The redacted texts of one bundle; checks that nothing leaks."""
     redactor = Redactor(also)
     for text in texts:
         redactor.learn(text)
     redactor.settle()
-    found = [redactor.text(text) for text in texts]
+    results = [redactor.text(text) for text in texts]
     traces = redactor.traces()
-    assert not any(traces.leaks(text.encode()) for text in found)
-    return found
+    assert not any(traces.leaks(text.encode()) for text in results)
+    return results
 
 
-def bundled(folder: Path, out: Path, **options: object) -> WrittenBundle:
+def redacted_bundle(folder: Path, out: Path, **options: object) -> WrittenBundle:
     case = Session.of(load([folder]))
     return write(case, [str(folder)], Options(out=str(out), created="x", redacted=True, **options))  # type: ignore[arg-type]
 
 
 class TestSecrets:
     @pytest.mark.parametrize("issuer", TOKENS)
-    def test_by_its_looks(self, issuer: str) -> None:
+    def test_a_token_is_recognized_by_its_format(self, issuer: str) -> None:
         (text,) = redacted(f"login with {TOKENS[issuer]}, then\n")
         assert text == "login with secret-1, then\n"
 
-    @pytest.mark.parametrize(("place", "value"), SAID)
-    def test_by_what_stands_before_it(self, place: str, value: str) -> None:
+    @pytest.mark.parametrize(("place", "value"), SECRET_LINES)
+    def test_a_secret_is_recognized_by_the_text_before_it(self, place: str, value: str) -> None:
         text, elsewhere = redacted(place.format(value) + "\n", f"again {value} here\n")
         assert value not in text
         assert elsewhere == "again secret-1 here\n"
 
-    def test_a_private_key_goes_whole_and_keeps_its_lines(self) -> None:
+    def test_a_private_key_is_replaced_and_its_line_count_kept(self) -> None:
         key = f"-----BEGIN OPENSSH PRIVATE {'KEY'}-----\nb3BlbnNzaC1r\nAAAAMwAAAA\n-----END OPENSSH PRIVATE {'KEY'}-----\n"
         (text,) = redacted(f"before\n{key}after\n")
         assert text == "before\n[private key]\n\n\n\nafter\n"
@@ -130,25 +130,25 @@ CASES = [
 ]
 
 
-def is_as_marked(case: str, found: str) -> bool:
-    """Whether what is marked is gone from a line, and all else is there."""
+def is_as_marked(case: str, line: str) -> bool:
+    """Whether a line lacks all that is marked in the case and has all the rest."""
     parts = MARKED.split(case)
     rest = "".join("(.{1,60}?)" if number % 2 else re.escape(part) for number, part in enumerate(parts))
-    match = re.fullmatch(rest, found)
+    match = re.fullmatch(rest, line)
     marked = zip(parts[1::2], match.groups(), strict=True) if match else ()
     return match is not None and not any(part[0] == "⟦" and part[1:-1] in now for part, now in marked)
 
 
 class TestLeaks:
-    """Lines of ``bundle_leaks.txt``: a new case is a new line there."""
+    """Lines of ``leaks.txt``: a new case is a new line there."""
 
     @pytest.mark.parametrize("case", CASES)
-    def test_a_line_alone(self, case: str) -> None:
+    def test_each_line_is_redacted_on_its_own(self, case: str) -> None:
         (text,) = redacted(re.sub("[⟦⟧⦃⦄]", "", case) + "\n")
         assert is_as_marked(case, text.removesuffix("\n")), text
 
-    def test_all_in_one_log(self) -> None:
-        """What one line tells holds for the others too; nothing that is marked comes back."""
+    def test_all_lines_are_redacted_in_one_log(self) -> None:
+        """Names learned from one line are replaced in the others too; nothing that is marked remains."""
         (text,) = redacted("".join(re.sub("[⟦⟧⦃⦄]", "", case) + "\n" for case in CASES))
         lines = text.splitlines()
         assert len(lines) == len(CASES)
@@ -156,7 +156,7 @@ class TestLeaks:
             if MARKED.search(case):
                 assert is_as_marked(case, line), line
 
-    def test_tokens_in_urls_are_no_mail_and_buckets_no_hosts(self) -> None:
+    def test_tokens_in_urls_are_not_mail_and_buckets_are_not_hosts(self) -> None:
         redactor = Redactor()
         redactor.learn(
             f"https://{TOKENS['GitHub']}@github.com/x s3://acme-secret-bucket/x https://mrossi:pa55@proxy.acme.com\n"
@@ -166,45 +166,45 @@ class TestLeaks:
             "tokens, keys and passwords": 2, "buckets": 1, "host names": 1, "user names": 1,
         }  # fmt: skip
 
-    def test_what_is_rare_goes_wherever_it_stands_and_words_only_where_they_were_told(self) -> None:
+    def test_rare_secrets_are_replaced_everywhere_and_common_words_only_in_place(self) -> None:
         text, elsewhere = redacted(
             "https://wandb.ai/acme/llm/runs/1 --password horse WANDB_API_KEY=abc12345\n", "acme horse llm abc12345\n"
         )
         assert text == "https://wandb.ai/team-1/project-1/runs/1 --password secret-2 WANDB_API_KEY=secret-1\n"
         assert elsewhere == "team-1 horse llm secret-1\n"
 
-    def test_of_a_key_that_is_cut_off_what_is_there_goes(self) -> None:
+    def test_a_truncated_private_key_is_replaced(self) -> None:
         (text,) = redacted(f"a\n-----BEGIN PRIVATE {'KEY'}-----\nMIIEvQIBADANBgkq\nstep 1 loss 2\n" + "step\n" * 9000)
         assert text.startswith("a\n[private key]\n\nstep 1 loss 2\n")
 
 
 class TestNames:
-    def test_what_tells_nothing_stays(self) -> None:
-        assert redacted(STAYS, LOG)[0] == STAYS
+    def test_harmless_text_stays(self) -> None:
+        assert redacted(HARMLESS, LOG)[0] == HARMLESS
 
-    def test_nothing_private_is_left(self) -> None:
+    def test_no_private_name_is_left(self) -> None:
         (text,) = redacted(LOG)
-        assert not [each for each in PRIVATE if each in text.lower()]
+        assert not [word for word in PRIVATE if word in text.lower()]
         assert text.count("\n") == LOG.count("\n")
         assert "OutOfMemoryError" in text
 
-    def test_one_node_stays_one_node_also_in_lists(self) -> None:
+    def test_a_node_keeps_one_alias_also_in_host_lists(self) -> None:
         (text,) = redacted(LOG)
         assert "NODELIST=node-a[017-018,022]" in text
         assert text.count("node-a018") == 2
         assert "\nnode-a017.domain-1.example\n" in text
         assert "[3] NCCL INFO" in text.split("node-a017:4242:4299 ")[1]
 
-    def test_networks_stay_networks(self) -> None:
+    def test_networks_keep_their_structure(self) -> None:
         (text,) = redacted(LOG)
         assert "MASTER_ADDR=192.0.2.17 peers 192.0.2.18 198.51.100.1" in text
 
-    def test_a_user_who_is_called_like_a_word(self) -> None:
+    def test_a_user_name_that_is_a_word_is_replaced_only_in_place(self) -> None:
         (text,) = redacted("/home/max/x.py: max loss of max_steps 3\nUserId=max(1001)\n|max|\n")
         assert text == "/home/user-1/x.py: max loss of max_steps 3\nUserId=user-1(1001)\n|user-1|\n"
 
     @pytest.mark.parametrize(
-        "said",
+        "mention",
         [
             "/gpfs/work/rech/six/mrossi/.local/bin",
             "HOME=/gpfs/six/mrossi",
@@ -212,15 +212,15 @@ class TestNames:
             "uid=1001(mrossi)",
         ],
     )
-    def test_a_user_of_whom_only_a_folder_is_known(self, said: str) -> None:
+    def test_a_user_known_only_by_a_folder_is_replaced(self, mention: str) -> None:
         text, elsewhere = redacted(
-            f"PATH={said}:/usr/local/.cache\n" if "=" not in said else f"{said}\n", "/x/mrossi/y\n"
+            f"PATH={mention}:/usr/local/.cache\n" if "=" not in mention else f"{mention}\n", "/x/mrossi/y\n"
         )
         assert "mrossi" not in text
-        assert "/usr/local/.cache" in text or "=" in said
+        assert "/usr/local/.cache" in text or "=" in mention
         assert elsewhere == "/x/user-1/y\n"
 
-    def test_words_that_the_owner_names(self) -> None:
+    def test_extra_words_are_replaced(self) -> None:
         assert redacted("Falcon-9B of FALCON\n", also=("falcon",)) == ["word-1-9B of word-1\n"]
 
     @given(
@@ -228,7 +228,7 @@ class TestNames:
             st.from_regex(r"[a-z]{2,8}-?[a-z]{1,3}[0-9]{1,4}", fullmatch=True), min_size=1, max_size=12, unique=True
         )
     )
-    def test_hosts_keep_their_order_and_their_number(self, hosts: list[str]) -> None:
+    def test_hosts_keep_their_order_and_count(self, hosts: list[str]) -> None:
         redactor = Redactor()
         for host in hosts:
             redactor.learn(f"NodeName={host} State=IDLE\n")
@@ -243,7 +243,7 @@ class TestNames:
         )
 
     @given(st.lists(st.ip_addresses(v=4).map(str), max_size=30))
-    def test_addresses_of_one_network_get_one(self, addresses: list[str]) -> None:
+    def test_addresses_of_one_network_share_a_replacement_network(self, addresses: list[str]) -> None:
         redactor = Redactor()
         redactor.learn("\n".join(addresses))
         redactor.settle()
@@ -255,14 +255,14 @@ class TestNames:
                 near = one.rpartition(".")[0] == other.rpartition(".")[0]
                 assert near == (names[one].rpartition(".")[0] == names[other].rpartition(".")[0])
 
-    def test_lists_of_hosts_expand_to_the_names_of_each(self) -> None:
+    def test_host_lists_expand_to_the_same_aliases(self) -> None:
         (text,) = redacted("NodeList=b[01-03],c7x[1,5]\n")
         (plain,) = redacted("NodeList=b01,b02,b03,c7x1,c7x5\n")
         assert expand(text.strip().partition("=")[2], 9) == expand(plain.strip().partition("=")[2], 9)
 
     @pytest.mark.parametrize("name", ["node-like hal", "worker", "login"])
-    def test_a_host_that_records_name_goes_without_a_number(self, name: str) -> None:
-        """Where its name is a word of any log, only where a host must stand."""
+    def test_a_recorded_host_without_a_number_is_replaced(self, name: str) -> None:
+        """If its name is a common word, only in the place of a host name."""
         host = name.split()[-1]
         redactor = Redactor()
         redactor.learn_run(Run(nodes=(host,)))
@@ -284,7 +284,7 @@ class TestNames:
             ("gpu017.acme", "gpu017 in acme", "node-a017 in domain-1.example"),
         ],
     )
-    def test_a_host_with_its_domain_and_without(self, known: str, elsewhere: str, becomes: str) -> None:
+    def test_a_host_is_replaced_with_and_without_its_domain(self, known: str, elsewhere: str, becomes: str) -> None:
         redactor = Redactor()
         redactor.learn_run(Run(nodes=(known,)))
         redactor.learn(f"{elsewhere}\n")
@@ -302,21 +302,21 @@ class TestNames:
         ],
     )
     @pytest.mark.parametrize("user", ["bobby", "max"])
-    def test_users_in_tables(self, table: str, user: str) -> None:
+    def test_users_in_tables_are_replaced(self, table: str, user: str) -> None:
         text, elsewhere = redacted(table.format(user=user), "/x/bobby/y of acme-nlp, and max loss\n")
         assert user not in text
         assert "acme-nlp" not in text
         assert ("bobby" not in elsewhere) == (user == "bobby")
         assert "max loss" in elsewhere
 
-    def test_a_user_whose_name_squeue_cuts_off_is_one(self) -> None:
+    def test_a_user_name_truncated_by_squeue_gets_the_same_alias(self) -> None:
         redactor = Redactor()
         redactor.learn("USER=christopher\n")
         redactor.learn("JOBID USER ST\n  42  christop  R \n")
         redactor.settle()
         assert redactor.mapping["user names"] == {"christop": "user-1", "christopher": "user-1"}
 
-    def test_infiniband_guids_in_both_forms(self) -> None:
+    def test_infiniband_guids_are_replaced_in_both_forms(self) -> None:
         text, gid = redacted(
             "Node GUID: 0x0c42a10300abcdef\nnode_guid: 0c42:a103:00ab:cdef\nPort GUID: 0x0000000000000000\n",
             "opensm: 0x0C42A10300ABCDEF port 1, pointer 0x00007f3a2b1c4d5e\n",
@@ -326,31 +326,36 @@ class TestNames:
         )
         assert gid == "opensm: 0x0200000000000001 port 1, pointer 0x00007f3a2b1c4d5e\n"
 
-    def test_an_address_is_one_wherever_it_stands(self) -> None:
+    def test_a_known_address_is_replaced_everywhere(self) -> None:
         (text,) = redacted("at 10.1.2.3:29500, version 10.1.2.3, version 8.9.2.26\n")
         assert text == "at 192.0.2.3:29500, version 192.0.2.3, version 8.9.2.26\n"
 
 
-class TestSieve:
-    """Speed must not change what is found: a line without a sign holds nothing."""
+class TestPrefilter:
+    """The prefilter must not change what is replaced: a line that it skips has no match."""
 
     @pytest.mark.parametrize("matcher", ["hyperscan", "re2"])
-    def test_it_misses_nothing(self, matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_prefilter_misses_no_match(self, matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip(matcher)
         monkeypatch.setattr("trackside.bundle.redact.sieve.matcher", partial(make, prefer=matcher))
         monkeypatch.setattr("trackside.bundle.redact.redactor._learning_prefilter", Prefilter)
-        lines = [*LOG.splitlines(), *STAYS.splitlines(), *TOKENS.values(), *(each.format(it) for each, it in SAID)]
+        lines = [
+            *LOG.splitlines(),
+            *HARMLESS.splitlines(),
+            *TOKENS.values(),
+            *(template.format(secret) for template, secret in SECRET_LINES),
+        ]
         lines += [re.sub("[⟦⟧⦃⦄]", "", case) for case in CASES]
         text = "".join(f"{line}\n" for line in lines)
-        found = self.learned(text)
+        prefiltered = self.learned(text)
         monkeypatch.setattr(
             "trackside.bundle.redact.redactor._learning_prefilter",
             lambda signs: Prefilter(LinePattern(rb"[^\n]") for _ in signs),
         )
-        slowly = self.learned(text)
-        assert found.mapping == slowly.mapping
-        assert sum(map(len, found.mapping.values())) > 20
-        assert found.text(text) == slowly._redacted_by_all(text)
+        unfiltered = self.learned(text)
+        assert prefiltered.mapping == unfiltered.mapping
+        assert sum(map(len, prefiltered.mapping.values())) > 20
+        assert prefiltered.text(text) == unfiltered._redacted_by_all(text)
 
     def learned(self, text: str) -> Redactor:
         redactor = Redactor()
@@ -367,12 +372,12 @@ class TestSieve:
             (r"(?i)(?<!a(?:b|c))key=([a-z][\w.-]*)", rb"key=([a-z])"),
         ],
     )
-    def test_a_sign_is_the_pattern_without_looks_and_ends(self, pattern: str, sign: bytes) -> None:
+    def test_a_line_pattern_drops_lookarounds_and_anchors(self, pattern: str, sign: bytes) -> None:
         assert line_pattern_of(re.compile(pattern)).regex == sign
 
     @given(st.lists(st.sampled_from(["step 1 loss 2\n", "\n", "at 10.1.2.3\n", "a100-b-017: up\n", "x\r\n", "é jdoe\n"])),
            st.sampled_from(["", "jdoe", "no end"]))  # fmt: skip
-    def test_lines_keep_their_places(self, lines: list[str], last: str) -> None:
+    def test_redaction_keeps_lines_in_place(self, lines: list[str], last: str) -> None:
         redactor = Redactor()
         redactor.learn("USER=jdoe\nNodeName=a100-b-017 \n10.1.2.3\n")
         redactor.settle()
@@ -383,20 +388,20 @@ class TestSieve:
 
 
 class TestTraces:
-    """What is left over is found by itself, whatever was to replace it."""
+    """Leftover originals are found independently of the code that replaces them."""
 
     @pytest.mark.parametrize(
         "left",
         ["A100-B-017", "xa100-b-018:", "10.20.3.17", "version 10.20.3.17", "JDOE", "hpc.acme.com", "gpu-8F3A2B1C-1234",
          "AA-BB-CC-DD-EE-01", "1320220012345", "jane.doe@acme.com", "acme-NLP", "/home/max/x", "login2"],
     )  # fmt: skip
-    def test_found(self, left: str) -> None:
+    def test_leftover_originals_are_found(self, left: str) -> None:
         assert self.traces().leaks(f"before {left} after\n".encode())
 
     @pytest.mark.parametrize(
         "other", ["a100-b-0171", "10.20.3.171", "110.20.3.17", "jdoes", "max loss", "login25", "login2::Error"]
     )
-    def test_no_part_of_something_else(self, other: str) -> None:
+    def test_parts_of_other_words_are_no_leaks(self, other: str) -> None:
         assert not self.traces().leaks(f"before {other} after\n".encode())
 
     def traces(self) -> Traces:
@@ -426,15 +431,15 @@ class TestBundles:
         )
         return folder
 
-    def test_no_member_of_any_format_tells(self, tmp_path: Path) -> None:
-        written = bundled(self.folder(tmp_path), tmp_path / "run.tsb")
+    def test_no_member_of_any_format_leaks(self, tmp_path: Path) -> None:
+        written = redacted_bundle(self.folder(tmp_path), tmp_path / "run.tsb")
         with zipfile.ZipFile(tmp_path / "run.tsb") as archive:
             for name in archive.namelist():
                 text = f"{name}\n{archive.read(name).decode()}".lower()
-                assert not [each for each in PRIVATE if each in text], name
+                assert not [word for word in PRIVATE if word in text], name
             samples = archive.read("inputs/gpu.parquet.samples.jsonl").splitlines()
         assert json.loads(samples[0])["metric"]["node"] == "node-a017"
-        assert {each.path for each in written.manifest.inputs} >= {
+        assert {row.path for row in written.manifest.inputs} >= {
             "old.log.gz",
             "kernel/node-a017.log",
             "more.zip!user-1/rank1.log",
@@ -443,21 +448,21 @@ class TestBundles:
         assert written.manifest.replaced["user names"] == 1
 
     def test_a_leak_is_refused_and_nothing_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The look at what was written does not rest on what replaces."""
+        """The check of the written bundle does not depend on the code that replaces."""
         folder = self.folder(tmp_path)
         monkeypatch.setattr("trackside.bundle.redact.people.PeopleNames.redacted", lambda self, text: text)
         with pytest.raises(NotBundled, match=r"still contains originals of: .*user-1 \(user names\)"):
-            bundled(folder, tmp_path / "run.tsb")
+            redacted_bundle(folder, tmp_path / "run.tsb")
         assert not (tmp_path / "run.tsb").exists()
 
-    def test_a_binary_file_is_left_out_and_said(self, tmp_path: Path) -> None:
+    def test_a_binary_file_is_left_out_and_listed(self, tmp_path: Path) -> None:
         folder = self.folder(tmp_path)
         (folder / "weights.bin").write_bytes(b"\x93\0jdoe" * 100)
-        written = bundled(folder, tmp_path / "run.tsb")
-        (left,) = [each for each in written.manifest.inputs if each.member is None]
-        assert left.path == "weights.bin"
+        written = redacted_bundle(folder, tmp_path / "run.tsb")
+        (binary,) = [row for row in written.manifest.inputs if row.member is None]
+        assert binary.path == "weights.bin"
 
     @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=50), max_size=50))
-    def test_pieces_are_the_whole(self, lines: list[str]) -> None:
+    def test_pieces_join_to_the_whole(self, lines: list[str]) -> None:
         data = "\n".join(lines).encode()
         assert b"".join(pieces(io.BytesIO(data))) == data

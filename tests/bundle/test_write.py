@@ -1,4 +1,4 @@
-"""A run in one file: what is in it, that it says the same, and that whatever was changed in it is noticed."""
+"""A run in one file: its content, that it gives the same verdict, and that any change in it is detected."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ LOG = (
 )
 
 
-def made(folder: Path, out: Path, as_of: float | None = None, **options: object) -> Verdict:
-    """A bundle of all that a folder holds; gives the verdict of the folder."""
+def write_bundle(folder: Path, out: Path, as_of: float | None = None, **options: object) -> Verdict:
+    """Write a bundle of a folder; returns the verdict on the folder."""
     session = Session.of(load([folder]), as_of)
     write(session, [str(folder)], Options(out=str(out), created=CREATED, **options))  # type: ignore[arg-type]
     return session.verdict()
@@ -65,11 +65,11 @@ def made(folder: Path, out: Path, as_of: float | None = None, **options: object)
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return filled(tmp_path / "run")
+    return write_run(tmp_path / "run")
 
 
-def filled(folder: Path) -> Path:
-    """A run that left a log, nothing, and what nobody can read."""
+def write_run(folder: Path) -> Path:
+    """Write a run with a log, an empty file and an unreadable file."""
     folder.mkdir()
     (folder / "train.log").write_text(LOG)
     (folder / "empty.out").write_bytes(b"")
@@ -78,65 +78,63 @@ def filled(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The bundle of such a run."""
+def bundle_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bundle of such a run, as bytes."""
     folder = tmp_path_factory.mktemp("made")
-    made(filled(folder / "run"), folder / "run.tsb")
+    write_bundle(write_run(folder / "run"), folder / "run.tsb")
     return (folder / "run.tsb").read_bytes()
 
 
 @pytest.fixture
-def bundle(made_once: bytes, tmp_path: Path) -> Path:
-    (tmp_path / "run.tsb").write_bytes(made_once)
+def bundle(bundle_bytes: bytes, tmp_path: Path) -> Path:
+    (tmp_path / "run.tsb").write_bytes(bundle_bytes)
     return tmp_path / "run.tsb"
 
 
-def called(*arguments: str | Path) -> Result:
+def run_cli(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def manifest_of(path: Path) -> Manifest:
-    with open_bundle(path) as found:
-        return found.manifest
+    with open_bundle(path) as bundle:
+        return bundle.manifest
 
 
 class TestScenarios:
-    """Some of every kind; those with metrics take long."""
+    """A sample of all kinds of scenarios; those with metrics are slow."""
 
     @pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
-    def test_the_same_verdict(self, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whole: the same document to the byte. Redacted and sliced: the same but for names, and its citations hold."""
+    def test_a_bundle_gives_the_same_verdict(self, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whole: the same document to the byte. Redacted and sliced: the same except names, and its citations hold."""
         monkeypatch.setattr(parts, "MAX_WHOLE_BYTES", 4000)
         monkeypatch.setattr(slicing, "END_LINES", 20)
         with case.inputs() as folder:
-            before = made(folder, tmp_path / "whole.tsb", job=case.expected.get("job"))
-            made(folder, tmp_path / "less.tsb", job=case.expected.get("job"), sliced=True, redacted=True)
+            before = write_bundle(folder, tmp_path / "whole.tsb", job=case.expected.get("job"))
+            write_bundle(folder, tmp_path / "less.tsb", job=case.expected.get("job"), sliced=True, redacted=True)
         whole = encode(document(trackside.diagnose(tmp_path / "whole.tsb")))
         assert whole == encode(document(before))
         less = encode(document(trackside.diagnose(tmp_path / "less.tsb")))
         for name, verdict in (("whole.tsb", whole), ("less.tsb", less)):
-            with open_bundle(tmp_path / name) as found:
-                found.check()
-                assert found.verdict() == verdict
-        assert called("verify", tmp_path / "less.tsb").exit_code == 0
+            with open_bundle(tmp_path / name) as bundle:
+                bundle.check()
+                assert bundle.verdict() == verdict
+        assert run_cli("verify", tmp_path / "less.tsb").exit_code == 0
 
 
 class TestRedacted:
-    def test_what_was_replaced_and_that_it_is_to_be_read_is_said_to_whoever_looks_on(
-        self, run: Path, tmp_path: Path
-    ) -> None:
+    def test_redaction_reports_replacements_on_stderr_and_asks_for_a_review(self, run: Path, tmp_path: Path) -> None:
         (run / "env.out").write_text("HF_TOKEN=abc12345\nUSER=jdoe\n" + LOG)
-        result = called("bundle", run, "-o", tmp_path / "red.tsb", "--redact")
+        result = run_cli("bundle", run, "-o", tmp_path / "red.tsb", "--redact")
         assert result.exit_code == 0, result.output
         assert "replaced: 1 tokens, keys and passwords, 1 user names" in result.stderr
         assert "left out: weights.bin" in result.stderr
         assert "Review the bundle before you send it" in result.stderr
         assert "replaced:" not in result.stdout
-        assert "Read it before" not in called("bundle", run, "-o", tmp_path / "plain.tsb").stderr
+        assert "Review the bundle" not in run_cli("bundle", run, "-o", tmp_path / "plain.tsb").stderr
 
 
 class TestContent:
-    def test_anybody_can_open_it(self, bundle: Path) -> None:
+    def test_a_bundle_is_a_plain_zip(self, bundle: Path) -> None:
         with zipfile.ZipFile(bundle) as archive:
             assert archive.testzip() is None
             assert archive.namelist() == ["mimetype", "inputs/empty.out", "inputs/train.log", "verdict.json", MANIFEST]
@@ -147,43 +145,43 @@ class TestContent:
                 assert (len(data), hashlib.sha256(data).hexdigest()) == (member["size"], member["sha256"])
             assert listing["verdict_sha256"] == hashlib.sha256(archive.read("verdict.json")).hexdigest()
 
-    def test_what_nothing_reads_is_left_out_and_said(self, bundle: Path) -> None:
-        (left,) = [each for each in manifest_of(bundle).inputs if each.member is None]
-        assert left.path == "weights.bin"
-        assert "unknown binary format" in left.because
+    def test_an_unreadable_input_is_left_out_and_listed(self, bundle: Path) -> None:
+        (unread,) = [row for row in manifest_of(bundle).inputs if row.member is None]
+        assert unread.path == "weights.bin"
+        assert "unknown binary format" in unread.because
 
     def test_equal_inputs_give_equal_bytes(self, run: Path, tmp_path: Path) -> None:
         for name in ("one.tsb", "other.tsb"):
-            made(run, tmp_path / name)
+            write_bundle(run, tmp_path / name)
         assert (tmp_path / "one.tsb").read_bytes() == (tmp_path / "other.tsb").read_bytes()
 
     def test_the_time_of_an_input_is_kept(self, run: Path, tmp_path: Path) -> None:
         os.utime(run / "train.log", (1_700_000_000, 1_700_000_000.25))
-        made(run, tmp_path / "run.tsb")
-        sources = {found.path: found for found in walk([tmp_path / "run.tsb"]) if isinstance(found, Source)}
+        write_bundle(run, tmp_path / "run.tsb")
+        sources = {source.path: source for source in walk([tmp_path / "run.tsb"]) if isinstance(source, Source)}
         assert sources["train.log"].modified == 1_700_000_000.25
 
-    def test_job_and_present_go_with_it(self, run: Path, tmp_path: Path) -> None:
-        made(run, tmp_path / "run.tsb", as_of=1_800_000_000.0, job=None)
+    def test_job_and_time_are_recorded(self, run: Path, tmp_path: Path) -> None:
+        write_bundle(run, tmp_path / "run.tsb", as_of=1_800_000_000.0, job=None)
         assert recorded_job_and_time(tmp_path / "run.tsb") == (None, 1_800_000_000.0)
         assert load([tmp_path / "run.tsb"]).as_of == 1_800_000_000.0
 
-    def test_in_a_folder_it_is_not_read_twice(self, bundle: Path, run: Path) -> None:
+    def test_a_bundle_inside_a_folder_is_refused(self, bundle: Path, run: Path) -> None:
         bundle.rename(run / "run.tsb")
         (row,) = [row for row in load([run]).inputs if row.path == "run.tsb"]
         assert row.status == "refused"
         assert "pass its own path" in row.note
 
-    def test_beside_other_inputs_its_paths_say_whose_they_are(self, bundle: Path, run: Path) -> None:
-        paths = [found.path for found in walk([bundle, run / "weights.bin"])]
+    def test_paths_of_a_bundle_among_other_inputs_are_prefixed(self, bundle: Path, run: Path) -> None:
+        paths = [source.path for source in walk([bundle, run / "weights.bin"])]
         assert "run.tsb!train.log" in paths
 
-    def test_archives_stay_closed_unless_something_is_taken_out(self, run: Path, tmp_path: Path) -> None:
+    def test_archives_are_unpacked_only_for_redaction(self, run: Path, tmp_path: Path) -> None:
         packed = tmp_path / "all.zip"
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.write(run / "train.log", "logs/train.log")
-        made(packed, tmp_path / "whole.tsb")
-        made(packed, tmp_path / "redacted.tsb", redacted=True)
+        write_bundle(packed, tmp_path / "whole.tsb")
+        write_bundle(packed, tmp_path / "redacted.tsb", redacted=True)
         assert manifest_of(tmp_path / "whole.tsb").members[0].name == "inputs/all.zip"
         assert manifest_of(tmp_path / "redacted.tsb").members[0].name == "inputs/all.zip!/logs/train.log".replace(
             "!/", "!"
@@ -203,27 +201,27 @@ class TestSlice:
         noise = "".join(f"debug: worker {n * 7919 % 1000} fetched batch {n}\n" for n in range(60_000))
         (folder / "train.log").write_text(noise + LOG + noise)
 
-    def test_a_large_log_is_cut_and_says_so(self, run: Path, tmp_path: Path) -> None:
+    def test_a_large_log_is_sliced_and_marked(self, run: Path, tmp_path: Path) -> None:
         self.big(run)
-        before = made(run, tmp_path / "run.tsb", sliced=True)
+        before = write_bundle(run, tmp_path / "run.tsb", sliced=True)
         assert not differences(before, trackside.diagnose(tmp_path / "run.tsb"))
         with zipfile.ZipFile(tmp_path / "run.tsb") as archive:
             text = archive.read("inputs/train.log").decode()
         assert len(text) < 100_000
         assert "lines left out ...]\n" in text
         assert "OutOfMemoryError" in text
-        lost = sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("[... "))
-        kept = sum(not line.startswith("[... ") for line in text.splitlines())
-        assert lost + kept == 120_000 + LOG.count("\n")
-        (told,) = [each.excerpt for each in manifest_of(tmp_path / "run.tsb").inputs if each.excerpt]
-        assert told.startswith(f"{kept:,} of {lost + kept:,} lines")
+        left_out_count = sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("[... "))
+        kept_count = sum(not line.startswith("[... ") for line in text.splitlines())
+        assert left_out_count + kept_count == 120_000 + LOG.count("\n")
+        (excerpt,) = [row.excerpt for row in manifest_of(tmp_path / "run.tsb").inputs if row.excerpt]
+        assert excerpt.startswith(f"{kept_count:,} of {left_out_count + kept_count:,} lines")
 
-    def test_where_the_slice_says_something_else_all_is_kept(
+    def test_a_slice_with_another_verdict_is_not_used(
         self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.big(run)
         monkeypatch.setattr("trackside.bundle.write.spots_of", lambda rows, queries: {})
-        made(run, tmp_path / "run.tsb", sliced=True)
+        write_bundle(run, tmp_path / "run.tsb", sliced=True)
         manifest = manifest_of(tmp_path / "run.tsb")
         assert not manifest.sliced
         assert "would give a different verdict" in manifest.notes[0]
@@ -236,20 +234,20 @@ class TestSlice:
         lines = [f"line {n}\n".encode() for n in range(1, count + 1)]
         spots = slicing.Spots(sorted((place, place) for place in set(places)))
         cut = slicing.Slice(io.BytesIO(b"".join(lines)), spots)
-        number, seen = 0, set()
+        number, line_numbers = 0, set()
         for text in cut:
             if text.startswith(b"[... "):
                 number += int(text.split()[1])
             else:
                 number += 1
                 assert text == lines[number - 1]
-                seen.add(number)
+                line_numbers.add(number)
         assert number == count == cut.line_count
-        assert {place for place in places if 1 <= place <= count} <= seen
-        assert len(seen) == cut.kept_lines
+        assert {place for place in places if 1 <= place <= count} <= line_numbers
+        assert len(line_numbers) == cut.kept_lines
 
     def test_every_metric_is_read_back_as_it_was(self) -> None:
-        """The names of ours that an export uses are read as the same metric, with the same labels and values."""
+        """The canonical names in an export are read as the same metric, with the same labels and values."""
         common = {"node": "n1", "gpu": "3"}
         listed = [
             Series(
@@ -259,25 +257,25 @@ class TestSlice:
             )
             for name in METRICS
         ]
-        listed = [replace(each, labels=each.labels or (("node", "n1"),)) for each in listed]
+        listed = [replace(series, labels=series.labels or (("node", "n1"),)) for series in listed]
         import numpy as np
 
-        values = np.array([0.5 if METRICS[each.metric].unit == "ratio" else 1.0 for each in listed])
+        values = np.array([0.5 if METRICS[series.metric].unit == "ratio" else 1.0 for series in listed])
         block = Samples(listed, np.arange(len(listed), dtype=np.int32), np.full(len(listed), 1_700_000_000_000), values)
         from trackside.bundle.samples import SampleWriter
 
         file = io.BytesIO()
         SampleWriter(file, SampleFilter()).samples(block)
-        found = CollectingSink()
+        sink = CollectingSink()
         data = file.getvalue()
-        row = read_source(Source("x.jsonl", data[: 64 << 10], io.BytesIO(data), len(data)), found)
+        row = read_source(Source("x.jsonl", data[: 64 << 10], io.BytesIO(data), len(data)), sink)
         assert row.format == "victoria-export"
-        told = {
-            one.series[at].metric: value
-            for one in found.blocks
-            for at, value in zip(one.index, one.values, strict=True)
+        read_back = {
+            block.series[index].metric: value
+            for block in sink.blocks
+            for index, value in zip(block.index, block.values, strict=True)
         }
-        assert told == dict(zip([each.metric for each in listed], values.tolist(), strict=True))
+        assert read_back == dict(zip([series.metric for series in listed], values.tolist(), strict=True))
 
     @pytest.mark.parametrize("nodes", [("n1", "n2"), ("10.0.0.1", "10.0.0.2")])
     def test_samples_of_other_nodes_and_times_are_left_out(self, nodes: tuple[str, str]) -> None:
@@ -294,12 +292,12 @@ class TestSlice:
 
 
 class TestDamage:
-    """Whatever is changed after it was written is refused, and the message names it."""
+    """Any change after writing is refused, and the message names it."""
 
     def repacked(
         self, bundle: Path, change: Callable[[dict[str, bytes]], object], seal: bool = True, link: str = ""
     ) -> Path:
-        """The bundle with its members changed, made with another program that keeps its rules."""
+        """The bundle with its members changed, rewritten by another program that follows the format."""
         with zipfile.ZipFile(bundle) as archive:
             members = {name: archive.read(name) for name in archive.namelist()}
         change(members)
@@ -314,52 +312,54 @@ class TestDamage:
             bundle.write_bytes(data + hashlib.sha256(data).hexdigest().encode())
         return bundle
 
-    def refused(self, bundle: Path, why: str) -> None:
-        (row,) = [read_source(each, CollectingSink()) if isinstance(each, Source) else each for each in walk([bundle])]
+    def refused(self, bundle: Path, reason: str) -> None:
+        (row,) = [
+            read_source(source, CollectingSink()) if isinstance(source, Source) else source for source in walk([bundle])
+        ]
         assert row.status == "refused"
-        assert why in row.note
-        response = called("diagnose", bundle)
+        assert reason in row.note
+        response = run_cli("diagnose", bundle)
         assert response.exit_code == 3
         assert "changed after it was written" in response.output
-        response = called("bundle", "--check", bundle)
-        assert (response.exit_code, why in response.output) == (1, True)
+        response = run_cli("bundle", "--check", bundle)
+        assert (response.exit_code, reason in response.output) == (1, True)
 
-    def test_changed_member(self, bundle: Path) -> None:
+    def test_a_changed_member_is_refused(self, bundle: Path) -> None:
         self.refused(
             self.repacked(bundle, lambda m: m.update({"inputs/train.log": m["inputs/train.log"].replace(b"900", b"901")}
                                                      if b"900" in m["inputs/train.log"] else {"inputs/train.log": LOG.replace("3", "4").encode()})),
             "inputs/train.log: changed",
         )  # fmt: skip
 
-    def test_missing_member(self, bundle: Path) -> None:
+    def test_a_missing_member_is_refused(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: m.pop("inputs/train.log")), "inputs/train.log: missing")
 
-    def test_added_member(self, bundle: Path) -> None:
+    def test_an_added_member_is_refused(self, bundle: Path) -> None:
         self.refused(
             self.repacked(bundle, lambda m: m.update({"inputs/more.log": b"x"})), "inputs/more.log: not listed in"
         )
 
-    def test_other_verdict(self, bundle: Path) -> None:
+    def test_a_changed_verdict_is_refused(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: m.update({"verdict.json": b"{}"})), "verdict.json: changed")
 
-    def test_no_manifest(self, bundle: Path) -> None:
+    def test_a_missing_manifest_is_refused(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: m.pop(MANIFEST)), "manifest.json is missing")
 
-    def test_manifest_of_nonsense(self, bundle: Path) -> None:
+    def test_an_invalid_manifest_is_refused(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: m.update({MANIFEST: b"[" * 100_000})), "manifest.json")
 
-    def test_manifest_of_the_future(self, bundle: Path) -> None:
+    def test_a_newer_manifest_version_is_refused(self, bundle: Path) -> None:
         later = lambda m: m.update({MANIFEST: m[MANIFEST].replace(b"bundle/1", b"bundle/9")})  # noqa: E731
         self.refused(self.repacked(bundle, later), "reads trackside.bundle/1")
 
-    def test_name_out_of_the_bundle(self, bundle: Path) -> None:
+    def test_a_member_name_outside_the_bundle_is_refused(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: m.update({"inputs/../../x": b"x"})), "points outside")
 
-    def test_link(self, bundle: Path) -> None:
+    def test_a_link_is_refused(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: None, link="inputs/train.log"), "inputs/train.log: a link")
 
-    def test_bomb(self, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A million zeros are named rightly, and are too many for so small a file."""
+    def test_a_zip_bomb_is_refused(self, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Eight MiB of zeros with correct checksums are too large for such a small file."""
         monkeypatch.setattr("trackside.read.bundle.FREE_BYTES", 1 << 20)
         zeros = bytes(8 << 20)
 
@@ -373,24 +373,24 @@ class TestDamage:
 
         self.refused(self.repacked(bundle, put), "expands more than")
 
-    def test_two_of_one_name(self, bundle: Path) -> None:
+    def test_a_duplicate_member_is_refused(self, bundle: Path) -> None:
         with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(bundle, "a") as archive:
             archive.writestr("inputs/train.log", "x")
         data = bundle.read_bytes()[:-DIGEST_LENGTH]
         bundle.write_bytes(data + hashlib.sha256(data).hexdigest().encode())
         self.refused(bundle, "appears twice")
 
-    def test_seal(self, bundle: Path) -> None:
+    def test_a_wrong_seal_is_refused(self, bundle: Path) -> None:
         self.refused(self.repacked(bundle, lambda m: None, seal=False), "outside of its members")
 
     @pytest.mark.parametrize("lost", [1, 100, 2000])
-    def test_cut_off(self, bundle: Path, lost: int) -> None:
+    def test_a_truncated_bundle_is_refused(self, bundle: Path, lost: int) -> None:
         bundle.write_bytes(bundle.read_bytes()[:-lost])
         self.refused(bundle, "its end is missing")
 
     @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(data=st.data())
-    def test_any_changed_byte(self, bundle: Path, data: st.DataObject) -> None:
+    def test_any_changed_byte_is_detected(self, bundle: Path, data: st.DataObject) -> None:
         whole = bytearray(bundle.read_bytes())
         place = data.draw(st.integers(0, len(whole) - 1))
         whole[place] ^= data.draw(st.integers(1, 255))
@@ -399,8 +399,8 @@ class TestDamage:
 
     @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(data=st.data())
-    def test_hostile_manifest(self, bundle: Path, data: st.DataObject) -> None:
-        """Whatever stands in the list of members, sealed or not: it is refused or read, and nothing else happens."""
+    def test_a_hostile_manifest_is_refused_or_read(self, bundle: Path, data: st.DataObject) -> None:
+        """Any member list, sealed or not, is refused or read without an exception."""
         with zipfile.ZipFile(bundle) as archive:
             listing = json.loads(archive.read(MANIFEST))
         key = data.draw(st.sampled_from(sorted(listing)))
@@ -411,36 +411,36 @@ class TestDamage:
         copy = bundle.with_name("hostile.tsb")
         copy.write_bytes(bundle.read_bytes())
         self.repacked(copy, lambda m: m.update({MANIFEST: json.dumps(listing).encode()}))
-        for found in walk([copy]):
-            if isinstance(found, Source):
-                found.stream.read()
+        for source in walk([copy]):
+            if isinstance(source, Source):
+                source.stream.read()
 
 
 class TestCommand:
-    def test_writes_lists_and_checks(self, run: Path, tmp_path: Path) -> None:
+    def test_the_command_writes_and_checks_a_bundle(self, run: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
-        response = called("bundle", run, "-o", out)
+        response = run_cli("bundle", run, "-o", out)
         assert response.exit_code == 0, response.output
         assert "verdict B1 cuda-oom" in response.output
         assert f"sha256 {hashlib.sha256(out.read_bytes()).hexdigest()}" in response.output
         assert "left out: weights.bin" in response.output
-        response = called("bundle", "--check", out)
+        response = run_cli("bundle", "--check", out)
         assert (response.exit_code, "inputs/train.log" in response.output) == (0, True)
-        assert called("verify", out).exit_code == 0
-        assert json.loads(called("diagnose", out, "--json").stdout)["primary"]["family"] == "B1"
+        assert run_cli("verify", out).exit_code == 0
+        assert json.loads(run_cli("diagnose", out, "--json").stdout)["primary"]["family"] == "B1"
 
-    def test_never_overwrites_unasked(self, run: Path, tmp_path: Path) -> None:
+    def test_the_command_does_not_overwrite_without_force(self, run: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
         out.write_text("mine")
-        response = called("bundle", run, "-o", out)
+        response = run_cli("bundle", run, "-o", out)
         assert (response.exit_code, out.read_text()) == (2, "mine")
         assert "--force" in response.output
-        assert called("bundle", run, "-o", out, "--force").exit_code == 0
+        assert run_cli("bundle", run, "-o", out, "--force").exit_code == 0
 
-    def test_a_mapping_is_its_owners_alone(self, run: Path, tmp_path: Path) -> None:
+    def test_a_mapping_file_is_private(self, run: Path, tmp_path: Path) -> None:
         (run / "train.log").write_text("MASTER_ADDR=10.1.2.3\n" + LOG)
         key = tmp_path / "key.json"
-        response = called("bundle", run, "-o", tmp_path / "run.tsb", "--redact", "--mapping", key)
+        response = run_cli("bundle", run, "-o", tmp_path / "run.tsb", "--redact", "--mapping", key)
         assert response.exit_code == 0, response.output
         assert "1 IPv4 addresses" in response.output
         assert "10.1.2.3" not in response.output
@@ -448,7 +448,7 @@ class TestCommand:
         assert json.loads(key.read_text()) == {"IPv4 addresses": {"10.1.2.3": "192.0.2.3"}}
 
     @pytest.mark.parametrize(
-        ("arguments", "status", "why"),
+        ("arguments", "status", "reason"),
         [
             ((), 2, "PATHS"),
             (("nowhere",), 2, "no such file"),
@@ -456,24 +456,26 @@ class TestCommand:
             (("RUN", "-o", "no/such/folder/x.tsb"), 1, "No such file"),
         ],
     )
-    def test_what_can_be_mended(self, run: Path, arguments: tuple[str, ...], status: int, why: str) -> None:
-        response = called("bundle", *(str(run) if argument == "RUN" else argument for argument in arguments))
+    def test_wrong_arguments_are_refused_with_a_reason(
+        self, run: Path, arguments: tuple[str, ...], status: int, reason: str
+    ) -> None:
+        response = run_cli("bundle", *(str(run) if argument == "RUN" else argument for argument in arguments))
         assert response.exit_code == status
-        assert why in response.output
+        assert reason in response.output
 
-    def test_nothing_is_left_where_it_fails(self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("trackside.bundle.write.differences", lambda *given: ["family: A1, was B1"])
-        response = called("bundle", run, "-o", tmp_path / "run.tsb")
+    def test_a_failed_bundle_leaves_no_file(self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("trackside.bundle.write.differences", lambda *verdicts: ["family: A1, was B1"])
+        response = run_cli("bundle", run, "-o", tmp_path / "run.tsb")
         assert (response.exit_code, "family: A1, was B1" in response.output) == (1, True)
         assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_the_manifest_is_described() -> None:
-    """Its documentation names every field."""
+def test_the_manifest_fields_are_documented() -> None:
+    """The documentation names every field."""
     text = (Path(__file__).parents[2] / "docs" / "bundle.md").read_text("utf-8")
     missing = [field.name for field in msgspec.structs.fields(Manifest) if f"`{field.name}`" not in text]
     assert not missing
 
 
-def test_formats_that_are_sliced_exist() -> None:
+def test_sliced_formats_exist() -> None:
     assert {format_.id for format_ in formats()} >= slicing.FORMATS

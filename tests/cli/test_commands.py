@@ -42,7 +42,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_lone_log(log: Path) -> None:
+def test_a_single_log_is_diagnosed(log: Path) -> None:
     result = run("diagnose", log)
     assert result.exit_code == 0
     assert "A1 startup-crash" in result.stdout
@@ -88,7 +88,7 @@ def test_several_jobs_need_a_choice(log: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "says"),
+    ("arguments", "status", "message"),
     [
         (["diagnose"], 2, "give PATHS"),
         (["diagnose", "--frobnicate", "x"], 2, "No such option"),
@@ -100,13 +100,13 @@ def test_several_jobs_need_a_choice(log: Path, tmp_path: Path) -> None:
         (["diagnose", "--now", "inf", "."], 2, "--now"),
     ],
 )
-def test_wrong_usage(arguments: list[str], status: int, says: str) -> None:
+def test_wrong_usage_is_refused_with_a_reason(arguments: list[str], status: int, message: str) -> None:
     result = run(*arguments)
     assert result.exit_code == status
-    assert says in result.stderr
+    assert message in result.stderr
 
 
-def test_nothing_readable(tmp_path: Path) -> None:
+def test_unreadable_inputs_are_listed(tmp_path: Path) -> None:
     (tmp_path / "core.bin").write_bytes(os.urandom(4096))
     (tmp_path / "empty.log").touch()
     result = run("diagnose", tmp_path)
@@ -118,17 +118,17 @@ def test_nothing_readable(tmp_path: Path) -> None:
     assert "empty" in table.stdout
 
 
-def test_verify_misses_a_citation_that_was_taken_out(log: Path, tmp_path: Path) -> None:
+def test_verify_reports_a_removed_citation(log: Path, tmp_path: Path) -> None:
     doc = json.loads(run("diagnose", log, "--json").stdout)
-    gone, _ = doc["cites"].popitem()
+    removed, _ = doc["cites"].popitem()
     path = tmp_path / "verdict.json"
     path.write_text(json.dumps(doc))
     result = run("verify", path)
     assert result.exit_code == 1
-    assert f"{gone}: a sentence cites it, but" in result.stdout
+    assert f"{removed}: a sentence cites it, but" in result.stdout
 
 
-def test_verify_refuses_what_is_no_verdict(tmp_path: Path) -> None:
+def test_verify_refuses_a_file_that_is_not_a_verdict(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"schema": 3}')
     assert run("verify", path).exit_code == 2
@@ -146,7 +146,7 @@ def test_verify_refuses_what_is_no_verdict(tmp_path: Path) -> None:
         ("events(exception).by('rank', how='sum').count()", "metrics"),
     ],
 )
-def test_verify_says_what_is_no_question(query: str, problem: str, log: Path, tmp_path: Path) -> None:
+def test_verify_explains_an_invalid_query(query: str, problem: str, log: Path, tmp_path: Path) -> None:
     curves = tmp_path / "gpu.prom"
     curves.write_text(
         "".join(f'gpu_sm_active_ratio{{node="n",gpu="0"}} 1 {1764000000 + t}000\n' for t in range(0, 600, 15))
@@ -178,7 +178,7 @@ def test_labels_and_ids_may_be_numbers_of_any_length(tmp_path: Path) -> None:
     assert "2 jobs: 41, 777" in several.stderr
 
 
-def test_verify_says_what_it_cannot_read(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_explains_unreadable_paths(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run("verify", tmp_path)
     assert folder.exit_code == 2
     assert "Is a directory" in folder.stderr
@@ -196,7 +196,7 @@ def test_verify_says_what_it_cannot_read(log: Path, tmp_path: Path, monkeypatch:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("arguments", [["diagnose"], ["diagnose", "--json"], ["inputs"]])
-def test_a_full_disk_behind_stdout_is_one_line(log: Path, arguments: list[str]) -> None:
+def test_a_full_disk_is_a_one_line_error(log: Path, arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "trackside", *arguments, str(log)], stdout=full, stderr=subprocess.PIPE, text=True
@@ -206,7 +206,7 @@ def test_a_full_disk_behind_stdout_is_one_line(log: Path, arguments: list[str]) 
     assert done.stderr.count("\n") == 1
 
 
-def test_a_plain_stdout_gets_plain_lines(log: Path) -> None:
+def test_an_ascii_stdout_gets_ascii_lines(log: Path) -> None:
     plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-m", "trackside", "diagnose", str(log)], env=plain, capture_output=True)
     assert done.returncode == 0
@@ -214,22 +214,22 @@ def test_a_plain_stdout_gets_plain_lines(log: Path) -> None:
     assert all(line == line.rstrip() for line in done.stdout.decode().split("\n"))
 
 
-@pytest.mark.parametrize(("columns", "most"), [("80", 80), ("200", 200), ("none", 120)])
-def test_piped_text_is_as_wide_as_columns_says(columns: str, most: int, log: Path) -> None:
+@pytest.mark.parametrize(("columns", "max_width"), [("80", 80), ("200", 200), ("none", 120)])
+def test_piped_text_is_as_wide_as_the_columns_variable(columns: str, max_width: int, log: Path) -> None:
     env = {**os.environ, "COLUMNS": columns}
     done = subprocess.run([sys.executable, "-m", "trackside", "diagnose", str(log)], env=env, capture_output=True)
     widest = max(len(line) for line in done.stdout.decode().splitlines())
-    assert most - 25 < widest <= most
+    assert max_width - 25 < widest <= max_width
 
 
-def test_runs_of_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_lists_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     url = f"sqlite:///{tmp_path}/verdicts.db"
     with Archive.open(url) as archive:
         for job, family in (("7", "A1"), ("8", "G1")):
-            of = archived_run(job, name=f"lm-{job}", start=T0 + int(job))
-            told = verdict(of, family)
-            archive.record(told, written(told))
+            job_run = archived_run(job, name=f"lm-{job}", start=T0 + int(job))
+            archived = verdict(job_run, family)
+            archive.record(archived, written(archived))
     listed = run("runs", "--archive", url)
     assert listed.exit_code == 0, listed.output
     head, *rows = listed.stdout.splitlines()
@@ -245,7 +245,7 @@ def test_runs_of_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "not both" in run("runs", "--archive", url, "--store", tmp_path).output
 
 
-def test_what_a_verdict_says_commands_no_terminal(log: Path, tmp_path: Path) -> None:
+def test_a_verdict_cannot_command_the_terminal(log: Path, tmp_path: Path) -> None:
     doc = json.loads(run("diagnose", log, "--json").stdout)
     for cite in doc["cites"].values():
         cite["where"], cite["value"] = "train.log\x1b[2J:3", "other"
@@ -266,7 +266,7 @@ def test_an_archive_gives_the_same_verdict(tmp_path: Path) -> None:
     assert from_archive.progress == from_folder.progress
 
 
-def test_explain_families_schema() -> None:
+def test_explain_families_and_schema_print_their_documents() -> None:
     assert run("explain", "u0").stdout == run("explain", "UNKNOWN").stdout
     assert "What it cannot tell" in run("explain", "cuda-oom").stdout
     assert "\n- NVIDIA: Xid catalog: https://docs.nvidia.com/deploy/xid-errors/" in run("explain", "b2").stdout
@@ -278,7 +278,7 @@ def test_verbose_shows_every_query(log: Path) -> None:
     assert "events(exception)" in run("diagnose", log, "-v").stdout
 
 
-def test_what_a_log_says_commands_no_terminal(tmp_path: Path) -> None:
+def test_a_log_line_cannot_command_the_terminal(tmp_path: Path) -> None:
     hostile = "\x07 \x1b]0;title\x1b\\ \x1bc \x9b31m \u202e"
     path = tmp_path / "slurm-4242.out"
     path.write_text(
@@ -289,4 +289,6 @@ def test_what_a_log_says_commands_no_terminal(tmp_path: Path) -> None:
     assert "\N{REPLACEMENT CHARACTER}]0;title" in result.stdout
     wrong = run("diagnose", tmp_path / hostile.replace("/", ""))
     for text in (result.stdout, wrong.stderr):
-        assert [each for each in text if each != "\n" and unicodedata.category(each) in ("Cc", "Cf")] == []
+        assert [
+            character for character in text if character != "\n" and unicodedata.category(character) in ("Cc", "Cf")
+        ] == []

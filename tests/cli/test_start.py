@@ -1,4 +1,4 @@
-"""What the command line loads before it knows what it is asked for."""
+"""The imports of the command line before it runs a command."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trackside.cli import COMMANDS, main
 HEAVY = ("numpy", "duckdb", "rich", "trackside.verdict.engine")
 
 
-def test_help_needs_nothing_that_diagnoses() -> None:
+def test_help_imports_no_heavy_module() -> None:
     code = f"import sys, trackside.cli; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_diagnose_is_the_function_whatever_was_imported_before() -> None:
+def test_diagnose_is_a_function_after_any_import_order() -> None:
     code = (
         "import trackside.verdict.engine, trackside; from trackside import diagnose; import trackside.session; "
         "assert callable(diagnose) and diagnose is trackside.diagnose; "
@@ -28,7 +28,7 @@ def test_diagnose_is_the_function_whatever_was_imported_before() -> None:
     assert done.stdout.strip() == "trackside.verdict.engine"
 
 
-def test_the_help_of_all_commands_is_that_of_each() -> None:
+def test_the_command_list_shows_the_help_of_each_command() -> None:
     for name, (_, first) in COMMANDS.items():
         command = main.get_command(click.Context(main), name)
         assert command is not None

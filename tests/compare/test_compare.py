@@ -1,4 +1,4 @@
-"""Two runs beside each other: what differs, where they part, and that every figure cites both."""
+"""Two runs compared: what differs, where they diverge, and that every figure cites both."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["compare", *(str(argument) for argument in arguments)])
 
 
-def told(*arguments: object) -> dict[str, Any]:
+def comparison_doc(*arguments: object) -> dict[str, Any]:
     result = run(*arguments, "--json")
     assert result.exit_code == 0, result.output
     doc: dict[str, Any] = json.loads(result.stdout)
@@ -41,8 +41,8 @@ def told(*arguments: object) -> dict[str, Any]:
 
 
 def row(doc: dict[str, Any], label: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(row for row in doc["rows"] if row["label"].startswith(label))
-    return found
+    match: dict[str, Any] = next(row for row in doc["rows"] if row["label"].startswith(label))
+    return match
 
 
 def inputs(name: str) -> Path:
@@ -61,22 +61,22 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def sides(pair: tuple[Path, Path]) -> tuple[Side, Side]:
-    """The two, judged."""
+    """Both runs of the pair, diagnosed."""
     good, bad = (Session.of(load([path])) for path in pair)
     return Side(good), Side(bad)
 
 
 @pytest.fixture(scope="session")
-def apart(pair: tuple[Path, Path]) -> dict[str, Any]:
-    """What is told of the two."""
-    return told(*pair)
+def throttle_doc(pair: tuple[Path, Path]) -> dict[str, Any]:
+    """The comparison of the pair."""
+    return comparison_doc(*pair)
 
 
 # -- simulated pairs
 
 
-def test_a_throttled_run_parts_when_its_clock_falls(apart: dict[str, Any]) -> None:
-    doc = apart
+def test_a_throttled_run_diverges_when_its_clock_falls(throttle_doc: dict[str, Any]) -> None:
+    doc = throttle_doc
     assert doc["answer"][0].startswith("A: G1 healthy. B: B3 clock-throttle (thermal), rank 7")
     assert doc["answer"][1].startswith("A step takes 1.56 times as long in B: 3.11 s in A, 4.84 s in B")
     assert "more than at the pace of A" in doc["answer"][2]
@@ -90,8 +90,8 @@ def test_a_throttled_run_parts_when_its_clock_falls(apart: dict[str, Any]) -> No
     assert row(doc, "nodes")["differs"] is False
 
 
-def test_swapped_it_is_the_mirror(pair: tuple[Path, Path], apart: dict[str, Any]) -> None:
-    one, other = apart, told(*reversed(pair))
+def test_swapped_runs_give_a_mirrored_comparison(pair: tuple[Path, Path], throttle_doc: dict[str, Any]) -> None:
+    one, other = throttle_doc, comparison_doc(*reversed(pair))
     for here, there in zip(one["rows"], other["rows"], strict=True):
         assert (here["label"], here["differs"], here["a"], here["b"]) == (
             there["label"], there["differs"], there["b"], there["a"],
@@ -100,30 +100,32 @@ def test_swapped_it_is_the_mirror(pair: tuple[Path, Path], apart: dict[str, Any]
     assert one["a"] == other["b"] | {"paths": one["a"]["paths"]}
 
 
-def test_a_run_beside_itself(pair: tuple[Path, Path]) -> None:
-    doc = told(pair[0], pair[0])
+def test_a_run_compared_with_itself_has_no_difference(pair: tuple[Path, Path]) -> None:
+    doc = comparison_doc(pair[0], pair[0])
     assert doc["answer"][0] == "A and B are the same input: the run is compared with itself."
     assert doc["answer"][1].startswith("No difference found in ")
     assert doc["partings"] == []
     assert not any(row["differs"] for row in doc["rows"])
 
 
-def test_the_exit_status_tells_whether_they_differ(tmp_path: Path) -> None:
+def test_the_exit_status_shows_whether_the_runs_differ(tmp_path: Path) -> None:
     one, other = log(tmp_path / "a.out", 1), log(tmp_path / "b.out", 1, rate="3.0e-04")
     assert run(one, one, "--exit-code").exit_code == 0
     assert run(one, other, "--exit-code").exit_code == 10
     assert run(one, other).exit_code == 0
 
 
-def test_every_value_cites_its_own_run_and_can_be_asked_again(apart: dict[str, Any], sides: tuple[Side, Side]) -> None:
-    doc = apart
+def test_every_value_cites_its_own_run_and_can_be_asked_again(
+    throttle_doc: dict[str, Any], sides: tuple[Side, Side]
+) -> None:
+    doc = throttle_doc
     jsonschema.validate(doc, json_schema(SCHEMA, ComparisonDoc))
     stores = {letter: side.session.store for letter, side in zip("ab", sides, strict=True)}
-    for each in (*doc["rows"], *doc["partings"]):
+    for entry in (*doc["rows"], *doc["partings"]):
         for letter in "ab":
-            if each[letter] is not None:
-                assert each[f"cites_{letter}"], each
-            assert all(name.startswith(letter) for name in each[f"cites_{letter}"])
+            if entry[letter] is not None:
+                assert entry[f"cites_{letter}"], entry
+            assert all(name.startswith(letter) for name in entry[f"cites_{letter}"])
     assert len(doc["cites"]) > 40
     for name, cite in doc["cites"].items():
         if cite["query"]:
@@ -140,8 +142,8 @@ def test_every_value_cites_its_own_run_and_can_be_asked_again(apart: dict[str, A
         ("b1/sim-midrun-one-rank-watchdog", "B1 cuda-oom", "fault of run B begins"),
     ],
 )
-def test_a_good_run_beside_bad_ones(pair: tuple[Path, Path], bad: str, family: str, first: str) -> None:
-    doc = told(pair[0], inputs(bad))
+def test_a_good_run_compared_with_bad_ones(pair: tuple[Path, Path], bad: str, family: str, first: str) -> None:
+    doc = comparison_doc(pair[0], inputs(bad))
     assert family in " ".join(doc["answer"])
     (parting,) = (line for line in doc["answer"] if line.startswith("The runs diverge"))
     assert first in parting
@@ -150,17 +152,17 @@ def test_a_good_run_beside_bad_ones(pair: tuple[Path, Path], bad: str, family: s
     assert all(parting["label"].startswith(parting["name"]) for parting in doc["partings"])
 
 
-def test_a_learning_rate_of_another_schedule_is_no_parting(pair: tuple[Path, Path]) -> None:
-    """More steps are planned: what follows from that is told as such."""
-    doc = told(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
+def test_a_learning_rate_of_another_schedule_is_no_divergence(pair: tuple[Path, Path]) -> None:
+    """More steps are planned: differences that follow from that are marked as such."""
+    doc = comparison_doc(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
     assert row(doc, "planned steps")["differs"] is True
-    along = {each["name"]: each["follows"] for each in doc["following"]}
+    along = {entry["name"]: entry["follows"] for entry in doc["following"]}
     assert along["learning rate"].startswith("planned steps (")
     assert "learning rate" not in {parting["name"] for parting in doc["partings"]}
     assert any("which may explain why these diverge: learning rate" in line for line in doc["answer"])
 
 
-def test_a_slow_down_is_told_in_gpu_hours_and_money(pair: tuple[Path, Path], apart: dict[str, Any]) -> None:
+def test_a_slowdown_is_priced_in_gpu_hours_and_money(pair: tuple[Path, Path], throttle_doc: dict[str, Any]) -> None:
     result = run(*pair, "--price", "2 EUR", "--json")
     slow = json.loads(result.stdout)["slowdown"]
     figures = re.fullmatch(
@@ -174,13 +176,13 @@ def test_a_slow_down_is_told_in_gpu_hours_and_money(pair: tuple[Path, Path], apa
     assert slow["cites_a"]
     assert slow["cites_b"]
     assert "same amount of work" in slow["assumption"]
-    assert apart["slowdown"]["cost"] is None
-    assert told(*reversed(pair))["slowdown"]["slower"] == "a"
+    assert throttle_doc["slowdown"]["cost"] is None
+    assert comparison_doc(*reversed(pair))["slowdown"]["slower"] == "a"
 
 
 def test_steps_of_other_sizes_are_not_priced(pair: tuple[Path, Path]) -> None:
-    """Fewer GPUs, smaller batches: how much longer a step took is told with that."""
-    doc = told(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
+    """Fewer GPUs, smaller batches: the step times are shown with that caveat."""
+    doc = comparison_doc(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
     assert row(doc, "GPUs")["differs"] is True
     assert doc["slowdown"] is None
     slow = [line for line in doc["answer"] if "times as long in" in line]
@@ -188,69 +190,73 @@ def test_steps_of_other_sizes_are_not_priced(pair: tuple[Path, Path]) -> None:
     assert slow
 
 
-def test_runs_of_other_work_are_said_not_to_be_comparable(tmp_path: Path) -> None:
+def test_runs_with_different_work_are_not_comparable(tmp_path: Path) -> None:
     head = "Namespace(batch_size=32, model='{}', dataset='{}')\n"
     one = log(tmp_path / "a.out", 1, head=head.format("gpt2", "pile"))
-    other = log(tmp_path / "b.out", 1, head=head.format("bert", "books"), part=20)
-    first = told(one, other)["answer"][0]
+    other = log(tmp_path / "b.out", 1, head=head.format("bert", "books"), rises_at=20)
+    first = comparison_doc(one, other)["answer"][0]
     assert first.startswith("These runs do not look comparable: they differ in ")
     assert "model (gpt2 / bert)" in first
     assert "dataset (pile / books)" in first
-    assert not told(one, log(tmp_path / "c.out", 1, head=head.format("gpt2", "pile"), part=20))["answer"][0].startswith(
-        "T"
-    )
+    assert not comparison_doc(one, log(tmp_path / "c.out", 1, head=head.format("gpt2", "pile"), rises_at=20))["answer"][
+        0
+    ].startswith("T")
 
 
-def test_labels_are_as_wide_as_they_are(apart: dict[str, Any], sides: tuple[Side, Side]) -> None:
+def test_labels_are_not_truncated(throttle_doc: dict[str, Any], sides: tuple[Side, Side]) -> None:
     out = io.StringIO()
     render(comparison(compare(*sides)), Console(file=out, width=120, highlight=False))
     assert any(line.startswith("  SM clock, lowest of all  ") for line in out.getvalue().splitlines())
     long = next(
         row["label"]
-        for row in apart["rows"]
+        for row in throttle_doc["rows"]
         if row["seconds"] is None and row["differs"] and 26 < len(row["label"]) < 46
     )
     assert any(line.startswith(f"  {long} ") for line in out.getvalue().splitlines())
 
 
-def test_metrics_alone_and_logs_alone(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    """What one of the two does not tell is not compared, and it is said which does not."""
+def test_values_known_for_one_run_only_are_not_compared(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """A value that one run lacks is not compared, and the reason names that run."""
     logs = tmp_path / "logs"
     logs.mkdir()
     for path in pair[0].rglob("*.out"):
         (logs / path.name).write_bytes(path.read_bytes())
-    doc = told(logs, pair[1])
+    doc = comparison_doc(logs, pair[1])
     assert row(doc, "loss")["differs"] is False
     assert row(doc, "SM activity, median")["why"] == "not known for run A"
     assert row(doc, "state")["differs"] is None
-    doc = told(inputs("c3/sim-metrics-only"), pair[1])
+    doc = comparison_doc(inputs("c3/sim-metrics-only"), pair[1])
     assert row(doc, "loss")["why"] == "not printed by run A"
     assert row(doc, "SM activity, median")["differs"] is not None
 
 
-def test_jobs_of_a_store(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_jobs_of_a_store_can_be_compared(pair: tuple[Path, Path], tmp_path: Path) -> None:
     store = tmp_path / "store"
     CliRunner().invoke(main, ["ingest", str(pair[0]), "--store", str(store)])
-    doc = told("48213", pair[1], "--store", store)
+    doc = comparison_doc("48213", pair[1], "--store", store)
     assert doc["answer"][0].startswith("A: G1 healthy. B: B3")
     assert "a store keeps the parsed events" in row(doc, "settings printed in the log")["why"]
     assert run("48213", pair[1]).exit_code == 2
-    whole = told(store, pair[1])  # a store of one job is a run as well
+    whole = comparison_doc(store, pair[1])  # a store with one job is a run too
     assert whole["answer"] == doc["answer"]
     assert "a store keeps the parsed events" in row(whole, "settings printed in the log")["why"]
 
 
-# -- logs written here
+# -- generated logs
 
 
 def log(
-    path: Path, seed: int, *, steps: int = 60, part: int | None = None, head: str = "", rate: str = "2.0e-04"
+    path: Path, seed: int, *, steps: int = 60, rises_at: int | None = None, head: str = "", rate: str = "2.0e-04"
 ) -> Path:
-    """A log with noise of its own; from step ``part`` on its loss rises."""
+    """A log with noise by ``seed``; its loss rises from step ``rises_at`` on."""
     noise = random.Random(seed)
     lines = head.splitlines()
     for step in range(1, steps + 1):
-        loss = 4 * 0.99**step + noise.gauss(0, 0.03) + (0.2 * (step - part) if part is not None and step > part else 0)
+        loss = (
+            4 * 0.99**step
+            + noise.gauss(0, 0.03)
+            + (0.2 * (step - rises_at) if rises_at is not None and step > rises_at else 0)
+        )
         lines.append(
             f"2026-06-10 12:{step // 2:02d}:{30 * (step % 2):02d} | INFO | step {step} | loss {loss:.4f} | lr {rate}"
         )
@@ -258,14 +264,14 @@ def log(
     return path
 
 
-def test_losses_with_other_seeds_do_not_part(tmp_path: Path) -> None:
+def test_losses_with_different_seeds_do_not_diverge(tmp_path: Path) -> None:
     for seed in range(8):
-        doc = told(log(tmp_path / "a.out", seed), log(tmp_path / "b.out", 100 + seed))
+        doc = comparison_doc(log(tmp_path / "a.out", seed), log(tmp_path / "b.out", 100 + seed))
         assert row(doc, "loss at step")["differs"] is False, seed
 
 
-def test_losses_part_where_one_rises(tmp_path: Path) -> None:
-    doc = told(log(tmp_path / "a.out", 1), log(tmp_path / "b.out", 2, part=30))
+def test_losses_diverge_where_one_rises(tmp_path: Path) -> None:
+    doc = comparison_doc(log(tmp_path / "a.out", 1), log(tmp_path / "b.out", 2, rises_at=30))
     loss = row(doc, "loss at step")
     assert (loss["differs"], loss["name"]) == (True, "loss")
     assert 31 <= loss["step"] <= 34
@@ -280,7 +286,7 @@ HEAD_B = "Namespace(batch_size=64, lr=0.0002, warmup=100, output='/runs/b')\nPyT
 
 
 def test_settings_are_compared_and_cited_by_their_lines(tmp_path: Path) -> None:
-    doc = told(log(tmp_path / "a.out", 1, head=HEAD_A), log(tmp_path / "b.out", 1, head=HEAD_B))
+    doc = comparison_doc(log(tmp_path / "a.out", 1, head=HEAD_A), log(tmp_path / "b.out", 1, head=HEAD_B))
     size = row(doc, "batch_size")
     assert (size["a"], size["b"], size["differs"]) == ("32", "64", True)
     assert doc["cites"][size["cites_a"][0]]["where"] == "a.out:1"
@@ -289,20 +295,20 @@ def test_settings_are_compared_and_cited_by_their_lines(tmp_path: Path) -> None:
     assert [row for row in doc["rows"] if "version" in row["label"]]
 
 
-def test_a_log_can_not_command_the_terminal(tmp_path: Path) -> None:
+def test_a_log_cannot_command_the_terminal(tmp_path: Path) -> None:
     head = "Namespace(batch_size=32, model='\x1b[31m[bold]x\u202e')\n"
     text = run(log(tmp_path / "a.out", 1, head=head), log(tmp_path / "b.out", 1, head=HEAD_A)).stdout
     assert "\x1b" not in text
     assert "\u202e" not in text
 
 
-def test_different_frameworks_are_said_to_differ() -> None:
-    doc = told(inputs("g1/lab-hf-ddp"), inputs("g1/lab-keras-verbose-2"))
+def test_different_frameworks_are_reported() -> None:
+    doc = comparison_doc(inputs("g1/lab-hf-ddp"), inputs("g1/lab-keras-verbose-2"))
     assert row(doc, "framework")["differs"] is True
     assert "framework (hf-trainer / keras)" in " ".join(doc["answer"])
 
 
-def test_nothing_there_is_said(tmp_path: Path) -> None:
+def test_missing_paths_are_an_error(tmp_path: Path) -> None:
     result = run(tmp_path / "none", tmp_path / "other")
     assert result.exit_code == 2
     assert "--store" in result.stderr
@@ -319,10 +325,10 @@ def test_text_keeps_to_its_width(sides: tuple[Side, Side], width: int) -> None:
         assert "\x1b" not in out.getvalue()
 
 
-# -- the rule
+# -- the rule of divergence
 
 
-def test_the_rule() -> None:
+def test_first_divergence_needs_a_sustained_difference() -> None:
     flat = [1.0] * 20
     assert first_divergence(flat, flat, 0.03) is None
     assert first_divergence(flat, [*flat[:10], 5.0, *flat[11:]], 0.03) is None, "one point is a spike"
@@ -348,7 +354,7 @@ def test_the_rule() -> None:
         ("NCCL version 2.21.5+cuda12.4", "nccl version", "2.21.5+cuda12.4"),
     ],
 )  # fmt: skip
-def test_lines_that_say_how_a_run_was_set_up(line: str, name: str, value: str, tmp_path: Path) -> None:
+def test_lines_with_settings_are_read(line: str, name: str, value: str, tmp_path: Path) -> None:
     (tmp_path / "a.out").write_text(line + "\n")
     assert settings([str(tmp_path)], ["a.out"], {})[name].value == value
 
@@ -356,6 +362,6 @@ def test_lines_that_say_how_a_run_was_set_up(line: str, name: str, value: str, t
 @pytest.mark.parametrize(
     "line", ["loss: 3.2", "Epoch: 3", "time: 12:00:01", "see https://x.org: y", "val_accuracy = 0.3"]
 )
-def test_lines_that_say_how_it_goes_do_not(line: str, tmp_path: Path) -> None:
+def test_lines_about_progress_are_no_settings(line: str, tmp_path: Path) -> None:
     (tmp_path / "a.out").write_text(line + "\n")
     assert settings([str(tmp_path)], ["a.out"], {}) == {}

@@ -1,4 +1,4 @@
-"""Facts: derived once, from queries and other facts; a defect leaves one answer open."""
+"""Facts: derived once, from queries and other facts; an internal error makes one fact missing."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_fact_is_derived_once_and_from_other_facts() -> None:
     assert DERIVED == ["7"]
 
 
-def test_what_is_missing_makes_missing_what_cannot_do_without_it() -> None:
+def test_a_missing_fact_makes_the_facts_that_need_it_missing() -> None:
     run = Facts(MemoryStore(), Run())
     lines, twice, either = run.get(Lines), run.get(Twice), run.get(Either)
     assert isinstance(lines, Missing)
@@ -79,7 +79,7 @@ def test_what_is_missing_makes_missing_what_cannot_do_without_it() -> None:
     assert either == Either(lines)
 
 
-def test_an_answer_that_is_not_trusted_is_none() -> None:
+def test_an_untrusted_answer_is_missing() -> None:
     def doubted(query: Query, _: Answer) -> Answer:
         return MissingAnswer("nobody believes it", query)
 
@@ -88,17 +88,17 @@ def test_an_answer_that_is_not_trusted_is_none() -> None:
     assert "nobody believes it" in lines.reason
 
 
-def test_facts_that_are_known_are_not_derived_again() -> None:
+def test_known_facts_are_not_derived_again() -> None:
     assert facts(known={Lines: Lines(5)}).get(Twice) == Twice(10)
 
 
-def test_a_defect_leaves_one_fact_open() -> None:
+def test_an_internal_error_makes_one_fact_missing() -> None:
     run = facts()
     with pytest.warns(RuntimeWarning, match="internal error in Broken: LookupError"):
         assert isinstance(run.get(Broken), Missing)
     assert run.get(Lines) == Lines(1)
 
 
-def test_the_questions_behind_a_fact_are_those_of_all_that_it_is_derived_from() -> None:
+def test_questions_include_those_of_all_required_facts() -> None:
     assert closure([Twice]) == (Lines, Twice)
     assert questions(Twice) == (events("training_end"),)

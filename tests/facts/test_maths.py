@@ -20,7 +20,7 @@ def noisy(start: float, end: float, count: int, sd: float, seed: int = 1) -> lis
     return [start + (end - start) * i / (count - 1) + draw.gauss(0, sd) for i in range(count)]
 
 
-def test_the_median_leaves_out_what_is_no_number() -> None:
+def test_the_median_ignores_non_finite_values() -> None:
     assert maths.median([3.0, NAN, 1.0, INF, 2.0]) == 2.0
     assert math.isnan(maths.median([NAN]))
 
@@ -71,7 +71,7 @@ def test_plateau_ends_at_the_first_value_outside() -> None:
     assert maths.plateau([5.0, NAN], 1e-4) == 0
 
 
-def test_best_level_is_no_single_lucky_point() -> None:
+def test_best_level_ignores_a_single_outlier() -> None:
     place, level = maths.best_level([5.0, 4.0, 0.1, 4.0, 3.0, 3.0, 3.0, 3.0, 3.0, 6.0])
     assert level == 3.0
     assert place >= 4
@@ -86,7 +86,7 @@ def test_spread_and_steady() -> None:
 
 
 @given(ANY)
-def test_nothing_escapes_on_any_values(values: list[float]) -> None:
+def test_no_statistic_raises_on_any_values(values: list[float]) -> None:
     maths.noise(values), maths.slope(values), maths.ends(values), maths.spread(values)
     maths.falling(values), maths.rising(values), maths.plateau(values, 0.1), maths.best_level(values)
     assert maths.steady(values, 0.1, 0.5) in (True, False)

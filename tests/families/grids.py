@@ -1,4 +1,4 @@
-"""MetricBackend built by hand for tests of families: a small cluster, its samples, and a judge that checks every citation."""
+"""A small cluster with metrics built by hand, for tests of families, and a judge that checks every citation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Curve = ArrayLike
 class Cluster:
     """Nodes with GPUs that are sampled every ``interval`` seconds from ``start`` to ``end``.
 
-    ``times`` are the sample times (T,). Every method that puts samples gives the cluster back, so calls chain:
+    ``times`` are the sample times (T,). Every method that adds samples returns the cluster, so calls chain:
 
         cluster = Cluster(nodes=2, gpus=8)
         cluster.per_gpu("gpu_sm_active_ratio", 0.9, but={"n1:3": 0.2}).per_node("scrape_up", 1)
@@ -45,7 +45,7 @@ class Cluster:
     # -- shapes
 
     def noisy(self, level: Curve, share: float = 0.03) -> NDArray[np.float64]:
-        """A level with noise, a share of it."""
+        """A level with normal noise; ``share`` is its standard deviation relative to the level."""
         return self._full(level) * (1 + share * self._random.standard_normal(len(self.times)))
 
     def after(self, time: float, late: Curve, early: Curve = 0.0) -> NDArray[np.float64]:
@@ -57,11 +57,11 @@ class Cluster:
         return np.where((self.times >= start) & (self.times < end), self._full(inside), self._full(outside))
 
     def until(self, time: float, values: Curve) -> NDArray[np.float64]:
-        """SampleBackend up to ``time`` only."""
+        """Samples up to ``time`` only."""
         return self.between(-np.inf, time, values, np.nan)
 
     def growing(self, per_second: Curve, start: float = 0.0) -> NDArray[np.float64]:
-        """A counter that grows at a rate (a curve of rates, a second) from a value."""
+        """A counter that grows from ``start``, by ``per_second`` (a rate, or a curve of rates)."""
         gaps = np.diff(self.times, prepend=self.times[0])
         return np.cumsum(self._full(per_second) * gaps) + start
 
@@ -76,9 +76,9 @@ class Cluster:
         if self._job is not None and "gpu" in labels:
             labels = {"job": self._job, **labels}
         series = Series(metric, tuple(sorted(labels.items())), Position("metrics.txt", 1))
-        kept = ~np.isnan(curve)
-        times = np.round(self.times[kept] * 1000).astype(np.int64)
-        self._curves.add(Samples([series], np.zeros(len(times), np.int32), times, curve[kept]))
+        sampled = ~np.isnan(curve)
+        times = np.round(self.times[sampled] * 1000).astype(np.int64)
+        self._curves.add(Samples([series], np.zeros(len(times), np.int32), times, curve[sampled]))
         return self
 
     def per_gpu(self, metric: str, values: Curve, but: Mapping[str, Curve] | None = None, **labels: str) -> Cluster:
@@ -97,14 +97,14 @@ class Cluster:
     # -- questions
 
     def run(self, **fields: Any) -> Run:
-        """The run that held the whole cluster from start to end."""
+        """A run on the whole cluster, from start to end."""
         known = {"id": "7", "start": self._start, "end": self._end, "nodes": self.nodes, "n_gpus": len(self.gpus)}
         return Run(**{**known, **fields})
 
     def store(
         self, *rows: Row, run: Run | None = None, planes: tuple[Plane, ...] = ("log", "scheduler")
     ) -> tuple[Run, MemoryStore]:
-        """The run as resolved from its metrics, and everything that is known of it."""
+        """The run as resolved from its metrics, and a store with all its rows and metrics."""
         events = [row for row in rows if isinstance(row, Event)]
         store = MemoryStore(events, [row for row in rows if isinstance(row, Record)], (*planes, "metric"))
         resolved, store.metrics = run_metrics(self._curves, run if run is not None else self.run(), store)
@@ -117,7 +117,7 @@ class Cluster:
         run: Run | None = None,
         planes: tuple[Plane, ...] = ("log", "scheduler"),
     ) -> Finding:
-        """One family's finding on this cluster; every sentence must fill and every citation must hold again."""
+        """One family's finding on this cluster; checks that every sentence fills and every citation holds."""
         flat = [row for part in rows for row in (part if isinstance(part, list) else [part])]
         resolved, store = self.store(*flat, run=run, planes=planes)
         finding = judge_store(code, store, resolved)
@@ -130,7 +130,7 @@ class Cluster:
 
 
 def named(text: str, **run: Any) -> tuple[Run, MemoryStore]:
-    """A run with every chart whose nodes, GPUs, states, units and log lines all say the same text."""
+    """A run with every chart, whose nodes, GPUs, states, units and log lines are all the same text."""
     rows: list[Row] = [
         event("exception", 7, time=START + 900, node=text, text=text * 50, role=Role.ROOT, type="E"),
         event("checkpoint_saved", 8, time=START + 950, text=text, path=text),
@@ -146,18 +146,18 @@ def named(text: str, **run: Any) -> tuple[Run, MemoryStore]:
     return cluster.store(*rows, run=cluster.run(nodes=(text,), n_gpus=4, disposition=text, **run))
 
 
-# -- clusters of a certain kind
+# -- kinds of clusters
 
 Make = Callable[[Cluster], Any]
 NO_LOG: tuple[Plane, ...] = ("scheduler",)
 SICK = "n2:3"
-"""The GPU that something is wrong with."""
+"""The faulty GPU."""
 STOP = 3000.0
-"""When a run that hangs stands still."""
+"""When a hung run stops."""
 TRACER = "trackside_"
 AWAY, RANK = "n2:3", 11
 """The GPU that the others wait for, and its rank of sixteen."""
-BEGAN = event("distributed_init", time=1010.0, text="Initializing distributed process group")
+DISTRIBUTED_INIT = event("distributed_init", time=1010.0, text="Initializing distributed process group")
 
 
 def working(**shape: Any) -> Cluster:
@@ -173,13 +173,13 @@ def raised_late(**fields: Any) -> Event:
 
 
 def idle_contexts() -> Cluster:
-    """GPUs with no more than a context on them, and no kernel launched."""
+    """GPUs with only a CUDA context and no kernel launches."""
     cluster = Cluster().per_gpu("gpu_memory_used_bytes", GIB // 2).per_gpu("gpu_memory_total_bytes", 80 * GIB)
     return cluster.per_gpu("trackside_cuda_kernel_launches_total", 0)
 
 
 def until_stop(count: int = 30) -> list[Any]:
-    """Points up to the standstill."""
+    """Training points up to ``STOP``."""
     return points(count, START + 60, (STOP - START - 100) / count)
 
 
@@ -187,7 +187,7 @@ def hung(
     sm: float = 0.03, was: float = 0.7, away: str | None = AWAY, since: float = STOP, until: float = 9e9,
     give: tuple[str, ...] = ("sm", "engine", "memory"), **shape: Any,
 ) -> Cluster:  # fmt: skip
-    """All GPUs work until ``since``; then they spin at ``sm``, and ``away`` does nothing. Work goes on at ``until``."""
+    """All GPUs work until ``since``; then they spin at ``sm``, and ``away`` does nothing. Work resumes at ``until``."""
     cluster = Cluster(**shape)
     for name, metric, usual, then, cold in (
         ("sm", "gpu_sm_active_ratio", was, sm, 0.0),
@@ -204,32 +204,32 @@ def hung(
 
 
 def traced(cluster: Cluster, launches: float = 0.0, but: dict[str, Any] | None = None) -> Cluster:
-    """Launches of every GPU: 5000 a second until the standstill, then so many."""
+    """Kernel launches of every GPU: 5000 per second until ``STOP``, then ``launches`` per second."""
     return cluster.per_gpu("trackside_cuda_kernel_launches_total", cluster.growing(cluster.after(STOP, launches, 5000)),
                            but)  # fmt: skip
 
 
 def judged(cluster: Cluster, code: str, *rows: Row | list[Any], planes: tuple[Plane, ...] = ("log", "scheduler")) -> Finding:  # fmt: skip
-    """The finding on a cluster each GPU of which has a rank."""
+    """A family's finding on a cluster in which every GPU has a rank."""
     return cluster.judge(code, *rows, run=cluster.run(n_ranks=len(cluster.gpus)), planes=planes)
 
 
 def cold(**shape: Any) -> Cluster:
-    """GPUs that do nothing, watched by a tracer."""
+    """Idle GPUs with a tracer attached."""
     cluster = Cluster(**shape).per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_engine_active_ratio", 0.0)
     cluster.per_gpu("gpu_memory_used_bytes", 0.5 * GIB).per_gpu("gpu_memory_total_bytes", 80.0 * GIB)
     return cluster.per_gpu("trackside_tracer_attached", 1)
 
 
 def uniform(engine: float, sm: float | None = None, **shape: Any) -> Cluster:
-    """GPUs that all do the same all the time."""
-    made = Cluster(**shape)
-    made.per_gpu("gpu_engine_active_ratio", made.noisy(engine))
-    return made if sm is None else made.per_gpu("gpu_sm_active_ratio", made.noisy(sm))
+    """GPUs with the same constant activity."""
+    cluster = Cluster(**shape)
+    cluster.per_gpu("gpu_engine_active_ratio", cluster.noisy(engine))
+    return cluster if sm is None else cluster.per_gpu("gpu_sm_active_ratio", cluster.noisy(sm))
 
 
 def steps(seconds: float, count: int = 40, **fields: Any) -> list[Event]:
-    """Points of a model that learns, each printing how long a step takes."""
+    """Points of a learning model; each prints its step time."""
     return [
         event(
             "progress",
@@ -244,26 +244,28 @@ def steps(seconds: float, count: int = 40, **fields: Any) -> list[Event]:
     ]
 
 
-def counted(made: Cluster, rate: float = 100.0, but: dict[str, float] | None = None) -> Cluster:
-    """Kernel launches and collectives of every GPU, at so many launches a second."""
-    rates = {name: made.growing(each) for name, each in (but or {}).items()}
-    made.per_gpu(f"{TRACER}cuda_kernel_launches_total", made.growing(rate), rates)
-    return made.per_gpu(f"{TRACER}nccl_collectives_completed_total", made.growing(2.0), op="AllReduce")
+def counted(cluster: Cluster, rate: float = 100.0, but: dict[str, float] | None = None) -> Cluster:
+    """Kernel launches and collectives of every GPU; ``rate`` is launches per second."""
+    rates = {name: cluster.growing(rate_of_gpu) for name, rate_of_gpu in (but or {}).items()}
+    cluster.per_gpu(f"{TRACER}cuda_kernel_launches_total", cluster.growing(rate), rates)
+    return cluster.per_gpu(f"{TRACER}nccl_collectives_completed_total", cluster.growing(2.0), op="AllReduce")
 
 
 def figure(finding: Finding, key: str, name: str) -> float:
-    """A figure of one of its sentences."""
-    return next(each for each in (*finding.shows, *finding.because) if sentence_name(each) == key).values[name].number
+    """The value of a placeholder in one of the finding's sentences."""
+    return (
+        next(claim for claim in (*finding.shows, *finding.because) if sentence_name(claim) == key).values[name].number
+    )
 
 
-def waiting(made: Cluster, share: float, but: dict[str, float] | None = None) -> Cluster:
-    """Time that every rank spends in collectives, as a share."""
-    rates = {name: made.growing(each) for name, each in (but or {}).items()}
-    return made.per_gpu(f"{TRACER}nccl_collective_seconds_total", made.growing(share), rates, op="AllReduce")
+def waiting(cluster: Cluster, share: float, but: dict[str, float] | None = None) -> Cluster:
+    """The share of time that every rank spends in collectives."""
+    rates = {name: cluster.growing(share_of_gpu) for name, share_of_gpu in (but or {}).items()}
+    return cluster.per_gpu(f"{TRACER}nccl_collective_seconds_total", cluster.growing(share), rates, op="AllReduce")
 
 
 def restarted() -> Event:
-    """The launcher starts the workers anew."""
+    """The launcher restarts the workers."""
     return event("launcher_restart", 21, time=2000.5, attempt=1)
 
 

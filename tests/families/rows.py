@@ -35,7 +35,7 @@ Row = Event | Record
 
 
 def event(kind: str, line: int = 1, role: Role = Role.FACT, **fields: Any) -> Event:
-    """A log event; text, time, rank, node, plane and path are not fields of its own."""
+    """A log event; text, time, rank, node, plane and path are attributes, the rest are its fields."""
     known = {name: fields.pop(name) for name in ("text", "time", "rank", "node") if name in fields}
     plane: Plane = fields.pop("plane", "log")
     path = fields.pop("path", "train.log")
@@ -74,7 +74,7 @@ def exception(name: str, message: str, line: int = 500, about: str = "applicatio
 
 
 def log_points(count: int = 5, line: int = 10, time: float | None = 1010.0) -> list[Event]:
-    """Training points of a model that learns, one in 10 s."""
+    """Training points of a learning model, one every 10 s."""
     return [
         event("progress", line + i, step=i + 1, loss=4.0 - i / 10, time=None if time is None else time + 10 * i)
         for i in range(count)
@@ -82,7 +82,7 @@ def log_points(count: int = 5, line: int = 10, time: float | None = 1010.0) -> l
 
 
 def points(count: int = 20, first: float = START + 60, every: float = 60.0, loss: float = 4.0) -> list[Event]:
-    """Training points of a model that learns, ``every`` so many seconds."""
+    """Training points of a learning model, one every ``every`` seconds."""
     return [
         event("progress", 10 + i, step=i + 1, loss=loss - i * loss / (2 * count), time=first + every * i)
         for i in range(count)
@@ -90,7 +90,7 @@ def points(count: int = 20, first: float = START + 60, every: float = 60.0, loss
 
 
 def curve(losses: Iterable[float | None], every: int = 10, kind: str = "progress", **fields: Any) -> list[Row]:
-    """Training points with these losses, one in 10 s; a field may be a function of the point's number."""
+    """Training points with these losses, one every 10 s; a field may be a function of the point's number."""
     rows: list[Row] = []
     for i, loss in enumerate(losses, 1):
         values: dict[str, Any] = {"step": i * every, "loss": loss, "framework": "hf-trainer", **fields}
@@ -115,17 +115,17 @@ def store(*rows: Row | list[Row], planes: tuple[Plane, ...] = ("log", "scheduler
 def xid_number(number: int, line: int = 5, time: float | None = 4990.0, **fields: Any) -> Event:
     """An Xid line of the kernel, by its number."""
     role = Role.FACT if number in (13, 31, 43, 45) else Role.CONFIRMATION
-    where = {"plane": "kernel", "path": "dmesg.txt", "node": "n1", "pci": "0000:4e:00", **fields}
-    return event("xid", line, role, xid=number, time=time, **where)
+    location = {"plane": "kernel", "path": "dmesg.txt", "node": "n1", "pci": "0000:4e:00", **fields}
+    return event("xid", line, role, xid=number, time=time, **location)
 
 
 def activity(lines: int, **fields: Any) -> Event:
-    """How much one log held, and from when to when."""
+    """The size of one log, with its first and last time in ``fields``."""
     return event("log_activity", lines, lines=lines, bytes=lines * 80, time=fields.get("last_time"), **fields)
 
 
 def notice(reason: str, line: int = 800, text: str = "", **fields: Any) -> Event:
-    """What Slurm says in the log of why it ended the run."""
+    """Slurm's line in the log with the reason why it ended the run."""
     return event(
         "scheduler_notice", line, Role.ROOT, reason=reason, text=text or f"CANCELLED DUE TO {reason}", **fields
     )
@@ -142,21 +142,21 @@ def family_of(code: str) -> Family:
 
 
 def claims(finding: Finding) -> list[Claim]:
-    """All that it says, without its actions."""
+    """All claims of a finding; not its actions."""
     return [*finding.shows, *finding.implies, *finding.cannot_decide, *finding.because]
 
 
 def check_worded(finding: Finding) -> None:
-    """Every sentence and every command must fill."""
+    """Check that every sentence and every command fills."""
     for claim in claims(finding):
         assert worded(claim)
     for act in finding.actions:
-        assert all(clause(Claim(one, act.values)) for one in (act.sentence, *act.commands))
+        assert all(clause(Claim(sentence, act.values)) for sentence in (act.sentence, *act.commands))
 
 
-def judge_store(code: str, where: MemoryStore, run: Run | None = None) -> Finding:
+def judge_store(code: str, evidence_store: MemoryStore, run: Run | None = None) -> Finding:
     """One family's finding on a store."""
-    facts = trusted_facts(where, run or Run())
+    facts = trusted_facts(evidence_store, run or Run())
     finding = with_names(engine.judge_by(facts, [family_of(code)])[0], facts)
     check_worded(finding)
     return finding
@@ -167,9 +167,9 @@ def judge(code: str, *rows: Row | list[Any], run: Run | None = None, planes: tup
     return judge_store(code, store(*rows, planes=planes or ("log", "scheduler")), run)
 
 
-def primary(where: MemoryStore, run: Run | None = None) -> Finding:
+def primary(evidence_store: MemoryStore, run: Run | None = None) -> Finding:
     """The primary finding of all families."""
-    return arbitrate(engine.judge_all(where, run or Run(), families()), families()).primary
+    return arbitrate(engine.judge_all(evidence_store, run or Run(), families()), families()).primary
 
 
 def example(code: str) -> Finding:
@@ -177,9 +177,9 @@ def example(code: str) -> Finding:
     return trackside.diagnose(simulated(SCENARIOS / code / "sim-example-of-the-catalog" / "scenario.toml")).primary
 
 
-def sentence_name(said: Claim | Action) -> str:
-    """The name of the constant that holds a sentence, in lower case; of one in a table, with the key there."""
-    return constants()[id(said.sentence)]
+def sentence_name(part: Claim | Action) -> str:
+    """The name of a sentence's constant in lower case; with its key if the constant is a table."""
+    return constants()[id(part.sentence)]
 
 
 @cache
@@ -197,19 +197,21 @@ def sentences() -> list[tuple[str, Sentence]]:
         if isinstance(value, Sentence):
             named.append((constant.lower(), value))
         elif isinstance(value, dict):
-            named += [(f"{constant}_{key}".lower(), one) for key, one in value.items() if isinstance(one, Sentence)]
+            named += [
+                (f"{constant}_{key}".lower(), entry) for key, entry in value.items() if isinstance(entry, Sentence)
+            ]
         elif isinstance(value, Part):
             named.append((f"{constant}_what".lower(), value.what))
     return named
 
 
 def keys(finding: Finding) -> list[str]:
-    """Which sentences it says: shown, or the reasons why it is not there."""
+    """The names of the sentences that a finding shows, or of the reasons why it is absent."""
     return [sentence_name(claim) for claim in (*finding.shows, *finding.because)]
 
 
 def text_of(finding: Finding) -> str:
-    """What it shows, or why it is absent, as text."""
+    """The claims that a finding shows, or the reasons why it is absent, as text."""
     return "; ".join(worded(claim) for claim in (*finding.shows, *finding.because))
 
 

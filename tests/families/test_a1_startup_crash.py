@@ -36,13 +36,13 @@ from trackside.finding import Certainty
 from trackside.model import Role, Run
 
 
-def test_startup_crash() -> None:
+def test_an_exception_before_any_step_is_a_startup_crash() -> None:
     finding = judge("A1", raised("ValueError", rank=0), raised("ValueError", 60, rank=1), job("FAILED", exit_code=1))
     assert (finding.outcome, finding.certainty, finding.culprit) == (FOUND, Certainty.ESTABLISHED, "job")
     assert (finding.ranks, finding.exception) == ((0, 1), ("ValueError", "it went wrong"))
 
 
-def test_startup_crash_is_not_an_exception_after_steps_nor_a_handled_one() -> None:
+def test_an_exception_after_steps_or_handled_is_no_startup_crash() -> None:
     assert keys(judge("A1", log_points(), raised("ValueError"))) == ["steps_before"]
     assert judge("A1", raised("ValueError", 5), log_points()).outcome is ABSENT
     logged = raised("ValueError", logged=True)
@@ -50,11 +50,11 @@ def test_startup_crash_is_not_an_exception_after_steps_nor_a_handled_one() -> No
 
 
 @pytest.mark.parametrize("about", ["oom", "rendezvous", "checkpoint", "storage", "collective", "interrupt"])
-def test_startup_crash_leaves_other_topics(about: str) -> None:
+def test_a1_ignores_exceptions_of_other_families(about: str) -> None:
     assert judge("A1", raised("RuntimeError", about=about)).outcome is ABSENT
 
 
-def test_launch_that_never_reached_python() -> None:
+def test_a_failed_launch_before_python_is_a_startup_crash() -> None:
     finding = judge("A1", event("process_exit", exit_code=127, source="bash"), job("FAILED", exit_code=127))
     assert (finding.outcome, finding.fault_class) == (FOUND, "env")
     finding = judge("A1", job("FAILED", exit_code=0, signal=53), planes=("scheduler",))
@@ -62,7 +62,7 @@ def test_launch_that_never_reached_python() -> None:
     assert judge("A1", job("FAILED", exit_code=1), planes=("scheduler",)).outcome is UNKNOWN
 
 
-def test_startup_crash_before_any_gpu_work() -> None:
+def test_gpus_without_work_establish_a_startup_crash() -> None:
     finding = idle_contexts().judge("A1", raised_late(), FAILED)
     assert (finding.outcome, finding.certainty, finding.cannot_decide) == (FOUND, ESTABLISHED, ())
     assert {"launches", "context_only"} <= set(keys(finding))
@@ -71,11 +71,11 @@ def test_startup_crash_before_any_gpu_work() -> None:
     loaded.per_gpu("gpu_sm_active_ratio", 0.0)
     assert {"no_work", "loaded"} <= set(keys(loaded.judge("A1", raised_late(), FAILED)))
     blind = Cluster().per_node("host_load1", 3)
-    assert [sentence_name(each) for each in blind.judge("A1", raised_late(), FAILED).cannot_decide] == ["gpu_memory"]
+    assert [sentence_name(claim) for claim in blind.judge("A1", raised_late(), FAILED).cannot_decide] == ["gpu_memory"]
 
 
 def test_a_crash_within_seconds_is_too_short_for_counters() -> None:
-    """One scrape of a counter tells no growth; where it stands does, and so do the gauges."""
+    """One sample of a counter shows no growth; its value does show work, and so do the gauges."""
 
     def crashed(launches: float) -> list[str]:
         cluster = Cluster(end=START + 20, interval=30.0)
@@ -88,22 +88,22 @@ def test_a_crash_within_seconds_is_too_short_for_counters() -> None:
     assert not {"launches", "context_only"} & set(crashed(1e6))
 
 
-def test_startup_crash_is_none_after_long_gpu_work() -> None:
-    """A training loop that prints nothing readable: the GPUs tell that it ran."""
+def test_long_gpu_work_rules_out_a_startup_crash() -> None:
+    """The training loop prints nothing readable; the GPUs show that it ran."""
     assert keys(working().judge("A1", raised_late(), FAILED)) == ["worked"]
     finding = working().judge("H2", raised_late(), FAILED)
     assert (finding.outcome, "worked" in keys(finding)) == (FOUND, True)
     assert idle_contexts().judge("H2", raised_late(), FAILED).outcome is ABSENT
 
 
-def test_quick_failure_without_a_log() -> None:
+def test_a_quick_failure_without_a_log_is_possible() -> None:
     quick = job("FAILED", exit_code=1, end=1060.0, elapsed_s=60.0)
     assert outcome(idle_contexts().judge("A1", quick, planes=NO_LOG))[:2] == (FOUND, POSSIBLE)
     assert working().judge("A1", quick, planes=NO_LOG).outcome is UNKNOWN
 
 
-def test_gpus_of_another_job_are_no_work_of_a_run_that_died_at_its_start() -> None:
-    """Nothing tells which GPUs of the node the run held: those that worked may be a neighbor's."""
+def test_work_of_other_gpus_on_the_node_does_not_rule_out_a_startup_crash() -> None:
+    """The run's GPUs on the node are unknown: those that worked may belong to a neighbor."""
     cluster = Cluster(nodes=1).per_gpu("gpu_sm_active_ratio", 0.8, {"n1:0": 0.0, "n1:1": 0.0})
     assert (
         cluster.judge("A1", raised_late(), FAILED, run=Run(id="7", start=START, end=END, nodes=("n1",))).outcome
@@ -115,7 +115,7 @@ def test_gpus_of_another_job_are_no_work_of_a_run_that_died_at_its_start() -> No
     ]
 
 
-def test_nothing_is_made_of_no_memory() -> None:
+def test_unused_gpu_memory_is_reported() -> None:
     cluster = Cluster(end=START + 200)
     cluster.per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_memory_used_bytes", 0)
     cluster.per_gpu("gpu_memory_total_bytes", 80 << 30)
@@ -128,12 +128,12 @@ def test_nothing_is_made_of_no_memory() -> None:
     ("ranks", "implied"),
     [(range(16), "at_startup"), (range(8, 16), "at_startup_there"), ((3,), "at_startup_some")],
 )
-def test_whose_mistake_a_startup_crash_is(ranks: Any, implied: str) -> None:
-    """One rank may only have been the first to say so; all of one node's and none elsewhere point to that node."""
+def test_the_failed_ranks_point_to_the_job_or_a_node(ranks: Any, implied: str) -> None:
+    """One rank may only be the first to fail; all ranks of one node and no others point to that node."""
     errors = [
         event("exception", 20 + rank, role=Role.ROOT, rank=rank, type="ImportError", message="x", about="application")
         for rank in ranks
     ]
     cluster = Cluster().per_gpu("gpu_memory_used_bytes", 0)
     finding = cluster.judge("A1", *errors, FAILED, run=cluster.run(n_ranks=16))
-    assert implied in [sentence_name(each) for each in finding.implies]
+    assert implied in [sentence_name(claim) for claim in finding.implies]

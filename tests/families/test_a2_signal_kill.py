@@ -41,12 +41,12 @@ from trackside.model import Event, Position, Record, Role, Run
 
 
 def killed_by(signal: int = 9, rank: int = 1, **fields: Any) -> Event:
-    told = {"role": Role.ROOT, "global_rank": rank, "signal": signal, "time": 1100.0, "first": True, **fields}
-    role = told.pop("role")
-    return event("launcher_failure", 90, role, rank=rank, **told)
+    known = {"role": Role.ROOT, "global_rank": rank, "signal": signal, "time": 1100.0, "first": True, **fields}
+    role = known.pop("role")
+    return event("launcher_failure", 90, role, rank=rank, **known)
 
 
-def test_signal_kill() -> None:
+def test_a_killed_rank_is_a_signal_kill() -> None:
     finding = judge("A2", log_points(), killed_by(), job("FAILED", exit_code=1))
     assert (finding.outcome, finding.signal, finding.ranks, finding.variant) == (
         FOUND,
@@ -58,7 +58,7 @@ def test_signal_kill() -> None:
     assert judge("A2", killed_by(11)).variant == "startup"
 
 
-def test_host_memory_names_the_sender() -> None:
+def test_a_kernel_oom_kill_names_the_sender() -> None:
     finding = judge("A2", killed_by(), root("oom_kill", scope="cgroup", plane="kernel"), job("OUT_OF_MEMORY"))
     assert "oom" in keys(finding)
     assert not finding.cannot_decide
@@ -68,7 +68,7 @@ def test_host_memory_names_the_sender() -> None:
     assert judge("A2", other, run=Run(id="7")).outcome is ABSENT
 
 
-def test_signal_kill_is_not_somebody_elses_doing() -> None:
+def test_a_signal_with_another_cause_is_no_signal_kill() -> None:
     timeout = event("collective_timeout", 40, Role.CASCADE, rank=1)
     assert judge("A2", timeout, killed_by(6)).outcome is ABSENT
     notice = root("scheduler_notice", 80, reason="cancelled")
@@ -82,7 +82,7 @@ def test_signal_kill_is_not_somebody_elses_doing() -> None:
     assert judge("A2", killed_by(time=1005.0), log_points(line=200), job("COMPLETED")).outcome is ABSENT
 
 
-def test_exit_code_that_may_be_a_signal() -> None:
+def test_an_exit_code_may_stand_for_a_signal() -> None:
     finding = judge("A2", job("FAILED", exit_code=11, signal=0), planes=("scheduler",))
     assert (finding.outcome, finding.certainty) == (FOUND, Certainty.POSSIBLE)
     finding = judge("A2", job("FAILED", exit_code=139, signal=0), planes=("scheduler",))
@@ -104,7 +104,7 @@ def host(cluster: Cluster, low: float, kills: int) -> Cluster:
 
 
 @pytest.mark.parametrize(
-    ("low", "kills", "said", "implied", "open_"),
+    ("low", "kills", "shown", "implied", "undecided"),
     [
         (0.01, 1, {"oom_counted", "host_short"}, "implies_host_oom", []),
         (0.1, 1, {"oom_counted"}, "implies_host_oom", []),
@@ -113,21 +113,23 @@ def host(cluster: Cluster, low: float, kills: int) -> Cluster:
         (0.5, 0, {"host_ample"}, "implies_other_kill", ["who_else"]),
     ],
 )
-def test_a_kill_and_the_hosts_memory(low: float, kills: int, said: set[str], implied: str, open_: list[str]) -> None:
+def test_host_memory_explains_a_kill(
+    low: float, kills: int, shown: set[str], implied: str, undecided: list[str]
+) -> None:
     finding = host(idle_contexts(), low, kills).judge("A2", killed(), FAILED)
     assert (finding.outcome, finding.certainty, finding.nodes) == (FOUND, ESTABLISHED, ("n2",))
-    assert said | {"launches", "context_only"} <= set(keys(finding))
-    assert [sentence_name(each) for each in finding.implies] == [implied]
-    assert [sentence_name(each) for each in finding.cannot_decide] == open_
+    assert shown | {"launches", "context_only"} <= set(keys(finding))
+    assert [sentence_name(claim) for claim in finding.implies] == [implied]
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == undecided
 
 
 def test_a_kill_without_host_metrics_stays_undecided() -> None:
     finding = idle_contexts().judge("A2", killed(), FAILED)
-    assert [sentence_name(each) for each in finding.cannot_decide] == ["who"]
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["who"]
     assert keys(working().judge("A2", killed(), FAILED))[1] == "worked"
 
 
-def test_a_kill_that_only_the_kernel_counted() -> None:
+def test_a_kill_counted_by_the_kernel_alone_is_found() -> None:
     finding = host(Cluster(), 0.01, 1).judge("A2", FAILED, planes=NO_LOG)
     assert (outcome(finding), finding.signal) == ((FOUND, ESTABLISHED, False), ("SIGKILL", 9))
     assert outcome(host(Cluster(), 0.01, 0).judge("A2", FAILED, planes=NO_LOG))[:2] == (FOUND, POSSIBLE)
@@ -137,7 +139,7 @@ def test_a_kill_that_only_the_kernel_counted() -> None:
     assert host(Cluster(), 0.01, 1).judge("A2", raised_late(), FAILED).outcome is ABSENT
 
 
-def test_a_kill_that_stopped_training_long_before_the_end() -> None:
+def test_a_kill_that_stopped_training_early_is_no_warning() -> None:
     cluster = Cluster().per_node("host_memory_total_bytes", 1e12)
     cluster.per_node("host_oom_kills_total", 0, {"n2": cluster.after(2300, 1)})
     finding = cluster.judge("A2", points(), job("TIMEOUT"))
@@ -149,43 +151,43 @@ def oom_kill(scope: str, node: str | None = "n2", **more: str) -> Event:
     return event("oom_kill", 3, role=Role.ROOT, plane="kernel", path="dmesg", node=node, **fields)
 
 
-def test_kills_that_the_kernel_gives_to_other_jobs_are_not_this_runs() -> None:
-    """On a node that several jobs share its count of kills is everybody's; its lines name the cgroups."""
-    theirs, mine = (oom_kill("cgroup", cgroup=f"/slurm/uid_0/job_{number}") for number in (99, 7))
-    finding = host(idle_contexts(), 0.5, 1).judge("A2", killed(), theirs, FAILED)
+def test_kills_in_cgroups_of_other_jobs_are_not_counted() -> None:
+    """On a shared node the kill counter covers all jobs; the kernel lines name the cgroups."""
+    other, own = (oom_kill("cgroup", cgroup=f"/slurm/uid_0/job_{number}") for number in (99, 7))
+    finding = host(idle_contexts(), 0.5, 1).judge("A2", killed(), other, FAILED)
     assert "oom_counted" not in keys(finding)
-    assert [sentence_name(each) for each in finding.cannot_decide] == ["who_else"]
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["who_else"]
     assert "oom_counted" in keys(
-        host(idle_contexts(), 0.5, 2).judge("A2", killed(), theirs, FAILED)
-    )  # the other kill is nobody's
-    assert "oom_counted" in keys(host(idle_contexts(), 0.5, 1).judge("A2", killed(), theirs, mine, FAILED))
-    healthy = host(working(), 0.5, 1).judge("A2", *points(), theirs, FAILED)
+        host(idle_contexts(), 0.5, 2).judge("A2", killed(), other, FAILED)
+    )  # the second kill is in no named cgroup
+    assert "oom_counted" in keys(host(idle_contexts(), 0.5, 1).judge("A2", killed(), other, own, FAILED))
+    healthy = host(working(), 0.5, 1).judge("A2", *points(), other, FAILED)
     assert (healthy.outcome, "none_counted" in keys(healthy)) == (ABSENT, False)
 
 
 @pytest.mark.parametrize(
     ("scope", "low", "implied"),
     [
-        ("host", 0.9, "implies_host_oom"),  # it went too fast for the samples
+        ("host", 0.9, "implies_host_oom"),  # too fast for the samples
         ("host", 0.01, "implies_host_oom"),
         ("cgroup", 0.9, "implies_cgroup_oom"),
-        ("cgroup", 0.01, "implies_cgroup_oom"),  # beside others that filled the node
+        ("cgroup", 0.01, "implies_cgroup_oom"),  # while other jobs filled the node
         ("slurm", 0.9, "implies_cgroup_oom"),  # Slurm counts kills of either kind
         ("slurm", 0.01, "implies_host_oom"),
     ],
 )
-def test_whose_memory_ran_out_is_the_kernels_word(scope: str, low: float, implied: str) -> None:
+def test_the_kernels_scope_of_a_kill_decides_whose_memory_ran_out(scope: str, low: float, implied: str) -> None:
     finding = host(idle_contexts(), low, 1).judge("A2", killed(), oom_kill(scope), FAILED)
-    assert [sentence_name(each) for each in finding.implies] == [implied]
+    assert [sentence_name(claim) for claim in finding.implies] == [implied]
 
 
-def test_the_kernels_word_of_another_node_does_not_count() -> None:
+def test_the_kernels_scope_on_another_node_does_not_count() -> None:
     finding = host(idle_contexts(), 0.9, 1).judge("A2", killed(), oom_kill("host", "n1"), FAILED)
-    assert [sentence_name(each) for each in finding.implies] == ["implies_cgroup_oom"]
+    assert [sentence_name(claim) for claim in finding.implies] == ["implies_cgroup_oom"]
 
 
-def test_the_node_of_a_rank_is_looked_at() -> None:
-    """The launcher names no node: the rank's GPU tells which one, and the other's memory is none of its."""
+def test_host_memory_is_read_on_the_node_of_the_killed_rank() -> None:
+    """The launcher names no node: the rank's GPU gives it, and memory of other nodes does not count."""
     cluster = host(working(), 0.01, 0)
     run = cluster.run(n_ranks=16)
     other = cluster.judge("A2", killed(2, node=None), FAILED, run=run)
@@ -195,42 +197,42 @@ def test_the_node_of_a_rank_is_looked_at() -> None:
     assert (own.nodes, "host_short" in keys(own)) == (("n2",), True)
 
 
-def asked(limit: float) -> Record:
+def with_memory_request(limit: float) -> Record:
     return job("FAILED", exit_code=1, req_mem_bytes=2 * limit)
 
 
-def test_the_memory_that_the_job_had_asked_for() -> None:
+def test_memory_use_near_the_request_explains_a_kill() -> None:
     def judged(limit: float, *more: Record) -> Finding:
-        return host(idle_contexts(), 0.5, 0).judge("A2", killed(), asked(limit), *more)
+        return host(idle_contexts(), 0.5, 0).judge("A2", killed(), with_memory_request(limit), *more)
 
-    near = judged(420 * GIB)  # of 900 GiB left at first, 400 went
-    assert ([sentence_name(each) for each in near.implies], "asked_reached" in keys(near)) == (
+    near = judged(420 * GIB)  # available memory fell from 900 to 500 GiB
+    assert ([sentence_name(claim) for claim in near.implies], "asked_reached" in keys(near)) == (
         ["implies_near_limit"],
         True,
     )
-    assert [sentence_name(each) for each in near.cannot_decide] == ["who_else"]
+    assert [sentence_name(claim) for claim in near.cannot_decide] == ["who_else"]
     assert "asked_reached" not in keys(judged(800 * GIB))
     step = Record("step", Position("sacct.txt", 3), "scheduler", {"id": "7.0", "max_rss_bytes": 790 * GIB})
     assert "rss_reached" in keys(judged(800 * GIB, step))
-    blind = idle_contexts().judge("A2", killed(), asked(800 * GIB), step)
-    assert [sentence_name(each) for each in blind.implies] == ["implies_near_limit"]
+    blind = idle_contexts().judge("A2", killed(), with_memory_request(800 * GIB), step)
+    assert [sentence_name(claim) for claim in blind.implies] == ["implies_near_limit"]
 
 
-def test_what_the_jobs_own_cgroup_held_counts_before_what_the_node_lost() -> None:
-    """Of 900 GiB that were left on the node at first, 400 went: most of it to another job."""
+def test_the_jobs_cgroup_memory_outweighs_the_nodes_memory() -> None:
+    """Available memory on the node fell by 400 GiB, mostly because of another job."""
 
     def judged(own: float) -> Finding:
         cluster = host(idle_contexts(), 0.5, 0)
         cluster.put("host_cgroup_memory_bytes", own, node="n2", job="7", cgroup="job_7", kind="anon")
-        return cluster.judge("A2", killed(), asked(420 * GIB))
+        return cluster.judge("A2", killed(), with_memory_request(420 * GIB))
 
     assert not {"asked_reached", "cgroup_reached"} & set(keys(judged(40 * GIB)))
-    assert [sentence_name(each) for each in judged(40 * GIB).implies] == ["implies_other_kill"]
+    assert [sentence_name(claim) for claim in judged(40 * GIB).implies] == ["implies_other_kill"]
     assert "cgroup_reached" in keys(judged(410 * GIB))
-    assert [sentence_name(each) for each in judged(410 * GIB).implies] == ["implies_near_limit"]
+    assert [sentence_name(claim) for claim in judged(410 * GIB).implies] == ["implies_near_limit"]
 
 
-def test_host_memory_that_killed_nothing_is_said() -> None:
+def test_ample_host_memory_is_reported_if_nothing_was_killed() -> None:
     finding = host(working(), 0.5, 0).judge("A2", *points(), FAILED)
     assert (finding.outcome, keys(finding)[1:]) == (ABSENT, ["none_counted", "host_ample_all"])
     assert "2 nodes" in text_of(finding)
@@ -249,10 +251,10 @@ def test_a_crash_that_a_restart_survived_is_a_warning() -> None:
     assert keys(finding) == ["died_on", "restarted", "lived_on"]
     assert cluster.judge("A2", crashed(), later(), COMPLETED).outcome is ABSENT  # nothing restarted it
     several = Cluster().per_gpu("gpu_sm_active_ratio", 0.8).judge("A2", crashed(), restarted(), later(), COMPLETED)
-    assert several.ranks == ()  # of which node it is the third isn't told
+    assert several.ranks == ()  # local rank 2 of which node is unknown
 
 
-def test_it_is_the_worker_that_died_and_not_its_rank() -> None:
+def test_a_dead_data_loader_worker_is_named_with_its_rank() -> None:
     died = event("dataloader_death", 50, role=Role.ROOT, rank=9, signal=9, pid=77, time=4900.0)
     cluster = Cluster().per_gpu("gpu_sm_active_ratio", 0.8)
     finding = cluster.judge("A2", died, FAILED, run=cluster.run(n_ranks=16))
@@ -260,12 +262,12 @@ def test_it_is_the_worker_that_died_and_not_its_rank() -> None:
     assert finding.nodes == ("n2",)
 
 
-def test_where_the_node_of_a_kill_is_not_known_all_are_looked_at() -> None:
+def test_all_nodes_are_checked_if_the_node_of_a_kill_is_unknown() -> None:
     cluster = Cluster().per_node("host_memory_total_bytes", 1000 << 30)
     cluster.per_node("host_memory_available_bytes", 900 << 30)
     cluster.per_node("host_oom_kills_total", 0)
     died = event("launcher_failure", 90, role=Role.ROOT, signal=9, first=True, time=4980.0)
     assert "host_ample_all" in keys(cluster.judge("A2", died, FAILED))
-    placed = event("launcher_failure", 90, role=Role.ROOT, signal=9, first=True, time=4980.0, node="n2")
-    said = text_of(cluster.judge("A2", placed, FAILED))
-    assert "node n2 always had at least" in said.lower()
+    on_n2 = event("launcher_failure", 90, role=Role.ROOT, signal=9, first=True, time=4980.0, node="n2")
+    text = text_of(cluster.judge("A2", on_n2, FAILED))
+    assert "node n2 always had at least" in text.lower()

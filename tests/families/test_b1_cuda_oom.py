@@ -38,14 +38,14 @@ def oom_gib(line: int = 50, **sizes: float) -> Event:
     return root("cuda_oom", line, rank=3, **{name: int(size * GIB) for name, size in sizes.items()})
 
 
-def test_cuda_oom() -> None:
+def test_a_request_beyond_the_total_memory_is_a_cuda_oom() -> None:
     finding = judge("B1", oom_gib(requested_bytes=91.6, total_bytes=79.2), job("FAILED", exit_code=1))
     assert (finding.outcome, finding.certainty, finding.culprit) == (FOUND, Certainty.ESTABLISHED, "job")
     assert finding.ranks == (3,)
     assert "larger" in keys(finding)
 
 
-def test_cuda_oom_in_pieces_and_with_a_neighbor() -> None:
+def test_cuda_oom_from_fragmentation_or_another_process() -> None:
     pieces = oom_gib(requested_bytes=4, total_bytes=80, allocated_bytes=58, reserved_bytes=75)
     assert "fragmented" in keys(judge("B1", pieces))
     crowded = oom_gib(requested_bytes=1, total_bytes=40, allocated_bytes=4, reserved_bytes=4, other_process_bytes=34)
@@ -53,12 +53,12 @@ def test_cuda_oom_in_pieces_and_with_a_neighbor() -> None:
     assert judge("B1", crowded, run=Run(n_ranks=8)).culprit == "job"
 
 
-def test_cuda_oom_that_was_handled_or_only_mentioned() -> None:
+def test_a_handled_or_quoted_cuda_oom_is_absent() -> None:
     assert keys(judge("B1", oom_gib(5), log_points())) == ["handled"]
     assert judge("B1", event("cuda_oom", 50, Role.CONFIRMATION)).outcome is ABSENT
 
 
-def test_buffered_points_behind_the_traceback_do_not_clear_it() -> None:
+def test_buffered_points_after_a_traceback_do_not_count_as_recovery() -> None:
     late = log_points(line=60, time=None)
     assert judge("B1", oom_gib(), late, job("FAILED", exit_code=1)).outcome is FOUND
     error = raised("ValueError")
@@ -79,7 +79,7 @@ def filled(used: Make | float, but: dict[str, Make] | None = None, **shape: Any)
     return cluster.per_gpu("gpu_memory_total_bytes", 80 * GIB)
 
 
-def test_out_of_memory_with_its_curve() -> None:
+def test_a_memory_curve_near_its_limit_supports_a_cuda_oom() -> None:
     cluster = filled(lambda c: c.between(1030, 4990, 78 * GIB)).per_gpu("gpu_ecc_uncorrectable_total", 0)
     finding = cluster.judge("B1", oom(), FAILED, run=cluster.run(n_ranks=16))
     assert (finding.outcome, finding.certainty, finding.culprit) == (FOUND, ESTABLISHED, "job")
@@ -87,38 +87,38 @@ def test_out_of_memory_with_its_curve() -> None:
     assert {"near", "clean_ecc"} <= set(keys(finding))
 
 
-def test_one_request_too_large_never_shows_in_the_curve() -> None:
+def test_a_single_large_request_does_not_show_in_the_memory_curve() -> None:
     cluster = filled(lambda c: c.between(1030, 4990, 40 * GIB))
     finding = cluster.judge("B1", oom(requested_bytes=91 * GIB), FAILED, run=cluster.run(n_ranks=16))
     assert finding.certainty is ESTABLISHED
     assert "near" not in keys(finding)
-    assert "below" in [sentence_name(each) for each in finding.implies]
+    assert "below" in [sentence_name(claim) for claim in finding.implies]
 
 
-def test_capacity_from_used_and_free() -> None:
+def test_memory_capacity_is_used_plus_free() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_memory_used_bytes", 78 * GIB).per_gpu("gpu_memory_free_bytes", 2 * GIB)
     assert "near" in keys(cluster.judge("B1", oom(), FAILED, run=cluster.run(n_ranks=16)))
 
 
-def test_memory_that_somebody_else_held() -> None:
+def test_memory_of_another_process_blames_infrastructure() -> None:
     long: dict[str, Any] = {"start": 400.0, "end": 5600.0}
     run = Cluster().run(n_ranks=16)
 
     def own(level: float, before: float) -> Make:
         return lambda c: c.between(1040, 4990, level * GIB, before * GIB)
 
-    held = filled(own(50, 0), {"n1:3": own(79, 30)}, **long)
-    finding = held.judge("B1", oom(), FAILED, run=run)
+    shared = filled(own(50, 0), {"n1:3": own(79, 30)}, **long)
+    finding = shared.judge("B1", oom(), FAILED, run=run)
     assert (finding.culprit, "taken" in keys(finding)) == ("infrastructure", True)
     assert sentence_name(finding.actions[0]) == "who"
-    too_large = held.judge("B1", oom(requested_bytes=60 * GIB), FAILED, run=run)
+    too_large = shared.judge("B1", oom(requested_bytes=60 * GIB), FAILED, run=run)
     assert (too_large.culprit, "taken" in keys(too_large)) == ("job", True)
     before: Make = lambda c: c.between(1040, 4990, 79 * GIB, c.between(0, 1000, 60 * GIB))  # noqa: E731
     assert "taken" not in keys(filled(before, **long).judge("B1", oom(), FAILED, run=run))
 
 
-def test_out_of_memory_by_its_curve_alone() -> None:
+def test_a_climbing_memory_curve_alone_is_only_possible() -> None:
     climbing = filled(lambda c: c.between(4700, 4990, 79 * GIB, 50 * GIB))
     finding = climbing.judge("B1", FAILED, planes=NO_LOG)
     assert (finding.outcome, finding.certainty) == (FOUND, POSSIBLE)
@@ -130,14 +130,14 @@ def test_out_of_memory_by_its_curve_alone() -> None:
     assert (finding.outcome, keys(finding)) == (ABSENT, ["none", "at_most"])
 
 
-def test_failed_allocations_that_the_framework_counted() -> None:
+def test_failed_allocations_counted_by_the_framework_support_a_cuda_oom() -> None:
     def counted(at: float) -> Cluster:
         cluster = filled(40 * GIB)
         return cluster.put("training_memory_ooms_total", cluster.after(at, 1), node="n1", rank="0")
 
     finding = counted(4950).judge("B1", FAILED, planes=NO_LOG)
     assert (finding.outcome, finding.certainty, "counted" in keys(finding)) == (FOUND, SUPPORTED, True)
-    assert counted(2000).judge("B1", FAILED, planes=NO_LOG).outcome is UNKNOWN  # caught, long before
+    assert counted(2000).judge("B1", FAILED, planes=NO_LOG).outcome is UNKNOWN  # caught long before
     assert counted(4950).judge("B1", COMPLETED, planes=NO_LOG).outcome is UNKNOWN
     assert counted(4950).judge("B1", *points(), FAILED).outcome is FOUND
     raised = event("exception", 50, type="ValueError", message="bad", about="application", role=Role.ROOT, time=4990.0)

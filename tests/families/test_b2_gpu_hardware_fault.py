@@ -42,7 +42,7 @@ from trackside.model import Event, Position, Record, Role, Run
 RUN = Run(id="7", start=1000.0, end=5000.0, nodes=("n1",))
 
 
-def test_hardware_fault() -> None:
+def test_an_xid_79_is_an_established_hardware_fault() -> None:
     finding = judge("B2", log_points(), xid_number(79), job("FAILED", exit_code=1), run=RUN)
     assert (finding.outcome, finding.certainty, finding.culprit) == (FOUND, Certainty.ESTABLISHED, "infrastructure")
     assert (finding.variant, finding.gpus, finding.nodes) == ("active", ("0000:4e:00",), ("n1",))
@@ -50,7 +50,7 @@ def test_hardware_fault() -> None:
     assert judge("B2", error).certainty is Certainty.SUPPORTED
 
 
-def test_hardware_fault_that_is_latent() -> None:
+def test_a_hardware_fault_without_effect_is_latent() -> None:
     for rows in (
         [xid_number(64, time=10.0), job("FAILED")],
         [xid_number(79), job("COMPLETED")],
@@ -67,7 +67,7 @@ def test_application_xids_are_no_hardware_fault() -> None:
     assert (finding.outcome, finding.latent, finding.certainty) == (FOUND, True, Certainty.POSSIBLE)
 
 
-def test_without_a_kernel_log_hardware_stays_open() -> None:
+def test_b2_is_unknown_without_a_kernel_log() -> None:
     assert judge("B2", log_points(), job("FAILED")).outcome is UNKNOWN
 
 
@@ -88,7 +88,7 @@ RISES: dict[str, tuple[str, Make]] = {
 
 @pytest.mark.parametrize("case", RISES)
 @pytest.mark.parametrize("interval", [10.0, 60.0])
-def test_hardware_fault_in_figures(case: str, interval: float) -> None:
+def test_a_rising_error_counter_is_a_hardware_fault(case: str, interval: float) -> None:
     metric, curve = RISES[case]
     finding = ecc(curve, metric, interval=interval).judge("B2", *points(), FAILED)
     assert (finding.outcome, finding.certainty, finding.latent) == (FOUND, ESTABLISHED, False)
@@ -97,15 +97,15 @@ def test_hardware_fault_in_figures(case: str, interval: float) -> None:
     assert finding.since <= 4990
 
 
-def test_hardware_fault_names_rank_and_advice() -> None:
+def test_a_hardware_fault_names_the_rank_and_the_actions() -> None:
     cluster = ecc(lambda c: c.after(4980, 94), "gpu_xid_last")
     finding = cluster.judge("B2", FAILED, run=cluster.run(n_ranks=16))
     assert finding.ranks == (11,)
     assert [sentence_name(one) for one in finding.actions] == ["drain_node", "elsewhere", "save", "advised"]
 
 
-def test_hardware_fault_when_it_stopped_the_work_hours_before() -> None:
-    """The peers wait until the time limit: nothing is done after it, however long it lasts."""
+def test_a_hardware_fault_hours_before_the_time_limit_is_no_warning() -> None:
+    """The peers wait until the time limit and do no work after the fault."""
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.after(2000, 0.0, 0.8))
     cluster.per_gpu("gpu_ecc_uncorrectable_total", 0, {SICK: cluster.after(2000, 1)})
@@ -122,18 +122,18 @@ LATENT: dict[str, tuple[Make, str]] = {
 
 
 @pytest.mark.parametrize("case", LATENT)
-def test_hardware_fault_in_figures_that_is_latent(case: str) -> None:
+def test_a_counter_without_effect_on_the_run_is_latent(case: str) -> None:
     curve, metric = LATENT[case]
     finding = ecc(curve, metric).judge("B2", points(60), FAILED)
     assert (finding.outcome, finding.latent, finding.gpus) == (FOUND, True, (SICK,))
     assert ecc(curve, metric).judge("B2", points(60), COMPLETED).latent
 
 
-def test_a_rise_without_log_is_latent_where_the_gpus_worked_on() -> None:
+def test_a_rising_counter_is_latent_if_the_gpus_kept_working() -> None:
     assert ecc(lambda c: c.after(2000, 2)).judge("B2", FAILED, planes=NO_LOG).latent
 
 
-def test_clean_counters_rule_it_out_with_figures() -> None:
+def test_clean_counters_rule_out_a_hardware_fault_with_figures() -> None:
     finding = ecc().per_gpu("gpu_health", 0, {SICK: 10}).judge("B2", *points(), FAILED)
     assert (finding.outcome, keys(finding)) == (ABSENT, ["flag_only", "clean_ecc"])
     assert "No new uncorrectable ECC errors on 16 GPUs" in text_of(finding)
@@ -146,21 +146,21 @@ def test_application_xids_in_the_gauge_are_no_hardware_fault() -> None:
         assert (finding.outcome, keys(finding)) == (ABSENT, ["application_gauge"])
 
 
-def test_a_gpu_that_vanishes_but_no_node_that_does() -> None:
+def test_a_vanished_gpu_is_a_fault_but_a_vanished_node_is_not() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_memory_used_bytes", 1e10, {SICK: cluster.until(4800, 1e10)})
     finding = cluster.judge("B2", *points(), FAILED)
     assert (finding.outcome, finding.certainty, finding.gpus) == (FOUND, SUPPORTED, (SICK,))
     cluster = Cluster()
-    gone = cluster.until(4800, 1e10)
-    cluster.per_gpu("gpu_memory_used_bytes", 1e10, {f"n2:{i}": gone for i in range(8)})
+    until_4800 = cluster.until(4800, 1e10)
+    cluster.per_gpu("gpu_memory_used_bytes", 1e10, {f"n2:{i}": until_4800 for i in range(8)})
     assert cluster.judge("B2", *points(), FAILED).outcome is UNKNOWN
     cluster = Cluster()
     cluster.per_gpu("gpu_memory_used_bytes", 1e10, {SICK: cluster.between(3000, 3030, np.nan, 1e10)})
     assert cluster.judge("B2", *points(), FAILED).outcome is UNKNOWN
 
 
-def test_hardware_of_a_neighbors_job() -> None:
+def test_errors_of_another_jobs_gpu_are_ignored() -> None:
     cluster = Cluster(gpus=4, job="7")
     cluster.per_gpu("gpu_ecc_uncorrectable_total", 0).per_gpu("gpu_memory_used_bytes", 1e10)
     cluster.put("gpu_ecc_uncorrectable_total", cluster.after(4980, 5), node="n2", gpu="6", job="99")
@@ -174,7 +174,7 @@ def xid(pci: str, node: str | None = None, line: int = 1, **fields: Any) -> Even
 
 
 def addressed() -> Cluster:
-    """Each GPU with its PCI address, alike on both nodes; another job's GPU at 0000:90:00."""
+    """Each GPU has its PCI address, the same on both nodes; another job's GPU is at 0000:90:00."""
     cluster = Cluster(gpus=4)
     for name in cluster.gpus:
         node, _, gpu = name.partition(":")
@@ -182,10 +182,10 @@ def addressed() -> Cluster:
     return cluster
 
 
-def test_kernel_and_curves_name_the_same_gpu() -> None:
+def test_kernel_log_and_metrics_name_the_same_gpu() -> None:
     finding = addressed().judge("B2", xid("0000:3A:00", "n2"), FAILED)
     assert (finding.gpus, finding.certainty) == ((SICK,), ESTABLISHED)
-    finding = addressed().judge("B2", xid("0000:3a:00"), FAILED)  # two nodes have one there
+    finding = addressed().judge("B2", xid("0000:3a:00"), FAILED)  # both nodes have a GPU there
     assert finding.gpus == ("0000:3a:00",)
     cluster = addressed()
     cluster.per_gpu("gpu_xid_last", 0, {SICK: cluster.after(4980, 79)})
@@ -193,8 +193,8 @@ def test_kernel_and_curves_name_the_same_gpu() -> None:
     assert addressed().judge("B2", xid("0000:90:00", "n2"), FAILED).outcome is ABSENT
 
 
-def test_an_address_that_no_curve_carries_is_no_second_gpu() -> None:
-    """Kernel and figures name one GPU each on the node: they mean the same one."""
+def test_a_pci_address_unknown_to_the_metrics_is_not_a_second_gpu() -> None:
+    """Kernel log and metrics each name one GPU of the node: it is the same one."""
     cluster = ecc(lambda c: c.after(4980, 2))
     finding = cluster.judge("B2", xid("0000:3a:00", "n2"), FAILED)
     assert (finding.gpus, finding.certainty) == ((SICK,), ESTABLISHED)
@@ -204,7 +204,7 @@ def test_an_address_that_no_curve_carries_is_no_second_gpu() -> None:
     assert twice.gpus == ("0000:3a:00",)
 
 
-def test_a_rank_names_the_gpu_where_nothing_else_does() -> None:
+def test_a_rank_names_the_gpu_if_nothing_else_does() -> None:
     cluster = ecc()
     cuda = event("cuda_error", 50, name="uncorrectable ECC error", role=Role.ROOT, rank=11, time=4980.0)
     finding = cluster.judge("B2", cuda, FAILED, run=cluster.run(n_ranks=16))
@@ -226,27 +226,27 @@ def test_a_drain_reason_names_the_gpu() -> None:
     assert labeled.judge("B2", drained("gpu7 lost"), FAILED, run=result).outcome is ABSENT
 
 
-def test_a_drain_counts_only_in_the_runs_time() -> None:
-    """END is 5000: within the run or while it is noticed; not before it, not later, not of a node given back."""
+def test_a_drain_counts_only_during_the_run() -> None:
+    """END is 5000. A drain counts during the run and shortly after; not before, not later, not once the node is back."""
 
-    def told(time: float | None, *more: Record, state: str = "FAILED", **held: Any) -> Finding:
+    def judged(time: float | None, *more: Record, state: str = "FAILED", **fields: Any) -> Finding:
         rows = [at(drained("Xid 79"), reason_time=time), *more]
-        return Cluster().judge("B2", *rows, job(state, nodes=("n1", "n2")), run=Run("7", **{**RAN, **held}))
+        return Cluster().judge("B2", *rows, job(state, nodes=("n1", "n2")), run=Run("7", **{**run_fields, **fields}))
 
     def at(row: Record, **fields: Any) -> Record:
         known = {**row.fields, **fields}
         return Record("node", row.at, "scheduler", {key: value for key, value in known.items() if value is not None})
 
-    RAN: dict[str, Any] = {"nodes": ("n1", "n2"), "start": START, "end": END}
-    assert [told(time).outcome for time in (START, 3000.0, END, END + 150)] == [FOUND] * 4
-    assert not told(END + 150).latent
-    assert [told(time).outcome for time in (START - 1, END + 292, END + 1600)] == [UNKNOWN] * 3
+    run_fields: dict[str, Any] = {"nodes": ("n1", "n2"), "start": START, "end": END}
+    assert [judged(time).outcome for time in (START, 3000.0, END, END + 150)] == [FOUND] * 4
+    assert not judged(END + 150).latent
+    assert [judged(time).outcome for time in (START - 1, END + 292, END + 1600)] == [UNKNOWN] * 3
     back = Record(
         "node", Position("node.txt", 2), "scheduler", {"name": "n2", "reason": "bad fan", "reason_end": 5020.0}
     )
-    assert told(END + 80, back).outcome is UNKNOWN
-    assert told(END + 10, back).outcome is FOUND  # taken out before it was given back
-    undated = told(None)
+    assert judged(END + 80, back).outcome is UNKNOWN
+    assert judged(END + 10, back).outcome is FOUND  # drained before it was back
+    undated = judged(None)
     assert (undated.latent, "undated" in keys(undated)) == (True, True)
 
 
@@ -258,8 +258,8 @@ def test_a_job_without_nodes_has_no_node_evidence(code: str) -> None:
     assert Cluster().judge(code, down, never, run=run).outcome is not FOUND
 
 
-def untold(job_: str | None = None) -> Cluster:
-    """n2:3 held memory like the others and did nothing, while its errors rose; nothing else tells whose it was."""
+def idle_gpu_with_errors(job_: str | None = None) -> Cluster:
+    """n2:3 held memory like the others and did nothing while its errors rose; only memory shows its owner."""
     cluster = Cluster(start=400, end=5600, nodes=2, gpus=8, job=job_)
     cluster.per_gpu("gpu_memory_used_bytes", cluster.between(1020, 4990, 60 * GIB))
     busy = cluster.between(1020, 4990, 0.8)
@@ -267,10 +267,10 @@ def untold(job_: str | None = None) -> Cluster:
     return cluster.per_gpu("gpu_ecc_uncorrectable_total", 0, {SICK: cluster.after(3000, 2)})
 
 
-def test_errors_of_a_gpu_that_did_nothing_are_anothers_where_only_memory_tells_whose_it_was() -> None:
+def test_errors_of_an_idle_gpu_known_only_by_its_memory_are_ignored() -> None:
     run = Run(id="7", start=START, end=END, nodes=("n1", "n2"))
-    finding = untold().judge("B2", *points(), FAILED, run=run)
+    finding = idle_gpu_with_errors().judge("B2", *points(), FAILED, run=run)
     assert (finding.outcome, "foreign" in keys(finding)) == (ABSENT, True)
     assert SICK in text_of(finding)
-    named = untold("7").judge("B2", *points(), FAILED, run=run)
+    named = idle_gpu_with_errors("7").judge("B2", *points(), FAILED, run=run)
     assert (named.outcome, named.gpus) == (FOUND, (SICK,))

@@ -56,7 +56,7 @@ def throttled(
 
 
 def steps(slow: float = 2.0, span: SPAN = HOT) -> list[Event]:
-    """Points every 10 s, ``slow`` times as far apart while clocks are held down."""
+    """Points every 10 s, ``slow`` times as far apart while clocks are low."""
     times = [1060.0]
     while times[-1] < 4900:
         times.append(times[-1] + 10 * (slow if span[0] <= times[-1] < span[1] else 1))
@@ -77,25 +77,25 @@ THROTTLES: dict[str, tuple[Callable[[], Cluster], list[Event], Certainty]] = {
 }
 
 
-def test_all_gpus_held_down_are_no_measure_of_each_other() -> None:
+def test_throttling_of_all_gpus_from_the_start_is_found() -> None:
     every = tuple(f"n{node}:{gpu}" for node in (1, 2) for gpu in range(8))
     finding = throttled(span=(0, 9999), gpus=every).judge("B3", steps(), COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
     assert finding.gpus == every
 
 
-@pytest.mark.parametrize(("counted", "found"), [(1e-3, True), (0.0, False)])
-def test_a_counter_of_throttled_time_that_creeps_while_a_hot_clock_is_low(counted: float, found: bool) -> None:
-    """DCGM's violation times came in other units than they were said to."""
+@pytest.mark.parametrize(("counted", "expected"), [(1e-3, True), (0.0, False)])
+def test_a_slowly_growing_throttle_counter_confirms_a_low_hot_clock(counted: float, expected: bool) -> None:
+    """DCGM's violation times are in other units than documented."""
     cluster = throttled(give=("clocks", "heat"))
     creeping = {SICK: cluster.growing(cluster.between(*HOT, counted))}
     cluster.per_gpu("gpu_throttle_seconds_total", 0.0, creeping, reason="thermal")
     finding = cluster.judge("B3", steps(), COMPLETED)
-    assert (finding.outcome is FOUND, finding.certainty is ESTABLISHED) == (found, found)
+    assert (finding.outcome is FOUND, finding.certainty is ESTABLISHED) == (expected, expected)
 
 
 @pytest.mark.parametrize("case", THROTTLES)
-def test_throttling(case: str) -> None:
+def test_throttling_is_found_with_its_certainty(case: str) -> None:
     make, progress, certainty = THROTTLES[case]
     finding = make().judge("B3", progress, COMPLETED)
     assert outcome(finding) == (FOUND, certainty, False)
@@ -104,16 +104,16 @@ def test_throttling(case: str) -> None:
     assert finding.since == pytest.approx(1000 if case == "from start to end" else HOT[0], abs=120)
 
 
-def test_throttling_by_counters_of_throttled_time() -> None:
+def test_throttle_time_counters_show_throttling() -> None:
     cluster = throttled(give=("clocks",))
-    held = cluster.growing(cluster.between(*HOT, 0.8, 0))
-    cluster.per_gpu("gpu_throttle_seconds_total", 0, {SICK: held}, reason="hw_thermal_slowdown")
+    throttled_time = cluster.growing(cluster.between(*HOT, 0.8, 0))
+    cluster.per_gpu("gpu_throttle_seconds_total", 0, {SICK: throttled_time}, reason="hw_thermal_slowdown")
     cluster.per_gpu("gpu_throttle_seconds_total", cluster.growing(0.9), reason="sw_power_cap")
     finding = cluster.judge("B3", steps(), COMPLETED)
     assert (outcome(finding), finding.gpus, finding.variant) == ((FOUND, ESTABLISHED, False), (SICK,), "thermal")
 
 
-def test_throttling_of_a_whole_node() -> None:
+def test_a_whole_node_can_be_throttled() -> None:
     node = tuple(f"n2:{i}" for i in range(8))
     finding = throttled(0x80, gpus=node).judge("B3", steps(), COMPLETED)
     assert (finding.gpus, finding.nodes, finding.variant) == (node, ("n2",), "power")
@@ -133,32 +133,32 @@ def test_throttling_that_did_not_end_the_run_is_a_warning() -> None:
     assert hung.judge("B3", job("TIMEOUT")).latent
 
 
-def test_throttling_to_the_end_of_work_is_no_warning_where_samples_go_on_after_it() -> None:
-    """No record tells when the run ended; the GPUs are let go of, and sampled for an hour more."""
+def test_throttling_to_the_end_of_work_is_primary_if_samples_continue() -> None:
+    """No record has the end of the run; the GPUs are released and sampled for another hour."""
     cluster = Cluster(end=9000)
     cluster.per_gpu("gpu_sm_active_ratio", cluster.between(1060, 4900, 0.8))
-    held = cluster.between(1020, 4960, 60 * GIB)
+    memory = cluster.between(1020, 4960, 60 * GIB)
     cluster.per_gpu("gpu_throttle_reasons", 4, {SICK: cluster.between(*HOT, 0x40, 4)})
     cluster.per_gpu("gpu_sm_clock_hertz", 1.6e9, {SICK: cluster.between(*HOT, 1e9, 1.6e9)})
     run = Run(id="7", start=START, end=9000.0, nodes=cluster.nodes)
-    kept = cluster.judge("B3", steps(), run=run)
-    assert (kept.outcome, kept.latent) == (FOUND, True)  # for all that is told, it stood still
-    finding = cluster.per_gpu("gpu_memory_used_bytes", held).judge("B3", steps(), run=run)
+    undated = cluster.judge("B3", steps(), run=run)
+    assert (undated.outcome, undated.latent) == (FOUND, True)  # the run may as well have stalled
+    finding = cluster.per_gpu("gpu_memory_used_bytes", memory).judge("B3", steps(), run=run)
     assert (finding.outcome, finding.latent) == (FOUND, False)
 
 
-def test_low_power_of_low_clocks_is_no_standstill() -> None:
-    """Without SM activity, power tells work; GPUs whose clocks are held down draw little and are busy all the same."""
+def test_low_power_from_low_clocks_is_no_stall() -> None:
+    """Without SM activity, power shows work; GPUs with low clocks draw little power although they are busy."""
 
-    def cluster(busy: float) -> Cluster:
-        made = Cluster()
-        made.per_gpu("gpu_power_watts", made.between(1060, 2500, 400, made.after(2500, 110, 60)))
-        made.per_gpu("gpu_utilization_ratio", made.between(1060, 2500, 1.0, made.after(2500, busy, 0)))
-        made.per_gpu("gpu_throttle_reasons", made.after(2500, 0x80, 4))
-        return made.per_gpu("gpu_sm_clock_hertz", made.after(2500, 5e8, 1.6e9))
+    def slow_clocks(busy: float) -> Cluster:
+        cluster = Cluster()
+        cluster.per_gpu("gpu_power_watts", cluster.between(1060, 2500, 400, cluster.after(2500, 110, 60)))
+        cluster.per_gpu("gpu_utilization_ratio", cluster.between(1060, 2500, 1.0, cluster.after(2500, busy, 0)))
+        cluster.per_gpu("gpu_throttle_reasons", cluster.after(2500, 0x80, 4))
+        return cluster.per_gpu("gpu_sm_clock_hertz", cluster.after(2500, 5e8, 1.6e9))
 
-    assert not cluster(1.0).judge("B3", job("TIMEOUT")).latent
-    assert cluster(1.0).judge("B3", job("TIMEOUT")).variant == "power"
+    assert not slow_clocks(1.0).judge("B3", job("TIMEOUT")).latent
+    assert slow_clocks(1.0).judge("B3", job("TIMEOUT")).variant == "power"
 
 
 BENIGN: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
@@ -174,13 +174,13 @@ BENIGN: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", BENIGN)
-def test_no_throttling(case: str) -> None:
-    make, said = BENIGN[case]
+def test_benign_reasons_are_no_throttling(case: str) -> None:
+    make, reasons = BENIGN[case]
     finding = make().judge("B3", steps(), COMPLETED)
-    assert (finding.outcome, keys(finding)) == (ABSENT, said)
+    assert (finding.outcome, keys(finding)) == (ABSENT, reasons)
 
 
-def test_single_samples_again_and_again_are_flapping() -> None:
+def test_repeated_single_samples_are_brief() -> None:
     cluster = working()
     flaps = np.where(np.arange(len(cluster.times)) % 6 < 2, 0x8, 0)
     cluster.per_gpu("gpu_throttle_reasons", 0, {SICK: flaps}).per_gpu("gpu_sm_clock_hertz", 1.6e9)
@@ -193,54 +193,54 @@ def test_idle_gpus_are_not_throttled() -> None:
     assert cluster.judge("B3", COMPLETED).outcome is ABSENT
 
 
-@pytest.mark.parametrize("most", [None, 1.7e9])
-def test_low_clocks_without_reasons_stay_open(most: float | None) -> None:
-    """Neither heat nor reasons tell of it, but a power brake would look the same."""
+@pytest.mark.parametrize("max_clock", [None, 1.7e9])
+def test_low_clocks_without_reasons_are_unknown(max_clock: float | None) -> None:
+    """Neither heat nor reasons show a cause, but a power brake would look the same."""
     cluster = throttled(heat=60, give=("clocks", "heat"))
-    if most is not None:
-        cluster.per_gpu("gpu_sm_clock_max_hertz", most)
+    if max_clock is not None:
+        cluster.per_gpu("gpu_sm_clock_max_hertz", max_clock)
     assert cluster.judge("B3", steps(), COMPLETED).outcome is UNKNOWN
 
 
 def by_default(clock: float, heat: float, watts: float, **labels: str) -> Cluster:
-    """What exporters give by default, of GPUs that have done the same from the start."""
-    made = working()
-    made.per_gpu("gpu_sm_clock_hertz", clock, **labels).per_gpu("gpu_temperature_celsius", heat, **labels)
-    return made.per_gpu("gpu_power_watts", watts, **labels)
+    """The default metrics of exporters, for GPUs with constant activity from the start."""
+    cluster = working()
+    cluster.per_gpu("gpu_sm_clock_hertz", clock, **labels).per_gpu("gpu_temperature_celsius", heat, **labels)
+    return cluster.per_gpu("gpu_power_watts", watts, **labels)
 
 
-def test_hot_gpus_that_were_slow_all_along_are_a_suspicion_by_what_their_model_can_do() -> None:
+def test_hot_gpus_below_their_models_clock_from_the_start_are_possible() -> None:
     model = {"gpu_model": "NVIDIA H100 80GB HBM3"}
     finding = by_default(8.85e8, 86, 230, **model).judge("B3", steps(), COMPLETED)
     assert outcome(finding) == (FOUND, POSSIBLE, True)
     assert "lower_highest" in keys(finding)
-    assert "set_so" in [sentence_name(each) for each in finding.cannot_decide]
+    assert "set_so" in [sentence_name(claim) for claim in finding.cannot_decide]
     for other in (by_default(8.85e8, 60, 230, **model), by_default(8.85e8, 86, 690, **model)):
-        assert other.judge("B3", steps(), COMPLETED).outcome is UNKNOWN, "set so by hand, or at its power limit"
+        assert other.judge("B3", steps(), COMPLETED).outcome is UNKNOWN, "set by hand, or at the power limit"
     assert by_default(8.85e8, 86, 230).judge("B3", steps(), COMPLETED).outcome is UNKNOWN
     assert by_default(1.9e9, 86, 650, **model).judge("B3", steps(), COMPLETED).outcome is UNKNOWN
 
 
-@pytest.mark.parametrize(("count", "told"), [(4, UNKNOWN), (12, ABSENT)])
-def test_a_few_readings_rule_nothing_out(count: int, told: Outcome) -> None:
+@pytest.mark.parametrize(("count", "expected"), [(4, UNKNOWN), (12, ABSENT)])
+def test_a_few_samples_do_not_rule_out_throttling(count: int, expected: Outcome) -> None:
     short = throttled(0x4, 1.58e9, end=START + 15 * (count - 1))
-    assert short.judge("B3", job("COMPLETED", end=START + 15 * count)).outcome is told
+    assert short.judge("B3", job("COMPLETED", end=START + 15 * count)).outcome is expected
 
 
-def test_throttling_that_is_seen_a_window_after_the_straggling_is_its_cause() -> None:
-    """Of one GPU: the curves that tell of each are smoothed over windows of their own."""
+def test_throttling_seen_one_window_after_the_straggler_is_its_cause() -> None:
+    """On the same GPU: the curves of the two families are smoothed over different windows."""
     families_ = [family for family in families() if family.code in ("B3", "D3")]
 
     def ranked(gpu: str, later: float) -> str:
         slow = Finding(FOUND, family="D3", certainty=SUPPORTED, since=1000.0, gpus=(SICK,))
-        held = Finding(FOUND, family="B3", certainty=SUPPORTED, since=1000.0 + later, gpus=(gpu,))
-        return arbitrate([held, slow], families_).primary.family
+        throttling = Finding(FOUND, family="B3", certainty=SUPPORTED, since=1000.0 + later, gpus=(gpu,))
+        return arbitrate([throttling, slow], families_).primary.family
 
     assert ranked(SICK, 30.0) == "B3"
     assert ranked(SICK, 3000.0) == "D3"
     assert ranked("n1:0", 30.0) == "D3"
 
 
-def test_clocks_unwatched() -> None:
+def test_b3_is_unknown_without_clocks_or_reasons() -> None:
     assert working().judge("B3", steps(), COMPLETED).outcome is UNKNOWN
     assert throttled(give=("clocks",)).judge("B3", steps(), COMPLETED).outcome is UNKNOWN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.families.grids import (
-    BEGAN,
+    DISTRIBUTED_INIT,
     NO_LOG,
     Cluster,
     cold,
@@ -35,61 +35,61 @@ from trackside.finding import Certainty
 from trackside.model import Run
 
 
-def test_rendezvous() -> None:
+def test_a_failed_dns_lookup_blames_infrastructure() -> None:
     failure = root("rendezvous_failure", reason="dns", address="head:29500", retry=True)
     last = root("rendezvous_failure", 60, reason="timeout", address="head:29500")
     finding = judge("C1", failure, last, job("FAILED", exit_code=1))
     assert (finding.outcome, finding.culprit, keys(finding)[0]) == (FOUND, "infrastructure", "failed_dns")
 
 
-def test_a_list_of_hosts_is_no_hosts_name() -> None:
+def test_an_unexpanded_host_list_as_address_blames_the_job() -> None:
     failure = root("rendezvous_failure", reason="dns", address="node[01,05]:53394", retry=True)
     assert judge("C1", failure, job("TIMEOUT")).culprit == "job"
 
 
-def test_rendezvous_that_came_up_or_was_long_over() -> None:
+def test_a_rendezvous_that_succeeded_is_no_failure() -> None:
     retry = root("rendezvous_failure", 5, reason="refused", retry=True)
     assert judge("C1", retry, event("distributed_ready", 9, world_size=4)).outcome is ABSENT
     assert keys(judge("C1", log_points(), root("rendezvous_failure", reason="timeout"))) == ["trained"]
 
 
-def test_silent_start_of_several_ranks() -> None:
-    begun = event("distributed_init", world_size=2, time=1005.0, rank=0)
-    finding = judge("C1", begun, job("TIMEOUT"), run=Run(nodes=("n1", "n2")))
+def test_a_silent_start_of_several_ranks_is_supported() -> None:
+    init = event("distributed_init", world_size=2, time=1005.0, rank=0)
+    finding = judge("C1", init, job("TIMEOUT"), run=Run(nodes=("n1", "n2")))
     assert (finding.outcome, finding.certainty, finding.culprit) == (FOUND, Certainty.SUPPORTED, "job")
-    assert judge("C1", begun, job("FAILED", exit_code=1)).outcome is ABSENT
+    assert judge("C1", init, job("FAILED", exit_code=1)).outcome is ABSENT
 
 
-def test_rendezvous_hang_in_the_words_of_the_example() -> None:
-    finding = judged(cold(), "C1", BEGAN, TIMEOUT)
+def test_the_wording_of_the_rendezvous_hang_example() -> None:
+    finding = judged(cold(), "C1", DISTRIBUTED_INIT, TIMEOUT)
     assert decision(finding) == (FOUND, ESTABLISHED)
-    told = text_of(finding)
-    assert "16 GPUs on 2 nodes did no work for 67 min" in told
-    assert "saw no kernel launch and no collective of the run" in told
+    text = text_of(finding)
+    assert "16 GPUs on 2 nodes did no work for 67 min" in text
+    assert "saw no kernel launch and no collective of the run" in text
     assert (finding.nodes, finding.ranks, finding.culprit) == (("n1", "n2"), tuple(range(16)), "unknown")
 
 
-def test_a_run_that_goes_on_has_not_ended() -> None:
-    finding = judged(cold(), "C1", BEGAN, job("RUNNING", end=None))
+def test_a_running_job_is_not_said_to_have_ended() -> None:
+    finding = judged(cold(), "C1", DISTRIBUTED_INIT, job("RUNNING", end=None))
     assert finding.outcome is FOUND
     assert ("running" in keys(finding), "ended" in keys(finding)) == (True, False)
 
 
-def test_rendezvous_hang_without_a_log() -> None:
-    """Several nodes that stay cold: possible; with contexts that hold memory, and so a job that had begun, supported."""
+def test_a_rendezvous_hang_is_found_without_a_log() -> None:
+    """Several idle nodes are a possible hang; contexts that hold memory show that the job started: supported."""
     assert decision(judged(cold(), "C1", TIMEOUT, planes=NO_LOG)) == (FOUND, POSSIBLE)
     loaded = Cluster().per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_engine_active_ratio", 0.0)
     loaded.per_gpu("gpu_memory_used_bytes", 9.0 * GIB).per_gpu("gpu_memory_total_bytes", 80.0 * GIB)
     assert decision(judged(loaded, "C1", TIMEOUT, planes=NO_LOG)) == (FOUND, SUPPORTED)
 
 
-def test_no_rendezvous_hang() -> None:
+def test_rivals_are_no_rendezvous_hang() -> None:
     assert keys(judged(hung(), "C1", TIMEOUT, planes=NO_LOG)) == ["worked_sm"]
     assert judged(cold(nodes=1, gpus=1), "C1", TIMEOUT, planes=NO_LOG).outcome is UNKNOWN
     assert "trained" in keys(judged(cold(), "C1", points(), TIMEOUT))
     assert "completed" in keys(judged(cold(), "C1", COMPLETED))
 
 
-def test_short_cold_spell_is_no_hang() -> None:
+def test_a_short_idle_period_is_no_hang() -> None:
     brief = cold(start=END - 400)
     assert judged(brief, "C1", TIMEOUT, planes=NO_LOG).outcome is not FOUND

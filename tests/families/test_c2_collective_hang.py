@@ -50,7 +50,7 @@ def timed_out(rank: int, seq: int | None = 40, **fields: Any) -> Event:
     return event("collective_timeout", 60 + rank, Role.CASCADE, rank=rank, seq=seq, **{"time": 2000.0, **fields})
 
 
-def test_collective_hang_names_the_rank_that_says_nothing() -> None:
+def test_collective_hang_names_the_silent_rank() -> None:
     ready = event("distributed_ready", 3, world_size=4)
     finding = judge("C2", ready, log_points(), [timed_out(rank) for rank in (0, 1, 3)], job("FAILED", exit_code=1))
     assert (finding.outcome, finding.certainty, finding.ranks) == (FOUND, Certainty.ESTABLISHED, (2,))
@@ -58,7 +58,7 @@ def test_collective_hang_names_the_rank_that_says_nothing() -> None:
     assert named.ranks == (1, 6)
 
 
-def test_collective_hang_by_the_last_work_enqueued() -> None:
+def test_collective_hang_names_the_rank_with_the_least_enqueued_work() -> None:
     rows = [timed_out(r, last_enqueued=40, last_completed=39) for r in (0, 1, 2)]
     state = event("collective_state", 70, Role.CASCADE, rank=3, last_enqueued=39, last_completed=39)
     assert judge("C2", log_points(), rows, state, run=Run(n_ranks=4)).ranks == (3,)
@@ -66,27 +66,27 @@ def test_collective_hang_by_the_last_work_enqueued() -> None:
     assert "behind" in keys(judge("C2", log_points(), rows, behind))
 
 
-def test_collective_hang_of_storage_is_the_machines() -> None:
+def test_a_blocked_kernel_task_blames_infrastructure_for_a_collective_hang() -> None:
     task = event("hung_task", 4, Role.CONFIRMATION, plane="kernel", path="dmesg.txt", comm="python3", seconds=120)
     assert judge("C2", log_points(), timed_out(0), task).culprit == "infrastructure"
 
 
-def test_collective_hang_is_not_startup_nor_teardown() -> None:
+def test_a_timeout_at_startup_or_teardown_is_no_collective_hang() -> None:
     assert keys(judge("C2", [timed_out(r, seq=1) for r in (0, 1)])) == ["startup"]
     assert judge("C2", timed_out(0, time=1000.0), log_points(line=200)).outcome is ABSENT
     end = event("training_end", 50, status="success")
     assert judge("C2", log_points(), end, event("peer_lost", 60, Role.CASCADE, rank=0)).outcome is ABSENT
 
 
-def test_collective_hang_without_a_watchdog() -> None:
+def test_silence_to_the_time_limit_is_a_collective_hang_without_a_watchdog() -> None:
     world = event("host", 2, world_size=8)
     finding = judge("C2", world, log_points(), job("TIMEOUT"))
     assert (finding.outcome, finding.certainty) == (FOUND, Certainty.SUPPORTED)
     assert judge("C2", world, log_points(time=4900.0), job("TIMEOUT")).outcome is ABSENT
-    assert judge("C2", log_points(), job("TIMEOUT")).outcome is ABSENT  # one process waits for nobody
+    assert judge("C2", log_points(), job("TIMEOUT")).outcome is ABSENT  # one process has no peers
 
 
-def test_collective_hang_from_dumps_alone() -> None:
+def test_flight_recorder_dumps_alone_show_a_collective_hang() -> None:
     def dump(rank: int, enqueued: int, pending: int | None) -> Record:
         fields: dict[str, Any] = {"rank": rank, "group": "0", "ranks": (0, 1), "last_enqueued": enqueued}
         if pending is not None:
@@ -97,8 +97,8 @@ def test_collective_hang_from_dumps_alone() -> None:
     assert (finding.outcome, finding.ranks) == (FOUND, (1,))
 
 
-def test_a_standstill_is_compared_with_work_not_with_the_start_up() -> None:
-    """Most of the time before it was imports and data."""
+def test_a_stall_is_compared_with_work_and_not_with_startup() -> None:
+    """Most of the time before the stall is imports and data loading."""
     cluster = hung(give=("engine", "memory"))
     working = np.where(cluster.times < 2400, 0.0, np.where(cluster.times < STOP, 0.7, 0.03))
     cluster.per_gpu("gpu_sm_active_ratio", working, {AWAY: np.where(cluster.times < STOP, working, 0.0)})
@@ -119,7 +119,7 @@ HANGS: dict[str, Callable[[], Cluster]] = {
 
 
 @pytest.mark.parametrize("case", HANGS)
-def test_collective_hang(case: str) -> None:
+def test_collective_hang_is_established_from_gpu_metrics(case: str) -> None:
     cluster = HANGS[case]()
     finding = judged(cluster, "C2", until_stop(), TIMEOUT)
     assert decision(finding) == (FOUND, ESTABLISHED)
@@ -129,28 +129,28 @@ def test_collective_hang(case: str) -> None:
     assert finding.since == pytest.approx(STOP, abs=130)
 
 
-def test_collective_hang_in_the_words_of_the_example() -> None:
-    """Fifteen ranks spin, one went cold, and its log tells of the loader worker that was killed."""
+def test_the_wording_of_the_collective_hang_example() -> None:
+    """Fifteen ranks spin, one is idle, and its log reports the killed loader worker."""
     died = event(
         "dataloader_death", 900, rank=RANK, role=Role.ROOT, signal=9, text="worker is killed by signal: Killed."
     )
     finding = judged(traced(hung()), "C2", until_stop(), died, TIMEOUT)
-    told = text_of(finding)
-    assert "0 kernel launches in the last 34 min" in told
-    assert "15 GPUs spun at 100%" in told
-    assert f"GPU {AWAY} went idle: engine 0" in told
-    assert f"ata-loader worker of rank {RANK} died" in told
+    text = text_of(finding)
+    assert "0 kernel launches in the last 34 min" in text
+    assert "15 GPUs spun at 100%" in text
+    assert f"GPU {AWAY} went idle: engine 0" in text
+    assert f"ata-loader worker of rank {RANK} died" in text
     assert (finding.culprit, finding.cannot_decide) == ("job", ())
 
 
-def test_what_kept_the_rank_away_stays_open_without_its_word() -> None:
+def test_the_cause_of_a_missing_rank_is_open_without_its_own_log_line() -> None:
     other = event("dataloader_death", 900, rank=2, role=Role.ROOT, signal=9)
     finding = judged(hung(), "C2", until_stop(), other, TIMEOUT)
     assert "worker_died" not in keys(finding)
-    assert [sentence_name(each) for each in finding.cannot_decide] == ["why"]
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["why"]
 
 
-def test_collective_hang_without_a_log() -> None:
+def test_a_collective_hang_is_found_without_a_log() -> None:
     assert decision(judged(hung(), "C2", TIMEOUT, planes=NO_LOG)) == (FOUND, ESTABLISHED)
     assert decision(judged(hung(), "C2", planes=())) == (FOUND, SUPPORTED)
     third = hung(sm=0.19, was=0.5)
@@ -161,7 +161,7 @@ def test_collective_hang_without_a_log() -> None:
     assert decision(judged(shorter, "C2", job("FAILED", start=4000.0), planes=NO_LOG)) == (FOUND, POSSIBLE)
 
 
-def test_a_pause_as_long_as_one_before_it_is_no_standstill() -> None:
+def test_a_pause_as_long_as_an_earlier_one_is_no_stall() -> None:
     assert judged(hung(since=4200), "C2", TIMEOUT, planes=NO_LOG).outcome is FOUND
     again = Cluster()
     twice = again.between(2000, 2700, 0.03, again.between(4200, 9e9, 0.03, 0.7))
@@ -170,7 +170,7 @@ def test_a_pause_as_long_as_one_before_it_is_no_standstill() -> None:
     assert judged(again, "C2", TIMEOUT, planes=NO_LOG).outcome is not FOUND
 
 
-def test_gpu_that_is_no_longer_sampled() -> None:
+def test_a_gpu_whose_samples_stop_is_named() -> None:
     cluster = hung(away=None, give=("engine", "memory"))
     spin = cluster.between(STOP, 9e9, 0.03, 0.7)
     fresh = Cluster().per_gpu("gpu_sm_active_ratio", spin, {AWAY: cluster.until(STOP, 0.7)})
@@ -180,8 +180,8 @@ def test_gpu_that_is_no_longer_sampled() -> None:
     assert "odd_gone" in keys(finding)
 
 
-def test_rank_that_entered_fewer_collectives() -> None:
-    """Its GPU spins as well, in an earlier collective."""
+def test_the_rank_that_entered_fewer_collectives_is_named() -> None:
+    """Its GPU spins too, in an earlier collective."""
     cluster = hung(away=None)
     done = np.minimum(cluster.growing(20), 20 * (STOP - START))
     cluster.per_gpu("trackside_nccl_collectives_completed_total", done)
@@ -212,39 +212,39 @@ RIVALS: dict[str, tuple[Callable[[], Cluster], list[Row | list[Any]], str]] = {
 
 
 @pytest.mark.parametrize("case", RIVALS)
-def test_no_collective_hang(case: str) -> None:
+def test_rivals_are_no_collective_hang(case: str) -> None:
     make, rows, why = RIVALS[case]
     finding = judged(make(), "C2", *rows)
     assert finding.outcome is ABSENT
     assert why in keys(finding)
 
 
-def test_all_that_spin_alike_may_work_on_less() -> None:
-    """Without a log nothing tells a lighter phase from a wait that keeps a third of the SMs: no cold GPU, no verdict."""
+def test_gpus_that_all_spin_alike_are_not_established_as_hung() -> None:
+    """Without a log a lighter phase looks like a wait on a third of the SMs: no idle GPU, no verdict."""
     assert judged(hung(sm=0.19, was=0.5, away=None), "C2", FAILED, planes=NO_LOG).outcome is not FOUND
-    stages = hung(sm=0.5, was=0.5)  # the others work on as before: one that is done was not waited for
+    stages = hung(sm=0.5, was=0.5)  # the others keep working: nobody waits for the idle one
     assert judged(stages, "C2", FAILED, planes=NO_LOG).outcome is ABSENT
 
 
-def test_steps_that_go_on_are_no_hang() -> None:
+def test_continuing_steps_are_no_hang() -> None:
     assert judged(hung(), "C2", points(65), TIMEOUT).outcome is not FOUND
 
 
-def test_clocks_that_fall_are_no_standstill() -> None:
+def test_falling_clocks_are_no_stall() -> None:
     cluster = hung(away=None, give=("power", "utilization"))
     cluster.per_gpu("gpu_sm_clock_hertz", cluster.after(STOP, 6e8, 1.7e9))
     assert judged(cluster, "C2", FAILED, planes=NO_LOG).outcome is not FOUND
 
 
-def test_collective_hang_blind() -> None:
+def test_collective_hang_is_unknown_without_activity_metrics() -> None:
     blind = Cluster().per_gpu("gpu_temperature_celsius", 50)
     assert judged(blind, "C2", FAILED, planes=NO_LOG).outcome is UNKNOWN
     gap = Cluster().per_gpu("gpu_sm_active_ratio", Cluster().until(1500, 0.7))
     assert judged(gap, "C2", FAILED, planes=NO_LOG).outcome is UNKNOWN
 
 
-def test_nobody_is_blamed_without_a_trigger() -> None:
-    """Who stayed away is seen; code, data, storage and network may all have kept that rank."""
+def test_the_culprit_is_unknown_without_a_trigger() -> None:
+    """The missing rank is known; code, data, storage or network may have blocked it."""
     finding = judged(hung(), "C2", until_stop(), TIMEOUT)
     assert (finding.gpus, finding.culprit) == ((AWAY,), "unknown")
     goes_on = judged(hung(), "C2", until_stop(), job("RUNNING", end=None))
@@ -252,8 +252,8 @@ def test_nobody_is_blamed_without_a_trigger() -> None:
     assert "ended" not in keys(goes_on)
 
 
-def test_rank_that_evaluates_past_the_time_out_of_the_others() -> None:
-    """Seven of eight complain; the GPU of the eighth works on, so that its own code kept it."""
+def test_a_rank_that_evaluates_past_the_timeout_of_the_others_is_named() -> None:
+    """Seven of eight ranks time out; the GPU of the eighth keeps working, so its own code is the cause."""
     cluster = hung(nodes=1, away=None, sm=0.18, give=("engine", "memory"))
     waits = cluster.between(STOP, 9e9, 0.18, 0.7)
     cluster.per_gpu("gpu_sm_active_ratio", waits, {"n1:0": cluster.between(STOP, 9e9, 0.4, 0.7)})
@@ -264,15 +264,15 @@ def test_rank_that_evaluates_past_the_time_out_of_the_others() -> None:
     finding = cluster.judge("C2", until_stop(), timed_out, FAILED, run=cluster.run())
     assert (finding.outcome, finding.ranks, finding.gpus, finding.culprit) == (FOUND, (0,), ("n1:0",), "job")
     assert {"odd_computing", "quiet"} <= set(keys(finding))
-    few = cluster.judge("C2", until_stop(), timed_out[:5], FAILED, run=cluster.run())  # who is the last is not known
+    few = cluster.judge("C2", until_stop(), timed_out[:5], FAILED, run=cluster.run())  # several ranks are missing
     assert "quiet" not in keys(few)
 
 
-MET = event("nccl_init", time=1010.0, nranks=16, complete=True, text="comm rank 0 nranks 16 - Init COMPLETE")
+NCCL_INIT = event("nccl_init", time=1010.0, nranks=16, complete=True, text="comm rank 0 nranks 16 - Init COMPLETE")
 
 
 def spun(**moves: float) -> Cluster:
-    """GPUs that are busy from the start on, at the power of waiting; and what else was sampled of them."""
+    """GPUs busy from the start at the power of waiting; ``moves`` are more metrics and their levels."""
     cluster = Cluster().per_gpu("gpu_utilization_ratio", 1.0)
     cluster.per_gpu("gpu_power_watts", cluster.after(1060, 180.0, 70.0))
     for name, level in moves.items():
@@ -285,35 +285,35 @@ def spun(**moves: float) -> Cluster:
     {"memory_utilization_ratio": 0.0, "sm_active_ratio": 0.14, "dram_active_ratio": 0.004, "tensor_active_ratio": 0.0,
      "nvlink_tx_bytes_per_second": 1e5},
 ])  # fmt: skip
-def test_stuck_in_the_first_collective(moves: dict[str, float]) -> None:
-    """Never a step, and nothing moves: neither training nor a slow network."""
+def test_a_run_stuck_in_its_first_collective(moves: dict[str, float]) -> None:
+    """No step and no memory traffic: neither training nor a slow network."""
     cluster = spun(**moves)
-    finding = judged(cluster, "C2", MET, TIMEOUT)
+    finding = judged(cluster, "C2", NCCL_INIT, TIMEOUT)
     assert (decision(finding), finding.culprit) == ((FOUND, SUPPORTED), "unknown")
     assert {"no_step", "pinned_on", "moves_copy"} <= set(keys(finding))
-    assert judged(cluster, "F3", MET, TIMEOUT).variant == "silent"
-    assert judged(cluster, "D2", MET, TIMEOUT).outcome is not FOUND
+    assert judged(cluster, "F3", NCCL_INIT, TIMEOUT).variant == "silent"
+    assert judged(cluster, "D2", NCCL_INIT, TIMEOUT).outcome is not FOUND
 
 
 def test_spinning_alone_proves_neither_work_nor_a_hang() -> None:
-    assert decision(judged(spun(), "C2", MET, TIMEOUT)) == (FOUND, POSSIBLE)
+    assert decision(judged(spun(), "C2", NCCL_INIT, TIMEOUT)) == (FOUND, POSSIBLE)
     assert judged(spun(), "F3", TIMEOUT, planes=NO_LOG).variant == "no-progress"
     assert judged(spun(), "C2", TIMEOUT, planes=NO_LOG).outcome is UNKNOWN
 
 
 def test_work_that_prints_nothing_is_no_hang() -> None:
     computes = spun(sm_active_ratio=0.14, dram_active_ratio=0.3)
-    assert keys(judged(computes, "C2", MET, TIMEOUT)) == ["moves_dram"]
-    assert judged(computes, "F3", MET, TIMEOUT).variant == "slow"
-    assert judged(computes, "D2", MET, TIMEOUT).outcome is FOUND
+    assert keys(judged(computes, "C2", NCCL_INIT, TIMEOUT)) == ["moves_dram"]
+    assert judged(computes, "F3", NCCL_INIT, TIMEOUT).variant == "slow"
+    assert judged(computes, "D2", NCCL_INIT, TIMEOUT).outcome is FOUND
     light = spun(memory_utilization_ratio=0.2)
     assert judged(light, "F3", TIMEOUT, planes=NO_LOG).variant == "slow"
     brief = Cluster(start=END - 400).per_gpu("gpu_utilization_ratio", 1.0).per_gpu("gpu_power_watts", 180.0)
-    assert judged(brief.per_gpu("gpu_memory_utilization_ratio", 0.0), "C2", MET, TIMEOUT).outcome is not FOUND
+    assert judged(brief.per_gpu("gpu_memory_utilization_ratio", 0.0), "C2", NCCL_INIT, TIMEOUT).outcome is not FOUND
 
 
-def test_nothing_is_said_of_what_was_not_watched() -> None:
-    """Samples that end while the run goes on, or that leave out what lies before a cold end."""
+def test_missing_samples_before_the_end_leave_a_hang_unknown() -> None:
+    """Samples end during the run, or are missing before an idle end."""
     half = hung(since=9e9, away=None, give=())
     half.per_gpu("gpu_sm_active_ratio", half.until(STOP, 0.7)).per_gpu(
         "gpu_engine_active_ratio", half.until(STOP, 0.97)
@@ -326,4 +326,4 @@ def test_nothing_is_said_of_what_was_not_watched() -> None:
     gap = Cluster()
     gap.per_gpu("gpu_sm_active_ratio", gap.between(STOP, 4700, np.nan, gap.after(4700, 0.03, 0.7)))
     gap.per_gpu("gpu_engine_active_ratio", gap.between(STOP, 4700, np.nan, gap.after(4700, 1.0, 0.97)))
-    assert judged(gap, "C2", TIMEOUT, planes=NO_LOG).outcome is not FOUND  # five minutes of it were seen
+    assert judged(gap, "C2", TIMEOUT, planes=NO_LOG).outcome is not FOUND  # only five minutes were sampled

@@ -1,4 +1,4 @@
-"""What every family must hold to, whoever wrote it."""
+"""The contract of every family."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL = pytest.mark.parametrize("family", families(), ids=lambda family: family.co
 
 
 @ALL
-def test_documented(family: Family) -> None:
+def test_every_family_documents_all_sections(family: Family) -> None:
     assert tuple(family.sections()) == HEADINGS
     assert all(family.sections().values())
     lines = family.sections()["References"].splitlines()
@@ -25,23 +25,23 @@ def test_documented(family: Family) -> None:
     assert not [line for line in lines if not re.fullmatch(r"- \[[^\]]+\]\(https://[\w.-]+\.\w+/[^\s)]*\)", line)]
 
 
-def test_no_digits_in_sentences() -> None:
+def test_sentences_hold_no_digits() -> None:
     """Every figure comes from a cited value."""
     assert sentences()
-    own = [one for _, one in sentences() if not isinstance(one, Command)]
-    assert not [text for one in own for text in (one.text, one.running) if any(map(str.isdigit, text))]
+    own = [sentence for _, sentence in sentences() if not isinstance(sentence, Command)]
+    assert not [text for sentence in own for text in (sentence.text, sentence.running) if any(map(str.isdigit, text))]
 
 
-def test_sentences_of_a_run_that_goes_on_fill_in_the_same_values() -> None:
-    for name, one in sentences():
-        if isinstance(one, Command):
+def test_running_templates_use_the_same_values() -> None:
+    for name, sentence in sentences():
+        if isinstance(sentence, Command):
             continue
-        assert set(re.findall(r"\{(\w+)", one.running)) <= set(re.findall(r"\{(\w+)", one.text)), name
+        assert set(re.findall(r"\{(\w+)", sentence.running)) <= set(re.findall(r"\{(\w+)", sentence.text)), name
 
 
 @ALL
-def test_blind_is_unknown(family: Family) -> None:
-    """With no input of the planes that it needs, a family does not know, and says what it lacks."""
+def test_a_family_without_inputs_is_unknown(family: Family) -> None:
+    """Without inputs of its planes a family is unknown and names what is missing."""
     for planes in ((), ("trace",)):
         finding = judge_store(family.code, MemoryStore((), (), planes))
         assert finding.outcome is UNKNOWN
@@ -50,8 +50,8 @@ def test_blind_is_unknown(family: Family) -> None:
 
 
 @ALL
-def test_scenarios(family: Family) -> None:
-    """At least three: one of it, one in which it must not be found, and one that lacks what it would be told by."""
+def test_every_family_has_positive_rival_and_blind_scenarios(family: Family) -> None:
+    """At least three: a positive one, a rival (``never``) and one without its evidence (``unknown``)."""
     labels = {case.name: case.expected for case in scenarios()}
     positive = {name for name, label in labels.items() if family.code in {label["family"], *label.get("warns", ())}}
     rival = {name for name, label in labels.items() if family.code in label.get("never", ())}

@@ -45,7 +45,7 @@ def timed(data: float, compute: float = 0.05, count: int = 12) -> list[Row]:
     return curve([4 - 0.1 * i for i in range(count)], data_time_s=data, compute_time_s=compute, comm_time_s=0.02)
 
 
-def test_d1_starved_step() -> None:
+def test_d1_finds_a_step_that_waits_for_data() -> None:
     assert judge_store("D1", store(timed(1.04), short_job("COMPLETED"))).certainty is Certainty.SUPPORTED
     assert judge_store("D1", store(timed(0.004), short_job("COMPLETED"))).outcome is ABSENT
     assert judge_store("D1", store(timed(1.04, count=6))).outcome is UNKNOWN
@@ -53,80 +53,82 @@ def test_d1_starved_step() -> None:
     assert judge_store("D1", store(timed(1.04), short_job("FAILED"))).latent
 
 
-def bursts(made: Cluster, duty: float) -> Cluster:
-    """Utilization of GPUs that work and rest for seconds each: every reading finds the one or the other."""
+def bursts(cluster: Cluster, duty: float) -> Cluster:
+    """Utilization of GPUs that alternate between work and rest for seconds: each sample is 0 or 1."""
     random = np.random.default_rng(3)
-    for name in made.gpus:
+    for name in cluster.gpus:
         node, _, gpu = name.partition(":")
-        made.put("gpu_utilization_ratio", (random.random(len(made.times)) < duty).astype(float), node=node, gpu=gpu)
-    return made
+        cluster.put(
+            "gpu_utilization_ratio", (random.random(len(cluster.times)) < duty).astype(float), node=node, gpu=gpu
+        )
+    return cluster
 
 
-def test_near_idle_gpus_that_launch_and_learn_are_starved() -> None:
+def test_nearly_idle_gpus_that_launch_and_learn_are_starved() -> None:
     finding = counted(uniform(0.15, 0.1)).judge("D1", points(), COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
     assert (finding.culprit, finding.gpus) == ("job", ())
     assert {"duty", "sm", "advancing_collectives", "learned"} <= set(keys(finding))
-    assert "cause" in [sentence_name(each) for each in finding.cannot_decide]
+    assert "cause" in [sentence_name(claim) for claim in finding.cannot_decide]
 
 
-def test_what_the_job_prints_of_its_waits_makes_it_sure() -> None:
+def test_printed_data_waits_establish_starvation() -> None:
     finding = uniform(0.15, 0.1).judge("D1", steps(10.0, data_time_s=8.0), COMPLETED)
     assert outcome(finding) == (FOUND, ESTABLISHED, False)
-    assert "cause" not in [sentence_name(each) for each in finding.cannot_decide]
+    assert "cause" not in [sentence_name(claim) for claim in finding.cannot_decide]
     fed = uniform(0.95, 0.7).judge("D1", steps(10.0, data_time_s=0.2), COMPLETED)
     assert (fed.outcome, keys(fed)) == (ABSENT, ["busy", "fed"])
 
 
-def test_low_duty_alone_is_a_suspicion() -> None:
+def test_low_duty_alone_is_only_possible() -> None:
     assert outcome(uniform(0.45, 0.3).judge("D1", points(), COMPLETED)) == (FOUND, POSSIBLE, True)
 
 
 @pytest.mark.parametrize("interval", [10.0, 60.0])
-def test_stalls_of_seconds_in_every_step_are_no_small_model(interval: float) -> None:
+def test_stalls_of_seconds_in_every_step_show_starvation(interval: float) -> None:
     finding = bursts(uniform(0.45, 0.3, interval=interval), 0.45).judge("D1", steps(12.0), COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
     assert {"at_rest", "idle_steps"} <= set(keys(finding))
     assert figure(finding, "idle_steps", "idle") == pytest.approx(6.6, abs=0.2)
 
 
-def test_gaps_between_kernels_are_no_stalls() -> None:
-    """The same mean, but every reading lies in between; or steps too short to stall for seconds."""
+def test_short_gaps_between_kernels_are_no_stalls() -> None:
+    """The same mean, but every sample lies between 0 and 1; or steps too short for stalls of seconds."""
     small = uniform(0.45, 0.3).per_gpu("gpu_utilization_ratio", 0.45).judge("D1", steps(12.0), COMPLETED)
     assert outcome(small) == (FOUND, POSSIBLE, True)
     assert "at_rest" not in keys(small)
     assert outcome(bursts(uniform(0.45, 0.3), 0.45).judge("D1", steps(0.8), COMPLETED)) == (FOUND, POSSIBLE, True)
 
 
-def test_one_long_pause_is_no_stall_of_every_step() -> None:
-    made = Cluster()
-    level = made.between(2000, 3700, 0.0, 0.95)
-    made.per_gpu("gpu_engine_active_ratio", level).per_gpu("gpu_sm_active_ratio", 0.7 * level)
-    finding = made.per_gpu("gpu_utilization_ratio", level).judge("D1", steps(12.0), COMPLETED)
+def test_one_long_pause_is_no_stall_in_every_step() -> None:
+    cluster = Cluster()
+    level = cluster.between(2000, 3700, 0.0, 0.95)
+    cluster.per_gpu("gpu_engine_active_ratio", level).per_gpu("gpu_sm_active_ratio", 0.7 * level)
+    finding = cluster.per_gpu("gpu_utilization_ratio", level).judge("D1", steps(12.0), COMPLETED)
     assert finding.certainty in (None, POSSIBLE)
 
 
-def test_pressure_on_the_host_corroborates() -> None:
-    made = uniform(0.5, 0.3)
-    made.per_node("host_pressure_seconds_total", made.growing(0.6), resource="io", level="some")
-    finding = made.judge("D1", points(), COMPLETED)
+def test_io_pressure_on_the_host_supports_starvation() -> None:
+    cluster = uniform(0.5, 0.3)
+    cluster.per_node("host_pressure_seconds_total", cluster.growing(0.6), resource="io", level="some")
+    finding = cluster.judge("D1", points(), COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
     assert "pressure_io" in keys(finding)
 
 
-def fed_by(made: Cluster, wait: Any, rate: Any) -> Cluster:
-    """What the job exports of its waits for data and its throughput."""
-    made.put("training_data_loading_ratio", wait, rank="0")
-    return made.put("training_samples_per_second", rate, rank="0")
+def fed_by(cluster: Cluster, wait: Any, rate: Any) -> Cluster:
+    """The job's exported data wait and throughput."""
+    cluster.put("training_data_loading_ratio", wait, rank="0")
+    return cluster.put("training_samples_per_second", rate, rank="0")
 
 
-def test_waiting_for_data_that_grew_while_throughput_fell_is_starvation_however_busy_the_gpus_look() -> None:
-    """The demonstration of three layers: utilization 0.92, data wait from 0.05 to 0.38, throughput from 128 to 74."""
-    made = Cluster(nodes=1, gpus=1)
-    made.per_gpu("gpu_utilization_ratio", made.noisy(0.92)).per_gpu("gpu_sm_active_ratio", made.noisy(0.47))
-    finding = fed_by(made, made.noisy(made.after(2000, 0.38, 0.05)), made.noisy(made.after(2000, 74, 128))).judge(
-        "D1", COMPLETED
-    )
+def test_growing_data_wait_with_falling_throughput_is_starvation() -> None:
+    """Utilization stays 0.92; data wait grows from 0.05 to 0.38, throughput falls from 128 to 74."""
+    cluster = Cluster(nodes=1, gpus=1)
+    cluster.per_gpu("gpu_utilization_ratio", cluster.noisy(0.92)).per_gpu("gpu_sm_active_ratio", cluster.noisy(0.47))
+    finding = fed_by(
+        cluster, cluster.noisy(cluster.after(2000, 0.38, 0.05)), cluster.noisy(cluster.after(2000, 74, 128))
+    ).judge("D1", COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
     assert (finding.culprit, keys(finding)[:2]) == ("job", ["wait_grew", "slower_throughput"])
     assert "from 5% to 38% of each step" in text_of(finding)
@@ -136,19 +138,19 @@ def test_waiting_for_data_that_grew_while_throughput_fell_is_starvation_however_
 @pytest.mark.parametrize(
     ("wait", "rate"), [((0.05, 0.38), (128, 126)), ((0.38, 0.05), (74, 128)), ((0.05, 0.09), (128, 74))]
 )
-def test_a_gauge_of_data_wait_says_little_where_throughput_does_not_follow(wait: Any, rate: Any) -> None:
-    """It held; or both got better; or it fell by far more than the wait can make it."""
-    made = Cluster(nodes=1, gpus=1)
-    made.per_gpu("gpu_engine_active_ratio", 0.97).per_gpu("gpu_sm_active_ratio", 0.7)
-    curves = (made.noisy(made.after(2000, late, early), 0.01) for early, late in (wait, rate))
-    assert fed_by(made, *curves).judge("D1", COMPLETED).outcome is ABSENT
+def test_growing_data_wait_alone_is_no_starvation(wait: Any, rate: Any) -> None:
+    """Throughput is unchanged; or both improve; or it falls by far more than the wait explains."""
+    cluster = Cluster(nodes=1, gpus=1)
+    cluster.per_gpu("gpu_engine_active_ratio", 0.97).per_gpu("gpu_sm_active_ratio", 0.7)
+    curves = (cluster.noisy(cluster.after(2000, late, early), 0.01) for early, late in (wait, rate))
+    assert fed_by(cluster, *curves).judge("D1", COMPLETED).outcome is ABSENT
 
 
-def test_utilization_is_no_counter_evidence_to_a_measured_wait() -> None:
-    made = Cluster(nodes=1, gpus=1).put("training_data_loading_ratio", 0.4, rank="0")
-    assert outcome(made.per_gpu("gpu_utilization_ratio", 0.95).judge("D1", COMPLETED)) == (FOUND, POSSIBLE, True)
-    made.per_gpu("gpu_engine_active_ratio", 0.97).per_gpu("gpu_sm_active_ratio", 0.7)
-    assert made.judge("D1", COMPLETED).outcome is ABSENT
+def test_high_utilization_does_not_rule_out_a_measured_wait() -> None:
+    cluster = Cluster(nodes=1, gpus=1).put("training_data_loading_ratio", 0.4, rank="0")
+    assert outcome(cluster.per_gpu("gpu_utilization_ratio", 0.95).judge("D1", COMPLETED)) == (FOUND, POSSIBLE, True)
+    cluster.per_gpu("gpu_engine_active_ratio", 0.97).per_gpu("gpu_sm_active_ratio", 0.7)
+    assert cluster.judge("D1", COMPLETED).outcome is ABSENT
 
 
 def test_idle_gpus_with_another_cause_are_not_starved() -> None:
@@ -157,32 +159,32 @@ def test_idle_gpus_with_another_cause_are_not_starved() -> None:
     assert (finding.outcome, keys(finding)) == (ABSENT, ["saving"])
     flag = event("env_flag", 1, name="CUDA_LAUNCH_BLOCKING", value="1", text="CUDA_LAUNCH_BLOCKING=1")
     assert keys(low.judge("D1", points(), flag, COMPLETED)) == ["blocking"]
-    assert keys(uniform(0.99, 0.1).judge("D1", points(), COMPLETED)) == ["busy"]  # they spin: that is the interconnect
+    assert keys(uniform(0.99, 0.1).judge("D1", points(), COMPLETED)) == ["busy"]  # they spin: a slow interconnect
 
 
-def test_a_hang_after_work_makes_it_a_warning_and_an_end_does_not() -> None:
-    made = Cluster()
-    level = made.until(3000, 0.2)
-    made.per_gpu("gpu_engine_active_ratio", np.where(np.isnan(level), 0.0, level))
-    made.per_gpu("gpu_sm_active_ratio", np.where(np.isnan(level), 0.0, 0.1))
-    assert made.judge("D1", points(), job("FAILED", exit_code=1)).latent
-    assert not made.judge("D1", points(), COMPLETED).latent
+def test_starvation_before_a_hang_is_a_warning() -> None:
+    cluster = Cluster()
+    level = cluster.until(3000, 0.2)
+    cluster.per_gpu("gpu_engine_active_ratio", np.where(np.isnan(level), 0.0, level))
+    cluster.per_gpu("gpu_sm_active_ratio", np.where(np.isnan(level), 0.0, 0.1))
+    assert cluster.judge("D1", points(), job("FAILED", exit_code=1)).latent
+    assert not cluster.judge("D1", points(), COMPLETED).latent
 
 
-def test_work_too_little_to_tell_from_rest_is_known_by_the_steps() -> None:
+def test_very_low_duty_counts_as_work_if_steps_advance() -> None:
     finding = uniform(0.04, 0.02).judge("D1", points(), COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
     assert figure(finding, "duty", "busy") == pytest.approx(0.04, abs=0.002)
 
 
 @pytest.mark.parametrize("code", ["D1", "D2"])
-def test_a_handful_of_steps_is_mostly_start_up(code: str) -> None:
+def test_a_few_steps_are_not_judged(code: str) -> None:
     low = uniform(0.15, 0.1) if code == "D1" else uniform(0.99, 0.1)
     assert low.judge(code, points(4), COMPLETED).outcome is UNKNOWN
     assert low.judge(code, points(8), COMPLETED).outcome is FOUND
 
 
-def test_underutilised_blind() -> None:
+def test_d1_is_unknown_without_enough_metrics() -> None:
     assert uniform(0.1, 0.1, end=START + 100).judge("D1", COMPLETED).outcome is UNKNOWN
     only_sm = Cluster()
     only_sm.per_gpu("gpu_sm_active_ratio", 0.1)

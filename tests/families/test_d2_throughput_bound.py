@@ -51,14 +51,14 @@ def saves_at(steps: Iterable[int]) -> list[Row]:
     return [event("checkpoint_saved", 600 + s, step=s, path=f"out/checkpoint-{s}") for s in steps]
 
 
-def test_d2_save_storm() -> None:
+def test_d2_finds_a_save_storm() -> None:
     points = curve(FALLING, **STEPS)
     assert primary(store(points, saves_at(range(1, 31)), DONE, short_job("COMPLETED"))).variant == "save-storm"
     assert judge_store("D2", store(points, saves_at([10, 20, 30]), DONE)).outcome is ABSENT
     assert judge_store("D2", store(curve([5.0, 4.0], **STEPS), saves_at([1, 2]), DONE)).outcome is UNKNOWN
 
 
-def test_d2_flag_and_sockets() -> None:
+def test_d2_finds_a_blocking_flag_and_socket_transport() -> None:
     flag = event("env_flag", 3, name="CUDA_LAUNCH_BLOCKING", value="1")
     assert judge_store("D2", store(curve(FALLING), flag, DONE)).variant == "launch-blocking"
     off = event("env_flag", 3, name="CUDA_LAUNCH_BLOCKING", value="0")
@@ -71,13 +71,13 @@ def test_d2_flag_and_sockets() -> None:
     assert judge_store("D2", store(curve(FALLING), alone, DONE)).outcome is ABSENT
 
 
-def calls(made: Cluster, times: float, launch_s: float = 1e-5) -> Cluster:
-    """CUDA calls that take so many times as long as a launch on average."""
-    made.per_gpu(f"{TRACER}cuda_api_calls_total", made.growing(100.0), api="cudaLaunchKernel")
-    made.per_gpu(f"{TRACER}cuda_api_seconds_total", made.growing(100.0 * launch_s), api="cudaLaunchKernel")
+def calls(cluster: Cluster, times: float, launch_s: float = 1e-5) -> Cluster:
+    """CUDA calls that take ``times`` as long as a kernel launch on average."""
+    cluster.per_gpu(f"{TRACER}cuda_api_calls_total", cluster.growing(100.0), api="cudaLaunchKernel")
+    cluster.per_gpu(f"{TRACER}cuda_api_seconds_total", cluster.growing(100.0 * launch_s), api="cudaLaunchKernel")
     waits = (2 * times - 1) * 100 * launch_s
-    made.per_gpu(f"{TRACER}cuda_api_calls_total", made.growing(100.0), api="cudaStreamSynchronize")
-    return made.per_gpu(f"{TRACER}cuda_api_seconds_total", made.growing(waits), api="cudaStreamSynchronize")
+    cluster.per_gpu(f"{TRACER}cuda_api_calls_total", cluster.growing(100.0), api="cudaStreamSynchronize")
+    return cluster.per_gpu(f"{TRACER}cuda_api_seconds_total", cluster.growing(waits), api="cudaStreamSynchronize")
 
 
 def test_gpus_that_spin_in_slow_collectives() -> None:
@@ -92,41 +92,41 @@ def test_gpus_that_spin_in_slow_collectives() -> None:
     assert call_s / launch_s == pytest.approx(40, abs=0.1)
 
 
-def test_compilation_is_no_part_of_the_work() -> None:
-    """Kernels are launched and tried out for a third of the run, on GPUs that hardly are busy with it."""
-    made = Cluster()
-    made.per_gpu("gpu_engine_active_ratio", made.after(2300, 0.99, 0.12))
-    made.per_gpu("gpu_sm_active_ratio", made.after(2300, 0.1, 0.05))
+def test_compilation_is_not_counted_as_work() -> None:
+    """Kernels are compiled and tuned for a third of the run, on nearly idle GPUs."""
+    cluster = Cluster()
+    cluster.per_gpu("gpu_engine_active_ratio", cluster.after(2300, 0.99, 0.12))
+    cluster.per_gpu("gpu_sm_active_ratio", cluster.after(2300, 0.1, 0.05))
     untimed = [event("progress", 10 + i, step=i + 1, loss=4 - i / 10) for i in range(10)]
-    finding = counted(made).judge("D2", untimed, COMPLETED)
+    finding = counted(cluster).judge("D2", untimed, COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
     assert figure(finding, "pinned", "busy") == pytest.approx(0.99, abs=0.01)
 
 
-def test_traced_waits_make_it_sure() -> None:
+def test_traced_waits_establish_a_slow_interconnect() -> None:
     finding = waiting(counted(uniform(0.99, 0.15)), 0.9).judge("D2", points(), COMPLETED)
     assert outcome(finding) == (FOUND, ESTABLISHED, False)
     assert figure(finding, "in_collectives", "share") == pytest.approx(0.9, abs=0.01)
 
 
-def test_a_model_that_fills_few_sms_is_a_suspicion_until_something_says_it_waits() -> None:
-    made = uniform(0.97, 0.3)
-    doubtful = made.judge("D2", points(), COMPLETED)
+def test_low_sm_activity_alone_is_only_possible() -> None:
+    cluster = uniform(0.97, 0.3)
+    doubtful = cluster.judge("D2", points(), COMPLETED)
     assert outcome(doubtful) == (FOUND, POSSIBLE, True)
-    assert "few_sms" in [sentence_name(each) for each in doubtful.cannot_decide]
-    assert outcome(made.judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)) == (FOUND, SUPPORTED, False)
+    assert "few_sms" in [sentence_name(claim) for claim in doubtful.cannot_decide]
+    assert outcome(cluster.judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)) == (FOUND, SUPPORTED, False)
     worked = uniform(0.97, 0.6).judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)
     assert (worked.outcome, keys(worked)) == (ABSENT, ["works"])
     assert figure(worked, "works", "sm") == pytest.approx(0.6, abs=0.01)
 
 
 def unprofiled(watts: float) -> Cluster:
-    made = Cluster()
-    made.per_gpu("gpu_utilization_ratio", 0.99).per_gpu("gpu_power_watts", made.noisy(watts))
-    return made.per_gpu("gpu_power_limit_watts", 700.0)
+    cluster = Cluster()
+    cluster.per_gpu("gpu_utilization_ratio", 0.99).per_gpu("gpu_power_watts", cluster.noisy(watts))
+    return cluster.per_gpu("gpu_power_limit_watts", 700.0)
 
 
-def test_power_stands_in_for_sm_activity() -> None:
+def test_power_replaces_missing_sm_activity() -> None:
     sockets = event("nccl_transport", 3, transport="socket", nnodes=2, nranks=16, text="NET/Socket : Using [0]eth0")
     assert outcome(unprofiled(200).judge("D2", points(), sockets, COMPLETED)) == (FOUND, SUPPORTED, False)
     assert outcome(unprofiled(200).judge("D2", points(), COMPLETED)) == (FOUND, POSSIBLE, True)
@@ -135,14 +135,14 @@ def test_power_stands_in_for_sm_activity() -> None:
 
 
 def by_default(watts: float, tensor: float = 0.05, dram: float = 0.05, **labels: str) -> Cluster:
-    """What exporters give by default: no SM activity and no power limit."""
-    made = Cluster()
+    """The default metrics of exporters: no SM activity and no power limit."""
+    cluster = Cluster()
     for name, level in (("engine", 0.99), ("tensor", tensor), ("dram", dram)):
-        made.per_gpu(f"gpu_{name}_active_ratio", level)
-    return made.per_gpu("gpu_power_watts", made.noisy(watts), **labels)
+        cluster.per_gpu(f"gpu_{name}_active_ratio", level)
+    return cluster.per_gpu("gpu_power_watts", cluster.noisy(watts), **labels)
 
 
-def test_pipes_at_rest_stand_in_for_sm_activity() -> None:
+def test_idle_pipes_replace_missing_sm_activity() -> None:
     sockets = event("nccl_transport", 3, transport="socket", nnodes=2, nranks=16, text="NET/Socket : Using [0]eth0")
     model = {"gpu_model": "NVIDIA A100-SXM4-80GB"}
     spins = by_default(129, **model).judge("D2", points(), sockets, COMPLETED)
@@ -156,55 +156,55 @@ def test_pipes_at_rest_stand_in_for_sm_activity() -> None:
         assert works.judge("D2", points(), COMPLETED).outcome is ABSENT
 
 
-def test_one_gpu_waits_for_nobody() -> None:
+def test_a_single_gpu_has_no_slow_interconnect() -> None:
     assert uniform(0.99, 0.1, nodes=1, gpus=1).judge("D2", points(), COMPLETED).outcome is ABSENT
 
 
-def test_spinning_at_the_end_is_a_hang() -> None:
-    made = Cluster()
-    made.per_gpu("gpu_engine_active_ratio", 0.99).per_gpu("gpu_sm_active_ratio", made.after(2000, 0.02, 0.3))
-    made.per_gpu(f"{TRACER}cuda_kernel_launches_total", np.minimum(made.growing(100.0), 1e5))
-    finding = made.judge("D2", points(8), job("TIMEOUT"))
+def test_spinning_at_the_end_is_no_slow_interconnect() -> None:
+    cluster = Cluster()
+    cluster.per_gpu("gpu_engine_active_ratio", 0.99).per_gpu("gpu_sm_active_ratio", cluster.after(2000, 0.02, 0.3))
+    cluster.per_gpu(f"{TRACER}cuda_kernel_launches_total", np.minimum(cluster.growing(100.0), 1e5))
+    finding = cluster.judge("D2", points(8), job("TIMEOUT"))
     assert finding.outcome is ABSENT or finding.latent
 
 
-def test_saves_at_every_step_collapse_the_sms() -> None:
-    told = [event("checkpoint_saved", 100 + i, step=i + 1) for i in range(40)]
-    finding = uniform(0.3, 0.2).judge("D2", points(40), told, COMPLETED)
+def test_saves_at_every_step_are_a_save_storm() -> None:
+    saves = [event("checkpoint_saved", 100 + i, step=i + 1) for i in range(40)]
+    finding = uniform(0.3, 0.2).judge("D2", points(40), saves, COMPLETED)
     assert outcome(finding) == (FOUND, ESTABLISHED, False)
     assert (finding.variant, finding.culprit) == ("save-storm", "job")
     assert "40 saved checkpoints in 40 steps" in text_of(finding)
-    assert uniform(0.95, 0.7).judge("D2", points(40), told, COMPLETED).certainty is SUPPORTED
-    assert uniform(0.3, 0.2).judge("D2", points(40), told[::10], COMPLETED).outcome is ABSENT
+    assert uniform(0.95, 0.7).judge("D2", points(40), saves, COMPLETED).certainty is SUPPORTED
+    assert uniform(0.3, 0.2).judge("D2", points(40), saves[::10], COMPLETED).outcome is ABSENT
 
 
-def between(count: int, each: int, **fields: Any) -> list[Event]:
-    """Ten points, and so many saves without a step after each."""
+def between(count: int, saves: int, **fields: Any) -> list[Event]:
+    """``count`` points, each followed by ``saves`` checkpoints without a step."""
     rows: list[Event] = []
     for i in range(count):
         rows.append(event("progress", 100 * i, step=10 * (i + 1), loss=4 - i / 10))
-        rows += [event("checkpoint_saved", 100 * i + n + 1, path="out", **fields) for n in range(each)]
+        rows += [event("checkpoint_saved", 100 * i + n + 1, path="out", **fields) for n in range(saves)]
     return rows
 
 
-def test_saves_without_a_step_are_counted_by_writer() -> None:
-    made = uniform(0.3, 0.2)
-    assert made.judge("D2", between(10, 9), run=made.run(n_ranks=4)).variant == "save-storm"
-    copies = made.judge("D2", between(10, 8), run=made.run(n_ranks=8))
-    assert copies.outcome is ABSENT, "eight ranks may have said so, once each"
+def test_saves_without_a_step_are_counted_per_writer() -> None:
+    cluster = uniform(0.3, 0.2)
+    assert cluster.judge("D2", between(10, 9), run=cluster.run(n_ranks=4)).variant == "save-storm"
+    copies = cluster.judge("D2", between(10, 8), run=cluster.run(n_ranks=8))
+    assert copies.outcome is ABSENT, "eight ranks may each have reported one save"
     named = [row for n in range(8) for row in between(10, 1, rank=n)]
-    assert made.judge("D2", named, run=made.run(n_ranks=8)).outcome is ABSENT
-    assert made.judge("D2", between(10, 9, rank=0), run=made.run(n_ranks=9)).variant == "save-storm"
+    assert cluster.judge("D2", named, run=cluster.run(n_ranks=8)).outcome is ABSENT
+    assert cluster.judge("D2", between(10, 9, rank=0), run=cluster.run(n_ranks=9)).variant == "save-storm"
 
 
 REPEATED = "iter 10: loss 4.0, time 900ms\n" + "saving checkpoint to out\n" * 10 + "iter 20: loss 3.9, time 900ms\n"
 
 
 def saved(text: str) -> int:
-    return sum(each.kind == "checkpoint_saved" for each in scan_text(text))
+    return sum(row.kind == "checkpoint_saved" for row in scan_text(text))
 
 
-def test_a_writer_that_says_the_same_again_has_saved_again() -> None:
+def test_repeated_messages_of_one_writer_are_separate_saves() -> None:
     assert saved(REPEATED) == 10
     assert saved("saving checkpoint to out/last.pt\nsaved checkpoint out/last.pt\n" * 3) == 3
     assert saved("[rank0]: saving checkpoint to out/last.pt\n[rank1]: saving checkpoint to out/last.pt\n") == 1
@@ -214,22 +214,22 @@ def test_a_writer_that_says_the_same_again_has_saved_again() -> None:
     assert saved("Saving model checkpoint to out/checkpoint-40\nSaved checkpoint out/checkpoint-40\n") == 1
 
 
-def test_launches_that_take_as_long_as_kernels() -> None:
-    made = counted(uniform(0.58, 0.4), 500.0)
-    made.per_gpu(f"{TRACER}cuda_api_calls_total", made.growing(500.0), api="cudaLaunchKernel")
-    made.per_gpu(f"{TRACER}cuda_api_seconds_total", made.growing(0.55), api="cudaLaunchKernel")
-    finding = made.judge("D2", points(), COMPLETED)
+def test_slow_kernel_launches_show_launch_blocking() -> None:
+    cluster = counted(uniform(0.58, 0.4), 500.0)
+    cluster.per_gpu(f"{TRACER}cuda_api_calls_total", cluster.growing(500.0), api="cudaLaunchKernel")
+    cluster.per_gpu(f"{TRACER}cuda_api_seconds_total", cluster.growing(0.55), api="cudaLaunchKernel")
+    finding = cluster.judge("D2", points(), COMPLETED)
     assert (finding.variant, finding.certainty) == ("launch-blocking", SUPPORTED)
     assert {"launches_wait", "launches_share"} <= set(keys(finding))
     flag = event("env_flag", 1, name="CUDA_LAUNCH_BLOCKING", value="1", text="CUDA_LAUNCH_BLOCKING=1")
-    assert made.judge("D2", points(), flag, COMPLETED).certainty is ESTABLISHED
+    assert cluster.judge("D2", points(), flag, COMPLETED).certainty is ESTABLISHED
     quick = counted(uniform(0.58, 0.4), 500.0)
     quick.per_gpu(f"{TRACER}cuda_api_calls_total", quick.growing(500.0), api="cudaLaunchKernel")
     quick.per_gpu(f"{TRACER}cuda_api_seconds_total", quick.growing(0.005), api="cudaLaunchKernel")
     assert quick.judge("D2", points(), COMPLETED).outcome is ABSENT
 
 
-def test_throughput_blind() -> None:
+def test_d2_is_unknown_without_metrics() -> None:
     finding = Cluster().per_node("scrape_up", 1).judge("D2", points(3), COMPLETED)
     assert (finding.outcome, bool(finding.collect)) == (UNKNOWN, True)
 

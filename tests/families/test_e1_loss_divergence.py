@@ -85,7 +85,7 @@ def test_e1_finds_each_shape(rows: list[Row], variant: str) -> None:
         [*curve(FALLING), *curve([NAN] * 20, split="eval")],
     ],
 )
-def test_e1_leaves_healthy_shapes(rows: list[Row]) -> None:
+def test_e1_is_absent_for_healthy_shapes(rows: list[Row]) -> None:
     assert judge_store("E1", store(rows)).outcome is ABSENT
 
 
@@ -94,7 +94,7 @@ def test_e1_needs_points() -> None:
     assert judge_store("E1", store(event("log_activity"))).outcome is UNKNOWN
 
 
-def test_e1_explains_the_abort_that_it_caused() -> None:
+def test_e1_explains_the_abort_after_a_nan_loss() -> None:
     rows = store(curve([5.0, 4.0, NAN]), exception("RuntimeError", "loss is nan at step 30"), short_job("FAILED"))
     assert primary(rows).family == "E1"
     assert judge_store("E1", store(exception("ValueError", "Loss is nan, stopping training"))).variant == "non-finite"
@@ -103,7 +103,7 @@ def test_e1_explains_the_abort_that_it_caused() -> None:
     )
 
 
-def test_e1_reads_a_score_that_collapses() -> None:
+def test_e1_finds_a_collapsed_evaluation_score() -> None:
     scores: list[Row] = [
         event("evaluation", 50 + i, metric="eval_accuracy", value=v) for i, v in enumerate([0.85, 0.88, 0.89, 0.0])
     ]
@@ -113,7 +113,7 @@ def test_e1_reads_a_score_that_collapses() -> None:
 
 
 def losses(curve: Any, cluster: Cluster | None = None, **gauges: Any) -> Cluster:
-    """Gauges of a training loop, each sampled every 15 s; a step takes as long."""
+    """Gauges of a training loop, sampled every 15 s; a step takes 15 s."""
     cluster = cluster or working()
     steps = np.arange(len(cluster.times), dtype=np.float64)
     for name, values in {"training_loss": curve(cluster), "training_step": steps, **gauges}.items():
@@ -136,7 +136,7 @@ SHAPES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", SHAPES)
-def test_loss_that_only_gauges_tell(case: str) -> None:
+def test_loss_gauges_alone_show_each_shape(case: str) -> None:
     curve, variant = SHAPES[case]
     norm = np.where(Cluster().times >= 2400, 0.0001, 1.0) if variant == "plateau" else 1.0
     finding = losses(curve, training_gradient_norm=norm).judge("E1", COMPLETED, planes=NO_LOG)
@@ -146,7 +146,7 @@ def test_loss_that_only_gauges_tell(case: str) -> None:
     assert finding.since >= 2300
 
 
-def test_gpus_that_rested_for_most_of_a_short_run_are_not_said_to_have_worked() -> None:
+def test_mostly_idle_gpus_are_not_reported_as_busy() -> None:
     curve, _ = SHAPES["not finite to the end"]
     resting = Cluster()
     resting.per_gpu("gpu_sm_active_ratio", np.where(resting.times >= 4500, 0.8, 0.0))
@@ -154,7 +154,7 @@ def test_gpus_that_rested_for_most_of_a_short_run_are_not_said_to_have_worked() 
     assert "gpus_busy" not in keys(cluster.judge("E1", COMPLETED, planes=NO_LOG))
 
 
-def test_dead_to_the_digit_at_its_end() -> None:
+def test_an_unchanging_loss_at_the_end_is_an_established_plateau() -> None:
     flat = lambda c: np.where(c.times >= 2400, 11.9, learned(c))  # noqa: E731
     dead = losses(flat, training_gradient_norm=np.where(Cluster().times >= 2400, 0.0, 1.0))
     finding = dead.judge("E1", COMPLETED, planes=NO_LOG)
@@ -171,17 +171,17 @@ def test_dead_to_the_digit_at_its_end() -> None:
         lambda c: np.where(c.times >= 4000, c.noisy(3.05, 0.001), learned(c)),  # converged: a low plateau
     ],
 )
-def test_loss_gauges_of_a_model_that_learns(curve: Any) -> None:
+def test_loss_gauges_of_a_learning_model_rule_out_divergence(curve: Any) -> None:
     finding = losses(curve, training_gradient_norm=1.0).judge("E1", COMPLETED, planes=NO_LOG)
     assert (finding.outcome, keys(finding)) == (ABSENT, ["fell"])
 
 
-def test_no_loss_at_all_stays_unknown() -> None:
+def test_e1_is_unknown_without_a_loss() -> None:
     assert working().judge("E1", COMPLETED, planes=NO_LOG).outcome is UNKNOWN
 
 
 def broken(kind: str, at: float, then: float = 2, before: float = 0) -> Cluster:
-    """The loss is not finite from 3000 on; a counter of n2:3 takes a value at some time."""
+    """The loss is not finite from 3000 on; metric ``kind`` of n2:3 becomes ``then`` at ``at``."""
     cluster = losses(SHAPES["not finite to the end"][0])
     return cluster.per_gpu(kind, before, {"n2:3": cluster.after(at, then, before)})
 
@@ -194,34 +194,34 @@ ECC, XID = "gpu_ecc_uncorrectable_total", "gpu_xid_last"
     [
         (lambda: broken(ECC, 2500), True),
         (lambda: broken(XID, 2500, 94), True),
-        (lambda: broken(ECC, 4000), False),  # after the loss had gone
+        (lambda: broken(ECC, 4000), False),  # after the divergence
         (lambda: broken(XID, 2500, 31), False),  # an illegal access is no memory error
         (lambda: broken(XID, 2500, 74), False),  # nor is a broken link
         (lambda: broken(ECC, 0, 2, 2), False),  # from before the run
         (lambda: broken(ECC, 9e9), False),
     ],
 )
-def test_memory_errors_before_the_loss_went_put_the_hardware_in_question(cluster: Any, suspected: bool) -> None:
+def test_memory_errors_before_the_divergence_make_the_culprit_unknown(cluster: Any, suspected: bool) -> None:
     finding = cluster().judge("E1", COMPLETED, planes=NO_LOG)
     assert (finding.outcome, finding.variant) == (FOUND, "non-finite")
     assert finding.culprit == ("unknown" if suspected else "job")
-    assert ("hardware_or_job" in [sentence_name(each) for each in finding.cannot_decide]) is suspected
+    assert ("hardware_or_job" in [sentence_name(claim) for claim in finding.cannot_decide]) is suspected
     assert (sentence_name(finding.actions[0]) == "test_gpu") is suspected
 
 
-def test_clean_counters_say_so_and_unwatched_ones_say_nothing() -> None:
-    said = [sentence_name(each) for each in broken(ECC, 9e9).judge("E1", COMPLETED, planes=NO_LOG).implies]
-    assert "no_memory_error" in said
+def test_clean_memory_counters_are_reported_and_missing_ones_are_not() -> None:
+    implied = [sentence_name(claim) for claim in broken(ECC, 9e9).judge("E1", COMPLETED, planes=NO_LOG).implies]
+    assert "no_memory_error" in implied
     blind = losses(SHAPES["not finite to the end"][0]).judge("E1", COMPLETED, planes=NO_LOG)
-    assert "no_memory_error" not in [sentence_name(each) for each in blind.implies]
+    assert "no_memory_error" not in [sentence_name(claim) for claim in blind.implies]
 
 
-def test_a_memory_error_that_only_the_kernel_reported() -> None:
+def test_an_ecc_xid_alone_makes_the_culprit_unknown() -> None:
     fields = {"pci": "0000:3a:00", "time": 2500.0, "node": "n2", "plane": "kernel", "path": "dmesg"}
 
     def judged(number: int, **more: Any) -> Finding:
-        told = event("xid", role=Role.CONFIRMATION, xid=number, text=f"NVRM: Xid {number}", **{**fields, **more})
-        return losses(SHAPES["not finite to the end"][0]).judge("E1", told, COMPLETED)
+        error = event("xid", role=Role.CONFIRMATION, xid=number, text=f"NVRM: Xid {number}", **{**fields, **more})
+        return losses(SHAPES["not finite to the end"][0]).judge("E1", error, COMPLETED)
 
     assert (judged(95).culprit, "xid_before" in keys(judged(95))) == ("unknown", True)
     assert judged(43).culprit == "job"
@@ -229,7 +229,7 @@ def test_a_memory_error_that_only_the_kernel_reported() -> None:
     assert judged(95, time=200.0).culprit == "job"
 
 
-def test_a_memory_error_of_another_jobs_gpu_is_no_suspicion() -> None:
+def test_a_memory_error_of_another_jobs_gpu_is_ignored() -> None:
     cluster = losses(SHAPES["not finite to the end"][0])
     for name in cluster.gpus:
         node, _, gpu = name.partition(":")

@@ -28,12 +28,12 @@ def child(parent_by: str = "dependency") -> Run:
 PARENT = curve([6.4, 3.4, 2.0, 1.5, 1.2, 1.1], kind="parent_progress", path="parent.log")
 
 
-def test_e2_silent_start_over() -> None:
+def test_e2_finds_a_silent_start_from_scratch() -> None:
     finding = judge_store("E2", store(PARENT, curve([6.4, 3.4, 2.0, 1.4, 1.2, 1.0])), child())
     assert (finding.outcome, finding.variant, finding.certainty) == (FOUND, "silent", Certainty.ESTABLISHED)
 
 
-def test_e2_leaves_a_resume_that_worked() -> None:
+def test_e2_is_absent_if_the_resume_worked() -> None:
     on = curve([1.05, 1.0, 0.9], step=lambda i: 60 + 10 * i)
     assert judge_store("E2", store(PARENT, on), child()).outcome is ABSENT
     marker = event("checkpoint_loaded", 5, text="resumed from ckpt.pt", step=60)
@@ -43,10 +43,10 @@ def test_e2_leaves_a_resume_that_worked() -> None:
 
 
 def test_e2_missing_checkpoint_is_a_warning_on_a_first_run() -> None:
-    gone = event("checkpoint_missing", 5, text="could not find the metadata file", what="metadata file")
-    assert judge_store("E2", store(gone)).certainty is Certainty.POSSIBLE
-    assert primary(store(gone, curve(FALLING), DONE, short_job("COMPLETED"))).family == "G1"
-    again = store(gone, curve(FALLING), short_job("COMPLETED", restarts=1))
+    missing = event("checkpoint_missing", 5, text="could not find the metadata file", what="metadata file")
+    assert judge_store("E2", store(missing)).certainty is Certainty.POSSIBLE
+    assert primary(store(missing, curve(FALLING), DONE, short_job("COMPLETED"))).family == "G1"
+    again = store(missing, curve(FALLING), short_job("COMPLETED", restarts=1))
     assert judge_store("E2", again, child("requeue")).certainty is Certainty.SUPPORTED
 
 
@@ -57,12 +57,12 @@ def test_e2_missing_checkpoint_is_a_warning_on_a_first_run() -> None:
         ("PytorchStreamReader failed reading zip archive: failed finding central directory", "asset"),
     ],
 )
-def test_e2_crash_at_the_load(message: str, kind: str) -> None:
+def test_e2_finds_a_crash_while_loading_a_checkpoint(message: str, kind: str) -> None:
     finding = judge_store("E2", store(exception("RuntimeError", message, about="checkpoint")))
     assert (finding.variant, finding.fault_class, finding.exception) == ("crash", kind, ("RuntimeError", message))
 
 
-def test_e2_leaves_a_failed_save_to_storage() -> None:
+def test_a_failed_save_is_h4_and_not_e2() -> None:
     broken = exception("RuntimeError", "PytorchStreamWriter failed writing file data/7", about="checkpoint")
     assert judge_store("E2", store(broken)).outcome is ABSENT
     assert judge_store("H4", store(curve(FALLING), broken, short_job("FAILED"))).variant == "full"

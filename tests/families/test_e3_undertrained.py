@@ -26,8 +26,8 @@ def test_e3_counts_steps_not_lines() -> None:
     assert judge_store("E3", store(curve([5.2, 5.1, 5.1], **STEPS))).outcome is UNKNOWN
 
 
-def test_e3_counts_what_the_summary_was_reckoned_from() -> None:
-    """Two steps, of which no point was printed: the bar is closed after the summary, and the rate tells the plan."""
+def test_e3_counts_the_steps_behind_the_summary() -> None:
+    """No point of the two steps is printed; the summary's rate or the bar after it gives the count."""
     summary = "{'train_runtime': 6.02, 'train_steps_per_second': %s, 'train_loss': 2.11, 'epoch': 0.0}\n"
     bar = "100%|##########| 2/2 [00:06<00:00,  3.01s/it]\n"
     for text in (summary % "0.332", summary % "0.3" + bar):
@@ -35,12 +35,12 @@ def test_e3_counts_what_the_summary_was_reckoned_from() -> None:
         assert (finding.outcome, finding.shows[0].values["steps"].value) == (FOUND, 2)
     coarse = "{'train_runtime': 5000.1, 'train_steps_per_second': 0.3, 'train_loss': 2.1, 'epoch': 1.0}\n"
     assert judge_store("E3", store(*scan_text(coarse), short_job("COMPLETED"))).outcome is UNKNOWN, (
-        "any of some 250 steps"
+        "the rounded rate fits about 250 step counts"
     )
     done = summary % "0.332" + "  0%|          | 0/8 [00:00<?, ?it/s]\n"
     assert judge_store("E3", store(*scan_text(done), short_job("COMPLETED"))).shows[0].values["steps"].value == 2
 
 
-def test_e3_smoke_tests_are_meant() -> None:
+def test_e3_is_a_warning_for_a_smoke_test() -> None:
     finding = judge_store("E3", store(curve([5.2, 5.1, 5.1], **STEPS), DONE, short_job("COMPLETED", name="smoke-test")))
     assert finding.latent

@@ -37,19 +37,19 @@ from trackside.verdict.arbiter import arbitrate
 
 
 def test_f1_names_the_node() -> None:
-    told = notice("node_failure", node="n3", text="srun: error: Node failure on n3")
-    rows = store(curve(FALLING), told, short_job("NODE_FAIL"))
+    failure = notice("node_failure", node="n3", text="srun: error: Node failure on n3")
+    rows = store(curve(FALLING), failure, short_job("NODE_FAIL"))
     finding = primary(rows, Run(nodes=("n2", "n3"), start=1000.0, end=2000.0))
     assert (finding.family, finding.nodes, finding.culprit) == ("F1", ("n3",), "infrastructure")
 
 
 @pytest.mark.parametrize(("complained", "first"), [(1750.0, "F1"), (1250.0, "C2")])
-def test_f1_is_noticed_later_than_it_happens(complained: float, first: str) -> None:
-    """Peers complain at once, the controller gives a node up after SlurmdTimeout; not of a hang long before it."""
+def test_f1_explains_a_peer_lost_shortly_before_the_notice(complained: float, first: str) -> None:
+    """Peers fail at once, the controller gives up on a node after SlurmdTimeout; an earlier hang is separate."""
     trained = curve(FALLING, time=lambda i: complained - 300 + 10 * i)
     lost = event("peer_lost", 700, Role.CASCADE, time=complained, text="Connection closed by peer", rank=0)
-    told = notice("node_failure", time=2000.0, node="n3", text="srun: error: Node failure on n3")
-    rows = store(trained, lost, told, short_job("NODE_FAIL"))
+    failure = notice("node_failure", time=2000.0, node="n3", text="srun: error: Node failure on n3")
+    rows = store(trained, lost, failure, short_job("NODE_FAIL"))
     both = [family for family in families() if family.code in ("C2", "F1")]
     findings = engine.judge_all(rows, Run(nodes=("n2", "n3"), start=900.0, end=2000.0, n_ranks=2), both)
     assert [finding.outcome for finding in findings] == [FOUND, FOUND]
@@ -61,7 +61,7 @@ def node(state: str, when: float) -> Record:
     return Record("node", Position("nodes.txt", 1), "scheduler", fields)
 
 
-def test_f1_looks_at_the_moment() -> None:
+def test_f1_needs_a_node_that_failed_at_the_end_of_the_run() -> None:
     run = Run(nodes=("n3",), start=1000.0, end=2000.0)
     assert judge_store("F1", store(node("down", 2010.0), short_job("FAILED")), run).outcome is FOUND
     assert judge_store("F1", store(node("down", 9000.0), short_job("FAILED")), run).outcome is ABSENT
@@ -72,23 +72,23 @@ def test_f1_looks_at_the_moment() -> None:
     )
 
 
-@pytest.mark.parametrize(("state", "after", "found"), [
+@pytest.mark.parametrize(("state", "after", "expected"), [
     ("FAILED", 150, True), ("FAILED", 287, False), ("NODE_FAIL", 73, False), ("CANCELLED", 144, False),
     ("CANCELLED", 20, True),
 ])  # fmt: skip
-def test_a_node_that_went_down_after_the_run(state: str, after: float, found: bool) -> None:
+def test_a_node_down_after_the_run_counts_within_a_margin(state: str, after: float, expected: bool) -> None:
     fields: dict[str, Any] = {"name": "n2", "reason": "Not responding", "reason_time": END + after, "state": "down"}
     run = Run("7", nodes=("n1", "n2"), start=START, end=END)
     row = Record("node", Position("node.txt", 1), "scheduler", fields)
     finding = Cluster().judge("F1", row, job(state, nodes=("n1", "n2")), run=run)
-    assert ("n2" in finding.nodes) is found
+    assert ("n2" in finding.nodes) is expected
 
 
 LATER = 5600.0
 
 
 def nodes(at: float = 4700, gpu: bool = True, up: bool = False, count: int = 4, **shape: Any) -> Cluster:
-    """Node n3 (the last one) is sampled until ``at`` only; the monitor goes on after the run's end."""
+    """The last node is sampled until ``at`` only; monitoring continues after the end of the run."""
     cluster = Cluster(start=400, end=LATER, nodes=count, **shape)
     last = cluster.nodes[-1]
     cluster.per_node("host_load1", 3.0, {last: cluster.until(at, 3.0)})
@@ -114,14 +114,14 @@ def judged(cluster: Cluster, *rows: Any, **more: Any) -> Finding:
         ({"interval": 60.0}, "FAILED", SUPPORTED),
     ],
 )
-def test_a_node_falls_silent(shape: dict[str, Any], state: str, certainty: Certainty) -> None:
+def test_a_node_whose_samples_stop_is_down(shape: dict[str, Any], state: str, certainty: Certainty) -> None:
     finding = judged(nodes(**shape), job(state))
     assert outcome(finding) == (FOUND, certainty, False)
     assert finding.nodes == (f"n{shape.get('count', 4)}",)
     assert finding.since == pytest.approx(4700, abs=120)
 
 
-def test_a_silent_node_that_the_scheduler_calls_down() -> None:
+def test_a_silent_node_that_the_scheduler_reports_down_is_established() -> None:
     lost = event("node_state", plane="scheduler", node="n4", state="down", time=4990.0, path="slurmctld.log")
     finding = judged(nodes(), lost, job("FAILED"))
     assert (finding.certainty, set(finding.planes)) == (ESTABLISHED, {"scheduler", "metric", "log"})
@@ -137,14 +137,14 @@ SILENCES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("case", SILENCES)
-def test_no_node_is_down(case: str) -> None:
-    shape, state, said = SILENCES[case]
+def test_rivals_are_no_node_failure(case: str) -> None:
+    shape, state, reason = SILENCES[case]
     finding = judged(nodes(**shape), job(state))
-    assert (finding.outcome, keys(finding)) == (ABSENT, ["other_state", said])
+    assert (finding.outcome, keys(finding)) == (ABSENT, ["other_state", reason])
 
 
-def test_a_node_falls_silent_as_the_output_ends() -> None:
-    """No scheduler's record tells of the end; the log was written last when the node went."""
+def test_a_node_silent_at_the_end_of_the_log_is_down() -> None:
+    """No scheduler record has the end; the last log line is from when the node went down."""
 
     def judged_at(last: float, cluster: Cluster) -> Finding:
         log = event("log_activity", 1, first_time=1000.0, last_time=last, time=last)
@@ -157,13 +157,13 @@ def test_a_node_falls_silent_as_the_output_ends() -> None:
     assert keys(judged_at(4710.0, nodes(9e9))) == ["watched"]
 
 
-def test_all_nodes_silent_at_once_is_the_monitors_end() -> None:
+def test_silence_of_all_nodes_is_an_end_of_monitoring() -> None:
     cluster = Cluster(nodes=4)
     cluster.per_node("host_load1", cluster.until(4000, 3.0))
     assert judged(cluster, job("FAILED")).outcome is ABSENT
 
 
-def test_a_node_is_started_anew() -> None:
+def test_a_rebooted_node_is_a_node_failure() -> None:
     def booted(at: float) -> Cluster:
         cluster = nodes(9e9)
         return cluster.per_node("host_boot_time_seconds", 100.0, {"n2": cluster.after(at + 120, at, 100.5)})
@@ -173,6 +173,6 @@ def test_a_node_is_started_anew() -> None:
     assert judged(booted(END + 200), job("FAILED")).outcome is ABSENT
 
 
-def test_a_health_flag_is_no_nodes_state() -> None:
+def test_a_gpu_health_flag_is_no_node_state() -> None:
     cluster = nodes(9e9).per_gpu("gpu_health", 0, {"n4:0": 20})
     assert judged(cluster, job("FAILED")).outcome is ABSENT

@@ -17,7 +17,7 @@ from tests.families.rows import (
 )
 
 
-def test_f2_history_counts() -> None:
+def test_f2_counts_earlier_attempts() -> None:
     twice = store(short_job("PREEMPTED"), short_job("COMPLETED", 3, start=3000.0, end=4000.0), curve(FALLING))
     finding = primary(twice)
     assert (finding.family, finding.culprit) == ("F2", "scheduler")
@@ -27,7 +27,7 @@ def test_f2_history_counts() -> None:
     assert judge_store("F2", store(own, short_job("COMPLETED", restarts=1))).variant == "requeued"
 
 
-def test_f2_dates_from_the_first() -> None:
+def test_f2_dates_from_the_first_interruption() -> None:
     rows = (job("PREEMPTED", end=1500.0), job("REQUEUED", 3, start=1600.0, end=1700.0), notice("requeue", time=1501.0))
     finding = judge("F2", *rows)
     assert (finding.since, finding.variant) == (1500.0, "preempted")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.families.grids import (
-    BEGAN,
+    DISTRIBUTED_INIT,
     NO_LOG,
     Cluster,
     cold,
@@ -43,7 +43,7 @@ def test_f3_says_what_it_was_doing() -> None:
     late = curve(FALLING, total_steps=600, time=lambda i: 1000.0 + 33 * i)
     finding = primary(store(late, notice("time_limit"), short_job("TIMEOUT")))
     assert (finding.family, finding.variant) == ("F3", "slow")
-    assert "projected" in [sentence_name(said) for said in finding.shows]
+    assert "projected" in [sentence_name(claim) for claim in finding.shows]
     assert (
         judge_store("F3", store(curve(FALLING), DONE, notice("time_limit", 950), short_job("TIMEOUT"))).variant
         == "after-end"
@@ -63,24 +63,24 @@ def test_timeout_while_it_worked() -> None:
 
 @pytest.mark.parametrize(("elapsed", "variant"), [(600.0, "silent"), (3700.0, "slow")])
 def test_steps_without_times_of_their_own(elapsed: float, variant: str) -> None:
-    """The bar around them tells how long the loop had run; stamped lines of the start-up say nothing of its end."""
+    """The progress bar shows the time of the loop; stamped lines of the startup do not date its end."""
     steps = [event("progress", 20 + i, step=i, loss=4 - i / 100, elapsed_s=elapsed * i / 80) for i in range(81)]
     cluster = Cluster()
-    finding = judged(cluster, "F3", BEGAN, steps, TIMEOUT)
+    finding = judged(cluster, "F3", DISTRIBUTED_INIT, steps, TIMEOUT)
     assert (decision(finding), finding.variant) == ((FOUND, SUPPORTED), variant)
     assert ("unaccounted" in keys(finding)) is (variant == "silent")
-    hang = judged(cluster, "C2", BEGAN, steps, TIMEOUT)
+    hang = judged(cluster, "C2", DISTRIBUTED_INIT, steps, TIMEOUT)
     assert decision(hang) == ((FOUND, POSSIBLE) if variant == "silent" else (ABSENT, None))
 
 
 def test_time_that_the_steps_leave_open_is_not_called_training() -> None:
-    """Steps without times, and half of the run that they don't account for: slow or stuck is not told."""
+    """Unstamped steps account for half of the run: slow or stuck stays undecided."""
     steps = [event("progress", 20 + i, step=i, loss=4 - i / 100, elapsed_s=2000.0 * i / 80) for i in range(81)]
     blind = Cluster().per_gpu("gpu_temperature_celsius", 50)
-    finding = judged(blind, "F3", BEGAN, steps, TIMEOUT)
+    finding = judged(blind, "F3", DISTRIBUTED_INIT, steps, TIMEOUT)
     assert (decision(finding), finding.variant) == ((FOUND, POSSIBLE), "undecided")
-    assert [sentence_name(each) for each in finding.implies] == ["was_undecided"]
-    assert judged(blind, "C2", BEGAN, steps, TIMEOUT).outcome is UNKNOWN
+    assert [sentence_name(claim) for claim in finding.implies] == ["was_undecided"]
+    assert judged(blind, "C2", DISTRIBUTED_INIT, steps, TIMEOUT).outcome is UNKNOWN
 
 
 @pytest.mark.parametrize("make", [hung, lambda: hung(sm=0.19, was=0.5), cold])

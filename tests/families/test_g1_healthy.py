@@ -60,19 +60,19 @@ def test_g1_needs_positive_evidence() -> None:
     assert judge_store("G1", store(event("log_activity"))).outcome is UNKNOWN
 
 
-def test_g1_with_an_error_that_was_handled() -> None:
+def test_g1_ignores_a_handled_error() -> None:
     rows = store(exception("FileNotFoundError", "shard", line=5), curve(FALLING), DONE, short_job("COMPLETED"))
     assert primary(rows).family == "G1"
 
 
-def test_an_end_that_the_run_calls_aborted_is_said() -> None:
-    """G1 and the families that an own end rules out speak of the same end in the same words."""
+def test_all_families_describe_an_aborted_end_alike() -> None:
+    """G1 and the families that a regular end rules out describe it with the same sentence."""
     for status, key in (("aborted", "aborted_itself"), ("success", "ended_itself")):
         rows = store(curve(FALLING), event("training_end", 900, text="run_stop", status=status))
         for code in ("F2", "F3"):
-            assert [sentence_name(each) for each in judge_store(code, rows).because] == [key]
+            assert [sentence_name(claim) for claim in judge_store(code, rows).because] == [key]
         healthy = judge_store("G1", rows)
-        shown = [sentence_name(each) for each in (*healthy.shows, *healthy.implies, *healthy.cannot_decide)]
+        shown = [sentence_name(claim) for claim in (*healthy.shows, *healthy.implies, *healthy.cannot_decide)]
         assert healthy.outcome is FOUND
         assert "no_end" not in shown
         assert ("aborted_itself" in shown) is (status == "aborted")
@@ -80,15 +80,15 @@ def test_an_end_that_the_run_calls_aborted_is_said() -> None:
         assert (healthy.variant == "unverifiable") is (status == "aborted")
 
 
-def test_one_state_in_one_wording() -> None:
-    """No family calls an end of its own what another says was none."""
+def test_families_do_not_contradict_each_other_about_the_end() -> None:
+    """No family reports a regular end that another denies."""
     rows = store(curve(FALLING), event("log_activity", 900, lines=900), short_job("FAILED"))
     reasons = [text_of(judge_store(code, rows)) for code in ("C3", "E3", "G1")]
     assert all(reasons)
     assert not [text for text in reasons if "by itself" in text]
 
 
-def test_g1_curves_alone_do_not_say_how_it_ended(tmp_path: Path) -> None:
+def test_g1_is_only_possible_with_metrics_alone(tmp_path: Path) -> None:
     (tmp_path / "m.prom").write_text(
         "".join(
             f'gpu_sm_active_ratio{{node="n1",gpu="0",job="7"}} 0.8 {time}\n'
@@ -106,11 +106,11 @@ def healthy(**shape: Any) -> Cluster:
     return cluster.per_gpu("gpu_ecc_uncorrectable_total", 3).per_gpu("gpu_rows_remapped_uncorrectable_total", 1)
 
 
-def test_healthy_on_positive_evidence() -> None:
+def test_g1_is_established_on_positive_evidence() -> None:
     finding = judged(healthy(), "G1", points(65), COMPLETED)
     assert (decision(finding), finding.variant) == ((FOUND, ESTABLISHED), "healthy")
     assert {"completed", "worked", "launched", "fell", "clean_ecc", "clean_remaps"} <= set(keys(finding))
-    assert [sentence_name(each) for each in finding.implies] == ["healthy"]
+    assert [sentence_name(claim) for claim in finding.implies] == ["healthy"]
 
 
 PARTS: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
@@ -125,44 +125,44 @@ PARTS: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", PARTS)
-def test_healthy_is_supported_at_most_without_all_of_it(case: str) -> None:
-    make, open_ = PARTS[case]
+def test_g1_is_at_most_supported_if_evidence_is_missing(case: str) -> None:
+    make, undecided = PARTS[case]
     finding = judged(make(), "G1", points(65), COMPLETED)
     assert (decision(finding), finding.variant) == ((FOUND, SUPPORTED), "healthy")
-    assert [sentence_name(each) for each in finding.cannot_decide] == open_
-    assert [sentence_name(each) for each in finding.implies] == ["unmeasured"]
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == undecided
+    assert [sentence_name(claim) for claim in finding.implies] == ["unmeasured"]
 
 
-def test_healthy_is_supported_at_most_where_half_of_it_was_seen() -> None:
+def test_g1_is_at_most_supported_if_half_of_the_gpus_were_measured() -> None:
     whole = healthy()
     missing = whole.judge("G1", points(65), COMPLETED, run=whole.run(n_gpus=32))
-    assert (missing.certainty, [sentence_name(each) for each in missing.cannot_decide]) == (SUPPORTED, ["part"])
+    assert (missing.certainty, [sentence_name(claim) for claim in missing.cannot_decide]) == (SUPPORTED, ["part"])
     dead = Cluster()
-    gone = dict.fromkeys(dead.gpus[8:], dead.until(3500, 0.7))
-    dead.per_gpu("gpu_sm_active_ratio", 0.7, gone)
+    until_3500 = dict.fromkeys(dead.gpus[8:], dead.until(3500, 0.7))
+    dead.per_gpu("gpu_sm_active_ratio", 0.7, until_3500)
     dead.per_gpu("gpu_ecc_uncorrectable_total", 0, dict.fromkeys(dead.gpus[8:], dead.until(3500, 0)))
     finding = judged(traced(dead, 5000), "G1", points(65), COMPLETED)
     assert finding.certainty is SUPPORTED
-    assert "part" in [sentence_name(each) for each in finding.cannot_decide]
+    assert "part" in [sentence_name(claim) for claim in finding.cannot_decide]
 
 
-def test_not_healthy_without_work() -> None:
+def test_g1_is_absent_without_work() -> None:
     assert judged(cold(), "G1", points(65), COMPLETED).outcome is ABSENT
     assert judged(hung(), "G1", until_stop()).outcome is ABSENT
     assert judged(healthy(), "G1", points(65), FAILED).outcome is ABSENT
 
 
-def test_healthy_variants() -> None:
+def test_g1_variants() -> None:
     slow = Cluster().per_gpu("gpu_sm_active_ratio", 0.12).per_gpu("gpu_engine_active_ratio", 0.4)
     assert judged(slow, "G1", points(65), COMPLETED).variant == "slow"
     finding = judged(healthy(), "G1", COMPLETED, planes=NO_LOG)
     assert (decision(finding), finding.variant) == ((FOUND, SUPPORTED), "unverifiable")
     level = [event("progress", 10 + i, step=i, loss=2.0, time=1060.0 + 60 * i) for i in range(60)]
     flat = judged(healthy(), "G1", level, COMPLETED)
-    assert (flat.certainty, [sentence_name(each) for each in flat.implies]) == (SUPPORTED, ["no_fault"])
+    assert (flat.certainty, [sentence_name(claim) for claim in flat.implies]) == (SUPPORTED, ["no_fault"])
 
 
-def test_a_loss_that_is_exported_counts_as_one_that_is_printed() -> None:
+def test_an_exported_loss_counts_like_a_printed_one() -> None:
     cluster = healthy()
     falls = np.linspace(4.0, 2.0, len(cluster.times))
     cluster.put("training_loss", falls, rank="0").put("training_step", np.arange(len(falls)), rank="0")
@@ -170,7 +170,7 @@ def test_a_loss_that_is_exported_counts_as_one_that_is_printed() -> None:
     assert (decision(finding), finding.variant) == ((FOUND, ESTABLISHED), "healthy")
 
 
-def test_power_of_work_is_that_of_the_gpus_at_work() -> None:
+def test_reported_power_leaves_out_idle_gpus() -> None:
     cluster = Cluster(nodes=1)
     rows = dict.fromkeys(cluster.gpus[4:], 60.0)
     cluster.per_gpu("gpu_power_watts", cluster.between(1300, 4700, 500, 90), rows)
@@ -183,7 +183,7 @@ def busy_cluster(**shape: Any) -> Cluster:
     return cluster.per_gpu("gpu_memory_used_bytes", 1 << 36)
 
 
-def test_gpus_that_did_nothing_are_named() -> None:
+def test_unused_gpus_are_named() -> None:
     cluster = Cluster(nodes=1, gpus=4)
     idle = {f"n1:{gpu}": 0.0 for gpu in (1, 2, 3)}
     cluster.per_gpu("gpu_sm_active_ratio", 0.8, idle).per_gpu("gpu_engine_active_ratio", 0.95, idle)
@@ -192,39 +192,39 @@ def test_gpus_that_did_nothing_are_named() -> None:
     assert (finding.outcome, {"worked_some", "unused"} <= set(keys(finding))) == (FOUND, True)
     assert "3 of the 4 GPUs allocated did nothing during the whole run: n1:1-3" in text_of(finding)
     assert [sentence_name(action) for action in finding.actions] == ["fewer"]
-    assert "wasted" in [sentence_name(each) for each in finding.implies]
+    assert "wasted" in [sentence_name(claim) for claim in finding.implies]
     whole = busy_cluster(nodes=1, gpus=4).per_gpu("gpu_ecc_uncorrectable_total", 0).judge("G1", points(), COMPLETED)
     assert "unused" not in keys(whole)
 
 
-def test_errors_before_and_after_the_run_are_none_of_its_time() -> None:
+def test_errors_before_or_after_the_run_are_only_a_warning() -> None:
     cluster = busy_cluster(start=START - 600, end=END + 600)
     rose = {"n1:3": cluster.after(START - 300, 1), SICK: cluster.after(END + 300, 1)}
     cluster.per_gpu("gpu_ecc_uncorrectable_total", 0, rose)
     run = cluster.run(start=START, end=END)
     finding = cluster.judge("G1", points(60), COMPLETED, run=run)
     assert (finding.certainty, "clean_ecc_meanwhile" in keys(finding)) == (ESTABLISHED, True)
-    assert "no_counters" not in [sentence_name(each) for each in finding.cannot_decide]
+    assert "no_counters" not in [sentence_name(claim) for claim in finding.cannot_decide]
     warning = cluster.judge("B2", points(60), COMPLETED, run=run)
     assert (warning.latent, {"too_early", "too_late"} <= set(keys(warning))) == (True, True)
     assert "ended_well" not in keys(warning)
     assert "On n1:3, before the run began" in text_of(warning)
 
 
-def test_a_counter_that_rose_in_a_run_that_ended_well_is_said() -> None:
+def test_an_error_counter_that_rose_lowers_the_certainty_of_g1() -> None:
     cluster = busy_cluster()
     cluster.per_gpu("gpu_rows_remapped_uncorrectable_total", 0, {SICK: cluster.after(3000, 1)})
     finding = cluster.judge("G1", points(60), COMPLETED)
     assert (finding.certainty, "rose_remaps" in keys(finding)) == (SUPPORTED, True)
-    assert "no_counters" not in [sentence_name(each) for each in finding.cannot_decide]
-    assert [sentence_name(each) for each in finding.implies] == ["unclean"]
+    assert "no_counters" not in [sentence_name(claim) for claim in finding.cannot_decide]
+    assert [sentence_name(claim) for claim in finding.implies] == ["unclean"]
     assert [sentence_name(action) for action in finding.actions] == ["test_gpu"]
     assert "ended_well" in keys(cluster.judge("B2", points(60), COMPLETED))
     bare = busy_cluster().judge("G1", points(60), COMPLETED)
-    assert [sentence_name(each) for each in bare.cannot_decide] == ["no_counters"]
+    assert [sentence_name(claim) for claim in bare.cannot_decide] == ["no_counters"]
 
 
-def test_the_last_life_of_a_run_is_called_so() -> None:
+def test_the_loss_is_compared_within_the_last_attempt() -> None:
     first = [event("progress", 10 + i, step=i + 1, loss=10.0 - i, time=START + 60.0 * i, run_part=0) for i in range(5)]
     second = [
         event("progress", 40 + i, step=i + 4, loss=6.0 - i / 5, time=START + 900 + 60.0 * i, run_part=1)
@@ -232,7 +232,7 @@ def test_the_last_life_of_a_run_is_called_so() -> None:
     ]
     finding = busy_cluster().judge("G1", first, second, COMPLETED)
     assert {"fell", "anew"} <= set(keys(finding))
-    said = text_of(finding)
-    assert "over 20 points" in said
-    assert "the first attempt started with 10" in said
+    text = text_of(finding)
+    assert "over 20 points" in text
+    assert "the first attempt started with 10" in text
     assert "anew" not in keys(busy_cluster().judge("G1", points(), COMPLETED))

@@ -28,11 +28,11 @@ from trackside.verdict import engine
 from trackside.verdict.arbiter import arbitrate
 
 
-def test_h1_whose_processes_would_not_end() -> None:
-    """What Slurm does about processes that outlive a user's cancellation is no end of its own."""
-    told = [notice("cancelled"), notice("unkillable", 801)]
-    assert judge_store("H1", store(*told, short_job("CANCELLED", cancelled_by="1000"))).outcome is FOUND
-    assert judge_store("H1", store(*told, short_job("CANCELLED"))).outcome is ABSENT
+def test_h1_counts_a_user_cancellation_despite_unkillable_processes() -> None:
+    """Slurm's notice about processes that survive a cancellation is no separate end."""
+    notices = [notice("cancelled"), notice("unkillable", 801)]
+    assert judge_store("H1", store(*notices, short_job("CANCELLED", cancelled_by="1000"))).outcome is FOUND
+    assert judge_store("H1", store(*notices, short_job("CANCELLED"))).outcome is ABSENT
 
 
 KILLED = "srun: error: n1: task 1: Killed"
@@ -55,38 +55,38 @@ STEP, JOB = (
         ((STEP, JOB, ENDS[0], KILLED), "H1"),
     ],
 )
-def test_h1_is_no_step_that_srun_ended_after_a_task_was_killed(lines: tuple[str, ...], family: str) -> None:
+def test_h1_ignores_a_step_that_srun_ended_after_a_task_was_killed(lines: tuple[str, ...], family: str) -> None:
     text = "\n".join((*(f"step {step}0 loss {3 - step / 10}" for step in range(1, 9)), *lines))
     rows: list[Row] = [row for row in scan_text(text) if isinstance(row, Event)]
     chosen = list(families())
     assert arbitrate(engine.judge_all(store(rows, planes=("log",)), Run(), chosen), chosen).primary.family == family
 
 
-def test_h1_cancelled_by_somebody() -> None:
-    told = notice("cancelled", text="slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***")
-    finding = primary(store(curve(FALLING), told, short_job("CANCELLED", cancelled_by="1000")))
+def test_h1_names_a_cancelled_job() -> None:
+    cancelled = notice("cancelled", text="slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***")
+    finding = primary(store(curve(FALLING), cancelled, short_job("CANCELLED", cancelled_by="1000")))
     assert (finding.family, finding.culprit) == ("H1", "none")
-    assert judge_store("H1", store(curve(FALLING), told)).outcome is FOUND
-    assert judge_store("H1", store(told, short_job("TIMEOUT"))).outcome is ABSENT
+    assert judge_store("H1", store(curve(FALLING), cancelled)).outcome is FOUND
+    assert judge_store("H1", store(cancelled, short_job("TIMEOUT"))).outcome is ABSENT
     assert judge_store("H1", store(notice("time_limit"))).outcome is ABSENT
     step = notice("cancelled", text="slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***")
     failed = event("process_exit", 700, Role.ROOT, exit_code=1, source="srun")
     assert judge_store("H1", store(step, failed)).outcome is ABSENT
 
 
-def test_h1_keyboard_interrupt() -> None:
+def test_h1_counts_a_keyboard_interrupt() -> None:
     stop = exception("KeyboardInterrupt", "", about="interrupt")
     assert primary(store(curve(FALLING), stop)).variant == "interrupt"
 
 
-def test_h1_takes_no_notice_of_a_step_for_a_cancellation_of_a_job_that_failed() -> None:
+def test_h1_ignores_a_cancelled_step_if_the_job_failed() -> None:
     step = notice("cancelled", text="STEP 7.0 ON n1 CANCELLED AT 2026-01-01")
     assert judge("H1", step).outcome is FOUND
     assert judge("H1", step, root("process_exit", 50, exit_code=1)).outcome is ABSENT
     assert judge("H1", step, exception("ValueError", "no")).outcome is ABSENT
 
 
-def test_h1_tells_who_cancelled_from_the_owner() -> None:
+def test_h1_distinguishes_the_owner_from_another_user() -> None:
     own = judge("H1", short_job("CANCELLED", cancelled_by="1000", uid="1000"))
     other = judge("H1", short_job("CANCELLED", cancelled_by="0", uid="1000"))
     assert (keys(own), keys(other)) == (["recorded", "by_owner"], ["recorded", "by", "not_owner"])

@@ -26,7 +26,7 @@ from tests.families.rows import (
 from trackside.model import Plane, Role
 
 
-def test_h2_after_steps_only() -> None:
+def test_h2_needs_steps_before_the_exception() -> None:
     bad = exception("ValueError", "substring not found", rank=1, frames="t.py:3 in encode")
     finding = primary(store(curve(FALLING), bad, short_job("FAILED")))
     assert (finding.family, finding.fault_class, finding.ranks) == ("H2", "data", (1,))
@@ -44,7 +44,9 @@ def test_h2_after_steps_only() -> None:
         ("CUDA error: device-side assert triggered", ("log",), "job"),
     ],
 )
-def test_h2_leaves_open_what_a_lost_card_says_too(message: str, planes: tuple[Plane, ...], culprit: str) -> None:
+def test_h2_culprit_is_unknown_if_a_lost_gpu_raises_the_same_error(
+    message: str, planes: tuple[Plane, ...], culprit: str
+) -> None:
     rows = store(curve(FALLING), exception("RuntimeError", message, about="cuda"), planes=planes)
     finding = judge_store("H2", rows)
     assert (finding.outcome, finding.culprit) == (FOUND, culprit)

@@ -17,7 +17,7 @@ from tests.families.rows import (
 from trackside.model import Role
 
 
-def test_h3_sigterm_from_nowhere() -> None:
+def test_h3_finds_a_sigterm_without_a_known_sender() -> None:
     term = event("signal_received", 500, Role.ROOT, signal=15, signal_name="SIGTERM", by="torchrun")
     assert primary(store(curve(FALLING), term, short_job("FAILED"))).family == "H3"
     assert judge_store("H3", store(curve(FALLING), term, short_job("CANCELLED"))).outcome is ABSENT

@@ -45,14 +45,14 @@ def test_h4_reason_names_the_culprit(message: str, variant: str, culprit: str) -
     assert (finding.family, finding.variant, finding.culprit) == ("H4", variant, culprit)
 
 
-def test_h4_leaves_shared_memory_and_what_was_survived() -> None:
+def test_h4_ignores_shared_memory_and_survived_errors() -> None:
     shm = exception("RuntimeError", "unable to allocate shared memory(shm): No space left on device", about="storage")
     assert judge_store("H4", store(shm, short_job("FAILED"))).outcome is ABSENT
     line = event("storage_fault", 12, Role.ROOT, reason="io_error", text="Input/output error")
     assert judge_store("H4", store(line, curve(FALLING), DONE, short_job("COMPLETED"))).outcome is ABSENT
 
 
-def test_storage_that_came_back_is_no_fault() -> None:
+def test_a_storage_stall_that_ended_is_no_fault() -> None:
     late = event("storage_fault", 40, time=STOP, role=Role.ROOT, reason="unreachable", plane="kernel",
                  text="nfs: server not responding")  # fmt: skip
     rows = (points(65), late)

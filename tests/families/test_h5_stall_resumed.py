@@ -40,7 +40,7 @@ FIRST = START + 60 + 30 * 19
 
 
 def resting(level: float = 0.02, **shape: Any) -> Cluster:
-    """GPUs that hardly do anything in the pause; one of them is cold, the others spin."""
+    """Nearly idle GPUs during the pause; one is idle, the others spin."""
     cluster = Cluster(**shape)
     inside = cluster.between(FIRST, FIRST + 900, level, 0.8)
     cluster.per_gpu("gpu_sm_active_ratio", inside, {SICK: cluster.between(FIRST, FIRST + 900, 0.0, 0.8)})
@@ -48,29 +48,29 @@ def resting(level: float = 0.02, **shape: Any) -> Cluster:
     return cluster.per_gpu("gpu_engine_active_ratio", 0.98, {SICK: cold})
 
 
-def away(time: float = FIRST + 70, **fields: Any) -> Event:
+def storage_fault(time: float = FIRST + 70, **fields: Any) -> Event:
     fields = {"reason": "unreachable", "node": "n2", "plane": "kernel", "path": "dmesg", **fields}
     return event("storage_fault", 3, time=time, text="nfs: server fs01 not responding, still trying", **fields)
 
 
 def test_a_stall_that_resumed_is_a_warning_that_names_its_server() -> None:
-    finding = resting().judge("H5", paused(), away(), COMPLETED, planes=("log", "scheduler", "kernel"))
+    finding = resting().judge("H5", paused(), storage_fault(), COMPLETED, planes=("log", "scheduler", "kernel"))
     assert (finding.outcome, finding.certainty, finding.latent) == (FOUND, ESTABLISHED, True)
     assert (finding.culprit, finding.nodes, finding.gpus) == ("infrastructure", ("n2",), (SICK,))
     assert keys(finding) == ["stood", "storage", "rest", "odd_cold"]
-    said = text_of(finding)
-    assert "15 min" in said or "16 min" in said
-    assert "fs01" in said
+    text = text_of(finding)
+    assert "15 min" in text or "16 min" in text
+    assert "fs01" in text
 
 
 @pytest.mark.parametrize(
-    ("level", "certainty", "said"),
+    ("level", "certainty", "key"),
     [(0.02, SUPPORTED, "rest"), (0.3, SUPPORTED, "little"), (0.8, None, "worked")],
 )
-def test_what_the_gpus_did_in_a_pause(level: float, certainty: Certainty | None, said: str) -> None:
-    """Spinning GPUs keep part of their SMs; those that work on show that the log alone was silent."""
+def test_gpu_activity_decides_the_certainty_of_a_stall(level: float, certainty: Certainty | None, key: str) -> None:
+    """Spinning GPUs use part of their SMs; GPUs that keep working show that only the log was silent."""
     finding = resting(level).judge("H5", paused(), COMPLETED)
-    assert (finding.certainty, said in keys(finding)) == (certainty, True)
+    assert (finding.certainty, key in keys(finding)) == (certainty, True)
     assert finding.outcome is (ABSENT if certainty is None else FOUND)
     assert finding.culprit == "unknown"
 
@@ -92,28 +92,28 @@ def test_without_gpu_metrics_a_pause_is_a_hint() -> None:
     ],
     ids=lambda row: row.kind,
 )
-def test_what_was_planned_or_began_anew_is_no_stall(planned: Event) -> None:
+def test_planned_pauses_and_restarts_are_no_stall(planned: Event) -> None:
     assert resting().judge("H5", paused(), planned, COMPLETED).outcome is ABSENT
 
 
-def test_a_save_that_a_silent_server_held_up_is_a_stall() -> None:
+def test_a_save_blocked_by_a_silent_server_is_a_stall() -> None:
     saved = event("checkpoint_saved", 31, time=FIRST + 880)
-    finding = resting().judge("H5", paused(), saved, away(), COMPLETED, planes=("log", "scheduler", "kernel"))
+    finding = resting().judge("H5", paused(), saved, storage_fault(), COMPLETED, planes=("log", "scheduler", "kernel"))
     assert finding.outcome is FOUND
 
 
-def test_a_short_stall_counts_where_a_server_was_silent() -> None:
+def test_a_short_stall_counts_if_a_server_was_silent() -> None:
     blind = Cluster().per_node("host_load1", 3)
     short = paused(330.0)
     assert blind.judge("H5", short, COMPLETED).outcome is ABSENT
-    assert blind.judge("H5", short, away(), COMPLETED, planes=("log", "scheduler", "kernel")).outcome is FOUND
-    full = away(reason="full")  # lets nobody wait
+    assert blind.judge("H5", short, storage_fault(), COMPLETED, planes=("log", "scheduler", "kernel")).outcome is FOUND
+    full = storage_fault(reason="full")  # a full disk does not block
     assert blind.judge("H5", short, full, COMPLETED, planes=("log", "scheduler", "kernel")).outcome is ABSENT
-    before = away(time=START + 10)
+    before = storage_fault(time=START + 10)
     assert blind.judge("H5", short, before, COMPLETED, planes=("log", "scheduler", "kernel")).outcome is ABSENT
 
 
-def test_a_pause_that_comes_again_is_a_habit() -> None:
+def test_a_repeated_pause_is_no_stall() -> None:
     rows, moved = paused(), []
     for row in rows:
         late = 600.0 if (row.time or 0) > FIRST + 1200 else 0.0
@@ -121,8 +121,8 @@ def test_a_pause_that_comes_again_is_a_habit() -> None:
     assert Cluster().per_node("host_load1", 3).judge("H5", moved, COMPLETED).outcome is ABSENT
 
 
-def test_points_that_were_thinned_are_no_pause() -> None:
-    """A long series keeps every tenth point; its steps tell."""
+def test_thinned_points_are_no_pause() -> None:
+    """A long series keeps every tenth point, as its step numbers show."""
     rows = points(60, every=60.0)
     assert Cluster().per_node("host_load1", 3).judge("H5", [*rows[:30], *rows[50:]], COMPLETED).outcome is ABSENT
 
@@ -131,16 +131,16 @@ def unstamped() -> list[Event]:
     return [event("progress", 10 + i, step=i + 1, loss=4 - i / 10) for i in range(20)]
 
 
-def test_without_times_the_gpus_tell() -> None:
+def test_gpu_metrics_show_a_stall_of_unstamped_steps() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.between(2500, 3400, 0.0, 0.8))
     finding = cluster.judge("H5", unstamped(), COMPLETED)
     assert (finding.outcome, finding.certainty, keys(finding)[0]) == (FOUND, POSSIBLE, "rested")
     steady = Cluster().per_gpu("gpu_sm_active_ratio", 0.8).judge("H5", unstamped(), COMPLETED)
     assert keys(steady) == ["busy"]
-    early = Cluster()  # one warm-up, then the data is prepared: no stall of a run under way
+    early = Cluster()  # one warm-up, then data preparation: no stall of a started run
     early.per_gpu("gpu_sm_active_ratio", early.between(START + 90, 2500, 0.0, 0.8))
     assert early.judge("H5", unstamped(), COMPLETED).outcome is ABSENT
-    power = Cluster()  # power tells work from waiting only beside a silence of the log
+    power = Cluster()  # power distinguishes work from waiting only if the log is silent too
     power.per_gpu("gpu_power_watts", power.between(2500, 3400, 200.0, 400.0))
     assert power.judge("H5", unstamped(), COMPLETED).outcome is not FOUND

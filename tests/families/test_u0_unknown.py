@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.families.rows import job, judge, text_of
 
 
-def test_u0_takes_what_one_record_of_a_job_that_waits_leaves_out_from_others() -> None:
+def test_u0_combines_the_records_of_a_pending_job() -> None:
     rows = (job("PENDING", start=9e9, reason="Priority"), job("PENDING", 3, reason="None", dependency="afterok:6"))
-    said = text_of(judge("U0", *rows))
-    assert "reason Priority" in said
-    assert "afterok:6" in said
+    text = text_of(judge("U0", *rows))
+    assert "reason Priority" in text
+    assert "afterok:6" in text

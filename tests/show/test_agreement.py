@@ -1,4 +1,4 @@
-"""The headline, the facts and the other findings of a verdict agree, in scenarios where they once contradicted."""
+"""The headline, the facts and the other findings of a verdict agree, in scenarios where they contradicted each other before."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _all_text(doc: VerdictDoc) -> str:
         ("b1/another-process-holds-the-card", "GPU memory ran out"),
     ],
 )
-def test_the_reason_is_the_first_fact(name: str, first: str) -> None:
+def test_the_reason_is_the_first_claim(name: str, first: str) -> None:
     assert _doc(name).shows[0].text.startswith(first)
 
 
@@ -59,7 +59,7 @@ def test_the_reason_is_the_first_fact(name: str, first: str) -> None:
         ("d3/sim-cpu-contention", "waited for a CPU"),
     ],
 )
-def test_the_decisive_fact_is_among_the_first_three(name: str, fact: str) -> None:
+def test_the_decisive_claim_is_among_the_first_three(name: str, fact: str) -> None:
     assert any(fact in claim.text for claim in _doc(name).shows[:3])
 
 
@@ -86,7 +86,7 @@ def test_the_headline_says_what_the_evidence_shows(name: str, headline: str) -> 
     assert _headline(_doc(name)).startswith(headline)
 
 
-def test_an_xid_of_a_monitor_is_not_under_a_job() -> None:
+def test_an_xid_of_a_management_tool_is_not_attributed_to_the_job() -> None:
     doc = _doc("b2/xid-of-a-monitor-command")
     assert _headline(doc) == "GPU firmware (GSP) fault: Xid 119 (GSP RPC timeout)"
     text = _all_text(doc)
@@ -95,7 +95,7 @@ def test_an_xid_of_a_monitor_is_not_under_a_job() -> None:
     assert any("update driver and GPU firmware" in action.text for action in doc.actions)
 
 
-def test_a_job_without_a_gpu_holds_none() -> None:
+def test_a_job_without_a_gpu_is_not_said_to_hold_one() -> None:
     doc = _doc("c3/no-gpu-in-the-record")
     assert _headline(doc).startswith("Possibly hung")
     assert not any(words in _all_text(doc) for words in ("holds its GPU", "held its GPU", "idle GPU"))
@@ -109,7 +109,7 @@ def test_a_hang_without_metrics_claims_no_idle_gpu() -> None:
 @pytest.mark.parametrize(
     ("name", "cause"), [("c2/sim-loader-killed-timeout", "A2"), ("c2/sim-loader-killed-timeout", "H2")]
 )
-def test_a_named_trigger_is_no_consequence(name: str, cause: str) -> None:
+def test_a_named_trigger_is_not_listed_as_a_consequence(name: str, cause: str) -> None:
     doc = _doc(name)
     assert cause not in {finding.family for finding in (*doc.consequences, *doc.warnings)}
 
@@ -133,7 +133,7 @@ def test_the_throttling_of_a_slow_gpu_is_its_cause() -> None:
         ("step 1 | loss 2.0", "step 1 | loss 2.0"),
     ],
 )
-def test_a_quoted_line_is_free_of_the_bar_before_it(line: str, shown: str) -> None:
+def test_a_quoted_line_drops_the_progress_bar_before_it(line: str, shown: str) -> None:
     assert word(line) == shown
 
 
@@ -148,7 +148,7 @@ def test_a_quoted_line_is_free_of_the_bar_before_it(line: str, shown: str) -> No
         (f"[Errno 2] No such file or directory: '/a/{'b' * 60}/{'c' * 40}/index.bin'", "E: [Errno 2] No such file or directory: '…/index.bin'"),
     ],
 )  # fmt: skip
-def test_a_headline_quotes_the_telling_line_of_an_error(message: str, brief: str) -> None:
+def test_a_headline_quotes_the_informative_line_of_an_error(message: str, brief: str) -> None:
     frame = store(exception("E", message)).ask(events("exception"))
     assert isinstance(frame, Frame)
     assert error_in_brief(frame, frame.events[0]).value == brief

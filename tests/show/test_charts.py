@@ -1,4 +1,4 @@
-"""What a run gives to be seen: drawn, worded and listed, whatever it lacks and whatever its texts hold."""
+"""Charts of a run: drawings, captions and tables, with missing data and hostile texts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOSTILE = "<img src=x onerror=alert(1)>' + 1 + '\\\";\n\x1b[31m\u202e{datum.t}"
 
 
 def working(nodes: int = 2, gpus: int = 8, **more: Any) -> Cluster:
-    """A cluster whose GPUs work from a minute after the start on."""
+    """A cluster whose GPUs work from one minute after the start."""
     cluster = Cluster(nodes=nodes, gpus=gpus, **more)
     cluster.per_gpu("gpu_sm_active_ratio", cluster.after(START + 60, 0.7))
     cluster.per_gpu("gpu_engine_active_ratio", cluster.after(START + 60, 0.95))
@@ -43,98 +43,98 @@ def working(nodes: int = 2, gpus: int = 8, **more: Any) -> Cluster:
     return cluster.per_gpu("gpu_temperature_celsius", 60.0).per_gpu("gpu_sm_clock_hertz", 1.98e9)
 
 
-def drawn(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, Drawing]:
-    """The charts of a cluster's run by their slugs."""
+def cluster_charts(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, Drawing]:
+    """The charts of a cluster's run by slug."""
     resolved, store = cluster.store(*rows, run=run)
-    return of(engine.verdict_of(engine.facts_of(store, resolved)), store)
+    return verdict_charts(engine.verdict_of(engine.facts_of(store, resolved)), store)
 
 
-def of(verdict: Verdict, store: Store) -> dict[str, Drawing]:
-    """The charts of a run by their slugs; each is whole."""
-    found = {chart.slug: each for chart, each in drawings(verdict, Facts(store, verdict.run))}
-    for each in found.values():
-        whole(each)
-    return found
+def verdict_charts(verdict: Verdict, store: Store) -> dict[str, Drawing]:
+    """The charts of a verdict by slug; each one is checked."""
+    by_slug = {chart.slug: drawing for chart, drawing in drawings(verdict, Facts(store, verdict.run))}
+    for drawing in by_slug.values():
+        check_drawing(drawing)
+    return by_slug
 
 
-def whole(each: Drawing) -> None:
-    """Its parts fit each other, its text is JSON, its colors are the page's."""
-    text = json.dumps(each.spec, allow_nan=False)
+def check_drawing(drawing: Drawing) -> None:
+    """Check that the parts of a drawing agree, its spec is JSON and its colors are the page's."""
+    text = json.dumps(drawing.spec, allow_nan=False)
     assert '"#' not in text
-    names = [signal["name"] for signal in each.spec["signals"]]
+    names = [signal["name"] for signal in drawing.spec["signals"]]
     assert {"full", "shown", "moment"} <= set(names)
     assert not set(PAINT) & set(names)
-    assert each.spec["width"] > 0
-    assert each.caption.endswith(".")
-    assert each.rows
-    assert len(each.rows) <= 50
-    assert all(len(row) == len(each.columns) for row in each.rows)
-    sets = {data["name"] for data in each.spec["data"]}
-    assert set(each.rasters) <= sets
-    if each.rasters:
-        assert signal(each, "choice") in each.rasters
+    assert drawing.spec["width"] > 0
+    assert drawing.caption.endswith(".")
+    assert drawing.rows
+    assert len(drawing.rows) <= 50
+    assert all(len(row) == len(drawing.columns) for row in drawing.rows)
+    sets = {data["name"] for data in drawing.spec["data"]}
+    assert set(drawing.rasters) <= sets
+    if drawing.rasters:
+        assert signal(drawing, "choice") in drawing.rasters
 
 
-def signal(each: Drawing, name: str) -> Any:
-    """What a signal stands at, at first."""
-    return next(found["value"] for found in each.spec["signals"] if found["name"] == name)
+def signal(drawing: Drawing, name: str) -> Any:
+    """The initial value of a signal."""
+    return next(entry["value"] for entry in drawing.spec["signals"] if entry["name"] == name)
 
 
-def columns(each: Drawing, name: str = "curve") -> Mapping[str, list[float]]:
-    """A data set of comma-separated numbers by its columns; NaN for what is left empty."""
-    text = next(data["values"] for data in each.spec["data"] if data["name"] == name)
+def columns(drawing: Drawing, name: str = "curve") -> Mapping[str, list[float]]:
+    """The columns of a data set of comma-separated numbers; NaN for empty cells."""
+    text = next(data["values"] for data in drawing.spec["data"] if data["name"] == name)
     head, *lines = text.split("\n")
-    told = [[float(cell) if cell else float("nan") for cell in line.split(",")] for line in lines]
-    return dict(zip(head.split(","), map(list, zip(*told, strict=True)), strict=True))
+    rows = [[float(cell) if cell else float("nan") for cell in line.split(",")] for line in lines]
+    return dict(zip(head.split(","), map(list, zip(*rows, strict=True)), strict=True))
 
 
-def svg(each: Drawing, theme: Mapping[str, str] = LIGHT) -> str:
-    """The picture."""
-    return str(vl_convert.vega_to_svg(standalone(each, theme)))
+def svg(drawing: Drawing, theme: Mapping[str, str] = LIGHT) -> str:
+    """A drawing as SVG."""
+    return str(vl_convert.vega_to_svg(standalone(drawing, theme)))
 
 
-def nothing() -> tuple[Verdict, MemoryStore]:
-    """A run of which nothing is known."""
+def empty_run() -> tuple[Verdict, MemoryStore]:
+    """A run without any data."""
     store = MemoryStore()
     return engine.verdict_of(engine.facts_of(store, Run())), store
 
 
-# -- which there are
+# -- which charts a run has
 
 
-def test_every_file_with_a_chart_is_found_once_and_ordered() -> None:
-    found = charts()
-    assert [chart.slug for chart in found] == ["timeline", "ranks", "busy-wait", "memory", "learning"]
-    assert [chart.order for chart in found] == sorted({chart.order for chart in found})
+def test_every_chart_file_is_found_once_and_ordered() -> None:
+    all_charts = charts()
+    assert [chart.slug for chart in all_charts] == ["timeline", "ranks", "busy-wait", "memory", "learning"]
+    assert [chart.order for chart in all_charts] == sorted({chart.order for chart in all_charts})
 
 
-def test_a_run_of_which_nothing_is_known_draws_nothing() -> None:
-    assert of(*nothing()) == {}
+def test_an_empty_run_has_no_charts() -> None:
+    assert verdict_charts(*empty_run()) == {}
 
 
-def test_a_scheduler_alone_gives_a_timeline_alone() -> None:
+def test_scheduler_records_alone_give_only_a_timeline() -> None:
     store = MemoryStore(records=[job("FAILED", submit=START - 3600.0, exit_code=1)], planes={"scheduler"})
-    found = of(
+    by_slug = verdict_charts(
         engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END, disposition="FAILED"))), store
     )
-    assert list(found) == ["timeline"]
-    assert any("waited 60 min" in row[4] for row in found["timeline"].rows)
+    assert list(by_slug) == ["timeline"]
+    assert any("waited 60 min" in row[4] for row in by_slug["timeline"].rows)
 
 
-def test_a_log_without_times_gives_the_learning_over_steps() -> None:
+def test_an_unstamped_log_gives_the_learning_chart_over_steps() -> None:
     rows = [event("progress", 10 + i, step=10 * i, loss=4.0 - i / 10) for i in range(20)]
     store = MemoryStore(rows, planes={"log"})
-    found = of(engine.verdict_of(engine.facts_of(store, Run(id="7"))), store)
-    assert list(found) == ["learning"]
-    assert found["learning"].axis == "step"
+    by_slug = verdict_charts(engine.verdict_of(engine.facts_of(store, Run(id="7"))), store)
+    assert list(by_slug) == ["learning"]
+    assert by_slug["learning"].axis == "step"
 
 
-def test_a_measured_run_gives_all() -> None:
-    assert list(drawn(working(), *points(), job("COMPLETED"))) == [chart.slug for chart in charts()]
+def test_a_measured_run_has_all_charts() -> None:
+    assert list(cluster_charts(working(), *points(), job("COMPLETED"))) == [chart.slug for chart in charts()]
 
 
-def test_the_questions_of_all_charts_are_asked_together() -> None:
-    class Counting:
+def test_all_charts_query_the_store_in_one_batch() -> None:
+    class CountingStore:
         name = "files"
 
         def __init__(self, store: MemoryStore) -> None:
@@ -153,7 +153,7 @@ def test_the_questions_of_all_charts_are_asked_together() -> None:
 
     run, store = working().store(*points(), job("COMPLETED"))
     verdict = engine.verdict_of(engine.facts_of(store, run))
-    counting = Counting(store)
+    counting = CountingStore(store)
     assert len(list(drawings(verdict, Facts(counting, run)))) == len(charts())
     assert (counting.batches, counting.single) == (1, 0)
 
@@ -161,26 +161,26 @@ def test_the_questions_of_all_charts_are_asked_together() -> None:
 # -- peaks survive
 
 
-def test_a_peak_of_one_window_survives_in_few_points() -> None:
+def test_a_peak_of_one_window_survives_reduction() -> None:
     values = np.zeros(5000)
     values[1234], values[4321] = 9.0, -7.0
     assert {9.0, -7.0} <= set(reduce.line(values))
     level = reduce.level(reduce.Level(values, values - 1, values + 1))
     assert len(level.middle) <= reduce.MAX_POINTS
     assert (level.high.max(), level.low.min()) == (10.0, -8.0)
-    kept = reduce.points(np.arange(5000.0), values)
-    assert len(kept) <= reduce.MAX_POINTS + 2
-    assert {0, 1234, 4321, 4999} <= set(kept)
+    indices = reduce.points(np.arange(5000.0), values)
+    assert len(indices) <= reduce.MAX_POINTS + 2
+    assert {0, 1234, 4321, 4999} <= set(indices)
 
 
-def test_points_that_crowd_in_one_place_leave_the_rest() -> None:
+def test_reduction_keeps_points_outside_a_dense_region() -> None:
     x = np.concatenate([np.linspace(0, 1, 10_000), np.linspace(1, 1000, 300)])
-    kept = reduce.points(x, np.sin(x))
-    assert len(kept) <= reduce.MAX_POINTS + 2
-    assert len([place for place in kept if x[place] > 1]) > 250
+    indices = reduce.points(x, np.sin(x))
+    assert len(indices) <= reduce.MAX_POINTS + 2
+    assert len([place for place in indices if x[place] > 1]) > 250
 
 
-def test_cells_keep_the_peak_or_the_mean_and_holes_stay() -> None:
+def test_cells_keep_the_peak_or_the_mean_and_gaps() -> None:
     values = np.array([[1.0, 5.0, np.nan, np.nan, 2.0], [3.0, 1.0, 4.0, np.nan, np.nan]])
     assert reduce.cells(values, 3, "max").tolist()[1][:2] == [3.0, 4.0]
     assert reduce.cells(values, 3, "avg")[0, 0] == 3.0
@@ -188,25 +188,25 @@ def test_cells_keep_the_peak_or_the_mean_and_holes_stay() -> None:
     assert reduce.cells(values, 5, "max") is values
 
 
-def test_a_memory_peak_between_many_windows_is_in_the_picture_and_the_table() -> None:
+def test_a_short_memory_peak_is_in_the_chart_and_the_table() -> None:
     cluster = Cluster(start=0.0, end=200_000.0, interval=60.0, nodes=1, gpus=2)
     level = np.full(len(cluster.times), 20 * GIB)
     level[777] = 79 * GIB
     cluster.per_gpu("gpu_memory_used_bytes", 20 * GIB, {"n1:1": level})
     cluster.per_gpu("gpu_memory_total_bytes", 80 * GIB)
-    memory = drawn(cluster)["memory"]
+    memory = cluster_charts(cluster)["memory"]
     assert max(columns(memory)["used_high"]) == pytest.approx(79, rel=1e-3)
     assert len(columns(memory)["t"]) <= reduce.MAX_POINTS
     assert memory.rows[0] == ("n1:1", "79 GiB", "20 GiB", "99%")
 
 
-# -- one row a GPU
+# -- one row per GPU
 
 
-def test_rows_stand_in_rank_order_and_cells_say_what_was_measured() -> None:
+def test_heatmap_rows_are_in_rank_order() -> None:
     cluster = working()
     cluster.per_gpu("gpu_power_watts", 300.0, {"n2:1": 100.0})
-    ranks = drawn(cluster)["ranks"]
+    ranks = cluster_charts(cluster)["ranks"]
     power = ranks.rasters["power"]
     assert signal(ranks, "names")[9] == "n2:1, rank 9"
     rows = np.frombuffer(power.cells, np.uint8).reshape(power.height, power.width)
@@ -216,33 +216,33 @@ def test_rows_stand_in_rank_order_and_cells_say_what_was_measured() -> None:
     assert power.title == "power"
 
 
-def test_what_was_not_sampled_is_blank() -> None:
+def test_unsampled_cells_are_blank() -> None:
     cluster = working()
     cluster.per_gpu("gpu_power_watts", 300.0, {"n1:2": cluster.until(START + 1000, 300.0)})
-    power = drawn(cluster)["ranks"].rasters["power"]
+    power = cluster_charts(cluster)["ranks"].rasters["power"]
     rows = np.frombuffer(power.cells, np.uint8).reshape(power.height, power.width)
     assert rows[2, -1] == 255
     assert 255 not in rows[3]
 
 
-def test_utilization_stands_in_where_engine_activity_is_missing() -> None:
+def test_utilization_replaces_missing_engine_activity() -> None:
     cluster = Cluster().per_gpu("gpu_utilization_ratio", 0.9)
-    spec = drawn(cluster)
+    spec = cluster_charts(cluster)
     assert list(spec["ranks"].rasters) == ["utilization"]
     assert "cannot be distinguished" in spec["busy-wait"].caption
 
 
-def test_two_samples_are_no_chart_over_time() -> None:
+def test_two_samples_give_no_chart_over_time() -> None:
     size = len(working().times)
     for count, slugs in ((2, set()), (12, {"busy-wait", "ranks"})):
         shares = np.full(size, np.nan)
         shares[np.linspace(size // 4, size // 2, count, dtype=int)] = 0.9
-        found = drawn(Cluster().per_gpu("gpu_utilization_ratio", shares), *points(), job("COMPLETED"))
-        assert {"busy-wait", "ranks", "memory"} & set(found) == slugs
+        by_slug = cluster_charts(Cluster().per_gpu("gpu_utilization_ratio", shares), *points(), job("COMPLETED"))
+        assert {"busy-wait", "ranks", "memory"} & set(by_slug) == slugs
 
 
 def test_the_colors_of_memory_end_at_the_capacity_of_the_card() -> None:
-    raster = drawn(working())["ranks"].rasters["memory"]
+    raster = cluster_charts(working())["ranks"].rasters["memory"]
     assert (raster.low, raster.high) == (0.0, 80.0)
 
 
@@ -253,75 +253,77 @@ def straggling() -> Cluster:
     return cluster.per_gpu("gpu_power_watts", cluster.noisy(200.0), {"n2:3": cluster.noisy(480.0)})
 
 
-def test_the_culprit_is_marked_in_rows_table_caption_and_lines() -> None:
-    found = drawn(straggling(), *points(), job("COMPLETED"))
-    assert "Marked: n2:3, named by the verdict." in found["ranks"].caption
-    assert found["ranks"].rows[1][:3] == ("marked", "n2:3", "11")
-    assert np.nanmedian(columns(found["busy-wait"])["own0"]) == pytest.approx(0.55, abs=0.05)
-    assert np.nanmedian(columns(found["busy-wait"])["sm"]) == pytest.approx(0.16, abs=0.02)
-    assert "n2:3" in json.dumps(found["busy-wait"].spec)
+def test_the_named_gpu_is_marked_in_rows_table_caption_and_lines() -> None:
+    by_slug = cluster_charts(straggling(), *points(), job("COMPLETED"))
+    assert "Marked: n2:3, named by the verdict." in by_slug["ranks"].caption
+    assert by_slug["ranks"].rows[1][:3] == ("marked", "n2:3", "11")
+    assert np.nanmedian(columns(by_slug["busy-wait"])["own0"]) == pytest.approx(0.55, abs=0.05)
+    assert np.nanmedian(columns(by_slug["busy-wait"])["sm"]) == pytest.approx(0.16, abs=0.02)
+    assert "n2:3" in json.dumps(by_slug["busy-wait"].spec)
 
 
-def test_the_metric_to_begin_with_is_the_one_that_tells() -> None:
+def test_the_cited_metric_is_selected_first() -> None:
     straggler = straggling().per_gpu("gpu_temperature_celsius", 50.0, {"n2:3": 90.0})
-    assert signal(drawn(straggler, *points(), job("COMPLETED"))["ranks"], "choice") == "sm"  # the finding cites it
-    assert signal(drawn(working(), *points(), job("COMPLETED"))["ranks"], "choice") == "sm"
+    assert (
+        signal(cluster_charts(straggler, *points(), job("COMPLETED"))["ranks"], "choice") == "sm"
+    )  # cited by the finding
+    assert signal(cluster_charts(working(), *points(), job("COMPLETED"))["ranks"], "choice") == "sm"
 
 
-def test_what_was_slow_from_the_start_began_at_no_moment() -> None:
-    spec = drawn(straggling(), *points(), job("COMPLETED"))
+def test_a_fault_from_the_start_has_no_onset() -> None:
+    spec = cluster_charts(straggling(), *points(), job("COMPLETED"))
     for slug in ("timeline", "busy-wait", "ranks"):
         assert "first cause" not in json.dumps(spec[slug].spec)
     assert "It began" not in spec["timeline"].caption
 
 
-def test_what_became_slow_began_then() -> None:
+def test_a_later_fault_has_an_onset() -> None:
     run, steady = straggling().store(*points(), job("COMPLETED"))
     verdict = engine.verdict_of(engine.facts_of(steady, run))
     assert verdict.family == "D3"
     _, store = straggling().store(*points(10, START + 60, 20.0), *points(10, START + 300, 60.0), job("COMPLETED"))
-    for since, begun in ((START + 90, False), (START + 290, True)):
+    for since, has_begun in ((START + 90, False), (START + 290, True)):
         moved = replace(verdict, primary=replace(verdict.primary, since=since))
-        assert (first_cause(moved, Facts(store, moved.run)) is not None) is begun
+        assert (first_cause(moved, Facts(store, moved.run)) is not None) is has_begun
 
 
-def test_of_what_was_not_sampled_nothing_is_said() -> None:
+def test_unsampled_time_has_no_phase() -> None:
     cluster = Cluster(nodes=1, gpus=4)
-    held = np.where((cluster.times < START + 300) | (cluster.times > END - 300), 1.0, np.nan)
-    cluster.per_gpu("gpu_utilization_ratio", held)
-    spec = drawn(cluster, job("COMPLETED"))
+    busy = np.where((cluster.times < START + 300) | (cluster.times > END - 300), 1.0, np.nan)
+    cluster.per_gpu("gpu_utilization_ratio", busy)
+    spec = cluster_charts(cluster, job("COMPLETED"))
     spans = [row for row in spec["timeline"].rows if row[2] == "phases"]
     assert [row[4].partition(":")[0] for row in spans] == ["GPUs busy", "GPUs busy"]  # utilization proves no work
     assert spec["busy-wait"].caption.startswith("While the GPUs were busy")
 
 
-def test_a_reading_without_neighbors_is_a_dot() -> None:
+def test_an_isolated_sample_is_a_dot() -> None:
     assert reduce.alone(np.array([1.0, np.nan, 1.0, 2.0, np.nan, 3.0])).tolist() == [1, 0, 0, 0, 0, 1]
     cluster = Cluster(nodes=1, gpus=2)
     middle = cluster.times[np.abs(cluster.times - (START + END) / 2).argmin()]
     dense = (cluster.times < START + 300) | (cluster.times > END - 300)
-    held = np.where(dense | (cluster.times == middle), 0.5, np.nan)
-    cluster.per_gpu("gpu_utilization_ratio", held).per_gpu("gpu_memory_used_bytes", held * GIB)
-    spec = drawn(cluster, job("COMPLETED"))
+    busy = np.where(dense | (cluster.times == middle), 0.5, np.nan)
+    cluster.per_gpu("gpu_utilization_ratio", busy).per_gpu("gpu_memory_used_bytes", busy * GIB)
+    spec = cluster_charts(cluster, job("COMPLETED"))
     for slug in ("busy-wait", "memory"):
         assert sum(columns(spec[slug])["alone"]) == 1
         assert '"datum.alone' in json.dumps(spec[slug].spec)
 
 
-def test_a_gpu_of_no_known_node_is_named_by_its_index() -> None:
+def test_a_gpu_without_a_node_is_named_by_its_index() -> None:
     assert (titled(":2"), titled("n1:2")) == ("GPU 2", "n1:2")
 
 
-def test_a_thousand_rows_stay_small_quick_and_usable() -> None:
+def test_a_thousand_heatmap_rows_stay_small_and_fast() -> None:
     cluster = Cluster(nodes=128, gpus=8, interval=100.0)
     for name, level in (("gpu_sm_active_ratio", 0.2), ("gpu_engine_active_ratio", 0.9), ("gpu_power_watts", 200.0),
                         ("gpu_temperature_celsius", 60.0)):  # fmt: skip
         cluster.per_gpu(name, level, {"n77:3": level / 2})
     run, store = cluster.store()
     verdict = engine.verdict_of(engine.facts_of(store, run))
-    begun = time.perf_counter()
-    ranks = of(verdict, store)["ranks"]
-    assert time.perf_counter() - begun < 5
+    started = time.perf_counter()
+    ranks = verdict_charts(verdict, store)["ranks"]
+    assert time.perf_counter() - started < 5
     raster = ranks.rasters["sm"]
     assert raster.height == 1024
     assert sum(len(raster.cells) for raster in ranks.rasters.values()) <= 900_000
@@ -332,16 +334,16 @@ def test_a_thousand_rows_stay_small_quick_and_usable() -> None:
     assert "n77:3" in signal(ranks, "names")[76 * 8 + 3]
 
 
-# -- when was what
+# -- the timeline
 
 
-def test_phases_and_the_end_without_a_step_are_told() -> None:
-    timeline = drawn(working(), *points(20), job("TIMEOUT"), run=None)["timeline"]
-    told = [row for row in timeline.rows if row[2] == "phases"]
-    assert [row[4].partition(":")[0] for row in told] == ["start-up", "training", "after the last step"]
+def test_the_timeline_lists_all_phases() -> None:
+    timeline = cluster_charts(working(), *points(20), job("TIMEOUT"), run=None)["timeline"]
+    phases = [row for row in timeline.rows if row[2] == "phases"]
+    assert [row[4].partition(":")[0] for row in phases] == ["start-up", "training", "after the last step"]
 
 
-def test_every_attempt_and_its_wait_are_bars() -> None:
+def test_every_attempt_and_its_queue_time_are_bars() -> None:
     from trackside.model import Attempt
 
     attempts = (Attempt(1, "PREEMPTED", 1000.0, 2000.0), Attempt(2, "COMPLETED", 2600.0, 5000.0))
@@ -351,7 +353,7 @@ def test_every_attempt_and_its_wait_are_bars() -> None:
     ]
     run = Run(id="7", start=2600.0, end=5000.0, attempts=attempts, disposition="COMPLETED")
     store = MemoryStore(records=rows)
-    timeline = of(engine.verdict_of(engine.facts_of(store, run)), store)["timeline"]
+    timeline = verdict_charts(engine.verdict_of(engine.facts_of(store, run)), store)["timeline"]
     bars = next(data["values"] for data in timeline.spec["data"] if data["name"] == "bars")
     assert [bar["text"] for bar in bars] == [
         "queued 100 s",
@@ -361,43 +363,43 @@ def test_every_attempt_and_its_wait_are_bars() -> None:
     ]
 
 
-def test_many_events_in_one_place_are_one_with_a_count() -> None:
+def test_close_events_are_merged_with_a_count() -> None:
     rows = [
         event("peer_lost", i, time=START + 2000 + i * 0.01, role=Role.CASCADE, text=f"lost {i}") for i in range(500)
     ]
     rows.append(event("exception", 900, time=START + 1990, role=Role.ROOT, text="ValueError: no", type="ValueError"))
-    timeline = drawn(working(), *rows, *points(), job("FAILED"))["timeline"]
+    timeline = cluster_charts(working(), *rows, *points(), job("FAILED"))["timeline"]
     marks = next(data["values"] for data in timeline.spec["data"] if data["name"] == "events")
     assert [(mark["count"], mark["root"]) for mark in marks] == [("", True), ("\N{MULTIPLICATION SIGN}500", False)]
     assert "and 496 more until" in marks[1]["tip"]
     assert any(row[2:4] == ("collectives", "500") for row in timeline.rows)
 
 
-def test_events_of_every_sort_find_a_lane_and_too_many_are_drawn_in_wider_places() -> None:
+def test_too_many_events_are_merged_over_wider_intervals() -> None:
     span = (0.0, 1000.0)
     rows = [event_lanes.TimelineEvent(f"lane {i % 9}", float(i) / 10, event("exception", i)) for i in range(10_000)]
     merged = event_lanes.merge_close(rows, span)
     assert len(merged) <= event_lanes.MAX_MARKS
-    assert sum(each.count for each in merged) == 10_000
+    assert sum(mark.count for mark in merged) == 10_000
 
 
-def test_events_of_which_nothing_tells_the_time_are_listed() -> None:
-    first = event("exception", 5, text="RuntimeError: somewhere")  # before the first line that bears a time
+def test_events_without_any_time_are_listed() -> None:
+    first = event("exception", 5, text="RuntimeError: somewhere")  # before the first line with a time
     alone = event("exception", 500, text="RuntimeError: elsewhere", path="other.log")
-    timeline = drawn(working(), first, alone, *points(), job("FAILED"))["timeline"]
+    timeline = cluster_charts(working(), first, alone, *points(), job("FAILED"))["timeline"]
     assert ("unknown", "", "exceptions", "2", "RuntimeError: somewhere, and others") in timeline.rows
     assert "2 events have no timestamp and can only be listed." in timeline.caption
     assert next(data["values"] for data in timeline.spec["data"] if data["name"] == "events") == []
 
 
-def test_an_event_without_a_time_lies_between_those_around_it_in_its_file() -> None:
+def test_an_unstamped_event_lies_between_its_neighbors_in_the_file() -> None:
     inside = event("cuda_error", 12, text="CUDA error: unspecified launch failure", role=Role.ROOT)
     behind = event("exception", 900, text="RuntimeError: after all")
     other = event("checkpoint_saved", 13, time=START + 1e3, path="other.log")
-    timeline = drawn(working(), inside, behind, other, *points(), job("FAILED"))["timeline"]
+    timeline = cluster_charts(working(), inside, behind, other, *points(), job("FAILED"))["timeline"]
     marks = next(data["values"] for data in timeline.spec["data"] if data["name"] == "events")
-    told = {(mark["t"] / 1000 - START, mark["to"] / 1000 - START) for mark in marks if mark["between"]}
-    assert told == {(180.0, 240.0), (1200.0, END - START)}
+    spans = {(mark["t"] / 1000 - START, mark["to"] / 1000 - START) for mark in marks if mark["between"]}
+    assert spans == {(180.0, 240.0), (1200.0, END - START)}
     assert "2 of them have no timestamp: dashed lines show" in timeline.caption
     tip = next(mark["tip"] for mark in marks if mark["to"] == (START + 240) * 1000)
     assert tip.startswith("between 1970-01-01 00:19:40 and 00:20:40 UTC")
@@ -409,24 +411,26 @@ def test_faults_that_only_metrics_show_are_events() -> None:
     cluster = working()
     cluster.per_gpu("gpu_ecc_uncorrectable_total", 0.0, {"n1:4": cluster.after(START + 1500, 2.0)})
     cluster.per_gpu("gpu_throttle_reasons", 0.0, {"n2:0": cluster.between(START + 900, START + 1800, float(0x40))})
-    rows = drawn(cluster, job("COMPLETED"))["timeline"].rows
+    rows = cluster_charts(cluster, job("COMPLETED"))["timeline"].rows
     assert any("2 uncorrectable ECC errors on n1:4" in row[4] for row in rows)
     assert any(row[2] == "clocks throttled" and "n2:0" in row[4] for row in rows)
 
 
 def test_out_of_memory_is_marked_where_it_was_logged() -> None:
     oom = event("cuda_oom", 50, time=START + 2500, rank=3, role=Role.ROOT, text="torch.OutOfMemoryError")
-    memory = drawn(working(), oom, *points(), job("FAILED"))["memory"]
+    memory = cluster_charts(working(), oom, *points(), job("FAILED"))["memory"]
     assert "Out of memory at 1970-01-01 00:58:20 UTC." in memory.caption
     assert "out of memory" in json.dumps(memory.spec)
 
 
-# -- what it learned
+# -- the learning chart
 
 
 def learned(*rows: Event | Record, **run: Any) -> Drawing:
     store = MemoryStore([row for row in rows if isinstance(row, Event)], planes={"log"})
-    return of(engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END, **run))), store)["learning"]
+    return verdict_charts(engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END, **run))), store)[
+        "learning"
+    ]
 
 
 def test_a_flat_loss_has_no_onset_to_mark() -> None:
@@ -440,7 +444,7 @@ def test_a_flat_loss_has_no_onset_to_mark() -> None:
     assert "divergence begins" not in json.dumps(learned(*flat).spec)
 
 
-def test_points_that_are_not_finite_are_marked_and_worded() -> None:
+def test_non_finite_points_are_marked_and_worded() -> None:
     losses = [4.0, 3.5, 3.0, float("nan"), float("inf"), float("nan")]
     rows = [event("progress", i, step=i, loss=loss, time=START + 60 * i) for i, loss in enumerate(losses)]
     learning = learned(*rows)
@@ -451,7 +455,7 @@ def test_points_that_are_not_finite_are_marked_and_worded() -> None:
     assert [row[1] for row in learning.rows[-3:]] == ["nan"] * 3
 
 
-def test_a_parent_is_joined_and_a_run_that_counts_anew_stands_behind_it() -> None:
+def test_the_parents_curve_precedes_the_run() -> None:
     parent = [event("parent_progress", i, step=10 * i, loss=8.0 - i / 10, path="parent.log") for i in range(1, 41)]
     anew = learned(*parent, *[event("progress", i, step=10 * i, loss=8.0 - i / 10) for i in range(1, 21)])
     assert min(columns(anew, "loss")["t"]) == 410.0
@@ -469,42 +473,42 @@ def test_a_loss_over_several_decades_is_on_a_logarithmic_scale() -> None:
     assert "logarithmic" not in json.dumps(learned(*level).spec)
 
 
-def test_odd_points_break_nothing() -> None:
+def test_odd_points_do_not_raise() -> None:
     rows = [
         event("progress", i, step=step, loss=loss, time=START + 1)
         for i, (step, loss) in enumerate([(5, 0.0), (5, -1.0), (float("inf"), 3.0), (2, 1e300), (1, float("-inf"))])
     ]
     store = MemoryStore(rows, planes={"log"})
-    of(engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END))), store)
+    verdict_charts(engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END))), store)
 
 
-# -- whatever their texts hold
+# -- hostile texts
 
 
-def test_hostile_texts_stay_text() -> None:
+def test_hostile_texts_are_inert_in_charts() -> None:
     run, store = named(HOSTILE)
-    found = of(engine.verdict_of(engine.facts_of(store, run)), store)
-    assert set(found) == {chart.slug for chart in charts()}
-    for each in found.values():
-        text = json.dumps(each.spec, ensure_ascii=False) + each.caption + str(each.rows)
+    by_slug = verdict_charts(engine.verdict_of(engine.facts_of(store, run)), store)
+    assert set(by_slug) == {chart.slug for chart in charts()}
+    for drawing in by_slug.values():
+        text = json.dumps(drawing.spec, ensure_ascii=False) + drawing.caption + str(drawing.rows)
         assert "\\u001b" not in text
         assert "\x1b" not in text
         assert "\u202e" not in text
-        assert "<img" not in svg(each)  # and an expression that a label broke out of would not parse
+        assert "<img" not in svg(drawing)  # and an expression that a label broke out of would not parse
 
 
 # -- as pictures
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_every_chart_renders_without_a_page(theme: Mapping[str, str], capfd: pytest.CaptureFixture[str]) -> None:
-    for chart, each in ((chart, each) for chart, each in _straggler()):
-        picture = svg(each, theme)
+def test_every_chart_renders_as_svg(theme: Mapping[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+    for chart, drawing in ((chart, drawing) for chart, drawing in _straggler()):
+        picture = svg(drawing, theme)
         assert picture.startswith("<svg"), chart.slug
         assert theme["ink"] in picture
         assert "NaN" not in picture
-        assert ("data:image/png" in picture) == bool(each.rasters)
-    assert capfd.readouterr().err == ""  # where Vega says what it could not work out
+        assert ("data:image/png" in picture) == bool(drawing.rasters)
+    assert capfd.readouterr().err == ""  # where Vega reports problems
 
 
 def _straggler() -> list[tuple[Chart, Drawing]]:
@@ -513,10 +517,10 @@ def _straggler() -> list[tuple[Chart, Drawing]]:
     return list(drawings(engine.verdict_of(engine.facts_of(store, run)), Facts(store, run)))
 
 
-def test_a_still_defines_all_colors_and_leaves_the_chart_as_it_was() -> None:
-    _, ranks = next(each for each in _straggler() if each[0].slug == "ranks")
+def test_a_static_image_defines_all_colors_and_leaves_the_chart_unchanged() -> None:
+    _, ranks = next(pair for pair in _straggler() if pair[0].slug == "ranks")
     before = json.dumps(ranks.spec)
-    still = standalone(ranks)
-    assert set(PAINT) <= {signal["name"] for signal in still["signals"]}
+    image = standalone(ranks)
+    assert set(PAINT) <= {signal["name"] for signal in image["signals"]}
     assert json.dumps(ranks.spec) == before
-    assert "heatmap" not in json.dumps(still)
+    assert "heatmap" not in json.dumps(image)

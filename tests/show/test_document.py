@@ -46,7 +46,7 @@ CITE = Cite("log", "files", "events(exception).count()", "log:1", 1)
         ((":0", ":1", ":3"), "", "0-1,3"),
     ],
 )
-def test_words(value: object, unit: str, text: str) -> None:
+def test_values_are_worded_with_units(value: object, unit: str, text: str) -> None:
     assert word(value, unit) == text  # type: ignore[arg-type]
 
 
@@ -56,13 +56,13 @@ def test_sentence_fills_templates_with_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "said"), [(0, "0 training points"), (1, "1 training point"), (2000, "2,000 training points")]
+    ("n", "text"), [(0, "0 training points"), (1, "1 training point"), (2000, "2,000 training points")]
 )
-def test_a_count_and_what_it_counts(n: int, said: str) -> None:
-    assert sentence("{n:training points}", {"n": Value(n, (CITE,))}) == said
+def test_a_count_is_worded_with_its_noun(n: int, text: str) -> None:
+    assert sentence("{n:training points}", {"n": Value(n, (CITE,))}) == text
 
 
-def test_what_was_sent_is_placed_by_its_time() -> None:
+def test_a_line_that_was_sent_is_located_by_its_time() -> None:
     cite = CiteDoc(
         "log", "files", "events(exception).first(type)", "job-42/slurm-42.out.log:17", [T0, T0], "x", "", "boom"
     )
@@ -88,7 +88,7 @@ def test_durations_and_ranges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("note", "said"),
+    ("note", "corrected"),
     [
         ("1 lines are broken or cut off (first: line 2)", "1 line is broken or cut off (first: line 2)"),
         ("1 rows have no time; 11 rows have none", "1 row has no time; 11 rows have none"),
@@ -97,8 +97,8 @@ def test_durations_and_ranges() -> None:
         ("21 lines are longer", "21 lines are longer"),
     ],
 )
-def test_notes_of_one(note: str, said: str) -> None:
-    assert with_singulars(note) == said
+def test_notes_about_one_item_are_singular(note: str, corrected: str) -> None:
+    assert with_singulars(note) == corrected
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.code)
@@ -131,7 +131,7 @@ def test_text_fits_the_width_and_has_no_color_off_a_terminal(width: int) -> None
     assert max(map(len, out.getvalue().splitlines())) <= width
 
 
-def test_what_was_not_given_is_said_in_sentences() -> None:
+def test_missing_inputs_are_listed_as_sentences() -> None:
     """Limits without a citation share a bullet, each with its own full stop."""
     out = io.StringIO()
     doc = document(trackside.diagnose(next(iter(sorted(SCENARIOS.glob("a1/*/inputs"))))))

@@ -1,4 +1,4 @@
-"""Runs that wait or go on: what is said of them, and what only of runs that are over."""
+"""Pending and running jobs: wording that fits them, and wording only for ended runs."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ LIVE = (
 CASES = [case for case in scenarios() if case.name in LIVE]
 
 
-def going_on(folder: Path) -> tuple[LoadedInputs, float]:
-    """What a run had left behind just before its end, while the scheduler had it as running; and that moment."""
+def inputs_before_the_end(folder: Path) -> tuple[LoadedInputs, float]:
+    """The inputs of a run as they were just before its end, with the job still running; and that time."""
     loaded = load([folder])
     rows = list(loaded.store.all_rows())
     events = [row for row in rows if isinstance(row, Event)]
@@ -80,20 +80,20 @@ def judged(loaded: LoadedInputs, now: float) -> Verdict:
 
 
 def sentences(doc: VerdictDoc) -> list[str]:
-    """All that it says, but for why other families are not it in words of their own."""
-    found: list[str] = []
+    """All sentences of a verdict."""
+    texts: list[str] = []
 
     def look(value: object) -> None:
         if isinstance(value, dict):
-            found.extend(str(value[name]) for name in ("text", "because") if name in value and "query" not in value)
-            for each in value.values():
-                look(each)
+            texts.extend(str(value[name]) for name in ("text", "because") if name in value and "query" not in value)
+            for part in value.values():
+                look(part)
         elif isinstance(value, list):
-            for each in value:
-                look(each)
+            for part in value:
+                look(part)
 
     look(msgspec.to_builtins(doc))
-    return found
+    return texts
 
 
 def printed(doc: VerdictDoc) -> str:
@@ -102,14 +102,14 @@ def printed(doc: VerdictDoc) -> str:
     return out.getvalue()
 
 
-def test_the_cases_are_there() -> None:
+def test_all_live_cases_exist() -> None:
     assert sorted(case.name for case in CASES) == sorted(LIVE)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_run_that_goes_on_is_not_said_to_be_over(case: object) -> None:
+def test_a_running_job_is_not_said_to_be_over(case: object) -> None:
     with case.inputs() as folder:  # type: ignore[attr-defined]
-        loaded, now = going_on(folder)
+        loaded, now = inputs_before_the_end(folder)
     verdict = judged(loaded, now)
     doc = document(verdict)
     assert (doc.run.disposition, doc.run.end, doc.run.as_of) == ("RUNNING", None, now)
@@ -118,19 +118,19 @@ def test_a_run_that_goes_on_is_not_said_to_be_over(case: object) -> None:
     assert "still running (RUNNING)" in output
     assert " so far" in output.split("\n\n")[0]
     _, rows = choose(loaded, doc.run.as_of)
-    assert all(one.holds for one in check(doc.cites, rows))
+    assert all(result.holds for result in check(doc.cites, rows))
 
 
-def test_a_hang_says_since_when() -> None:
+def test_the_hang_of_a_running_job_has_a_start_time() -> None:
     case = next(case for case in CASES if case.name == "c2/sim-metrics-and-scheduler-only")
     with case.inputs() as folder:
-        doc = document(judged(*going_on(folder)))
+        doc = document(judged(*inputs_before_the_end(folder)))
     assert doc.primary.family == "C2"
     assert "in this state for 31 min, since 2026-03-02 08:14:00 UTC" in printed(doc)
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "words"),
     [
         ("RUNNING", "still running (RUNNING)"),
         ("SUSPENDED", "not over (SUSPENDED)"),
@@ -139,16 +139,16 @@ def test_a_hang_says_since_when() -> None:
         ("FAILED", "FAILED"),
     ],
 )
-def test_states_in_words(state: str, said: str) -> None:
-    assert in_words(state) == said
+def test_states_in_words(state: str, words: str) -> None:
+    assert in_words(state) == words
 
 
 def test_a_pending_job_is_no_failure() -> None:
     [folder] = [case.folder for case in scenarios() if case.name == "u0/waits-for-gpus-of-its-qos"]
     doc = document(trackside.diagnose([folder / "inputs"]))
-    said = [claim.text for claim in doc.shows]
+    claims = [claim.text for claim in doc.shows]
     assert doc.primary.title == "Pending: the job has not begun"
-    assert said == [
+    assert claims == [
         "The job has not started: PENDING, reason QOSMaxGRESPerUser",
         "Meaning: this user's jobs have reached the limit of GPUs or other generic resources that its QOS allows at once",
         "Waiting since 2026-03-02 07:12:40 UTC",
@@ -178,13 +178,13 @@ def test_a_pending_job_is_no_failure() -> None:
         ("launch failed requeued held", "ask", "is held"),
     ],
 )
-def test_what_a_reason_means(name: str, remedy: str, word: str) -> None:
+def test_a_pending_reason_is_explained(name: str, remedy: str, word: str) -> None:
     known = pending_reason(name)
     assert known is not None
     assert known.remedy == remedy
     assert word in known.meaning
 
 
-def test_a_reason_that_is_not_known_is_not_explained() -> None:
+def test_an_unknown_pending_reason_is_not_explained() -> None:
     assert pending_reason("SomethingNew") is None
     assert all(len(reason.meaning) <= 150 for reason in REASONS.values())  # a sentence holds no more of a value

@@ -1,4 +1,4 @@
-"""The pictures of the families' pages: there, and what the code draws now."""
+"""The pictures of the families' pages exist and are up to date."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trackside.sim import scenario_titles
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.code)
-def test_a_family_that_names_a_case_has_its_picture(family: Family) -> None:
+def test_a_family_with_an_example_has_a_picture(family: Family) -> None:
     if family.example is None:
         assert not (FOLDER / f"{family.id}.svg").exists()
         return
@@ -30,7 +30,7 @@ def test_pictures_have_the_colors_of_the_page() -> None:
 
 
 @pytest.mark.parametrize("code", ["B3", "E2"])
-def test_pictures_are_what_the_code_draws(code: str) -> None:
+def test_pictures_are_up_to_date(code: str) -> None:
     family = find_family(code)
     assert family is not None
     assert picture(family) == (FOLDER / f"{family.id}.svg").read_text("utf-8"), "run make docs, then look at it"

@@ -1,4 +1,4 @@
-"""Commands of a verdict: filled with the run's own names, and safe to paste whatever the inputs hold."""
+"""Commands of a verdict: filled with the names of the run, and safe to paste for any input."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def commands(*templates: Sentence, rows: tuple[Any, ...] = (), run: Run = RUN, r
     """The commands of the filled finding, as printed."""
     facts = Facts(store(job("FAILED") if record is None else record, *rows, planes=("log", "scheduler", "trace")), run)
     filled = with_names(finding(facts, *templates, **fields), facts)
-    return [sentence(one.template(run.disposition == "RUNNING"), action.values).strip()
-            for action in filled.actions for one in action.commands]  # fmt: skip
+    return [sentence(command.template(run.disposition == "RUNNING"), action.values).strip()
+            for action in filled.actions for command in action.commands]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_the_script_of_the_record_is_resubmitted_without_its_options(record: dic
     assert commands(*RESUBMIT_ELSEWHERE, nodes=("n2",), record=job("FAILED", **record)) == [printed]
 
 
-def test_a_command_whose_names_are_unknown_is_not_shown() -> None:
+def test_a_command_with_unknown_names_is_not_shown() -> None:
     assert commands(RESUBMIT) == []
     assert commands(*RESUBMIT_ELSEWHERE) == []
 
 
-def test_a_process_of_the_named_rank_on_its_node() -> None:
+def test_a_stack_dump_names_the_process_and_node_of_the_rank() -> None:
     rows = (event("stack", rank=9, node="n2", pid=411, plane="trace"), event("stack", 2, rank=3, pid=97, plane="trace"))
     running = replace(RUN, disposition="RUNNING")
     at = {"ranks": (9,), "nodes": ("n2",), "rows": rows}
@@ -70,19 +70,19 @@ def test_a_process_of_the_named_rank_on_its_node() -> None:
     ]
 
 
-def test_processes_in_state_d() -> None:
+def test_kernel_stacks_are_read_for_processes_in_state_d() -> None:
     rows = tuple(event("process_state", i, pid=40 + i, state="D", plane="trace") for i in range(2))
     assert commands(*KERNEL_STACKS, rows=rows, nodes=("n1",)) == [
         "ssh n1 'for p in 40 41; do sudo cat /proc/$p/stack; done'"
     ]
 
 
-def test_a_long_list_of_nodes_is_never_cut_in_a_command() -> None:
+def test_a_long_list_of_nodes_is_not_shortened_in_a_command() -> None:
     assert commands(*RESUBMIT_ELSEWHERE, nodes=tuple(f"node-{i:04}" for i in range(64))) == []
 
 
 @given(st.text(min_size=1, max_size=40), st.text(min_size=1, max_size=40), st.text(min_size=1, max_size=40))
-def test_hostile_names_stay_one_word_of_the_command_and_no_option(node: str, script: str, job_id: str) -> None:
+def test_hostile_names_stay_one_quoted_word_of_a_command(node: str, script: str, job_id: str) -> None:
     run = Run(id=job_id, nodes=("n1", node))
     record = job("FAILED", id=job_id, command=script + ".sh")
     for printed in commands(*RESUBMIT_ELSEWHERE, nodes=(node,), run=run, record=record):

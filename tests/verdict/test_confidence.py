@@ -1,4 +1,4 @@
-"""Confidence is a record: of the family with the pattern, shrunk toward coarser ones."""
+"""Confidence is the track record of a family with an evidence pattern, shrunk toward coarser records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SURE, OPEN = "established, two or more planes, no rival open", "supported, one p
 BLIND = TrackRecord(90, 100)
 
 
-def test_a_family_without_a_record_is_no_surer_than_the_unseen_cases() -> None:
+def test_a_family_without_a_record_gets_the_prior_confidence() -> None:
     known = Reliability({("B1", SURE): TrackRecord(500, 500), ("B1", OPEN): TrackRecord(20, 40)}, BLIND)
     assert known.confidence("Z9", SURE) == round(known.prior(), 2) == 0.89
     assert known.confidence("B1", SURE) > known.confidence("Z9", SURE)
@@ -17,7 +17,7 @@ def test_a_family_without_a_record_is_no_surer_than_the_unseen_cases() -> None:
     assert known.confidence("Z9", "a pattern never seen") <= round(known.prior(), 2)
 
 
-def test_a_family_answers_for_its_own_errors() -> None:
+def test_a_familys_own_errors_lower_its_confidence() -> None:
     known = Reliability(
         {("B1", SURE): TrackRecord(50, 50), ("D3", SURE): TrackRecord(10, 20), ("D3", OPEN): TrackRecord(2, 2)}, BLIND
     )
@@ -25,7 +25,7 @@ def test_a_family_answers_for_its_own_errors() -> None:
     assert known.confidence("D3", OPEN) < known.prior(), "two cases that went well do not outweigh the others"
 
 
-def test_without_any_record_it_is_even_odds() -> None:
+def test_without_any_record_the_confidence_is_one_half() -> None:
     assert Reliability({}, TrackRecord()).confidence("B1", SURE) == 0.5
 
 

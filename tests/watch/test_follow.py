@@ -1,4 +1,4 @@
-"""A job followed: what is shown and said, how long is waited between, and when it is over. Time is a list of moments."""
+"""Watching a job: what is shown and reported, how long the pauses are, and when it ends. The clock is simulated."""
 
 from __future__ import annotations
 
@@ -31,158 +31,159 @@ Step = tuple[str | Exception | type[BaseException], Stage]
 
 
 @dataclass
-class Play:
-    """What is found at each asking, the last for good; each asking takes ``asking_s``."""
+class SimulatedWatch:
+    """A result for each check, the last one from then on; a check takes ``check_s``."""
 
     steps: Sequence[Step]
-    asking_s: float = 2.0
+    check_s: float = 2.0
     now: float = 1000.0
-    asked: int = 0
+    check_count: int = 0
     stage: Stage = "unknown"
     shown: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-    slept: list[float] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    pauses_s: list[float] = field(default_factory=list)
     interrupt_after: int = 200
 
-    def ask(self) -> Verdict:
-        found, stage = self.steps[min(self.asked, len(self.steps) - 1)]
-        self.asked += 1
-        self.now += self.asking_s
-        if not isinstance(found, str):
-            raise found
+    def check(self) -> Verdict:
+        outcome, stage = self.steps[min(self.check_count, len(self.steps) - 1)]
+        self.check_count += 1
+        self.now += self.check_s
+        if not isinstance(outcome, str):
+            raise outcome
         self.stage = stage
-        family, _, variant = found.partition("/")
+        family, _, variant = outcome.partition("/")
         return Verdict(Primary(family, variant=variant or None, shows=str(self.now)))
 
     def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
+        self.pauses_s.append(seconds)
         self.now += seconds
-        if len(self.slept) > self.interrupt_after:
+        if len(self.pauses_s) > self.interrupt_after:
             raise KeyboardInterrupt
 
     def run(self, interval_s: float = 30.0) -> FollowResult:
         show: Callable[[Verdict], object] = lambda verdict: self.shown.append(verdict.primary.family)  # noqa: E731
         return follow(
-            self.ask, lambda: self.stage, show, self.said.append,
+            self.check, lambda: self.stage, show, self.messages.append,
             interval_s=interval_s, clock=lambda: self.now, sleep=self.sleep,
         )  # fmt: skip
 
 
-def test_a_verdict_is_shown_when_it_changes_and_not_before() -> None:
-    play = Play([("G1", "going"), ("G1", "going"), ("D3", "going"), ("D3/slow", "going"), ("B1", "settled")])
-    followed = play.run()
-    assert play.shown == ["G1", "D3", "D3", "B1"]
-    assert followed.verdict is not None
-    assert (followed.verdict.primary.family, followed.ending) == ("B1", "settled")
-    assert play.said == []
+def test_a_verdict_is_shown_only_when_it_changes() -> None:
+    watch = SimulatedWatch([("G1", "going"), ("G1", "going"), ("D3", "going"), ("D3/slow", "going"), ("B1", "settled")])
+    result = watch.run()
+    assert watch.shown == ["G1", "D3", "D3", "B1"]
+    assert result.verdict is not None
+    assert (result.verdict.primary.family, result.ending) == ("B1", "settled")
+    assert watch.messages == []
 
 
-def test_askings_begin_an_interval_apart() -> None:
-    play = Play([("G1", "going"), ("G1", "going"), ("G1", "settled")])
-    play.run(interval_s=20)
-    assert play.slept[:2] == [18.0, 18.0]
+def test_checks_start_one_interval_apart() -> None:
+    watch = SimulatedWatch([("G1", "going"), ("G1", "going"), ("G1", "settled")])
+    watch.run(interval_s=20)
+    assert watch.pauses_s[:2] == [18.0, 18.0]
 
 
-def test_no_busy_loop_where_asking_takes_longer_than_the_interval() -> None:
-    play = Play([("G1", "going")], asking_s=50, interrupt_after=3)
-    play.run(interval_s=0)
-    assert play.slept == [1.0] * 4
+def test_slow_checks_do_not_cause_a_busy_loop() -> None:
+    watch = SimulatedWatch([("G1", "going")], check_s=50, interrupt_after=3)
+    watch.run(interval_s=0)
+    assert watch.pauses_s == [1.0] * 4
 
 
-def test_the_last_word_waits_for_what_arrives_late() -> None:
-    play = Play([("U0", "settled"), ("B1", "settled")])
-    begun = play.now
-    play.run(interval_s=300)
-    assert play.shown == ["U0", "B1"]
-    assert play.asked == 2
-    assert SETTLE_S <= play.now - begun < 2 * SETTLE_S
+def test_the_last_verdict_waits_for_late_data() -> None:
+    watch = SimulatedWatch([("U0", "settled"), ("B1", "settled")])
+    started = watch.now
+    watch.run(interval_s=300)
+    assert watch.shown == ["U0", "B1"]
+    assert watch.check_count == 2
+    assert SETTLE_S <= watch.now - started < 2 * SETTLE_S
 
 
-def test_the_last_asking_sees_the_last_moments() -> None:
-    play = Play([("U0", "settled")], asking_s=50)
-    begun: list[float] = []
-    ask = play.ask
+def test_the_last_check_includes_samples_up_to_the_end() -> None:
+    watch = SimulatedWatch([("U0", "settled")], check_s=50)
+    check_times: list[float] = []
+    check = watch.check
 
-    def asked() -> Verdict:
-        begun.append(play.now)
-        return ask()
+    def timed_check() -> Verdict:
+        check_times.append(watch.now)
+        return check()
 
-    play.ask = asked  # type: ignore[method-assign]
-    play.run()
-    seen = begun[0] + 50  # when the end was known
-    assert begun[-1] - seen >= HIDDEN_S + 60 - 0.001
+    watch.check = timed_check  # type: ignore[method-assign]
+    watch.run()
+    end_known = check_times[0] + 50  # when the end was known
+    assert check_times[-1] - end_known >= HIDDEN_S + 60 - 0.001
 
 
 @pytest.mark.parametrize("mistake", [FileNotFoundError, NotADirectoryError, PermissionError])
-def test_a_mistyped_path_ends_it_at_once(mistake: type[OSError]) -> None:
-    play = Play([(mistake(2, "no such", "/typo"), "unknown")])
+def test_a_mistyped_path_ends_the_watch_at_once(mistake: type[OSError]) -> None:
+    watch = SimulatedWatch([(mistake(2, "no such", "/typo"), "unknown")])
     with pytest.raises(mistake):
-        play.run()
-    assert play.slept == []
+        watch.run()
+    assert watch.pauses_s == []
 
 
-def test_failures_after_the_end_wait_no_longer_than_for_accounting() -> None:
+def test_failures_after_the_end_are_retried_for_a_limited_time() -> None:
     down = SourceUnavailable("unreachable", "http://m can't be reached")
-    play = Play([("B1", "ended"), (down, "unknown")])
-    begun = play.now
-    followed = play.run()
-    assert followed.verdict is not None
-    assert (followed.verdict.primary.family, followed.ending) == ("B1", "ended")
-    assert PATIENCE_S <= play.now - begun < PATIENCE_S + 30
+    watch = SimulatedWatch([("B1", "ended"), (down, "unknown")])
+    started = watch.now
+    result = watch.run()
+    assert result.verdict is not None
+    assert (result.verdict.primary.family, result.ending) == ("B1", "ended")
+    assert PATIENCE_S <= watch.now - started < PATIENCE_S + 30
     assert (
-        play.said[-1] == "unable to check: http://m can't be reached; the job has ended, so its last verdict is final"
+        watch.messages[-1]
+        == "unable to check: http://m can't be reached; the job has ended, so its last verdict is final"
     )
 
 
-def test_a_server_that_is_down_for_days() -> None:
-    play = Play([(SourceUnavailable("unreachable", "down"), "unknown")], interrupt_after=3000)
-    assert play.run() == FollowResult(None, "stopped")
-    assert set(play.slept[10:]) == {MAX_PAUSE_S}
+def test_a_server_down_for_days_is_retried_until_ctrl_c() -> None:
+    watch = SimulatedWatch([(SourceUnavailable("unreachable", "down"), "unknown")], interrupt_after=3000)
+    assert watch.run() == FollowResult(None, "stopped")
+    assert set(watch.pauses_s[10:]) == {MAX_PAUSE_S}
 
 
-def test_an_end_that_accounting_never_hears_of_is_waited_for_so_long_and_no_longer() -> None:
-    play = Play([("B1", "ended")])
-    begun = play.now
-    assert play.run().ending == "ended"
-    assert PATIENCE_S <= play.now - begun < PATIENCE_S + 3 * SETTLE_S
+def test_a_missing_accounting_record_is_awaited_for_a_limited_time() -> None:
+    watch = SimulatedWatch([("B1", "ended")])
+    started = watch.now
+    assert watch.run().ending == "ended"
+    assert PATIENCE_S <= watch.now - started < PATIENCE_S + 3 * SETTLE_S
 
 
-def test_a_requeued_job_goes_on() -> None:
-    play = Play([("F2", "ended"), ("F2", "going"), ("F2", "going"), ("G1", "settled")])
-    assert play.run().ending == "settled"
-    assert play.shown == ["F2", "G1"]
-    assert play.asked >= 5
+def test_a_requeued_job_is_followed_further() -> None:
+    watch = SimulatedWatch([("F2", "ended"), ("F2", "going"), ("F2", "going"), ("G1", "settled")])
+    assert watch.run().ending == "settled"
+    assert watch.shown == ["F2", "G1"]
+    assert watch.check_count >= 5
 
 
-def test_failures_are_said_and_tried_again_ever_more_seldom() -> None:
+def test_failures_are_reported_and_retried_with_backoff() -> None:
     failing: list[Step] = [(SourceUnavailable("unreachable", "http://m can't be reached"), "unknown")] * 8
-    play = Play([("G1", "going"), *failing, ("G1", "settled")])
-    play.run()
-    pauses = play.slept[1:9]
+    watch = SimulatedWatch([("G1", "going"), *failing, ("G1", "settled")])
+    watch.run()
+    pauses = watch.pauses_s[1:9]
     assert pauses == [60, 120, 240, 480, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
-    assert play.said[0] == "unable to check: http://m can't be reached; next check in 60 s"
-    assert play.said[-1] == "answering again after 8 failures"
-    assert play.shown == ["G1"]
+    assert watch.messages[0] == "unable to check: http://m can't be reached; next check in 60 s"
+    assert watch.messages[-1] == "answering again after 8 failures"
+    assert watch.shown == ["G1"]
 
 
-def test_what_is_a_mistake_ends_it() -> None:
+def test_a_usage_error_ends_the_watch() -> None:
     with pytest.raises(ValueError, match="no job id"):
-        Play([(ValueError("no job id"), "unknown")]).run()
+        SimulatedWatch([(ValueError("no job id"), "unknown")]).run()
 
 
-def test_ctrl_c_gives_the_last_verdict_wherever_it_comes() -> None:
-    play = Play([("G1", "going")], interrupt_after=2)
-    followed = play.run()
-    assert followed.ending == "stopped"
-    assert followed.verdict is not None
-    play = Play([("G1", "going"), (KeyboardInterrupt, "going")])
-    assert play.run().ending == "stopped"
-    assert Play([(KeyboardInterrupt, "going")]).run() == FollowResult(None, "stopped")
-    play = Play([(OSError("disk"), "going")], interrupt_after=0)
-    assert play.run() == FollowResult(None, "stopped")
+def test_ctrl_c_returns_the_last_verdict() -> None:
+    watch = SimulatedWatch([("G1", "going")], interrupt_after=2)
+    result = watch.run()
+    assert result.ending == "stopped"
+    assert result.verdict is not None
+    watch = SimulatedWatch([("G1", "going"), (KeyboardInterrupt, "going")])
+    assert watch.run().ending == "stopped"
+    assert SimulatedWatch([(KeyboardInterrupt, "going")]).run() == FollowResult(None, "stopped")
+    watch = SimulatedWatch([(OSError("disk"), "going")], interrupt_after=0)
+    assert watch.run() == FollowResult(None, "stopped")
 
 
-def test_a_job_of_which_nobody_can_say_is_asked_for_until_told_to_stop() -> None:
-    play = Play([("U0", "unknown")], interrupt_after=5)
-    assert play.run().ending == "stopped"
-    assert play.said == ["the job's state is unknown; checking until Ctrl-C"]
+def test_a_job_of_unknown_state_is_checked_until_ctrl_c() -> None:
+    watch = SimulatedWatch([("U0", "unknown")], interrupt_after=5)
+    assert watch.run().ending == "stopped"
+    assert watch.messages == ["the job's state is unknown; checking until Ctrl-C"]

@@ -1,4 +1,4 @@
-"""The GPUs that a run held, its work, and its earlier attempts, on rows and curves built by hand."""
+"""The allocation of a run, its work, and its earlier attempts, on rows and curves built by hand."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from trackside.model import Attempt, Run
 T = TypeVar("T")
 
 
-def had(facts: Facts, kind: type[T]) -> T:
-    """A fact that can be had."""
-    one = facts.get(kind)
-    assert not isinstance(one, Missing), one.reason
-    return one
+def fact_of(facts: Facts, kind: type[T]) -> T:
+    """A fact; fails if it is missing."""
+    result = facts.get(kind)
+    assert not isinstance(result, Missing), result.reason
+    return result
 
 
 def logged(*rows: Row | list[Row], **run: object) -> Facts:
@@ -32,55 +32,59 @@ def logged(*rows: Row | list[Row], **run: object) -> Facts:
 
 
 def test_the_scheduler_outweighs_metrics_and_log() -> None:
-    held = had(logged(job("FAILED", n_gpus=8), activity(9, first_time=1.0, last_time=2.0), n_ranks=2), Allocation)
-    assert (held.gpus.value, held.seconds, held.assumption.sentence) == (8, END - START, BY_SCHEDULER)
-    assert held.hours.number == pytest.approx(8 * (END - START) / 3600, abs=1e-3)
+    allocation = fact_of(
+        logged(job("FAILED", n_gpus=8), activity(9, first_time=1.0, last_time=2.0), n_ranks=2), Allocation
+    )
+    assert (allocation.gpus.value, allocation.seconds, allocation.assumption.sentence) == (8, END - START, BY_SCHEDULER)
+    assert allocation.hours.number == pytest.approx(8 * (END - START) / 3600, abs=1e-3)
 
 
-def test_without_a_scheduler_metrics_show_how_long_then_the_log() -> None:
-    run, measured = Cluster().per_gpu("gpu_utilization_ratio", 0.9).store()
-    held = had(Facts(measured, Run(start=run.start, end=run.end, gpus=run.gpus, n_gpus=16)), Allocation)
-    assert (held.gpus.value, held.assumption.sentence) == (16, BY_METRICS)
+def test_metrics_then_the_log_replace_a_missing_scheduler() -> None:
+    run, measured_store = Cluster().per_gpu("gpu_utilization_ratio", 0.9).store()
+    allocation = fact_of(Facts(measured_store, Run(start=run.start, end=run.end, gpus=run.gpus, n_gpus=16)), Allocation)
+    assert (allocation.gpus.value, allocation.assumption.sentence) == (16, BY_METRICS)
     world = event("distributed_init", world_size=4)
-    held = had(logged(world, activity(9, first_time=100.0, last_time=460.0), n_ranks=4), Allocation)
-    assert (held.gpus.value, held.seconds, held.assumption.sentence) == (4, 360.0, BY_LOG)
+    allocation = fact_of(logged(world, activity(9, first_time=100.0, last_time=460.0), n_ranks=4), Allocation)
+    assert (allocation.gpus.value, allocation.seconds, allocation.assumption.sentence) == (4, 360.0, BY_LOG)
 
 
-def test_what_nothing_shows_is_missing() -> None:
+def test_an_unknown_allocation_is_missing_with_a_reason() -> None:
     none, endless = logged(activity(9)).get(Allocation), logged(job("RUNNING", n_gpus=8, start=None)).get(Allocation)
     assert isinstance(none, Missing)
     assert isinstance(endless, Missing)
     assert (none.reason, endless.reason) == (NO_GPUS, NO_SPAN)
 
 
-def test_the_last_checkpoint_before_a_moment() -> None:
+def test_the_last_checkpoint_before_a_time() -> None:
     saves = [
         event("checkpoint_saved", 100 + line, step=step, time=time)
         for line, step, time in ((0, 5, 1400.0), (9, 9, 1700.0))
     ]
-    work = had(logged(job("FAILED", n_gpus=8), points(20), saves), TrainingWork)
+    work = fact_of(logged(job("FAILED", n_gpus=8), points(20), saves), TrainingWork)
     saved = [work.saved(moment) for moment in (1300.0, 1500.0, 4000.0)]
     assert saved[0] is None
-    assert [None if one is None or one.time is None else one.time.value for one in saved[1:]] == [1400.0, 1700.0]
+    assert [None if save is None or save.time is None else save.time.value for save in saved[1:]] == [1400.0, 1700.0]
 
 
-def test_work_ended_with_the_last_window_in_which_gpus_worked() -> None:
+def test_last_work_is_the_last_window_with_gpu_activity() -> None:
     cluster = Cluster()
-    run, where = cluster.per_gpu("gpu_sm_active_ratio", cluster.until(3000, 0.9)).store(job("FAILED", n_gpus=16))
-    time = had(Facts(where, run), LastWork).time
+    run, measured_store = cluster.per_gpu("gpu_sm_active_ratio", cluster.until(3000, 0.9)).store(
+        job("FAILED", n_gpus=16)
+    )
+    time = fact_of(Facts(measured_store, run), LastWork).time
     assert time is not None
     assert time.number == pytest.approx(3000, abs=60)
     steady = Cluster().per_gpu("gpu_sm_active_ratio", 0.9)
-    run, where = steady.store(job("FAILED", n_gpus=16))
-    assert had(Facts(where, run), LastWork).time is None
+    run, measured_store = steady.store(job("FAILED", n_gpus=16))
+    assert fact_of(Facts(measured_store, run), LastWork).time is None
 
 
-def test_an_attempt_that_the_next_one_did_not_go_on_from_is_wasted() -> None:
+def test_an_attempt_that_was_not_resumed_is_wasted() -> None:
     first, second = job("PREEMPTED", n_gpus=8, end=2000.0), job("FAILED", 3, n_gpus=8, start=3000.0)
     attempts = Attempt(1, start=START, end=2000.0), Attempt(2, start=3000.0, end=END)
     rows = [*points(10), *(event("progress", 500 + i, step=i + 1, loss=3.0, time=3060.0 + 60 * i) for i in range(10))]
-    (part,) = had(logged(first, second, rows, attempts=attempts), EarlierAttempts).parts
+    (part,) = fact_of(logged(first, second, rows, attempts=attempts), EarlierAttempts).parts
     assert isinstance(part, WastedTime)
     assert (part.kind, part.at_most) == ("attempt", False)
     assert part.gpu_hours.number == pytest.approx(8 * 1000 / 3600, abs=1e-3)
-    assert had(logged(second, rows), EarlierAttempts) == EarlierAttempts()
+    assert fact_of(logged(second, rows), EarlierAttempts) == EarlierAttempts()

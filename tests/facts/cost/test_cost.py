@@ -1,4 +1,4 @@
-"""What a run held and what its fault cost: parts that do not overlap, each with a formula that gives its figure."""
+"""The GPU-hours of a run and the cost of its fault: parts that do not overlap, each with a formula for its figure."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def row(state: str, exit_code: str, start: float, end: float, gpus: int = 8, res
     return f"77|lm|{state}|{exit_code}|{times}|1-00:00:00|billing=8,cpu=8,gres/gpu={gpus},node=1|1|gpu11|{restarts}\n"
 
 
-def steps(first: int, last: int, begun: float, every: float = 3.0) -> list[str]:
+def steps(first: int, last: int, start_s: float, every: float = 3.0) -> list[str]:
     """A training point every tenth step."""
     lines = []
     for step in range(first, last + 1, 10):
-        stamp = at(begun + (step - first) * every).replace("T", " ")
+        stamp = at(start_s + (step - first) * every).replace("T", " ")
         lines.append(f"{stamp} | INFO | step {step} | loss {6 * 0.99 ** (step / 10):.4f} | lr 2.0e-04")
     return lines
 
@@ -58,17 +58,17 @@ CRASH = [
     '    raise ValueError("bad sample 17")',
     "ValueError: bad sample 17",
 ]
-Made = Callable[[list[str], str], WasteDoc]
+WasteOf = Callable[[list[str], str], WasteDoc]
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Made:
+def waste_of(tmp_path: Path) -> WasteOf:
     def make(log: list[str], rows: str) -> WasteDoc:
         (tmp_path / "slurm-77.out").write_text("\n".join(log) + "\n")
         (tmp_path / "sacct.psv").write_text(HEAD + rows)
-        told = document(trackside.diagnose(tmp_path)).waste
-        assert told is not None
-        return told
+        waste = document(trackside.diagnose(tmp_path)).waste
+        assert waste is not None
+        return waste
 
     return make
 
@@ -77,58 +77,58 @@ def kinds(waste: WasteDoc) -> dict[str, float]:
     return {part.kind: part.gpu_hours for part in waste.lost}
 
 
-def test_a_crash_costs_what_was_done_since_the_last_checkpoint(made: Made) -> None:
+def test_a_crash_costs_the_work_since_the_last_checkpoint(waste_of: WasteOf) -> None:
     log = [*steps(10, 200, 60), saved(200, 631), *steps(210, 300, 660), *CRASH]
-    waste = made(log, row("FAILED", "1:0", 0, 940))
+    waste = waste_of(log, row("FAILED", "1:0", 0, 940))
     assert waste.gpu_hours == pytest.approx(8 * 940 / 3600, abs=1e-3)
     assert kinds(waste) == {"work": pytest.approx(8 * (940 - 631) / 3600, abs=1e-3)}
     assert waste.lost[0].formula.startswith("8 GPUs x 309 s, 2026-06-10 12:10:31 UTC to 2026-06-10 12:15:40 UTC")
     assert not waste.unknown
 
 
-def test_a_checkpoint_without_a_time_counts_by_steps(made: Made) -> None:
-    """Steps at their usual time each, where no line is stamped."""
+def test_an_unstamped_checkpoint_is_dated_by_its_step(waste_of: WasteOf) -> None:
+    """Unstamped steps count with their usual time."""
     log = [re.sub(r"^\S+ \S+ \| INFO \| (step .*)", r"\1 | step_time 3.0s", line) for line in steps(10, 300, 60)]
     log.insert(20, "saved checkpoint at step 200 to /ckpt/step_200.pt")
-    waste = made([*log, *CRASH], row("FAILED", "1:0", 0, 940))
+    waste = waste_of([*log, *CRASH], row("FAILED", "1:0", 0, 940))
     assert kinds(waste) == {"work": pytest.approx(8 * 100 * 3.0 / 3600, abs=1e-3)}
     assert "(300 - 200) steps x 3 s a step" in waste.lost[0].formula
 
 
-def test_without_a_checkpoint_all_work_is_lost_and_it_says_what_it_takes_for_granted(made: Made) -> None:
-    waste = made([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
+def test_all_work_is_lost_without_a_checkpoint_and_the_assumption_is_stated(waste_of: WasteOf) -> None:
+    waste = waste_of([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
     assert kinds(waste) == {"work": waste.gpu_hours}
     assert waste.lost[0].what.endswith("no checkpoint was seen")
     assert "No checkpoint appears in the log" in waste.lost[0].assumption
 
 
-def test_what_an_assumption_makes_a_bound_is_said_to_be_one(made: Made) -> None:
-    waste = made([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
+def test_a_loss_that_rests_on_an_assumption_is_an_upper_bound(waste_of: WasteOf) -> None:
+    waste = waste_of([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
     assert waste.lost_at_most
     assert in_brief(waste).endswith("up to all of them lost")
-    sure = made([*steps(10, 200, 60), saved(200, 631), *steps(210, 300, 660), *CRASH], row("FAILED", "1:0", 0, 940))
+    sure = waste_of([*steps(10, 200, 60), saved(200, 631), *steps(210, 300, 660), *CRASH], row("FAILED", "1:0", 0, 940))
     assert not sure.lost_at_most
     assert "up to" not in in_brief(sure)
 
 
-def test_after_the_last_sign_of_work_its_gpus_stood_idle(made: Made) -> None:
-    """A crash whose trace bears no time, and an end that comes 50 points later."""
-    waste = made([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 2430))
+def test_time_after_the_last_work_is_lost_as_stopped(waste_of: WasteOf) -> None:
+    """A crash whose traceback has no time, and an end 1,500 s later."""
+    waste = waste_of([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 2430))
     assert kinds(waste) == {
         "work": pytest.approx(8 * 930 / 3600, abs=1e-3),
         "stopped": pytest.approx(8 * 1500 / 3600, abs=1e-3),
     }
 
 
-def test_held_and_lost_are_counted_by_one_clock(made: Made) -> None:
-    """A record whose Elapsed is a second longer than from its start to its end."""
+def test_allocated_and_lost_hours_use_one_clock(waste_of: WasteOf) -> None:
+    """A record whose Elapsed is one second longer than its end minus its start."""
     record = row("FAILED", "1:0", 0, 940).replace("00:15:40", "00:15:41").replace("0:15:40", "0:15:41")
-    waste = made([*steps(10, 300, 60), *CRASH], record)
+    waste = waste_of([*steps(10, 300, 60), *CRASH], record)
     assert waste.lost_gpu_hours == waste.gpu_hours == pytest.approx(8 * 940 / 3600, abs=1e-3)
 
 
 def test_a_diverged_run_without_a_checkpoint_makes_the_same_assumption() -> None:
-    """What came before is lost as well, at most; where a checkpoint is told of, it is not."""
+    """Earlier work may be lost too; it is not if a checkpoint is known."""
     _, waste = judged("e1/sim-explode")
     assert waste is not None
     parts = {part.kind: part for part in waste.lost}
@@ -137,43 +137,43 @@ def test_a_diverged_run_without_a_checkpoint_makes_the_same_assumption() -> None
     assert waste.lost_gpu_hours == waste.gpu_hours
 
 
-def test_a_failed_start_costs_everything(made: Made) -> None:
-    waste = made(CRASH, row("FAILED", "1:0", 0, 41))
+def test_a_failed_start_costs_everything(waste_of: WasteOf) -> None:
+    waste = waste_of(CRASH, row("FAILED", "1:0", 0, 41))
     assert kinds(waste) == {"startup": waste.gpu_hours}
 
 
-def test_a_hang_after_a_checkpoint_is_two_parts_that_meet(made: Made) -> None:
-    """Hung time, and the work since the checkpoint before it: as long together as from the one to the end."""
-    waste = made([*steps(10, 200, 60), saved(100, 331)], row("TIMEOUT", "0:0", 0, 90_000))
+def test_a_hang_after_a_checkpoint_is_two_adjacent_parts(waste_of: WasteOf) -> None:
+    """Hung time and the work since the last checkpoint add up to the time from the checkpoint to the end."""
+    waste = waste_of([*steps(10, 200, 60), saved(100, 331)], row("TIMEOUT", "0:0", 0, 90_000))
     assert set(kinds(waste)) == {"work", "stopped"}
     assert sum(kinds(waste).values()) == pytest.approx(8 * (90_000 - 331) / 3600, abs=2e-3)
     assert kinds(waste)["work"] < 1
 
 
-def test_a_healthy_run_and_a_cancelled_one_lost_nothing(made: Made) -> None:
+def test_a_healthy_run_and_a_cancelled_one_lost_nothing(waste_of: WasteOf) -> None:
     log = [*steps(10, 300, 60), "Training completed"]
-    assert made(log, row("COMPLETED", "0:0", 0, 980)).lost_gpu_hours == 0
-    assert made(log[:-1], row("CANCELLED by 1000", "0:15", 0, 960)).lost == []
+    assert waste_of(log, row("COMPLETED", "0:0", 0, 980)).lost_gpu_hours == 0
+    assert waste_of(log[:-1], row("CANCELLED by 1000", "0:15", 0, 960)).lost == []
 
 
-def test_attempts_are_all_held_and_what_was_done_again_is_lost(made: Made) -> None:
-    """The second one goes on at step 150 of 200: 50 of the 190 steps between its points are done again."""
+def test_all_attempts_are_allocated_and_repeated_steps_are_lost(waste_of: WasteOf) -> None:
+    """The second attempt continues at step 150 of 200: 50 of the first one's 190 steps are repeated."""
     log = [*steps(10, 200, 60), *steps(150, 300, 2060), "Training completed"]
     rows = row("PREEMPTED", "0:0", 0, 640) + row("COMPLETED", "0:0", 2000, 2600, restarts=1)
-    waste = made(log, rows)
+    waste = waste_of(log, rows)
     assert waste.gpu_hours == pytest.approx(8 * (640 + 600) / 3600, abs=1e-3)
     assert "in 2 attempts" in waste.formula
     assert kinds(waste) == {"attempt": pytest.approx(8 * 640 * 50 / 190 / 3600, abs=2e-3)}
 
 
-def test_an_attempt_that_was_started_over_is_lost_wholly(made: Made) -> None:
+def test_an_attempt_that_started_over_is_lost_completely(waste_of: WasteOf) -> None:
     log = [*steps(10, 200, 60), *steps(10, 300, 2060), "Training completed"]
     rows = row("PREEMPTED", "0:0", 0, 640) + row("COMPLETED", "0:0", 2000, 3000, restarts=1)
-    assert kinds(made(log, rows)) == {"attempt": pytest.approx(8 * 640 / 3600, abs=1e-3)}
+    assert kinds(waste_of(log, rows)) == {"attempt": pytest.approx(8 * 640 / 3600, abs=1e-3)}
 
 
-def test_what_a_preempted_run_did_after_its_checkpoint_and_its_second_start_are_lost() -> None:
-    """The next attempt loads the checkpoint of a step that both logs' points only lie around."""
+def test_work_after_the_checkpoint_and_the_second_startup_are_lost() -> None:
+    """The next attempt loads a checkpoint of a step that neither log prints as a point."""
     _, waste = judged("f2/preempted-then-completed")
     assert waste is not None
     redone, again = waste.lost
@@ -183,27 +183,27 @@ def test_what_a_preempted_run_did_after_its_checkpoint_and_its_second_start_are_
     assert not waste.unknown
 
 
-def test_the_start_up_after_an_attempt_that_was_used_is_lost(made: Made) -> None:
+def test_the_startup_after_a_resumed_attempt_is_lost(waste_of: WasteOf) -> None:
     log = [
         *steps(10, 200, 60), saved(200, 631), *steps(210, 220, 660), "loaded checkpoint /ckpt/step_200.pt (step 200)",
         *steps(230, 300, 2120), "Training completed",
     ]  # fmt: skip
     rows = row("PREEMPTED", "0:0", 0, 700) + row("COMPLETED", "0:0", 2000, 2600, restarts=1)
-    redone, again = made(log, rows).lost
+    redone, again = waste_of(log, rows).lost
     assert redone.gpu_hours == pytest.approx(8 * (700 - 631) / 3600, abs=1e-3)
     assert again.gpu_hours == pytest.approx(8 * (120 - 30 * 3) / 3600, abs=1e-3)
 
 
-def test_from_where_an_attempt_went_on_is_not_made_up(made: Made) -> None:
-    """The points leave a gap and no line tells what was loaded."""
+def test_an_unknown_resume_step_is_reported_as_unknown(waste_of: WasteOf) -> None:
+    """The points leave a gap and no line shows which checkpoint was loaded."""
     log = [*steps(10, 220, 60), *steps(230, 300, 2060), "Training completed"]
     rows = row("PREEMPTED", "0:0", 0, 700) + row("COMPLETED", "0:0", 2000, 2600, restarts=1)
-    waste = made(log, rows)
+    waste = waste_of(log, rows)
     assert any("where the next attempt continued" in text for text in waste.unknown)
 
 
-def test_where_it_cannot_be_told_it_says_why(made: Made, tmp_path: Path) -> None:
-    waste = made(steps(10, 300, 60), row("NODE_FAIL", "1:0", 0, 940))
+def test_an_unknown_loss_has_a_reason(waste_of: WasteOf, tmp_path: Path) -> None:
+    waste = waste_of(steps(10, 300, 60), row("NODE_FAIL", "1:0", 0, 940))
     assert waste.lost
     (tmp_path / "slurm-77.out").unlink()
     alone = document(trackside.diagnose(tmp_path)).waste
@@ -227,7 +227,7 @@ def judged(name: str) -> tuple[Session, WasteDoc | None]:
 
 
 NAMES = [case.name for case in scenarios() if case.source in ("simulated", "written by hand")]
-"""Those with records of the scheduler or metrics, mostly."""
+"""Scenarios that mostly have scheduler records or metrics."""
 
 
 @pytest.mark.slow
@@ -241,15 +241,15 @@ def test_parts_do_not_overlap_and_their_citations_hold(name: str) -> None:
     assert sum(part.gpu_hours for part in waste.lost) <= waste.gpu_hours + 0.001 * (1 + len(waste.lost))
     doc = document(case.verdict())
     ids = {name for part in waste.lost for name in part.cites} | set(waste.cites)
-    assert [one for one in check({each: doc.cites[each] for each in ids}, case.store) if not one.holds] == []
+    assert [result for result in check({cite: doc.cites[cite] for cite in ids}, case.store) if not result.holds] == []
     for part in waste.lost:
         assert part.cites
         assert part.assumption
-        assert worked_out(part.formula) == pytest.approx(part.gpu_hours, rel=2e-3, abs=2e-3)
+        assert evaluate(part.formula) == pytest.approx(part.gpu_hours, rel=2e-3, abs=2e-3)
 
 
-def worked_out(formula: str) -> float:
-    """The figure that the formula's own figures give."""
+def evaluate(formula: str) -> float:
+    """The value of a formula, computed from its own figures."""
     left = (
         formula.rpartition(" = ")[0]
         if ", where " not in formula
@@ -267,15 +267,13 @@ def worked_out(formula: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "least", "most"),
+    ("name", "kind", "min_share", "max_share"),
     [
-        ("b3/sim-thermal-one-gpu", "slow", 0.45, 0.5),  # its clock halves: the time since is twice as long
+        ("b3/sim-thermal-one-gpu", "slow", 0.45, 0.5),  # its clock halves, so the time since then doubles
         ("b3/sim-no-profiling-fields", "slow", 0.45, 0.55),
     ],
 )
-def test_a_slow_down_costs_what_the_good_phase_would_have_saved(
-    name: str, kind: str, least: float, most: float
-) -> None:
+def test_a_slowdown_is_priced_against_the_good_phase(name: str, kind: str, min_share: float, max_share: float) -> None:
     case, waste = judged(name)
     assert waste is not None
     part = next(part for part in waste.lost if part.kind == kind)
@@ -284,10 +282,10 @@ def test_a_slow_down_costs_what_the_good_phase_would_have_saved(
     assert since is not None
     assert re.search(r"where [\d,]+ s of the [\d,]+ s.* x \(1 - [\d,.]+ / [\d,.]+\), medians of \w", part.formula)
     whole = (run.n_gpus or 0) * (run.end - since) / 3600
-    assert least <= part.gpu_hours / whole <= most
+    assert min_share <= part.gpu_hours / whole <= max_share
 
 
-def test_a_run_that_was_slow_all_along_has_no_good_phase() -> None:
+def test_a_run_slow_from_the_start_has_no_good_phase() -> None:
     _, waste = judged("d3/sim-slow-gpu-16")
     assert waste is not None
     assert waste.lost == []
@@ -295,7 +293,7 @@ def test_a_run_that_was_slow_all_along_has_no_good_phase() -> None:
     assert any("trackside compare" in text for text in waste.unknown)
 
 
-def test_a_pause_is_told_beside_a_healthy_verdict() -> None:
+def test_a_healthy_verdict_reports_the_cost_of_a_pause() -> None:
     case, waste = judged("c2/sim-rival-storage-stall-resumes")
     assert waste is not None
     assert case.verdict().family == "G1"
@@ -320,7 +318,7 @@ def test_money_is_hours_times_the_price() -> None:
     assert in_brief(waste).endswith(f"up to all of them lost (up to {waste.lost_cost:,.2f} EUR)")
 
 
-def test_no_price_no_money() -> None:
+def test_without_a_price_there_is_no_cost() -> None:
     waste = document(verdict()).waste
     assert waste is not None
     assert (waste.cost, waste.currency, waste.price, waste.lost_cost, waste.cost_formula) == (
@@ -333,7 +331,7 @@ def test_no_price_no_money() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "environ", "said"),
+    ("text", "environ", "price"),
     [
         ("2.50", {}, "2.5 USD"),
         ("2.50 EUR", {}, "2.5 EUR"),
@@ -347,8 +345,8 @@ def test_no_price_no_money() -> None:
         ("2", {"TRACKSIDE_COST_PRICE_PER_GPU_HOUR": "4", "TRACKSIDE_COST_CURRENCY": "CHF"}, "2 CHF"),
     ],
 )
-def test_price_of_the_command_line_and_the_settings(
-    text: str | None, environ: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_command_line_price_outweighs_the_settings(
+    text: str | None, environ: dict[str, str], price: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -357,10 +355,10 @@ def test_price_of_the_command_line_and_the_settings(
     flags = [] if text is None else ["--price", text]
     result = CliRunner().invoke(main, ["diagnose", ".", *flags], env=environ)
     assert result.exit_code == 0
-    assert f"8 GPU-hours x {said}" in " ".join(result.stdout.split())
+    assert f"8 GPU-hours x {price}" in " ".join(result.stdout.split())
 
 
-def test_the_price_of_the_file(tmp_path: Path) -> None:
+def test_the_price_is_read_from_the_config_file(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text('[cost]\nprice_per_gpu_hour = 2.5\ncurrency = "EUR"\n')
     assert load(path, environ={}).price == Price(2.5, "EUR")
@@ -368,13 +366,15 @@ def test_the_price_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["abc", "-3", "2.5.1", "$2 EUR", "EUR"])
-def test_a_price_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+def test_an_invalid_price_is_refused(text: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["diagnose", str(tmp_path), "--price", text])
     assert result.exit_code == 2
     assert "2.50" in result.stderr
 
 
-def test_a_wrong_file_leaves_the_verdict_without_a_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_config_file_leaves_the_verdict_without_a_price(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trackside.toml").write_text("[costs]\nprice = 3\n")
     (tmp_path / "train.out").write_text("\n".join(CRASH))
@@ -383,27 +383,27 @@ def test_a_wrong_file_leaves_the_verdict_without_a_price(tmp_path: Path, monkeyp
     assert "their price are ignored" in result.stderr
 
 
-def test_a_part_without_a_formula_can_not_be_made() -> None:
+def test_a_part_requires_a_formula() -> None:
     with pytest.raises(TypeError):
         LossDoc("work", "the work", 1.0)  # type: ignore[call-arg]
 
 
-def told(folder: Path, *flags: str) -> str:
+def diagnosis(folder: Path, *flags: str) -> str:
     result = CliRunner().invoke(main, ["diagnose", str(folder), *flags])
     assert result.exit_code == 0, result.output
     return " ".join(result.stdout.replace("\\", "").split())
 
 
-def test_who_asks_for_money_is_told_why_there_is_none(tmp_path: Path) -> None:
+def test_a_given_price_shows_why_there_is_no_cost(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("\n".join(CRASH))
     for flags in ((), ("--markdown",)):
-        assert "GPUs it held is not known" in told(tmp_path, "--price", "2", *flags)
-        assert "GPUs it held is not known" not in told(tmp_path, *flags)
+        assert "GPUs it held is not known" in diagnosis(tmp_path, "--price", "2", *flags)
+        assert "GPUs it held is not known" not in diagnosis(tmp_path, *flags)
 
 
-def test_markdown_tells_the_formulas(tmp_path: Path) -> None:
+def test_markdown_shows_the_formulas(tmp_path: Path) -> None:
     (tmp_path / "train.out").write_text("\n".join(CRASH))
     (tmp_path / "sacct.psv").write_text(HEAD + row("FAILED", "1:0", 0, 3600))
-    assert "8 GPUs x 3,600 s / 3,600 s an hour = 8 GPU-hours; 8 GPU-hours x 2 EUR" in told(
+    assert "8 GPUs x 3,600 s / 3,600 s an hour = 8 GPU-hours; 8 GPU-hours x 2 EUR" in diagnosis(
         tmp_path, "--price", "2 EUR", "--markdown"
     )

@@ -1,10 +1,10 @@
-"""Facts of GPUs on curves built by hand: work, standstills, rest from the start on, and pauses."""
+"""Facts of GPUs on curves built by hand: work, stalls, idleness from the start, and pauses."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from tests.families.grids import AWAY, BEGAN, STOP, Cluster, cold, hung, traced
+from tests.families.grids import AWAY, DISTRIBUTED_INIT, STOP, Cluster, cold, hung, traced
 from tests.families.rows import END, START, TIMEOUT, Row, event, points
 from trackside.evidence import Missing
 from trackside.facts.fact import Facts, neither
@@ -28,22 +28,22 @@ def facts(cluster: Cluster, *rows: Row | list[Any]) -> Facts:
 
 
 def fact(cluster: Cluster, kind: type[T], *rows: Row | list[Any]) -> T:
-    """One fact of it, which can be had."""
-    one = facts(cluster, *rows).get(kind)
-    assert not isinstance(one, Missing), one.reason
-    return one
+    """One fact of it; fails if it is missing."""
+    result = facts(cluster, *rows).get(kind)
+    assert not isinstance(result, Missing), result.reason
+    return result
 
 
 class TestActivity:
-    def test_power_alone_does_not_tell_rest_from_work(self) -> None:
-        """The GPUs' activity is known as far as it goes; which signals are missing is said."""
+    def test_power_alone_does_not_show_activity(self) -> None:
+        """The GPUs' activity is partly known; the missing signals are named."""
         activity = fact(Cluster().per_gpu("gpu_power_watts", 500.0), GpuActivity)
         lacking = missing_activity(activity)
         assert isinstance(lacking, Missing)
         assert "gpu_sm_active_ratio was not measured" in lacking.reason
         assert missing_activity(fact(hung(), GpuActivity)) is None
 
-    def test_reasons_are_given_once(self) -> None:
+    def test_merged_reasons_are_not_repeated(self) -> None:
         one, both = Missing("no log"), Missing("no log or no metric", reasons=("no log", "no metric"))
         joined = neither(one, both)
         assert joined is not None
@@ -52,35 +52,40 @@ class TestActivity:
 
 
 class TestStall:
-    def test_a_standstill_names_the_gpu_that_went_cold(self) -> None:
-        still = fact(hung(), GpuStall).at_end
-        assert still is not None
-        assert (still.outliers, still.sign, still.sure, still.busy_waiting) == ((AWAY,), "cold", True, True)
-        assert abs(still.since - STOP) <= 60
-        assert still.seconds.number > END - STOP - 120
+    def test_a_stall_names_the_gpu_that_went_idle(self) -> None:
+        end_stall = fact(hung(), GpuStall).at_end
+        assert end_stall is not None
+        assert (end_stall.outliers, end_stall.sign, end_stall.sure, end_stall.busy_waiting) == (
+            (AWAY,),
+            "cold",
+            True,
+            True,
+        )
+        assert abs(end_stall.since - STOP) <= 60
+        assert end_stall.seconds.number > END - STOP - 120
 
-    def test_work_to_the_end_is_no_standstill(self) -> None:
+    def test_work_to_the_end_is_no_stall(self) -> None:
         stall = fact(hung(since=9e9), GpuStall)
         assert stall.at_end is None
         assert stall.worked_on is not None
         assert stall.observed_to_end
 
-    def test_a_few_windows_are_enough_beside_other_evidence(self) -> None:
+    def test_a_few_windows_suffice_with_other_evidence(self) -> None:
         stall = fact(hung(since=END - 100), GpuStall)
         assert stall.at_end is None
-        still = stall.at_end_corroborated
-        assert still is not None
-        assert not still.sure
+        end_stall = stall.at_end_corroborated
+        assert end_stall is not None
+        assert not end_stall.sure
 
-    def test_a_pause_that_ends_is_a_pause(self) -> None:
+    def test_a_pause_that_ends_is_no_stall(self) -> None:
         stall = fact(hung(until=STOP + 900), GpuStall)
         assert stall.at_end is None
         assert 800 <= stall.activity.longest_pause_s <= 1000
 
 
 class TestIdle:
-    def test_cold_from_the_start_on(self) -> None:
-        idle = fact(cold(), IdleGpus, BEGAN)
+    def test_gpus_without_work_from_the_start_are_idle(self) -> None:
+        idle = fact(cold(), IdleGpus, DISTRIBUTED_INIT)
         assert (idle.context_only, idle.forming) == (True, True)
         assert idle.seconds.number > END - START - 120
         assert not fact(cold(nodes=1), IdleGpus).forming
@@ -90,7 +95,7 @@ class TestIdle:
 
 
 class TestPauses:
-    def test_what_the_gpus_did_in_a_pause(self) -> None:
+    def test_a_pause_shows_whether_the_gpus_worked(self) -> None:
         pauses = fact(traced(hung(until=STOP + 900)), GpuPauses)
         work = pauses.during(STOP + 60, STOP + 800)
         assert work is not None
@@ -100,7 +105,7 @@ class TestPauses:
         assert before.worked
         assert pauses.during(STOP, STOP + 10) is None
 
-    def test_the_longest_rest(self) -> None:
+    def test_the_longest_pause_names_its_gpus(self) -> None:
         rest = fact(hung(until=STOP + 900), GpuPauses).longest
         assert rest is not None
         assert rest.worked_s > 1500
@@ -118,7 +123,7 @@ def test_power_limits_by_model_or_sample() -> None:
     assert set(sampled.by_gpu.tolist()) == {700.0}
 
 
-def test_the_time_of_work_leaves_out_what_came_after() -> None:
+def test_the_duty_cycle_ends_with_the_work() -> None:
     duty = fact(hung(), DutyCycle)
     assert duty.end <= STOP + 60
     assert duty.sm is not None
@@ -126,14 +131,14 @@ def test_the_time_of_work_leaves_out_what_came_after() -> None:
     assert duty.readings > 100
 
 
-def test_what_speaks_against_the_gpus_work() -> None:
+def test_a_stall_or_idle_gpus_contradict_work() -> None:
     assert fact(hung(), GpuWork).contradiction is not None
     assert fact(cold(), GpuWork).contradiction is not None
     work = fact(hung(since=9e9), GpuWork)
     assert (work.contradiction, work.computed, work.complete) == (None, True, False)  # no counters were sampled
 
 
-def test_the_last_part_of_a_run_that_somebody_ended() -> None:
+def test_the_last_part_of_a_run_ended_from_outside() -> None:
     last = fact(hung(), LastPart, points(30), TIMEOUT)
     assert last.reaped
     assert last.quiet is not None

@@ -23,7 +23,7 @@ def gpu_memory(cluster: Cluster) -> GpuMemory:
     return memory
 
 
-def test_fullest_gpu_and_its_share() -> None:
+def test_the_fullest_gpu_and_its_share() -> None:
     cluster = Cluster().per_gpu("gpu_memory_used_bytes", 40.0 * GIB, {"n2:3": 60.0 * GIB})
     peak = gpu_memory(cluster.per_gpu("gpu_memory_total_bytes", 80.0 * GIB)).fullest()
     assert peak is not None
@@ -38,7 +38,7 @@ def test_capacity_without_a_total_is_what_is_used_and_free() -> None:
     assert size.number == 80.0 * GIB
 
 
-def test_a_curve_that_is_full_early_is_a_cache() -> None:
+def test_memory_that_is_full_early_did_not_climb_late() -> None:
     late, early = Cluster(), Cluster()
     late.per_gpu("gpu_memory_used_bytes", late.after(END - 300, 79.0 * GIB, 40.0 * GIB))
     early.per_gpu("gpu_memory_used_bytes", early.after(START + 300, 79.0 * GIB, 40.0 * GIB))
@@ -53,7 +53,7 @@ def test_no_memory_metric_is_missing() -> None:
     assert isinstance(sampled(Cluster().per_gpu("gpu_power_watts", 300.0)).get(GpuMemory), Missing)
 
 
-def test_host_memory_is_short_only_at_that_time() -> None:
+def test_host_memory_is_short_only_in_its_window() -> None:
     cluster = Cluster()
     cluster.per_node("host_memory_available_bytes", 400.0 * GIB, {"n1": cluster.between(3000, 3100, GIB, 400.0 * GIB)})
     memory = sampled(cluster.per_node("host_memory_total_bytes", 500.0 * GIB)).get(HostMemory)
@@ -63,7 +63,7 @@ def test_host_memory_is_short_only_at_that_time() -> None:
     assert memory.near(("n2",), 3050.0).ample
 
 
-def test_a_node_that_falls_silent_is_gone() -> None:
+def test_a_node_whose_samples_stop_is_lost() -> None:
     cluster = Cluster()
     cluster.per_node("host_load1", 1.0, {"n2": cluster.until(4000, 1.0)})
     presence = sampled(cluster).get(NodePresence)

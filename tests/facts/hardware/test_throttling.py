@@ -1,4 +1,4 @@
-"""Clocks that are held down, on curves built by hand."""
+"""Throttled clocks, on curves built by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def slowed(reasons: float | None = 0x40, clock: float = 1.1e9, heat: float | Non
     return cluster
 
 
-def test_what_held_the_clock_down_how_long_and_how_far() -> None:
+def test_throttling_reports_reason_duration_and_drop() -> None:
     fact = throttling(slowed())
     (gpu,) = fact.lowered
     assert (fact.clocks.basis, gpu.gpu, gpu.baseline, gpu.reasons) == ("reasons", SICK, "own", ("hw_thermal_slowdown",))
@@ -41,18 +41,18 @@ def test_what_held_the_clock_down_how_long_and_how_far() -> None:
     assert fact.hot
 
 
-def test_a_grave_reason_without_a_lower_clock_lowers_nothing() -> None:
+def test_a_thermal_reason_without_a_lower_clock_is_not_lowered() -> None:
     fact = throttling(slowed(clock=1.58e9))
     assert ([gpu.gpu for gpu in fact.sustained], fact.lowered) == ([SICK], ())
     assert fact.free
 
 
-def test_without_reasons_heat_and_a_low_clock_show_it() -> None:
+def test_heat_and_a_low_clock_show_throttling_without_reasons() -> None:
     fact = throttling(slowed(reasons=None))
     assert (fact.clocks.basis, [gpu.gpu for gpu in fact.lowered]) == ("heat", [SICK])
     assert not throttling(slowed(reasons=None, heat=60)).sustained
 
 
-def test_clocks_alone_show_nothing() -> None:
+def test_clocks_alone_are_missing() -> None:
     run, store = slowed(reasons=None, heat=None).store()
     assert isinstance(Facts(store, run).get(Clocks), Missing)

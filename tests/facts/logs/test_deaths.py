@@ -25,23 +25,23 @@ def killed(rank: int, time: float | None = 2000.0, signal: int = 9, line: int = 
     return root("launcher_failure", line, global_rank=rank, rank=rank, signal=signal, time=time, **fields)
 
 
-def test_what_a_launcher_ends_itself_is_no_death_of_its_own() -> None:
+def test_ranks_killed_by_the_launcher_are_explained() -> None:
     reports = [killed(1, first=True), killed(2, 2014.0, line=91), killed(3, 2015.0, line=92)]
     assert [death.rank for death in fact_of(Deaths, *reports).unexplained] == [1, 2]
     assert [death.rank for death in fact_of(Deaths, *reports).reports] == [1, 2, 3]
 
 
-def test_a_traceback_accounts_for_the_death_of_its_rank_alone() -> None:
-    found = fact_of(Deaths, raised("ValueError", rank=1, time=1990.0), killed(1, first=True), killed(2, first=True))
-    assert [death.rank for death in found.unexplained] == [2]
+def test_a_traceback_explains_the_death_of_its_own_rank_only() -> None:
+    deaths = fact_of(Deaths, raised("ValueError", rank=1, time=1990.0), killed(1, first=True), killed(2, first=True))
+    assert [death.rank for death in deaths.unexplained] == [2]
 
 
-def test_buffered_points_behind_a_traceback_leave_it_the_cause() -> None:
+def test_buffered_points_after_a_traceback_keep_it_the_cause() -> None:
     late = log_points(line=60, time=None)
     assert fact_of(Deaths, exception("ValueError", "no", line=50), late, killed(1, None), job("FAILED")).report is None
 
 
-def test_reports_that_agree_are_one() -> None:
+def test_agreeing_reports_are_merged() -> None:
     shell = root("process_exit", 95, signal=9, time=2000.0)
     report = fact_of(Deaths, killed(1, first=True), shell).report
     assert report is not None
@@ -51,7 +51,7 @@ def test_reports_that_agree_are_one() -> None:
     assert not alone.strong
 
 
-def test_a_worker_that_was_lost_is_not_the_cause_beside_a_time_out() -> None:
+def test_a_lost_worker_is_not_the_cause_of_a_timeout() -> None:
     ray = root("process_exit", 50, source="ray")
     assert fact_of(DeathAccount, ray).row == ray
     assert isinstance(Facts(store(ray, event("collective_timeout", 40)), Run()).get(DeathAccount), Missing)
@@ -65,19 +65,19 @@ def test_a_restart_counts_if_training_goes_on_after_it() -> None:
     assert not fact_of(LauncherRestarts, later).lived_on(failure)
 
 
-def test_unstamped_points_after_a_failure_show_no_recovery_of_a_run_that_failed() -> None:
+def test_unstamped_points_are_no_recovery_of_a_failed_run() -> None:
     unstamped, failure = log_points(line=100, time=None), killed(1, None)
     assert fact_of(LauncherRestarts, unstamped).recovered(failure)
     assert not fact_of(LauncherRestarts, unstamped, job("FAILED")).recovered(failure)
 
 
-def test_kills_of_other_jobs_are_not_the_runs() -> None:
+def test_kills_of_other_jobs_are_left_out() -> None:
     kills = [
         root("oom_kill", line, cgroup=f"/slurm/job_{name}/step_0", scope="cgroup") for line, name in ((5, 7), (6, 8))
     ]
-    found = fact_of(OomKills, *kills, run=Run(id="8"))
-    assert [row.at.line for row in found.own] == [6]
-    assert found.report is not None
-    assert found.report.row.at.line == 6
-    assert found.scope(()) == "job"
+    kills_of_job = fact_of(OomKills, *kills, run=Run(id="8"))
+    assert [row.at.line for row in kills_of_job.own] == [6]
+    assert kills_of_job.report is not None
+    assert kills_of_job.report.row.at.line == 6
+    assert kills_of_job.scope(()) == "job"
     assert fact_of(OomKills, kills[0], run=Run(id="8")).report is None

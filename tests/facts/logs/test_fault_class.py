@@ -1,4 +1,4 @@
-"""The class of an exception of the job's own, over many libraries' sentences."""
+"""The fault class of a job's exception, for messages of many libraries."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def exception(name: str, message: str, frames: str = "", **fields: str) -> Event
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_class(line: str) -> None:
-    wanted, name, message, *places = (part.strip() for part in line.split("|"))
-    found = classify(exception(name, message.replace("\\n", "\n"), *places))
-    assert found == wanted
+def test_classify_gives_the_expected_class(line: str) -> None:
+    expected, name, message, *places = (part.strip() for part in line.split("|"))
+    fault_class = classify(exception(name, message.replace("\\n", "\n"), *places))
+    assert fault_class == expected
 
 
-def test_the_oldest_of_a_chain_speaks_too() -> None:
-    found = classify(
+def test_the_root_of_an_exception_chain_is_classified() -> None:
+    fault_class = classify(
         exception(
             "RuntimeError",
             "could not set up the run",
@@ -38,10 +38,10 @@ def test_the_oldest_of_a_chain_speaks_too() -> None:
             root_message="[Errno 2] No such file or directory: '/data/x.bin'",
         )
     )
-    assert found == "asset"
+    assert fault_class == "asset"
 
 
-def test_unknown_is_code() -> None:
+def test_an_unknown_exception_is_code() -> None:
     assert classify(exception("acme.Oops", "it broke")) == "code"
 
 

@@ -1,4 +1,4 @@
-"""What the scheduler's rows and the log show of the end: drained nodes, stop signals."""
+"""Facts about the end of a run from scheduler records and the log: drained nodes, stop signals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RUN = Run(id="7", start=START, end=END, nodes=("n1", "n2"))
 
 
 def node(name: str, time: float | None, line: int = 1, **fields: float) -> Record:
-    """A record of a node that was taken out at a time."""
+    """The record of a node that was drained at ``time``."""
     return Record("node", Position("sinfo.txt", line), "scheduler", {"name": name, "reason_time": time, **fields})
 
 
@@ -29,11 +29,11 @@ def node(name: str, time: float | None, line: int = 1, **fields: float) -> Recor
         ("n1", None, True),
     ],
 )
-def test_drained_nodes_are_those_of_the_run_and_its_time(name: str, time: float | None, of_the_run: bool) -> None:
+def test_drained_nodes_must_be_of_the_run_and_in_its_time(name: str, time: float | None, of_the_run: bool) -> None:
     assert bool(fact_of(DrainedNodes, node(name, time), job("FAILED"), run=RUN).rows) is of_the_run
 
 
-def test_a_node_that_was_in_service_again_is_drained_for_another() -> None:
+def test_a_node_back_in_service_is_drained_for_another_job() -> None:
     back, later = node("n1", END - 10, reason_end=END + 20), node("n1", END + 100, 2)
     assert [row.at.line for row in fact_of(DrainedNodes, back, later, job("FAILED"), run=RUN).rows] == [1]
 

@@ -1,4 +1,4 @@
-"""Stacks of processes: which frame is the job's own, what they wait in, and what families say of them."""
+"""Stacks of processes: which frame is job code, what they wait in, and the verdicts on them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SIZE = "2026-03-02T08:00:00Z world_size=4\n"
         ("", False),
     ],
 )
-def test_own_code(file: str, own: bool) -> None:
+def test_job_code_is_recognized_by_its_path(file: str, own: bool) -> None:
     assert is_job_code(file) is own
 
 
@@ -73,14 +73,16 @@ C10D = "torch/distributed/distributed_c10d.py"
         ([("Condition.wait", "threading.py"), ("Queue.get", "queue.py")], ["futex"], None, False),
     ],
 )  # fmt: skip
-def test_what_it_waits_in(calls: list[tuple[str, str]], native: list[str], collective: str | None, gpu: bool) -> None:
-    found = [Call(name, file, 1) for name, file in calls]
-    assert job_call(found) is None
-    assert collective_in(found, native) == collective
-    assert waits_for_gpu(found, native) is gpu
+def test_waits_are_recognized_by_their_frames(
+    calls: list[tuple[str, str]], native: list[str], collective: str | None, gpu: bool
+) -> None:
+    stack = [Call(name, file, 1) for name, file in calls]
+    assert job_call(stack) is None
+    assert collective_in(stack, native) == collective
+    assert waits_for_gpu(stack, native) is gpu
 
 
-def test_native_names() -> None:
+def test_native_names_are_shortened() -> None:
     name = "void gloo::(anonymous namespace)::run<float, std::function<void (int)> >(int, char const*) const"
     assert native_name(name) == "void_gloo::::run"
     assert native_name("c10d::Work::wait(std::chrono::duration<long, std::ratio<1l, 1000l> >)") == "c10d::Work::wait"
@@ -88,7 +90,7 @@ def test_native_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "line",
     [
         State("pt_main_thread", "D", "rpc_wait_bit_killable", "0", 1.25, {"S": 24, "D": 1}),
         State("python3", "S"),
@@ -97,17 +99,17 @@ def test_native_names() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("who", [Who("4242", 3, 977), Who("60_3"), Who("73+1", None, 5)])
-def test_lines_are_read_back(told: State | Thread, who: Who) -> None:
-    text = state_line(who, told) if isinstance(told, State) else thread_line(who, told)
-    found = read_line(text)
-    assert found is not None
-    assert found[0] == who
-    again = found[1]
-    assert isinstance(again, type(told))
+def test_written_lines_can_be_parsed(line: State | Thread, who: Who) -> None:
+    text = state_line(who, line) if isinstance(line, State) else thread_line(who, line)
+    parsed = read_line(text)
+    assert parsed is not None
+    assert parsed[0] == who
+    again = parsed[1]
+    assert isinstance(again, type(line))
     assert (state_line(who, again) if isinstance(again, State) else thread_line(who, again)) == text  # type: ignore[arg-type]
 
 
-def test_lines_for_people() -> None:
+def test_prose_lines_carry_no_stack() -> None:
     assert read_line(words_line(Who("7", 1, 2), "no stack: why\nnot")) == (Who("7", 1, 2), None)
     assert read_line(resumed_line(Who("7", 1), 431.6)) == (Who("7", 1), Resumption(432))
     assert read_line("[hang] nonsense") is None
@@ -121,11 +123,11 @@ def verdict(folder: Path, stacks: str, log: str = SIZE + LOG, name: str = "stack
     return trackside.diagnose(folder)
 
 
-def sentences(found: Verdict) -> list[str]:
-    return [worded(claim, goes_on(found.run.disposition)) for claim in found.primary.shows]
+def sentences(verdict: Verdict) -> list[str]:
+    return [worded(claim, goes_on(verdict.run.disposition)) for claim in verdict.primary.shows]
 
 
-def ours(*threads: tuple[int, str, list[tuple[str, str, int]]], minute: int = 20) -> str:
+def agent_lines(*threads: tuple[int, str, list[tuple[str, str, int]]], minute: int = 20) -> str:
     """The agent's lines: rank, place, frames."""
     lines = [
         thread_line(Who("4242", rank, 900 + rank), Thread(900 + rank, "MainThread", "idle", place, tuple(Call(*c) for c in calls)))
@@ -143,107 +145,113 @@ def sleeps(rank: int) -> tuple[int, str, list[tuple[str, str, int]]]:
 
 
 class TestCollectiveHang:
-    def test_the_rank_and_its_line(self, tmp_path: Path) -> None:
-        found = verdict(tmp_path, ours(waits(0), waits(1), waits(2), sleeps(3)))
-        assert (found.family, found.primary.ranks, found.primary.culprit) == ("C2", (3,), "job")
-        assert found.primary.certainty is Certainty.SUPPORTED
-        told = sentences(found)
-        assert "Ranks 0-2 waited in all_reduce, at train.py:31 in step" in told
-        assert "Rank 3 did not reach it and stayed at data.py:42 in load_batch" in told
-        assert not found.primary.cannot_decide
+    def test_the_missing_rank_and_its_line_are_named(self, tmp_path: Path) -> None:
+        result = verdict(tmp_path, agent_lines(waits(0), waits(1), waits(2), sleeps(3)))
+        assert (result.family, result.primary.ranks, result.primary.culprit) == ("C2", (3,), "job")
+        assert result.primary.certainty is Certainty.SUPPORTED
+        texts = sentences(result)
+        assert "Ranks 0-2 waited in all_reduce, at train.py:31 in step" in texts
+        assert "Rank 3 did not reach it and stayed at data.py:42 in load_batch" in texts
+        assert not result.primary.cannot_decide
 
-    def test_py_spy_dumps_say_it_in_the_same_words(self, tmp_path: Path) -> None:
-        """Whoever took them: without ranks, by process."""
+    def test_py_spy_dumps_give_the_same_sentences(self, tmp_path: Path) -> None:
+        """Without ranks, processes are named."""
         wait = f"    all_reduce ({C10D}:2806)\n    step (train.py:31)\n"
         dumps = [f'Thread {pid} (idle): "MainThread"\n{wait}' for pid in (11, 12)]
         dumps.append('Thread 13 (idle): "MainThread"\n    load_batch (data.py:42)\n    main (train.py:20)\n')
         dumps.append('Thread 14 (idle): "pin"\n    run (other.py:1)\n')
-        found = verdict(tmp_path, "".join(dumps))
-        assert found.family == "C2"
-        told = sentences(found)
-        assert "process 11 and process 12 waited in all_reduce, at train.py:31 in step" in told
-        assert "process 13 did not reach it and stayed at data.py:42 in load_batch" in told
-        assert not any("other.py" in sentence for sentence in told)
+        result = verdict(tmp_path, "".join(dumps))
+        assert result.family == "C2"
+        texts = sentences(result)
+        assert "process 11 and process 12 waited in all_reduce, at train.py:31 in step" in texts
+        assert "process 13 did not reach it and stayed at data.py:42 in load_batch" in texts
+        assert not any("other.py" in sentence for sentence in texts)
 
-    def test_one_in_a_backward_pass_and_one_elsewhere(self, tmp_path: Path) -> None:
+    def test_a_rank_outside_the_backward_pass_is_missing(self, tmp_path: Path) -> None:
         """Without native frames a rank that waits for its peers' gradients only seems to be in its backward pass."""
         alone = (
             0,
             "train.py:27 in train",
             [("_engine_run_backward", "torch/autograd/graph.py", 9), ("train", "train.py", 27)],
         )
-        found = verdict(tmp_path, ours(alone, sleeps(1)), SIZE.replace("=4", "=2") + LOG)
-        assert (found.family, found.primary.ranks) == ("C2", (1,))
-        assert "Rank 0 waited for a backward pass or the GPU, at train.py:27 in train" in sentences(found)
+        result = verdict(tmp_path, agent_lines(alone, sleeps(1)), SIZE.replace("=4", "=2") + LOG)
+        assert (result.family, result.primary.ranks) == ("C2", (1,))
+        assert "Rank 0 waited for a backward pass or the GPU, at train.py:27 in train" in sentences(result)
 
-    def test_parted_ways(self, tmp_path: Path) -> None:
-        found = verdict(tmp_path, ours(waits(0), waits(1), waits(2), waits(3, "barrier", 77)))
-        assert (found.family, found.primary.ranks) == ("C2", (3,))
+    def test_a_rank_in_another_collective_is_named(self, tmp_path: Path) -> None:
+        result = verdict(tmp_path, agent_lines(waits(0), waits(1), waits(2), waits(3, "barrier", 77)))
+        assert (result.family, result.primary.ranks) == ("C2", (3,))
         assert "Rank 3 waited in another collective than the others: barrier, at train.py:77 in step" in sentences(
-            found
+            result
         )
 
-    def test_those_that_wait_alone(self, tmp_path: Path) -> None:
-        """A node whose neighbor has no agent: who is missing stays open."""
-        found = verdict(tmp_path, ours(waits(0), waits(1)))
-        assert (found.family, found.primary.ranks, found.primary.culprit) == ("C2", (), "unknown")
-        assert [sentence_name(claim) for claim in found.primary.cannot_decide] == ["which"]
+    def test_the_missing_rank_is_open_if_its_stack_is_unknown(self, tmp_path: Path) -> None:
+        """Another node has no agent: the missing rank stays open."""
+        result = verdict(tmp_path, agent_lines(waits(0), waits(1)))
+        assert (result.family, result.primary.ranks, result.primary.culprit) == ("C2", (), "unknown")
+        assert [sentence_name(claim) for claim in result.primary.cannot_decide] == ["which"]
 
-    def test_one_that_sleeps_uninterruptibly(self, tmp_path: Path) -> None:
+    def test_a_rank_in_uninterruptible_sleep_blames_infrastructure(self, tmp_path: Path) -> None:
         state = state_line(Who("4242", 3, 903), State("python", "D", "rpc_wait_bit_killable"))
         others = [state_line(Who("4242", rank, 900 + rank), State("python", "S", "futex")) for rank in range(3)]
         lines = "".join(f"2026-03-02T08:19:00.{n:09}Z stdout F {line}\n" for n, line in enumerate([state, *others]))
-        found = verdict(tmp_path, lines + ours(waits(0), waits(1), waits(2), sleeps(3)))
-        assert (found.family, found.primary.ranks, found.primary.culprit) == ("C2", (3,), "infrastructure")
+        result = verdict(tmp_path, lines + agent_lines(waits(0), waits(1), waits(2), sleeps(3)))
+        assert (result.family, result.primary.ranks, result.primary.culprit) == ("C2", (3,), "infrastructure")
 
-    def test_not_what_was_before_progress(self, tmp_path: Path) -> None:
-        found = verdict(tmp_path, ours(waits(0), waits(1), waits(2), sleeps(3), minute=1).replace("08:1:", "08:01:"))
-        assert found.family not in ("C2", "C3")
+    def test_stacks_before_later_progress_are_ignored(self, tmp_path: Path) -> None:
+        result = verdict(
+            tmp_path, agent_lines(waits(0), waits(1), waits(2), sleeps(3), minute=1).replace("08:1:", "08:01:")
+        )
+        assert result.family not in ("C2", "C3")
 
-    def test_not_what_was_taken_back(self, tmp_path: Path) -> None:
-        """Where the log has no times, the agent's word is all that tells."""
+    def test_stacks_before_a_resumption_line_are_ignored(self, tmp_path: Path) -> None:
+        """If the log has no times, only the agent's line shows that the run resumed."""
         log = "".join(line.split(" ", 1)[1] for line in (SIZE + LOG).splitlines(keepends=True))
-        stacks = ours(waits(0), waits(1), waits(2), sleeps(3))
+        stacks = agent_lines(waits(0), waits(1), waits(2), sleeps(3))
         assert verdict(tmp_path, stacks, log).family == "C2"
         back = f"2026-03-02T08:25:00.000000000Z stdout F {resumed_line(Who('4242'), 300)}\n"
-        found = verdict(tmp_path, stacks + back, log)
-        assert found.family not in ("C2", "C3")
+        result = verdict(tmp_path, stacks + back, log)
+        assert result.family not in ("C2", "C3")
 
-    def test_the_last_of_several_times_counts(self, tmp_path: Path) -> None:
-        first = ours(waits(0), waits(1), sleeps(2), waits(3), minute=15)
+    def test_the_latest_stacks_count(self, tmp_path: Path) -> None:
+        first = agent_lines(waits(0), waits(1), sleeps(2), waits(3), minute=15)
         back = f"2026-03-02T08:16:00.000000000Z stdout F {resumed_line(Who('4242'), 60)}\n"
-        found = verdict(tmp_path, first + back + ours(waits(0), waits(1), waits(2), sleeps(3)))
-        assert found.primary.ranks == (3,)
+        result = verdict(tmp_path, first + back + agent_lines(waits(0), waits(1), waits(2), sleeps(3)))
+        assert result.primary.ranks == (3,)
 
 
 class TestIdleHang:
-    def test_nobody_waits(self, tmp_path: Path) -> None:
-        found = verdict(tmp_path, ours(*(sleeps(rank) for rank in range(4))))
-        assert (found.family, found.primary.ranks) == ("C3", (0, 1, 2, 3))
-        assert "Ranks 0-3 stayed at data.py:42 in load_batch" in sentences(found)
-        assert "why" not in [sentence_name(claim) for claim in found.primary.cannot_decide]
-        ruled_out = [finding for finding in found.ruled_out if finding.family == "C2"]
+    def test_stacks_without_a_collective_are_an_idle_hang(self, tmp_path: Path) -> None:
+        result = verdict(tmp_path, agent_lines(*(sleeps(rank) for rank in range(4))))
+        assert (result.family, result.primary.ranks) == ("C3", (0, 1, 2, 3))
+        assert "Ranks 0-3 stayed at data.py:42 in load_batch" in sentences(result)
+        assert "why" not in [sentence_name(claim) for claim in result.primary.cannot_decide]
+        ruled_out = [finding for finding in result.ruled_out if finding.family == "C2"]
         assert ruled_out
         assert ruled_out[0].outcome is Outcome.ABSENT
 
-    def test_nor_where_the_log_fell_silent(self, tmp_path: Path) -> None:
-        """Silence of several ranks alone looks like a collective; their stacks know better."""
+    def test_stacks_decide_if_the_log_fell_silent(self, tmp_path: Path) -> None:
+        """A silent log of several ranks alone looks like a collective hang; their stacks show otherwise."""
         (tmp_path / "sacct.txt").write_text(
             "JobID|State|ExitCode|Start|End|Timelimit\n"
             "4242|TIMEOUT|0:0|2026-03-02T08:00:00|2026-03-02T10:00:00|02:00:00\n"
         )
         assert verdict(tmp_path, "").family == "C2"
-        found = verdict(tmp_path, ours(*(sleeps(rank) for rank in range(4))))
-        assert (found.family, found.primary.certainty) == ("C3", Certainty.SUPPORTED)
-        told = verdict(tmp_path, ours(waits(0), waits(1), waits(2), sleeps(3)))
-        assert (told.family, told.primary.ranks, told.primary.certainty) == ("C2", (3,), Certainty.ESTABLISHED)
+        result = verdict(tmp_path, agent_lines(*(sleeps(rank) for rank in range(4))))
+        assert (result.family, result.primary.certainty) == ("C3", Certainty.SUPPORTED)
+        hung_rank = verdict(tmp_path, agent_lines(waits(0), waits(1), waits(2), sleeps(3)))
+        assert (hung_rank.family, hung_rank.primary.ranks, hung_rank.primary.certainty) == (
+            "C2",
+            (3,),
+            Certainty.ESTABLISHED,
+        )
 
-    def test_some_ranks_alone_tell_nothing_of_the_others(self, tmp_path: Path) -> None:
-        found = verdict(tmp_path, ours(sleeps(0), sleeps(1)))
-        assert (found.family, found.primary.certainty) == ("C3", Certainty.POSSIBLE)
-        assert "C2" in [finding.family for finding in found.unknown]
+    def test_stacks_of_some_ranks_leave_c2_unknown(self, tmp_path: Path) -> None:
+        result = verdict(tmp_path, agent_lines(sleeps(0), sleeps(1)))
+        assert (result.family, result.primary.certainty) == ("C3", Certainty.POSSIBLE)
+        assert "C2" in [finding.family for finding in result.unknown]
 
-    def test_a_dump_of_a_process_at_work_is_no_hang(self, tmp_path: Path) -> None:
-        """Anybody may look at a run that does well."""
-        found = verdict(tmp_path, 'Thread 13 (active): "MainThread"\n    load_batch (data.py:42)\n', LOG)
-        assert found.family not in ("C2", "C3")
+    def test_a_dump_of_an_active_process_is_no_hang(self, tmp_path: Path) -> None:
+        """A user may dump the stacks of a healthy run."""
+        result = verdict(tmp_path, 'Thread 13 (active): "MainThread"\n    load_batch (data.py:42)\n', LOG)
+        assert result.family not in ("C2", "C3")

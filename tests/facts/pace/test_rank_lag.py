@@ -1,4 +1,4 @@
-"""Ranks against each other by the times that they print."""
+"""Ranks compared by the times that they print."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from trackside.model import Run
 from trackside.stores.memory import MemoryStore
 
 
-def ranks(where: MemoryStore) -> RankLag:
-    fact = Facts(where, Run(), lambda query, answer: answer).get(RankLag)
+def ranks(evidence_store: MemoryStore) -> RankLag:
+    fact = Facts(evidence_store, Run(), lambda query, answer: answer).get(RankLag)
     assert isinstance(fact, RankLag)
     return fact
 
@@ -26,7 +26,7 @@ def printed(slow: float, until: int = 40, count: int = 4, **fields: float) -> li
     ]  # fmt: skip
 
 
-def test_a_rank_that_takes_longer_lags_for_as_long_as_it_does() -> None:
+def test_a_lag_covers_only_the_slow_steps() -> None:
     lag = ranks(store(printed(0.25, until=20))).printed
     assert isinstance(lag, Lag)
     assert (lag.ranks, lag.gpus) == ((2,), ())
@@ -35,21 +35,21 @@ def test_a_rank_that_takes_longer_lags_for_as_long_as_it_does() -> None:
     assert (lag.since, lag.row.get("step")) == (lag.row.time, 1)
 
 
-def test_even_ranks_are_a_claim_and_too_few_are_nothing() -> None:
+def test_even_ranks_give_a_claim_and_two_ranks_give_nothing() -> None:
     even = ranks(store(printed(0.104))).printed
     assert isinstance(even, Claim)
     assert even.values["rank"].value == 2
     assert ranks(store(printed(0.25, count=2))).printed is None
 
 
-def test_the_wall_time_of_a_step_comes_after_a_ranks_own() -> None:
+def test_a_ranks_own_time_comes_before_the_wall_time() -> None:
     """All print the same wall time; their own part of it differs."""
     lag = ranks(store(printed(0.25, step_time_s=0.4))).printed
     assert isinstance(lag, Lag)
     assert lag.claims[0].values["mine"].value == 0.25
 
 
-def test_nothing_given_says_why() -> None:
+def test_no_input_gives_a_reason() -> None:
     blind = ranks(MemoryStore((), (), ()))
     assert isinstance(blind.missing, Missing)
     assert (blind.printed, blind.exported) == (None, None)

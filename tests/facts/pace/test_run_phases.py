@@ -16,7 +16,7 @@ def phases(run: Run, store: MemoryStore) -> RunPhases:
     return fact
 
 
-def test_start_up_training_a_gap_and_the_end() -> None:
+def test_phases_are_startup_training_gap_and_end() -> None:
     late = [event("progress", 500 + i, step=30 + i, loss=2.0, time=4000.0 + 60 * i) for i in range(5)]
     rows = [*points(20), *late, job("FAILED")]
     fact = phases(
@@ -33,12 +33,12 @@ def test_start_up_training_a_gap_and_the_end() -> None:
     assert [phase.start for phase in fact.phases if phase.training] == [START + 60, 4000.0]
 
 
-def test_without_points_the_gpus_show_when_they_worked() -> None:
+def test_phases_come_from_the_gpus_without_training_points() -> None:
     cluster = Cluster()
     run, store = cluster.per_gpu("gpu_sm_active_ratio", cluster.between(2000, 4000, 0.9)).store()
     assert [phase.name for phase in phases(run, store).phases] == ["no work", "GPUs at work", "no work"]
 
 
-def test_nothing_that_has_a_time_gives_no_window() -> None:
+def test_rows_without_times_give_no_window() -> None:
     fact = phases(Run(), MemoryStore())
     assert (fact.window, fact.phases) == (None, ())

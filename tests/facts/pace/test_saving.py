@@ -1,4 +1,4 @@
-"""What counts as one checkpoint, and when saves set the pace."""
+"""What counts as one checkpoint, and when saves are a storm."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_shards_and_ranks_are_one_checkpoint() -> None:
     (3, 60.0, [{"share"}]),  # three minutes of five
     (30, 9.0, [{"saves", "steps"}, {"share"}]),
 ])  # fmt: skip
-def test_saves_that_set_the_pace(count: int, seconds: float, values: list[set[str]] | None) -> None:
+def test_frequent_or_long_saves_are_a_storm(count: int, seconds: float, values: list[set[str]] | None) -> None:
     points = curve(FALLING, time=lambda i: 1000.0 + 10 * i, **STEPS)
     storm = saving(points, saves(count, seconds=seconds)).storm
     assert (None if storm is None else texts(storm.claims)) == values
     assert storm is None or (storm.count.value == count and (storm.steps is None) == (count == 3))
 
 
-def test_a_plan_counts_until_something_was_saved() -> None:
+def test_planned_saves_count_until_a_checkpoint_is_seen() -> None:
     plan = event("training_plan", 1, save_steps=1)
     planned = saving(curve(FALLING, **STEPS), plan).storm
     assert planned is not None
@@ -54,6 +54,6 @@ def test_a_plan_counts_until_something_was_saved() -> None:
     assert saving(curve(FALLING, **STEPS), plan, saves(2)).storm is None
 
 
-def test_too_few_steps_tell_nothing() -> None:
+def test_too_few_steps_are_no_storm() -> None:
     assert saving(curve(FALLING[:9], **STEPS), saves(9)).storm is None
     assert saving(curve(FALLING[:10], **STEPS), saves(9)).storm is not None

@@ -26,7 +26,7 @@ def points(**skipped: int) -> list[Row]:
     return [event("progress", i + 1, step=i + steps[i], time=1000.0 + 10 * i + late[i]) for i in range(40)]
 
 
-def test_the_longest_gap_is_that_with_the_most_time_beyond_its_steps() -> None:
+def test_the_longest_gap_has_the_most_time_beyond_its_steps() -> None:
     fact = pauses(points())
     gap = fact.longest
     assert gap is not None
@@ -39,13 +39,13 @@ def test_the_longest_gap_is_that_with_the_most_time_beyond_its_steps() -> None:
 
 
 @pytest.mark.parametrize("kind", ["launcher_restart", "checkpoint_loaded", "training_start"])
-def test_another_life_is_no_pause(kind: str) -> None:
+def test_a_restart_is_no_pause(kind: str) -> None:
     gap = pauses(points(), event(kind, 100, time=1500.0)).longest
     assert gap is not None
     assert gap.excess_s == pytest.approx(0.0)
 
 
-def test_what_the_loop_plans_and_what_the_kernel_reports_meanwhile() -> None:
+def test_planned_events_and_kernel_reports_in_a_gap() -> None:
     saved = event("checkpoint_saved", 100, time=2000.0)
     tasks = [event("hung_task", 1, time=1500.0, plane="kernel", path="dmesg", node=node) for node in ("n1", "n9")]
     fact = pauses(points(), saved, tasks, nodes=("n1",))
@@ -55,7 +55,7 @@ def test_what_the_loop_plans_and_what_the_kernel_reports_meanwhile() -> None:
     assert fact.meanwhile(fact.tasks, AFTER, AFTER + 100) == ()
 
 
-def test_points_without_times_tell_nothing() -> None:
+def test_unstamped_points_give_no_gap() -> None:
     rows = [row for row in points() if isinstance(row, Event)]
     fact = pauses([event("progress", row.at.line, step=row.get("step")) for row in rows])
     assert (fact.stamped, fact.longest, fact.usual_s) == (False, None, None)

@@ -1,4 +1,4 @@
-"""What a run says of a checkpoint to continue from, and the training before it."""
+"""The checkpoint that a run resumes from, and the training before it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trackside.model import Run
 from trackside.stores.memory import MemoryStore
 
 
-def resume(where: MemoryStore, run: Run | None = None) -> Resume:
-    fact = Facts(where, run or Run(), lambda query, answer: answer).get(Resume)
+def resume(evidence_store: MemoryStore, run: Run | None = None) -> Resume:
+    fact = Facts(evidence_store, run or Run(), lambda query, answer: answer).get(Resume)
     assert isinstance(fact, Resume)
     return fact
 
@@ -27,7 +27,7 @@ def resume(where: MemoryStore, run: Run | None = None) -> Resume:
         ("weights only", "unreadable"),
     ],
 )
-def test_what_is_wrong_with_a_checkpoint(message: str, failure: str) -> None:
+def test_a_failed_load_is_classified_by_its_message(message: str, failure: str) -> None:
     row = exception("RuntimeError", message, about="checkpoint")
     assert what_failed(row) == failure
     assert resume(store(row)).failed_load is row
@@ -38,15 +38,15 @@ def test_a_failed_save_is_no_failed_load() -> None:
         assert resume(store(exception("OSError", "it broke", about="checkpoint", **fields))).failed_load is None
 
 
-def test_a_marker_that_a_later_line_takes_back_does_not_count() -> None:
-    marker, gone = event("checkpoint_loaded", 5, text="loaded"), event("checkpoint_missing", 7, text="not there")
+def test_a_load_marker_contradicted_by_a_later_line_does_not_count() -> None:
+    marker, missing = event("checkpoint_loaded", 5, text="loaded"), event("checkpoint_missing", 7, text="not there")
     loaded = resume(store(marker)).loaded
     assert loaded is not None
     assert loaded.value == "loaded"
-    assert resume(store(marker, gone)).loaded is None
+    assert resume(store(marker, missing)).loaded is None
 
 
-def test_an_argument_that_asks_for_none_is_no_request() -> None:
+def test_an_argument_of_none_is_no_resume_request() -> None:
     none = event("resume_requested", 1, path="None", by="argument")
     named = event("resume_requested", 2, path="out/checkpoint-7", by="argument")
     assert resume(store(none)).request is None
@@ -54,7 +54,7 @@ def test_an_argument_that_asks_for_none_is_no_request() -> None:
     assert (both.request, both.names_checkpoint, len(both.requested)) == (named, True, 1)
 
 
-def test_history_by_the_scheduler_and_the_launcher() -> None:
+def test_history_comes_from_the_scheduler_and_the_launcher() -> None:
     again = resume(store(short_job("COMPLETED", restarts=2), event("launcher_restart", 9, text="restarting")))
     assert [set(claim.values) for claim in again.history] == [{"restarts"}, {"line"}]
     child = resume(store(short_job("COMPLETED", dependency="afterok:6")), Run(id="7", parent="6"))
@@ -62,7 +62,7 @@ def test_history_by_the_scheduler_and_the_launcher() -> None:
     assert resume(store(short_job("COMPLETED"))).history == ()
 
 
-def test_the_life_before_a_restart_is_the_parent_if_it_saved() -> None:
+def test_the_part_before_a_restart_is_the_parent_if_it_saved() -> None:
     lives = [*curve([4.0, 3.0, 2.0], run_part=0), *curve([4.0, 3.5], run_part=1)]
     rows = store(lives, event("launcher_restart", 20), event("checkpoint_saved", 19, step=30))
     parent = Facts(rows, Run(), lambda query, answer: answer).get(ParentRun)

@@ -1,4 +1,4 @@
-"""What preflight says of the inputs that were not given, or came in part."""
+"""Preflight claims about missing and partial inputs."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from trackside.stores.memory import MemoryStore
 
 
 def limits(store: MemoryStore, run: Run) -> tuple[Claim, ...]:
-    """What limits the verdict."""
+    """The claims about limits of the verdict."""
     preflight = trusted_facts(store, run).get(Preflight)
     assert isinstance(preflight, Preflight)
     return preflight.claims
 
 
-def test_preflight_says_what_was_not_given() -> None:
-    told = [sentence_name(claim) for claim in limits(MemoryStore(), Run())]
-    assert told == ["no_log", "no_scheduler", "no_kernel", "no_gpu_metric"]
+def test_preflight_names_missing_inputs() -> None:
+    names = [sentence_name(claim) for claim in limits(MemoryStore(), Run())]
+    assert names == ["no_log", "no_scheduler", "no_kernel", "no_gpu_metric"]
 
 
-def test_preflight_counts_a_kernel_log_that_holds_nothing_of_interest() -> None:
-    given = [
+def test_preflight_counts_a_kernel_log_without_matches() -> None:
+    kernel_logs = [
         xid_number(79, node="n1"),
         event("kernel_log", 3, plane="kernel", path="kernel/n2.log", node="n2", lines=3),
     ]
     for nodes, silent in ((("n1", "n2"), None), (("n1", "n2", "n3"), ("n3",))):
-        told = limits(MemoryStore(given, [job("FAILED", nodes=nodes)]), Run(nodes=nodes))
-        lacking = [each.values["nodes"].value for each in told if sentence_name(each) == "no_kernel_of"]
+        claims = limits(MemoryStore(kernel_logs, [job("FAILED", nodes=nodes)]), Run(nodes=nodes))
+        lacking = [claim.values["nodes"].value for claim in claims if sentence_name(claim) == "no_kernel_of"]
         assert lacking == ([silent] if silent else [])
-        assert "no_kernel" not in [sentence_name(each) for each in told]
+        assert "no_kernel" not in [sentence_name(claim) for claim in claims]
 
 
-def test_preflight_says_what_limits_the_logs() -> None:
+def test_preflight_names_limits_of_the_logs() -> None:
     logs = [activity(9, path=f"{rank}.log", rank=rank, truncated=rank == 1) for rank in (0, 1)]
     store = MemoryStore([*logs, xid_number(79)], [job("RUNNING", nodes=("n1", "n2"))])
-    told = limits(store, Run(nodes=("n1", "n2"), n_ranks=4, clock_offset_s=3600.0))
+    claims = limits(store, Run(nodes=("n1", "n2"), n_ranks=4, clock_offset_s=3600.0))
     names = ["no_kernel_of", "still_running", "cut_off", "some_ranks", "clock", "no_gpu_metric"]
-    assert [sentence_name(claim) for claim in told] == names
-    for claim in told:
+    assert [sentence_name(claim) for claim in claims] == names
+    for claim in claims:
         assert "{" not in worded(claim)

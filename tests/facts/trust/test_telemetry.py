@@ -1,4 +1,4 @@
-"""What limits the metric plane is said, cited, and keeps the families from judging on it."""
+"""Limits of the metrics are reported and cited, and keep families from judging on them."""
 
 from __future__ import annotations
 
@@ -32,63 +32,69 @@ from trackside.verdict import engine, plots
 from trackside.verify import check
 
 
-def told(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, str]:
-    """Key -> sentence of what preflight says of the metrics; every citation must hold again."""
+def metric_limits(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, str]:
+    """Key -> sentence of each preflight claim about the metrics; checks every citation."""
     resolved, store = cluster.store(*rows, run=run)
     claims = trust_of(store, resolved).claims
     cites = [citation(cite) for claim in claims for cite in claim.cites]
-    broken = [one for one in check({str(i): cite for i, cite in enumerate(cites)}, store) if not one.holds]
+    broken = [result for result in check({str(i): cite for i, cite in enumerate(cites)}, store) if not result.holds]
     assert not broken, broken
     return {sentence_name(claim): worded(claim) for claim in claims}
 
 
 def trust_of(store: MemoryStore, run: Run) -> TelemetryTrust:
-    """What limits the run's metrics."""
+    """The trust in the run's metrics."""
     trust = Facts(store, run).get(TelemetryTrust)
     assert isinstance(trust, TelemetryTrust)
     return trust
 
 
 def watched(**shape: Any) -> Cluster:
-    """A cluster on which nothing is amiss."""
+    """A cluster with complete metrics."""
     cluster = Cluster(**shape).per_gpu("gpu_utilization_ratio", 0.9).per_gpu("gpu_sm_active_ratio", 0.7)
     return cluster.per_node("host_load1", 8)
 
 
-def test_nothing_amiss_nothing_said() -> None:
+def test_complete_metrics_have_no_limits() -> None:
     cluster = watched().per_node("scrape_up", 1, target="gpu").per_node("host_boot_time_seconds", 5)
     cluster.per_gpu("gpu_energy_joules_total", cluster.growing(500)).per_node("host_time_seconds", cluster.times)
-    assert told(cluster) == {}
+    assert metric_limits(cluster) == {}
 
 
-def test_no_metrics_and_none_of_the_runs() -> None:
-    assert list(told(Cluster())) == ["no_gpu_metric"]
-    assert list(told(watched(), run=Run(id="7", start=START, end=END, nodes=("n8", "n9")))) == ["metrics_elsewhere"]
+def test_no_metrics_and_metrics_of_other_nodes() -> None:
+    assert list(metric_limits(Cluster())) == ["no_gpu_metric"]
+    assert list(metric_limits(watched(), run=Run(id="7", start=START, end=END, nodes=("n8", "n9")))) == [
+        "metrics_elsewhere"
+    ]
 
 
-# -- what is covered
+# -- coverage
 
 
-def test_nodes_without_metrics() -> None:
+def test_nodes_without_metrics_are_reported() -> None:
     nodes = ("n1", "n2", "n3", "n4")
-    said_ = told(watched(), job("FAILED", nodes=nodes), run=Run(id="7", start=START, end=END, nodes=nodes, n_gpus=32))
-    assert said_ == {"nodes_unmeasured": "No GPU metrics of n3 and n4 were given: faults there can't be ruled out"}
+    limits = metric_limits(
+        watched(), job("FAILED", nodes=nodes), run=Run(id="7", start=START, end=END, nodes=nodes, n_gpus=32)
+    )
+    assert limits == {"nodes_unmeasured": "No GPU metrics of n3 and n4 were given: faults there can't be ruled out"}
 
 
-def test_gpus_without_metrics() -> None:
+def test_gpus_without_metrics_are_reported() -> None:
     cluster = watched(nodes=1, gpus=6)
     run = Run(id="7", start=START, end=END, nodes=("n1",), n_gpus=8)
-    assert told(cluster, job("FAILED", n_gpus=8), run=run) == {"gpus_unmeasured": "6 of the run's 8 GPUs were measured"}
+    assert metric_limits(cluster, job("FAILED", n_gpus=8), run=run) == {
+        "gpus_unmeasured": "6 of the run's 8 GPUs were measured"
+    }
 
 
-def test_no_sm_activity() -> None:
-    assert "no_sm" in told(Cluster().per_gpu("gpu_utilization_ratio", 0.9))
+def test_missing_sm_activity_is_reported() -> None:
+    assert "no_sm" in metric_limits(Cluster().per_gpu("gpu_utilization_ratio", 0.9))
 
 
-def test_gpus_that_nothing_tells_apart_are_not_judged() -> None:
+def test_gpus_of_unknown_jobs_are_not_judged() -> None:
     cluster = watched(nodes=1)
     run = cluster.run(n_gpus=2)
-    assert "2 of the 8 GPUs measured" in told(cluster, job("FAILED", n_gpus=2), run=run)["gpus_guessed"]
+    assert "2 of the 8 GPUs measured" in metric_limits(cluster, job("FAILED", n_gpus=2), run=run)["gpus_guessed"]
     resolved, store = cluster.store(run=run)
     trust = trust_of(store, resolved)
     query = metric("gpu_sm_active_ratio").over("run", "avg")
@@ -97,12 +103,12 @@ def test_gpus_that_nothing_tells_apart_are_not_judged() -> None:
     assert isinstance(trust.checked(other, store.ask(other)), Grid)
 
 
-def test_gpus_told_by_their_memory() -> None:
+def test_gpus_are_identified_by_their_memory_use() -> None:
     cluster = Cluster(start=400, end=5600, nodes=1, gpus=4)
     cluster.per_gpu("gpu_utilization_ratio", 0.9).per_gpu("gpu_sm_active_ratio", 0.7)
     inside = cluster.between(START + 60, END - 15, 4e10, 1e6)
     cluster.per_gpu("gpu_memory_used_bytes", 4e10, but={"n1:0": inside, "n1:1": inside})
-    sentences = told(cluster, run=cluster.run(n_gpus=2, start=START, end=END))
+    sentences = metric_limits(cluster, run=cluster.run(n_gpus=2, start=START, end=END))
     assert sentences == {
         "gpus_by_memory": "The run's GPUs are those whose memory was in use during the run: n1:0 and n1:1"
     }
@@ -111,23 +117,23 @@ def test_gpus_told_by_their_memory() -> None:
 # -- gaps
 
 
-def test_gap_of_all_nodes() -> None:
+def test_a_gap_of_all_nodes_is_reported() -> None:
     cluster = Cluster()
     values = cluster.between(2000, 2900, np.nan, 0.9)
-    sentences = told(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values))
+    sentences = metric_limits(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values))
     assert sentences["gaps"] == (
         "21% of the GPU metrics of n1 and n2 are missing; the longest gap is 14 min, from 1970-01-01 00:34:00 UTC"
     )
 
 
-def test_a_lost_scrape_is_no_gap() -> None:
+def test_one_lost_scrape_is_no_gap() -> None:
     cluster = Cluster()
     values = cluster.between(2000, 2060, np.nan, 0.9)
-    assert told(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values)) == {}
+    assert metric_limits(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values)) == {}
 
 
-def test_seldom_sampled_is_no_gap() -> None:
-    """Host metrics each four minutes beside GPU metrics each 15 s."""
+def test_rare_samples_are_no_gap() -> None:
+    """One metric is sampled every four minutes, the others every 15 s."""
     cluster = watched()
     seldom = np.where(np.arange(len(cluster.times)) % 16 == 0, 0.5, np.nan)
     cluster.per_gpu("gpu_tensor_active_ratio", seldom)
@@ -137,66 +143,66 @@ def test_seldom_sampled_is_no_gap() -> None:
     assert isinstance(trust_of(store, resolved).checked(query, answer), Grid)
 
 
-def test_metrics_that_begin_late_and_end_early() -> None:
+def test_metrics_that_start_late_and_end_early_are_reported() -> None:
     cluster = Cluster()
     values = cluster.between(START + 600, END - 900, 0.9, np.nan)
-    sentences = told(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values))
+    sentences = metric_limits(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values))
     assert sentences["late"] == "GPU metrics start 10 min after the run"
     assert sentences["early"] == "GPU metrics end 15 min before the run does"
 
 
 @pytest.mark.parametrize(("host", "key"), [(8.0, "exporter_dead"), (np.nan, "node_silent")])
-def test_dead_exporter_is_told_from_dead_node(host: float, key: str) -> None:
+def test_a_dead_exporter_is_distinguished_from_a_dead_node(host: float, key: str) -> None:
     cluster = watched()
     dead = cluster.until(3000, 0.9)
     fresh = Cluster().per_gpu("gpu_utilization_ratio", 0.9, but={f"n2:{i}": dead for i in range(8)})
     fresh.per_gpu("gpu_sm_active_ratio", 0.9).per_node("host_load1", 8, but={"n2": cluster.after(3000, host, 8)})
-    sentences = told(fresh)
+    sentences = metric_limits(fresh)
     assert "n2 stop at 1970-01-01 00:50:00 UTC" in sentences[key]
     assert {"exporter_dead", "node_silent"} & set(sentences) == {key}
 
 
-def test_scrapes_that_failed() -> None:
+def test_failed_scrapes_are_reported() -> None:
     cluster = watched()
     cluster.per_node("scrape_up", 1, but={"n2": cluster.between(2000, 3000, 0, 1)}, target="gpu")
-    assert "exporters of n2 answered 7" in told(cluster)["exporter_down"].lower()
+    assert "exporters of n2 answered 7" in metric_limits(cluster)["exporter_down"].lower()
 
 
-def test_collectors_that_failed() -> None:
+def test_failed_collectors_are_reported() -> None:
     cluster = watched().per_node("trackside_collector_success", 1, but={"n2": 0.0}, collector="nvml")
-    assert told(cluster)["collector_failed"] == "The collectors nvml of n2 failed"
+    assert metric_limits(cluster)["collector_failed"] == "The collectors nvml of n2 failed"
 
 
-def test_few_readings() -> None:
+def test_few_samples_are_reported() -> None:
     cluster = watched(interval=500)
-    assert "sampled 9 times" in told(cluster)["coarse"]
+    assert "sampled 9 times" in metric_limits(cluster)["coarse"]
 
 
 # -- counters, clocks, tracers
 
 
-def test_boot_and_driver_restart() -> None:
+def test_reboots_and_counter_resets_are_reported() -> None:
     cluster = watched().per_node("host_boot_time_seconds", 5, but={"n1": Cluster().after(3000, 2950, 5)})
     energy = cluster.growing(500, 1e9)
     again = np.where(cluster.times >= 3000, cluster.growing(500), energy)
     cluster.per_gpu("gpu_energy_joules_total", energy, but={f"n2:{i}": again for i in range(8)})
-    sentences = told(cluster)
+    sentences = metric_limits(cluster)
     assert sentences["booted"].startswith("n1 rebooted")
     assert sentences["counters_reset"].startswith("Counters of n2 restarted at 1970-01-01 00:50")
 
 
-def test_one_gpus_reset_is_its_own() -> None:
+def test_the_counter_reset_of_one_gpu_is_not_reported() -> None:
     cluster = watched()
     again = np.where(cluster.times >= 3000, 0, cluster.growing(500))
     cluster.per_gpu("gpu_energy_joules_total", cluster.growing(500), but={"n2:3": again})
-    assert "counters_reset" not in told(cluster)
+    assert "counters_reset" not in metric_limits(cluster)
 
 
 @pytest.mark.parametrize(("skew", "key"), [(95.0, "clock_ahead"), (-40.0, "clock_behind"), (3.0, ""), (-3.0, "")])
-def test_clock_skew(skew: float, key: str) -> None:
+def test_clock_skew_is_reported(skew: float, key: str) -> None:
     cluster = watched()
     cluster.per_node("host_time_seconds", cluster.times, but={"n2": cluster.times + skew})
-    sentences = told(cluster)
+    sentences = metric_limits(cluster)
     assert [name for name in sentences if name.startswith("clock_")] == [key] * bool(key)
     if key:
         figure = sentences[key].split(" is ")[1].split(" s ")[0]
@@ -204,25 +210,25 @@ def test_clock_skew(skew: float, key: str) -> None:
 
 
 @pytest.mark.parametrize(("skew", "key"), [(240, "samples_late"), (-180, "samples_early"), (30, "")])
-def test_samples_that_bear_the_nodes_own_clock(skew: float, key: str) -> None:
+def test_samples_with_a_skewed_node_clock_are_reported(skew: float, key: str) -> None:
     cluster = Cluster(start=400, end=5600, nodes=4).per_gpu("gpu_utilization_ratio", 0.9)
     usual, off = (cluster.between(START + 60 + by, END - 30 + by, 4e10, 1e6) for by in (0, skew))
     cluster.per_gpu("gpu_memory_used_bytes", usual, but={f"n2:{i}": off for i in range(8)})
-    sentences = told(cluster, run=cluster.run(start=START, end=END))
+    sentences = metric_limits(cluster, run=cluster.run(start=START, end=END))
     assert [name for name in sentences if name.startswith("samples_")] == [key] * bool(key)
     if key:
         assert f"{abs(skew) // 60} min" in sentences[key]
 
 
-def test_tracer() -> None:
+def test_an_unattached_tracer_and_lost_events_are_reported() -> None:
     cluster = watched().per_gpu("trackside_tracer_attached", 1, but={f"n2:{i}": 0 for i in range(8)}, pid="5")
     cluster.per_node("trackside_tracer_lost_events_total", cluster.growing(0.1))
-    sentences = told(cluster)
+    sentences = metric_limits(cluster)
     assert "any process on n2" in sentences["untraced"]
     assert "events" in sentences["lost_events"]
 
 
-def test_launches_of_an_unattached_tracer_prove_nothing() -> None:
+def test_launches_of_an_unattached_tracer_are_missing() -> None:
     cluster = watched().per_gpu("trackside_tracer_attached", 0, pid="5")
     cluster.per_gpu("trackside_cuda_kernel_launches_total", 0)
     resolved, store = cluster.store()
@@ -233,15 +239,15 @@ def test_launches_of_an_unattached_tracer_prove_nothing() -> None:
     assert "attached" in answer.reason
 
 
-def test_clock_shift_is_said() -> None:
+def test_a_clock_shift_is_reported() -> None:
     cluster = watched(job="7", start=START + 36000, end=END + 36000)
     run = Run(id="7", start=START, end=END, nodes=("n1", "n2"), n_gpus=16)
-    assert told(cluster, job("FAILED"), run=run)["metric_clock"] == (
+    assert metric_limits(cluster, job("FAILED"), run=run)["metric_clock"] == (
         "Metric times were shifted by -10 h to match the run's"
     )
 
 
-# -- what the families may make of it
+# -- effect on families
 
 
 def checked(cluster: Cluster, query: Query) -> Grid | MissingAnswer:
@@ -251,7 +257,7 @@ def checked(cluster: Cluster, query: Query) -> Grid | MissingAnswer:
     return answer
 
 
-def test_little_seen_is_no_level() -> None:
+def test_an_average_over_few_samples_is_missing() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.until(2400, 0.9)).per_gpu("gpu_xid_last", cluster.until(2400, 0))
     for query in (metric("gpu_sm_active_ratio").over("run", "avg"), metric("gpu_sm_active_ratio").over("run", "max")):
@@ -262,7 +268,7 @@ def test_little_seen_is_no_level() -> None:
     assert isinstance(checked(cluster, metric("gpu_xid_last").over("run", "onset")), Grid)
 
 
-def test_the_end_must_have_been_seen() -> None:
+def test_the_tail_needs_samples_at_the_end() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.until(END - 400, 0.9))
     answer = checked(cluster, metric("gpu_sm_active_ratio").over("tail", "avg"))
@@ -271,7 +277,7 @@ def test_the_end_must_have_been_seen() -> None:
     assert isinstance(checked(cluster, metric("gpu_sm_active_ratio").over("run", "avg")), Grid)
 
 
-def test_two_readings_are_no_share_of_time() -> None:
+def test_two_samples_give_no_average() -> None:
     cluster = Cluster(interval=3000).per_gpu("gpu_sm_active_ratio", 0.9).per_gpu("gpu_memory_used_bytes", 5e9)
     assert isinstance(checked(cluster, metric("gpu_sm_active_ratio").over("run", "avg")), MissingAnswer)
     assert isinstance(checked(cluster, metric("gpu_memory_used_bytes").over("run", "max")), Grid)
@@ -306,15 +312,15 @@ class BusyTwice:
 
 @fact({"sm": SM}, needs=("sm",))
 def busy_gpus(evidence: Evidence) -> Busy:
-    return Busy(one(evidence))
+    return Busy(mean_activity(evidence))
 
 
 @fact({"sm": SM, "util": metric("gpu_utilization_ratio").over("run", "avg")}, needs=("sm", "util"))
 def busy_by_two(evidence: Evidence) -> BusyTwice:
-    return BusyTwice(one(evidence))
+    return BusyTwice(mean_activity(evidence))
 
 
-def one(evidence: Evidence) -> Value:
+def mean_activity(evidence: Evidence) -> Value:
     grid = evidence.grid("sm")
     assert grid is not None
     return grid.value("avg")
@@ -332,7 +338,7 @@ def family(code: str, judge: Any) -> Family:
     return Family(code, code.lower(), code, judge, collect=("more",))
 
 
-def test_metrics_of_some_nodes_rule_nothing_out() -> None:
+def test_metrics_of_some_nodes_do_not_rule_out_a_family() -> None:
     cluster = watched()
     whole, store = cluster.store()
     assert engine.judge_all(store, whole, [family("X1", busy)])[0].outcome is Outcome.ABSENT
@@ -341,7 +347,7 @@ def test_metrics_of_some_nodes_rule_nothing_out() -> None:
     assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("GPU metrics of n3",))
 
 
-def test_metrics_that_stop_early_rule_nothing_out() -> None:
+def test_metrics_that_stop_early_do_not_rule_out_a_family() -> None:
     cluster = watched()
     late = dict.fromkeys(cluster.gpus[8:], cluster.until(4000, 0.7))
     fresh = Cluster().per_gpu("gpu_utilization_ratio", 0.9, late).per_gpu("gpu_sm_active_ratio", 0.7, late)
@@ -350,7 +356,7 @@ def test_metrics_that_stop_early_rule_nothing_out() -> None:
     assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("GPU metrics of n2 up to the run's end",))
 
 
-# -- from end to end, on simulated runs
+# -- end to end, on simulated runs
 
 DEFECTS: dict[str, tuple[str, tuple[str, ...], str, set[str], tuple[str, str]]] = {
     "a gap of ten minutes": (
@@ -382,23 +388,23 @@ DEFECTS: dict[str, tuple[str, tuple[str, ...], str, set[str], tuple[str, str]]] 
 
 
 @pytest.mark.parametrize("case", DEFECTS)
-def test_what_cannot_be_trusted_is_said_first_and_judged_by_nobody(case: str, tmp_path: Path) -> None:
+def test_untrusted_metrics_are_reported_first_and_not_judged(case: str, tmp_path: Path) -> None:
     scenario, changes, sentence, unknown, primary = DEFECTS[case]
     simulate(load_scenario(scenario, changes), tmp_path)
     result = CliRunner().invoke(main, ["diagnose", str(tmp_path / "run"), "--json"])
     doc = json.loads(result.stdout)
-    assert sentence in " ".join(each["text"] for each in doc["preflight"])
+    assert sentence in " ".join(claim["text"] for claim in doc["preflight"])
     assert list(doc).index("preflight") < list(doc).index("primary")
-    assert unknown <= {each["family"] for each in doc["unknown"]}
+    assert unknown <= {finding["family"] for finding in doc["unknown"]}
     assert (doc["primary"]["family"], doc["primary"]["certainty"]) == primary
     text = CliRunner().invoke(main, ["diagnose", str(tmp_path / "run")]).stdout
     assert 0 < text.find("\ncaution") < text.find("\nwhy")
     assert sentence in " ".join(text.partition("\nwhy")[0].split())
     if not unknown:
-        assert not {"B2", "B3", "D3"} & {each["family"] for each in doc["unknown"]}
+        assert not {"B2", "B3", "D3"} & {finding["family"] for finding in doc["unknown"]}
 
 
-def test_an_untrusted_need_is_unknown_without_the_author() -> None:
+def test_a_family_whose_need_is_untrusted_is_unknown() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.until(2000, 0.9))
     run, store = cluster.store()
@@ -407,8 +413,8 @@ def test_an_untrusted_need_is_unknown_without_the_author() -> None:
     assert "less than half" in finding.missing[0]
 
 
-class Counting(MemoryStore):
-    """Counts what is asked, and in how many batches."""
+class BatchRecordingStore(MemoryStore):
+    """A store that records its batches of queries."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(planes=store.planes)
@@ -420,9 +426,9 @@ class Counting(MemoryStore):
         return super().ask_many(queries)
 
 
-def test_each_question_is_asked_once_and_a_familys_together() -> None:
+def test_queries_are_asked_once_and_in_one_batch_per_family() -> None:
     run, plain = watched().store()
-    store = Counting(plain)
+    store = BatchRecordingStore(plain)
     chosen = [
         family("X1", busy),
         family("X2", busy_twice),
@@ -435,7 +441,7 @@ def test_each_question_is_asked_once_and_a_familys_together() -> None:
     assert [len(batch) for batch in store.batches] == [1, 1]
 
 
-# -- how it is told
+# -- wording
 
 
 def test_gpu_hours_without_a_scheduler() -> None:
@@ -444,17 +450,17 @@ def test_gpu_hours_without_a_scheduler() -> None:
     verdict = engine.verdict_of(engine.facts_of(store, run))
     assert verdict.gpu_hours is not None
     assert verdict.gpu_hours.number == pytest.approx(16 * (END - START) / 3600, rel=0.02)
-    assert all(one.holds for one in check({"c": citation(verdict.gpu_hours.cites[0])}, store))
+    assert all(result.holds for result in check({"c": citation(verdict.gpu_hours.cites[0])}, store))
 
 
-def test_curves_of_the_finding() -> None:
+def test_a_finding_has_the_curves_that_it_cites() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.after(3000, 0.0, 0.9)).per_gpu("gpu_utilization_ratio", 1.0)
     _, store = cluster.store()
     grid = store.ask(metric("gpu_sm_active_ratio").over("run", "avg"))
     assert isinstance(grid, Grid)
-    one = grid.where(node="n1", gpu="3")
-    shows = [RATIO(v=value) for value in (one.value("last"), grid.value("avg"), grid.value("max"))]
+    one_gpu = grid.where(node="n1", gpu="3")
+    shows = [RATIO(v=value) for value in (one_gpu.value("last"), grid.value("avg"), grid.value("max"))]
     curves = plots.curves(store, present(Certainty.SUPPORTED, "job", shows))
     assert [(dict(curve.labels), curve.series) for curve in curves] == [({"node": "n1", "gpu": "3"}, 1), ({}, 16)]
     assert curves[1].values[0] == 0.9
@@ -462,7 +468,7 @@ def test_curves_of_the_finding() -> None:
     assert len(curves[0].values) <= plots.MAX_POINTS
 
 
-def test_lines_of_text() -> None:
+def test_curves_are_drawn_as_text() -> None:
     assert line([0.0, 0.5, 1.0, None], "ratio") == "\u2581\u2585\u2588 "
     assert line([5.0, 5.0]) == "\u2588\u2588"
     assert line([0.0, 0.0]) == "\u2581\u2581"
@@ -485,11 +491,11 @@ def test_lines_of_text() -> None:
         (26123.5, "launches", "26,124 launches"),
     ],
 )
-def test_units_of_measurements(value: float, unit: str, text: str) -> None:
+def test_measurements_are_worded_with_units(value: float, unit: str, text: str) -> None:
     assert word(value, unit) == text
 
 
-def test_questions_in_words() -> None:
+def test_queries_are_worded() -> None:
     query = metric("gpu_sm_active_ratio").where(node="n1", gpu="3").during(0, 60).rollup(15, "avg").reduce("median")
     assert measured(str(query)) == ("median of gpu_sm_active_ratio of n1:3", "ratio")
     assert span((0.0, 5400.0)) == "1970-01-01 00:00:00 to 01:30:00 UTC"

@@ -1,4 +1,4 @@
-"""What the tests of pages share: made once."""
+"""Fixtures of the page tests, built once per session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tools.cases import simulated
 
 import trackside.sim
-from tests.show.report.pages import made
+from tests.show.report.pages import verdict_page
 from trackside.show.document import VerdictDoc
 
 HANG = Path(trackside.sim.__file__).parent / "scenarios" / "stuck-rank-watchdog.toml"
@@ -16,12 +16,12 @@ HANG = Path(trackside.sim.__file__).parent / "scenarios" / "stuck-rank-watchdog.
 
 @pytest.fixture(scope="session")
 def hanging() -> Path:
-    """What a run leaves behind one rank of which hangs: logs, records and metrics, so that it has every chart."""
+    """The files of a run with one hung rank: logs, records and metrics, so that it has every chart."""
     return simulated(HANG)
 
 
 @pytest.fixture(scope="session")
 def hang(hanging: Path) -> tuple[VerdictDoc, str]:
-    """The verdict on it, and its page."""
-    doc, page = made(hanging)
+    """The verdict on the hung run, and its page."""
+    doc, page = verdict_page(hanging)
     return doc, page.decode()

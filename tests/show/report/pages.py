@@ -1,4 +1,4 @@
-"""Runs to make pages of."""
+"""Runs and pages for the page tests."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ HOSTILE = (
 )
 
 
-def hostile(folder: Path) -> Path:
-    """A log whose lines hold markup and characters that command or deceive."""
+def hostile_log(folder: Path) -> Path:
+    """A log whose lines hold markup and control characters."""
     (folder / "slurm-41.out").write_text(HOSTILE)
     return folder / "slurm-41.out"
 
 
-def labeled() -> bytes:
+def hostile_labels_page() -> bytes:
     """The page of a run with every chart whose labels, names and units hold markup, quotes and expressions."""
     text = f"<img src=x onerror=hacked=1>' + (window.hacked = 1) + '\\\";\n{ESC}[31m{RLO}{{datum.t}}</script>"
     run, store = named(text, id=text, name=text, cluster=text, framework=text)
@@ -40,7 +40,7 @@ def labeled() -> bytes:
     return page(document(verdict, [text]), verdict, store, {})
 
 
-def made(*paths: Path) -> tuple[VerdictDoc, bytes]:
+def verdict_page(*paths: Path) -> tuple[VerdictDoc, bytes]:
     """The verdict on files, and its page."""
     case = Session.of(load(paths))
     doc = document(case.verdict(), [os.fspath(path) for path in paths])
@@ -48,6 +48,6 @@ def made(*paths: Path) -> tuple[VerdictDoc, bytes]:
 
 
 def diagnosed(*arguments: object) -> tuple[int, str]:
-    """``trackside diagnose`` with arguments: its exit status, and what it said on standard error."""
+    """``trackside diagnose`` with arguments: its exit status and standard error."""
     result = CliRunner().invoke(main, ["diagnose", *(str(argument) for argument in arguments)])
     return result.exit_code, result.stderr

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, sync_playwright
 from tools.screenshot import FLAGS
 
 from tests.services import program
-from tests.show.report.pages import hostile, labeled, made
+from tests.show.report.pages import hostile_labels_page, hostile_log, verdict_page
 from trackside.show.document import VerdictDoc
 
 pytestmark = pytest.mark.service
@@ -26,46 +26,46 @@ Opened = Callable[..., AbstractContextManager[Page]]
 @pytest.fixture(scope="module")
 def pages(hang: tuple[VerdictDoc, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    found = {name: folder / f"{name}.html" for name in ("hang", "hostile", "labeled")}
-    found["hang"].write_text(hang[1], "utf-8")
-    found["hostile"].write_bytes(made(hostile(folder))[1])
-    found["labeled"].write_bytes(labeled())
-    return found
+    paths = {name: folder / f"{name}.html" for name in ("hang", "hostile", "labeled")}
+    paths["hang"].write_text(hang[1], "utf-8")
+    paths["hostile"].write_bytes(verdict_page(hostile_log(folder))[1])
+    paths["labeled"].write_bytes(hostile_labels_page())
+    return paths
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = program("chromium", "chromium")
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield found
-        found.close()
+        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
 def opened(browser: Browser, pages: dict[str, Path]) -> Opened:
     @contextmanager
     def opened(name: str, theme: str = "light") -> Iterator[Page]:
-        """A page once its charts are drawn; fails for what it asked of the network, was refused, or complained of."""
+        """A page once its charts are drawn; fails if it requests the network, violates its policy or logs a message."""
         context = browser.new_context(
             viewport={"width": 1280, "height": 2400},
             color_scheme="dark" if theme == "dark" else "light",
             reduced_motion="reduce",
         )
         context.set_default_timeout(10_000)
-        page, said, asked = context.new_page(), [], []
+        page, messages, requests = context.new_page(), [], []
         page.add_init_script(WATCH)
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
         context.route(lambda url: not url.startswith("file:"), lambda route: route.abort())
         with closing(context):
             page.goto(pages[name].as_uri())
             page.wait_for_selector("html[data-ready]")
             yield page
             assert page.evaluate("refused") == []
-            assert said == []
-            assert [url for url in asked if not url.startswith("blob:")] == [pages[name].as_uri()]
+            assert messages == []
+            assert [url for url in requests if not url.startswith("blob:")] == [pages[name].as_uri()]
 
     return opened
 
@@ -86,9 +86,9 @@ def painted(page: Page, chart: str) -> int:
     )
 
 
-def test_every_chart_is_drawn_and_has_its_table(opened: Opened) -> None:
+def test_every_chart_is_drawn_and_has_a_table(opened: Opened) -> None:
     with opened("hang") as page:
-        charts = page.evaluate("[...document.querySelectorAll('figure')].map((each) => each.id)")
+        charts = page.evaluate("[...document.querySelectorAll('figure')].map((element) => element.id)")
         assert {"chart-timeline", "chart-ranks"} <= set(charts)
         for chart in charts:
             assert painted(page, f"#{chart} .chart") >= 4, chart
@@ -110,7 +110,7 @@ def test_nothing_is_wider_than_the_page(opened: Opened, name: str) -> None:
 
 
 def texts(page: Page, chart: str) -> list[str]:
-    """What is written in a chart that is drawn as SVG, sorted: Vega adds what comes into sight at the end."""
+    """The texts of an SVG chart, sorted because Vega appends newly visible ones."""
     return sorted(filter(None, page.locator(f"{chart} svg text").all_text_contents()))
 
 
@@ -120,7 +120,7 @@ def ticks(page: Page, chart: str) -> list[str]:
 
 
 def tick(page: Page, chart: str, text: str) -> Locator:
-    """A time along the axis of a chart, to be waited for."""
+    """The locator of a time along the axis of a chart."""
     return page.locator(f"{chart} svg text", has_text=re.compile(f"^{text}$")).first
 
 
@@ -147,14 +147,14 @@ def test_the_mouse_moves_the_cursor_of_all_charts_and_zooms_them(opened: Opened)
         assert ticks(page, MEMORY) == before
 
 
-def test_the_keyboard_moves_zooms_and_resets(opened: Opened) -> None:
+def test_the_keyboard_moves_the_cursor_zooms_and_resets(opened: Opened) -> None:
     with opened("hang") as page:
-        told = page.locator("#announced")
+        announcement = page.locator("#announced")
         page.locator(TIMELINE).focus()
         before = ticks(page, TIMELINE)
         page.keyboard.press("ArrowRight")
-        told.filter(has_text="2026-03-02 08:1").wait_for(state="attached")
-        first = told.inner_text()
+        announcement.filter(has_text="2026-03-02 08:1").wait_for(state="attached")
+        first = announcement.inner_text()
         page.keyboard.press("Shift+ArrowRight")
         page.wait_for_function("(first) => document.getElementById('announced').innerText > first", arg=first)
         page.keyboard.press("+")
@@ -166,10 +166,10 @@ def test_the_keyboard_moves_zooms_and_resets(opened: Opened) -> None:
         assert ticks(page, TIMELINE) == before
         page.locator(MEMORY).focus()
         page.keyboard.press("ArrowRight")
-        told.filter(has_text="GiB").wait_for(state="attached")
+        announcement.filter(has_text="GiB").wait_for(state="attached")
 
 
-def test_what_a_chart_shows_can_be_chosen(opened: Opened) -> None:
+def test_the_metric_of_the_heatmap_can_be_chosen(opened: Opened) -> None:
     with opened("hang") as page:
         radios = page.locator("#chart-ranks input[type=radio]")
         assert radios.count() >= 4
@@ -185,8 +185,8 @@ def test_what_a_chart_shows_can_be_chosen(opened: Opened) -> None:
 
 def test_the_theme_can_be_switched(opened: Opened) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
-    bars = f"[...new Set([...document.querySelectorAll('{TIMELINE} svg path')].map((each) => each.getAttribute('stroke')))]"
-    seen = {}
+    bars = f"[...new Set([...document.querySelectorAll('{TIMELINE} svg path')].map((element) => element.getAttribute('stroke')))]"
+    colors = {}
     for theme in ("light", "dark"):
         with opened("hang", theme) as page:
             before = page.evaluate(ground), page.evaluate(bars)
@@ -195,14 +195,14 @@ def test_the_theme_can_be_switched(opened: Opened) -> None:
             button.click()
             assert button.inner_text() == ("Dark theme" if theme == "dark" else "Light theme")
             page.wait_for_function(f"(before) => String({bars}) !== before", arg=",".join(map(str, before[1])))
-            seen[theme], switched = before, (page.evaluate(ground), page.evaluate(bars))
+            colors[theme], switched = before, (page.evaluate(ground), page.evaluate(bars))
             assert switched[0] != before[0]
             assert not set(switched[1]) & set(before[1]) - {None}
-    assert seen["light"] != seen["dark"]
-    assert switched == seen["light"]
+    assert colors["light"] != colors["dark"]
+    assert switched == colors["light"]
 
 
-def test_a_link_opens_what_is_folded_and_a_button_copies(opened: Opened) -> None:
+def test_a_link_opens_a_folded_citation_and_a_button_copies_its_query(opened: Opened) -> None:
     with opened("hang") as page:
         folded = page.locator("details.more").last.locator(".citation").first
         assert not folded.is_visible()
@@ -216,42 +216,45 @@ def test_a_link_opens_what_is_folded_and_a_button_copies(opened: Opened) -> None
 
 
 @pytest.mark.parametrize("name", ["hang", "hostile"])
-def test_it_can_be_read_by_everybody(opened: Opened, name: str) -> None:
+def test_pages_have_no_accessibility_violations(opened: Opened, name: str) -> None:
     with opened(name) as page:
-        page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+        page.evaluate("for (const element of document.querySelectorAll('details')) element.open = true")
         for theme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):  # the only rule about colors
             page.emulate_media(color_scheme=theme)
-            found = Axe().run(page, options={"resultTypes": ["violations"], **rules}).response["violations"]
-            said = [(each["id"], each["impact"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found]
-            assert said == [], theme
+            violations = Axe().run(page, options={"resultTypes": ["violations"], **rules}).response["violations"]
+            summaries = [
+                (violation["id"], violation["impact"], [node["html"][:200] for node in violation["nodes"][:3]])
+                for violation in violations
+            ]
+            assert summaries == [], theme
 
 
 OUTSIDE = """(chart) => {
     const box = chart.getBoundingClientRect();
-    const texts = [...chart.querySelectorAll("svg text")].filter((each) => each.textContent.trim() && each.getAttribute("opacity") !== "0");
-    return texts.filter((each) => { const at = each.getBoundingClientRect(); return at.left < box.left - 1 || at.right > box.right + 1; })
-        .map((each) => each.textContent);
+    const texts = [...chart.querySelectorAll("svg text")].filter((element) => element.textContent.trim() && element.getAttribute("opacity") !== "0");
+    return texts.filter((element) => { const at = element.getBoundingClientRect(); return at.left < box.left - 1 || at.right > box.right + 1; })
+        .map((element) => element.textContent);
 }"""
 
 
-def test_a_narrow_page_cuts_nothing_and_scrolls_nowhere(opened: Opened) -> None:
+def test_a_narrow_page_cuts_no_text_and_does_not_scroll(opened: Opened) -> None:
     with opened("hang") as page:
         shown = page.locator(".chart svg text")
         wide = set(shown.all_text_contents())
         page.set_viewport_size({"width": 400, "height": 900})
         page.wait_for_function(
-            "[...document.querySelectorAll('.chart')].every((each) => each.scrollWidth <= each.clientWidth)"
+            "[...document.querySelectorAll('.chart')].every((element) => element.scrollWidth <= element.clientWidth)"
         )
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         for chart in page.locator(".chart").all():
             assert chart.evaluate(OUTSIDE) == []
         assert {"engine active", "SM active", "median", "maximum"} <= wide & set(shown.all_text_contents())
         page.set_viewport_size({"width": 1280, "height": 2400})
-        ends = "[...document.querySelectorAll('.chart:not(.proof *) svg')].map((each) => each.getBoundingClientRect().width)"
-        page.wait_for_function(f"{ends}.every((each) => each > 800)")
+        ends = "[...document.querySelectorAll('.chart:not(.proof *) svg')].map((element) => element.getBoundingClientRect().width)"
+        page.wait_for_function(f"{ends}.every((element) => element > 800)")
 
 
-def test_the_head_stands_above_the_fold_and_nothing_moves_when_charts_arrive(
+def test_the_head_is_above_the_fold_and_does_not_move_when_charts_load(
     browser: Browser, pages: dict[str, Path]
 ) -> None:
     bottoms = """() => Object.fromEntries([".badge", "#headline", ".summary", ".proof .chart"]
@@ -269,8 +272,8 @@ def test_the_head_stands_above_the_fold_and_nothing_moves_when_charts_arrive(
 
 
 COLLISIONS = """(chart) => {
-    const shown = [...chart.querySelectorAll("svg text")].filter((each) => each.textContent.trim() && each.getAttribute("opacity") !== "0");
-    const boxes = shown.map((each) => [each.textContent, each.getBoundingClientRect()]);
+    const shown = [...chart.querySelectorAll("svg text")].filter((element) => element.textContent.trim() && element.getAttribute("opacity") !== "0");
+    const boxes = shown.map((element) => [element.textContent, element.getBoundingClientRect()]);
     return boxes.flatMap(([text, a], i) => boxes.slice(i + 1)
         .filter(([other, b]) => other !== text && a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 4 && b.top < a.bottom - 4)
         .map(([other]) => `${text} / ${other}`));
@@ -282,24 +285,24 @@ def test_labels_do_not_collide(opened: Opened, width: int) -> None:
     with opened("hang") as page:
         page.set_viewport_size({"width": width, "height": 1000})
         page.wait_for_timeout(300)
-        assert [found for chart in page.locator(".chart").all() for found in chart.evaluate(COLLISIONS)] == []
+        assert [overlap for chart in page.locator(".chart").all() for overlap in chart.evaluate(COLLISIONS)] == []
 
 
-def test_text_of_others_does_nothing(opened: Opened) -> None:
+def test_hostile_text_is_inert(opened: Opened) -> None:
     with opened("hostile") as page:
         assert page.evaluate("typeof hacked") == "undefined"
         assert page.locator("img").count() == 0
         assert "<script>hacked=1</script>" in page.locator("#citations ~ ol pre").first.inner_text()
 
 
-def test_labels_of_others_do_nothing_in_charts(opened: Opened) -> None:
+def test_hostile_labels_are_inert_in_charts(opened: Opened) -> None:
     with opened("labeled") as page:
         assert page.locator("figure").count() == 5
         for figure in page.locator("figure").all():
             figure.locator(".chart").scroll_into_view_if_needed()
             box = figure.locator(".chart").bounding_box()
             assert box is not None
-            for share in (0.3, 0.6, 0.9):  # over bars, events and rows, whose tooltips tell their names
+            for share in (0.3, 0.6, 0.9):  # over bars, events and rows, whose tooltips show their names
                 page.mouse.move(box["x"] + box["width"] / 2, box["y"] + share * box["height"])
         assert page.locator(".failed").count() == 0
         assert page.evaluate("typeof hacked") == "undefined"
@@ -307,7 +310,7 @@ def test_labels_of_others_do_nothing_in_charts(opened: Opened) -> None:
         assert any("<img src=x onerror=hacked=1>" in text for text in texts(page, TIMELINE))
 
 
-def test_it_prints_in_the_light_with_all_citations(opened: Opened, tmp_path: Path) -> None:
+def test_printing_uses_the_light_theme_with_all_citations(opened: Opened, tmp_path: Path) -> None:
     with opened("hang", "dark") as page:
         page.evaluate("""addEventListener('beforeprint', () => { window.printed = {
             theme: document.documentElement.dataset.theme, folded: document.querySelectorAll('details.more:not([open])').length } })""")
@@ -323,7 +326,7 @@ def test_it_prints_in_the_light_with_all_citations(opened: Opened, tmp_path: Pat
         assert page.evaluate(over) == 0
 
 
-def test_without_scripts_it_is_all_there(browser: Browser, pages: dict[str, Path]) -> None:
+def test_the_page_is_readable_without_scripts(browser: Browser, pages: dict[str, Path]) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(pages["hang"].as_uri())

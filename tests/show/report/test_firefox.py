@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.services import HOST, program
-from tests.show.report.pages import hostile, made
+from tests.show.report.pages import hostile_log, verdict_page
 from trackside.show.document import VerdictDoc
 
 pytestmark = pytest.mark.service
@@ -123,8 +123,8 @@ def test_firefox_draws_every_chart(firefox: Firefox, hang: tuple[VerdictDoc, str
     assert state["wider"] == 0
 
 
-def test_in_firefox_text_of_others_does_nothing(firefox: Firefox, tmp_path: Path) -> None:
-    (tmp_path / "hostile.html").write_bytes(made(hostile(tmp_path))[1])
+def test_hostile_text_is_inert_in_firefox(firefox: Firefox, tmp_path: Path) -> None:
+    (tmp_path / "hostile.html").write_bytes(verdict_page(hostile_log(tmp_path))[1])
     state = firefox.open(tmp_path / "hostile.html", 1280)
     assert state["hacked"] == "undefined"
     assert state["wider"] == 0

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from tools.cases import simulated
 
 from tests.show.report.conftest import HANG
-from tests.show.report.pages import RLO, diagnosed, hostile, made
+from tests.show.report.pages import RLO, diagnosed, hostile_log, verdict_page
 from trackside.cli import main
 from trackside.finding import Certainty, Finding, Outcome
 from trackside.show.document import VerdictDoc
@@ -33,14 +33,14 @@ class Elements(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self.elements: list[tuple[str, dict[str, str | None], list[str]]] = []
         self._open: list[list[str]] = []
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         words: list[str] = []
-        self.found.append((tag, dict(attrs), words))
+        self.elements.append((tag, dict(attrs), words))
         if tag not in ("meta", "input", "img", "br"):
             self._open.append(words)
 
@@ -51,18 +51,18 @@ class Elements(HTMLParser):
         for words in self._open:
             words.append(data)
 
-    def of(self, tag: str, **wanted: str) -> list[tuple[dict[str, str | None], str]]:
+    def of(self, tag: str, **expected: str) -> list[tuple[dict[str, str | None], str]]:
         return [
             (attributes, "".join(words))
-            for name, attributes, words in self.found
-            if name == tag and all(attributes.get(key) == value for key, value in wanted.items())
+            for name, attributes, words in self.elements
+            if name == tag and all(attributes.get(key) == value for key, value in expected.items())
         ]
 
     def ids(self) -> list[str]:
-        return [str(attributes["id"]) for _, attributes, _ in self.found if "id" in attributes]
+        return [str(attributes["id"]) for _, attributes, _ in self.elements if "id" in attributes]
 
 
-def test_all_of_the_verdict_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None:
+def test_the_page_holds_the_whole_verdict(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     elements = Elements(page)
     whole = " ".join(text for _, text in elements.of("main"))
@@ -78,21 +78,21 @@ def test_all_of_the_verdict_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None
     codes = {text.split()[0] for attributes, text in elements.of("th", scope="row") if re.match(r"[A-Z]\d ", text)}
     assert codes == {
         doc.primary.family,
-        *(each.family for each in (*doc.ruled_out, *doc.unknown, *doc.warnings, *doc.consequences)),
+        *(finding.family for finding in (*doc.ruled_out, *doc.unknown, *doc.warnings, *doc.consequences)),
     }
 
 
-def test_one_screen_tells_what_to_do_and_what_it_cost(hang: tuple[VerdictDoc, str]) -> None:
+def test_the_summary_shows_actions_and_cost(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     elements = Elements(page)
-    (told,) = [text for attributes, text in elements.of("dl") if attributes["class"] == "acts"]
+    (summary,) = [text for attributes, text in elements.of("dl") if attributes["class"] == "acts"]
     named = ["Fault time", "Owner", "Confidence", "Family", "What to do"]
     assert [text for _, text in elements.of("dt")][: len(named)] == named
     assert doc.actions
     for action in doc.actions[:2]:
-        assert action.text in told
-        assert action.command is None or action.command in told
-    assert f"{doc.waste.gpu_hours:g} GPU-hours" in told if doc.waste else "Cost" not in told
+        assert action.text in summary
+        assert action.command is None or action.command in summary
+    assert f"{doc.waste.gpu_hours:g} GPU-hours" in summary if doc.waste else "Cost" not in summary
     assert page.count(doc.actions[0].text) == 1
 
 
@@ -106,42 +106,42 @@ def test_one_screen_tells_what_to_do_and_what_it_cost(hang: tuple[VerdictDoc, st
         (Finding(Outcome.FOUND, role="last_resort"), "Cause unknown"),
     ],
 )
-def test_the_badge_says_whether_there_is_a_fault(finding: Finding, text: str) -> None:
+def test_the_badge_shows_whether_there_is_a_fault(finding: Finding, text: str) -> None:
     assert badge(finding).text == text
 
 
-def test_the_chart_that_proves_the_verdict_stands_in_the_head(hang: tuple[VerdictDoc, str]) -> None:
+def test_the_chart_that_proves_the_verdict_is_in_the_head(hang: tuple[VerdictDoc, str]) -> None:
     _, page = hang
     head = page[page.index('class="proof"') : page.index('class="acts"')]
     assert re.findall(r'figure id="chart-([\w-]+)"', head) == ["busy-wait"]
     assert page.count('id="chart-busy-wait"') == 1
 
 
-def test_without_a_timestamp_the_fault_lies_between_the_lines_around_it() -> None:
-    _, page = made(simulated(HANG.with_name("cuda-oom-then-watchdog.toml")))
+def test_an_unstamped_fault_is_dated_by_the_lines_around_it() -> None:
+    _, page = verdict_page(simulated(HANG.with_name("cuda-oom-then-watchdog.toml")))
     times = [text for attributes, text in Elements(page.decode()).of("dd") if attributes.get("class") == "figure"]
     assert times == ["between 2026-03-02 08:14:40 and 08:25:05 UTC"]
 
 
-def test_what_was_ruled_out_is_folded_and_what_was_found_leads_to_it(hang: tuple[VerdictDoc, str]) -> None:
+def test_ruled_out_families_are_folded_and_other_findings_are_linked(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     elements = Elements(page)
-    said = [text.strip() for _, text in elements.of("summary")]
-    assert f"{len(doc.ruled_out)} families ruled out" in said
+    summaries = [text.strip() for _, text in elements.of("summary")]
+    assert f"{len(doc.ruled_out)} families ruled out" in summaries
     open_, folded = (text for attributes, text in elements.of("table") if "families" in str(attributes.get("class")))
-    for each in doc.ruled_out:
-        assert each.because in folded
+    for ruled in doc.ruled_out:
+        assert ruled.because in folded
     for unknown in doc.unknown:
         assert f"{unknown.family} {unknown.id}" in open_
-    for found in (*doc.consequences, *doc.warnings):
-        assert f"{found.family} {found.id}" in open_
-        assert found.shows[0].text not in open_
-        assert elements.of("a", href=f"#found-{found.family}")
+    for finding in (*doc.consequences, *doc.warnings):
+        assert f"{finding.family} {finding.id}" in open_
+        assert finding.shows[0].text not in open_
+        assert elements.of("a", href=f"#found-{finding.family}")
 
 
-def test_nothing_is_announced_that_is_empty(tmp_path: Path) -> None:
+def test_the_page_has_no_empty_sections(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing\n")
-    _, page = made(tmp_path)
+    _, page = verdict_page(tmp_path)
     elements = Elements(page.decode())
     assert not [text for _, text in elements.of("dl") if not text.strip()]
     assert not [
@@ -151,12 +151,12 @@ def test_nothing_is_announced_that_is_empty(tmp_path: Path) -> None:
     ]
 
 
-def test_every_citation_is_there_once_and_every_link_leads_somewhere(hang: tuple[VerdictDoc, str]) -> None:
+def test_every_citation_appears_once_and_every_link_has_a_target(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     elements = Elements(page)
     ids = elements.ids()
     assert len(ids) == len(set(ids))
-    assert {each for each in ids if re.fullmatch(r"c\d+", each)} == set(doc.cites)
+    assert {anchor for anchor in ids if re.fullmatch(r"c\d+", anchor)} == set(doc.cites)
     links = [str(attributes["href"]) for attributes, _ in elements.of("a")]
     assert links
     assert all(link.startswith("#") and link[1:] in ids for link in links)
@@ -164,19 +164,19 @@ def test_every_citation_is_there_once_and_every_link_leads_somewhere(hang: tuple
     assert {cite.query for cite in doc.cites.values()} <= queries
 
 
-def test_a_citation_shows_its_line_among_others(hang: tuple[VerdictDoc, str]) -> None:
+def test_a_citation_shows_its_line_in_context(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     name = next(name for name, cite in doc.cites.items() if cite.query.startswith("events(collective_timeout).where"))
     number = int(doc.cites[name].where.rpartition(":")[2])
     (_, text), *_ = Elements(page).of("li", id=name)
     assert "Watchdog caught collective operation timeout" in text
-    assert [f"{each}" in text for each in range(number - 3, number + 4)] == [True] * 7
+    assert [f"{line_number}" in text for line_number in range(number - 3, number + 4)] == [True] * 7
 
 
-def test_the_policy_names_what_is_on_the_page_and_nothing_else(hang: tuple[VerdictDoc, str]) -> None:
+def test_the_content_security_policy_allows_only_what_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None:
     _, page = hang
     elements = Elements(page)
-    ((policy, _),) = [each for each in elements.of("meta") if each[0].get("http-equiv") == "Content-Security-Policy"]
+    ((policy, _),) = [meta for meta in elements.of("meta") if meta[0].get("http-equiv") == "Content-Security-Policy"]
     rules = dict(rule.split(" ", 1) for rule in str(policy["content"]).split("; "))
 
     def named(text: str) -> str:
@@ -184,17 +184,17 @@ def test_the_policy_names_what_is_on_the_page_and_nothing_else(hang: tuple[Verdi
 
     scripts = [text for attributes, text in elements.of("script") if "type" not in attributes]
     assert len(scripts) == 1
-    ((_, packed),) = elements.of("script", id="vega")  # which the page's own script unpacks and adds
+    ((_, packed),) = elements.of("script", id="vega")  # which the page's own script unpacks and runs
     scripts.append(zlib.decompress(base64.b64decode(packed)).decode())
     assert set(rules["script-src"].split()) == {named(text) for text in scripts}
     assert set(rules["style-src"].split()) == {named(text) for _, text in elements.of("style")}
     assert rules["default-src"] == "'none'"
     loading = {"src", "srcset", "action", "formaction", "poster", "background", "style"}
-    assert not [attributes for _, attributes, _ in elements.found if loading & set(attributes)]
+    assert not [attributes for _, attributes, _ in elements.elements if loading & set(attributes)]
 
 
-def test_text_of_others_is_inert_and_visible(tmp_path: Path) -> None:
-    doc, page = made(hostile(tmp_path))
+def test_hostile_text_is_inert_and_visible(tmp_path: Path) -> None:
+    doc, page = verdict_page(hostile_log(tmp_path))
     text = page.decode()
     assert doc.primary.id == "startup-crash"
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069]", text)
@@ -212,9 +212,9 @@ def test_text_of_others_is_inert_and_visible(tmp_path: Path) -> None:
         assert piece in shown
 
 
-def test_data_can_t_end_its_element() -> None:
-    given = {"a": f"</script><!-- & \u2028 {RLO}\x1b[0m \\u001b \n\t \x7f \x9b", "b": float("nan")}
-    text = script_data(given)
+def test_script_data_cannot_close_its_element() -> None:
+    data = {"a": f"</script><!-- & \u2028 {RLO}\x1b[0m \\u001b \n\t \x7f \x9b", "b": float("nan")}
+    text = script_data(data)
     assert not re.search("[<>&\x00-\x1f\x7f-\x9f\u2028\u202e]", text)
     back = json.loads(text)
     assert back["b"] is None
@@ -223,23 +223,23 @@ def test_data_can_t_end_its_element() -> None:
     )
 
 
-def test_every_character_is_seen() -> None:
+def test_control_characters_are_made_visible() -> None:
     assert (
         visible("a\tb\n\x1b\x07\u200b\ufeff")
         == "a\tb\n\u27e8ESC\u27e9\u27e8U+0007\u27e9\u27e8U+200B\u27e9\u27e8U+FEFF\u27e9"
     )
 
 
-@pytest.mark.parametrize(("ranks", "gpus", "said"), [(11, 1, "11 ranks, 1 GPU"), (1, 1024, "1 rank, 1,024 GPUs")])
-def test_sizes_are_worded(hang: tuple[VerdictDoc, str], ranks: int, gpus: int, said: str) -> None:
+@pytest.mark.parametrize(("ranks", "gpus", "size"), [(11, 1, "11 ranks, 1 GPU"), (1, 1024, "1 rank, 1,024 GPUs")])
+def test_sizes_are_worded(hang: tuple[VerdictDoc, str], ranks: int, gpus: int, size: str) -> None:
     doc, _ = hang
     run = msgspec.structs.replace(doc.run, n_ranks=ranks, n_gpus=gpus)
-    assert dict(facts(msgspec.structs.replace(doc, run=run)))["Size"] == said
+    assert dict(facts(msgspec.structs.replace(doc, run=run)))["Size"] == size
 
 
 def test_the_command_names_the_job_of_inputs_that_hold_several(tmp_path: Path) -> None:
     for job in ("41", "42"):
-        hostile(tmp_path).rename(tmp_path / f"slurm-{job}.out")
+        hostile_log(tmp_path).rename(tmp_path / f"slurm-{job}.out")
     target = tmp_path.parent / f"{tmp_path.name}.html"
     assert diagnosed(tmp_path, "--job", "42", "--html", target) == (0, "")
     (command,) = {text for _, text in Elements(target.read_text()).of("code") if text.endswith(" > verdict.json")}
@@ -248,9 +248,9 @@ def test_the_command_names_the_job_of_inputs_that_hold_several(tmp_path: Path) -
     assert json.loads(result.stdout)["run"]["id"] == "42"
 
 
-def test_a_file_whose_name_is_no_utf8_has_a_page_and_a_document(tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf8_gives_a_page_and_a_document(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff<b>.out"))
-    hostile(tmp_path).rename(path)
+    hostile_log(tmp_path).rename(path)
     target = tmp_path / "report.html"
     result = CliRunner().invoke(main, ["diagnose", str(path), "--json", "--html", str(target)])
     assert result.exit_code == 0
@@ -258,11 +258,11 @@ def test_a_file_whose_name_is_no_utf8_has_a_page_and_a_document(tmp_path: Path) 
     assert "a?&lt;b&gt;.out" in target.read_text("utf-8")
 
 
-def test_an_archive_gives_the_same_context(tmp_path: Path) -> None:
-    log = hostile(tmp_path)
+def test_an_archive_gives_the_same_excerpts(tmp_path: Path) -> None:
+    log = hostile_log(tmp_path)
     packed = tmp_path / "slurm-42.out.gz"
     packed.write_bytes(gzip.compress(log.read_bytes()))
-    pages = [Elements(made(path)[1].decode()).of("pre") for path in (log, packed)]
+    pages = [Elements(verdict_page(path)[1].decode()).of("pre") for path in (log, packed)]
     assert pages[0]
     assert [text for _, text in pages[0]] == [text for _, text in pages[1]]
 
@@ -270,20 +270,20 @@ def test_an_archive_gives_the_same_context(tmp_path: Path) -> None:
 # -- the command
 
 
-def test_the_command_writes_the_page_beside_the_text(tmp_path: Path) -> None:
+def test_the_command_writes_the_page_in_addition_to_the_text(tmp_path: Path) -> None:
     target = tmp_path / "report.html"
-    status, said = diagnosed(hostile(tmp_path), "--html", target)
-    assert (status, said) == (0, "")
+    status, stderr = diagnosed(hostile_log(tmp_path), "--html", target)
+    assert (status, stderr) == (0, "")
     assert target.read_text().startswith("<!doctype html>")
     assert target.stat().st_mode & 0o777 == 0o666 & ~_mask()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "slurm-41.out"]
 
 
-def test_a_page_of_a_store(hanging: Path, tmp_path: Path) -> None:
+def test_a_page_can_be_made_from_a_store(hanging: Path, tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ["ingest", str(hanging), "--store", str(tmp_path / "store")]).exit_code == 0
     target = tmp_path / "report.html"
-    status, said = diagnosed("--store", tmp_path / "store", "--job", "48213", "--html", target)
-    assert (status, said) == (0, "")
+    status, stderr = diagnosed("--store", tmp_path / "store", "--job", "48213", "--html", target)
+    assert (status, stderr) == (0, "")
     page = Elements(target.read_text())
     assert any(f"diagnose --store {tmp_path}/store --job 48213 --json" in text for _, text in page.of("code"))
     assert "Hung in a collective" in page.of("h1")[0][1]
@@ -291,30 +291,30 @@ def test_a_page_of_a_store(hanging: Path, tmp_path: Path) -> None:
     assert [text for _, text in page.of("pre") if "Watchdog caught collective operation timeout" in text]
 
 
-def test_a_file_that_can_t_be_written_is_said_before_or_after(tmp_path: Path) -> None:
-    log = hostile(tmp_path)
-    status, said = diagnosed(log, "--html", tmp_path / "none" / "report.html")
-    assert (status, "does not exist" in said) == (2, True)
-    status, said = diagnosed(log, "--html", "/dev/full")
-    assert (status, "No space left" in said) == (1, True)
+def test_an_unwritable_page_is_an_error(tmp_path: Path) -> None:
+    log = hostile_log(tmp_path)
+    status, stderr = diagnosed(log, "--html", tmp_path / "none" / "report.html")
+    assert (status, "does not exist" in stderr) == (2, True)
+    status, stderr = diagnosed(log, "--html", "/dev/full")
+    assert (status, "No space left" in stderr) == (1, True)
 
 
 @pytest.mark.parametrize("module", ["jinja2", "vl_convert"])
-def test_without_the_extra_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+def test_a_missing_report_extra_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    status, said = diagnosed(hostile(tmp_path), "--html", tmp_path / "report.html")
+    status, stderr = diagnosed(hostile_log(tmp_path), "--html", tmp_path / "report.html")
     assert status == 2
-    assert "pip install 'trackside[report]'" in said
+    assert "pip install 'trackside[report]'" in stderr
 
 
-def test_vega_is_kept_and_a_damaged_copy_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vega_is_cached_and_a_damaged_copy_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    made = iter(["let a = '</script><!--'", "let b", "let c"])
-    monkeypatch.setattr("vl_convert.javascript_bundle", lambda snippet: next(made))
+    bundles = iter(["let a = '</script><!--'", "let b", "let c"])
+    monkeypatch.setattr("vl_convert.javascript_bundle", lambda snippet: next(bundles))
     vega = assets.vega.__wrapped__
     assert vega() == vega() == "(()=>{let a = '<\\/script><\\!--'})();"
-    (kept,) = (tmp_path / "trackside").iterdir()
-    kept.write_bytes(kept.read_bytes()[:-10])
+    (cached,) = (tmp_path / "trackside").iterdir()
+    cached.write_bytes(cached.read_bytes()[:-10])
     assert vega() == vega() == "(()=>{let b})();"
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
     assert vega() == "(()=>{let c})();"

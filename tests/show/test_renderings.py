@@ -1,4 +1,4 @@
-"""A few verdicts as each telling words them; ``--rewrite`` writes them anew. What logs say is inert in all of them."""
+"""Golden texts of a few verdicts in every format (``--rewrite`` renews them); text from logs is inert in all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trackside.show.sanitize import shown
 from trackside.show.text import render
 
 GOLDEN = Path(__file__).with_name("golden")
-TOLD = (
+CASES = (
     "b1/sim-midrun-one-rank-watchdog",
     "b3/sim-thermal-one-gpu",
     "c2/sim-loader-killed-timeout",
@@ -32,7 +32,7 @@ TOLD = (
     "g1/sim-neighbours-spin",
 )
 ONE_SCREEN = 24
-"""Lines of a terminal that shows a verdict whole, 100 columns wide."""
+"""Lines of a terminal, 100 columns wide, that must hold a whole verdict."""
 HOSTILE = (
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -50,7 +50,7 @@ HOSTILE = (
 )
 
 
-@lru_cache(maxsize=len(TOLD))
+@lru_cache(maxsize=len(CASES))
 def _doc(name: str) -> VerdictDoc:
     (case,) = (scenario for scenario in scenarios() if scenario.name == name)
     with case.inputs() as folder:
@@ -67,35 +67,35 @@ def _text(doc: VerdictDoc, width: int, verbose: bool = False) -> str:
     return out.getvalue()
 
 
-def _same(path: Path, told: str, rewrite: bool) -> None:
+def _compare_with_golden(path: Path, text: str, rewrite: bool) -> None:
     if rewrite:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(told, encoding="utf-8")
-    assert told == path.read_text(encoding="utf-8"), f"{path}: run with --rewrite, then read the difference"
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), f"{path}: run with --rewrite, then read the difference"
 
 
-@pytest.mark.parametrize("name", TOLD)
-def test_terminal(name: str, rewrite: bool) -> None:
-    _same(GOLDEN / f"{name.replace('/', '-')}.txt", _text(_doc(name), 100), rewrite)
+@pytest.mark.parametrize("name", CASES)
+def test_terminal_output_matches_its_golden(name: str, rewrite: bool) -> None:
+    _compare_with_golden(GOLDEN / f"{name.replace('/', '-')}.txt", _text(_doc(name), 100), rewrite)
 
 
-@pytest.mark.parametrize("name", TOLD)
-def test_markdown(name: str, rewrite: bool) -> None:
-    _same(GOLDEN / f"{name.replace('/', '-')}.md", markdown(_doc(name)), rewrite)
+@pytest.mark.parametrize("name", CASES)
+def test_markdown_matches_its_golden(name: str, rewrite: bool) -> None:
+    _compare_with_golden(GOLDEN / f"{name.replace('/', '-')}.md", markdown(_doc(name)), rewrite)
 
 
-@pytest.mark.parametrize("name", TOLD)
-def test_json(name: str, rewrite: bool) -> None:
-    _same(GOLDEN / f"{name.replace('/', '-')}.json", encode(_doc(name)).decode(), rewrite)
+@pytest.mark.parametrize("name", CASES)
+def test_json_matches_its_golden(name: str, rewrite: bool) -> None:
+    _compare_with_golden(GOLDEN / f"{name.replace('/', '-')}.json", encode(_doc(name)).decode(), rewrite)
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", CASES)
 def test_a_verdict_fits_one_screen(name: str) -> None:
     assert len(_text(_doc(name), 100).splitlines()) <= ONE_SCREEN
 
 
-@pytest.mark.parametrize("name", TOLD)
-def test_every_number_is_a_citation_and_verbose_tells_them_all(name: str) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_every_number_in_brackets_is_a_citation_and_verbose_shows_all(name: str) -> None:
     doc = _doc(name)
     for numbers in re.findall(r"(?<!\\)\[(\d+(?:, ?\d+)*)\]", re.sub("`[^`]*`", "", markdown(doc))):
         assert {f"c{number}" for number in re.split(", ?", numbers)} <= set(doc.cites)
@@ -106,21 +106,21 @@ def test_every_number_is_a_citation_and_verbose_tells_them_all(name: str) -> Non
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_others_wrote_is_inert_in_markdown(text: str) -> None:
-    told = escaped(text)
-    assert not re.search(r"(?<!\\)[<\[|#*]|^[-+=]|^\d+\.\s|@\w|www\.|https?:", told)
-    assert not re.search("[\x00-\x1f\x7f\u202a-\u202e]", told + code(text))
+def test_hostile_text_is_inert_in_markdown(text: str) -> None:
+    inert = escaped(text)
+    assert not re.search(r"(?<!\\)[<\[|#*]|^[-+=]|^\d+\.\s|@\w|www\.|https?:", inert)
+    assert not re.search("[\x00-\x1f\x7f\u202a-\u202e]", inert + code(text))
     fence = re.match("`+", code(text))[0]
     assert fence not in code(text)[len(fence) : -len(fence)]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_others_wrote_commands_no_terminal(text: str) -> None:
+def test_hostile_text_cannot_command_the_terminal(text: str) -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", shown(text))
 
 
-def test_the_reason_of_a_silent_server_fits_the_screen() -> None:
-    """The server's URL stands once: a second one would take the place of the reason."""
+def test_the_reason_of_an_unavailable_server_fits_the_screen() -> None:
+    """The server's URL appears once: a second one would leave no room for the reason."""
     server, claim = "http://metrics.example.org:8428", _doc("g1/lab-hf-ddp").shows[0]
     reason = f"{server}/api/v1/label/__name__/values sent more than 8,388,608 bytes; request less at once"
     silent = structs.replace(claim, text=f"Prometheus {server} did not answer completely: {reason}")
