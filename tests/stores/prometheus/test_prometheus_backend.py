@@ -306,7 +306,7 @@ class Fake:
         self.refused = ""
 
     def __call__(self, request: Request) -> bytes:
-        path, asked = request.path.rpartition("/api/v1/")[2], request.asked
+        path, asked = request.path.rpartition("/api/v1/")[2], request.params
         query = asked.get("query", "")
         if self.refused and self.refused in query:
             return answer({"status": "error", "errorType": "execution", "error": "query touches too much"}, "422 No")
@@ -379,10 +379,10 @@ def test_a_run_is_asked_for_by_its_nodes_and_its_job() -> None:
         assert values.shape == (2, 60)
         assert (values == 50.0).all()
         assert used == 480
-        bodies = [unquote_plus(request.body.decode()) for request in server.seen]
-        assert all(request.headers["x-scope-orgid"] == "team-a" for request in server.seen)
+        bodies = [unquote_plus(request.body.decode()) for request in server.requests]
+        assert all(request.headers["x-scope-orgid"] == "team-a" for request in server.requests)
         listed = next(
-            body for request, body in zip(server.seen, bodies, strict=True) if request.path.endswith("/series")
+            body for request, body in zip(server.requests, bodies, strict=True) if request.path.endswith("/series")
         )
         assert 'Hostname=~"(?i:' in listed
         assert 'slurm_job_id=~"(7)' in listed
@@ -410,7 +410,7 @@ def test_the_newest_samples_are_left_alone() -> None:
             assert np.isnan(values[:, there:]).all()
             assert np.nansum(values if how == "count" else values / 50) == (used if how == "count" else 2 * there)
             assert used == 2 * held[0].count
-        latest = [float(each.asked.get("end", each.asked.get("time", 0))) for each in server.seen]
+        latest = [float(each.params.get("end", each.params.get("time", 0))) for each in server.requests]
         assert max(latest) <= now - 30
         curves.close()
 
@@ -421,9 +421,9 @@ def test_a_question_asked_again_costs_nothing() -> None:
         start_ms = START_S * 1000 // 60_000 * 60_000
         wanted = RollupRequest([[each.id] for each in curves.series()], start_ms, start_ms + 3_600_000, 60_000, "max")
         curves.rollups([wanted])
-        count = len(server.seen)
+        count = len(server.requests)
         curves.rollups([wanted, replace(wanted, end_ms=wanted.end_ms - 600_000)])
-        assert len(server.seen) == count
+        assert len(server.requests) == count
         curves.close()
 
 
@@ -561,7 +561,7 @@ def test_counts_are_asked_for_at_multiples_of_their_step() -> None:
     with scripted(Fake()) as server:
         curves = asking(server.url)
         curves.series()
-        ranges = [each.asked for each in server.seen if "step" in each.asked]
+        ranges = [each.params for each in server.requests if "step" in each.params]
         assert ranges
         assert all(float(each[end]) % float(each["step"]) == 0 for each in ranges for end in ("start", "end"))
         curves.close()
@@ -576,9 +576,9 @@ def test_labels_are_asked_for_as_they_are_spelled(spelled: str, matcher: str) ->
     with scripted(fake) as server:
         curves = asking(server.url)
         assert {each.series.get("node") for each in curves.series()} == {"node-1"}
-        listed = next(each.asked["match[]"] for each in server.seen if each.path.endswith("/series"))
+        listed = next(each.params["match[]"] for each in server.requests if each.path.endswith("/series"))
         assert matcher in "".join(
-            unquote_plus(each.body.decode()) for each in server.seen if each.path.endswith("/series")
+            unquote_plus(each.body.decode()) for each in server.requests if each.path.endswith("/series")
         )
         assert "kubernetes_node" not in listed
         curves.close()
@@ -591,7 +591,9 @@ def test_a_server_that_lists_no_labels_is_asked_for_the_common_ones(status: str)
     with scripted(fake) as server:
         curves = asking(server.url)
         assert len(curves.series()) == 2
-        bodies = [unquote_plus(request.body.decode()) for request in server.seen if request.path.endswith("/series")]
+        bodies = [
+            unquote_plus(request.body.decode()) for request in server.requests if request.path.endswith("/series")
+        ]
         assert all('Hostname=~"(?i:' in body and 'slurm_job_id=~"(7)' in body for body in bodies)
         curves.close()
 
@@ -642,7 +644,7 @@ def test_a_server_is_probed_once_by_many_threads() -> None:
     with scripted(Fake()) as server, ThreadPoolExecutor(8) as pool:
         api = Api(MetricOptions(endpoint=HttpOptions(url=server.url)))
         assert list(pool.map(lambda _: (api.is_closed, api.is_victoria), range(8))) == [(True, False)] * 8
-        assert len(server.seen) == 2
+        assert len(server.requests) == 2
         api.close()
 
 
