@@ -447,7 +447,7 @@ def test_what_the_receiver_makes_of_such_a_line(
     time.sleep(0.1)
     (line,) = read(closing[0]).lines
     intake = receiving.opened(tmp_path / "store")
-    receiving.said(intake, {**dict(line.labels), "node": "n1"}, [(0, line.text)]).result(30)
+    receiving.push_lines(intake, {**dict(line.labels), "node": "n1"}, [(0, line.text)]).result(30)
     receiving.flushed(intake)
     intake.close()
     with Snapshot.open(tmp_path / "store") as snapshot:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.agent.readings import exposition, held_against, opened
-from tests.serve.receiving import flushed, said
+from tests.serve.receiving import flushed, push_lines
 from tests.serve.receiving import opened as receiver
 from trackside.agent.kernel.choice import RateLimit, known_lines, select
 from trackside.agent.kernel.journal import KernelPosition, load_position, parse_entry
@@ -479,7 +479,7 @@ def received(reading: Reading, folder: Path, node: str) -> list[dict[str, Any]]:
         # times of the tests of the receiver count from the same second
         by_labels.setdefault((("node", node), *line.labels), []).append((line.time_ns - BOOTED_NS, line.text))
     for labels, rows in by_labels.items():
-        said(intake, dict(labels), rows).result(10)
+        push_lines(intake, dict(labels), rows).result(10)
     flushed(intake)
     intake.close()
     with Snapshot.open(folder) as snapshot:

@@ -21,16 +21,16 @@ import trackside
 from tests.serve.receiving import (
     T0_MS,
     UTIL,
+    decode_entry,
     expected,
     flushed,
     gpu,
     key,
     lines,
     opened,
-    said,
+    push_lines,
     samples,
     sent,
-    spoken,
     tick,
     write_request,
 )
@@ -292,7 +292,7 @@ UNTOLD = (
 
 @pytest.mark.parametrize("others", [True, False], ids=["beside others", "alone"])
 def test_a_metric_whose_unit_is_not_told_is_no_absence(others: bool, intake: Intake, store: Path) -> None:
-    said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    push_lines(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     if others:
         sent(intake, [of_job(UTIL, 50.0, 50.0, 50.0)]).result(10)
     sent(intake, [of_job(RATIO, 0.5, 0.6, 0.7)]).result(10)
@@ -311,7 +311,7 @@ def test_a_metric_whose_unit_is_not_told_is_no_absence(others: bool, intake: Int
 def test_a_unit_that_is_not_told_is_nothing_to_other_jobs_nor_where_another_name_measures_the_same(
     intake: Intake, store: Path
 ) -> None:
-    said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    push_lines(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     sent(intake, [of_job("DCGM_FI_PROF_SM_ACTIVE", 0.5, 0.5), of_job(RATIO, 0.5, 0.5)]).result(10)
     sent(intake, [(gpu("dcgm_prof_dram_active", node="n9", slurm_job_id="7"), [(T0_MS, 0.5)])]).result(10)
     flushed(intake)
@@ -336,7 +336,7 @@ def test_lines_are_files_that_are_read(intake: Intake, store: Path) -> None:
         (1, "step 2 loss 1.5"),
         (2, 'Traceback (most recent call last):\n  File "t.py", line 1\nValueError: bad'),
     ]
-    assert said(intake, JOB, text).result(10) == IntakeResult(3)
+    assert push_lines(intake, JOB, text).result(10) == IntakeResult(3)
     flushed(intake)
     ((path, found),) = lines(store).items()
     assert path == "job-4242/slurm-4242.rank3@n1.log"
@@ -358,7 +358,7 @@ def test_a_job_is_listed_as_it_was_measured_once_its_lines_are_there_too(intake:
     with Snapshot.open(store) as snapshot:
         (before,) = listing(snapshot)
     assert before == RunSummary("4242", None, None, start, start + 60, ("a", "b"), 2, ("metric",))
-    said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    push_lines(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     flushed(intake)
     with Snapshot.open(store) as snapshot:
         (after,) = listing(snapshot)
@@ -385,11 +385,11 @@ def judged(diagnoser: Diagnoser, job: str) -> str:
 
 def test_lines_that_are_not_read_yet_make_the_answer_unknown(store: Path) -> None:
     """A verdict says which planes it can't tell of, and why."""
-    intake = Intake(store, spoken, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=Slow)
+    intake = Intake(store, decode_entry, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=Slow)
     diagnoser = Diagnoser(store, lambda: lags(intake, 30))
     sent(intake, [(gpu(slurm_job_id="4242"), [(T0_MS, 50.0)])]).result(10)
     assert "not read yet" not in judged(diagnoser, "4242")
-    said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    push_lines(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     with diagnoser.session("4242") as session:
         for question in (events("exception"), events("xid")):
             answer = session.ask(question)
@@ -401,7 +401,7 @@ def test_lines_that_are_not_read_yet_make_the_answer_unknown(store: Path) -> Non
 
 def test_unread_lines_of_other_jobs_do_not_concern_a_run(store: Path) -> None:
     """Those of the run and of the nodes are; those of an array may be of any of its tasks."""
-    intake = Intake(store, spoken, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=Slow)
+    intake = Intake(store, decode_entry, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=Slow)
     diagnoser = Diagnoser(store, lambda: lags(intake, 30))
     jobs = ("4242", "4243", "60_3")
     sent(intake, [(gpu(number=at, slurm_job_id=job), [(T0_MS, 50.0)]) for at, job in enumerate(jobs)]).result(10)
@@ -412,11 +412,11 @@ def test_unread_lines_of_other_jobs_do_not_concern_a_run(store: Path) -> None:
             return answer.reason.removeprefix("unable to check: ") if isinstance(answer, MissingAnswer) else ""
 
     for label in ("4242", "60"):
-        said(intake, {"slurm_job_id": label, "host": "n1"}, [(0, "step 1 loss 2.0")]).result(10)
+        push_lines(intake, {"slurm_job_id": label, "host": "n1"}, [(0, "step 1 loss 2.0")]).result(10)
     one = "1 file of received lines is not read yet; try again"
     assert [unread(job) for job in jobs] == [one, "no log input was given", one]
     assert "not read yet" not in judged(diagnoser, "4243")
-    said(intake, {"host": "n1", "source": "kernel"}, [(0, "kernel: all is well")]).result(10)
+    push_lines(intake, {"host": "n1", "source": "kernel"}, [(0, "kernel: all is well")]).result(10)
     two = "2 files of received lines are not read yet; try again"
     assert [unread(job) for job in jobs] == [two, one, two]
     intake.close()
@@ -453,14 +453,14 @@ def test_listings_do_not_write_each_time(store: Path, intake: Intake, monkeypatc
 def test_lines_sent_twice_are_there_once(intake: Intake, store: Path) -> None:
     """In one flush, in the next, after a restart; but equal lines of other times are all there."""
     text = [(number, f"line {number // 2}") for number in range(6)]
-    said(intake, JOB, text)
-    said(intake, JOB, text).result(10)
+    push_lines(intake, JOB, text)
+    push_lines(intake, JOB, text).result(10)
     flushed(intake)
-    assert said(intake, JOB, [*text[3:], (9, "last")]).result(10) == IntakeResult(4)
+    assert push_lines(intake, JOB, [*text[3:], (9, "last")]).result(10) == IntakeResult(4)
     flushed(intake)
     intake.close()
     again = opened(store)
-    said(again, JOB, [*text, (9, "last"), (4, "late")]).result(10)
+    push_lines(again, JOB, [*text, (9, "last"), (4, "late")]).result(10)
     again.close()
     (found,) = lines(store).values()
     assert [line.rpartition(" F ")[2] for line in found] == ["line 0"] * 2 + ["line 1"] * 2 + ["line 2"] * 2 + [
@@ -472,7 +472,7 @@ def test_lines_sent_twice_are_there_once(intake: Intake, store: Path) -> None:
 
 def test_a_store_that_was_moved_receives_on(intake: Intake, store: Path) -> None:
     """Nothing is read into it again; what follows belongs to what there was."""
-    said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    push_lines(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     sent(intake, tick(0)).result(10)
     flushed(intake)
     intake.close()
@@ -482,7 +482,7 @@ def test_a_store_that_was_moved_receives_on(intake: Intake, store: Path) -> None
     flushed(again)
     with Snapshot.open(moved) as snapshot:
         assert snapshot.rows(f"SELECT count(*) FROM {snapshot.table('inputs')} WHERE is_log") == [(1,)]
-    said(again, JOB, [(1, "step 2 loss 1.0")]).result(10)
+    push_lines(again, JOB, [(1, "step 2 loss 1.0")]).result(10)
     flushed(again)
     again.close()
     with Snapshot.open(moved) as snapshot:
@@ -497,7 +497,7 @@ def test_large_files_have_parts_which_are_compressed_and_forgotten(
     monkeypatch.setattr(line_files, "MAX_PART_BYTES", 300)
     intake = opened(store, keeping=RetentionOptions(flush_s=3600.0, log_days=1.0))
     for number in range(30):
-        said(intake, JOB, [(number, f"step {number} loss 1.0")]).result(10)
+        push_lines(intake, JOB, [(number, f"step {number} loss 1.0")]).result(10)
         flushed(intake)
     stem = "job-4242/slurm-4242.rank3@n1.log"
     # the first care came before there was a second part
@@ -508,7 +508,7 @@ def test_large_files_have_parts_which_are_compressed_and_forgotten(
     assert names == sorted(
         [f"{stem}.zst", f"part-2/{stem}.zst", f"part-3/{stem}.zst", f"part-4/{stem}.zst", f"part-5/{stem}"]
     )
-    said(intake, JOB, [(40, "step 40 loss 1.0")]).result(10)
+    push_lines(intake, JOB, [(40, "step 40 loss 1.0")]).result(10)
     flushed(intake)
     intake.close()
     with Snapshot.open(store) as snapshot:
@@ -555,7 +555,9 @@ def test_dead_at_any_step(store: Path, tmp_path: Path, monkeypatch: pytest.Monke
     for number in range(rounds):
         sent(intake, [*tick(number), *tick(number, name=RATIO, value=40.0 * (number > 2))]).result(10)
         acknowledged[0] = number + 1
-        said(intake, JOB, [(number * 100 + each, f"step {number}{each} loss 1.0") for each in range(4)]).result(10)
+        push_lines(intake, JOB, [(number * 100 + each, f"step {number}{each} loss 1.0") for each in range(4)]).result(
+            10
+        )
         acknowledged[1] = number + 1
         if number % 2:
             flushed(intake, read=False)
@@ -744,16 +746,16 @@ def test_files_of_lines_that_are_as_large_as_may_be_take_no_more(store: Path, mo
     """Until they fell silent: then the oldest are closed and deleted, long before their day is over."""
     intake = opened(store, keeping=RetentionOptions(flush_s=3600.0, log_bytes=1000))
     monkeypatch.setattr(flushing, "CROWDED_CLEANUP_INTERVAL_S", 0.0)
-    said(intake, JOB, [(number, f"step {number} loss 2.0") for number in range(30)]).result(10)
+    push_lines(intake, JOB, [(number, f"step {number} loss 2.0") for number in range(30)]).result(10)
     flushed(intake)
     assert intake.files.bytes == sum(path.stat().st_size for path in intake.files.folder.rglob("*.log")) > 1000
     with pytest.raises(NotStored, match=r"serve\.keeping\.log_bytes"):
-        said(intake, JOB, [(40, "step 40 loss 2.0")])
+        push_lines(intake, JOB, [(40, "step 40 loss 2.0")])
     assert sent(intake, tick(0)).result(10) == IntakeResult(4), "samples take none of that room"
     monkeypatch.setattr(flushing, "CROWDED_QUIET_S", -1.0)
     flushed(intake)
     assert intake.files.bytes < 1000
-    assert said(intake, JOB, [(40, "step 40 loss 2.0")]).result(10) == IntakeResult(1)
+    assert push_lines(intake, JOB, [(40, "step 40 loss 2.0")]).result(10) == IntakeResult(1)
     intake.close()
 
 
@@ -780,7 +782,7 @@ def test_a_full_disk_while_flushing_loses_nothing(intake: Intake, store: Path) -
     """Segments can't be written, the log can: it is said, tried again, and nothing is there twice."""
     for number in range(3):
         sent(intake, tick(number)).result(10)
-        said(intake, JOB, [(number, f"step {number} loss 1.0")]).result(10)
+        push_lines(intake, JOB, [(number, f"step {number} loss 1.0")]).result(10)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (700, hard))
     try:
@@ -933,9 +935,9 @@ def test_a_body_that_breaks_its_reader_keeps_no_other_from_being_read_again(
     def broken(entry: Entry) -> Decoded:
         if next(count) == 1:
             raise RecursionError
-        return spoken(entry)
+        return decode_entry(entry)
 
-    monkeypatch.setattr("tests.serve.receiving.spoken", broken)
+    monkeypatch.setattr("tests.serve.receiving.decode_entry", broken)
     again = opened(tmp_path / "copy")
     assert again.counts.left_out["undecodable"] == 1
     again.close()
@@ -969,10 +971,10 @@ def test_a_name_longer_than_a_file_may_have(intake: Intake, store: Path) -> None
         "host": "h" * 120,
         "filename": f"/var/{'d' * 50}node07777/{'f' * 120}.log",
     }
-    said(intake, labels, [(0, "step 1")]).result(10)
+    push_lines(intake, labels, [(0, "step 1")]).result(10)
     wide = {**labels, "slurm_job_id": "\N{MATHEMATICAL BOLD DIGIT ONE}" * 12, "rank": "\N{ARABIC-INDIC DIGIT ONE}" * 4}
-    said(intake, wide, [(0, "step 1")]).result(10)
-    said(intake, JOB, [(0, "step 1")]).result(10)
+    push_lines(intake, wide, [(0, "step 1")]).result(10)
+    push_lines(intake, JOB, [(0, "step 1")]).result(10)
     flushed(intake)
     assert sorted(map(len, lines(store).values())) == [1, 1, 1]
     assert not [path for path in lines(store) if not path.isascii()]
@@ -980,5 +982,5 @@ def test_a_name_longer_than_a_file_may_have(intake: Intake, store: Path) -> None
 
 def test_an_entry_of_very_many_lines_is_taken_in_linear_time(intake: Intake) -> None:
     begin = time.monotonic()
-    assert said(intake, JOB, [(0, "\n" * 300_000)]).result(60).accepted == 1
+    assert push_lines(intake, JOB, [(0, "\n" * 300_000)]).result(60).accepted == 1
     assert time.monotonic() - begin < 10
