@@ -71,8 +71,8 @@ def test_dropped_samples_are_counted_by_reason() -> None:
 
 
 def test_scaled_values_out_of_range_are_marked() -> None:
-    values, good = scaled(np.array([50.0, 200.0, 1e308]), 1e10, 0.0, 1e12)
-    assert (values[0], good.tolist()) == (5e11, [True, False, False])
+    values, in_range = scaled(np.array([50.0, 200.0, 1e308]), 1e10, 0.0, 1e12)
+    assert (values[0], in_range.tolist()) == (5e11, [True, False, False])
 
 
 def test_units_are_inferred_from_the_largest_value(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ class Proxy:
                 if self.fault.hang:
                     self._count_hit()
                     continue
-                link.begin()
+                link.expect_head()
                 link.server.sendall(piece)
         link.end()
 
@@ -207,14 +207,14 @@ class Proxy:
 
 
 class _Link:
-    """A client's connection and the one to the server; ``body``: bytes of the current answer's body that were forwarded."""
+    """A client's connection and the one to the server; ``body``: forwarded bytes of the current answer's body."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client, self.server = client, server
         self.reset = False
-        self.begin()
+        self.expect_head()
 
-    def begin(self) -> None:
+    def expect_head(self) -> None:
         """Expect the head of another answer."""
         self.body = 0
         self._head: bytes | None = b""

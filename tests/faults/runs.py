@@ -1,4 +1,4 @@
-"""Simulated runs: metrics in a real server, all else in files; and what a verdict may claim when evidence is missing.
+"""Simulated runs: metrics in a real server, the rest in files; what a verdict may claim when evidence is missing.
 
 A fault may make a verdict more careful: it may find and rule out less, never more.
 """
@@ -104,8 +104,8 @@ class TimedVerdict:
 @contextmanager
 def run_in_victoria(name: str, folder: Path, shift_s: float = 0.0) -> Iterator[ServedRun]:
     """A run with its metrics in a VictoriaMetrics of its own. ``shift_s``: error of the clock of the metrics."""
-    with CASES[name].inputs() as whole:
-        rest, metrics = without_metrics(whole, folder / "run")
+    with CASES[name].inputs() as files:
+        rest, metrics = without_metrics(files, folder / "run")
         with services.victoria_metrics(folder / "store") as server:
             server.load(shifted(Given(metrics).text, shift_s))
             yield _served_run(name, rest, metrics, server.url, folder)
@@ -114,8 +114,8 @@ def run_in_victoria(name: str, folder: Path, shift_s: float = 0.0) -> Iterator[S
 @contextmanager
 def run_in_prometheus(name: str, folder: Path) -> Iterator[ServedRun]:
     """A run with its metrics in a Prometheus of its own."""
-    with CASES[name].inputs() as whole:
-        rest, metrics = without_metrics(whole, folder / "run")
+    with CASES[name].inputs() as files:
+        rest, metrics = without_metrics(files, folder / "run")
         blocks = openmetrics(Given(metrics).text)
         with services.prometheus_server(folder / "store", openmetrics=blocks) as server:
             yield _served_run(name, rest, metrics, server.url, folder)
@@ -193,14 +193,14 @@ def assert_without_metrics(actual: TimedVerdict, run: ServedRun, reason: str, se
     assert "no GPU metrics were given" not in actual.preflight
 
 
-def assert_missing_lines_prove_nothing(actual: TimedVerdict, whole: TimedVerdict) -> None:
+def assert_missing_lines_prove_nothing(actual: TimedVerdict, complete: TimedVerdict) -> None:
     """A truncated log leads to no finding and no ruling-out that the whole log does not lead to."""
-    extra = actual.found_families - whole.found_families - {"U0", "G1"}
+    extra = actual.found_families - complete.found_families - {"U0", "G1"}
     assert not extra, f"found in silence: {extra}"
-    extra = actual.ruled_out_families - whole.ruled_out_families
+    extra = actual.ruled_out_families - complete.ruled_out_families
     assert not extra, f"ruled out by silence: {extra}"
     for ruling in actual.doc.ruled_out:
         counts = [actual.doc.cites[cite] for cite in ruling.cites if ".count(" in actual.doc.cites[cite].query]
         assert not any(cite.plane == "log" for cite in counts), (ruling.family, ruling.because)
-    for family in whole.ruled_out_families - actual.ruled_out_families - actual.found_families:
+    for family in complete.ruled_out_families - actual.ruled_out_families - actual.found_families:
         assert "unable to check: " in actual.unknown_families[family], (family, actual.unknown_families[family])

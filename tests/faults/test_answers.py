@@ -149,7 +149,7 @@ def test_ten_times_the_data_takes_bounded_memory(slow: ServedRun, tmp_path: Path
 
 
 def _diagnose_in_process(run: ServedRun, folder: Path, section: str) -> tuple[str, int, float]:
-    """Run ``trackside diagnose`` in a process of its own: its output, growth of its memory in bytes, and duration in s."""
+    """Run ``trackside diagnose`` in its own process: (output, growth of its memory in bytes, duration in s)."""
     site(folder, section)
     start_s = time.monotonic()
     config = str(folder / "trackside.toml")

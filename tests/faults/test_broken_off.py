@@ -33,14 +33,14 @@ def test_a_truncated_log_does_not_count_as_silence_of_the_run(name: str, page: i
         rest = without_logs(files, tmp_path / "rest")
         server = loki(run, files)
     with running(server):
-        whole = diagnose_with_logs(server, rest, run.id)
+        complete = diagnose_with_logs(server, rest, run.id)
         server.spoil = from_page(
             page, lambda answer: Answer(answer.status, answer.body, answer.type, cut=len(answer.body) // 2)
         )
-        findings = diagnose_with_logs(server, rest, run.id)
-    assert "did not answer completely" in findings.preflight
-    assert_missing_lines_prove_nothing(findings, whole)
-    assert findings.doc.primary.certainty != "established" or findings.doc.primary.family in whole.found_families - {
+        result = diagnose_with_logs(server, rest, run.id)
+    assert "did not answer completely" in result.preflight
+    assert_missing_lines_prove_nothing(result, complete)
+    assert result.doc.primary.certainty != "established" or result.doc.primary.family in complete.found_families - {
         "G1"
     }
 

@@ -17,9 +17,9 @@ HOUR = 3600.0
 
 def files_shifted(name: str, folder: Path, seconds: float) -> TimedVerdict:
     """The verdict on the run's files, with the metrics moved in time."""
-    with CASES[name].inputs() as whole:
-        for path in (path for path in whole.rglob("*") if path.is_file()):
-            target = folder / path.relative_to(whole)
+    with CASES[name].inputs() as files:
+        for path in (path for path in files.rglob("*") if path.is_file()):
+            target = folder / path.relative_to(files)
             target.parent.mkdir(parents=True, exist_ok=True)
             text = path.read_text("utf-8")
             target.write_text(shifted(text, seconds) if path.suffix == ".prom" else text)

@@ -33,17 +33,17 @@ def run(request: pytest.FixtureRequest) -> ServedRun:
 @RUNS
 def test_logs_from_the_store_and_from_files_give_the_same_verdict(run: ServedRun, tmp_path: Path) -> None:
     with running(loki(run.full.verdict.run, run.rest)) as server:
-        findings = diagnose_with_logs(run, server.url, tmp_path)
-    assert findings.doc.primary.family == run.full.doc.primary.family
-    assert findings.ruled_out_families == run.full.ruled_out_families
+        result = diagnose_with_logs(run, server.url, tmp_path)
+    assert result.doc.primary.family == run.full.doc.primary.family
+    assert result.ruled_out_families == run.full.ruled_out_families
 
 
 def test_a_transient_fault_does_not_change_the_verdict(slow: ServedRun, tmp_path: Path) -> None:
     with running(loki(slow.full.verdict.run, slow.rest)) as server:
-        whole = diagnose_with_logs(slow, server.url, tmp_path)
+        complete = diagnose_with_logs(slow, server.url, tmp_path)
         with proxied(int(server.url.rpartition(":")[2])) as proxy:
             proxy.set_fault(Fault(cut=300, times=1))
-            assert_same(diagnose_with_logs(slow, proxy.url, tmp_path), whole)
+            assert_same(diagnose_with_logs(slow, proxy.url, tmp_path), complete)
             assert proxy.hits == 1
 
 
@@ -64,22 +64,22 @@ def test_lines_before_a_broken_page_are_used(
 ) -> None:
     """``records``: with Slurm's records; ``page``: the first page that is spoiled."""
     with running(loki(run.full.verdict.run, run.rest)) as server:
-        whole = diagnose_with_logs(run, server.url, tmp_path, records)
+        complete = diagnose_with_logs(run, server.url, tmp_path, records)
         server.spoil = from_page(page, SPOILED_ANSWERS[spoil])
-        findings = diagnose_with_logs(run, server.url, tmp_path, records)
-    assert f"Loki {server.url} did not answer completely: {server.url}" in findings.preflight
-    assert findings.notes(f"job-{JOB}").startswith("unreadable: " if page == 1 else "partial: ")
-    assert findings.doc.primary.family == whole.doc.primary.family
-    assert_missing_lines_prove_nothing(findings, whole)
+        result = diagnose_with_logs(run, server.url, tmp_path, records)
+    assert f"Loki {server.url} did not answer completely: {server.url}" in result.preflight
+    assert result.notes(f"job-{JOB}").startswith("unreadable: " if page == 1 else "partial: ")
+    assert result.doc.primary.family == complete.doc.primary.family
+    assert_missing_lines_prove_nothing(result, complete)
 
 
 @RUNS
 def test_an_unreachable_store_is_reported_and_rules_nothing_out(run: ServedRun, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    findings = diagnose_with_logs(run, url, tmp_path)
-    assert f"Loki {url} did not answer" in findings.preflight
-    assert not findings.ruled_out_by("log")
-    assert findings.ruled_out_families <= run.full.ruled_out_families
-    assert findings.found_families <= run.full.found_families | {"U0"}
-    assert "no output of the job was given" not in findings.preflight
+    result = diagnose_with_logs(run, url, tmp_path)
+    assert f"Loki {url} did not answer" in result.preflight
+    assert not result.ruled_out_by("log")
+    assert result.ruled_out_families <= run.full.ruled_out_families
+    assert result.found_families <= run.full.found_families | {"U0"}
+    assert "no output of the job was given" not in result.preflight

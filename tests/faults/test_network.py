@@ -1,4 +1,4 @@
-"""A broken network path to a metrics server: a transient fault costs nothing, a permanent one only what metrics decide."""
+"""A broken network path to a metrics server: a transient fault costs nothing, a permanent one only the metrics."""
 
 from __future__ import annotations
 

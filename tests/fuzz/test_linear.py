@@ -170,11 +170,11 @@ def test_reads_are_linear(reader: Format) -> None:
 
 def test_a_verdict_over_many_points_is_linear(tmp_path: Path) -> None:
     """Families work on tens of thousands of points: four times the points must not take ten times as long."""
-    seconds = []
+    durations_s = []
     for points in (5_000, 20_000):
         log = tmp_path / f"{points}.log"
         log.write_text("".join(f"step {k + 1} loss {3 / (1 + k / 1000) + 1:.4f}\n" for k in range(points)))
-        begin = time.process_time()
+        start_s = time.process_time()
         assert trackside.diagnose(log).progress is not None
-        seconds.append(time.process_time() - begin)
-    assert seconds[1] < 10 * seconds[0]
+        durations_s.append(time.process_time() - start_s)
+    assert durations_s[1] < 10 * durations_s[0]

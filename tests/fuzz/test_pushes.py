@@ -109,12 +109,12 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-def test_memory_and_time_of_a_hostile_push_are_bounded_by_its_size(what):
-    body = HOSTILE[what]
+@pytest.mark.parametrize("push", HOSTILE)
+def test_memory_and_time_of_a_hostile_push_are_bounded_by_its_size(push):
+    body = HOSTILE[push]
     for name, decode in DECODERS.items():
         tracemalloc.start()
-        begin = time.process_time()
+        start_s = time.process_time()
         try:
             with suppress(BadRequest):
                 decode(body)
@@ -122,7 +122,7 @@ def test_memory_and_time_of_a_hostile_push_are_bounded_by_its_size(what):
         finally:
             tracemalloc.stop()
         assert peak < MAX_GROWTH_RATIO * len(body) + (8 << 20), f"{name}: {peak:,} bytes for {len(body):,}"
-        assert time.process_time() - begin < MAX_CPU_S, name
+        assert time.process_time() - start_s < MAX_CPU_S, name
 
 
 LARGE: dict[str, tuple[str, bytes]] = {
@@ -133,10 +133,10 @@ LARGE: dict[str, tuple[str, bytes]] = {
 }  # fmt: skip
 
 
-def growth(what: str) -> int:
+def growth(push: str) -> int:
     """KiB that the process grows by; lines and samples, which have limits of their own, are limited to few."""
     decoded.MAX_LINES = remote_write_2.MAX_SAMPLES = otlp_metrics.MAX_MESSAGES = 1 << 18
-    name, part = LARGE[what]
+    name, part = LARGE[push]
     body = part * 32
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with suppress(BadRequest):
@@ -144,11 +144,11 @@ def growth(what: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 
-@pytest.mark.parametrize("what", LARGE)
-def test_memory_of_the_protobuf_runtime_is_bounded(what):
+@pytest.mark.parametrize("push", LARGE)
+def test_memory_of_the_protobuf_runtime_is_bounded(push):
     """Measured on a process, as Python does not see the runtime's memory. Without bounds it is 0.7 to 2 GB."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
-        assert processes.submit(growth, what).result(60) < 300 << 10
+        assert processes.submit(growth, push).result(60) < 300 << 10
 
 
 @pytest.mark.parametrize("name", ["remote write 1.0", "OTLP metrics", "Loki push"])

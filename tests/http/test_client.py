@@ -167,8 +167,8 @@ def test_a_decompression_bomb_is_refused() -> None:
 
 
 def test_a_truncated_compressed_answer_is_retried() -> None:
-    whole = gzip.compress(b"x" * 100_000)
-    with scripted(answer(whole[:50], Content_Encoding="gzip"), OK) as server:
+    compressed = gzip.compress(b"x" * 100_000)
+    with scripted(answer(compressed[:50], Content_Encoding="gzip"), OK) as server:
         assert client_of(server.url).request("GET", "/x").body == WELL
         assert len(server.requests) == 2
 
@@ -210,15 +210,15 @@ def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
         HttpOptions(**options)
 
 
-@pytest.mark.parametrize(("options", "what"), [
+@pytest.mark.parametrize(("options", "option"), [
     ({"bearer": "t\u043eken"}, "the bearer token"), ({"headers": {"X-Key": "\u20ac"}}, "the value of the header X-Key"),
     ({"user": "a\udcff", "password": "t\u043eken"}, "the user"), ({"user": "a", "password": "t\udcff"}, "the password"),
     ({"bearer": "token\n"}, "the bearer token"),
 ])  # fmt: skip
 def test_credentials_that_no_header_can_carry_are_refused_without_showing_them(
-    options: dict[str, Any], what: str
+    options: dict[str, Any], option: str
 ) -> None:
-    with pytest.raises(ValueError, match=what) as caught:
+    with pytest.raises(ValueError, match=option) as caught:
         HttpOptions(url="http://metrics", **options)
     assert not {"t\u043eken", "\u20ac", "\\u", "\\x", "token\n"} & {str(caught.value)}
     assert str(caught.value).isascii()

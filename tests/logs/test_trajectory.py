@@ -97,12 +97,12 @@ def test_global_steps_printed_with_an_epoch_stay_as_printed() -> None:
     ]
 
 
-def test_points_without_a_step_are_kept_apart() -> None:
+def test_points_without_a_step_stay_separate() -> None:
     assert len(distinct_points(point(None, math.nan) for _ in range(5))) == 5
     assert len(distinct_points(point(None, 1.5, grad_norm=1.4612085819244385) for _ in range(2))) == 1
 
 
-def test_a_gap_between_known_steps_is_filled_where_it_divides() -> None:
+def test_missing_steps_are_interpolated_if_the_gap_divides_evenly() -> None:
     assert [
         s for s, _ in distinct_points(point(s, 2.0 - i / 8) for i, s in enumerate((10, None, None, 40, None, 45)))
     ] == [

@@ -92,11 +92,11 @@ def test_every_format_has_a_sample() -> None:
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.95])
 def test_truncated_samples(name: str, share: float) -> None:
     """A truncated file gives no more samples than the whole one."""
-    whole = {(series, time, value) for series, curve in contents(name)["curves"].items() for time, value in curve}
+    complete = {(series, time, value) for series, curve in contents(name)["curves"].items() for time, value in curve}
     data = (SAMPLES / name).read_bytes()
     part = data[: int(len(data) * share)]
     sink = CollectingSink()
     row = read_source(Source(name, part[:HEAD_BYTES], io.BytesIO(part), len(part), MODIFIED_S), sink)
     assert "defect" not in row.note
     assert row.note or row.status == "read"
-    assert len(whole) >= sum(map(len, sink.blocks))
+    assert len(complete) >= sum(map(len, sink.blocks))

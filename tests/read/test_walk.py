@@ -286,13 +286,13 @@ def test_a_truncated_tar_is_partial(keep: int, tmp_path: Path) -> None:
 
 
 def test_tar_headers_with_wrong_sizes_are_reported(tmp_path: Path) -> None:
-    good = tar(("a.log", LOG))
+    archive = tar(("a.log", LOG))
     for number, size in enumerate((b"77777777777\0", b"\xff" + b"\xff" * 11, b"\x80" + b"\x7f" * 11, b"99999999999\0")):
-        block = bytearray(good[:512])
+        block = bytearray(archive[:512])
         block[124:136] = size
         block[148:156] = b" " * 8
         block[148:156] = b"%06o\0 " % sum(block)
-        (tmp_path / f"{number}.tar").write_bytes(bytes(block) + good[512:])
+        (tmp_path / f"{number}.tar").write_bytes(bytes(block) + archive[512:])
     results = rows(tmp_path)
     assert {row.status for row in results.values()} <= {"partial", "unreadable"}
     assert all(row.note for row in results.values())

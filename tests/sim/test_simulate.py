@@ -166,12 +166,12 @@ def test_a_hang_spins_at_full_engine_activity_and_low_power(tmp_path: Path) -> N
             assert 75 < power.mean() < 95  # real ones: 84 to 87 W of 400 W
         assert (during(gpu_series(tmp_path, "DEV_FB_USED")[key], start, end) > 40_000).all()
     launches = series_of(tmp_path, "trackside_cuda_kernel_launches_total", "rank")
-    done = series_of(tmp_path, "trackside_nccl_collectives_completed_total", "rank")
+    completed = series_of(tmp_path, "trackside_nccl_collectives_completed_total", "rank")
     started = series_of(tmp_path, "trackside_nccl_collectives_started_total", "rank")
-    for rank in done:
-        for counter in (launches, done, started):
+    for rank in completed:
+        for counter in (launches, completed, started):
             assert np.ptp(during(counter[rank], start, end)) == 0
-        ahead = during(started[rank], start, end) - during(done[rank], start, end)
+        ahead = during(started[rank], start, end) - during(completed[rank], start, end)
         assert (ahead == (0 if rank == ("3",) else 1)).all()
 
 

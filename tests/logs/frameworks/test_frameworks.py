@@ -22,16 +22,16 @@ FRAMEWORK_PARSERS = {parser.id for parser in parsers() if parser.kind == "framew
 
 def read(path: Path, engine: str | None = None) -> tuple[list[Event], list[Event]]:
     """(distinct points, other events of framework parsers)."""
-    trajectories, others = Trajectories(), []
+    trajectories, other_events = Trajectories(), []
 
     def sink(event: Event) -> None:
         if event.kind == "progress":
             trajectories.add(event)
         elif event.parser in FRAMEWORK_PARSERS:
-            others.append(event)
+            other_events.append(event)
 
     scan(io.BytesIO(path.read_bytes()), sink, FileContext(path.name), engine=engine)
-    return trajectories.points(), others
+    return trajectories.points(), other_events
 
 
 def is_same(actual: Any, expected: Any) -> bool:
@@ -49,7 +49,7 @@ def has_fields(event: Event, expected: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("engine", ["hyperscan", "re2"])
 def test_points_and_events_of_a_framework(case: Path, engine: str) -> None:
     expected = json.loads(case.read_text())
-    points, others = read(case.with_suffix(".log"), engine)
+    points, other_events = read(case.with_suffix(".log"), engine)
     pairs = [[point.fields.get("step"), point.fields.get("loss")] for point in points]
     if "points" in expected:
         assert len(pairs) == len(expected["points"]), pairs
@@ -66,8 +66,8 @@ def test_points_and_events_of_a_framework(case: Path, engine: str) -> None:
         assert points[-1].fields.get("framework") == expected["framework"]
         assert has_fields(points[-1], expected.get("last", {})), points[-1].fields
     if "events" in expected:
-        assert [event.kind for event in others] == [kind for kind, _ in expected["events"]], others
-        for event, (_, fields) in zip(others, expected["events"], strict=True):
+        assert [event.kind for event in other_events] == [kind for kind, _ in expected["events"]], other_events
+        for event, (_, fields) in zip(other_events, expected["events"], strict=True):
             assert has_fields(event, fields), (event.fields, fields)
 
 

@@ -81,16 +81,16 @@ def test_real_records_are_recognized_and_read(folder: Path) -> None:
         if path.suffix in (".xz", ".md") or not path.is_file() or path.name in not_records:
             continue
         row, sink = read(path)
-        log = path.suffix == ".out"
-        refused = "the command failed" in row.note or row.note.startswith("a JSON document") or row.status == "empty"
-        fine = (
+        is_output = path.suffix == ".out"
+        is_refusal = "the command failed" in row.note or row.note.startswith("a JSON document") or row.status == "empty"
+        is_expected = (
             row.format not in SCHEDULER_FORMATS
-            if log
-            else (row.format in SCHEDULER_FORMATS and row.status == "read") or refused
+            if is_output
+            else (row.format in SCHEDULER_FORMATS and row.status == "read") or is_refusal
         )
         if "awkward-fields" in str(path) and row.format == "squeue":
-            fine = row.status == "partial"  # a line break in a name that the columns can't show
-        if not fine:
+            is_expected = row.status == "partial"  # a line break in a name that the columns can't show
+        if not is_expected:
             misread.append(f"{path.relative_to(folder)}: {row.format} {row.status} {row.note}")
         assert all(set(record.fields) <= set(RECORDS[record.kind].fields) for record in sink.records)
     assert not misread, "\n".join(misread[:20])

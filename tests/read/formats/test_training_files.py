@@ -68,9 +68,9 @@ def test_trainer_state() -> None:
 
 
 def test_trainer_state_of_a_finished_run() -> None:
-    whole = state()
-    whole["log_history"].append({"epoch": 2.0, "step": 100, "train_loss": 1.9, "train_runtime": 60.5})
-    _, events = read(json.dumps(whole), "trainer_state.json")
+    document = state()
+    document["log_history"].append({"epoch": 2.0, "step": 100, "train_loss": 1.9, "train_runtime": 60.5})
+    _, events = read(json.dumps(document), "trainer_state.json")
     (end,) = (event for event in events if event.kind == "training_end")
     assert (end.get("steps"), end.get("train_loss"), end.get("seconds")) == (100, 1.9, 60.5)
 
@@ -84,15 +84,15 @@ def test_truncated_trainer_state(part: float) -> None:
 
 
 def test_trainer_state_with_odd_values() -> None:
-    odd = state(3)
-    odd["log_history"] += [
+    document = state(3)
+    document["log_history"] += [
         {"step": 4, "loss": float("nan"), "grad_norm": float("inf")},
         {"step": "5", "loss": "0.5", "learning_rate": None},
         {"step": 10**30, "loss": 10**400},
         {"step": [1], "loss": {"a": 1}},
         {},
     ]
-    _, events = read(json.dumps(odd), "trainer_state.json")
+    _, events = read(json.dumps(document), "trainer_state.json")
     points = [event for event in events if event.kind == "progress"]
     assert [point.get("step") for point in points[3:]] == [4, 5, None, None]
     assert str(points[3].get("loss")) == "nan"
@@ -160,7 +160,7 @@ def test_a_file_of_only_nul_bytes_is_not_read() -> None:
         (bytes(range(256)) * 8, False),
     ],
 )
-def test_text_is_told_from_binary_data(data: bytes, text: bool) -> None:
+def test_text_is_distinguished_from_binary_data(data: bytes, text: bool) -> None:
     assert looks_like_text(data) is text
 
 
@@ -175,7 +175,7 @@ def test_text_is_told_from_binary_data(data: bytes, text: bool) -> None:
         ("out.jsonl", '{"level": "info", "msg": "start"}\n{"level": "info", "msg": "end"}\n', "read"),
     ],
 )
-def test_output_is_told_from_source_config_and_data(name: str, data: str | bytes, status: str) -> None:
+def test_output_is_distinguished_from_source_config_and_data(name: str, data: str | bytes, status: str) -> None:
     row, _ = read(data, name)
     assert row.status == status
     assert row.note

@@ -149,8 +149,8 @@ def test_bulk_parsed_numbers_equal_float(texts: list[str]) -> None:
         starts.append(position)
         position += len(text) + 1
     offsets = np.array(starts)
-    values, good = decimals(data, offsets, offsets + np.array([len(text) for text in texts]))
-    for text, value, is_read in zip(texts, values.tolist(), good.tolist(), strict=True):
+    values, parsed = decimals(data, offsets, offsets + np.array([len(text) for text in texts]))
+    for text, value, is_read in zip(texts, values.tolist(), parsed.tolist(), strict=True):
         expected = number_of(text.encode())
         if is_read:
             assert value == expected, text

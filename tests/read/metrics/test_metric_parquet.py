@@ -117,7 +117,7 @@ def test_a_truncated_file_is_unreadable(tmp_path: Path, cut: int) -> None:
     assert "damaged or truncated" in row.note
 
 
-def test_a_damaged_file_is_no_defect(tmp_path: Path) -> None:
+def test_a_damaged_file_is_not_reported_as_a_defect(tmp_path: Path) -> None:
     data = bytearray(
         parquet(tmp_path, f"SELECT {START} + to_seconds(r) AS time, r % 90 AS {TEMP} FROM range(9000) t(r)")
     )

@@ -98,9 +98,9 @@ def test_cells_without_a_number_are_skipped() -> None:
 
 
 def test_malformed_rows_are_skipped() -> None:
-    bad = [f"{S0},1", f"{S0},1,2,3", "soon,1,2", "x", '"', f'{S0},"a,2']
-    good = f"{S0},0,40\n"
-    row, sink = read(f"time,gpu,{TEMP}\n{good}" + "".join(f"{line}\n{good}" for line in bad) + "\n\n")
+    malformed = [f"{S0},1", f"{S0},1,2,3", "soon,1,2", "x", '"', f'{S0},"a,2']
+    valid_row = f"{S0},0,40\n"
+    row, sink = read(f"time,gpu,{TEMP}\n{valid_row}" + "".join(f"{line}\n{valid_row}" for line in malformed) + "\n\n")
     assert [value for _, value in only(sink, "gpu_temperature_celsius")] == [40.0] * 7
     assert "6 rows have no time or the wrong number of cells (first: line 3)" in row.note, row.note
     assert row.status == "partial"

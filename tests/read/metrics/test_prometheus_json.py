@@ -48,10 +48,10 @@ def test_an_error_response_is_noted() -> None:
 
 
 def test_several_answers_in_one_file() -> None:
-    one, two = answer("matrix", [curve([(S0, "50")])]), answer("matrix", [curve([(S0, "40")], TEMP)])
+    utilization, temperature = answer("matrix", [curve([(S0, "50")])]), answer("matrix", [curve([(S0, "40")], TEMP)])
     error = '{"status":"error","errorType":"timeout","error":"query timed out"}'
-    for between in ("", "\n", "\n\n"):
-        row, sink = read(between.join([one, error, two]) + "\n")
+    for separator in ("", "\n", "\n\n"):
+        row, sink = read(separator.join([utilization, error, temperature]) + "\n")
         assert only(sink, "gpu_utilization_ratio") == [(T0, 0.5)]
         assert only(sink, "gpu_temperature_celsius") == [(T0, 40.0)]
         assert (row.status, "timeout: query timed out" in row.note) == ("partial", True)

@@ -92,7 +92,7 @@ def test_samples_before_the_first_time_are_dropped() -> None:
     assert "1 sample before the first time" in row.note
 
 
-def test_of_scrapes_without_times_the_last_is_kept() -> None:
+def test_the_last_of_several_scrapes_without_times_is_kept() -> None:
     row, sink = read(f"{UTIL}{LABELS} 1\n{TEMP}{LABELS} 30\n{UTIL}{LABELS} 2\n{TEMP}{LABELS} 31\n")
     assert only(sink, "gpu_utilization_ratio") == [(T0, 0.02)]
     assert only(sink, "gpu_temperature_celsius") == [(T0, 31.0)]
@@ -137,8 +137,8 @@ def test_blank_values_are_skipped(text: str) -> None:
     ["0x10", "1_000", "ten", "1,5", "--1", "1e", "e5", "."],
 )
 def test_a_line_with_a_malformed_value_is_skipped(line: str) -> None:
-    good = f"{TEMP}{LABELS} 5 {T0}\n"
-    row, sink = read(f"{good}{TEMP}{LABELS} {line} {T0}\n{good * 20}")
+    valid_line = f"{TEMP}{LABELS} 5 {T0}\n"
+    row, sink = read(f"{valid_line}{TEMP}{LABELS} {line} {T0}\n{valid_line * 20}")
     assert only(sink, "gpu_temperature_celsius") == [(T0, 5.0)] * 21
     assert (row.status, "1 malformed line (first: line 2)" in row.note) == ("partial", True), row.note
 
@@ -157,8 +157,8 @@ def test_a_line_with_a_malformed_value_is_skipped(line: str) -> None:
     ],
 )
 def test_a_malformed_line_is_skipped(line: str) -> None:
-    good = [f"{TEMP}{LABELS} {value} {T0 + value}\n" for value in range(20)]
-    row, sink = read("".join(good[:10]) + line + "\n" + "".join(good[10:]))
+    valid_lines = [f"{TEMP}{LABELS} {value} {T0 + value}\n" for value in range(20)]
+    row, sink = read("".join(valid_lines[:10]) + line + "\n" + "".join(valid_lines[10:]))
     assert len(only(sink, "gpu_temperature_celsius")) == 20
     assert (row.status, "1 malformed line (first: line 11)" in row.note) == ("partial", True), row.note
 
@@ -265,8 +265,8 @@ def test_a_line_longer_than_the_limit_is_skipped(monkeypatch: pytest.MonkeyPatch
     for size in (64, 700, 1 << 20):
         monkeypatch.setattr(blocks, "BLOCK_BYTES", size)
         for length in (501, 2000):
-            good = f"{UTIL}{LABELS} 1 {T0}\n"
-            row, sink = read(f'{good}{UTIL}{{gpu="{"9" * length}"}} 5 {T0}\n{good}bad\n{good * 20}')
+            valid_line = f"{UTIL}{LABELS} 1 {T0}\n"
+            row, sink = read(f'{valid_line}{UTIL}{{gpu="{"9" * length}"}} 5 {T0}\n{valid_line}bad\n{valid_line * 20}')
             assert only(sink, "gpu_utilization_ratio") == [(T0, 0.01)] * 22, (size, length)
             assert "(first: line 2)" in row.note, row.note
             assert "1 malformed line (first: line 4)" in row.note

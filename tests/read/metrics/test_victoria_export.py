@@ -101,7 +101,9 @@ def test_series_without_values() -> None:
 @pytest.mark.parametrize("number", ["9" * 400, "1e400", "-1e400"])
 @pytest.mark.parametrize("column", ["values", "timestamps"])
 def test_lines_with_numbers_beyond_any_float_are_skipped(number: str, column: str) -> None:
-    odd = line([1], [T0 + 5]).replace(f'"{column}":[{1 if column == "values" else T0 + 5}]', f'"{column}":[{number}]')
-    row, sink = read(line([1], [T0]) + odd + line([2], [T0 + 1]))
+    malformed = line([1], [T0 + 5]).replace(
+        f'"{column}":[{1 if column == "values" else T0 + 5}]', f'"{column}":[{number}]'
+    )
+    row, sink = read(line([1], [T0]) + malformed + line([2], [T0 + 1]))
     assert only(sink, "gpu_utilization_ratio") == [(T0, 0.01), (T0 + 1, 0.02)]
     assert "defect" not in row.note

@@ -55,10 +55,12 @@ def test_a_loop_with_units() -> None:
 
 def test_a_series_is_located_at_its_first_line() -> None:
     _, sink = read("\n".join(LOOP))
-    places = {(series.get("gpu"), series.at.line, series.at.path) for block in sink.blocks for series in block.series}
-    assert places == {("0", 2, "run/gpu.txt"), ("1", 3, "run/gpu.txt")}
-    at = next(series.at for block in sink.blocks for series in block.series if series.get("gpu") == "1")
-    assert "\n".join(LOOP)[at.offset : at.offset + at.length] == LOOP[2]
+    positions = {
+        (series.get("gpu"), series.at.line, series.at.path) for block in sink.blocks for series in block.series
+    }
+    assert positions == {("0", 2, "run/gpu.txt"), ("1", 3, "run/gpu.txt")}
+    position = next(series.at for block in sink.blocks for series in block.series if series.get("gpu") == "1")
+    assert "\n".join(LOOP)[position.offset : position.offset + position.length] == LOOP[2]
 
 
 @pytest.mark.parametrize("crlf", [False, True])
@@ -131,9 +133,9 @@ def test_a_cell_without_a_value_gives_no_sample(cell: str) -> None:
 
 
 def test_a_lost_gpu_is_reported_once() -> None:
-    lost = "2026/11/21 08:00:05.123, 0, 00000000:9B:00.0, [GPU is lost], [GPU is lost]\n"
+    lost_row = "2026/11/21 08:00:05.123, 0, 00000000:9B:00.0, [GPU is lost], [GPU is lost]\n"
     heading = "timestamp, index, pci.bus_id, power.draw [W], temperature.gpu\n"
-    result, sink = read(heading + "2026/11/21 08:00:00.123, 0, 00000000:9B:00.0, 70.00 W, 59\n" + lost * 9)
+    result, sink = read(heading + "2026/11/21 08:00:00.123, 0, 00000000:9B:00.0, 70.00 W, 59\n" + lost_row * 9)
     (event,) = sink.events
     assert (event.kind, event.time, event.fields["pci"]) == ("gpu_lost", T0 + 5, "0000:9b:00")
     assert result.status == "read"

@@ -148,7 +148,7 @@ def test_a_list_without_any_process_is_noted_and_gives_no_samples() -> None:
     assert "a container hid them" in result.note
 
 
-def test_a_comment_about_gpus_is_no_heading() -> None:
+def test_a_comment_about_gpus_is_not_a_heading() -> None:
     for text in ("# gpu is fine\nhello\n", "# gpu pid type\n", "# GPU power settings\nstep 1 loss 2\n"):
         result, _ = read(text, path="a.txt")
         assert not (result.format or "").startswith("nvidia")

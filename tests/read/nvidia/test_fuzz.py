@@ -121,8 +121,8 @@ def test_hostile_lines_are_read_in_linear_time(trap: str, number: int) -> None:
     """A megabyte of hostile text takes a few seconds on a loaded machine: no reader is quadratic."""
     data = TRAPS[trap](WHOLE[number]).encode()
     for reader in READERS:
-        began = time.process_time()
+        start_s = time.process_time()
         if reader.sniff(source(data)) is not None:
             with suppress(*DOCUMENTED_ERRORS):
                 reader.read(source(data), CollectingSink())
-        assert time.process_time() - began < 6.0, reader.id
+        assert time.process_time() - start_s < 6.0, reader.id

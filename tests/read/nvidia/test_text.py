@@ -215,7 +215,7 @@ def test_values_of_an_old_capture() -> None:
     assert last(sink)["gpu_pages_retired_total", "cause=double_bit gpu=0"] == 6.0
 
 
-def test_gpus_are_numbered_by_their_order_only_where_all_are_listed() -> None:
+def test_gpus_are_numbered_by_order_only_if_all_are_listed() -> None:
     _, sink = read(capture(new(0, busy=0), new(1)))
     assert of_gpu(sink, "0")["gpu_utilization_ratio"] == 0.0
     assert of_gpu(sink, "1")["gpu_utilization_ratio"] == 1.0
@@ -298,8 +298,8 @@ def test_mig_instances_have_curves_of_their_own() -> None:
 
 
 def test_cut_off_in_the_middle() -> None:
-    whole = capture(new(0, busy=0), new(1))
-    result, sink = read(whole[: whole.rindex("    Temperature")])
+    complete = capture(new(0, busy=0), new(1))
+    result, sink = read(complete[: complete.rindex("    Temperature")])
     assert result.format == "nvidia-smi-q"
     assert of_gpu(sink, "0")["gpu_temperature_celsius"] == 87.0
     assert "gpu_temperature_celsius" not in of_gpu(sink, "1")

@@ -134,10 +134,10 @@ def test_a_truncated_document_gives_its_complete_gpus(cut: float) -> None:
     text = document(gpu(0), gpu(1), attached=2)
     end = int(len(text) * cut)
     result, sink = read(text[:end])
-    whole = text[:end].count("</gpu>")
+    complete_gpus = text[:end].count("</gpu>")
     assert (result.format, result.status) == ("nvidia-smi-xml", "partial")
-    assert len({labels for labels in label_sets(sink) if dict(labels).get("pci")}) >= whole
-    assert sum(metric == "gpu_utilization_ratio" for metric, _ in last(sink)) == min(whole, 1)
+    assert len({labels for labels in label_sets(sink) if dict(labels).get("pci")}) >= complete_gpus
+    assert sum(metric == "gpu_utilization_ratio" for metric, _ in last(sink)) == min(complete_gpus, 1)
     assert "1 documents are truncated or malformed" in result.note
 
 
