@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("src", "tools", "bench", "lab")
+FOLDERS = ("src", "tools", "bench", "lab", "tests")
 
 VAGUE = {
     "asked", "begun", "each", "found", "given", "gone", "held", "kept", "met", "mine", "placed", "said", "seen",

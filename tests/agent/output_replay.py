@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools.cases import Case
 
-from tests.serve.receiving import LineReader, labels_of, spoken
+from tests.serve.receiving import LineReader, decode_entry, labels_of
 from trackside.agent.output import followed_file
 from trackside.agent.output.holders import OpenOutput
 from trackside.agent.output.options import JobOutputOptions, Text
@@ -58,14 +58,14 @@ def replay(case: Case, text: Text, folder: Path) -> tuple[str, str, Counter[str]
         shutil.copytree(inputs, replayed)
         counts: Counter[str] = Counter()
         store = folder / "store"
-        intake = Intake(store, spoken, labels_of, Limits(), RetentionOptions(flush_s=3600.0), LineReader)
+        intake = Intake(store, decode_entry, labels_of, Limits(), RetentionOptions(flush_s=3600.0), LineReader)
         try:
             for path in logs:
                 (replayed / path).unlink()
                 for stream in sent_streams(inputs / path, path, run, text, counts):
                     header = Header("lines", received_ns=1)
                     body = _body(stream)
-                    intake.accept(header, body, spoken((header, body))).result(30)
+                    intake.accept(header, body, decode_entry((header, body))).result(30)
             intake.flush(True).result(60)
         finally:
             intake.close()

@@ -453,7 +453,7 @@ def test_an_xid_line_becomes_events_in_the_receivers_store(
     time.sleep(0.1)
     (line,) = read(open_collectors[0]).lines
     intake = receiving.opened(tmp_path / "store")
-    receiving.said(intake, {**dict(line.labels), "node": "n1"}, [(0, line.text)]).result(30)
+    receiving.push_lines(intake, {**dict(line.labels), "node": "n1"}, [(0, line.text)]).result(30)
     receiving.flushed(intake)
     intake.close()
     with Snapshot.open(tmp_path / "store") as snapshot:

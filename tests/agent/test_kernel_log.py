@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from tests.agent.readings import assert_golden, exposition, open_source
-from tests.serve.receiving import flushed
+from tests.serve.receiving import flushed, push_lines
 from tests.serve.receiving import opened as receiver
-from tests.serve.receiving import said as push_lines
 from trackside.agent.kernel.choice import RateLimit, known_lines, select
 from trackside.agent.kernel.journal import KernelPosition, load_position, parse_entry
 from trackside.agent.kernel.ring import KernelClock, Ring, parse_records

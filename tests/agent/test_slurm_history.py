@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import trackside
-from tests.serve.receiving import T0_MS, flushed, lines, opened, said
+from tests.serve.receiving import T0_MS, flushed, lines, opened, push_lines
 from trackside.logs.scan import scan_text
 from trackside.model import Position, Record, Run
 from trackside.read.detect import read_source
@@ -38,7 +38,7 @@ def store_of(store: Path, sent_lines: Sequence[SentLine], controller: str = "ctl
         key = tuple(sorted({"node": controller, **labels}.items()))
         streams.setdefault(key, []).append((time - T0_MS * 1_000_000, text))
     for key, rows in streams.items():
-        said(intake, dict(key), rows).result(30)
+        push_lines(intake, dict(key), rows).result(30)
     flushed(intake)
     intake.close()
     return store
@@ -135,7 +135,7 @@ def test_lines_sent_twice_are_stored_once(store: Path, tmp_path: Path) -> None:
     intake = opened(tmp_path / "again")
     for _ in range(2):
         for time, labels, text in SENT:
-            said(intake, {"node": "ctl", **labels}, [(time - T0_MS * 1_000_000, text)])
+            push_lines(intake, {"node": "ctl", **labels}, [(time - T0_MS * 1_000_000, text)])
     flushed(intake)
     intake.close()
     assert {path: sorted(file_lines) for path, file_lines in lines(tmp_path / "again").items()} == {

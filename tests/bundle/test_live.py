@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import trackside
 from tests import services
-from tests.serve.receiving import T0_MS, flushed, gpu, opened, said, sent
+from tests.serve.receiving import T0_MS, flushed, gpu, opened, push_lines, sent
 from tests.site.test_gather import answering, owned, site
 from tests.stores.embedded.runs import SACCT, T0, TRACEBACK, sacct, scrape, steps, write
 from trackside.bundle import live
@@ -134,7 +134,7 @@ class TestStore:
             sent(intake, ticks).result(30)
             lines = [*steps(5).splitlines(), *TRACEBACK.format(module="apex").splitlines()]
             entries = [(n * 15_000_000_000, line) for n, line in enumerate(lines)]
-            said(intake, {"slurm_job_id": "77", "node": "gpu017"}, entries).result(30)
+            push_lines(intake, {"slurm_job_id": "77", "node": "gpu017"}, entries).result(30)
             flushed(intake)
         result = run_cli("bundle", "--store", store, "--job", "77", "-o", tmp_path / "run.tsb")
         assert result.exit_code == 0, result.output

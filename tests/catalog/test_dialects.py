@@ -1,4 +1,4 @@
-"""The catalog of metrics, and what foreign names, labels, units and blanks become."""
+"""The catalog of metrics, and the translation of foreign names, labels, units and blanks."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ L40S = {
 
 
 def series(name: str, **labels: str) -> tuple[str, dict[str, str], float, str]:
-    """What a foreign series becomes: metric, labels, scale, guess."""
+    """The translation of a foreign series: metric, labels, scale, guess."""
     series = translate(name, labels)
     assert series is not None, name
     return series.metric, dict(series.labels), series.scale, series.guess
 
 
-def each() -> Iterator[tuple[Dialect, str, str, dict[str, str]]]:
-    """Every metric of ours that any name of any dialect can become, with the labels that the name implies."""
+def translations() -> Iterator[tuple[Dialect, str, str, dict[str, str]]]:
+    """(dialect, foreign name, our metric, labels implied by the name) of each translation in the dialects."""
     for dialect in dialects():
         for name, foreign in dialect.names.items():
             for metric in (foreign.metric, *(ours for _, ours in foreign.cases)):
@@ -54,7 +54,7 @@ def each() -> Iterator[tuple[Dialect, str, str, dict[str, str]]]:
 # -- the catalog
 
 
-def test_names_say_unit_and_kind() -> None:
+def test_metric_names_end_with_unit_and_kind() -> None:
     ends = {"ratio": "_ratio", "C": "_celsius", "W": "_watts", "Hz": "_hertz", "B/s": "_per_second"}
     for name, metric in METRICS.items():
         assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
@@ -75,14 +75,14 @@ def test_bounds_leave_room_and_labels_are_not_common_ones() -> None:
         assert not metric.meaning.endswith(".")
 
 
-def test_curves_of_the_host_are_of_no_gpu() -> None:
+def test_host_series_have_no_gpu_labels() -> None:
     assert "gpu" in labels_of("gpu_power_watts")
     assert "rank" in labels_of("training_loss")
     assert labels_of("host_power_watts") == {"node", "job", "user", "source", "device"}
     assert series("node_load1", instance="n1:9100", gpu="3", uuid="GPU-1")[1] == {"node": "n1"}
 
 
-def test_what_only_changes_say() -> None:
+def test_only_last_error_metrics_are_sticky() -> None:
     assert {name for name in METRICS if METRICS[name].kind == "sticky"} == {"gpu_xid_last", "gpu_ras_event_last"}
     assert METRICS["gpu_throttle_reasons"].kind == "flags"
 
@@ -97,17 +97,17 @@ TRACED = {
 
 
 @pytest.mark.parametrize("name", TRACED)
-def test_what_the_agent_traces_keeps_its_labels(name: str) -> None:
-    own = TRACED[name] | {"node", "gpu", "pid", "rank", "job"}
-    found = series(f"trackside_{name}", **dict.fromkeys(own, "1"))
-    assert found == (f"trackside_{name}", dict.fromkeys(own, "1"), 1.0, "")
+def test_metrics_of_the_agent_keep_their_labels(name: str) -> None:
+    labels = TRACED[name] | {"node", "gpu", "pid", "rank", "job"}
+    translation = series(f"trackside_{name}", **dict.fromkeys(labels, "1"))
+    assert translation == (f"trackside_{name}", dict.fromkeys(labels, "1"), 1.0, "")
 
 
 # -- the dialects as a whole
 
 
-def test_every_name_is_a_metric_with_labels_that_it_may_have() -> None:
-    for dialect, name, metric, labels in each():
+def test_every_translation_has_a_known_metric_and_allowed_labels() -> None:
+    for dialect, name, metric, labels in translations():
         assert metric in METRICS, (dialect.id, name, metric)
         assert set(labels) <= labels_of(metric), (dialect.id, name, labels)
         if "reason" in labels:
@@ -126,7 +126,7 @@ def test_no_name_is_in_two_dialects() -> None:
     assert {name: ids for name, ids in owners.items() if len(ids) > 1} == {}
 
 
-def test_every_name_is_found_in_any_case() -> None:
+def test_names_are_case_insensitive() -> None:
     for dialect in dialects():
         for name, foreign in dialect.names.items():
             for spelling in (name, name.lower(), name.upper()):
@@ -136,7 +136,7 @@ def test_every_name_is_found_in_any_case() -> None:
                 assert dict(series.labels) == dict(foreign.labels)
 
 
-def test_a_name_is_known_or_not_whatever_its_labels() -> None:
+def test_labels_do_not_make_an_unknown_name_known() -> None:
     assert translate("container_cpu_usage_seconds_total", {"node": "n1"}) is None
     assert translate("", {}) is None
     assert series("gpu_clock", clock_type="soc", gpu_id="1") == (
@@ -147,18 +147,18 @@ def test_a_name_is_known_or_not_whatever_its_labels() -> None:
     )
 
 
-def test_guesses_are_where_the_unit_could_be_either() -> None:
-    for dialect, name, metric, _ in each():
+def test_guesses_match_the_unit_of_the_metric() -> None:
+    for dialect, name, metric, _ in translations():
         guess = dialect.names[name].guess
         if guess:
             assert METRICS[metric].unit == guess, (dialect.id, name)
             assert dialect.names[name].scale == 1.0, (dialect.id, name)
 
 
-def test_labels_are_written_the_way_they_are_looked_up() -> None:
+def test_label_names_of_dialects_are_normalized_and_map_to_known_labels() -> None:
     for dialect in dialects():
-        for theirs, label in dialect.labels.items():
-            assert theirs == theirs.lower().replace(".", "_"), (dialect.id, theirs)
+        for foreign, label in dialect.labels.items():
+            assert foreign == foreign.lower().replace(".", "_"), (dialect.id, foreign)
             assert label.name in COMMON or any(label.name in metric.labels for metric in METRICS.values()), label
 
 
@@ -172,7 +172,7 @@ LABEL = re.compile(r'([\w.]+)="([^"]*)"')
 
 
 @pytest.mark.parametrize("dialect", dialects(), ids=lambda dialect: dialect.id)
-def test_names(dialect: Dialect) -> None:
+def test_names_of_a_dialect_are_translated(dialect: Dialect) -> None:
     lines = (ROOM / f"{dialect.id.replace('-', '_')}.txt").read_text().splitlines()
     assert lines
     for line in lines:
@@ -187,7 +187,7 @@ def test_names(dialect: Dialect) -> None:
         assert math.isclose(translated.scale, float(case["scale"] or 1)), line
 
 
-def test_guessed_units() -> None:
+def test_units_that_depend_on_the_size_are_guessed() -> None:
     assert series("DCGM_FI_DEV_GPU_UTIL_RATIO")[2:] == (1.0, "ratio")
     assert series("dcgm_fi_dev_tensor_active")[2:] == (1.0, "ratio")
     assert series("training_model_flops_utilization")[2:] == (1.0, "ratio")
@@ -221,7 +221,7 @@ def test_guessed_units() -> None:
         (1203, "DEV_NVLINK_COUNT_RX_BYTES", ""),
     ],
 )
-def test_dcgm_numbers(number: int, name: str, short: str) -> None:
+def test_dcgm_field_numbers(number: int, name: str, short: str) -> None:
     (field,) = (field for field in FIELDS if field.number == number)
     assert name in field.names.split()
     assert field.short == short
@@ -278,14 +278,14 @@ def test_labels_of_dcgm_exporter() -> None:
         ({"pod": "train-0", "namespace": "ml", "container": "main"}, {}),
     ],
 )
-def test_labels(labels: dict[str, str], ours: dict[str, str]) -> None:
+def test_labels_are_translated_in_any_order(labels: dict[str, str], ours: dict[str, str]) -> None:
     assert series("DCGM_FI_DEV_GPU_UTIL", **labels)[1] == ours
     assert series("DCGM_FI_DEV_GPU_UTIL", **dict(reversed(labels.items())))[1] == ours
 
 
-def test_a_name_holds_against_a_label() -> None:
-    found = series("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L3", nvlink="7")
-    assert found[1] == {"kind": "crc_flit", "link": "3"}
+def test_labels_in_the_name_override_labels() -> None:
+    translation = series("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L3", nvlink="7")
+    assert translation[1] == {"kind": "crc_flit", "link": "3"}
 
 
 @pytest.mark.parametrize(
@@ -300,11 +300,11 @@ def test_a_name_holds_against_a_label() -> None:
         ("", ""),
     ],
 )
-def test_pci_addresses(text: str, address: str) -> None:
+def test_pci_addresses_are_normalized(text: str, address: str) -> None:
     assert pci_address(text) == address
 
 
-def test_what_says_nothing_is_no_label() -> None:
+def test_empty_and_blank_labels_are_dropped() -> None:
     assert [normalized(text, Label("gpu_model")) for text in (" N/A ", "", "-", "A100 ")] == ["", "", "", "A100"]
 
 
@@ -330,12 +330,12 @@ def test_what_says_nothing_is_no_label() -> None:
         ("", "gpu_xid_last", 1.0),
     ],
 )
-def test_written_units(text: str, metric: str, factor: float) -> None:
+def test_unit_names_give_the_factor(text: str, metric: str, factor: float) -> None:
     assert factor_of(text, METRICS[metric].unit) == factor
 
 
 @pytest.mark.parametrize(("text", "metric"), [("MiB", "gpu_power_watts"), ("", "gpu_power_watts"), ("W", "gpu_pstate")])
-def test_a_unit_that_is_none_of_the_metrics_is_refused(text: str, metric: str) -> None:
+def test_a_unit_that_does_not_fit_the_metric_is_refused(text: str, metric: str) -> None:
     with pytest.raises(ValueError, match="is not a unit for"):
         factor_of(text, METRICS[metric].unit)
 
@@ -349,7 +349,7 @@ def test_units_are_units_of_the_catalog() -> None:
 # -- throttle reasons
 
 
-def test_bits_of_reasons() -> None:
+def test_throttle_reasons_and_masks() -> None:
     bits = [reason.bit for reason in REASONS.values() if reason.bit]
     assert sorted(bits) == [1 << n for n in range(9)]
     assert reasons_in(0x0) == ()
@@ -364,34 +364,34 @@ def test_bits_of_reasons() -> None:
 
 
 def scraped(path: Path) -> list[tuple[str, dict[str, str], float]]:
-    found = []
+    samples = []
     for line in path.read_text("utf-8").splitlines():
         if line and not line.startswith("#"):
             name, labels, value = re.fullmatch(r"([\w:]+)(?:\{(.*)\})? (\S+)", line).groups()  # type: ignore[union-attr]
-            found.append((name, dict(re.findall(r'(\w+)="([^"]*)"', labels or "")), float(value)))
-    return found
+            samples.append((name, dict(re.findall(r'(\w+)="([^"]*)"', labels or "")), float(value)))
+    return samples
 
 
 def ours_of(path: Path) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """What a scrape says in our terms: (metric, labels but descriptive ones) -> value in our unit."""
-    found = {}
+    """A scrape translated: (our metric, labels except descriptive ones) -> value in our unit."""
+    values = {}
     for name, labels, value in scraped(path):
-        if (known := translate(name, labels)) is not None:
-            assert not known.guess
-            kept = tuple(pair for pair in known.labels if pair[0] not in DESCRIPTIVE)
-            number = value * known.scale
+        if (translation := translate(name, labels)) is not None:
+            assert not translation.guess
+            identity = tuple(pair for pair in translation.labels if pair[0] not in DESCRIPTIVE)
+            number = value * translation.scale
             assert not is_blank(np.array([value])).any(), name
-            assert METRICS[known.metric].low <= number <= METRICS[known.metric].high, name
-            found[known.metric, kept] = number
-    return found
+            assert METRICS[translation.metric].low <= number <= METRICS[translation.metric].high, name
+            values[translation.metric, identity] = number
+    return values
 
 
 @pytest.mark.corpus
 def test_dcgm_exporter_scrapes() -> None:
     node, gpu = ("node", "i-030791dc5a37cd257"), ("gpu", "0")
-    found = ours_of(DATA / "dcgm-exporter-scrapes" / "l4-kops-1.prom")
-    assert len(found) == 22
-    assert {metric: found[metric, (gpu, node)] for metric in (
+    values = ours_of(DATA / "dcgm-exporter-scrapes" / "l4-kops-1.prom")
+    assert len(values) == 22
+    assert {metric: values[metric, (gpu, node)] for metric in (
         "gpu_sm_clock_hertz", "gpu_temperature_celsius", "gpu_power_watts", "gpu_energy_joules_total",
         "gpu_memory_free_bytes", "gpu_memory_reserved_bytes", "gpu_pcie_tx_bytes_per_second", "gpu_engine_active_ratio",
     )} == pytest.approx({
@@ -399,14 +399,14 @@ def test_dcgm_exporter_scrapes() -> None:
         "gpu_energy_joules_total": 4742.776, "gpu_memory_free_bytes": 22563 * MIB,
         "gpu_memory_reserved_bytes": 470 * MIB, "gpu_pcie_tx_bytes_per_second": 112603.0, "gpu_engine_active_ratio": 0.0,
     })  # fmt: skip
-    for each_scrape in ("l4-kops-2.prom", "l40s-upcloud.prom"):
-        assert {metric for metric, _ in ours_of(DATA / "dcgm-exporter-scrapes" / each_scrape)} == {m for m, _ in found}
+    for scrape in ("l4-kops-2.prom", "l40s-upcloud.prom"):
+        assert {metric for metric, _ in ours_of(DATA / "dcgm-exporter-scrapes" / scrape)} == {m for m, _ in values}
 
 
 @pytest.mark.corpus
 def test_a_gpu_under_load_through_the_exporter_of_nvidia_smi() -> None:
     folder = DATA / "nvidia-smi-captures" / "metrics"
-    found = ours_of(folder / "linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01__load.metrics")
+    values = ours_of(folder / "linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01__load.metrics")
     expected = {
         "gpu_utilization_ratio": 1.0, "gpu_memory_utilization_ratio": 0.11, "gpu_memory_used_bytes": 19818 * MIB,
         "gpu_memory_total_bytes": 81559 * MIB, "gpu_power_watts": 631.95, "gpu_power_instant_watts": 625.68,
@@ -414,10 +414,10 @@ def test_a_gpu_under_load_through_the_exporter_of_nvidia_smi() -> None:
         "gpu_sm_clock_max_hertz": 1.98e9, "gpu_throttle_reasons": 0.0, "gpu_pstate": 0.0, "gpu_processes": 3.0,
         "gpu_pcie_link_generation": 5.0, "gpu_row_remap_failed": 0.0, "gpu_fabric_state": 3.0,
     }  # fmt: skip
-    assert {metric: found[metric, ()] for metric in expected} == pytest.approx(expected, rel=1e-4)
-    assert found["gpu_present", (("gpu", "0"),)] == 1.0
-    assert found["gpu_process_memory_used_bytes", (("pid", "11345"),)] == pytest.approx(15690 * MIB)
-    assert found["gpu_power_limit_range_watts", (("kind", "min"),)] == 200.0
+    assert {metric: values[metric, ()] for metric in expected} == pytest.approx(expected, rel=1e-4)
+    assert values["gpu_present", (("gpu", "0"),)] == 1.0
+    assert values["gpu_process_memory_used_bytes", (("pid", "11345"),)] == pytest.approx(15690 * MIB)
+    assert values["gpu_power_limit_range_watts", (("kind", "min"),)] == 200.0
     idle = ours_of(folder / "linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01__idle.metrics")
     assert reasons_in(int(idle["gpu_throttle_reasons", ()])) == ("gpu_idle",)
     assert idle["gpu_throttle_active", (("reason", "gpu_idle"),)] == 1.0
@@ -444,7 +444,7 @@ def captured(path: Path) -> Iterator[dict[str, str]]:
         "nvidia-geforce-rtx-2080-super__595.71.05",
     ],
 )
-def test_nvidia_smi_says_the_same_itself_and_through_its_exporter(gpu: str) -> None:
+def test_nvidia_smi_and_its_exporter_give_the_same_values(gpu: str) -> None:
     folder = DATA / "nvidia-smi-captures"
     rows = list(captured(folder / "captures" / f"linux-x86_64__{gpu}.txt"))
     assert len(rows) == 2
@@ -453,24 +453,31 @@ def test_nvidia_smi_says_the_same_itself_and_through_its_exporter(gpu: str) -> N
         exported = ours_of(folder / "metrics" / f"linux-x86_64__{gpu}__{state}.metrics")
         for heading, cell in row.items():
             field, _, unit = heading.partition(" ")
-            known, number = translate(field, {}), re.match(r"-?\d+(\.\d+)?(?!\S*[a-z.])", cell)
-            apart = field in ("power.draw.instant", "clocks.current.graphics")
-            if known is None or number is None or apart or (known.metric, known.labels) not in exported:
+            translation, match = translate(field, {}), re.match(r"-?\d+(\.\d+)?(?!\S*[a-z.])", cell)
+            differs = field in ("power.draw.instant", "clocks.current.graphics")
+            if (
+                translation is None
+                or match is None
+                or differs
+                or (translation.metric, translation.labels) not in exported
+            ):
                 continue
-            factor = factor_of(unit, METRICS[known.metric].unit) if unit else known.scale
-            assert factor == known.scale, f"{field}: {unit}"
-            assert float(number[0]) * factor == pytest.approx(exported[known.metric, known.labels], rel=1e-4), field
+            factor = factor_of(unit, METRICS[translation.metric].unit) if unit else translation.scale
+            assert factor == translation.scale, f"{field}: {unit}"
+            assert float(match[0]) * factor == pytest.approx(
+                exported[translation.metric, translation.labels], rel=1e-4
+            ), field
             compared += 1
     assert compared >= 60
 
 
 @pytest.mark.corpus
-def test_every_query_field_that_is_mapped_is_one_of_nvidia_smis() -> None:
-    told: set[str] = set()
+def test_mapped_query_fields_are_documented_by_nvidia_smi() -> None:
+    documented: set[str] = set()
     for path in (DATA / "nvidia-smi-captures" / "captures").glob("*.txt"):
-        told.update(re.findall(r'(?:^| or )"([\w.]+)"', path.read_text("utf-8"), re.MULTILINE))
+        documented.update(re.findall(r'(?:^| or )"([\w.]+)"', path.read_text("utf-8"), re.MULTILINE))
     older = {field for field in QUERY_FIELDS if field.startswith("ecc.errors.corrected") and ".sram." in field}
     older |= {
         field for field in QUERY_FIELDS if re.search(r"uncorrected\.volatile\.sram\.(l2|sm|mcu|pcie|other)", field)
     }
-    assert set(QUERY_FIELDS) - told == older
+    assert set(QUERY_FIELDS) - documented == older

@@ -10,7 +10,7 @@ from trackside.catalog.natural import natural, whole_number
 
 
 @pytest.mark.parametrize(
-    "ordered",
+    "texts",
     [
         ["2", "10", "x"],
         ["n", "n0", "n1", "n02", "n2", "n10", "n10-2", "n10-10", "node"],
@@ -18,13 +18,13 @@ from trackside.catalog.natural import natural, whole_number
         ["n9", "n" + "1" * 5000, "n" + "2" * 5000, "n" + "1" * 5001],
     ],
 )
-def test_numbers_in_names_stand_by_their_size(ordered: list[str]) -> None:
-    keys = [natural(text) for text in ordered]
+def test_numbers_in_names_sort_by_value(texts: list[str]) -> None:
+    keys = [natural(text) for text in texts]
     assert all(before < after for before, after in pairwise(keys))
 
 
 @given(st.lists(st.text("ab01٣²-", max_size=6), max_size=6))
-def test_only_the_same_text_has_the_same_place(texts: list[str]) -> None:
+def test_distinct_texts_have_distinct_keys(texts: list[str]) -> None:
     assert len({natural(text) for text in texts}) == len(set(texts))
 
 

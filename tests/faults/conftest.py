@@ -1,4 +1,4 @@
-"""Servers that hold the runs, one a session for each."""
+"""Servers that hold the runs: one for each run, for the whole session."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.proxy import Proxy, proxied
-from tests.faults.rewriting import Rewriting, rewriting
-from tests.faults.runs import HEALTHY, HUNG, SLOW, Held, held
+from tests.faults.rewriting import RewritingServer, rewriting_server
+from tests.faults.runs import HEALTHY, HUNG, SLOW, ServedRun, run_in_victoria
 
 
 @pytest.fixture(scope="session")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Held]:
-    """A run that is well."""
-    with held(HEALTHY, tmp_path_factory.mktemp("healthy")) as run:
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedRun]:
+    """A healthy run."""
+    with run_in_victoria(HEALTHY, tmp_path_factory.mktemp("healthy")) as run:
         yield run
 
 
 @pytest.fixture(scope="session")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Held]:
-    """A run whose interconnect is slow, which metrics tell."""
-    with held(SLOW, tmp_path_factory.mktemp("slow")) as run:
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedRun]:
+    """A run whose interconnect is slow, as its metrics show."""
+    with run_in_victoria(SLOW, tmp_path_factory.mktemp("slow")) as run:
         yield run
 
 
 @pytest.fixture(scope="session")
-def hung(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Held]:
+def hung(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedRun]:
     """A run in which a rank hangs."""
-    with held(HUNG, tmp_path_factory.mktemp("hung")) as run:
+    with run_in_victoria(HUNG, tmp_path_factory.mktemp("hung")) as run:
         yield run
 
 
 @pytest.fixture
-def proxy(run: Held) -> Iterator[Proxy]:
-    """Before the server of the test's run."""
-    with proxied(run.port) as between:
-        yield between
+def proxy(run: ServedRun) -> Iterator[Proxy]:
+    """A proxy before the server of the test's run."""
+    with proxied(run.port) as running_proxy:
+        yield running_proxy
 
 
 @pytest.fixture
-def stub(run: Held) -> Iterator[Rewriting]:
-    """Before the server of the test's run."""
-    with rewriting(run.url) as between:
-        yield between
+def stub(run: ServedRun) -> Iterator[RewritingServer]:
+    """A server that rewrites the answers of the server of the test's run."""
+    with rewriting_server(run.url) as server:
+        yield server

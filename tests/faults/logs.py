@@ -1,4 +1,4 @@
-"""A run's output and kernel messages as a Loki has them, and the rest in files."""
+"""A run with its output and kernel messages in a Loki, and the rest in files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.faults.runs import JOB, Held, Told, ask, loki_at, metrics_at, site
+from tests.faults.runs import JOB, ServedRun, TimedVerdict, diagnose, loki_at, metrics_at, site
 from tests.stores.logs.servers import SECOND, Answer, Entry, LokiServer
 from trackside.model import Run
 
@@ -19,20 +19,22 @@ KERNEL = {"unit": "kernel", "transport": "kernel"}
 
 
 def loki(run: Run, files: Path) -> LokiServer:
-    """It holds all that was printed: training in even time from a minute after the run's start to its end."""
+    """A Loki with all output; lines of training are spread evenly from one minute after the start to the end."""
     assert run.id is not None
     assert run.start is not None
     assert run.end is not None
     start, end, labels = run.start, run.end, {"job_id": run.id, "node": run.nodes[0]}
     texts = next(files.glob("slurm-*.out")).read_text("utf-8").splitlines()
-    before = next((place for place, text in enumerate(texts) if "loss" in text), len(texts))
-    times = np.concatenate([start + np.arange(before) * 0.1, np.linspace(start + 60, end, len(texts) - before)])
-    own = [Entry(round(time * SECOND), text, labels) for time, text in zip(times.tolist(), texts, strict=True)]
-    return LokiServer(*own, *_kernel(files), max_range_s=10**9)
+    startup_count = next((index for index, text in enumerate(texts) if "loss" in text), len(texts))
+    times = np.concatenate(
+        [start + np.arange(startup_count) * 0.1, np.linspace(start + 60, end, len(texts) - startup_count)]
+    )
+    job_lines = [Entry(round(time * SECOND), text, labels) for time, text in zip(times.tolist(), texts, strict=True)]
+    return LokiServer(*job_lines, *_kernel(files), max_range_s=10**9)
 
 
-def _kernel(rest: Path) -> Iterator[Entry]:
-    for path in sorted(rest.glob("kernel/*.log")):
+def _kernel(files: Path) -> Iterator[Entry]:
+    for path in sorted(files.glob("kernel/*.log")):
         for line in path.read_text("utf-8").splitlines():
             time, _, text = line.partition(" ")
             moment = dt.datetime.fromisoformat(time.replace(",", "."))
@@ -40,25 +42,25 @@ def _kernel(rest: Path) -> Iterator[Entry]:
 
 
 def without_logs(files: Path, folder: Path, records: bool = True) -> Path:
-    """The run's other files; ``records``: Slurm's as well."""
+    """A folder with the run's other files; ``records``: including those of Slurm."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in files.glob("*.txt") if records else ():
         shutil.copy(path, folder)
     return folder
 
 
-def judged(run: Held, logs: str, folder: Path, records: bool = True) -> Told:
-    """The verdict with logs from there."""
-    where = site(folder, metrics_at(run.url, "timeout_s = 20\n"), loki_at(logs, LABELS))
-    return ask(where, [without_logs(run.rest, folder / "rest", records)], JOB)
+def diagnose_with_logs(run: ServedRun, logs: str, folder: Path, records: bool = True) -> TimedVerdict:
+    """The verdict with logs from the Loki at ``logs``."""
+    site_ = site(folder, metrics_at(run.url, "timeout_s = 20\n"), loki_at(logs, LABELS))
+    return diagnose(site_, [without_logs(run.rest, folder / "rest", records)], JOB)
 
 
 def from_page(number: int, spoil: Callable[[Answer], Answer]) -> Callable[[int, str, Answer], Answer]:
-    """Answers that hold lines of the job are spoilt from this one on."""
-    asked = count(1)
+    """Change the answers that contain lines of the job, from this page on."""
+    pages = count(1)
 
-    def at(place: int, path: str, answer: Answer) -> Answer:
-        own = path.endswith("query_range") and b'"job_id"' in answer.body
-        return spoil(answer) if own and next(asked) >= number else answer
+    def spoil_late(number_of_request: int, path: str, answer: Answer) -> Answer:
+        of_job = path.endswith("query_range") and b'"job_id"' in answer.body
+        return spoil(answer) if of_job and next(pages) >= number else answer
 
-    return at
+    return spoil_late

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback before a real server: the network's faults, which can be changed while it runs."""
+"""A TCP proxy on loopback before a real server: network faults that can change while it runs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 HOST = "127.0.0.1"
 PIECE = 1 << 16
 _RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER's: closing drops the connection with RST."""
+"""Value of SO_LINGER with which closing drops the connection with RST."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with the way to a server.
+    """A fault of the network path to a server.
 
-    ``refuse``: nothing listens. ``hang``: requests are taken and never answered. ``rate``: bytes a second of a
-    connection's answers. ``cut``: after so many bytes of an answer's body the connection ends, with a FIN or, with
-    ``reset``, an RST; ``times``: so often and then no more, None for always. ``drop``: every so many-th connection is
-    closed unheard. ``flip``: of every so many-th byte of a body the highest bit is turned over. ``endless``: after its
-    head an answer goes on with zeros, and never ends.
+    ``refuse``: nothing listens. ``hang``: requests are accepted and never answered. ``rate``: bytes per second of each
+    connection's answers. ``cut``: the connection ends after this many bytes of an answer's body, with a FIN or, with
+    ``reset``, an RST; ``times``: number of cuts, None for no limit. ``drop``: every n-th connection is closed before
+    a request is read. ``flip``: the highest bit of every n-th byte of a body is flipped. ``endless``: zeros without
+    end follow the head of an answer.
     """
 
     refuse: bool = False
@@ -43,7 +43,7 @@ NONE = Fault()
 
 
 class Proxy:
-    """Goes between clients and the server at ``port`` of this machine."""
+    """A proxy between clients and the server at ``port`` of this machine."""
 
     def __init__(self, port: int) -> None:
         self._upstream = HOST, port
@@ -53,12 +53,12 @@ class Proxy:
         self._count = itertools.count(1)
         self.fault, self._cuts = NONE, 0
         self._next: tuple[int, Fault] | None = None
-        self._asked = itertools.count(1)
+        self._requests = itertools.count(1)
         self.hits = 0
-        """How often the present fault was felt."""
+        """How often the current fault took effect."""
         self.sent = 0
         """Bytes sent to clients since the fault began."""
-        self._over = threading.Event()
+        self._closed = threading.Event()
         self._listener = self._listening(0)
         self.port = int(self._listener.getsockname()[1])
 
@@ -67,23 +67,23 @@ class Proxy:
         """Its address over HTTP."""
         return f"http://{HOST}:{self.port}"
 
-    def become(self, fault: Fault) -> None:
-        """From now on this is wrong; connections that stand are ended."""
+    def set_fault(self, fault: Fault) -> None:
+        """Switch to this fault and close open connections."""
         with self._lock:
-            was, self.fault, self._cuts, self.hits, self.sent = self.fault, fault, 0, 0, 0
-        if fault.refuse and not was.refuse:
+            previous, self.fault, self._cuts, self.hits, self.sent = self.fault, fault, 0, 0, 0
+        if fault.refuse and not previous.refuse:
             _end(self._listener)
-        elif was.refuse and not fault.refuse:
+        elif previous.refuse and not fault.refuse:
             self._listener = self._listening(self.port)
         self._drop_all()
 
-    def change(self, after: int, fault: Fault) -> None:
-        """That is wrong after so many requests more."""
-        self._asked, self._next = itertools.count(1), (after, fault)
+    def set_fault_after(self, requests: int, fault: Fault) -> None:
+        """Switch to this fault after this many more requests."""
+        self._requests, self._next = itertools.count(1), (requests, fault)
 
     def close(self) -> None:
-        """End all."""
-        self._over.set()
+        """Close all connections and end all threads."""
+        self._closed.set()
         _end(self._listener)
         self._drop_all()
         for thread in self._threads:
@@ -99,8 +99,8 @@ class Proxy:
         self._start(self._accept, listener)
         return listener
 
-    def _start(self, target: object, *given: object) -> None:
-        thread = threading.Thread(target=target, args=given, daemon=True)  # type: ignore[arg-type]
+    def _start(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
         self._threads.append(thread)
         thread.start()
 
@@ -112,7 +112,7 @@ class Proxy:
                 return
             fault, number = self.fault, next(self._count)
             if fault.drop and number % fault.drop == 0:
-                self._felt()
+                self._count_hit()
                 _end(client)
                 continue
             try:
@@ -136,13 +136,13 @@ class Proxy:
     def _ask(self, link: _Link) -> None:
         with suppress(OSError):
             while piece := link.client.recv(PIECE):
-                if self._next is not None and next(self._asked) > self._next[0]:
+                if self._next is not None and next(self._requests) > self._next[0]:
                     (_, fault), self._next = self._next, None
-                    self.become(fault)
+                    self.set_fault(fault)
                 if self.fault.hang:
-                    self._felt()
+                    self._count_hit()
                     continue
-                link.begin()
+                link.expect_head()
                 link.server.sendall(piece)
         link.end()
 
@@ -154,14 +154,14 @@ class Proxy:
         link.end()
 
     def _pass(self, link: _Link, piece: bytes) -> bool:
-        """Send a piece of an answer on, spoilt; whether the connection stays."""
+        """Forward a piece of an answer with the fault applied; whether the connection stays open."""
         fault = self.fault
         head, body = link.split(piece)
         if fault.endless and head:
-            self._felt()
+            self._count_hit()
             head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
             self._send(link, head, fault.rate)
-            while not self._over.is_set() and self.fault is fault:
+            while not self._closed.is_set() and self.fault is fault:
                 self._send(link, bytes(PIECE), fault.rate)
             return False
         if fault.flip:
@@ -182,45 +182,45 @@ class Proxy:
             self.hits += 1
             return True
 
-    def _felt(self) -> None:
+    def _count_hit(self) -> None:
         with self._lock:
             self.hits += 1
 
     def _flipped(self, link: _Link, body: bytes, every: int) -> bytes:
-        spoilt = bytearray(body)
-        for place in range(-link.body % every, len(spoilt), every):
-            if link.body + place:
-                spoilt[place] ^= 0x80
-                self._felt()
-        return bytes(spoilt)
+        flipped = bytearray(body)
+        for index in range(-link.body % every, len(flipped), every):
+            if link.body + index:
+                flipped[index] ^= 0x80
+                self._count_hit()
+        return bytes(flipped)
 
     def _send(self, link: _Link, data: bytes, rate: int) -> None:
         self.sent += len(data)
         if not rate:
             link.client.sendall(data)
             return
-        self._felt()
+        self._count_hit()
         size = max(1, rate // 20)
-        for place in range(0, len(data), size):
-            link.client.sendall(data[place : place + size])
+        for index in range(0, len(data), size):
+            link.client.sendall(data[index : index + size])
             time.sleep(size / rate)
 
 
 class _Link:
-    """A client's connection and ours to the server; ``body``: bytes of the present answer's body that went by."""
+    """A client's connection and the one to the server; ``body``: forwarded bytes of the current answer's body."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client, self.server = client, server
         self.reset = False
-        self.begin()
+        self.expect_head()
 
-    def begin(self) -> None:
-        """Another request: its answer has a head again."""
+    def expect_head(self) -> None:
+        """Expect the head of another answer."""
         self.body = 0
         self._head: bytes | None = b""
 
     def split(self, piece: bytes) -> tuple[bytes, bytes]:
-        """What of a piece belongs to the head, and what to the body."""
+        """The parts of a piece that belong to the head and to the body."""
         if self._head is None:
             return b"", piece
         before = len(self._head)
@@ -236,7 +236,9 @@ class _Link:
         if self.reset:
             with suppress(OSError):
                 self.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                self.client.shutdown(socket.SHUT_RD)  # wakes who waits for it, or closing would do nothing
+                self.client.shutdown(
+                    socket.SHUT_RD
+                )  # wakes the thread that waits for it; otherwise closing does nothing
             self.client.close()
         else:
             _end(self.client)
@@ -251,7 +253,7 @@ def _end(link: socket.socket) -> None:
 
 @contextmanager
 def proxied(port: int) -> Iterator[Proxy]:
-    """A proxy before a server, until the block ends."""
+    """A proxy before a server while the block runs."""
     proxy = Proxy(port)
     try:
         yield proxy

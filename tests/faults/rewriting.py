@@ -1,4 +1,4 @@
-"""An HTTP server that asks another and may change what it says: the faults of servers, not of the network."""
+"""An HTTP server that forwards requests and may change the answers: faults of servers, not of the network."""
 
 from __future__ import annotations
 
@@ -16,118 +16,122 @@ from tests.stores.logs.servers import Answer, Params, Server, running
 LOGIN = b"<!DOCTYPE html><html><head><title>Sign in</title></head><body>Please sign in</body></html>"
 JSON = {"Content-Type": "application/json"}
 Rewrite = Callable[[str, Mapping[str, str], Answer], Answer]
-"""(path, what was asked, the true answer) -> the answer that is given."""
+"""(path, parameters of the request, the real answer) -> the answer to send."""
 
 
-class Rewriting(Server):
-    """Stands before the server at ``behind``. ``rewrite`` changes its answers; ``changed`` counts those that it did."""
+class RewritingServer(Server):
+    """Forwards to the server at ``upstream``. ``rewrite`` changes its answers; ``changed`` counts the changed ones."""
 
-    def __init__(self, behind: str) -> None:
+    def __init__(self, upstream: str) -> None:
         super().__init__()
-        self._behind = behind
+        self._upstream = upstream
         self._http = urllib3.PoolManager(retries=False, timeout=60, maxsize=8)
         self._lock = threading.Lock()
-        self.rewrite: Rewrite = true
+        self.rewrite: Rewrite = unchanged
         self.changed = 0
 
     def answer(self, method: str, path: str, params: Params, body: bytes) -> Answer:
-        """What the other says, rewritten."""
+        """The upstream server's answer, rewritten."""
         if method == "POST":
-            got = self._http.request_encode_body(method, self._behind + path, fields=params, encode_multipart=False)
+            response = self._http.request_encode_body(
+                method, self._upstream + path, fields=params, encode_multipart=False
+            )
         else:
-            got = self._http.request_encode_url(method, self._behind + path, fields=params)
-        was = Answer(got.status, got.data, got.headers.get("Content-Type", "text/plain"))
-        told = self.rewrite(path, dict(params), was)
+            response = self._http.request_encode_url(method, self._upstream + path, fields=params)
+        original = Answer(response.status, response.data, response.headers.get("Content-Type", "text/plain"))
+        rewritten = self.rewrite(path, dict(params), original)
         with self._lock:
-            self.changed += told != was
-        return told
+            self.changed += rewritten != original
+        return rewritten
 
-    def become(self, rewrite: Rewrite) -> None:
-        """From now on answers are changed so."""
+    def use(self, rewrite: Rewrite) -> None:
+        """Change answers with this function from now on."""
         self.rewrite, self.changed = rewrite, 0
 
 
 @contextmanager
-def rewriting(behind: str) -> Iterator[Rewriting]:
-    """One before the server at this address, until the block ends."""
-    server = Rewriting(behind)
+def rewriting_server(upstream: str) -> Iterator[RewritingServer]:
+    """A server that forwards to the one at this address while the block runs."""
+    server = RewritingServer(upstream)
     with running(server):
         yield server
 
 
-# -- what is answered
+# -- rewrites
 
 
-def true(path: str, asked: Mapping[str, str], was: Answer) -> Answer:
-    """As it is."""
-    return was
+def unchanged(path: str, params: Mapping[str, str], answer: Answer) -> Answer:
+    """The real answer."""
+    return answer
 
 
 def always(status: int, body: bytes = b"", **headers: str) -> Rewrite:
-    """This, whatever is asked."""
+    """This answer to every request."""
     kind = "text/html" if body.startswith(b"<") else "text/plain"
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return lambda path, asked, was: Answer(status, body, kind, headers=named)
+    answer_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda path, params, answer: Answer(status, body, kind, headers=answer_headers)
 
 
-def first(count: int, spoilt: Rewrite) -> Rewrite:
-    """The first answers so, and the others as they are."""
-    left = iter(range(count))
-    return lambda path, asked, was: was if next(left, None) is None else spoilt(path, asked, was)
+def for_first(count: int, failure: Rewrite) -> Rewrite:
+    """Rewrite only the first ``count`` answers."""
+    remaining = iter(range(count))
+    return lambda path, params, answer: answer if next(remaining, None) is None else failure(path, params, answer)
 
 
-def about(word: str, spoilt: Rewrite, *paths: str) -> Rewrite:
-    """Only what is asked about something; with ``paths``, only there."""
+def for_queries_with(word: str, failure: Rewrite, *paths: str) -> Rewrite:
+    """Rewrite only answers to queries that contain ``word``; with ``paths``, only at these endpoints."""
 
-    def rewrite(path: str, asked: Mapping[str, str], was: Answer) -> Answer:
-        meant = word in asked.get("query", "").lower() and (not paths or path.rpartition("/")[2] in paths)
-        return spoilt(path, asked, was) if meant else was
+    def rewrite(path: str, params: Mapping[str, str], answer: Answer) -> Answer:
+        is_target = word in params.get("query", "").lower() and (not paths or path.rpartition("/")[2] in paths)
+        return failure(path, params, answer) if is_target else answer
 
     return rewrite
 
 
 def of_json(change: Callable[[str, Mapping[str, str], Any], None]) -> Rewrite:
-    """Answers in JSON, changed in place."""
+    """Rewrite answers in JSON; ``change`` edits the document in place."""
 
-    def rewrite(path: str, asked: Mapping[str, str], was: Answer) -> Answer:
-        if was.status >= 300:
-            return was
-        document = json.loads(was.body)
-        before = deepcopy(document)
-        change(path, asked, document)
-        return was if document == before else Answer(was.status, json.dumps(document).encode(), was.type)
+    def rewrite(path: str, params: Mapping[str, str], answer: Answer) -> Answer:
+        if answer.status >= 300:
+            return answer
+        document = json.loads(answer.body)
+        original = deepcopy(document)
+        change(path, params, document)
+        return answer if document == original else Answer(answer.status, json.dumps(document).encode(), answer.type)
 
     return rewrite
 
 
-def partial(path: str, asked: Mapping[str, str], told: Any) -> None:
-    """What VictoriaMetrics says where one of its storage nodes is away."""
-    told["isPartial"] = True
+def partial(path: str, params: Mapping[str, str], document: Any) -> None:
+    """The mark that VictoriaMetrics sets when one of its storage nodes is down."""
+    document["isPartial"] = True
 
 
-def warned(path: str, asked: Mapping[str, str], told: Any) -> None:
-    """What Thanos says then."""
-    told["warnings"] = ["No StoreAPIs matched for this query"]
+def warned(path: str, params: Mapping[str, str], document: Any) -> None:
+    """The warning that Thanos gives when a store is down."""
+    document["warnings"] = ["No StoreAPIs matched for this query"]
 
 
-def tenfold(path: str, asked: Mapping[str, str], told: Any) -> None:
-    """Nine series of others beside each that was asked for and itself once more; points of other times, and twice."""
-    data = told.get("data")
+def tenfold(path: str, params: Mapping[str, str], document: Any) -> None:
+    """Add nine foreign series and a duplicate to each series; add points outside the range, and duplicate points."""
+    data = document.get("data")
     if path.endswith("/series") and isinstance(data, list):
-        told["data"] = [{**each, **_stranger(each, copy)} for each in data for copy in (*range(10), 0)]
+        document["data"] = [
+            {**series, **_labels_of_others(series, copy)} for series in data for copy in (*range(10), 0)
+        ]
     elif isinstance(data, dict) and isinstance(data.get("result"), list):
-        for each in data["result"]:
-            if "values" in each:
-                each["values"] = _more(each["values"], 2 if path.endswith("_range") else 1)
+        for series in data["result"]:
+            if "values" in series:
+                series["values"] = _with_other_points(series["values"], 2 if path.endswith("_range") else 1)
         data["result"] = [
-            {**each, "metric": {**each["metric"], **_stranger(each["metric"], copy)}}
-            for each in data["result"]
-            for copy in ((*range(10), 0) if each["metric"] else (0,))
+            {**series, "metric": {**series["metric"], **_labels_of_others(series["metric"], copy)}}
+            for series in data["result"]
+            for copy in ((*range(10), 0) if series["metric"] else (0,))
         ]
 
 
-def _stranger(labels: Mapping[str, str], copy: int) -> dict[str, str]:
-    """What makes a series one of another node's, and of another job's."""
+def _labels_of_others(labels: Mapping[str, str], copy: int) -> dict[str, str]:
+    """Labels that assign a copy of a series to another node and job."""
     other = {
         "Hostname": f"other{copy}",
         "node": f"other{copy}",
@@ -137,7 +141,7 @@ def _stranger(labels: Mapping[str, str], copy: int) -> dict[str, str]:
     return {name: other[name] for name in other if name in labels} if copy else {}
 
 
-def _more(points: list[list[Any]], times: int) -> list[list[Any]]:
-    """Each so often, and some of before and after. Of samples, two at one time are two in every store."""
+def _with_other_points(points: list[list[Any]], times: int) -> list[list[Any]]:
+    """Each point this many times, and points before and after. Stores return two samples of one time as two."""
     before, after = [points[0][0] - 86400, "1e9"], [points[-1][0] + 86400, "1e9"]
     return [before, *(point for point in points for _ in range(times)), after]

@@ -1,4 +1,4 @@
-"""Simulated runs whose metrics are in a real server and all else in files; and what may be said where some is missing.
+"""Simulated runs: metrics in a real server, the rest in files; what a verdict may claim when evidence is missing.
 
 A fault may make a verdict more careful: it may find and rule out less, never more.
 """
@@ -24,35 +24,39 @@ from trackside.site.config import Site, load
 
 HEALTHY, SLOW, HUNG = "g1/sim-sixteen-gpus", "d2/sim-interconnect-a100", "c2/sim-stuck-rank-watchdog"
 JOB = "48213"
-"""That of all of them."""
+"""The id of the job in each of these runs."""
 QUICK = "timeout_s = 1\ndeadline_s = 6\nretries = 2\n"
-"""Of a server that is not to be waited for."""
+"""Options of a server that is expected to fail: short time-outs."""
 PATIENT = "timeout_s = 20\ndeadline_s = 60\nretries = 4\n"
+"""Options of a server that is expected to answer in the end."""
 DEADLINE_S = 6.0
 NO_SLURM = '[slurm]\nmode = "off"\n'
 _TIME = re.compile(r" (\d{13})$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A run. ``rest``: its files but for metrics; ``url``: of the server that holds these; ``full``: the verdict on all
-    of it from there; ``bare``: on the other files alone."""
+class ServedRun:
+    """A run whose metrics a server holds.
+
+    ``rest``: the folder of its other files; ``url``: of the server; ``full``: the verdict on server and files;
+    ``bare``: the verdict on the files alone.
+    """
 
     name: str
     rest: Path
     metrics: Sequence[Path]
     url: str
-    full: Told
-    bare: Told
+    full: TimedVerdict
+    bare: TimedVerdict
 
     @property
     def port(self) -> int:
-        """The server's."""
+        """Port of the server."""
         return int(self.url.rpartition(":")[2])
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TimedVerdict:
     """A verdict, and how many seconds it took."""
 
     verdict: Verdict
@@ -64,137 +68,139 @@ class Told:
         return document(self.verdict)
 
     @property
-    def found(self) -> set[str]:
-        """Families that are there."""
+    def found_families(self) -> set[str]:
+        """Families that the verdict finds."""
         doc = self.doc
-        told = [doc.primary, *doc.consequences, *doc.warnings]
-        return {each.family for each in told if each.outcome == "found"}
+        findings = [doc.primary, *doc.consequences, *doc.warnings]
+        return {finding.family for finding in findings if finding.outcome == "found"}
 
     @property
-    def absent(self) -> set[str]:
-        """Families that are ruled out."""
-        return {each.family for each in self.doc.ruled_out}
+    def ruled_out_families(self) -> set[str]:
+        """Families that the verdict rules out."""
+        return {ruling.family for ruling in self.doc.ruled_out}
 
     @property
-    def unknown(self) -> dict[str, str]:
-        """Families that can't be told, and what is missing."""
-        return {each.family: "; ".join(each.missing) for each in self.doc.unknown}
+    def unknown_families(self) -> dict[str, str]:
+        """Families that the verdict cannot decide -> what is missing."""
+        return {unknown.family: "; ".join(unknown.missing) for unknown in self.doc.unknown}
 
-    def by(self, plane: str) -> set[str]:
-        """Families that are ruled out by something of this plane."""
+    def ruled_out_by(self, plane: str) -> set[str]:
+        """Families ruled out with a citation of this plane."""
         doc = self.doc
-        return {each.family for each in doc.ruled_out if any(doc.cites[cite].plane == plane for cite in each.cites)}
+        return {
+            ruling.family for ruling in doc.ruled_out if any(doc.cites[cite].plane == plane for cite in ruling.cites)
+        }
 
     @property
     def preflight(self) -> str:
-        """What limits it, as text."""
+        """The limits of the evidence, as text."""
         return "\n".join(claim.text for claim in self.doc.preflight)
 
     def notes(self, name: str) -> str:
-        """The rows of inputs whose path holds this: status and note."""
+        """Status and note of the inputs whose path contains ``name``."""
         return "\n".join(f"{row.status}: {row.note}" for row in self.doc.inputs if name in row.path)
 
 
 @contextmanager
-def held(name: str, folder: Path, shift_s: float = 0.0) -> Iterator[Held]:
-    """A run's metrics in a VictoriaMetrics of its own. ``shift_s``: by so much their clock is wrong."""
-    with CASES[name].inputs() as whole:
-        rest, metrics = without_metrics(whole, folder / "run")
+def run_in_victoria(name: str, folder: Path, shift_s: float = 0.0) -> Iterator[ServedRun]:
+    """A run with its metrics in a VictoriaMetrics of its own. ``shift_s``: error of the clock of the metrics."""
+    with CASES[name].inputs() as files:
+        rest, metrics = without_metrics(files, folder / "run")
         with services.victoria_metrics(folder / "store") as server:
             server.load(shifted(StoreContents(metrics).text, shift_s))
-            yield _held(name, rest, metrics, server.url, folder)
+            yield _served_run(name, rest, metrics, server.url, folder)
 
 
 @contextmanager
-def held_by_prometheus(name: str, folder: Path) -> Iterator[Held]:
-    """The same in a Prometheus."""
-    with CASES[name].inputs() as whole:
-        rest, metrics = without_metrics(whole, folder / "run")
+def run_in_prometheus(name: str, folder: Path) -> Iterator[ServedRun]:
+    """A run with its metrics in a Prometheus of its own."""
+    with CASES[name].inputs() as files:
+        rest, metrics = without_metrics(files, folder / "run")
         blocks = openmetrics(StoreContents(metrics).text)
         with services.prometheus_server(folder / "store", openmetrics=blocks) as server:
-            yield _held(name, rest, metrics, server.url, folder)
+            yield _served_run(name, rest, metrics, server.url, folder)
 
 
-def _held(name: str, rest: Path, metrics: Sequence[Path], url: str, folder: Path) -> Held:
-    full = ask(site(folder, metrics_at(url, PATIENT)), [rest])
-    return Held(name, rest, metrics, url, full, Told(trackside.diagnose(rest)))
+def _served_run(name: str, rest: Path, metrics: Sequence[Path], url: str, folder: Path) -> ServedRun:
+    full = diagnose(site(folder, metrics_at(url, PATIENT)), [rest])
+    return ServedRun(name, rest, metrics, url, full, TimedVerdict(trackside.diagnose(rest)))
 
 
 def shifted(text: str, seconds: float) -> str:
-    """Samples in Prometheus text at later times."""
-    return _TIME.sub(lambda found: f" {int(found[1]) + round(seconds * 1000)}", text) if seconds else text
+    """Prometheus text with its samples moved to later times."""
+    return _TIME.sub(lambda match: f" {int(match[1]) + round(seconds * 1000)}", text) if seconds else text
 
 
 def metrics_at(url: str, more: str = QUICK) -> str:
-    """A server of metrics as trackside.toml has it."""
+    """The section of trackside.toml for a metrics server."""
     return f'[metrics]\nurl = "{url}"\n{more}'
 
 
 def loki_at(url: str, more: str = QUICK) -> str:
-    """A Loki as trackside.toml has it."""
+    """The section of trackside.toml for a Loki."""
     return f'[[logs]]\nkind = "loki"\nurl = "{url}"\n{more}'
 
 
 def site(folder: Path, *sections: str, slurm: str = NO_SLURM) -> Site:
-    """A site by its settings' text."""
+    """A site with these sections in its trackside.toml."""
     path = folder / "trackside.toml"
     path.write_text("\n".join((*sections, slurm)))
     return load(path, environ={})
 
 
-def ask(where: Site, paths: Sequence[Path] = (), job: str | None = None) -> Told:
-    """The verdict on a run of a site."""
-    begun = time.monotonic()
-    with open_session(SiteRequest(where, job, paths)) as session:
+def diagnose(site_: Site, paths: Sequence[Path] = (), job: str | None = None) -> TimedVerdict:
+    """The verdict on a run of a site, timed."""
+    start_s = time.monotonic()
+    with open_session(SiteRequest(site_, job, paths)) as session:
         verdict = session.verdict()
-    return Told(verdict, time.monotonic() - begun)
+    return TimedVerdict(verdict, time.monotonic() - start_s)
 
 
-# -- what may be said
+# -- what a verdict may claim
 
 
-def assert_same(told: Told, want: Told) -> None:
-    """The same document, but for names of servers and what asking them took."""
-    off = list(differences(_plain(want.verdict), _plain(told.verdict)))
-    assert not off, "\n".join(["", *off[:40]])
+def assert_same(actual: TimedVerdict, expected: TimedVerdict) -> None:
+    """Both documents are equal except for names of servers and durations of queries."""
+    lines = list(differences(_plain(expected.verdict), _plain(actual.verdict)))
+    assert not lines, "\n".join(["", *lines[:40]])
 
 
 def _plain(verdict: Verdict) -> Any:
     return plain(verdict)
 
 
-def assert_careful(told: Told, run: Held) -> None:
-    """Nothing found and nothing ruled out that isn't so with all, or with none, of the metrics; and in good time."""
-    extra = told.found - run.full.found - run.bare.found - {"U0"}
-    assert not extra, f"found on what did not come: {extra}\n{told.preflight}"
-    extra = told.absent - run.full.absent - run.bare.absent
-    assert not extra, f"ruled out on what did not come: {extra}\n{told.preflight}"
-    assert told.seconds < 3 * DEADLINE_S
+def assert_careful(actual: TimedVerdict, run: ServedRun) -> None:
+    """Finds and rules out only what it does with all metrics or with none; and in good time."""
+    extra = actual.found_families - run.full.found_families - run.bare.found_families - {"U0"}
+    assert not extra, f"found without evidence: {extra}\n{actual.preflight}"
+    extra = actual.ruled_out_families - run.full.ruled_out_families - run.bare.ruled_out_families
+    assert not extra, f"ruled out without evidence: {extra}\n{actual.preflight}"
+    assert actual.seconds < 3 * DEADLINE_S
 
 
-def assert_without_metrics(told: Told, run: Held, reason: str, server: str) -> None:
-    """As without any metrics, which the verdict says, and why."""
-    assert_careful(told, run)
-    assert (told.found, told.absent) == (run.bare.found, run.bare.absent)
-    assert not told.by("metric")
-    assert server in told.preflight, told.preflight
-    assert reason in told.preflight, told.preflight
-    lost = run.full.by("metric") - told.absent - told.found
-    assert lost, "the run rests on no metrics"
-    for family in lost:
-        assert "unable to check: " in told.unknown[family], (family, told.unknown[family])
-        assert reason in told.unknown[family], (family, told.unknown[family])
-    assert "no GPU metrics were given" not in told.preflight
+def assert_without_metrics(actual: TimedVerdict, run: ServedRun, reason: str, server: str) -> None:
+    """Same findings as without any metrics; the verdict says that they are missing, and why."""
+    assert_careful(actual, run)
+    assert (actual.found_families, actual.ruled_out_families) == (run.bare.found_families, run.bare.ruled_out_families)
+    assert not actual.ruled_out_by("metric")
+    assert server in actual.preflight, actual.preflight
+    assert reason in actual.preflight, actual.preflight
+    undecided = run.full.ruled_out_by("metric") - actual.ruled_out_families - actual.found_families
+    assert undecided, "metrics decide nothing about this run"
+    for family in undecided:
+        assert "unable to check: " in actual.unknown_families[family], (family, actual.unknown_families[family])
+        assert reason in actual.unknown_families[family], (family, actual.unknown_families[family])
+    assert "no GPU metrics were given" not in actual.preflight
 
 
-def assert_nothing_is_made_of_silence(told: Told, whole: Told) -> None:
-    """Of a log of which a part came: nothing is found or ruled out that all of it would not."""
-    extra = told.found - whole.found - {"U0", "G1"}
+def assert_missing_lines_prove_nothing(actual: TimedVerdict, complete: TimedVerdict) -> None:
+    """A truncated log leads to no finding and no ruling-out that the whole log does not lead to."""
+    extra = actual.found_families - complete.found_families - {"U0", "G1"}
     assert not extra, f"found in silence: {extra}"
-    extra = told.absent - whole.absent
+    extra = actual.ruled_out_families - complete.ruled_out_families
     assert not extra, f"ruled out by silence: {extra}"
-    for each in told.doc.ruled_out:
-        counts = [told.doc.cites[cite] for cite in each.cites if ".count(" in told.doc.cites[cite].query]
-        assert not any(cite.plane == "log" for cite in counts), (each.family, each.because)
-    for family in whole.absent - told.absent - told.found:
-        assert "unable to check: " in told.unknown[family], (family, told.unknown[family])
+    for ruling in actual.doc.ruled_out:
+        counts = [actual.doc.cites[cite] for cite in ruling.cites if ".count(" in actual.doc.cites[cite].query]
+        assert not any(cite.plane == "log" for cite in counts), (ruling.family, ruling.because)
+    for family in complete.ruled_out_families - actual.ruled_out_families - actual.found_families:
+        assert "unable to check: " in actual.unknown_families[family], (family, actual.unknown_families[family])

@@ -1,4 +1,4 @@
-"""Slurm's commands as a site has them, saying what the simulator wrote of a run."""
+"""Slurm's commands on a site; they print what the simulator wrote about a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from tests.faults.runs import JOB, Held, metrics_at, site
+from tests.faults.runs import JOB, ServedRun, metrics_at, site
 from tests.site.test_slurm import Bin
 from trackside.site.config import Site
 
@@ -18,22 +18,22 @@ UNKNOWN = "slurm_load_jobs error: Invalid job id specified"
 def commands(folder: Path, rest: Path | None) -> Bin:
     """Commands that know the run of these files; None: no run at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    said = Bin(folder)
+    bin_ = Bin(folder)
     header = (RECORDED / "6.sacct").read_text("utf-8").split("\n")[0] + "\n"
-    said.say("sacct", header)
-    said.say("sacct --version", "slurm 22.05.8\n")
-    said.say("sacct --helpformat", RECORDED / "sacct.helpformat")
-    said.say("scontrol", "", 1, UNKNOWN)
-    said.say("squeue", "", 1, UNKNOWN)
+    bin_.say("sacct", header)
+    bin_.say("sacct --version", "slurm 22.05.8\n")
+    bin_.say("sacct --helpformat", RECORDED / "sacct.helpformat")
+    bin_.say("scontrol", "", 1, UNKNOWN)
+    bin_.say("squeue", "", 1, UNKNOWN)
     if rest is not None:
-        said.say(f"sacct -D -j {JOB}", accounted(rest / "sacct.txt"))
-    return said
+        bin_.say(f"sacct -D -j {JOB}", accounted(rest / "sacct.txt"))
+    return bin_
 
 
 def accounted(path: Path) -> str:
-    """A table of sacct with the separator and the times that are asked for."""
+    """A table of sacct with the separator and the time format that Trackside asks for."""
     text = path.read_text("utf-8").replace("|", "\x1f")
-    return re.sub(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d", lambda found: f"{_seconds(found[0])}", text)
+    return re.sub(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d", lambda match: f"{_seconds(match[0])}", text)
 
 
 def _seconds(text: str) -> int:
@@ -41,19 +41,19 @@ def _seconds(text: str) -> int:
 
 
 def slurm_at(bin_: Path) -> str:
-    """As trackside.toml has it."""
+    """The section of trackside.toml for Slurm's commands."""
     return f'[slurm]\nmode = "commands"\nbin = "{bin_}"\ntimeout_s = 5\n'
 
 
-def slurm_of(run: Held, bin_: Path, folder: Path, *more: str) -> Site:
-    """A site whose Slurm and server of metrics know a run."""
+def slurm_of(run: ServedRun, bin_: Path, folder: Path, *more: str) -> Site:
+    """A site whose Slurm and metrics server know a run."""
     commands(bin_, run.rest)
     for name in ("sacct.txt", "scontrol-job.txt", "scontrol-node.txt"):
         (run.rest / name).unlink(missing_ok=True)  # Slurm itself is asked
     return site(folder, metrics_at(run.url), *more, slurm=slurm_at(bin_))
 
 
-def only_output(run: Held, folder: Path) -> Path:
+def only_output(run: ServedRun, folder: Path) -> Path:
     """The run's output and kernel logs, without the scheduler's records."""
     shutil.copytree(run.rest, folder, ignore=shutil.ignore_patterns("sacct.txt", "scontrol-*.txt"))
     return folder

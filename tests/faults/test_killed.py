@@ -1,4 +1,4 @@
-"""Killed at any moment: the receiver under senders at full rate, those that read its store, and a server that is asked."""
+"""Processes killed at any moment: the receiver under full load, readers of its store, and a server during a query."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ import urllib3
 from tests import services
 from tests.contract.stores import StoreContents
 from tests.faults.proxy import proxied
-from tests.faults.runs import SLOW, Held, ask, assert_careful, assert_same, metrics_at, site
+from tests.faults.runs import SLOW, ServedRun, assert_careful, assert_same, diagnose, metrics_at, site
 from tests.serve.receiving import JSON, PROTOBUF, T0_MS, gpu, lines, packed, write_request
 from trackside.stores.embedded.snapshot import Snapshot
 
 pytestmark = pytest.mark.slow
 
-COUNTED = "trackside_cuda_kernel_launches_total"
+COUNTER = "trackside_cuda_kernel_launches_total"
 SERIES = 50
 LINES = 20
 KILLS = 5
@@ -35,50 +35,50 @@ JOB = "4242"
 
 
 class Sender(threading.Thread):
-    """Pushes numbered bodies as fast as they are taken; what got no 2xx is sent again. ``told``: how many were."""
+    """Pushes numbered bodies as fast as they are accepted; repeats those without a 2xx. ``accepted``: their number."""
 
     path: str
     headers: Mapping[str, str]
 
     def __init__(self, url: str, number: int) -> None:
         super().__init__(daemon=True)
-        self.url, self.number, self.told, self.again = url, number, 0, 0
-        self.over = threading.Event()
-        self.wrong = ""
+        self.url, self.number, self.accepted, self.retries = url, number, 0, 0
+        self.stop = threading.Event()
+        self.error = ""
         self._http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(connect=1, read=10))
 
-    def body(self, place: int) -> bytes:
-        """The body of this number."""
+    def body(self, index: int) -> bytes:
+        """The body with this number."""
         raise NotImplementedError
 
     def run(self) -> None:
-        while not self.over.is_set() and not self.wrong:
-            body = self.body(self.told)
-            while not self._taken(body) and not self.wrong:  # a sender gives nothing up
-                self.again += 1
+        while not self.stop.is_set() and not self.error:
+            body = self.body(self.accepted)
+            while not self._send(body) and not self.error:  # a sender never gives up
+                self.retries += 1
                 time.sleep(0.01)
-            self.told += 1
+            self.accepted += 1
 
-    def _taken(self, body: bytes) -> bool:
+    def _send(self, body: bytes) -> bool:
         try:
             status = self._http.request("POST", self.url + self.path, body=body, headers=self.headers).status
         except urllib3.exceptions.HTTPError:
             return False
         if status >= 300 and status not in (429, 503):
-            self.wrong = f"{status}"
+            self.error = f"{status}"
         return status < 300
 
 
 class Samples(Sender):
-    """Remote write: of each series one sample, whose value is its number."""
+    """Remote write: one sample of each series, whose value is the number of the body."""
 
     path, headers = "/api/v1/write", PROTOBUF
 
-    def body(self, place: int) -> bytes:
-        """A second of all series."""
-        told = [(T0_MS + place * 1000, float(place))]
+    def body(self, index: int) -> bytes:
+        """One sample of each series."""
+        samples = [(T0_MS + index * 1000, float(index))]
         node = f"gpu{self.number:03}"
-        return packed(write_request([(gpu(COUNTED, each, node, job=JOB), told) for each in range(SERIES)]))
+        return packed(write_request([(gpu(COUNTER, number, node, job=JOB), samples) for number in range(SERIES)]))
 
 
 class Lines(Sender):
@@ -86,16 +86,16 @@ class Lines(Sender):
 
     path, headers = "/loki/api/v1/push", JSON
 
-    def body(self, place: int) -> bytes:
+    def body(self, index: int) -> bytes:
         """Some lines of one stream."""
-        numbers = range(place * LINES, (place + 1) * LINES)
+        numbers = range(index * LINES, (index + 1) * LINES)
         values = [[str(T0_MS * 10**6 + number), f"line {number}"] for number in numbers]
         return json.dumps({"streams": [{"stream": {"job_id": JOB}, "values": values}]}).encode()
 
 
 @contextmanager
-def receiving(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """``trackside serve`` until the block ends, then killed; RuntimeError where it doesn't start."""
+def receiver(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """``trackside serve`` while the block runs, then killed; RuntimeError if it does not start."""
     config = folder / "receiver.toml"
     config.write_text(f'[store]\npath = "{folder / "store"}"\n[serve]\nlisten = "127.0.0.1:{port}"\n'
                       "[serve.keeping]\nflush_s = 0.3\n")  # fmt: skip
@@ -117,8 +117,8 @@ def _healthy(port: int) -> bool:
         return False
 
 
-def read_and_killed(store: Path, after_s: float) -> None:
-    """A reader of the store that is killed on the way."""
+def kill_reader(store: Path, after_s: float) -> None:
+    """Start a reader of the store and kill it after this time."""
     command = [sys.executable, "-m", "trackside", "diagnose", "--store", str(store), "--job", JOB]
     reader = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(after_s)
@@ -126,44 +126,44 @@ def read_and_killed(store: Path, after_s: float) -> None:
     reader.wait()
 
 
-def test_what_was_accepted_is_there_once(tmp_path: Path) -> None:
-    """Killed at random moments while two senders push and readers read, and started again on the same folder."""
-    chance, port, store = random.Random(5), services.free_port(), tmp_path / "store"
+def test_accepted_data_is_stored_exactly_once(tmp_path: Path) -> None:
+    """The receiver is killed at random moments under senders and readers, and restarted on the same folder."""
+    rng, port, store = random.Random(5), services.free_port(), tmp_path / "store"
     senders = [Samples(f"http://127.0.0.1:{port}", 1), Samples(f"http://127.0.0.1:{port}", 2),
                Lines(f"http://127.0.0.1:{port}", 3)]  # fmt: skip
-    for round_ in range(KILLS):
-        with receiving(tmp_path, port):
-            for sender in senders if not round_ else ():
+    for attempt in range(KILLS):
+        with receiver(tmp_path, port):
+            for sender in senders if not attempt else ():
                 sender.start()
-            time.sleep(chance.uniform(0.2, 1.2))
-            if round_ % 2:
-                read_and_killed(store, chance.uniform(0.2, 0.8))
-    with receiving(tmp_path, port) as process:
+            time.sleep(rng.uniform(0.2, 1.2))
+            if attempt % 2:
+                kill_reader(store, rng.uniform(0.2, 0.8))
+    with receiver(tmp_path, port) as process:
         for sender in senders:
-            sender.over.set()
+            sender.stop.set()
         for sender in senders:
             sender.join(20)
             assert not sender.is_alive()
-            assert not sender.wrong
+            assert not sender.error
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, (tmp_path / "receiver.log").read_text()
     assert "Traceback" not in (tmp_path / "receiver.log").read_text()
-    assert sum(sender.again for sender in senders) >= KILLS
-    assert all(sender.told > 20 for sender in senders)
-    wanted = Counter(
-        {(f"gpu{sender.number:03}", T0_MS + place * 1000, float(place)): SERIES
-         for sender in senders[:2] for place in range(sender.told)}
+    assert sum(sender.retries for sender in senders) >= KILLS
+    assert all(sender.accepted > 20 for sender in senders)
+    expected = Counter(
+        {(f"gpu{sender.number:03}", T0_MS + index * 1000, float(index)): SERIES
+         for sender in senders[:2] for index in range(sender.accepted)}
     )  # fmt: skip
-    assert numbered(store) == wanted
-    ((_, told),) = lines(store).items()
-    assert Counter(line.partition(" F ")[2] for line in told) == Counter(
-        f"line {number}" for number in range(senders[2].told * LINES)
+    assert stored_samples(store) == expected
+    ((_, stored_lines),) = lines(store).items()
+    assert Counter(line.partition(" F ")[2] for line in stored_lines) == Counter(
+        f"line {number}" for number in range(senders[2].accepted * LINES)
     )
-    judged(store)
+    assert_diagnosable(store)
 
 
-def numbered(store: Path) -> Counter[tuple[str, int, float]]:
-    """(node, time, value), and of how many samples."""
+def stored_samples(store: Path) -> Counter[tuple[str, int, float]]:
+    """(node, time, value) -> number of samples."""
     with Snapshot.open(store) as snapshot:
         rows = snapshot.rows(
             f"SELECT s.node, time_ms, value, count(*) FROM {snapshot.table('samples')}"
@@ -172,34 +172,37 @@ def numbered(store: Path) -> Counter[tuple[str, int, float]]:
     return Counter({(node, time_ms, value): count for node, time_ms, value, count in rows})
 
 
-def judged(store: Path) -> None:
-    """That a verdict can be made of what the store holds."""
+def assert_diagnosable(store: Path) -> None:
+    """Check that ``diagnose`` works on the store."""
     command = [sys.executable, "-m", "trackside", "diagnose", "--store", str(store), "--job", JOB, "--json"]
-    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    assert json.loads(done.stdout)["run"]["nodes"] == ["gpu001", "gpu002"]
+    process = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert process.returncode == 0, process.stderr.decode()
+    assert json.loads(process.stdout)["run"]["nodes"] == ["gpu001", "gpu002"]
 
 
 @pytest.mark.service
-def test_a_server_that_is_killed_while_it_is_asked(slow: Held, tmp_path: Path) -> None:
-    """The verdict is a careful one; the server started again on its folder, it is the same as before."""
-    given = StoreContents(slow.metrics)
+def test_a_metrics_server_killed_during_a_query(slow: ServedRun, tmp_path: Path) -> None:
+    """The verdict is careful; after a restart of the server on its folder it is the same as before."""
+    contents = StoreContents(slow.metrics)
     with services.victoria_metrics(tmp_path / "store") as server:
-        server.load(given.text)  # on disk once it has ended: what it got in its last seconds a kill may take
+        server.load(contents.text)  # on disk after a regular end: a kill may lose what came in the last seconds
     with (
         services.victoria_metrics(tmp_path / "store") as server,
         proxied(server.port) as proxy,
         ThreadPoolExecutor(1) as pool,
     ):
-        coming = pool.submit(ask, site(tmp_path, metrics_at(proxy.url)), [slow.rest])
-        services.wait_until(lambda: proxy.sent > 200_000 or coming.done(), "answers")
+        pending = pool.submit(diagnose, site(tmp_path, metrics_at(proxy.url)), [slow.rest])
+        services.wait_until(lambda: proxy.sent > 200_000 or pending.done(), "answers")
         server.process.kill()
-        told = coming.result(60)
-    assert_careful(told, slow)
-    assert proxy.url in told.preflight
-    assert slow.full.absent - told.absent
-    assert all("unable to check: " in told.unknown[family] for family in slow.full.absent - told.absent)
+        result = pending.result(60)
+    assert_careful(result, slow)
+    assert proxy.url in result.preflight
+    assert slow.full.ruled_out_families - result.ruled_out_families
+    assert all(
+        "unable to check: " in result.unknown_families[family]
+        for family in slow.full.ruled_out_families - result.ruled_out_families
+    )
     with services.victoria_metrics(tmp_path / "store") as server:
-        again = ask(site(tmp_path, metrics_at(server.url, "timeout_s = 20\n")), [slow.rest])
+        after_restart = diagnose(site(tmp_path, metrics_at(server.url, "timeout_s = 20\n")), [slow.rest])
     assert slow.name == SLOW
-    assert_same(again, slow.full)
+    assert_same(after_restart, slow.full)

@@ -1,4 +1,4 @@
-"""A log store that fails: what came counts, what did not come is no silence of the run."""
+"""A failing log store: received lines count, missing lines do not count as silence of the run."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.logs import from_page, judged, loki
+from tests.faults.logs import diagnose_with_logs, from_page, loki
 from tests.faults.proxy import Fault, proxied
 from tests.faults.rewriting import LOGIN
-from tests.faults.runs import JOB, Held, assert_nothing_is_made_of_silence, assert_same
+from tests.faults.runs import JOB, ServedRun, assert_missing_lines_prove_nothing, assert_same
 from tests.stores.logs.servers import Answer, running
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 RUNS = pytest.mark.parametrize("run", ["healthy", "slow", "hung"], indirect=True)
-CUT: dict[str, Callable[[Answer], Answer]] = {
-    "cut": lambda got: Answer(200, got.body, got.type, cut=len(got.body) // 2),
-    "refused": lambda got: Answer(500, b"out of memory", "text/plain"),
-    "a login page": lambda got: Answer(200, LOGIN, "text/html"),
+SPOILED_ANSWERS: dict[str, Callable[[Answer], Answer]] = {
+    "cut": lambda answer: Answer(200, answer.body, answer.type, cut=len(answer.body) // 2),
+    "refused": lambda answer: Answer(500, b"out of memory", "text/plain"),
+    "a login page": lambda answer: Answer(200, LOGIN, "text/html"),
 }
 
 
 @pytest.fixture
-def run(request: pytest.FixtureRequest) -> Held:
-    """The run of a test, by its fixture's name."""
-    found: Held = request.getfixturevalue(getattr(request, "param", "slow"))
-    return found
+def run(request: pytest.FixtureRequest) -> ServedRun:
+    """The run of a test: the fixture that the parameter names."""
+    served: ServedRun = request.getfixturevalue(getattr(request, "param", "slow"))
+    return served
 
 
 @RUNS
-def test_logs_from_the_store_tell_what_files_tell(run: Held, tmp_path: Path) -> None:
+def test_logs_from_the_store_and_from_files_give_the_same_verdict(run: ServedRun, tmp_path: Path) -> None:
     with running(loki(run.full.verdict.run, run.rest)) as server:
-        findings = judged(run, server.url, tmp_path)
-    assert findings.doc.primary.family == run.full.doc.primary.family
-    assert findings.absent == run.full.absent
+        result = diagnose_with_logs(run, server.url, tmp_path)
+    assert result.doc.primary.family == run.full.doc.primary.family
+    assert result.ruled_out_families == run.full.ruled_out_families
 
 
-def test_what_passes_changes_nothing(slow: Held, tmp_path: Path) -> None:
+def test_a_transient_fault_does_not_change_the_verdict(slow: ServedRun, tmp_path: Path) -> None:
     with running(loki(slow.full.verdict.run, slow.rest)) as server:
-        whole = judged(slow, server.url, tmp_path)
+        complete = diagnose_with_logs(slow, server.url, tmp_path)
         with proxied(int(server.url.rpartition(":")[2])) as proxy:
-            proxy.become(Fault(cut=300, times=1))
-            assert_same(judged(slow, proxy.url, tmp_path), whole)
+            proxy.set_fault(Fault(cut=300, times=1))
+            assert_same(diagnose_with_logs(slow, proxy.url, tmp_path), complete)
             assert proxy.hits == 1
 
 
@@ -59,27 +59,27 @@ def test_what_passes_changes_nothing(slow: Held, tmp_path: Path) -> None:
     ],
     indirect=["run"],
 )
-def test_what_breaks_off_is_used_as_far_as_it_came(
-    run: Held, records: bool, page: int, spoil: str, tmp_path: Path
+def test_lines_before_a_broken_page_are_used(
+    run: ServedRun, records: bool, page: int, spoil: str, tmp_path: Path
 ) -> None:
-    """``records``: whether Slurm's are there too; ``page``: the first that is spoilt."""
+    """``records``: with Slurm's records; ``page``: the first page that is spoiled."""
     with running(loki(run.full.verdict.run, run.rest)) as server:
-        whole = judged(run, server.url, tmp_path, records)
-        server.spoil = from_page(page, CUT[spoil])
-        findings = judged(run, server.url, tmp_path, records)
-    assert f"Loki {server.url} did not answer completely: {server.url}" in findings.preflight
-    assert findings.notes(f"job-{JOB}").startswith("unreadable: " if page == 1 else "partial: ")
-    assert findings.doc.primary.family == whole.doc.primary.family
-    assert_nothing_is_made_of_silence(findings, whole)
+        complete = diagnose_with_logs(run, server.url, tmp_path, records)
+        server.spoil = from_page(page, SPOILED_ANSWERS[spoil])
+        result = diagnose_with_logs(run, server.url, tmp_path, records)
+    assert f"Loki {server.url} did not answer completely: {server.url}" in result.preflight
+    assert result.notes(f"job-{JOB}").startswith("unreadable: " if page == 1 else "partial: ")
+    assert result.doc.primary.family == complete.doc.primary.family
+    assert_missing_lines_prove_nothing(result, complete)
 
 
 @RUNS
-def test_a_store_that_is_gone(run: Held, tmp_path: Path) -> None:
+def test_an_unreachable_store_is_reported_and_rules_nothing_out(run: ServedRun, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    findings = judged(run, url, tmp_path)
-    assert f"Loki {url} did not answer" in findings.preflight
-    assert not findings.by("log")
-    assert findings.absent <= run.full.absent
-    assert findings.found <= run.full.found | {"U0"}
-    assert "no output of the job was given" not in findings.preflight
+    result = diagnose_with_logs(run, url, tmp_path)
+    assert f"Loki {url} did not answer" in result.preflight
+    assert not result.ruled_out_by("log")
+    assert result.ruled_out_families <= run.full.ruled_out_families
+    assert result.found_families <= run.full.found_families | {"U0"}
+    assert "no output of the job was given" not in result.preflight

@@ -1,4 +1,4 @@
-"""The way to a server of metrics is broken: what passes costs nothing, what lasts costs what metrics alone can tell."""
+"""A broken network path to a metrics server: a transient fault costs nothing, a permanent one only the metrics."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from tests.faults.runs import (
     HUNG,
     PATIENT,
     SLOW,
-    Held,
-    ask,
+    ServedRun,
     assert_careful,
     assert_same,
     assert_without_metrics,
-    held_by_prometheus,
+    diagnose,
     metrics_at,
+    run_in_prometheus,
     site,
 )
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
-PASSING = {
+TRANSIENT = {
     "cut once": Fault(cut=500, times=1),
     "cut at once, thrice": Fault(cut=0, times=3),
     "reset in mid-answer": Fault(cut=2000, reset=True, times=2),
     "every other connection dropped": Fault(drop=2),
     "slow but alive": Fault(rate=1_500_000),
 }
-LASTING = {
+PERMANENT = {
     "nothing listens": (Fault(refuse=True), "can't be reached"),
     "never answers": (Fault(hang=True), "did not answer within 1 s"),
     "always cut": (Fault(cut=10), "the connection broke in the middle of the response"),
@@ -42,44 +42,46 @@ LASTING = {
 
 
 @pytest.fixture
-def run(request: pytest.FixtureRequest) -> Held:
-    """The run of a test, by its fixture's name."""
-    found: Held = request.getfixturevalue(getattr(request, "param", "slow"))
-    return found
+def run(request: pytest.FixtureRequest) -> ServedRun:
+    """The run of a test: the fixture that the parameter names."""
+    served: ServedRun = request.getfixturevalue(getattr(request, "param", "slow"))
+    return served
 
 
-@pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
-def test_what_passes_changes_nothing(fault: Fault, run: Held, proxy: Proxy, tmp_path: Path) -> None:
-    proxy.become(fault)
-    answer = ask(site(tmp_path, metrics_at(proxy.url, PATIENT)), [run.rest])
+@pytest.mark.parametrize("fault", TRANSIENT.values(), ids=TRANSIENT)
+def test_a_transient_fault_does_not_change_the_verdict(
+    fault: Fault, run: ServedRun, proxy: Proxy, tmp_path: Path
+) -> None:
+    proxy.set_fault(fault)
+    result = diagnose(site(tmp_path, metrics_at(proxy.url, PATIENT)), [run.rest])
     assert proxy.hits
-    assert_same(answer, run.full)
+    assert_same(result, run.full)
 
 
 @pytest.mark.parametrize("run", ["hung"], indirect=True)
-def test_compressed_answers_that_break_off_are_asked_for_again(run: Held, proxy: Proxy, tmp_path: Path) -> None:
-    proxy.become(Fault(cut=300, times=2))
-    answer = ask(site(tmp_path, metrics_at(proxy.url, PATIENT + "gzip = true\n")), [run.rest])
+def test_truncated_compressed_answers_are_requested_again(run: ServedRun, proxy: Proxy, tmp_path: Path) -> None:
+    proxy.set_fault(Fault(cut=300, times=2))
+    result = diagnose(site(tmp_path, metrics_at(proxy.url, PATIENT + "gzip = true\n")), [run.rest])
     assert proxy.hits == 2
-    assert_same(answer, run.full)
+    assert_same(result, run.full)
 
 
-@pytest.mark.parametrize(("fault", "reason"), LASTING.values(), ids=LASTING)
-def test_what_lasts_is_told_and_rules_nothing_out(
-    fault: Fault, reason: str, run: Held, proxy: Proxy, tmp_path: Path
+@pytest.mark.parametrize(("fault", "reason"), PERMANENT.values(), ids=PERMANENT)
+def test_a_permanent_fault_is_reported_and_rules_nothing_out(
+    fault: Fault, reason: str, run: ServedRun, proxy: Proxy, tmp_path: Path
 ) -> None:
-    proxy.become(fault)
-    answer = ask(site(tmp_path, metrics_at(proxy.url)), [run.rest])
+    proxy.set_fault(fault)
+    result = diagnose(site(tmp_path, metrics_at(proxy.url)), [run.rest])
     assert fault.refuse or proxy.hits
-    assert_without_metrics(answer, run, reason, proxy.url)
+    assert_without_metrics(result, run, reason, proxy.url)
 
 
 @pytest.mark.parametrize("run", ["healthy", "hung"], indirect=True)
 @pytest.mark.parametrize("name", ["nothing listens", "never answers"])
-def test_runs_of_other_kinds_without_a_server(run: Held, name: str, proxy: Proxy, tmp_path: Path) -> None:
-    fault, reason = LASTING[name]
-    proxy.become(fault)
-    assert_without_metrics(ask(site(tmp_path, metrics_at(proxy.url)), [run.rest]), run, reason, proxy.url)
+def test_healthy_and_hung_runs_without_a_server(run: ServedRun, name: str, proxy: Proxy, tmp_path: Path) -> None:
+    fault, reason = PERMANENT[name]
+    proxy.set_fault(fault)
+    assert_without_metrics(diagnose(site(tmp_path, metrics_at(proxy.url)), [run.rest]), run, reason, proxy.url)
 
 
 @pytest.mark.parametrize(
@@ -87,28 +89,30 @@ def test_runs_of_other_kinds_without_a_server(run: Held, name: str, proxy: Proxy
     [(Fault(refuse=True), 3), (Fault(refuse=True), 60), (Fault(refuse=True), 150), (Fault(hang=True), 60)],
     ids=["gone at once", "gone soon", "gone late", "hangs"],
 )
-def test_a_server_lost_on_the_way(run: Held, proxy: Proxy, fault: Fault, after: int, tmp_path: Path) -> None:
-    """It answered so many times, and then no more."""
-    proxy.change(after, fault)
-    answer = ask(site(tmp_path, metrics_at(proxy.url)), [run.rest])
+def test_a_server_lost_during_the_diagnosis(
+    run: ServedRun, proxy: Proxy, fault: Fault, after: int, tmp_path: Path
+) -> None:
+    """The fault begins after ``after`` requests."""
+    proxy.set_fault_after(after, fault)
+    result = diagnose(site(tmp_path, metrics_at(proxy.url)), [run.rest])
     assert proxy.fault == fault
-    assert_careful(answer, run)
-    assert proxy.url in answer.preflight
-    lost = run.full.absent - answer.absent
-    assert all("unable to check: " in answer.unknown[family] for family in lost), answer.unknown
+    assert_careful(result, run)
+    assert proxy.url in result.preflight
+    undecided = run.full.ruled_out_families - result.ruled_out_families
+    assert all("unable to check: " in result.unknown_families[family] for family in undecided), result.unknown_families
 
 
-def test_prometheus(tmp_path: Path) -> None:
-    with held_by_prometheus(HEALTHY, tmp_path) as run, proxied(run.port) as proxy:
-        proxy.become(PASSING["reset in mid-answer"])
-        assert_same(ask(site(tmp_path, metrics_at(proxy.url, PATIENT)), [run.rest]), run.full)
-        fault, reason = LASTING["never answers"]
-        proxy.become(fault)
-        assert_without_metrics(ask(site(tmp_path, metrics_at(proxy.url)), [run.rest]), run, reason, proxy.url)
+def test_prometheus_as_the_metrics_server(tmp_path: Path) -> None:
+    with run_in_prometheus(HEALTHY, tmp_path) as run, proxied(run.port) as proxy:
+        proxy.set_fault(TRANSIENT["reset in mid-answer"])
+        assert_same(diagnose(site(tmp_path, metrics_at(proxy.url, PATIENT)), [run.rest]), run.full)
+        fault, reason = PERMANENT["never answers"]
+        proxy.set_fault(fault)
+        assert_without_metrics(diagnose(site(tmp_path, metrics_at(proxy.url)), [run.rest]), run, reason, proxy.url)
 
 
-def test_the_runs_are_what_they_are_named(healthy: Held, slow: Held, hung: Held) -> None:
-    """And metrics count in each."""
+def test_the_runs_have_the_expected_verdicts(healthy: ServedRun, slow: ServedRun, hung: ServedRun) -> None:
+    """Metrics rule out something in each of them."""
     assert [run.full.doc.primary.family for run in (healthy, slow, hung)] == ["G1", "D2", "C2"]
     assert [run.name for run in (healthy, slow, hung)] == [HEALTHY, SLOW, HUNG]
-    assert all(run.full.by("metric") - run.bare.absent for run in (healthy, slow, hung))
+    assert all(run.full.ruled_out_by("metric") - run.bare.ruled_out_families for run in (healthy, slow, hung))

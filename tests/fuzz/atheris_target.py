@@ -3,8 +3,8 @@
     pip install atheris
     python tests/fuzz/atheris_target.py -max_total_time=600 -max_len=8192 [CORPUS_FOLDER]
 
-The first byte of an input chooses the way in: the walk (archives, encodings, detection), the scan of a plane, or
-one reader that is handed what follows. A crash file replays with its name as the only argument.
+The first byte of an input selects what is fuzzed: the walk (archives, encodings, detection), the scan of a plane, or
+one reader; the other bytes are its input. A crash file replays with its name as the only argument.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ with atheris.instrument_imports(include=["trackside"]):
     parsers()
 
 FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-"))
-PROMISED = (ValueError, OSError, EOFError, TooLarge, RecursionError, MemoryError)
+DOCUMENTED_ERRORS = (ValueError, OSError, EOFError, TooLarge, RecursionError, MemoryError)
 
 
-def one(data: bytes) -> None:
-    """Read one input; anything but what readers promise is a crash."""
+def read_input(data: bytes) -> None:
+    """Read one input; an exception that readers do not document is a crash."""
     if not data:
         return
-    way, data = data[0], data[1:]
-    if way < 32:
+    selector, data = data[0], data[1:]
+    if selector < 32:
         path = FOLDER / "a"
         path.write_bytes(data)
-        for found in walk([path]):
-            row = read_source(found, CollectingSink()) if isinstance(found, Source) else found
+        for item in walk([path]):
+            row = read_source(item, CollectingSink()) if isinstance(item, Source) else item
             assert "defect" not in row.note, row.note
-    elif way < 96:
+    elif selector < 96:
         sink = CollectingSink()
-        done = scan(io.BytesIO(data), sink.events.append, FileContext("a.log", "kernel" if way < 48 else "log"))
-        assert not done.defects, done.defects
+        result = scan(io.BytesIO(data), sink.events.append, FileContext("a.log", "kernel" if selector < 48 else "log"))
+        assert not result.defects, result.defects
     else:
-        reader = READERS[way % len(READERS)]
+        reader = READERS[selector % len(READERS)]
         source = Source("rank3.log", data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data))  # type: ignore[arg-type]
         if reader.sniff(source) is not None:
-            with suppress(*PROMISED):
+            with suppress(*DOCUMENTED_ERRORS):
                 reader.read(source, CollectingSink())
 
 
 if __name__ == "__main__":
-    atheris.Setup(sys.argv, one)
+    atheris.Setup(sys.argv, read_input)
     atheris.Fuzz()

@@ -1,6 +1,6 @@
 """Long hostile lines: eight times the length may cost about eight times the time, not sixty-four.
 
-Every parse meets a few kinds of hostile text; with FUZZ=full in the environment all of them (minutes).
+Each parse gets a few kinds of hostile text; with FUZZ=full in the environment it gets all of them (minutes).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.fuzz
 
 SHORT, LONG = 8 << 10, 64 << 10
 CHEAP_S = 0.25
-"""A parse of 64 KB that takes less is no trouble, whatever its growth."""
+"""A parse of 64 KB that takes less is fast enough, whatever its growth."""
 GROWTH = 24
-"""Times that 8 times the length may cost: linear is 8, quadratic 64."""
+"""Highest accepted ratio of times for 8 times the length: linear is 8, quadratic 64."""
 FULL = os.environ.get("FUZZ") == "full"
 FILLERS = [
     "a",
@@ -63,7 +63,7 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def grows(run: Callable[[int], object]) -> str:
+def excess_growth(run: Callable[[int], object]) -> str:
     """Why a run over ``length`` characters is not linear; empty if it is. Times are the best of several."""
     if seconds(lambda: run(SHORT)) < CHEAP_S / 64:  # were it quadratic, it would still be cheap at LONG
         return ""
@@ -88,66 +88,66 @@ def parse(pattern: Pattern, text: str) -> None:
         list(result)
 
 
-def pieces(pattern: Pattern) -> list[str]:
-    """The pattern's own examples, so that hostile text stands where its parse has begun to believe."""
+def prefixes(pattern: Pattern) -> list[str]:
+    """The pattern's own examples, so that hostile text follows a prefix that its parse accepts."""
     examples = [example.split("\n", 1)[0] for example in pattern.matches[:1]]
     return ["", *examples] if FULL else examples or [""]
 
 
 @pytest.mark.parametrize("parser", parsers(), ids=lambda parser: parser.id)
 def test_parses_are_linear(parser: Parser) -> None:
-    slow = []
+    complaints = []
     for pattern in parser.patterns:
-        for piece in pieces(pattern):
-            half = piece[: len(piece) // 2]
+        for example in prefixes(pattern):
+            half = example[: len(example) // 2]
             for filler in FILLERS if FULL else FEW:
                 for shape in ("{p}{f}", "{h}{f}{p}"):
 
-                    def run(length: int, shape: str = shape, piece: str = piece, half: str = half) -> None:
+                    def run(length: int, shape: str = shape, example: str = example, half: str = half) -> None:
                         text = filler * (length // len(filler))  # noqa: B023 - called at once
-                        parse(pattern, shape.format(p=piece, h=half, f=text))  # noqa: B023
+                        parse(pattern, shape.format(p=example, h=half, f=text))  # noqa: B023
 
-                    if why := grows(run):
-                        slow.append(f"{pattern.name}: {filler!r} in {shape} with {piece[:60]!r}: {why}")
-    assert not slow, "\n".join(slow[:20])
+                    if reason := excess_growth(run):
+                        complaints.append(f"{pattern.name}: {filler!r} in {shape} with {example[:60]!r}: {reason}")
+    assert not complaints, "\n".join(complaints[:20])
 
 
 @pytest.mark.parametrize("filler", FILLERS)
 def test_lines_are_linear(filler: str) -> None:
-    assert not grows(lambda length: line_of(filler * (length // len(filler))))
+    assert not excess_growth(lambda length: line_of(filler * (length // len(filler))))
 
 
 @pytest.mark.parametrize("filler", FILLERS)
 @pytest.mark.parametrize("end", ["", "\n", "\r"])
 def test_the_scan_is_linear(filler: str, end: str) -> None:
-    """Of a file that is one line, many lines or many redraws of hostile text."""
+    """A file of hostile text: one line, many lines or many redraws."""
 
     def run(length: int) -> None:
         data = (filler + end).encode() * (length // len(filler))
         scan(io.BytesIO(data), lambda _: None, FileContext("a.log"))
 
-    assert not grows(run)
+    assert not excess_growth(run)
 
 
 @pytest.mark.parametrize("reader", formats(), ids=lambda reader: reader.id)
 def test_sniffs_are_linear(reader: Format) -> None:
-    slow = []
+    complaints = []
     for filler in [*FILLERS, '{"a":', "[{", "JobID|", "JobId=1 ", "\n", "a\n", "Nov 21 08:00:01 n1 k", "1,1,1,-;"]:
 
         def run(length: int) -> None:
             data = (filler.encode() * (length // len(filler)))[:HEAD_BYTES]  # noqa: B023
             reader.sniff(Source("a", data, io.BytesIO(data)))
 
-        if why := grows(run):
-            slow.append(f"{filler!r}: {why}")
-    assert not slow, "\n".join(slow)
+        if reason := excess_growth(run):
+            complaints.append(f"{filler!r}: {reason}")
+    assert not complaints, "\n".join(complaints)
 
 
 @pytest.mark.parametrize("reader", formats(), ids=lambda reader: reader.id)
 def test_reads_are_linear(reader: Format) -> None:
-    slow = []
+    complaints = []
     for filler in [*FILLERS, "JobId=1 ", "a\n", "a|b\n", "1|COMPLETED|0:0\n", "Nov 21 08:00:01 n1 kernel: a\n"]:
-        for start in (
+        for head in (
             "",
             "JobID|State|ExitCode\n",
             "JobId=1 JobName=a\n",
@@ -155,26 +155,26 @@ def test_reads_are_linear(reader: Format) -> None:
             '{"log_history": [',
         ):
 
-            def run(length: int, start: str = start) -> None:
-                data = (start + filler * (length // len(filler))).encode()  # noqa: B023
+            def run(length: int, head: str = head) -> None:
+                data = (head + filler * (length // len(filler))).encode()  # noqa: B023
                 source = Source("a", data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)))  # type: ignore[arg-type]
                 if reader.sniff(source) is None:
                     return
                 with suppress(ValueError, OSError, RecursionError):
                     reader.read(source, CollectingSink())
 
-            if why := grows(run):
-                slow.append(f"{start!r} {filler!r}: {why}")
-    assert not slow, "\n".join(slow)
+            if reason := excess_growth(run):
+                complaints.append(f"{head!r} {filler!r}: {reason}")
+    assert not complaints, "\n".join(complaints)
 
 
 def test_a_verdict_over_many_points_is_linear(tmp_path: Path) -> None:
-    """Families work on tens of thousands of points: four times the points may not take ten times as long."""
-    seconds = []
+    """Families work on tens of thousands of points: four times the points must not take ten times as long."""
+    durations_s = []
     for points in (5_000, 20_000):
         log = tmp_path / f"{points}.log"
         log.write_text("".join(f"step {k + 1} loss {3 / (1 + k / 1000) + 1:.4f}\n" for k in range(points)))
-        begin = time.process_time()
+        start_s = time.process_time()
         assert trackside.diagnose(log).progress is not None
-        seconds.append(time.process_time() - begin)
-    assert seconds[1] < 10 * seconds[0]
+        durations_s.append(time.process_time() - start_s)
+    assert durations_s[1] < 10 * durations_s[0]

@@ -1,4 +1,4 @@
-"""Pushes meant to hurt: each is read or refused, in memory and time that its own size bounds."""
+"""Hostile pushes: each is read or refused, in memory and time bounded by its own size."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.fuzz
 
 SIZE = 64 << 10
 MAX_GROWTH_RATIO = 100
-"""Bytes of memory for each byte of a body, at most: an empty message has two, and an object of its own."""
+"""Bytes of memory per byte of a body, at most: an empty message takes two bytes and is an object of its own."""
 MAX_CPU_S = 10.0
-"""For each body; far from what they take, and further from what they would if anything grew with the square."""
+"""Limit for each body: far above what they take, and far below what quadratic growth would take."""
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 
 
@@ -109,12 +109,12 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_push_costs_what_its_size_allows(what):
-    body = HOSTILE[what]
+@pytest.mark.parametrize("push", HOSTILE)
+def test_memory_and_time_of_a_hostile_push_are_bounded_by_its_size(push):
+    body = HOSTILE[push]
     for name, decode in DECODERS.items():
         tracemalloc.start()
-        begin = time.process_time()
+        start_s = time.process_time()
         try:
             with suppress(BadRequest):
                 decode(body)
@@ -122,7 +122,7 @@ def test_a_hostile_push_costs_what_its_size_allows(what):
         finally:
             tracemalloc.stop()
         assert peak < MAX_GROWTH_RATIO * len(body) + (8 << 20), f"{name}: {peak:,} bytes for {len(body):,}"
-        assert time.process_time() - begin < MAX_CPU_S, name
+        assert time.process_time() - start_s < MAX_CPU_S, name
 
 
 LARGE: dict[str, tuple[str, bytes]] = {
@@ -133,10 +133,10 @@ LARGE: dict[str, tuple[str, bytes]] = {
 }  # fmt: skip
 
 
-def growth(what: str) -> int:
-    """KiB that the process grows by at most; with few lines and samples, which are bounded by themselves."""
+def growth(push: str) -> int:
+    """KiB that the process grows by; lines and samples, which have limits of their own, are limited to few."""
     decoded.MAX_LINES = remote_write_2.MAX_SAMPLES = otlp_metrics.MAX_MESSAGES = 1 << 18
-    name, part = LARGE[what]
+    name, part = LARGE[push]
     body = part * 32
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with suppress(BadRequest):
@@ -144,11 +144,11 @@ def growth(what: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 
-@pytest.mark.parametrize("what", LARGE)
-def test_memory_that_the_runtime_takes_is_bounded(what):
-    """Measured on a process: what the protobuf runtime takes is not Python's. Without bounds it is 0.7 to 2 GB."""
+@pytest.mark.parametrize("push", LARGE)
+def test_memory_of_the_protobuf_runtime_is_bounded(push):
+    """Measured on a process, as Python does not see the runtime's memory. Without bounds it is 0.7 to 2 GB."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
-        assert processes.submit(growth, what).result(60) < 300 << 10
+        assert processes.submit(growth, push).result(60) < 300 << 10
 
 
 @pytest.mark.parametrize("name", ["remote write 1.0", "OTLP metrics", "Loki push"])

@@ -1,4 +1,4 @@
-"""No bytes may make a reader, the scan or the walk raise anything but what they promise, nor hang."""
+"""On no bytes may a reader, the scan or the walk hang or raise an error that is not documented."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trackside.read.walk import walk
 
 pytestmark = pytest.mark.fuzz
 
-PROMISED = (ValueError, OSError, EOFError, TooLarge, RecursionError, MemoryError)
+DOCUMENTED_ERRORS = (ValueError, OSError, EOFError, TooLarge, RecursionError, MemoryError)
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 EXAMPLES = [line for parser in parsers() for pattern in parser.patterns for line in pattern.matches]
@@ -79,7 +79,7 @@ HEADS = [
     b'{"pg_config": {"0": {"ranks": "[0, 1]"}}, "pg_status": {"0": {}}, "nccl_version": "2", "entries": [',
     b"\x80\x02}(X\x09\0\0\0pg_configq\0}X\x09\0\0\0pg_statusq\1}u.",
 ]
-"""Beginnings that some reader takes for its own, so that what follows is read by it."""
+"""Heads that a reader recognizes, so that it reads what follows."""
 DATA = st.one_of(
     st.binary(max_size=2000),
     st.tuples(st.sampled_from(HEADS), LINES, st.binary(max_size=99)).map(lambda p: p[0] + p[1].encode() + p[2]),
@@ -108,8 +108,8 @@ def source(data: bytes, path: str = "dir/rank3.log") -> Source:
     return Source(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data), 1.79e9)  # type: ignore[arg-type]
 
 
-def sound(sink: CollectingSink) -> None:
-    """Whatever was found keeps to the catalog."""
+def assert_cataloged(sink: CollectingSink) -> None:
+    """All kinds and fields of events and records are in the catalog."""
     for event in sink.events:
         assert set(event.fields) <= set(EVENTS[event.kind].fields), event
         assert event.at.line >= 0
@@ -120,26 +120,26 @@ def sound(sink: CollectingSink) -> None:
 @pytest.mark.parametrize("reader", formats(), ids=lambda reader: reader.id)
 @SETTINGS
 @given(DATA)
-def test_a_reader_breaks_no_promise(reader: Format, data: bytes) -> None:
-    """Sniffing never raises; reading what it sniffed raises only what read_source turns into a row."""
+def test_readers_raise_only_documented_errors(reader: Format, data: bytes) -> None:
+    """Sniffing never raises; reading raises only errors that read_source turns into a row."""
     if reader.sniff(source(data)) is None:
         return
     sink = CollectingSink()
-    with suppress(*PROMISED):
+    with suppress(*DOCUMENTED_ERRORS):
         reader.read(source(data), sink)
-    sound(sink)
+    assert_cataloged(sink)
 
 
 @pytest.mark.parametrize("number", range(len(SEEDS)))
-def test_readers_survive_known_traps(number: int) -> None:
-    """Each reader that takes it for its own; where it is taken for none, its row says so."""
+def test_readers_survive_known_hostile_inputs(number: int) -> None:
+    """Each reader that recognizes the input survives it; the input gets a row in any case."""
     data = SEEDS[number]
     for reader in formats():
         sink = CollectingSink()
         if reader.sniff(source(data)) is not None:
-            with suppress(*PROMISED):
+            with suppress(*DOCUMENTED_ERRORS):
                 reader.read(source(data), sink)
-        sound(sink)
+        assert_cataloged(sink)
     row = read_source(source(data), CollectingSink())
     assert row.note or row.status == "read"
     assert "defect" not in row.note
@@ -159,23 +159,23 @@ def test_every_input_gets_its_row(data: bytes) -> None:
 @example(data=b"\r" * 5000)
 @example(data=b"\n" * 5000)
 def test_no_parser_fails_on_any_line(plane: Plane, data: bytes) -> None:
-    found: list[Event] = []
-    done = scan(io.BytesIO(data), found.append, FileContext("a.log", plane))
-    assert done.defects == {}
-    sound(CollectingSink(found))
+    events: list[Event] = []
+    result = scan(io.BytesIO(data), events.append, FileContext("a.log", plane))
+    assert result.defects == {}
+    assert_cataloged(CollectingSink(events))
 
 
 @SETTINGS
 @given(st.binary(max_size=300), st.sampled_from(["gzip", "tar", "zip", "xz", "zstd", "bzip2"]), st.data())
-def test_damaged_archives_never_raise(tmp_path_factory: Any, noise: bytes, kind: str, draw: st.DataObject) -> None:
-    whole = bytearray(ARCHIVES[kind])
-    for _ in range(draw.draw(st.integers(0, 6))):
-        whole[draw.draw(st.integers(0, len(whole) - 1))] = draw.draw(st.integers(0, 255))
-    cut = draw.draw(st.integers(0, len(whole)))
+def test_damaged_archives_never_raise(tmp_path_factory: Any, noise: bytes, kind: str, data: st.DataObject) -> None:
+    archive = bytearray(ARCHIVES[kind])
+    for _ in range(data.draw(st.integers(0, 6))):
+        archive[data.draw(st.integers(0, len(archive) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(archive)))
     path: Path = tmp_path_factory.mktemp("walk") / "a"
-    path.write_bytes(bytes(whole[:cut]) + noise)
-    for found in walk([path]):
-        row = read_source(found, CollectingSink()) if isinstance(found, Source) else found
+    path.write_bytes(bytes(archive[:cut]) + noise)
+    for item in walk([path]):
+        row = read_source(item, CollectingSink()) if isinstance(item, Source) else item
         assert row.path.startswith("a")
         assert "defect" not in row.note
 
@@ -196,9 +196,9 @@ def _archives() -> dict[str, bytes]:
             info = tarfile.TarInfo(name)
             info.size = len(text)
             archive.addfile(info, io.BytesIO(text))
-    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as made:
-        made.writestr("a.log", text)
-        made.writestr("b.log", text)
+    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as zip_archive:
+        zip_archive.writestr("a.log", text)
+        zip_archive.writestr("b.log", text)
     return {
         "gzip": gzip.compress(text),
         "bzip2": bz2.compress(text),

@@ -1,4 +1,4 @@
-"""A server on loopback that answers as a test says, byte for byte."""
+"""A server on loopback that sends exactly the bytes that a test gives it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Request:
         return urlsplit(self.target).path
 
     @property
-    def asked(self) -> dict[str, str]:
-        """Parameters, of the address and of a form."""
+    def params(self) -> dict[str, str]:
+        """Parameters of the URL and of a form in the body."""
         return dict(parse_qsl(urlsplit(self.target).query) + parse_qsl(self.body.decode("latin-1")))
 
 
@@ -33,11 +33,11 @@ Reply = Callable[[Request], bytes]
 
 
 @dataclass
-class Scripted:
-    """``replies`` are used in turn, the last one for ever; an empty reply closes the connection."""
+class ScriptedServer:
+    """A server that uses ``replies`` in turn and repeats the last one; an empty reply closes the connection."""
 
     replies: list[Reply | bytes]
-    seen: list[Request] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     port: int = 0
 
     @property
@@ -45,54 +45,56 @@ class Scripted:
         return f"http://127.0.0.1:{self.port}"
 
     def reply(self, request: Request) -> bytes:
-        self.seen.append(request)
+        self.requests.append(request)
         chosen = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         return chosen if isinstance(chosen, bytes) else chosen(request)
 
 
 def answer(body: bytes | object, status: str = "200 OK", length: int | None = None, **headers: str) -> bytes:
-    """A whole answer; ``length``: what it says of its length, where that's not so."""
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(content) if length is None else length}"]
+    """A complete HTTP response; ``length``: a wrong Content-Length to send."""
+    payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(payload) if length is None else length}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + payload
 
 
 @contextmanager
-def scripted(*replies: Reply | bytes, tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
-    server = Scripted(list(replies))
+def scripted(*replies: Reply | bytes, tls: ssl.SSLContext | None = None) -> Iterator[ScriptedServer]:
+    server = ScriptedServer(list(replies))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server.port = listener.getsockname()[1]
         listener.settimeout(0.05)
-        over = threading.Event()
-        thread = threading.Thread(target=_listen, args=(server, listener, tls, over))
+        stop = threading.Event()
+        thread = threading.Thread(target=_listen, args=(server, listener, tls, stop))
         thread.start()
         try:
             yield server
         finally:
-            over.set()
+            stop.set()
             thread.join()
 
 
-def _listen(server: Scripted, listener: socket.socket, tls: ssl.SSLContext | None, over: threading.Event) -> None:
+def _listen(server: ScriptedServer, listener: socket.socket, tls: ssl.SSLContext | None, stop: threading.Event) -> None:
     threads = []
-    while not over.is_set():
+    while not stop.is_set():
         try:
             connection, _ = listener.accept()
         except TimeoutError:
             continue
-        threads.append(threading.Thread(target=_serve, args=(server, connection, tls, over)))
+        threads.append(threading.Thread(target=_serve, args=(server, connection, tls, stop)))
         threads[-1].start()
     for thread in threads:
         thread.join()
 
 
-def _serve(server: Scripted, connection: socket.socket, tls: ssl.SSLContext | None, over: threading.Event) -> None:
+def _serve(
+    server: ScriptedServer, connection: socket.socket, tls: ssl.SSLContext | None, stop: threading.Event
+) -> None:
     with connection:
         try:
             connection.settimeout(10)  # a handshake or a long answer takes its time on a busy machine
             link = tls.wrap_socket(connection, server_side=True) if tls else connection
-            while (request := _request(link, over)) is not None:
+            while (request := _request(link, stop)) is not None:
                 reply = server.reply(request)
                 if reply:
                     link.sendall(reply)
@@ -104,7 +106,7 @@ def _serve(server: Scripted, connection: socket.socket, tls: ssl.SSLContext | No
                     break
             if tls:
                 link.close()
-        except OSError:  # the client went away, or would not trust us
+        except OSError:  # the client closed the connection or rejected the certificate
             pass
 
 
@@ -112,24 +114,24 @@ def _length(reply: bytes) -> int:
     return int(reply.split(b"Content-Length: ", 1)[1].split(b"\r\n", 1)[0])
 
 
-def _request(link: socket.socket, over: threading.Event) -> Request | None:
+def _request(link: socket.socket, stop: threading.Event) -> Request | None:
     data = b""
     while b"\r\n\r\n" not in data or len(data.split(b"\r\n\r\n", 1)[1]) < _body_length(data):
         link.settimeout(0.1)
         try:
-            piece = link.recv(1 << 16)
+            chunk = link.recv(1 << 16)
         except TimeoutError:
-            if over.is_set():
+            if stop.is_set():
                 return None
             continue
         finally:
             link.settimeout(10)
-        if not piece:
+        if not chunk:
             return None
-        data += piece
+        data += chunk
     head, body = data.split(b"\r\n\r\n", 1)
-    first, *lines = head.decode("latin-1").split("\r\n")
-    method, target, _ = first.split(" ")
+    request_line, *lines = head.decode("latin-1").split("\r\n")
+    method, target, _ = request_line.split(" ")
     return Request(
         method,
         target,

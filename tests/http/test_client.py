@@ -1,4 +1,4 @@
-"""One HTTP server: what is tried again, what is refused, and how each failure reads."""
+"""The HTTP client: what it retries, what it refuses, and the message of each failure."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ WELL = b'{"well": 1}'
 OK = answer(WELL)
 
 
-class Time:
-    """A clock that only sleeping moves."""
+class FakeClock:
+    """A clock that advances only when something sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -42,18 +42,18 @@ class Time:
         self.slept.append(seconds)
         self.now += seconds
 
-    def clock(self) -> float:
+    def time(self) -> float:
         return self.now
 
 
-def endpoint(url: str, time: Time | None = None, **options: Any) -> HttpClient:
-    time = time or Time()
-    return HttpClient(HttpOptions(url=url, **options), sleep=time.sleep, clock=time.clock)
+def client_of(url: str, clock: FakeClock | None = None, **options: Any) -> HttpClient:
+    clock = clock or FakeClock()
+    return HttpClient(HttpOptions(url=url, **options), sleep=clock.sleep, clock=clock.time)
 
 
-def failure(asked: HttpClient, path: str = "/x") -> SourceUnavailable:
+def failure(client: HttpClient, path: str = "/x") -> SourceUnavailable:
     with pytest.raises(SourceUnavailable) as caught:
-        asked.request("GET", path)
+        client.request("GET", path)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -61,77 +61,77 @@ def failure(asked: HttpClient, path: str = "/x") -> SourceUnavailable:
 @pytest.mark.parametrize("first", [answer(b"", "503 Busy"), answer(b"", "502 Bad"), answer(b"", "504 Slow"),
                                    answer(b"", "429 Enough"), b"", answer(b"12345", length=50),
                                    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n123"])  # fmt: skip
-def test_what_may_pass_is_tried_again(first: bytes) -> None:
+def test_a_transient_failure_is_retried(first: bytes) -> None:
     with scripted(first, OK) as server:
-        asked = endpoint(server.url)
-        assert asked.request("GET", "/x").body == WELL
-        assert len(server.seen) == 2
-        assert asked.traffic.requests == 1
+        client = client_of(server.url)
+        assert client.request("GET", "/x").body == WELL
+        assert len(server.requests) == 2
+        assert client.traffic.requests == 1
 
 
 @pytest.mark.parametrize(("status", "kind"), [("400 Bad", "refused"), ("422 No", "refused"), ("404 None", "refused"),
                                               ("401 Who", "unauthorized"), ("403 You", "unauthorized"),
                                               ("500 Oh", "broken"), ("302 There", "refused")])  # fmt: skip
-def test_what_will_not_change_is_not_tried_again(status: str, kind: str) -> None:
+def test_a_permanent_failure_is_not_retried(status: str, kind: str) -> None:
     with scripted(answer({"status": "error", "error": "no\nsuch \x1b[31mthing"}, status)) as server:
-        reason = failure(endpoint(server.url))
-        assert len(server.seen) == 1
+        reason = failure(client_of(server.url))
+        assert len(server.requests) == 1
         assert reason.kind == kind
         assert f"{server.url}/x answered {status[:3]}: no such [31mthing" in str(reason)
 
 
-def test_pauses_grow_and_end() -> None:
-    time = Time()
+def test_pauses_between_retries_grow_and_are_limited() -> None:
+    clock = FakeClock()
     with scripted(answer(b"<html><body>too busy</body></html>", "503 Busy")) as server:
-        reason = failure(endpoint(server.url, time, retries=4))
+        reason = failure(client_of(server.url, clock, retries=4))
     assert reason.kind == "limited"
     assert "answered 503: too busy" in str(reason)
-    assert len(time.slept) == 4
-    for pause, longest in zip(time.slept, (0.25, 0.5, 1.0, 2.0), strict=True):
-        assert longest / 2 <= pause <= longest
+    assert len(clock.slept) == 4
+    for pause, max_pause in zip(clock.slept, (0.25, 0.5, 1.0, 2.0), strict=True):
+        assert max_pause / 2 <= pause <= max_pause
 
 
-def test_retry_after_is_kept_to() -> None:
-    time = Time()
+def test_retry_after_is_honored() -> None:
+    clock = FakeClock()
     with scripted(answer(b"", "429 Enough", Retry_After="7"), OK) as server:
-        endpoint(server.url, time).request("GET", "/x")
-    assert time.slept == [7.0]
+        client_of(server.url, clock).request("GET", "/x")
+    assert clock.slept == [7.0]
 
 
-def test_a_pause_past_the_deadline_is_not_waited_for() -> None:
-    time = Time()
+def test_a_retry_after_beyond_the_deadline_is_not_awaited() -> None:
+    clock = FakeClock()
     with scripted(answer(b"", "429 Enough", Retry_After="3600")) as server:
-        reason = failure(endpoint(server.url, time))
-    assert time.slept == []
+        reason = failure(client_of(server.url, clock))
+    assert clock.slept == []
     assert reason.kind == "limited"
     assert "asks to wait 3600 s" in str(reason)
 
 
-def test_the_deadline_is_for_all_requests() -> None:
-    time = Time()
+def test_the_deadline_covers_all_requests() -> None:
+    clock = FakeClock()
     with scripted(OK) as server:
-        asked = endpoint(server.url, time, deadline_s=10)
-        asked.request("GET", "/x")
-        time.now += 11
-        reason = failure(asked)
-        assert (reason.kind, len(server.seen)) == ("timeout", 1)
+        client = client_of(server.url, clock, deadline_s=10)
+        client.request("GET", "/x")
+        clock.now += 11
+        reason = failure(client)
+        assert (reason.kind, len(server.requests)) == ("timeout", 1)
         assert "deadline_s" in str(reason)
 
 
-def test_a_server_that_is_down_is_said_to_be_once() -> None:
-    time = Time()
+def test_a_server_that_is_down_is_retried_only_after_a_while() -> None:
+    clock = FakeClock()
     with scripted(OK) as server:
         url = server.url
-    asked = endpoint(url, time)
-    first = failure(asked)
+    client = client_of(url, clock)
+    first = failure(client)
     assert first.kind == "unreachable"
     assert "connection refused; is it running?" in str(first)
-    slept = len(time.slept)
-    assert str(failure(asked)) == str(first)
-    assert len(time.slept) == slept
-    time.now += 10
-    failure(asked)
-    assert len(time.slept) == 2 * slept
+    slept = len(clock.slept)
+    assert str(failure(client)) == str(first)
+    assert len(clock.slept) == slept
+    clock.now += 10
+    failure(client)
+    assert len(clock.slept) == 2 * slept
 
 
 def test_a_slow_answer_times_out() -> None:
@@ -140,62 +140,62 @@ def test_a_slow_answer_times_out() -> None:
         return OK
 
     with scripted(slow) as server:
-        asked = HttpClient(HttpOptions(url=server.url, timeout_s=0.2))
-        reason = failure(asked)
+        client = HttpClient(HttpOptions(url=server.url, timeout_s=0.2))
+        reason = failure(client)
     assert reason.kind == "timeout"
     assert "0.2 s" in str(reason)
 
 
 @pytest.mark.parametrize("packed", [gzip.compress, zlib.compress])
-def test_compressed_answers(packed: Callable[[bytes], bytes]) -> None:
+def test_compressed_answers_are_decompressed(packed: Callable[[bytes], bytes]) -> None:
     body = b'{"a": "' + b"x" * 3_000_000 + b'"}'
     with scripted(answer(packed(body), Content_Encoding="gzip" if packed is gzip.compress else "deflate")) as server:
-        asked = endpoint(server.url, gzip=True)
-        assert asked.request("GET", "/x").body == body
-        assert server.seen[0].headers["accept-encoding"] == "gzip"
-        assert 0 < asked.traffic.bytes_received < 10_000
+        client = client_of(server.url, gzip=True)
+        assert client.request("GET", "/x").body == body
+        assert server.requests[0].headers["accept-encoding"] == "gzip"
+        assert 0 < client.traffic.bytes_received < 10_000
 
 
-def test_a_small_answer_that_unpacks_to_a_huge_one_is_refused() -> None:
+def test_a_decompression_bomb_is_refused() -> None:
     with scripted(answer(gzip.compress(b"\0" * 50_000_000), Content_Encoding="gzip")) as server:
-        asked = endpoint(server.url, most_bytes=1_000_000)
+        client = client_of(server.url, most_bytes=1_000_000)
         tracemalloc.start()
-        assert failure(asked).kind == "too_large"
-        _, most = tracemalloc.get_traced_memory()
+        assert failure(client).kind == "too_large"
+        _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert most < 5_000_000
+        assert peak < 5_000_000
 
 
-def test_a_compressed_answer_that_breaks_off() -> None:
-    whole = gzip.compress(b"x" * 100_000)
-    with scripted(answer(whole[:50], Content_Encoding="gzip"), OK) as server:
-        assert endpoint(server.url).request("GET", "/x").body == WELL
-        assert len(server.seen) == 2
+def test_a_truncated_compressed_answer_is_retried() -> None:
+    compressed = gzip.compress(b"x" * 100_000)
+    with scripted(answer(compressed[:50], Content_Encoding="gzip"), OK) as server:
+        assert client_of(server.url).request("GET", "/x").body == WELL
+        assert len(server.requests) == 2
 
 
-def test_an_answer_of_too_many_bytes() -> None:
+def test_an_answer_larger_than_the_limit_is_refused() -> None:
     with scripted(answer(b"x" * 5000)) as server:
-        reason = failure(endpoint(server.url, most_bytes=4999))
+        reason = failure(client_of(server.url, most_bytes=4999))
     assert reason.kind == "too_large"
     assert "4,999" in str(reason)
 
 
-@pytest.mark.parametrize(("options", "header"), [
+@pytest.mark.parametrize(("options", "authorization"), [
     ({"bearer": "s3cret"}, "Bearer s3cret"),
     ({"user": "ann", "password": "s3cret"}, "Basic YW5uOnMzY3JldA=="),
 ])  # fmt: skip
-def test_who_asks(options: dict[str, str], header: str) -> None:
+def test_credentials_are_sent_and_not_shown(options: dict[str, str], authorization: str) -> None:
     with scripted(OK, answer(b"", "401 Who")) as server:
-        asked = endpoint(server.url, headers={"X-Scope-OrgID": "team-a"}, **options)
-        asked.request("POST", "/x", form={"a": "1 2"}, params={"token": "s3cret"})
-        assert server.seen[0].headers["authorization"] == header
-        assert server.seen[0].headers["x-scope-orgid"] == "team-a"
-        assert server.seen[0].body == b"a=1+2"
-        reason = failure(asked, "/y")
-    assert "s3cret" not in f"{asked.options!r} {reason} {asked.name}"
+        client = client_of(server.url, headers={"X-Scope-OrgID": "team-a"}, **options)
+        client.request("POST", "/x", form={"a": "1 2"}, params={"token": "s3cret"})
+        assert server.requests[0].headers["authorization"] == authorization
+        assert server.requests[0].headers["x-scope-orgid"] == "team-a"
+        assert server.requests[0].body == b"a=1+2"
+        reason = failure(client, "/y")
+    assert "s3cret" not in f"{client.options!r} {reason} {client.name}"
 
 
-def test_a_password_in_the_url_stays_out_of_sight() -> None:
+def test_a_password_in_the_url_is_not_shown() -> None:
     options = HttpOptions(url="https://ann:s3%2Fcret@metrics.example:8443/prom/")
     assert (options.url, options.user, options.password) == ("https://metrics.example:8443/prom", "ann", "s3/cret")
     assert "s3" not in repr(options)
@@ -205,59 +205,61 @@ def test_a_password_in_the_url_stays_out_of_sight() -> None:
                                      {"url": "http://a?b=c"}, {"url": "http://a", "bearer": "x", "user": "y"},
                                      {"url": "http://a", "headers": {"X": "a\r\nB: c"}}, {"url": "http://a", "bearer": "a\nb"},
                                      {"url": "http://a", "timeout_s": 0}, {"url": "http://a", "concurrency": 0}])  # fmt: skip
-def test_options_that_cannot_be_meant(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"URL|header|http"):
         HttpOptions(**options)
 
 
-@pytest.mark.parametrize(("options", "what"), [
+@pytest.mark.parametrize(("options", "option"), [
     ({"bearer": "t\u043eken"}, "the bearer token"), ({"headers": {"X-Key": "\u20ac"}}, "the value of the header X-Key"),
     ({"user": "a\udcff", "password": "t\u043eken"}, "the user"), ({"user": "a", "password": "t\udcff"}, "the password"),
     ({"bearer": "token\n"}, "the bearer token"),
 ])  # fmt: skip
-def test_secrets_that_cannot_be_sent(options: dict[str, Any], what: str) -> None:
-    with pytest.raises(ValueError, match=what) as caught:
+def test_credentials_that_no_header_can_carry_are_refused_without_showing_them(
+    options: dict[str, Any], option: str
+) -> None:
+    with pytest.raises(ValueError, match=option) as caught:
         HttpOptions(url="http://metrics", **options)
     assert not {"t\u043eken", "\u20ac", "\\u", "\\x", "token\n"} & {str(caught.value)}
     assert str(caught.value).isascii()
 
 
-def test_a_password_of_any_letters() -> None:
+def test_a_password_may_have_any_letters() -> None:
     with scripted(OK) as server:
-        endpoint(server.url, user="\u0430nn", password="\u20ac").request("GET", "/x")
-        assert server.seen[0].headers["authorization"] == "Basic 0LBubjrigqw="
+        client_of(server.url, user="\u0430nn", password="\u20ac").request("GET", "/x")
+        assert server.requests[0].headers["authorization"] == "Basic 0LBubjrigqw="
 
 
 @pytest.mark.parametrize("url", ["http://ann:s3cret/x@h", "http://ann:s3cret@h:x", "http://s3cret@h?a=b",
                                  "ftp://ann:a@s3cret@h", "http://h/x?token=s3cret"])  # fmt: skip
-def test_a_url_that_cannot_be_read_is_named_without_secrets(url: str) -> None:
+def test_an_invalid_url_is_shown_without_secrets(url: str) -> None:
     with pytest.raises(ValueError, match="URL") as caught:
         HttpOptions(url=url)
     assert "s3cret" not in str(caught.value)
     assert "//" in str(caught.value)
 
 
-def test_a_token_as_user_is_sent_and_not_shown() -> None:
+def test_a_token_as_user_name_is_used_and_not_shown() -> None:
     options = HttpOptions(url="http://s3cret@metrics")
     assert (options.user, options.url) == ("s3cret", "http://metrics")
     assert "s3cret" not in repr(options) + HttpClient(options).name
 
 
-def test_no_more_at_once_than_allowed() -> None:
-    now, most = [0], [0]
+def test_concurrent_requests_are_limited() -> None:
+    open_count, max_count = [0], [0]
 
     def counted(request: Request) -> bytes:
-        now[0] += 1
-        most[0] = max(most[0], now[0])
+        open_count[0] += 1
+        max_count[0] = max(max_count[0], open_count[0])
         time.sleep(0.05)
-        now[0] -= 1
+        open_count[0] -= 1
         return OK
 
     with scripted(counted) as server:
-        asked = HttpClient(HttpOptions(url=server.url, concurrency=2))
+        client = HttpClient(HttpOptions(url=server.url, concurrency=2))
         with ThreadPoolExecutor(6) as pool:
-            list(pool.map(lambda _: asked.request("GET", "/x"), range(6)))
-    assert most[0] == 2
+            list(pool.map(lambda _: client.request("GET", "/x"), range(6)))
+    assert max_count[0] == 2
 
 
 # -- TLS
@@ -265,7 +267,7 @@ def test_no_more_at_once_than_allowed() -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ca.pem, and server.pem/.key and client.pem/.key that it signed."""
+    """A folder with ca.pem, and server.pem/.key and client.pem/.key signed by it."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("openssl is not installed: apt-get install openssl")
@@ -284,30 +286,30 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_both_sides_show_certificates(certificates: Path) -> None:
+def test_client_and_server_certificates_are_verified(certificates: Path) -> None:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificates / "ca.pem"))
     tls.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     tls.verify_mode = ssl.CERT_REQUIRED
     ca, cert, key = (str(certificates / name) for name in ("ca.pem", "client.pem", "client.key"))
     with scripted(OK, tls=tls) as server:
         url = server.url.replace("http:", "https:")
-        assert endpoint(url, ca=ca, cert=cert, key=key).request("GET", "/x").body == WELL
-        assert endpoint(url, verify=False, cert=cert, key=key).request("GET", "/x").body == WELL
-        unknown = failure(endpoint(url, cert=cert, key=key))
+        assert client_of(url, ca=ca, cert=cert, key=key).request("GET", "/x").body == WELL
+        assert client_of(url, verify=False, cert=cert, key=key).request("GET", "/x").body == WELL
+        unknown = failure(client_of(url, cert=cert, key=key))
         assert unknown.kind == "unreachable"
         assert "set ca to its authority" in str(unknown)
-        assert failure(endpoint(url, ca=ca, retries=0)).kind in ("unreachable", "broken")
-        assert len(server.seen) == 2
+        assert failure(client_of(url, ca=ca, retries=0)).kind in ("unreachable", "broken")
+        assert len(server.requests) == 2
 
 
-def test_certificates_that_cannot_be_used(certificates: Path) -> None:
+def test_unusable_certificates_are_refused(certificates: Path) -> None:
     with pytest.raises(ValueError, match=r"none\.pem"):
-        endpoint("https://127.0.0.1:1", ca=str(certificates / "none.pem"))
+        client_of("https://127.0.0.1:1", ca=str(certificates / "none.pem"))
     with pytest.raises(ValueError, match="can't be loaded"):
-        endpoint("https://127.0.0.1:1", cert=str(certificates / "names"))
+        client_of("https://127.0.0.1:1", cert=str(certificates / "names"))
 
 
-TRICKLES = {
+SLOW_ANSWERS = {
     "head": (b"HTTP/1.1 200 OK\r\nX: ", b"a"),
     "heads before the head": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
     "chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;", b"a"),
@@ -316,121 +318,121 @@ TRICKLES = {
 }
 
 
-def trickled(server: socket.socket, begin: bytes, more: bytes, over: threading.Event) -> None:
-    taken, _ = server.accept()
+def serve_slowly(server: socket.socket, head: bytes, more: bytes, stop: threading.Event) -> None:
+    connection, _ = server.accept()
     try:
-        taken.recv(65536)
-        taken.sendall(begin)
-        while not over.wait(0.05):
-            taken.sendall(more)
+        connection.recv(65536)
+        connection.sendall(head)
+        while not stop.wait(0.05):
+            connection.sendall(more)
     except OSError:
         pass
     finally:
-        taken.close()
+        connection.close()
 
 
-@pytest.mark.parametrize("where", TRICKLES)
-def test_a_byte_now_and_then_keeps_nobody(where: str) -> None:
-    over, answers = threading.Event(), []
+@pytest.mark.parametrize("where", SLOW_ANSWERS)
+def test_a_slow_trickle_of_bytes_times_out(where: str) -> None:
+    stop, failures = threading.Event(), []
     with socket.create_server(("127.0.0.1", 0)) as server:
-        arguments = (server, *TRICKLES[where], over)
-        threading.Thread(target=trickled, args=arguments, daemon=True).start()
+        arguments = (server, *SLOW_ANSWERS[where], stop)
+        threading.Thread(target=serve_slowly, args=arguments, daemon=True).start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        asked = HttpClient(HttpOptions(url=url, timeout_s=0.5, deadline_s=1.0, retries=0))
+        client = HttpClient(HttpOptions(url=url, timeout_s=0.5, deadline_s=1.0, retries=0))
 
-        def ask() -> None:
+        def request() -> None:
             try:
-                asked.request("GET", "/x")
+                client.request("GET", "/x")
             except SourceUnavailable as error:
-                answers.append(error.kind)
+                failures.append(error.kind)
 
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        asking.join(10)
-        over.set()
-    assert answers == ["refused" if where == "refusal" else "timeout"]
+        thread = threading.Thread(target=request, daemon=True)
+        thread.start()
+        thread.join(10)
+        stop.set()
+    assert failures == ["refused" if where == "refusal" else "timeout"]
 
 
 @contextmanager
-def trickling(begin: bytes, more: bytes, times: int = 1) -> Iterator[str]:
-    """The address of a server that does so on so many connections."""
-    over = threading.Event()
+def slow_server(head: bytes, more: bytes, times: int = 1) -> Iterator[str]:
+    """The URL of a server that trickles an answer on this many connections."""
+    stop = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         threads = [
-            threading.Thread(target=trickled, args=(server, begin, more, over), daemon=True) for _ in range(times)
+            threading.Thread(target=serve_slowly, args=(server, head, more, stop), daemon=True) for _ in range(times)
         ]
         for thread in threads:
             thread.start()
         try:
             yield f"http://127.0.0.1:{server.getsockname()[1]}"
         finally:
-            over.set()
+            stop.set()
             for thread in threads:
                 thread.join(5)
 
 
-@pytest.mark.parametrize("where", [*TRICKLES, "silence", "body without an end"])
-def test_closing_ends_what_is_under_way(where: str) -> None:
-    more = {"silence": (b"", b""), "body without an end": (b"HTTP/1.1 200 OK\r\n\r\n", b"x")}
-    with trickling(*(TRICKLES | more)[where], times=4) as url, ThreadPoolExecutor(8) as pool:
-        asked = HttpClient(HttpOptions(url=url, concurrency=4))
-        failures = [pool.submit(failure, asked) for _ in range(8)]  # four of them wait for a place
+@pytest.mark.parametrize("where", [*SLOW_ANSWERS, "silence", "body without an end"])
+def test_closing_ends_pending_requests(where: str) -> None:
+    endless = {"silence": (b"", b""), "body without an end": (b"HTTP/1.1 200 OK\r\n\r\n", b"x")}
+    with slow_server(*(SLOW_ANSWERS | endless)[where], times=4) as url, ThreadPoolExecutor(8) as pool:
+        client = HttpClient(HttpOptions(url=url, concurrency=4))
+        failures = [pool.submit(failure, client) for _ in range(8)]  # four of them wait for a connection
         time.sleep(0.3)
-        begun = time.monotonic()
-        asked.close()
+        start_s = time.monotonic()
+        client.close()
         reasons = [failure.result(5) for failure in failures]
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - start_s < 1
     assert {reason.kind for reason in reasons} <= {"unreachable", "refused"}
     assert sum("closed" in str(reason) for reason in reasons) >= (4 if where == "refusal" else 8)
 
 
-def test_a_closed_endpoint_tries_no_more() -> None:
+def test_a_closed_client_does_not_retry() -> None:
     with scripted(answer(b"", "429 Enough", Retry_After="60")) as server, ThreadPoolExecutor(1) as pool:
-        asked = HttpClient(HttpOptions(url=server.url))
-        coming = pool.submit(failure, asked)
+        client = HttpClient(HttpOptions(url=server.url))
+        pending = pool.submit(failure, client)
         time.sleep(0.3)
-        begun = time.monotonic()
-        asked.close()
-        assert "closed" in str(coming.result(5))
-        assert time.monotonic() - begun < 1
-        assert "closed" in str(failure(asked))
-        assert len(server.seen) == 1
+        start_s = time.monotonic()
+        client.close()
+        assert "closed" in str(pending.result(5))
+        assert time.monotonic() - start_s < 1
+        assert "closed" in str(failure(client))
+        assert len(server.requests) == 1
 
 
-def test_a_handshake_that_breaks_off_is_tried_again() -> None:
+def test_a_broken_tls_handshake_is_retried() -> None:
     server = socket.create_server(("127.0.0.1", 0))
     url = f"https://127.0.0.1:{server.getsockname()[1]}"
 
     def hang_up() -> None:
         for _ in range(2):
-            taken, _address = server.accept()
-            taken.recv(65536)
-            taken.close()
+            connection, _address = server.accept()
+            connection.recv(65536)
+            connection.close()
 
     thread = threading.Thread(target=hang_up)
     thread.start()
-    asked = endpoint(url, retries=1)
-    reason = failure(asked)
+    client = client_of(url, retries=1)
+    reason = failure(client)
     thread.join(5)
     server.close()
     assert not thread.is_alive()
     assert "trust" not in str(reason)
 
 
-def test_a_receiver_s_url_is_asked_as_it_stands_and_its_parameters_stay_out_of_messages() -> None:
+def test_parameters_of_a_receiver_url_are_sent_and_not_shown() -> None:
     with scripted(OK, answer(b"no", "429 Enough", Retry_After="7")) as server:
         options = ReceiverOptions(url=f"{server.url}/write?token=s3cret")
         client = HttpClient(options.with_path("/usual"))
         assert client.request("POST", "", body=b"x").status == 200
-        assert server.seen[0].target == "/write?token=s3cret"
+        assert server.requests[0].target == "/write?token=s3cret"
         reason = failure(client, "")
     assert (reason.status, reason.message, reason.retry_after_s) == (429, "no", 7.0)
     assert "s3cret" not in f"{options!r} {reason} {client.name}"
     assert ReceiverOptions(url="http://r").with_path("/usual").url == "http://r/usual"
 
 
-def test_an_answer_that_is_not_http() -> None:
+def test_an_answer_that_is_not_http_is_reported() -> None:
     with scripted(b"SSH-2.0-OpenSSH_9.2\r\n") as server:
-        reason = failure(endpoint(server.url, retries=0))
+        reason = failure(client_of(server.url, retries=0))
     assert reason.kind == "broken"
     assert "did not answer with HTTP: SSH-2.0-OpenSSH_9.2" in str(reason)

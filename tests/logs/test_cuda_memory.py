@@ -1,4 +1,4 @@
-"""Sizes, device and phase of out-of-memory texts of many versions and libraries."""
+"""Sizes, device and phase in out-of-memory messages of many versions and libraries."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ PHASES = (
 
 
 @pytest.mark.parametrize(("text", "expected"), SIZES)
-def test_sizes(text: str, expected: dict[str, int]) -> None:
+def test_sizes_are_parsed(text: str, expected: dict[str, int]) -> None:
     assert sizes(text) == expected
 
 
@@ -96,7 +96,7 @@ def oom(log: str) -> Any:
 
 
 @pytest.mark.parametrize(("phase", "frames"), PHASES)
-def test_phase(phase: str, frames: str) -> None:
+def test_the_phase_comes_from_the_innermost_frames(phase: str, frames: str) -> None:
     head = 'Traceback (most recent call last):\n  File "/home/u/train.py", line 9, in main\n    work()\n'
     event = oom(
         f"{head}{frames}\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU "
@@ -105,11 +105,11 @@ def test_phase(phase: str, frames: str) -> None:
     assert (event.get("phase"), event.get("gpu"), event.role) == (phase, 3, Role.ROOT)
 
 
-def test_the_allocator_names_its_device() -> None:
+def test_the_device_comes_from_the_allocators_name() -> None:
     event = oom("W bfc_allocator.cc:501] Allocator (GPU_5_bfc) ran out of memory trying to allocate 11.25GiB (rounded)")
     assert (event.get("gpu"), event.get("backend")) == (5, "tensorflow")
 
 
-def test_a_caught_one_only_confirms() -> None:
+def test_a_caught_out_of_memory_error_is_only_a_confirmation() -> None:
     event = oom("WARNING: CUDA out of memory. Tried to allocate 2.00 GiB. Skipping this batch")
     assert event.role is Role.CONFIRMATION

@@ -1,4 +1,4 @@
-"""Every pattern of every parser is held to its own examples, in both matchers."""
+"""Every pattern of every parser matches its own examples, in both matchers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ PAIRS = [(parser, pattern) for parser in parsers() for pattern in parser.pattern
 
 
 @cache
-def only(parser: Parser, engine: str) -> PatternSet:
-    """The rules of one parser alone."""
+def patterns_of(parser: Parser, engine: str) -> PatternSet:
+    """The pattern set of one parser alone."""
     patterns = tuple(parser.patterns)
     return PatternSet(patterns, (parser,) * len(patterns), matcher(patterns, engine))
 
 
 def events(parser: Parser, text: str, engine: str = "hyperscan") -> list[Event]:
-    """What one parser alone makes of a text."""
-    with mock.patch.object(scan_module, "rules", return_value=only(parser, engine)):
+    """The events that one parser alone finds in a text."""
+    with mock.patch.object(scan_module, "rules", return_value=patterns_of(parser, engine)):
         events = scan_text(text + "\n", plane=parser.planes[0], year=2026)
     return [event for event in events if event.kind != "log_activity"]
 
 
-@pytest.mark.parametrize(("parser", "pattern"), PAIRS, ids=lambda each: getattr(each, "id", None) or each.name)
-def test_examples(parser: Parser, pattern: Pattern) -> None:
+@pytest.mark.parametrize(("parser", "pattern"), PAIRS, ids=lambda value: getattr(value, "id", None) or value.name)
+def test_patterns_match_their_examples_and_avoid_the_others(parser: Parser, pattern: Pattern) -> None:
     assert pattern.safety, "say what it must not match"
     for engine in ("hyperscan", "re2"):
         for line in pattern.matches:
@@ -42,7 +42,7 @@ def test_examples(parser: Parser, pattern: Pattern) -> None:
 
 
 @pytest.mark.parametrize("parser", parsers(), ids=lambda parser: parser.id)
-def test_events_keep_to_the_catalog(parser: Parser) -> None:
+def test_events_and_fields_are_in_the_catalog(parser: Parser) -> None:
     for pattern in parser.patterns:
         for line in pattern.matches:
             for event in events(parser, line):

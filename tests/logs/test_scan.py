@@ -32,7 +32,7 @@ def scan_bytes(data: bytes) -> list[Event]:
 
 
 @pytest.mark.parametrize("chunk", [997, 4096, 70_001])
-def test_chunk_size_changes_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_do_not_depend_on_the_chunk_size(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(
         noise(40, seed) + TRACEBACK.replace("7", str(seed)) + f"step {seed} loss 3.{seed}\n" for seed in range(60)
     )
@@ -44,14 +44,14 @@ def test_chunk_size_changes_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch)
     assert sum(event.kind == "exception" for event in unsplit) == 60
 
 
-def test_positions_are_exact() -> None:
+def test_positions_are_offset_and_line_of_the_event() -> None:
     text = noise(10) + "a bar\r  12%|## | 3/25\r\n" + TRACEBACK + noise(3)
-    found_event = next(event for event in scan_text(text) if event.kind == "exception")
-    assert text.encode()[found_event.at.offset :].startswith((b"Traceback", b"ValueError"))
-    assert text.encode()[: found_event.at.offset].count(b"\n") + 1 == found_event.at.line
+    exception = next(event for event in scan_text(text) if event.kind == "exception")
+    assert text.encode()[exception.at.offset :].startswith((b"Traceback", b"ValueError"))
+    assert text.encode()[: exception.at.offset].count(b"\n") + 1 == exception.at.line
 
 
-def test_repeats_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_events_are_limited_and_keep_first_and_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_module, "MAX_PER_KIND", 20)
     events = [event for event in scan_text(TRACEBACK * 500) if event.kind == "exception"]
     assert len(events) == 20
@@ -59,7 +59,7 @@ def test_repeats_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert events[-1].at.line > 4 * 480
 
 
-def test_last_time_and_line_are_known() -> None:
+def test_the_activity_event_has_times_lines_and_truncation() -> None:
     text = "2026-11-21 08:00:00 start\nno time here\n2026-11-21T08:05:00Z end of story"
     activity = scan_text(text)[-1]
     assert activity.kind == "log_activity"
@@ -70,7 +70,7 @@ def test_last_time_and_line_are_known() -> None:
 
 @given(st.binary(max_size=3000))
 @settings(max_examples=150, deadline=None)
-def test_any_bytes(data: bytes) -> None:
+def test_any_bytes_can_be_scanned(data: bytes) -> None:
     events = scan_bytes(data)
     assert bool(events) == bool(data)
 
@@ -100,13 +100,13 @@ def test_any_bytes(data: bytes) -> None:
     )
 )
 @settings(max_examples=150, deadline=None)
-def test_any_mixture(parts: list[str]) -> None:
-    data = "".join(parts).encode()
+def test_any_mixture_of_log_fragments_can_be_scanned(pieces: list[str]) -> None:
+    data = "".join(pieces).encode()
     assert all(0 <= event.at.offset <= len(data) for event in scan_bytes(data))
 
 
 @pytest.mark.parametrize(
-    ("full", "text", "rank"),
+    ("line", "text", "rank"),
     [
         ("[rank3]: ValueError: x", "ValueError: x", 3),
         ('[rank3]:   File "a"', '  File "a"', 3),
@@ -116,25 +116,25 @@ def test_any_mixture(parts: list[str]) -> None:
         ("plain", "plain", None),
     ],
 )
-def test_labels(full: str, text: str, rank: int | None) -> None:
-    got, _, number = split_label(full, srun_labels=False)
-    assert (got, number) == (text, rank)
+def test_rank_labels_are_split_off(line: str, text: str, rank: int | None) -> None:
+    rest, _, number = split_label(line, srun_labels=False)
+    assert (rest, number) == (text, rank)
 
 
-def test_srun_labels_are_learned_from_the_head() -> None:
+def test_srun_labels_are_recognized_in_the_head() -> None:
     assert has_srun_labels(b"0: a\n1: b\n 2: c\n0: d\nno label\n")
     assert not has_srun_labels(b"step\n1: b\nstep\nstep\nstep\n")
     assert split_label(" 2: hello", srun_labels=True)[:2] == ("hello", "2:")
 
 
-def test_what_a_collector_put_before_a_line_is_no_part_of_its_quote() -> None:
+def test_a_collectors_prefix_is_not_quoted() -> None:
     stamp = "2026-11-21T09:33:48.000000000Z stderr F "
-    raised, life = scan_text(f"{stamp}[rank3]: ModuleNotFoundError: No module named 'x'\n{stamp}  bye\n")
-    assert (raised.kind, raised.rank, raised.time) == ("exception", 3, 1795253628.0)
-    assert not [event for event in (raised, life) if "stderr F" in f"{event.text} {event.fields}"]
-    assert life.get("last_line") == "bye"
-    quotes = scan_text(f"{stamp}step 10 loss 2.5\n{stamp}step 20 loss 2.4\n{stamp}step 30 loss 2.3\n")
-    points = [event for event in quotes if event.kind == "progress"]
+    exception, activity = scan_text(f"{stamp}[rank3]: ModuleNotFoundError: No module named 'x'\n{stamp}  bye\n")
+    assert (exception.kind, exception.rank, exception.time) == ("exception", 3, 1795253628.0)
+    assert not [event for event in (exception, activity) if "stderr F" in f"{event.text} {event.fields}"]
+    assert activity.get("last_line") == "bye"
+    events = scan_text(f"{stamp}step 10 loss 2.5\n{stamp}step 20 loss 2.4\n{stamp}step 30 loss 2.3\n")
+    points = [event for event in events if event.kind == "progress"]
     assert next((event.text, event.time) for event in points) == ("step 10 loss 2.5", 1795253628.0)
 
 
@@ -146,8 +146,8 @@ def test_what_a_collector_put_before_a_line_is_no_part_of_its_quote() -> None:
          "off the bus."),
     ],
 )  # fmt: skip
-def test_a_nodes_line_is_quoted_as_it_was_sent(path: str, text: str) -> None:
-    """Its time, host and program were put before it when it was received; in a file of syslog's they are its own."""
+def test_a_line_of_a_node_is_quoted_as_sent(path: str, text: str) -> None:
+    """In received/, time, host and program are a prefix added on receipt; in a syslog file they belong to the line."""
     data = (
         b"2026-11-21T09:33:48.000000000Z gpu-01 kernel: NVRM: Xid (PCI:0000:18:00): 79, pid=1, "
         b"GPU has fallen off the bus.\n"
@@ -160,21 +160,21 @@ def test_a_nodes_line_is_quoted_as_it_was_sent(path: str, text: str) -> None:
     assert last.get("last_line") == text
 
 
-def test_the_task_of_a_label_goes_along() -> None:
+def test_the_task_of_an_srun_label_is_a_field_of_the_exception() -> None:
     error = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'x'\n"
     labeled = "".join(f"{task}: {line}\n" for task in (4, 5) for line in error.splitlines())
-    raised = [event for event in scan_text(labeled) if event.kind == "exception"]
-    assert [(event.get("task"), event.rank) for event in raised] == [("4", None), ("5", None)]
-    bare = [event for event in scan_text(error) if event.kind == "exception"]
-    assert [event.get("task") for event in bare] == [None]
+    exceptions = [event for event in scan_text(labeled) if event.kind == "exception"]
+    assert [(event.get("task"), event.rank) for event in exceptions] == [("4", None), ("5", None)]
+    unlabeled = [event for event in scan_text(error) if event.kind == "exception"]
+    assert [event.get("task") for event in unlabeled] == [None]
 
 
-def test_neighbors() -> None:
+def test_neighboring_lines() -> None:
     buffer = b"one\ntwo\rtwo again\nthree\n"
     line = Line(buffer, 8, 17, 2, 8, FileContext("log"))
     assert line.text == "two again"
-    assert [each.text for each in line.following()] == ["three"]
-    assert [(each.text, each.number) for each in line.preceding()] == [("two", 2), ("one", 1)]
+    assert [neighbor.text for neighbor in line.following()] == ["three"]
+    assert [(neighbor.text, neighbor.number) for neighbor in line.preceding()] == [("two", 2), ("one", 1)]
 
 
 @pytest.mark.parametrize(
@@ -189,5 +189,5 @@ def test_neighbors() -> None:
         ("took 08:00 minutes", None),
     ],
 )
-def test_time_stamps(text: str, time: float | None) -> None:
+def test_time_stamps_are_parsed(text: str, time: float | None) -> None:
     assert find_time(text, 2026) == time

@@ -1,6 +1,6 @@
-"""Several lines together: who failed first, what is teardown, what is noise.
+"""Roles of events in several lines: root cause, teardown, noise.
 
-A file in systems/, NAME.PLANE.txt, holds the events expected (JSON, one line), then the log.
+A file in systems/, NAME.PLANE.txt, holds the expected events (JSON, one line), then the log.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ SYSTEMS = frozenset(
 
 
 def read(case: Path) -> tuple[list[dict[str, Any]], str, str]:
-    """(events expected, log, plane)"""
+    """(expected events, log, plane)"""
     first, log = case.read_text().split("\n", 1)
     return json.loads(first), log, case.stem.rsplit(".", 1)[1]
 
 
-def events(log: str | bytes, plane: str) -> list[Event]:
-    return [event for event in scan_text(log, plane=plane) if event.parser in SYSTEMS and event.kind != "host"]
+def events(text: str | bytes, plane: str) -> list[Event]:
+    return [event for event in scan_text(text, plane=plane) if event.parser in SYSTEMS and event.kind != "host"]
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"], ids=["lf", "crlf"])
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
-def test_case(case: Path, ending: str) -> None:
+def test_events_and_roles_of_a_log(case: Path, ending: str) -> None:
     expected_events, log, plane = read(case)
     actual = events(log.replace("\n", ending), plane)
     assert [(event.kind, event.role.value) for event in actual] == [
@@ -69,7 +69,7 @@ def test_case(case: Path, ending: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
-def test_damage_is_survived(case: Path) -> None:
+def test_damaged_logs_cause_no_defect(case: Path) -> None:
     _, log, plane = read(case)
     data = log.encode()
     digits = re.compile(rb"\d")
@@ -77,11 +77,11 @@ def test_damage_is_survived(case: Path) -> None:
     for cut in range(0, len(data), 61):
         pieces += [data[:cut], data[cut:]]
     for piece in pieces:
-        done = scan(io.BytesIO(piece), lambda event: None, FileContext("log", plane=plane))
-        assert not done.defects.keys() & SYSTEMS
+        result = scan(io.BytesIO(piece), lambda event: None, FileContext("log", plane=plane))
+        assert not result.defects.keys() & SYSTEMS
 
 
-def test_xid_table_is_whole() -> None:
+def test_the_xid_table_is_complete() -> None:
     assert set(XIDS) == set(range(1, 173))
     assert all(entry.action and entry.mnemonic for entry in XIDS.values())
     assert xid(79).blame == "hardware"
@@ -90,7 +90,7 @@ def test_xid_table_is_whole() -> None:
     assert xid(9999).blame == "either"
 
 
-def test_nvlink5() -> None:
+def test_severity_of_nvlink5_xids() -> None:
     assert not is_mild(149, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004505c6 0x00000000 0x00000000 0x00000000)")
     assert is_mild(145, "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x00000000)")
     assert not is_mild(145, "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000031 0x00000000)")

@@ -1,4 +1,4 @@
-"""Tracebacks of every shape: a file in tracebacks/ holds the events expected (JSON, one line), then the log."""
+"""Tracebacks of every shape: a file in tracebacks/ holds the expected events (JSON, one line), then the log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def exceptions(log: str | bytes) -> list[Event]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_case(case: Path, ending: str) -> None:
+def test_exceptions_of_a_log(case: Path, ending: str) -> None:
     first, log = case.read_text().split("\n", 1)
     expected_exceptions = json.loads(first)
     actual = exceptions(log.replace("\n", ending))
@@ -50,7 +50,7 @@ def test_case(case: Path, ending: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
-def test_any_cut_is_survived(case: Path) -> None:
+def test_a_log_cut_anywhere_gives_whole_exceptions(case: Path) -> None:
     log = case.read_text().split("\n", 1)[1].encode()
     for cut in range(0, len(log), 37):
         assert all(event.get("type") for part in (log[:cut], log[cut:]) for event in exceptions(part))
@@ -73,7 +73,7 @@ FAILED_RUNS = Path(__file__).parents[3] / "shared" / "data" / "mlperf-training-l
 
 @pytest.mark.corpus
 @pytest.mark.skipif(not FAILED_RUNS.is_dir(), reason="the shared logs are not here")
-def test_real_failed_runs() -> None:
+def test_root_exceptions_of_real_failed_runs() -> None:
     labels = (FAILED_RUNS / "labels.csv").read_text().splitlines()
     rows = [row for row in csv.DictReader(labels) if row["path"].startswith("failed/")]
     assert rows

@@ -1,4 +1,4 @@
-"""What counts as one training point, over ranks, redraws, restarts and files; and that memory stays bounded."""
+"""Training points are unique across ranks, redraws, restarts and files; memory is bounded."""
 
 from __future__ import annotations
 
@@ -30,78 +30,82 @@ def point(step: float | None, loss: float | None = 1.0, *, path: str = "log", li
     )
 
 
-def distinct(events: Iterable[Event], paths: frozenset[str] | None = None) -> list[tuple[Any, Any]]:
+def distinct_points(events: Iterable[Event], paths: frozenset[str] | None = None) -> list[tuple[Any, Any]]:
     trajectories = Trajectories()
     for event in events:
         trajectories.add(event)
     return [(p.fields.get("step"), p.fields.get("loss")) for p in trajectories.points(paths)]
 
 
-def parts(events: Iterable[Event]) -> list[int]:
+def run_parts(events: Iterable[Event]) -> list[int]:
     trajectories = Trajectories()
     for event in events:
         trajectories.add(event)
     return [int(p.fields.get("run_part", 0)) for p in trajectories.points()]  # type: ignore[arg-type]
 
 
-def test_ranks_print_the_same_step_and_the_lowest_tells_it() -> None:
+def test_a_step_printed_by_all_ranks_counts_once_from_the_lowest() -> None:
     events = [point(s, s + r / 10, rank=r, line=10 * s + r) for s in (1, 2, 3) for r in (2, 0, 1)]
-    assert distinct(events) == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert distinct_points(events) == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
 def test_unlabeled_ranks_may_lag_a_step() -> None:
-    assert distinct(point(s, line=i) for i, s in enumerate((1, 1, 2, 1, 2, 3, 2, 3, 4))) == [
+    assert distinct_points(point(s, line=i) for i, s in enumerate((1, 1, 2, 1, 2, 3, 2, 3, 4))) == [
         (s, 1.0) for s in (1, 2, 3, 4)
     ]
 
 
 def test_a_redraw_replaces_a_bar_but_not_a_printed_line() -> None:
     twice = [(1, 5.0), (2, 5.0), (2, 4.0)]
-    assert distinct(point(s, x, parser="tqdm") for s, x in twice) == [(1, 5.0), (2, 4.0)]
-    assert distinct(point(s, x) for s, x in twice) == [(1, 5.0), (2, 5.0)]
+    assert distinct_points(point(s, x, parser="tqdm") for s, x in twice) == [(1, 5.0), (2, 4.0)]
+    assert distinct_points(point(s, x) for s, x in twice) == [(1, 5.0), (2, 5.0)]
 
 
-def test_a_second_print_fills_what_the_first_left_out() -> None:
+def test_a_second_print_of_a_step_adds_missing_fields() -> None:
     trajectories = Trajectories()
     trajectories.add(point(5, 1.5))
     trajectories.add(point(5, 1.5, grad_norm=0.25))
     assert [p.fields["grad_norm"] for p in trajectories.points()] == [0.25]
 
 
-def test_starting_over_is_a_new_part() -> None:
+def test_steps_that_start_over_begin_a_new_part() -> None:
     steps = (1, 2, 3, 4, 5, 1, 2, 3)
-    assert distinct(point(s, float(s), line=i) for i, s in enumerate(steps)) == [(s, float(s)) for s in steps]
-    assert parts(point(s, float(s), line=i) for i, s in enumerate(steps)) == [0] * 5 + [1] * 3
+    assert distinct_points(point(s, float(s), line=i) for i, s in enumerate(steps)) == [(s, float(s)) for s in steps]
+    assert run_parts(point(s, float(s), line=i) for i, s in enumerate(steps)) == [0] * 5 + [1] * 3
 
 
-def test_a_short_run_that_starts_over_is_told_by_what_it_printed_between() -> None:
+def test_a_short_run_that_starts_over_is_recognized_by_the_lines_between() -> None:
     lines = [(1, 6.0, 1), (2, 5.0, 2), (1, 6.1, 200), (2, 5.1, 201)]
-    assert distinct(point(s, x, line=n) for s, x, n in lines) == [(1, 6.0), (2, 5.0), (1, 6.1), (2, 5.1)]
+    assert distinct_points(point(s, x, line=n) for s, x, n in lines) == [(1, 6.0), (2, 5.0), (1, 6.1), (2, 5.1)]
 
 
 def test_all_ranks_of_a_restarted_run_make_one_new_part() -> None:
     events = [point(s, rank=r, line=i) for i, s in enumerate((1, 2, 3, 4, 5, 2, 3, 4)) for r in (0, 1, 2)]
-    assert parts(events) == [0] * 5 + [1] * 3
+    assert run_parts(events) == [0] * 5 + [1] * 3
 
 
-def test_steps_that_count_within_an_epoch_are_counted_on() -> None:
+def test_steps_within_an_epoch_are_made_global() -> None:
     events = [point(s, epoch=e, epoch_steps=100) for e in (0, 1, 2) for s in (50, 100)]
-    assert [s for s, _ in distinct(events)] == [50, 100, 150, 200, 250, 300]
-    unknown = [point(s, epoch=e) for e in (0, 1) for s in (0, 10, 20)]
-    assert [s for s, _ in distinct(unknown)] == [0, 10, 20, 30, 40, 50]
+    assert [s for s, _ in distinct_points(events)] == [50, 100, 150, 200, 250, 300]
+    without_length = [point(s, epoch=e) for e in (0, 1) for s in (0, 10, 20)]
+    assert [s for s, _ in distinct_points(without_length)] == [0, 10, 20, 30, 40, 50]
 
 
-def test_global_steps_beside_an_epoch_stay_as_printed() -> None:
-    assert [s for s, _ in distinct(point(10 * i, epoch=i // 3) for i in range(1, 9))] == [10 * i for i in range(1, 9)]
+def test_global_steps_printed_with_an_epoch_stay_as_printed() -> None:
+    assert [s for s, _ in distinct_points(point(10 * i, epoch=i // 3) for i in range(1, 9))] == [
+        10 * i for i in range(1, 9)
+    ]
 
 
-def test_points_without_a_step_are_kept_apart() -> None:
-    assert len(distinct(point(None, math.nan) for _ in range(5))) == 5
-    assert len(distinct(point(None, 1.5, grad_norm=1.4612085819244385) for _ in range(2))) == 1
+def test_points_without_a_step_stay_separate() -> None:
+    assert len(distinct_points(point(None, math.nan) for _ in range(5))) == 5
+    assert len(distinct_points(point(None, 1.5, grad_norm=1.4612085819244385) for _ in range(2))) == 1
 
 
-def test_a_gap_between_known_steps_is_filled_where_it_divides() -> None:
-    assert [s for s, _ in distinct(point(s, 2.0 - i / 8) for i, s in enumerate((10, None, None, 40, None, 45)))] == [
+def test_missing_steps_are_interpolated_if_the_gap_divides_evenly() -> None:
+    assert [
+        s for s, _ in distinct_points(point(s, 2.0 - i / 8) for i, s in enumerate((10, None, None, 40, None, 45)))
+    ] == [
         10,
         20,
         30,
@@ -111,49 +115,50 @@ def test_a_gap_between_known_steps_is_filled_where_it_divides() -> None:
     ]
 
 
-def test_the_most_specific_parser_tells_the_run() -> None:
+def test_points_come_from_the_most_specific_parser() -> None:
     events = [point(s, parser=p) for s in (1, 2) for p in ("custom", "hf-trainer", "tqdm")] + [
         point(3, None, parser="megatron")
     ]
-    assert distinct(events) == [(1, 1.0), (2, 1.0)]
-    assert distinct([point(1, None, parser="deepspeed"), point(1, 2.0)]) == [(1, 2.0)]
-    last = [point(s, None, parser="mlperf-stats") for s in (1, 2, 3)]  # an aside, however much it tells
-    assert distinct([*last, point(7, None, parser="deepspeed")]) == [(7, None)]
-    known = {parser.id: parser.precedence for parser in parsers()}
-    for wraps, wrapped in (
+    assert distinct_points(events) == [(1, 1.0), (2, 1.0)]
+    assert distinct_points([point(1, None, parser="deepspeed"), point(1, 2.0)]) == [(1, 2.0)]
+    # statistics do not count as the run's progress, however many there are
+    statistics = [point(s, None, parser="mlperf-stats") for s in (1, 2, 3)]
+    assert distinct_points([*statistics, point(7, None, parser="deepspeed")]) == [(7, None)]
+    precedence = {parser.id: parser.precedence for parser in parsers()}
+    for outer, inner in (
         ("hf-trainer", "lightning"),
         ("nemo", "lightning"),
         ("megatron", "deepspeed"),
         ("keras", "tqdm"),
     ):
-        assert known[wraps] < known[wrapped]
+        assert precedence[outer] < precedence[inner]
 
 
-def test_copies_in_other_files_are_not_added() -> None:
+def test_copies_in_other_files_count_once() -> None:
     events = [
         point(s, path=path, rank=rank)
         for path, rank in (("job.out", None), ("logs/0.log", 0), ("logs/1.log", 1))
         for s in (1, 2, 3)
     ]
-    assert distinct(events) == [(1, 1.0), (2, 1.0), (3, 1.0)]
-    assert len(distinct(events, frozenset({"logs/1.log"}))) == 3
-    assert distinct(events, frozenset({"elsewhere"})) == []
+    assert distinct_points(events) == [(1, 1.0), (2, 1.0), (3, 1.0)]
+    assert len(distinct_points(events, frozenset({"logs/1.log"}))) == 3
+    assert distinct_points(events, frozenset({"elsewhere"})) == []
 
 
 def test_files_that_continue_one_another_are_joined_in_order() -> None:
     events = [point(s, path=path) for path, steps in (("b.log", (30, 40)), ("a.log", (10, 20))) for s in steps]
-    assert [s for s, _ in distinct(events)] == [10, 20, 30, 40]
+    assert [s for s, _ in distinct_points(events)] == [10, 20, 30, 40]
 
 
 def test_attempts_follow_each_other() -> None:
     events = [
         point(s, path=f"run/attempt_{a}/{r}/stdout.log", rank=r) for a in (1, 0) for r in (0, 1) for s in (1, 2, 3)
     ]
-    assert [s for s, _ in distinct(events)] == [1, 2, 3, 1, 2, 3]
-    assert parts(events) == [0] * 3 + [1] * 3
+    assert [s for s, _ in distinct_points(events)] == [1, 2, 3, 1, 2, 3]
+    assert run_parts(events) == [0] * 3 + [1] * 3
 
 
-def test_memory_is_bounded_and_ends_extremes_and_the_first_nan_stay() -> None:
+def test_thinning_keeps_ends_extremes_and_the_first_nan() -> None:
     losses = [2.0 + math.sin(i) / 4 for i in range(5_000)]
     losses[1_777], losses[2_111], losses[3_333] = 90.0, -5.0, math.nan
     with mock.patch.object(trajectory, "MAX_POINTS_PER_SERIES", 500):
@@ -167,7 +172,7 @@ def test_memory_is_bounded_and_ends_extremes_and_the_first_nan_stay() -> None:
     assert {1, 1_778, 2_112, 3_334, 5_000} <= set(steps)
 
 
-def test_any_order_of_anything_is_taken() -> None:
+def test_any_values_in_any_order_are_accepted() -> None:
     rng = random.Random(7)
     values = [None, 0, 1, 2, 3, 10**15, -1, 2.5, math.nan, math.inf, 10**30]
     for _ in range(200):

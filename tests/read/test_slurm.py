@@ -1,4 +1,4 @@
-"""Slurm's values: what each function returns for a value, and for one that says nothing."""
+"""Slurm's values: what each function returns for a value and for a placeholder."""
 
 from __future__ import annotations
 
@@ -86,24 +86,24 @@ EIGHT = dt.datetime(2026, 11, 21, 8, tzinfo=dt.UTC).timestamp()
         (values.node_state_of, None, (None, ())),
     ],
 )
-def test_words(function: Any, text: Any, expected: Any) -> None:
+def test_values_are_parsed(function: Any, text: Any, expected: Any) -> None:
     assert function(text) == expected
 
 
-def test_every_row_of_the_table_can_be_read() -> None:
+def test_field_tables_use_known_names_and_tools() -> None:
     for kind, rows in (("job", fields.JOB), ("step", fields.STEP), ("node", fields.NODE)):
         for row in rows:
             assert {name for name in row.names if name != "-"} <= set(RECORDS[kind].fields)
             assert set(row.spellings) <= set(get_args(fields.Tool))
 
 
-def test_the_best_spelling_that_says_something_counts() -> None:
+def test_the_best_field_with_a_value_is_used() -> None:
     row = {"elapsedraw": "", "elapsed": "01:00", "timelimitraw": "UNLIMITED", "timelimit": "02:00", "state": "F"}
     assert fields.read("job", "sacct", row.get) == {"elapsed_s": 60.0, "time_limit_s": 120.0, "state": "FAILED"}
     assert "cancelled_by" not in fields.read("step", "sacct", {"state": "CANCELLED by 7"}.get)
 
 
-def test_an_older_sacct_is_asked_for_what_it_has() -> None:
+def test_only_columns_that_sacct_has_are_requested() -> None:
     assert commands.accounting_columns("Elapsed\njobid JobIDRaw  State") == ["JobID", "JobIDRaw", "State"]
     assert {"ElapsedRaw", "AllocTRES", "ReqTRES", "SubmitLine", "StdErr"} <= set(commands.ACCOUNTING_COLUMNS)
     assert "Elapsed" not in commands.ACCOUNTING_COLUMNS
@@ -120,14 +120,14 @@ def test_node_lists_are_bounded() -> None:
     assert len(values.nodes("n[1-99999]x[1-99999]y[1-99999]")) == values.MAX_NODES
 
 
-def test_forecasts_are_not_facts() -> None:
+def test_forecasts_of_pending_and_running_jobs_are_dropped() -> None:
     times = {"start": 5.0, "end": 9.0, "exit_code": 0, "nodes": ("n1",)}
     assert fields.without_forecasts({**times, "state": "PENDING"}) == {"state": "PENDING", "nodes": ("n1",)}
     assert "end" not in fields.without_forecasts({**times, "state": "RUNNING"})
     assert fields.without_forecasts({**times, "state": "FAILED"})["end"] == 9.0
 
 
-def test_align_gives_the_surplus_to_the_column_that_may_hold_it() -> None:
+def test_align_gives_extra_cells_to_a_column_that_may_hold_separators() -> None:
     columns = ("jobid", "jobname", "state", "comment")
     assert align(["5", "a", "b", "FAILED", "x"], columns, frozenset({"jobname", "comment"}), "|") == [
         "5",
@@ -159,5 +159,5 @@ def test_align_gives_the_surplus_to_the_column_that_may_hold_it() -> None:
         ("gpu(IDX:3-1,-)", []),
     ],
 )
-def test_gpus_that_a_job_was_given(gres: str, indices: list[int]) -> None:
+def test_gpu_indices_of_an_allocation(gres: str, indices: list[int]) -> None:
     assert values.gpus_on(("n1",), gres) == tuple(f"n1:{index}" for index in indices)

@@ -36,13 +36,13 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def contents(*paths: Path) -> dict[str, bytes]:
-    """What each source holds; refused ones and the like are left out."""
-    return {found.path: found.stream.read() for found in walk(paths) if isinstance(found, Source)}
+    """Path -> content of each source, without refused inputs."""
+    return {item.path: item.stream.read() for item in walk(paths) if isinstance(item, Source)}
 
 
 def rows(*paths: Path) -> dict[str, Input]:
-    found = (read_source(one, CollectingSink()) if isinstance(one, Source) else one for one in walk(paths))
-    return {row.path: row for row in found}
+    results = (read_source(item, CollectingSink()) if isinstance(item, Source) else item for item in walk(paths))
+    return {row.path: row for row in results}
 
 
 def tar(*members: tuple[str, bytes], mode: str = "w", kind: int = tarfile.GNU_FORMAT) -> bytes:
@@ -97,32 +97,32 @@ def test_equal_names_of_two_folders_stay_distinct(tmp_path: Path) -> None:
     assert list(contents(tmp_path / "one/logs/out.log")) == ["out.log"]
 
 
-def test_what_is_given_twice_is_read_once(tmp_path: Path) -> None:
+def test_overlapping_paths_are_read_once(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/a.log").write_bytes(LOG)
     assert len(contents(tmp_path, tmp_path / "sub", tmp_path / "sub/a.log")) == 1
 
 
-def test_names_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+def test_control_characters_in_names_are_replaced(tmp_path: Path) -> None:
     (tmp_path / "a\x1b[2Jb\n.log").write_bytes(LOG)
     (tmp_path / os.fsdecode(b"\xff.log")).write_bytes(LOG)
     assert sorted(contents(tmp_path)) == ["?.log", "a?[2Jb?.log"]
 
 
-def test_ticks_sum_up_to_the_size(tmp_path: Path) -> None:
+def test_progress_sums_up_to_the_size(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(LOG * 100)
     (tmp_path / "b.tar.gz").write_bytes(gzip.compress(tar(("x.log", LOG), ("y.bin", bytes(range(256)) * 500))))
     (tmp_path / "c.bin").write_bytes(bytes(range(256)) * 4000)
     (tmp_path / "d.tar").write_bytes(tar(("x.log", LOG), ("y.bin", bytes(range(256)) * 5000)))
     ticks: list[int] = []
-    for found in walk([tmp_path], ticks.append):
-        if isinstance(found, Source):
-            read_source(found, CollectingSink())
+    for item in walk([tmp_path], ticks.append):
+        if isinstance(item, Source):
+            read_source(item, CollectingSink())
     assert sum(ticks) == sum(path.stat().st_size for path in tmp_path.iterdir())
     assert all(tick > 0 for tick in ticks)
 
 
-# -- what is never opened
+# -- files that are never opened
 
 
 def test_links_out_of_the_tree_are_refused(tmp_path: Path) -> None:
@@ -136,34 +136,34 @@ def test_links_out_of_the_tree_are_refused(tmp_path: Path) -> None:
     (tree / "sub/loop").symlink_to(tree)
     (tree / "self").symlink_to("self")
     (tree / "gone").symlink_to("nothing")
-    found = rows(tree)
-    assert {path: row.status for path, row in found.items()} == {
+    results = rows(tree)
+    assert {path: row.status for path, row in results.items()} == {
         "in.log": "read",
         "out.log": "refused",
         "outside": "refused",
         "self": "unreadable",
         "gone": "unreadable",
     }
-    assert all(row.note for row in found.values())
+    assert all(row.note for row in results.values())
 
 
 def test_special_files_are_never_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "sock"))
-    found = rows(tmp_path, Path("/dev/null"))
+    results = rows(tmp_path, Path("/dev/null"))
     listener.close()
-    assert [row.status for row in found.values()] == ["refused"] * 3
+    assert [row.status for row in results.values()] == ["refused"] * 3
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission(tmp_path: Path) -> None:
+def test_a_file_without_permission_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(LOG)
     (tmp_path / "a.log").chmod(0)
     assert rows(tmp_path)["a.log"].status == "unreadable"
 
 
-def test_a_file_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_opened_is_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.log").write_bytes(LOG)
 
     def denied(*_: object) -> int:
@@ -174,7 +174,7 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.Monkey
     assert rows(tmp_path)["a.log"].note == "Permission denied"
 
 
-def test_programs_and_their_history_are_not_walked(tmp_path: Path) -> None:
+def test_git_folders_are_not_walked(tmp_path: Path) -> None:
     (tmp_path / ".git/objects").mkdir(parents=True)
     (tmp_path / ".git/objects/aa").write_bytes(LOG)
     assert {path: row.status for path, row in rows(tmp_path).items()} == {".git": "refused"}
@@ -184,7 +184,7 @@ def test_programs_and_their_history_are_not_walked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", PACKERS)
-def test_compressed(kind: str, tmp_path: Path) -> None:
+def test_compressed_files_and_archives_are_read(kind: str, tmp_path: Path) -> None:
     pack = PACKERS[kind]
     (tmp_path / f"a.log.{kind}").write_bytes(pack(LOG))
     (tmp_path / "joined").write_bytes(pack(LOG) + pack(b"more\n"))
@@ -200,17 +200,17 @@ def test_compressed(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", PACKERS)
-@pytest.mark.parametrize("part", [0.3, 0.9, 0.999])
-def test_cut_off_compressed(kind: str, part: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [0.3, 0.9, 0.999])
+def test_a_truncated_compressed_file_is_partial(kind: str, share: float, tmp_path: Path) -> None:
     lines = b"".join(b"%d %s\n" % (n, os.urandom(30).hex().encode()) for n in range(20_000))
     packed = PACKERS[kind](lines)
-    (tmp_path / "a.log").write_bytes(packed[: int(len(packed) * part)])
-    held = contents(tmp_path)["a.log"]
-    assert lines.startswith(held)
-    whole_blocks = kind == "bz2"  # of 900 KB: a block that isn't whole gives nothing
-    assert len(held) >= (0 if whole_blocks else 0.5 * len(lines) * part)
+    (tmp_path / "a.log").write_bytes(packed[: int(len(packed) * share)])
+    content = contents(tmp_path)["a.log"]
+    assert lines.startswith(content)
+    whole_blocks = kind == "bz2"  # of 900 KB: an incomplete block gives nothing
+    assert len(content) >= (0 if whole_blocks else 0.5 * len(lines) * share)
     row = rows(tmp_path)["a.log"]
-    assert row.status == ("partial" if held else "unreadable")
+    assert row.status == ("partial" if content else "unreadable")
     assert "cut off" in row.note
 
 
@@ -224,7 +224,7 @@ def test_damaged_gzip_keeps_what_came_before(tmp_path: Path) -> None:
     assert row.rows > 5_000
 
 
-def test_trailing_bytes_are_said(tmp_path: Path) -> None:
+def test_trailing_bytes_are_noted(tmp_path: Path) -> None:
     (tmp_path / "padded.gz").write_bytes(gzip.compress(LOG) + bytes(600))
     (tmp_path / "trailing.gz").write_bytes(gzip.compress(LOG) + b"garbage")
     assert {path: row.status for path, row in rows(tmp_path).items()} == {"padded.gz": "read", "trailing.gz": "partial"}
@@ -250,17 +250,17 @@ def test_tar_links_and_devices_are_refused(tmp_path: Path) -> None:
         info = tarfile.TarInfo("folder")
         info.type = tarfile.DIRTYPE
         archive.addfile(info)
-    found = rows(tmp_path)
-    assert {row.status for row in found.values()} == {"refused"}
-    assert len(found) == 4
+    results = rows(tmp_path)
+    assert {row.status for row in results.values()} == {"refused"}
+    assert len(results) == 4
 
 
 @pytest.mark.parametrize("pack", [tar, zipped])
-def test_escaping_and_repeated_names(pack: Callable[..., bytes], tmp_path: Path) -> None:
+def test_names_that_escape_the_archive_are_refused(pack: Callable[..., bytes], tmp_path: Path) -> None:
     members = [("../../etc/x", LOG), ("/abs/y.log", LOG), ("a.log", b"one\n"), ("b\x1b[31m.log", LOG)]
     (tmp_path / "a.bin").write_bytes(pack(*members))
-    found = rows(tmp_path)
-    assert {path: row.status for path, row in found.items()} == {
+    results = rows(tmp_path)
+    assert {path: row.status for path, row in results.items()} == {
         "a.bin!../../etc/x": "refused",
         "a.bin!abs/y.log": "read",
         "a.bin!a.log": "read",
@@ -269,40 +269,40 @@ def test_escaping_and_repeated_names(pack: Callable[..., bytes], tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
 
 
-def test_one_name_twice_in_a_tar(tmp_path: Path) -> None:
+def test_repeated_names_in_a_tar_are_numbered(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(tar(("x.log", b"one\n"), ("x.log", b"two\n")))
     assert contents(tmp_path) == {"a.tar!x.log": b"one\n", "a.tar!x.log#2": b"two\n"}
 
 
 @pytest.mark.parametrize("keep", [1600, 2100, 20_000])
-def test_cut_off_tar(keep: int, tmp_path: Path) -> None:
+def test_a_truncated_tar_is_partial(keep: int, tmp_path: Path) -> None:
     data = tar(("a.log", b"short\n"), ("b.log", LOG), ("c.log", LOG))
     (tmp_path / "a.tar").write_bytes(data[:keep])
-    found = rows(tmp_path)
-    assert found["a.tar"].status == "partial"
-    assert found["a.tar!a.log"].status == "read"
+    results = rows(tmp_path)
+    assert results["a.tar"].status == "partial"
+    assert results["a.tar!a.log"].status == "read"
     if keep == 20_000:
-        assert found["a.tar!b.log"].status == "partial"
+        assert results["a.tar!b.log"].status == "partial"
 
 
-def test_tar_headers_that_lie(tmp_path: Path) -> None:
-    good = tar(("a.log", LOG))
+def test_tar_headers_with_wrong_sizes_are_reported(tmp_path: Path) -> None:
+    archive = tar(("a.log", LOG))
     for number, size in enumerate((b"77777777777\0", b"\xff" + b"\xff" * 11, b"\x80" + b"\x7f" * 11, b"99999999999\0")):
-        block = bytearray(good[:512])
+        block = bytearray(archive[:512])
         block[124:136] = size
         block[148:156] = b" " * 8
         block[148:156] = b"%06o\0 " % sum(block)
-        (tmp_path / f"{number}.tar").write_bytes(bytes(block) + good[512:])
-    found = rows(tmp_path)
-    assert {row.status for row in found.values()} <= {"partial", "unreadable"}
-    assert all(row.note for row in found.values())
+        (tmp_path / f"{number}.tar").write_bytes(bytes(block) + archive[512:])
+    results = rows(tmp_path)
+    assert {row.status for row in results.values()} <= {"partial", "unreadable"}
+    assert all(row.note for row in results.values())
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
 @pytest.mark.parametrize("piped", [False, True])
 def test_zip_flavors(method: int, piped: bool, tmp_path: Path) -> None:
     if piped and method == zipfile.ZIP_STORED:
-        pytest.skip("has no way to tell where such a member ends; it is refused")
+        pytest.skip("the end of such a member cannot be known; it is refused")
     out: io.RawIOBase | io.BytesIO = Unseekable() if piped else io.BytesIO()
     with zipfile.ZipFile(out, "w", method) as archive:  # type: ignore[arg-type]
         archive.writestr("logs/", b"")
@@ -319,13 +319,13 @@ def test_zip_flavors(method: int, piped: bool, tmp_path: Path) -> None:
     assert contents(tmp_path / "b.tar") == {f"b.tar!in.zip!{name}": data for name, data in expected.items()}
 
 
-def test_cut_off_zip(tmp_path: Path) -> None:
+def test_a_truncated_zip_is_partial(tmp_path: Path) -> None:
     data = zipped(("a.log", b"one\n"), ("b.log", LOG))
     (tmp_path / "a.zip").write_bytes(data[: len(data) // 2])
-    found = rows(tmp_path)
-    assert found["a.zip!a.log"].status == "read"
-    assert found["a.zip!b.log"].status == "partial"
-    assert found["a.zip"].status == "partial"
+    results = rows(tmp_path)
+    assert results["a.zip!a.log"].status == "read"
+    assert results["a.zip!b.log"].status == "partial"
+    assert results["a.zip"].status == "partial"
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -336,12 +336,12 @@ def test_encrypted_zip_is_refused(later: bool, tmp_path: Path) -> None:
         data[6] |= 8
         data[18:26] = bytes(8)
     (tmp_path / "a.zip").write_bytes(data)
-    found = rows(tmp_path)
-    assert (found["a.zip!a.log"].status, found["a.zip!a.log"].note) == ("refused", "encrypted")
-    assert found["a.zip!b.log"].status == "read"
+    results = rows(tmp_path)
+    assert (results["a.zip!a.log"].status, results["a.zip!a.log"].note) == ("refused", "encrypted")
+    assert results["a.zip!b.log"].status == "read"
 
 
-def test_empty_archives_and_files(tmp_path: Path) -> None:
+def test_empty_archives_and_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(zipped())
     (tmp_path / "b.gz").write_bytes(gzip.compress(b""))
     (tmp_path / "c.log").write_bytes(b"")
@@ -362,33 +362,36 @@ def test_a_checkpoint_is_not_opened(tmp_path: Path) -> None:
 def bomb(kind: str, size: int) -> Iterator[bytes]:
     """A compressed run of zeros, piece by piece."""
     zeros = bytes(1 << 20)
-    made = {"gz": lambda: zlib.compressobj(9, wbits=31), "zst": lambda: zstandard.ZstdCompressor(3).compressobj()}
-    packer = made[kind]()
+    compressors = {
+        "gz": lambda: zlib.compressobj(9, wbits=31),
+        "zst": lambda: zstandard.ZstdCompressor(3).compressobj(),
+    }
+    packer = compressors[kind]()
     for _ in range(size >> 20):
         yield packer.compress(zeros)
     yield packer.flush()
 
 
 @pytest.mark.parametrize("kind", ["gz", "zst"])
-def test_bombs_are_stopped(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_bombs_are_stopped(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "FREE_BYTES", 8 << 20)
     (tmp_path / "a.log").write_bytes(b"".join(bomb(kind, 400 << 20)))
-    held = 0
+    total_bytes = 0
     for source in walk([tmp_path]):
         assert isinstance(source, Source)
-        while piece := source.stream.read(1 << 20):
-            held += len(piece)
+        while chunk := source.stream.read(1 << 20):
+            total_bytes += len(chunk)
         assert f"{compression.MAX_RATIO}:1" in source.faults[0]
-    assert 8 << 20 < held < 64 << 20
+    assert 8 << 20 < total_bytes < 64 << 20
 
 
-def test_a_bomb_in_an_archive_ends_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decompression_bomb_in_an_archive_ends_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "FREE_BYTES", 8 << 20)
     (tmp_path / "a.zip").write_bytes(zipped(("a.log", LOG), ("b.log", bytes(100 << 20)), ("c.log", LOG)))
-    found = rows(tmp_path)
-    assert list(found) == ["a.zip!a.log", "a.zip!b.log", "a.zip"]
-    assert found["a.zip"].status == "partial"
-    assert "200:1" in found["a.zip"].note
+    results = rows(tmp_path)
+    assert list(results) == ["a.zip!a.log", "a.zip!b.log", "a.zip"]
+    assert results["a.zip"].status == "partial"
+    assert "200:1" in results["a.zip"].note
 
 
 def test_members_and_depth_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,14 +401,14 @@ def test_members_and_depth_are_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     for _ in range(12):
         data = gzip.compress(data)
     (tmp_path / "deep.gz").write_bytes(data)
-    found = rows(tmp_path)
-    assert found["deep.gz"].status == "refused"
-    assert found["many.tar"].status == "partial"
-    assert len(found) == 5
+    results = rows(tmp_path)
+    assert results["deep.gz"].status == "refused"
+    assert results["many.tar"].status == "partial"
+    assert len(results) == 5
 
 
 class Endless(io.RawIOBase):
-    """A long line without an end, of so many bytes."""
+    """A single line of ``size`` bytes without a line end."""
 
     def __init__(self, size: int) -> None:
         self.left = size
@@ -420,14 +423,14 @@ class Endless(io.RawIOBase):
         return count
 
 
-def test_a_line_of_200_mb_in_constant_memory() -> None:
+def test_a_line_of_200_mb_is_read_in_constant_memory() -> None:
     stream = io.BufferedReader(Endless(200 << 20), 1 << 16)
     source = Source("a.log", stream.peek(1 << 16)[: 1 << 16], stream)  # type: ignore[arg-type]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     row = read_source(source, CollectingSink())
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    growth_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert row.status == "read"
-    assert grown < 400 << 10  # KiB
+    assert growth_kib < 400 << 10  # KiB
 
 
 # -- text of other kinds
@@ -440,21 +443,21 @@ def test_other_encodings_are_read_as_utf8(encoding: str, tmp_path: Path) -> None
     assert contents(tmp_path)["a.log"].decode() == text
 
 
-def test_a_file_that_grows_is_read_as_it_was(tmp_path: Path) -> None:
+def test_a_growing_file_is_read_up_to_its_size_at_the_start(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(LOG * 100)
-    (held,) = (_grown(found, path) for found in walk([path]))
-    assert held == LOG * 100
+    (content,) = (_append_and_read(item, path) for item in walk([path]))
+    assert content == LOG * 100
 
 
-def _grown(found: Source | Input, path: Path) -> bytes:
-    assert isinstance(found, Source)
-    with path.open("ab") as more:
-        more.write(b"later\n")
-    return found.stream.read()
+def _append_and_read(item: Source | Input, path: Path) -> bytes:
+    assert isinstance(item, Source)
+    with path.open("ab") as file:
+        file.write(b"later\n")
+    return item.stream.read()
 
 
-def test_nothing_is_written(tmp_path: Path) -> None:
+def test_nothing_is_written_to_the_folder(tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar(("../x", LOG), ("y", LOG))))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)

@@ -1,4 +1,4 @@
-"""What the tests of the receiver share: bodies as senders make them, and what a store holds of them."""
+"""Shared by tests of the receiver: bodies as senders make them, and the content of a store."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ Sample = tuple[int, float]
 
 
 def key(name: str, **labels: str) -> bytes:
-    """A series as remote write names it."""
-    return key_of((each.encode(), value.encode()) for each, value in sorted({"__name__": name, **labels}.items()))
+    """The key of a series in remote write."""
+    return key_of((label.encode(), value.encode()) for label, value in sorted({"__name__": name, **labels}.items()))
 
 
 def gpu(name: str = UTIL, number: int = 0, node: str = "gpu017", **labels: str) -> bytes:
-    """A series of a GPU."""
+    """The key of a series of a GPU."""
     return key(name, gpu=str(number), Hostname=node, **labels)
 
 
@@ -70,12 +70,12 @@ def write_request(series: Iterable[tuple[bytes, Sequence[Sample]]]) -> bytes:
 
 
 def tick(number: int, gpus: int = 4, name: str = UTIL, value: float = 50.0) -> list[tuple[bytes, list[Sample]]]:
-    """One sample of each GPU, 15 s after the tick before."""
-    return [(gpu(name, each), [(T0_MS + number * 15_000, value + each)]) for each in range(gpus)]
+    """One sample of each GPU, 15 s after the previous tick."""
+    return [(gpu(name, gpu_number), [(T0_MS + number * 15_000, value + gpu_number)]) for gpu_number in range(gpus)]
 
 
-def spoken(entry: Entry) -> Decoded:
-    """Remote write as it is, and lines as JSON."""
+def decode_entry(entry: Entry) -> Decoded:
+    """Decode an entry: remote write in its own format, lines as JSON."""
     header, body = entry
     if header.protocol == "lines":
         return [LineStream(*stream) for stream in json.loads(body)]
@@ -83,31 +83,33 @@ def spoken(entry: Entry) -> Decoded:
 
 
 def opened(store: Path, limits: Limits | None = None, keeping: RetentionOptions | None = None) -> Intake:
-    """A store that receives; it flushes when it is told to."""
-    return Intake(store, spoken, labels_of, limits or Limits(), keeping or RetentionOptions(flush_s=3600.0), LineReader)
+    """An intake of this store that flushes only on request."""
+    return Intake(
+        store, decode_entry, labels_of, limits or Limits(), keeping or RetentionOptions(flush_s=3600.0), LineReader
+    )
 
 
 def sent(intake: Intake, series: Iterable[tuple[bytes, Sequence[Sample]]]) -> Future[IntakeResult]:
-    """Samples handed to it."""
+    """Hand samples to an intake."""
     body = write_request(series)
     return intake.accept(Header("remote_write", received_ns=1), body, remote_write.decode(body, 1))
 
 
-def said(intake: Intake, labels: Mapping[str, str], lines: Sequence[tuple[int, str]]) -> Future[IntakeResult]:
-    """Lines handed to it, with their times in ns since T0."""
+def push_lines(intake: Intake, labels: Mapping[str, str], lines: Sequence[tuple[int, str]]) -> Future[IntakeResult]:
+    """Hand lines to an intake; times in ns since T0."""
     times = [T0_MS * 1_000_000 + time_ns for time_ns, _ in lines]
     body = json.dumps([[dict(labels), times, [text for _, text in lines]]]).encode()
     header = Header("lines", received_ns=1)
-    return intake.accept(header, body, spoken((header, body)))
+    return intake.accept(header, body, decode_entry((header, body)))
 
 
 def flushed(intake: Intake, read: bool = True) -> None:
-    """Have all in segments."""
+    """Write everything to segments."""
     intake.flush(read).result(30)
 
 
 def samples(store: Path) -> Counter[tuple[str, str, int, float]]:
-    """(metric, GPU, time, value) of all samples, and how often each is there."""
+    """(metric, GPU, time, value) of all samples -> how often each is stored."""
     with Snapshot.open(store) as snapshot:
         sql = (
             f"SELECT s.metric, coalesce(json_extract_string(s.labels, '$.gpu'), ''), time_ms, value"
@@ -117,14 +119,16 @@ def samples(store: Path) -> Counter[tuple[str, str, int, float]]:
 
 
 def expected(series: Iterable[tuple[bytes, Sequence[Sample]]], scale: float = 0.01) -> set[tuple[str, int, float]]:
-    """(GPU, time, value in our unit) of what was sent."""
-    return {(labels_of(labels)[1]["gpu"], time_ms, value * scale) for labels, told in series for time_ms, value in told}
+    """(GPU, time, value in our unit) of the samples sent."""
+    return {
+        (labels_of(labels)[1]["gpu"], time_ms, value * scale) for labels, points in series for time_ms, value in points
+    }
 
 
 def lines(store: Path) -> dict[str, list[str]]:
-    """All lines by file."""
-    top = store / "received" / "logs"
-    return {str(path.relative_to(top)): path.read_text().splitlines() for path in sorted(top.rglob("*.log"))}
+    """File -> its lines."""
+    folder = store / "received" / "logs"
+    return {str(path.relative_to(folder)): path.read_text().splitlines() for path in sorted(folder.rglob("*.log"))}
 
 
 PROTOBUF = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
@@ -132,7 +136,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 def packed(body: bytes) -> bytes:
-    """As remote write sends it."""
+    """The body compressed as remote write sends it."""
     return bytes(cramjam.snappy.compress_raw(body))
 
 
@@ -173,11 +177,11 @@ class Running:
 
 
 STARTED: list[subprocess.Popen[str]] = []
-"""Servers of this test, which may have failed before it ended them."""
+"""Servers of the current test, which may have failed before ending them."""
 
 
 def end_all() -> None:
-    """No test leaves a server behind."""
+    """End all servers that a test has left running."""
     while STARTED:
         process = STARTED.pop()
         if process.poll() is None:
@@ -186,7 +190,7 @@ def end_all() -> None:
 
 
 def served(*arguments: object, port: int = 0) -> tuple[subprocess.Popen[str], str]:
-    """``serve`` in a process of its own, and its address. ``arguments``: of ServeOptions, as Python writes them."""
+    """``serve`` in a process of its own, and its URL. ``arguments``: of ServeOptions, as Python source."""
     program = (
         "from trackside.serve.app import serve\nfrom trackside.stores.receiver.options import RetentionOptions, Limits, ServeOptions\n"
         f"serve(ServeOptions(listen='127.0.0.1:{port}', {', '.join(map(str, arguments))}))"
@@ -194,9 +198,9 @@ def served(*arguments: object, port: int = 0) -> tuple[subprocess.Popen[str], st
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
     STARTED.append(process)
     assert process.stderr is not None
-    said: list[str] = []
+    output: list[str] = []
     for line in process.stderr:
-        said.append(line)
-        if found := re.search(r"listening on (https?://\S+),", line):
-            return process, found[1]
-    raise AssertionError(f"it did not start: {''.join(said)}")
+        output.append(line)
+        if match := re.search(r"listening on (https?://\S+),", line):
+            return process, match[1]
+    raise AssertionError(f"it did not start: {''.join(output)}")

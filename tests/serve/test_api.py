@@ -1,4 +1,4 @@
-"""The HTTP API, asked over a real connection: of an embedded store, of an archive, and of what goes wrong."""
+"""The HTTP API over a real connection: an embedded store, an archive, and failures."""
 
 from __future__ import annotations
 
@@ -52,52 +52,53 @@ pytestmark = pytest.mark.slow
 UTILIZATION = "metric(gpu_utilization_ratio)"
 
 
-class Asking:
+class ApiClient:
     """A client of one server."""
 
     def __init__(self, port: int) -> None:
         self._pool = urllib3.HTTPConnectionPool("127.0.0.1", port, retries=False, timeout=30)
 
     def __call__(self, path: str, method: str = "GET", **headers: str) -> urllib3.BaseHTTPResponse:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self._pool.request(method, "/api/v1" + path, headers=named, decode_content=False)
+        sent_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self._pool.request(method, "/api/v1" + path, headers=sent_headers, decode_content=False)
 
     def json(self, path: str, method: str = "GET", status: int = 200) -> Any:
-        """The body of an answer with this status."""
+        """The body of a response that must have this status."""
         answer = self(path, method)
         assert answer.status == status, answer.data[:500]
         return json.loads(answer.data)
 
     def problem(self, path: str, method: str = "GET") -> dict[str, Any]:
-        """A refusal, which is a problem detail and nothing else."""
+        """The problem details of a refusal."""
         answer = self(path, method)
         assert answer.headers["content-type"] == "application/problem+json"
-        told: dict[str, Any] = json.loads(answer.data)
-        assert set(told) == {"type", "title", "status", "detail", "remedy"}
-        assert told["status"] == answer.status
+        problem: dict[str, Any] = json.loads(answer.data)
+        assert set(problem) == {"type", "title", "status", "detail", "remedy"}
+        assert problem["status"] == answer.status
         assert "Traceback" not in answer.data.decode()
-        return told
+        return problem
 
     def close(self) -> None:
         self._pool.close()
 
 
 @contextmanager
-def serving(handlers: Handlers, check: Check | None = None) -> Iterator[Asking]:
+def serving(handlers: Handlers, check: Check | None = None) -> Iterator[ApiClient]:
     """The API on a free port of loopback."""
-    with socket.socket(proto=socket.IPPROTO_TCP) as listening:  # else asyncio leaves Nagle on, and all takes 40 ms
-        listening.bind(("127.0.0.1", 0))
+    # without proto, asyncio leaves Nagle's algorithm on, and each response takes 40 ms
+    with socket.socket(proto=socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
         app = Starlette(routes=routes(handlers, check))
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
-        thread = threading.Thread(target=server.run, args=([listening],))
+        thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
-        asking = Asking(listening.getsockname()[1])
+        client = ApiClient(listener.getsockname()[1])
         try:
             while not server.started:
                 time.sleep(0.005)
-            yield asking
+            yield client
         finally:
-            asking.close()
+            client.close()
             server.should_exit = True
             thread.join()
             handlers.close()
@@ -112,9 +113,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "a",
         {"slurm-7.out": TRACEBACK.format(module="numpy"), "sacct.txt": SACCT + sacct("7"), "dcgm.prom": scrapes},
     )
-    fine = write(folder / "b", {"slurm-8.out": steps(40), "sacct.txt": SACCT + sacct("8", "COMPLETED", day=3)})
-    for each in (crashed, fine):
-        ingest([each], folder / "store")
+    finished = write(folder / "b", {"slurm-8.out": steps(40), "sacct.txt": SACCT + sacct("8", "COMPLETED", day=3)})
+    for job_folder in (crashed, finished):
+        ingest([job_folder], folder / "store")
     return folder / "store"
 
 
@@ -125,37 +126,38 @@ def archive(tmp_path: Path) -> Iterator[Archive]:
 
 
 @pytest.fixture
-def ask(store: Path, archive: Archive) -> Iterator[Asking]:
-    with serving(Handlers(archive, Diagnoser(store))) as asking:
-        yield asking
+def client(store: Path, archive: Archive) -> Iterator[ApiClient]:
+    with serving(Handlers(archive, Diagnoser(store))) as client:
+        yield client
 
 
 # -- verdicts
 
 
-def test_a_job_is_judged_recorded_and_told_as_the_command_does(ask: Asking, store: Path) -> None:
-    answer = ask("/runs/7/diagnose", "POST")
+def test_diagnose_records_and_returns_the_same_document_as_the_command(client: ApiClient, store: Path) -> None:
+    answer = client("/runs/7/diagnose", "POST")
     assert answer.status == 200
-    said = CliRunner().invoke(main, ["diagnose", "--store", str(store), "--job", "7", "--json"]).stdout_bytes
-    assert answer.data == said
+    command_output = CliRunner().invoke(main, ["diagnose", "--store", str(store), "--job", "7", "--json"]).stdout_bytes
+    assert answer.data == command_output
     assert answer.headers["Trackside-Run"] == "r1"
-    assert ask("/runs/7/verdict").data == said
-    assert ask("/runs/r1/verdict").data == said
-    assert ask(answer.headers["Content-Location"].removeprefix("/api/v1")).data == said
-    (only,) = ask.json("/runs/7/verdicts")["verdicts"]
-    assert (only["family"], only["bytes"]) == ("A1", len(said))
-    assert ask("/runs/7/diagnose", "POST").headers["Trackside-Verdict"] == str(only["id"])  # the same is kept once
+    assert client("/runs/7/verdict").data == command_output
+    assert client("/runs/r1/verdict").data == command_output
+    assert client(answer.headers["Content-Location"].removeprefix("/api/v1")).data == command_output
+    (only,) = client.json("/runs/7/verdicts")["verdicts"]
+    assert (only["family"], only["bytes"]) == ("A1", len(command_output))
+    # the same document is stored once
+    assert client("/runs/7/diagnose", "POST").headers["Trackside-Verdict"] == str(only["id"])
 
 
-def test_the_sites_price_is_in_the_document(tmp_path: Path, archive: Archive) -> None:
+def test_the_price_of_the_site_is_in_the_document(tmp_path: Path, archive: Archive) -> None:
     header, row = SACCT.rstrip(), sacct("9").rstrip()
     files = {
         "slurm-9.out": TRACEBACK.format(module="numpy"),
         "sacct.txt": f"{header}|AllocTRES\n{row}|billing=8,gres/gpu=8,node=1\n",
     }
     ingest([write(tmp_path / "a", files)], tmp_path / "store")
-    with serving(Handlers(archive, Diagnoser(tmp_path / "store"), price=Price(2.5, "EUR"))) as ask:
-        waste = json.loads(ask("/runs/9/diagnose", "POST").data)["waste"]
+    with serving(Handlers(archive, Diagnoser(tmp_path / "store"), price=Price(2.5, "EUR"))) as client:
+        waste = json.loads(client("/runs/9/diagnose", "POST").data)["waste"]
     assert (waste["price"], waste["currency"]) == (2.5, "EUR")
     assert waste["cost"] == round(waste["gpu_hours"] * 2.5, 2) > 0
 
@@ -164,138 +166,147 @@ def test_the_sites_price_is_in_the_document(tmp_path: Path, archive: Archive) ->
 def test_two_instances_share_one_postgres(store: Path, postgres: Postgres) -> None:
     url = postgres.database()
     with (
-        Archive.open(url) as one,
-        Archive.open(url, lazy=True) as other,
-        serving(Handlers(one, Diagnoser(store))) as first,
-        serving(Handlers(other, Diagnoser(store))) as second,
+        Archive.open(url) as first_archive,
+        Archive.open(url, lazy=True) as second_archive,
+        serving(Handlers(first_archive, Diagnoser(store))) as first,
+        serving(Handlers(second_archive, Diagnoser(store))) as second,
     ):
-        said = first("/runs/7/diagnose", "POST").data
-        assert second("/runs/7/verdict").data == said
+        document = first("/runs/7/diagnose", "POST").data
+        assert second("/runs/7/verdict").data == document
         assert second("/runs/7/diagnose", "POST").headers["Trackside-Verdict"] == "1"
         assert second.json("/runs?family=a1&node=gpu017") == first.json("/runs")
 
 
-def test_runs_are_listed_filtered_and_paged(ask: Asking, archive: Archive) -> None:
+def test_runs_are_listed_filtered_and_paged(client: ApiClient, archive: Archive) -> None:
     for n in range(5):
-        made = verdict(run(str(n), submit=T0 + n, start=T0 + n, attempts=()), "G1" if n % 2 else "A1")
-        archive.record(made, written(made), made_at=T0)
-    assert [run["job"] for run in ask.json("/runs?limit=100")["runs"]] == ["4", "3", "2", "1", "0"]
-    assert [run["job"] for run in ask.json("/runs?family=healthy&node=gpu018")["runs"]] == ["3", "1"]
-    assert [run["job"] for run in ask.json("/runs?since=2026-03-02T08:00:03Z")["runs"]] == ["4", "3"]
-    assert [run["job"] for run in ask.json(f"/runs?until={T0 + 1}")["runs"]] == ["0"]
-    seen, cursor = [], ""
+        recorded = verdict(run(str(n), submit=T0 + n, start=T0 + n, attempts=()), "G1" if n % 2 else "A1")
+        archive.record(recorded, written(recorded), made_at=T0)
+    assert [run["job"] for run in client.json("/runs?limit=100")["runs"]] == ["4", "3", "2", "1", "0"]
+    assert [run["job"] for run in client.json("/runs?family=healthy&node=gpu018")["runs"]] == ["3", "1"]
+    assert [run["job"] for run in client.json("/runs?since=2026-03-02T08:00:03Z")["runs"]] == ["4", "3"]
+    assert [run["job"] for run in client.json(f"/runs?until={T0 + 1}")["runs"]] == ["0"]
+    jobs, cursor = [], ""
     while cursor is not None:
-        page = ask.json(f"/runs?limit=2{cursor and '&cursor=' + cursor}")
-        seen += [run["job"] for run in page["runs"]]
+        page = client.json(f"/runs?limit=2{cursor and '&cursor=' + cursor}")
+        jobs += [run["job"] for run in page["runs"]]
         cursor = page["next"]
-    assert seen == ["4", "3", "2", "1", "0"]
+    assert jobs == ["4", "3", "2", "1", "0"]
 
 
-def test_a_run_tells_its_chain(ask: Asking, archive: Archive) -> None:
-    for made in (verdict(), verdict(run("43", submit=T0 + 700, start=T0 + 700, parent="4242", parent_by="dependency"))):
-        archive.record(made, written(made), made_at=T0)
-    document = ask.json("/runs/43")
+def test_a_run_has_its_lineage(client: ApiClient, archive: Archive) -> None:
+    for recorded in (
+        verdict(),
+        verdict(run("43", submit=T0 + 700, start=T0 + 700, parent="4242", parent_by="dependency")),
+    ):
+        archive.record(recorded, written(recorded), made_at=T0)
+    document = client.json("/runs/43")
     assert document["run"]["id"] == "r2"
     assert document["lineage"] == {"parent": {"job": "4242", "run": "r1", "how": "dependency"}, "children": []}
-    assert ask.json("/runs/4242")["lineage"]["children"] == [{"job": "43", "run": "r2", "how": "dependency"}]
+    assert client.json("/runs/4242")["lineage"]["children"] == [{"job": "43", "run": "r2", "how": "dependency"}]
 
 
-def test_a_document_is_not_sent_again_to_who_has_it(ask: Asking, archive: Archive) -> None:
-    made = verdict()
-    id_ = archive.record(made, written(made)).verdict
+def test_an_unchanged_document_is_not_sent_again(client: ApiClient, archive: Archive) -> None:
+    recorded = verdict()
+    id_ = archive.record(recorded, written(recorded)).verdict
     for path in ("/runs/4242/verdict", f"/verdicts/{id_}"):
-        first = ask(path)
+        first = client(path)
         tag = first.headers["ETag"]
-        for sent in (tag, f'W/"other", {tag}'):
-            again = ask(path, If_None_Match=sent)
+        for tags in (tag, f'W/"other", {tag}'):
+            again = client(path, If_None_Match=tags)
             assert (again.status, again.data) == (304, b"")
-        assert ask(path, If_None_Match='W/"other"').data == first.data
-    newer = verdict(exception="ImportError")
-    archive.record(newer, written(newer))
-    assert ask("/runs/4242/verdict", If_None_Match=tag).data == written(newer)
+        assert client(path, If_None_Match='W/"other"').data == first.data
+    changed_verdict = verdict(exception="ImportError")
+    archive.record(changed_verdict, written(changed_verdict))
+    assert client("/runs/4242/verdict", If_None_Match=tag).data == written(changed_verdict)
 
 
-def test_large_answers_are_zipped_for_who_takes_it(ask: Asking) -> None:
-    plain = ask("/runs/7/diagnose", "POST")
-    zipped = ask("/runs/7/verdict", Accept_Encoding="gzip")
+def test_large_responses_are_compressed_on_request(client: ApiClient) -> None:
+    plain = client("/runs/7/diagnose", "POST")
+    zipped = client("/runs/7/verdict", Accept_Encoding="gzip")
     assert (zipped.headers["Content-Encoding"], gzip.decompress(zipped.data)) == ("gzip", plain.data)
     assert len(zipped.data) < len(plain.data) / 2
-    assert "Content-Encoding" not in ask("/runs/7/verdict").headers
+    assert "Content-Encoding" not in client("/runs/7/verdict").headers
 
 
-def test_citations_are_asked_again(ask: Asking, archive: Archive) -> None:
-    ask("/runs/7/diagnose", "POST")
-    document = ask.json("/verdicts/1/verify", "POST")
+def test_verify_repeats_the_queries_of_citations(client: ApiClient, archive: Archive) -> None:
+    client("/runs/7/diagnose", "POST")
+    document = client.json("/verdicts/1/verify", "POST")
     assert document["cites"] == document["holding"] > 0
     assert (document["broken"], document["dangling"]) == ([], [])
-    wrong = verdict(run("7", cluster=None), exception="ImportError")
-    archive.record(wrong, written(wrong))
-    document = ask.json("/verdicts/2/verify", "POST")
+    wrong_verdict = verdict(run("7", cluster=None), exception="ImportError")
+    archive.record(wrong_verdict, written(wrong_verdict))
+    document = client.json("/verdicts/2/verify", "POST")
     (broken,) = document["broken"]
     assert (document["cites"], document["holding"]) == (1, 0)
     assert (broken["was"], broken["now"], broken["problem"]) == ("ImportError", "ModuleNotFoundError", "")
 
 
-def test_jobs_of_which_there_is_evidence(ask: Asking) -> None:
-    document = ask.json("/jobs")
+def test_jobs_with_evidence_are_listed(client: ApiClient) -> None:
+    document = client.json("/jobs")
     assert (document["total"], [job["id"] for job in document["jobs"]]) == (2, ["8", "7"])
     assert document["jobs"][1]["planes"] == ["scheduler", "log", "metric"]
-    assert [job["id"] for job in ask.json("/jobs?limit=1")["jobs"]] == ["8"]
+    assert [job["id"] for job in client.json("/jobs?limit=1")["jobs"]] == ["8"]
 
 
 # -- evidence
 
 
-def evidence(ask: Asking, query: str, more: str = "", job: str = "7") -> Any:
-    return ask.json(f"/runs/{job}/evidence?query={quote(query)}{more}")
+def evidence(client: ApiClient, query: str, more: str = "", job: str = "7") -> Any:
+    return client.json(f"/runs/{job}/evidence?query={quote(query)}{more}")
 
 
-def test_rows_are_given_with_their_places(ask: Asking) -> None:
-    told = evidence(ask, "events(exception)")
-    assert (told["answer"], told["total"]) == ("rows", 1)
-    (row,) = told["rows"]
+def test_rows_have_their_positions(client: ApiClient) -> None:
+    document = evidence(client, "events(exception)")
+    assert (document["answer"], document["total"]) == ("rows", 1)
+    (row,) = document["rows"]
     assert row["fields"]["type"] == "ModuleNotFoundError"
     assert row["path"].endswith("slurm-7.out")
     assert (row["line"], row["plane"]) == (4, "log")
-    (job,) = evidence(ask, "record(job)")["rows"]
+    (job,) = evidence(client, "record(job)")["rows"]
     assert job["fields"]["state"] == "FAILED"
-    many = evidence(ask, "events(progress)", "&limit=3", job="8")
-    assert (many["total"], len(many["rows"])) == (40, 3)
+    progress = evidence(client, "events(progress)", "&limit=3", job="8")
+    assert (progress["total"], len(progress["rows"])) == (40, 3)
 
 
-def test_curves_are_given_with_null_where_nothing_was_sampled(ask: Asking) -> None:
-    told = evidence(ask, f"{UTILIZATION}.during({T0:.0f}, {T0 + 300:.0f}).rollup(60, 'last')")
-    assert (told["answer"], told["unit"], told["step_s"]) == ("grid", "ratio", 60)
-    assert told["times"] == [T0 + n for n in (60, 120, 180, 240, 300)]
-    assert [each["labels"]["gpu"] for each in told["series"]] == ["0", "1"]
-    assert told["series"][0]["values"] == [pytest.approx(0.51), pytest.approx(0.515), None, None, pytest.approx(0.55)]
-    over = evidence(ask, f"{UTILIZATION}.over('run', 'avg').by('node', how='median')")
-    assert "during(" in over["query"]
-    assert [each["labels"] for each in over["series"]] == [{"node": "gpu017"}]
+def test_series_have_null_for_windows_without_samples(client: ApiClient) -> None:
+    document = evidence(client, f"{UTILIZATION}.during({T0:.0f}, {T0 + 300:.0f}).rollup(60, 'last')")
+    assert (document["answer"], document["unit"], document["step_s"]) == ("grid", "ratio", 60)
+    assert document["times"] == [T0 + n for n in (60, 120, 180, 240, 300)]
+    assert [series["labels"]["gpu"] for series in document["series"]] == ["0", "1"]
+    assert document["series"][0]["values"] == [
+        pytest.approx(0.51),
+        pytest.approx(0.515),
+        None,
+        None,
+        pytest.approx(0.55),
+    ]
+    averages = evidence(client, f"{UTILIZATION}.over('run', 'avg').by('node', how='median')")
+    assert "during(" in averages["query"]
+    assert [series["labels"] for series in averages["series"]] == [{"node": "gpu017"}]
 
 
-def test_one_value_is_what_a_citation_would_hold(ask: Asking) -> None:
-    assert evidence(ask, "events(exception).first(type)")["value"] == "ModuleNotFoundError"
-    assert evidence(ask, "events(exception).count()") == {
+def test_a_single_value_is_that_of_a_citation(client: ApiClient) -> None:
+    assert evidence(client, "events(exception).first(type)")["value"] == "ModuleNotFoundError"
+    assert evidence(client, "events(exception).count()") == {
         "answer": "value", "query": "events(exception).count()", "value": 1, "unit": "",
     }  # fmt: skip
-    highest = evidence(ask, f"{UTILIZATION}.over('run', 'max').max()")
+    highest = evidence(client, f"{UTILIZATION}.over('run', 'max').max()")
     assert (highest["value"], highest["unit"]) == (pytest.approx(0.56), "ratio")
     assert "over(" not in highest["query"]
 
 
-def test_what_was_not_measured_is_missing_and_not_none(ask: Asking) -> None:
-    told = evidence(ask, "metric(host_load1).over('run', 'avg')")
-    assert (told["answer"], told["reason"]) == ("missing", "host_load1 was not measured")
+def test_an_unmeasured_metric_is_missing_not_empty(client: ApiClient) -> None:
+    document = evidence(client, "metric(host_load1).over('run', 'avg')")
+    assert (document["answer"], document["reason"]) == ("missing", "host_load1 was not measured")
 
 
-def test_evidence_of_a_recorded_run(ask: Asking) -> None:
-    id_ = ask("/runs/8/diagnose", "POST").headers["Trackside-Run"]
-    assert evidence(ask, "events(progress).count()", job=id_)["value"] == 40
+def test_evidence_of_a_recorded_run(client: ApiClient) -> None:
+    id_ = client("/runs/8/diagnose", "POST").headers["Trackside-Run"]
+    assert evidence(client, "events(progress).count()", job=id_)["value"] == 40
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "detail"),
     [
         ("select 1", "not a query: 'select 1'"),
         ("events(nonsense)", "unknown events 'nonsense'; known: advice, "),
@@ -311,15 +322,15 @@ def test_evidence_of_a_recorded_run(ask: Asking) -> None:
         ("", "query must be 1 to"),
     ],
 )
-def test_an_invalid_query_is_refused_with_the_parser_s_message(ask: Asking, query: str, said: str) -> None:
-    problem = ask.problem(f"/runs/7/evidence?query={quote(query)}")
+def test_an_invalid_query_is_refused_with_the_parser_s_message(client: ApiClient, query: str, detail: str) -> None:
+    problem = client.problem(f"/runs/7/evidence?query={quote(query)}")
     assert problem["status"] == 422
-    assert said in problem["detail"]
+    assert detail in problem["detail"]
     assert len(problem["detail"]) < 1100
 
 
 def refusal(work: Callable[[str], object], text: str) -> Exception | None:
-    """What was raised, of what may be."""
+    """The refusal that ``work`` raised, if any."""
     try:
         work(text)
     except (Problem, ArchiveError) as error:
@@ -331,30 +342,30 @@ def refusal(work: Callable[[str], object], text: str) -> Exception | None:
     st.text(max_size=60)
     | st.from_regex(r"(events|record|metric)\((exception|job|gpu_xid_last)\)(\.[a-z]{1,8}\([^)]{0,20}\)){0,3}")
 )
-def test_no_text_is_more_than_refused(text: str) -> None:
-    told = refusal(parsed, text)
-    assert told is None or (isinstance(told, Problem) and told.status == 422 and len(told.detail) < 1100)
+def test_any_query_is_parsed_or_refused(text: str) -> None:
+    error = refusal(parsed, text)
+    assert error is None or (isinstance(error, Problem) and error.status == 422 and len(error.detail) < 1100)
 
 
 @given(
     st.sampled_from([parameter for operation in OPERATIONS for parameter in operation.parameters]),
     st.text(max_size=30) | st.floats().map(str) | st.integers().map(str) | st.datetimes().map(str),
 )
-def test_no_value_is_more_than_refused(parameter: Parameter, text: str) -> None:
-    told = refusal(parameter.read, text)
-    assert told is None or (isinstance(told, Problem) and told.status == 422)
+def test_any_parameter_value_is_read_or_refused(parameter: Parameter, text: str) -> None:
+    error = refusal(parameter.read, text)
+    assert error is None or (isinstance(error, Problem) and error.status == 422)
 
 
 @given(st.binary(max_size=30).map(lambda raw: base64.urlsafe_b64encode(raw).decode()) | st.text(max_size=20))
-def test_no_cursor_is_more_than_refused(text: str) -> None:
-    told = refusal(decode_cursor, text)
-    assert told is None or (isinstance(told, ArchiveError) and told.kind == "refused")
+def test_any_cursor_is_decoded_or_refused(text: str) -> None:
+    error = refusal(decode_cursor, text)
+    assert error is None or (isinstance(error, ArchiveError) and error.kind == "refused")
 
 
-def test_too_large_an_answer_is_refused(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_larger_than_the_limit_is_refused(client: ApiClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.serve.answers.MAX_CELLS", 9)
     query = f"{UTILIZATION}.during({T0}, {T0 + 300}).rollup(60, 'last')"
-    problem = ask.problem(f"/runs/7/evidence?query={quote(query)}")
+    problem = client.problem(f"/runs/7/evidence?query={quote(query)}")
     assert "2 series of 5 windows" in problem["detail"]
     assert ".by(" in problem["remedy"]
 
@@ -363,7 +374,7 @@ def test_too_large_an_answer_is_refused(ask: Asking, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("path", "method", "status", "said"),
+    ("path", "method", "status", "detail"),
     [
         ("/runs/99", "GET", 404, "run 99 is not recorded"),
         ("/runs/r99/verdict", "GET", 404, "run r99 is not recorded"),
@@ -392,18 +403,18 @@ def test_too_large_an_answer_is_refused(ask: Asking, monkeypatch: pytest.MonkeyP
         ("/families/z9", "GET", 404, "unknown family 'z9'"),
     ],
 )  # fmt: skip
-def test_refusals_are_problem_details(ask: Asking, path: str, method: str, status: int, said: str) -> None:
-    problem = ask.problem(path, method)
-    assert (problem["status"], said in problem["detail"]) == (status, True), problem
+def test_refusals_are_problem_details(client: ApiClient, path: str, method: str, status: int, detail: str) -> None:
+    problem = client.problem(path, method)
+    assert (problem["status"], detail in problem["detail"]) == (status, True), problem
 
 
-def test_a_remedy_suggests_similar_and_known_names(ask: Asking) -> None:
-    assert ask.problem("/runs?familly=a1")["remedy"] == "did you mean family?"
-    assert ask.problem("/runs?culprit=foo")["remedy"] == "known: job, infrastructure, scheduler, none, unknown"
+def test_a_remedy_suggests_similar_and_known_names(client: ApiClient) -> None:
+    assert client.problem("/runs?familly=a1")["remedy"] == "did you mean family?"
+    assert client.problem("/runs?culprit=foo")["remedy"] == "known: job, infrastructure, scheduler, none, unknown"
 
 
-def test_a_client_is_told_neither_paths_nor_commands_of_the_server(ask: Asking, store: Path) -> None:
-    problem = ask.problem("/runs/999999/diagnose", "POST")
+def test_problems_reveal_no_paths_or_commands_of_the_server(client: ApiClient, store: Path) -> None:
+    problem = client.problem("/runs/999999/diagnose", "POST")
     assert (problem["status"], problem["detail"]) == (404, "no job 999999 in the store")
     assert problem["remedy"].startswith("GET /api/v1/jobs")
 
@@ -411,45 +422,45 @@ def test_a_client_is_told_neither_paths_nor_commands_of_the_server(ask: Asking, 
 @pytest.mark.parametrize(
     "id_", ["..%2f..%2fetc%2fpasswd", "7' OR '1'='1", "%25", "*", "7;DROP TABLE runs", "r1'", "r-1"]
 )
-def test_an_id_is_only_ever_compared(ask: Asking, id_: str) -> None:
-    ask("/runs/7/diagnose", "POST")
-    assert ask(f"/runs/{quote(id_, safe='%')}").status == 404
-    assert ask.json("/runs")["runs"][0]["job"] == "7"
+def test_an_id_is_never_interpreted(client: ApiClient, id_: str) -> None:
+    client("/runs/7/diagnose", "POST")
+    assert client(f"/runs/{quote(id_, safe='%')}").status == 404
+    assert client.json("/runs")["runs"][0]["job"] == "7"
 
 
-def test_a_job_of_several_clusters_is_asked_for_by_its_own(ask: Asking, archive: Archive) -> None:
+def test_a_job_id_of_several_clusters_needs_the_cluster(client: ApiClient, archive: Archive) -> None:
     for cluster in ("", "beta"):
-        made = verdict(run(cluster=cluster))
-        archive.record(made, written(made))
-    problem = ask.problem("/runs/4242")
+        recorded = verdict(run(cluster=cluster))
+        archive.record(recorded, written(recorded))
+    problem = client.problem("/runs/4242")
     assert (problem["status"], problem["remedy"]) == (409, "choose one with cluster=NAME, empty for (none)")
     assert "(none), beta" in problem["detail"]
-    assert ask.json("/runs/4242?cluster=")["run"]["cluster"] == ""
-    assert len(ask.json("/runs?cluster=")["runs"]) == 1
-    assert ask.json("/runs/4242?cluster=beta")["run"]["cluster"] == "beta"
+    assert client.json("/runs/4242?cluster=")["run"]["cluster"] == ""
+    assert len(client.json("/runs?cluster=")["runs"]) == 1
+    assert client.json("/runs/4242?cluster=beta")["run"]["cluster"] == "beta"
 
 
-def test_only_who_shows_a_token_may_read(store: Path, archive: Archive) -> None:
+def test_reading_requires_a_token(store: Path, archive: Archive) -> None:
     tokens = Tokens(["0123456789abcdef0123"])
     with serving(
         Handlers(archive, Diagnoser(store)), lambda request: tokens.admit(request.headers.get("authorization", ""))
-    ) as ask:
-        for each in OPERATIONS:
-            path = re.sub(r"\{\w+\}", "1", each.path).removeprefix("/api/v1")
-            assert ask.problem(path, each.method)["status"] == 401
-            assert ask(path, each.method).headers["WWW-Authenticate"] == "Bearer"
-        assert ask("/runs", Authorization="Bearer 0123456789abcdef0123").status == 200
+    ) as client:
+        for operation in OPERATIONS:
+            path = re.sub(r"\{\w+\}", "1", operation.path).removeprefix("/api/v1")
+            assert client.problem(path, operation.method)["status"] == 401
+            assert client(path, operation.method).headers["WWW-Authenticate"] == "Bearer"
+        assert client("/runs", Authorization="Bearer 0123456789abcdef0123").status == 200
 
 
 # -- diagnosers that are slow, busy or broken
 
 
-def silent(query: Query) -> Any:
+def no_metrics(query: Query) -> Any:
     raise SourceUnavailable("timeout", "http://metrics:9090 took longer than 30 s; ask for less")
 
 
-class Fake:
-    """A diagnoser that does what a test says."""
+class FakeDiagnoser:
+    """A diagnoser whose verdicts come from the function ``judge``."""
 
     paths: Sequence[str] = ("x",)
 
@@ -462,87 +473,87 @@ class Fake:
 
     @contextmanager
     def session(self, job: str, as_of: float | None = None) -> Iterator[Any]:
-        yield SimpleNamespace(verdict=lambda: self._judge(job), store=SimpleNamespace(ask=silent))
+        yield SimpleNamespace(verdict=lambda: self._judge(job), store=SimpleNamespace(ask=no_metrics))
 
 
-def test_a_long_diagnosis_is_accepted_and_joined(archive: Archive) -> None:
-    go, calls = threading.Event(), []
+def test_a_long_diagnosis_is_accepted_and_shared(archive: Archive) -> None:
+    finish, calls = threading.Event(), []
 
     def slow(job: str) -> Verdict:
         calls.append(job)
-        go.wait(20)
+        finish.wait(20)
         return verdict(run(job))
 
-    with serving(Handlers(archive, Fake(slow), Workers("test", 1, 1, 0.3))) as ask:
-        first = ask("/runs/5/diagnose", "POST")
+    with serving(Handlers(archive, FakeDiagnoser(slow), Workers("test", 1, 1, 0.3))) as client:
+        first = client("/runs/5/diagnose", "POST")
         assert (first.status, json.loads(first.data)["status"], first.headers["Retry-After"]) == (202, "running", "10")
-        assert ask("/runs/5/diagnose", "POST").status == 202
+        assert client("/runs/5/diagnose", "POST").status == 202
         assert calls == ["5"]
-        assert ask("/runs/6/diagnose", "POST").status == 202  # waits for the only thread
-        problem = ask.problem("/runs/7/diagnose", "POST")
+        assert client("/runs/6/diagnose", "POST").status == 202  # waits for the only thread
+        problem = client.problem("/runs/7/diagnose", "POST")
         assert (problem["status"], calls) == (429, ["5"])
-        assert ask("/runs").status == 200  # what is archived is told meanwhile
-        go.set()
+        assert client("/runs").status == 200  # the archive is served meanwhile
+        finish.set()
         deadline = time.monotonic() + 10
-        while ask("/runs/6/verdict").status != 200:
+        while client("/runs/6/verdict").status != 200:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert calls == ["5", "6"]
-        assert ask("/runs/5/verdict").data == written_by_fake(verdict(run("5")))
+        assert client("/runs/5/verdict").data == document_of(verdict(run("5")))
 
 
-def written_by_fake(made: Verdict) -> bytes:
+def document_of(recorded: Verdict) -> bytes:
     from trackside.show.document import document, encode
 
-    return encode(document(made, Fake.paths))
+    return encode(document(recorded, FakeDiagnoser.paths))
 
 
 def test_a_verdict_is_returned_although_the_archive_is_down(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
-    def down(*_: object, **__: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ArchiveError("unreachable", "postgresql+psycopg://u@h/d: gone\u20ac; is the server up?")
 
     for name in ("record", "find", "runs"):
-        monkeypatch.setattr(Archive, name, down)
-    with serving(Handlers(archive, Fake(lambda job: verdict(run(job))))) as ask:
-        answer = ask("/runs/5/diagnose", "POST")
-        assert (answer.status, answer.data) == (200, written_by_fake(verdict(run("5"))))
+        monkeypatch.setattr(Archive, name, fail)
+    with serving(Handlers(archive, FakeDiagnoser(lambda job: verdict(run(job))))) as client:
+        answer = client("/runs/5/diagnose", "POST")
+        assert (answer.status, answer.data) == (200, document_of(verdict(run("5"))))
         assert answer.headers["Trackside-Not-Recorded"] == "postgresql+psycopg://u@h/d: gone?; is the server up?"
-        problem = ask.problem("/runs/5")
+        problem = client.problem("/runs/5")
         assert (problem["status"], problem["remedy"]) == (503, "is the server up?")
-        assert ask("/runs").headers["Retry-After"] == "5"
+        assert client("/runs").headers["Retry-After"] == "5"
 
 
-def test_servers_that_do_not_answer_are_named(archive: Archive) -> None:
+def test_unreachable_servers_are_named(archive: Archive) -> None:
     def unreachable(job: str) -> Verdict:
         raise SourceUnavailable("unreachable", "http://metrics:9090 can't be reached; is it up?")
 
-    with serving(Handlers(archive, Fake(unreachable))) as ask:
+    with serving(Handlers(archive, FakeDiagnoser(unreachable))) as client:
         for path, method, status in (
             ("/runs/5/diagnose", "POST", 502), ("/jobs", "GET", 502), ("/runs/5/evidence?query=record(job)", "GET", 504),
         ):  # fmt: skip
-            problem = ask.problem(path, method)
+            problem = client.problem(path, method)
             assert problem["status"] == status
             assert "http://metrics:9090" in problem["detail"]
 
 
-def test_a_bug_is_told_without_its_inside(archive: Archive, caplog: pytest.LogCaptureFixture) -> None:
-    def broken(job: str) -> Verdict:
+def test_a_bug_is_reported_without_details(archive: Archive, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(job: str) -> Verdict:
         raise ZeroDivisionError("secret")
 
-    with serving(Handlers(archive, Fake(broken))) as ask:
-        problem = ask.problem("/runs/5/diagnose", "POST")
+    with serving(Handlers(archive, FakeDiagnoser(fail))) as client:
+        problem = client.problem("/runs/5/diagnose", "POST")
         assert (problem["status"], problem["detail"]) == (500, "diagnoseRun failed: ZeroDivisionError")
     assert "secret" in caplog.text
 
 
-def test_a_store_that_is_gone_is_told(archive: Archive, tmp_path: Path) -> None:
-    with serving(Handlers(archive, Diagnoser(tmp_path / "gone"))) as ask:
-        problem = ask.problem("/runs/5/diagnose", "POST")
+def test_a_missing_store_is_reported(archive: Archive, tmp_path: Path) -> None:
+    with serving(Handlers(archive, Diagnoser(tmp_path / "gone"))) as client:
+        problem = client.problem("/runs/5/diagnose", "POST")
         assert problem["status"] == 503
         assert "not a Trackside store" in problem["detail"]
 
 
-def test_many_ask_at_once(ask: Asking) -> None:
+def test_concurrent_requests_are_answered(client: ApiClient) -> None:
     failed: list[object] = []
 
     def work(n: int) -> None:
@@ -552,108 +563,108 @@ def test_many_ask_at_once(ask: Asking) -> None:
                 ("/runs", "GET"),
                 ("/runs/8/evidence?query=record(job)", "GET"),
             ):
-                status = ask(path, method).status
+                status = client(path, method).status
                 if status != 200:
                     failed.append((path, status))
         except BaseException as error:  # noqa: BLE001
             failed.append(error)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert failed == []
-    assert len(ask.json("/runs/7/verdicts")["verdicts"]) == 1
+    assert len(client.json("/runs/7/verdicts")["verdicts"]) == 1
 
 
-# -- its own description
+# -- the OpenAPI document
 
 
 @pytest.fixture
-def described(ask: Asking) -> dict[str, Any]:
-    told: dict[str, Any] = ask.json("/openapi.json")
-    return told
+def openapi(client: ApiClient) -> dict[str, Any]:
+    document: dict[str, Any] = client.json("/openapi.json")
+    return document
 
 
 def references(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         if isinstance(value.get("$ref"), str):
             yield value["$ref"]
-        for each in value.values():
-            yield from references(each)
+        for item in value.values():
+            yield from references(item)
     elif isinstance(value, list):
-        for each in value:
-            yield from references(each)
+        for item in value:
+            yield from references(item)
 
 
-def test_the_description_is_whole(described: dict[str, Any]) -> None:
-    assert described["openapi"].startswith("3.1")
-    schemas = described["components"]["schemas"]
+def test_the_openapi_document_is_complete(openapi: dict[str, Any]) -> None:
+    assert openapi["openapi"].startswith("3.1")
+    schemas = openapi["components"]["schemas"]
     assert {"VerdictDoc", "ProblemDoc", "ArchivedRun"} <= set(schemas)
-    for reference in references(described):
+    for reference in references(openapi):
         assert reference.removeprefix("#/components/schemas/") in schemas
     for schema in schemas.values():
         jsonschema.Draft202012Validator.check_schema(schema)
     ids = []
-    for path, methods in described["paths"].items():
-        for told in methods.values():
-            ids.append(told["operationId"])
-            named = {parameter["name"] for parameter in told["parameters"] if parameter["in"] == "path"}
-            assert named == set(re.findall(r"\{(\w+)\}", path))
-            assert all(parameter["description"] and parameter["schema"] for parameter in told["parameters"])
-            assert told["summary"]
-            assert {"200", "401", "422", "500"} <= set(told["responses"])
+    for path, methods in openapi["paths"].items():
+        for operation in methods.values():
+            ids.append(operation["operationId"])
+            path_parameters = {parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "path"}
+            assert path_parameters == set(re.findall(r"\{(\w+)\}", path))
+            assert all(parameter["description"] and parameter["schema"] for parameter in operation["parameters"])
+            assert operation["summary"]
+            assert {"200", "401", "422", "500"} <= set(operation["responses"])
     assert len(ids) == len(set(ids)) == 12
 
 
-def test_the_routes_are_those_that_are_described(store: Path, archive: Archive, described: dict[str, Any]) -> None:
-    made = routes(Handlers(archive, Diagnoser(store)))
-    routed = {(route.path, method) for route in made for method in route.methods or () if method != "HEAD"}
-    assert routed == {(path, method.upper()) for path, methods in described["paths"].items() for method in methods}
+def test_routes_match_the_openapi_document(store: Path, archive: Archive, openapi: dict[str, Any]) -> None:
+    api_routes = routes(Handlers(archive, Diagnoser(store)))
+    routed_paths = {(route.path, method) for route in api_routes for method in route.methods or () if method != "HEAD"}
+    assert routed_paths == {(path, method.upper()) for path, methods in openapi["paths"].items() for method in methods}
 
 
-def test_every_path_answers_what_is_described(ask: Asking, described: dict[str, Any]) -> None:
-    """Each operation is called, and its answer held against its own schema."""
-    ask("/runs/7/diagnose", "POST")
+def test_responses_match_the_openapi_document(client: ApiClient, openapi: dict[str, Any]) -> None:
+    """Each operation is called, and its response is checked against its schema."""
+    client("/runs/7/diagnose", "POST")
     values = {"id": "1", "code": "cuda-oom"}
-    resolver = {"$schema": "https://json-schema.org/draft/2020-12/schema", "components": described["components"]}
-    for path, methods in described["paths"].items():
-        for method, told in methods.items():
-            filled = path.removeprefix("/api/v1").replace("/runs/{id}", "/runs/7")
+    resolver = {"$schema": "https://json-schema.org/draft/2020-12/schema", "components": openapi["components"]}
+    for path, methods in openapi["paths"].items():
+        for method, operation in methods.items():
+            filled_path = path.removeprefix("/api/v1").replace("/runs/{id}", "/runs/7")
             for name, value in values.items():
-                filled = filled.replace(f"{{{name}}}", value)
-            if any(parameter["name"] == "query" for parameter in told["parameters"]):
+                filled_path = filled_path.replace(f"{{{name}}}", value)
+            if any(parameter["name"] == "query" for parameter in operation["parameters"]):
                 queries = (
                     "events(exception)",
                     "record(job).first(state)",
                     f"{UTILIZATION}.over('run', 'avg')",
                     "metric(host_load1).over('run', 'avg')",
                 )
-                asked = [f"{filled}?query={quote(query)}" for query in queries]
+                requests = [f"{filled_path}?query={quote(query)}" for query in queries]
             else:
-                asked = [filled]
-            for each in asked:
-                body = ask.json(each, method.upper())
-                (content,) = told["responses"]["200"]["content"].values()
+                requests = [filled_path]
+            for request_path in requests:
+                body = client.json(request_path, method.upper())
+                (content,) = operation["responses"]["200"]["content"].values()
                 jsonschema.Draft202012Validator({**resolver, **content["schema"]}).validate(body)
 
 
-def test_a_problem_is_as_described(ask: Asking, described: dict[str, Any]) -> None:
-    schema = described["components"]["schemas"]["ProblemDoc"]
-    jsonschema.Draft202012Validator(schema).validate(ask.problem("/runs/99"))
+def test_problems_match_the_openapi_document(client: ApiClient, openapi: dict[str, Any]) -> None:
+    schema = openapi["components"]["schemas"]["ProblemDoc"]
+    jsonschema.Draft202012Validator(schema).validate(client.problem("/runs/99"))
 
 
-def test_families_are_told(ask: Asking) -> None:
-    assert {"code": "B1", "id": "cuda-oom", "title": ask.json("/families/b1")["title"]} in ask.json("/families")
-    document = ask.json("/families/cuda-oom")
+def test_families_are_listed_and_described(client: ApiClient) -> None:
+    assert {"code": "B1", "id": "cuda-oom", "title": client.json("/families/b1")["title"]} in client.json("/families")
+    document = client.json("/families/cuda-oom")
     assert "Do next" in document["sections"]
     assert document["asks"]
     assert all(re.match(r"(events|record|metric)\(", query) for query in document["asks"].values())
 
 
-def test_a_body_is_never_read(ask: Asking) -> None:
-    """Whatever is sent along: nothing here takes a body."""
+def test_request_bodies_are_ignored(client: ApiClient) -> None:
+    """No operation takes a body, so any body is ignored."""
     body = zlib.compress(b"x" * 1000)
-    answer = ask._pool.request("POST", "/api/v1/runs/7/diagnose", body=body * 100)
+    answer = client._pool.request("POST", "/api/v1/runs/7/diagnose", body=body * 100)
     assert answer.status == 200

@@ -1,4 +1,4 @@
-"""Who is let in, and where the server listens."""
+"""Access tokens, addresses to listen on, and limits of bodies."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ def options(listen: str = "127.0.0.1:0", **more: object) -> ServeOptions:
     return ServeOptions(store="x", listen=listen, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("shown", [f"Bearer {TOKEN}", f"bearer  {TOKEN}", f"Bearer {TOKEN}-second"])
-def test_a_token_lets_in(shown: str, token_file: str) -> None:
-    Tokens.read([token_file]).admit(shown)
+@pytest.mark.parametrize("authorization", [f"Bearer {TOKEN}", f"bearer  {TOKEN}", f"Bearer {TOKEN}-second"])
+def test_a_valid_token_is_admitted(authorization: str, token_file: str) -> None:
+    Tokens.read([token_file]).admit(authorization)
 
 
-@pytest.mark.parametrize("shown", ["", "Bearer", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x"])
-def test_anything_else_does_not(shown: str, token_file: str) -> None:
+@pytest.mark.parametrize(
+    "authorization", ["", "Bearer", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x"]
+)
+def test_an_invalid_authorization_is_refused(authorization: str, token_file: str) -> None:
     with pytest.raises(RequestRefused) as refused:
-        Tokens.read([token_file]).admit(shown)
+        Tokens.read([token_file]).admit(authorization)
     assert refused.value.status == 401
     assert TOKEN not in str(refused.value)
 
 
-def test_a_file_that_everybody_may_read_is_warned_of(token_file: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_token_file_readable_by_everybody_gives_a_warning(token_file: str, caplog: pytest.LogCaptureFixture) -> None:
     os.chmod(token_file, 0o640)
     load_tokens(options(write_token_files=(token_file,)))
     assert not caplog.records
@@ -45,12 +47,12 @@ def test_a_file_that_everybody_may_read_is_warned_of(token_file: str, caplog: py
     assert f"{token_file}: every user of this machine can read these tokens" in caplog.text
 
 
-def test_without_tokens_everybody_is_let_in() -> None:
+def test_without_tokens_everybody_is_admitted() -> None:
     Tokens().admit("")
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("", "has no token"),
         ("# none\n", "has no token"),
@@ -58,16 +60,16 @@ def test_without_tokens_everybody_is_let_in() -> None:
         ("with a blank in it\n", "no blanks"),
     ],
 )
-def test_files_without_good_tokens_are_refused(text: str, why: str, tmp_path: Path) -> None:
+def test_files_without_valid_tokens_are_refused(text: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(text)
-    with pytest.raises(ValueError, match=why):
+    with pytest.raises(ValueError, match=reason):
         Tokens.read([str(tmp_path / "tokens")])
     with pytest.raises(ValueError, match="can't read the tokens"):
         Tokens.read([str(tmp_path / "missing")])
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9480", "[::]:9480", "10.0.0.1:9480", "login-1.site.org:9480"])
-def test_other_machines_need_tokens(listen: str, token_file: str) -> None:
+def test_listening_for_other_machines_needs_tokens(listen: str, token_file: str) -> None:
     with pytest.raises(
         ValueError, match=r"set write_token_files and read_token_files, listen on 127[.]0[.]0[.]1, or set allow_open"
     ):
@@ -79,12 +81,12 @@ def test_other_machines_need_tokens(listen: str, token_file: str) -> None:
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:1", "[::1]:9480", "localhost:9480", "127.1.2.3:80"])
-def test_this_machine_needs_none(listen: str) -> None:
+def test_listening_on_loopback_needs_no_tokens(listen: str) -> None:
     load_tokens(options(listen))
 
 
 @pytest.mark.parametrize("listen", ["9480", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:70000"])
-def test_an_address_that_is_none(listen: str) -> None:
+def test_an_invalid_address_is_refused(listen: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         load_tokens(options(listen))
 
@@ -94,14 +96,14 @@ def test_a_certificate_needs_its_key() -> None:
         load_tokens(options(certificate="site.pem"))
 
 
-def test_bodies_share_what_room_there_is() -> None:
+def test_open_bodies_share_the_limits() -> None:
     bodies = Bodies(Limits(bodies=2, bodies_bytes=100))
-    with bodies.reserve() as one, bodies.reserve() as two:
-        one.take(60)
+    with bodies.reserve() as first, bodies.reserve() as second:
+        first.take(60)
         with pytest.raises(RequestRefused, match="try again later") as refused:
-            two.take(50)
+            second.take(50)
         assert (refused.value.status, refused.value.retry_after_s) == (429, 1.0)
-        two.take(40)
+        second.take(40)
         with pytest.raises(RequestRefused), bodies.reserve():
             pass
     assert (bodies.count, bodies.bytes) == (0, 0)

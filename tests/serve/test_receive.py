@@ -1,4 +1,4 @@
-"""The receiver over HTTP: what is answered is kept, and what is not kept is answered so that senders do right."""
+"""The receiver over HTTP: acknowledged data is stored; other responses tell senders to retry or to give up."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from trackside.stores.metadata.archive import Archive
 from trackside.stores.receiver.intake import Intake
 from trackside.stores.receiver.options import Limits, RetentionOptions, ServeOptions
 
-pytestmark = pytest.mark.slow  # a receiver in a process of its own, started by most
+pytestmark = pytest.mark.slow  # most start a receiver in a process of its own
 
 TOKEN, OTHER = "a" * 32, "b" * 32
 OTLP = {
@@ -94,7 +94,7 @@ OTLP_LOGS = {
 LOKI = {"streams": [{"stream": {"job_id": "4242"}, "values": [[str(T0_MS * 1_000_000), "step 1 loss 2.0"]]}]}
 
 
-def started(store: Path, limits: Limits | None = None, **more: object) -> Running:
+def start_receiver(store: Path, limits: Limits | None = None, **more: object) -> Running:
     return Running(
         ServeOptions(
             store=str(store),
@@ -113,12 +113,12 @@ def store(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def running(store: Path) -> Iterator[Running]:
-    found = started(store)
-    yield found
-    found.close()
+    receiver = start_receiver(store)
+    yield receiver
+    receiver.close()
 
 
-def of(running: Running, metric: str, **labels: str) -> float:
+def metric_value(running: Running, metric: str, **labels: str) -> float:
     """A value of the receiver's own metrics."""
     text = running.ask("/metrics").data.decode()
     for family in text_string_to_metric_families(text):
@@ -128,18 +128,18 @@ def of(running: Running, metric: str, **labels: str) -> float:
     raise AssertionError(f"no {metric} {labels} in\n{text}")
 
 
-def test_remote_write(running: Running, store: Path) -> None:
+def test_samples_of_remote_write_are_stored(running: Running, store: Path) -> None:
     answer = running.write(tick(0))
     assert (answer.status, answer.data) == (204, b"")
-    assert of(running, "samples_total") == 4
-    assert of(running, "unflushed_samples") == 4
-    assert of(running, "requests_total", protocol="remote_write", code="204") == 1
+    assert metric_value(running, "samples_total") == 4
+    assert metric_value(running, "unflushed_samples") == 4
+    assert metric_value(running, "requests_total", protocol="remote_write", code="204") == 1
     running.close()
     assert {row[1:] for row in samples(store)} == expected(tick(0))
 
 
 @pytest.mark.parametrize("packing", ["", "gzip", "zstd"])
-def test_otlp_metrics(packing: str, running: Running, store: Path) -> None:
+def test_samples_of_otlp_are_stored(packing: str, running: Running, store: Path) -> None:
     body = json.dumps(OTLP).encode()
     if packing == "gzip":
         body = gzip.compress(body)
@@ -151,13 +151,13 @@ def test_otlp_metrics(packing: str, running: Running, store: Path) -> None:
     assert {row[1:] for row in samples(store)} == {("0", T0_MS, 0.5)}
 
 
-def test_lines_of_loki_and_otlp(running: Running, store: Path) -> None:
+def test_lines_of_loki_and_otlp_are_stored(running: Running, store: Path) -> None:
     assert running.ask("/loki/api/v1/push", json.dumps(LOKI).encode(), JSON).status == 204
     assert running.ask("/v1/logs", json.dumps(OTLP_LOGS).encode(), JSON).status == 200
     running.close()
-    ((path, found),) = lines(store).items()
+    ((path, stored_lines),) = lines(store).items()
     assert path.startswith("job-4242/slurm-4242.")
-    assert found == [
+    assert stored_lines == [
         "2026-03-02T08:00:00.000000000Z stdout F step 1 loss 2.0",
         "2026-03-02T08:00:00.000000000Z stdout F step 1",
     ]
@@ -176,26 +176,26 @@ def test_lines_of_loki_and_otlp(running: Running, store: Path) -> None:
         ("/api/v1/write", packed(b""), {}, 415),
     ],
 )
-def test_what_is_not_understood_is_refused_and_not_kept(
+def test_invalid_bodies_are_refused_and_not_stored(
     path: str, body: bytes, headers: dict[str, str], status: int, running: Running
 ) -> None:
     answer = running.ask(path, body, headers)
     assert answer.status == status
     assert len(answer.data) > 10
-    assert of(running, "bodies_total") == 0
-    assert of(running, "wal_bytes") == 0
+    assert metric_value(running, "bodies_total") == 0
+    assert metric_value(running, "wal_bytes") == 0
     assert running.write(tick(0)).status == 204
 
 
-def test_a_push_of_loki_without_its_content_type_is_told_so(running: Running) -> None:
-    """As curl -d sends it."""
+def test_a_loki_push_without_content_type_is_refused_with_the_remedy(running: Running) -> None:
+    """As ``curl -d`` sends it."""
     for headers in ({}, {"Content-Type": "application/x-www-form-urlencoded"}):
         answer = running.ask("/loki/api/v1/push", json.dumps(LOKI).encode(), headers)
         assert answer.status == 400
         assert b"send Content-Type: application/json" in answer.data
 
 
-def test_paths_that_nobody_serves_are_told_as_the_api_does(running: Running) -> None:
+def test_unknown_paths_get_problem_details(running: Running) -> None:
     for path, status in (("/api/v1/nothing", 404), ("/api/v1/write", 405)):
         answer = running.ask(path)
         assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
@@ -208,17 +208,17 @@ def test_refusals_are_logged_once_a_minute(running: Running, caplog: pytest.LogC
     for _ in range(5):
         running.ask("/api/v1/write", b"no snappy", PROTOBUF)
     running.ask("/api/v1/write", packed(b""), {"Content-Type": "text/plain"})
-    told = [row.getMessage() for row in caplog.records if "refused with" in row.getMessage()]
-    assert [each.partition(":")[0] for each in told] == [
+    messages = [row.getMessage() for row in caplog.records if "refused with" in row.getMessage()]
+    assert [message.partition(":")[0] for message in messages] == [
         "remote_write from 127.0.0.1 refused with 400",
         "remote_write from 127.0.0.1 refused with 415",
     ]
 
 
-def test_version_2_is_told_what_a_limit_kept_out(store: Path) -> None:
-    running = started(store, Limits(series=1))
+def test_the_response_to_version_2_counts_samples_beyond_a_limit(store: Path) -> None:
+    running = start_receiver(store, Limits(series=1))
     request = SECOND["Request"](symbols=[b"", b"__name__", b"DCGM_FI_DEV_GPU_UTIL", b"gpu", b"0", b"1", b"other"])
-    for refs in ([1, 2, 3, 4], [1, 2, 3, 5], [1, 6]):  # the last is nobody's: let go, not lost
+    for refs in ([1, 2, 3, 4], [1, 2, 3, 5], [1, 6]):  # the last metric is unknown: ignored, not counted as lost
         request.timeseries.add(labels_refs=refs).samples.add(timestamp=T0_MS, value=50.0)
     second = PROTOBUF | {"Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request"}
     answer = running.ask("/api/v1/write", packed(request.SerializeToString()), second)
@@ -230,9 +230,9 @@ def test_version_2_is_told_what_a_limit_kept_out(store: Path) -> None:
 def test_old_verdicts_are_deleted_daily(store: Path) -> None:
     database = f"sqlite:///{store.parent / 'verdicts.db'}"
     with Archive.open(database) as archive:
-        made = verdict(run())
-        for number, each in enumerate((made, replace(made, version="another"))):
-            archive.record(each, f"document {number}".encode(), made_at=1000.0 + number)
+        original = verdict(run())
+        for number, recorded in enumerate((original, replace(original, version="another"))):
+            archive.record(recorded, f"document {number}".encode(), made_at=1000.0 + number)
     process, _ = served(f"store={str(store)!r}", f"metadata={database!r}", "keeping=RetentionOptions(verdict_days=30)")
     assert process.stderr is not None
     assert "1 verdicts older than 30 days deleted" in next(process.stderr)
@@ -242,7 +242,7 @@ def test_old_verdicts_are_deleted_daily(store: Path) -> None:
         assert [verdict.made_at for verdict in archive.verdicts("r1").verdicts] == [1001.0]
 
 
-def test_methods_and_paths(running: Running) -> None:
+def test_wrong_methods_and_paths_are_refused(running: Running) -> None:
     assert running.ask("/api/v1/write").status == 405
     assert running.ask("/nothing").status == 404
     assert running.ask("/-/healthy").status == 200
@@ -250,7 +250,7 @@ def test_methods_and_paths(running: Running) -> None:
 
 
 def test_large_bodies_are_refused_before_they_are_read(store: Path) -> None:
-    running = started(store, Limits(body_bytes=10_000, decoded_bytes=100_000))
+    running = start_receiver(store, Limits(body_bytes=10_000, decoded_bytes=100_000))
     refused = running.ask("/api/v1/write", b"x" * 10_001, PROTOBUF)
     assert refused.status == 413
     assert b"serve.limits.body_bytes" in refused.data
@@ -260,29 +260,29 @@ def test_large_bodies_are_refused_before_they_are_read(store: Path) -> None:
     assert chunked.status == 413
     bomb = running.ask("/api/v1/write", packed(b"\x00" * 150_000), PROTOBUF)
     assert bomb.status == 413
-    assert of(running, "bodies_open") == of(running, "bodies_open_bytes") == 0
+    assert metric_value(running, "bodies_open") == metric_value(running, "bodies_open_bytes") == 0
     running.close()
 
 
-def test_a_body_that_does_not_end_is_given_up(store: Path) -> None:
-    running = started(store, Limits(body_s=0.3))
+def test_an_incomplete_body_times_out(store: Path) -> None:
+    running = start_receiver(store, Limits(body_s=0.3))
     host, port = running.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as slow:
         slow.sendall(b"POST /api/v1/write HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
         assert b" 503 " in (answer := slow.recv(1000))
         assert b"retry-after: 1\r\n" in answer.lower()
-    with socket.create_connection((host, int(port))) as gone:
-        gone.sendall(b"POST /api/v1/write HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
-    end = time.monotonic() + 5
-    while of(running, "bodies_open") and time.monotonic() < end:
+    with socket.create_connection((host, int(port))) as abandoned:
+        abandoned.sendall(b"POST /api/v1/write HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
+    deadline = time.monotonic() + 5
+    while metric_value(running, "bodies_open") and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert of(running, "bodies_open") == 0
+    assert metric_value(running, "bodies_open") == 0
     assert running.write(tick(0)).status == 204
     running.close()
 
 
-def test_no_room_is_429_and_come_again(store: Path) -> None:
-    running = started(store, Limits(pending_samples=4))
+def test_a_full_queue_is_429_with_retry_after(store: Path) -> None:
+    running = start_receiver(store, Limits(pending_samples=4))
     assert running.write(tick(0)).status == 204
     busy = running.write(tick(1))
     assert busy.status == 429
@@ -295,29 +295,25 @@ def test_no_room_is_429_and_come_again(store: Path) -> None:
     assert len(samples(store)) == 8
 
 
-def test_beyond_a_limit_the_rest_is_kept_and_the_sender_told_not_to_retry(store: Path) -> None:
-    running = started(store, Limits(series=1))
+def test_beyond_a_limit_the_rest_is_stored_and_the_sender_must_not_retry(store: Path) -> None:
+    running = start_receiver(store, Limits(series=1))
     answer = running.write(tick(0))
     assert answer.status == 400
-    assert answer.data == (
-        b"the rest was stored: 3 samples of new series: serve.limits.series allows no more in a day\n"
-    )
-    many = json.loads(json.dumps(OTLP).replace("gpu017", "gpu018"))
-    told = running.ask("/v1/metrics", json.dumps(many).encode(), JSON)
-    assert told.status == 200
-    assert json.loads(told.data)["partialSuccess"]["rejectedDataPoints"] == "1"
+    assert answer.data == b"the rest was stored: 3 samples of new series: serve.limits.series allows no more in a day\n"
+    other_node = json.loads(json.dumps(OTLP).replace("gpu017", "gpu018"))
+    response = running.ask("/v1/metrics", json.dumps(other_node).encode(), JSON)
+    assert response.status == 200
+    assert json.loads(response.data)["partialSuccess"]["rejectedDataPoints"] == "1"
     running.close()
     assert len(samples(store)) == 1
 
 
-def test_unknown_names_are_told_of(running: Running) -> None:
+def test_unknown_metric_names_are_counted(running: Running) -> None:
     assert running.write([(key('site"made\\up'), [(T0_MS, 1.0)]), *tick(0)]).status == 204
-    assert of(running, "unknown_samples_total", name='site"made\\up') == 1
+    assert metric_value(running, "unknown_samples_total", name='site"made\\up') == 1
 
 
-def test_a_disk_that_is_full_is_503_and_keeps_nothing(
-    running: Running, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_503_and_stores_nothing(running: Running, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -333,10 +329,12 @@ def test_a_disk_that_is_full_is_503_and_keeps_nothing(
     assert {row[1:] for row in samples(store)} == expected([*tick(0), *tick(2)])
 
 
-def test_tokens(store: Path, tmp_path: Path) -> None:
+def test_writing_and_reading_require_their_tokens(store: Path, tmp_path: Path) -> None:
     (tmp_path / "write").write_text(TOKEN)
     (tmp_path / "read").write_text(OTHER)
-    running = started(store, write_token_files=(str(tmp_path / "write"),), read_token_files=(str(tmp_path / "read"),))
+    running = start_receiver(
+        store, write_token_files=(str(tmp_path / "write"),), read_token_files=(str(tmp_path / "read"),)
+    )
     write, read = {"Authorization": f"Bearer {TOKEN}"}, {"Authorization": f"Bearer {OTHER}"}
     body = packed(write_request(tick(0)))
     assert running.ask("/api/v1/write", body, PROTOBUF).status == 401
@@ -351,163 +349,165 @@ def test_tokens(store: Path, tmp_path: Path) -> None:
     running.close()
 
 
-def test_it_answers_while_it_decodes(running: Running) -> None:
-    """The loop has other things to do than one sender's body."""
-    large = packed(write_request([(gpu(number=each), [(T0_MS + n, 1.0) for n in range(60)]) for each in range(5000)]))
+def test_requests_are_answered_while_a_body_is_decoded(running: Running) -> None:
+    """Decoding a large body does not block the event loop."""
+    large = packed(
+        write_request([(gpu(number=number), [(T0_MS + n, 1.0) for n in range(60)]) for number in range(5000)])
+    )
     pushing = threading.Thread(target=lambda: [running.ask("/api/v1/write", large, PROTOBUF) for _ in range(4)])
     pushing.start()
     slowest = 0.0
     while pushing.is_alive():
-        begin = time.perf_counter()
+        start_s = time.perf_counter()
         assert running.ask("/-/healthy").status == 200
-        slowest = max(slowest, time.perf_counter() - begin)
+        slowest = max(slowest, time.perf_counter() - start_s)
     assert slowest < 1.0
 
 
 # -- processes
 
 
-def ended(process: subprocess.Popen[str], how: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+def stop(process: subprocess.Popen[str], how: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
     process.send_signal(how)
     _, errors = process.communicate(timeout=40)
     return process.returncode, errors
 
 
-def test_stopped_it_keeps_all_and_goes_with_0(store: Path) -> None:
+def test_a_stopped_receiver_stores_everything_and_exits_with_0(store: Path) -> None:
     process, url = served(f"store={str(store)!r}")
     answer = urllib3.request("POST", f"{url}/api/v1/write", body=packed(write_request(tick(0))), headers=PROTOBUF)
     assert answer.status == 204
     assert urllib3.request("GET", f"{url}/api/v1/runs").status == 200
-    code, errors = ended(process)
+    code, errors = stop(process)
     assert code == 0, errors
     assert "Traceback" not in errors
     assert {row[1:] for row in samples(store)} == expected(tick(0))
 
 
-def test_a_token_is_asked_for_by_the_api_too(store: Path, tmp_path: Path) -> None:
+def test_the_api_requires_a_read_token(store: Path, tmp_path: Path) -> None:
     (tmp_path / "read").write_text(OTHER)
     process, url = served(f"store={str(store)!r}", f"read_token_files=({str(tmp_path / 'read')!r},)")
     assert urllib3.request("GET", f"{url}/api/v1/runs").status == 401
     read = {"Authorization": f"Bearer {OTHER}"}
     assert urllib3.request("GET", f"{url}/api/v1/runs", headers=read).status == 200
-    assert ended(process)[0] == 0
+    assert stop(process)[0] == 0
 
 
-def test_tls(store: Path, tmp_path: Path) -> None:
-    made = subprocess.run(
+def test_serving_over_tls(store: Path, tmp_path: Path) -> None:
+    openssl = subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
          "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")],
         capture_output=True, check=False,
     )  # fmt: skip
-    assert made.returncode == 0, made.stderr
+    assert openssl.returncode == 0, openssl.stderr
     files = f"certificate={str(tmp_path / 'cert.pem')!r}", f"key={str(tmp_path / 'key.pem')!r}"
     process, url = served(f"store={str(store)!r}", *files)
     assert url.startswith("https://")
     with urllib3.PoolManager(ca_certs=str(tmp_path / "cert.pem")) as http:
         body = packed(write_request(tick(0)))
         assert http.request("POST", f"{url}/api/v1/write", body=body, headers=PROTOBUF).status == 204
-    assert ended(process)[0] == 0
+    assert stop(process)[0] == 0
     assert len(samples(store)) == 4
 
 
-def test_a_job_is_judged_by_what_was_sent_just_now(store: Path) -> None:
+def test_lines_received_just_now_are_part_of_the_verdict(store: Path) -> None:
     process, url = served(f"store={str(store)!r}", "keeping=RetentionOptions(flush_s=3600.0)")
     text = "step 1 loss 2.0\nTraceback (most recent call last):\n  File \"t.py\", line 1, in <module>\nModuleNotFoundError: No module named 'flash_attn'"
-    values = [[str(T0_MS * 10**6 + place), line] for place, line in enumerate(text.splitlines())]
+    values = [[str(T0_MS * 10**6 + index), line] for index, line in enumerate(text.splitlines())]
     push = json.dumps({"streams": [{"stream": {"job_id": "4242", "host": "n1"}, "values": values}]}).encode()
     assert urllib3.request("POST", f"{url}/loki/api/v1/push", body=push, headers=JSON).status == 204
     answer = urllib3.request("POST", f"{url}/api/v1/runs/4242/diagnose", timeout=60.0)
     assert answer.status == 200, answer.data
     assert b"flash_attn" in answer.data
-    assert ended(process)[0] == 0
+    assert stop(process)[0] == 0
 
 
-def test_an_address_in_use(store: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+def test_an_address_in_use_is_reported(store: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listen = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(ValueError, match=f"can't listen on {listen}: Address already in use"):
             serve(ServeOptions(store=str(store), listen=listen))
 
 
-class Pushing(threading.Thread):
-    """A sender at full rate: what it was answered for is in ``kept``; it sends again what it was not, as senders do."""
+class PushingSender(threading.Thread):
+    """A sender at full rate: ``accepted`` are the acknowledged bodies; others are sent again, as real senders do."""
 
     def __init__(self, number: int) -> None:
         super().__init__(daemon=True)
         self.number, self.url, self.stop = number, "", False
-        self.kept: set[int] = set()
+        self.accepted: set[int] = set()
         self._http = urllib3.PoolManager(retries=False, timeout=10.0)
 
-    def body(self, place: int) -> bytes:
+    def body(self, index: int) -> bytes:
         node = f"gpu{self.number:03}"
         return packed(
-            write_request([(gpu(number=each, node=node), [(T0_MS + place * 1000, 50.0)]) for each in range(50)])
+            write_request([(gpu(number=number, node=node), [(T0_MS + index * 1000, 50.0)]) for number in range(50)])
         )
 
     def run(self) -> None:
-        place = 0
+        index = 0
         while not self.stop:
             try:
-                answer = self._http.request("POST", f"{self.url}/api/v1/write", body=self.body(place), headers=PROTOBUF)
+                answer = self._http.request("POST", f"{self.url}/api/v1/write", body=self.body(index), headers=PROTOBUF)
             except urllib3.exceptions.HTTPError:
                 time.sleep(0.01)
                 continue
             if answer.status == 204:
-                self.kept.add(place)
-                place += 1
+                self.accepted.add(index)
+                index += 1
             else:
                 assert answer.status in (429, 503), answer.data
                 time.sleep(0.01)
 
 
-def test_killed_at_full_rate_nothing_is_lost_or_doubled(store: Path) -> None:
-    """Four senders, lines beside them; ten kills at any moment, also while flushing (every 0.2 s)."""
+def test_kills_at_full_rate_lose_and_duplicate_nothing(store: Path) -> None:
+    """Four senders of samples and one of lines; ten kills at any moment, also while flushing (every 0.2 s)."""
     arguments = (f"store={str(store)!r}", "keeping=RetentionOptions(flush_s=0.2)")
-    senders = [Pushing(number) for number in range(4)]
-    said: list[int] = []
+    senders = [PushingSender(number) for number in range(4)]
+    pushed_lines: list[int] = []
     process = None
     for round_ in range(10):
         process, url = served(*arguments)
-        for each in senders:
-            each.url = url
-            if not each.is_alive():
-                each.start()
-        end = time.monotonic() + 0.4 + 0.13 * (round_ % 4)
-        place = len(said)
-        while time.monotonic() < end:
+        for sender in senders:
+            sender.url = url
+            if not sender.is_alive():
+                sender.start()
+        deadline = time.monotonic() + 0.4 + 0.13 * (round_ % 4)
+        index = len(pushed_lines)
+        while time.monotonic() < deadline:
             push = {
-                "streams": [{"stream": {"job_id": "4242"}, "values": [[str(T0_MS * 10**6 + place), f"line {place}"]]}]
+                "streams": [{"stream": {"job_id": "4242"}, "values": [[str(T0_MS * 10**6 + index), f"line {index}"]]}]
             }
             answer = urllib3.request("POST", f"{url}/loki/api/v1/push", body=json.dumps(push).encode(), headers=JSON)
             assert answer.status == 204
-            said.append(place)
-            place += 1
+            pushed_lines.append(index)
+            index += 1
         process.kill()
         process.communicate()
-    for each in senders:
-        each.stop = True
-    for each in senders:
-        each.join(20)
+    for sender in senders:
+        sender.stop = True
+    for sender in senders:
+        sender.join(20)
     process, _ = served(*arguments)
-    code, errors = ended(process)
+    code, errors = stop(process)
     assert code == 0, errors
     with Snapshot.open(store) as snapshot:
         rows = snapshot.rows(
             f"SELECT s.node, time_ms, count(*), count(DISTINCT series) FROM {snapshot.table('samples')}"
             f" JOIN {snapshot.table('series')} s USING (series) GROUP BY s.node, time_ms"
         )
-    assert {(count, series) for _, _, count, series in rows} == {(50, 50)}, "each body is there once, and whole"
-    there = {(node, time_ms) for node, time_ms, *_ in rows}
-    assert sum(len(sender.kept) for sender in senders) > 100
-    for each in senders:
-        assert {(f"gpu{each.number:03}", T0_MS + place * 1000) for place in each.kept} <= there
-    ((_, told),) = lines(store).items()
-    texts = [line.partition(" F ")[2] for line in told]
+    assert {(count, series) for _, _, count, series in rows} == {(50, 50)}, "each body is stored once, and completely"
+    stored = {(node, time_ms) for node, time_ms, *_ in rows}
+    assert sum(len(sender.accepted) for sender in senders) > 100
+    for sender in senders:
+        assert {(f"gpu{sender.number:03}", T0_MS + index * 1000) for index in sender.accepted} <= stored
+    ((_, stored_lines),) = lines(store).items()
+    texts = [line.partition(" F ")[2] for line in stored_lines]
     assert len(texts) == len(set(texts))
-    assert {f"line {place}" for place in said} <= set(texts)
+    assert {f"line {index}" for index in pushed_lines} <= set(texts)
 
 
-def test_headers_that_are_kept_have_a_length(running: Running) -> None:
+def test_long_headers_are_refused(running: Running) -> None:
     for name in ("Content-Type", "Content-Encoding"):
         long = PROTOBUF[name] + ";" + "x" * 40_000
         answer = running.ask("/api/v1/write", packed(write_request(tick(0))), {**PROTOBUF, name: long})
@@ -515,8 +515,8 @@ def test_headers_that_are_kept_have_a_length(running: Running) -> None:
     assert running.write(tick(0)).status == 204
 
 
-def test_a_body_larger_than_the_queue(store: Path) -> None:
-    running = started(store, Limits(pending_samples=100, pending_line_bytes=100_000))
+def test_a_body_larger_than_the_queue_is_refused(store: Path) -> None:
+    running = start_receiver(store, Limits(pending_samples=100, pending_line_bytes=100_000))
     answer = running.write(tick(0, gpus=101))
     assert (answer.status, b"at most 100 fit into the queue" in answer.data) == (413, True)
     assert running.write(tick(0, gpus=99)).status == 204
@@ -525,7 +525,7 @@ def test_a_body_larger_than_the_queue(store: Path) -> None:
     running.close()
 
 
-def test_a_thread_that_ended_is_seen(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ended_thread_makes_the_receiver_not_ready(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise SystemExit
 
@@ -534,22 +534,22 @@ def test_a_thread_that_ended_is_seen(running: Running, monkeypatch: pytest.Monke
     wait_until(lambda: running.ask("/-/ready").status == 503, "the end of the thread to be seen")
     assert b"trackside-log ended" in running.ask("/-/ready").data
     assert running.write(tick(0)).status == 503
-    assert of(running, "writable") == 0
+    assert metric_value(running, "writable") == 0
 
 
-def told(running: Running, *pieces: bytes, within_s: float = 10.0) -> bytes:
-    """What a connection is answered until its end; b"" where it is just closed. Raises TimeoutError."""
+def exchange(running: Running, *pieces: bytes, within_s: float = 10.0) -> bytes:
+    """The bytes received until the connection ends; b"" if it is only closed. Raises TimeoutError."""
     host, port = running.url.removeprefix("http://").split(":")
-    found = b""
+    received = b""
     with socket.create_connection((host, int(port)), timeout=within_s) as link:
         try:
             for piece in pieces:
                 link.sendall(piece)
-            while more := link.recv(65536):
-                found += more
+            while chunk := link.recv(65536):
+                received += chunk
         except ConnectionError:
             pass
-    return found
+    return received
 
 
 ENDLESS = {
@@ -561,35 +561,35 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("where", ENDLESS)
-def test_what_comes_before_a_body_ends(where: str, running: Running) -> None:
-    begin, more = ENDLESS[where]
-    answer = told(running, begin, *[more] * 20)
+def test_the_size_of_headers_and_trailers_is_limited(where: str, running: Running) -> None:
+    head, more = ENDLESS[where]
+    answer = exchange(running, head, *[more] * 20)
     assert answer == b"" or b" 431 " in answer.partition(b"\r\n")[0]
     assert running.write(tick(0)).status == 204
 
 
-def test_small_chunks_are_no_head(running: Running) -> None:
+def test_small_chunks_do_not_count_as_headers(running: Running) -> None:
     body = packed(write_request(tick(0, gpus=4_000)))
-    chunks = b"".join(b"1\r\n%c\r\n" % each for each in body)
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
     head = b"POST /api/v1/write HTTP/1.1\r\nContent-Type: application/x-protobuf\r\nConnection: close\r\n"
     assert len(chunks) > 2 * MAX_HEAD_BYTES
-    answer = told(running, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+    answer = exchange(running, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 204 ")
 
 
-def test_a_connection_does_not_wait_for_ever(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connections_are_closed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_S", 0.3)
     monkeypatch.setattr(connections, "LINGER_S", 0.3)
-    running = started(store)
-    assert told(running) == told(running, b"GET /-/he") == told(running, b"\r\n") == b""
+    running = start_receiver(store)
+    assert exchange(running) == exchange(running, b"GET /-/he") == exchange(running, b"\r\n") == b""
     head = b"POST /nothing HTTP/1.1\r\nContent-Length: 1000\r\n\r\n"
-    assert told(running, head, b"x").startswith(b"HTTP/1.1 404 ")
+    assert exchange(running, head, b"x").startswith(b"HTTP/1.1 404 ")
     running.close()
 
 
-def test_as_many_connections_as_leave_files_to_the_store(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_connections_is_limited(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "max_connections", lambda: 3)
-    running = started(store)
+    running = start_receiver(store)
     host, port = running.url.removeprefix("http://").split(":")
     idle = [socket.create_connection((host, int(port))) for _ in range(3)]
     time.sleep(0.2)
@@ -597,12 +597,12 @@ def test_as_many_connections_as_leave_files_to_the_store(store: Path, monkeypatc
     idle.pop().close()
     time.sleep(0.2)
     assert running.ask("/-/healthy").status == 200
-    for each in idle:
-        each.close()
+    for connection in idle:
+        connection.close()
     running.close()
 
 
-def test_a_limit_that_was_lowered_loses_nothing_of_the_log(store: Path) -> None:
+def test_a_lowered_limit_does_not_lose_logged_bodies(store: Path) -> None:
     process, url = served(f"store={str(store)!r}", "keeping=RetentionOptions(flush_s=3600.0)")
     body = packed(write_request(tick(0, gpus=40, value=0.0)))
     assert urllib3.request("POST", f"{url}/api/v1/write", body=body, headers=PROTOBUF).status == 204
@@ -614,25 +614,25 @@ def test_a_limit_that_was_lowered_loses_nothing_of_the_log(store: Path) -> None:
     assert len(samples(store)) == 40
 
 
-def test_stopped_it_works_off_no_questions(store: Path) -> None:
-    slow = (
+def test_a_stopped_receiver_drops_queued_queries(store: Path) -> None:
+    program = (
         "import time, trackside.serve.app as app, trackside.serve.diagnoser as d\n"
         "from trackside.stores.receiver.options import ServeOptions\n"
         "app.STOP_S = 1\n"
         "d.Diagnoser.session = lambda *_: time.sleep(3)\n"
         f"app.serve(ServeOptions(listen='127.0.0.1:0', store={str(store)!r}))"
     )
-    process = subprocess.Popen([sys.executable, "-c", slow], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
     STARTED.append(process)
     assert process.stderr is not None
     url = next(filter(None, (re.search(r"listening on (\S+),", line) for line in process.stderr)))[1]
     with ThreadPoolExecutor(12) as pool:
         for number in range(12):
-            asked = f"{url}/api/v1/runs/{number}/evidence?query=events(exception)"
-            pool.submit(urllib3.request, "GET", asked, retries=False, timeout=60)
+            query_url = f"{url}/api/v1/runs/{number}/evidence?query=events(exception)"
+            pool.submit(urllib3.request, "GET", query_url, retries=False, timeout=60)
         time.sleep(1.5)
-        begin = time.monotonic()
+        start_s = time.monotonic()
         process.terminate()
         process.communicate(timeout=60)
         assert process.returncode == 0
-    assert time.monotonic() - begin < 10  # all of them would take 18 s
+    assert time.monotonic() - start_s < 10  # all of them would take 18 s

@@ -1,4 +1,4 @@
-"""The programs that people send with, for real: Prometheus, vmagent, and an OpenTelemetry collector."""
+"""Real senders: Prometheus, vmagent, and an OpenTelemetry collector."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Exporter(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -85,32 +85,32 @@ def metric(url: str, name: str) -> float:
 
 def curves(store: Path) -> dict[str, list[tuple[int, float]]]:
     """(time, value) of the temperature of each GPU, in order of time."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    samples: dict[str, list[tuple[int, float]]] = {}
     with Snapshot.open(store) as snapshot:
         for gpu, time_ms, value in snapshot.rows(
             f"SELECT json_extract_string(s.labels, '$.gpu'), time_ms, value FROM {snapshot.table('samples')} p"
             f" JOIN {snapshot.table('series')} s USING (series) WHERE s.metric = 'gpu_temperature_celsius' ORDER BY time_ms"
         ):
-            found.setdefault(gpu, []).append((time_ms, value))
-    return found
+            samples.setdefault(gpu, []).append((time_ms, value))
+    return samples
 
 
-def risen(store: Path) -> int:
-    """That each GPU's values rise by one a scrape, so that none is missing or there twice; how many there are."""
-    found = curves(store)
-    assert sorted(found) == [str(number) for number in range(GPUS)]
-    for number, (gpu, told) in enumerate(sorted(found.items())):
-        values = [value - number for _, value in told]
-        assert values == [values[0] + place for place in range(len(values))], (gpu, values)
-    return min(len(told) for told in found.values())
+def complete_scrapes(store: Path) -> int:
+    """The number of stored scrapes, after checking that values rise by one per scrape: none missing, none twice."""
+    samples = curves(store)
+    assert sorted(samples) == [str(number) for number in range(GPUS)]
+    for number, (gpu, points) in enumerate(sorted(samples.items())):
+        values = [value - number for _, value in points]
+        assert values == [values[0] + index for index in range(len(values))], (gpu, values)
+    return min(len(points) for points in samples.values())
 
 
-def seen(store: Path) -> set[int]:
-    """The scrapes of which the first GPU's value is in segments."""
+def stored_scrapes(store: Path) -> set[int]:
+    """Numbers of the scrapes whose value of the first GPU is in segments."""
     return {round(value - 30) for _, value in curves(store).get("0", [])}
 
 
-def scraping(target: str) -> str:
+def scrape_config(target: str) -> str:
     return f"""
 global: {{scrape_interval: 1s}}
 scrape_configs:
@@ -121,44 +121,46 @@ scrape_configs:
 """.replace(f"{EVERY_S}s", f"{int(EVERY_S * 1000)}ms")
 
 
-def test_vmagent(store: Path, exporter: str, tmp_path: Path) -> None:
+def test_scrapes_of_vmagent_are_stored(store: Path, exporter: str, tmp_path: Path) -> None:
     with (
         receiver(store) as url,
-        vm_agent(tmp_path / "vmagent", f"{url}/api/v1/write", scrape=scraping(exporter)),
+        vm_agent(tmp_path / "vmagent", f"{url}/api/v1/write", scrape=scrape_config(exporter)),
     ):
         wait_until(lambda: metric(url, "samples_total") >= 12 * GPUS, "scrapes")
         assert metric(url, 'unknown_samples_total{name="made_up_here"}') >= 4
         assert metric(url, "failures_total") == 0
-    assert risen(store) >= 6
+    assert complete_scrapes(store) >= 6
 
 
-def test_prometheus(store: Path, exporter: str, tmp_path: Path) -> None:
+def test_scrapes_of_prometheus_are_stored(store: Path, exporter: str, tmp_path: Path) -> None:
     with receiver(store) as url:
         config = (
-            scraping(exporter)
+            scrape_config(exporter)
             + f"remote_write: [{{url: '{url}/api/v1/write', queue_config: {{batch_send_deadline: 200ms}}}}]"
         )
         with prometheus_server(tmp_path / "prometheus", config=config):
             wait_until(lambda: metric(url, "samples_total") >= 12 * GPUS, "scrapes")
         assert metric(url, 'requests_total{protocol="remote_write",code="204"}') >= 1
-    assert risen(store) >= 6
+    assert complete_scrapes(store) >= 6
 
 
 @contextmanager
 def agent(sender: str, target: str, exporter: str, folder: Path) -> Iterator[None]:
-    """A sender that scrapes and soon sends again what was not answered for."""
+    """A sender that scrapes, and soon repeats what was not acknowledged."""
     if sender == "vmagent":
-        with vm_agent(folder, target, scrape=scraping(exporter)):
+        with vm_agent(folder, target, scrape=scrape_config(exporter)):
             yield
     else:
         queue = "queue_config: {batch_send_deadline: 100ms, min_backoff: 30ms, max_backoff: 200ms}"
-        with prometheus_server(folder, config=f"{scraping(exporter)}remote_write: [{{url: '{target}', {queue}}}]"):
+        with prometheus_server(folder, config=f"{scrape_config(exporter)}remote_write: [{{url: '{target}', {queue}}}]"):
             yield
 
 
 @pytest.mark.parametrize("sender", ["vmagent", "prometheus"])
-def test_killed_and_started_again_under_a_sender(sender: str, store: Path, exporter: str, tmp_path: Path) -> None:
-    """What the sender was answered for is there, what it wasn't it sends again: every scrape, each once."""
+def test_a_receiver_killed_under_a_sender_loses_no_scrape(
+    sender: str, store: Path, exporter: str, tmp_path: Path
+) -> None:
+    """Acknowledged data is stored, the rest is sent again: every scrape is stored exactly once."""
     port = free_port()
     with agent(sender, f"http://127.0.0.1:{port}/api/v1/write", exporter, tmp_path / "agent"):
         for _ in range(2):
@@ -166,26 +168,30 @@ def test_killed_and_started_again_under_a_sender(sender: str, store: Path, expor
                 wait_until(lambda: metric(url, "samples_total") >= 2 * GPUS, "scrapes")
             time.sleep(EVERY_S)
         with receiver(store, port) as url:
-            there = set(range(1, Exporter.scrapes))
-            wait_until(lambda: there <= seen(store), "what was scraped meanwhile, after the sender's last pause", 60.0)
-    assert risen(store) >= 6
+            scrapes = set(range(1, Exporter.scrapes))
+            wait_until(
+                lambda: scrapes <= stored_scrapes(store),
+                "what was scraped meanwhile, after the sender's last pause",
+                60.0,
+            )
+    assert complete_scrapes(store) >= 6
 
 
 @contextmanager
-def collecting(url: str, folder: Path) -> Iterator[str]:
-    """A collector that hands on what it is sent."""
+def collector_for(url: str, folder: Path) -> Iterator[str]:
+    """A collector that forwards what it receives."""
     options = ("--exporter=otlp", f"--otlp-exporter-endpoint={url}", "--otlp-exporter-protocol=http")
     with rotel_agent(folder, *options) as server:
         yield server.url
 
 
-def test_a_collector_hands_on_metrics_and_lines(store: Path, tmp_path: Path) -> None:
+def test_metrics_and_lines_of_a_collector_are_stored(store: Path, tmp_path: Path) -> None:
     metrics, logs = ExportMetricsServiceRequest(), ExportLogsServiceRequest()
     gauge = metrics.resource_metrics.add().scope_metrics.add().metrics.add(name="DCGM_FI_DEV_GPU_TEMP").gauge
     for number in range(GPUS):
-        for place in range(5):
+        for index in range(5):
             point = gauge.data_points.add(
-                time_unix_nano=(T0_MS + place * 1000) * 10**6, as_double=40.0 + place + number
+                time_unix_nano=(T0_MS + index * 1000) * 10**6, as_double=40.0 + index + number
             )
             point.attributes.add(key="gpu").value.string_value = str(number)
             point.attributes.add(key="Hostname").value.string_value = "gpu017"
@@ -193,15 +199,15 @@ def test_a_collector_hands_on_metrics_and_lines(store: Path, tmp_path: Path) -> 
     for name, value in (("slurm.job.id", "4242"), ("host.name", "gpu017")):
         resource.resource.attributes.add(key=name).value.string_value = value
     scope = resource.scope_logs.add()
-    for place in range(100):
-        scope.log_records.add(time_unix_nano=T0_MS * 10**6 + place).body.string_value = f"step {place} loss 1.0"
+    for index in range(100):
+        scope.log_records.add(time_unix_nano=T0_MS * 10**6 + index).body.string_value = f"step {index} loss 1.0"
     protobuf = {"Content-Type": "application/x-protobuf"}
-    with receiver(store) as url, collecting(url, tmp_path / "rotel") as collector:
+    with receiver(store) as url, collector_for(url, tmp_path / "rotel") as collector:
         for path, request in (("/v1/metrics", metrics), ("/v1/logs", logs)):
             answer = urllib3.request("POST", collector + path, body=request.SerializeToString(), headers=protobuf)
             assert answer.status == 200, answer.data
         wait_until(lambda: metric(url, "samples_total") >= 5 * GPUS and metric(url, "lines_total") >= 100, "both")
-    assert risen(store) == 5
-    ((path, told),) = lines(store).items()
+    assert complete_scrapes(store) == 5
+    ((path, stored_lines),) = lines(store).items()
     assert path.startswith("job-4242/slurm-4242")
-    assert [line.partition(" F ")[2] for line in told] == [f"step {place} loss 1.0" for place in range(100)]
+    assert [line.partition(" F ")[2] for line in stored_lines] == [f"step {index} loss 1.0" for index in range(100)]

@@ -1,4 +1,4 @@
-"""Every fault happens, is written down, and leaves behind what our own readers read."""
+"""Every fault takes effect, is recorded in the truth, and leaves files that our readers read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trackside.sim.frameworks import frameworks
 from trackside.sim.scenario import PLANES, ScenarioError
 from trackside.sim.schema import built_in
 
-pytestmark = pytest.mark.slow  # simulates every fault and every scenario that comes along
+pytestmark = pytest.mark.slow  # simulates every fault and every built-in scenario
 
 SMALL = """
 [cluster]
@@ -86,8 +86,8 @@ HARMLESS |= {
 }
 
 
-def check(folder: Path, truth: Truth) -> None:
-    """The answer sheet is complete, and every file is read without a word of complaint."""
+def assert_complete(folder: Path, truth: Truth) -> None:
+    """The truth is complete, and every file is read without a complaint."""
     scenario_gpus = {f"gpu00{n}:{i}" for n in range(1, 5) for i in range(8)}
     assert truth.family in {family.code for family in families()}
     assert truth.culprit in get_args(Culprit)
@@ -97,40 +97,40 @@ def check(folder: Path, truth: Truth) -> None:
     assert set(truth.gpus) <= scenario_gpus
     assert set(truth.ranks) <= set(range(truth.n_ranks))
     assert truth.end > truth.start
-    for one in truth.injected:
-        assert one.kind in faults()
-        assert one.since is None or one.since <= truth.end + 1
-        assert one.latent or one.since is not None
-    loaded = load([folder / "run"])
-    complaints = [(row.path, row.status, row.note) for row in loaded.inputs if row.status not in ("read", "empty")]
+    for injection in truth.injected:
+        assert injection.kind in faults()
+        assert injection.since is None or injection.since <= truth.end + 1
+        assert injection.latent or injection.since is not None
+    evidence = load([folder / "run"])
+    complaints = [(row.path, row.status, row.note) for row in evidence.inputs if row.status not in ("read", "empty")]
     assert complaints == []
-    assert not [row.note for row in loaded.inputs if "defect" in row.note]
+    assert not [row.note for row in evidence.inputs if "defect" in row.note]
 
 
-def faulty(kind: str, more: str) -> str:
+def scenario_with(kind: str, more: str) -> str:
     return f"{SMALL}\n[[fault]]\nkind = {kind!r}\n{more}\n"
 
 
 @pytest.mark.parametrize(("kind", "more"), [(kind, "") for kind in faults()] + VARIED)
-def test_every_fault_happens(kind: str, more: str, tmp_path: Path) -> None:
-    truth = simulate(load_scenario(faulty(kind, more)), tmp_path)
-    check(tmp_path, truth)
+def test_every_fault_takes_effect(kind: str, more: str, tmp_path: Path) -> None:
+    truth = simulate(load_scenario(scenario_with(kind, more)), tmp_path)
+    assert_complete(tmp_path, truth)
     assert (truth.family == "G1") == ((kind, more) in HARMLESS)
     if (kind, more) not in HARMLESS:
         assert truth.injected[0].kind == kind
 
 
 @pytest.mark.parametrize("name", built_in())
-def test_every_scenario_that_comes_along(name: str, tmp_path: Path) -> None:
+def test_every_built_in_scenario_is_complete(name: str, tmp_path: Path) -> None:
     truth = simulate(load_scenario(name), tmp_path)
-    check(tmp_path, truth)
+    assert_complete(tmp_path, truth)
     assert truth.enough_evidence
     assert (truth.family == "G1") == name.startswith("healthy")
 
 
 @pytest.mark.parametrize("name", frameworks())
 @pytest.mark.parametrize("launcher", ["torchrun", "srun", "python"])
-def test_every_framework_is_read(name: str, launcher: str, tmp_path: Path) -> None:
+def test_progress_of_every_framework_is_read(name: str, launcher: str, tmp_path: Path) -> None:
     layout = {"torchrun": "tree", "srun": "slurm", "python": "ranks"}[launcher]
     changes = (
         f"job.framework={name}",
@@ -140,15 +140,17 @@ def test_every_framework_is_read(name: str, launcher: str, tmp_path: Path) -> No
         "telemetry.planes=['logs']",
     )
     truth = simulate(load_scenario(SMALL, changes), tmp_path)
-    check(tmp_path, truth)
-    loaded = load([tmp_path / "run"])
-    points = [point for path in loaded.trajectories.paths for point in loaded.trajectories.points(frozenset([path]))]
+    assert_complete(tmp_path, truth)
+    evidence = load([tmp_path / "run"])
+    points = [
+        point for path in evidence.trajectories.paths for point in evidence.trajectories.points(frozenset([path]))
+    ]
     assert (len(points) > 10) == (name != "silent")
     losses = [float(str(point.get("loss"))) for point in points if point.get("loss") is not None]
     assert not losses or losses[-1] < 0.8 * losses[0]
 
 
-def test_truth_says_whether_the_evidence_suffices(tmp_path: Path) -> None:
+def test_the_truth_says_whether_the_evidence_suffices(tmp_path: Path) -> None:
     def enough(*changes: str) -> bool:
         return simulate(load_scenario("straggler", changes), tmp_path).enough_evidence
 
@@ -159,27 +161,27 @@ def test_truth_says_whether_the_evidence_suffices(tmp_path: Path) -> None:
     assert enough("telemetry.planes=['tracer']")
 
 
-def test_faults_compose() -> None:
+def test_several_faults_combine_into_one_verdict() -> None:
     from trackside.sim.simulate import play_scenario, truth_of
 
-    def play(*tables: str) -> Truth:
+    def truth_of_faults(*tables: str) -> Truth:
         text = SMALL + "".join(f"\n[[fault]]\n{table}\n" for table in tables)
         return truth_of(play_scenario(load_scenario(text)))
 
-    slow = play("kind='starved-input'", "kind='node-down'\nat='60%'")
-    assert (slow.family, slow.disposition, slow.cascade) == ("F1", "NODE_FAIL", ("D1",))
-    late = play("kind='app-exception'\nat='30%'", "kind='ecc'\nat='60%'")
-    assert (late.family, len(late.injected)) == ("H2", 1)  # the run was over before the second
-    marked = play("kind='clock-throttle'\nat='20%'\nprimary=true", "kind='user-cancel'\nat='70%'")
-    assert (marked.family, marked.cascade) == ("B3", ("D3", "H1"))
-    hung = play("kind='collective-hang'\nwatchdog=false")
-    assert (hung.family, hung.disposition, hung.cascade) == ("C2", "TIMEOUT", ("F3",))
-    again = play("kind='preempt'\nat='30%'", "kind='loss-divergence'\nhow='nan'\nat='20%'\nprimary=true")
-    assert (again.family, again.cascade) == ("E1", ("F2",))
+    slow_input = truth_of_faults("kind='starved-input'", "kind='node-down'\nat='60%'")
+    assert (slow_input.family, slow_input.disposition, slow_input.cascade) == ("F1", "NODE_FAIL", ("D1",))
+    late_fault = truth_of_faults("kind='app-exception'\nat='30%'", "kind='ecc'\nat='60%'")
+    assert (late_fault.family, len(late_fault.injected)) == ("H2", 1)  # the run was over before the second
+    marked_primary = truth_of_faults("kind='clock-throttle'\nat='20%'\nprimary=true", "kind='user-cancel'\nat='70%'")
+    assert (marked_primary.family, marked_primary.cascade) == ("B3", ("D3", "H1"))
+    hung_run = truth_of_faults("kind='collective-hang'\nwatchdog=false")
+    assert (hung_run.family, hung_run.disposition, hung_run.cascade) == ("C2", "TIMEOUT", ("F3",))
+    preempted = truth_of_faults("kind='preempt'\nat='30%'", "kind='loss-divergence'\nhow='nan'\nat='20%'\nprimary=true")
+    assert (preempted.family, preempted.cascade) == ("E1", ("F2",))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[job]\nsteps_s = 3\n", r"scenario: job.steps_s: unknown key; did you mean step_s"),
         ("[job]\nstep_s = 'soon'\n", r"job.step_s: 'soon' is not seconds, or a length such as \"10m\""),
@@ -203,35 +205,35 @@ def test_faults_compose() -> None:
         ("[job\n", r"scenario: not TOML"),
     ],
 )
-def test_errors_say_where_and_what_to_do(text: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=said):
+def test_scenario_errors_name_the_place_and_the_remedy(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=message):
         simulate(load_scenario(text + "\n"), tmp_path)
     assert not (tmp_path / "run").exists()
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_simulate_command(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
-    def call(*given: str) -> tuple[int, str]:
-        result = CliRunner().invoke(main, ["simulate", *given])
+    def simulate_command(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, ["simulate", *arguments])
         return result.exit_code, result.output
 
-    code, listed = call("--list")
+    code, listing = simulate_command("--list")
     assert code == 0
-    assert all(name in listed for name, _ in scenario_titles())
-    code, said = call(
+    assert all(name in listing for name, _ in scenario_titles())
+    code, output = simulate_command(
         "ecc", "-o", str(tmp_path / "a"), "--seed", "7", "--set", "job.duration_s=10m", "--set", "fault.0.at=40%"
     )
-    assert (code, "injected fault: B2 active" in said) == (0, True)
+    assert (code, "injected fault: B2 active" in output) == (0, True)
     assert (tmp_path / "a" / "truth.json").is_file()
-    assert call("ecc")[0] == 2
-    code, said = call("eccc", "-o", str(tmp_path / "b"))
-    assert (code, "did you mean ecc" in said) == (2, True)
-    code, said = call("ecc", "-o", str(tmp_path / "b"), "--set", "fault.9.at=40%")
-    assert (code, "there are 1, counted from 0" in said) == (2, True)
+    assert simulate_command("ecc")[0] == 2
+    code, output = simulate_command("eccc", "-o", str(tmp_path / "b"))
+    assert (code, "did you mean ecc" in output) == (2, True)
+    code, output = simulate_command("ecc", "-o", str(tmp_path / "b"), "--set", "fault.9.at=40%")
+    assert (code, "there are 1, counted from 0" in output) == (2, True)
 
 
-def test_the_page_names_every_fault_framework_and_gpu() -> None:
+def test_the_documentation_names_every_fault_framework_and_gpu() -> None:
     from trackside.sim.hardware import MODELS
 
     page = (Path(__file__).parents[2] / "docs/simulator.md").read_text()

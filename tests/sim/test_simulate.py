@@ -1,4 +1,4 @@
-"""The simulator: same bytes from the same seed, physics that hang together, and what every fault leaves behind."""
+"""The simulator: same bytes from the same seed, consistent physics, and the traces of each fault."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ SMALL = "[cluster]\nnodes = 2\ngpus_per_node = 4\n[job]\nduration_s = '12m'\n"
 LINE = re.compile(r"^(\w+)\{(.*)\} (\S+) (\d+)$")
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 
-Curves = dict[tuple[str, ...], np.ndarray]
+SeriesByLabels = dict[tuple[str, ...], np.ndarray]
 
 
 def run(folder: Path, text: str, *changes: str) -> Truth:
     return simulate(load_scenario(text + "\n", changes), folder)
 
 
-def curves(folder: Path, metric: str, *by: str) -> Curves:
-    """(labels asked for) -> (samples, 2): seconds and value, in order of time."""
-    found = defaultdict(list)
+def series_of(folder: Path, metric: str, *by: str) -> SeriesByLabels:
+    """(values of the labels ``by``) -> array (samples, 2): seconds and value, in order of time."""
+    samples = defaultdict(list)
     for path in sorted((folder / "run" / "metrics").glob("*.prom")):
         for line in path.read_text().splitlines():
             if line.startswith(metric + "{") and (match := LINE.match(line)):
                 labels = dict(LABEL.findall(match[2]))
-                found[tuple(labels.get(each, "") for each in by)].append((int(match[4]) / 1000, float(match[3])))
-    return {key: np.array(sorted(rows)) for key, rows in found.items()}
+                samples[tuple(labels.get(name, "") for name in by)].append((int(match[4]) / 1000, float(match[3])))
+    return {key: np.array(sorted(rows)) for key, rows in samples.items()}
 
 
-def gpu(folder: Path, metric: str) -> Curves:
-    return curves(folder, f"DCGM_FI_{metric}", "Hostname", "gpu")
+def gpu_series(folder: Path, metric: str) -> SeriesByLabels:
+    return series_of(folder, f"DCGM_FI_{metric}", "Hostname", "gpu")
 
 
 def during(curve: np.ndarray, start: float, end: float) -> np.ndarray:
@@ -61,27 +61,27 @@ def digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-EVENTFUL = (
+TWO_FAULTS = (
     SMALL + "checkpoint_every = 40\n[[fault]]\nkind = 'ecc'\npeers = 'watchdog'\n[[fault]]\nkind = 'starved-input'\n"
 )
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        run(tmp_path / name, EVENTFUL)
+        run(tmp_path / name, TWO_FAULTS)
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
-    run(tmp_path / "c", EVENTFUL, "seed=2")
+    run(tmp_path / "c", TWO_FAULTS, "seed=2")
     assert digest(tmp_path / "a") != digest(tmp_path / "c")
     code = (
         "import sys; from pathlib import Path; from trackside.sim import Scenario, load_scenario, simulate;"
         "simulate(load_scenario(sys.argv[1]), Path(sys.argv[2]))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}
-    subprocess.run([sys.executable, "-c", code, EVENTFUL, str(tmp_path / "d")], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", code, TWO_FAULTS, str(tmp_path / "d")], check=True, env=environment)
     assert digest(tmp_path / "a") == digest(tmp_path / "d")
 
 
-def test_writing_again_replaces_only_what_was_simulated(tmp_path: Path) -> None:
+def test_only_a_simulation_is_overwritten(tmp_path: Path) -> None:
     run(tmp_path, SMALL)
     before = digest(tmp_path)
     run(tmp_path, SMALL)
@@ -91,17 +91,21 @@ def test_writing_again_replaces_only_what_was_simulated(tmp_path: Path) -> None:
         run(tmp_path, SMALL)
 
 
-def test_healthy_signals_hang_together(tmp_path: Path) -> None:
+def test_signals_of_a_healthy_run_are_consistent(tmp_path: Path) -> None:
     truth = run(tmp_path, SMALL)
     model = MODELS["H100-80GB"]
     start, end = truth.start + 120, truth.end - 15
-    sm, engine = gpu(tmp_path, "PROF_SM_ACTIVE"), gpu(tmp_path, "PROF_GR_ENGINE_ACTIVE")
+    sm, engine = gpu_series(tmp_path, "PROF_SM_ACTIVE"), gpu_series(tmp_path, "PROF_GR_ENGINE_ACTIVE")
     assert len(sm) == 8
     for key, curve in sm.items():
         assert ((curve[:, 1] >= 0) & (curve[:, 1] <= 1)).all()
         assert 0.6 < during(curve, start, end).mean() < 0.9
         assert (during(engine[key], start, end) > during(curve, start, end)).all()
-    power, heat, clock = gpu(tmp_path, "DEV_POWER_USAGE"), gpu(tmp_path, "DEV_GPU_TEMP"), gpu(tmp_path, "DEV_SM_CLOCK")
+    power, heat, clock = (
+        gpu_series(tmp_path, "DEV_POWER_USAGE"),
+        gpu_series(tmp_path, "DEV_GPU_TEMP"),
+        gpu_series(tmp_path, "DEV_SM_CLOCK"),
+    )
     for key in sm:
         assert power[key][:, 1].max() <= model.tdp
         assert during(power[key], start, end).mean() > 0.75 * model.tdp
@@ -110,7 +114,7 @@ def test_healthy_signals_hang_together(tmp_path: Path) -> None:
         assert during(heat[key], start + 200, end).mean() > heat[key][0, 1] + 20
         assert clock[key][0, 1] == model.clock_idle
         assert (during(clock[key], start, end) > 0.9 * model.clock_max).all()
-    used, free = gpu(tmp_path, "DEV_FB_USED"), gpu(tmp_path, "DEV_FB_FREE")
+    used, free = gpu_series(tmp_path, "DEV_FB_USED"), gpu_series(tmp_path, "DEV_FB_FREE")
     for key, curve in used.items():
         assert (curve[:, 1] + free[key][:, 1] == model.memory_mib - model.reserved_mib).all()
         assert during(curve, start + 60, end).mean() == pytest.approx(0.82 * model.memory_mib, rel=0.03)
@@ -122,7 +126,7 @@ COUNTERS = "TYPE (\\S+) counter"
 
 
 def counters_that_fall(folder: Path) -> set[str]:
-    fallen = set()
+    falling = set()
     for path in sorted((folder / "run" / "metrics").glob("*.prom")):
         text = path.read_text()
         for name in re.findall(COUNTERS, text):
@@ -132,15 +136,15 @@ def counters_that_fall(folder: Path) -> set[str]:
             series = defaultdict(list)
             for labels, value, _ in rows:
                 series[re.sub(r',(?:hpc_job)="\w*"', "", labels)].append(float(value))
-            fallen |= {name for values in series.values() if any(b < a for a, b in pairwise(values))}
-    return fallen
+            falling |= {name for values in series.values() if any(b < a for a, b in pairwise(values))}
+    return falling
 
 
-def test_counters_only_rise_but_at_declared_restarts(tmp_path: Path) -> None:
+def test_counters_fall_only_at_declared_restarts(tmp_path: Path) -> None:
     run(tmp_path / "a", SMALL, "telemetry.job_label=false")
     assert counters_that_fall(tmp_path / "a") == set()
     run(tmp_path / "b", SMALL, "telemetry.restart=[{at='50%',plane='tracer',node='gpu001'}]")
-    launches = curves(tmp_path / "b", "trackside_cuda_kernel_launches_total", "node", "gpu")
+    launches = series_of(tmp_path / "b", "trackside_cuda_kernel_launches_total", "node", "gpu")
     assert "trackside_cuda_kernel_launches_total" in counters_that_fall(tmp_path / "b")
     assert all((np.diff(curve[:, 1]) < 0).sum() == (key[0] == "gpu001") for key, curve in launches.items())
 
@@ -150,31 +154,34 @@ def test_a_hang_spins_at_full_engine_activity_and_low_power(tmp_path: Path) -> N
     truth = run(tmp_path, SMALL + hang, "cluster.gpu=A100-80GB")
     assert truth.since is not None
     start, end = truth.since + 60, truth.end - 30
-    for key, curve in gpu(tmp_path, "PROF_GR_ENGINE_ACTIVE").items():
+    for key, curve in gpu_series(tmp_path, "PROF_GR_ENGINE_ACTIVE").items():
         stuck = key == ("gpu001", "3")
-        sm = during(gpu(tmp_path, "PROF_SM_ACTIVE")[key], start, end)
-        power = during(gpu(tmp_path, "DEV_POWER_USAGE")[key], start, end)
-        util = during(gpu(tmp_path, "DEV_GPU_UTIL")[key], start, end)
+        sm = during(gpu_series(tmp_path, "PROF_SM_ACTIVE")[key], start, end)
+        power = during(gpu_series(tmp_path, "DEV_POWER_USAGE")[key], start, end)
+        util = during(gpu_series(tmp_path, "DEV_GPU_UTIL")[key], start, end)
         assert during(curve, start, end).mean() == pytest.approx(0.0 if stuck else 1.0, abs=0.01)
         assert sm.max() < 0.06
         assert (util == (0 if stuck else 100)).all()
         if not stuck:
             assert 75 < power.mean() < 95  # real ones: 84 to 87 W of 400 W
-        assert (during(gpu(tmp_path, "DEV_FB_USED")[key], start, end) > 40_000).all()
-    launches = curves(tmp_path, "trackside_cuda_kernel_launches_total", "rank")
-    done = curves(tmp_path, "trackside_nccl_collectives_completed_total", "rank")
-    started = curves(tmp_path, "trackside_nccl_collectives_started_total", "rank")
-    for rank in done:
-        for counter in (launches, done, started):
+        assert (during(gpu_series(tmp_path, "DEV_FB_USED")[key], start, end) > 40_000).all()
+    launches = series_of(tmp_path, "trackside_cuda_kernel_launches_total", "rank")
+    completed = series_of(tmp_path, "trackside_nccl_collectives_completed_total", "rank")
+    started = series_of(tmp_path, "trackside_nccl_collectives_started_total", "rank")
+    for rank in completed:
+        for counter in (launches, completed, started):
             assert np.ptp(during(counter[rank], start, end)) == 0
-        ahead = during(started[rank], start, end) - during(done[rank], start, end)
+        ahead = during(started[rank], start, end) - during(completed[rank], start, end)
         assert (ahead == (0 if rank == ("3",) else 1)).all()
 
 
-def test_seed_numbers_can_be_had(tmp_path: Path) -> None:
+def test_published_figures_are_reproduced(tmp_path: Path) -> None:
     truth = simulate(load_scenario("straggler"), tmp_path / "straggler")
     start, end = truth.start + 200, truth.end - 30
-    sm = {key: during(curve, start, end).mean() for key, curve in gpu(tmp_path / "straggler", "PROF_SM_ACTIVE").items()}
+    sm = {
+        key: during(curve, start, end).mean()
+        for key, curve in gpu_series(tmp_path / "straggler", "PROF_SM_ACTIVE").items()
+    }
     slow = sm.pop(("gpu002", "3"))
     assert truth.gpus == ("gpu002:3",)
     assert slow == pytest.approx(0.55, abs=0.03)
@@ -186,32 +193,34 @@ def test_seed_numbers_can_be_had(tmp_path: Path) -> None:
         if name == "plain":
             truth = simulate(load_scenario("healthy"), folder)
         start, end = truth.start + 200, truth.end - 30
-        api = curves(folder, "trackside_cuda_api_seconds_total", "rank", "api")
+        api = series_of(folder, "trackside_cuda_api_seconds_total", "rank", "api")
         busy[name] = sum(np.ptp(during(curve, start, end)) for key, curve in api.items() if key[0] == "5") / (
             end - start
         )
     assert busy["net"] / busy["plain"] == pytest.approx(40, rel=0.2)
     start, end = truth.start + 200, truth.end - 30
-    assert during(gpu(tmp_path / "net", "PROF_SM_ACTIVE")["gpu001", "0"], start, end).mean() == pytest.approx(
+    assert during(gpu_series(tmp_path / "net", "PROF_SM_ACTIVE")["gpu001", "0"], start, end).mean() == pytest.approx(
         0.11, abs=0.03
     )
-    assert during(gpu(tmp_path / "net", "PROF_GR_ENGINE_ACTIVE")["gpu001", "0"], start, end).mean() > 0.95
+    assert during(gpu_series(tmp_path / "net", "PROF_GR_ENGINE_ACTIVE")["gpu001", "0"], start, end).mean() > 0.95
     assert "NET/Socket" in (tmp_path / "net/run/slurm-48213.out").read_text()
 
 
-def test_heat_holds_clocks_down_and_steps_take_twice_as_long(tmp_path: Path) -> None:
+def test_a_hot_gpu_lowers_its_clocks_and_doubles_the_step_time(tmp_path: Path) -> None:
     throttle = "[[fault]]\nkind='clock-throttle'\nnode='1'\ngpu=2\nfactor=0.5\nat='40%'\n"
     truth = run(tmp_path, SMALL + throttle, "job.framework=custom")
     assert truth.since is not None
     key, model = ("gpu002", "2"), MODELS["H100-80GB"]
     start, end = truth.since + 30, truth.end - 20
-    assert during(gpu(tmp_path, "DEV_GPU_TEMP")[key], start, end).mean() == pytest.approx(model.slowdown, abs=2)
-    assert (during(gpu(tmp_path, "DEV_SM_CLOCK")[key], start, end) <= 0.51 * model.clock_max).all()
-    assert (during(gpu(tmp_path, "DEV_CLOCK_THROTTLE_REASONS")[key], start, end).astype(int) & 0x48 == 0x48).all()
+    assert during(gpu_series(tmp_path, "DEV_GPU_TEMP")[key], start, end).mean() == pytest.approx(model.slowdown, abs=2)
+    assert (during(gpu_series(tmp_path, "DEV_SM_CLOCK")[key], start, end) <= 0.51 * model.clock_max).all()
     assert (
-        during(gpu(tmp_path, "DEV_CLOCK_THROTTLE_REASONS")["gpu001", "2"], start, end).astype(int) & 0x48 == 0
+        during(gpu_series(tmp_path, "DEV_CLOCK_THROTTLE_REASONS")[key], start, end).astype(int) & 0x48 == 0x48
     ).all()
-    paces = [float(each) for each in re.findall(r"([\d.]+) s/step", (tmp_path / "run/slurm-48213.out").read_text())]
+    assert (
+        during(gpu_series(tmp_path, "DEV_CLOCK_THROTTLE_REASONS")["gpu001", "2"], start, end).astype(int) & 0x48 == 0
+    ).all()
+    paces = [float(match) for match in re.findall(r"([\d.]+) s/step", (tmp_path / "run/slurm-48213.out").read_text())]
     assert paces[-1] / paces[2] == pytest.approx(1.87, abs=0.12)  # the exchange does not slow down
     assert (truth.family, truth.gpus, truth.cascade) == ("B3", ("gpu002:2",), ("D3",))
 
@@ -224,24 +233,24 @@ def test_integrals_agree_with_small_steps() -> None:
     track.add(20.0, 24.0, RankState.SPIN, in_flight=1.0)
     times = np.linspace(-1.0, 30.0, 311)
     totals = track.integral().at(times)
-    fine = np.arange(-1.0, 30.0, 0.001) + 0.0005
-    within = (fine - 3.0) % 2.25
-    in_step = (fine >= 3) & (fine < 20)
-    for state, there in (
-        (RankState.LOAD, (fine >= 0) & (fine < 3)),
-        (RankState.DATA, in_step & (within < 0.25)),
-        (RankState.COMPUTE, in_step & (within >= 0.25) & (within < 1.75)),
-        (RankState.COLLECTIVE, in_step & (within >= 1.75)),
-        (RankState.SPIN, (fine >= 20) & (fine < 24)),
+    fine_times = np.arange(-1.0, 30.0, 0.001) + 0.0005
+    phase = (fine_times - 3.0) % 2.25
+    in_step = (fine_times >= 3) & (fine_times < 20)
+    for state, is_active in (
+        (RankState.LOAD, (fine_times >= 0) & (fine_times < 3)),
+        (RankState.DATA, in_step & (phase < 0.25)),
+        (RankState.COMPUTE, in_step & (phase >= 0.25) & (phase < 1.75)),
+        (RankState.COLLECTIVE, in_step & (phase >= 1.75)),
+        (RankState.SPIN, (fine_times >= 20) & (fine_times < 24)),
     ):
-        expected = np.interp(times, np.append(fine, 30.0), np.append(0, np.cumsum(there) * 0.001))
+        expected = np.interp(times, np.append(fine_times, 30.0), np.append(0, np.cumsum(is_active) * 0.001))
         assert np.abs(totals[:, state] - expected).max() < 0.003
     assert totals[-1, STATE_COUNT] == pytest.approx(9 * 17 / 2.25)
     assert (totals[(times > 20) & (times < 24), STATE_COUNT + 4] == 1).all()
     assert totals[-1, STATE_COUNT + 4] == 0
 
 
-def test_numbers_are_written_as_exporters_write_them(tmp_path: Path) -> None:
+def test_numbers_have_the_format_of_exporters(tmp_path: Path) -> None:
     assert numbers(np.array([0.0, 1.0, 0.5, 0.123456, 1e-6]), "ratio") == [
         "0.000000", "1.000000", "0.500000", "0.123456", "0.000001",
     ]  # fmt: skip
@@ -259,7 +268,7 @@ def test_numbers_are_written_as_exporters_write_them(tmp_path: Path) -> None:
     )
 
 
-def test_parquet_holds_what_text_holds(tmp_path: Path) -> None:
+def test_parquet_and_text_hold_the_same_samples(tmp_path: Path) -> None:
     import duckdb
 
     scenario = load_scenario(SMALL, ("telemetry.planes=['gpu','tracer']",))
@@ -277,14 +286,14 @@ def test_parquet_holds_what_text_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("samples", [MAX_BUFFERED_SAMPLES - 1, MAX_BUFFERED_SAMPLES, 2 * MAX_BUFFERED_SAMPLES + 70_000])
-def test_parquet_of_many_samples_is_in_order_and_of_whole_row_groups(tmp_path: Path, samples: int) -> None:
+def test_parquet_of_many_samples_is_ordered_in_full_row_groups(tmp_path: Path, samples: int) -> None:
     import duckdb
 
     times = np.arange(100_000, dtype=np.int64)
     expected = []
     with ParquetTable(tmp_path / "x.parquet") as sink:
-        for number, begin in enumerate(range(0, samples, len(times))):
-            values = np.random.default_rng(number).random(min(len(times), samples - begin))
+        for number, first in enumerate(range(0, samples, len(times))):
+            values = np.random.default_rng(number).random(min(len(times), samples - first))
             sink.family(f"m{number}", "gauge", "Help.")
             sink.series({"gpu": str(number)}, times[: len(values)], values, "ratio")
             expected.append((f"m{number}", f'{{gpu="{number}"}}', times[: len(values)], np.round(values, 6)))
@@ -301,7 +310,7 @@ def test_parquet_of_many_samples_is_in_order_and_of_whole_row_groups(tmp_path: P
     assert all(rows == 122_880 for _, rows in groups[:-1])
 
 
-def test_parquet_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
+def test_an_aborted_parquet_export_leaves_no_file(tmp_path: Path) -> None:
     def broken_off() -> None:
         with ParquetTable(tmp_path / "x.parquet") as sink:
             sink.series({}, np.arange(MAX_BUFFERED_SAMPLES), np.ones(MAX_BUFFERED_SAMPLES), "whole")
@@ -312,7 +321,7 @@ def test_parquet_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_every_metric_but_a_few_is_in_the_catalog(tmp_path: Path) -> None:
+def test_nearly_every_metric_is_in_the_catalog(tmp_path: Path) -> None:
     run(tmp_path, SMALL, "telemetry.training=true")
     names = set()
     for path in (tmp_path / "run/metrics").glob("*.prom"):
@@ -331,24 +340,24 @@ def test_gaps_jitter_skew_and_sticky_values(tmp_path: Path) -> None:
         "telemetry.clock_skew={gpu002=-40}",
         "telemetry.missing_nodes=[]",
     )  # fmt: skip
-    for (node, _), curve in gpu(tmp_path, "DEV_GPU_TEMP").items():
+    for (node, _), curve in gpu_series(tmp_path, "DEV_GPU_TEMP").items():
         steps = np.diff(curve[:, 0])
         assert np.median(steps) == pytest.approx(15, abs=0.1)
         assert (steps.max() > 110) == (node == "gpu001")
         assert len(np.unique(np.round(steps, 3))) > 3
-    last = gpu(tmp_path, "DEV_XID_ERRORS")["gpu001", "1"]
+    last = gpu_series(tmp_path, "DEV_XID_ERRORS")["gpu001", "1"]
     assert (last[0, 1], last[-1, 1]) == (63, 0)
     ahead = {
         key[0]: np.median(curve[:, 1] - curve[:, 0])
-        for key, curve in curves(tmp_path, "node_time_seconds", "instance").items()
+        for key, curve in series_of(tmp_path, "node_time_seconds", "instance").items()
     }
     assert ahead == {"gpu001:9100": pytest.approx(0, abs=0.01), "gpu002:9100": pytest.approx(-40, abs=0.01)}
     assert (truth.family, [one.gpus for one in truth.latent]) == ("G1", [("gpu001:1",)])
 
 
-def test_neighbors_keep_to_themselves(tmp_path: Path) -> None:
+def test_metrics_of_a_neighboring_job_stay_with_its_gpus(tmp_path: Path) -> None:
     simulate(load_scenario("healthy-beside-a-bad-neighbor"), tmp_path)
-    jobs = curves(tmp_path, "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "gpu", "hpc_job")
+    jobs = series_of(tmp_path, "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "gpu", "hpc_job")
     assert {key[0] for key in jobs if key[1] == "48213"} == {"0", "1", "2", "3"}
     assert jobs["5", "47991"][-1, 1] == 1
     assert all(curve[:, 1].max() == 0 for key, curve in jobs.items() if key[0] != "5")
@@ -366,10 +375,10 @@ def test_memory_does_not_grow_with_the_cluster(tmp_path: Path) -> None:
     for nodes in (1, 4):
         command = [sys.executable, "-c", code, str(tmp_path / str(nodes)), f"cluster.nodes={nodes}", *changes]
         peaks.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-    assert peaks[1] - peaks[0] < 8, peaks  # MB; what a node writes is let go before the next
+    assert peaks[1] - peaks[0] < 8, peaks  # MB; the output of a node is released before the next
 
 
-def test_truth_lies_beside_the_run(tmp_path: Path) -> None:
+def test_the_truth_is_written_next_to_the_run(tmp_path: Path) -> None:
     truth = run(tmp_path, SMALL)
     written = json.loads((tmp_path / "truth.json").read_text())
     assert (written["family"], written["steps"], written["disposition"]) == ("G1", truth.steps, "COMPLETED")

@@ -1,4 +1,4 @@
-"""Small logs of each framework, written for this test: the distinct points and the life-cycle events they must give."""
+"""Small logs of each framework, written for this test: their distinct points and life-cycle events."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ from trackside.logs.trajectory import Trajectories
 from trackside.model import Event
 
 CASES = sorted(Path(__file__).parent.glob("cases/*.json"))
-OURS = {parser.id for parser in parsers() if parser.kind == "framework"}
+FRAMEWORK_PARSERS = {parser.id for parser in parsers() if parser.kind == "framework"}
 
 
 def read(path: Path, engine: str | None = None) -> tuple[list[Event], list[Event]]:
     """(distinct points, other events of framework parsers)."""
-    trajectories, others = Trajectories(), []
+    trajectories, other_events = Trajectories(), []
 
     def sink(event: Event) -> None:
         if event.kind == "progress":
             trajectories.add(event)
-        elif event.parser in OURS:
-            others.append(event)
+        elif event.parser in FRAMEWORK_PARSERS:
+            other_events.append(event)
 
     scan(io.BytesIO(path.read_bytes()), sink, FileContext(path.name), engine=engine)
-    return trajectories.points(), others
+    return trajectories.points(), other_events
 
 
-def same(got: Any, expected: Any) -> bool:
+def is_same(actual: Any, expected: Any) -> bool:
     """Equality in which nan (written as text in the case) is equal to itself."""
     if expected == "nan":
-        return isinstance(got, float) and math.isnan(got)
-    return bool(got == (float(expected) if expected in ("inf", "-inf") else expected))
+        return isinstance(actual, float) and math.isnan(actual)
+    return bool(actual == (float(expected) if expected in ("inf", "-inf") else expected))
 
 
-def holds(event: Event, expected: dict[str, Any]) -> bool:
-    return all(same(event.fields.get(name), value) for name, value in expected.items())
+def has_fields(event: Event, expected: dict[str, Any]) -> bool:
+    return all(is_same(event.fields.get(name), value) for name, value in expected.items())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("engine", ["hyperscan", "re2"])
-def test_case(case: Path, engine: str) -> None:
+def test_points_and_events_of_a_framework(case: Path, engine: str) -> None:
     expected = json.loads(case.read_text())
-    points, others = read(case.with_suffix(".log"), engine)
+    points, other_events = read(case.with_suffix(".log"), engine)
     pairs = [[point.fields.get("step"), point.fields.get("loss")] for point in points]
     if "points" in expected:
         assert len(pairs) == len(expected["points"]), pairs
-        for got, want in zip(pairs, expected["points"], strict=True):
-            assert same(got[0], want[0]), pairs
-            assert same(got[1], want[1]), pairs
+        for pair, expected_pair in zip(pairs, expected["points"], strict=True):
+            assert is_same(pair[0], expected_pair[0]), pairs
+            assert is_same(pair[1], expected_pair[1]), pairs
     else:
         assert [len(pairs), pairs[0], pairs[-1]] == [
             expected["count"],
@@ -64,14 +64,14 @@ def test_case(case: Path, engine: str) -> None:
         ]
     if points:
         assert points[-1].fields.get("framework") == expected["framework"]
-        assert holds(points[-1], expected.get("last", {})), points[-1].fields
+        assert has_fields(points[-1], expected.get("last", {})), points[-1].fields
     if "events" in expected:
-        assert [event.kind for event in others] == [kind for kind, _ in expected["events"]], others
-        for event, (_, fields) in zip(others, expected["events"], strict=True):
-            assert holds(event, fields), (event.fields, fields)
+        assert [event.kind for event in other_events] == [kind for kind, _ in expected["events"]], other_events
+        for event, (_, fields) in zip(other_events, expected["events"], strict=True):
+            assert has_fields(event, fields), (event.fields, fields)
 
 
-def test_cut_anywhere_nothing_escapes() -> None:
+def test_a_log_cut_anywhere_is_scanned_without_errors() -> None:
     for case in CASES:
         data = case.with_suffix(".log").read_bytes()
         for cut in range(0, len(data), max(1, len(data) // 12)):

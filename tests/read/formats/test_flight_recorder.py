@@ -1,4 +1,4 @@
-"""Flight Recorder dumps: what they say, whom they accuse, and pickles that want to do more than hold data."""
+"""Flight Recorder dumps: their records, the ranks they implicate, and pickles that are more than data."""
 
 from __future__ import annotations
 
@@ -55,17 +55,19 @@ def read(data: bytes, path: str) -> tuple[Input, list[Record]]:
 
 
 def read_all(dumps: dict[int, dict[str, Any]]) -> list[Record]:
-    return [r for rank, one in dumps.items() for r in read(pickle.dumps(one, 2), f"nccl_trace_rank_{rank}")[1]]
+    return [
+        r for rank, document in dumps.items() for r in read(pickle.dumps(document, 2), f"nccl_trace_rank_{rank}")[1]
+    ]
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5, None])
-def test_a_dump(protocol: int | None) -> None:
-    one = dump([entry(1, "0", 6, state="completed"), entry(2, "0", 7), entry(3, "0", 8)], {"0": (range(4), 8, 6)})
-    data = json.dumps(one).encode() if protocol is None else pickle.dumps(one, protocol)
+def test_records_of_a_dump(protocol: int | None) -> None:
+    document = dump([entry(1, "0", 6, state="completed"), entry(2, "0", 7), entry(3, "0", 8)], {"0": (range(4), 8, 6)})
+    data = json.dumps(document).encode() if protocol is None else pickle.dumps(document, protocol)
     row, records = read(data, "traces/nccl_trace_rank_3")
     assert (row.format, row.status, row.plane) == ("flight-recorder", "read", "collective")
-    group, own = records
-    assert group.fields == {
+    group_record, rank_record = records
+    assert group_record.fields == {
         "rank": 3,
         "group": "0",
         "description": "group 0",
@@ -78,7 +80,9 @@ def test_a_dump(protocol: int | None) -> None:
         "pending_state": "scheduled",
         "pending_since": pytest.approx(1_795_248_000),
     }
-    assert {name: own.get(name) for name in ("rank", "world_size", "entries", "last_enqueued", "nccl_version")} == {
+    assert {
+        name: rank_record.get(name) for name in ("rank", "world_size", "entries", "last_enqueued", "nccl_version")
+    } == {
         "rank": 3,
         "world_size": 4,
         "entries": 3,
@@ -88,15 +92,15 @@ def test_a_dump(protocol: int | None) -> None:
 
 
 @pytest.mark.parametrize(("name", "rank"), [("_dump_12", 12), ("rank03.json", 3), ("fr_trace_rank_5.pkl", 5), ("x", 1)])
-def test_the_rank(name: str, rank: int) -> None:
+def test_the_rank_comes_from_file_name_or_groups(name: str, rank: int) -> None:
     groups = {"0": (range(4), 8, 6), "1": ([1, 3], 0, 0), "2": ([0, 1], 0, 0)}
     assert {record.get("rank") for record in read(pickle.dumps(dump([], groups), 2), name)[1]} == {rank}
 
 
-def test_who_never_entered() -> None:
-    everyone = range(4)
-    dumps = {rank: dump([entry(1, "0", 7)], {"0": (everyone, 9, 6)}) for rank in (0, 1, 3)}
-    dumps[2] = dump([], {"0": (everyone, 6, 6)})
+def test_ranks_that_never_entered_a_collective_are_missing() -> None:
+    all_ranks = range(4)
+    dumps = {rank: dump([entry(1, "0", 7)], {"0": (all_ranks, 9, 6)}) for rank in (0, 1, 3)}
+    dumps[2] = dump([], {"0": (all_ranks, 6, 6)})
     (stall,) = pending_collectives(read_all(dumps))
     assert (stall.group, stall.op, stall.seq, stall.missing, stall.waiting) == ("0", "all_reduce", 7, (2,), (0, 1, 3))
     assert [row.get("rank") for row in stall.rows] == [2, 0, 1, 3]
@@ -105,7 +109,7 @@ def test_who_never_entered() -> None:
     assert missing_ranks(read_all(dumps)) == (2,)
 
 
-def test_a_victim_is_not_the_culprit() -> None:
+def test_a_rank_that_waits_for_another_is_not_missing() -> None:
     """Rank 1 waits for rank 2 in group 1; rank 0 waits for rank 1 in group 0."""
     dumps = {
         0: dump([entry(1, "0", 5)], {"0": ([0, 1], 5, 4)}),
@@ -115,19 +119,19 @@ def test_a_victim_is_not_the_culprit() -> None:
     assert missing_ranks(read_all(dumps)) == (2,)
 
 
-def test_nobody_to_accuse() -> None:
-    everyone = range(2)
-    same = {rank: dump([entry(1, "0", 7)], {"0": (everyone, 7, 6)}) for rank in everyone}
+def test_no_rank_is_missing_if_all_entered_or_only_sends_are_pending() -> None:
+    all_ranks = range(2)
+    same = {rank: dump([entry(1, "0", 7)], {"0": (all_ranks, 7, 6)}) for rank in all_ranks}
     assert missing_ranks(read_all(same)) == ()
-    apart = {
-        0: dump([entry(1, "0", 7, "send 0->1")], {"0": (everyone, 9, 6)}),
-        1: dump([], {"0": (everyone, 2, 2)}),
+    only_p2p = {
+        0: dump([entry(1, "0", 7, "send 0->1")], {"0": (all_ranks, 9, 6)}),
+        1: dump([], {"0": (all_ranks, 2, 2)}),
     }
-    assert pending_collectives(read_all(apart)) == []
+    assert pending_collectives(read_all(only_p2p)) == []
     assert missing_ranks([]) == ()
 
 
-def test_who_took_part_and_never_saw_the_end() -> None:
+def test_a_rank_behind_the_others_is_unfinished() -> None:
     dumps = {
         0: dump([entry(1, "0", 9)], {"0": ([0, 1], 9, 8)}),
         1: dump([entry(1, "0", 5)], {"0": ([0, 1], 9, 4)}),
@@ -135,21 +139,21 @@ def test_who_took_part_and_never_saw_the_end() -> None:
     assert unfinished_ranks(read_all(dumps)) == (1,)
 
 
-# -- pickles that are no data
+# -- hostile pickles
 
 
-class Evil:
+class Executable:
     def __reduce__(self) -> tuple[Any, ...]:
         return (eval, ("1/0",))
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_globals_are_refused_by_name(protocol: int) -> None:
-    one = {**dump([], {"0": ([0], 0, 0)}), "more": Evil()}
+    document = {**dump([], {"0": ([0], 0, 0)}), "more": Executable()}
     with pytest.raises(ValueError, match=r"global \w+\.eval"):
-        plain_pickle.load(pickle.dumps(one, protocol))
+        plain_pickle.load(pickle.dumps(document, protocol))
     if protocol:
-        row, records = read(pickle.dumps(one, protocol), "nccl_trace_rank_0")
+        row, records = read(pickle.dumps(document, protocol), "nccl_trace_rank_0")
         assert row.status == "unreadable"
         assert "eval" in row.note
         assert records == []
@@ -188,8 +192,8 @@ def test_hostile_pickles_are_a_value_error(name: str) -> None:
         plain_pickle.load(HOSTILE[name])
 
 
-def test_a_pickle_of_shared_parts_takes_no_time() -> None:
-    """Sixty doublings of a tuple: nothing may walk all of it."""
+def test_a_pickle_of_shared_parts_is_read_fast() -> None:
+    """Sixty doublings of a tuple: no code may visit all of it."""
     bomb = b"\x80\x02K\x01" + b"q\x00h\x00\x86" * 60 + b"."
     plain_pickle.load(bomb)
     payload = b"\x80\x02}(X\x09\x00\x00\x00pg_configX\x07\x00\x00\x00entriesK\x01" + b"q\x00h\x00\x86" * 60 + b"u."
@@ -218,12 +222,12 @@ def test_odd_json_never_raises(text: str) -> None:
 @pytest.mark.parametrize(
     ("folder", "missing", "unfinished"), [("lock_gil_1st", (9, 14), ()), ("gpu_error_1st", (12,), (12, 14))]
 )
-def test_injected_faults_are_found(folder: str, missing: tuple[int, ...], unfinished: tuple[int, ...]) -> None:
+def test_ranks_of_injected_faults_are_found(folder: str, missing: tuple[int, ...], unfinished: tuple[int, ...]) -> None:
     data = Path(__file__).parents[4] / "shared/data/flight-recorder-dumps" / folder
     for names in ("_dump_*", "json/*"):
         sink = CollectingSink()
-        for found in walk(sorted(data.glob(names))):
-            assert isinstance(found, Source)
-            assert read_source(found, sink).status == "read"
+        for source in walk(sorted(data.glob(names))):
+            assert isinstance(source, Source)
+            assert read_source(source, sink).status == "read"
         assert missing_ranks(sink.records) == missing
         assert unfinished_ranks(sink.records) == unfinished

@@ -1,4 +1,4 @@
-"""Kernel messages in all their dresses: recognized, timed, given to a node; job logs left alone."""
+"""Kernel messages in all formats: recognized, timed, assigned to a node; job logs are not taken for them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _xid(line: Line) -> Event | None:
 
 @pytest.fixture
 def xid_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pattern on the kernel plane, so that these tests are about reading, not about patterns."""
+    """A single pattern on the kernel plane, so that these tests do not depend on the patterns."""
     pattern = Pattern("xid", rb"NVRM: Xid", _xid, "")
     parser = Parser("kernel", "kernel", "system", (pattern,), ("kernel", "log"))
     only = PatternSet((pattern,), (parser,), matcher((pattern,)))
@@ -60,28 +60,28 @@ def read(text: str | bytes, path: str = "dmesg.txt", modified: float | None = AT
     data = text.encode() if isinstance(text, str) else text
     sink = CollectingSink()
     source = Source(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data), modified)  # type: ignore[arg-type]
-    done = read_source(source, sink)
-    return done, [event for event in sink.events if event.kind != "kernel_log"]
+    row = read_source(source, sink)
+    return row, [event for event in sink.events if event.kind != "kernel_log"]
 
 
 def format_of(text: str, path: str = "file") -> str | None:
     data = text.encode()
-    found = detect(Source(path, data[:HEAD_BYTES], io.BytesIO(data)))
-    return None if found is None else found[0].id
+    detected = detect(Source(path, data[:HEAD_BYTES], io.BytesIO(data)))
+    return None if detected is None else detected[0].id
 
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.usefixtures("xid_only")
-def test_every_style(style: str) -> None:
-    shape, time, node = STYLES[style]
-    row, events = read("".join(shape.format(text) + "\n" for text in (OTHER, XID, OTHER)))
+def test_every_style_of_kernel_log_is_read(style: str) -> None:
+    template, time, node = STYLES[style]
+    row, events = read("".join(template.format(text) + "\n" for text in (OTHER, XID, OTHER)))
     assert (row.format, row.status, row.plane) == ("kernel-log", "read", "kernel")
     (xid,) = events
     assert (xid.at.line, xid.plane, xid.node) == (2, "kernel", node)
     assert xid.time == (None if time is None else pytest.approx(time))
 
 
-def test_no_host_in_dmesg_iso_lines() -> None:
+def test_dmesg_iso_lines_have_no_host() -> None:
     text = "2026-03-02T08:09:59,527636+00:00 Out of memory: Killed process 49050 (python3) total-vm:18kB, anon-rss:9kB"
     assert host_in(text) is None
 
@@ -104,14 +104,14 @@ def test_no_host_in_dmesg_iso_lines() -> None:
     ],
 )
 @pytest.mark.usefixtures("xid_only")
-def test_node_from_the_name(path: str, node: str | None) -> None:
+def test_the_node_comes_from_the_path(path: str, node: str | None) -> None:
     assert node_of(path) == node
     _, (xid,) = read(f"[1.000000] {OTHER}\n[2.000000] {XID}\n", path)
     assert xid.node == node
 
 
 @pytest.mark.parametrize("path", ["kernel/gpu017.log", "messages"])
-def test_a_log_without_anything_of_interest_was_given_all_the_same(path: str) -> None:
+def test_a_log_without_events_is_still_evidence(path: str) -> None:
     line = (
         f"2026-11-21T08:00:01,250000+00:00 {OTHER}\n"
         if "gpu017" in path
@@ -125,13 +125,13 @@ def test_a_log_without_anything_of_interest_was_given_all_the_same(path: str) ->
 
 
 @pytest.mark.usefixtures("xid_only")
-def test_a_log_of_several_hosts() -> None:
+def test_each_event_of_a_shared_log_has_its_host() -> None:
     _, events = read("".join(f"Nov 21 08:00:01 {host} kernel: {XID}\n" for host in ("n1", "n2", "n1")))
     assert [event.node for event in events] == ["n1", "n2", "n1"]
 
 
 @pytest.mark.usefixtures("xid_only")
-def test_the_year_is_that_of_the_file_or_the_one_before() -> None:
+def test_the_year_is_that_of_the_file_or_the_previous_one() -> None:
     row, (xid,) = read(f"Dec 31 23:59:59 n1 kernel: {XID}\n", modified=AT)
     assert xid.time == dt.datetime(2025, 12, 31, 23, 59, 59, tzinfo=dt.UTC).timestamp()
     assert "2025" in row.note
@@ -151,11 +151,11 @@ def test_the_year_is_that_of_the_file_or_the_one_before() -> None:
         "gpu017:811:811 [0] NCCL INFO Bootstrap : Using eth0\n" * 2 + "step 1 loss 2.5\n" * 9,
     ],
 )
-def test_a_job_log_stays_one(text: str) -> None:
+def test_a_job_log_is_not_taken_for_a_kernel_log(text: str) -> None:
     assert format_of(text) == "job-log"
 
 
-def test_a_system_log_with_few_kernel_lines() -> None:
+def test_a_system_log_with_few_kernel_lines_is_a_kernel_log() -> None:
     lines = [
         f"Nov 21 08:00:{n:02} gpu017 {tag}[{n}]: message" for n, tag in enumerate(["sshd", "systemd", "slurmd"] * 9)
     ]
@@ -171,7 +171,7 @@ def journal(**fields: object) -> str:
 
 
 @pytest.mark.usefixtures("xid_only")
-def test_journal_json() -> None:
+def test_kernel_messages_in_journal_json() -> None:
     text = "".join(
         [
             journal(MESSAGE=OTHER),
@@ -187,7 +187,7 @@ def test_journal_json() -> None:
     assert [(e.at.line, e.node, e.time) for e in events] == [(2, "gpu017", AT), (5, "gpu018", AT)]
 
 
-def test_journal_of_a_service_is_a_job_log() -> None:
+def test_the_journal_of_a_service_is_a_job_log() -> None:
     text = journal(MESSAGE="step 1 loss 2.5", _TRANSPORT="stdout", SYSLOG_IDENTIFIER="train") * 9
     row, events = read(text)
     assert (row.format, row.plane) == ("journal-json-service", "log")
@@ -195,7 +195,7 @@ def test_journal_of_a_service_is_a_job_log() -> None:
 
 
 @pytest.mark.usefixtures("xid_only")
-def test_dmesg_json_pretty_cut_off_and_compact() -> None:
+def test_dmesg_json_pretty_truncated_and_compact() -> None:
     rows = [{"pri": 6, "time": 1.5, "msg": OTHER}, {"pri": 4, "time": 171167.62, "msg": XID}, {"time": 9.0, "msg": XID}]
     pretty = json.dumps({"dmesg": rows}, indent=3)
     row, events = read(pretty, "gpu017.dmesg")
@@ -217,11 +217,11 @@ def test_a_plane_without_patterns_is_read(monkeypatch: pytest.MonkeyPatch) -> No
     assert (row.status, row.rows, events) == ("read", 1, [])
 
 
-def test_the_step_is_the_victims_though_the_limit_was_its_jobs() -> None:
-    told = (
+def test_an_oom_kill_names_the_step_of_the_victim_and_the_cgroup_of_the_limit() -> None:
+    kernel_log = (
         "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=step_0,mems_allowed=0,"
         "oom_memcg=/slurm/uid_1000/job_77,task_memcg=/slurm/uid_1000/job_77/step_0/task_1,task=python3,pid=812,uid=1000\n"
         "Memory cgroup out of memory: Killed process 812 (python3) total-vm:9kB, anon-rss:8kB, file-rss:0kB, shmem-rss:0kB\n"
     )
-    (kill,) = [event for event in scan_text(told, plane="kernel") if event.kind == "oom_kill"]
+    (kill,) = [event for event in scan_text(kernel_log, plane="kernel") if event.kind == "oom_kill"]
     assert (kill.fields["step"], kill.fields["cgroup"]) == ("77.0", "/slurm/uid_1000/job_77")

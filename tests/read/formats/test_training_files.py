@@ -1,4 +1,4 @@
-"""Training points that frameworks save in files of their own, and other texts beside a job's output."""
+"""Training points that frameworks save in files of their own, and other text files next to a job's output."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ def test_trainer_state() -> None:
     }
 
 
-def test_trainer_state_that_is_over() -> None:
-    whole = state()
-    whole["log_history"].append({"epoch": 2.0, "step": 100, "train_loss": 1.9, "train_runtime": 60.5})
-    _, events = read(json.dumps(whole), "trainer_state.json")
+def test_trainer_state_of_a_finished_run() -> None:
+    document = state()
+    document["log_history"].append({"epoch": 2.0, "step": 100, "train_loss": 1.9, "train_runtime": 60.5})
+    _, events = read(json.dumps(document), "trainer_state.json")
     (end,) = (event for event in events if event.kind == "training_end")
     assert (end.get("steps"), end.get("train_loss"), end.get("seconds")) == (100, 1.9, 60.5)
 
 
 @pytest.mark.parametrize("part", [0.3, 0.5, 0.95])
-def test_trainer_state_that_is_cut_off(part: float) -> None:
+def test_truncated_trainer_state(part: float) -> None:
     text = json.dumps(state(200), indent=2, sort_keys=True)
     row, events = read(text[: int(len(text) * part)], "trainer_state.json")
     assert row.status == "partial"
@@ -84,15 +84,15 @@ def test_trainer_state_that_is_cut_off(part: float) -> None:
 
 
 def test_trainer_state_with_odd_values() -> None:
-    odd = state(3)
-    odd["log_history"] += [
+    document = state(3)
+    document["log_history"] += [
         {"step": 4, "loss": float("nan"), "grad_norm": float("inf")},
         {"step": "5", "loss": "0.5", "learning_rate": None},
         {"step": 10**30, "loss": 10**400},
         {"step": [1], "loss": {"a": 1}},
         {},
     ]
-    _, events = read(json.dumps(odd), "trainer_state.json")
+    _, events = read(json.dumps(document), "trainer_state.json")
     points = [event for event in events if event.kind == "progress"]
     assert [point.get("step") for point in points[3:]] == [4, 5, None, None]
     assert str(points[3].get("loss")) == "nan"
@@ -132,7 +132,7 @@ def test_nccl_debug_file() -> None:
 # -- any text
 
 
-def test_holes_in_a_log() -> None:
+def test_nul_bytes_in_a_log_are_noted_and_skipped() -> None:
     text = b"step 1\n" + bytes(5000) + b"Traceback (most recent call last):\n  File 'x'\nValueError: bad\n" + bytes(300)
     row, events = read(text, "a.log")
     assert (row.format, row.status) == ("job-log", "read")
@@ -141,7 +141,7 @@ def test_holes_in_a_log() -> None:
     assert activity.get("last_line") == "ValueError: bad"
 
 
-def test_a_file_of_nothing_but_nuls() -> None:
+def test_a_file_of_only_nul_bytes_is_not_read() -> None:
     row, _ = read(bytes(100_000), "a.log")
     assert row.status == "unrecognised"
     assert "NUL" in row.note
@@ -160,7 +160,7 @@ def test_a_file_of_nothing_but_nuls() -> None:
         (bytes(range(256)) * 8, False),
     ],
 )
-def test_what_is_text(data: bytes, text: bool) -> None:
+def test_text_is_distinguished_from_binary_data(data: bytes, text: bool) -> None:
     assert looks_like_text(data) is text
 
 
@@ -175,7 +175,7 @@ def test_what_is_text(data: bytes, text: bool) -> None:
         ("out.jsonl", '{"level": "info", "msg": "start"}\n{"level": "info", "msg": "end"}\n', "read"),
     ],
 )
-def test_what_is_output(name: str, data: str | bytes, status: str) -> None:
+def test_output_is_distinguished_from_source_config_and_data(name: str, data: str | bytes, status: str) -> None:
     row, _ = read(data, name)
     assert row.status == status
     assert row.note
@@ -196,7 +196,7 @@ def test_rank_of_a_path(path: str, rank: int | None) -> None:
     assert rank_of(path) == rank
 
 
-def test_a_torchrun_folder_names_attempt_and_rank() -> None:
+def test_the_torchrun_folder_gives_attempt_and_rank() -> None:
     _, events = read("hello\n", "attempt_1/3/stdout.log")
     (activity,) = events
     assert (activity.get("attempt"), activity.get("rank_dir")) == (1, 3)
@@ -214,13 +214,13 @@ def test_states_of_real_runs() -> None:
         "with-eval/trainer_state.json": (30, 1.107),
         "lightning-two-rows/metrics.csv": (2, 6.575),
     }
-    for found in walk([data]):
+    for source in walk([data]):
         sink = CollectingSink()
-        assert isinstance(found, Source)
-        read_source(found, sink)
-        if found.path in expected:
+        assert isinstance(source, Source)
+        read_source(source, sink)
+        if source.path in expected:
             points = [event for event in sink.events if event.kind == "progress"]
             assert (len(points), points[0].get("loss")) == (
-                expected[found.path][0],
-                pytest.approx(expected[found.path][1], abs=1e-3),
+                expected[source.path][0],
+                pytest.approx(expected[source.path][1], abs=1e-3),
             )

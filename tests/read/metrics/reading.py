@@ -1,4 +1,4 @@
-"""Read a metric file held in memory as ``trackside`` would, and look at what came of it."""
+"""Read a metric file from memory as ``trackside`` does, and get its samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T0 = 1_763_729_760_000
 def read(
     data: bytes | str, path: str = "scrape.prom", modified: float | None = T0 / 1000
 ) -> tuple[Input, CollectingSink]:
-    """The ``inputs`` row and everything found."""
+    """The ``inputs`` row of the file, and a sink with its content."""
     raw = data.encode() if isinstance(data, str) else data
     sink = CollectingSink()
     source = Source(path, raw[:HEAD_BYTES], io.BytesIO(raw), len(raw), modified)
@@ -27,19 +27,19 @@ def read(
 
 def curves(sink: CollectingSink) -> dict[tuple[str, Labels], Curve]:
     """Samples by metric and labels."""
-    found: dict[tuple[str, Labels], Curve] = {}
+    samples: dict[tuple[str, Labels], Curve] = {}
     for block in sink.blocks:
         for index, time, value in zip(
             block.index.tolist(), block.times_ms.tolist(), block.values.tolist(), strict=True
         ):
             series = block.series[index]
-            found.setdefault((series.metric, series.labels), []).append((time, value))
-    return {key: sorted(curve) for key, curve in found.items()}
+            samples.setdefault((series.metric, series.labels), []).append((time, value))
+    return {key: sorted(curve) for key, curve in samples.items()}
 
 
 def metric(sink: CollectingSink, name: str) -> dict[Labels, Curve]:
     """The curves of one of our metrics."""
-    return {labels: curve for (each, labels), curve in curves(sink).items() if each == name}
+    return {labels: curve for (metric_name, labels), curve in curves(sink).items() if metric_name == name}
 
 
 def only(sink: CollectingSink, name: str) -> Curve:

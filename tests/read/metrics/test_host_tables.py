@@ -27,7 +27,7 @@ def dstat(rows: str, command: str = "dstat -cdnm --output f.csv") -> str:
     return HEADING.format(command=command) + COLUMNS + rows
 
 
-def test_dstat() -> None:
+def test_curves_of_dstat() -> None:
     rows = "".join(
         ROW.format(idle=idle, read=read_, received=9.0) for idle, read_ in ((50.0, 9e9), (80.0, 100.0), (40.0, 50.0))
     )
@@ -60,7 +60,7 @@ def test_dstat_with_a_delay_and_its_own_times() -> None:
     assert [time for time, _ in only(sink, "host_load1")] == [1767139201000, 1767225602000]
 
 
-def test_dstat_appended_and_broken() -> None:
+def test_dstat_with_appended_output_and_malformed_rows() -> None:
     once = dstat(ROW.format(idle=50, read=1.0, received=2.0) * 2)
     row, sink = read(once + "1,2\n" + "a," * 13 + "b\n" + once + "\0" * 50)
     assert len(only(sink, "host_cpu_busy_ratio")) == 2
@@ -69,7 +69,7 @@ def test_dstat_appended_and_broken() -> None:
     )
 
 
-def test_dstat_without_a_date() -> None:
+def test_dstat_without_a_date_gives_no_samples() -> None:
     row, sink = read(dstat(ROW.format(idle=50, read=1.0, received=2.0)).replace("21 Nov 2025 12:56:00 UTC", "?"))
     assert not curves(sink)
     assert "1 row without a time" in row.note
@@ -79,7 +79,7 @@ def test_dstat_without_a_date() -> None:
     ("command", "delay"),
     [("dstat", 1), ("dstat 10", 10), ("dstat -c --output 5", 1), ("dstat -D 0 2 100", 2), ("dstat -cdn 0", 1)],
 )
-def test_delay(command: str, delay: float) -> None:
+def test_the_delay_comes_from_the_command_line(command: str, delay: float) -> None:
     assert delay_of(command) == delay
 
 
@@ -87,7 +87,7 @@ def sample(second: int, **values: float) -> str:
     return json.dumps({"time": f"2025-11-21 12:56:{second:02d}", "cpu_usage": 3.5, **values}) + "\n"
 
 
-def test_superbench() -> None:
+def test_curves_of_superbench() -> None:
     text = sample(0, **{"gpu_usage:0": 56, "gpu_usage:1": 0, "gpu_mem_used:1": 267517952, "ib0_receive_bw": 1e-5})
     row, sink = read(
         text + "nonsense\n" + sample(10, **{"gpu_usage:0": 60, "gpu_corrected_ecc:0": 12}), "monitor.jsonl"
@@ -102,7 +102,7 @@ def test_superbench() -> None:
 
 
 @pytest.mark.corpus
-def test_real_ones() -> None:
+def test_real_dstat_and_superbench_files() -> None:
     row, sink = read((DATA / "audio-not-learning/dstat-host.csv").read_bytes(), "dstat-host.csv")
     assert (row.format, row.status) == ("dstat-csv", "read")
     busy = only(sink, "host_cpu_busy_ratio")

@@ -1,4 +1,4 @@
-"""Whatever the bytes: a note, never an exception of another kind, and no more memory than a few blocks need."""
+"""Any bytes give at most a note, never an undocumented exception, and take no more memory than a few blocks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from trackside.read.detect import formats, read_source
 from trackside.read.format import HEAD_BYTES, CollectingSink, Format, Result, Source, TooLarge
 from trackside.read.walk import walk
 
-FAMILY = ("dstat-csv", "metric-parquet", "metric-table", "other-table", "prometheus-json", "prometheus-text",
+METRIC_FORMATS = ("dstat-csv", "metric-parquet", "metric-table", "other-table", "prometheus-json", "prometheus-text",
           "superbench-monitor", "victoria-export")  # fmt: skip
-READERS = [each for each in formats() if each.id in FAMILY]
+READERS = [format_ for format_ in formats() if format_.id in METRIC_FORMATS]
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 PHRASES = [
     f'{UTIL}{{gpu="0",Hostname="n1"}} 97 {T0}', f"{UTIL}{{", f'{UTIL}{{gpu="', '"} 5', " 1e999 ", "# TYPE x gauge", "# EOF",
@@ -44,7 +44,7 @@ BYTES = st.one_of(TEXTS, st.binary(max_size=300), st.tuples(TEXTS, st.binary(max
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.id)
 @settings(max_examples=150)
 @given(data=BYTES, size=st.sampled_from([8 << 20, 30]))
-def test_no_bytes_break_a_reader(reader: Format, data: bytes, size: int) -> None:
+def test_readers_of_any_bytes_raise_only_documented_errors(reader: Format, data: bytes, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK_BYTES", size)
         source = Source("x", data[:HEAD_BYTES], io.BytesIO(data), len(data), T0 / 1000)
@@ -62,8 +62,8 @@ def test_no_bytes_break_a_reader(reader: Format, data: bytes, size: int) -> None
         assert block.index.max() < len(block.series)
 
 
-class Generated(io.RawIOBase):
-    """A file that is made while it is read."""
+class GeneratedFile(io.RawIOBase):
+    """A file that is generated while it is read."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts, self._rest = parts, b""
@@ -79,58 +79,60 @@ class Generated(io.RawIOBase):
         return count
 
 
-class Counting(CollectingSink):
-    """Keeps nothing."""
+class DiscardingSink(CollectingSink):
+    """A sink that keeps no samples."""
 
     def samples(self, samples: Samples) -> None:
         return None
 
 
 def peak_mib(parts: Iterator[bytes]) -> tuple[float, str]:
-    """Most memory that reading took, MiB, and what was said of the file."""
-    stream = io.BufferedReader(Generated(parts), HEAD_BYTES)
+    """(peak memory of reading in MiB, format, status and note of the file)."""
+    stream = io.BufferedReader(GeneratedFile(parts), HEAD_BYTES)
     source = Source("big", stream.peek(HEAD_BYTES)[:HEAD_BYTES], stream)  # type: ignore[arg-type]
     tracemalloc.start()
-    row = read_source(source, Counting())
+    row = read_source(source, DiscardingSink())
     peak = tracemalloc.get_traced_memory()[1] / (1 << 20)
     tracemalloc.stop()
     return peak, f"{row.format} {row.status}: {row.note}"
 
 
 @pytest.mark.slow  # every allocation is traced
-def test_a_line_without_end_is_not_held() -> None:
-    def parts() -> Iterator[bytes]:
+def test_memory_of_an_endless_line_is_bounded() -> None:
+    def chunks() -> Iterator[bytes]:
         yield f'{UTIL}{{gpu="0"}} 97 {T0}\n'.encode() * 1000
         for _ in range(100):
             yield b"x" * (1 << 20)
 
-    peak, said = peak_mib(parts())
-    assert "1 line longer than 1 MiB (first: line 1,001)" in said
+    peak, summary = peak_mib(chunks())
+    assert "1 line longer than 1 MiB (first: line 1,001)" in summary
     assert peak < 60
 
 
 @pytest.mark.slow  # every allocation is traced
-def test_distinct_series_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_distinct_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("measurements", "formats.prometheus_text"):
         monkeypatch.setattr(f"trackside.read.{module}.MAX_SERIES", 5000)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 20)
 
-    def parts(name: str) -> Iterator[bytes]:
-        for at in range(60):
-            yield "".join(f'{name}{{gpu="0",pid="{at * 1000 + each}"}} 97 {T0}\n' for each in range(1000)).encode()
+    def chunks(name: str) -> Iterator[bytes]:
+        for block in range(60):
+            yield "".join(
+                f'{name}{{gpu="0",pid="{block * 1000 + number}"}} 97 {T0}\n' for number in range(1000)
+            ).encode()
 
-    known, said = peak_mib(parts(UTIL))
-    assert "prometheus-text partial" in said
-    assert "more than 5,000 series" in said
-    unknown, said = peak_mib(parts(f'{UTIL}{{gpu="1"}} 5 {T0}\nacme_threads'))
-    assert "1 of 2 metrics are known" in said
-    assert max(known, unknown) < 40
+    peak_of_known, summary = peak_mib(chunks(UTIL))
+    assert "prometheus-text partial" in summary
+    assert "more than 5,000 series" in summary
+    peak_of_unknown, summary = peak_mib(chunks(f'{UTIL}{{gpu="1"}} 5 {T0}\nacme_threads'))
+    assert "1 of 2 metrics are known" in summary
+    assert max(peak_of_known, peak_of_unknown) < 40
 
 
-def test_names_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_metric_names_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("measurements", "formats.prometheus_text"):
         monkeypatch.setattr(f"trackside.read.{module}.MAX_NAMES", 100)
-    text = "".join(f"acme_{each} 5 {T0}\n" for each in range(500))
+    text = "".join(f"acme_{number} 5 {T0}\n" for number in range(500))
     row, _ = read(f'{UTIL}{{gpu="0"}} 5 {T0}\n{text}')
     assert row.rows == 1
 
@@ -156,19 +158,19 @@ def test_line_ends_and_encodings_change_nothing(name: str, end: str, encoding: s
     ends = itertools.cycle(["\r\n", "\n"] if end == "mixed" else [end])
     text = "".join(line + next(ends) for line in LINES[name])
     (tmp_path / "file").write_bytes(text.encode(encoding))
-    (found,) = walk([tmp_path])
-    assert isinstance(found, Source)
+    (source,) = walk([tmp_path])
+    assert isinstance(source, Source)
     sink = CollectingSink()
-    row = read_source(found, sink)
+    row = read_source(source, sink)
     assert (row.format, row.status) == (name, "read")
-    found_curves = metric(sink, "gpu_utilization_ratio")
-    assert {dict(labels)["gpu"]: curve for labels, curve in found_curves.items()} == {
+    series_curves = metric(sink, "gpu_utilization_ratio")
+    assert {dict(labels)["gpu"]: curve for labels, curve in series_curves.items()} == {
         str(gpu): [(T0, pytest.approx((5 + gpu) / 100))] for gpu in range(3)
     }
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_bytes_of_no_encoding_cost_their_line(name: str) -> None:
+def test_lines_with_undecodable_bytes_are_skipped(name: str) -> None:
     text = "\n".join([*LINES[name], *LINES[name][-3:] * 20]).encode()
     row, sink = read(text + b"\n" + b"\xff\xfe\xe9\x80" * 10 + b"\0\n", "file")
     assert row.format == name
@@ -176,9 +178,9 @@ def test_bytes_of_no_encoding_cost_their_line(name: str) -> None:
     assert len(metric(sink, "gpu_utilization_ratio")) == 3
 
 
-def test_samples_of_one_moment_and_out_of_order_are_kept() -> None:
-    """They are put in order where they are stored; what is told twice counts twice."""
-    text = "".join(f'{UTIL}{{gpu="0"}} {each} {T0 - 1000 * each}\n' for each in [3, 2, 1, 1, 0])
+def test_unordered_and_duplicate_samples_are_kept() -> None:
+    """The store sorts them; duplicates count twice."""
+    text = "".join(f'{UTIL}{{gpu="0"}} {number} {T0 - 1000 * number}\n' for number in [3, 2, 1, 1, 0])
     row, sink = read(text)
     assert [time for time, _ in only(sink, "gpu_utilization_ratio")] == [T0 - 3000, T0 - 2000, T0 - 1000, T0 - 1000, T0]
     assert (row.status, row.rows) == ("read", 5)
@@ -189,7 +191,7 @@ def test_samples_of_one_moment_and_out_of_order_are_kept() -> None:
     [b"PAR1" + b"\x15" * 5000 + b"PAR1", b"PAR1" + bytes(200_000) + (199_000).to_bytes(4, "little") + b"PAR1",
      b"PAR1" + (1 << 31).to_bytes(4, "little") + b"PAR1", b"PAR1PAR1", b"PAR1"],
 )  # fmt: skip
-def test_parquet_that_is_none_says_so(data: bytes) -> None:
+def test_damaged_parquet_is_reported_as_such(data: bytes) -> None:
     row, _ = read(data, "table.parquet")
     assert (row.format, row.status) == ("metric-parquet", "unreadable")
     assert row.note.startswith("damaged or truncated")

@@ -1,4 +1,4 @@
-"""What all metric readers share: which values are kept, what NaN means in which format, and what is said of the rest."""
+"""Behavior of all metric readers: which values are kept, what NaN means in each format, and notes on the rest."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def scrape(name: str, *values: str) -> str:
     return "".join(f'{name}{{Hostname="n1"}} {value} {T0 + at}\n' for at, value in enumerate(values))
 
 
-# -- what can't be
+# -- impossible values
 
 
-def test_what_cannot_be_is_not_kept() -> None:
+def test_impossible_values_are_dropped_and_counted() -> None:
     row, sink = read(scrape(TEMP, "41", "9223372036854775794", "2147483632", "65535", "-300", "+Inf", "1e308", "95"))
     assert [value for _, value in only(sink, "gpu_temperature_celsius")] == [41.0, 95.0]
     assert "3 blank values; 3 values outside the range of their metric" in row.note
@@ -32,26 +32,26 @@ def test_what_cannot_be_is_not_kept() -> None:
     assert [value for _, value in only(sink, "gpu_pstate")] == [0.0, 15.0]
 
 
-def test_negative_values_are_kept_where_they_can_be() -> None:
+def test_negative_values_are_kept_if_the_metric_allows_them() -> None:
     _, sink = read(scrape("node_timex_offset_seconds", "-0.5"))
     assert only(sink, "host_clock_offset_seconds") == [(T0, -0.5)]
 
 
-# -- a loss that is no number is a measurement; any other NaN is none
+# -- NaN is a measurement of a loss, and a blank for other metrics
 
 DIVERGING = ("training_loss", "training_gradient_norm")
-KEPT = [2.5, math.inf, math.inf, math.inf, 3.5]
+EXPECTED = [2.5, math.inf, math.inf, math.inf, 3.5]
 
 
-def test_the_catalog_says_which_diverge() -> None:
-    assert {name for name, each in METRICS.items() if each.diverges} == set(DIVERGING)
+def test_the_catalog_marks_diverging_metrics() -> None:
+    assert {name for name, description in METRICS.items() if description.diverges} == set(DIVERGING)
     assert all(METRICS[name].high == math.inf for name in DIVERGING)
 
 
 @pytest.mark.parametrize("name", DIVERGING)
 def test_not_finite_in_scrapes(name: str) -> None:
     row, sink = read(scrape(name, "2.5", "NaN", "+Inf", "-Inf", "3.5") + scrape(TEMP, "NaN", "41"))
-    assert [value for _, value in only(sink, name)] == KEPT
+    assert [value for _, value in only(sink, name)] == EXPECTED
     assert only(sink, "gpu_temperature_celsius") == [(T0 + 1, 41.0)]
     assert "1 blank value" in row.note
 
@@ -67,17 +67,17 @@ def test_not_finite_in_answers_of_the_api() -> None:
     values = [[T0 / 1000 + at, text] for at, text in enumerate(["2.5", "NaN", "+Inf", "-Inf", "3.5", "none"])]
     curves = [{"metric": {"__name__": name}, "values": values} for name in ("training_loss", TEMP)]
     row, sink = read(json.dumps({"status": "success", "data": {"resultType": "matrix", "result": curves}}))
-    assert [value for _, value in only(sink, "training_loss")] == KEPT
+    assert [value for _, value in only(sink, "training_loss")] == EXPECTED
     assert len(only(sink, "gpu_temperature_celsius")) == 2
     assert "3 blank values" in row.note
 
 
 def test_not_finite_in_exports() -> None:
-    """null is how VictoriaMetrics writes a NaN, and what marks the end of a series: nobody can tell which."""
+    """null is ambiguous: VictoriaMetrics writes it for NaN and for the end of a series."""
     values = [2.5, "NaN", "Infinity", "-Infinity", 3.5, None]
     line = {"metric": {"__name__": "training_loss"}, "values": values, "timestamps": [T0 + at for at in range(6)]}
     row, sink = read(json.dumps(line, separators=(",", ":")) + "\n")
-    assert [value for _, value in only(sink, "training_loss")] == KEPT
+    assert [value for _, value in only(sink, "training_loss")] == EXPECTED
     assert "1 blank value" in row.note
 
 
@@ -85,14 +85,14 @@ def test_not_finite_in_tables_of_one_value_a_row(tmp_path: Path) -> None:
     cells = ["2.5", "nan", "inf", "-inf", "3.5", "", "n/a"]
     rows = "".join(f"{T0 + at},training_loss,{cell}\n" for at, cell in enumerate(cells))
     row, sink = read("timestamp,metric,value\n" + rows)
-    assert [value for _, value in only(sink, "training_loss")] == KEPT
+    assert [value for _, value in only(sink, "training_loss")] == EXPECTED
     assert "2 blank values" in row.note
     _, sink = read(parquet(tmp_path, "'training_loss' AS metric, value"))
-    assert [value for _, value in only(sink, "training_loss")] == KEPT
+    assert [value for _, value in only(sink, "training_loss")] == EXPECTED
 
 
-def test_a_hole_in_a_table_of_many_metrics_is_no_measurement(tmp_path: Path) -> None:
-    """Where a row holds what was sampled at different times, writers put NaN for what was not."""
+def test_nan_in_a_table_of_many_metrics_is_a_blank(tmp_path: Path) -> None:
+    """A row may merge samples of different times; writers put NaN for metrics without a sample."""
     row, sink = read(f"timestamp,training_loss,{UTIL}\n{T0},2.5,50\n{T0 + 1},nan,51\n{T0 + 2},inf,52\n{T0 + 3},,53\n")
     assert [value for _, value in only(sink, "training_loss")] == [2.5, math.inf]
     assert "2 blank values" in row.note
@@ -109,11 +109,11 @@ def parquet(folder: Path, columns: str) -> bytes:
     return path.read_bytes()
 
 
-# -- what is said of metrics that nothing asks for
+# -- notes on unused metrics
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "note"),
     [
         (["a"], "1 of 2 metrics are known; unknown: a"),
         (["go_gc", "a", "DCGM_FI_DEV_VGPU_LICENSE_STATUS"], "1 of 2 metrics are known; unknown: a"),
@@ -121,13 +121,13 @@ def parquet(folder: Path, columns: str) -> bytes:
         (["a", "b", "c", "d"], "1 of 5 metrics are known; unknown: a, b, c and 1 more"),
     ],
 )
-def test_unknown_metrics_are_named(names: list[str], said: str) -> None:
+def test_unknown_metrics_are_named(names: list[str], note: str) -> None:
     row, _ = read(scrape(UTIL, "5") + "".join(f"{name} 1 {T0}\n" for name in names))
-    assert said in row.note
+    assert note in row.note
     assert row.status == "read"
 
 
-def test_metrics_that_say_nothing_of_a_run_are_left_out_without_a_word() -> None:
+def test_irrelevant_metrics_are_dropped_without_a_note() -> None:
     row, sink = read(f'process_open_fds 7 {T0}\nDCGM_FI_DEV_VGPU_LICENSE_STATUS{{gpu="0"}} 0 {T0}\n')
     assert (row.status, row.rows, sink.blocks) == ("read", 0, [])
     assert row.note.endswith("no metric of it is relevant to a run")

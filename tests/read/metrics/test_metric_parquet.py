@@ -25,7 +25,7 @@ def parquet(folder: Path, query: str) -> bytes:
     return path.read_bytes()
 
 
-def test_wide(tmp_path: Path) -> None:
+def test_a_table_with_a_column_per_metric(tmp_path: Path) -> None:
     query = f"""SELECT {START} + to_seconds(r // 2) AS "timestamp", 'n1' AS "Hostname", r % 2 AS gpu,
         r AS {UTIL}, CASE r WHEN 1 THEN NULL ELSE 40.5 END AS "{TEMP}", 'x' AS remark FROM range(4) t(r)"""
     row, sink = read(parquet(tmp_path, query), "gpus.parquet")
@@ -35,11 +35,11 @@ def test_wide(tmp_path: Path) -> None:
         (("gpu", "1"), ("node", "n1")): [(T0 + 1000, 40.5)],
     }
     assert sum(map(len, metric(sink, "gpu_utilization_ratio").values())) == 4
-    second = next(each for each in sink.blocks[0].series if each.get("gpu") == "1")
+    second = next(series for series in sink.blocks[0].series if series.get("gpu") == "1")
     assert second.at.line == 2
 
 
-def test_long_with_labels_in_one_column(tmp_path: Path) -> None:
+def test_a_table_with_a_row_per_value_and_a_column_of_labels(tmp_path: Path) -> None:
     query = f"""SELECT {START} AS time, name, 61 AS value, {{'gpu': '3', 'Hostname': 'n1'}} AS labels
         FROM (VALUES ('{TEMP}'), ('acme_threads'), (NULL)) t(name)"""
     row, sink = read(parquet(tmp_path, query))
@@ -62,7 +62,7 @@ def test_long_with_labels_in_one_column(tmp_path: Path) -> None:
         ("'1763729760'", T0),
     ],
 )
-def test_times(tmp_path: Path, time: str, ms: int) -> None:
+def test_times_of_many_types_are_read(tmp_path: Path, time: str, ms: int) -> None:
     _, sink = read(parquet(tmp_path, f"SELECT {time} AS ts, 40 AS {TEMP}"))
     assert only(sink, "gpu_temperature_celsius") == [(ms, 40.0)]
 
@@ -84,7 +84,7 @@ def test_other_tables_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (row.format, row.status, row.rows) == ("metric-parquet", "unrecognised", 0)
 
 
-def test_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_read_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query = f"SELECT {START} + to_seconds(r // 7) AS time, r % 7 AS gpu, r % 90 AS {TEMP} FROM range(1000) t(r)"
     data = parquet(tmp_path, query)
     expected = metric(read(data)[1], "gpu_temperature_celsius")
@@ -101,7 +101,7 @@ def walked(path: Path) -> tuple[Input, CollectingSink]:
     raise AssertionError
 
 
-def test_from_a_folder_and_compressed(tmp_path: Path) -> None:
+def test_parquet_in_a_folder_and_compressed(tmp_path: Path) -> None:
     data = parquet(tmp_path, f"SELECT {START} AS time, 40 AS {TEMP}")
     assert only(walked(tmp_path / "made.parquet")[1], "gpu_temperature_celsius") == [(T0, 40.0)]
     (tmp_path / "made.parquet.gz").write_bytes(gzip.compress(data))
@@ -110,14 +110,14 @@ def test_from_a_folder_and_compressed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [4, 12, 60, -30, -8, -1])
-def test_cut_off(tmp_path: Path, cut: int) -> None:
+def test_a_truncated_file_is_unreadable(tmp_path: Path, cut: int) -> None:
     data = parquet(tmp_path, f"SELECT {START} + to_seconds(r) AS time, 40 AS {TEMP} FROM range(100) t(r)")
     row, _ = read(data[:cut])
     assert (row.format, row.status) == ("metric-parquet", "unreadable")
     assert "damaged or truncated" in row.note
 
 
-def test_damaged(tmp_path: Path) -> None:
+def test_a_damaged_file_is_not_reported_as_a_defect(tmp_path: Path) -> None:
     data = bytearray(
         parquet(tmp_path, f"SELECT {START} + to_seconds(r) AS time, r % 90 AS {TEMP} FROM range(9000) t(r)")
     )
@@ -128,19 +128,19 @@ def test_damaged(tmp_path: Path) -> None:
     assert "defect" not in row.note
 
 
-def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_larger_than_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metric_parquet, "MAX_FILE_BYTES", 100)
     row, _ = read(parquet(tmp_path, f"SELECT {START} AS time, 40 AS {TEMP}"))
     assert (row.status, "larger than the limit" in row.note) == ("refused", True)
 
 
-def test_no_rows(tmp_path: Path) -> None:
+def test_a_table_without_rows(tmp_path: Path) -> None:
     row, _ = read(parquet(tmp_path, f"SELECT {START} AS time, 'a' AS gpu, 40 AS {TEMP} WHERE false"))
     assert (row.format, row.rows) == ("metric-parquet", 0)
     assert row.status in ("read", "empty")
 
 
-def test_one_value_written_without_end_is_refused(tmp_path: Path) -> None:
+def test_a_table_with_too_many_values_per_byte_is_refused(tmp_path: Path) -> None:
     query = f"SELECT 1763729760 AS ts, 0 AS gpu, 40 AS {TEMP} FROM range(40000000)"
     data = parquet(tmp_path, query)
     assert len(data) < 1 << 20
@@ -159,27 +159,27 @@ def test_many_samples_of_few_bytes_are_read(tmp_path: Path, monkeypatch: pytest.
 
 def test_text_that_expands_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metric_parquet, "FREE_BYTES", 1 << 20)
-    text = f"SELECT 1763729760 AS ts, repeat('x', 9000000) AS job, 40 AS {TEMP}"
-    made = tmp_path / "made.parquet"
-    duckdb.sql(f"COPY ({text}) TO '{made}' (FORMAT parquet, COMPRESSION zstd)")
-    row, _ = read(made.read_bytes())
+    query = f"SELECT 1763729760 AS ts, repeat('x', 9000000) AS job, 40 AS {TEMP}"
+    path = tmp_path / "made.parquet"
+    duckdb.sql(f"COPY ({query}) TO '{path}' (FORMAT parquet, COMPRESSION zstd)")
+    row, _ = read(path.read_bytes())
     assert (row.status, "expands more than 200:1" in row.note) == ("refused", True)
 
 
-def test_series_without_end_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_distinct_series_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurements, "MAX_SERIES", 50)
     monkeypatch.setattr(metric_parquet, "MAX_SERIES", 50)
     monkeypatch.setattr(metric_parquet, "WINDOW_ROWS", 64)
     query = f"SELECT {START} + to_seconds(r) AS time, r % 70 AS gpu, r % 90 AS {TEMP} FROM range(700) t(r)"
     row, sink = read(parquet(tmp_path, query))
-    found = metric(sink, "gpu_temperature_celsius")
-    assert {int(dict(labels)["gpu"]) for labels in found} == set(range(50))
-    assert {len(curve) for curve in found.values()} == {10}
+    curves = metric(sink, "gpu_temperature_celsius")
+    assert {int(dict(labels)["gpu"]) for labels in curves} == set(range(50))
+    assert {len(curve) for curve in curves.values()} == {10}
     assert (row.status, row.rows) == ("partial", 500)
     assert "more than 50 series: the rest dropped; split it into files of fewer than 50 label sets" in row.note
 
 
-def test_as_many_series_as_are_kept_are_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_up_to_the_limit_are_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurements, "MAX_SERIES", 50)
     monkeypatch.setattr(metric_parquet, "MAX_SERIES", 50)
     query = f"SELECT {START} + to_seconds(r) AS time, r % 50 AS gpu, r % 90 AS {TEMP} FROM range(700) t(r)"
@@ -188,40 +188,40 @@ def test_as_many_series_as_are_kept_are_all_read(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["key", "file_row_number", "first", "filename", "file_index", "k1", "rows", "c0"])
-def test_columns_may_be_called_anything(tmp_path: Path, name: str) -> None:
+def test_columns_may_have_any_name(tmp_path: Path, name: str) -> None:
     query = f"SELECT {START} AS time, r AS gpu, 40 + r AS {TEMP}, 'x' AS \"{name}\" FROM range(2) t(r)"
     row, sink = read(parquet(tmp_path, query))
     assert (row.status, row.rows) == ("read", 2), row
     assert metric(sink, "gpu_temperature_celsius") == {(("gpu", "0"),): [(T0, 40.0)], (("gpu", "1"),): [(T0, 41.0)]}
 
 
-def test_a_folder_changes_no_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_folder_adds_no_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = parquet(tmp_path, f"SELECT {START} AS time, '3' AS gpu, 40 AS {TEMP}")
     (tmp_path / "gpu=7").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gpu=7"))
     assert metric(read(data)[1], "gpu_temperature_celsius") == {(("gpu", "3"),): [(T0, 40.0)]}
 
 
-def test_what_we_ask_wrongly_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_query_is_not_reported_as_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metric_parquet, "_within", lambda *_: "no_such_column")
     row, _ = read(parquet(tmp_path, f"SELECT {START} AS time, 40 AS {TEMP}"))
     assert "damaged" not in row.note
     assert "a bug in this reader" in row.note
 
 
-def test_a_copy_ends_where_the_budget_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compressed is copied no further than its file on disk may expand."""
+def test_a_copy_ends_at_the_limit_of_expansion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compressed file is copied only up to the limit of its expansion."""
     monkeypatch.setattr(compression, "FREE_BYTES", 1 << 20)
     (tmp_path / "bomb.parquet.gz").write_bytes(gzip.compress(b"PAR1" + bytes(64 << 20)))
-    copied: list[int] = []
-    whole = metric_parquet._copy_all
+    copied_bytes: list[int] = []
+    copy_all = metric_parquet._copy_all
 
-    def measured(source: Source, copy: IO[bytes]) -> None:
-        whole(source, copy)
-        copied.append(copy.tell())
+    def measured_copy(source: Source, copy: IO[bytes]) -> None:
+        copy_all(source, copy)
+        copied_bytes.append(copy.tell())
 
-    monkeypatch.setattr(metric_parquet, "_copy_all", measured)
+    monkeypatch.setattr(metric_parquet, "_copy_all", measured_copy)
     row, _ = walked(tmp_path / "bomb.parquet.gz")
     assert "expands more than 200:1" in row.note
-    assert copied
-    assert copied[0] < 32 << 20
+    assert copied_bytes
+    assert copied_bytes[0] < 32 << 20

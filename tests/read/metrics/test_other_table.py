@@ -1,4 +1,4 @@
-"""Tables that no reader can use are said to be such, and are no job's output; tables that jobs print stay theirs."""
+"""Tables that no reader can use are reported, not read as job output; tables that jobs print remain job output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROWS = "1,2,3,4\n" * 5
 @pytest.mark.parametrize(
     "heading", ["time,foo,bar,baz", "gpu,power,heat,noise", ",cluster,unit,value", '"timestamp","a b","c (%)","d/s"']
 )
-def test_what_would_help_is_said(heading: str) -> None:
+def test_the_note_says_what_is_missing(heading: str) -> None:
     row, sink = read(f"{heading}\n{ROWS}", "export.csv")
     assert (row.format, row.status, row.plane) == ("other-table", "unrecognised", "metric")
     assert heading.replace('"', "").strip(",").split(",")[-1] in row.note
@@ -20,8 +20,8 @@ def test_what_would_help_is_said(heading: str) -> None:
     assert not sink.events
 
 
-def test_many_columns_are_counted() -> None:
-    names = ",".join(f"c{each}" for each in range(30))
+def test_a_long_list_of_columns_is_shortened() -> None:
+    names = ",".join(f"c{number}" for number in range(30))
     row, _ = read(f"{names}\n" + (",".join("1" * 30) + "\n") * 5, "export.csv")
     assert "c0, c1, c2, c3, c4, c5 and 24 more;" in row.note
 
@@ -39,5 +39,5 @@ def test_many_columns_are_counted() -> None:
         (f"a,a,b,c\n{ROWS}", "export.csv"),
     ],
 )
-def test_other_text_is_left_to_others(text: str, name: str) -> None:
+def test_other_text_is_not_recognized(text: str, name: str) -> None:
     assert read(text, name)[0].format != "other-table"

@@ -14,7 +14,7 @@ LABELS = '{gpu="0",UUID="GPU-1",device="nvidia0",modelName="NVIDIA L4",Hostname=
 DATA = CORPUS.parent / "data"
 
 
-def test_a_scrape_with_help_and_type_and_no_times_is_of_the_files_time() -> None:
+def test_a_scrape_without_times_gets_the_time_of_the_file() -> None:
     row, sink = read(f"# HELP {UTIL} GPU utilization (in %).\n# TYPE {UTIL} gauge\n{UTIL}{LABELS} 97\n")
     assert (row.format, row.status, row.rows, row.plane) == ("prometheus-text", "read", 1, "metric")
     assert only(sink, "gpu_utilization_ratio") == [(T0, pytest.approx(0.97))]
@@ -22,10 +22,10 @@ def test_a_scrape_with_help_and_type_and_no_times_is_of_the_files_time() -> None
     assert "last written" in row.note
 
 
-def test_where_a_series_stands() -> None:
+def test_a_series_is_located_at_its_first_line() -> None:
     first = f"{TEMP}{LABELS} 30 {T0}\n"
     _, sink = read(f"{first}# a comment\n{UTIL}{LABELS} 97 {T0}\n{UTIL}{LABELS} 98 {T0 + 1}\n")
-    at = next(each.at for each in sink.blocks[0].series if each.metric == "gpu_utilization_ratio")
+    at = next(series.at for series in sink.blocks[0].series if series.metric == "gpu_utilization_ratio")
     assert (at.path, at.line, at.offset) == ("scrape.prom", 3, len(first) + len("# a comment\n"))
     assert at.length == len(f"{UTIL}{LABELS} 97 {T0}")
 
@@ -48,7 +48,7 @@ def test_times_in_milliseconds_and_openmetrics_seconds() -> None:
     assert only(sink, "gpu_temperature_celsius") == [(T0, 40.0), (T0 + 15000, 41.5)]
 
 
-def test_an_exemplar_and_a_created_time_are_left_aside() -> None:
+def test_exemplars_and_created_times_are_ignored() -> None:
     text = (
         f'{TEMP}{LABELS} 40 {T0 / 1000} # {{trace_id="a b"}} 0.67 {T0 / 1000}\n'
         f'{POWER}{LABELS} 350 # {{trace_id="#"}} 1\n'
@@ -75,7 +75,7 @@ def test_an_exemplar_and_a_created_time_are_left_aside() -> None:
         "17637297{}000",
     ],
 )
-def test_times_between_scrapes(between: str) -> None:
+def test_times_between_scrapes_are_used(between: str) -> None:
     scrapes = []
     for second in (5, 35):
         stamp = between.format(second if ":{" in between else 60 + second)
@@ -85,14 +85,14 @@ def test_times_between_scrapes(between: str) -> None:
     assert row.status == "read"
 
 
-def test_what_stands_before_the_first_time_is_not_guessed() -> None:
+def test_samples_before_the_first_time_are_dropped() -> None:
     row, sink = read(f"{UTIL}{LABELS} 1\n# 2025-11-21T12:56:00Z\n{UTIL}{LABELS} 2\n")
     assert only(sink, "gpu_utilization_ratio") == [(T0, 0.02)]
     assert row.status == "partial"
     assert "1 sample before the first time" in row.note
 
 
-def test_scrapes_without_any_time_leave_the_last_one() -> None:
+def test_the_last_of_several_scrapes_without_times_is_kept() -> None:
     row, sink = read(f"{UTIL}{LABELS} 1\n{TEMP}{LABELS} 30\n{UTIL}{LABELS} 2\n{TEMP}{LABELS} 31\n")
     assert only(sink, "gpu_utilization_ratio") == [(T0, 0.02)]
     assert only(sink, "gpu_temperature_celsius") == [(T0, 31.0)]
@@ -100,7 +100,7 @@ def test_scrapes_without_any_time_leave_the_last_one() -> None:
     assert "others dropped" in row.note
 
 
-def test_no_time_at_all_is_said() -> None:
+def test_samples_without_any_time_are_dropped_and_noted() -> None:
     row, sink = read(f"{UTIL}{LABELS} 1\n", modified=None)
     assert not curves(sink)
     assert (row.status, row.rows) == ("partial", 0)
@@ -120,13 +120,13 @@ def test_times_in_other_units_are_refused(time: str) -> None:
     [("1", 1.0), ("1.5", 1.5), (".5", 0.5), ("5.", 5.0), ("+7", 7.0), ("3.2e+02", 320.0), ("1E2", 100.0), ("2.5e-01", 0.25),
      ("0.1234567890123456789", 0.12345678901234568), ("99.99999999999999", 99.99999999999999)],
 )  # fmt: skip
-def test_values(text: str, value: float) -> None:
+def test_values_are_parsed(text: str, value: float) -> None:
     _, sink = read(f"{POWER}{LABELS} {text} {T0}\n" * 3)
-    assert {each for _, each in only(sink, "gpu_power_watts")} == {value}
+    assert {number for _, number in only(sink, "gpu_power_watts")} == {value}
 
 
 @pytest.mark.parametrize("text", ["NaN", "+Inf", "-Inf", "Inf", "nan"])
-def test_values_that_are_none(text: str) -> None:
+def test_blank_values_are_skipped(text: str) -> None:
     row, sink = read(f"{TEMP}{LABELS} {text} {T0}\n{TEMP}{LABELS} 5 {T0 + 1}\n")
     assert only(sink, "gpu_temperature_celsius") == [(T0 + 1, 5.0)]
     assert row.status == "read"
@@ -136,9 +136,9 @@ def test_values_that_are_none(text: str) -> None:
     "line",
     ["0x10", "1_000", "ten", "1,5", "--1", "1e", "e5", "."],
 )
-def test_a_malformed_value_costs_its_line(line: str) -> None:
-    good = f"{TEMP}{LABELS} 5 {T0}\n"
-    row, sink = read(f"{good}{TEMP}{LABELS} {line} {T0}\n{good * 20}")
+def test_a_line_with_a_malformed_value_is_skipped(line: str) -> None:
+    valid_line = f"{TEMP}{LABELS} 5 {T0}\n"
+    row, sink = read(f"{valid_line}{TEMP}{LABELS} {line} {T0}\n{valid_line * 20}")
     assert only(sink, "gpu_temperature_celsius") == [(T0, 5.0)] * 21
     assert (row.status, "1 malformed line (first: line 2)" in row.note) == ("partial", True), row.note
 
@@ -156,9 +156,9 @@ def test_a_malformed_value_costs_its_line(line: str) -> None:
         f'{{gpu="0"}} 5 {T0}',
     ],
 )
-def test_a_malformed_line_costs_itself(line: str) -> None:
-    good = [f"{TEMP}{LABELS} {value} {T0 + value}\n" for value in range(20)]
-    row, sink = read("".join(good[:10]) + line + "\n" + "".join(good[10:]))
+def test_a_malformed_line_is_skipped(line: str) -> None:
+    valid_lines = [f"{TEMP}{LABELS} {value} {T0 + value}\n" for value in range(20)]
+    row, sink = read("".join(valid_lines[:10]) + line + "\n" + "".join(valid_lines[10:]))
     assert len(only(sink, "gpu_temperature_celsius")) == 20
     assert (row.status, "1 malformed line (first: line 11)" in row.note) == ("partial", True), row.note
 
@@ -205,7 +205,7 @@ def test_invalid_utf8_in_a_label() -> None:
     assert row.status == "read"
 
 
-def test_a_file_cut_within_a_line() -> None:
+def test_a_truncated_last_line_is_dropped_and_noted() -> None:
     row, sink = read(f"{UTIL}{LABELS} 97 {T0}\n{UTIL}{LABELS} 9")
     assert only(sink, "gpu_utilization_ratio") == [(T0, 0.97)]
     assert (row.status, "truncated within its last line" in row.note) == ("partial", True)
@@ -214,7 +214,7 @@ def test_a_file_cut_within_a_line() -> None:
 
 
 def test_unknown_metrics_are_counted() -> None:
-    others = "".join(f"acme_{each}_total 5 {T0}\n" * 2 for each in range(9))
+    others = "".join(f"acme_{number}_total 5 {T0}\n" * 2 for number in range(9))
     row, sink = read(f"{others}{UTIL}{LABELS} 97 {T0}\n")
     assert len(curves(sink)) == 1
     assert "1 of 10 metrics are known" in row.note
@@ -223,7 +223,7 @@ def test_unknown_metrics_are_counted() -> None:
     assert "none of its 9 metrics is known" in row.note
 
 
-def test_a_unit_told_by_size_waits_for_a_large_value() -> None:
+def test_a_unit_inferred_from_the_size_waits_for_a_large_value() -> None:
     idle = "".join(f'dcgm_prof_sm_active{{gpu="0"}} {value} {T0 + value}\n' for value in (0, 1))
     busy = f'dcgm_prof_sm_active{{gpu="0"}} 97 {T0 + 2}\n'
     _, sink = read(idle + busy)
@@ -242,7 +242,7 @@ def test_blanks_and_impossible_values_are_dropped() -> None:
 # -- blocks
 
 
-def test_every_line_is_read_once_whatever_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_line_is_read_once_for_any_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
         f'{UTIL}{{gpu="{gpu}",Hostname="n{node}"}} {(gpu + tick) % 100} {T0 + tick}\n'
         for tick in range(40)
@@ -260,19 +260,19 @@ def test_every_line_is_read_once_whatever_the_blocks(monkeypatch: pytest.MonkeyP
         assert "1 malformed line (first: line 101)" in row.note
 
 
-def test_a_line_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_longer_than_the_limit_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "MAX_LINE_BYTES", 500)
     for size in (64, 700, 1 << 20):
         monkeypatch.setattr(blocks, "BLOCK_BYTES", size)
-        for longer in (501, 2000):
-            good = f"{UTIL}{LABELS} 1 {T0}\n"
-            row, sink = read(f'{good}{UTIL}{{gpu="{"9" * longer}"}} 5 {T0}\n{good}bad\n{good * 20}')
-            assert only(sink, "gpu_utilization_ratio") == [(T0, 0.01)] * 22, (size, longer)
+        for length in (501, 2000):
+            valid_line = f"{UTIL}{LABELS} 1 {T0}\n"
+            row, sink = read(f'{valid_line}{UTIL}{{gpu="{"9" * length}"}} 5 {T0}\n{valid_line}bad\n{valid_line * 20}')
+            assert only(sink, "gpu_utilization_ratio") == [(T0, 0.01)] * 22, (size, length)
             assert "(first: line 2)" in row.note, row.note
             assert "1 malformed line (first: line 4)" in row.note
 
 
-def test_too_many_series(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.read.measurements.MAX_SERIES", 10)
     monkeypatch.setattr("trackside.read.formats.prometheus_text.MAX_SERIES", 10)
     row, sink = read("".join(f'{UTIL}{{gpu="{gpu}"}} 5 {T0 + tick}\n' for tick in range(3) for gpu in range(20)))
@@ -282,7 +282,7 @@ def test_too_many_series(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "more than 10 series" in row.note
 
 
-# -- whose file is it
+# -- recognition
 
 
 def test_a_job_log_with_some_metrics_in_it_is_a_job_log() -> None:
@@ -305,7 +305,7 @@ def test_a_job_log_with_some_metrics_in_it_is_a_job_log() -> None:
         "",
     ],
 )
-def test_text_that_looks_a_little_like_it(text: str) -> None:
+def test_text_that_resembles_a_scrape_is_not_recognized(text: str) -> None:
     assert read(text, "job.out")[0].format != "prometheus-text"
 
 
@@ -313,13 +313,13 @@ def test_binary_is_not_read() -> None:
     assert read(bytes(range(256)) * 50, "x.bin")[0].format != "prometheus-text"
 
 
-def test_a_comment_that_nothing_follows() -> None:
+def test_comments_at_the_end_are_ignored() -> None:
     row, sink = read(f"{UTIL}{LABELS} 97 {T0}\n#\n# \n#\n")
     assert (row.status, row.rows) == ("read", 1)
     assert math.isclose(only(sink, "gpu_utilization_ratio")[0][1], 0.97)
 
 
-# -- real ones
+# -- real scrapes
 
 
 @pytest.mark.corpus
@@ -327,8 +327,8 @@ def test_a_comment_that_nothing_follows() -> None:
 def test_real_scrapes_of_dcgm_exporter(path: Path) -> None:
     row, sink = read(path.read_bytes(), path.name)
     assert (row.format, row.status) == ("prometheus-text", "read"), row
-    found = {name for name, _ in curves(sink)}
-    assert {"gpu_utilization_ratio", "gpu_power_watts", "gpu_sm_clock_hertz", "gpu_memory_used_bytes"} <= found
+    names = {name for name, _ in curves(sink)}
+    assert {"gpu_utilization_ratio", "gpu_power_watts", "gpu_sm_clock_hertz", "gpu_memory_used_bytes"} <= names
     assert len({dict(labels)["node"] for _, labels in curves(sink)}) == 1
 
 

@@ -1,4 +1,4 @@
-"""Reads a text as one input, and shows its samples as a table that tests can state by hand."""
+"""Reads a text as one input, and returns its samples in a form that tests can write by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trackside.read.format import HEAD_BYTES, CollectingSink, Source
 WRITTEN = 1_795_248_600.0
 """When the files of these tests were last written: 2026-11-21 08:10:00 UTC."""
 Key = tuple[str, str]
-"""(metric, its labels as ``gpu=0 reason=x``, those that describe only left out)"""
+"""(metric, labels as ``gpu=0 reason=x`` without descriptive ones)"""
 Points = list[tuple[float, float]]
 
 
@@ -37,13 +37,13 @@ DESCRIPTIVE = ("gpu_uuid", "gpu_model", "pci")
 
 def points(sink: CollectingSink) -> dict[Key, Points]:
     """Samples by curve, in order of time; values to twelve digits."""
-    found: dict[Key, Points] = {}
+    curves: dict[Key, Points] = {}
     for block in sink.blocks:
-        for place, time, value in zip(block.index, block.times_ms, block.values, strict=True):
-            series = block.series[place]
-            labels = " ".join(f"{name}={own}" for name, own in series.labels if name not in DESCRIPTIVE)
-            found.setdefault((series.metric, labels), []).append((int(time) / 1000, float(f"{value:.12g}")))
-    return {key: sorted(curve) for key, curve in found.items()}
+        for index, time, value in zip(block.index, block.times_ms, block.values, strict=True):
+            series = block.series[index]
+            labels = " ".join(f"{name}={label}" for name, label in series.labels if name not in DESCRIPTIVE)
+            curves.setdefault((series.metric, labels), []).append((int(time) / 1000, float(f"{value:.12g}")))
+    return {key: sorted(curve) for key, curve in curves.items()}
 
 
 def last(sink: CollectingSink) -> dict[Key, float]:
@@ -52,10 +52,10 @@ def last(sink: CollectingSink) -> dict[Key, float]:
 
 
 def of_gpu(sink: CollectingSink, gpu: str) -> dict[str, float]:
-    """The last value of each metric that a GPU has without further labels."""
+    """The last value of each metric of a GPU without further labels."""
     return {metric: value for (metric, labels), value in last(sink).items() if labels == f"gpu={gpu}"}
 
 
-def described(sink: CollectingSink) -> set[tuple[tuple[str, str], ...]]:
+def label_sets(sink: CollectingSink) -> set[tuple[tuple[str, str], ...]]:
     """The distinct labels of all series."""
     return {series.labels for block in sink.blocks for series in block.series}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.read.nvidia.reading import WRITTEN, described, of_gpu, points, read, utc
+from tests.read.nvidia.reading import WRITTEN, label_sets, of_gpu, points, read, utc
 
 MIB = float(1 << 20)
 CARD = {
@@ -43,16 +43,16 @@ EXPECTED = {
 @pytest.mark.parametrize("indent", [None, 4])
 def test_rocm_smi(indent: int | None) -> None:
     document = {"card0": CARD, "card10": CARD | {"GPU use (%)": "N/A"}, "system": {"Driver version": "6.3.6"}}
-    found, sink = read(json.dumps(document, indent=indent))
-    assert (found.format, found.status) == ("rocm-smi-json", "read")
-    assert "assumed to be when the file was last written" in found.note
+    result, sink = read(json.dumps(document, indent=indent))
+    assert (result.format, result.status) == ("rocm-smi-json", "read")
+    assert "assumed to be when the file was last written" in result.note
     assert of_gpu(sink, "0") == EXPECTED
     assert "gpu_utilization_ratio" not in of_gpu(sink, "10")
     assert points(sink)["gpu_power_watts", "gpu=0"] == [(WRITTEN, 36.5)]
-    assert ("pci", "0000:83:00") in {pair for labels in described(sink) for pair in labels}
+    assert ("pci", "0000:83:00") in {pair for labels in label_sets(sink) for pair in labels}
 
 
-def test_rocm_smi_in_other_wordings() -> None:
+def test_rocm_smi_with_other_field_names() -> None:
     old = {"Temperature (Sensor junction) (c)": "103.0", "Temperature (Sensor mem) (c)": "79.0"}
     _, sink = read(json.dumps({"card0": old | {"Current Socket Graphics Package Power (W)": "7.222"}}))
     assert of_gpu(sink, "0") == {
@@ -63,9 +63,9 @@ def test_rocm_smi_in_other_wordings() -> None:
 
 
 def test_rocm_smi_cut_off() -> None:
-    found, sink = read(json.dumps({"card0": CARD}, indent=1)[:300])
-    assert found.format == "rocm-smi-json"
-    assert found.status == "unreadable"
+    result, sink = read(json.dumps({"card0": CARD}, indent=1)[:300])
+    assert result.format == "rocm-smi-json"
+    assert result.status == "unreadable"
     assert not sink.blocks
 
 
@@ -90,8 +90,8 @@ def amd(index: int, **more: object) -> dict[str, object]:
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_amd_smi(wrapped: bool) -> None:
     listed = [amd(0), amd(1)]
-    found, sink = read(json.dumps({"gpu_data": listed} if wrapped else listed, indent=2))
-    assert (found.format, found.status) == ("amd-smi-json", "read")
+    result, sink = read(json.dumps({"gpu_data": listed} if wrapped else listed, indent=2))
+    assert (result.format, result.status) == ("amd-smi-json", "read")
     assert of_gpu(sink, "1") == {
         "gpu_utilization_ratio": 0.97,
         "gpu_power_watts": 239.0,
@@ -109,22 +109,22 @@ def test_amd_smi(wrapped: bool) -> None:
     assert points(sink)["gpu_power_watts", "gpu=0"] == [(WRITTEN, 239.0)]
 
 
-def test_amd_smi_watched() -> None:
+def test_amd_smi_in_watch_mode() -> None:
     start = utc("2026-11-21 08:00:00")
     text = "\n".join(json.dumps([amd(0, timestamp=int(start) + n)]) for n in range(3))
-    found, sink = read(text)
-    assert found.status == "read"
+    result, sink = read(text)
+    assert result.status == "read"
     assert [time for time, _ in points(sink)["gpu_power_watts", "gpu=0"]] == [start, start + 1, start + 2]
 
 
-def test_amd_smi_watched_without_times_gives_one_sample() -> None:
-    found, sink = read("\n".join(json.dumps([amd(0)]) for _ in range(3)))
+def test_amd_smi_in_watch_mode_without_times_gives_one_sample() -> None:
+    result, sink = read("\n".join(json.dumps([amd(0)]) for _ in range(3)))
     assert len(points(sink)["gpu_power_watts", "gpu=0"]) == 1
-    assert "2 entries without a time: skipped" in found.note
+    assert "2 entries without a time: skipped" in result.note
 
 
 def test_amd_smi_cut_off() -> None:
-    found, sink = read(json.dumps([amd(0)]) + "\n" + json.dumps([amd(0)])[:200])
-    assert found.status == "partial"
-    assert "truncated or malformed from line 2 on" in found.note
+    result, sink = read(json.dumps([amd(0)]) + "\n" + json.dumps([amd(0)])[:200])
+    assert result.status == "partial"
+    assert "truncated or malformed from line 2 on" in result.note
     assert of_gpu(sink, "0")["gpu_power_watts"] == 239.0

@@ -1,9 +1,9 @@
-"""Several commands in one file, and GPUs that one of them names for the others."""
+"""Output of several commands in one file; the output of one names the GPUs of another."""
 
 from __future__ import annotations
 
 from tests.read.nvidia import test_csv, test_dmon, test_table, test_text, test_xml
-from tests.read.nvidia.reading import described, points, read, utc
+from tests.read.nvidia.reading import label_sets, points, read, utc
 
 T0 = utc("2026-11-21 08:00:05")
 RULE = "#" * 80
@@ -35,30 +35,32 @@ def test_sections_under_headings() -> None:
         + section("xml", "nvidia-smi -q -x", test_xml.document(test_xml.gpu(0)))
         + section("dmon", "nvidia-smi dmon -c 2", test_dmon.GPM)
     )
-    found, sink = read(text)
-    assert (found.format, found.status) == ("nvidia-smi-capture", "read")
+    result, sink = read(text)
+    assert (result.format, result.status) == ("nvidia-smi-capture", "read")
     curves = points(sink)
     assert [value for _, value in curves["gpu_utilization_ratio", "gpu=0"]] == [0.0, 0.97, 0.97, 0.99, 1.0, 0.03, 1.0]
-    # dmon prints no time: it follows what was printed before it, a sample a second
+    # dmon prints no time: its samples follow the previous output, one per second
     assert curves["gpu_sm_active_ratio", "gpu=0"] == [(T0 + 1, 0.41)]
 
 
-def test_output_without_headings() -> None:
+def test_several_outputs_without_headings() -> None:
     text = test_table.OLD + test_text.capture(test_text.new(0)) + LIST + "\n".join(test_csv.LOOP) + "\n"
-    found, sink = read(text)
-    assert found.format == "nvidia-smi-capture"
-    assert "output of 3 nvidia-smi commands" in found.note
+    result, sink = read(text)
+    assert result.format == "nvidia-smi-capture"
+    assert "output of 3 nvidia-smi commands" in result.note
     assert len(points(sink)["gpu_utilization_ratio", "gpu=0"]) == 4
 
 
-def test_the_list_names_gpus_for_what_follows() -> None:
-    lone = test_text.capture(test_text.new(0), said=8)
-    found, sink = read("+ nvidia-smi -L\n" + LIST + "+ nvidia-smi -q -i 0\n" + lone + "+ nvidia-smi\n" + test_table.OLD)
-    assert found.format == "nvidia-smi-capture"
-    assert {dict(labels).get("gpu") for labels in described(sink) if "gpu_uuid" in dict(labels)} == {"0"}
+def test_a_gpu_list_numbers_the_gpus_of_later_output() -> None:
+    lone = test_text.capture(test_text.new(0), attached=8)
+    result, sink = read(
+        "+ nvidia-smi -L\n" + LIST + "+ nvidia-smi -q -i 0\n" + lone + "+ nvidia-smi\n" + test_table.OLD
+    )
+    assert result.format == "nvidia-smi-capture"
+    assert {dict(labels).get("gpu") for labels in label_sets(sink) if "gpu_uuid" in dict(labels)} == {"0"}
 
 
-def test_a_query_without_heading_is_told_by_its_command() -> None:
+def test_columns_of_a_query_without_heading_come_from_its_command() -> None:
     text = (
         "$ nvidia-smi --query-gpu=timestamp,index,utilization.gpu --format=csv,noheader,nounits\n"
         "2026/11/21 08:00:00.123, 4, 50\n"
@@ -72,5 +74,5 @@ def test_a_job_log_with_commands_in_it_stays_a_job_log() -> None:
     text = (
         "+ nvidia-smi\n" + test_table.OLD + "+ nvidia-smi -L\n" + LIST + "+ srun python train.py\nstep 1 loss 2.5\n" * 9
     )
-    found, _ = read(text, path="slurm-7.out")
-    assert found.format == "job-log"
+    result, _ = read(text, path="slurm-7.out")
+    assert result.format == "job-log"

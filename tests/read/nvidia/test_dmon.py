@@ -16,8 +16,8 @@ FULL = """#Date       Time        gpu    pwr  gtemp  mtemp     sm    mem   mclk 
 
 
 def test_all_columns() -> None:
-    found, sink = read(FULL)
-    assert (found.format, found.status) == ("nvidia-smi-dmon", "read")
+    result, sink = read(FULL)
+    assert (result.format, result.status) == ("nvidia-smi-dmon", "read")
     assert of_gpu(sink, "1") == {
         "gpu_power_watts": 631.0,
         "gpu_temperature_celsius": 63.0,
@@ -45,15 +45,15 @@ GPM = """# gpu    pwr  gtemp  mtemp     sm    mem      gract     smutil      smo
 """
 
 
-def test_what_is_utilization_and_what_is_work() -> None:
+def test_gpm_columns_are_activity_and_sm_is_utilization() -> None:
     _, sink = read(GPM)
-    own = of_gpu(sink, "0")
-    assert own["gpu_utilization_ratio"] == 1.0
-    assert own["gpu_engine_active_ratio"] == 0.98
-    assert own["gpu_sm_active_ratio"] == 0.41
-    assert own["gpu_sm_occupancy_ratio"] == 0.12
-    assert own["gpu_tensor_active_ratio"] == 0.3
-    assert own["gpu_dram_active_ratio"] == 0.2
+    values = of_gpu(sink, "0")
+    assert values["gpu_utilization_ratio"] == 1.0
+    assert values["gpu_engine_active_ratio"] == 0.98
+    assert values["gpu_sm_active_ratio"] == 0.41
+    assert values["gpu_sm_occupancy_ratio"] == 0.12
+    assert values["gpu_tensor_active_ratio"] == 0.3
+    assert values["gpu_dram_active_ratio"] == 0.2
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_what_is_utilization_and_what_is_work() -> None:
     ],
 )
 def test_other_spacings(text: str) -> None:
-    found, sink = read(text.removeprefix("\ufeff"))
-    assert found.format == "nvidia-smi-dmon"
+    result, sink = read(text.removeprefix("\ufeff"))
+    assert result.format == "nvidia-smi-dmon"
     assert of_gpu(sink, "0") == {
         "gpu_power_watts": 69.0,
         "gpu_temperature_celsius": 41.0,
@@ -76,46 +76,46 @@ def test_other_spacings(text: str) -> None:
 
 def loop(seconds: list[str], gpus: int = 2) -> str:
     lines = []
-    for place, when in enumerate(seconds):
-        if place % 3 == 0:
+    for index, time in enumerate(seconds):
+        if index % 3 == 0:
             lines += ["#Time        gpu    pwr     sm", "#HH:MM:SS    Idx      W      %"]
-        lines += [f" {when}      {gpu}     {60 + gpu}    {place:3}" for gpu in range(gpus)]
+        lines += [f" {time}      {gpu}     {60 + gpu}    {index:3}" for gpu in range(gpus)]
     return "\n".join(lines) + "\n"
 
 
-def test_times_without_a_date_take_the_files() -> None:
-    found, sink = read(loop(["08:00:00", "08:00:01", "08:00:02", "08:00:03"]))
+def test_times_without_a_date_take_the_date_of_the_file() -> None:
+    result, sink = read(loop(["08:00:00", "08:00:01", "08:00:02", "08:00:03"]))
     assert points(sink)["gpu_utilization_ratio", "gpu=1"] == [(T0 + n, n / 100) for n in range(4)]
-    assert "took the date of the file" in found.note
+    assert "took the date of the file" in result.note
 
 
-def test_midnight_is_passed() -> None:
+def test_times_without_a_date_may_pass_midnight() -> None:
     _, sink = read(loop(["23:59:59", "00:00:00", "00:00:01"]), written=utc("2026-11-22 00:00:05"))
     midnight = utc("2026-11-22 00:00:00")
     assert [time for time, _ in points(sink)["gpu_power_watts", "gpu=0"]] == [midnight - 1, midnight, midnight + 1]
 
 
-def test_without_times_the_tools_own_pace_is_taken_and_said() -> None:
+def test_without_times_one_sample_per_second_is_assumed_and_noted() -> None:
     rows = "".join(f"    {gpu}     6{gpu}    {second:3}\n" for second in range(5) for gpu in range(2))
-    found, sink = read("# gpu    pwr     sm\n# Idx      W      %\n" + rows)
+    result, sink = read("# gpu    pwr     sm\n# Idx      W      %\n" + rows)
     assert points(sink)["gpu_utilization_ratio", "gpu=1"] == [(WRITTEN - 4 + n, n / 100) for n in range(5)]
-    assert "assumed one sample per second, ending when the file was last written" in found.note
-    assert "use -o DT" in found.note
-    assert found.status == "partial"
-    found, sink = read("# gpu    pwr     sm\n# Idx      W      %\n" + rows, written=None)
+    assert "assumed one sample per second, ending when the file was last written" in result.note
+    assert "use -o DT" in result.note
+    assert result.status == "partial"
+    result, sink = read("# gpu    pwr     sm\n# Idx      W      %\n" + rows, written=None)
     assert not sink.blocks
-    assert "skipped" in found.note
+    assert "skipped" in result.note
 
 
-def test_a_torn_line_costs_only_itself() -> None:
+def test_a_truncated_line_is_skipped() -> None:
     lines = loop([f"08:00:{n:02}" for n in range(60)]).splitlines()
     lines[30] = lines[30][:20]
     lines[31] = "nvidia-smi has been sighted"
-    found, sink = read("\n".join(lines))
-    assert found.format == "nvidia-smi-dmon"
-    assert found.status == "partial"
-    assert "1 line could not be read" in found.note
-    assert "1 line is not from nvidia-smi" in found.note
+    result, sink = read("\n".join(lines))
+    assert result.format == "nvidia-smi-dmon"
+    assert result.status == "partial"
+    assert "1 line could not be read" in result.note
+    assert "1 line is not from nvidia-smi" in result.note
     assert len(points(sink)["gpu_power_watts", "gpu=0"]) + len(points(sink)["gpu_power_watts", "gpu=1"]) == 118
 
 
@@ -130,8 +130,8 @@ PMON = """#Date       Time        gpu         pid   type     sm    mem    enc   
 
 
 def test_processes() -> None:
-    found, sink = read(PMON)
-    assert (found.format, found.status) == ("nvidia-smi-pmon", "read")
+    result, sink = read(PMON)
+    assert (result.format, result.status) == ("nvidia-smi-pmon", "read")
     curves = points(sink)
     assert curves["trackside_gpu_process_attached", "gpu=0"] == [(T0, 1.0), (T0 + 1, 0.0)]
     assert curves["trackside_gpu_process_attached", "gpu=1"] == [(T0, 0.0), (T0 + 1, 0.0)]
@@ -140,39 +140,39 @@ def test_processes() -> None:
     assert not any("pid=1696" in labels for _, labels in curves)
 
 
-def test_a_list_that_never_held_a_process_may_be_hidden() -> None:
+def test_a_list_without_any_process_is_noted_and_gives_no_samples() -> None:
     text = "# gpu        pid  type    sm   mem   enc   dec   command\n# Idx          #   C/G     %     %     %     %   name\n"
-    found, sink = read(text + "    0          -     -     -     -     -     -   -\n" * 5)
-    assert found.format == "nvidia-smi-pmon"
+    result, sink = read(text + "    0          -     -     -     -     -     -   -\n" * 5)
+    assert result.format == "nvidia-smi-pmon"
     assert not sink.blocks
-    assert "a container hid them" in found.note
+    assert "a container hid them" in result.note
 
 
-def test_a_comment_about_gpus_is_no_heading() -> None:
+def test_a_comment_about_gpus_is_not_a_heading() -> None:
     for text in ("# gpu is fine\nhello\n", "# gpu pid type\n", "# GPU power settings\nstep 1 loss 2\n"):
-        found, _ = read(text, path="a.txt")
-        assert not (found.format or "").startswith("nvidia")
+        result, _ = read(text, path="a.txt")
+        assert not (result.format or "").startswith("nvidia")
 
 
-def test_what_waits_for_its_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_values_without_a_full_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.read.gpu_readings.MAX_UNTIMED_VALUES", 100)
     monkeypatch.setattr("trackside.read.gpu_readings.BATCH_VALUES", 16)
-    found, sink = read("# gpu    pwr     sm\n# Idx      W      %\n" + "    0     61    50\n" * 200)
-    assert (found.status, found.rows) == ("partial", 100)
-    assert "more than 100 values without a full time: 150 more samples dropped" in found.note
+    result, sink = read("# gpu    pwr     sm\n# Idx      W      %\n" + "    0     61    50\n" * 200)
+    assert (result.status, result.rows) == ("partial", 100)
+    assert "more than 100 values without a full time: 150 more samples dropped" in result.note
     assert [time for time, _ in points(sink)["gpu_power_watts", "gpu=0"]] == [WRITTEN - 49 + n for n in range(50)]
 
 
-def test_gpus_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_gpus_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.read.gpu_readings.MAX_GPUS", 10)
     rows = "".join(f" 20261121   08:00:00 {gpu:6}     69\n" for gpu in range(30))
-    found, sink = read("#Date       Time        gpu    pwr\n#YYYYMMDD   HH:MM:SS    Idx      W\n" + rows)
-    assert (found.status, len(points(sink))) == ("partial", 10)
-    assert "more than 10 GPUs, instances and processes: 20 readings of further ones dropped" in found.note
+    result, sink = read("#Date       Time        gpu    pwr\n#YYYYMMDD   HH:MM:SS    Idx      W\n" + rows)
+    assert (result.status, len(points(sink))) == ("partial", 10)
+    assert "more than 10 GPUs, instances and processes: 20 readings of further ones dropped" in result.note
 
 
-def test_columns_that_nothing_asks_for_are_named() -> None:
+def test_unknown_columns_are_named() -> None:
     text = "#Date       Time        gpu    pwr   foo\n#YYYYMMDD   HH:MM:SS    Idx      W     x\n 20261121   08:00:00      0     69     1\n"
-    found, _ = read(text)
-    assert found.status == "read"
-    assert "1 of 2 metrics are known; unknown: dmon.foo" in found.note
+    result, _ = read(text)
+    assert result.status == "read"
+    assert "1 of 2 metrics are known; unknown: dmon.foo" in result.note

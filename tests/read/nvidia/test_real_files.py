@@ -1,4 +1,4 @@
-"""Outputs of real machines, read where they lie beside this checkout; figures checked by hand against the files."""
+"""Output of real machines, from the shared data next to this checkout; figures checked by hand against the files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tools.cases import REAL
 
-from tests.read.nvidia.reading import DESCRIPTIVE, described, last, of_gpu, points, read, utc
+from tests.read.nvidia.reading import DESCRIPTIVE, label_sets, last, of_gpu, points, read, utc
 from trackside.model import Input
 from trackside.read.format import CollectingSink
 
@@ -27,8 +27,8 @@ def load(path: Path) -> tuple[Input, CollectingSink]:
 
 
 def test_full_state_of_the_hung_node() -> None:
-    found, sink = load(HANG / "nvidia-smi-q-all.txt")
-    assert (found.format, found.status) == ("nvidia-smi-q", "read")
+    result, sink = load(HANG / "nvidia-smi-q-all.txt")
+    assert (result.format, result.status) == ("nvidia-smi-q", "read")
     gpus = [of_gpu(sink, str(gpu)) for gpu in range(8)]
     assert [gpu["gpu_utilization_ratio"] for gpu in gpus] == [0.0] + [1.0] * 7
     assert [gpu["gpu_power_watts"] for gpu in gpus] == [67.97, 87.03, 85.15, 85.0, 86.67, 84.99, 85.15, 87.26]
@@ -42,29 +42,29 @@ def test_full_state_of_the_hung_node() -> None:
     assert {curve[0][0] for curve in points(sink).values()} == {utc("2023-03-04 04:55:00")}
 
 
-def test_the_table_says_the_same() -> None:
-    found, sink = load(HANG / "nvidia-smi-table.txt")
-    assert (found.format, found.status) == ("nvidia-smi-table", "read")
+def test_the_table_agrees_with_the_full_state() -> None:
+    result, sink = load(HANG / "nvidia-smi-table.txt")
+    assert (result.format, result.status) == ("nvidia-smi-table", "read")
     gpus = [of_gpu(sink, str(gpu)) for gpu in range(8)]
     assert [gpu["gpu_utilization_ratio"] for gpu in gpus] == [0.0] + [1.0] * 7
     assert [gpu["gpu_power_watts"] for gpu in gpus] == [68.0, 87.0, 84.0, 85.0, 86.0, 84.0, 85.0, 87.0]
     assert [gpu["gpu_temperature_celsius"] for gpu in gpus] == [28.0, 30.0, 28.0, 31.0, 29.0, 31.0, 30.0, 32.0]
     assert [gpu["gpu_memory_used_bytes"] / MIB for gpu in gpus[:3]] == [22377, 15995, 16122]
-    full = described(load(HANG / "nvidia-smi-q-all.txt")[1])
-    assert {(dict(own)["gpu"], dict(own)["pci"]) for own in described(sink)} == {
-        (dict(own)["gpu"], dict(own)["pci"]) for own in full if "gpu" in dict(own)
+    full = label_sets(load(HANG / "nvidia-smi-q-all.txt")[1])
+    assert {(dict(labels)["gpu"], dict(labels)["pci"]) for labels in label_sets(sink)} == {
+        (dict(labels)["gpu"], dict(labels)["pci"]) for labels in full if "gpu" in dict(labels)
     }
 
 
 @pytest.mark.parametrize(("name", "pci", "busy"), [("gpu0", "0000:07:00", 0.0), ("gpu1", "0000:0b:00", 1.0)])
-def test_a_lone_gpu_of_eight_is_known_by_its_address(name: str, pci: str, busy: float) -> None:
+def test_a_single_gpu_of_eight_is_known_by_its_pci_address(name: str, pci: str, busy: float) -> None:
     _, sink = load(HANG / f"nvidia-smi-q-{name}.txt")
     assert last(sink)["gpu_utilization_ratio", ""] == busy
-    assert {dict(own).get("pci") for own in described(sink)} - {None} == {pci}
-    assert "gpu" not in {label for own in described(sink) for label, _ in own}
+    assert {dict(labels).get("pci") for labels in label_sets(sink)} - {None} == {pci}
+    assert "gpu" not in {label for labels in label_sets(sink) for label, _ in labels}
 
 
-# -- captures of an exporter's authors, and what their exporter made of them
+# -- captures of an exporter's authors, and the metrics of their exporter
 
 MODELS = {
     "linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01": (41.0, 69.85, 0.0, 59.0, 631.95, 1.0),
@@ -85,28 +85,28 @@ def query(capture: str, phase: str) -> str:
 @pytest.mark.parametrize("phase", ["idle", "load"])
 def test_query_agrees_with_the_exporter(model: str, phase: str) -> None:
     capture = (CAPTURES / "captures" / f"{model}.txt").read_text()
-    found, sink = read(query(capture, phase))
-    assert (found.format, found.status) == ("nvidia-smi-csv", "read")
-    ours = last(sink)
-    _, exported = read((CAPTURES / "metrics" / f"{model}__{phase}.metrics").read_bytes(), path="a.prom")
-    theirs = {(metric, strip(labels)): value for (metric, labels), value in last(exported).items()}
-    shared = 0
-    for (metric, labels), value in ours.items():
+    result, sink = read(query(capture, phase))
+    assert (result.format, result.status) == ("nvidia-smi-csv", "read")
+    values = last(sink)
+    _, exporter_sink = read((CAPTURES / "metrics" / f"{model}__{phase}.metrics").read_bytes(), path="a.prom")
+    exported_values = {(metric, strip(labels)): value for (metric, labels), value in last(exporter_sink).items()}
+    shared_count = 0
+    for (metric, labels), value in values.items():
         if metric.startswith(("gpu_power", "gpu_throttle_reasons")):
-            continue  # the exporter keeps each of the tool's readings apart
-        other = theirs.get((metric, strip(labels)))
-        if other is not None:
-            shared += 1
-            assert value == pytest.approx(other, rel=1e-6), (metric, labels)
-    assert shared >= 15
-    temperature, power, busy = MODELS[model][:3] if phase == "idle" else MODELS[model][3:]
+            continue  # the exporter has a metric for each of the tool's readings
+        exported_value = exported_values.get((metric, strip(labels)))
+        if exported_value is not None:
+            shared_count += 1
+            assert value == pytest.approx(exported_value, rel=1e-6), (metric, labels)
+    assert shared_count >= 15
+    temperature, power, utilization = MODELS[model][:3] if phase == "idle" else MODELS[model][3:]
     for metric, expected in (
         ("gpu_temperature_celsius", temperature),
         ("gpu_power_watts", power),
-        ("gpu_utilization_ratio", busy),
+        ("gpu_utilization_ratio", utilization),
     ):
         if expected is not None:
-            assert ours[metric, "gpu=0"] == expected
+            assert values[metric, "gpu=0"] == expected
 
 
 def strip(labels: str) -> str:
@@ -114,8 +114,8 @@ def strip(labels: str) -> str:
 
 
 def test_a_whole_capture() -> None:
-    found, sink = load(CAPTURES / "captures" / "linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01.txt")
-    assert (found.format, found.status) == ("nvidia-smi-capture", "read")
+    result, sink = load(CAPTURES / "captures" / "linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01.txt")
+    assert (result.format, result.status) == ("nvidia-smi-capture", "read")
     curves = points(sink)
     idle, busy = utc("2026-07-14 08:12:38"), utc("2026-07-14 08:12:53")
     power = curves["gpu_power_watts", "gpu=0"]
@@ -149,50 +149,50 @@ def test_instances_of_a_whole_capture() -> None:
 
 
 def test_xml_of_an_a100_with_instances() -> None:
-    found, sink = load(REAL / "nvidia-smi-xml" / "a100-sxm4-v12.xml")
-    assert (found.format, found.status) == ("nvidia-smi-xml", "read")
+    result, sink = load(REAL / "nvidia-smi-xml" / "a100-sxm4-v12.xml")
+    assert (result.format, result.status) == ("nvidia-smi-xml", "read")
     values = last(sink)
-    assert values["gpu_power_watts", ""] == 67.03  # one of four GPUs: which is not said
+    assert values["gpu_power_watts", ""] == 67.03  # one of four GPUs: its index is unknown
     assert values["gpu_power_limit_watts", ""] == 500.0
     assert values["gpu_temperature_celsius", ""] == 27.0
     assert values["gpu_sm_clock_hertz", ""] == 1.275e9
     assert values["gpu_throttle_reasons", ""] == 0.0
     assert values["gpu_memory_used_bytes", ""] == 50 * MIB
     assert values["gpu_memory_used_bytes", "mig=4"] == 12 * MIB
-    assert {dict(own).get("gpu_uuid") for own in described(sink)} - {None} == {
+    assert {dict(labels).get("gpu_uuid") for labels in label_sets(sink)} - {None} == {
         "GPU-513536b6-7d19-9063-b049-1e69664bb298"
     }
 
 
 def test_xml_of_a_t4() -> None:
     _, sink = load(REAL / "nvidia-smi-xml" / "tesla-t4.xml")
-    own = of_gpu(sink, "0")
-    assert own["gpu_power_watts"] == 26.78
-    assert own["gpu_memory_used_bytes"] == 1032 * MIB
-    assert own["gpu_processes"] == 2.0
-    assert own["trackside_gpu_process_attached"] == 1.0
-    assert own["gpu_pcie_link_width"] == 8.0
-    assert own["gpu_pcie_link_width_max"] == 16.0
+    values = of_gpu(sink, "0")
+    assert values["gpu_power_watts"] == 26.78
+    assert values["gpu_memory_used_bytes"] == 1032 * MIB
+    assert values["gpu_processes"] == 2.0
+    assert values["trackside_gpu_process_attached"] == 1.0
+    assert values["gpu_pcie_link_width"] == 8.0
+    assert values["gpu_pcie_link_width_max"] == 16.0
     assert last(sink)["gpu_process_memory_used_bytes", "gpu=0 pid=5762"] == 1005 * MIB
     assert {curve[0][0] for curve in points(sink).values()} == {utc("2023-04-24 16:22:39")}
 
 
 def test_xml_of_the_newest_schema() -> None:
     _, sink = load(REAL / "nvidia-smi-xml" / "rtx-4000-sff-ada-v13.xml")
-    own = of_gpu(sink, "0")
-    assert own["gpu_throttle_reasons"] == 1.0
-    assert own["gpu_pstate"] == 8.0
-    assert own["gpu_power_watts"] == 8.81
-    assert own["gpu_recovery_action"] == 0.0
-    assert own["gpu_temperature_margin_celsius"] == 49.0
+    values = of_gpu(sink, "0")
+    assert values["gpu_throttle_reasons"] == 1.0
+    assert values["gpu_pstate"] == 8.0
+    assert values["gpu_power_watts"] == 8.81
+    assert values["gpu_recovery_action"] == 0.0
+    assert values["gpu_temperature_margin_celsius"] == 49.0
     assert last(sink)["gpu_throttle_seconds_total", "gpu=0 reason=sw_power_cap"] == 4251.825415
-    assert "gpu_ecc_correctable_total" not in own
+    assert "gpu_ecc_correctable_total" not in values
 
 
 @pytest.mark.parametrize("name", ["a10g.xml", "rtx-3080-v13.xml"])
-def test_the_other_documents_are_whole(name: str) -> None:
-    found, sink = load(REAL / "nvidia-smi-xml" / name)
-    assert (found.format, found.status) == ("nvidia-smi-xml", "read")
+def test_other_xml_documents_are_read_completely(name: str) -> None:
+    result, sink = load(REAL / "nvidia-smi-xml" / name)
+    assert (result.format, result.status) == ("nvidia-smi-xml", "read")
     assert {"gpu_power_watts", "gpu_temperature_celsius", "gpu_memory_used_bytes", "gpu_throttle_reasons"} <= set(
         of_gpu(sink, "0")
     )
@@ -202,24 +202,24 @@ def test_the_other_documents_are_whole(name: str) -> None:
 
 
 def test_one_worker_slows_down_for_a_while() -> None:
-    found, sink = load(REAL / "pai-minibatch-straggler" / "job_1_norm.csv")
-    assert (found.format, found.status, found.rows) == ("rank-times", "read", 3000)
-    assert found.note.endswith("; normalized times: only ratios between ranks are meaningful")
-    longest = max(event.fields["step"] for event in sink.events)
-    bin_13 = [event for event in sink.events if 12 <= event.fields["step"] / longest * 20 < 13]
-    mine = statistics.mean(event.fields["relative_time"] for event in bin_13 if event.rank == 6)
-    others = statistics.median(event.fields["relative_time"] for event in bin_13 if event.rank != 6)
-    assert mine / others == pytest.approx(1.49, abs=0.02)
+    result, sink = load(REAL / "pai-minibatch-straggler" / "job_1_norm.csv")
+    assert (result.format, result.status, result.rows) == ("rank-times", "read", 3000)
+    assert result.note.endswith("; normalized times: only ratios between ranks are meaningful")
+    last_step = max(event.fields["step"] for event in sink.events)
+    bin_13 = [event for event in sink.events if 12 <= event.fields["step"] / last_step * 20 < 13]
+    slow_mean = statistics.mean(event.fields["relative_time"] for event in bin_13 if event.rank == 6)
+    other_median = statistics.median(event.fields["relative_time"] for event in bin_13 if event.rank != 6)
+    assert slow_mean / other_median == pytest.approx(1.49, abs=0.02)
 
 
 def test_two_workers_are_slow_throughout() -> None:
-    found, sink = load(REAL / "pai-minibatch-straggler" / "job_3_norm.csv")
-    assert (found.format, found.status, found.rows) == ("rank-times", "read", 2489)
+    result, sink = load(REAL / "pai-minibatch-straggler" / "job_3_norm.csv")
+    assert (result.format, result.status, result.rows) == ("rank-times", "read", 2489)
     times = {rank: [e.fields["relative_time"] for e in sink.events if e.rank == rank] for rank in range(10)}
     assert [statistics.median(times[rank]) for rank in (0, 1)] == [770, 772]
     assert len(times[0]) == 248
 
 
-def test_the_spread_over_jobs_is_left() -> None:
-    found, _ = load(REAL / "pai-minibatch-straggler" / "coefficient_variation.csv")
-    assert (found.format, found.status) == ("rank-times", "unrecognised")
+def test_a_table_of_several_jobs_is_not_read() -> None:
+    result, _ = load(REAL / "pai-minibatch-straggler" / "coefficient_variation.csv")
+    assert (result.format, result.status) == ("rank-times", "unrecognised")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.read.nvidia.reading import described, last, of_gpu, points, read, utc
+from tests.read.nvidia.reading import label_sets, last, of_gpu, points, read, utc
 
 MIB = float(1 << 20)
 T0 = utc("2026-11-21 08:00:05")
@@ -70,8 +70,8 @@ NEW = """Sat Nov 21 08:00:05 2026
 
 
 def test_the_old_layout() -> None:
-    found, sink = read(OLD)
-    assert (found.format, found.status) == ("nvidia-smi-table", "read")
+    result, sink = read(OLD)
+    assert (result.format, result.status) == ("nvidia-smi-table", "read")
     assert of_gpu(sink, "0") == {
         "gpu_temperature_celsius": 41.0,
         "gpu_pstate": 0.0,
@@ -88,7 +88,7 @@ def test_the_old_layout() -> None:
     assert of_gpu(sink, "1")["trackside_gpu_process_attached"] == 0.0
     assert last(sink)["gpu_process_memory_used_bytes", "gpu=0 pid=31337"] == 31001 * MIB
     assert {curve[0][0] for curve in points(sink).values()} == {T0}
-    assert {dict(labels).get("pci") for labels in described(sink)} == {"0000:06:00", "0000:07:00"}
+    assert {dict(labels).get("pci") for labels in label_sets(sink)} == {"0000:06:00", "0000:07:00"}
 
 
 def test_the_new_layout_with_instances() -> None:
@@ -101,7 +101,7 @@ def test_the_new_layout_with_instances() -> None:
     assert values["gpu_utilization_ratio", "gpu=1"] == 0.08
     assert values["trackside_gpu_process_attached", "gpu=0"] == 1.0
     assert values["trackside_gpu_process_attached", "gpu=1"] == 0.0
-    models = {dict(labels).get("gpu_model") for labels in described(sink)}
+    models = {dict(labels).get("gpu_model") for labels in label_sets(sink)}
     assert models == {"NVIDIA H100 80GB HBM3", None}
 
 
@@ -110,12 +110,12 @@ def test_tables_in_a_loop(between: str) -> None:
     text = "".join(
         between + OLD.replace("08:00:05", f"08:{n:02}:05").replace("     97% ", f"{90 + n:7}% ") for n in range(4)
     )
-    found, sink = read(text)
-    assert (found.format, found.status) == ("nvidia-smi-table", "read")
+    result, sink = read(text)
+    assert (result.format, result.status) == ("nvidia-smi-table", "read")
     assert points(sink)["gpu_utilization_ratio", "gpu=0"] == [(T0 + 60 * n, (90 + n) / 100) for n in range(4)]
 
 
-def test_a_sick_gpu() -> None:
+def test_a_gpu_with_errors_keeps_its_other_values() -> None:
     sick = OLD.replace("| N/A   38C    P0    43W / 300W |", "| ERR!  ERR! ERR!    N/A / ERR! |")
     _, sink = read("Unable to determine the device handle for GPU 0000:08:00.0: GPU is lost.\n" + sick)
     assert of_gpu(sink, "1") == {
@@ -128,32 +128,32 @@ def test_a_sick_gpu() -> None:
     }
 
 
-def test_what_nvidia_smi_complains_of_is_said() -> None:
-    found, sink = read(OLD + "Unable to determine the device handle for GPU 0000:08:00.0: GPU is lost.\n" * 2)
+def test_an_error_message_of_nvidia_smi_is_an_event_and_noted() -> None:
+    result, sink = read(OLD + "Unable to determine the device handle for GPU 0000:08:00.0: GPU is lost.\n" * 2)
     (event,) = sink.events
     assert (event.kind, event.plane, event.time) == ("gpu_lost", "metric", T0)
     assert event.fields["pci"] == "0000:08:00.0"
     assert event.at.line == OLD.count("\n") + 1
-    assert "nvidia-smi says: Unable to determine the device handle for GPU 0000:08:00.0: GPU is lost." in found.note
+    assert "nvidia-smi says: Unable to determine the device handle for GPU 0000:08:00.0: GPU is lost." in result.note
 
 
-def test_cut_off_before_its_processes_nothing_is_known_of_them() -> None:
+def test_a_table_cut_off_before_the_processes_says_nothing_about_them() -> None:
     _, sink = read(OLD[: OLD.index("| Processes:")])
     assert "trackside_gpu_process_attached" not in of_gpu(sink, "0")
     assert of_gpu(sink, "1")["gpu_power_watts"] == 43.0
 
 
-def test_without_its_date_it_is_as_old_as_the_file() -> None:
-    found, sink = read(OLD.partition("\n")[2])
-    assert "assumed to be when the file was last written" in found.note
+def test_a_table_without_a_date_gets_the_time_of_the_file() -> None:
+    result, sink = read(OLD.partition("\n")[2])
+    assert "assumed to be when the file was last written" in result.note
     assert {curve[0][0] for curve in points(sink).values()} == {utc("2026-11-21 08:10:00")}
-    found, sink = read(OLD.partition("\n")[2] * 3)
-    assert "2 more captures without a time: skipped" in found.note
+    result, sink = read(OLD.partition("\n")[2] * 3)
+    assert "2 more captures without a time: skipped" in result.note
     assert {len(curve) for curve in points(sink).values()} == {1}
 
 
 def test_a_job_log_that_begins_with_a_table_stays_a_job_log() -> None:
     log = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\nValueError: x\n'
-    found, sink = read(OLD + log, path="slurm-7.out")
-    assert found.format == "job-log"
+    result, sink = read(OLD + log, path="slurm-7.out")
+    assert result.format == "job-log"
     assert [event.kind for event in sink.events if event.kind == "exception"] == ["exception"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.read.nvidia.reading import described, last, of_gpu, points, read, utc
+from tests.read.nvidia.reading import label_sets, last, of_gpu, points, read, utc
 
 MIB = float(1 << 20)
 T0 = utc("2026-11-21 08:00:05")
@@ -139,8 +139,8 @@ OLD = """GPU 0000:05:00.0
 """
 
 
-def capture(*gpus: str, said: int | None = None, at: str = "Sat Nov 21 08:00:05 2026") -> str:
-    count = len(gpus) if said is None else said
+def capture(*gpus: str, attached: int | None = None, at: str = "Sat Nov 21 08:00:05 2026") -> str:
+    count = len(gpus) if attached is None else attached
     head = f"\n==============NVSMI LOG==============\n\nTimestamp                                 : {at}\n"
     return (
         head + f"Driver Version  : 590.48.01\nCUDA Version    : 13.1\n\nAttached GPUs   : {count}\n" + "\n".join(gpus)
@@ -151,10 +151,10 @@ def new(number: int, busy: int = 100, used: int = 19818) -> str:
     return NEW.format(pci=f"{0x1B + 16 * number:02X}", uuid=f"{UUID}{number}", busy=busy, used=used).lstrip("\n")
 
 
-def test_all_that_a_new_capture_says() -> None:
-    found, sink = read(capture(new(0)))
-    assert (found.format, found.status) == ("nvidia-smi-q", "read")
-    assert found.note.endswith("; local times without a zone, read as UTC")
+def test_all_values_of_a_new_capture() -> None:
+    result, sink = read(capture(new(0)))
+    assert (result.format, result.status) == ("nvidia-smi-q", "read")
+    assert result.note.endswith("; local times without a zone, read as UTC")
     assert of_gpu(sink, "0") == {
         "gpu_recovery_action": 1.0,
         "gpu_pcie_link_generation": 4.0,
@@ -196,37 +196,37 @@ def test_all_that_a_new_capture_says() -> None:
     assert values["gpu_power_limit_range_watts", "gpu=0 kind=max"] == 700.0
     assert values["gpu_visible_gpus", ""] == 1.0
     assert {curve[0][0] for curve in points(sink).values()} == {T0}
-    labels = next(labels for labels in described(sink) if dict(labels).get("gpu") == "0")
+    labels = next(labels for labels in label_sets(sink) if dict(labels).get("gpu") == "0")
     assert set(labels) >= {("gpu_uuid", f"{UUID}0"), ("pci", "0000:1b:00"), ("gpu_model", "NVIDIA H100 80GB HBM3")}
 
 
-def test_an_old_capture() -> None:
-    found, sink = read(capture(OLD))
-    assert found.format == "nvidia-smi-q"
-    own = of_gpu(sink, "0")
-    assert own["gpu_utilization_ratio"] == 0.99
-    assert own["gpu_ecc_correctable_total"] == 4.0
-    assert own["gpu_ecc_uncorrectable_total"] == 1.0
-    assert own["gpu_ecc_correctable_lifetime_total"] == 40.0
-    assert own["gpu_power_watts"] == 141.25
-    assert own["gpu_power_limit_watts"] == 140.0
-    assert own["gpu_throttle_reasons"] == 8.0
-    assert own["trackside_gpu_process_attached"] == 0.0
+def test_values_of_an_old_capture() -> None:
+    result, sink = read(capture(OLD))
+    assert result.format == "nvidia-smi-q"
+    values = of_gpu(sink, "0")
+    assert values["gpu_utilization_ratio"] == 0.99
+    assert values["gpu_ecc_correctable_total"] == 4.0
+    assert values["gpu_ecc_uncorrectable_total"] == 1.0
+    assert values["gpu_ecc_correctable_lifetime_total"] == 40.0
+    assert values["gpu_power_watts"] == 141.25
+    assert values["gpu_power_limit_watts"] == 140.0
+    assert values["gpu_throttle_reasons"] == 8.0
+    assert values["trackside_gpu_process_attached"] == 0.0
     assert last(sink)["gpu_pages_retired_total", "cause=double_bit gpu=0"] == 6.0
 
 
-def test_gpus_are_numbered_by_their_order_only_where_all_are_listed() -> None:
+def test_gpus_are_numbered_by_order_only_if_all_are_listed() -> None:
     _, sink = read(capture(new(0, busy=0), new(1)))
     assert of_gpu(sink, "0")["gpu_utilization_ratio"] == 0.0
     assert of_gpu(sink, "1")["gpu_utilization_ratio"] == 1.0
-    _, sink = read(capture(new(1), said=8))
+    _, sink = read(capture(new(1), attached=8))
     assert last(sink)["gpu_utilization_ratio", ""] == 1.0
-    assert {dict(labels).get("pci") for labels in described(sink)} >= {"0000:2b:00"}
-    assert "gpu" not in {name for labels in described(sink) for name, _ in labels}
+    assert {dict(labels).get("pci") for labels in label_sets(sink)} >= {"0000:2b:00"}
+    assert "gpu" not in {name for labels in label_sets(sink) for name, _ in labels}
 
 
-def test_a_gpu_seen_before_is_known_again() -> None:
-    text = capture(new(0, busy=0), new(1)) + capture(new(1, busy=50), said=2, at="Sat Nov 21 08:01:05 2026")
+def test_a_gpu_keeps_its_index_in_later_captures() -> None:
+    text = capture(new(0, busy=0), new(1)) + capture(new(1, busy=50), attached=2, at="Sat Nov 21 08:01:05 2026")
     _, sink = read(text)
     assert points(sink)["gpu_utilization_ratio", "gpu=1"] == [(T0, 1.0), (T0 + 60, 0.5)]
     assert len(points(sink)["gpu_utilization_ratio", "gpu=0"]) == 1
@@ -238,14 +238,14 @@ def test_captures_in_a_row_keep_their_times() -> None:
     assert points(sink)["gpu_utilization_ratio", "gpu=0"] == [(T0 + 60 * n, n / 100) for n in range(5)]
 
 
-def test_only_some_sections() -> None:
+def test_a_capture_with_only_some_sections() -> None:
     part = "GPU 00000000:1B:00.0\n    Utilization\n        GPU                       : 7 %\n"
-    found, sink = read(capture(part))
-    assert found.format == "nvidia-smi-q"
+    result, sink = read(capture(part))
+    assert result.format == "nvidia-smi-q"
     assert of_gpu(sink, "0") == {"gpu_utilization_ratio": 0.07}
 
 
-def test_an_empty_list_of_processes_counts_only_where_memory_is_free() -> None:
+def test_an_empty_process_list_counts_only_if_memory_is_free() -> None:
     """Within a container nvidia-smi lists none."""
     hidden = OLD.replace("Used                        : 2 MiB", "Used                        : 9000 MiB")
     _, sink = read(capture(hidden))
@@ -298,40 +298,40 @@ def test_mig_instances_have_curves_of_their_own() -> None:
 
 
 def test_cut_off_in_the_middle() -> None:
-    whole = capture(new(0, busy=0), new(1))
-    found, sink = read(whole[: whole.rindex("    Temperature")])
-    assert found.format == "nvidia-smi-q"
+    complete = capture(new(0, busy=0), new(1))
+    result, sink = read(complete[: complete.rindex("    Temperature")])
+    assert result.format == "nvidia-smi-q"
     assert of_gpu(sink, "0")["gpu_temperature_celsius"] == 87.0
     assert "gpu_temperature_celsius" not in of_gpu(sink, "1")
     assert of_gpu(sink, "1")["gpu_utilization_ratio"] == 1.0
 
 
-def test_lines_of_others_between_cost_nothing() -> None:
+def test_foreign_lines_are_skipped() -> None:
     lines = capture(*[new(n) for n in range(4)]).splitlines()
     lines.insert(60, "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED ***")
-    found, sink = read("\n".join(lines))
-    assert (found.format, found.status) == ("nvidia-smi-q", "partial")
-    assert "1 line is not from nvidia-smi" in found.note
+    result, sink = read("\n".join(lines))
+    assert (result.format, result.status) == ("nvidia-smi-q", "partial")
+    assert "1 line is not from nvidia-smi" in result.note
     assert of_gpu(sink, "3")["gpu_temperature_celsius"] == 87.0
 
 
 def test_a_job_log_that_begins_with_a_capture_stays_a_job_log() -> None:
     log = "".join(f"step {n} loss {2.5 - n / 100:.2f}\n" for n in range(60))
-    found, _ = read(capture(new(0)) + "\n" + log, path="slurm-7.out")
-    assert found.format == "job-log"
+    result, _ = read(capture(new(0)) + "\n" + log, path="slurm-7.out")
+    assert result.format == "job-log"
 
 
-def test_localized_times_fall_back_to_the_files_date() -> None:
-    found, sink = read(capture(new(0), at="Sa 21. Nov 08:00:05 CET 2026"))
-    assert "assumed to be when the file was last written" in found.note
+def test_localized_times_fall_back_to_the_time_of_the_file() -> None:
+    result, sink = read(capture(new(0), at="Sa 21. Nov 08:00:05 CET 2026"))
+    assert "assumed to be when the file was last written" in result.note
     assert {curve[0][0] for curve in points(sink).values()} == {utc("2026-11-21 08:10:00")}
 
 
-@pytest.mark.parametrize("said", ["9" * 400, "9" * 1500, "-1", "eight", "N/A", ""])
-def test_a_count_of_gpus_that_is_none_costs_only_itself(said: str) -> None:
-    text = capture(new(0), new(1)).replace("Attached GPUs   : 2", f"Attached GPUs   : {said}")
-    found, sink = read(text)
-    assert (found.format, found.status) == ("nvidia-smi-q", "read")
-    assert "defect" not in found.note
+@pytest.mark.parametrize("count", ["9" * 400, "9" * 1500, "-1", "eight", "N/A", ""])
+def test_an_invalid_count_of_gpus_is_ignored(count: str) -> None:
+    text = capture(new(0), new(1)).replace("Attached GPUs   : 2", f"Attached GPUs   : {count}")
+    result, sink = read(text)
+    assert (result.format, result.status) == ("nvidia-smi-q", "read")
+    assert "defect" not in result.note
     assert not [key for key in last(sink) if key[0] == "gpu_visible_gpus"]
     assert len([key for key in last(sink) if key[0] == "gpu_power_watts"]) == 1

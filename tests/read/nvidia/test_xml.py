@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.read.nvidia.reading import described, last, of_gpu, points, read, utc
+from tests.read.nvidia.reading import label_sets, last, of_gpu, points, read, utc
 
 MIB = float(1 << 20)
 T0 = utc("2026-11-21 08:00:05")
@@ -57,10 +57,10 @@ def gpu(number: int = 0, reasons: str = NEW_REASONS, power: str = NEW_POWER, bus
 </gpu>"""
 
 
-def document(*gpus: str, said: int | None = None, schema: str = "v12", at: str = "Sat Nov 21 08:00:05 2026") -> str:
+def document(*gpus: str, attached: int | None = None, schema: str = "v12", at: str = "Sat Nov 21 08:00:05 2026") -> str:
     return (
         f'<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_{schema}.dtd">\n<nvidia_smi_log>\n'
-        f"<timestamp>{at}</timestamp>\n<attached_gpus>{len(gpus) if said is None else said}</attached_gpus>\n"
+        f"<timestamp>{at}</timestamp>\n<attached_gpus>{len(gpus) if attached is None else attached}</attached_gpus>\n"
         + "\n".join(gpus)
         + "\n</nvidia_smi_log>\n"
     )
@@ -69,9 +69,9 @@ def document(*gpus: str, said: int | None = None, schema: str = "v12", at: str =
 @pytest.mark.parametrize(
     ("schema", "reasons", "power"), [("v11", OLD_REASONS, OLD_POWER), ("v13", NEW_REASONS, NEW_POWER)]
 )
-def test_every_schema_says_the_same(schema: str, reasons: str, power: str) -> None:
-    found, sink = read(document(gpu(0, reasons, power), schema=schema))
-    assert (found.format, found.status) == ("nvidia-smi-xml", "read")
+def test_every_schema_gives_the_same_values(schema: str, reasons: str, power: str) -> None:
+    result, sink = read(document(gpu(0, reasons, power), schema=schema))
+    assert (result.format, result.status) == ("nvidia-smi-xml", "read")
     assert of_gpu(sink, "0") == {
         "gpu_recovery_action": 0.0,
         "gpu_pcie_replays_total": 4.0,
@@ -103,23 +103,23 @@ def test_every_schema_says_the_same(schema: str, reasons: str, power: str) -> No
     assert last(sink)["gpu_process_memory_used_bytes", "gpu=0 pid=5762"] == 1005 * MIB
     assert last(sink)["gpu_pages_retired_total", "cause=double_bit gpu=0"] == 5.0
     assert {curve[0][0] for curve in points(sink).values()} == {T0}
-    labels = next(labels for labels in described(sink) if dict(labels).get("gpu") == "0")
+    labels = next(labels for labels in label_sets(sink) if dict(labels).get("gpu") == "0")
     assert set(labels) >= {("gpu_uuid", f"{UUID}0"), ("pci", "0000:1b:00"), ("gpu_model", "NVIDIA A100-SXM4-80GB")}
 
 
-def test_documents_behind_each_other() -> None:
+def test_several_documents_in_one_file() -> None:
     text = "".join(document(gpu(0, busy=f"{n} %"), at=f"Sat Nov 21 08:{n:02}:05 2026") for n in range(3))
     _, sink = read(text)
     assert points(sink)["gpu_utilization_ratio", "gpu=0"] == [(T0 + 60 * n, n / 100) for n in range(3)]
 
 
-def test_a_gpu_alone_of_several_has_no_index() -> None:
-    _, sink = read(document(gpu(1), said=4))
-    assert "gpu" not in {name for labels in described(sink) for name, _ in labels}
-    assert ("pci", "0000:2b:00") in {pair for labels in described(sink) for pair in labels}
+def test_a_single_gpu_of_several_has_no_index() -> None:
+    _, sink = read(document(gpu(1), attached=4))
+    assert "gpu" not in {name for labels in label_sets(sink) for name, _ in labels}
+    assert ("pci", "0000:2b:00") in {pair for labels in label_sets(sink) for pair in labels}
 
 
-def test_instances() -> None:
+def test_mig_instances_have_curves_of_their_own() -> None:
     mig = """<mig_devices><mig_device><index>0</index><gpu_instance_id>3</gpu_instance_id>
 <fb_memory_usage><total>19968 MiB</total><used>12 MiB</used></fb_memory_usage></mig_device>
 <mig_device><index>1</index><gpu_instance_id>4</gpu_instance_id>
@@ -130,21 +130,21 @@ def test_instances() -> None:
 
 
 @pytest.mark.parametrize("cut", [0.4, 0.6, 0.9])
-def test_a_document_cut_off_gives_its_whole_gpus(cut: float) -> None:
-    text = document(gpu(0), gpu(1), said=2)
+def test_a_truncated_document_gives_its_complete_gpus(cut: float) -> None:
+    text = document(gpu(0), gpu(1), attached=2)
     end = int(len(text) * cut)
-    found, sink = read(text[:end])
-    whole = text[:end].count("</gpu>")
-    assert (found.format, found.status) == ("nvidia-smi-xml", "partial")
-    assert len({labels for labels in described(sink) if dict(labels).get("pci")}) >= whole
-    assert sum(metric == "gpu_utilization_ratio" for metric, _ in last(sink)) == min(whole, 1)
-    assert "1 documents are truncated or malformed" in found.note
+    result, sink = read(text[:end])
+    complete_gpus = text[:end].count("</gpu>")
+    assert (result.format, result.status) == ("nvidia-smi-xml", "partial")
+    assert len({labels for labels in label_sets(sink) if dict(labels).get("pci")}) >= complete_gpus
+    assert sum(metric == "gpu_utilization_ratio" for metric, _ in last(sink)) == min(complete_gpus, 1)
+    assert "1 documents are truncated or malformed" in result.note
 
 
-def test_what_follows_a_garbled_document_is_read() -> None:
+def test_documents_after_a_garbled_one_are_read() -> None:
     broken = document(gpu(0)).replace("</clocks>", "</clock>")
-    found, sink = read(document(gpu(0, busy="5 %")) * 3 + broken + document(gpu(0), at="Sat Nov 21 09:00:05 2026"))
-    assert found.status == "partial"
+    result, sink = read(document(gpu(0, busy="5 %")) * 3 + broken + document(gpu(0), at="Sat Nov 21 09:00:05 2026"))
+    assert result.status == "partial"
     assert points(sink)["gpu_utilization_ratio", "gpu=0"][-1] == (T0 + 3600, 0.99)
 
 
@@ -163,42 +163,42 @@ BOMB = """<?xml version="1.0"?>
 @pytest.mark.parametrize(
     "text", [BOMB, BOMB.replace('<!ENTITY a "aaaaaaaaaa">', '<!ENTITY a SYSTEM "file:///etc/passwd">')]
 )
-def test_entities_are_refused(text: str) -> None:
-    found, sink = read(text)
+def test_documents_that_declare_entities_are_refused(text: str) -> None:
+    result, sink = read(text)
     assert not sink.blocks
-    assert found.format == "nvidia-smi-xml"
-    assert "entities are declared" in found.note
+    assert result.format == "nvidia-smi-xml"
+    assert "entities are declared" in result.note
 
 
-def test_depth_is_bounded() -> None:
+def test_nesting_depth_is_bounded() -> None:
     text = document("<gpu>" + "<a>" * 100 + "</a>" * 100 + "</gpu>")
-    found, _ = read(text)
-    assert "nested too deeply" in found.note
+    result, _ = read(text)
+    assert "nested too deeply" in result.note
 
 
-def test_other_xml_is_left_alone() -> None:
-    found, _ = read('<?xml version="1.0"?>\n<testsuite><case name="a"/></testsuite>\n')
-    assert found.format != "nvidia-smi-xml"
+def test_other_xml_is_not_recognized() -> None:
+    result, _ = read('<?xml version="1.0"?>\n<testsuite><case name="a"/></testsuite>\n')
+    assert result.format != "nvidia-smi-xml"
 
 
-def test_a_refused_document_is_told_once_and_the_next_is_read() -> None:
-    found, sink = read(BOMB + document(gpu(0)))
-    assert found.status == "partial"
-    assert "1 documents were refused: entities are declared in them" in found.note
-    assert "garbled" not in found.note
+def test_a_refused_document_is_noted_and_the_next_is_read() -> None:
+    result, sink = read(BOMB + document(gpu(0)))
+    assert result.status == "partial"
+    assert "1 documents were refused: entities are declared in them" in result.note
+    assert "garbled" not in result.note
     assert last(sink)["gpu_utilization_ratio", "gpu=0"] == 0.99
 
 
-def test_no_document_names_a_file_to_be_read() -> None:
+def test_an_external_file_named_by_a_document_is_not_read() -> None:
     text = document(gpu(0)).replace('"nvsmi_device_v12.dtd"', '"file:///etc/passwd"')
     assert "file:///etc/passwd" in text
-    found, sink = read(text)
-    assert found.status == "read"
-    assert "root:" not in str(described(sink))
+    result, sink = read(text)
+    assert result.status == "read"
+    assert "root:" not in str(label_sets(sink))
 
 
 @pytest.mark.parametrize(
-    ("inside", "said"),
+    ("body", "note"),
     [
         ("<gpu id='00000000:0C:00.0'></gpu>\n" * 200, "more than 100 GPUs"),
         (
@@ -208,11 +208,13 @@ def test_no_document_names_a_file_to_be_read() -> None:
         ("<gpu id='00000000:0C:00.0'><mig_devices>\n" + "<mig_device></mig_device>\n" * 200, "100 instances"),
     ],
 )
-def test_lists_without_end_are_not_held(inside: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_gpus_processes_and_instances_are_bounded(
+    body: str, note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module, name in itertools.product(
         ("nvidia_smi_state", "formats.nvidia_smi_xml"), ("MAX_GPUS_PER_CAPTURE", "MAX_PROCESSES")
     ):
         monkeypatch.setattr(f"trackside.read.{module}.{name}", 100)
-    found, _ = read(f'<?xml version="1.0" ?>\n<nvidia_smi_log>\n{inside}')
-    assert (found.format, found.status) == ("nvidia-smi-xml", "partial")
-    assert said in found.note
+    result, _ = read(f'<?xml version="1.0" ?>\n<nvidia_smi_log>\n{body}')
+    assert (result.format, result.status) == ("nvidia-smi-xml", "partial")
+    assert note in result.note

@@ -1,4 +1,4 @@
-"""Bodies decompressed: every encoding, never beyond the limit, whatever they say of themselves."""
+"""Decompression of bodies: every encoding, never beyond the limit, whatever size they declare."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TEXT = b"step 10 loss 4.5455\n" * 5000
 
 
 def _raw_deflate(data: bytes) -> bytes:
-    made = zlib.compressobj(wbits=-15)
-    return made.compress(data) + made.flush()
+    compressor = zlib.compressobj(wbits=-15)
+    return compressor.compress(data) + compressor.flush()
 
 
 def _streamed_zstd(data: bytes) -> bytes:
-    made = zstandard.ZstdCompressor().compressobj()  # as collectors do: the frame doesn't say its size
-    return made.compress(data) + made.flush()
+    compressor = zstandard.ZstdCompressor().compressobj()  # as collectors do: the frame does not declare its size
+    return compressor.compress(data) + compressor.flush()
 
 
 ENCODED = {
@@ -45,7 +45,7 @@ ENCODED = {
 
 @pytest.mark.parametrize("name", ENCODED)
 @pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(range(256)) * 3000], ids=len)
-def test_what_was_encoded_comes_back(name, data):
+def test_encoded_bodies_are_decompressed(name, data):
     assert decompress(ENCODED[name](data), name, len(data)) == data
 
 
@@ -56,14 +56,14 @@ def test_one_byte_more_than_allowed_is_too_large(name):
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODED if name not in ("", "identity")])
-def test_a_body_that_is_cut_off_is_told_of(name):
-    whole = ENCODED[name](TEXT)
+def test_a_truncated_body_is_refused(name):
+    encoded = ENCODED[name](TEXT)
     with pytest.raises(BadRequest, match=f"Content-Encoding is {name.lower().removeprefix('x-')}"):
-        decompress(whole[: len(whole) - 9], name, 1 << 20)
+        decompress(encoded[: len(encoded) - 9], name, 1 << 20)
 
 
 @pytest.mark.parametrize("name", ["gzip", "deflate", "zstd", "ZSTD"])
-def test_a_bomb_costs_no_more_than_the_limit(name):
+def test_memory_of_a_decompression_bomb_is_bounded(name):
     bomb = ENCODED[name](bytes(200 << 20))
     tracemalloc.start()
     try:
@@ -74,20 +74,20 @@ def test_a_bomb_costs_no_more_than_the_limit(name):
         tracemalloc.stop()
 
 
-def test_a_snappy_header_that_lies_is_not_believed():
+def test_a_wrong_size_in_a_snappy_header_is_refused():
     with pytest.raises(BadRequest, match="can't decompress"):
         decompress(b"\xff\xff\xff\x7f\x00", "snappy", 1 << 30)
     with pytest.raises(BadRequest, match="0 bytes can't decompress"):
         decompress(b"", "snappy", 1 << 20)
 
 
-def test_encodings_one_in_another():
+def test_nested_encodings_are_limited():
     assert decompress(gzip.compress(zlib.compress(TEXT)), "deflate, gzip", 1 << 20) == TEXT
     with pytest.raises(BadRequest, match="at most 3"):
         decompress(b"", "gzip,gzip,gzip,gzip", 10)
 
 
-def test_an_unknown_encoding_names_those_that_are_known():
+def test_an_unknown_encoding_is_refused_with_the_known_ones():
     with pytest.raises(UnsupportedMedia, match=r"'br' is not supported: use identity, snappy, gzip") as caught:
         decompress(b"", "br", 10)
     assert caught.value.status == 415

@@ -34,7 +34,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def pushed(streams) -> bytes:
+def push_of(streams) -> bytes:
     request = PUSH["PushRequest"]()
     for labels, entries in streams:
         stream = request.streams.add(
@@ -54,7 +54,9 @@ def as_json(streams) -> bytes:
             "streams": [
                 {
                     "stream": labels,
-                    "values": [[str(time), line, *([about] if about else [])] for time, line, about in entries],
+                    "values": [
+                        [str(time), line, *([metadata] if metadata else [])] for time, line, metadata in entries
+                    ],
                 }
                 for labels, entries in streams
             ]
@@ -62,7 +64,7 @@ def as_json(streams) -> bytes:
     ).encode()
 
 
-def told(streams) -> list:
+def entries_of(streams) -> list:
     return sorted(
         (sorted(stream.labels.items()), time, line)
         for stream in streams
@@ -74,24 +76,24 @@ def told(streams) -> list:
 @given(STREAMS)
 @example([({"job": "4242"}, [(NOW + at, f"line {at}", {}) for at in range(30)])])
 @example([({"job": "4242"}, [(NOW, "\x1a\x02", {"rank": "0"}), (NOW, "", {}), (NOW, "x", {"pid": "1"})])])
-def test_both_forms_give_what_was_sent(streams):
-    wanted = sorted(
+def test_protobuf_and_json_give_what_was_sent(streams):
+    expected = sorted(
         (
-            sorted({**labels, **{name: value for name, value in about.items() if name == "rank" and value}}.items()),
+            sorted({**labels, **{name: value for name, value in metadata.items() if name == "rank" and value}}.items()),
             time,
             line,
         )
         for labels, entries in streams
-        for time, line, about in entries
+        for time, line, metadata in entries
     )
-    assert told(decode(pushed(streams), PROTOBUF)) == wanted
-    assert told(decode(as_json(streams), JSON)) == wanted
+    assert entries_of(decode(push_of(streams), PROTOBUF)) == expected
+    assert entries_of(decode(as_json(streams), JSON)) == expected
 
 
-def test_lines_of_one_stream_stay_in_order_and_ranks_are_told_apart():
+def test_lines_stay_in_order_and_ranks_become_streams():
     entries = [(NOW + at, f"line {at}", {"rank": str(at % 2)} if at % 3 else {}) for at in range(90)]
     for body, content_type in (
-        (pushed([({"job": "1"}, entries)]), PROTOBUF),
+        (push_of([({"job": "1"}, entries)]), PROTOBUF),
         (as_json([({"job": "1"}, entries)]), JSON),
     ):
         streams = decode(body, content_type)
@@ -103,29 +105,29 @@ def test_lines_of_one_stream_stay_in_order_and_ranks_are_told_apart():
         assert all(stream.times_ns == sorted(stream.times_ns) for stream in streams)
 
 
-def test_a_push_that_is_cut_into_pieces_is_the_same(monkeypatch):
+def test_decoding_in_pieces_gives_the_same_streams(monkeypatch):
     streams = [
         ({"job": str(job)}, [(NOW + at, f"line {at}", {"rank": str(at % 2)} if at % 3 else {}) for at in range(90)])
         for job in range(3)
     ]
     monkeypatch.setattr(messages, "MAX_PIECE_BYTES", 150)
-    cut = decode(pushed(streams), PROTOBUF)
-    assert [(each.labels, each.times_ns, each.lines) for each in cut] == [
-        (each.labels, each.times_ns, each.lines) for each in decode(as_json(streams), JSON)
+    split = decode(push_of(streams), PROTOBUF)
+    assert [(stream.labels, stream.times_ns, stream.lines) for stream in split] == [
+        (stream.labels, stream.times_ns, stream.lines) for stream in decode(as_json(streams), JSON)
     ]
 
 
-def test_a_line_far_beyond_the_usual_is_taken_and_a_huge_one_is_too_large():
-    (stream,) = decode(pushed([({"job": "1"}, [(NOW, "x" * (4_000_000), {})])]), PROTOBUF)
+def test_a_line_of_4_mb_is_accepted_and_a_longer_one_is_too_large():
+    (stream,) = decode(push_of([({"job": "1"}, [(NOW, "x" * (4_000_000), {})])]), PROTOBUF)
     assert len(stream.lines[0]) == 4_000_000
     with pytest.raises(BadRequest, match="at most 4,194,304 are accepted") as caught:
-        decode(pushed([({"job": "1"}, [(NOW, "x" * (4 << 20), {})])]), PROTOBUF)
+        decode(push_of([({"job": "1"}, [(NOW, "x" * (4 << 20), {})])]), PROTOBUF)
     assert caught.value.status == 413
 
 
-def test_text_that_is_no_utf8_costs_itself_only():
-    body = pushed([({"job": "1"}, [(NOW, "line", {}), (NOW, "more", {})])]).replace(b"line", b"\xffine")
-    assert [each.lines for each in decode(body, PROTOBUF)] == [["\ufffdine", "more"]]
+def test_invalid_utf8_is_replaced_and_the_rest_is_kept():
+    body = push_of([({"job": "1"}, [(NOW, "line", {}), (NOW, "more", {})])]).replace(b"line", b"\xffine")
+    assert [stream.lines for stream in decode(body, PROTOBUF)] == [["\ufffdine", "more"]]
 
 
 @pytest.mark.parametrize(
@@ -136,13 +138,13 @@ def test_text_that_is_no_utf8_costs_itself_only():
         ('{a="\\U00110000\\ud800\\101"}', {"a": "\ufffd\ufffdA"}),
     ],
 )
-def test_selectors(text, labels):
+def test_selectors_are_parsed(text, labels):
     body = PUSH["PushRequest"](streams=[{"labels": text, "entries": [{"line": "x"}]}]).SerializeToString()
-    assert [each.labels for each in decode(body, PROTOBUF)] == [labels]
+    assert [stream.labels for stream in decode(body, PROTOBUF)] == [labels]
 
 
 @pytest.mark.parametrize("text", ["job", '{job="x"', "{job=x}", '{job="x" node="y"}', '{job="x", job="y"}', '{="x"}'])
-def test_labels_that_cannot_be_read_name_the_stream(text):
+def test_invalid_labels_are_refused_with_the_number_of_the_stream(text):
     streams = [{"labels": "{}"}, {"labels": text, "entries": [{"line": "x"}]}]
     with pytest.raises(BadRequest, match="stream 1: labels"):
         decode(PUSH["PushRequest"](streams=streams).SerializeToString(), PROTOBUF)
@@ -160,12 +162,12 @@ def test_labels_that_cannot_be_read_name_the_stream(text):
         (b'{"streams": ' + b"[" * 5000, "not a push in JSON"),
     ],
 )
-def test_json_that_is_no_push_is_refused_with_its_place(body, message):
+def test_invalid_json_is_refused_with_the_place(body, message):
     with pytest.raises(BadRequest, match=message):
         decode(body, JSON)
 
 
-def test_other_content_is_unsupported():
+def test_other_content_types_are_unsupported():
     with pytest.raises(UnsupportedMedia, match="a push is application/x-protobuf"):
         decode(b"", "text/plain")
     assert loki_push.answer().status == 204
@@ -176,27 +178,29 @@ def test_other_content_is_unsupported():
 def test_any_bytes_are_read_or_refused(data):
     entries = [(NOW, "one", {}), (NOW + 1, "two", {"rank": "3"})]
     body = bytearray(
-        pushed([({"job": "1"}, entries)]) if data.draw(st.booleans()) else data.draw(st.binary(min_size=1, max_size=80))
+        push_of([({"job": "1"}, entries)])
+        if data.draw(st.booleans())
+        else data.draw(st.binary(min_size=1, max_size=80))
     )
-    for place in data.draw(st.lists(st.integers(0, len(body) - 1), max_size=4)):
-        body[place] = data.draw(st.integers(0, 255))
+    for index in data.draw(st.lists(st.integers(0, len(body) - 1), max_size=4)):
+        body[index] = data.draw(st.integers(0, 255))
     for content_type in (PROTOBUF, JSON):
         with suppress(BadRequest):
             decode(bytes(body), content_type)
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
-def test_a_push_that_is_cut_off_is_refused(cut):
-    body = pushed([({"job": "1"}, [(NOW + at, "line", {}) for at in range(9)])])
+def test_a_truncated_push_is_refused(cut):
+    body = push_of([({"job": "1"}, [(NOW + at, "line", {}) for at in range(9)])])
     with pytest.raises(BadRequest, match=r"truncated|doesn't end"):
         decode(body[:-cut], PROTOBUF)
 
 
 @pytest.mark.corpus
-def test_recorded_pushes_are_taken_as_the_servers_took_them():
+def test_recorded_pushes_are_accepted_as_loki_accepts_them():
     if not RECORDED.is_dir():
         pytest.skip(f"no recorded pushes at {RECORDED}")
-    taken = refused = 0
+    accepted = refused = 0
     for entry in json.loads((RECORDED / "index.json").read_text()):
         if not entry["path"].endswith("/push"):
             continue
@@ -208,7 +212,9 @@ def test_recorded_pushes_are_taken_as_the_servers_took_them():
             with pytest.raises(BadRequest, match="not a push in JSON"):
                 decode(body, JSON)
         else:
-            taken += 1
-            sent = json.loads(body)["streams"]
-            assert sum(len(each.lines) for each in decode(body, JSON)) == sum(len(each["values"]) for each in sent)
-    assert (taken, refused) == (7, 2)
+            accepted += 1
+            sent_streams = json.loads(body)["streams"]
+            assert sum(len(stream.lines) for stream in decode(body, JSON)) == sum(
+                len(stream["values"]) for stream in sent_streams
+            )
+    assert (accepted, refused) == (7, 2)

@@ -1,4 +1,4 @@
-"""OTLP against messages that the official library writes: metrics and logs, as protobuf and as JSON."""
+"""OTLP against messages of the official library: metrics and logs, as protobuf and as JSON."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _value(any_value, value) -> None:
             any_value.string_value = value
         case list():
             any_value.array_value.SetInParent()
-            for each in value:
-                _value(any_value.array_value.values.add(), each)
+            for item in value:
+                _value(any_value.array_value.values.add(), item)
 
 
 def _attributes(into, attributes) -> None:
@@ -61,14 +61,14 @@ def _attributes(into, attributes) -> None:
         _value(pair.value, value)
 
 
-def numbers(resource, scope, metrics) -> ExportMetricsServiceRequest:
+def metrics_request(resource, scope, metrics) -> ExportMetricsServiceRequest:
     request = ExportMetricsServiceRequest()
-    whole = request.resource_metrics.add()
-    _attributes(whole.resource.attributes, resource)
-    part = whole.scope_metrics.add()
-    part.scope.name = scope
+    resource_metrics = request.resource_metrics.add()
+    _attributes(resource_metrics.resource.attributes, resource)
+    scope_metrics = resource_metrics.scope_metrics.add()
+    scope_metrics.scope.name = scope
     for name, kind, points in metrics:
-        metric = part.metrics.add(name=name, unit="1", description="of no interest")
+        metric = scope_metrics.metrics.add(name=name, unit="1", description="of no interest")
         data = metric.gauge if kind == "gauge" else metric.sum
         data.SetInParent()
         if kind != "gauge":
@@ -97,7 +97,12 @@ def _text(value) -> str:
 
 def _labels(*sets) -> list:
     return sorted(
-        {key.replace(".", "_"): _text(value) for each in sets for key, value in each.items() if value != ""}.items()
+        {
+            key.replace(".", "_"): _text(value)
+            for attributes in sets
+            for key, value in attributes.items()
+            if value != ""
+        }.items()
     )
 
 
@@ -105,14 +110,14 @@ def _bits(value: float) -> int:
     return 1 if math.isnan(value) else struct.unpack("<Q", struct.pack("<d", value))[0]  # JSON knows one NaN
 
 
-def told(block) -> list:
+def samples_of(block) -> list:
     labels = [labels_of(key) for key in block.keys]
     rows = zip(block.index.tolist(), block.times_ms.tolist(), block.values.tolist(), strict=True)
     return sorted((labels[at][0], sorted(labels[at][1].items()), time, _bits(value)) for at, time, value in rows)
 
 
 def read(request) -> list:
-    """The blocks of a request, as new and as known protobuf, and as JSON."""
+    """The blocks of a request: as protobuf with new and with known series, and as JSON."""
     known = KnownSeries()
     blocks = [otlp_metrics.decode(request.SerializeToString(), PROTOBUF, known) for _ in range(2)]
     forms = (MessageToDict(request), MessageToDict(request, preserving_proto_field_name=True))
@@ -127,19 +132,19 @@ def read(request) -> list:
     [("hw.power", "gauge", [({"gpu": "0"}, NOW, 1.5, set()), ({"gpu": "0"}, NOW, 2, {"started"})])],
 )
 @example({}, "", [("hw.power", "sum", [({}, NOW, 0.0, {"exemplar", "started"}), ({}, NOW + 1, -1, {"stale"})])])
-def test_numbers_are_what_was_sent(resource, scope, metrics):
-    about = {"otel_scope_name": scope}
-    kept = [(name, point) for name, kind, points in metrics if kind != "delta" for point in points]
-    wanted = sorted(
-        (name, _labels(resource, about, attributes), time // 1_000_000, _bits(float(value)))
-        for name, (attributes, time, value, frills) in kept
+def test_samples_are_what_was_sent(resource, scope, metrics):
+    scope_labels = {"otel_scope_name": scope}
+    cumulative = [(name, point) for name, kind, points in metrics if kind != "delta" for point in points]
+    expected = sorted(
+        (name, _labels(resource, scope_labels, attributes), time // 1_000_000, _bits(float(value)))
+        for name, (attributes, time, value, frills) in cumulative
         if "stale" not in frills and value is not None
     )
     deltas = sum(len(points) for _, kind, points in metrics if kind == "delta")
-    for block in read(numbers(resource, scope, metrics)):
-        assert told(block) == wanted
-        assert block.stale == sum("stale" in point[3] for _, point in kept)
-        assert block.skipped == deltas + sum(point[2] is None and "stale" not in point[3] for _, point in kept)
+    for block in read(metrics_request(resource, scope, metrics)):
+        assert samples_of(block) == expected
+        assert block.stale == sum("stale" in point[3] for _, point in cumulative)
+        assert block.skipped == deltas + sum(point[2] is None and "stale" not in point[3] for _, point in cumulative)
         assert ("delta temporality" in block.reason_text) == bool(deltas)
 
 
@@ -159,7 +164,7 @@ def _samples(block) -> dict:
     }
 
 
-def test_a_histogram_becomes_buckets_that_count_up():
+def test_a_histogram_becomes_cumulative_buckets():
     for block in read(_distribution("histogram", count=6, sum=7.5, explicit_bounds=[0.5, 10], bucket_counts=[1, 2, 3])):
         assert _samples(block) == {
             ("lat.ency_bucket", "0.5"): 1, ("lat.ency_bucket", "10"): 3, ("lat.ency_bucket", "+Inf"): 6,
@@ -172,7 +177,7 @@ def test_a_histogram_becomes_buckets_that_count_up():
         read(_distribution("histogram", explicit_bounds=[1], bucket_counts=[1, 2, 3]))
 
 
-def test_a_summary_and_an_exponential_histogram():
+def test_a_summary_gives_quantiles_and_an_exponential_histogram_sum_and_count():
     for block in read(_distribution("summary", count=6, sum=7.5, quantile_values=[{"quantile": 0.99, "value": 3}])):
         assert _samples(block) == {("lat.ency", "0.99"): 3, ("lat.ency_count", ""): 6, ("lat.ency_sum", ""): 7.5}
     for block in read(_distribution("exponential_histogram", count=6, sum=7.5, scale=2)):
@@ -181,37 +186,41 @@ def test_a_summary_and_an_exponential_histogram():
         assert block.skipped == 0
 
 
-def test_a_scraped_instance_is_prometheus_instance_and_an_arbitrary_one_is_not():
-    for instance, wanted in (("10.0.0.1:9400", "10.0.0.1:9400"), ("627cc493-f310-47de-96bd-71410b7dec09", None)):
-        for block in read(numbers({"service.instance.id": instance}, "", [("up", "gauge", [({}, NOW, 1.0, set())])])):
-            assert labels_of(block.keys[0])[1].get("instance") == wanted
+def test_an_instance_id_becomes_a_label_only_if_it_is_an_address():
+    for instance, expected in (("10.0.0.1:9400", "10.0.0.1:9400"), ("627cc493-f310-47de-96bd-71410b7dec09", None)):
+        for block in read(
+            metrics_request({"service.instance.id": instance}, "", [("up", "gauge", [({}, NOW, 1.0, set())])])
+        ):
+            assert labels_of(block.keys[0])[1].get("instance") == expected
 
 
-def test_series_that_are_forgotten_are_made_anew():
-    request = numbers({}, "", [("a", "gauge", [({}, NOW, 1.0, set())]), ("b", "gauge", [({}, NOW, 2.0, set())])])
+def test_evicted_series_are_created_again():
+    request = metrics_request(
+        {}, "", [("a", "gauge", [({}, NOW, 1.0, set())]), ("b", "gauge", [({}, NOW, 2.0, set())])]
+    )
     known = KnownSeries(1)
     for _ in range(3):
         block = otlp_metrics.decode(request.SerializeToString(), PROTOBUF, known)
-        assert told(block) == [("a", [], NOW // 10**6, _bits(1.0)), ("b", [], NOW // 10**6, _bits(2.0))]
+        assert samples_of(block) == [("a", [], NOW // 10**6, _bits(1.0)), ("b", [], NOW // 10**6, _bits(2.0))]
         assert len(known.keys) == 1
 
 
-def test_series_of_other_resources_scopes_and_names_are_others():
+def test_resource_scope_and_name_distinguish_series():
     known = KnownSeries()
-    found = set()
+    keys = set()
     for resource, scope, name in (({}, "", "a"), ({"x": "1"}, "", "a"), ({}, "x", "a"), ({}, "", "b")):
-        request = numbers(resource, scope, [(name, "gauge", [({"y": "1"}, NOW, 1.0, set())])])
+        request = metrics_request(resource, scope, [(name, "gauge", [({"y": "1"}, NOW, 1.0, set())])])
         for _ in range(2):
             block = otlp_metrics.decode(request.SerializeToString(), PROTOBUF, known)
-            assert told(block) == [
+            assert samples_of(block) == [
                 (name, _labels(resource, {"otel_scope_name": scope}, {"y": "1"}), NOW // 10**6, _bits(1.0))
             ]
-        found.update(block.keys)
-    assert len(found) == 4
+        keys.update(block.keys)
+    assert len(keys) == 4
 
 
-def test_the_sender_is_told_what_was_left_out():
-    request = numbers({}, "", [("a", "delta", [({}, NOW, 1.0, set())] * 3)])
+def test_the_response_reports_rejected_points():
+    request = metrics_request({}, "", [("a", "delta", [({}, NOW, 1.0, set())] * 3)])
     for content_type in (PROTOBUF, JSON):
         body = request.SerializeToString() if content_type == PROTOBUF else json.dumps(MessageToDict(request)).encode()
         answer = otlp_metrics.answer(otlp_metrics.decode(body, content_type), content_type)
@@ -226,7 +235,7 @@ def test_the_sender_is_told_what_was_left_out():
 
 
 @pytest.mark.parametrize("decode", [otlp_metrics.decode, otlp_logs.decode])
-def test_what_is_no_request_is_refused(decode):
+def test_invalid_requests_are_refused(decode):
     for body, content_type, message in (
         (b"\x0a\x05ab", PROTOBUF, "truncated"),
         (b"\x0b", PROTOBUF, "wire type 3"),
@@ -252,10 +261,12 @@ def test_any_bytes_are_read_or_refused(data):
         body = data.draw(st.binary(max_size=80))
     else:
         body = bytearray(
-            numbers({"a": "b"}, "s", [("m", "sum", [({"k": "v"}, NOW, 1.5, {"started"})] * 2)]).SerializeToString()
+            metrics_request(
+                {"a": "b"}, "s", [("m", "sum", [({"k": "v"}, NOW, 1.5, {"started"})] * 2)]
+            ).SerializeToString()
         )
-        for place in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
-            body[place] = data.draw(st.integers(0, 255))
+        for index in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
+            body[index] = data.draw(st.integers(0, 255))
     for decode in (otlp_metrics.decode, otlp_logs.decode):
         for content_type in (PROTOBUF, JSON):
             with suppress(BadRequest):
@@ -309,14 +320,14 @@ RECORDS = st.lists(
 )
 
 
-def logs(resource, records) -> ExportLogsServiceRequest:
+def logs_request(resource, records) -> ExportLogsServiceRequest:
     request = ExportLogsServiceRequest()
-    whole = request.resource_logs.add()
-    _attributes(whole.resource.attributes, resource)
+    resource_logs = request.resource_logs.add()
+    _attributes(resource_logs.resource.attributes, resource)
     for at, (time, body, attributes) in enumerate(records):
         if at % 3 == 0:
-            whole.scope_logs.add()
-        record = whole.scope_logs[-1].log_records.add(time_unix_nano=time, observed_time_unix_nano=NOW)
+            resource_logs.scope_logs.add()
+        record = resource_logs.scope_logs[-1].log_records.add(time_unix_nano=time, observed_time_unix_nano=NOW)
         _value(record.body, body)
         _attributes(record.attributes, attributes)
     return request
@@ -325,29 +336,29 @@ def logs(resource, records) -> ExportLogsServiceRequest:
 @settings(max_examples=200, deadline=None)
 @given(ATTRIBUTES, RECORDS)
 def test_lines_are_what_was_sent(resource, records):
-    wanted = []
+    expected = []
     for time, body, attributes in records:
-        places = {key: value for key, value in attributes.items() if key in ("rank", "node")}
+        stream_labels = {key: value for key, value in attributes.items() if key in ("rank", "node")}
         trace = attributes.get("exception.stacktrace")
         line = _text(body) + (f"\n{trace}" if trace is not None else "")
-        wanted.append((_labels(resource, places), time or NOW, line))
-    request = logs(resource, records)
+        expected.append((_labels(resource, stream_labels), time or NOW, line))
+    request = logs_request(resource, records)
     for body, content_type in (
         (request.SerializeToString(), PROTOBUF),
         (json.dumps(MessageToDict(request)).encode(), JSON),
     ):
         streams = otlp_logs.decode(body, content_type)
-        found = [
+        entries = [
             (sorted(stream.labels.items()), time, line)
             for stream in streams
             for time, line in zip(stream.times_ns, stream.lines, strict=True)
         ]
-        assert sorted(found) == sorted(wanted)
+        assert sorted(entries) == sorted(expected)
 
 
-def test_lines_keep_their_order_however_they_are_cut_into_pieces(monkeypatch):
+def test_lines_keep_their_order_when_decoded_in_pieces(monkeypatch):
     monkeypatch.setattr(messages, "MAX_PIECE_BYTES", 64)
-    request = logs({"host.name": "n1"}, [(NOW + at, f"line {at}", {}) for at in range(500)])
+    request = logs_request({"host.name": "n1"}, [(NOW + at, f"line {at}", {}) for at in range(500)])
     (stream,) = otlp_logs.decode(request.SerializeToString() + UNKNOWN, PROTOBUF)
     assert stream.labels == {"host_name": "n1"}
     assert stream.lines == [f"line {at}" for at in range(500)]
@@ -355,15 +366,15 @@ def test_lines_keep_their_order_however_they_are_cut_into_pieces(monkeypatch):
 
 
 def test_a_record_beyond_the_limit_is_too_large():
-    request = logs({}, [(NOW, "x" * ((1 << 20) + 1), {})])
+    request = logs_request({}, [(NOW, "x" * ((1 << 20) + 1), {})])
     with pytest.raises(BadRequest, match="at most 1,048,576 are accepted") as caught:
         otlp_logs.decode(request.SerializeToString(), PROTOBUF)
     assert caught.value.status == 413
 
 
-def test_metrics_that_are_cut_into_pieces_are_the_same(monkeypatch):
+def test_metrics_decoded_in_pieces_are_the_same(monkeypatch):
     points = [({"gpu": str(number)}, NOW + number * 10**6, number + 0.5, set()) for number in range(200)]
-    request = numbers(
+    request = metrics_request(
         {"host.name": "n1"}, "scraper", [("a", "gauge", points), ("b", "sum", points), ("c", "delta", points)]
     )
     histogram = request.resource_metrics[0].scope_metrics[0].metrics.add(name="d").histogram
@@ -372,30 +383,30 @@ def test_metrics_that_are_cut_into_pieces_are_the_same(monkeypatch):
     body = request.SerializeToString()
     whole = otlp_metrics.decode(body, PROTOBUF)
     monkeypatch.setattr(messages, "MAX_PIECE_BYTES", 64)
-    cut = otlp_metrics.decode(body + UNKNOWN, PROTOBUF)
-    assert told(cut) == told(whole)
-    assert (len(whole.keys), cut.skipped, cut.reason_text) == (600, 200, whole.reason_text)
+    split = otlp_metrics.decode(body + UNKNOWN, PROTOBUF)
+    assert samples_of(split) == samples_of(whole)
+    assert (len(whole.keys), split.skipped, split.reason_text) == (600, 200, whole.reason_text)
 
 
-def test_pieces_are_bounded_and_make_up_the_whole(monkeypatch):
+def test_pieces_are_bounded_and_complete(monkeypatch):
     monkeypatch.setattr(messages, "MAX_PIECE_BYTES", 100)
-    request = logs({"host.name": "n1"}, [(NOW + at, f"line {at}", {}) for at in range(99)])
+    request = logs_request({"host.name": "n1"}, [(NOW + at, f"line {at}", {}) for at in range(99)])
     body = request.SerializeToString()
     whole = ExportLogsServiceRequest()
     for piece in messages.pieces(body, {1: {2: {2: {}}}}, 100, 0, len(body)):
-        assert len(piece) < 100 + 50  # with the resource, which stands in each
+        assert len(piece) < 100 + 50  # with the resource, which each piece repeats
         part = ExportLogsServiceRequest.FromString(piece)
         assert all(log.resource == request.resource_logs[0].resource for log in part.resource_logs)
         whole.MergeFrom(part)
-    sent, taken = (
-        [record for log in one.resource_logs for scope in log.scope_logs for record in scope.log_records]
-        for one in (request, whole)
+    original, reassembled = (
+        [record for log in request_.resource_logs for scope in log.scope_logs for record in scope.log_records]
+        for request_ in (request, whole)
     )
-    assert sent == taken
+    assert original == reassembled
 
 
-def test_what_cannot_be_parted_is_bounded():
-    request = logs({"host.name": "x" * (1 << 20)}, [(NOW, "line", {})])
+def test_a_message_that_cannot_be_split_is_too_large():
+    request = logs_request({"host.name": "x" * (1 << 20)}, [(NOW, "line", {})])
     with pytest.raises(BadRequest, match="more than 1,048,576 bytes at byte 4 that can't be split") as caught:
         otlp_logs.decode(request.SerializeToString(), PROTOBUF)
     assert caught.value.status == 413
@@ -410,22 +421,22 @@ def test_json_of_too_many_values_is_too_large(piece, message):
 
 
 @pytest.mark.parametrize("ids", [{"traceId": "5b8efff798038103d269b633813fc60c", "spanId": "eee19b7ec3c1b174"}, {"trace_id": "abc", "span_id": "é"}])  # fmt: skip
-def test_ids_in_json_are_hex_or_anything(ids):
+def test_ids_in_json_may_have_any_form(ids):
     record = {"timeUnixNano": str(NOW), "body": {"stringValue": "traceId"}, "unknown": [{}], **ids}
     body = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record], "schemaUrl": "x"}]}]}
     (stream,) = otlp_logs.decode(json.dumps(body).encode(), JSON)
     assert (stream.times_ns, stream.lines) == ([NOW], ["traceId"])
     point = {"timeUnixNano": str(NOW), "asInt": "7", "exemplars": [{"asDouble": 1, **ids}]}
     metric = {"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": "m", "gauge": {"dataPoints": [point]}}]}]}]}
-    assert told(otlp_metrics.decode(json.dumps(metric).encode(), JSON)) == [("m", [], NOW // 10**6, _bits(7.0))]
+    assert samples_of(otlp_metrics.decode(json.dumps(metric).encode(), JSON)) == [("m", [], NOW // 10**6, _bits(7.0))]
 
 
-def test_log_answers():
+def test_responses_to_logs_are_empty():
     assert ExportLogsServiceResponse.FromString(otlp_logs.answer(PROTOBUF).body) == ExportLogsServiceResponse()
     assert (otlp_logs.answer(JSON).status, otlp_logs.answer(JSON).body) == (200, b"{}")
 
 
 def test_times_of_points_are_whole_milliseconds():
-    (block, *_) = read(numbers({}, "", [("a", "gauge", [({}, NOW + 1_999_999, 1.0, set())])]))
+    (block, *_) = read(metrics_request({}, "", [("a", "gauge", [({}, NOW + 1_999_999, 1.0, set())])]))
     assert block.times_ms.tolist() == [NOW // 10**6 + 1]
     assert block.times_ms.dtype == np.int64

@@ -1,4 +1,4 @@
-"""Remote write against the official protobuf runtime: the same samples, whatever the form; and clear words for the rest."""
+"""Remote write against the official protobuf runtime: the same samples in each version; clear errors for the rest."""
 
 from __future__ import annotations
 
@@ -33,50 +33,50 @@ REQUESTS = st.lists(st.tuples(SERIES, FRILLS), max_size=6)
 UNKNOWN = b"\xf8\x7f\x07\xfa\x7f\x03abc\xf9\x7f12345678\xfd\x7f1234"  # fields 2047 of all kinds
 
 
-def first(series) -> bytes:
-    """A request of version 1, as the official runtime writes it."""
-    whole = b""
+def version_1(series) -> bytes:
+    """A request of version 1, encoded with the official runtime."""
+    body = b""
     for (name, labels, samples), frills in series:
-        one = FIRST["TimeSeries"]()
+        message = FIRST["TimeSeries"]()
         for label, value in [("__name__", name), *labels.items()]:
-            one.labels.add(name=label.encode(), value=value.encode())
+            message.labels.add(name=label.encode(), value=value.encode())
         for time, value in samples:
-            one.samples.add(timestamp=time, value=value)
+            message.samples.add(timestamp=time, value=value)
         if "exemplar" in frills:
-            one.exemplars.add(value=1, timestamp=5)
+            message.exemplars.add(value=1, timestamp=5)
         if "histogram" in frills:
-            one.histograms.add(count_int=3, sum=1.5, timestamp=5)
-        raw = one.SerializeToString()
+            message.histograms.add(count_int=3, sum=1.5, timestamp=5)
+        encoded = message.SerializeToString()
         if "unknown" in frills:
-            raw = UNKNOWN + raw + UNKNOWN
+            encoded = UNKNOWN + encoded + UNKNOWN
         if "split" in frills:  # labels go on after the samples
-            raw += FIRST["TimeSeries"](labels=[{"name": b"late", "value": b"yes"}]).SerializeToString()
-        whole += b"\x0a" + _varint(len(raw)) + raw
+            encoded += FIRST["TimeSeries"](labels=[{"name": b"late", "value": b"yes"}]).SerializeToString()
+        body += b"\x0a" + _varint(len(encoded)) + encoded
         if "metadata" in frills:
-            whole += FIRST["WriteRequest"](metadata=[{"type": 1, "metric_family_name": "up"}]).SerializeToString()
-    return whole
+            body += FIRST["WriteRequest"](metadata=[{"type": 1, "metric_family_name": "up"}]).SerializeToString()
+    return body
 
 
-def second(series, package=SECOND, before: int = 0) -> bytes:
-    """A request of version 2, with some symbols that nobody uses before the others."""
-    table = {b"": 0} | {b"unused %d" % number: 1 + number for number in range(before)}
+def version_2(series, package=SECOND, unused_count: int = 0) -> bytes:
+    """A request of version 2; ``unused_count`` unused symbols precede the others."""
+    symbols = {b"": 0} | {b"unused %d" % number: 1 + number for number in range(unused_count)}
     request = package["Request"]()
     for (name, labels, samples), frills in series:
-        one = request.timeseries.add()
+        message = request.timeseries.add()
         for label, value in [("__name__", name), *labels.items()] + ([("late", "yes")] if "split" in frills else []):
-            one.labels_refs.extend(table.setdefault(text.encode(), len(table)) for text in (label, value))
+            message.labels_refs.extend(symbols.setdefault(text.encode(), len(symbols)) for text in (label, value))
         for time, value in samples:
-            one.samples.add(timestamp=time, value=value, start_timestamp=NOW if "started" in frills else 0)
+            message.samples.add(timestamp=time, value=value, start_timestamp=NOW if "started" in frills else 0)
         if "exemplar" in frills:
-            one.exemplars.add(value=1, timestamp=5)
+            message.exemplars.add(value=1, timestamp=5)
         if "histogram" in frills:
-            one.histograms.add(count_int=3, sum=1.5, timestamp=5)
+            message.histograms.add(count_int=3, sum=1.5, timestamp=5)
         if "metadata" in frills:
-            one.metadata.type = 2
-            one.metadata.help_ref = 300
+            message.metadata.type = 2
+            message.metadata.help_ref = 300
         if "created" in frills:
-            one.created_timestamp = NOW
-    request.symbols.extend(table)
+            message.created_timestamp = NOW
+    request.symbols.extend(symbols)
     return request.SerializeToString()
 
 
@@ -87,15 +87,15 @@ def _varint(number: int) -> bytes:
     return out + bytes([number])
 
 
-def told(block) -> list:
-    """The samples of a block, in an order of their own; floats as their bits."""
+def samples_of(block) -> list:
+    """The samples of a block, sorted; floats as bits."""
     labels = [labels_of(key) for key in block.keys]
     rows = zip(block.index.tolist(), block.times_ms.tolist(), block.values.view(np.uint64).tolist(), strict=True)
     return sorted((labels[at][0], sorted(labels[at][1].items()), time, bits) for at, time, bits in rows)
 
 
-def wanted(series) -> list:
-    """What should be told of them."""
+def expected_samples(series) -> list:
+    """The samples that decoding these series must give, as of ``samples_of``."""
     return sorted(
         (
             name,
@@ -111,29 +111,31 @@ def wanted(series) -> list:
     )
 
 
-def clean(series) -> bool:
+def without_reserved_labels(series) -> bool:
     return all("late" not in labels for (_, labels, _), _ in series)
 
 
 @settings(max_examples=300, deadline=None)
-@given(REQUESTS.filter(clean))
+@given(REQUESTS.filter(without_reserved_labels))
 @example(
     [(("up", {"gpu": "0"}, [(NOW, struct.unpack("<d", b"abcdef\x12\x07")[0])]), frozenset())]
 )  # a value like a sample
 @example([(("up", {"gpu": "\x12\x07\x10"}, [(NOW, 1.0), (NOW + 1, 0.0)]), frozenset())] * 3)
 def test_both_versions_give_what_was_sent(series):
-    expected = wanted(series)
+    expected = expected_samples(series)
     histograms = sum("histogram" in frills for _, frills in series)
     exemplars = sum("exemplar" in frills for _, frills in series)
-    official = FIRST["WriteRequest"].FromString(first(series))
-    assert sum(len(one.samples) for one in official.timeseries) == sum(len(each[0][2]) for each in series)
+    official_request = FIRST["WriteRequest"].FromString(version_1(series))
+    assert sum(len(message.samples) for message in official_request.timeseries) == sum(
+        len(samples) for (_, _, samples), _ in series
+    )
     known = KnownSeries()
-    for body, version in ((first(series), 1), (second(series), 2), (second(series, UNPACKED, 200), 2)):
-        for _ in range(2):  # at first the series are new, then known
+    for body, version in ((version_1(series), 1), (version_2(series), 2), (version_2(series, UNPACKED, 200), 2)):
+        for _ in range(2):  # first the series are new, then known
             block = decode(body, version, known)
-            assert told(block) == expected
+            assert samples_of(block) == expected
             assert (block.skipped, block.exemplars) == (histograms, exemplars)
-            assert block.received == sum(len(each[0][2]) for each in series)
+            assert block.received == sum(len(samples) for (_, _, samples), _ in series)
 
 
 @settings(max_examples=200, deadline=None)
@@ -153,9 +155,9 @@ TICK = [
 
 
 @pytest.mark.parametrize("cut", [1, 2, 7, 8, 9, 17, 18, 19, 40])
-@pytest.mark.parametrize(("make", "version"), [(first, 1), (second, 2)])
-def test_a_body_that_is_cut_off_is_refused(make, version, cut):
-    body = make(TICK)
+@pytest.mark.parametrize(("encode", "version"), [(version_1, 1), (version_2, 2)])
+def test_a_truncated_body_is_refused(encode, version, cut):
+    body = encode(TICK)
     decode(body, version)
     with pytest.raises(BadRequest, match=r"truncated|doesn't end"):
         decode(body[:-cut], version)
@@ -164,45 +166,49 @@ def test_a_body_that_is_cut_off_is_refused(make, version, cut):
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_flipped_bytes_never_crash(data):
-    make, version = data.draw(st.sampled_from([(first, 1), (second, 2)]))
-    body = bytearray(make(TICK[:8]))
-    for place in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
-        body[place] = data.draw(st.integers(0, 255))
+    encode, version = data.draw(st.sampled_from([(version_1, 1), (version_2, 2)]))
+    body = bytearray(encode(TICK[:8]))
+    for index in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
+        body[index] = data.draw(st.integers(0, 255))
     with suppress(BadRequest):
         decode(bytes(body), version)
 
 
-def test_keys_of_version_2_are_those_of_version_1_whatever_the_symbols():
+def test_both_versions_give_the_same_keys():
     known = KnownSeries()
-    one, other = decode(second(TICK), 2, known), decode(second(TICK[::-1], before=300), 2, known)
+    block, reversed_block = decode(version_2(TICK), 2, known), decode(version_2(TICK[::-1], unused_count=300), 2, known)
     assert len(known.keys) == len(TICK)
-    assert one.keys == other.keys[::-1]
-    assert set(one.keys) == set(decode(first(TICK), 1, known).keys)
+    assert block.keys == reversed_block.keys[::-1]
+    assert set(block.keys) == set(decode(version_1(TICK), 1, known).keys)
 
 
-def test_keys_stay_right_when_all_is_forgotten():
+def test_keys_are_correct_after_eviction():
     known = KnownSeries(2000)
     for _ in range(3):
-        assert told(decode(first(TICK), 1, known)) == told(decode(second(TICK), 2, known)) == wanted(TICK)
+        assert (
+            samples_of(decode(version_1(TICK), 1, known))
+            == samples_of(decode(version_2(TICK), 2, known))
+            == expected_samples(TICK)
+        )
         assert 0 < len(known.keys) < 20
 
 
-def test_a_request_of_version_2_that_is_cut_into_pieces_is_the_same(monkeypatch):
+def test_version_2_decoded_in_pieces_is_the_same(monkeypatch):
     long = [(("up", {"gpu": "0"}, [(NOW + at, at + 0.5) for at in range(99)]), frozenset({"exemplar", "histogram"}))]
-    body = second([*TICK, *long])
+    body = version_2([*TICK, *long])
     symbols = SECOND["Request"](symbols=SECOND["Request"].FromString(body).symbols).SerializeToString()
     monkeypatch.setattr(messages, "MAX_PIECE_BYTES", 200)
-    for parts in (body, body[len(symbols) :] + symbols):  # symbols may stand last
+    for parts in (body, body[len(symbols) :] + symbols):  # symbols may come last
         block = decode(parts, 2)
-        assert told(block) == wanted([*TICK, *long])
+        assert samples_of(block) == expected_samples([*TICK, *long])
         assert (block.skipped, block.exemplars) == (1, 1)
 
 
-def test_nothing_is_nothing():
+def test_empty_requests_are_accepted():
     for version in (1, 2):
         assert decode(b"", version).received == 0
         assert answer(decode(b"", version), version).status == 204
-    assert decode(first([(("up", {}, []), frozenset())]), 1).received == 0
+    assert decode(version_1([(("up", {}, []), frozenset())]), 1).received == 0
 
 
 BAD_LABELS = {
@@ -216,8 +222,8 @@ BAD_LABELS = {
 
 
 @pytest.mark.parametrize("message", BAD_LABELS)
-def test_labels_that_make_no_series_are_refused_by_their_place(message):
-    request = FIRST["WriteRequest"].FromString(first(TICK[:3]))
+def test_invalid_labels_are_refused_with_the_number_of_the_series(message):
+    request = FIRST["WriteRequest"].FromString(version_1(TICK[:3]))
     bad = request.timeseries.add(samples=[{"value": 1, "timestamp": NOW}])
     for name, value in BAD_LABELS[message]:
         bad.labels.add(name=name, value=value)
@@ -232,7 +238,7 @@ def test_labels_that_make_no_series_are_refused_by_their_place(message):
         decode(body.SerializeToString(), 2)
 
 
-def test_labels_in_any_order_are_one_series_under_two_keys():
+def test_labels_in_another_order_are_the_same_series_under_another_key():
     keys = {key_of([(b"__name__", b"up"), (b"a", b"1")]), key_of([(b"a", b"1"), (b"__name__", b"up")])}
     assert len(keys) == 2
     assert {repr(labels_of(key)) for key in keys} == {repr(("up", {"a": "1"}))}
@@ -248,37 +254,39 @@ def test_labels_in_any_order_are_one_series_under_two_keys():
         ([b"", b"__name__", b"y" * 40_000], [1, 2, 2, 2], "its labels take more than"),
     ],
 )  # fmt: skip
-def test_symbols_that_lead_nowhere_are_refused(symbols, refs, message):
+def test_invalid_symbol_references_are_refused(symbols, refs, message):
     body = SECOND["Request"](symbols=symbols, timeseries=[{"labels_refs": refs, "samples": [{"timestamp": NOW}]}])
     with pytest.raises(BadRequest, match=message):
         decode(body.SerializeToString(), 2)
 
 
-def test_content_types():
+def test_content_types_select_the_version():
     assert (
         version_of("application/x-protobuf") == version_of("application/x-protobuf;proto=prometheus.WriteRequest") == 1
     )
     assert version_of("application/x-protobuf; proto=io.prometheus.write.v2.Request") == 2
-    for other in ("", "application/json", "application/x-protobuf;proto=x.Y"):
+    for content_type in ("", "application/json", "application/x-protobuf;proto=x.Y"):
         with pytest.raises(UnsupportedMedia, match="remote write is application/x-protobuf"):
-            version_of(other)
+            version_of(content_type)
 
 
-def test_version_2_is_told_what_was_written():
-    kept = answer(decode(second(TICK), 2), 2)
-    assert (kept.status, kept.headers["X-Prometheus-Remote-Write-Samples-Written"]) == (204, "500")
-    some = answer(decode(second([(("up", {}, [(NOW, 1.0), (NOW + 1, STALE)]), {"histogram", "exemplar"})]), 2), 2)
-    assert some.status == 400
-    assert some.headers == {
+def test_the_response_to_version_2_counts_written_samples():
+    complete = answer(decode(version_2(TICK), 2), 2)
+    assert (complete.status, complete.headers["X-Prometheus-Remote-Write-Samples-Written"]) == (204, "500")
+    incomplete = answer(
+        decode(version_2([(("up", {}, [(NOW, 1.0), (NOW + 1, STALE)]), {"histogram", "exemplar"})]), 2), 2
+    )
+    assert incomplete.status == 400
+    assert incomplete.headers == {
         "X-Prometheus-Remote-Write-Samples-Written": "2",
         "X-Prometheus-Remote-Write-Histograms-Written": "0",
         "X-Prometheus-Remote-Write-Exemplars-Written": "0",
     }
-    assert b"1 native histograms were dropped" in some.body
-    assert b"send_exemplars: false" in some.body
+    assert b"1 native histograms were dropped" in incomplete.body
+    assert b"send_exemplars: false" in incomplete.body
 
 
-def test_samples_of_no_usual_form_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_unusual_samples_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_write_1, "MAX_MESSAGES", 1000)
     labels = key_of([(b"__name__", b"up")])
     few, many = (labels + b"\x12\x00" * count for count in (1000, 1001))

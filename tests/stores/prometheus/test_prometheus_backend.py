@@ -319,7 +319,7 @@ class FakePrometheus:
         self.refused = ""
 
     def __call__(self, request: Request) -> bytes:
-        path, params = request.path.rpartition("/api/v1/")[2], request.asked
+        path, params = request.path.rpartition("/api/v1/")[2], request.params
         query = params.get("query", "")
         if self.refused and self.refused in query:
             return answer({"status": "error", "errorType": "execution", "error": "query touches too much"}, "422 No")
@@ -396,10 +396,10 @@ def test_a_run_is_queried_by_its_nodes_and_job() -> None:
         assert values.shape == (2, 60)
         assert (values == 50.0).all()
         assert used == 480
-        bodies = [unquote_plus(request.body.decode()) for request in server.seen]
-        assert all(request.headers["x-scope-orgid"] == "team-a" for request in server.seen)
+        bodies = [unquote_plus(request.body.decode()) for request in server.requests]
+        assert all(request.headers["x-scope-orgid"] == "team-a" for request in server.requests)
         series_query = next(
-            body for request, body in zip(server.seen, bodies, strict=True) if request.path.endswith("/series")
+            body for request, body in zip(server.requests, bodies, strict=True) if request.path.endswith("/series")
         )
         assert 'Hostname=~"(?i:' in series_query
         assert 'slurm_job_id=~"(7)' in series_query
@@ -429,7 +429,7 @@ def test_the_newest_samples_are_not_read() -> None:
                 used if rollup == "count" else 2 * filled_windows
             )
             assert used == 2 * infos[0].count
-        latest = [float(request.asked.get("end", request.asked.get("time", 0))) for request in server.seen]
+        latest = [float(request.params.get("end", request.params.get("time", 0))) for request in server.requests]
         assert max(latest) <= now - 30
         backend.close()
 
@@ -440,9 +440,9 @@ def test_repeated_requests_are_answered_from_the_cache() -> None:
         start_ms = START_S * 1000 // 60_000 * 60_000
         request = RollupRequest([[info.id] for info in backend.series()], start_ms, start_ms + 3_600_000, 60_000, "max")
         backend.rollups([request])
-        count = len(server.seen)
+        count = len(server.requests)
         backend.rollups([request, replace(request, end_ms=request.end_ms - 600_000)])
-        assert len(server.seen) == count
+        assert len(server.requests) == count
         backend.close()
 
 
@@ -580,7 +580,7 @@ def test_counts_are_requested_at_multiples_of_their_step() -> None:
     with scripted(FakePrometheus()) as server:
         backend = backend_for(server.url)
         backend.series()
-        ranges = [request.asked for request in server.seen if "step" in request.asked]
+        ranges = [request.params for request in server.requests if "step" in request.params]
         assert ranges
         assert all(float(params[end]) % float(params["step"]) == 0 for params in ranges for end in ("start", "end"))
         backend.close()
@@ -595,9 +595,11 @@ def test_labels_are_queried_in_the_servers_spelling(spelled: str, matcher: str) 
     with scripted(fake) as server:
         backend = backend_for(server.url)
         assert {info.series.get("node") for info in backend.series()} == {"node-1"}
-        series_query = next(request.asked["match[]"] for request in server.seen if request.path.endswith("/series"))
+        series_query = next(
+            request.params["match[]"] for request in server.requests if request.path.endswith("/series")
+        )
         assert matcher in "".join(
-            unquote_plus(request.body.decode()) for request in server.seen if request.path.endswith("/series")
+            unquote_plus(request.body.decode()) for request in server.requests if request.path.endswith("/series")
         )
         assert "kubernetes_node" not in series_query
         backend.close()
@@ -610,7 +612,9 @@ def test_common_labels_are_queried_if_a_server_lists_none(status: str) -> None:
     with scripted(fake) as server:
         backend = backend_for(server.url)
         assert len(backend.series()) == 2
-        bodies = [unquote_plus(request.body.decode()) for request in server.seen if request.path.endswith("/series")]
+        bodies = [
+            unquote_plus(request.body.decode()) for request in server.requests if request.path.endswith("/series")
+        ]
         assert all('Hostname=~"(?i:' in body and 'slurm_job_id=~"(7)' in body for body in bodies)
         backend.close()
 
@@ -661,7 +665,7 @@ def test_a_server_is_probed_once_by_many_threads() -> None:
     with scripted(FakePrometheus()) as server, ThreadPoolExecutor(8) as pool:
         api = Api(MetricOptions(endpoint=HttpOptions(url=server.url)))
         assert list(pool.map(lambda _: (api.is_closed, api.is_victoria), range(8))) == [(True, False)] * 8
-        assert len(server.seen) == 2
+        assert len(server.requests) == 2
         api.close()
 
 

@@ -21,16 +21,16 @@ import trackside
 from tests.serve.receiving import (
     T0_MS,
     UTIL,
+    decode_entry,
     expected,
     flushed,
     gpu,
     key,
     lines,
     opened,
-    said,
+    push_lines,
     samples,
     sent,
-    spoken,
     tick,
     write_request,
 )
@@ -296,7 +296,7 @@ UNIT_UNKNOWN = (
 
 @pytest.mark.parametrize("others", [True, False], ids=["with other metrics", "alone"])
 def test_a_metric_of_unknown_unit_is_not_reported_as_absent(others: bool, intake: Intake, store: Path) -> None:
-    said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    push_lines(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     if others:
         sent(intake, [of_job(UTIL, 50.0, 50.0, 50.0)]).result(10)
     sent(intake, [of_job(RATIO, 0.5, 0.6, 0.7)]).result(10)
@@ -313,7 +313,7 @@ def test_a_metric_of_unknown_unit_is_not_reported_as_absent(others: bool, intake
 
 
 def test_an_unknown_unit_affects_neither_other_jobs_nor_other_names_of_the_metric(intake: Intake, store: Path) -> None:
-    said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    push_lines(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     sent(intake, [of_job("DCGM_FI_PROF_SM_ACTIVE", 0.5, 0.5), of_job(RATIO, 0.5, 0.5)]).result(10)
     sent(intake, [(gpu("dcgm_prof_dram_active", node="n9", slurm_job_id="7"), [(T0_MS, 0.5)])]).result(10)
     flushed(intake)
@@ -338,7 +338,7 @@ def test_sent_lines_become_log_files(intake: Intake, store: Path) -> None:
         (1, "step 2 loss 1.5"),
         (2, 'Traceback (most recent call last):\n  File "t.py", line 1\nValueError: bad'),
     ]
-    assert said(intake, JOB, text).result(10) == IntakeResult(3)
+    assert push_lines(intake, JOB, text).result(10) == IntakeResult(3)
     flushed(intake)
     ((path, file_lines),) = lines(store).items()
     assert path == "job-4242/slurm-4242.rank3@n1.log"
@@ -360,7 +360,7 @@ def test_lines_do_not_change_the_listing_of_a_measured_job(intake: Intake, store
     with Snapshot.open(store) as snapshot:
         (before,) = listing(snapshot)
     assert before == RunSummary("4242", None, None, start, start + 60, ("a", "b"), 2, ("metric",))
-    said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    push_lines(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     flushed(intake)
     with Snapshot.open(store) as snapshot:
         (after,) = listing(snapshot)
@@ -387,11 +387,11 @@ def verdict_text(diagnoser: Diagnoser, job: str) -> str:
 
 def test_lines_that_are_not_read_yet_make_the_answer_unknown(store: Path) -> None:
     """A verdict names the planes that it cannot judge, and why."""
-    intake = Intake(store, spoken, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=SlowLineReader)
+    intake = Intake(store, decode_entry, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=SlowLineReader)
     diagnoser = Diagnoser(store, lambda: lags(intake, 30))
     sent(intake, [(gpu(slurm_job_id="4242"), [(T0_MS, 50.0)])]).result(10)
     assert "not read yet" not in verdict_text(diagnoser, "4242")
-    said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    push_lines(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     with diagnoser.session("4242") as session:
         for question in (events("exception"), events("xid")):
             answer = session.ask(question)
@@ -403,7 +403,7 @@ def test_lines_that_are_not_read_yet_make_the_answer_unknown(store: Path) -> Non
 
 def test_unread_lines_of_other_jobs_do_not_concern_a_run(store: Path) -> None:
     """Unread lines of the run and of its nodes concern it; those of an array may belong to any task."""
-    intake = Intake(store, spoken, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=SlowLineReader)
+    intake = Intake(store, decode_entry, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=SlowLineReader)
     diagnoser = Diagnoser(store, lambda: lags(intake, 30))
     jobs = ("4242", "4243", "60_3")
     sent(intake, [(gpu(number=index, slurm_job_id=job), [(T0_MS, 50.0)]) for index, job in enumerate(jobs)]).result(10)
@@ -414,11 +414,11 @@ def test_unread_lines_of_other_jobs_do_not_concern_a_run(store: Path) -> None:
             return answer.reason.removeprefix("unable to check: ") if isinstance(answer, MissingAnswer) else ""
 
     for label in ("4242", "60"):
-        said(intake, {"slurm_job_id": label, "host": "n1"}, [(0, "step 1 loss 2.0")]).result(10)
+        push_lines(intake, {"slurm_job_id": label, "host": "n1"}, [(0, "step 1 loss 2.0")]).result(10)
     one_file = "1 file of received lines is not read yet; try again"
     assert [unread(job) for job in jobs] == [one_file, "no log input was given", one_file]
     assert "not read yet" not in verdict_text(diagnoser, "4243")
-    said(intake, {"host": "n1", "source": "kernel"}, [(0, "kernel: all is well")]).result(10)
+    push_lines(intake, {"host": "n1", "source": "kernel"}, [(0, "kernel: all is well")]).result(10)
     two_files = "2 files of received lines are not read yet; try again"
     assert [unread(job) for job in jobs] == [two_files, one_file, two_files]
     intake.close()
@@ -457,14 +457,14 @@ def test_repeated_listings_flush_once_per_interval(
 def test_lines_sent_twice_are_stored_once(intake: Intake, store: Path) -> None:
     """In one flush, in the next, and after a restart; equal lines at other times are all stored."""
     text = [(number, f"line {number // 2}") for number in range(6)]
-    said(intake, JOB, text)
-    said(intake, JOB, text).result(10)
+    push_lines(intake, JOB, text)
+    push_lines(intake, JOB, text).result(10)
     flushed(intake)
-    assert said(intake, JOB, [*text[3:], (9, "last")]).result(10) == IntakeResult(4)
+    assert push_lines(intake, JOB, [*text[3:], (9, "last")]).result(10) == IntakeResult(4)
     flushed(intake)
     intake.close()
     again = opened(store)
-    said(again, JOB, [*text, (9, "last"), (4, "late")]).result(10)
+    push_lines(again, JOB, [*text, (9, "last"), (4, "late")]).result(10)
     again.close()
     (file_lines,) = lines(store).values()
     assert [line.rpartition(" F ")[2] for line in file_lines] == ["line 0"] * 2 + ["line 1"] * 2 + ["line 2"] * 2 + [
@@ -476,7 +476,7 @@ def test_lines_sent_twice_are_stored_once(intake: Intake, store: Path) -> None:
 
 def test_a_moved_store_continues_to_receive(intake: Intake, store: Path) -> None:
     """Its files are not read again; new lines are appended to them."""
-    said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    push_lines(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     sent(intake, tick(0)).result(10)
     flushed(intake)
     intake.close()
@@ -486,7 +486,7 @@ def test_a_moved_store_continues_to_receive(intake: Intake, store: Path) -> None
     flushed(again)
     with Snapshot.open(moved) as snapshot:
         assert snapshot.rows(f"SELECT count(*) FROM {snapshot.table('inputs')} WHERE is_log") == [(1,)]
-    said(again, JOB, [(1, "step 2 loss 1.0")]).result(10)
+    push_lines(again, JOB, [(1, "step 2 loss 1.0")]).result(10)
     flushed(again)
     again.close()
     with Snapshot.open(moved) as snapshot:
@@ -499,7 +499,7 @@ def test_large_log_files_are_split_compressed_and_deleted(store: Path, monkeypat
     monkeypatch.setattr(line_files, "MAX_PART_BYTES", 300)
     intake = opened(store, keeping=RetentionOptions(flush_s=3600.0, log_days=1.0))
     for number in range(30):
-        said(intake, JOB, [(number, f"step {number} loss 1.0")]).result(10)
+        push_lines(intake, JOB, [(number, f"step {number} loss 1.0")]).result(10)
         flushed(intake)
     stem = "job-4242/slurm-4242.rank3@n1.log"
     # the first cleanup ran before there was a second part
@@ -510,7 +510,7 @@ def test_large_log_files_are_split_compressed_and_deleted(store: Path, monkeypat
     assert names == sorted(
         [f"{stem}.zst", f"part-2/{stem}.zst", f"part-3/{stem}.zst", f"part-4/{stem}.zst", f"part-5/{stem}"]
     )
-    said(intake, JOB, [(40, "step 40 loss 1.0")]).result(10)
+    push_lines(intake, JOB, [(40, "step 40 loss 1.0")]).result(10)
     flushed(intake)
     intake.close()
     with Snapshot.open(store) as snapshot:
@@ -559,7 +559,9 @@ def test_a_kill_at_any_step_loses_nothing_acknowledged(
     for number in range(rounds):
         sent(intake, [*tick(number), *tick(number, name=RATIO, value=40.0 * (number > 2))]).result(10)
         acknowledged[0] = number + 1
-        said(intake, JOB, [(number * 100 + step, f"step {number}{step} loss 1.0") for step in range(4)]).result(10)
+        push_lines(intake, JOB, [(number * 100 + step, f"step {number}{step} loss 1.0") for step in range(4)]).result(
+            10
+        )
         acknowledged[1] = number + 1
         if number % 2:
             flushed(intake, read=False)
@@ -748,16 +750,16 @@ def test_lines_are_refused_at_the_size_limit_of_log_files(store: Path, monkeypat
     """Until files get no more lines: then the oldest are closed and deleted, before their retention ends."""
     intake = opened(store, keeping=RetentionOptions(flush_s=3600.0, log_bytes=1000))
     monkeypatch.setattr(flushing, "CROWDED_CLEANUP_INTERVAL_S", 0.0)
-    said(intake, JOB, [(number, f"step {number} loss 2.0") for number in range(30)]).result(10)
+    push_lines(intake, JOB, [(number, f"step {number} loss 2.0") for number in range(30)]).result(10)
     flushed(intake)
     assert intake.files.bytes == sum(path.stat().st_size for path in intake.files.folder.rglob("*.log")) > 1000
     with pytest.raises(NotStored, match=r"serve\.keeping\.log_bytes"):
-        said(intake, JOB, [(40, "step 40 loss 2.0")])
+        push_lines(intake, JOB, [(40, "step 40 loss 2.0")])
     assert sent(intake, tick(0)).result(10) == IntakeResult(4), "samples do not count against that limit"
     monkeypatch.setattr(flushing, "CROWDED_QUIET_S", -1.0)
     flushed(intake)
     assert intake.files.bytes < 1000
-    assert said(intake, JOB, [(40, "step 40 loss 2.0")]).result(10) == IntakeResult(1)
+    assert push_lines(intake, JOB, [(40, "step 40 loss 2.0")]).result(10) == IntakeResult(1)
     intake.close()
 
 
@@ -784,7 +786,7 @@ def test_a_full_disk_while_flushing_loses_nothing(intake: Intake, store: Path) -
     """Segments cannot be written but the log can: the failure is reported and retried, and nothing is stored twice."""
     for number in range(3):
         sent(intake, tick(number)).result(10)
-        said(intake, JOB, [(number, f"step {number} loss 1.0")]).result(10)
+        push_lines(intake, JOB, [(number, f"step {number} loss 1.0")]).result(10)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (700, hard))
     try:
@@ -937,9 +939,9 @@ def test_a_body_that_cannot_be_decoded_does_not_block_the_replay(
     def broken(entry: Entry) -> Decoded:
         if next(count) == 1:
             raise RecursionError
-        return spoken(entry)
+        return decode_entry(entry)
 
-    monkeypatch.setattr("tests.serve.receiving.spoken", broken)
+    monkeypatch.setattr("tests.serve.receiving.decode_entry", broken)
     again = opened(tmp_path / "copy")
     assert again.counts.left_out["undecodable"] == 1
     again.close()
@@ -973,10 +975,10 @@ def test_long_labels_give_file_names_of_allowed_length(intake: Intake, store: Pa
         "host": "h" * 120,
         "filename": f"/var/{'d' * 50}node07777/{'f' * 120}.log",
     }
-    said(intake, labels, [(0, "step 1")]).result(10)
+    push_lines(intake, labels, [(0, "step 1")]).result(10)
     wide = {**labels, "slurm_job_id": "\N{MATHEMATICAL BOLD DIGIT ONE}" * 12, "rank": "\N{ARABIC-INDIC DIGIT ONE}" * 4}
-    said(intake, wide, [(0, "step 1")]).result(10)
-    said(intake, JOB, [(0, "step 1")]).result(10)
+    push_lines(intake, wide, [(0, "step 1")]).result(10)
+    push_lines(intake, JOB, [(0, "step 1")]).result(10)
     flushed(intake)
     assert sorted(map(len, lines(store).values())) == [1, 1, 1]
     assert not [path for path in lines(store) if not path.isascii()]
@@ -984,5 +986,5 @@ def test_long_labels_give_file_names_of_allowed_length(intake: Intake, store: Pa
 
 def test_an_entry_of_very_many_lines_takes_linear_time(intake: Intake) -> None:
     start = time.monotonic()
-    assert said(intake, JOB, [(0, "\n" * 300_000)]).result(60).accepted == 1
+    assert push_lines(intake, JOB, [(0, "\n" * 300_000)]).result(60).accepted == 1
     assert time.monotonic() - start < 10
