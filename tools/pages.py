@@ -7,18 +7,15 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import io
 import re
 import subprocess
 import sys
 import tempfile
-import textwrap
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import cache, partial
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -42,6 +39,7 @@ from trackside.model import Plane, Run
 from trackside.read.detect import formats
 from trackside.show import brief
 from trackside.show.document import document
+from trackside.show.schema import attribute_docs
 from trackside.sim import scenario_titles
 
 FACTS = ROOT / "docs" / "facts"
@@ -75,28 +73,13 @@ def limits_table(limits: object) -> list[str]:
     """A set of limits with their values and where each figure comes from."""
     if limits is None:
         return []
-    why = {name: text for kind in reversed(type(limits).__mro__) for name, text in attribute_docs(kind).items()}
+    why = attribute_docs(type(limits))
     lines = ["## Limits", "", "| limit | value | why |", "|---|---|---|"]
     lines += [
         f"| `{one.name}` | {getattr(limits, one.name)!r} | {' '.join(why.get(one.name, '').split())} |"
         for one in fields(limits)  # type: ignore[arg-type]
     ]
     return [*lines, ""]
-
-
-@cache
-def attribute_docs(kind: type) -> dict[str, str]:
-    """The docstrings of a class's attributes."""
-    if kind.__module__ == "builtins":
-        return {}
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(body, ast.ClassDef)
-    return {
-        one.target.id: str(text.value.value)
-        for one, text in pairwise(body.body)
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
-        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-    }  # fmt: skip
 
 
 def fact_path(kind: type) -> str:
