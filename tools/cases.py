@@ -27,7 +27,7 @@ SIMULATED = ROOT / ".cache" / "simulated"
 """Simulated scenarios are made once for each state of the simulator and kept here."""
 
 
-class Expected(TypedDict, total=False):
+class ExpectedVerdict(TypedDict, total=False):
     """What is certain about a case; its verdict is compared with the keys that are present."""
 
     family: Required[str]
@@ -72,7 +72,7 @@ class Case:
     folder: Path
     hidden: tuple[str, ...]
     """Files of the folder that are not inputs."""
-    expected: Expected
+    expected: ExpectedVerdict
 
     @property
     def accepted(self) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ def simulated(scenario: Path) -> Path:
     return target / "run"
 
 
-def from_truth(truth: dict[str, Any]) -> Expected:
+def from_truth(truth: dict[str, Any]) -> ExpectedVerdict:
     """What a simulated run's answer sheet expects of a verdict; ``enough`` says whether its data can show it."""
     expected: dict[str, Any] = {
         "family": truth["family"],
@@ -152,7 +152,7 @@ def from_truth(truth: dict[str, Any]) -> Expected:
     shown = {one["family"] for one in truth["latent"] if any(set(way) <= planes for way in one["enough"])}
     expected["warns"] = sorted(shown - {truth["family"]})
     expected["job"] = truth["job"]
-    return cast(Expected, {name: value for name, value in expected.items() if value not in (None, [])})
+    return cast(ExpectedVerdict, {name: value for name, value in expected.items() if value not in (None, [])})
 
 
 JUDGED = ("C1", "C2", "D3")
@@ -197,7 +197,7 @@ def corpus(folder: Path = CORPUS) -> list[Case]:
     return cases
 
 
-def _expected(label: dict[str, Any]) -> Expected:
+def _expected(label: dict[str, Any]) -> ExpectedVerdict:
     """A corpus label in our keys (its README says what they mean)."""
     family = label["family"]
     accept = [*(label.get("accept") or ()), *(label.get("acceptable") or ())]
@@ -221,7 +221,7 @@ def _expected(label: dict[str, Any]) -> Expected:
             expected[ours] = label[simulator_key]
     if label.get("slurm_state"):
         expected["disposition"] = label["slurm_state"]
-    return cast(Expected, expected)
+    return cast(ExpectedVerdict, expected)
 
 
 def misses(case: Case, verdict: Verdict) -> dict[str, str]:
