@@ -5,7 +5,7 @@ READY  := .venv/ready
 DEMO   := .cache/demo
 CLUSTER := .cache/cluster-demo
 
-.PHONY: demo cluster-demo gpu-check test lint types contracts generated unit services accuracy bench docs lock clean
+.PHONY: demo cluster-demo gpu-check test lint types contracts generated unit services accuracy bench pages docs lock clean
 
 demo: $(READY)  ## simulate 16 GPUs that spin on a slow network; show a utilization dashboard's view, then the verdict
 	@rm -rf $(DEMO); echo; echo '$$ trackside simulate slow-interconnect -o $(DEMO)'
@@ -63,10 +63,12 @@ accuracy: $(READY)  ## judge every labeled case, fit the confidence table, write
 bench: $(READY)  ## log scan versus ripgrep, start-up, a folder of rank logs; longer ones: docs/benchmarks.md
 	$(BIN)/python bench/run.py $(ARGS)
 
-docs: $(READY)  ## generate pages, pictures and the screenshot from code and scenarios; needs chromium
+pages: $(READY)  ## generate pages from code and scenarios
+	$(BIN)/python tools/pages.py
+
+docs: pages  ## generate pages, pictures and the screenshot; needs chromium
 	$(BIN)/python tools/pictures.py
 	$(BIN)/python tools/screenshot.py
-	$(BIN)/python tools/pages.py
 
 lock:  ## refresh requirements.lock; needs uv
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url -o requirements.lock

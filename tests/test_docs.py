@@ -1,7 +1,9 @@
-"""The documentation names only what exists: link targets, anchors, source paths, commands and their options."""
+"""The documentation names only what exists: link targets, anchors, source paths, commands and their options, and
+messages: in a guide, text in double quotes outside code is a message of the program, word for word."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import re
@@ -27,6 +29,12 @@ COMMAND = re.compile(r"(?:\$ |^)(?:\S*/bin/)?(trackside(?: .*)?)$")
 PLACEHOLDER = re.compile(r"\b(?:x9_)?name\.\w+$|\b[A-Z]{3,}\b(?!\.)")
 """A placeholder in a path, such as ``name.py`` or ``FAMILY``."""
 AGENT_COMMANDS = ("run", "check", "config")
+GENERATED = re.compile(r"docs/(?:families|facts)/|docs/(?:metrics|http-api|accuracy)\.md$")
+"""Pages that are made from code; those of families quote the logs of jobs."""
+GUIDES = [page for page in PAGES if not GENERATED.match(page.relative_to(ROOT).as_posix()) and "lab" not in page.parts]
+MESSAGE = re.compile(r'"([^"\n]+)"')
+UNFILLED = re.compile(r"(?<![/`\w])\{\w*\}|\|\s*[A-Z_]{4,}\s*\|\s*[A-Z_]{4,}\s*\||:(?:data|class|func|meth|mod):`")
+"""A field of a template, a row of a table whose value is a constant's name, a role of reStructuredText."""
 
 
 def ids(page: Path) -> str:
@@ -147,6 +155,50 @@ def test_package_paths_exist(page: Path) -> None:
     rooms = {path.name for path in (ROOT / "src" / "trackside").iterdir() if path.is_dir()}
     here = [path for path in named if path.split("/")[0] in rooms and not PLACEHOLDER.search(path)]
     assert not [path for path in here if not (ROOT / "src" / "trackside" / path).exists()]
+
+
+@cache
+def program_texts() -> tuple[str, ...]:
+    """All string constants of the package; literals next to each other and f-strings are one text each."""
+    texts: list[str] = []
+    for path in (ROOT / "src" / "trackside").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                texts.append(
+                    "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return tuple(texts)
+
+
+def messages(page: Path) -> list[str]:
+    """The messages that a guide quotes."""
+    return MESSAGE.findall(CODE.sub("", prose(page)))
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=ids)
+def test_quoted_messages_are_in_the_program(page: Path) -> None:
+    assert not [message for message in messages(page) if not any(message in text for text in program_texts())]
+
+
+def test_quoted_messages_are_recognized() -> None:
+    assert "unable to check" in messages(ROOT / "docs" / "faults.md")
+    assert not any("tracing was not built into this package" in text for text in program_texts())
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if GENERATED.match(page.relative_to(ROOT).as_posix())], ids=ids
+)
+def test_generated_pages_have_no_unfilled_placeholder(page: Path) -> None:
+    assert not [match[0] for match in UNFILLED.finditer(prose(page))]
+
+
+@pytest.mark.parametrize(
+    "text", ["| SPAN | SPANS |", "the value {name} of", "by the names of :data:`HOST_LOAD`"]
+)  # fmt: skip
+def test_an_unfilled_placeholder_is_noticed(text: str) -> None:
+    assert UNFILLED.search(text)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
 
 ``--write`` fits the confidence table (src/trackside/verdict/reliability.json) and writes docs/accuracy.md; that needs
 the labeled corpus and others' data, which are next to the checkout. ``--draws`` sets how many runs are simulated at
-random (kind of fault, size, framework, planes, defects of the telemetry): the fit uses one half, the calibration error is
+random (kind of fault, size, framework, kinds of data, defects of the telemetry): the fit uses one half, the calibration error is
 measured on the other.
 """
 
@@ -34,10 +34,14 @@ from trackside.verdict import confidence
 TABLE = ROOT / "src" / "trackside" / "verdict" / "reliability.json"
 PAGE = ROOT / "docs" / "accuracy.md"
 BLIND = confidence.TrackRecord(407, 452)
-"""First runs on cases that were labeled before the tool had seen them and before anything was mended for them: console
-logs re-rendered after public issue threads, and small runs, written in nine batches. The family was right in 407."""
+"""First runs on cases that were labeled before the tool had read them and before any rule was changed for them: console
+logs rewritten after public issue threads, and small runs, in nine batches. The family was right in 407."""
 LOCAL = ("nodes", "gpus", "ranks")
 UNDECIDED = ("U0",)
+MATRIX_CAPTION = (
+    "Label (rows) against verdict (columns). A case may accept several families: an accepted one counts as right although"
+    " it is off the diagonal."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,7 @@ def fit(judged: Iterable[JudgedCase]) -> dict[str, object]:
 
 
 def share(right: int, total: int) -> str:
-    """Such as ``45/48 = 93.8 %``."""
+    """Such as ``45/48 = 93.8%``."""
     return f"{right}/{total} = {right / total:.1%}" if total else "-"
 
 
@@ -181,12 +185,15 @@ def summary(judged: Sequence[JudgedCase]) -> list[tuple[str, str]]:
     times = sorted(case.seconds for case in judged)
     figures = [
         ("family right, where the inputs can show it", share(sum(case.right for case in enough), len(enough))),
-        ("family right, where they can't", share(sum(case.right for case in blind), len(blind))),
-        ("wrong and called established, where they can't", share(len(misled), len(blind))),
-        ("false blame (job for infrastructure or the reverse)", share(sum(case.blamed for case in sided), len(sided))),
+        ("family right, where they cannot", share(sum(case.right for case in blind), len(blind))),
+        ("wrong although called established, where they cannot", share(len(misled), len(blind))),
+        ("wrong owner (job for infrastructure or the reverse)", share(sum(case.blamed for case in sided), len(sided))),
         ("abstained (undecided or only possible)", share(sum(case.abstained for case in judged), count)),
         ("localized (nodes, GPUs, ranks all right)", share(named, len(localized))),
-        ("traps not fallen for", share(sum("never" not in case.wrong for case in traps), len(traps))),
+        (
+            "traps avoided (families that must not be found)",
+            share(sum("never" not in case.wrong for case in traps), len(traps)),
+        ),
     ]
     if times:
         figures.append(("time to verdict, median / 95th percentile / longest", " / ".join(
@@ -211,13 +218,13 @@ def page(groups: dict[str, list[JudgedCase]], held_out: Sequence[JudgedCase], ta
     ]
     columns = [dict(summary(judged)) for judged in groups.values()]
     lines += [f"| {name} | " + " | ".join(column.get(name, "-") for column in columns) + " |" for name in columns[0]]
-    lines += ["", "All but the runs drawn at random were used in building the tool, so their shares flatter it. Of a drawn run",
-              "the simulator says whether its inputs can show the fault: a straggler can't be seen where neither GPUs nor",
-              "ranks were watched. Confidence counts those runs too, because a user can't know which kind a run is. On cases",
-              "that it had not seen (first runs, before anything was mended for them; logs and small runs) the family was",
+    lines += ["", "All but the runs drawn at random were used in building the tool, so their shares overstate accuracy. Of a drawn run",
+              "the simulator says whether its inputs can show the fault: a straggler cannot be seen where neither GPUs nor",
+              "ranks were watched. Confidence counts those runs too, because a user cannot know which kind a run is. On cases",
+              "that it had not seen (first runs, before any rule was changed for them; logs and small runs) the family was",
               f"right in {BLIND.right} of {BLIND.all} ({BLIND.right / BLIND.all:.1%}).", ""]  # fmt: skip
     for name, judged in groups.items():
-        lines += [f"## {name}", "", "Label (rows) against verdict (columns):", "", "```", confusion(judged), "```", ""]
+        lines += [f"## {name}", "", MATRIX_CAPTION, "", "```", confusion(judged), "```", ""]
         lines += ["| aspect | right |", "|---|---|"]
         lines += [f"| {aspect} | {share(*counts)} |" for aspect, counts in aspects(judged).items()]
         wrong = [one for one in judged if one.wrong]
@@ -237,12 +244,12 @@ def reliability(table: dict[str, object], held_out: Sequence[JudgedCase]) -> lis
     lines = [
         "## Confidence",
         "",
-        "Each row is a family with an evidence pattern: how certain the primary finding is, how many planes agree, and whether",
-        "a rival was left open. Its confidence is its share right in the fit, shrunk toward the share of the family or of the",
+        "Each row is a family with an evidence pattern: how certain the primary finding is, how many kinds of data agree, and whether",
+        "a similar family was left undecided. Its confidence is its share right in the fit, shrunk toward the share of the family or of the",
         "pattern, whichever is lower; these are shrunk toward the share of the unseen cases, which is the confidence of a family",
-        f"without a record at most ({fitted.prior():.2f}). Left out: runs drawn at random that the fit did not use.",
+        f"without a record at most ({fitted.prior():.2f}). *Not in the fit*: runs drawn at random that the fit did not use.",
         "",
-        "| family | evidence pattern | fit: right of all | confidence | left out: right of all |",
+        "| family | evidence pattern | fit: right of all | confidence | not in the fit: right of all |",
         "|---|---|---|---|---|",
     ]
     for (family, pattern), record in fitted.cells.items():
@@ -250,19 +257,23 @@ def reliability(table: dict[str, object], held_out: Sequence[JudgedCase]) -> lis
         lines.append(f"| {family} | {pattern} | {record.right} of {record.all} "
                      f"| {fitted.confidence(family, pattern):.2f} | {left.right} of {left.all} |")  # fmt: skip
     error = calibration(held_out)
-    lines += ["", f"Expected calibration error on the {len(held_out)} runs left out (ten bins): {error:.3f}.", ""]
+    lines += [
+        "",
+        f"Expected calibration error on the {len(held_out)} runs that are not in the fit (ten bins): {error:.3f}.",
+        "",
+    ]
     return lines
 
 
 WHAT = {
     "simulated": "scenarios of this repository made by `trackside simulate`, one folder each, every trap and rival named",
     "own lab": "small real runs recorded for this repository with faults injected, some on a real Slurm cluster",
-    "after public threads": "console output written anew after public issue threads",
+    "after public threads": "console output that we wrote after public issue threads",
     "written by hand": "small cases for single rules",
     "corpus logs": "the labeled corpus: re-rendered console logs",
     "corpus runs": "the labeled corpus: real small CPU runs with injected faults",
     "real data": "recorded runs of others, labeled by their owners",
-    "drawn": "runs simulated at random: kind of fault, size, framework, planes and defects of the telemetry",
+    "drawn": "runs simulated at random: kind of fault, size, framework, kinds of data and defects of the telemetry",
 }
 """Every source, in the page's order."""
 
@@ -273,7 +284,7 @@ def report(title: str, judged: Sequence[JudgedCase], verbose: bool) -> None:
     for one in judged:
         if one.wrong or verbose:
             answer = f"{one.family} {one.certainty} {one.culprit}"
-            mark = "ok  " if not one.wrong else "MISS" if one.enough else "dark"  # dark: the inputs can't show it
+            mark = "ok  " if not one.wrong else "MISS" if one.enough else "dark"  # dark: the inputs cannot show it
             print(f"{mark} {one.case.name}: {one.wrong or answer}")
     print(confusion(judged))
     for name, figure in summary(judged):

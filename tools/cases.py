@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict, cast
 
 from trackside.finding import Outcome, Verdict
 
@@ -27,19 +27,52 @@ SIMULATED = ROOT / ".cache" / "simulated"
 """Simulated scenarios are made once for each state of the simulator and kept here."""
 
 
+class ExpectedVerdict(TypedDict, total=False):
+    """What is certain about a case; its verdict is compared with the keys that are present."""
+
+    family: Required[str]
+    """Code of the right family."""
+    accept: list[str]
+    """Other families that count as right."""
+    fault_class: str | None
+    variant: str | None
+    culprit: str | None
+    signal: str | None
+    """Name of the signal."""
+    exception: str | None
+    """Type of the exception, with or without its module."""
+    ranks: list[int]
+    nodes: list[str]
+    gpus: list[str]
+    progress: dict[str, Any] | None
+    """``points``, and ``first`` and ``last`` as (step, loss); None: the log has no training points."""
+    disposition: str | None
+    never: list[str]
+    """Families that must not be found."""
+    warns: list[str]
+    """Families that must be among the warnings."""
+    explains: list[str]
+    """Families that must be among the consequences."""
+    unknown: list[str]
+    """Families that must be undecided."""
+    job: str
+    """Job id, for inputs of several jobs."""
+    enough: bool
+    """Whether the inputs can show the fault; default true."""
+    less: list[str]
+    """Families that are right if a kind of data is missing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``expected`` holds only what is certain: family, accept, fault_class, variant, culprit, signal, exception,
-    ranks, nodes, gpus, progress ({points, first, last} or None for nothing to get), disposition, never (families that
-    must not be found), warns (families that must stand among the warnings), explains (among the consequences), unknown
-    (among the undecided ones), job (its id, for inputs of several), enough (whether the inputs can show it at all; true
-    where not stated), less (families that are right where a plane is missing)."""
+    """One labeled case."""
 
     name: str
     source: str
     folder: Path
     hidden: tuple[str, ...]
-    expected: dict[str, Any]
+    """Files of the folder that are not inputs."""
+    expected: ExpectedVerdict
 
     @property
     def accepted(self) -> tuple[str, ...]:
@@ -98,8 +131,8 @@ def simulated(scenario: Path) -> Path:
     return target / "run"
 
 
-def from_truth(truth: dict[str, Any]) -> dict[str, Any]:
-    """What a simulated run's answer sheet expects of a verdict; ``enough`` says whether its planes can show it."""
+def from_truth(truth: dict[str, Any]) -> ExpectedVerdict:
+    """What a simulated run's answer sheet expects of a verdict; ``enough`` says whether its data can show it."""
     expected: dict[str, Any] = {
         "family": truth["family"],
         "culprit": None if truth["family"] in JUDGED else truth["culprit"],
@@ -109,7 +142,7 @@ def from_truth(truth: dict[str, Any]) -> dict[str, Any]:
     for name in ("variant", "fault_class"):
         expected[name] = truth[name]
     if truth["variant"] == "healthy" and "logs" not in truth["planes"]:
-        expected["variant"] = "unverifiable"  # only what the job printed tells whether it learned
+        expected["variant"] = "unverifiable"  # only the log shows whether it learned
     if truth["family"] in PLACED and "gpu" in truth["planes"]:
         expected |= {name: truth[name] for name in PLACED[truth["family"]]}
     expected["never"] = sorted(
@@ -119,11 +152,11 @@ def from_truth(truth: dict[str, Any]) -> dict[str, Any]:
     shown = {one["family"] for one in truth["latent"] if any(set(way) <= planes for way in one["enough"])}
     expected["warns"] = sorted(shown - {truth["family"]})
     expected["job"] = truth["job"]
-    return {name: value for name, value in expected.items() if value not in (None, [])}
+    return cast(ExpectedVerdict, {name: value for name, value in expected.items() if value not in (None, [])})
 
 
 JUDGED = ("C1", "C2", "D3")
-"""Families whose culprit is a judgment, open if no evidence comes from a host."""
+"""Families whose culprit is a judgment, unknown if no evidence comes from a host."""
 PLACED = {
     "B2": ("nodes", "gpus"),
     "B3": ("nodes", "gpus"),
@@ -164,7 +197,7 @@ def corpus(folder: Path = CORPUS) -> list[Case]:
     return cases
 
 
-def _expected(label: dict[str, Any]) -> dict[str, Any]:
+def _expected(label: dict[str, Any]) -> ExpectedVerdict:
     """A corpus label in our keys (its README says what they mean)."""
     family = label["family"]
     accept = [*(label.get("accept") or ()), *(label.get("acceptable") or ())]
@@ -182,23 +215,23 @@ def _expected(label: dict[str, Any]) -> dict[str, Any]:
         progress = None
     if family == "A1" and progress:
         accept.append("H2")
-    expected = {"family": family, "accept": accept, "progress": progress}
+    expected: dict[str, Any] = {"family": family, "accept": accept, "progress": progress}
     for ours, simulator_key in (("fault_class", "fault_class"), ("culprit", "culprit"), ("signal", "signal")):
         if label.get(simulator_key):
             expected[ours] = label[simulator_key]
     if label.get("slurm_state"):
         expected["disposition"] = label["slurm_state"]
-    return expected
+    return cast(ExpectedVerdict, expected)
 
 
 def misses(case: Case, verdict: Verdict) -> dict[str, str]:
-    """What a verdict got wrong: aspect -> 'wanted, got'. The aspects that the case doesn't state don't count."""
-    primary, expected = verdict.primary, case.expected
+    """What a verdict got wrong: aspect -> 'expected ..., got ...'. Aspects that the case does not state do not count."""
+    primary, expected = verdict.primary, cast(dict[str, Any], case.expected)
     wrong: dict[str, str] = {}
 
     def hold(aspect: str, right: bool, want: object, got: object) -> None:
         if not right:
-            wrong[aspect] = f"wanted {want}, got {got}"
+            wrong[aspect] = f"expected {want}, got {got}"
 
     hold("family", primary.family in case.accepted, "/".join(case.accepted), primary.family)
     same_family = primary.family == expected["family"]
@@ -220,9 +253,9 @@ def misses(case: Case, verdict: Verdict) -> dict[str, str]:
     found_families = {primary.family, *(f.family for f in verdict.consequences), *(f.family for f in verdict.warnings)}
     if expected.get("never"):
         hold("never", not found_families & set(expected["never"]), f"no {expected['never']}", sorted(found_families))
-    untold = [*verdict.unknown, *([primary] if primary.outcome is Outcome.UNKNOWN else [])]
+    undecided = [*verdict.unknown, *([primary] if primary.outcome is Outcome.UNKNOWN else [])]
     for aspect, findings in (
-        ("warns", verdict.warnings), ("explains", verdict.consequences), ("unknown", untold)
+        ("warns", verdict.warnings), ("explains", verdict.consequences), ("unknown", undecided)
     ):  # fmt: skip
         if expected.get(aspect):
             codes = sorted({f.family for f in findings})

@@ -49,7 +49,12 @@ def render(folder: str, console: Console) -> None:
         if not isinstance(answer, Grid):
             continue
         mean = answer.value("avg").number * factor
-        table.add_row(title, str(len(answer)), f"{mean:.0f} {unit}", curve(answer, 1.0 if unit == "%" else None))
+        table.add_row(
+            title,
+            str(len(answer)),
+            f"{mean:.0f}{unit}" if unit == "%" else f"{mean:.0f} {unit}",
+            curve(answer, 1.0 if unit == "%" else None),
+        )
     console.print(table)
 
 

@@ -23,7 +23,7 @@ from tools.cases import Case, from_truth
 from trackside.sim import load_scenario, simulate
 
 FIRST = 10_001
-"""The scoreboard's first draw. Those below are for building; after fitting to them they measure nothing."""
+"""The scoreboard's first draw. Draws below it are for development: rules may be fitted to them, so they measure nothing."""
 Choices = dict[str, Sequence[Any]]
 FAULTS: tuple[tuple[str, float, Choices], ...] = (
     ("", 4, {}),
@@ -59,12 +59,17 @@ FAULTS: tuple[tuple[str, float, Choices], ...] = (
     ("app-exception", 1, {"fault_class": ("code",), "illegal_access": (True, False)}),
 )  # fmt: skip
 """(kind, weight, field -> values to choose from); no kind: a healthy run."""
-ALONE = frozenset({"idle-hang"})
-"""On a job of one GPU."""
-TOGETHER = frozenset({"rendezvous-hang", "slow-interconnect"})
-"""Only between nodes."""
-MANY = frozenset({"collective-hang", "straggler", "storage-stall"})
-"""Only with several ranks."""
+ONE_GPU_FAULTS = frozenset({"idle-hang"})
+"""Faults that are drawn only for jobs of one GPU."""
+MULTI_NODE_FAULTS = frozenset({"rendezvous-hang", "slow-interconnect"})
+"""Faults that need several nodes."""
+MULTI_RANK_FAULTS = frozenset({"collective-hang", "straggler", "storage-stall"})
+"""Faults that need several ranks."""
+FAULTS_WITHOUT_START = frozenset({
+    "startup-crash", "rendezvous-hang", "starved-input", "save-storm", "slow-interconnect", "launch-blocking",
+    "silent-resume", "undertrained", "timeout", "latent-remap", "idle-hang",
+})  # fmt: skip
+"""Faults that take no ``at``: their scenario says when they happen."""
 
 
 def text_of(number: int) -> str:
@@ -72,16 +77,16 @@ def text_of(number: int) -> str:
     rng = random.Random(number)
     kind, _, choices = rng.choices(FAULTS, [weight for _, weight, _ in FAULTS])[0]
     nodes, gpus = rng.choice([(1, 1), (1, 4), (1, 8), (2, 2), (2, 4), (2, 8), (3, 8), (4, 4)])
-    if kind in ALONE:
+    if kind in ONE_GPU_FAULTS:
         nodes, gpus = 1, 1
-    elif kind in TOGETHER and nodes == 1:
+    elif kind in MULTI_NODE_FAULTS and nodes == 1:
         nodes = 2
-    elif kind in MANY and nodes * gpus < 4:
+    elif kind in MULTI_RANK_FAULTS and nodes * gpus < 4:
         nodes, gpus = 1, 4
-    n_gpus_held = rng.choice([gpus, gpus, gpus, max(gpus, 8)])
+    n_gpus_allocated = rng.choice([gpus, gpus, gpus, max(gpus, 8)])
     cluster: dict[str, Any] = {
         "nodes": nodes,
-        "gpus_per_node": n_gpus_held,
+        "gpus_per_node": n_gpus_allocated,
         "gpu": rng.choice(["H100-80GB", "A100-80GB"]),
         "prefix": rng.choice(["gpu", "node-", "dgx", "hpc-a"]),
         "zone_hours": rng.choice([0.0, 0.0, 0.0, 2.0, -7.0]),
@@ -91,7 +96,7 @@ def text_of(number: int) -> str:
     job: dict[str, Any] = {
         "framework": rng.choice(["hf-trainer", "megatron", "nanogpt", "custom"]),
         "gpus_per_node": gpus,
-        "first_gpu": rng.choice([0, n_gpus_held - gpus]),
+        "first_gpu": rng.choice([0, n_gpus_allocated - gpus]),
         "duration_s": rng.choice([1500.0, 2400.0, 3600.0, 5400.0]),
         "step_s": rng.choice([0.8, 1.5, 3.0, 6.0]),
         "sm_active": rng.choice([0.55, 0.7, 0.85]),
@@ -119,7 +124,7 @@ def text_of(number: int) -> str:
         )
     if rng.random() < 0.2:
         blocks.append(_table("[telemetry.restarts]", {"at": f"{rng.randint(10, 90)}%"}))
-    free = [gpu for gpu in range(n_gpus_held) if not job["first_gpu"] <= gpu < job["first_gpu"] + gpus]
+    free = [gpu for gpu in range(n_gpus_allocated) if not job["first_gpu"] <= gpu < job["first_gpu"] + gpus]
     if free and rng.random() < 0.6:
         blocks.append(_table("[neighbors]", {
             "gpus": free, "job": "48777" if telemetry["job_label"] else "",
@@ -127,21 +132,14 @@ def text_of(number: int) -> str:
         }))  # fmt: skip
     if kind:
         fault = {name: rng.choice(values) for name, values in choices.items()}
-        if kind not in _WHOLE and "at" not in fault:
+        if kind not in FAULTS_WITHOUT_START and "at" not in fault:
             fault["at"] = f"{rng.randint(25, 75)}%"
         blocks.append(_table("[faults]", {"kind": kind, **fault}))
     return "\n".join(blocks) + "\n"
 
 
-_WHOLE = frozenset({
-    "startup-crash", "rendezvous-hang", "starved-input", "save-storm", "slow-interconnect", "launch-blocking",
-    "silent-resume", "undertrained", "timeout", "latent-remap", "idle-hang",
-})  # fmt: skip
-"""Faults with a time of their own."""
-
-
 def _planes(rng: random.Random) -> list[str]:
-    """All planes, or what a site that collects less would have."""
+    """All kinds of data, or those of a site that collects less."""
     full = ["gpu", "host", "tracer", "logs", "scheduler", "kernel"]
     return rng.choice([
         full, full, full, [p for p in full if p != "tracer"], ["gpu", "logs", "scheduler"], ["gpu", "host", "scheduler"],
@@ -169,7 +167,7 @@ def drawn(number: int) -> Iterator[Case]:
         truth = json.loads((Path(folder) / "truth.json").read_text("utf-8"))
         expected = from_truth(truth)
         if '"rank-killed"' in text or '"loader-killed"' in text:
-            expected["accept"] = ["A2"]  # the lost rank is the trigger, the hang what it does: either may come first
+            expected["accept"] = ["A2"]  # the lost rank causes the hang: either is right
         yield Case(name_of(number), "drawn", Path(folder) / "run", (), expected)
 
 

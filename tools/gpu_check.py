@@ -2,7 +2,7 @@
 """The agent's GPU side on a machine that has one: every reading against NVML, probes on the real libraries, real faults.
 
 ``make gpu-check`` on a machine with an NVIDIA GPU. It needs Python 3.11, nvidia-ml-py and, for the trainings, a Python
-with a CUDA build of torch (``--python``). It reports what it could not do, and fails only for what is wrong.
+with a CUDA build of torch (``--python``). It lists the checks that could not run, and fails only if a reading is wrong.
 ``--stand-in`` does the same with scripted GPUs and torch on the CPU: that tests this program, not the readings.
 """
 
@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -46,12 +46,11 @@ from trackside.catalog.metrics import METRICS
 TRAIN = ROOT / "lab/gpu/train.py"
 NODE = "gpu-01"
 GPU_SOURCES, TRACERS = ("gpu", "gpm"), ("cuda", "nccl")
-Look = Callable[[Watch, int], str]
 
 
 @dataclass
 class Report:
-    """What was done, line by line."""
+    """Prints the result of each check, and counts failures."""
 
     failed: int = 0
     undone: list[str] = field(default_factory=list)
@@ -65,7 +64,7 @@ class Report:
 
     def could_not(self, text: str) -> None:
         self.undone.append(text)
-        print(f"  could not  {text}", flush=True)
+        print(f"  not run    {text}", flush=True)
 
     def head(self, text: str) -> None:
         print(f"\n{text}", flush=True)
@@ -73,13 +72,24 @@ class Report:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--stand-in", action="store_true", help="scripted GPUs and torch on the CPU")
-    parser.add_argument("--python", default="", help="a Python with torch; else this one, or the first that has it")
-    parser.add_argument("--cases", default=",".join(case.how for case in CASES), help="which trainings; '' for none")
-    parser.add_argument("--seconds", type=float, default=180.0, help="of each training")
-    parser.add_argument("--interval", type=float, default=2.0, help="seconds between readings")
-    parser.add_argument("--work", type=Path, default=ROOT / ".cache/gpu-check", help="for files on the way")
-    parser.add_argument("--record", type=Path, help="where scenarios go; WORK/scenarios")
+    parser.add_argument("--stand-in", action="store_true", help="Use scripted GPUs, and torch on the CPU.")
+    parser.add_argument("--python", default="", help="Python with torch (default: the first one found that has it).")
+    parser.add_argument(
+        "--cases",
+        default=",".join(case.how for case in CASES),
+        help="Trainings to run, separated by commas; '' runs none (default: all).",
+    )
+    parser.add_argument("--seconds", type=float, default=180.0, help="Seconds per training (default 180).")
+    parser.add_argument("--interval", type=float, default=2.0, help="Seconds between readings (default 2).")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=ROOT / ".cache/gpu-check",
+        help="Folder for temporary files (default .cache/gpu-check).",
+    )
+    parser.add_argument(
+        "--record", type=Path, help="Folder for recorded scenarios (default: scenarios in the --work folder)."
+    )
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     args.record = args.record or args.work / "scenarios"
@@ -91,12 +101,12 @@ def main() -> int:
         library = Library()
         facts = machine(library)
         print("".join(f"  {name:<10} {value}\n" for name, value in facts.items()), end="")
-        report.head("Readings, at rest")
+        report.head("Readings of idle GPUs")
         idle = at_rest(report, collectors, args.interval)
-        card = Gpu(library, library.devices[0])
-        for _ in card.read():
+        gpu = Gpu(library, library.devices[0])
+        for _ in gpu.read():
             pass
-        print(f"    GPU 0 does not support: {', '.join(sorted(card.unsupported())) or 'nothing that was asked'}")
+        print(f"    GPU 0 does not support: {', '.join(sorted(gpu.unsupported())) or 'nothing; all readings work'}")
         compare_with_nvidia_smi(report, idle)
         report.head("Probes")
         tracers = open_sources(report, TRACERS)
@@ -107,9 +117,9 @@ def main() -> int:
         for collector in {**collectors, **tracers}.values():
             collector.close()
         library.close()
-    print(f"\n{report.failed} wrong, {len(report.undone)} could not be done")
+    print(f"\n{report.failed} failed, {len(report.undone)} could not run")
     if args.stand_in:
-        print("GPUs were scripted: this says nothing of a real one")
+        print("GPUs were scripted: the readings of real GPUs were not tested")
     if "gpu" not in collectors:
         return 2
     return 1 if report.failed else 0
@@ -227,12 +237,12 @@ def compare_with_nvidia_smi(report: Report, watch: Watch) -> None:
     """Compare with the same values from nvidia-smi."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        report.could_not("compare with nvidia-smi: there is none")
+        report.could_not("compare with nvidia-smi: not installed")
         return
     query = [program, "-i", "0", f"--query-gpu={','.join(_SMI)}", "--format=csv,noheader,nounits"]
     done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
-        report.could_not(f"compare with nvidia-smi: it says {(done.stdout + done.stderr).strip()[:200]}")
+        report.could_not(f"compare with nvidia-smi: it failed: {(done.stdout + done.stderr).strip()[:200]}")
         return
     for cell, (name, (metric, factor, share, amount)) in zip(done.stdout.split(","), _SMI.items(), strict=False):
         ours = [
@@ -270,7 +280,7 @@ def torch_of(report: Report, args: argparse.Namespace) -> tuple[str, str]:
             report.ok(f"torch {version} of {'the GPU' if able == 'True' else 'the CPU'}")
             return python, "cuda" if able == "True" and not args.stand_in else "cpu"
         report.could_not(f"train: torch {version} sees no GPU")
-    report.could_not("train: no Python with a torch that could was found (--python)")
+    report.could_not("train: no Python with torch found; name one with --python")
     return "", ""
 
 
@@ -286,7 +296,7 @@ def play(
 ) -> None:
     """One training, watched; then what the readings must show, the scenario, and what Trackside makes of it."""
     if case.needs_cuda and device != "cuda":
-        report.could_not(f"{case.how}: it takes a GPU")
+        report.could_not(f"{case.how}: needs a GPU")
         return
     work = args.work / "runs" / case.how
     shutil.rmtree(work, ignore_errors=True)
@@ -329,7 +339,7 @@ def ended(process: subprocess.Popen[bytes], seconds: float, case: Case) -> int:
 
 
 def check_samples(case: Case, watch: Watch, pid: int, device: str, scripted: bool) -> list[str]:
-    """What the readings must show of such a training and don't."""
+    """Expectations that the readings of a training do not meet."""
     if device != "cuda" and not scripted:
         return []
     busy, memory = max(watch.of("gpu_utilization_ratio"), default=0.0), watch.of("gpu_memory_used_bytes")
@@ -337,9 +347,9 @@ def check_samples(case: Case, watch: Watch, pid: int, device: str, scripted: boo
     active = watch.of("gpu_sm_active_ratio")
     launches = watch.of("trackside_cuda_kernel_launches_total")
     return [
-        "" if busy > 0.05 else f"utilization never rose over {busy:g}",
+        "" if busy > 0.05 else f"utilization never exceeded {busy:g}",
         "" if memory and max(memory) - min(memory) > 1 << 30 else "memory in use did not rise by a GiB",
-        "" if not active or max(active) > 0.02 else f"SM activity never rose over {max(active):g}",
+        "" if not active or max(active) > 0.02 else f"SM activity never exceeded {max(active):g}",
         "" if str(pid) in pids or not pids else f"process {pid} is not listed on a GPU, {sorted(map(str, pids))} are",
         "" if scripted or not launches or max(launches) > 100 else "the probes saw no kernel launches",
     ]
@@ -367,7 +377,7 @@ def record(case: Case, top: Path, work: Path, watch: Watch, facts: Mapping[str, 
 
 
 def judge(report: Report, case: Case, folder: Path) -> None:
-    """What ``trackside diagnose`` says of it, where all that it needs is installed."""
+    """Compare the verdict of ``trackside diagnose`` with the expected one, if its packages are installed."""
     missing = [
         name for name in ("click", "duckdb", "msgspec", "numpy", "rich") if importlib.util.find_spec(name) is None
     ]

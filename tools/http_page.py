@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trackside import query
 from trackside.serve.api import description
 from trackside.stores.receiver.options import DEFAULT_LISTEN
 
@@ -31,7 +32,8 @@ and more are compressed with gzip if the client accepts it.
 
 ## Query the evidence
 
-A query is text, as in a citation's `query`.
+A query is text, as in a citation's `query`. `run` is the run from start to end, `tail` its last half hour, `around` the run and ten minutes before and after;
+START and END are POSIX seconds, STEP_S is in seconds.
 
 | query | parts |
 |---|---|
@@ -40,11 +42,11 @@ A query is text, as in a citation's `query`.
 
 | word | values |
 |---|---|
-| SPAN | SPANS |
-| HOW | ROLLUPS |
-| AGGREGATE | AGGREGATES |
+| SPAN | {spans} |
+| HOW | {rollups} |
+| AGGREGATE | {aggregates} |
 
-The `answer` is `rows`, `grid`, `value` or `missing` with a reason; missing never means none. It has at most 10,000 rows or 500,000 values.
+The `answer` is `rows`, `grid`, `value` or `missing`; `missing` has a reason and never means that nothing happened. It has at most 10,000 rows or 500,000 values.
 
 ## Errors
 
@@ -57,7 +59,7 @@ Errors are problem details (RFC 9457, `application/problem+json`) with `status`,
 | 409 | several runs have this id |
 | 422 | the request is invalid |
 | 429, 503 | try again after `Retry-After` |
-| 502, 504 | a server that has the evidence did not answer, or not in time |
+| 502, 504 | a server that has the evidence could not be reached, or did not answer in time |
 """
 ENOUGH = ("VerdictDoc", "ProblemDoc")
 """Types that are described elsewhere."""
@@ -66,7 +68,7 @@ ENOUGH = ("VerdictDoc", "ProblemDoc")
 def http_page() -> str:
     """The page in Markdown."""
     api = description()
-    lines = [INTRO.replace("LISTEN", DEFAULT_LISTEN), "## What can be asked", ""]
+    lines = [_filled(INTRO), "## Operations", ""]
     shown: dict[str, None] = {}
     for path, methods in api["paths"].items():
         for method, operation in methods.items():
@@ -77,10 +79,28 @@ def http_page() -> str:
     waiting = [name for name in shown if name not in ENOUGH]
     for name in waiting:  # grows while it is read
         waiting += [item for item in dict.fromkeys(_references(schemas[name])) if item not in (*waiting, *ENOUGH)]
-        lines += [f"### {name}", "", _text(schemas[name].get("description", "")), "", "| field | type |", "|---|---|"]
-        lines += [f"| `{field}` | {_type(item)} |" for field, item in schemas[name]["properties"].items()]
+        lines += [
+            f"### {name}",
+            "",
+            _text(schemas[name].get("description", "")),
+            "",
+            "| field | type | meaning |",
+            "|---|---|---|",
+        ]
+        lines += [
+            f"| `{field}` | {_type(item)} | {item.get('description', 'names the type')} |"
+            for field, item in schemas[name]["properties"].items()
+        ]
         lines.append("")
     return "\n".join([*lines, "Generated from `trackside.serve.api` by `make docs`.", ""])
+
+
+def _filled(intro: str) -> str:
+    """The introduction with the words of the query language and the default address."""
+    words = {"{spans}": query.SPANS, "{rollups}": query.ROLLUPS, "{aggregates}": query.AGGREGATES}
+    for placeholder, values in words.items():
+        intro = intro.replace(placeholder, ", ".join(f"`{value}`" for value in values))
+    return intro.replace("LISTEN", DEFAULT_LISTEN)
 
 
 def _operation(operation: Mapping[str, Any]) -> Iterator[str]:
@@ -98,7 +118,7 @@ def _operation(operation: Mapping[str, Any]) -> Iterator[str]:
     others = [
         f"{status}{_why(response)}" for status, response in sorted(operation["responses"].items()) if status != "200"
     ]
-    yield f"Answers {_type(content['schema'])}. Other statuses: {', '.join(others)}."
+    yield f"Returns {_type(content['schema'])}. Other statuses: {', '.join(others)}."
 
 
 def _why(response: Mapping[str, Any]) -> str:

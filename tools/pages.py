@@ -7,18 +7,16 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import io
+import os
 import re
 import subprocess
 import sys
 import tempfile
-import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import cache, partial
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -42,10 +40,19 @@ from trackside.model import Plane, Run
 from trackside.read.detect import formats
 from trackside.show import brief
 from trackside.show.document import document
-from trackside.sim import scenario_titles
+from trackside.show.schema import attribute_docs
+from trackside.sim import load_scenario, scenario_titles, simulate
 
 FACTS = ROOT / "docs" / "facts"
+RELATED: Mapping[str, Callable[[Family], tuple[str, ...]]] = {
+    "Faults that it can cause": lambda family: family.explains,
+    "Similar families, which are checked too": lambda family: family.rivals,
+}
+"""Heading of a family's page -> the codes of the families below it."""
 DEMO, DEMO_FOLDER = "slow-interconnect", ".cache/demo"
+COMPARED = {"good": ("healthy", "cluster.nodes=1"), "bad": ("thermal-throttle",)}
+"""Folder -> scenario and changed keys, of the example of docs/compare.md."""
+MIB = 2**20
 
 
 def family_page(family: Family) -> str:
@@ -57,16 +64,16 @@ def family_page(family: Family) -> str:
         if heading == "What it looks like":
             lines += example(family)
     lines += limits_table(family.limits)
-    lines += ["## Rests on", ""]
+    lines += ["## Facts that it uses", ""]
     lines += [
-        f"- {fact_link(one.kind, '../facts/')}{' (if it is known)' if one.optional else ''}"
-        for one in family.parameters.values()
-        if one.kind in family.facts
+        f"- {fact_link(parameter.kind, '../facts/')}{' (optional)' if parameter.optional else ''}"
+        for parameter in family.parameters.values()
+        if parameter.kind in family.facts
     ]
-    if family.explains:
-        lines += ["", "Explains: " + ", ".join(family.explains)]
-    if family.rivals:
-        lines += ["", "Rivals: " + ", ".join(family.rivals)]
+    for title, codes in RELATED.items():
+        if related := [one for one in families() if one.code in codes(family)]:
+            lines += ["", f"## {title}", ""]
+            lines += [f"- [{one.code} {one.title}]({one.id}.md)" for one in related]
     lines += ["", "Generated from the family's file by `make docs`.", ""]
     return "\n".join(lines)
 
@@ -75,28 +82,26 @@ def limits_table(limits: object) -> list[str]:
     """A set of limits with their values and where each figure comes from."""
     if limits is None:
         return []
-    why = {name: text for kind in reversed(type(limits).__mro__) for name, text in attribute_docs(kind).items()}
+    why = attribute_docs(type(limits))
     lines = ["## Limits", "", "| limit | value | why |", "|---|---|---|"]
     lines += [
-        f"| `{one.name}` | {getattr(limits, one.name)!r} | {' '.join(why.get(one.name, '').split())} |"
-        for one in fields(limits)  # type: ignore[arg-type]
+        f"| `{limit.name}` | {limit_value(limit.name, getattr(limits, limit.name))} |"
+        f" {' '.join(why.get(limit.name, '').split())} |"
+        for limit in fields(limits)  # type: ignore[arg-type]
     ]
     return [*lines, ""]
 
 
-@cache
-def attribute_docs(kind: type) -> dict[str, str]:
-    """The docstrings of a class's attributes."""
-    if kind.__module__ == "builtins":
-        return {}
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(body, ast.ClassDef)
-    return {
-        one.target.id: str(text.value.value)
-        for one, text in pairwise(body.body)
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
-        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-    }  # fmt: skip
+def limit_value(name: str, value: object) -> str:
+    """A limit as a reader writes it: ``1 GiB``, ``20,000``, ``600 s``."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if name.endswith("_bytes") and value >= MIB and value % MIB == 0:
+        return f"{value / 2**30:g} GiB" if value >= 2**30 else f"{value / MIB:g} MiB"
+    if name.endswith("_s") and 0 < value < 0.01:
+        return f"{value * 1e6:g} µs"
+    number = f"{value:,.10f}".rstrip("0").rstrip(".") if isinstance(value, float) else f"{value:,}"
+    return f"{number} s" if name.endswith("_s") else number
 
 
 def fact_path(kind: type) -> str:
@@ -118,40 +123,46 @@ def fact_pages() -> dict[Path, str]:
     lines = [
         "# Facts",
         "",
-        "What Trackside derives from the evidence of a run: typed answers, each derived once, that families rest on.",
+        "What Trackside derives from the evidence of a run: typed answers, each derived once, which families use.",
         "",
     ]
-    plane = ""
-    for own in modules.values():
-        for one in own:
-            if plane != (plane := one.kind.__module__.split(".")[2]):
-                lines += ["", f"## {plane}", "", "| fact | what |", "|---|---|"]
-            what = (inspect.getdoc(one.kind) or "").split("\n\n")[0].replace("\n", " ")
-            lines.append(f"| {fact_link(one.kind, '')} | {what.replace('|', '')} |")
+    topic = ""
+    for derivations in modules.values():
+        for fact in derivations:
+            if topic != (topic := fact.kind.__module__.split(".")[2]):
+                lines += ["", f"## {topic}", "", "| fact | what |", "|---|---|"]
+            what = plain_markup((inspect.getdoc(fact.kind) or "").split("\n\n")[0].replace("\n", " "))
+            lines.append(f"| {fact_link(fact.kind, '')} | {what.replace('|', '')} |")
     return made | {FACTS / "README.md": "\n".join([*lines, "", "Generated by `make docs`.", ""])}
 
 
-def fact_page(own: list[Derivation]) -> str:
-    """The page of one module: what its facts are, what they are derived from, their limits and who rests on them."""
-    module = inspect.getmodule(own[0].kind)
-    depth = "../" * fact_path(own[0].kind).count("/")
-    lines = [f"# {', '.join(one.kind.__name__ for one in own)}", "", inspect.getdoc(module) or "", ""]
-    for one in own:
-        lines += [f"## How {one.kind.__name__} is derived", "", inspect.getdoc(one.derive) or "", ""]
+def plain_markup(docstring: str) -> str:
+    """A docstring in Markdown: roles such as ``:data:`` and double backticks become code."""
+    return re.sub(r"(?::\w+:)?`+~?([^`]+)`+", r"`\1`", docstring)
+
+
+def fact_page(derivations: list[Derivation]) -> str:
+    """The page of one module: what its facts are, what they are derived from, their limits, and what uses them."""
+    module = inspect.getmodule(derivations[0].kind)
+    depth = "../" * fact_path(derivations[0].kind).count("/")
+    title = ", ".join(fact.kind.__name__ for fact in derivations)
+    lines = [f"# {title}", "", plain_markup(inspect.getdoc(module) or ""), ""]
+    for fact in derivations:
+        lines += [f"## How {fact.kind.__name__} is derived", "", plain_markup(inspect.getdoc(fact.derive) or ""), ""]
         lines += [
-            f"- {fact_link(of.kind, depth)}{' (if it is known)' if of.optional else ''}"
-            for of in one.parameters.values()
-            if of.kind not in (Evidence, Run)
+            f"- {fact_link(parameter.kind, depth)}{' (optional)' if parameter.optional else ''}"
+            for parameter in fact.parameters.values()
+            if parameter.kind not in (Evidence, Run)
         ]
-        if one.asks:
-            lines += ["", "| name | question |", "|---|---|"]
-            lines += [f"| {name} | `{query}` |" for name, query in one.asks.items()]
-        lines += ["", *limits_table(one.limits)]
+        if fact.asks:
+            lines += ["", "| name | query |", "|---|---|"]
+            lines += [f"| {name} | `{query}` |" for name, query in fact.asks.items()]
+        lines += ["", *limits_table(fact.limits)]
         users = [
-            fact_link(user.kind, depth) for user in facts() if one.kind in [p.kind for p in user.parameters.values()]
+            fact_link(user.kind, depth) for user in facts() if fact.kind in [p.kind for p in user.parameters.values()]
         ]
-        users += [f"[{f.code} {f.id}]({depth}../families/{f.id}.md)" for f in families() if one.kind in f.facts]
-        lines += ["Rests on it: " + (", ".join(users) or "the verdict itself") + ".", ""]
+        users += [f"[{f.code} {f.id}]({depth}../families/{f.id}.md)" for f in families() if fact.kind in f.facts]
+        lines += ["Used by " + (", ".join(users) or "the verdict itself") + ".", ""]
     return "\n".join([*lines, "Generated from the fact's file by `make docs`.", ""])
 
 
@@ -188,17 +199,14 @@ def metrics_page() -> str:
     lines = [
         "# Metrics",
         "",
-        "The metrics that Trackside knows, and the names under which common exporters serve them. Whatever the source, queries,",
-        "citations and `/metrics` of [the agent](agent.md) use the name and unit of the first two columns.",
+        "The metrics that Trackside knows, and the names under which [common exporters](#names-in-exporters) serve them. Whatever the",
+        "source, queries, citations and `/metrics` of [the agent](agent.md) use the name and unit of the first two columns.",
         "",
     ]
-    lines += ["| metric | unit | kind | labels | what | read from |", "|---|---|---|---|---|---|"]
-    sources = foreign_names()
+    lines += ["| metric | unit | kind | labels | what | how to enable it |", "|---|---|---|---|---|---|"]
     for name, metric in METRICS.items():
         labels = ", ".join(f"`{label}`" for label in metric.labels)
-        what = metric.meaning + (f"; {metric.collect}" if metric.collect else "")
-        cells = [f"`{name}`", metric.unit, metric.kind, labels, what, "<br>".join(sources.get(name, ()))]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append(row(f"`{name}`", metric.unit, metric.kind, labels, metric.meaning, metric.collect))
     lines += [
         "",
         "All metrics can have the labels `node` and `job`; those of GPUs and training also `gpu`, `mig`, `rank`, `pid`,",
@@ -209,12 +217,20 @@ def metrics_page() -> str:
         f"| `{name}` | {hex(reason.bit) if reason.bit else ''} | {reason.severity} | {reason.title} |"
         for name, reason in REASONS.items()
     ]
+    lines += ["", "## Names in exporters", "", "| metric | exporter or tool | its names |", "|---|---|---|"]
+    exporters = foreign_names()
+    lines += [row(f"`{name}`", title, names) for name in METRICS for title, names in exporters.get(name, ())]
     return "\n".join([*lines, "", "Generated from `trackside.catalog` by `make docs`.", ""])
 
 
-def foreign_names() -> dict[str, list[str]]:
-    """Metric -> for each source that has it: its title and names, of many the first few."""
-    metrics_by_name: dict[str, list[str]] = {}
+def row(*cells: str) -> str:
+    """A row of a Markdown table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def foreign_names() -> dict[str, list[tuple[str, str]]]:
+    """Metric -> (exporter, its names, of many the first few)."""
+    metrics_by_name: dict[str, list[tuple[str, str]]] = {}
     for dialect in dialects():
         names: dict[str, list[str]] = {}
         for name, foreign in dialect.names.items():
@@ -224,7 +240,7 @@ def foreign_names() -> dict[str, list[str]]:
             shown = ", ".join(f"`{name}`" for name in all_names[:MAX_NAMES])
             more = f" and {len(all_names) - MAX_NAMES} more" if len(all_names) > MAX_NAMES else ""
             if all_names != [metric]:
-                metrics_by_name.setdefault(metric, []).append(f"{dialect.title}: {shown}{more}")
+                metrics_by_name.setdefault(metric, []).append((dialect.title, shown + more))
     return metrics_by_name
 
 
@@ -236,17 +252,18 @@ def tables() -> dict[str, str]:
     format_rows = [f"| {f.plane} | {f.title} | `{f.id}` |" for f in inputs]
     return {
         "sources": "\n".join(
-            ["| source | what | each | needs |", "|---|---|---|---|", *map(source_row, sources().values())]
+            ["| source | what | every | needs |", "|---|---|---|---|", *map(source_row, sources().values())]
         ),
         "demo": "```\n" + demo() + "```",
+        "comparison": "```\n" + compared() + "```",
         "families": "\n".join(["| code | family |", "|---|---|", *family_rows]),
-        "formats": "\n".join(["| plane | input | format id |", "|---|---|---|", *format_rows]),
+        "formats": "\n".join(["| kind of data | input | format id |", "|---|---|---|", *format_rows]),
     }
 
 
 def source_row(source: Source) -> str:
     """A source of the agent's."""
-    every = f"{source.interval_s:g} s" + ("" if source.on else ", when asked")
+    every = f"{source.interval_s:g} s" + ("" if source.on else ", off by default")
     needs = source.needs or "nothing"
     return f"| `{source.id}` | {source.title} | {every} | {needs} |"
 
@@ -265,6 +282,22 @@ def demo() -> str:
         console.print(f"\n$ trackside diagnose {DEMO_FOLDER}/run\n")
         brief.render(document(diagnose(made)), console)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def compared() -> str:
+    """What ``trackside compare`` prints about the example, up to its tables of values."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (scenario, *changes) in COMPARED.items():
+            simulate(load_scenario(scenario, tuple(changes)), Path(folder) / scenario)
+            (Path(folder) / scenario / "run").rename(Path(folder) / name)
+        command = ["compare", "good/", "bad/"]
+        environment = {**os.environ, "COLUMNS": "110"}
+        output = subprocess.run(
+            [sys.executable, "-m", "trackside", *command], cwd=folder, env=environment, check=True,
+            capture_output=True, text=True,
+        ).stdout  # fmt: skip
+    answer, _, _ = output.partition("\nOUTCOME\n")
+    return f"$ trackside {' '.join(command)}\n\n{answer}...\n"
 
 
 def _between(table: str, match: re.Match[str]) -> str:
@@ -287,7 +320,7 @@ def pages() -> dict[Path, str]:
     made[ROOT / "docs" / "metrics.md"] = metrics_page()
     made[ROOT / "docs" / "http-api.md"] = http_page()
     blocks = tables()
-    for page in (ROOT / "README.md", ROOT / "docs" / "agent.md"):
+    for page in (ROOT / "README.md", ROOT / "docs" / "agent.md", ROOT / "docs" / "compare.md"):
         made[page] = filled(page.read_text("utf-8"), blocks)
     return made
 

@@ -20,61 +20,87 @@ MAX_QUERY_CHARS = 2_000
 
 
 class RowDoc(msgspec.Struct, frozen=True, kw_only=True):
-    """An event or a record. ``time``: POSIX seconds, null if its input has none."""
+    """An event or a record."""
 
     kind: str
+    """Kind of the event or record."""
     plane: str
+    """Kind of data: log, metric, scheduler, kernel, collective or trace."""
     path: str
+    """The input that holds it."""
     line: int
+    """Line in the input, from 1; 0 if it has no lines."""
     offset: int
+    """Byte offset in the input."""
     time: float | None
+    """POSIX seconds; null if the input shows no time."""
     rank: int | None
+    """Rank that printed it; null if not known."""
     node: str | None
+    """Node that it comes from; null if not known."""
     role: str | None
+    """Role of a log line: root, cascade, confirmation, teardown, advice or fact; null for a record."""
     text: str
+    """The line or record as text, up to 1,000 characters."""
     fields: dict[str, Json | list[Json]]
+    """Its fields by name."""
 
 
 class RowsDoc(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="rows"):
-    """The rows that match a query, in time and file order; an empty list means none. ``total``: their number."""
+    """The rows that match a query, in time and file order; an empty list means none."""
 
     query: str
+    """The query that was answered."""
     total: int
+    """Number of rows that match."""
     rows: list[RowDoc]
+    """The first rows, as many as ``limit`` allows."""
 
 
 class SeriesDoc(msgspec.Struct, frozen=True, kw_only=True):
-    """One series; ``values``: one per window that ends at ``times``, null where nothing was sampled."""
+    """One series."""
 
     labels: dict[str, str]
+    """Labels of the series."""
     values: list[float | None]
+    """One value for each of ``times``; null where nothing was sampled."""
 
 
 class GridDoc(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="grid"):
-    """The series that match a query. ``query``: with explicit windows; ``samples``: number of measurements in them."""
+    """The series that match a query."""
 
     query: str
+    """The query that was answered, with its time range and step as numbers."""
     unit: str
+    """Unit of the values."""
     step_s: float
+    """Length of a window, seconds."""
     samples: int
+    """Number of measurements in all windows."""
     times: list[float]
     """Ends of the windows, POSIX seconds."""
     series: list[SeriesDoc]
+    """The series that match."""
 
 
 class ValueDoc(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="value"):
     """The value of a query with a reducer, as a citation holds it."""
 
     query: str
+    """The query that was answered."""
     value: Json
+    """The value."""
     unit: str
+    """Unit of the value; empty if it has none."""
 
 
 class MissingDoc(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="missing"):
     """The query has no answer: not measured, not given, or refused. That never means "none"."""
 
     query: str
+    """The query that has no answer."""
     reason: str
+    """Why: not measured, not given, or refused."""
 
 
 AnswerDoc = RowsDoc | GridDoc | ValueDoc | MissingDoc

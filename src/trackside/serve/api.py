@@ -49,7 +49,7 @@ QUERY = Parameter(name="query", required=True, maximum=MAX_QUERY_CHARS, about="T
 _JUDGING = (
     "The job need not be recorded. The response waits for the verdict; after a minute the status is 202, the"
     " diagnosis continues and is recorded; a repeated request joins it. The headers Trackside-Run and Trackside-Verdict"
-    " say where the verdict was recorded; Trackside-Not-Recorded says why it was not, if the archive is down."
+    " say where the verdict was recorded; Trackside-Not-Recorded says why it was not, if the verdict archive is down."
 )
 _ASKING = (
     "The query is text such as events(exception), record(job).first(state) or"
@@ -86,7 +86,7 @@ OPERATIONS: tuple[Operation, ...] = (
               answers=VerdictDoc, handle=Handlers.verdict, parameters=(VERDICT,), problems=_GONE,
               also={304: "Not modified since If-None-Match"}),
     Operation(method="POST", path=f"{BASE}/verdicts/{{id}}/verify", id="verifyVerdict",
-              about="Query a verdict's citations again, and compare", answers=VerifiedDoc, handle=Handlers.verify,
+              about="Check a verdict's citations again", answers=VerifiedDoc, handle=Handlers.verify,
               parameters=(VERDICT,), problems=_JUDGED),
     Operation(method="GET", path=f"{BASE}/jobs", id="listJobs", problems=(429, 502, 503, 504),
               about="List jobs that have evidence, with or without a verdict", answers=JobsDoc, handle=Handlers.jobs,

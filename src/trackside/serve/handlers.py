@@ -36,64 +36,91 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
     """A run, its predecessors and its successors."""
 
     run: ArchivedRun
+    """The run."""
     lineage: Lineage
+    """The run that it continued, and the runs that continued it."""
 
 
 class JobDoc(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that has evidence; times are POSIX seconds, ``planes``: the planes with data about it."""
+    """A job that has evidence."""
 
     id: str
+    """Job id."""
     name: str | None
+    """Name of the job."""
     state: str | None
+    """State in the scheduler, such as RUNNING."""
     start: float | None
+    """Start, POSIX seconds."""
     end: float | None
+    """End, POSIX seconds."""
     nodes: list[str]
+    """Nodes of the job."""
     n_gpus: int | None
+    """Number of GPUs."""
     planes: list[str]
+    """Kinds of data that the store has about it: log, metric, scheduler, kernel, collective or trace."""
 
 
 class JobsDoc(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs, latest start first. ``total`` counts all of them."""
+    """Jobs, latest start first."""
 
     total: int
+    """Number of all jobs, listed or not."""
     jobs: list[JobDoc]
+    """The jobs, latest start first."""
 
 
 class BrokenDoc(msgspec.Struct, frozen=True, kw_only=True):
-    """A citation that no longer gives the same value. ``problem``: why it gives none."""
+    """A citation that no longer gives the same value."""
 
     id: str
+    """Key of the citation, such as c12."""
     where: str
+    """The cited place."""
     query: str
+    """The cited query."""
     was: published.Json
+    """Value in the verdict."""
     now: published.Json
+    """Value now; null if there is none."""
     problem: str
+    """Why there is no value now; empty if there is one."""
 
 
 class VerifiedDoc(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of a verdict's citations were queried again, and those that no longer hold. ``dangling``: ids that a
-    sentence cites and that are not in the document."""
+    """The check of a verdict's citations."""
 
     verdict: int
+    """Id of the verdict."""
     cites: int
+    """Number of citations that were checked."""
     holding: int
+    """Number of those that give the same value."""
     broken: list[BrokenDoc]
+    """The citations that do not."""
     dangling: list[str]
+    """Keys that a sentence cites and the document lacks."""
 
 
 class FamilyDoc(msgspec.Struct, frozen=True, kw_only=True):
     """A failure family."""
 
     code: str
+    """Code, such as B1."""
     id: str
+    """Id, such as cuda-oom."""
     title: str
+    """Title of the family."""
 
 
 class FamilyDetail(FamilyDoc, frozen=True, kw_only=True):
     """A failure family: its page by sections, and the queries behind its facts."""
 
     sections: dict[str, str]
+    """Its documentation by heading."""
     asks: dict[str, str]
+    """The queries behind its facts, by name."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Any, Literal
 
-import msgspec
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -22,6 +21,7 @@ from trackside.http.unavailable import SourceUnavailable
 from trackside.serve.limits import RequestRefused
 from trackside.serve.problems import MEDIA_TYPE, Problem, ProblemDoc
 from trackside.serve.workers import QueueFull, Slow
+from trackside.show.schema import schema_components
 from trackside.stores.embedded.layout import StoreError
 from trackside.stores.metadata.errors import ArchiveError
 
@@ -175,7 +175,7 @@ def _problem(error: Exception, where: str) -> Problem:
 def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
     """The OpenAPI document; JSON Schema 2020-12 of every type under ``components``."""
     types = [operation.answers for operation in operations if not isinstance(operation.answers, str)]
-    type_schemas, components = msgspec.json.schema_components([*types, ProblemDoc], ref_template=_REF)
+    type_schemas, components = schema_components([*types, ProblemDoc], _REF)
     schemas = iter(type_schemas)
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:

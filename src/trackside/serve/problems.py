@@ -18,13 +18,18 @@ _ARCHIVE: Mapping[Kind, int] = {"unreachable": 503, "busy": 503, "newer": 503, "
 
 
 class ProblemDoc(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request failed (RFC 9457). ``remedy``: what may help."""
+    """Why a request failed (RFC 9457)."""
 
     type: str
+    """The kind of problem as a URN, such as urn:trackside:not-found."""
     title: str
+    """The status in words."""
     status: int
+    """The HTTP status."""
     detail: str
+    """What happened."""
     remedy: str
+    """What may help; empty if nothing is known."""
 
 
 class Problem(TracksideError):

@@ -48,68 +48,98 @@ class SideDoc(msgspec.Struct, frozen=True):
     """One of the two runs."""
 
     paths: list[str]
+    """The inputs as the user gave them."""
     run: RunDoc
+    """The run."""
     primary: FindingDoc
+    """The primary finding of its verdict."""
 
 
 class RowDoc(msgspec.Struct, frozen=True):
-    """One compared quantity of both runs. ``differs`` is null if they cannot be compared; ``why`` is the reason."""
+    """One compared quantity of both runs."""
 
     topic: str
+    """outcome, place, setup, alone, start, training, checkpoints or metrics."""
     label: str
+    """What is compared."""
     a: Json
+    """Value in run A; null if it has none."""
     b: Json
+    """Value in run B; null if it has none."""
     unit: str
+    """Unit of both values; empty if they have none."""
     differs: bool | None
+    """Whether they differ; null if they cannot be compared."""
     rule: str
+    """When two values count as different."""
     why: str
+    """Why they cannot be compared, or what qualifies the result; empty if nothing."""
     cites_a: list[str]
+    """Keys of the document's ``cites`` for ``a``."""
     cites_b: list[str]
+    """Keys of the document's ``cites`` for ``b``."""
     step: float | None = None
+    """Training step from which they differ; null if it does not apply."""
     seconds: float | None = None
-    """Seconds from the start of the run to the point from which they differ."""
+    """Seconds from the start of the run to the point from which they differ; null if it does not apply."""
     place: str = ""
-    """The same point as an epoch, if neither step nor time is known."""
+    """The same point as an epoch, if neither step nor time is known; else empty."""
     text_a: str = ""
+    """Value in run A as text."""
     text_b: str = ""
-    """The values as text."""
+    """Value in run B as text."""
     name: str = ""
-    """For a series over steps or time: the label without the point of divergence."""
+    """For a series over steps or time: the label without the point of divergence; else empty."""
     follows: str = ""
-    """The differences in setup that may explain this difference."""
+    """The differences in setup that may explain this difference; empty if none."""
 
 
 class SlowdownDoc(msgspec.Struct, frozen=True):
     """Extra GPU-hours of the slower run for the same steps. Money is GPU-hours times the price, or null."""
 
     slower: str
-    """a or b"""
+    """The slower run: a or b."""
     gpu_hours: float
+    """Extra GPU-hours of the slower run."""
     formula: str
+    """How the figure is computed, with its numbers."""
     assumption: str
+    """What the figure assumes, as a sentence."""
     cites_a: list[str]
+    """Keys of the document's ``cites`` for run A."""
     cites_b: list[str]
+    """Keys of the document's ``cites`` for run B."""
     cost: float | None = None
+    """GPU-hours times the price; null without a price."""
     currency: str | None = None
+    """Currency of the price; null without a price."""
     cost_formula: str = ""
+    """How ``cost`` is computed; empty without a price."""
 
 
 class ComparisonDoc(msgspec.Struct, frozen=True):
     """The comparison of two runs. Ids of citations begin with a or b, the letter of their run."""
 
     schema: str
+    """Name and version of this format: trackside.comparison/1."""
     answer: list[str]
     """The differences, where the runs diverge, and what was set up differently: a sentence each."""
     a: SideDoc
+    """Run A."""
     b: SideDoc
+    """Run B."""
     rows: list[RowDoc]
+    """Every compared quantity."""
     partings: list[RowDoc]
     """Where the runs diverge, the earliest first."""
     cites: dict[str, CiteDoc]
+    """Citations by key; a key begins with a or b, the letter of its run."""
     version: str
+    """Version of Trackside."""
     following: list[RowDoc] = []
     """Divergences that a different setup may explain, the earliest first."""
     slowdown: SlowdownDoc | None = None
+    """Extra cost of the slower run; null if the steps of the runs cannot be compared."""
 
 
 def comparison(

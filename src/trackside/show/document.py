@@ -19,6 +19,7 @@ from trackside.finding import Certainty, Claim, Finding, Outcome, Verdict
 from trackside.model import Run, Scalar
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show.sanitize import encodable
+from trackside.show.schema import schema_components
 from trackside.show.waste import WasteDoc, unknown_costs, waste
 from trackside.show.wording import clause, worded
 
@@ -32,203 +33,310 @@ class ExceptionDoc(msgspec.Struct, frozen=True):
     """The exception that names the cause."""
 
     type: str
+    """Name of the exception's class, with its module if the log shows it."""
     message: str
+    """Its message, as far as the log shows it."""
 
 
 class SignalDoc(msgspec.Struct, frozen=True):
     """The fatal signal."""
 
     name: str
+    """Name of the signal, such as SIGKILL."""
     number: int
+    """Number of the signal, such as 9."""
 
 
 class ClaimDoc(msgspec.Struct, frozen=True):
     """A sentence and the ids of its citations."""
 
     text: str
+    """The sentence."""
     cites: list[str]
+    """Keys of the document's ``cites``."""
 
 
 class TextDoc(msgspec.Struct, frozen=True):
     """A sentence, with the ids of its citations if it has any."""
 
     text: str
+    """The sentence."""
     cites: list[str] = []
+    """Keys of the document's ``cites``; empty if it cites nothing."""
 
 
 class ActionDoc(msgspec.Struct, frozen=True):
     """What to do next, and a command for it, or null."""
 
     text: str
+    """What to do, as a sentence."""
     command: str | None
+    """A shell command for it; null if there is none."""
 
 
 class FindingDoc(msgspec.Struct, frozen=True):
     """One family's finding."""
 
     family: str
+    """Code of the family, such as B1."""
     id: str
+    """Id of the family, such as cuda-oom."""
     title: str
+    """Title of the family."""
     variant: str | None
+    """Variant of the family in this run, such as interconnect for D2; null if it has none."""
     fault_class: str | None
+    """Class of an exception: data, config, env, asset or code; null if it does not apply or is not known."""
     culprit: str
+    """Owner of the fault: job, infrastructure, scheduler, none or unknown."""
     outcome: str
+    """found, absent (ruled out) or unknown (undecided)."""
     certainty: str | None
+    """established (direct evidence, or two kinds of data agree), supported (one kind of data) or possible (a hint);
+    null if it is not found."""
     confidence: float | None
+    """How often verdicts with this evidence pattern were right on labeled cases, 0 to 1; null if not computed."""
     since: float | None
+    """When it began, POSIX seconds; for a fault that may be there from the start, the start of the judged period. Null
+    if not known."""
     ranks: list[int]
+    """Ranks at fault; empty if not known."""
     nodes: list[str]
+    """Nodes at fault; empty if not known."""
     gpus: list[str]
+    """GPUs at fault, as node:index, or as PCI address where only the kernel log names them."""
     exception: ExceptionDoc | None
+    """The exception that names the cause; null if there is none."""
     signal: SignalDoc | None
+    """The signal that ended a process; null if there is none."""
     headline: TextDoc | None = None
-    """What happened, in one clause; ``title`` names the family."""
+    """What happened, in one clause; null if ``title`` says it."""
     began: float | None = None
-    """When it began, POSIX seconds; null too where a run may have it from its start on."""
+    """When it began, POSIX seconds; null if that is not known, or if runs may have it from their start."""
 
 
 class SecondaryDoc(FindingDoc, frozen=True, kw_only=True):
     """A consequence or a warning, with what shows it."""
 
     shows: list[ClaimDoc]
+    """The evidence: what shows it."""
     actions: list[ActionDoc]
+    """What to do about it."""
 
 
 class RuledOutDoc(msgspec.Struct, frozen=True):
     """A family that is ruled out, and why."""
 
     family: str
+    """Code of the family, such as B1."""
     id: str
+    """Id of the family, such as cuda-oom."""
     because: str
+    """Why it is ruled out."""
     cites: list[str]
+    """Keys of the document's ``cites``."""
 
 
 class UnknownDoc(msgspec.Struct, frozen=True):
     """A family that could not be decided: what data is missing, and what to collect."""
 
     family: str
+    """Code of the family, such as B1."""
     id: str
+    """Id of the family, such as cuda-oom."""
     missing: list[str]
+    """Why it is undecided: what the inputs lack."""
     collect: list[str]
+    """What to collect to decide it next time."""
 
 
 class AttemptDoc(msgspec.Struct, frozen=True):
     """One attempt of the job."""
 
     number: int
+    """Number of the attempt, from 1."""
     state: str | None
+    """Its state in the scheduler, such as NODE_FAIL."""
     start: float | None
+    """Its start, POSIX seconds."""
     end: float | None
+    """Its end, POSIX seconds."""
     exit_code: int | None
+    """Its exit code."""
     signal: int | None
+    """Number of the signal that ended it."""
     nodes: list[str]
+    """Its nodes."""
 
 
 class RunDoc(msgspec.Struct, frozen=True):
     """The run. Times are POSIX seconds, UTC."""
 
     id: str | None
+    """Job id, or the name of the folder if there is no job id."""
     name: str | None
+    """Name of the job."""
     cluster: str | None
+    """Name of the cluster."""
     disposition: str | None
+    """State of the job: Slurm's, such as TIMEOUT, or success or failure as read from its log."""
     exit_code: int | None
+    """Exit code of the job."""
     signal: int | None
+    """Number of the signal that ended the job."""
     start: float | None
+    """Start, POSIX seconds."""
     end: float | None
+    """End, POSIX seconds; null while the job is running."""
     nodes: list[str]
+    """Nodes of the job."""
     n_ranks: int | None
+    """Number of ranks."""
     n_gpus: int | None
+    """Number of GPUs."""
     attempts: list[AttemptDoc]
+    """Starts of the job by the scheduler, in order."""
     framework: str | None
+    """Training framework, as recognized in the log."""
     parent: str | None
+    """Id of the run that this one continues."""
     clock_offset_s: float
+    """Seconds added to log times without a time zone, to line up with the scheduler's."""
     gpus: list[str] = []
+    """GPUs of the run as node:index, in rank order; empty if no metric shows them."""
     gpus_by: str | None = None
+    """How they were distinguished from other GPUs: label (of the series), scheduler (its record), whole (all GPUs of
+    the nodes), tracer (of the ranks), occupancy (memory in use) or all (not known; these are the possible ones)."""
     metric_offset_s: float = 0.0
+    """Seconds added to metric times, to line up with the scheduler's."""
     as_of: float | None = None
-    """The time of the verdict, for a run that is still running; its ``end`` is null."""
+    """Time of the verdict, POSIX seconds, if the job was running; else null."""
 
 
 class PointDoc(msgspec.Struct, frozen=True):
-    """One training point; a loss that is not finite is the string nan, inf or -inf."""
+    """One training point."""
 
     step: Json
+    """Training step; null if the log line has none."""
     loss: Json
+    """Training loss; the string nan, inf or -inf if it is not finite."""
 
 
 class ProgressDoc(msgspec.Struct, frozen=True):
     """The training progress that the log shows."""
 
     framework: str | None
+    """Training framework whose lines were read."""
     points: int
+    """Number of logged training points."""
     first: PointDoc
+    """The first training point."""
     last: PointDoc
+    """The last training point."""
     planned_steps: int | None
+    """Steps that the run was to do; null if not known."""
 
 
 class CiteDoc(msgspec.Struct, frozen=True):
-    """One citation: ``query``, run again on the same inputs, gives ``value``."""
+    """One citation."""
 
     plane: str
+    """Kind of data: log, metric, scheduler, kernel, collective or trace."""
     store: str
+    """Where the data is: files, or the server or store that was queried."""
     query: str
+    """The query that gives ``value`` again; empty if the citation is a place only."""
     where: str
+    """The place for a reader, such as FILE:LINE, or the metric and its source."""
     window: list[float] | None
+    """Start and end of the time range of a metric, POSIX seconds; null for log lines and records."""
     value: Json
+    """The cited value."""
     unit: str
+    """Unit of the value; empty if it has none."""
     text: str
+    """The cited line or record, up to 1,000 characters; empty for metrics."""
 
 
 class CurveDoc(msgspec.Struct, frozen=True):
-    """A metric that the primary finding cites, over the run: evenly spaced values, null where not sampled. The median,
-    if there are several series."""
+    """A metric that the primary finding cites, over the run."""
 
     metric: str
+    """Name of the metric."""
     labels: dict[str, str]
+    """Labels that the series share."""
     unit: str
+    """Unit of the values."""
     series: int
+    """Number of series; of several, ``values`` is the median."""
     window: list[float]
+    """Start and end, POSIX seconds."""
     values: list[float | None]
+    """Evenly spaced values; null where nothing was sampled."""
     query: str
+    """The query that gives the series."""
 
 
 class InputDoc(msgspec.Struct, frozen=True):
     """The detected format of an input, and how reading it went."""
 
     path: str
+    """Path of the input, or the address of the server."""
     format: str | None
+    """Id of the detected format; null if none was recognized."""
     status: str
+    """read, partial, empty, unrecognised, unreadable or refused."""
     note: str
+    """Details, such as why it could not be read."""
     rows: int
+    """Number of events, records and samples read from it."""
 
 
 class VerdictDoc(msgspec.Struct, frozen=True):
     """The whole verdict."""
 
     schema: str
+    """Name and version of this format: trackside.verdict/1."""
     run: RunDoc
+    """The run that was diagnosed."""
     preflight: list[ClaimDoc]
     """Limitations of the verdict; shown first."""
     primary: FindingDoc
+    """The answer: the root cause, or healthy, or unknown."""
     shows: list[ClaimDoc]
+    """Evidence for the primary finding."""
     implies: list[TextDoc]
+    """What follows from the evidence."""
     cannot_decide: list[TextDoc]
+    """Open questions about the primary finding."""
     actions: list[ActionDoc]
+    """What to do, the most useful first."""
     consequences: list[SecondaryDoc]
+    """Other families that the primary fault explains."""
     warnings: list[SecondaryDoc]
+    """Other families found that did not cause the end of the run."""
     ruled_out: list[RuledOutDoc]
+    """Families that are ruled out, and why."""
     unknown: list[UnknownDoc]
+    """Families that are undecided, and what is missing."""
     progress: ProgressDoc | None
+    """Training progress in the log; null if no training point was recognized."""
     waste: WasteDoc | None
+    """GPU-hours allocated and lost; null if the allocation is not known."""
     cites: dict[str, CiteDoc]
+    """Citations by key, such as c12."""
     inputs: list[InputDoc]
+    """Every file, server and command that was read, and the result."""
     paths: list[str]
+    """The inputs as the user gave them."""
     version: str
+    """Version of Trackside."""
     curves: list[CurveDoc] = []
+    """Metrics that the primary finding cites, over the run."""
     sources: list[str] = msgspec.field(default_factory=list, name="asked")
     """Servers and commands that were queried in addition to the paths."""
     waste_unknown: list[str] = []
-    """Why ``waste`` is null."""
+    """Why ``waste`` is null, a sentence each."""
     priced: bool = False
     """Whether a price of a GPU-hour was given."""
 
@@ -424,4 +532,6 @@ def decode(data: bytes) -> VerdictDoc:
 
 def json_schema(title: str = SCHEMA, kind: type[msgspec.Struct] = VerdictDoc) -> dict[str, Any]:
     """The JSON Schema of a published document."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **msgspec.json.schema(kind)}
+    (schema,), components = schema_components([kind])
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    return {**head, **schema, "$defs": components}

@@ -22,13 +22,19 @@ class LossDoc(msgspec.Struct, frozen=True):
     """One part of the wasted GPU-hours; parts do not overlap."""
 
     kind: str
-    """attempt, startup, work, stopped, paused, slow, spoilt, repeated or all"""
+    """attempt, startup, work, stopped, paused, slow, spoilt, repeated or all; docs/cost.md describes them."""
     what: str
+    """What was lost, as a sentence."""
     gpu_hours: float
+    """GPU-hours lost."""
     formula: str
+    """How the figure is computed, with its numbers."""
     assumption: str
+    """What the figure assumes, as a sentence; empty if nothing."""
     cites: list[str]
+    """Keys of the document's ``cites``."""
     cost: float | None = None
+    """GPU-hours times the price; null without a price."""
     at_most: bool = False
     """Whether the figure is an upper bound under its ``assumption``."""
 
@@ -38,23 +44,33 @@ class WasteDoc(msgspec.Struct, frozen=True):
     null."""
 
     gpu_hours: float
+    """GPU-hours allocated to the run."""
     cost: float | None
+    """Allocated GPU-hours times the price; null without a price."""
     currency: str | None
+    """Currency of the price, such as EUR; null without a price."""
     formula: str = ""
+    """How the allocated GPU-hours are computed."""
     assumption: str = ""
+    """What that assumes, as a sentence; empty if nothing."""
     cites: list[str] = []
+    """Keys of the document's ``cites``, for the allocated GPU-hours."""
     lost: list[LossDoc] = []
+    """The lost GPU-hours in parts that do not overlap."""
     lost_gpu_hours: float | None = None
-    """The sum of all parts; null if none is known. A lower bound if there are ``unknown`` parts."""
+    """Sum of the parts; null if no part is known. A lower bound if ``unknown`` is not empty."""
     lost_cost: float | None = None
+    """Lost GPU-hours times the price; null without a price."""
     price: float | None = None
-    """Price of a GPU-hour."""
+    """Price of a GPU-hour; null if none was given."""
     cost_formula: str = ""
+    """How ``cost`` is computed; empty without a price."""
     lost_formula: str = ""
+    """How ``lost_gpu_hours`` is computed; empty if nothing was lost."""
     lost_at_most: bool = False
-    """Whether one of the parts is an upper bound (see ``at_most``)."""
+    """Whether at least one part is an upper bound."""
     unknown: list[str] = []
-    """The parts that are not known, and why."""
+    """Parts that could not be computed, and why, a sentence each."""
 
 
 def waste(cost: Cost | None, number: CiteNumberer, price: Price = NO_PRICE) -> WasteDoc | None:

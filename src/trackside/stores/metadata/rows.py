@@ -14,67 +14,100 @@ class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run that was judged. A fact that no input gave is null or empty."""
 
     id: str
-    """The archive's own id: ``r17``. Schedulers may reuse a job's id, but this id is unique."""
+    """Id in the verdict archive, such as r17; unique, while schedulers may reuse a job id."""
     job: str
+    """Job id."""
     cluster: str
+    """Name of the cluster; empty if not known."""
     name: str | None
+    """Name of the job."""
     username: str | None
+    """User who submitted it."""
     state: str | None
+    """Final state in the scheduler, such as NODE_FAIL."""
     submitted: float | None
+    """Time of submission, POSIX seconds."""
     started: float | None
+    """Start, POSIX seconds."""
     ended: float | None
+    """End, POSIX seconds."""
     attempts: int
+    """Number of starts by the scheduler."""
     nodes: list[str]
+    """Nodes of the run."""
     gpus: list[str]
+    """GPUs of the run, as node:index."""
     n_gpus: int | None
+    """Number of GPUs."""
     framework: str | None
+    """Training framework."""
     first_seen: float
+    """Time of its first verdict, POSIX seconds."""
     updated: float
+    """Time of the last change of this entry, POSIX seconds."""
     verdict: int | None
-    """Id of the latest verdict, from which the fields below come."""
+    """Id of the latest verdict, from which the fields below come; null if it was deleted."""
     judged: float | None
+    """Time of that verdict, POSIX seconds."""
     family: str | None
+    """Code of its primary family, such as B1."""
     variant: str | None
+    """Variant of the family."""
     culprit: str | None
+    """Owner of the fault: job, infrastructure, scheduler, none or unknown."""
     certainty: str | None
+    """established, supported or possible."""
     confidence: float | None
+    """How often verdicts with this evidence pattern were right on labeled cases, 0 to 1."""
 
 
 class ArchivedVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """One verdict on a run, without its document."""
 
     id: int
+    """Id of the verdict."""
     run: str
+    """Id of the run in the verdict archive, such as r17."""
     made_at: float
+    """When it was made, POSIX seconds."""
     confirmed_at: float
-    """When the same document last came out again."""
+    """When a diagnosis last gave the same document, POSIX seconds."""
     version: str
+    """Version of Trackside."""
     family: str
+    """Code of the primary family, such as B1."""
     variant: str | None
+    """Variant of the family."""
     culprit: str
+    """Owner of the fault: job, infrastructure, scheduler, none or unknown."""
     certainty: str | None
+    """established, supported or possible; null if no family was found."""
     confidence: float | None
+    """How often verdicts with this evidence pattern were right on labeled cases, 0 to 1."""
     digest: str
     """SHA-256 of the document, in hexadecimal."""
     bytes: int
-    """Size of the document."""
+    """Size of the document in bytes."""
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """One run continued another. ``run``: the id of the other run, null if it is not in the archive."""
+    """One run continued another."""
 
     job: str
-    """The job id of the other run."""
+    """Job id of the other run."""
     run: str | None
+    """Id of the other run in the verdict archive; null if it is not there."""
     how: str
-    """dependency, requeue, restart or order (of the same name, one after the other)."""
+    """How the link is known: dependency, requeue, restart or order (same name, one after the other)."""
 
 
 class Lineage(msgspec.Struct, frozen=True, kw_only=True):
     """What a run continued, and what continued it."""
 
     parent: Link | None
+    """The run that it continued; null if none is known."""
     children: list[Link]
+    """The runs that continued it."""
 
 
 class RecordResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,16 +122,18 @@ class RunPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of runs, newest first."""
 
     runs: list[ArchivedRun]
+    """The runs, newest first."""
     next: str | None
-    """Cursor of the next page; null at the end."""
+    """Cursor of the next page; null on the last."""
 
 
 class VerdictPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of verdicts on one run, newest first."""
 
     verdicts: list[ArchivedVerdict]
+    """The verdicts, newest first."""
     next: str | None
-    """Cursor of the next page; null at the end."""
+    """Cursor of the next page; null on the last."""
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True):
