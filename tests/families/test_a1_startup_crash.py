@@ -65,7 +65,7 @@ def test_launch_that_never_reached_python() -> None:
 def test_startup_crash_before_any_gpu_work() -> None:
     finding = idle_contexts().judge("A1", raised_late(), FAILED)
     assert (finding.outcome, finding.certainty, finding.cannot_decide) == (FOUND, ESTABLISHED, ())
-    assert {"launches", "context_only"} <= set(keys(finding))
+    assert {"no_launch", "context_only"} <= set(keys(finding))
     assert "metric" in finding.planes
     loaded = Cluster().per_gpu("gpu_memory_used_bytes", 50 * GIB).per_gpu("gpu_memory_total_bytes", 80 * GIB)
     loaded.per_gpu("gpu_sm_active_ratio", 0.0)
@@ -84,8 +84,8 @@ def test_a_crash_within_seconds_is_too_short_for_counters() -> None:
         short = job("FAILED", exit_code=1, end=START + 20, elapsed_s=20.0)
         return keys(cluster.judge("A1", raised_late(time=START + 15), short))
 
-    assert {"launches", "context_only"} <= set(crashed(0))
-    assert not {"launches", "context_only"} & set(crashed(1e6))
+    assert {"no_launch", "context_only"} <= set(crashed(0))
+    assert not {"no_launch", "context_only"} & set(crashed(1e6))
 
 
 def test_startup_crash_is_none_after_long_gpu_work() -> None:

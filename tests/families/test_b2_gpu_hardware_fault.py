@@ -101,7 +101,7 @@ def test_hardware_fault_names_rank_and_advice() -> None:
     cluster = ecc(lambda c: c.after(4980, 94), "gpu_xid_last")
     finding = cluster.judge("B2", FAILED, run=cluster.run(n_ranks=16))
     assert finding.ranks == (11,)
-    assert [sentence_name(one) for one in finding.actions] == ["drain_node", "elsewhere", "advised"]
+    assert [sentence_name(one) for one in finding.actions] == ["drain_only", "elsewhere", "advised"]
 
 
 def test_hardware_fault_when_it_stopped_the_work_hours_before() -> None:

@@ -233,6 +233,6 @@ def test_the_last_life_of_a_run_is_called_so() -> None:
     finding = busy_cluster().judge("G1", first, second, COMPLETED)
     assert {"fell", "anew"} <= set(keys(finding))
     said = text_of(finding)
-    assert "over 20 points" in said
+    assert "over 20 logged steps" in said
     assert "the first attempt started with 10" in said
     assert "anew" not in keys(busy_cluster().judge("G1", points(), COMPLETED))

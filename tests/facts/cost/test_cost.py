@@ -82,7 +82,7 @@ def test_a_crash_costs_what_was_done_since_the_last_checkpoint(made: Made) -> No
     waste = made(log, row("FAILED", "1:0", 0, 940))
     assert waste.gpu_hours == pytest.approx(8 * 940 / 3600, abs=1e-3)
     assert kinds(waste) == {"work": pytest.approx(8 * (940 - 631) / 3600, abs=1e-3)}
-    assert waste.lost[0].formula.startswith("8 GPUs x 309 s, 2026-06-10 12:10:31 UTC to 2026-06-10 12:15:40 UTC")
+    assert waste.lost[0].formula.startswith("8 GPUs x 309 s (2026-06-10 12:10:31 UTC to 2026-06-10 12:15:40 UTC)")
     assert not waste.unknown
 
 
@@ -92,13 +92,13 @@ def test_a_checkpoint_without_a_time_counts_by_steps(made: Made) -> None:
     log.insert(20, "saved checkpoint at step 200 to /ckpt/step_200.pt")
     waste = made([*log, *CRASH], row("FAILED", "1:0", 0, 940))
     assert kinds(waste) == {"work": pytest.approx(8 * 100 * 3.0 / 3600, abs=1e-3)}
-    assert "(300 - 200) steps x 3 s a step" in waste.lost[0].formula
+    assert "(300 - 200) steps x 3 s per step" in waste.lost[0].formula
 
 
 def test_without_a_checkpoint_all_work_is_lost_and_it_says_what_it_takes_for_granted(made: Made) -> None:
     waste = made([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
     assert kinds(waste) == {"work": waste.gpu_hours}
-    assert waste.lost[0].what.endswith("no checkpoint was seen")
+    assert waste.lost[0].what.endswith("(no checkpoint was seen)")
     assert "No checkpoint appears in the log" in waste.lost[0].assumption
 
 
@@ -213,7 +213,7 @@ def test_where_it_cannot_be_told_it_says_why(made: Made, tmp_path: Path) -> None
     (tmp_path / "train.log").write_text("\n".join(CRASH))
     nothing = document(trackside.diagnose(tmp_path))
     assert nothing.waste is None
-    assert any("GPUs it held is not known" in text for text in nothing.waste_unknown)
+    assert any("number of allocated GPUs is not known" in text for text in nothing.waste_unknown)
 
 
 # -- every scenario
@@ -397,13 +397,13 @@ def told(folder: Path, *flags: str) -> str:
 def test_who_asks_for_money_is_told_why_there_is_none(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("\n".join(CRASH))
     for flags in ((), ("--markdown",)):
-        assert "GPUs it held is not known" in told(tmp_path, "--price", "2", *flags)
-        assert "GPUs it held is not known" not in told(tmp_path, *flags)
+        assert "number of allocated GPUs is not known" in told(tmp_path, "--price", "2", *flags)
+        assert "number of allocated GPUs is not known" not in told(tmp_path, *flags)
 
 
 def test_markdown_tells_the_formulas(tmp_path: Path) -> None:
     (tmp_path / "train.out").write_text("\n".join(CRASH))
     (tmp_path / "sacct.psv").write_text(HEAD + row("FAILED", "1:0", 0, 3600))
-    assert "8 GPUs x 3,600 s / 3,600 s an hour = 8 GPU-hours; 8 GPU-hours x 2 EUR" in told(
+    assert "8 GPUs x 3,600 s / 3,600 s/h = 8 GPU-hours; 8 GPU-hours x 2 EUR" in told(
         tmp_path, "--price", "2 EUR", "--markdown"
     )

@@ -72,7 +72,7 @@ def test_no_metrics_and_none_of_the_runs() -> None:
 def test_nodes_without_metrics() -> None:
     nodes = ("n1", "n2", "n3", "n4")
     said_ = told(watched(), job("FAILED", nodes=nodes), run=Run(id="7", start=START, end=END, nodes=nodes, n_gpus=32))
-    assert said_ == {"nodes_unmeasured": "No GPU metrics of n3 and n4 were given: faults there can't be ruled out"}
+    assert said_ == {"nodes_unmeasured": "No GPU metrics of n3 and n4 were given: faults there cannot be ruled out"}
 
 
 def test_gpus_without_metrics() -> None:
@@ -169,7 +169,7 @@ def test_collectors_that_failed() -> None:
 
 def test_few_readings() -> None:
     cluster = watched(interval=500)
-    assert "sampled 9 times" in told(cluster)["coarse"]
+    assert "9 samples per GPU" in told(cluster)["coarse"]
 
 
 # -- counters, clocks, tracers
