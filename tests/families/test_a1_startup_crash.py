@@ -69,7 +69,7 @@ def test_startup_crash_before_any_gpu_work() -> None:
     assert "metric" in finding.planes
     loaded = Cluster().per_gpu("gpu_memory_used_bytes", 50 * GIB).per_gpu("gpu_memory_total_bytes", 80 * GIB)
     loaded.per_gpu("gpu_sm_active_ratio", 0.0)
-    assert {"no_work", "loaded"} <= set(keys(loaded.judge("A1", raised_late(), FAILED)))
+    assert {"never_busy", "loaded"} <= set(keys(loaded.judge("A1", raised_late(), FAILED)))
     blind = Cluster().per_node("host_load1", 3)
     assert [sentence_name(each) for each in blind.judge("A1", raised_late(), FAILED).cannot_decide] == ["gpu_memory"]
 

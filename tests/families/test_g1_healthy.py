@@ -109,7 +109,7 @@ def healthy(**shape: Any) -> Cluster:
 def test_healthy_on_positive_evidence() -> None:
     finding = judged(healthy(), "G1", points(65), COMPLETED)
     assert (decision(finding), finding.variant) == ((FOUND, ESTABLISHED), "healthy")
-    assert {"completed", "worked", "launched", "fell", "clean_ecc", "clean_remaps"} <= set(keys(finding))
+    assert {"completed", "worked", "launched", "fell", "clean"} <= set(keys(finding))
     assert [sentence_name(each) for each in finding.implies] == ["healthy"]
 
 

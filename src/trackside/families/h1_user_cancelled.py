@@ -1,8 +1,8 @@
-"""Cancelled: somebody ended the run on purpose.
+"""Canceled by a user.
 
 Meaning
 -------
-scancel by its owner or an administrator, or Ctrl-C. Not a fault; if something had gone wrong before, that is
+scancel by its user or an administrator, or Ctrl-C. Not a fault; if something had gone wrong before, that is
 the cause and this its consequence.
 
 What it looks like

@@ -59,6 +59,7 @@ MEASURED = ("ecc", "lifetime", "remaps", "xid_last")
 
 CLEAN_ECC = Sentence("no new uncorrectable ECC errors on {count}")
 CLEAN_REMAPS = Sentence("no rows remapped for uncorrectable errors on {count}")
+CLEAN = Sentence("no new GPU memory errors on {count}: no uncorrectable ECC error, no remapped row")
 CLEAN_ECC_MEANWHILE = Sentence("no new uncorrectable ECC errors on {count} during the run")
 CLEAN_REMAPS_MEANWHILE = Sentence("no rows remapped for uncorrectable errors on {count} during the run")
 ROSE: Mapping[str, Sentence] = {
@@ -211,7 +212,12 @@ def _unchanged(grids: Mapping[str, Grid], run: Run | None = None) -> list[Claim]
         if any(value.value for _, value in sums):
             return []
         claims += [sentence(rise=value, count=_gpus_of(grid, value)) for grid, value in sums[:1]]
-    return claims
+    if [claim.sentence for claim in claims] != [CLEAN_ECC, CLEAN_REMAPS]:
+        return claims
+    counts, growths = zip(*((claim.values["count"], claim.values["rise"]) for claim in claims), strict=True)
+    if counts[0].value != counts[1].value:
+        return claims
+    return [CLEAN(count=derived(counts[0].value, *counts, unit=counts[0].unit), rise=growths[0], remaps=growths[1])]
 
 
 def _during_run(change: Change, run: Run) -> bool:
