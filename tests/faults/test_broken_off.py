@@ -36,7 +36,7 @@ def test_silence_of_the_store_is_none_of_the_run(name: str, page: int, tmp_path:
         whole = judged(server, rest, run.id)
         server.spoil = from_page(page, lambda got: Answer(got.status, got.body, got.type, cut=len(got.body) // 2))
         findings = judged(server, rest, run.id)
-    assert "did not answer completely" in findings.preflight
+    assert "gave no complete answer" in findings.preflight
     assert_nothing_is_made_of_silence(findings, whole)
     assert findings.doc.primary.certainty != "established" or findings.doc.primary.family in whole.found - {"G1"}
 

@@ -67,7 +67,7 @@ def test_what_breaks_off_is_used_as_far_as_it_came(
         whole = judged(run, server.url, tmp_path, records)
         server.spoil = from_page(page, CUT[spoil])
         findings = judged(run, server.url, tmp_path, records)
-    assert f"Loki {server.url} did not answer completely: {server.url}" in findings.preflight
+    assert f"Loki {server.url} gave no complete answer ({server.url}" in findings.preflight
     assert findings.notes(f"job-{JOB}").startswith("unreadable: " if page == 1 else "partial: ")
     assert findings.doc.primary.family == whole.doc.primary.family
     assert_nothing_is_made_of_silence(findings, whole)

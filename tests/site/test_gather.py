@@ -166,7 +166,7 @@ def test_who_cancelled_it_is_told_by_whichever_record_knows(site: Path) -> None:
     assert doc["primary"]["family"] == "H1"
     where = doc["cites"][claims["Canceled by user 0"][0]]["where"]
     assert where.startswith("sacct")
-    assert "That is not the job's owner, 1001" in claims
+    assert "The job was submitted by 1001" in claims
 
 
 @pytest.mark.parametrize(("job", "says"), [("rm -rf", "is not a Slurm job id"), ("41[1-3]", "is not a Slurm job id")])

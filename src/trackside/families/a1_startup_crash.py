@@ -28,8 +28,8 @@ Do next
 -------
 Fix what the exception names and resubmit. Nothing points at the nodes.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Whether the GPUs were used at all, if no GPU metric was given.
 
 References

@@ -29,8 +29,8 @@ Do next
 For SIGKILL check host memory: fewer DataLoader workers, smaller prefetch, no copy of the data set per worker, a
 larger --mem. For native crashes get a core file or faulthandler's stack, and check the native extension.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Who sent a SIGKILL, if neither the kernel log nor the scheduler nor a kernel counter names the OOM killer.
 Counted kills name no process: on a shared node they may belong to another job.
 

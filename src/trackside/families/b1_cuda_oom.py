@@ -31,8 +31,8 @@ Smaller micro-batch with more accumulation, activation checkpointing, sharding o
 parameters, a shorter sequence. If much memory is reserved but not allocated, expandable segments. If another
 process is on the GPU, find and end it.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Which of these settings to change: the training configuration is not in the telemetry. The size of a single
 request, if only metrics were given: it does not show in samples.
 

@@ -32,8 +32,8 @@ Do next
 -------
 Drain the node, reset or replace the GPU, and rerun on healthy hardware from the last checkpoint.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Without a kernel log and GPU metrics: Xids are not visible inside a container. Which part failed, and whether a
 reset fixes it. A repeated Xid while the gauge still shows the same number. Whether driver, firmware or hardware
 is the reason that the GPU's firmware processor (GSP, Xid 119 and 120) does not answer.

@@ -27,8 +27,8 @@ Do next
 -------
 Check cooling, fans, dust, power supplies and power caps of the node, and rerun on another node meanwhile.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 The cause in the environment. Without GPU metrics nothing is known; without step times or throughput, the
 slowdown is unknown.
 

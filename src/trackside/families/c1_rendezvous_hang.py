@@ -27,8 +27,8 @@ Do next
 Check from every node that the coordinator's name resolves and its port responds, that one task per node (or
 GPU) is started with its own rank, and that the configured socket interface connects the nodes.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 With a bare timeout: whether the cause is an unreachable coordinator, a firewall, DNS or a rank that was never
 started.
 

@@ -33,8 +33,8 @@ Do next
 Check the named rank: its log, its node, its data and storage. Enable the watchdog and the Flight Recorder, so
 that a lost peer fails fast and is named.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Why the rank was absent, if its host reports no reason and no stack of it was taken.
 
 References

@@ -26,8 +26,8 @@ Do next
 -------
 Find where the process waits (py-spy, /proc/PID/stack), cancel it, and rerun with a wall-clock limit.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 The host-side cause, if no stack was taken. Without GPU metrics, whether the GPU was idle at all; a silent log
 alone is only a possible hang.
 

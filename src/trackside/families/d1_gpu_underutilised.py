@@ -28,8 +28,8 @@ Do next
 -------
 More loader workers and prefetch, data on local or faster storage, decoding and tokenizing before training.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 The possible speed-up, which needs a known-good throughput. Nothing at all if no line splits the step and no
 metric was collected.
 

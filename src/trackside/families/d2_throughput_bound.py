@@ -29,8 +29,8 @@ Do next
 Save every few hundred steps or asynchronously; fix the fabric (drivers, NCCL_IB_* and NCCL_SOCKET_IFNAME, the
 network plugin); unset the debug flag.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 The loss in throughput, without a known-good figure. Whether sockets were intended, on a cluster without a fast
 fabric.
 

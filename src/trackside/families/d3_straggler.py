@@ -26,8 +26,8 @@ Do next
 Check that rank's GPU (clocks, throttling, ECC), its data shard, and its CPU and NUMA binding; swap the node and
 compare.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Why the rank is slow. Without GPU metrics, and without own times printed or exported by every rank, the result
 is unknown: a step's wall time is the same everywhere.
 

@@ -31,8 +31,8 @@ Do next
 Go back to a checkpoint from before the onset; check the learning rate and its warm-up, gradient clipping, the
 precision of the trained weights and the data around the onset.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 The reason: learning rate, precision or data. The configuration is not in the telemetry.
 
 References

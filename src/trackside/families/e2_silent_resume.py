@@ -27,8 +27,8 @@ Do next
 Silent: point the resume argument at the parent's last checkpoint and rerun. Corrupt: use the previous
 checkpoint. Mismatch: use the base model, the vocabulary and the sizes of the checkpoint.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Whether the run was meant to resume, if neither the scheduler nor an argument shows it.
 
 References

@@ -23,8 +23,8 @@ Do next
 -------
 Set the intended step or epoch budget, and check how many examples the data set contains.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Whether few steps were intended.
 
 References

@@ -26,8 +26,8 @@ Do next
 -------
 Rerun on other nodes; have the node checked before it returns to service.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Why the node failed: hardware, kernel, network or an operator; its own logs show that. From silence alone,
 whether the node or only its network was lost.
 

@@ -24,8 +24,8 @@ Do next
 -------
 Nothing to debug. Save a checkpoint on SIGTERM, use --requeue, or use a partition without preemption.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Which job took the nodes.
 
 References

@@ -23,8 +23,8 @@ Do next
 Healthy but slow: raise the limit, or resume in a second job. Finished without exiting: check what runs after
 the last step (uploads, process-group teardown, loader threads).
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Whether the run was working when it was ended, without progress lines or metrics of its last part. GPUs that are
 busy at the power level of waiting, and move no data, do not show work.
 

@@ -27,8 +27,8 @@ Do next
 -------
 Nothing; check the warnings, if any.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 What was not measured: without metrics, whether the GPUs did the work and their counters stayed clean; and
 whether the model is good at its task.
 

@@ -24,8 +24,8 @@ Do next
 -------
 Ask the person who canceled it; resume from the last checkpoint.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Why it was canceled.
 
 References

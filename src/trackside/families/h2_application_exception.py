@@ -24,8 +24,8 @@ Do next
 -------
 Read the named frame; fix the data, the configuration or the code, and resume.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Whether the same input would fail again at the same step.
 
 References

@@ -25,8 +25,8 @@ Do next
 -------
 Look for a `timeout` in the job script, watchdogs and clean-up scripts on the node, and ask the operators.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Who sent the signal.
 
 References

@@ -24,8 +24,8 @@ Do next
 Full disk or quota: free space, keep fewer checkpoints. Read-only, stale or I/O errors: report to the operators;
 rerun on another node or mount.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Whose data filled the file system.
 
 References

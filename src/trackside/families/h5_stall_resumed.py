@@ -27,8 +27,8 @@ Do next
 -------
 Check the file server, the kernel log and the named rank for that time.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 What the run waited for, if neither a kernel log nor an outlier GPU shows it.
 
 References

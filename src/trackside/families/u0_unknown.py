@@ -23,8 +23,8 @@ Do next
 -------
 Collect what the unknown families ask for, and diagnose again. For a pending job: do what its reason requires.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Everything but what was seen. When a pending job will start.
 
 References

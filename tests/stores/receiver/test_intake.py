@@ -300,7 +300,7 @@ def test_a_metric_whose_unit_is_not_told_is_no_absence(others: bool, intake: Int
     (active, clock), silent = asked(store, "gpu_sm_active_ratio", "gpu_sm_clock_hertz")
     assert active == f"unable to check: {UNTOLD}"
     assert str(clock).startswith("gpu_sm_clock_hertz was not measured")
-    assert silent == [f"store: gpu_sm_active_ratio did not answer completely: {UNTOLD}"]
+    assert silent == [f"store: gpu_sm_active_ratio gave no complete answer ({UNTOLD}): this verdict lacks its data"]
     sent(intake, [of_job(RATIO, *[0.5] * 3, 60.0)]).result(10)
     flushed(intake)
     (active,), silent = asked(store, "gpu_sm_active_ratio")

@@ -40,6 +40,7 @@ class Limits:
     keeps_up: float = 0.9
     """Share of the others' activity from which a rank keeps up."""
     min_saves: int = 3
+    """Minimum number of saves for a pattern."""
     idles: float = 0.2
     """Share of the others' activity that an idling rank lacks; a rank that computes longer lacks none."""
     min_idle_s: float = 1.0

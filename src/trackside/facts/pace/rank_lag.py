@@ -42,7 +42,7 @@ class Limits(outliers.Limits):
     """Minimum data for a comparison."""
 
     min_steps: int = 20
-    """Minimum number of steps printed by every compared rank (design of the families)."""
+    """Minimum number of steps printed by every compared rank (fewer are no lasting lag)."""
     min_ranks: int = 3
     """With two ranks there is no median."""
 

@@ -31,9 +31,9 @@ class Limits:
     """Thresholds for too frequent saves."""
 
     min_steps: int = 10
-    """Minimum number of steps for a meaningful ratio of saves to steps (the catalog's E3)."""
+    """Minimum number of steps for a meaningful ratio of saves to steps."""
     saves_a_step: float = 0.45
-    """A save at every step or every second one: 'nearly every step' of the catalog's D2."""
+    """Steps per save up to which it saves at nearly every step: every one or every second one."""
     steps_a_save: float = 2
     """The same as the number of steps between two saves."""
     saving_share: float = 0.5

@@ -267,8 +267,8 @@ class SlowGpus:
         if not own <= self.limits.slow_clock * peers:
             return []
         part = self.clock.during(stretch.start, stretch.end)
-        mine = of_gpu(part, stretch.gpus[0]).value("median")
-        return [CLOCK(gpus=derived(stretch.gpus[:1], mine), mine=mine, theirs=part.value("median"))]
+        clock = of_gpu(part, stretch.gpus[0]).value("median")
+        return [CLOCK(gpus=derived(stretch.gpus[:1], clock), mine=clock, theirs=part.value("median"))]
 
 
 @fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg"), "waits": COLLECTIVE_SECONDS}, limits=Limits())

@@ -17,7 +17,7 @@ class Limits:
     """Thresholds for a wrong shape."""
 
     min_points: int = 5
-    """Minimum number of points for a shape (the catalog's E3: correctness cannot be assessed from so few steps)."""
+    """Minimum number of points for a shape (fewer do not show whether the model learns)."""
     bad_share: float = 0.1
     """Share of non-finite points that exceeds occasional overflow. Loss scaling skips well under 1 % of steps after its
     warm-up; a real run with half-precision weights showed a third of its points."""
