@@ -78,7 +78,7 @@ def test_a_store_that_is_gone(run: Held, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     findings = judged(run, url, tmp_path)
-    assert f"Loki {url} did not answer" in findings.preflight
+    assert f"Loki {url} gave no complete answer" in findings.preflight
     assert not findings.by("log")
     assert findings.absent <= run.full.absent
     assert findings.found <= run.full.found | {"U0"}

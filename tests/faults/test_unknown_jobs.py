@@ -66,7 +66,7 @@ def test_logs_do_not_have_it(slow: Held, tmp_path: Path) -> None:
     assert answer.doc.primary.family == "D2"
     assert answer.absent <= slow.full.absent
     assert not answer.by("log")
-    assert f"slurm-{JOB}.out did not answer" in answer.preflight
+    assert f"slurm-{JOB}.out gave no complete answer" in answer.preflight
 
 
 def test_nobody_has_it(victoria: Victoria, tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ def asked(store: Path, *names: str) -> tuple[list[str | float], list[str]]:
     told = [
         answer.reason if isinstance(answer, MissingAnswer) else float(np.nanmean(answer.values)) for answer in answers
     ]
-    return told, [claim.text for claim in doc.preflight if "did not answer" in claim.text]
+    return told, [claim.text for claim in doc.preflight if "gave no complete answer" in claim.text]
 
 
 def of_job(name: str, *values: float, number: int = 0) -> tuple[bytes, list[tuple[int, float]]]:
