@@ -13,7 +13,15 @@ from trackside.facts.fact import Parameter, parameters
 from trackside.finding import Finding, Role
 from trackside.model import Run
 
-HEADINGS = ("Meaning", "What it looks like", "Not this when", "Impact", "Do next", "What it cannot tell", "References")
+HEADINGS = (
+    "Meaning",
+    "What it looks like",
+    "Not this when",
+    "Impact",
+    "Do next",
+    "What it cannot decide",
+    "References",
+)
 """The sections of every family's docstring, in order; it is the docs page and ``trackside explain``."""
 
 

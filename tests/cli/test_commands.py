@@ -268,7 +268,7 @@ def test_an_archive_gives_the_same_verdict(tmp_path: Path) -> None:
 
 def test_explain_families_and_schema_print_their_documents() -> None:
     assert run("explain", "u0").stdout == run("explain", "UNKNOWN").stdout
-    assert "What it cannot tell" in run("explain", "cuda-oom").stdout
+    assert "What it cannot decide" in run("explain", "cuda-oom").stdout
     assert "\n- NVIDIA: Xid catalog: https://docs.nvidia.com/deploy/xid-errors/" in run("explain", "b2").stdout
     assert "B1" in run("families").stdout
     assert json.loads(run("schema").stdout)["title"] == "trackside.verdict/1"

@@ -65,11 +65,11 @@ def test_a_failed_launch_before_python_is_a_startup_crash() -> None:
 def test_gpus_without_work_establish_a_startup_crash() -> None:
     finding = idle_contexts().judge("A1", raised_late(), FAILED)
     assert (finding.outcome, finding.certainty, finding.cannot_decide) == (FOUND, ESTABLISHED, ())
-    assert {"launches", "context_only"} <= set(keys(finding))
+    assert {"no_launch", "context_only"} <= set(keys(finding))
     assert "metric" in finding.planes
     loaded = Cluster().per_gpu("gpu_memory_used_bytes", 50 * GIB).per_gpu("gpu_memory_total_bytes", 80 * GIB)
     loaded.per_gpu("gpu_sm_active_ratio", 0.0)
-    assert {"no_work", "loaded"} <= set(keys(loaded.judge("A1", raised_late(), FAILED)))
+    assert {"never_busy", "loaded"} <= set(keys(loaded.judge("A1", raised_late(), FAILED)))
     blind = Cluster().per_node("host_load1", 3)
     assert [sentence_name(claim) for claim in blind.judge("A1", raised_late(), FAILED).cannot_decide] == ["gpu_memory"]
 
@@ -84,8 +84,8 @@ def test_a_crash_within_seconds_is_too_short_for_counters() -> None:
         short = job("FAILED", exit_code=1, end=START + 20, elapsed_s=20.0)
         return keys(cluster.judge("A1", raised_late(time=START + 15), short))
 
-    assert {"launches", "context_only"} <= set(crashed(0))
-    assert not {"launches", "context_only"} & set(crashed(1e6))
+    assert {"no_launch", "context_only"} <= set(crashed(0))
+    assert not {"no_launch", "context_only"} & set(crashed(1e6))
 
 
 def test_long_gpu_work_rules_out_a_startup_crash() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 from tools.cases import scenarios
@@ -19,6 +20,7 @@ ALL = pytest.mark.parametrize("family", families(), ids=lambda family: family.co
 @ALL
 def test_every_family_documents_all_sections(family: Family) -> None:
     assert tuple(family.sections()) == HEADINGS
+    assert (sys.modules[family.judge.__module__].__doc__ or "").startswith(f"{family.title}.\n")
     assert all(family.sections().values())
     lines = family.sections()["References"].splitlines()
     assert lines

@@ -324,7 +324,7 @@ def test_exported_step_times_name_the_straggler() -> None:
 def test_the_example_of_a_straggler() -> None:
     finding = example("d3")
     assert (finding.family, finding.certainty, finding.gpus) == ("D3", ESTABLISHED, ("gpu002:5",))
-    assert {"equal_launches", "equal_collectives", "clean_ecc"} <= set(keys(finding))
+    assert {"equal_launches", "equal_collectives", "clean"} <= set(keys(finding))
     assert figure(finding, "slow_sm", "mine") == pytest.approx(0.55, abs=0.03)
     assert figure(finding, "slow_sm", "theirs") == pytest.approx(0.16, abs=0.03)
     assert figure(finding, "slow_sm", "ratio") == pytest.approx(3.6, abs=0.5)

@@ -109,7 +109,7 @@ def healthy(**shape: Any) -> Cluster:
 def test_g1_is_established_on_positive_evidence() -> None:
     finding = judged(healthy(), "G1", points(65), COMPLETED)
     assert (decision(finding), finding.variant) == ((FOUND, ESTABLISHED), "healthy")
-    assert {"completed", "worked", "launched", "fell", "clean_ecc", "clean_remaps"} <= set(keys(finding))
+    assert {"completed", "worked", "launched", "fell", "clean"} <= set(keys(finding))
     assert [sentence_name(claim) for claim in finding.implies] == ["healthy"]
 
 
@@ -233,6 +233,6 @@ def test_the_loss_is_compared_within_the_last_attempt() -> None:
     finding = busy_cluster().judge("G1", first, second, COMPLETED)
     assert {"fell", "anew"} <= set(keys(finding))
     text = text_of(finding)
-    assert "over 20 points" in text
+    assert "over 20 logged steps" in text
     assert "the first attempt started with 10" in text
     assert "anew" not in keys(busy_cluster().judge("G1", points(), COMPLETED))

@@ -38,7 +38,7 @@ def test_a_truncated_log_does_not_count_as_silence_of_the_run(name: str, page: i
             page, lambda answer: Answer(answer.status, answer.body, answer.type, cut=len(answer.body) // 2)
         )
         result = diagnose_with_logs(server, rest, run.id)
-    assert "did not answer completely" in result.preflight
+    assert "gave no complete answer" in result.preflight
     assert_missing_lines_prove_nothing(result, complete)
     assert result.doc.primary.certainty != "established" or result.doc.primary.family in complete.found_families - {
         "G1"

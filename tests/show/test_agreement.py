@@ -51,7 +51,7 @@ def test_the_reason_is_the_first_claim(name: str, first: str) -> None:
 @pytest.mark.parametrize(
     ("name", "fact"),
     [
-        ("c2/sim-stuck-rank-watchdog", "Rank 2 printed nothing while the others reported the timeout"),
+        ("c2/sim-stuck-rank-watchdog", "Rank 2 reported no error, while the others did"),
         ("c2/sim-metrics-and-scheduler-only", "GPU gpu001:0 went idle"),
         ("b1/another-process-holds-the-card", "Other processes used"),
         ("b1/sim-fragmented", "free memory was fragmented"),
@@ -71,12 +71,15 @@ def test_the_decisive_claim_is_among_the_first_three(name: str, fact: str) -> No
         ("c1/sim-socket-timeout", "The ranks never connected: only 4/16 clients joined"),
         ("c1/port-taken-by-another-job", "The ranks never connected: the coordinator's port 29500 is in use"),
         ("b2/sim-ecc-remap-failed-metrics-only", "GPU memory fault: a bad memory row could not be remapped"),
-        ("b1/sim-fragmented", "Out of GPU memory, because free memory was fragmented"),
+        ("b1/sim-fragmented", "Out of GPU memory: free memory was fragmented"),
         ("e1/deepspeed-every-step-overflows", "Gradients overflow: nearly every recent step was skipped"),
         ("e1/hf-learning-rate-zero", "The model learns nothing: the learning rate is next to zero"),
         ("e1/mllog-score-falls-to-zero", "The model collapsed: its evaluation score is zero"),
-        ("e1/sim-nan", "Training diverged at step 130: the loss is no longer finite"),
-        ("d1/sim-starved-storage-no-tracer", "GPUs starve, busy 16% of the time: the input pipeline is too slow"),
+        ("e1/sim-nan", "Training diverged by step 130: the loss is no longer finite"),
+        (
+            "d1/sim-starved-storage-no-tracer",
+            "GPU starvation: GPUs busy 16% of the time, because the input pipeline is too slow",
+        ),
         ("g1/grpo-loss-near-zero", "No fault found; the loss of this objective does not show whether"),
         ("h4/lab-file-size-limit", "A write failed, most likely for lack of space"),
         ("a1/container-image-missing", "Crashed at start-up: ContainerError: pyxis: failed to create container"),

@@ -343,7 +343,7 @@ METRICS: Mapping[str, Metric] = {
         "s", "gauge", "longest waiting time of a job since it became eligible", ("partition",)
     ),
     "slurm_job_events_total": Metric(
-        "jobs", "counter", "jobs submitted, started, completed, cancelled, failed; since midnight", ("event",)
+        "jobs", "counter", "jobs submitted, started, completed, canceled, failed; since midnight", ("event",)
     ),
     "slurm_nodes": Metric("nodes", "gauge", "nodes by state: idle, mixed, allocated, draining, drain, down and others", ("state",)),
     "slurm_node_available": Metric("bool", "gauge", "whether a node accepts work: neither down nor drained"),

@@ -26,16 +26,14 @@ class Reason:
 
 
 REASONS: Mapping[str, Reason] = {
-    "gpu_idle": Reason("the GPU is idle", "benign", 0x1),
+    "gpu_idle": Reason("idle", "benign", 0x1),
     "applications_clocks_setting": Reason("clocks are set for applications", "benign", 0x2),
     "sw_power_cap": Reason("software power cap", "benign", 0x4),
     "hw_slowdown": Reason("hardware slowdown: heat, power brake or power surge", "hard", 0x8),
     "sync_boost": Reason("clocks follow another GPU in the sync boost group", "benign", 0x10),
     "sw_thermal_slowdown": Reason("software thermal slowdown (GPU or memory)", "thermal", 0x20),
     "hw_thermal_slowdown": Reason("hardware thermal slowdown", "hard", 0x40),
-    "hw_power_brake_slowdown": Reason(
-        "hardware slowdown: power brake, asserted by the system's power supply", "hard", 0x80
-    ),
+    "hw_power_brake_slowdown": Reason("hardware slowdown: external power brake signal", "hard", 0x80),
     "display_clock_setting": Reason("clocks are set for a display", "benign", 0x100),
     # NVML's performance policies, counted by nvmlDeviceGetViolationStatus; DCGM's *_VIOLATION fields.
     "thermal": Reason("any thermal slowdown", "thermal"),

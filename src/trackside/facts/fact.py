@@ -142,7 +142,7 @@ class Facts:
         self.store = store
         self.run = run
         self._checked = checked
-        """Gives an answer, or says why it can't be trusted."""
+        """Gives an answer, or says why it cannot be trusted."""
         self._answers: dict[Query, Answer] = {}
         self._facts: dict[type, Any] = dict(known)
         """``known``: facts that were derived already, of unchecked answers."""

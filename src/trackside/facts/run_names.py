@@ -39,10 +39,10 @@ class RunNames:
         """The names that commands about this finding may use; one that is not known is left out.
 
         ``job`` and ``script``: of a Slurm job. ``nodes``, ``node``: of the finding, comma-separated and the first.
-        ``slurm_nodes``: ``nodes``, if Slurm manages them. ``on_node``: the prefix that runs a command on ``node``;
-        empty if no node is known. ``node_shell``: the same for a quoted shell script. ``gpu``, ``gpu_index``,
-        ``gpu_uuid``, ``gpu_pci``: the finding's only GPU. ``pids``, ``pid``: processes of its ranks, or those stuck in
-        the kernel; ``pid`` if it is only one.
+        ``slurm_nodes``, ``slurm_node``: the same, if Slurm manages them. ``on_node``: the prefix that runs a command on
+        ``node``; empty if no node is known. ``node_shell``: the same for a quoted shell script. ``gpu``,
+        ``gpu_index``, ``gpu_uuid``, ``gpu_pci``: the finding's only GPU. ``pids``, ``pid``: processes of its ranks, or
+        those stuck in the kernel; ``pid`` if it is only one.
         """
         source = next((cite for claim in finding.shows for cite in claim.cites), None)
         if source is None:
@@ -84,7 +84,7 @@ class RunNames:
             names = {"node": node, "on_node": f"ssh {node}", "node_shell": f"ssh {node}"}
         if len(listed) > MAX_NAME_CHARS:
             return names
-        return {**names, "nodes": listed, **({"slurm_nodes": listed} if self.is_slurm else {})}
+        return {**names, "nodes": listed, **({"slurm_nodes": listed, "slurm_node": node} if self.is_slurm else {})}
 
     def _gpu(self, finding: Finding) -> Mapping[str, str]:
         if len(finding.gpus) != 1:

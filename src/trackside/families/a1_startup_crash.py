@@ -1,4 +1,4 @@
-"""Startup crash: bad data, configuration, environment or asset ends the run before its first step.
+"""Crash at start-up.
 
 Meaning
 -------
@@ -8,14 +8,14 @@ a model, tokenizer or file that is not available (asset), or a bug in the script
 
 What it looks like
 ------------------
-A Python exception that is not a launcher's wrapper, with no training point before or after it, and a non-zero
+A Python exception that is not a launcher's wrapper, with no logged step before or after it, and a non-zero
 exit. Usually every rank raises the same one: that is one fault, not many. The GPUs ran no kernel, and none used
 more memory than a CUDA context needs. Without Python: a command that is not found, a usage error, a container
 that cannot be started, an output file that cannot be opened.
 
 Not this when
 -------------
-Training points came before it (an exception in mid-run), or the GPUs had worked for long, whatever the log
+Logged steps came before it (an exception in mid-run), or the GPUs had worked for long, whatever the log
 printed; points came after it (it was handled). Separate families: GPU out of memory, a failed rendezvous, a
 checkpoint that cannot be loaded, and storage faults. A process that died of a signal without a traceback is a
 signal kill.
@@ -28,8 +28,8 @@ Do next
 -------
 Fix what the exception names and resubmit. Nothing points at the nodes.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Whether the GPUs were used at all, if no GPU metric was given.
 
 References
@@ -44,13 +44,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trackside.evidence import Missing, derived
+from trackside.evidence import Missing, Value, derived
 from trackside.facts.gpus import nodes_of, of_ranks
 from trackside.facts.logs.ending import CUT_SHORT, Ending
 from trackside.facts.logs.exceptions import error_in_brief, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import Fault
 from trackside.facts.logs.startup_errors import StartupErrors
+from trackside.facts.training.learning import place_of
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
@@ -62,8 +63,8 @@ class Limits:
     """When a failure counts as start-up if only the exit code is known."""
 
     startup_s: float = 600.0
-    """A job without a readable training point and without an exception fails 'within seconds' (the catalog's A1); ten
-    minutes leave time for a container image and a model to load."""
+    """A job without a readable logged step and without an exception fails within seconds; ten minutes leave time for a
+    container image and a model to load."""
     worked_s: float = 180.0
     """Seconds of GPU work: initializing weights and a first warm-up take less; longer work was training."""
 
@@ -75,21 +76,21 @@ NO_OUTPUT_FILE, PROLOG_FAILED = 53, 54
 
 CRASHED = Sentence("crashed at start-up: {error}")
 CRASHED_AT = Sentence("crashed at start-up in {place}: {error}")
-NO_POINT = Sentence("the log has {count:training points}")
-ENDED = Sentence("the run ended badly: {line}")
-USAGE = Sentence("the program refused its command line: {line}")
+NO_POINT = Sentence("no training step was recognized in the log before it")
+USAGE = Sentence("the program rejected its command-line arguments: {line}")
 COMMAND = Sentence("the command could not be run: {line}")
 LAUNCH = Sentence("the step could not be launched: {line}")
-OUTPUT = Sentence("Slurm could not open the job's output file (special signal {line} in its exit code)")
-PROLOG = Sentence("the prolog failed on the node (special signal {line} in its exit code)")
+OUTPUT = Sentence("Slurm could not open the job's output file (Slurm exit code {line})")
+PROLOG = Sentence("the prolog failed on the node (Slurm exit code {line})")
 QUICK = Sentence(
     "the job failed within minutes with exit code {line}, before any training step and without a traceback"
 )
-AT_STARTUP_SOME = Sentence("the run failed during start-up; every retry will fail in the same way")
-AT_STARTUP_THERE = Sentence(
-    "the run failed during start-up on all ranks of one node and on no other node: look at what that node has or lacks"
+AT_STARTUP_SOME = Sentence("the run failed during start-up; a rerun without a change will fail in the same way")
+AT_STARTUP_THERE = Sentence("something differs on that node: compare its packages and files with another node's")
+AT_STARTUP = Sentence(
+    "the run failed during start-up on every rank; a rerun without a change will fail in the same way"
 )
-AT_STARTUP = Sentence("the run failed during start-up on every rank; every retry will fail in the same way")
+ON_ONE_NODE = Sentence("all ranks of node {node} raised it, and no rank of another node")
 BEFORE_PYTHON = Sentence("the launch failed before the training program ran")
 CLASS = {
     "data": Sentence("the data set cannot be read as the job expects it"),
@@ -99,68 +100,75 @@ CLASS = {
     "code": Sentence("the script itself has a bug"),
 }
 MEND = {
-    "data": Sentence(
-        "check that the data set is the one that the job expects by loading it in one process, fix it, and resubmit"
-    ),
-    "config": Sentence("correct the option that the message names, and resubmit"),
-    "env": Sentence("install or align what the message names in the job's environment, and resubmit"),
+    "data": Sentence("check the input that the error is about, for example by loading it in one process, and resubmit"),
+    "config": Sentence("correct the setting that the error is about, and resubmit"),
+    "env": Sentence("install or align the packages that the error is about in the job's environment, and resubmit"),
     "asset": Sentence("check the path or repository name, the access token, and the network of the compute nodes"),
-    "code": Sentence("fix the script where the traceback ends, and try it on one GPU first"),
+    "code": Sentence("fix the code that the traceback leads to, and try it on one GPU first"),
 }
-NO_OUTPUT = Sentence("Slurm does not start a job whose output file it can't open")
+NO_OUTPUT = Sentence("Slurm does not start a job whose output file it cannot open")
 MEND_OUTPUT = Sentence("create the folder that --output names, writable from the nodes, and resubmit")
 SITE = Sentence("the node's prolog failed before the job began; the job is not at fault")
 MEND_PROLOG = Sentence("ask the operators to check the node and its prolog, and resubmit on other nodes")
 MISSING_MODULE = re.compile(r"No module named '?([A-Za-z_]\w*(?:\.\w+)*)")
+MEND_AT = Sentence("fix {place} or what it calls, and try it on one GPU first")
 CODE_ONLY = Sentence("the job failed at its start; the exit code alone does not say why")
-CHECK_IMPORT = Command("python -c 'import {module}'")
+CHECK_IMPORT = (
+    Command("srun --nodelist={slurm_node} --ntasks=1 python -c 'import {module}'"),
+    Command("python -c 'import {module}'"),
+)
+"""Fails until the module can be imported, on a node that lacks it if Slurm has it."""
 RUN_SCRIPT = Command("bash -x {script}")
 MEND_QUICK = Sentence("run the job script by hand, read its standard error, and fix what it reports")
 GPU_MEMORY = Sentence("whether the GPUs were used before the failure: no GPU metric was given")
-WENT_ON = Sentence("{type} was logged, and the run ended well: {line}")
-STEPS_BEFORE = Sentence("{type} was raised after training had started: {point}")
+WENT_ON = Sentence("{type} was logged, and the run ended normally: {line}")
+STEPS_BEFORE = Sentence("{type} was raised during training, after {point}")
 WORKED = Sentence("{type} was raised after the GPUs had computed for {seconds}")
-TRAINED = Sentence("training started: {point}")
-NONE = Sentence("none of the {count:exceptions} in the log was raised by the job before its first step")
+TRAINED = Sentence("training started: the log shows {point}")
+NO_EXCEPTION = Sentence("no exception in the log")
+NO_EARLY_EXCEPTION = Sentence("no exception in the log was raised by the job itself before its first step")
 
 
 def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits: Limits) -> Finding | Missing:
-    """The first of the job's own exceptions without a training point before or after it; else a launch that never
+    """The first of the job's own exceptions without a logged step before or after it; else a launch that never
     reached Python."""
     if (cause := errors.cause) is not None:
         if ending.completed is not None and all(row.get("logged") for row in errors.own):
             return absent(WENT_ON(type=errors.type, line=ending.completed))
-        if (point := phase.last_point(cause)) is not None:
+        if (point := phase.last_place(cause)) is not None:
             return absent(STEPS_BEFORE(type=errors.type, point=point))
         if (worked := phase.use.trained(limits.worked_s)) is not None:
             return absent(WORKED(type=errors.type, seconds=worked))
         return _raised(errors, cause, ending, phase, run)
     if not isinstance(phase.trajectory, Missing) and phase.trajectory.points:
-        return absent(TRAINED(point=phase.trajectory.progress.value(phase.trajectory.points[0], "text")))
+        return absent(TRAINED(point=place_of(phase.trajectory.progress, phase.trajectory.points[0])))
     launch = None if errors.other_cause else next(_failed_launches(errors, ending, phase, limits), None)
     if launch is not None:
         return _not_launched(launch, errors, ending, phase)
     if errors.unread is not None:
         return Missing("no job log was given")
-    return absent(NONE(count=errors.frame.reduce("count")))
+    return absent((NO_EARLY_EXCEPTION if errors.frame else NO_EXCEPTION)(count=errors.frame.reduce("count")))
 
 
 def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, run: Run) -> Finding:
     """The finding about an exception."""
-    kind, bad, idle = classify(cause), ending.abnormal, phase.use.untouched
+    kind, bad, idle = classify(cause), ending.bad_end, phase.use.untouched
     error, place = error_in_brief(errors.frame, cause), source_line(errors.frame, cause)
-    shows = list(errors.claims)
+    shows, meaning = list(errors.claims), _whose(run, errors.rank_numbers)
+    if meaning.sentence is AT_STARTUP_THERE and errors.ranks is not None:
+        node = nodes_of(of_ranks(run, errors.rank_numbers))[0]
+        shows.insert(1, ON_ONE_NODE(node=derived(node, errors.ranks)))
     if not isinstance(phase.trajectory, Missing):
         shows.append(NO_POINT(count=phase.trajectory.count))
-    shows += [*idle, *([] if bad is None else [ENDED(line=bad)])]
+    shows += [*idle, *([] if bad is None else [bad])]
     return present(
         Certainty.SUPPORTED if bad is None or cause.get("about") == "cuda" else Certainty.ESTABLISHED,
         "job",
         shows,
         headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
-        implies=[_whose(run, errors.rank_numbers), CLASS[kind]()],
+        implies=[meaning, CLASS[kind]()],
         cannot_decide=[] if idle or phase.use.worked is not None else [GPU_MEMORY()],
-        actions=[_mend(errors, cause, kind)],
+        actions=[_mend(errors, cause, kind, place)],
         since=cause.time,
         at=cause.at,
         ranks=errors.rank_numbers,
@@ -170,12 +178,14 @@ def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, r
     )
 
 
-def _mend(errors: StartupErrors, cause: Event, kind: Fault) -> Action:
+def _mend(errors: StartupErrors, cause: Event, kind: Fault, place: Value | None) -> Action:
     """What to change; for a missing module, a command that fails until it can be imported."""
     module = MISSING_MODULE.search(str(cause.get("message") or ""))
+    if kind == "code" and place is not None:
+        return action(MEND_AT, place=place)
     if kind != "env" or module is None:
         return action(MEND[kind])
-    return action(MEND[kind], CHECK_IMPORT, module=derived(module[1], errors.frame.value(cause, "message")))
+    return action(MEND[kind], *CHECK_IMPORT, module=derived(module[1], errors.frame.value(cause, "message")))
 
 
 def _whose(run: Run, ranks: tuple[int, ...]) -> Claim:
@@ -222,10 +232,10 @@ def _failed_launches(errors: StartupErrors, ending: Ending, phase: Phase, limits
         return
     number, code, likely = job.get("signal"), _code(job.get("exit_code")), Certainty.SUPPORTED
     if number == NO_OUTPUT_FILE:
-        claim = OUTPUT(line=ending.jobs.value(job, "signal"))
+        claim = OUTPUT(line=derived(f"{code}:{number}", ending.jobs.value(job, "signal")))
         yield FailedLaunch(claim, "config", NO_OUTPUT, MEND_OUTPUT, certainty=likely)
     if number == PROLOG_FAILED:
-        claim = PROLOG(line=ending.jobs.value(job, "signal"))
+        claim = PROLOG(line=derived(f"{code}:{number}", ending.jobs.value(job, "signal")))
         yield FailedLaunch(claim, "env", SITE, MEND_PROLOG, certainty=likely, by_site=True)
     quick = ending.elapsed is not None and ending.elapsed.number <= limits.startup_s
     unseen = errors.unread is not None and not phase.use.untouched
@@ -242,12 +252,12 @@ def _code(value: object) -> int:
 
 def _not_launched(launch: FailedLaunch, errors: StartupErrors, ending: Ending, phase: Phase) -> Finding:
     """The finding about a launch that never reached Python."""
-    bad = ending.abnormal
+    bad = ending.bad_end
     sure = Certainty.ESTABLISHED if bad is not None else Certainty.SUPPORTED
     return present(
         launch.certainty or sure,
         "infrastructure" if launch.by_site else "job",
-        [launch.claim, *phase.use.untouched, *([] if bad is None else [ENDED(line=bad)])],
+        [launch.claim, *phase.use.untouched, *([] if bad is None else [bad])],
         headline=launch.claim,
         implies=[*([] if launch.python_ran else [BEFORE_PYTHON()]), launch.meaning()],
         actions=[action(launch.remedy, *([RUN_SCRIPT] if launch.remedy is MEND_QUICK else []))],

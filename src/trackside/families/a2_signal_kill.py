@@ -1,4 +1,4 @@
-"""Signal kill: a process died of a fatal signal without a traceback of its own.
+"""Process killed by a signal.
 
 Meaning
 -------
@@ -18,7 +18,7 @@ Not this when
 -------------
 SIGTERM, or SIGKILL that the launcher sent to the remaining ranks; the scheduler ended the run (cancel, time
 limit, preemption, node failure); the rank has its own traceback; SIGABRT comes from NCCL's watchdog or from a
-CUDA error. Training points after it show that a restart recovered from it. GPU out of memory is another family.
+CUDA error. Logged steps after it show that a restart recovered from it. GPU out of memory is another family.
 
 Impact
 ------
@@ -29,8 +29,8 @@ Do next
 For SIGKILL check host memory: fewer DataLoader workers, smaller prefetch, no copy of the data set per worker, a
 larger --mem. For native crashes get a core file or faulthandler's stack, and check the native extension.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Who sent a SIGKILL, if neither the kernel log nor the scheduler nor a kernel counter names the OOM killer.
 Counted kills name no process: on a shared node they may belong to another job.
 
@@ -60,7 +60,7 @@ from trackside.facts.logs.order import follows
 from trackside.facts.logs.restarts import AGAIN
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
 from trackside.model import Run
 
 
@@ -69,7 +69,7 @@ class Limits:
     """When a run counts as training."""
 
     training_s: float = 120.0
-    """Seconds of GPU work without a readable training point: loading and a first compilation take less."""
+    """Seconds of GPU work without a readable logged step: loading and a first compilation take less."""
 
 
 FAULTS = (4, 7, 8, 11)
@@ -78,16 +78,17 @@ FAULTS = (4, 7, 8, 11)
 WHICH_SIGNAL = Sentence("which signal ended the process: its parent only saw that it was gone")
 WAS_OVER = Sentence("training was over before it: {line}")
 NOT_ITS_OWN = Sentence("the signals in the log belong to a teardown or to another failure: {line}")
-NO_SIGNAL = Sentence("workers ended by a signal: {count}")
+NO_SIGNAL = Sentence("no worker ended by a signal")
 HEADLINES = {
     "host_oom": Sentence("out of host memory: the kernel killed a process of the job"),
     "cgroup_oom": Sentence("out of host memory: the job exceeded its own memory limit and was killed"),
     "near_limit": Sentence("killed close to the job's memory limit, most likely by that limit"),
-    "other_kill": Sentence("a process was killed while its node had memory left"),
-    "kill": Sentence("a process was killed without a traceback, most likely for host memory"),
+    "other_kill": Sentence("killed (SIGKILL) although the node had memory left; the sender is unknown"),
+    "kill": Sentence("killed (SIGKILL) without a traceback; possibly out of host memory"),
+    "lost": Sentence("a process ended without a traceback; possibly out of host memory"),
     "fault": Sentence("a process crashed in native code ({signal})"),
     "abort": Sentence("a process was aborted by native code ({signal})"),
-    "helper": Sentence("a helper process was killed for memory, and the run continued without it"),
+    "helper": Sentence("a helper process was killed because host memory ran out; the run continued without it"),
 }
 RESTARTED = Sentence("a worker died, and the launcher restarted the workers")
 IMPLIES = {
@@ -104,15 +105,22 @@ IMPLIES = {
     "fault": Sentence("native code crashed: an extension, a library, a driver, or too little shared memory"),
     "abort": Sentence("native code aborted: a failed check, a corrupted heap, or an uncaught exception"),
     "helper": Sentence(
-        "a helper process, or another job's process, was killed for memory, and the run continued without it"
+        "a helper process, or another job's process, was killed because host memory ran out; the run continued"
     ),
 }
-WHO = Sentence("who sent the SIGKILL: the kernel's OOM killer, a cgroup limit or a person; a kernel log would tell")
-WHO_ELSE = Sentence("who sent the SIGKILL: the node had memory left, so a cgroup limit or another process")
+WHO = Sentence("who sent the SIGKILL: the kernel's OOM killer, a cgroup limit or a person; a kernel log would show it")
+WHO_ELSE = Sentence("who sent the SIGKILL: the node had memory left, so possibly a cgroup limit or another process")
 WHICH_LIBRARY = Sentence("which library crashed: no core file or native stack was given")
 LESS_MEMORY = Sentence(
     "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or request more (--mem), and rerun"
 )
+LESS_ON_NODE = Sentence(
+    "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or fewer ranks per node, and rerun"
+)
+ASK_KERNEL = Sentence(
+    "find who ended the process, if necessary with the cluster's operators: the kernel log of its node shows OOM kills"
+)
+KERNEL_LOG = Command("{node_shell} 'journalctl -k | grep -iE \"oom|killed process\"'")
 NATIVE = Sentence("run once with a stack trace of the crash, and check or rebuild the native extension that it names")
 TRACE_CRASH = Command("export PYTHONFAULTHANDLER=1; ulimit -c unlimited")
 REQUESTED = Command("sacct -j {job} --format=JobID,NodeList,ReqMem,MaxRSS,MaxRSSNode,State")
@@ -157,7 +165,7 @@ def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits:
         headline=_headline(account, sender),
         implies=[IMPLIES["helper" if account.outlived else sender]()],
         cannot_decide=[] if sender in ("cgroup_oom", "host_oom") else [doubt()],
-        actions=[action(LESS_MEMORY, REQUESTED) if kill else action(NATIVE, TRACE_CRASH)],
+        actions=[_remedy(sender, kill)],
         since=row.time if row is not None else min((change.since for change in memory.kills), default=None),
         at=None if row is None else row.at,
         variant="training" if trained else "startup",
@@ -172,9 +180,19 @@ def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits:
 def _headline(account: DeathAccount, sender: str) -> Claim:
     """What ended the process, in one clause."""
     if account.outlived or account.number is None or sender not in ("fault", "abort"):
-        return HEADLINES["helper" if account.outlived else sender]()
+        lost = sender == "kill" and account.number is None
+        return HEADLINES["helper" if account.outlived else "lost" if lost else sender]()
     cited = account.claims[0].values.values()
     return HEADLINES[sender](signal=derived(signal_name(account.number), *cited))
+
+
+def _remedy(sender: str, kill: bool) -> Action:
+    """What to do about it; less memory is no remedy if memory was not short."""
+    if not kill:
+        return action(NATIVE, TRACE_CRASH)
+    if sender == "other_kill":
+        return action(ASK_KERNEL, KERNEL_LOG)
+    return action(LESS_ON_NODE if sender == "host_oom" else LESS_MEMORY, REQUESTED)
 
 
 def _sender(account: DeathAccount) -> str:

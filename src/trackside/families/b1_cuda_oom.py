@@ -1,25 +1,25 @@
-"""CUDA out of memory: a rank asked for more GPU memory than the card has left.
+"""Out of GPU memory.
 
 Meaning
 -------
 Loading the model, a forward or backward pass or the optimizer's first step requests more memory than the GPU
-has left, and the framework raises an out-of-memory error. The workload's memory plan is the cause, not the
-hardware.
+has left, and the framework raises an out-of-memory error. The job's own memory use is the cause, not the
+hardware. If another process holds the memory, the verdict is still B1, but it names that process.
 
 What it looks like
 ------------------
-torch.OutOfMemoryError or its older spellings with the size of the request, the card's capacity and what is
+torch.OutOfMemoryError or its older spellings with the size of the request, the GPU's capacity and what is
 free; TensorFlow's ResourceExhaustedError, XLA's RESOURCE_EXHAUSTED, CUBLAS_STATUS_ALLOC_FAILED. A single
-request may be larger than the whole card: then the sampled memory never comes close to the limit. Otherwise the
-GPU's memory climbs to the card's capacity, while its error counters stay clean. Without a log only the
+request may be larger than the whole GPU: then the sampled memory never comes close to the limit. Otherwise the
+GPU's memory climbs to its capacity, while its error counters stay clean. Without a log only the
 framework's count of failed allocations or the memory series can show it; a series that climbed to the top and
 fell when the run failed is only a hint.
 
 Not this when
 -------------
 It was handled and training continued (a smaller batch is tried). Host memory ran out (DefaultCPUAllocator,
-SIGKILL): that is a signal kill. Advice about memory is not an error. Another process used the memory before the
-job started: then the plan may be sound. Memory near the top all the time is a caching allocator at work.
+SIGKILL): that is a signal kill. A warning only advises about memory: it is not an error. Memory near the top all
+the time is a caching allocator at work.
 
 Impact
 ------
@@ -31,8 +31,8 @@ Smaller micro-batch with more accumulation, activation checkpointing, sharding o
 parameters, a shorter sequence. If much memory is reserved but not allocated, expandable segments. If another
 process is on the GPU, find and end it.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Which of these settings to change: the training configuration is not in the telemetry. The size of a single
 request, if only metrics were given: it does not show in samples.
 
@@ -44,6 +44,7 @@ References
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
@@ -65,23 +66,22 @@ class Limits:
     """When unavailable memory is another process's, or fragmented."""
 
     fragmented_share: float = 0.1
-    """Reserved but not allocated, as a share of the card: PyTorch's own message advises expandable segments if this is
-    'large'; a tenth of the card exceeds its allocator's normal rounding."""
+    """Reserved but not allocated, as a share of the GPU's memory: PyTorch's own message advises expandable segments if
+    this is 'large'; a tenth exceeds its allocator's normal rounding."""
     neighbor_share: float = 0.1
-    """Used by other processes, as a share of the card: several CUDA contexts alone take about 2 % each (the catalog's
-    A1)."""
+    """Used by other processes, as a share of the GPU's memory: several CUDA contexts alone take about 2 % each."""
     near_share: float = 0.9
-    """Share of the card from which memory is nearly full: the allocator frees memory before it fails, and samples miss
-    the last seconds."""
+    """Share of the GPU's memory from which it is nearly full: the allocator frees memory before it fails, and samples
+    miss the last seconds."""
     full_share: float = 0.97
     """The same if only the memory series shows it."""
 
 
 RAN_OUT = Sentence("out of GPU memory")
 RAN_OUT_IN = Sentence("out of GPU memory in the {phase} pass")
-RAN_OUT_ASKING = Sentence("out of GPU memory: {requested} more did not fit")
-RAN_OUT_IN_PIECES = Sentence("out of GPU memory, because free memory was fragmented")
-RAN_OUT_BESIDE = Sentence("out of GPU memory, because another process holds part of the GPU")
+RAN_OUT_ASKING = Sentence("out of GPU memory: a request for {requested} failed")
+RAN_OUT_IN_PIECES = Sentence("out of GPU memory: free memory was fragmented")
+RAN_OUT_BESIDE = Sentence("out of GPU memory: another process holds part of the GPU")
 FAILED = Sentence("GPU memory allocations failed as the run failed")
 NEAR = Sentence("the memory of GPU {gpu} climbed to {peak} of {total}")
 BELOW = Sentence(
@@ -89,30 +89,35 @@ BELOW = Sentence(
 )
 AT_MOST = Sentence("the fullest GPU, {gpu}, used at most {peak} of {total}")
 TAKEN = Sentence("another process used {other} of the {total} of GPU {gpu} before the job began, and kept it")
-ONLY_A_CURVE = Sentence("GPU memory may have run out: the memory curve alone can't tell that from a full cache")
+ONLY_A_CURVE = Sentence(
+    "GPU memory may have run out: the memory curve alone does not distinguish that from a full cache"
+)
 COUNTED = Sentence("the framework counted {by} more failed GPU allocations, from {before} to {after}")
 ONLY_A_COUNT = Sentence("GPU allocations failed as the run failed; a job may catch that and fail for another reason")
-NO_WORDS = Sentence("what the job printed at its end: no output with an error was given")
+NO_WORDS = Sentence("whether an allocation failed: no output with an error was given")
 LOOK = Sentence("read the job's own output for an out-of-memory error")
-ENDED = Sentence("the run ended badly: {line}")
 MEMORY_PLAN = Sentence(
     "the job needs more GPU memory than the GPU has; this is not a hardware fault, and a rerun with the "
     "same settings fails again"
 )
-IN_PIECES = Sentence(
-    "the allocator had reserved enough memory, but in pieces that were too small; this is not a hardware fault"
-)
+IN_PIECES = Sentence("the allocator had reserved enough memory, but only in small pieces; this is not a hardware fault")
 NOT_ALONE = Sentence("the job would have fit on the GPU without the other process")
 WHICH_KNOB = Sentence("which setting to change: the training configuration was not given")
 LESS = Sentence(
     "use less GPU memory: a smaller micro-batch with more accumulation steps, activation checkpointing, "
-    "sharded optimizer and parameters, or shorter sequences"
+    "sharded optimizer and parameters, or shorter sequences (in an evaluation: a smaller evaluation batch)"
 )
-SEGMENTS = Sentence("let the allocator grow its segments, because free memory lies in pieces")
-EXPANDABLE = Command("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+SEGMENTS = Sentence("enable expandable segments: free memory is fragmented")
+EXPANDABLE = Command(
+    "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True  # PyTorch 2.1 or later, else max_split_size_mb:128"
+)
+BEFORE_LOADING = Sentence("out of GPU memory at the first use of the GPU: another process probably holds it")
+IN_USE = Sentence("the first use of the GPU failed, before a model was loaded: its memory was already in use")
+FIRST_USE = re.compile(r"\bset_device\b|\b_?lazy_init\b|\b_cuda_init\b")
+"""Functions that only open a context on the GPU."""
 WHO = Sentence("find the other processes on the GPU, and end those that do not belong there")
 SMI = Command("{on_node} nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv")
-NONE = Sentence("the log has {count:out-of-memory errors} of a GPU")
+NONE = Sentence("no out-of-memory error of a GPU in the log")
 
 
 def judge(
@@ -132,7 +137,7 @@ def judge(
     if silent and figures is not None and (hint := _by_figures(figures, ending, run, limits)) is not None:
         return hint
     if isinstance(errors, Missing):
-        return Missing("no job log was given, and no memory curve that climbed to the top as the run failed")
+        return Missing("no job log was given, and no GPU memory filled up as the run failed")
     if errors.survived is not None:
         return absent(errors.survived)
     if not errors.own:
@@ -151,7 +156,7 @@ def _ran_out(
     run: Run,
     limits: Limits,
 ) -> Finding:
-    """The finding about errors that ended the run. The memory plan is the cause, unless another process on the card is,
+    """The finding about errors that ended the run. The memory plan is the cause, unless another process on the GPU is,
     without which the request would have fit."""
     curve = None if memory is None else memory.fullest(errors.gpus)
     near = curve is not None and curve.share is not None and curve.share >= limits.near_share
@@ -162,7 +167,7 @@ def _ran_out(
     alone = printed is not None and run.n_ranks in (None, 1) and errors.fits_alone  # ranks of one job may share a GPU
     to_blame = alone or (sampled is not None and sampled[1])
     neighbors = [claim for claim in (printed, sampled and sampled[0]) if claim is not None]
-    reached, bad = phase.reached(errors.cause), ending.abnormal
+    reached, bad = phase.reached(errors.cause), ending.bad_end
     plan = [MEMORY_PLAN() if pieces is None else IN_PIECES(), *([BELOW(**peak)] if peak and not near else [])]
     claims = [
         errors.claims[0],
@@ -172,19 +177,25 @@ def _ran_out(
         NEAR(**peak) if near else None,
         reached,
         None if count is None else _counted(count),
-        None if bad is None else ENDED(line=bad),
         *health.unchanged,
+        bad,
     ]
+    first_use = any(FIRST_USE.search(str(row.get("frame"))) for row in errors.raised.events)
+    first_use = first_use and not to_blame and reached is None
     advice = [action(LESS), *([] if pieces is None else [action(SEGMENTS, EXPANDABLE)])]
     swallowed = ending.completed is not None or (bad is None and not errors.sized)
     return present(
         Certainty.SUPPORTED if swallowed else Certainty.ESTABLISHED,
         "infrastructure" if to_blame else "job",
         [claim for claim in claims if claim is not None],
-        headline=RAN_OUT_BESIDE() if to_blame else _headline(errors, pieces is not None),
-        implies=[NOT_ALONE()] if to_blame else plan,
-        cannot_decide=[WHICH_KNOB()],
-        actions=[action(WHO, SMI), *advice] if neighbors else advice,
+        headline=RAN_OUT_BESIDE()
+        if to_blame
+        else BEFORE_LOADING()
+        if first_use
+        else _headline(errors, pieces is not None),
+        implies=[NOT_ALONE()] if to_blame else [IN_USE()] if first_use else plan,
+        cannot_decide=[] if first_use else [WHICH_KNOB()],
+        actions=[action(WHO, SMI)] if first_use else [action(WHO, SMI), *advice] if neighbors else advice,
         since=errors.cause.time,
         at=errors.cause.at,
         ranks=errors.ranks,
@@ -231,7 +242,7 @@ def _sampled(
 def _by_figures(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> Finding | None:
     """Without an error in the log: failed allocations counted by the framework, or memory that climbed to the top, as
     the run failed."""
-    job, bad = ending.job, ending.abnormal
+    job, bad = ending.job, ending.bad_end
     if job is None or bad is None or job.get("state") != "FAILED" or exit_signal(job) is not None or run.end is None:
         return None
     count, peak = memory.late_failure, memory.fullest()
@@ -244,7 +255,7 @@ def _by_figures(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> 
     return present(
         Certainty.POSSIBLE if count is None else Certainty.SUPPORTED,
         "job",
-        [*shows, ENDED(line=bad)],
+        [*shows, bad],
         headline=(RAN_OUT if count is None else FAILED)(),
         implies=[(ONLY_A_CURVE if count is None else ONLY_A_COUNT)()],
         cannot_decide=[NO_WORDS(), WHICH_KNOB()],

@@ -1,4 +1,4 @@
-"""GPU hardware fault: Xid, uncorrectable memory error or a failed row remap under the job.
+"""GPU hardware fault.
 
 Meaning
 -------
@@ -32,8 +32,8 @@ Do next
 -------
 Drain the node, reset or replace the GPU, and rerun on healthy hardware from the last checkpoint.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Without a kernel log and GPU metrics: Xids are not visible inside a container. Which part failed, and whether a
 reset fixes it. A repeated Xid while the gauge still shows the same number. Whether driver, firmware or hardware
 is the reason that the GPU's firmware processor (GSP, Xid 119 and 120) does not answer.
@@ -68,8 +68,7 @@ GSP = (119, 120)
 """Xids of the GPU system processor: NVIDIA's catalog has the GPU reset and the software investigated."""
 TOOLS = ("nvidia-smi", "nvidia-persiste", "nv-hostengine", "nvidia-fabricma", "dcgm", "nvtop", "nvitop")
 """Processes of NVIDIA's tools and monitors, as the kernel shortens their names."""
-ENDED = Sentence("the run ended badly: {state}")
-ENDED_WELL = Sentence("the run ended well anyway: {state}")
+ENDED_WELL = Sentence("the run ended normally nevertheless: {state}")
 XID = Sentence("GPU hardware fault: Xid {xid} ({name})")
 FIRMWARE_XID = Sentence("GPU firmware (GSP) fault: Xid {xid} ({name})")
 FAULTS = {
@@ -86,22 +85,22 @@ FAULTS = {
 }
 """Sign of a fault without an Xid -> the answer in one clause, the most telling first."""
 FAULT = Sentence("GPU hardware fault")
-AGAIN = Sentence("a GPU reported the same fault again and again")
-OLD_ERRORS = Sentence("a GPU carries memory errors from before this run")
-HARDWARE = Sentence("the hardware failed under the job; no change in the code will fix it")
-NO_JOB = Sentence("a GPU or its driver is at fault; nothing shows that a job failed of it")
+AGAIN = Sentence("a GPU reported the same fault repeatedly")
+OLD_ERRORS = Sentence("a GPU has memory errors from before this run")
+HARDWARE = Sentence("the hardware failed while the job was running; no change in the code will fix it")
+NO_JOB = Sentence("a GPU or its driver is at fault; no job is known to have failed because of it")
 FIRMWARE = Sentence(
     "the GPU's firmware processor (GSP) did not answer: the driver, the firmware or the GPU is at fault, not the code"
 )
 BY_TOOL = Sentence("whether the job was affected: the kernel's report names {process}, a management tool")
 LATENT = Sentence("the errors are from before this run and do not change the verdict, but the GPU may fail completely")
-WHICH_PART = Sentence("which part failed, and whether a reset cures it")
+WHICH_PART = Sentence("which part failed, and whether a reset fixes it")
 NO_CLOCK = Sentence("whether it happened during the run: the kernel log has no wall-clock times")
 ADVISED = Sentence("NVIDIA's advice for this Xid: {advice}")
 DRAIN_NODE = Sentence("drain {node}")
 DRAIN_ANY = Sentence("drain the node")
 KEEP_DRAINED = Sentence("keep {node} drained")
-ELSEWHERE = Sentence("rerun on other nodes from the last checkpoint")
+ELSEWHERE = Sentence("rerun on other nodes from the last checkpoint, with the options of the first submission")
 SAVE = Sentence("save NVIDIA's bug report before a reset or reboot clears its state")
 RESET_GPU = Sentence("reset the GPU, and replace it if the fault recurs")
 POWER_CYCLE = Sentence("power-cycle the node, check PCIe and power, and replace the GPU if the fault recurs")
@@ -111,11 +110,11 @@ BUG_REPORT = Command("{on_node} sudo nvidia-bug-report.sh")
 TEST_GPU = Sentence("run NVIDIA's diagnostics on this GPU before it gets another long job")
 DIAGNOSTICS = (Command("{on_node} dcgmi diag -r 3 -i {gpu_index}"), Command("{on_node} dcgmi diag -r 3"))
 APPLICATION = Sentence("the kernel reported only Xids that usually blame the application, such as {xid}: {line}")
-NONE = Sentence("the kernel log has {count} Xids")
+NONE = Sentence("no Xid in the kernel log")
 
 
 def judge(history: FaultHistory, run: Run) -> Finding | Missing:
-    """Hardware faults during the run without a later training point; other faults are latent."""
+    """Hardware faults during the run without a later logged step; other faults are latent."""
     if history.active:
         return _finding(history, history.active, run)
     if history.faults:
@@ -133,7 +132,7 @@ def judge(history: FaultHistory, run: Run) -> Finding | Missing:
 
 def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> Finding:
     best = max(faults, key=lambda fault: fault.certainty.strength)
-    planes, bad = {fault.plane for fault in faults}, history.ending.abnormal
+    planes, bad = {fault.plane for fault in faults}, history.ending.bad_end
     is_dated = best.time is not None or len(planes) > 1 or history.same_process(faults)
     certainty = best.certainty
     if certainty is Certainty.ESTABLISHED and (not is_dated or bad is None):
@@ -147,7 +146,7 @@ def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -
     return present(
         certainty,
         "infrastructure",
-        [*(fault.claim for fault in few_of_each(faults)), *([ENDED(state=bad)] if bad is not None else [])],
+        [*(fault.claim for fault in few_of_each(faults)), *([bad] if bad is not None else [])],
         headline=_headline(faults),
         implies=[*([FIRMWARE()] if _of_firmware(faults) else []), (NO_JOB if bad is None else HARDWARE)()],
         cannot_decide=[WHICH_PART(), *([] if is_dated else [NO_CLOCK()]), *_by_tool(history.reports, faults)],

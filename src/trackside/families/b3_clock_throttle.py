@@ -1,4 +1,4 @@
-"""Clock throttling: heat or power makes a GPU lower its clocks under load.
+"""GPU clock throttling.
 
 Meaning
 -------
@@ -27,8 +27,8 @@ Do next
 -------
 Check cooling, fans, dust, power supplies and power caps of the node, and rerun on another node meanwhile.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 The cause in the environment. Without GPU metrics nothing is known; without step times or throughput, the
 slowdown is unknown.
 
@@ -65,33 +65,33 @@ PACES: Mapping[str, Sentence] = {
 }
 HEADLINES = {
     "power": Sentence("GPU clocks throttled by a power limit"),
+    "brake": Sentence("GPU clocks throttled by the power brake"),
     "thermal": Sentence("GPU clocks throttled by heat"),
     "slowdown": Sentence("GPU clocks throttled by the hardware"),
 }
-ENDED = Sentence("the run ended badly: {state}")
-SLOWED = Sentence("heat or power slows the hardware down; code and data are fine")
+SLOWED = Sentence("heat or power slows the hardware down; code and data are not the cause")
 ASIDE = Sentence(
     "heat or power throttled the clocks, but did not end this run",
     running="heat or power throttles the clocks, and the run continues",
 )
-SET_SO = Sentence("whether heat lowers the clocks or somebody set them: throttle reasons would tell")
-ENVIRONMENT = Sentence("the cause in the environment: cooling, air flow or power delivery")
+SET_SO = Sentence("whether heat lowers the clocks or somebody set them: throttle reasons would show it")
+ENVIRONMENT = Sentence("what caused it: cooling, air flow or power delivery")
 HOW_MUCH = Sentence("how much it slowed the run: no step times or throughput with and without throttling were given")
 COOLING = Sentence("check fans, dust, air flow and inlet temperature of the node")
 POWER = Sentence("check power supplies, power feeds and power caps of the node")
 SENSORS = Command("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d TEMPERATURE,POWER'")
-ELSEWHERE = Sentence("until then, run on other nodes")
+ELSEWHERE = Sentence("until that is repaired, run on other nodes, with the options of the first submission")
 
 
 @dataclass(frozen=True)
 class Limits:
     """When throttling matters."""
 
-    readings: int = 6
+    min_readings: int = 6
     """Minimum readings per GPU for normal clocks to be conclusive: a run of a minute or two has fewer."""
-    slower: float = 1.05
+    min_slowdown_ratio: float = 1.05
     """Minimum slowdown of a step for the work to have slowed down."""
-    worth: float = 0.05
+    min_share: float = 0.05
     """Share of the GPU's working time below which it is only a warning."""
 
 
@@ -101,9 +101,9 @@ def judge(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limi
     if throttling.lowered:
         return _finding(throttling, pace, ending, run, limits)
     if not (clocks.has_reasons or clocks.at_height):
-        return Missing("throttle reasons or counters: clocks that are not at their height may be held down")
-    if clocks.readings < limits.readings:
-        return Missing("enough readings of clocks and throttle reasons: the run was too short for them")
+        return Missing("no throttle reasons or counters were given: low clocks may be throttled or set on purpose")
+    if clocks.readings < limits.min_readings:
+        return Missing("too few readings of clocks and throttle reasons: the run was too short")
     return absent(*throttling.free)
 
 
@@ -111,17 +111,17 @@ def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, l
     worst, shows = throttling.lowered[0], throttling.claims
     gpus = tuple(gpu.gpu for gpu in throttling.lowered)
     speed = pace.compare(worst.before, (worst.start, worst.end)) if worst.before is not None else None
-    slower = None if speed is None else speed.slowdown >= limits.slower
+    slower = None if speed is None else speed.slowdown >= limits.min_slowdown_ratio
     if speed is not None:
         effect = PACES[speed.kind](before=speed.before, during=speed.during)
         shows.insert(min(2, len(worst.claims)), effect)  # before temperatures and other GPUs
     crashed = ending.abnormal is not None and (ending.state is None or ending.state.value not in SLOW_ENDS)
     by_heat = throttling.clocks.basis == "heat"
     set_so = by_heat and worst.baseline == "highest"  # all alike and all along: clocks may be set so
-    unharmed = crashed or slower is False or worst.share < limits.worth
+    unharmed = crashed or slower is False or worst.share < limits.min_share
     latent = unharmed or not throttling.worked_to_the_end or set_so
-    if ending.abnormal is not None:
-        shows.append(ENDED(state=ending.abnormal))
+    if ending.bad_end is not None:
+        shows.append(ending.bad_end)
     reasons = {reason for gpu in throttling.lowered for reason in gpu.reasons}
     power = any("power" in reason for reason in reasons)
     hot = by_heat or any("therm" in reason or reason == "processor_hot" for reason in reasons)
@@ -130,7 +130,7 @@ def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, l
         _certainty(throttling, worst, slower),
         "infrastructure",
         shows,
-        headline=HEADLINES[variant](),
+        headline=HEADLINES["brake" if any("brake" in reason for reason in reasons) else variant](),
         implies=[ASIDE() if latent else SLOWED()],
         cannot_decide=[SET_SO() if set_so else ENVIRONMENT(), *([HOW_MUCH()] if speed is None else [])],
         actions=[action(POWER if power else COOLING, SENSORS), action(ELSEWHERE, *RESUBMIT_ELSEWHERE)],

@@ -1,4 +1,4 @@
-"""Rendezvous hang: the ranks never formed their process group.
+"""Rendezvous failure: the ranks never connected.
 
 Meaning
 -------
@@ -27,8 +27,8 @@ Do next
 Check from every node that the coordinator's name resolves and its port responds, that one task per node (or
 GPU) is started with its own rank, and that the configured socket interface connects the nodes.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 With a bare timeout: whether the cause is an unreachable coordinator, a firewall, DNS or a rank that was never
 started.
 
@@ -81,13 +81,15 @@ FIRST = Sentence("the very first collective timed out: {line}")
 BEGAN = Sentence("the ranks started to connect: {line}")
 SILENT = Sentence("then nothing was printed for {seconds}", running="since then nothing has been printed for {seconds}")
 ONLY = Sentence("only {ranks} printed a start-up message")
-NO_POINT = Sentence("the log has {count:training points}")
+NO_POINT = Sentence("no training step was logged")
 BEFORE_TRAINING = Sentence(
-    "the ranks never formed their process group, and the whole allocation was held meanwhile",
-    running=("the ranks have not formed their process group, and the whole allocation is held meanwhile"),
+    "the ranks never formed their process group, so no training step was done",
+    running="the ranks have not formed their process group, so no training step has been done",
 )
 WHICH = Sentence("the cause: an unreachable coordinator, a firewall, name resolution, or a rank that never started")
-PROBE = Command("srun -l bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'")
+PROBE = Command(
+    "srun --label --ntasks-per-node=1 bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'"
+)
 FIRST_NODE = Command('export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
 OWN_PORT = Command("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))")
 SHOW_INTERFACES = Command("srun --label --ntasks-per-node=1 ip -brief address")
@@ -103,9 +105,9 @@ COMMANDS = {
 }
 """Remedy -> the command that applies or checks it, inside the job."""
 TRAINED = Sentence("training was running, so the ranks had connected: {point}")
-COMPLETED = Sentence("the run ended well: {state}")
+COMPLETED = Sentence("the run ended normally: {state}")
 CAME_UP = Sentence("the process group came up: {line}")
-NONE = Sentence("the log has {count:failures} of the rendezvous")
+NONE = Sentence("no failed rendezvous in the log")
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ def judge(
     complaints: Maybe[CollectiveComplaints], exceptions: Exceptions, activity: Maybe[GpuActivity],
     idle: Maybe[IdleGpus],
 ) -> Finding | Missing:  # fmt: skip
-    """Start-up failures without a later group, collective or training point; else GPUs that stay idle on all nodes, or
+    """Start-up failures without a later group, collective or logged step; else GPUs that stay idle on all nodes, or
     silence after init."""
     if (blind := neither(failures, missing_activity(activity))) is not None:
         return blind
@@ -228,7 +230,7 @@ def _began(facts: StartupFacts) -> list[Claim]:
 
 def _stayed_cold(facts: StartupFacts, idle: IdleGpus) -> Iterator[StartupLead]:
     """GPUs idle on all nodes for long enough: established if the log shows that the ranks had begun to connect."""
-    if idle.seconds.number < facts.silence.limits.least_s or not idle.forming:
+    if idle.seconds.number < facts.silence.limits.min_silence_s or not idle.forming:
         return
     state = facts.ending.state  # cold GPUs say enough of a run that still goes on
     if facts.silence.starts:
@@ -262,7 +264,7 @@ def _ruled_out(facts: StartupFacts) -> Finding | Missing:
         return absent(facts.worked)
     if facts.failures is None:
         lost = "no job log was given"
-        return Missing(lost if facts.idle is None else f"what the ranks waited for: {lost}")
+        return Missing(lost if facts.idle is None else f"{lost} that shows what the ranks waited for")
     return absent(NONE(count=facts.failures.frame.reduce("count")))
 
 

@@ -1,4 +1,4 @@
-"""Collective hang: a run of several ranks froze in a collective that one of them never entered.
+"""Collective hang.
 
 Meaning
 -------
@@ -33,8 +33,8 @@ Do next
 Check the named rank: its log, its node, its data and storage. Enable the watchdog and the Flight Recorder, so
 that a lost peer fails fast and is named.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Why the rank was absent, if its host reports no reason and no stack of it was taken.
 
 References
@@ -56,10 +56,11 @@ from trackside.facts.logs.complaints import CollectiveComplaints
 from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.logs.flight_records import FlightRecords
 from trackside.facts.logs.hang_causes import BLOCKED, HangCauses, Trigger
-from trackside.facts.logs.hang_lead import UNTIL, HangLead
+from trackside.facts.logs.hang_lead import HangLead
 from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import AbsentRanks
+from trackside.facts.training.learning import last_logged
 from trackside.family import Family
 from trackside.finding import Action, Claim, Command, Culprit, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
@@ -67,7 +68,7 @@ from trackside.remedies import DUMP_STACKS, KERNEL_STACKS
 
 STUCK_AT = Sentence("hung in a collective: the other ranks wait for one rank, which stays at {place}")
 WAIT_FOR_ONE = Sentence("hung in a collective: the other ranks wait for one rank")
-WAIT_FOR_SOME = Sentence("hung in a collective: the other ranks wait for a few")
+WAIT_FOR_SOME = Sentence("hung in a collective: several ranks did not enter it")
 HUNG = Sentence("hung in a collective")
 STOPPED = Sentence("several ranks stopped at once, most likely in a collective")
 FROZEN = Sentence(
@@ -75,7 +76,7 @@ FROZEN = Sentence(
     running="the run hangs in a collective; GPUs that look busy only wait",
 )
 SEEMS_FROZEN = Sentence(
-    ("several ranks that stop at once are usually stuck in a collective; GPUs that look busy only wait"),
+    "several ranks that stop at once are usually stuck in a collective; GPUs that look busy only wait",
     running=(
         "several ranks that have stopped at once are usually stuck in a collective; GPUs that look busy only wait"
     ),
@@ -94,15 +95,16 @@ LOOK_LINE = Sentence("look at {place}: what that rank waits for there, and why n
 LOOK_RANKS = Sentence("find the rank that did not report a timeout, and check its log and its node")
 LOOK_KERNEL = Sentence("see where the process in state D waits in the kernel, and check that file system or driver")
 WATCHDOG = Sentence(
-    "keep the NCCL watchdog and the Flight Recorder on, so that the next hang fails fast and names the rank"
+    "turn on the NCCL watchdog and the Flight Recorder, so that the next hang fails fast and names the rank"
 )
-SETTINGS = Command("export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
-STARTUP = Sentence("no collective had completed yet ({count:training points}): this is a rendezvous failure")
-NONE = Sentence("the log has {count:timeouts} of collectives, and no rank lost its connection to another")
+SETTINGS = Command("export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
+"""The size of the Flight Recorder's buffer under its present name, and under the one of older PyTorch versions."""
+STARTUP = Sentence("no collective had completed and no training step was logged: this is a rendezvous failure")
+NONE = Sentence("no timeout of a collective and no lost connection between ranks was recognized in the log")
 
-SOME = "where the other ranks stand: the stacks of some alone were taken"
-OPEN = "what the run did in its last part: its steps, at their pace, leave much of its time open"
-NO_LOG = "no job log was given, and the GPUs' activity does not tell"
+SOME = "only the stacks of some ranks were taken"
+OPEN = "what the run did in its last part is unknown: the completed steps account for only part of its time"
+NO_LOG = "no job log was given, and GPU activity does not show a hang"
 
 
 def judge(
@@ -131,7 +133,7 @@ def judge(
     shows += [*lead.claims, *absent_claims] if lead.of_collective else [*absent_claims]
     shows += [*(stall.claims if stall is not None else ()), *(() if lead.of_collective else lead.claims)]
     if last_point and (lead.row is not last_point[0] or stall is not None):
-        shows.append(UNTIL(point=silence.signs["progress"].value(last_point[0], "text")))
+        shows.append(last_logged(silence.signs["progress"], last_point[0]))
     own_work = stall is not None and stall.sign == "computing" and set(gpus) == set(stall.outliers)
     because = first_claim is not None or own_work or code_line is not None
     witnesses = (lead.absent, machine_claim, stall, own_stacks)
@@ -257,7 +259,8 @@ FAMILY = Family(
     rivals=("A2", "B2", "C1", "C3", "F1"),
     collect=(
         "every rank's output from all nodes, with time stamps",
-        "Flight Recorder dumps (TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT set)",
+        "Flight Recorder dumps (TORCH_FR_BUFFER_SIZE, formerly TORCH_NCCL_TRACE_BUFFER_SIZE, and "
+        "TORCH_NCCL_DUMP_ON_TIMEOUT set)",
         "dmesg -T of the nodes (hung tasks, links)",
     ),
     cost_kind="standstill",

@@ -1,4 +1,4 @@
-"""Idle-GPU hang: the job holds its GPU and does nothing.
+"""Idle-GPU hang.
 
 Meaning
 -------
@@ -26,8 +26,8 @@ Do next
 -------
 Find where the process waits (py-spy, /proc/PID/stack), cancel it, and rerun with a wall-clock limit.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 The host-side cause, if no stack was taken. Without GPU metrics, whether the GPU was idle at all; a silent log
 alone is only a possible hang.
 
@@ -86,26 +86,27 @@ WORKED_GPUS = {
 }
 SEVERAL = Sentence("several ranks had connected: {line}")
 WORKED = Sentence("the run worked until its end: {point}", running="the run is working: {point}")
-EMPTY = Sentence("the job wrote {count} to its log")
+EMPTY = Sentence("the given log has no line of the job's own output")
 SILENT = Sentence(
     "the job printed nothing for {seconds} before it ended",
     running="the job has printed nothing for {seconds}",
 )
-REAPED_BY = Sentence("the run was ended from outside: {state}", running="the run is still going: {state}")
-IDLE = Sentence("the allocation was held, and nothing shows that it was used; an empty log does not mean healthy")
+REAPED_BY = Sentence("the run was ended from outside: {state}", running="the run is still running: {state}")
+IDLE = Sentence("nothing in the inputs shows that the allocation was used; an empty log does not mean healthy")
 HELD = Sentence(
     "the job held its GPU without using it until it ended",
     running="the job holds its GPU without using it",
 )
-WHY = Sentence("what the process waited for on the host: a lock, a pipe, storage or a stuck worker")
+WHY = Sentence("what the job waited for on the host: a lock, a pipe, storage or a stuck worker")
+WHETHER = Sentence("whether it hung, and what it waited for: a lock, a pipe, storage or a stuck worker")
 NO_METRIC = Sentence("whether the job used a GPU at that time: no GPU metric was given")
 LOOK = Sentence(
-    "if it hangs again, dump the stack of the waiting process before the job ends",
-    running="dump the stack of the waiting process, then cancel the job",
+    "if it hangs again, dump the stacks of its processes before the job ends",
+    running="dump the stacks of its processes, then cancel the job",
 )
 LOOK_LINE = Sentence(
-    "look at {place} and what it waits for there",
-    running="look at {place} and what it waits for there, then cancel it",
+    "inspect {place} for what the process waits for",
+    running="inspect {place} for what the process waits for, then cancel the job",
 )
 
 
@@ -113,7 +114,7 @@ LOOK_LINE = Sentence(
 class Limits:
     """Minimum durations."""
 
-    least_s: float = 600.0
+    min_idle_s: float = 600.0
     """NCCL's default timeout; evaluations and saves of healthy runs stay below it."""
     imports_s: float = 30.0
     """Time within which a job may not have printed anything yet: importing a framework takes that long on a cold
@@ -193,9 +194,9 @@ def _idle_evidence(
         activity = idle.activity
         if idle.forming:
             return absent(FORMED(nodes=derived(len(nodes_of(activity.gpus)), idle.seconds)))
-        if idle.seconds.number < limits.least_s:
+        if idle.seconds.number < limits.min_idle_s:
             return None
-        later_sign = silence.sign_after(float(activity.times[0]) - activity.step + limits.least_s)
+        later_sign = silence.sign_after(float(activity.times[0]) - activity.step + limits.min_idle_s)
         strong = idle.attached is False or len(idle.claims) > 2  # two signals and more
         return (
             absent(ON_THE_HOST(time=later_sign))
@@ -208,7 +209,7 @@ def _idle_evidence(
     users, name = activity.named(activity.worked), activity.basis
     if stall_at_end is not None and len(users) == 1 and (not silence.several_ranks or not stall_at_end.busy_waiting):
         later_sign = silence.sign_after(
-            stall_at_end.since + limits.least_s
+            stall_at_end.since + limits.min_idle_s
         )  # no collective keeps it busy: a kernel without end
         return (
             absent(ON_THE_HOST(time=later_sign))
@@ -257,11 +258,11 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
     """A run ended from outside that had run for long and printed nothing at all, or nothing for long, and that is not a
     problem between ranks. A time limit is what its user expected to need; a user may cancel a job for any reason."""
     if end is None:
-        return Missing("GPU activity over the run, or the scheduler's record of its end")
+        return Missing("neither GPU activity nor the scheduler's record of the end was given")
     if silence.unread is not None:
-        return Missing("GPU activity over the run, or its log")
+        return Missing("neither GPU activity nor a job log was given")
     by_limit = end.value == "TIMEOUT" or ending.state is None
-    min_s = limits.imports_s if by_limit else limits.least_s
+    min_s = limits.imports_s if by_limit else limits.min_idle_s
     if ending.elapsed is not None and ending.elapsed.number < min_s:
         return absent(BRIEF(seconds=ending.elapsed, state=end))
     reaped, lines = REAPED_BY(state=end), silence.own_lines
@@ -276,7 +277,7 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
     last = silence.points[-1:]
     if last and last[0].time is not None:
         return absent(WORKED(point=silence.signs["progress"].value(last[0], "text")))
-    return Missing("GPU activity over the run; the log carries no times to judge by")
+    return Missing("no GPU activity was given, and the log has no times")
 
 
 def _unmeasured(
@@ -292,7 +293,7 @@ def _unmeasured(
         [*shows, *(stacks.claims if stacks is not None else ())],
         headline=headline if line is None else HUNG_THERE(place=line),
         implies=[IDLE()],
-        cannot_decide=[NO_METRIC()] if line is not None else [WHY(), NO_METRIC()],
+        cannot_decide=[NO_METRIC()] if line is not None else [WHETHER(), NO_METRIC()],
         actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, *DUMP_STACKS)],
         at=last[0].at if last else None,
         ranks=tuple(sorted(stacks.ranks)) if line is not None and stacks is not None else (),

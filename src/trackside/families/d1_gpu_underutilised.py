@@ -1,4 +1,4 @@
-"""GPU under-utilized: the training loop waits for its input.
+"""GPU starvation: the input pipeline is too slow.
 
 Meaning
 -------
@@ -28,8 +28,8 @@ Do next
 -------
 More loader workers and prefetch, data on local or faster storage, decoding and tokenizing before training.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 The possible speed-up, which needs a known-good throughput. Nothing at all if no line splits the step and no
 metric was collected.
 
@@ -63,8 +63,8 @@ from trackside.witness import surer
 class Limits:
     """Thresholds for a starved loop."""
 
-    least_steps: int = 6
-    """Minimum number of steps: up to five are mostly start-up (the catalog's E3)."""
+    min_steps: int = 6
+    """Minimum number of steps: up to five are mostly start-up."""
     starved_share: float = 0.5
     """Median share of data wait from which the step mostly waits. A real eight-GPU run that was only mildly starved
     shows 0.1 to 0.2."""
@@ -78,21 +78,22 @@ class Limits:
     busy_duty: float = 0.85
     """Mean engine activity from which the GPU is fed, if its SMs work as well."""
     working_sm: float = 0.4
-    stalls: int = 5
+    """Mean SM activity from which the SMs work as well: GPUs that only wait in collectives stay below it."""
+    min_stalls: int = 5
     """Minimum number of recurring time spans without any GPU work."""
     stalled_share: float = 0.2
     """Share of time that they take from which they are hard stalls."""
     idle_step_s: float = 2.0
-    """Idle seconds per step that are a hard stall ('multi-second', the catalog's D1): a model too small for its GPU
+    """Idle seconds per step that are a hard stall: a model too small for its GPU
     leaves gaps of microseconds to milliseconds between kernels."""
-    as_often: float = 0.5
+    min_idle_ratio: float = 0.5
     """Ratio of idle readings to the number expected at random times: stalls shorter than a reading's second leave
     few."""
 
 
-STARVED_FOR = Sentence("GPUs starve: each step waits for data {share} of its time")
-STARVED = Sentence("GPUs starve: the input pipeline is too slow")
-STARVED_BUSY = Sentence("GPUs starve, busy {busy:share} of the time: the input pipeline is too slow")
+STARVED_FOR = Sentence("GPU starvation: each step waits for data {share} of its time")
+STARVED = Sentence("GPU starvation: the input pipeline is too slow")
+STARVED_BUSY = Sentence("GPU starvation: GPUs busy {busy:share} of the time, because the input pipeline is too slow")
 IDLE = Sentence("GPUs idle between bursts of work")
 IDLE_BUSY = Sentence("GPUs idle between bursts of work: busy {busy:share} of the time")
 DUTY = Sentence("the GPUs were busy {busy:share} of the time during {seconds} of training (mean)")
@@ -101,8 +102,8 @@ STALLS = Sentence("the GPUs stalled {count:times}, {share} of the time in total"
 AT_REST = Sentence("{share} of {window} intervals contain a utilization reading near zero")
 IDLE_STEPS = Sentence("in each step the GPUs are idle for {idle}")
 INPUT_BOUND = Sentence("the input pipeline limits the speed, not the GPU; the run is slower than necessary")
-IDLES = Sentence("the GPUs idle between bursts of work, usually because the input pipeline can't keep up")
-NO_BASELINE = Sentence("the possible speed-up: it needs a known-good run to compare with (trackside compare)")
+IDLES = Sentence("the GPUs idle between bursts of work, usually because the input pipeline cannot keep up")
+NO_BASELINE = Sentence("the possible speed-up: a comparison with a known-good run would show it (trackside compare)")
 CAUSE = Sentence("the cause: slow input, checkpoint saves, other work on the host, or a model too small for this GPU")
 FEED = Sentence(
     "use more data-loader workers and prefetch, put the data on faster or local storage, and decode or "
@@ -122,8 +123,8 @@ def judge(
     if (missing := neither(trajectory, missing_activity(activity))) is not None:
         return missing
     course, duty_cycle, share = known(trajectory), known(duty), wait.share
-    if course is not None and course.done is not None and course.done.number < limits.least_steps:
-        return Missing("enough steps: most of the time was start-up")
+    if course is not None and course.done is not None and course.done.number < limits.min_steps:
+        return Missing("too few steps: most of the time was start-up")
     other = _other_cause(saving, settings)
     sound = (*(() if course is None else course.learned), *health.unchanged)
     if wait.growth is not None and other is None:
@@ -192,7 +193,7 @@ def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[C
     if low:
         claims.append(DUTY(busy=busy, seconds=derived(duty.seconds, busy, unit="s")))
         signals += [] if duty.sm is None else [SM(sm=duty.sm)]
-    stalls = duty.stalls >= limits.stalls and duty.stalled_share >= limits.stalled_share
+    stalls = duty.stalls >= limits.min_stalls and duty.stalled_share >= limits.stalled_share
     if stalls:
         share = derived(duty.stalled_share, busy, unit="share")
         claims.append(STALLS(count=derived(duty.stalls, busy), share=share))
@@ -207,7 +208,7 @@ def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[C
 def _at_rest(duty: DutyCycle, limits: Limits) -> Claim | None:
     """Readings that find the GPUs idle about as often as they idle, for seconds of each step."""
     readings = duty.idle_readings
-    if readings is None or readings.share.number < limits.as_often * readings.expected:
+    if readings is None or readings.share.number < limits.min_idle_ratio * readings.expected:
         return None
     if duty.idle is not None and duty.idle.number < limits.idle_step_s:
         return None
@@ -269,7 +270,7 @@ FAMILY = Family(
     explains=("F3",),
     rivals=("D2", "D3"),
     collect=(
-        "seconds of data wait a step, as most loops can print it",
+        "the seconds of each step that the loop waits for data, printed in the log",
         "GPU engine and SM activity (DCGM fields PROF_GR_ENGINE_ACTIVE, PROF_SM_ACTIVE) and CPU and disk load of the "
         "hosts",
     ),

@@ -1,4 +1,4 @@
-"""Throughput-bound: checkpoints at nearly every step, a slow transport, or a debug flag sets the pace.
+"""Slow training: checkpoint saves, interconnect or a debug flag.
 
 Meaning
 -------
@@ -29,8 +29,8 @@ Do next
 Save every few hundred steps or asynchronously; fix the fabric (drivers, NCCL_IB_* and NCCL_SOCKET_IFNAME, the
 network plugin); unset the debug flag.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 The loss in throughput, without a known-good figure. Whether sockets were intended, on a cluster without a fast
 fabric.
 
@@ -68,8 +68,8 @@ from trackside.witness import Witness, surer, weigh
 class Limits:
     """Minimum number of steps, and thresholds while saving."""
 
-    handful: int = 6
-    """Minimum number of steps: up to five are mostly start-up (the catalog's E3)."""
+    min_steps: int = 6
+    """Minimum number of steps: up to five are mostly start-up."""
     saving_share: float = 0.5
     """Share of time that the others wait for saves from which saves set the pace."""
     collapsed_sm: float = 0.35
@@ -83,15 +83,15 @@ TCP_TRANSPORT = Sentence("slow interconnect: NCCL uses TCP sockets between the n
 COLLAPSED = Sentence("SM activity was {sm} in that time (mean)")
 BLOCKING = Sentence("the flag is set: {line}")
 SOCKETS = Sentence("NCCL uses TCP sockets between the nodes: {line}")
-COMPLETED = Sentence("the run ended well: {state}")
-WORKS = Sentence("the GPUs were busy {busy} of the time and their SMs {sm} (means)")
+COMPLETED = Sentence("the run ended normally: {state}")
+WORKS = Sentence("the GPUs were busy {busy:share} of the time, SM activity {sm} (means): they did not wait")
 WORKS_UNSEEN = Sentence(
-    "the GPUs were busy {busy} of the time (mean), {saves} checkpoint messages were printed, and no blocking flag"
+    "the GPUs were busy {busy:share} of the time (mean); {saves:checkpoint messages} in the log, no blocking flag"
 )
 ONE_SLOW = Sentence("the others wait for GPU {gpus}: this is a straggler")
 SELDOM = Sentence("{saves:checkpoint messages} in {steps}, no blocking flag, no sockets between nodes")
-HOW_MUCH = Sentence("the possible speed-up: it needs a known-good run to compare with (trackside compare)")
-FEW_SMS = Sentence("whether the GPUs wait for each other, or the model uses few SMs: traced collectives would tell")
+HOW_MUCH = Sentence("the possible speed-up: a comparison with a known-good run would show it (trackside compare)")
+FEW_SMS = Sentence("whether the GPUs wait for each other, or the model uses few SMs: traced collectives would show it")
 SAVES_SET_THE_PACE = Sentence("training stops at nearly every step to write a checkpoint; storage limits the speed")
 LAUNCHES_WAIT = Sentence("every kernel launch waits for the kernel's end, so the GPU idles between them")
 GPUS_WAIT = Sentence("all GPUs wait in slow collectives; they look busy, and utilization does not show it")
@@ -138,7 +138,7 @@ def judge(
     duty_cycle = duty_cycle if duty_cycle is not None and duty_cycle.sampled else None
     waits = known(wait) if duty_cycle is not None else None
     done = None if course is None else course.done
-    few = done is not None and done.number < limits.handful
+    few = done is not None and done.number < limits.min_steps
     cause = weigh(
         _saves(saving, known(leader), duty_cycle, limits),
         _blocked(settings.blocking, waits),
@@ -149,11 +149,11 @@ def judge(
         learned = () if course is None else course.learned
         return _finding(cause, duty_cycle, learned, ending, last)
     if few:
-        return Missing("enough steps: most of the time was start-up")
+        return Missing("too few steps: most of the time was start-up")
     if duty_cycle is not None and duty_cycle.busy is not None:
         return absent(_works(duty_cycle, saving, known(slow)))
-    if done is None or done.number < saving.limits.least_steps:
-        return Missing("enough steps to hold saves and transport against")
+    if done is None or done.number < saving.limits.min_steps:
+        return Missing("too few steps to compare saves and communication with")
     return absent(SELDOM(saves=saving.total, steps=done))
 
 
@@ -248,7 +248,7 @@ def _finding(
 FAMILY = Family(
     code="D2",
     id="throughput-bound",
-    title="Slow checkpoint saves, interconnect or debug flag",
+    title="Slow training: checkpoint saves, interconnect or a debug flag",
     example=("slow-interconnect", "busy-wait"),
     judge=judge,
     cost_kind="pace",

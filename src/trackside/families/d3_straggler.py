@@ -1,4 +1,4 @@
-"""Straggler: one rank is slower than all others and sets the pace.
+"""Straggler: a slow rank holds back the others.
 
 Meaning
 -------
@@ -26,8 +26,8 @@ Do next
 Check that rank's GPU (clocks, throttling, ECC), its data shard, and its CPU and NUMA binding; swap the node and
 compare.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Why the rank is slow. Without GPU metrics, and without own times printed or exported by every rank, the result
 is unknown: a step's wall time is the same everywhere.
 
@@ -64,8 +64,8 @@ from trackside.witness import surer
 class Limits:
     """Thresholds for a lag."""
 
-    least_steps: int = 20
-    """Minimum number of completed steps (design of the families)."""
+    min_steps: int = 20
+    """Minimum number of completed steps: fewer are no lasting lag."""
     plain_ratio: float = 1.5
     """SM activity relative to the cross-rank median that no division of equal work explains."""
     spinning: float = 0.7
@@ -78,14 +78,18 @@ ONE_SLOW = Sentence("one slow rank holds back all others")
 SOME_SLOW = Sentence("a few slow ranks hold back all others")
 SLOW_CLOCK = Sentence("a GPU with low clocks holds back all others")
 DRAGS = Sentence("every synchronous step waits for the slowest rank, so the whole allocation runs at its speed")
-HOST_SIDE = Sentence("why the rank is slow: a faulty GPU, a slow data shard, CPU contention, or NUMA placement")
+HOST_SIDE = Sentence(
+    "why the rank is slow: its data, CPU contention, NUMA placement, or a GPU that is slow without reporting an error"
+)
 WHOSE_CPUS = Sentence("whether the job's own workers or other processes load the CPUs of that host")
 OWN_WORK = Sentence("whether the first rank did extra work for all, such as an evaluation or a save")
-HOW_MUCH = Sentence("how much throughput it costs: it needs a known-good run to compare with (trackside compare)")
+HOW_MUCH = Sentence(
+    "how much throughput it costs: a comparison with a known-good run would show it (trackside compare)"
+)
 LOOK = Sentence("check that GPU and the load, NUMA placement and storage of its host")
-LOOK_HOST = Sentence("check the load, NUMA placement and storage of that rank's host: its GPU has no fault")
+LOOK_HOST = Sentence("check the load, NUMA placement and storage of that rank's host: its GPU reports no errors")
 SHOW_HOST = Command("{node_shell} 'uptime; numactl --hardware; nvidia-smi topo -m'")
-ELSEWHERE = Sentence("rerun without the node, and compare the step times")
+ELSEWHERE = Sentence("rerun without the node, with the options of the first submission, and compare the step times")
 
 
 @dataclass(frozen=True)
@@ -112,8 +116,8 @@ def judge(
     if (missing := neither(ranks.missing, missing_activity(activity))) is not None:
         return missing
     course = known(trajectory)
-    if course is not None and course.done is not None and course.done.number < limits.least_steps:
-        return Missing("enough steps to compare the ranks over")
+    if course is not None and course.done is not None and course.done.number < limits.min_steps:
+        return Missing("too few steps to compare the ranks")
     gpu_witness = _shown(slow, leader, run, limits)
     answers = (gpu_witness, *(_LagWitness(Certainty.SUPPORTED, answer) if isinstance(answer, Lag) else answer
                       for answer in (ranks.exported, ranks.printed)))  # fmt: skip
@@ -122,7 +126,7 @@ def judge(
         learned = () if course is None else course.learned
         return _finding(witnesses, hosts, learned, health.unchanged, last, limits)
     even = [answer for answer in answers if isinstance(answer, Claim)]
-    return absent(*even) if even else Missing("no per-rank compute times over enough steps, and no per-GPU activity")
+    return absent(*even) if even else Missing("too few compute times per rank, and no activity per GPU")
 
 
 def _shown(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits: Limits) -> _LagWitness | Claim | None:

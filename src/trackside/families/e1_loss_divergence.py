@@ -1,4 +1,4 @@
-"""Loss divergence: the run trains, but the model learns nothing or loses what it had learned.
+"""Loss divergence: the model does not learn.
 
 Meaning
 -------
@@ -31,8 +31,8 @@ Do next
 Go back to a checkpoint from before the onset; check the learning rate and its warm-up, gradient clipping, the
 precision of the trained weights and the data around the onset.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 The reason: learning rate, precision or data. The configuration is not in the telemetry.
 
 References
@@ -61,6 +61,7 @@ from trackside.facts.training.shapes.dead import NO_GRADIENT, NO_RATE, REPEATS
 from trackside.facts.training.shapes.level import GUESSING, WORSE_THAN_GUESSING
 from trackside.facts.training.shapes.not_finite import (
     GRADIENT_NOT_FINITE,
+    NEVER_FINITE,
     NOT_FINITE_AGAIN,
     STEPS_SKIPPED,
     ZERO_AT_ONCE,
@@ -85,7 +86,7 @@ GAVE_UP = Sentence("the job stopped itself because the loss is not finite: {line
 HARDWARE_OR_JOB = Sentence("whether GPU memory errors or the job's settings caused it")
 NO_MEMORY_ERROR = Sentence("no GPU counted a memory error: nothing points to the hardware")
 TEST_GPU = Sentence("test the GPU that reported memory errors, and rerun without it from an earlier checkpoint")
-GPUS_BUSY = Sentence("the GPUs computed meanwhile: SM activity {sm} (median)")
+GPUS_BUSY = Sentence("the GPUs computed during the run: SM activity {sm} (median)")
 HEADLINES = {
     "non-finite": Sentence("training diverged: the loss is no longer finite"),
     "diverging": Sentence("training diverged: the loss rose and stayed high"),
@@ -93,14 +94,15 @@ HEADLINES = {
     "flat": Sentence("the model learns nothing: the loss stays flat"),
 }
 SINCE = {
-    "non-finite": Sentence("training diverged at {place}: the loss is no longer finite"),
-    "diverging": Sentence("training diverged at {place}: the loss rose and stayed high"),
-    "plateau": Sentence("training collapsed at {place}: the loss rose and is stuck"),
+    "non-finite": Sentence("training diverged by {place}: the loss is no longer finite"),
+    "diverging": Sentence("training diverged by {place}: the loss rose and stayed high"),
+    "plateau": Sentence("training collapsed by {place}: the loss rose and is stuck"),
 }
 """The same if the onset is known and is not the first point."""
 OF_SHAPE = {
     STEPS_SKIPPED: Sentence("gradients overflow: nearly every recent step was skipped"),
-    NOT_FINITE_AGAIN: Sentence("training is unstable: the loss is not finite again and again"),
+    NOT_FINITE_AGAIN: Sentence("training is unstable: the loss is repeatedly not finite"),
+    NEVER_FINITE: Sentence("training diverged: the loss was never finite"),
     ZERO_AT_ONCE: Sentence("training diverged: the loss is stuck at zero, as a filtered NaN is"),
     ZERO_THROUGHOUT: Sentence("the loss is zero throughout: a filtered NaN, or nothing to learn from"),
     GRADIENT_NOT_FINITE: Sentence("training diverged: the gradient is no longer finite"),
@@ -120,17 +122,17 @@ IMPLIES = {
     "flat": Sentence("the model did not learn at all"),
 }
 WHY = Sentence("the cause: learning rate, numeric precision or data; the training configuration was not given")
-GO_BACK = Sentence("continue from a checkpoint from before the divergence, not from the last one")
+GO_BACK = Sentence("if there is a checkpoint from before the divergence, continue from it, not from the last one")
 LOOK_NON_FINITE = Sentence(
-    "keep trained weights in full precision or bfloat, clip gradients, and look at the batches just "
+    "keep the trained weights in full precision, clip gradients, lower the learning rate, and inspect the batches just "
     "before the divergence"
 )
 LOOK_RATE = Sentence(
     "check the learning rate, its warm-up, gradient clipping, the labels, and which parameters are trainable"
 )
 FELL = Sentence(
-    "the loss went from {first} to {last} over {points}",
-    running="the loss went from {first} to {last} over {points} so far",
+    "the loss fell from {first} to {last} over {points}",
+    running="the loss fell from {first} to {last} over {points} so far",
 )
 LEVEL = Sentence(
     "the loss stayed finite and level: {first} at first, {last} at the end, over {points}",
@@ -169,7 +171,7 @@ def judge(
     return present(
         witness.certainty,
         "unknown" if suspects else "job",
-        [*witness.claims, *_machine_claims(ending, activity), *suspects, *cleared],
+        [*witness.claims, *suspects, *cleared, *_machine_claims(ending, activity)],
         headline=witness.headline,
         implies=[IMPLIES[witness.variant](), *([NO_MEMORY_ERROR()] if cleared else [])],
         cannot_decide=[HARDWARE_OR_JOB(), WHY()] if suspects else [WHY()],
@@ -224,17 +226,17 @@ def _headline(shape: LossShape, variant: str) -> Claim:
 
 def _machine_claims(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]:
     """That the run ended well, and that its GPUs worked: a run of some minutes may be mostly start-up."""
-    claims = [] if ending.completed is None else [ENDED_WELL(state=ending.completed)]
+    well = [] if ending.completed is None else [ENDED_WELL(state=ending.completed)]
     grid = activity.grid("sm") if isinstance(activity, GpuActivity) else None
     sm = grid.value("median") if grid is not None else None
     works = sm is not None and sm.value is not None and sm.number > FLOORS.sm
-    return [*claims, GPUS_BUSY(sm=sm)] if works and sm is not None else claims
+    return [GPUS_BUSY(sm=sm), *well] if works and sm is not None else well
 
 
 def _not_found(curve: LossCurve, shape: LossShape) -> Finding | Missing:
     line = curve.curve
     if not line.finite:
-        return Missing("no line that prints the training loss was recognized: correctness is unverifiable")
+        return Missing("no line that prints the training loss was recognized")
     if not shape.judgeable:
         return Missing("too few loss values to judge a shape")
     return absent((FELL if line.fell else LEVEL)(first=line.first_finite, last=line.last_finite, points=line.count))
@@ -249,5 +251,5 @@ FAMILY = Family(
     cost_kind="result",
     explains=("H2", "H1", "A1"),
     rivals=("E2", "B2"),
-    collect=("training output that prints the loss at steps (five points or more), or gauges of it",),
+    collect=("training output that prints the loss (five values or more), or a metric of the loss",),
 )

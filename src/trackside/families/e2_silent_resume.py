@@ -1,4 +1,4 @@
-"""Resume failed: the checkpoint was not loaded, silently or with a crash.
+"""Resume failed: the checkpoint was not loaded.
 
 Meaning
 -------
@@ -27,8 +27,8 @@ Do next
 Silent: point the resume argument at the parent's last checkpoint and rerun. Corrupt: use the previous
 checkpoint. Mismatch: use the base model, the vocabulary and the sizes of the checkpoint.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Whether the run was meant to resume, if neither the scheduler nor an argument shows it.
 
 References
@@ -56,20 +56,21 @@ from trackside.model import Event, Run
 class Limits:
     """When a run started over."""
 
-    back_share: float = 0.5
+    lost_progress_share: float = 0.5
     """A first loss that gives back at least this share of the parent's loss reduction is a fresh start. A true resume
     gives back a few percent (optimizer state and data order differ)."""
     same_loss_share: float = 0.02
     """First losses this close are the same start: same seed, same initial weights."""
-    over_share: float = 0.2
+    restart_step_share: float = 0.2
     """A first step up to this share of the parent's last step starts over."""
-    on_share: float = 0.8
+    resume_step_share: float = 0.8
     """A first step from this share of the parent's last step on continues."""
 
 
 LOAD_FAILED = Sentence("resume failed: {error}")
 FRESH_START = Sentence("the checkpoint was not loaded: training started from scratch")
-NO_CHECKPOINT = Sentence("a resume that found no checkpoint")
+NO_CHECKPOINT = Sentence("the resume found no checkpoint")
+NOT_RESUMED = Sentence("did not resume from job {parent}: training started from scratch")
 CRASHED = Sentence("loading the checkpoint raised {type}: {message}")
 CRASH_MEANS: dict[Failure, Sentence] = {
     "mismatch": Sentence("the checkpoint's sizes or names do not match the model"),
@@ -78,23 +79,26 @@ CRASH_MEANS: dict[Failure, Sentence] = {
     "unreadable": Sentence("the checkpoint cannot be read"),
 }
 MEND: dict[Failure, Sentence] = {
-    "mismatch": Sentence("resume with the base model, vocabulary and sizes of the checkpoint"),
+    "mismatch": Sentence("resume with the base model, vocabulary and sizes of the run that wrote the checkpoint"),
     "corrupt": Sentence("resume from the previous checkpoint, and check the free disk space"),
     "absent": Sentence("point the resume argument at a complete checkpoint"),
     "unreadable": Sentence("check the file, and resume from the previous checkpoint"),
 }
 LOADED = Sentence("a checkpoint was loaded: {line}")
 CONTINUED = Sentence("the first loss, {first}, continues the parent run's last loss, {last}")
-WENT_ON = Sentence("the first point is step {step}, not a fresh start")
+WENT_ON = Sentence("the first logged step is {step}: not a fresh start")
 LOSS_RESTARTED = Sentence("the first loss is {first}; the parent run started at {head} and reached {tail}")
-STEPS_RESTARTED = Sentence("the first point is at {step}; the parent run had reached {reached}")
-STEPS_BEGIN = Sentence("the first point is step {step}")
+STEPS_RESTARTED = Sentence("the first logged step is {step}; the parent run had reached {reached}")
+STEPS_BEGIN = Sentence("the first logged step is {step}")
 NOT_THERE = Sentence("the log says that nothing was loaded: {line}")
 FIRST_RUN = Sentence("there was no checkpoint and no request to resume: a first run ({line})")
-FROM_SCRATCH = Sentence("the run trained from scratch: the work of the previous run is lost or repeated")
+FROM_SCRATCH = Sentence("the run trained from scratch: it repeats the steps of the previous run")
 MEANT = Sentence("whether this was meant to resume or is a first run")
-POINT_AT = Sentence("point the resume argument at the last complete checkpoint and rerun")
-NOT_ASKED = Sentence("resume requests and missing checkpoints in the log: {count}")
+POINT_AT = Sentence(
+    "point the resume argument (such as resume_from_checkpoint, ckpt_path or --load) at the last complete checkpoint, "
+    "and rerun"
+)
+NOT_ASKED = Sentence("no resume was requested, and no checkpoint is reported as missing")
 
 
 def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, limits: Limits) -> Finding | Missing:
@@ -109,7 +113,7 @@ def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, l
     if judged is not None:
         return judged
     if resume.request is not None or (run.parent is not None and line.points and not parent.points):
-        return Missing("whether the checkpoint was loaded: no marker, and nothing to compare with")
+        return Missing("nothing shows whether the checkpoint was loaded: no message, and no losses to compare")
     none = derived(0, resume.requests.reduce("count"), resume.absences.reduce("count"))
     return absent(NOT_ASKED(count=none))
 
@@ -144,18 +148,20 @@ def _against_parent(resume: Resume, parent: ParentRun, curve: Curve, run: Run, l
     )
     starts_over = goes_on = False
     if step is not None and parent_last is not None:
-        starts_over = parent_first is not None and step <= max(parent_first, limits.over_share * parent_last)
-        goes_on = parent_last > 1 and step >= limits.on_share * parent_last
-    if first_loss - tail < limits.back_share * (head - tail) or (goes_on and not starts_over):
+        starts_over = parent_first is not None and step <= max(parent_first, limits.restart_step_share * parent_last)
+        goes_on = parent_last > 1 and step >= limits.resume_step_share * parent_last
+    if first_loss - tail < limits.lost_progress_share * (head - tail) or (goes_on and not starts_over):
         return absent(CONTINUED(first=curve.loss(0), last=parent_curve.loss(-1)))
     shows = [LOSS_RESTARTED(first=curve.loss(0), head=parent_curve.loss(0), tail=parent_curve.loss(-1))]
     if starts_over:
         shows.append(STEPS_RESTARTED(step=curve.place(0), reached=parent_curve.place(-1)))
     shows += [*resume.requested, resume.no_marker]
+    headline = None if run.parent is None else NOT_RESUMED(parent=derived(run.parent, parent_curve.loss(-1)))
     if run.parent_by == "order" and not resume.requests:
-        return _silent(curve.rows[0], shows, Certainty.POSSIBLE, latent=True)
+        return _silent(curve.rows[0], shows, Certainty.POSSIBLE, latent=True, headline=headline)
     same_start = abs(first_loss - head) <= limits.same_loss_share * abs(head)
-    return _silent(curve.rows[0], shows, Certainty.ESTABLISHED if same_start and starts_over else Certainty.SUPPORTED)
+    certainty = Certainty.ESTABLISHED if same_start and starts_over else Certainty.SUPPORTED
+    return _silent(curve.rows[0], shows, certainty, headline=headline)
 
 
 def _against_absence(resume: Resume, curve: Curve) -> Finding | None:
@@ -168,7 +174,7 @@ def _against_absence(resume: Resume, curve: Curve) -> Finding | None:
         return _silent(row, shows, Certainty.SUPPORTED)
     if curve.points and resume.request is None:  # a first run, whose load and save folders are often the same
         return absent(FIRST_RUN(line=resume.absences.value(row, "text")))
-    headline = FRESH_START if curve.points else NO_CHECKPOINT  # no step shows that it trained
+    headline = FRESH_START() if curve.points else NO_CHECKPOINT()  # no step shows that it trained
     return _silent(row, shows, Certainty.POSSIBLE, latent=bool(curve.points), headline=headline)
 
 
@@ -198,13 +204,13 @@ def _late_start(curve: Curve) -> bool:
 
 
 def _silent(
-    row: Event, shows: list[Claim], certainty: Certainty, latent: bool = False, headline: Sentence = FRESH_START
+    row: Event, shows: list[Claim], certainty: Certainty, latent: bool = False, headline: Claim | None = None
 ) -> Finding:
     return present(
         certainty,
         "job",
         shows,
-        headline=headline(),
+        headline=FRESH_START() if headline is None else headline,
         implies=[FROM_SCRATCH()],
         cannot_decide=[] if certainty is Certainty.ESTABLISHED else [MEANT()],
         actions=[action(POINT_AT)],

@@ -1,4 +1,4 @@
-"""Undertrained: the run completed after a handful of steps.
+"""Undertrained: too few steps.
 
 Meaning
 -------
@@ -23,8 +23,8 @@ Do next
 -------
 Set the intended step or epoch budget, and check how many examples the data set contains.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Whether few steps were intended.
 
 References
@@ -37,11 +37,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trackside.evidence import Missing
+from trackside.evidence import Missing, Value
 from trackside.facts.logs.ending import Ending
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Limits:
     """When a run has too few steps."""
 
     few_steps: int = 5
-    """The catalog's E3: five steps or fewer."""
+    """Five optimizer steps are mostly start-up and learning-rate warm-up."""
     planned_share: float = 0.1
     """A run that ends well under a tenth of its plan stopped too early; early stopping on a metric rarely fires before
     a tenth of the budget."""
@@ -60,30 +60,30 @@ MEANT = re.compile(r"smoke|sanity|dry.?run|\btest\b|debug|profil|bench|eval|pred
 
 TOO_FEW = Sentence("finished after only {steps}")
 FAR_SHORT = Sentence("finished after only {steps} of {planned:plain}")
-FEW = Sentence("the run did {steps}", running="the run has done {steps}")
-OVER = Sentence("it ended well: {how}")
-PLANNED = Sentence("it was planned to do {planned}")
-NEGLIGIBLE = Sentence("so few steps train almost nothing, and say nothing about correctness")
+FEW = Sentence("the log shows {steps} done")
+BY_PLAN = Sentence("finished after only {steps}, as planned")
+OVER = Sentence("the run ended normally: {how}")
+PLANNED = Sentence("planned: {planned}")
+NEGLIGIBLE = Sentence("so few steps train almost nothing and do not show whether the model learns")
 INTENT = Sentence("whether so few steps were intended")
 PERHAPS_MEANT = Sentence("the job is called {name}: few steps may be intended")
 BUDGET = Sentence("set the intended number of steps or epochs, check the size of the data set, and rerun")
-ENDED_BADLY = Sentence("it did not end well: {how}")
 
 
 def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | Missing:
     """Counts steps, not lines, of a run that ended well."""
-    if ending.abnormal is not None:
-        return absent(ENDED_BADLY(how=ending.abnormal))
+    if ending.bad_end is not None:
+        return absent(ending.bad_end)
     done, planned, good = trajectory.done, trajectory.budget, ending.completed
     if done is None and good is not None and all(row.get("step") is None for row in trajectory.points):
         done = planned  # ended well with no step printed: the plan is what was done
     if done is None:
-        return Missing("how many optimizer steps were done")
+        return Missing("nothing shows how many optimizer steps were done")
     few = done.number <= limits.few_steps and not trajectory.in_epochs
     if good is None:
         if done.number > limits.few_steps:
             return absent(FEW(steps=done))
-        return Missing("whether the run is over: nothing says that it completed")
+        return Missing("nothing shows that the run completed")
     far_short = planned is not None and 0 < done.number < limits.planned_share * planned.number
     if not few and not far_short:
         return absent(FEW(steps=done))
@@ -96,14 +96,18 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
         Certainty.ESTABLISHED if few and ending.jobs else Certainty.SUPPORTED,
         "job",
         shows,
-        headline=TOO_FEW(steps=done)
-        if planned is None or planned.number <= done.number
-        else FAR_SHORT(steps=done, planned=planned),
+        headline=_headline(done, planned),
         implies=[NEGLIGIBLE()],
         cannot_decide=[PERHAPS_MEANT(name=name) if meant and name is not None else INTENT()],
         actions=[action(BUDGET)],
         latent=meant or bool(trajectory.evaluations and not trajectory.points and planned is None),
     )
+
+
+def _headline(done: Value, planned: Value | None) -> Claim:
+    if planned is None or planned.number < done.number:
+        return TOO_FEW(steps=done)
+    return BY_PLAN(steps=done) if planned.number == done.number else FAR_SHORT(steps=done, planned=planned)
 
 
 FAMILY = Family(

@@ -1,4 +1,4 @@
-"""Node down: a node of the run failed or was taken away under it.
+"""Node failure.
 
 Meaning
 -------
@@ -26,8 +26,8 @@ Do next
 -------
 Rerun on other nodes; have the node checked before it returns to service.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Why the node failed: hardware, kernel, network or an operator; its own logs show that. From silence alone,
 whether the node or only its network was lost.
 
@@ -49,9 +49,9 @@ from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.training.learning import Trajectory, number
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
 from trackside.model import Run
-from trackside.remedies import RESUBMIT_ELSEWHERE
+from trackside.remedies import DRAIN, RESUBMIT_ELSEWHERE
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Limits:
 LOST = ("down", "not_responding", "rebooted")
 """Node states that its jobs do not survive."""
 
-NODE_FAILED = Sentence("a node failed under the job")
-NODE_FAILED_RERUN = Sentence("a node failed under the job, which ran again and completed")
+NODE_FAILED = Sentence("a node failed while the job was running")
+NODE_FAILED_RERUN = Sentence("a node failed while the job was running; the job ran again and completed")
 FAILED = Sentence("the failed node is {node}")
 NOTICE = Sentence("the scheduler's notice: {line}")
 NODE_EVENT = Sentence("node {node} was {state} when the run ended", running="node {node} is {state}")
@@ -76,10 +76,11 @@ NODE_REASON = Sentence(
     running="node {node} is {state}; reason: {reason}",
 )
 HEALTHY_UNTIL = Sentence("training was healthy until {place}, loss {loss}")
-NODE_LOST = Sentence("the cluster lost a node under the job; the code is not at fault")
-RECOVERED = Sentence("the cluster lost a node under the job, which ran again and completed")
+NODE_LOST = Sentence("the cluster lost a node while the job was running; the code is not at fault")
+RECOVERED = Sentence("the cluster lost a node while the job was running; the job ran again and completed")
 WHY = Sentence("why the node failed")
-RERUN = Sentence("rerun on other nodes from the last checkpoint")
+RERUN = Sentence("rerun on other nodes from the last checkpoint, with the options of the first submission")
+KEEP_OUT = Sentence("keep the node out of service until it is checked")
 LOOK = Sentence("once the node is back, read the end of its last kernel log before it takes jobs again")
 LAST_KERNEL_LOG = Command("{node_shell} 'journalctl -k -b -1 | tail -n 50'")
 OTHER_STATE = Sentence(
@@ -134,12 +135,19 @@ def judge(
         headline=(NODE_FAILED_RERUN if completed else NODE_FAILED)(),
         implies=[RECOVERED() if completed else NODE_LOST()],
         cannot_decide=[WHY()],
-        actions=[action(RERUN, *RESUBMIT_ELSEWHERE), *([] if first is None else [action(LOOK, LAST_KERNEL_LOG)])],
+        actions=[
+            action(RERUN, *RESUBMIT_ELSEWHERE),
+            *([] if first is None else [_keep_out(first), action(LOOK, LAST_KERNEL_LOG)]),
+        ],
         since=_since(witnesses, bool(lost_nodes), trajectory, limits),
         at=None if notice is None else notice.at,
         nodes=tuple(dict.fromkeys(str(node.value) for node in names)),
         variant="recovered" if completed else None,
     )
+
+
+def _keep_out(node: Value) -> Action:
+    return action(KEEP_OUT, DRAIN, reason=derived("node failure", node))
 
 
 def _recorded(ending: Ending) -> list[NodeLoss]:
@@ -204,7 +212,7 @@ def _since(
     witnesses: Sequence[NodeLoss | LostNode], lost_nodes: bool, trajectory: Maybe[Trajectory], limits: Limits
 ) -> float | None:
     """When the node was lost. The monitor sees the silence before the controller declares the node down. Without a
-    monitor, it may have been right after the last training point; peers report errors long before the controller
+    monitor, it may have been right after the last logged step; peers report errors long before the controller
     does."""
     noticed = min((witness.since for witness in witnesses if witness.since is not None), default=None)
     if noticed is None:

@@ -1,4 +1,4 @@
-"""Requeue or preemption: the scheduler took the nodes back or sent the job to the queue again.
+"""Preempted or requeued by the scheduler.
 
 Meaning
 -------
@@ -24,8 +24,8 @@ Do next
 -------
 Nothing to debug. Save a checkpoint on SIGTERM, use --requeue, or use a partition without preemption.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Which job took the nodes.
 
 References
@@ -42,6 +42,7 @@ from trackside.family import Family
 from trackside.finding import Certainty, Command, Finding, Sentence, absent, action, present
 
 PREEMPTED = Sentence("preempted by the scheduler")
+PREEMPTED_RERUN = Sentence("preempted by the scheduler; the job ran again and completed")
 REQUEUED = Sentence("requeued by the scheduler")
 REQUEUED_ITSELF = Sentence("requeued by the application itself")
 STATE = Sentence("the scheduler recorded {state} for an attempt")
@@ -50,12 +51,14 @@ CHANGE = Sentence("the controller logged the job as {state}")
 RESTARTS = Sentence("restarts of the job: {restarts}")
 OWN = Sentence("the application asked for the requeue itself: {line}")
 FINAL = Sentence("the last attempt is recorded as {state}")
-RECOVERED = Sentence("the scheduler ended an attempt; the rerun completed the work, and the repeated part is the cost")
+RECOVERED = Sentence("the scheduler ended an attempt; the next one completed the work and repeated a part of it")
 GONE = Sentence("the scheduler ended the run; the job is not at fault")
 BY_ITSELF = Sentence("the application's own requeue worked as intended")
 WHO = Sentence("which job took the nodes")
 NOTHING = Sentence("nothing to debug; make sure that checkpoints are saved often enough")
-AGAIN = Sentence("resubmit from the last checkpoint, and allow Slurm to requeue it")
+AGAIN = Sentence(
+    "resubmit with the options of the first submission, from the last checkpoint, and allow Slurm to requeue it"
+)
 REQUEUE = Command("sbatch --requeue {script}")
 ONE_ATTEMPT = Sentence("one attempt was recorded ({state}), with no requeue or preemption")
 
@@ -91,7 +94,15 @@ def judge(ending: Ending) -> Finding | Missing:
         Certainty.ESTABLISHED if attempts or notices else Certainty.SUPPORTED,
         "scheduler",
         shows,
-        headline=(PREEMPTED if preempted else REQUEUED_ITSELF if ending.requests else REQUEUED)(),
+        headline=(
+            PREEMPTED_RERUN
+            if preempted and over
+            else PREEMPTED
+            if preempted
+            else REQUEUED_ITSELF
+            if ending.requests
+            else REQUEUED
+        )(),
         implies=[RECOVERED() if over else GONE(), *([BY_ITSELF()] if ending.requests and not preempted else [])],
         cannot_decide=[WHO()] if preempted else [],
         actions=[action(NOTHING) if over else action(AGAIN, REQUEUE)],

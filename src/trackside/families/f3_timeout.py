@@ -1,4 +1,4 @@
-"""Timeout: the run was ended at its time limit.
+"""Time limit reached.
 
 Meaning
 -------
@@ -8,7 +8,7 @@ finished and did not exit.
 What it looks like
 ------------------
 Slurm's TIMEOUT or DEADLINE, "DUE TO TIME LIMIT" in the output, SIGTERM and SIGKILL to all tasks after it. GPU
-work shows whether it was working then, else the times of the training points, else the progress bar.
+work shows whether it was working then, else the times of the logged steps, else the progress bar.
 
 Not this when
 -------------
@@ -23,8 +23,8 @@ Do next
 Healthy but slow: raise the limit, or resume in a second job. Finished without exiting: check what runs after
 the last step (uploads, process-group teardown, loader threads).
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Whether the run was working when it was ended, without progress lines or metrics of its last part. GPUs that are
 busy at the power level of waiting, and move no data, do not show work.
 
@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trackside.evidence import Missing, Value, derived
+from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, known
 from trackside.facts.gpu.first_step import FirstStepHang
 from trackside.facts.gpu.idle import IdleGpus
@@ -49,15 +49,15 @@ from trackside.facts.logs.order import follows
 from trackside.facts.logs.silence import Silence
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Run
 from trackside.remedies import DUMP_STACKS
 from trackside.witness import Witness, witness
 
 HEADLINES = {
     "after_end": Sentence("hit the time limit after training was done"),
-    "no_progress": Sentence("hit the time limit; what it was doing is not known"),
-    "undecided": Sentence("hit the time limit; whether it still trained is not known"),
+    "no_progress": Sentence("hit the time limit; whether it was working is unknown"),
+    "undecided": Sentence("hit the time limit; whether it was still training is unknown"),
     "silent": Sentence("hit the time limit after a long silence, probably hung"),
     "slow": Sentence("hit the time limit while still training"),
 }
@@ -65,11 +65,12 @@ STATE = Sentence("the scheduler recorded {state}")
 LIMIT = Sentence("the limit was {limit}")
 NOTICE = Sentence("the scheduler's notice: {line}")
 FINISHED = Sentence("the job had reported that it was done: {line}")
-NO_PROGRESS = Sentence("training points in the log: {count}")
+NO_PROGRESS = Sentence("no training step was recognized in the log")
 REACHED = Sentence("progress at the limit: {place}")
+REACHED_OF = Sentence("progress at the limit: {done:plain} of {planned}")
 SILENT = Sentence("nothing was printed for {seconds} before the limit")
-UNACCOUNTED = Sentence("at their pace, the completed steps leave {seconds} of the run unexplained")
-PROJECTED = Sentence("{left} remained, about {seconds} more at that pace")
+UNACCOUNTED = Sentence("the completed steps, at their pace, do not account for {seconds} of the run")
+PROJECTED = Sentence("{left} remained: about {seconds} at that pace")
 WAS = {
     "after_end": Sentence("training was over; what ran after it did not finish in time"),
     "no_progress": Sentence("the time limit ended the run, and the log does not show what it was doing"),
@@ -85,6 +86,7 @@ DO = {
     "silent": Sentence("rerun with the NCCL watchdog on, and dump the stacks while it is silent"),
     "slow": Sentence("raise --time, or resume in a second job from the last checkpoint"),
 }
+RAISE_BY = Sentence("raise --time by more than {seconds}, or resume in a second job from the last checkpoint")
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Limits:
 
     quiet_steps: float = 10.0
     """Number of printed intervals of silence at the end that exceeds the usual rhythm."""
-    least_quiet_s: float = 300.0
+    min_quiet_s: float = 300.0
     """Evaluations and saves of healthy runs take minutes."""
 
 
@@ -120,12 +122,12 @@ def judge(
     trained = course is not None and course.points and doing.variant != "after_end"
     shows = [*doing.claims]
     if trained and course is not None:
-        shows.insert(0 if doing.variant == "slow" else len(shows), REACHED(place=_place(course)))
+        shows.insert(0 if doing.variant == "slow" else len(shows), _reached(course))
         shows[1:1] = _projected(course) if doing.variant == "slow" else []
     if ending.job is not None and ending.job.get("time_limit_s") is not None:
         shows.append(LIMIT(limit=ending.jobs.value(ending.job, "time_limit_s", "s")))
-    shows += [STATE(state=state)] if state is not None else []
     shows += [NOTICE(line=ending.notices.value(row, "text")) for row in notices[:1]]
+    shows += [STATE(state=state)] if state is not None else []
     return present(
         doing.certainty,
         "job",
@@ -133,7 +135,7 @@ def judge(
         headline=HEADLINES[doing.variant](),
         implies=[WAS[doing.variant]()],
         cannot_decide=[DOING()] if doing.variant in ("no_progress", "undecided") else [],
-        actions=[action(DO[doing.variant], *(DUMP_STACKS if doing.variant in ("silent", "no_progress") else ()))],
+        actions=[_next_step(doing.variant, course)],
         since=notices[0].time if notices else run.end,
         at=notices[0].at if notices else None,
         variant=doing.variant.replace("_", "-"),
@@ -167,7 +169,7 @@ def _doing(
         yield witness("no_progress", Certainty.POSSIBLE, *count)
         return
     quiet = silence.seconds() if course.stamped else None
-    if quiet is not None and quiet.number > max(limits.least_quiet_s, limits.quiet_steps * course.interval_s):
+    if quiet is not None and quiet.number > max(limits.min_quiet_s, limits.quiet_steps * course.interval_s):
         yield witness("silent", Certainty.SUPPORTED, SILENT(seconds=quiet))
     if not course.stamped and silence.stall is not None:
         yield witness("silent", Certainty.SUPPORTED, UNACCOUNTED(seconds=silence.stall[0]))
@@ -177,9 +179,21 @@ def _doing(
     yield witness("slow", Certainty.ESTABLISHED if stamped else Certainty.SUPPORTED)
 
 
-def _place(course: Trajectory) -> Value:
+def _reached(course: Trajectory) -> Claim:
     """How far the run had progressed."""
-    return course.done if course.done is not None else course.progress.value(course.points[-1], "text")
+    if course.done is None:
+        return REACHED(place=course.progress.value(course.points[-1], "text"))
+    return (
+        REACHED(place=course.done) if course.planned is None else REACHED_OF(done=course.done, planned=course.planned)
+    )
+
+
+def _next_step(doing: str, course: Trajectory | None) -> Action:
+    """What to do next; for a slow run with the time that it lacked, if the log shows it."""
+    remaining = [] if doing != "slow" or course is None else _projected(course)
+    if remaining:
+        return action(RAISE_BY, seconds=remaining[0].values["seconds"])
+    return action(DO[doing], *(DUMP_STACKS if doing in ("silent", "no_progress") else ()))
 
 
 def _projected(course: Trajectory) -> list[Claim]:

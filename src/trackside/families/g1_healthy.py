@@ -1,4 +1,4 @@
-"""Healthy: the run completed, did its steps, and the loss fell.
+"""Healthy: no fault found.
 
 Meaning
 -------
@@ -7,7 +7,7 @@ completed, the GPUs did real work, their error counters stayed clean, and the lo
 
 What it looks like
 ------------------
-COMPLETED with exit code zero, or the framework's own message that training is over; training points to the end
+COMPLETED with exit code zero, or the framework's own message that training is over; logged steps to the end
 and a loss whose tail is below its head; SM activity above its threshold, or kernels launched, and counters of
 uncorrectable errors that did not rise. Only all of these together establish it: without the GPUs' work or
 without counters it is at most supported. A log excerpt without an end can be healthy as far as it goes.
@@ -27,8 +27,8 @@ Do next
 -------
 Nothing; check the warnings, if any.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 What was not measured: without metrics, whether the GPUs did the work and their counters stayed clean; and
 whether the model is good at its task.
 
@@ -55,15 +55,23 @@ from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absen
 from trackside.model import Run
 
 HEADLINES = {
-    "healthy": Sentence("no fault found; the model learned", running="no fault so far; the model learns"),
+    "healthy": Sentence("no fault found; the training loss fell", running="no fault so far; the training loss falls"),
     "slow": Sentence(
         "no fault found, but the GPUs computed little", running="no fault so far, but the GPUs compute little"
     ),
     "unverifiable": Sentence(
         "no fault found; whether the model learned could not be checked",
-        running="no fault so far; whether the model learns can't be checked",
+        running="no fault so far; whether the model learns cannot be checked",
     ),
 }
+EVALUATION_FELL = Sentence(
+    "no fault found; the evaluation loss fell", running="no fault so far; the evaluation loss falls"
+)
+LOG_ENDS = Sentence(
+    "no fault found in the {steps} that the log shows; the loss fell",
+    running="no fault so far; the training loss falls",
+)
+"""The same if the log does not show the end."""
 NO_FALL = Sentence(
     "no fault found, but the loss did not clearly fall", running="no fault so far, but the loss has not clearly fallen"
 )
@@ -73,40 +81,47 @@ NO_LEVEL = Sentence(
 )
 ROSE = Sentence("no fault found, but the loss rose", running="no fault so far, but the loss rises")
 LEFT_BADLY = Sentence("no fault found in training, but the job did not exit cleanly")
-CALLED_ABORTED_SHORT = Sentence("no fault found, but the job reports itself aborted")
-ENDED_BADLY = Sentence("it did not end well: {how}")
+CALLED_ABORTED_SHORT = Sentence("no fault found, but the log says that the job was aborted")
 RAISED = Sentence(
     "the run raised {type}, and nothing shows that it continued",
     running="the run raised {type}, and nothing shows that it continued",
 )
-COMPLETED = Sentence("the run ended by itself: {how}")
+COMPLETED = Sentence("the run ended normally: {how}")
 SAID_DONE = Sentence("the job reported that training was done: {line}")
-TEARDOWN = Sentence("it did not exit cleanly after that: {how}")
-DONE = Sentence("the run did {steps}", running="the run has done {steps} so far")
-HEALTHY = Sentence("healthy: the run completed, learned, computed, and its hardware had no errors")
-UNMEASURED = Sentence("healthy by its end and its loss; GPU activity and hardware errors were not measured")
-UNCLEAN = Sentence("healthy by its end and its loss, but a GPU reported errors")
+TEARDOWN = Sentence("the job did not exit cleanly: {how}")
+DONE = Sentence("the log shows {steps} done", running="the log shows {steps} done so far")
+DONE_OF = Sentence(
+    "the log shows {done:plain} of {planned} done", running="the log shows {done:plain} of {planned} done so far"
+)
+HEALTHY = Sentence("healthy: the run completed, its loss fell, its GPUs computed, and its hardware reported no errors")
+UNMEASURED = Sentence("the end is normal and the loss fell; GPU activity and hardware errors were not measured")
+UNCLEAN = Sentence("the end is normal and the loss fell, but a GPU reported errors")
 SLOW = Sentence(
     "healthy, but the GPUs were little used: slow, not broken",
     running="healthy so far, but the GPUs are little used: slow, not broken",
 )
 CALLED_ABORTED = Sentence("no fault was found, but the job itself does not report success")
 NO_FAULT = Sentence("nothing in the inputs points to a fault", running="nothing in the inputs points to a fault so far")
-WASTED = Sentence("the idle GPUs were allocated for nothing")
+WASTED = Sentence("the GPU-hours of the idle GPUs are lost")
 UNVERIFIABLE = Sentence(
     "whether the model learned: the output does not show it",
     running="whether the model learns: the output does not show it",
 )
-NO_END = Sentence("how the run ended: the log does not show its end", running="how the run will end: it is still going")
+NO_END = Sentence(
+    "how the run ended: the log does not show its end", running="how the run will end: it is still running"
+)
 HARDWARE = Sentence("GPU activity and error counters were not given")
 PLANNED = Sentence(
     "whether it reached the planned {planned}",
     running="whether it will reach the planned {planned}",
 )
-WHY_ABORTED = Sentence("why the job reports itself aborted: it may not have reached its target")
+WHY_ABORTED = Sentence("why the log says that the job was aborted: it may not have reached its target")
 PRINT_LOSS = Sentence("print the training loss regularly, so that learning can be verified")
 SPEED = Sentence("if it has to be faster, see the warnings for what slows it down")
 NOTHING = Sentence("nothing to do for this run", running="nothing to do so far")
+SHOW_END = Sentence(
+    "add the rest of the log, or the sacct record: they would show how the run ended", running="nothing to do so far"
+)
 TELL_END = Sentence("add the job's output and its sacct record: metrics alone do not show how it ended")
 TEST_GPU = Sentence("run the vendor's diagnostics on that GPU before it gets another long job")
 FEWER = Sentence("request only as many GPUs as the job uses, or start a process for each of them")
@@ -116,7 +131,7 @@ FEWER = Sentence("request only as many GPUs as the job uses, or start a process 
 class Limits:
     """What proves learning."""
 
-    losses: int = 5
+    min_losses: int = 5
     """Minimum number of losses for a reliable fall."""
 
 
@@ -164,16 +179,16 @@ def judge(
         return nothing
     end, course = _run_ending(ending), known(trajectory)
     if end.bad is not None and end.said_done is None:
-        return absent(ENDED_BADLY(how=end.bad))
+        return absent(ending.bad_end if ending.bad_end is not None else TEARDOWN(how=end.bad))
     if run.disposition in BAD_STATES and end.bad is None:
-        return Missing("records that agree on how it ended")
+        return Missing("the records disagree on how the run ended")
     if (raised := _raised(ending, exceptions, course)) is not None:
         return absent(raised)
     if work.contradiction is not None:
         return absent(work.contradiction)
     learning = Learning(known(loss), evaluations)
     if not learning.readable and end.good is None:
-        return Missing("both an end and readable progress")
+        return Missing("neither the end of the run nor its progress can be read")
     variant = "slow" if work.slow else "healthy"
     variant = "unverifiable" if not learning.learned or end.aborted is not None else variant
     implies = [_implied(end, learning, work, variant), *([WASTED()] if work.unused is not None else [])]
@@ -181,7 +196,7 @@ def judge(
         _certainty(ending, end, learning, work, course, limits),
         "none",
         _shows(end, learning, work, course),
-        headline=_headline(end, learning, variant),
+        headline=_headline(end, learning, variant, course),
         implies=implies,
         cannot_decide=_unsure(end, learning, work, course),
         actions=_actions(end, learning, work, variant, course),
@@ -189,7 +204,7 @@ def judge(
     )
 
 
-def _headline(end: RunEnding, learning: Learning, variant: str) -> Claim:
+def _headline(end: RunEnding, learning: Learning, variant: str, course: Trajectory | None) -> Claim:
     """The answer, limited to what was shown."""
     if end.aborted is not None:
         return CALLED_ABORTED_SHORT()
@@ -200,6 +215,10 @@ def _headline(end: RunEnding, learning: Learning, variant: str) -> Claim:
         if curve is None or not curve.level_has_meaning:
             return NO_LEVEL()
         return (ROSE if curve.rose else NO_FALL)()
+    if variant == "healthy" and end.good is None and course is not None and course.done is not None:
+        return LOG_ENDS(steps=course.done)
+    if variant == "healthy" and not learning.loss_fell:
+        return EVALUATION_FELL()
     return HEADLINES[variant]()
 
 
@@ -240,7 +259,7 @@ def _certainty(
     """More than possible needs both the end and the learning; established also needs GPU work and clean hardware."""
     if end.good is not None:
         fell_enough = (
-            learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.losses
+            learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.min_losses
         )
         return Certainty.ESTABLISHED if fell_enough and work.complete else Certainty.SUPPORTED
     if learning.loss_fell and course is not None and not ending.running and end.bad is None:
@@ -255,12 +274,13 @@ def _shows(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory
     if end.bad is not None and end.said_done is not None:
         shows += [SAID_DONE(line=end.said_done), TEARDOWN(how=end.bad)]
     if course is not None and course.done is not None:
-        shows.append(DONE(steps=course.done))
-    shows += [*work.claims, *([work.unused] if work.unused is not None else [])]
+        planned = course.planned
+        shows.append(DONE(steps=course.done) if planned is None else DONE_OF(done=course.done, planned=planned))
     loss, evaluated = learning.loss, learning.evaluations.claims
     if loss is not None and (loss.curve.finite or (course is not None and not evaluated)):
         shows += loss.claims
-    return [*shows, *evaluated, *work.clean, *work.unclean]
+    work_done = [*([work.unused] if work.unused is not None else []), *work.claims]
+    return [*shows, *evaluated, *work.unclean, *work_done, *work.clean]
 
 
 def _unsure(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
@@ -285,7 +305,8 @@ def _actions(
     elif not learning.learned:
         first = [PRINT_LOSS]
     else:
-        first = [SPEED] if variant == "slow" else [] if after else [NOTHING]
+        last = NOTHING if end.good is not None or end.aborted is not None or end.bad is not None else SHOW_END
+        first = [SPEED] if variant == "slow" else [] if after else [last]
     return [action(sentence) for sentence in (*first, *after)]
 
 

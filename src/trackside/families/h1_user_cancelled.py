@@ -1,8 +1,8 @@
-"""Cancelled: somebody ended the run on purpose.
+"""Canceled by a user.
 
 Meaning
 -------
-scancel by its owner or an administrator, or Ctrl-C. Not a fault; if something had gone wrong before, that is
+scancel by its user or an administrator, or Ctrl-C. Not a fault; if something had gone wrong before, that is
 the cause and this its consequence.
 
 What it looks like
@@ -24,8 +24,8 @@ Do next
 -------
 Ask the person who canceled it; resume from the last checkpoint.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Why it was canceled.
 
 References
@@ -52,18 +52,20 @@ OWN_REASONS = ("time_limit", "preemption", "requeue", "node_failure", "dependenc
 CANCELLED = Sentence("canceled by a user")
 INTERRUPTED = Sentence("interrupted from the keyboard (Ctrl-C)")
 BY = Sentence("canceled by user {who}")
-BY_OWNER = Sentence("canceled by its own user, {who}")
+BY_OWNER = Sentence("canceled by the user who submitted it ({who})")
 ASKED_BY = Sentence("user {who} asked the controller to cancel it")
-ASKED_BY_OWNER = Sentence("its own user, {who}, asked the controller to cancel it")
-NOT_OWNER = Sentence("that is not the job's owner, {owner}")
+ASKED_BY_OWNER = Sentence("the user who submitted it ({who}) asked the controller to cancel it")
+NOT_OWNER = Sentence("the job was submitted by {owner}")
 NOTICE = Sentence("the scheduler's notice gives no reason: {line}")
 INTERRUPT = Sentence("the run was interrupted: {line}")
 ON_PURPOSE = Sentence("somebody ended the run on purpose; that is not a fault")
 WHY = Sentence("why it was canceled")
-WHO = Sentence("who canceled it: no record names them")
-RESUME = Sentence("resume from the last checkpoint if the run is still wanted")
+WHO = Sentence("who canceled it: no record names the user")
+RESUME = Sentence(
+    "if the run is still wanted, resubmit it with the options of the first submission, from the last checkpoint"
+)
 SLURMS_OWN = Sentence("Slurm itself ended the run: {line}")
-NO_CANCEL = Sentence("cancellation notices in the log: {count}")
+NO_CANCEL = Sentence("no cancellation notice in the log")
 
 
 def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory], run: Run) -> Finding | Missing:

@@ -1,4 +1,4 @@
-"""Application exception in mid-training: the job's own code raised after steps had been done.
+"""Application exception during training.
 
 Meaning
 -------
@@ -6,7 +6,7 @@ Training was under way, then a Python exception that the job did not handle ende
 
 What it looks like
 ------------------
-A traceback of the job's own after at least one completed step, no training point after it, a non-zero exit.
+A traceback of the job's own after at least one completed step, no logged step after it, a non-zero exit.
 Other ranks then lose their peer and report more errors; the launcher summarizes it as a failed child.
 
 Not this when
@@ -24,8 +24,8 @@ Do next
 -------
 Read the named frame; fix the data, the configuration or the code, and resume.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Whether the same input would fail again at the same step.
 
 References
@@ -56,22 +56,24 @@ class Limits:
     """When a run counts as training if no point can be read."""
 
     training_s: float = 180.0
-    """Seconds of GPU work; less may be start-up (the same as in that family)."""
+    """Seconds of GPU work; less may be start-up: the limit of A1."""
 
 
 OWN = ("application", "cuda", "dataloader", None)
 """Topics of this family's exceptions."""
 OF_EITHER = ("unspecified launch failure", "unknown error")
-"""CUDA errors that a lost card and a faulty kernel both cause (CUDA runtime, cudaError)."""
+"""CUDA errors that a lost GPU and a faulty kernel both cause (CUDA runtime, cudaError)."""
 
-AFTER = Sentence("training was running: last point {place}, loss {loss}")
-WORKED = Sentence("the GPUs had computed for {seconds} before it, though no training point could be read")
+AFTER = Sentence("training was running: it reached {place}, loss {loss}")
+WORKED = Sentence("the GPUs had computed for {seconds} before it, though no logged step could be read")
 AFTER_POINT = Sentence("training was running: {line}")
 FRAME = Sentence("raised at {frame}")
+OWN_FRAME = Sentence("last line of the job's own code in the traceback: {frame}")
+FRAMES = {"user_frame": OWN_FRAME, "frame": FRAME}
 OWN_CODE = Sentence("the job's own code, data or configuration ended the run, not the cluster")
 CARD_OR_CODE = Sentence("whether the GPU or a CUDA kernel of the job failed: no kernel log of the node was given")
 MEND = {
-    "code": Sentence("fix the code at that line, and resume from the last checkpoint"),
+    "code": Sentence("fix the code at that line or what it calls, and resume from the last checkpoint"),
     "data": Sentence("find the input that this step read, fix or drop it, and resume from the last checkpoint"),
     "config": Sentence("fix the setting that the error names, and resume from the last checkpoint"),
     "env": Sentence("fix the environment as the error says, and resume from the last checkpoint"),
@@ -79,10 +81,11 @@ MEND = {
 }
 CRASHED = Sentence("crashed during training: {error}")
 CRASHED_AT = Sentence("crashed during training in {place}: {error}")
-RECOVERED = Sentence("an exception, after which the launcher restarted the workers: {error}")
-COMPLETED = Sentence("the run completed anyway: {how}")
-NONE = Sentence("none of the {count:exceptions} in the log is an unhandled exception of the job's own code")
-NO_STEP = Sentence("{type} was raised before any completed step; training points: {count}")
+RECOVERED = Sentence("the launcher restarted the workers after an exception: {error}")
+COMPLETED = Sentence("the run completed nevertheless: {how}")
+NO_EXCEPTION = Sentence("no exception in the log")
+NO_OWN_EXCEPTION = Sentence("no exception in the log is an unhandled one of the job's own code")
+NO_STEP = Sentence("{type} was raised before any logged step")
 
 
 def judge(
@@ -102,22 +105,22 @@ def judge(
     if good is not None and ending.jobs:
         return absent(COMPLETED(how=good))
     if not own:
-        return absent(NONE(count=exceptions.frame.reduce("count")))
+        return absent((NO_OWN_EXCEPTION if exceptions.frame else NO_EXCEPTION)(count=exceptions.frame.reduce("count")))
     row = own[0]
     training = _training(trajectory, use, row, limits)
     if training is None and not any(row.get("step") for row in trajectory.milestones):
         return absent(NO_STEP(type=exceptions.frame.value(row, "type"), count=trajectory.count))
-    place = next((name for name in ("user_frame", "frame") if row.get(name) is not None), None)
+    place = next((name for name in FRAMES if row.get(name) is not None), None)
     shows = [exceptions.raised(row), *([] if training is None else [training])]
     kind = classify(row)
     error, line = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
-    # A CUDA error may be the card's: without the kernel's word it stays open.
+    # A CUDA error may be the GPU's: without a kernel log it is undecided.
     unsettled = row.get("about") == "cuda" and not reports.has_kernel_log
     either = unsettled and any(text in str(row.get("message")) for text in OF_EITHER)
     return present(
         Certainty.SUPPORTED if unsettled else Certainty.ESTABLISHED,
         "unknown" if either else "job",
-        shows if place is None else [*shows, FRAME(frame=exceptions.frame.value(row, place))],
+        shows if place is None else [*shows, FRAMES[place](frame=exceptions.frame.value(row, place))],
         headline=CRASHED(error=error) if line is None else CRASHED_AT(error=error, place=line),
         implies=[] if either else [OWN_CODE()],
         cannot_decide=[CARD_OR_CODE()] if either else [],

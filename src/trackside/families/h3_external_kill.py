@@ -1,4 +1,4 @@
-"""External kill: something outside the job ended its processes, and the scheduler says nothing of it.
+"""Stopped from outside by an unknown sender.
 
 Meaning
 -------
@@ -25,8 +25,8 @@ Do next
 -------
 Look for a `timeout` in the job script, watchdogs and clean-up scripts on the node, and ask the operators.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Who sent the signal.
 
 References
@@ -47,16 +47,19 @@ from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 
 STOPPED = Sentence("stopped from outside the job; the sender of the signal is unknown")
-SIGNAL = Sentence("the first sign of the end: {line}", running="the first sign of it: {line}")
+SIGNAL = Sentence("first report of the stop: {line}")
 STATE = Sentence("the scheduler recorded {state} and gives no reason")
-OUTSIDE = Sentence("something outside the job told it to stop")
+OUTSIDE = Sentence("something outside the job asked it to stop")
 WHO = Sentence("who sent the signal")
 NO_RECORD = Sentence("whether the scheduler sent it: no scheduler record was given")
-LOOK = Sentence("look for a timeout in the job script and for watchdogs on the node, and ask the operators")
+LOOK = Sentence(
+    "look for a timeout command in the job script, and ask the cluster's operators what stopped it on the node"
+)
 ACCOUNTED = Sentence("the scheduler explains the end: {line}")
-COMPLETED = Sentence("the run ended by itself: {how}")
-NONE = Sentence("none of the {count:received signals} came from outside the run")
-TEARDOWN = Sentence("the signal belongs to the teardown after: {line}")
+COMPLETED = Sentence("the run ended normally: {how}")
+NO_SIGNAL = Sentence("no process reports a received signal")
+NOT_OUTSIDE = Sentence("no received signal came from outside the run")
+TEARDOWN = Sentence("another failure explains the signal: {line}")
 
 
 def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> Finding | Missing:
@@ -65,7 +68,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
         return absent(contradiction)
     sign, line, state = stops.sign, stops.line, ending.state
     if sign is None or line is None:
-        return absent(NONE(count=stops.frame.reduce("count")))
+        return absent((NOT_OUTSIDE if stops.frame else NO_SIGNAL)(count=stops.frame.reduce("count")))
     if stops.accounted is not None:
         return absent(TEARDOWN(line=stops.accounted))
     if state is None and not ending.launchers and not ending.exits and not stops.frame:

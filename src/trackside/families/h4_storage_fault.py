@@ -1,4 +1,4 @@
-"""Storage fault: a file system refused to read or write.
+"""Storage fault.
 
 Meaning
 -------
@@ -24,8 +24,8 @@ Do next
 Full disk or quota: free space, keep fewer checkpoints. Read-only, stale or I/O errors: report to the operators;
 rerun on another node or mount.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Whose data filled the file system.
 
 References
@@ -35,25 +35,35 @@ References
 
 from __future__ import annotations
 
+import re
+
+from trackside.evidence import Value, derived
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions, named_exception
 from trackside.facts.logs.order import first
 from trackside.facts.logs.storage_faults import StorageFaults
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.model import Event
 from trackside.remedies import RESUBMIT_ELSEWHERE
 
 JOBS_OWN = ("full", "quota")
 """Reasons caused by what the job writes."""
 
 HEADLINES = {
-    "full": Sentence("a disk is full: a write failed"),
-    "quota": Sentence("the disk quota is exceeded: a write failed"),
+    "full": Sentence("a file system is full"),
+    "quota": Sentence("the disk quota is exceeded"),
     "read_only": Sentence("a file system turned read-only"),
     "stale": Sentence("stale file handle: the file server no longer knows the file"),
     "unreachable": Sentence("the file server stopped answering"),
 }
 """Reason -> the answer in one clause; of others :data:`STORAGE_FAILED`."""
+AT_PATH = {
+    "full": Sentence("a file system is full: no space for {path}"),
+    "quota": Sentence("the disk quota is exceeded: no space for {path}"),
+}
+"""The same if the exception names the path."""
+PATH = re.compile(r"['\"](/[A-Za-z0-9_./-]{1,150})['\"]")
 INFERRED = {
     "full": Sentence("a write failed, most likely for lack of space"),
     "io_error": Sentence("a file operation failed; the log names no reason"),
@@ -64,20 +74,27 @@ RAISED = Sentence("a file operation failed: {type}: {message}")
 AWAY = Sentence("a file server did not answer: {line}")
 REFUSED = Sentence("reported as: {line}")
 OWN_SPACE = Sentence(
-    "a write failed for lack of space: a full disk, a quota or a file size limit; the newest checkpoint "
-    "may be truncated"
+    "there was no space: a full disk, a quota or a file size limit; the newest checkpoint may be truncated"
 )
-BROKEN = Sentence("the file system failed under the job; the code is not at fault")
+BROKEN = Sentence("the file system failed while the job was running; the code is not at fault")
 WHOSE = Sentence("whose data filled the disk")
 WHY = Sentence("why the file system failed")
 MAKE_ROOM = Sentence("free space or raise the limit, keep fewer checkpoints, and resume from the last complete one")
-FREE_SPACE = (Command("{node_shell} 'df -h; df -i; quota -s'"), Command("df -h; df -i; quota -s"))
+MAKE_ROOM_IN = Sentence("free space in {folder} or use another folder (for /tmp set TMPDIR), and resume or resubmit")
+SHOW_SPACE_IN = (
+    Command("{node_shell} 'df -h {folder}; df -i {folder}; quota -s'"),
+    Command("df -h {folder}; df -i {folder}; quota -s"),
+)
+SHOW_SPACE = (Command("{node_shell} 'df -h; df -i; quota -s'"), Command("df -h; df -i; quota -s"))
 CHECK_MOUNT = Sentence("check the file server, and its mounts on that node")
 SHOW_MOUNTS = Command("{node_shell} 'dmesg -T | tail -n 30; findmnt -t nfs,nfs4,lustre,gpfs,beegfs,ceph'")
-ESCALATE = Sentence("report it to the operators, and rerun on another node or mount")
-COMPLETED = Sentence("the run ended by itself: {how}")
+ESCALATE = Sentence(
+    "report it to the cluster's operators, and rerun on another node or file system "
+    "with the options of the first submission"
+)
+COMPLETED = Sentence("the run ended normally: {how}")
 HANDLED = Sentence("a file operation failed, and the run continued: {line}")
-NONE = Sentence("the log has {count:failures} of a file system")
+NONE = Sentence("no failure of a file system in the log")
 
 
 def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Finding:
@@ -96,14 +113,15 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         shows.append((AWAY if away else REFUSED)(line=faults.line(last[0])))
     kernel = any(row.plane == "kernel" for row in last)
     own = faults.reason in JOBS_OWN
+    path = _path(exceptions, cause) if own and raised else None
     return present(
         Certainty.ESTABLISHED if raised or (kernel and ended) else Certainty.SUPPORTED,
         "job" if own else "infrastructure",
         shows,
-        headline=_headline(faults)(),
+        headline=_headline(faults, path),
         implies=[OWN_SPACE() if own else BROKEN()],
         cannot_decide=[WHOSE() if own else WHY()],
-        actions=[action(MAKE_ROOM, *FREE_SPACE)]
+        actions=[_make_room(path)]
         if own
         else [action(CHECK_MOUNT, SHOW_MOUNTS), action(ESCALATE, *RESUBMIT_ELSEWHERE)],
         since=cause.time,
@@ -116,11 +134,25 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
     )
 
 
-def _headline(faults: StorageFaults) -> Sentence:
-    """The reason, as certain as the log names it."""
+def _path(exceptions: Exceptions, cause: Event) -> Value | None:
+    """The path that an exception's message names."""
+    match = PATH.search(str(cause.get("message") or ""))
+    return None if match is None else derived(match[1], exceptions.frame.value(cause, "message"))
+
+
+def _make_room(path: Value | None) -> Action:
+    if path is None:
+        return action(MAKE_ROOM, *SHOW_SPACE)
+    return action(MAKE_ROOM_IN, *SHOW_SPACE_IN, folder=derived(str(path.value).rpartition("/")[0] or "/", path))
+
+
+def _headline(faults: StorageFaults, path: Value | None) -> Claim:
+    """The reason, as certain as the log names it, and the path."""
     if faults.inferred and faults.reason in INFERRED:
-        return INFERRED[faults.reason]
-    return HEADLINES.get(faults.reason, STORAGE_FAILED)
+        return INFERRED[faults.reason]()
+    if path is not None:
+        return AT_PATH[faults.reason](path=path)
+    return HEADLINES.get(faults.reason, STORAGE_FAILED)()
 
 
 FAMILY = Family(

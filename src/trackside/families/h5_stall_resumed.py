@@ -1,4 +1,4 @@
-"""Stall that resumed: training stood still for a while in mid-run, and then went on.
+"""Stall that resumed.
 
 Meaning
 -------
@@ -8,7 +8,7 @@ verdict: the next such stall may not recover, and is then a hang.
 
 What it looks like
 ------------------
-Two training points many times further apart than their steps take, with no planned activity in between: no
+Two logged steps many times further apart than their steps take, with no planned activity in between: no
 evaluation, no save, no restart. The GPUs do no work meanwhile: most spin in a collective, the one that they
 wait for is idle. A node's kernel reports that a file server did not respond, or that a task was blocked.
 Without times in the log, only the pause of the GPUs shows it.
@@ -27,8 +27,8 @@ Do next
 -------
 Check the file server, the kernel log and the named rank for that time.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 What the run waited for, if neither a kernel log nor an outlier GPU shows it.
 
 References
@@ -54,13 +54,13 @@ from trackside.finding import Certainty, Claim, Finding, Sentence, absent, actio
 class Limits:
     """When a pause is a stall."""
 
-    least_s: float = 600.0
+    min_stall_s: float = 600.0
     """NCCL's default timeout for a collective; evaluations and saves of healthy runs stay below it."""
     caused_s: float = 120.0
     """The same if a file server was silent meanwhile: the kernel calls a task hung after this time."""
-    intervals: float = 10.0
+    min_intervals: float = 10.0
     """Multiple of the usual time between two points."""
-    again: float = 2.0
+    min_repeat_ratio: float = 2.0
     """Multiple of the next longest pause: recurring pauses are normal (evaluations, saves, epochs)."""
 
 
@@ -70,19 +70,20 @@ STOOD = Sentence("training stalled for {seconds}, from {since} to {until}, and t
 RESTED = Sentence("the GPUs did no work for {seconds}, from {since} to {until}, and then continued")
 STORAGE = Sentence("a file server did not answer in that time: {line}")
 BLOCKED = Sentence("the kernel reported a hung task in that time: {line}")
-SURVIVED = Sentence("the run lost only this time; the next such stall may hang it")
+SURVIVED = Sentence("the run lost only this time; the next stall may become a hang")
 WHY = Sentence("what the run waited for")
 ASK_STORAGE = Sentence("check the file server and the network to it at that time")
 LOOK = Sentence("check the rank's log, the kernel log of its node and the storage at that time")
-WORKED = Sentence("the GPUs kept computing during a pause of {seconds} between training points")
-STEADY = Sentence("training points were at most {seconds} apart, which its usual pace, saves and evaluations explain")
-BUSY = Sentence("the GPUs paused for at most {seconds}")
+WORKED = Sentence("the GPUs kept computing during a pause of {seconds} between logged steps")
+STEADY = Sentence("no gap between logged steps was longer than normal (at most {seconds})")
+SHORT_PAUSES = Sentence("the GPUs paused for at most {seconds}")
+NO_PAUSE = Sentence("the GPUs did not pause")
 
 
 def judge(
     pauses: TrainingPauses, activity: Maybe[GpuActivity], gpus: Maybe[GpuPauses], limits: Limits
 ) -> Finding | Missing:
-    """A pause between training points without a planned activity and without GPU work; else, for points without times,
+    """A pause between logged steps without a planned activity and without GPU work; else, for points without times,
     a pause of the GPUs."""
     if (missing := neither(pauses.unlogged, missing_activity(activity))) is not None:
         return missing
@@ -98,26 +99,33 @@ def judge(
     if gap is not None:
         return absent(STEADY(seconds=pauses.seconds(gap)))
     if not isinstance(gpus, Missing) and gpus.longest_s is not None:
-        return absent(BUSY(seconds=gpus.longest_s))
-    return Missing("neither training points with times nor GPU activity over the run")
+        return absent((SHORT_PAUSES if gpus.longest_s.number else NO_PAUSE)(seconds=gpus.longest_s))
+    return Missing("neither logged steps with times nor GPU activity over the run were given")
 
 
 def _stalled(pauses: TrainingPauses, gap: Gap, limits: Limits) -> bool:
     """Whether a pause is far longer than the run's usual interval, and not planned."""
     excess, usual = gap.excess_s, pauses.usual_s
-    if usual is None or excess < limits.intervals * usual or excess < limits.again * pauses.next_excess_s:
+    if (
+        usual is None
+        or excess < limits.min_intervals * usual
+        or excess < limits.min_repeat_ratio * pauses.next_excess_s
+    ):
         return False
     if pauses.meanwhile(pauses.storage, gap.since, gap.until):
         return excess >= limits.caused_s
-    return excess >= limits.least_s and not pauses.planned(gap)
+    return excess >= limits.min_stall_s and not pauses.planned(gap)
 
 
 def _stalled_rest(pauses: TrainingPauses, rest: GpuRest, limits: Limits) -> bool:
     """Whether a pause of the GPUs is long, far longer than any other, and after as much work."""
     length = rest.length.number
     caused = pauses.meanwhile(pauses.storage, rest.since, rest.until)
-    enough = length >= (limits.caused_s if caused else limits.least_s) and length >= limits.again * rest.next_s
-    return enough and rest.worked_s >= min(length, limits.least_s)
+    enough = (
+        length >= (limits.caused_s if caused else limits.min_stall_s)
+        and length >= limits.min_repeat_ratio * rest.next_s
+    )
+    return enough and rest.worked_s >= min(length, limits.min_stall_s)
 
 
 def _finding(
@@ -159,7 +167,7 @@ FAMILY = Family(
     cost_kind="pause",
     limits=Limits(),
     collect=(
-        "the job's output with a time stamp on each training point",
+        "the job's output with a time stamp on each logged step",
         "GPU activity over the run (DCGM fields PROF_GR_ENGINE_ACTIVE and PROF_SM_ACTIVE)",
         "dmesg -T of the job's nodes: file servers that do not respond, tasks that are blocked",
     ),

@@ -1,4 +1,4 @@
-"""Unknown: no family fits what was seen.
+"""Unknown: no cause found.
 
 Meaning
 -------
@@ -23,8 +23,8 @@ Do next
 -------
 Collect what the unknown families ask for, and diagnose again. For a pending job: do what its reason requires.
 
-What it cannot tell
--------------------
+What it cannot decide
+---------------------
 Everything but what was seen. When a pending job will start.
 
 References
@@ -66,7 +66,10 @@ STATE = Sentence("the scheduler recorded {state}", running="the scheduler lists 
 NOTHING_FITS = Sentence(
     "nothing in the inputs points to a cause", running="nothing in the inputs points to a fault so far"
 )
-COLLECT = Sentence("collect the evidence listed as missing, and run diagnose again")
+COLLECT = Sentence(
+    "add what is missing of these, and run diagnose again: the job's whole output, its sacct record, and the kernel "
+    "logs and GPU metrics of its nodes"
+)
 
 
 def judge(silence: Silence, ending: Ending) -> Finding | Missing:
@@ -77,7 +80,7 @@ def judge(silence: Silence, ending: Ending) -> Finding | Missing:
     shows = [LAST_LINE(line=logs.value(log, "last_line")) for log in logs.events[-1:]]
     shows += [STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
-        return Missing("any log or record of the run")
+        return Missing("no log or record of the run was given")
     return present(
         Certainty.POSSIBLE,
         "unknown",

@@ -1,7 +1,7 @@
-"""What the fault cost: the GPU-hours that the run held in vain, in parts that do not overlap.
+"""What the fault cost: the allocated GPU-hours that were lost, in parts that do not overlap.
 
 Each part is a stretch of the run's time, or a number of its steps, times its GPUs, with a formula and an assumption.
-A family declares what its fault costs (:data:`trackside.family.CostKind`); the finding, the training points, the
+A family declares what its fault costs (:data:`trackside.family.CostKind`); the finding, the logged steps, the
 checkpoints and the attempts determine where it lies in time.
 """
 
@@ -48,17 +48,17 @@ STARTUP = Part("startup", Sentence("the run failed before its first training ste
 ALL = Part("all", Sentence("the run trained almost nothing: the whole allocation"), ALL_WASTED)
 UNBEGUN = Part("startup", Sentence("from the start until it hung, before its first training step"), ALL_WASTED)
 NEVER_SAVED = Part(
-    "work", Sentence("the work from the start to the end, because no checkpoint was seen"), UNSAVED, at_most=True
+    "work", Sentence("the work from the start to the end (no checkpoint was seen)"), UNSAVED, at_most=True
 )
 UNSAVED_BEFORE = Part(
     "work",
-    Sentence("the work from the start to the fault, because no checkpoint was seen"),
+    Sentence("the work from the start to the fault (no checkpoint was seen)"),
     UNSAVED,
     at_most=True,
 )
 UNSAVED_STEPS = Part(
     "work",
-    Sentence("the work up to the fault at step {last}, because no checkpoint was seen"),
+    Sentence("the work up to the fault at step {last} (no checkpoint was seen)"),
     UNSAVED,
     at_most=True,
 )
@@ -66,9 +66,9 @@ SINCE_SAVE = Part("work", Sentence("the work since the last checkpoint"), SAVED)
 SINCE_STEP = Part(
     "work", Sentence("the work since the last checkpoint, from step {first} to step {last}"), SAVED_AND_EVEN
 )
-HUNG = Part("stopped", Sentence("the time that the run hung with its GPUs allocated"), IDLE)
-STOPPED = Part("stopped", Sentence("the time that its GPUs stayed allocated after the fault"), IDLE)
-FINISHED = Part("stopped", Sentence("the time that its GPUs stayed allocated after training was done"), IDLE)
+HUNG = Part("stopped", Sentence("the time that the run hung while its GPUs were allocated"), IDLE)
+STOPPED = Part("stopped", Sentence("the time that the GPUs stayed allocated after the fault"), IDLE)
+FINISHED = Part("stopped", Sentence("the time that the GPUs stayed allocated after training was done"), IDLE)
 PAUSED = Part("paused", Sentence("a pause in which training stalled"), IDLE)
 SPOILT = Part("spoilt", Sentence("the work from the fault to the end"), GONE_WRONG)
 SPOILT_UNDATED = Part("spoilt", SPOILT.what, GOOD_BEFORE)
@@ -78,19 +78,19 @@ SPOILT_SHARE = Part("spoilt", SPOILT_STEPS.what, EVEN_TIME)
 REPEATED = Part("repeated", Sentence("steps {first} to {last}, which the previous run had already done"), EVEN_STEPS)
 REPEATED_SHARE = Part("repeated", REPEATED.what, EVEN_TIME)
 BY_SHARE = Sentence(
-    "{gpus} x {lasted:plain} s x ({last:plain} - {first:plain}) / {last:plain} steps / {hour:plain} s an hour = "
+    "{gpus} x {lasted:plain} s x ({last:plain} - {first:plain}) / {last:plain} steps / {hour:plain} s/h = "
     "{hours:plain} GPU-hours"
 )
 BY_SHARE_OF = Sentence(
-    "{gpus} x {lasted:plain} s x {first:plain} / {last:plain} steps / {hour:plain} s an hour = {hours:plain} GPU-hours"
+    "{gpus} x {lasted:plain} s x {first:plain} / {last:plain} steps / {hour:plain} s/h = {hours:plain} GPU-hours"
 )
 
 UNDECIDED = Sentence("what the fault cost: the fault is unknown")
 NO_LOG = Sentence("the lost work: no log with steps and checkpoints was given")
 UNDATED = Sentence("the work since the last checkpoint: neither its time nor its step is known")
-NO_ONSET = Sentence("when the fault began: neither its time nor its step is known")
+NO_ONSET = Sentence("the work since the fault began: neither its time nor its step is known")
 NO_PARENT = Sentence("the repeated work: how far the previous run had come is unknown")
-STILL_GOING = Sentence("the final cost: the run still holds its GPUs")
+STILL_GOING = Sentence("the final cost: the GPUs are still allocated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class _Fault:
 
 
 def cost(facts: Facts, ranked: RankedFindings, cost_kinds: Mapping[str, CostKind]) -> Cost:
-    """The GPU-hours that the run held, and how many its fault wasted. ``cost_kinds``: by family code."""
+    """The GPU-hours that were allocated, and how many of them its fault wasted. ``cost_kinds``: by family code."""
     allocation, work, earlier = facts.get(Allocation), facts.get(TrainingWork), facts.get(EarlierAttempts)
     if isinstance(allocation, Missing):
         return Cost(missing=allocation.reason)

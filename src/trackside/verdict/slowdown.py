@@ -23,16 +23,16 @@ MIN_SLOWDOWN = 1.1
 SLOW = Part(
     "slow",
     Sentence("the extra time that the same work took after the slow-down"),
-    Sentence("all work would have been as fast as in the good phase"),
+    Sentence("assumes that all work could have been as fast as in the good phase"),
 )
 BY_PACE = Sentence(
-    "{gpus} x {longer:plain} s longer / {hour:plain} s an hour = {hours:plain} GPU-hours, where {longer:plain} s of "
-    "the {seconds:plain} s, {since} to {until}, are what it took longer: {seconds:plain} s x ({one:plain} - "
+    "{gpus} x {longer:plain} s longer / {hour:plain} s/h = {hours:plain} GPU-hours, where {longer:plain} s of "
+    "the {seconds:plain} s, {since} to {until}, are extra: {seconds:plain} s x ({one:plain} - "
     "{fast:plain} / {slow:plain}), medians of {measure} before and after"
 )
 BY_RATE = Sentence(
-    "{gpus} x {longer:plain} s longer / {hour:plain} s an hour = {hours:plain} GPU-hours, where {longer:plain} s of "
-    "the {seconds:plain} s, {since} to {until}, are what it took longer: {seconds:plain} s x ({one:plain} - "
+    "{gpus} x {longer:plain} s longer / {hour:plain} s/h = {hours:plain} GPU-hours, where {longer:plain} s of "
+    "the {seconds:plain} s, {since} to {until}, are extra: {seconds:plain} s x ({one:plain} - "
     "{slow:plain} / {fast:plain}), medians of {measure} after and before"
 )
 NO_GOOD_PHASE = Sentence(
@@ -42,7 +42,7 @@ NOT_SLOWER = Sentence(
     "the slow-down: the run was not faster before the fault; compare it with a good run (trackside compare)"
 )
 MEASURES: Mapping[str, str] = {
-    "step": "seconds a step", "throughput": "throughput", "launches": "kernel launches in {window:g} s",
+    "step": "seconds per step", "throughput": "throughput", "launches": "kernel launches in {window:g} s",
     "work": "SM activity",
 }  # fmt: skip
 """The measure of pace; ``window``: seconds in which launches were counted."""
@@ -76,7 +76,7 @@ def _slower(work: TrainingWork, since: Value, until: Value, pace: Pace, measure:
 
 
 def _work_start(paces: StepPace, start: float, since: float, points: Sequence[Event]) -> float | None:
-    """When work started: at the first training point, else when the GPUs first reached the level that they mostly had
+    """When work started: at the first logged step, else when the GPUs first reached the level that they mostly had
     before the fault. None if that was not before the fault."""
     stamped = [row.time for row in points if row.time is not None]
     if stamped:

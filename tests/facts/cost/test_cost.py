@@ -82,7 +82,7 @@ def test_a_crash_costs_the_work_since_the_last_checkpoint(waste_of: WasteOf) -> 
     waste = waste_of(log, row("FAILED", "1:0", 0, 940))
     assert waste.gpu_hours == pytest.approx(8 * 940 / 3600, abs=1e-3)
     assert kinds(waste) == {"work": pytest.approx(8 * (940 - 631) / 3600, abs=1e-3)}
-    assert waste.lost[0].formula.startswith("8 GPUs x 309 s, 2026-06-10 12:10:31 UTC to 2026-06-10 12:15:40 UTC")
+    assert waste.lost[0].formula.startswith("8 GPUs x 309 s (2026-06-10 12:10:31 UTC to 2026-06-10 12:15:40 UTC)")
     assert not waste.unknown
 
 
@@ -92,13 +92,13 @@ def test_an_unstamped_checkpoint_is_dated_by_its_step(waste_of: WasteOf) -> None
     log.insert(20, "saved checkpoint at step 200 to /ckpt/step_200.pt")
     waste = waste_of([*log, *CRASH], row("FAILED", "1:0", 0, 940))
     assert kinds(waste) == {"work": pytest.approx(8 * 100 * 3.0 / 3600, abs=1e-3)}
-    assert "(300 - 200) steps x 3 s a step" in waste.lost[0].formula
+    assert "(300 - 200) steps x 3 s per step" in waste.lost[0].formula
 
 
 def test_all_work_is_lost_without_a_checkpoint_and_the_assumption_is_stated(waste_of: WasteOf) -> None:
     waste = waste_of([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
     assert kinds(waste) == {"work": waste.gpu_hours}
-    assert waste.lost[0].what.endswith("no checkpoint was seen")
+    assert waste.lost[0].what.endswith("(no checkpoint was seen)")
     assert "No checkpoint appears in the log" in waste.lost[0].assumption
 
 
@@ -213,7 +213,7 @@ def test_an_unknown_loss_has_a_reason(waste_of: WasteOf, tmp_path: Path) -> None
     (tmp_path / "train.log").write_text("\n".join(CRASH))
     nothing = document(trackside.diagnose(tmp_path))
     assert nothing.waste is None
-    assert any("GPUs it held is not known" in text for text in nothing.waste_unknown)
+    assert any("number of allocated GPUs is not known" in text for text in nothing.waste_unknown)
 
 
 # -- every scenario
@@ -255,9 +255,9 @@ def evaluate(formula: str) -> float:
         if ", where " not in formula
         else formula.partition(", where ")[0].rpartition(" = ")[0]
     )
-    left = re.sub(r", \d{4}-\S+ \S+ UTC to \d{4}-\S+ \S+ UTC,", "", left)
+    left = re.sub(r" \(\d{4}-\S+ \S+ UTC to \d{4}-\S+ \S+ UTC\)", "", left)
     left = (
-        re.sub(r" (?:GPUs?|steps|s a step|s longer|s an hour|s|of the attempt|of its steps)\b", "", left)
+        re.sub(r" (?:GPUs?|steps|s per step|s longer|s/h|s|of the attempt|of its steps)\b", "", left)
         .replace(",", "")
         .replace(" x ", " * ")
     )
@@ -397,13 +397,13 @@ def diagnosis(folder: Path, *flags: str) -> str:
 def test_a_given_price_shows_why_there_is_no_cost(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("\n".join(CRASH))
     for flags in ((), ("--markdown",)):
-        assert "GPUs it held is not known" in diagnosis(tmp_path, "--price", "2", *flags)
-        assert "GPUs it held is not known" not in diagnosis(tmp_path, *flags)
+        assert "number of allocated GPUs is not known" in diagnosis(tmp_path, "--price", "2", *flags)
+        assert "number of allocated GPUs is not known" not in diagnosis(tmp_path, *flags)
 
 
 def test_markdown_shows_the_formulas(tmp_path: Path) -> None:
     (tmp_path / "train.out").write_text("\n".join(CRASH))
     (tmp_path / "sacct.psv").write_text(HEAD + row("FAILED", "1:0", 0, 3600))
-    assert "8 GPUs x 3,600 s / 3,600 s an hour = 8 GPU-hours; 8 GPU-hours x 2 EUR" in diagnosis(
+    assert "8 GPUs x 3,600 s / 3,600 s/h = 8 GPU-hours; 8 GPU-hours x 2 EUR" in diagnosis(
         tmp_path, "--price", "2 EUR", "--markdown"
     )

@@ -76,7 +76,7 @@ def test_nodes_without_metrics_are_reported() -> None:
     limits = metric_limits(
         watched(), job("FAILED", nodes=nodes), run=Run(id="7", start=START, end=END, nodes=nodes, n_gpus=32)
     )
-    assert limits == {"nodes_unmeasured": "No GPU metrics of n3 and n4 were given: faults there can't be ruled out"}
+    assert limits == {"nodes_unmeasured": "No GPU metrics of n3 and n4 were given: faults there cannot be ruled out"}
 
 
 def test_gpus_without_metrics_are_reported() -> None:
@@ -175,7 +175,7 @@ def test_failed_collectors_are_reported() -> None:
 
 def test_few_samples_are_reported() -> None:
     cluster = watched(interval=500)
-    assert "sampled 9 times" in metric_limits(cluster)["coarse"]
+    assert "9 samples per GPU" in metric_limits(cluster)["coarse"]
 
 
 # -- counters, clocks, tracers

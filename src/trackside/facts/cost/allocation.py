@@ -25,15 +25,15 @@ from trackside.query import metric
 SAMPLED = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts")
 """Metrics whose samples show how long the GPUs were allocated if the scheduler's record does not."""
 
-HELD = Sentence("{gpus} x {seconds:plain} s / {hour:plain} s an hour = {hours:plain} GPU-hours")
-HELD_IN_ATTEMPTS = Sentence(
-    "{gpus} x {seconds:plain} s in {attempts:plain} attempts / {hour:plain} s an hour = {hours:plain} GPU-hours"
+FORMULA = Sentence("{gpus} x {seconds:plain} s / {hour:plain} s/h = {hours:plain} GPU-hours")
+FORMULA_OF_ATTEMPTS = Sentence(
+    "{gpus} x {seconds:plain} s in {attempts:plain} attempts / {hour:plain} s/h = {hours:plain} GPU-hours"
 )
 BY_SCHEDULER = Sentence("the scheduler's allocation, from start to end")
-BY_METRICS = Sentence("the time for which its GPUs were measured")
-BY_LOG = Sentence("one GPU per rank, from the first to the last time stamp of its log")
-NO_GPUS = "how many GPUs it held: no scheduler record, no metric and no line of its log tells"
-NO_SPAN = "how long it held them: no scheduler record, no metric and no time stamp of its log tells"
+BY_METRICS = Sentence("the time for which the run's GPUs were measured")
+BY_LOG = Sentence("one GPU per rank, from the first to the last time stamp of the log")
+NO_GPUS = "the number of allocated GPUs: no scheduler record, metric or log line shows it"
+NO_SPAN = "how long the GPUs were allocated: no scheduler record, metric or time stamp shows it"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Allocation:
     formula: Claim
     assumption: Claim
     running: bool = False
-    """Whether the run still holds the GPUs; then ``end`` is the present."""
+    """Whether the GPUs are still allocated; then ``end`` is the present."""
 
     @property
     def seconds(self) -> float:
@@ -122,11 +122,11 @@ def _allocation(
     seconds = length(*span)
     if not earlier:
         hours = gpu_hours(gpus, seconds)
-        formula = HELD(gpus=gpus, seconds=seconds, hour=hour(gpus), hours=hours)
+        formula = FORMULA(gpus=gpus, seconds=seconds, hour=hour(gpus), hours=hours)
     else:
         total = derived(seconds.number + sum(value.number for value in earlier), seconds, *earlier, unit="s")
         hours, attempts = gpu_hours(gpus, total), derived(len(earlier) + 1, total)
-        formula = HELD_IN_ATTEMPTS(gpus=gpus, seconds=total, hour=hour(gpus), attempts=attempts, hours=hours)
+        formula = FORMULA_OF_ATTEMPTS(gpus=gpus, seconds=total, hour=hour(gpus), attempts=attempts, hours=hours)
     return Allocation(gpus, *span, hours, formula, assumption, goes_on(run.disposition))
 
 

@@ -17,7 +17,7 @@ from trackside.finding import Claim, Sentence, WastedTime
 from trackside.model import Attempt, Event, Run
 
 SAVED_WITHIN = 20
-"""Number of lines after an attempt's last training point within which its last checkpoint is logged."""
+"""Number of lines after an attempt's last logged step within which its last checkpoint is logged."""
 
 THROWN_AWAY = Part("attempt", Sentence("an attempt that was lost: the next one started from scratch"), STARTED_OVER)
 SINCE_LOADED = Part(
@@ -31,10 +31,10 @@ DONE_AGAIN = Part(
 RESTART = Part("attempt", Sentence("the start-up of an attempt that continued from a checkpoint"), ONE_START)
 BY_ATTEMPT = Sentence(
     "{gpus} x {lasted:plain} s of the attempt x ({last:plain} - {first:plain}) / ({last:plain} - {begun:plain}) of its "
-    "steps / {hour:plain} s an hour = {hours:plain} GPU-hours"
+    "steps / {hour:plain} s/h = {hours:plain} GPU-hours"
 )
 ATTEMPT_UNKNOWN = Sentence(
-    "how much of attempt {attempt} was repeated: its steps can't be told apart from those of other attempts"
+    "how much of attempt {attempt} was repeated: its steps cannot be distinguished from those of other attempts"
 )
 ATTEMPT_OPEN = Sentence("how much of attempt {attempt} was repeated: its record has no end time")
 RESUMED_UNKNOWN = Sentence(
@@ -86,7 +86,7 @@ def earlier_attempts(work: TrainingWork, ending: Ending, run: Run) -> EarlierAtt
 def _by_attempt(
     points: Sequence[Event], loads: Sequence[Event], attempts: Sequence[Attempt]
 ) -> list[list[Event]] | None:
-    """The training points of each attempt: by their times, else by where steps go back or a checkpoint was loaded. None
+    """The logged steps of each attempt: by their times, else by where steps go back or a checkpoint was loaded. None
     if neither separates the attempts."""
     if points and all(row.time is not None for row in points):
         return [_points_during(points, attempt) for attempt in attempts]
@@ -171,7 +171,7 @@ def _loaded(loads: Frame, last: Event, first: Event) -> Value | None:
 
 
 def _time_of_step(work: TrainingWork, points: Sequence[Event], step: Value) -> Value | None:
-    """When an attempt reached a step: the time of its checkpoint, else of the training point."""
+    """When an attempt reached a step: the time of its checkpoint, else of the logged step."""
     for frame, rows in ((work.saves, work.saves.events), (work.progress, points)):
         for row in rows:
             inside = points[0].at.path != row.at.path or row.at.line <= points[-1].at.line + SAVED_WITHIN

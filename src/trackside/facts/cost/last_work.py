@@ -1,4 +1,4 @@
-"""When work ended: by GPU metrics, else by training points. Used for faults that have no time of their own."""
+"""When work ended: by GPU metrics, else by logged steps. Used for faults that have no time of their own."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Limits:
     working: float = 0.1
     """Share of the usual level below which the GPUs were idle."""
     silent: float = 3.0
-    """Multiple of the typical interval between training points after which work has ended."""
-    least_s: float = 60.0
+    """Multiple of the typical interval between logged steps after which work has ended."""
+    min_pause_s: float = 60.0
     """Shorter gaps at the end count as the run's shutdown."""
 
 
@@ -53,8 +53,8 @@ def last_work(evidence: Evidence, work: TrainingWork, limits: Limits) -> LastWor
         if last is not None:
             late = sign is not None and last.number < sign.number <= end
             time = sign if late and sign is not None else last
-            return LastWork(time if end - time.number > limits.least_s else None)
-    if sign is None or end - sign.number <= max(limits.least_s, limits.silent * _typical_interval_s(work)):
+            return LastWork(time if end - time.number > limits.min_pause_s else None)
+    if sign is None or end - sign.number <= max(limits.min_pause_s, limits.silent * _typical_interval_s(work)):
         return LastWork(None)
     return LastWork(sign)
 
@@ -74,7 +74,7 @@ def _last_active_time(grid: Grid, start: float, end: float, limits: Limits) -> V
 
 
 def _typical_interval_s(work: TrainingWork) -> float:
-    """Median seconds between training points; infinity if too few carry a time."""
+    """Median seconds between logged steps; infinity if too few carry a time."""
     times = [row.time for row in work.points if row.time is not None]
     gaps = [after - before for before, after in pairwise(times) if after > before]
     return median(gaps) if gaps else float("inf")

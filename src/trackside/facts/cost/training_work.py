@@ -1,4 +1,4 @@
-"""Training work of the last attempt: training points, checkpoints, the last sign of work, seconds per step."""
+"""Training work of the last attempt: logged steps, checkpoints, the last sign of work, seconds per step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TrainingWork:
 
     allocation: Allocation
     points: tuple[Event, ...]
-    """Training points of the last attempt."""
+    """Logged steps of the last attempt."""
     logged: bool
     """Whether a log was given."""
     ends: Frame
@@ -51,7 +51,7 @@ class TrainingWork:
     saves: Frame
     evaluations: Frame
     parents: Frame
-    """Training points of the run that this one resumed from."""
+    """Logged steps of the run that this one resumed from."""
     loads: Frame
     starts: Frame
 
@@ -68,7 +68,7 @@ class TrainingWork:
 
     @cached_property
     def last_sign(self) -> Value | None:
-        """The latest time of a training point, checkpoint, evaluation or closing line."""
+        """The latest time of a logged step, checkpoint, evaluation or closing line."""
         last: Value | None = None
         for frame in (self.progress, self.saves, self.evaluations, self.ends):
             rows = [row for row in frame.events if row.time is not None and self._inside(row)]
@@ -87,7 +87,7 @@ class TrainingWork:
 
     @cached_property
     def last_step(self) -> Value | None:
-        """The step of the last training point that prints one."""
+        """The step of the last logged step that prints one."""
         counted = [row for row in self.points if number(row, "step") is not None]
         return self.step(counted[-1]) if counted else None
 
@@ -108,7 +108,7 @@ class TrainingWork:
         return SavedCheckpoint(None, None if near is None or number(near, "step") is None else self.step(near))
 
     def before(self, at: Position) -> Event | None:
-        """The last training point at or before a position in its file."""
+        """The last logged step at or before a position in its file."""
         points = sorted(self.points, key=_location)
         index = bisect_left(points, (at.path, at.line + 1), key=_location)
         return points[index - 1] if index and points[index - 1].at.path == at.path else None

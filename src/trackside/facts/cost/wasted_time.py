@@ -8,23 +8,23 @@ from trackside.evidence import Value, derived
 from trackside.facts.cost.allocation import Allocation, gpu_hours, hour, length
 from trackside.finding import Claim, Sentence, WastedTime
 
-ALL_WASTED = Sentence("none of it can be used")
+ALL_WASTED = Sentence("nothing of it can be used")
 UNSAVED = Sentence("no checkpoint appears in the log; if one exists, less was lost")
-SAVED = Sentence("the last checkpoint in the log is complete")
-SAVED_AND_EVEN = Sentence("the last checkpoint in the log is complete, and every step took the usual time")
-IDLE = Sentence("the log and the metrics show all work")
-GONE_WRONG = Sentence("the training after that can't be used")
-GOOD_BEFORE = Sentence("the training before that can be used: a checkpoint from before it exists")
-GOOD_SAVE = Sentence("that checkpoint is complete and can be loaded")
-EVEN_STEPS = Sentence("every step took the usual time")
-EVEN_TIME = Sentence("its steps were spread evenly over its run time")
+SAVED = Sentence("assumes that the last checkpoint in the log is complete")
+SAVED_AND_EVEN = Sentence("assumes that the last checkpoint in the log is complete, and equal step times")
+IDLE = Sentence("assumes that the log and the metrics show all work")
+GONE_WRONG = Sentence("the training after the fault cannot be used")
+GOOD_BEFORE = Sentence("the training before it can be used: there is a checkpoint from before it")
+GOOD_SAVE = Sentence("assumes that this checkpoint is complete and can be loaded")
+EVEN_STEPS = Sentence("assumes equal step times")
+EVEN_TIME = Sentence("assumes equal step times over the whole attempt")
 STARTED_OVER = Sentence("the next attempt started from scratch")
 LOADED = Sentence("everything after that checkpoint had to be repeated")
 ONE_START = Sentence("an uninterrupted run would have had one start-up")
 
-BY_TIME = Sentence("{gpus} x {seconds:plain} s, {since} to {until}, / {hour:plain} s an hour = {hours:plain} GPU-hours")
+BY_TIME = Sentence("{gpus} x {seconds:plain} s ({since} to {until}) / {hour:plain} s/h = {hours:plain} GPU-hours")
 BY_STEPS = Sentence(
-    "{gpus} x ({last:plain} - {first:plain}) steps x {pace:plain} s a step / {hour:plain} s an hour = "
+    "{gpus} x ({last:plain} - {first:plain}) steps x {pace:plain} s per step / {hour:plain} s/h = "
     "{hours:plain} GPU-hours"
 )
 

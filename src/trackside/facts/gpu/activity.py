@@ -68,11 +68,11 @@ class Floors:
     sm: float = 0.03
     """SM activity of an idle GPU reads 0; monitoring and a context's own kernels add less than 0.01."""
     sm_share: float = 0.25
-    """A collective that spins occupies a few tens of a card's more than one hundred SMs."""
+    """A collective that spins occupies a few tens of a GPU's more than one hundred SMs."""
     launch_share: float = 0.02
     """Watchdogs and loggers launch occasional kernels."""
     power_share: float = 0.35
-    """Share of the range from minimum power to working level: spinning cards drew 85 W of 400 W, idle ones 60 W (public
+    """Share of the range from minimum power to working level: spinning GPUs drew 85 W of 400 W, idle ones 60 W (public
     nvidia-smi output of a hang on A100s)."""
     power_range: float = 1.4
     """Minimum ratio of working level to minimum power for power to be conclusive."""

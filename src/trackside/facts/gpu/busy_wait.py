@@ -43,7 +43,7 @@ BUSY_WAIT: Mapping[str, Query] = {
 """The queries behind :class:`BusyWait`."""
 
 LAUNCHES_WAIT = Sentence("a kernel launch takes {each} (mean of {count}), as long as the kernel itself")
-LAUNCHES_SHARE = Sentence("launches take {share} of the time, kernels run for {busy:share} of it")
+LAUNCHES_SHARE = Sentence("kernel launches take {share} of the time, kernels run {busy:share} of it")
 PINNED = Sentence("the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (means)")
 PINNED_UNSEEN = Sentence("the GPUs look busy: {signal} {busy} (mean)")
 CALLS = Sentence("CUDA calls block for {each} on average (a call that does not wait takes microseconds)")
@@ -53,7 +53,7 @@ POWER_OF = Sentence("power: {power} per GPU (median) of a {limit} limit")
 TENSOR_PIPES = Sentence("tensor cores were active {level} of the time (mean)")
 IN_COLLECTIVES = Sentence("{share} of the time is communication: GPUs inside collectives (median)")
 COMMUNICATION = Sentence("communication takes {share} of each step: {spent} of {step}")
-FABRIC_IDLE = Sentence("a node sends {sent} over its ordinary network and {carried} over InfiniBand (medians)")
+FABRIC_IDLE = Sentence("a node sends {sent} over Ethernet and {carried} over InfiniBand (medians)")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Limits:
     little_power: float = 0.4
     """Power over its limit up to which GPUs with a resident kernel hardly work: spinning ones drew 85 of 400 W (public
     nvidia-smi output of a hang on A100s)."""
-    least_points: int = 5
+    min_points: int = 5
     """Minimum number of printed points with the time in collectives for a reliable median."""
 
 
@@ -179,7 +179,7 @@ class BusyWait:
             if comm_s is not None and step_s is not None and step_s > 0:
                 parts.append((comm_s / step_s, row))
         share = maths.median([part for part, _ in parts])
-        if len(parts) < self.limits.least_points or share < self.limits.wait_share:
+        if len(parts) < self.limits.min_points or share < self.limits.wait_share:
             return []
         row = min(parts, key=lambda pair: abs(pair[0] - share))[1]
         sources = frame.value(row, "comm_time_s", "s"), frame.value(row, "step_time_s", "s")

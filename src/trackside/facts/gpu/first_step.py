@@ -18,7 +18,7 @@ from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
 
 PINNED_ON = Sentence("the GPUs looked busy the whole time: {busy} over {seconds} (median)")
-NO_STEP = Sentence("the ranks had connected ({line}), but the log has {count:training points}")
+NO_STEP = Sentence("the ranks had connected ({line}), but no training step was logged")
 LITTLE_SM = Sentence("SM activity was {sm} (median), as when GPUs only wait in a collective")
 LITTLE_POWER = Sentence("power was {power} (median), as when GPUs only wait in a collective")
 
@@ -27,7 +27,7 @@ LITTLE_POWER = Sentence("power was {power} (median), as when GPUs only wait in a
 class Limits:
     """When GPUs were pinned for long."""
 
-    most: float = 0.9
+    min_share: float = 0.9
     """Share of the windows that counts as the whole time."""
     watched_share: float = 0.5
     """Minimum share of the sampled time that it must last."""
@@ -65,7 +65,7 @@ def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, li
         return STEPPED
     start, end = float(activity.times[busy.argmax()]) - activity.step, float(activity.times[activity.observed][-1])
     length, watched = float(busy.sum()) * activity.step, float(activity.observed.sum()) * activity.step
-    if length < max(silence.limits.least_s, limits.most * (end - start), limits.watched_share * watched):
+    if length < max(silence.limits.min_silence_s, limits.min_share * (end - start), limits.watched_share * watched):
         return STEPPED
     moved = stall.traffic.between(start, end)
     little = [] if stall.beyond_spinning(busy) else _little(activity, start, end)

@@ -26,8 +26,8 @@ from trackside.model import Run
 WORKED = Sentence("the GPUs computed: SM activity {sm} (mean)")
 WORKED_SOME = Sentence("the GPUs in use computed: SM activity {sm} (mean)")
 UNUSED = Sentence(
-    "{idle} of the {held} allocated did nothing during the whole run: {gpus}",
-    running="{idle} of the {held} allocated have done nothing so far: {gpus}",
+    "{idle} of the {allocated} allocated did nothing during the whole run: {gpus}",
+    running="{idle} of the {allocated} allocated have done nothing so far: {gpus}",
 )
 LAUNCHED = Sentence("{count} kernels were launched")
 STOOD_IN: Mapping[str, Sentence] = {
@@ -44,8 +44,8 @@ NO_SM: Mapping[str, Sentence] = {
 ONLY_BUSY = Sentence("whether the GPUs computed or waited: {busy} utilization (mean) does not show it")
 NO_COUNTERS = Sentence("whether the hardware had errors: no error counters were given")
 PART = Sentence(
-    "what all GPUs did: {seen} of {held} were measured until the end of the run",
-    running="what all GPUs did: {seen} of {held} were measured",
+    "what all GPUs did: {seen} of {allocated} were measured until the end of the run",
+    running="what all GPUs did: {seen} of {allocated} were measured",
 )
 
 
@@ -169,7 +169,7 @@ def _unused(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:
     gpus = activity.named(idle)
     maxima = [of_gpu(grid, gpu).value("max", unit="") for gpu in gpus[:MAX_CITED]]
     n_gpus = derived(len(activity.gpus), *maxima, unit="GPUs")
-    return UNUSED(idle=derived(len(gpus), *maxima), held=n_gpus, gpus=derived(gpus, *maxima))
+    return UNUSED(idle=derived(len(gpus), *maxima), allocated=n_gpus, gpus=derived(gpus, *maxima))
 
 
 def _unmeasured_gpus(activity: GpuActivity, health: HardwareHealth, run: Run) -> Claim | None:
@@ -186,7 +186,7 @@ def _unmeasured_gpus(activity: GpuActivity, health: HardwareHealth, run: Run) ->
     if len(measured) >= n_gpus:
         return None
     samples = grid.value("count")
-    return PART(seen=derived(len(measured), samples), held=derived(n_gpus, samples, unit="GPUs"))
+    return PART(seen=derived(len(measured), samples), allocated=derived(n_gpus, samples, unit="GPUs"))
 
 
 def _level(activity: GpuActivity, name: str) -> Value:

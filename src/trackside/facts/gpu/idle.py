@@ -50,13 +50,13 @@ NO_COLLECTIVE = Sentence(
     running="the tracer is attached and has seen no collective of the run ({traced})",
 )
 NO_PROCESS = Sentence(
-    "no process ever opened a GPU context ({attached:GPU contexts})",
-    running="no process has opened a GPU context yet ({attached:GPU contexts})",
+    "no process ever opened a GPU context",
+    running="no process has opened a GPU context yet",
 )
 CONTEXT_ONLY = Sentence("no GPU used more than {memory} of memory, which is at most a CUDA context")
 MEMORY_IDLE = Sentence("up to {memory} of GPU memory was in use")
 SMALLEST_CARD = 24 * 2**30
-"""Bytes of the smallest card in use for training, used if the card's size was not sampled."""
+"""Bytes of the smallest GPU in use for training, used if the GPU's size was not sampled."""
 
 
 @dataclass(frozen=True)

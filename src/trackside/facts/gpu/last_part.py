@@ -29,7 +29,7 @@ class LastPart:
     """The end of the run's log, and what its GPUs did then."""
 
     points: tuple[Event, ...]
-    """The training points."""
+    """The logged steps."""
     reaped: bool
     """Whether the run was ended from outside."""
     raised: bool

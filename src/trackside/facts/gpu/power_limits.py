@@ -17,8 +17,8 @@ from trackside.facts.gpus import aligned, name_of, sampled
 from trackside.query import metric
 
 IDLE_POWER = 0.3
-"""Maximum share of the power limit that an idle card draws: 16 of 72 W (L4), 116 of 700 W (H100 with a context); also a
-spinning card, 85 of 400 W."""
+"""Maximum share of the power limit that an idle GPU draws: 16 of 72 W (L4), 116 of 700 W (H100 with a context); also a
+spinning GPU, 85 of 400 W."""
 
 
 @dataclass(frozen=True, eq=False)

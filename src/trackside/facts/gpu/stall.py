@@ -83,7 +83,7 @@ class Limits(stall_claims.Limits):
     """Share of its working memory level that a GPU keeps while its process is alive."""
     spinning_ratio: float = 4.0
     """Power over the lowest of all GPUs up to which they may spin, if the limit was not sampled: a context alone draws
-    up to 2.2 times an idle card's power (L40S), and spinning adds a seventh of the remaining range."""
+    up to 2.2 times an idle GPU's power (L40S), and spinning adds a seventh of the remaining range."""
     spinning_sm: float = 0.2
     """SM activity of spinning alone: one or two SMs per channel, at most 32 channels, of more than 100 SMs."""
     slower_clock: float = 0.9
@@ -137,7 +137,7 @@ class GpuStall:
         length_s = until - max(last_work, self._last_sign)
         duration = until - float(activity.times[0]) + activity.step
         min_s = min_windows * activity.step
-        long_enough = length_s >= max(quiet.least_s, limits.pauses * activity.longest_pause_s)
+        long_enough = length_s >= max(quiet.min_silence_s, limits.pauses * activity.longest_pause_s)
         if not long_enough and length_s < (
             min_s if corroborated else max(limits.short_s, quiet.share * duration, min_s)
         ):
@@ -178,7 +178,7 @@ class GpuStall:
             return None
         with np.errstate(invalid="ignore"):
             last = last_true(activity.busy > FLOORS.cold)
-        min_windows = max(limits.windows, self.silence.limits.least_s / activity.step)
+        min_windows = max(limits.windows, self.silence.limits.min_silence_s / activity.step)
         cold_for_good = users & (last >= 0) & (end[-1] - last >= min_windows)
         if not cold_for_good.any() or 2 * int(cold_for_good.sum()) > int(users.sum()):
             return None
@@ -218,7 +218,7 @@ class GpuStall:
 
     @cached_property
     def _last_sign(self) -> float:
-        """Time of the last stamped training point, evaluation or save, or of the last rise of the step gauge."""
+        """Time of the last stamped logged step, evaluation or save, or of the last rise of the step gauge."""
         sign = self.silence.last_sign(("progress", "evaluations", "saves"))
         sign_time = float(sign.value) if sign is not None and isinstance(sign.value, (int, float)) else -np.inf
         return max(sign_time, self.stepped)
@@ -272,7 +272,7 @@ class GpuStall:
         if run.end is None:
             return True
         length = run.end - (run.start if run.start is not None else float(activity.times[0]))
-        least = max(3 * activity.step, min(quiet.least_s, quiet.share * length))
+        least = max(3 * activity.step, min(quiet.min_silence_s, quiet.share * length))
         return run.end - float(activity.times[activity.observed][-1]) < least
 
     def beyond_spinning(self, windows: Flags) -> bool:

@@ -51,7 +51,7 @@ SPIN = Sentence("{count} spun at {busy} ({signal}) without computing")
 SPIN_POWER = Sentence("{count} drew {power} without computing, more than idle GPUs draw")
 ODD: Mapping[str, Sentence] = {
     "cold": Sentence("GPU {gpus} went idle: {signal} {level}, while the others wait"),
-    "gone": Sentence("GPU {gpus} stopped being sampled, while the others gave {samples:plain} samples"),
+    "gone": Sentence("GPU {gpus} stopped being sampled, while the others were still sampled"),
     "behind": Sentence("GPU {gpus} entered fewer collectives than the others: {mine} versus {theirs}"),
     "absent": Sentence(
         "GPU {gpus} was in no collective while the others were in one: {mine} entered, {theirs} completed"
@@ -260,7 +260,7 @@ def _odd(
         return nobody, ""
     others_wait = spinning.any() or (
         working.any() and activity.basis == "utilization"
-    )  # which can't tell the two apart
+    )  # which cannot tell the two apart
     silent_groups: tuple[tuple[Flags, Why], ...] = ((cold, "cold"), (unsampled, "gone"))
     for flags, sign in silent_groups:
         if flags.any() and others_wait and 2 * int(flags.sum()) <= count:

@@ -15,8 +15,10 @@ from trackside.model import Run
 from trackside.query import metric
 
 LAUNCHES = Sentence("{launches} kernels were launched in total")
+NO_LAUNCH = Sentence("no kernel was launched")
 NO_WORK = Sentence("no GPU was busy for more than {most} of any interval")
-NONE_HELD = Sentence("no GPU memory was in use ({peak} of {total})")
+NEVER_BUSY = Sentence("no GPU was ever busy")
+NONE_HELD = Sentence("no GPU memory was in use")
 CONTEXT_ONLY = Sentence("no GPU used more than {peak} of {total} ({share}), which is at most a CUDA context")
 LOADED = Sentence("GPU {gpu} used up to {peak} of {total} by then: something had been loaded")
 
@@ -26,7 +28,7 @@ class Limits:
     """Thresholds for a GPU that was given no work."""
 
     context_bytes: float = float(1 << 30)
-    """Memory that a context needs on small cards: 300 to 600 MB."""
+    """1 GiB: twice what a CUDA context needs on small GPUs (300 to 600 MB)."""
     idle_share: float = 0.02
     """SM activity, engine activity or utilization of a GPU that runs only a monitor's kernels."""
     max_launches: int = 1000
@@ -41,7 +43,7 @@ class StartupUse:
     """Total number of kernel launches."""
     launching: int
     """Number of series that count them: GPUs or ranks."""
-    most_busy: Value | None
+    max_busy: Value | None
     """The maximum activity of any GPU in a window, as a share."""
     memory: Maybe[GpuMemory]
     worked: Value | None
@@ -56,11 +58,11 @@ class StartupUse:
         if self.launches is not None:
             if self.launches.number > self.limits.max_launches * self.launching:
                 return ()
-            claims.append(LAUNCHES(launches=self.launches))
-        elif self.most_busy is not None:
-            if self.most_busy.number > self.limits.idle_share:
+            claims.append((LAUNCHES if self.launches.number else NO_LAUNCH)(launches=self.launches))
+        elif self.max_busy is not None:
+            if self.max_busy.number > self.limits.idle_share:
                 return ()
-            claims.append(NO_WORK(most=self.most_busy))
+            claims.append((NO_WORK if self.max_busy.number else NEVER_BUSY)(most=self.max_busy))
         peak = None if isinstance(self.memory, Missing) else self.memory.fullest()
         if peak is None or peak.capacity is None:
             return tuple(claims)
@@ -72,9 +74,9 @@ class StartupUse:
             return *claims, CONTEXT_ONLY(share=share, **values)
         return (*claims, LOADED(gpu=derived(peak.name, peak.value), **values)) if claims else ()
 
-    def trained(self, least_s: float) -> Value | None:
+    def trained(self, min_s: float) -> Value | None:
         """The seconds of GPU work, if they were long enough to be training."""
-        return self.worked if self.worked is not None and self.worked.number >= least_s else None
+        return self.worked if self.worked is not None and self.worked.number >= min_s else None
 
 
 @fact(

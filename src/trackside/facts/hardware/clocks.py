@@ -36,7 +36,7 @@ CLOCKS: Mapping[str, Query] = {
 """The queries behind :class:`Clocks`. The last reasons of a window, not their maximum: single samples must not fill the
 window."""
 GRAVE = mask("hard", "thermal")
-NOT_MEASURED = Missing("clocks and throttle reasons of the run's GPUs, or clocks and temperatures")
+NOT_MEASURED = Missing("neither clocks with throttle reasons nor clocks with temperatures of the run's GPUs were given")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@ r"""Hardware faults of the run's GPUs on its time line: which ones happened duri
 when.
 
 Clocks of the kernel, the scheduler and the monitor differ, and a dying GPU is often reported during job shutdown. A
-training point or GPU work after a fault shows that the fault did not end the run.
+logged step or GPU work after a fault shows that the fault did not end the run.
 """
 
 from __future__ import annotations

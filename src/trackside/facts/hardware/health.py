@@ -59,28 +59,27 @@ MEASURED = ("ecc", "lifetime", "remaps", "xid_last")
 
 CLEAN_ECC = Sentence("no new uncorrectable ECC errors on {count}")
 CLEAN_REMAPS = Sentence("no rows remapped for uncorrectable errors on {count}")
+CLEAN = Sentence("no new GPU memory errors on {count}: no uncorrectable ECC error, no remapped row")
 CLEAN_ECC_MEANWHILE = Sentence("no new uncorrectable ECC errors on {count} during the run")
 CLEAN_REMAPS_MEANWHILE = Sentence("no rows remapped for uncorrectable errors on {count} during the run")
 ROSE: Mapping[str, Sentence] = {
-    "ecc": Sentence("uncorrectable ECC errors of GPU {gpu} rose by {by}, from {before} to {after}, by {when}"),
+    "ecc": Sentence("uncorrectable ECC errors of GPU {gpu} rose from {before} to {after} before {when}"),
     "lifetime": Sentence(
-        "the lifetime count of uncorrectable ECC errors of GPU {gpu} rose by {by}, from {before} to {after}, by {when}"
+        "the lifetime count of uncorrectable ECC errors of GPU {gpu} rose from {before} to {after} before {when}"
     ),
     "remaps": Sentence(
-        "rows of GPU {gpu} remapped for uncorrectable errors rose by {by}, from {before} to {after}, by {when}"
+        "rows of GPU {gpu} remapped for uncorrectable errors rose from {before} to {after} before {when}"
     ),
     "remap_failed": Sentence(
-        "GPU {gpu} failed to remap a bad memory row: the flag went from {before} to {after} by {when}"
+        "GPU {gpu} failed to remap a bad memory row: the flag went from {before} to {after} before {when}"
     ),
     "pages": Sentence(
-        "memory pages of GPU {gpu} retired for double-bit errors rose by {by}, from {before} to {after}, by {when}"
+        "memory pages of GPU {gpu} retired for double-bit errors rose from {before} to {after} before {when}"
     ),
 }
 """A counter rose; by the name of its query."""
-GAUGE = Sentence("the monitor saw GPU {gpu} report Xid {xid} ({name}) by {when}")
-VANISHED = Sentence(
-    "GPU {gpu} stopped being sampled at {since}, while other GPUs of its node gave {witness:plain} samples"
-)
+GAUGE = Sentence("the monitor saw GPU {gpu} report Xid {xid} ({name}) before {when}")
+VANISHED = Sentence("GPU {gpu} has no samples after {since}, while other GPUs of its node were still sampled")
 OLD: Mapping[str, Sentence] = {
     "ecc": Sentence("GPU {gpus} had up to {level} uncorrectable ECC errors from before the run, and no new ones"),
     "lifetime": Sentence(
@@ -98,7 +97,7 @@ OLD: Mapping[str, Sentence] = {
 OLD_GAUGE = Sentence("the last Xid of GPU {gpus} was {level} from the first sample: it may be older than the run")
 APPLICATION_GAUGE = Sentence("the monitor saw only Xids that usually blame the application, such as {xid} on GPU {gpu}")
 FLAG_ONLY = Sentence("the health flag of GPU {gpu} was {level}, but no error counter rose")
-QUIET_GAUGE = Sentence("no new Xid on {count}: the last-Xid metric did not change (at most {level})")
+QUIET_GAUGE = Sentence("no new Xid on {count}: the last-Xid metric did not change")
 FOREIGN = Sentence("GPU {gpus} reported errors, but did not compute with the run's GPUs: it belongs to another job")
 RESTARTED = Sentence("the counters restarted and returned to their earlier values, at most {level}")
 
@@ -213,7 +212,12 @@ def _unchanged(grids: Mapping[str, Grid], run: Run | None = None) -> list[Claim]
         if any(value.value for _, value in sums):
             return []
         claims += [sentence(rise=value, count=_gpus_of(grid, value)) for grid, value in sums[:1]]
-    return claims
+    if [claim.sentence for claim in claims] != [CLEAN_ECC, CLEAN_REMAPS]:
+        return claims
+    counts, growths = zip(*((claim.values["count"], claim.values["rise"]) for claim in claims), strict=True)
+    if counts[0].value != counts[1].value:
+        return claims
+    return [CLEAN(count=derived(counts[0].value, *counts, unit=counts[0].unit), rise=growths[0], remaps=growths[1])]
 
 
 def _during_run(change: Change, run: Run) -> bool:

@@ -22,15 +22,15 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import Query, metric
 
-SILENT = Sentence("node {node} stopped being sampled at {since}, while {witness:plain} samples came from other nodes")
-REFUSED = Sentence("node {node} stopped being sampled at {since}, and {witness:plain} scrapes of it failed")
+SILENT = Sentence("node {node} has no samples after {since}, while other nodes were still sampled")
+REFUSED = Sentence("node {node} has no samples after {since}, and {witness:plain} scrapes of it failed")
 REBOOTED = Sentence("node {node} rebooted at {time}")
 WATCHED = Sentence(
     "{nodes} were sampled until the end of the run",
     running="{nodes} are still being sampled",
 )
 MONITORING = Sentence(
-    ("node {node} was not sampled after {since}, but the run continued or ended well: the node was up"),
+    ("node {node} was not sampled after {since}, but the run continued or ended normally: the node was up"),
     running="node {node} was not sampled after {since}, but the run continues: the node is up",
 )
 
@@ -161,7 +161,7 @@ class NodePresence:
 
     @property
     def _last_point(self) -> float:
-        """Time of the last stamped training point; minus infinity if there is none."""
+        """Time of the last stamped logged step; minus infinity if there is none."""
         course = known(self.silence.trajectory)
         points = () if course is None else course.points
         return max((point.time for point in points if point.time is not None), default=float("-inf"))

@@ -42,7 +42,7 @@ CLOCK_STAYED = Sentence(
     "GPU {gpu} reported a serious throttle reason ({why}), but its clock was {clock} (otherwise {usual})"
 )
 BRIEF = Sentence("GPU {gpu} reported a serious throttle reason only in single samples")
-BENIGN = Sentence("no serious throttle reason lasted under load on {count}; reasons seen at some time: {why}")
+BENIGN = Sentence("no serious throttle reason lasted under load on {count}; seen: {why}")
 COUNTED = Sentence("the counters of throttled time grew by at most {seconds} between samples")
 CLOCKS_STAYED = Sentence("no hot GPU lowered its clock under load: median {middle}, highest {most}")
 HOTTEST = Sentence("the hottest GPU reached {heat}")
@@ -54,7 +54,7 @@ MAX_GPUS = 2
 class Limits:
     """When lowered clocks are throttling."""
 
-    least_s: float = 120.0
+    min_throttled_s: float = 120.0
     """Sustained: GPUs hot enough to throttle oscillate around their limit within tens of seconds."""
     quiet_s: float = 600.0
     """Time without any GPU work before the end from which something other than slowness ended the run."""
@@ -188,7 +188,7 @@ def _sustained(clocks: Clocks, grave: Flags, windows: Rows, limits: Limits) -> R
     padded = np.pad(flags, width // 2, mode="edge")
     on: Rows = windows[np.convolve(padded, np.ones(width, dtype=np.int64), "valid")[: len(flags)] * 2 > width]
     gap = float(np.median(np.diff(windows))) if len(windows) > 1 else 1.0
-    return on if len(on) >= clocks.limits.windows and len(on) * gap * clocks.step >= limits.least_s else None
+    return on if len(on) >= clocks.limits.windows and len(on) * gap * clocks.step >= limits.min_throttled_s else None
 
 
 def _throttled(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[str]) -> ThrottledGpu:

@@ -41,10 +41,10 @@ FIRST: Mapping[str, Sentence] = {
     "states": Sentence("a rank reported its last collectives: {line}"),
     "mismatches": Sentence("the ranks did not enter the same collective: {line}"),
 }
-WAITED = Sentence("{ranks} waited and reported the timeout")
-MISSING = Sentence("{ranks} did not arrive, as the others report")
+WAITED = Sentence("{ranks} reported the failed collective")
+MISSING = Sentence("{ranks} did not arrive, by the reports of the others")
 BEHIND = Sentence("{ranks} had enqueued fewer collectives than the others")
-QUIET = Sentence("{ranks} printed nothing while the others reported the timeout")
+QUIET = Sentence("{ranks} reported no error, while the others did")
 
 
 @dataclass(frozen=True, eq=False)

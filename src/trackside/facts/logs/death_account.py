@@ -37,7 +37,7 @@ class Limits:
     """When a kill stopped the training."""
 
     stopped_s: float = 600.0
-    """Maximum time between the last training point and the kill: points are printed at least every few minutes."""
+    """Maximum time between the last logged step and the kill: points are printed at least every few minutes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,10 @@ STRONG = ("launchers", "workers", "fatals")
 """Sources that waited for the process that died, or its own Python."""
 
 DIED = Sentence("a process died of {signal}: {line}")
-DIED_ON = Sentence("{ranks} died of {signal}: {line}")
+DIED_ON = Sentence("{ranks} died of {signal}")
 WORKER_DIED = Sentence("a data-loader worker died of {signal}: {line}")
-WORKER_DIED_ON = Sentence("a data-loader worker of {ranks} died of {signal}: {line}")
-ALSO = Sentence("also: {line}")
+WORKER_DIED_ON = Sentence("a data-loader worker of {ranks} died of {signal}")
+ALSO = Sentence("also reported: {line}")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Deaths:
     restarts: LauncherRestarts
     exceptions: Exceptions
     points: tuple[Event, ...]
-    """Training points."""
+    """Logged steps."""
     limits: Limits
 
     @property

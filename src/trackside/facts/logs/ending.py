@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trackside.catalog.job_states import ALIVE, CLEARING
+from trackside.catalog.signals import signal_name
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import fact, unmet
 from trackside.facts.logs.order import followed_by
@@ -30,12 +31,16 @@ ENDING: Mapping[str, Query] = {
 }
 """The queries behind :class:`Ending`."""
 
-ENDED_WELL = Sentence("the run ended well: {state}")
+ENDED_WELL = Sentence("the run ended normally: {state}")
 RECORDED = Sentence("the scheduler recorded {state}")
 ENDED_ITSELF = Sentence("the run ended by itself: {line}")
-ABORTED_ITSELF = Sentence("the run ended by itself and reported itself aborted: {line}")
+ABORTED_ITSELF = Sentence("the run ended by itself; its log says that it was aborted: {line}")
 ENDED = Sentence("the run ended: {state}")
 RUNNING = Sentence("the scheduler lists it as {state}")
+EXIT_CODE = Sentence("a process exited with code {code}")
+EXIT_SIGNAL = Sentence("a process was ended by {signal}")
+GAVE_REASON = Sentence("the scheduler's notice gives the reason {reason}")
+SUCCESS = "the log reports its end"
 
 BAD_STATES = frozenset(
     ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED", "PREEMPTED", "DEADLINE", "BOOT_FAIL", "REVOKED")
@@ -144,7 +149,9 @@ class Ending:
         good = [row for row in self.ends.events if row.get("status") != "aborted"]
         if not good or self.abnormal is not None:
             return None
-        return self.ends.value(good[-1], "text" if good[-1].get("status") is None else "status")
+        if good[-1].get("status") is None:
+            return self.ends.value(good[-1], "text")
+        return derived(SUCCESS, self.ends.value(good[-1], "status"))
 
     @cached_property
     def own_end(self) -> Claim | None:
@@ -164,12 +171,36 @@ class Ending:
         """Evidence of a bad end: the scheduler's state, else a launcher's or a shell's report."""
         if self.state is not None:
             return self.state if self.state.value in BAD_STATES else None
+        if self._failed is not None:
+            frame, row = self._failed
+            return frame.value(row, "text")
+        return self.notices.value(self.notices.events[-1], "reason") if self.notices.events else None
+
+    @cached_property
+    def _failed(self) -> tuple[Frame, Event] | None:
+        """The launcher's or a shell's report that a process failed, unless the run ended normally after it: then it is
+        about a side process."""
         for frame in (self.launchers, self.exits):
             for row in frame.events:
                 failed = exit_signal(row) is not None or row.get("exit_code") not in (None, 0)
-                if failed and followed_by(row, self.ends.events) is None:  # else of a side process
-                    return frame.value(row, "text")
-        return self.notices.value(self.notices.events[-1], "reason") if self.notices.events else None
+                if failed and followed_by(row, self.ends.events) is None:
+                    return frame, row
+        return None
+
+    @cached_property
+    def bad_end(self) -> Claim | None:
+        """The same as a claim."""
+        if (source := self.abnormal) is None:
+            return None
+        if self.state is not None:
+            return RECORDED(state=source)
+        if self._failed is None:
+            return GAVE_REASON(reason=source)
+        row = self._failed[1]
+        number = exit_signal(row)
+        if number is not None:
+            return EXIT_SIGNAL(signal=derived(signal_name(number), source))
+        return EXIT_CODE(code=derived(row.get("exit_code"), source, unit="code"))
 
     @cached_property
     def time(self) -> Value | None:

@@ -38,7 +38,7 @@ ABOUT_OTHERS = ("wrapper", "signal", "collective", "interrupt")
 
 
 def unhandled(raised: Iterable[Event], progress: Iterable[Event], *, crashed: bool = False) -> list[Event]:
-    r"""The job's own exceptions without a later training point, earliest first.
+    r"""The job's own exceptions without a later logged step, earliest first.
 
     Wrappers, cascades and teardown are dropped. Copies of a traceback in a launcher's summary count only if the rank
     printed none itself. ``crashed``: see :func:`last_words`.
@@ -50,7 +50,7 @@ def unhandled(raised: Iterable[Event], progress: Iterable[Event], *, crashed: bo
 
 
 def last_words(events: Iterable[Event], progress: Sequence[Event], *, crashed: bool = False) -> list[Event]:
-    r"""The events without a later training point.
+    r"""The events without a later logged step.
 
     ``crashed``: a process is known to have died with an error. Then Python's buffered output is written after the
     traceback, so that later unstamped points in the same file do not clear the last event.
@@ -87,7 +87,7 @@ class Exceptions:
 
     frame: Frame
     unhandled: tuple[Event, ...]
-    """The job's own exceptions without a later training point, earliest first."""
+    """The job's own exceptions without a later logged step, earliest first."""
 
     def values(self, row: Event) -> dict[str, Value]:
         """Type and message of an exception, as the values of a claim."""

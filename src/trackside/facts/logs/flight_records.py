@@ -19,9 +19,9 @@ from trackside.finding import Sentence
 from trackside.model import Record
 from trackside.query import record
 
-DUMP = Sentence("{ranks} never entered {op} number {seq}, in which the others wait (Flight Recorder)")
+DUMP = Sentence("{ranks} never entered {op} {seq}, which the other ranks wait in (Flight Recorder)")
 UNFINISHED = Sentence(
-    "{ranks} entered the collective like all others and never left it: the GPU or the link stopped responding"
+    "{ranks} entered the collective like all other ranks and never left it: the GPU or the link stopped responding"
 )
 
 _POINT_TO_POINT = re.compile(r"(?:send|recv|isend|irecv|coalesced)\b")

@@ -23,10 +23,12 @@ from trackside.query import events
 
 OOM = Sentence("GPU memory ran out: {line}")
 OOM_ON = Sentence("GPU memory ran out on {ranks}: {line}")
+OOM_OF = Sentence("GPU memory ran out on {ranks}")
 ASKED = Sentence("the allocation of {requested} failed on a GPU with {total}")
 LARGER = Sentence("a single allocation of {requested} is larger than the GPU's memory of {total}")
 ASKED_ONLY = Sentence("the failed allocation was {requested}")
-PHASE = Sentence("it failed in the {phase} phase")
+PHASE = Sentence("it failed during: {phase}")
+PASS = Sentence("it failed in the {phase} pass")
 FRAGMENTED = Sentence("the allocator had reserved {reserved} and used only {allocated}: free memory was fragmented")
 NEIGHBOR = Sentence("other processes used {other} of the GPU's {total}")
 HANDLED = Sentence("the run caught the error and continued: {line}; later: {point}")
@@ -45,7 +47,7 @@ class GpuMemoryErrors:
     sized: bool
     roots: tuple[Event, ...]
     own: tuple[Event, ...]
-    """Those of ``roots`` without a later training point, earliest first."""
+    """Those of ``roots`` without a later logged step, earliest first."""
     raised: Frame
     """Exceptions about GPU memory."""
     exceptions: bool
@@ -89,18 +91,20 @@ class GpuMemoryErrors:
     def claims(self) -> tuple[Claim, ...]:
         """The error and its ranks, the requested size, and the phase."""
         line, ranks, sizes = self.frame.value(self.cause, "text"), named(self.frame, self.own), self.sizes
-        claims = [OOM(line=line) if ranks is None else OOM_ON(line=line, ranks=ranks)]
+        says_line = OOM_OF if "requested_bytes" in sizes else OOM_ON
+        claims = [OOM(line=line) if ranks is None else says_line(line=line, ranks=ranks)]
         if "requested_bytes" in sizes and "total_bytes" in sizes:
             says = LARGER if self.bytes("requested_bytes") > self.bytes("total_bytes") else ASKED
             claims.append(says(requested=sizes["requested_bytes"], total=sizes["total_bytes"]))
         elif "requested_bytes" in sizes:
             claims.append(ASKED_ONLY(requested=sizes["requested_bytes"]))
         if self.cause.get("phase") not in (None, "unknown"):
-            claims.append(PHASE(phase=self.frame.value(self.cause, "phase")))
+            says = PASS if self.cause.get("phase") in ("forward", "backward") else PHASE
+            claims.append(says(phase=self.frame.value(self.cause, "phase")))
         return tuple(claims)
 
     def in_pieces(self, share: float) -> Claim | None:
-        """That the allocator had reserved but not used more than a share of the card, if that would have been
+        """That the allocator had reserved but not used more than a share of the GPU's memory, if that would have been
         enough."""
         spare = self.bytes("reserved_bytes") - self.bytes("allocated_bytes")
         if "allocated_bytes" not in self.sizes or spare < self.bytes("requested_bytes"):
@@ -110,7 +114,7 @@ class GpuMemoryErrors:
         return FRAGMENTED(reserved=self.sizes["reserved_bytes"], allocated=self.sizes["allocated_bytes"])
 
     def neighbor(self, share: float) -> Claim | None:
-        """That other processes used more than a share of the card."""
+        """That other processes used more than a share of the GPU's memory."""
         total = self.bytes("total_bytes")
         if not total or self.bytes("other_process_bytes") <= share * total:
             return None
@@ -118,7 +122,7 @@ class GpuMemoryErrors:
 
     @property
     def fits_alone(self) -> bool:
-        """Whether the request would have fit if the process had the card for itself."""
+        """Whether the request would have fit if the process had the GPU for itself."""
         own_bytes = max(self.bytes("reserved_bytes"), self.bytes("allocated_bytes"))
         return own_bytes + self.bytes("requested_bytes") < self.bytes("total_bytes")
 

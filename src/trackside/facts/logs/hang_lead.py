@@ -20,6 +20,7 @@ from trackside.facts.logs.hang_causes import HangCauses
 from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import AbsentRanks
+from trackside.facts.training.learning import last_logged
 from trackside.finding import Certainty, Claim, Culprit, Sentence
 from trackside.model import Event, Run
 
@@ -27,11 +28,10 @@ SILENT = Sentence(
     "the run printed nothing for {seconds} before it ended",
     running="the run has printed nothing for {seconds}",
 )
-UNACCOUNTED = Sentence("at the printed pace, the completed steps leave {seconds} of the run unexplained")
+UNACCOUNTED = Sentence("the completed steps, at their pace, do not account for {seconds} of the run")
 ENDED_AT = Sentence("the run ended at {time}")
-UNTIL = Sentence("last training step: {point}")
 
-NOBODY = Missing("nothing speaks of a hang")
+NOBODY = Missing("nothing points to a hang")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _from_silence(quiet: Value, stamped: bool, ending: Ending, silence: Silence,
     """A hang without a watchdog: several ranks trained, then nothing more until the run was ended."""
     point, state = last.points[-1], ending.state
     shows = [(SILENT if stamped else UNACCOUNTED)(seconds=quiet)]
-    shows.append(UNTIL(point=silence.signs["progress"].value(point, "text")))
+    shows.append(last_logged(silence.signs["progress"], point))
     if state is not None:
         shows.append(how_it_ended(state))
     certainty = Certainty.SUPPORTED if stamped else Certainty.POSSIBLE

@@ -60,13 +60,18 @@ FIX_INTERFACE = Sentence(
     "set NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME to the interface between the nodes, or unset both"
 )
 FIX_PORT = Sentence("use a free port for the coordinator, for example one derived from the job id")
-FIX_NAME = Sentence("use a host name that every node resolves, such as the first one of scontrol show hostnames")
+FIX_NAME = Sentence(
+    "use a host name that every node resolves, such as the first one that scontrol show hostnames prints"
+)
 FIX_ADDRESS = Sentence(
     "check that the coordinator's address and port are those of the first node, and that its process starts"
 )
-FIX_START = Sentence("check that the launch command starts every rank on every node, each with its own rank number")
+FIX_START = Sentence(
+    "check in the job script that the launch command starts every rank on every node, each with its own rank number"
+)
 FIX_NETWORK = Sentence(
-    "check from every node that the coordinator's address and port respond, and that every rank starts"
+    "check in the job script, from every node, that the coordinator's address and port respond, and that every rank "
+    "starts"
 )
 NEVER_MET = Sentence("the ranks never connected to each other")
 HEADLINES = {

@@ -35,10 +35,10 @@ class Limits:
 
     intervals: float = 10.0
     """Number of printed intervals without output; evaluation and saves take a few."""
-    least_s: float = 600.0
+    min_silence_s: float = 600.0
     """NCCL's default timeout; evaluations and saves of healthy runs stay below it."""
     share: float = 0.25
-    """Share of the run's duration, for runs too short for ``least_s``."""
+    """Share of the run's duration, for runs too short for ``min_silence_s``."""
     unstamped_share: float = 0.6
     """Share of the run's duration that its steps do not explain, if lines carry no time: start-up and saves may take
     the remainder."""
@@ -98,7 +98,7 @@ class Silence:
 
     @cached_property
     def points(self) -> tuple[Event, ...]:
-        """The printed training points, without evaluations."""
+        """The printed logged steps, without evaluations."""
         return tuple(training_points(self.signs["progress"]))
 
     @cached_property
@@ -143,7 +143,7 @@ class Silence:
             return None
         interval_s = 0.0 if isinstance(trajectory, Missing) else trajectory.interval_s
         length = quiet.number
-        long = length >= limits.least_s or (elapsed is not None and length >= limits.share * elapsed.number)
+        long = length >= limits.min_silence_s or (elapsed is not None and length >= limits.share * elapsed.number)
         return (quiet, True) if long and length >= limits.intervals * interval_s else None
 
     @cached_property
@@ -154,7 +154,7 @@ class Silence:
         if isinstance(trajectory, Missing) or not trajectory.points or trajectory.stamped or elapsed is None:
             return None
         left, limits = self._left, self.limits
-        enough = left is not None and left.number >= max(limits.least_s, limits.open_share * elapsed.number)
+        enough = left is not None and left.number >= max(limits.min_silence_s, limits.open_share * elapsed.number)
         return left if enough else None
 
     @cached_property

@@ -1,6 +1,6 @@
 r"""The job's own exceptions that were not handled as far as known.
 
-No training point, checkpoint or evaluation came after them. Exceptions with a family of their own are excluded, and so
+No logged step, checkpoint or evaluation came after them. Exceptions with a family of their own are excluded, and so
 is the parent's message about a data-loader worker that a signal killed.
 """
 
@@ -22,7 +22,7 @@ from trackside.query import events, record
 
 RAISED_ON = Sentence("{ranks} raised {type}: {message}")
 ROOTED = Sentence("caused by {type}: {message}")
-WHERE = Sentence("raised from the job's code at {frame}")
+WHERE = Sentence("last line of the job's own code in the traceback: {frame}")
 
 ABOUT = (None, "application", "cuda", "dataloader", "host_memory")
 """Topics of the job's own start-up exceptions; the other topics have families of their own."""

@@ -26,7 +26,7 @@ NAMED = re.compile(r"\b(?:15|1)$")
 
 @dataclass(frozen=True)
 class StopSignals:
-    """The first sign that the run was asked to stop, without a later training point."""
+    """The first sign that the run was asked to stop, without a later logged step."""
 
     frame: Frame
     """Signals that processes report to have received."""

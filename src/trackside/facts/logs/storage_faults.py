@@ -40,7 +40,7 @@ class StorageFaults:
     lines: tuple[Event, ...]
     """Lines about a file-system error."""
     last: tuple[Event, ...]
-    """Those of ``lines`` without a later training point."""
+    """Those of ``lines`` without a later logged step."""
 
     @property
     def cause(self) -> Event | None:

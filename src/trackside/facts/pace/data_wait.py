@@ -42,7 +42,7 @@ ADVISED = Sentence("a warning about the data loader: {line}")
 class Limits:
     """Minimum data for a conclusion."""
 
-    least_points: int = 8
+    min_points: int = 8
     """Minimum number of points after the warm-up for a reliable share."""
     warm_up_share: float = 0.1
     """Share of points dropped at the start, at least one: first batches wait for workers and caches."""
@@ -127,7 +127,7 @@ class DataWait:
         frame, limits = self.trajectory.progress, self.limits
         shares = [(part, row) for row in self.trajectory.points if (part := _data_share(row)) is not None]
         warm = shares[max(1, int(len(shares) * limits.warm_up_share)) :]
-        if len(warm) < limits.least_points:
+        if len(warm) < limits.min_points:
             return None
         level = maths.median([part for part, _ in warm])
         typical = min(warm, key=lambda pair: abs(pair[0] - level))[1]
@@ -135,7 +135,7 @@ class DataWait:
         step_field = next(name for name in names if number(typical, name) is not None)
         wait, step = frame.value(typical, "data_time_s", "s"), frame.value(typical, step_field, "s")
         share = derived(round(level, 3), wait, step, unit="share")
-        points = frame.reduce("count", "data_time_s", unit="points")
+        points = frame.reduce("count", "data_time_s", unit="logged steps")
         starved = STARVED(share=share, wait=wait, step=step, points=points)
         return WaitShare(share, starved, FED(share=share, wait=wait, points=points), warm[0][1])
 

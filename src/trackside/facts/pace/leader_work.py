@@ -22,7 +22,7 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 
 SAVER_IDLES = Sentence(
-    "GPU {gpu}, whose rank saves, was busy {mine} of the time (mean), the others {theirs} (median), "
+    "GPU {gpu}, whose rank saves, was busy {mine:share} of the time (mean), the others {theirs:share} (median), "
     "while {saves} checkpoints were saved: {idle} for each"
 )
 SAVER_LATE = Sentence("GPU {gpu}, whose rank saves, is the one that lags: {saves:saved checkpoints} in {steps}")
@@ -39,13 +39,14 @@ class Limits:
     """Minimum number of windows between two saves to see whether a rank that only saves keeps up in between."""
     keeps_up: float = 0.9
     """Share of the others' activity from which a rank keeps up."""
-    least_saves: int = 3
+    min_saves: int = 3
+    """Minimum number of saves for a pattern."""
     idles: float = 0.2
     """Share of the others' activity that an idling rank lacks; a rank that computes longer lacks none."""
-    least_idle_s: float = 1.0
+    min_idle_s: float = 1.0
     """Minimum idle time per save; a straggler whose run saves more often idles for another reason."""
     points: int = 3
-    """Minimum number of intervals between training points in a time span for their absence to mean that no step was
+    """Minimum number of intervals between logged steps in a time span for their absence to mean that no step was
     completed."""
 
 
@@ -106,10 +107,10 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
     if (storm := saving.storm) is not None:
         late = [] if storm.steps is None else [SAVER_LATE(gpu=gpu, saves=storm.count, steps=storm.steps)]
         return Saver(share, (*late, *storm.claims), storm.first)
-    if len(saves) < limits.least_saves:
+    if len(saves) < limits.min_saves:
         return None
     interval = (group.end - group.start) / len(saves)
-    if share * interval < limits.least_idle_s or not _keeps_up_between(activity, group, interval, len(saves), limits):
+    if share * interval < limits.min_idle_s or not _keeps_up_between(activity, group, interval, len(saves), limits):
         return None
     idle = derived(round(share * interval, 1), own, peers, saving.total, unit="s")
     return Saver(share, (SAVER_IDLES(gpu=gpu, mine=own, theirs=peers, saves=saving.count, idle=idle),), saves[0])

@@ -41,9 +41,9 @@ OWN_TIMES = ("compute_time_s", "relative_time", "step_time_s")
 class Limits(outliers.Limits):
     """Minimum data for a comparison."""
 
-    least_steps: int = 20
-    """Minimum number of steps printed by every compared rank (design of the families)."""
-    least_ranks: int = 3
+    min_steps: int = 20
+    """Minimum number of steps printed by every compared rank (fewer are no lasting lag)."""
+    min_ranks: int = 3
     """With two ranks there is no median."""
 
 
@@ -79,7 +79,7 @@ class RankLag:
         for field in OWN_TIMES:
             times = self._by_rank(field)
             steps = sorted(set[float]().union(*times.values()))
-            if len(times) >= self.limits.least_ranks and len(steps) >= self.limits.least_steps:
+            if len(times) >= self.limits.min_ranks and len(steps) >= self.limits.min_steps:
                 return self._compared(field, times, steps)
         return None
 
@@ -87,7 +87,7 @@ class RankLag:
     def exported(self) -> Lag | Claim | None:
         """By exported step times: they measure a rank's own work if they differ at all."""
         grid, limits = self.gauge, self.limits
-        if grid is None or sum(bool(rank) for (rank,) in grid.labels("rank")) < limits.least_ranks:
+        if grid is None or sum(bool(rank) for (rank,) in grid.labels("rank")) < limits.min_ranks:
             return None
         numbered = [
             (row, rank) for row, (name,) in enumerate(grid.labels("rank")) if (rank := whole_number(name)) is not None
@@ -118,7 +118,7 @@ class RankLag:
             step = number(row, "step")
             if row.rank is not None and step is not None and number(row, field) is not None:
                 times.setdefault(row.rank, {})[step] = row
-        return {rank: own for rank, own in sorted(times.items()) if len(own) >= self.limits.least_steps}
+        return {rank: own for rank, own in sorted(times.items()) if len(own) >= self.limits.min_steps}
 
     def _compared(self, field: str, times: dict[int, dict[float, Event]], steps: Sequence[float]) -> Lag | Claim:
         ranks, column = list(times), {step: index for index, step in enumerate(steps)}

@@ -1,6 +1,6 @@
 r"""Phases of the run: start-up, training, gaps without a step, the time after the last step.
 
-By the training points, else by GPU work. For display only, so answers are used unchecked.
+By the logged steps, else by GPU work. For display only, so answers are used unchecked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trackside.query import events
 Span = tuple[float, float]
 """Start and end, POSIX seconds."""
 PAUSE, PAUSE_SHARE = 10.0, 0.04
-"""A gap between two training points is shown from this multiple of the usual gap, and this share of the run."""
+"""A gap between two logged steps is shown from this multiple of the usual gap, and this share of the run."""
 _GPU_SIGNALS = ("sm", "engine", "utilization", "power")
 
 
@@ -45,12 +45,12 @@ class RunPhases:
     window: Span | None
     """Start and end of the last attempt, by the scheduler, else by its logs, else by its metrics; None if unknown."""
     steps: Sequence[float]
-    """Times of the training points in the window, POSIX seconds, sorted."""
+    """Times of the logged steps in the window, POSIX seconds, sorted."""
     activity: Maybe[GpuActivity]
 
     @cached_property
     def phases(self) -> tuple[RunPhase, ...]:
-        """By training points, else by GPU work; empty if neither is available."""
+        """By logged steps, else by GPU work; empty if neither is available."""
         if self.window is None:
             return ()
         if len(self.steps) > 1:

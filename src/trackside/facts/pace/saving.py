@@ -30,10 +30,10 @@ SAVING_TIME = Sentence("saving took {share} of the wall time")
 class Limits:
     """Thresholds for too frequent saves."""
 
-    least_steps: int = 10
-    """Minimum number of steps for a meaningful ratio of saves to steps (the catalog's E3)."""
+    min_steps: int = 10
+    """Minimum number of steps for a meaningful ratio of saves to steps."""
     saves_a_step: float = 0.45
-    """A save at every step or every second one: 'nearly every step' of the catalog's D2."""
+    """Steps per save up to which it saves at nearly every step: every one or every second one."""
     steps_a_save: float = 2
     """The same as the number of steps between two saves."""
     saving_share: float = 0.5
@@ -85,7 +85,7 @@ class Saving:
         """Saves at nearly every step, or that take most of the wall time; None if neither is shown."""
         course = known(self.trajectory)
         steps = None if course is None else self._steps(course)
-        if course is None or steps is None or steps.number < self.limits.least_steps:
+        if course is None or steps is None or steps.number < self.limits.min_steps:
             return None
         often, share = self._often(course, steps), self._share(course)
         if often is None and (share is None or share.number < self.limits.saving_share):
@@ -112,7 +112,7 @@ class Saving:
             return SAVES_COUNTED(saves=self.count, steps=steps)
         saved = sorted({step for row in self.checkpoints if (step := number(row, "step")) is not None})
         gaps = sorted(after - before for before, after in pairwise(saved))
-        if len(gaps) >= limits.least_steps and gaps[len(gaps) // 2] <= limits.steps_a_save:
+        if len(gaps) >= limits.min_steps and gaps[len(gaps) // 2] <= limits.steps_a_save:
             return SAVES_COUNTED(saves=self.count, steps=steps)
         for row in plans.events:
             every = number(row, "save_steps")

@@ -30,21 +30,23 @@ Sign = Literal["sm", "busy", "wait"]
 Rows = NDArray[np.intp]
 
 SLOW_SM = Sentence(
-    "GPU {gpus} computes {ratio} times as much as the others, which wait: SM activity {mine} versus "
+    "GPU {gpus} computes {ratio} times as long as the others, which wait: SM activity {mine} versus "
     "{theirs} (medians), for {seconds}"
 )
 SLOW_BUSY = Sentence(
     "GPU {gpus} is busy {mine:share} of the time while the others spin at {theirs:share} (medians), for {seconds}"
 )
 SLOW_WAIT = Sentence(
-    "the others wait for GPU {gpus}: it spends {mine} of each {window} in collectives, they {theirs} (medians)"
+    "GPU {gpus} spends {mine} of each {window} in collectives, the others {theirs} (medians): they wait for it"
 )
 PEERS_BUSY = Sentence("the others spin while they wait: {signal} {busy} (median)")
 EQUAL: Mapping[str, Sentence] = {
-    "launches": Sentence("all ranks do the same work: {mine} versus {theirs} kernel launches per interval (medians)"),
-    "collectives": Sentence("collectives proceed in lockstep: {mine} versus {theirs} per interval (medians)"),
+    "launches": Sentence("all ranks do the same work: {mine} versus {theirs} kernel launches per {window} (medians)"),
+    "collectives": Sentence(
+        "all ranks complete the same number of collectives: {mine} versus {theirs} per {window} (medians)"
+    ),
 }
-CLOCK = Sentence("its SM clock is {mine} versus {theirs} (medians)")
+CLOCK = Sentence("the SM clock of GPU {gpus} is {mine}, that of all GPUs {theirs} (medians)")
 ALIKE = Sentence("all GPUs compute alike: {signal} from {low} to {high} (medians)")
 DO_SO_ALIKE = Sentence("all GPUs are affected alike: {signal} from {low} to {high} (medians)")
 
@@ -53,7 +55,7 @@ DO_SO_ALIKE = Sentence("all GPUs are affected alike: {signal} from {low} to {hig
 class Limits(outliers.Limits):
     """Thresholds for outliers and for the additional evidence that they need."""
 
-    least_windows: int = 5
+    min_windows: int = 5
     """Minimum number of windows in a run too short for more: at least half of the run."""
     pinned: float = 0.8
     """Engine activity of the others from which a less busy GPU delays them."""
@@ -119,7 +121,7 @@ class SlowGpus:
         activity, limits = self.activity, self.limits
         rows = np.flatnonzero(self.duty.rows)
         windows = self.duty.windows & (activity.active if activity.active.any() else True)
-        limits = replace(limits, windows=min(limits.windows, max(limits.least_windows, int(windows.sum()) // 2)))
+        limits = replace(limits, windows=min(limits.windows, max(limits.min_windows, int(windows.sum()) // 2)))
         waits = self._waited
         signs: list[tuple[Sign, Matrix | None, outliers.Limits]] = [
             ("sm", activity.sm, limits),
@@ -254,7 +256,7 @@ class SlowGpus:
         part = grid.during(stretch.start, stretch.end)
         own = _of_rank(part, self.run, stretch.gpus[0]).value("median", unit="")
         peers = _of_peers(part, stretch.peers).value("median", unit="")
-        return EQUAL[name](mine=own, theirs=peers)
+        return EQUAL[name](mine=own, theirs=peers, window=derived(part.step, peers, unit="s"))
 
     def _slow_clock(self, stretch: Stretch) -> list[Claim]:
         """Their SM clock, if it is well below the others'."""
@@ -265,7 +267,8 @@ class SlowGpus:
         if not own <= self.limits.slow_clock * peers:
             return []
         part = self.clock.during(stretch.start, stretch.end)
-        return [CLOCK(mine=of_gpu(part, stretch.gpus[0]).value("median"), theirs=part.value("median"))]
+        clock = of_gpu(part, stretch.gpus[0]).value("median")
+        return [CLOCK(gpus=derived(stretch.gpus[:1], clock), mine=clock, theirs=part.value("median"))]
 
 
 @fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg"), "waits": COLLECTIVE_SECONDS}, limits=Limits())

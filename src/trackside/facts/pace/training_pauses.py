@@ -1,4 +1,4 @@
-r"""Pauses of training in mid-run: gaps between training points that are longer than their steps take, within one
+r"""Pauses of training in mid-run: gaps between logged steps that are longer than their steps take, within one
 incarnation of the run.
 
 The longest is compared with the run's usual interval and the next longest: recurring pauses are normal. An evaluation
@@ -44,7 +44,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The time between two stamped training points of one incarnation."""
+    """The time between two stamped logged steps of one incarnation."""
 
     before: Event
     after: Event
@@ -64,7 +64,7 @@ class Gap:
 
 @dataclass(frozen=True, eq=False)
 class TrainingPauses:
-    """The gaps between training points, and other events in them."""
+    """The gaps between logged steps, and other events in them."""
 
     storage: Frame
     """Lines about file systems that failed or did not respond."""
@@ -78,12 +78,12 @@ class TrainingPauses:
 
     @property
     def unlogged(self) -> Missing | None:
-        """Why there are no training points; None if the log was read."""
+        """Why there are no logged steps; None if the log was read."""
         return self.silence.trajectory if isinstance(self.silence.trajectory, Missing) else None
 
     @cached_property
     def stamped(self) -> bool:
-        """Whether any training point carries a time."""
+        """Whether any logged step carries a time."""
         return any(row.time is not None for row in self.silence.points)
 
     @property
@@ -152,7 +152,7 @@ class TrainingPauses:
 
 @fact(PAUSES, limits=Limits())
 def training_pauses(evidence: Evidence, silence: Silence, run: Run, limits: Limits) -> TrainingPauses:
-    """Covers stamped training points; without gaps if there are none."""
+    """Covers stamped logged steps; without gaps if there are none."""
     storage, tasks, restarts, loads = (evidence[name] for name in PAUSES)
     return TrainingPauses(storage, tasks, restarts, loads, silence, run, limits)
 

@@ -36,11 +36,11 @@ class Evaluations:
     gave_up: bool
     """Whether the run itself called its end aborted."""
     trained: frozenset[str] = frozenset()
-    """The logs with training points."""
+    """The logs with logged steps."""
 
     @cached_property
     def losses(self) -> tuple[tuple[Event, float], ...]:
-        """Evaluation losses of one log: the one with training points, else the one with the most; empty if fewer than
+        """Evaluation losses of one log: the one with logged steps, else the one with the most; empty if fewer than
         two."""
         logs: dict[str, list[tuple[Event, float]]] = {}
         for row in self.frame.events:

@@ -1,4 +1,4 @@
-r"""Training progress as the log prints it: the training points as one curve, steps completed and planned, seconds per
+r"""Training progress as the log prints it: the logged steps as one curve, steps completed and planned, seconds per
 step.
 
 A point also counts as not finite if the framework hides it: Transformers prints loss 0 next to a nan gradient norm;
@@ -20,7 +20,10 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import Query, Row, events
 
-UNTIL = Sentence("last training point: {place}, loss {loss}")
+UNTIL = Sentence("last logged step: {place:plain}, loss {loss}")
+LAST = Sentence("last logged step: {place:plain}")
+LAST_EPOCH = Sentence("last logged progress: {place}, loss {loss}")
+LAST_LINE = Sentence("last logged progress: {line}")
 LEARNED = Sentence("the loss fell from {first} to {last}")
 
 LEARNING: Mapping[str, Query] = {
@@ -58,7 +61,7 @@ def number(row: Row, field: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    r"""The training points of the run's last incarnation with at least two, and their losses.
+    r"""The logged steps of the run's last incarnation with at least two, and their losses.
 
     ``rows`` are the points with a loss (or with a sign that it was not finite); ``losses[i]`` belongs to ``rows[i]``.
     """
@@ -107,7 +110,7 @@ class Curve:
     @property
     def count(self) -> Value:
         """Number of printed losses."""
-        return self.frame.reduce("count", "loss", unit="points")
+        return self.frame.reduce("count", "loss", unit="logged steps")
 
     @property
     def first_finite(self) -> Value:
@@ -125,7 +128,7 @@ class Curve:
 
 
 def training_points(frame: Frame) -> list[Event]:
-    """Training points, without evaluations."""
+    """Logged steps, without evaluations."""
     return [row for row in frame.events if row.get("split") in (None, "train")]
 
 
@@ -193,12 +196,12 @@ class Trajectory:
 
     @cached_property
     def points(self) -> tuple[Event, ...]:
-        """The printed training points, without evaluations."""
+        """The printed logged steps, without evaluations."""
         return tuple(training_points(self.progress))
 
     @property
     def milestones(self) -> tuple[Event, ...]:
-        """Work without a training point: saved checkpoints, then evaluations."""
+        """Work without a logged step: saved checkpoints, then evaluations."""
         return (*self.saves.events, *self.evaluations.events)
 
     @cached_property
@@ -208,12 +211,12 @@ class Trajectory:
 
     @property
     def last(self) -> Event | None:
-        """The last training point."""
+        """The last logged step."""
         return self.points[-1] if self.points else None
 
     @property
     def stamped(self) -> bool:
-        """Whether the last training point carries a time."""
+        """Whether the last logged step carries a time."""
         return self.last is not None and self.last.time is not None
 
     @cached_property
@@ -269,9 +272,9 @@ class Trajectory:
 
     @property
     def until(self) -> tuple[Claim, ...]:
-        """Position and loss of the last training point, if any loss was printed."""
+        """Position and loss of the last logged step, if any loss was printed."""
         line = self.curve
-        return (UNTIL(place=line.place(-1), loss=line.loss(-1)),) if line.finite else ()
+        return (_until(line.place(-1), line.loss(-1)),) if line.finite else ()
 
     @cached_property
     def step_seconds(self) -> Value | None:
@@ -284,6 +287,24 @@ class Trajectory:
         times = [row.time for row in self.points if row.time is not None]
         gaps = sorted(maths.finite([after - before for before, after in pairwise(times) if after > before]))
         return gaps[len(gaps) // 2] if gaps else 0.0
+
+
+def last_logged(frame: Frame, row: Event) -> Claim:
+    """One of the rows of progress, as the last one: its step or epoch, and its loss; else its text."""
+    place = place_of(frame, row)
+    if place.unit and row.get("loss") is not None:
+        return _until(place, frame.value(row, "loss"))
+    return LAST(place=place) if place.unit == "step" else LAST_LINE(line=place)
+
+
+def place_of(frame: Frame, row: Event) -> Value:
+    """The step of a row of progress, or its epoch; its text if it has neither."""
+    field = next((name for name in ("step", "epoch") if row.get(name) is not None), None)
+    return frame.value(row, "text") if field is None else frame.value(row, field, field)
+
+
+def _until(place: Value, loss: Value) -> Claim:
+    return (UNTIL if place.unit == "step" else LAST_EPOCH)(place=place, loss=loss)
 
 
 @fact(LEARNING, needs=("progress",))

@@ -83,17 +83,17 @@ class LossCurve:
         """Claims about the loss; for a restarted run, that this is only its last incarnation."""
         line = self.curve
         if not line.finite:
-            return (NO_LOSS(points=line.frame.reduce("count", unit="points")),)
+            return (NO_LOSS(points=line.frame.reduce("count", unit="logged steps")),)
         indices = [index for index, loss in enumerate(line.losses) if math.isfinite(loss)]
         first, last = line.loss(indices[0]), line.loss(indices[-1])
         if len(indices) == 1:
             return (ONE(last=last),)
         sentence = FELL if line.fell else ROSE if line.rose and line.level_has_meaning else LEVEL
-        total = line.frame.reduce("count", "loss", unit="points")
+        total = line.frame.reduce("count", "loss", unit="logged steps")
         first_point = training_points(line.frame)[0]
         if first_point is line.points[0] or first_point.get("loss") is None:
             return (sentence(first=first, last=last, points=total),)
-        own_points = derived(len(line.finite), total, unit="points")
+        own_points = derived(len(line.finite), total, unit="logged steps")
         restarted = ANEW(place=line.place(indices[0]), before=line.frame.value(first_point, "loss"))
         return sentence(first=first, last=last, points=own_points), restarted
 

@@ -48,7 +48,7 @@ class LossShape:
 def loss_shape(curve: LossCurve, trajectory: Maybe[Trajectory], ending: Ending, limits: Limits) -> LossShape:
     """By the printed points, else by sampled gauges."""
     line = curve.curve
-    judgeable = len(line.finite) >= limits.least_points
+    judgeable = len(line.finite) >= limits.min_points
     shape = wrong_shape(line, _finished(line, trajectory, ending), limits)
     if shape is None:
         return LossShape(None, None, (), judgeable)
@@ -63,7 +63,7 @@ def wrong_shape(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
     shape = shape or gradient_gone(curve, limits) or scale_collapsed(curve)
     if shape is not None or len(curve.finite) < 2:
         return shape
-    if len(curve.finite) < limits.least_points:
+    if len(curve.finite) < limits.min_points:
         return absurd(curve, limits)
     shape = dead(curve, limits) or no_rate(curve, finished, limits) or repeats(curve)
     if shape is not None or not curve.level_has_meaning:
@@ -92,7 +92,7 @@ def _rows(curve: Curve, shape: Shape) -> tuple[Event, ...]:
 
 def _claims(curve: Curve, shape: Shape) -> list[Claim]:
     rows = _rows(curve, shape)
-    points = derived(len(curve.rows), curve.count, unit="points")  # also those that print no loss
+    points = derived(len(curve.rows), curve.count, unit="logged steps")  # also those that print no loss
     values: dict[str, Value] = {"points": points, "count": derived(shape.count, curve.count)}
     if shape.of_points:
         values["skipped"] = curve.frame.value(rows[-1], "skipped", "steps")

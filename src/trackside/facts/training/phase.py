@@ -8,13 +8,12 @@ from trackside.evidence import Missing, Value
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.startup import StartupUse
 from trackside.facts.logs.order import points_before
-from trackside.facts.training.learning import Trajectory
+from trackside.facts.training.learning import Trajectory, last_logged, place_of
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 
-IN_TRAINING = Sentence("last training step: {point}")
 WORKED = Sentence("the GPUs had computed for {seconds} by then")
-AT_STARTUP = Sentence("the log has {count:training points} before it: it failed during start-up")
+AT_STARTUP = Sentence("no training step was recognized in the log before it")
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,20 +24,22 @@ class Phase:
     use: StartupUse
 
     def points(self, row: Event | None = None) -> list[Event]:
-        """The training points before an event, or all of them."""
+        """The logged steps before an event, or all of them."""
         return [] if isinstance(self.trajectory, Missing) else points_before(self.trajectory.points, row)
 
-    def last_point(self, row: Event | None) -> Value | None:
-        """The text of the last training point before an event."""
+    def last_place(self, row: Event | None) -> Value | None:
+        """The last logged step or epoch before an event."""
         points = self.points(row)
         if isinstance(self.trajectory, Missing) or not points:
             return None
-        return self.trajectory.progress.value(points[-1], "text")
+        return place_of(self.trajectory.progress, points[-1])
 
     def reached(self, row: Event | None) -> Claim | None:
         """The last training progress before an event, if training had begun."""
-        point = self.last_point(row)
-        return None if point is None else IN_TRAINING(point=point)
+        points = self.points(row)
+        if isinstance(self.trajectory, Missing) or not points:
+            return None
+        return last_logged(self.trajectory.progress, points[-1])
 
     def claims(self, row: Event | None, training_s: float) -> tuple[Claim, ...]:
         """Evidence for the phase; ``training_s`` seconds of GPU work count as training even without printed points."""
@@ -53,5 +54,5 @@ class Phase:
 
 @fact()
 def phase(trajectory: Maybe[Trajectory], use: StartupUse) -> Phase:
-    """Covers training points and GPU work; nothing is required."""
+    """Covers logged steps and GPU work; nothing is required."""
     return Phase(trajectory, use)

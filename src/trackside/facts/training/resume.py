@@ -22,7 +22,8 @@ from trackside.model import Event, Run
 from trackside.query import events
 
 REQUESTED = Sentence("a resume was requested: {line}")
-NO_MARKER = Sentence("the log has {count:markers} of a loaded checkpoint")
+NO_MARKER = Sentence("no line reports a loaded checkpoint")
+CONTRADICTED = Sentence("later lines contradict the messages of a loaded checkpoint ({count:messages})")
 RESTARTED = Sentence("restarts by the scheduler: {restarts}")
 DEPENDS = Sentence("the job was submitted with dependency {dependency}")
 CONTINUES = Sentence("job {id} continues an earlier one")
@@ -87,8 +88,8 @@ class Resume:
 
     @property
     def no_marker(self) -> Claim:
-        """The number of load messages."""
-        return NO_MARKER(count=self.loads.reduce("count"))
+        """That no load message counts."""
+        return (CONTRADICTED if self.loads else NO_MARKER)(count=self.loads.reduce("count"))
 
     @cached_property
     def missing(self) -> Event | None:
@@ -117,7 +118,7 @@ class Resume:
 
     @cached_property
     def history(self) -> tuple[Claim, ...]:
-        """Evidence of an earlier incarnation of the run."""
+        """Evidence of an earlier start of the run."""
         jobs, continues = self.ending.jobs, self.run.parent is not None
         claims: list[Claim] = []
         for row in jobs.records[-1:]:

@@ -32,6 +32,7 @@ class Limits:
     apart_s: float = 60.0
     """Ranks of one job start and end within this of each other: launchers wait for all, Slurm's KillWait is 30 s."""
     apart_windows: int = 3
+    """The same in windows of the samples, whose times are no more exact than a window."""
     nodes: int = 3
     """Of two nodes that differ it is unknown which one is off."""
     taken_share: float = 0.5

@@ -17,27 +17,27 @@ from trackside.query import events
 
 NO_LOG = Sentence("no job output was given: progress and errors are unknown")
 NO_SCHEDULER = Sentence("no scheduler record was given: the final state is not certain")
-NO_KERNEL = Sentence("no kernel log was given: GPU and memory faults can't be ruled out")
-NO_KERNEL_OF = Sentence("no kernel log of {nodes} was given: faults there can't be ruled out")
+NO_KERNEL = Sentence("no kernel log was given: GPU and memory faults cannot be ruled out")
+NO_KERNEL_OF = Sentence("no kernel log of {nodes} was given: faults there cannot be ruled out")
 CUT_OFF = Sentence(
-    "{path} ends in the middle of a line: its end may be missing",
-    running="{path} ends in the middle of a line, which is still being written",
+    "the last line of {path} has no line end: the log may be cut",
+    running="the last line of {path} has no line end: it is still being written",
 )
 SOME_RANKS = Sentence("logs of {ranks} were given, of {world} ranks in all")
 THINNED = Sentence(
-    "this verdict uses {held} of at least {printed} printed training points",
-    running="this verdict uses {held} of at least {printed} training points printed so far",
+    "this verdict uses {used} of at least {printed} logged steps",
+    running="this verdict uses {used} of at least {printed} logged steps so far",
 )
 CLOCK = Sentence("log times without a time zone were shifted by {offset} to match the scheduler's")
 CONTRADICTED = Sentence(
-    "records of one start of the job disagree ({good} and {bad}): these are several runs with one id, "
-    "and the verdict may mix them"
+    "two records of the same start disagree ({good}, {bad}): they may be of two runs with one job id, and the "
+    "verdict may mix both"
 )
 SEVERAL_RUNS = Sentence(
-    "two logs give different losses at {step} ({one} and {other}): they look like two runs but are "
-    "judged as one; give one run at a time"
+    "two logs give different losses at {step} ({one} and {other}): they look like two runs, but are "
+    "diagnosed as one; give one run at a time"
 )
-STILL_RUNNING = Sentence("the job is still going: {state}")
+STILL_RUNNING = Sentence("the job is still running: {state}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _logs(evidence: Evidence, ending: Ending, progress: Frame | None, run: Run) 
     yield from _ranks(logs, run)
     if progress and progress.rows[-1].get("ordinal") is not None:
         printed = progress.value(progress.rows[-1], "ordinal")
-        yield THINNED(printed=printed, held=progress.reduce("count"))
+        yield THINNED(printed=printed, used=progress.reduce("count"))
     if progress is not None:
         yield from _several(progress, evidence["others"])
     if run.clock_offset_s and ending.job is not None and ending.job.get("start") is not None and logs.events:

@@ -43,13 +43,13 @@ METRICS_ELSEWHERE = Sentence(
     "metrics were given, but of no GPU known to belong to the run: what its GPUs did is unknown"
 )
 GPUS_GUESSED = Sentence(
-    "the run used {held} of the {measured} GPUs measured, but which ones is unknown: GPU metrics are not used"
+    "the run used {allocated} of the {measured} GPUs measured, but which ones is unknown: GPU metrics are not used"
 )
 GPUS_UNSURE = Sentence("which GPUs the run used is unknown: all {measured} measured GPUs are assumed to be its own")
 GPUS_BY_MEMORY = Sentence("the run's GPUs are those whose memory was in use during the run: {gpus}")
 METRIC_CLOCK = Sentence("metric times were shifted by {offset} to match the run's")
-NODES_UNMEASURED = Sentence("no GPU metrics of {nodes} were given: faults there can't be ruled out")
-GPUS_UNMEASURED = Sentence("{measured} of the run's {held} GPUs were measured")
+NODES_UNMEASURED = Sentence("no GPU metrics of {nodes} were given: faults there cannot be ruled out")
+GPUS_UNMEASURED = Sentence("{measured} of the run's {allocated} GPUs were measured")
 LATE = Sentence("GPU metrics start {late} after the run")
 EARLY = Sentence("GPU metrics end {early} before the run does", running="the newest GPU metrics are {early} old")
 EXPORTER_DEAD = Sentence(
@@ -58,10 +58,10 @@ EXPORTER_DEAD = Sentence(
 NODE_SILENT = Sentence("all metrics of {nodes} stop at {when}: its exporters stopped, or the node itself")
 GAPS = Sentence("{share} of the GPU metrics of {nodes} are missing; the longest gap is {length}, from {when}")
 COARSE = Sentence(
-    "a GPU was sampled {readings:times} in the whole run: short events are not seen",
-    running="a GPU was sampled {readings:times} so far: short events are not seen",
+    "GPU metrics have {readings:samples} per GPU in the whole run: short events can be missed",
+    running="GPU metrics have {readings:samples} per GPU so far: short events can be missed",
 )
-NO_SM = Sentence("SM activity was not measured: utilization alone can't tell computing from busy-waiting")
+NO_SM = Sentence("SM activity was not measured: utilization alone does not distinguish computing from busy-waiting")
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +124,7 @@ class Sampling:
         run, count = self.run, self.gpus[0].grid.value("count")
         measured = derived(len(run.gpus), count)
         if self.mixed:
-            yield GPUS_GUESSED(measured=measured, held=derived(self.n_gpus, *(self.accounted or [count])))
+            yield GPUS_GUESSED(measured=measured, allocated=derived(self.n_gpus, *(self.accounted or [count])))
         elif run.gpus_by == "all":
             yield GPUS_UNSURE(measured=measured)
         elif run.gpus_by == "occupancy":
@@ -139,7 +139,7 @@ class Sampling:
             yield NODES_UNMEASURED(nodes=derived(self.unmeasured, count, *self.accounted))
         elif self.n_gpus is not None and run.n_gpus and len(run.gpus) < self.n_gpus and not instances:
             n_gpus = derived(self.n_gpus, *(self.accounted or [count]))
-            yield GPUS_UNMEASURED(measured=derived(len(run.gpus), count), held=n_gpus)
+            yield GPUS_UNMEASURED(measured=derived(len(run.gpus), count), allocated=n_gpus)
 
     @property
     def _span(self) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Sources that were asked and did not answer, or not wholly: what they would have shown is not known."""
+"""Sources that were queried and gave no answer, or not all of it: what they would have shown is unknown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Plane
 from trackside.query import events
 
-DID_NOT_ANSWER = Sentence("{source} did not answer completely: {reason}")
+DID_NOT_ANSWER = Sentence("{source} gave no complete answer ({reason}): this verdict lacks its data")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,5 +40,5 @@ class UnansweredSources:
 
 @fact({"silent": events(UNANSWERED)})
 def unanswered_sources(evidence: Evidence) -> UnansweredSources:
-    """Of the rows; nothing is needed."""
+    """Covers the rows that report such sources; nothing is required."""
     return UnansweredSources(evidence["silent"])

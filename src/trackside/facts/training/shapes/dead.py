@@ -8,14 +8,15 @@ from trackside.facts.training.shapes.shape import Limits, Shape, Variant, from_t
 from trackside.finding import Certainty, Sentence
 
 DEAD_PLATEAU = Sentence(
-    "the loss repeats {loss} to the digit from {place} to the end ({count:points}) with a gradient "
+    "the loss repeats {loss} to the digit from {place} to the end ({count:logged steps}) with a gradient "
     "norm of {gradient}; the highest was {highest}",
-    running="the loss repeats {loss} to the digit from {place} on ({count:points} so far) with a gradient norm "
+    running="the loss repeats {loss} to the digit from {place} on ({count:logged steps} so far) with a gradient norm "
     "of {gradient}; the highest was {highest}",
 )
 SAME_VALUE = Sentence(
-    "the loss repeats {loss} to the digit from {place} to the end ({count:points}); the highest was {highest}",
-    running="the loss repeats {loss} to the digit from {place} on ({count:points} so far); the highest was {highest}",
+    "the loss repeats {loss} to the digit from {place} to the end ({count:logged steps}); the highest was {highest}",
+    running="the loss repeats {loss} to the digit from {place} on ({count:logged steps} so far); "
+    "the highest was {highest}",
 )
 VANISHED = Sentence(
     ("the loss stays at {loss} from {place} to the end ({count} of {points}); the last gradient norm is {gradient}"),
@@ -32,7 +33,7 @@ def dead(curve: Curve, limits: Limits) -> Shape | None:
     """The loss repeats to the last digit at the end, far from zero; the gradient norm, if printed, is zero."""
     count = maths.plateau(curve.losses, limits.same_share)
     level = curve.losses[-1]
-    if count < limits.least_points or not level > 0.01:
+    if count < limits.min_points or not level > 0.01:
         return None
     norms = [n for row in curve.rows[-count:] if (n := number(row, "grad_norm")) is not None]
     silent = len(norms) > 2 and max(norms) <= limits.dead_gradient
@@ -61,7 +62,7 @@ def vanished(curve: Curve, limits: Limits) -> Shape | None:
             break
         count += 1
     tail = curve.losses[len(curve.losses) - count :]
-    if count < max(limits.least_points, 0.3 * len(norms)) or maths.falling(tail):
+    if count < max(limits.min_points, 0.3 * len(norms)) or maths.falling(tail):
         return None
     if maths.median(tail) < 0.1 or maths.spread(tail) >= 0.1:
         return None
@@ -76,7 +77,7 @@ def no_rate(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
     count = len(curve.finite)
     for field, limit, key in (("lr", limits.dead_rate, NO_RATE), ("grad_norm", limits.dead_gradient, NO_GRADIENT)):
         values = curve.series(field)
-        if len(values) >= limits.least_points and max(values) <= limit:
+        if len(values) >= limits.min_points and max(values) <= limit:
             return Shape("flat", Certainty.ESTABLISHED, key, 0, len(curve.rows) - 1, count)
     return None
 

@@ -69,7 +69,7 @@ def _settled(curve: Curve, high: int, limits: Limits) -> bool:
     """Whether the last ``high`` losses are constant and the gradient norm, if printed, is almost zero compared with its
     start."""
     norms = maths.finite(curve.series("grad_norm"))
-    if high < limits.least_points or len(norms) < limits.least_points:
+    if high < limits.min_points or len(norms) < limits.min_points:
         return False
     vanished = maths.median(norms[-5:]) <= limits.gone_share * maths.median(norms[: max(3, len(norms) // 5)])
     return vanished and maths.spread(_rest(curve.finite, high, limits)) < 0.1
@@ -77,7 +77,7 @@ def _settled(curve: Curve, high: int, limits: Limits) -> bool:
 
 def _rest(values: Sequence[float], high: int, limits: Limits) -> Sequence[float]:
     """The level of the last ``high`` losses, without the rise to it."""
-    return values[-max(limits.least_points, 3 * high // 4) :]
+    return values[-max(limits.min_points, 3 * high // 4) :]
 
 
 def lost(curve: Curve, limits: Limits) -> Shape | None:

@@ -10,20 +10,22 @@ from trackside.facts.training.shapes.shape import Limits, Shape, nth_finite
 from trackside.finding import Certainty, Sentence
 
 NOT_FINITE_TO_THE_END = Sentence(
-    "the loss is not finite from {place} to the end ({count} of {points}); first {first}",
-    running="the loss is not finite from {place} on ({count} of {points} so far); first {first}",
+    "the loss is not finite from {place} to the end ({count} of {points}); it started at {first}",
+    running="the loss is not finite from {place} on ({count} of {points} so far); it started at {first}",
 )
+NEVER_FINITE = Sentence("the loss is not finite at any of {points}, first at {place}")
 NOT_FINITE_AGAIN = Sentence(
-    "the loss was not finite at {count} of {points}, first at {place}; the finite values reach from "
+    "the loss was not finite at {count} of {points}, first at {place}; the finite values range from "
     "{lowest} to {highest}"
 )
-ZERO_THROUGHOUT = Sentence("the loss is {loss} at all {count:points}: a filtered NaN, or nothing to learn from")
+ZERO_THROUGHOUT = Sentence("the loss is {loss} at all {count:logged steps}: a filtered NaN, or nothing to learn from")
 ZERO_AT_ONCE = Sentence(
-    "the loss dropped to {loss} at {place} and stayed there for {count:points}, as a filtered NaN does"
+    "the loss dropped to {loss} at {place} and stayed there for {count:logged steps}, as a filtered NaN does"
 )
 GRADIENT_NOT_FINITE = Sentence(
-    "the gradient norm is {gradient} from {place} to the end ({count:points}) and the loss no longer falls",
-    running="the gradient norm is {gradient} from {place} on ({count:points} so far) and the loss no longer falls",
+    "the gradient norm is {gradient} from {place} to the end ({count:logged steps}) and the loss no longer falls",
+    running="the gradient norm is {gradient} from {place} on ({count:logged steps} so far) and the loss no "
+    "longer falls",
 )
 STEPS_SKIPPED = Sentence("nearly every recent step was skipped for gradient overflow: {skipped} at step {step}")
 EXPLODED = Sentence("the loss went from {first} to {last}")
@@ -35,6 +37,9 @@ def non_finite(curve: Curve, limits: Limits) -> Shape | None:
     if not bad:
         return None
     last = maths.trailing(curve.losses, maths.not_finite)
+    if len(bad) == len(curve.losses):
+        strength = Certainty.SUPPORTED if len(bad) == 1 else Certainty.ESTABLISHED
+        return Shape("non-finite", strength, NEVER_FINITE, 0, 0, len(bad))
     if last >= 2:
         begin = len(curve.losses) - last
         return Shape("non-finite", Certainty.ESTABLISHED, NOT_FINITE_TO_THE_END, begin, begin, last)
@@ -51,7 +56,7 @@ def zero_after_loss(curve: Curve, limits: Limits) -> Shape | None:
     if zeros < 3 or not curve.level_has_meaning:
         return None
     if not before:
-        enough = zeros >= limits.least_points
+        enough = zeros >= limits.min_points
         return Shape("non-finite", Certainty.SUPPORTED, ZERO_THROUGHOUT, 0, 0, zeros) if enough else None
     level = maths.median(before[-3:])
     if level > 0.1 and level > 0.2 * maths.median(before[:3]):

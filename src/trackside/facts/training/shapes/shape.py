@@ -16,8 +16,8 @@ Variant = Literal["non-finite", "diverging", "plateau", "flat"]
 class Limits:
     """Thresholds for a wrong shape."""
 
-    least_points: int = 5
-    """Minimum number of points for a shape (the catalog's E3: correctness cannot be assessed from so few steps)."""
+    min_points: int = 5
+    """Minimum number of points for a shape (fewer do not show whether the model learns)."""
     bad_share: float = 0.1
     """Share of non-finite points that exceeds occasional overflow. Loss scaling skips well under 1 % of steps after its
     warm-up; a real run with half-precision weights showed a third of its points."""
