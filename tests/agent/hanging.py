@@ -15,11 +15,11 @@ from tests.agent.readings import opened
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import JobProcess, Owner
 from trackside.agent.source import Collector, LogLine, Reading
-from trackside.agent.sources.hang import SOURCE, Options
+from trackside.agent.sources.hang import SOURCE, HangOptions
 from trackside.stores.log_store import LogEntry
 from trackside.stores.log_text import written_lines
 
-QUICK = Options(
+QUICK = HangOptions(
     silence_s=0.6, usual_gaps=3.0, still_s=0.5, unheard_s=1.5, startup_s=60.0, settled_s=0.5, one_s=5.0, recorder_s=3.0
 )
 """The thresholds of real jobs, some hundred times as short."""
@@ -124,7 +124,7 @@ def wait_asleep(started: Sequence[subprocess.Popen[bytes]], within_s: float = 60
             time.sleep(0.02)
 
 
-def watching(jobs: Jobs, options: Options = QUICK, say: Callable[[str], object] = lambda text: None) -> Collector:
+def watching(jobs: Jobs, options: HangOptions = QUICK, say: Callable[[str], object] = lambda text: None) -> Collector:
     """The source, opened on this machine."""
     return opened(SOURCE, LocalNode("n1"), jobs, options, say)
 

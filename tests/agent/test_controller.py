@@ -16,7 +16,7 @@ from trackside.agent.slurm.command import CommandFailed, Commands, blocks
 from trackside.agent.slurm.jobs import JobEvent, Jobs
 from trackside.agent.slurm.statistics import statistics
 from trackside.agent.source import Collector, Reading, Unavailable
-from trackside.agent.sources.controller import SOURCE, Options
+from trackside.agent.sources.controller import SOURCE, ControllerOptions
 
 FOLDER = Path(__file__).parent / "slurm"
 BLOCK = (FOLDER / "job.txt").read_text()
@@ -193,9 +193,9 @@ class Slurm:
         path = self.folder / f"{name}.called"
         return path.read_text().splitlines() if path.exists() else []
 
-    def opened(self, options: Options | None = None) -> Collector:
+    def opened(self, options: ControllerOptions | None = None) -> Collector:
         # PATH alone is enough: the commands here use the shell's own and cat
-        return opened(SOURCE, LocalNode("ctl"), options=options or Options(bin=f"{self.folder}"))
+        return opened(SOURCE, LocalNode("ctl"), options=options or ControllerOptions(bin=f"{self.folder}"))
 
 
 @pytest.fixture
@@ -310,7 +310,7 @@ def test_a_job_that_is_gone_between_two_looks_is_asked_for(slurm: Slurm) -> None
 
 
 def test_without_accounting(slurm: Slurm) -> None:
-    collector = slurm.opened(Options(bin=str(slurm.folder), accounting=False))
+    collector = slurm.opened(ControllerOptions(bin=str(slurm.folder), accounting=False))
     slurm.says(jobs=job(7, JobState="FAILED"))
     for later in (100, 200, 300):
         read(collector, T0 + later)
@@ -423,10 +423,10 @@ def test_its_log_is_passed_on(slurm: Slurm) -> None:
 
 def test_where_there_is_no_slurm(slurm: Slurm, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="scontrol is not installed"):
-        opened(SOURCE, options=Options(bin=str(tmp_path / "nowhere")))
+        opened(SOURCE, options=ControllerOptions(bin=str(tmp_path / "nowhere")))
     slurm.program("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(Unavailable, match="Unable to contact"):
         slurm.opened()
     for options in ({"statistics_s": 0.0}, {"command_timeout_s": 0.0}):
         with pytest.raises(ValueError, match="it must be"):
-            Options(**options)
+            ControllerOptions(**options)

@@ -74,7 +74,7 @@ class Known(Owners):
 
 
 def opened_at(url: str) -> Collector:
-    return opened(dcgm_exporter.SOURCE, owners=Known(), options=dcgm_exporter.Options(url))
+    return opened(dcgm_exporter.SOURCE, owners=Known(), options=dcgm_exporter.DcgmExporterOptions(url))
 
 
 def read(collector: Collector) -> Reading:

@@ -466,17 +466,17 @@ class TestRecorder:
         dump = tmp_path / "d3"
         (tmp_path / "secret").write_bytes(b"secret")
         dump.symlink_to(tmp_path / "secret")
-        with pytest.raises(recorder.NoDump, match="no dump"):
+        with pytest.raises(recorder.DumpUnavailable, match="no dump"):
             recorder.pieces(found, 0, 1 << 20)
         dump.unlink()
         dump.write_bytes(pickle.dumps({"entries": []}))
         assert recorder.pieces(found, 0, 1 << 20)
-        with pytest.raises(recorder.NoDump, match="no dump"):
+        with pytest.raises(recorder.DumpUnavailable, match="no dump"):
             recorder.pieces(found, time.time_ns() + 10**9, 1 << 20)
-        with pytest.raises(recorder.NoDump, match="no dump"):
+        with pytest.raises(recorder.DumpUnavailable, match="no dump"):
             recorder.pieces(replace(found, uid=found.uid + 1), 0, 1 << 20)
         dump.write_bytes(os.urandom(5000))
-        with pytest.raises(recorder.NoDump, match=f"too large to send: {dump}"):
+        with pytest.raises(recorder.DumpUnavailable, match=f"too large to send: {dump}"):
             recorder.pieces(found, 0, 1000)
 
     def test_where_it_dumps(self, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_cgroups_are_bounded_jobs_first(node: LocalNode) -> None:
     scope = node.sys / "fs/cgroup/system.slice/slurmstepd.scope"
     for number in range(5):
         shutil.copytree(scope / "job_4242", scope / f"job_{number}")
-    collector = opened(sources()["cgroups"], node, options=cgroups.Options(most=8))
+    collector = opened(sources()["cgroups"], node, options=cgroups.CgroupOptions(most=8))
     reading = Reading()
     collector.collect(reading)
     conform(reading, sources()["cgroups"])
@@ -150,7 +150,7 @@ def test_cgroups_are_bounded_jobs_first(node: LocalNode) -> None:
 def test_tasks_may_be_left_out_and_roots_be_elsewhere(node: LocalNode) -> None:
     scope = node.sys / "fs/cgroup/system.slice/slurmstepd.scope"
     scope.rename(node.sys / "fs/cgroup/own.slice")
-    collector = opened(sources()["cgroups"], node, options=cgroups.Options(tasks=False, roots=("own.slice",)))
+    collector = opened(sources()["cgroups"], node, options=cgroups.CgroupOptions(tasks=False, roots=("own.slice",)))
     names = {key[1] for key in collected(collector)}
     assert names == {"job_4242", "job_4242/step_0", "job_4242/step_extern"}
     collector.close()
@@ -235,7 +235,7 @@ def test_remote_mounts_are_never_asked_in_the_agent_itself(node: LocalNode, monk
         return real("/")
 
     monkeypatch.setattr(os, "statvfs", noted)
-    collector = opened(sources()["filesystems"], node, options=filesystems.Options(remote=False))
+    collector = opened(sources()["filesystems"], node, options=filesystems.FilesystemOptions(remote=False))
     found = collected(collector)
     assert ("host_filesystem_read_only", "/home") not in found
     assert sorted(path.removeprefix(str(node.proc / "1/root")) for path in here) == ["/", "/dev/shm", "/scratch"]
@@ -250,6 +250,6 @@ def test_what_may_not_be_seen_is_no_failure(
         raise OSError(number, os.strerror(number), path)
 
     monkeypatch.setattr(os, "statvfs", refused)
-    collector = opened(sources()["filesystems"], node, options=filesystems.Options(remote=False))
+    collector = opened(sources()["filesystems"], node, options=filesystems.FilesystemOptions(remote=False))
     assert (collected(collector).get(("host_filesystem_error", "/")) == 1.0) == failed
     collector.close()

@@ -24,7 +24,7 @@ from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.source import Collector, Context, Reading, Unavailable
 from trackside.agent.sources import kernel_log
-from trackside.agent.sources.kernel_log import Options
+from trackside.agent.sources.kernel_log import KernelLogOptions
 from trackside.stores.embedded.snapshot import Snapshot
 
 SECOND = 1_000_000_000
@@ -78,7 +78,7 @@ class Machine:
             file.write(f"4,{self.sequence},{int(up_s * 1e6)},-;{text}\n")
 
     def agent(self, **options: Any) -> Collector:
-        return kernel_log.SOURCE.open(Context(self.node, Owners(), Options(**options), print, self.state))
+        return kernel_log.SOURCE.open(Context(self.node, Owners(), KernelLogOptions(**options), print, self.state))
 
 
 @pytest.fixture
@@ -343,7 +343,9 @@ def test_a_rate_allows_bursts_after_a_quiet_time() -> None:
 def test_the_odd_ring(times: Times, rewrite: bool) -> None:
     top = HERE / "hosts/odd"
     collector = opened(
-        kernel_log.SOURCE, LocalNode("n1", top / "proc", top / "sys", top / "dev"), options=Options(look_back_s=1e9)
+        kernel_log.SOURCE,
+        LocalNode("n1", top / "proc", top / "sys", top / "dev"),
+        options=KernelLogOptions(look_back_s=1e9),
     )
     reading = Reading()
     collector.collect(reading)
@@ -533,7 +535,7 @@ def test_an_oom_report_in_two_readings_is_one_event(machine: Machine, tmp_path: 
 def test_the_real_ring() -> None:
     """This machine's, where it may be read and written to."""
     try:
-        agent = opened(kernel_log.SOURCE, options=Options(look_back_s=0.0))
+        agent = opened(kernel_log.SOURCE, options=KernelLogOptions(look_back_s=0.0))
     except Unavailable as error:
         pytest.skip(error.reason)
     try:

@@ -14,7 +14,7 @@ from trackside.agent.slurm import daemon_log
 from trackside.agent.slurm.configuration import find_conf, setting
 from trackside.agent.slurm.daemon_log import DaemonLog
 from trackside.agent.source import Reading, Unavailable
-from trackside.agent.sources.slurm_node import SOURCE, Options
+from trackside.agent.sources.slurm_node import SOURCE, SlurmNodeOptions
 
 CONF = """# a cluster
 ClusterName=lab
@@ -55,7 +55,7 @@ def test_a_node(conf: Path, tmp_path: Path) -> None:
         (proc / str(pid) / "comm").write_text(f"{comm}\n")
     log, pid_file = tmp_path / "slurmd.n1.log", tmp_path / "slurmd.n1.pid"
     said: list[str] = []
-    collector = opened(SOURCE, LocalNode("n1", proc=proc), options=Options(conf=str(conf)), say=said.append)
+    collector = opened(SOURCE, LocalNode("n1", proc=proc), options=SlurmNodeOptions(conf=str(conf)), say=said.append)
     reading = read(collector)
     assert "slurmd.n1.log can't be read" in said[0]
     assert (
@@ -80,12 +80,12 @@ def test_a_node(conf: Path, tmp_path: Path) -> None:
 def test_a_slurmd_that_writes_to_the_journal(tmp_path: Path) -> None:
     conf = tmp_path / "slurm.conf"
     conf.write_text("ClusterName=lab\n")
-    assert read(opened(SOURCE, LocalNode("n1", proc=tmp_path), options=Options(conf=str(conf)))).lines == []
+    assert read(opened(SOURCE, LocalNode("n1", proc=tmp_path), options=SlurmNodeOptions(conf=str(conf)))).lines == []
 
 
 def test_where_there_is_no_slurm(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"no slurm\.conf"):
-        opened(SOURCE, options=Options(conf=str(tmp_path / "nowhere")))
+        opened(SOURCE, options=SlurmNodeOptions(conf=str(tmp_path / "nowhere")))
 
 
 def test_a_large_log_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

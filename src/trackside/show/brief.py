@@ -84,7 +84,7 @@ def paragraph(doc: VerdictDoc) -> str:
     return " ".join(parts)
 
 
-def _labeled(section: heading.Section, lines: Iterable[Text]) -> Rows:
+def _labeled(section: heading.VerdictSection, lines: Iterable[Text]) -> Rows:
     """Lines of one section: its label stands before the first."""
     return [(section.label if position == 0 else "", line) for position, line in enumerate(lines)]
 

@@ -14,23 +14,23 @@ from trackside.show.wording import duration, moment, ranges, word
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class VerdictSection:
     """A section of a verdict. ``title``: its heading; ``label``: the same word on one screen, before its first line."""
 
     title: str
     label: str
 
 
-EVIDENCE = Section("Evidence", "evidence")
-CAUTIONS = Section("Cautions", "caution")
+EVIDENCE = VerdictSection("Evidence", "evidence")
+CAUTIONS = VerdictSection("Cautions", "caution")
 """What limits the verdict. It comes after the evidence, so that the first thing read is the answer and why."""
-MEANING = Section("What it means", "meaning")
-ACTIONS = Section("What to do", "do")
-CONSEQUENCES = Section("Consequences", "consequence")
-WARNINGS = Section("Warnings", "warning")
-COST = Section("Cost", "cost")
-UNDECIDED = Section("Undecided", "undecided")
-FAMILIES = Section("All failure families", "families")
+MEANING = VerdictSection("What it means", "meaning")
+ACTIONS = VerdictSection("What to do", "do")
+CONSEQUENCES = VerdictSection("Consequences", "consequence")
+WARNINGS = VerdictSection("Warnings", "warning")
+COST = VerdictSection("Cost", "cost")
+UNDECIDED = VerdictSection("Undecided", "undecided")
+FAMILIES = VerdictSection("All failure families", "families")
 OWNERS = {
     "job": ("the job", "its code, data or settings"),
     "infrastructure": ("the infrastructure", "hardware, network, storage or system software"),
