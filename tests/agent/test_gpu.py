@@ -428,7 +428,7 @@ def test_an_xid_is_a_line_only_where_nobody_reads_the_kernels(
     time.sleep(0.1)
     (line,) = read(closing[0]).lines
     assert line.labels == (("unit", "kernel"),)
-    assert line.text.startswith("NVRM: Xid (PCI:0000:28:00): 94, told by NVML")
+    assert line.text.startswith("NVRM: Xid (PCI:0000:28:00): 94, reported by NVML")
     others[KERNEL_LOG] = []
     script.now(1, xid=95)
     time.sleep(0.1)

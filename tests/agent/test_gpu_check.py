@@ -49,7 +49,7 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 2, "nothing was checked"
-    assert "could not  gpu: NVML can't be used" in done.stdout
+    assert "could not  gpu: NVML cannot be used" in done.stdout
     assert "install NVIDIA's driver" in done.stdout
 
 

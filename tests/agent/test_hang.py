@@ -208,7 +208,7 @@ class TestBounds:
             taker.report(reading, "4242", ranks, Suspicion(None, None, 9.0, (), ()), {})
             assert time.monotonic() - begin < 15.0
         assert said(reading, "took more than 0.5 s")
-        assert said(reading, "the 1.2 s for all ranks are used up")
+        assert said(reading, "the time limit of 1.2 s for all ranks was reached")
 
     def test_a_process_that_dies_meanwhile(self, tmp_path: Path) -> None:
         with running("import time\ntime.sleep(1000)", tmp_path, ranks=3) as started:
@@ -271,7 +271,7 @@ class TestPySpy:
         assert time.monotonic() - begin < 15.0
 
     def test_not_there(self, sleeper: int, tmp_path: Path) -> None:
-        with pytest.raises(py_spy.NoStack, match="can't be started"):
+        with pytest.raises(py_spy.NoStack, match="cannot be started"):
             py_spy.stacks(str(tmp_path / "nowhere"), sleeper, timeout_s=1.0)
         assert py_spy.program(str(tmp_path / "nowhere")) is None
         heard: list[str] = []
@@ -396,7 +396,7 @@ class TestRecorder:
         assert "dump" in [sentence_name(claim) for claim in verdict.primary.shows]
 
     def test_a_redacted_bundle_holds_no_dump(self, tmp_path: Path) -> None:
-        """What is packed can't be redacted."""
+        """What is packed cannot be redacted."""
         who, data = Who("7", 3, 9), base64.b64encode(zlib.compress(ring(40, 39))).decode()
         thread = Thread(9, "MainThread", "idle", "a.py:1 in f", (Call("f", "a.py", 1),))
         lines = [thread_line(who, thread), piece_line(who, Piece("a" * 8, 1, 1, data)), "step 1"]

@@ -1,4 +1,4 @@
-"""What a single picture of a machine can't show: readings one after the other, and mounts that don't answer."""
+"""What a single picture of a machine cannot show: readings one after the other, and mounts that don't answer."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ class TestRoom:
         scrape = Scrape(("127.0.0.1", 0), lambda: "", lambda: "")
 
         def refused(thread: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
+            raise RuntimeError("cannot start new thread")
 
         try:
             with monkeypatch.context() as patched:

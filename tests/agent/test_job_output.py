@@ -372,7 +372,7 @@ class TestAccepting:
         append(out, "hello\n")
         printing = Printing(host, tmp_path)
         assert printing.texts() == ["hello"]
-        assert "job_output.json can't be read" in printing.said[0]
+        assert "job_output.json cannot be read" in printing.said[0]
 
     def test_of_a_large_old_file_the_end(self, host: Host, out: Path, clock: Clock) -> None:
         append(out, "".join(f"line {n:06}\n" for n in range(100_000)))

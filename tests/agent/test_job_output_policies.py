@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 CASES = {case.name: case for case in scenarios()}
 PLAYED = [name for name in sorted(CASES) if not name.partition("/")[2].startswith("sim-")][::6]
 TIMED = {"c2/storage-freezes-a-rank", "c2/lab-slurm-timeout-hung"}
-"""Their lines have no times, and when they were written decides: this can't be played."""
+"""Their lines have no times, and when they were written decides: this cannot be played."""
 WORDED = {
     "a2/thread-map-subprocess-died": "that a worker of a pool died is told by the exception's message alone",
     "c1/thread-hccl-socket-timeout": "whose library failed is told by the exception's message alone",

@@ -281,7 +281,7 @@ def test_a_state_that_cannot_be_written_is_said(machine: Machine) -> None:
     machine.state.rmdir()
     reading = Reading()
     agent.collect(reading)
-    assert "kernel_log.json can't be written" in reading.warnings[0]
+    assert "kernel_log.json cannot be written" in reading.warnings[0]
     agent.close()
 
 
@@ -448,10 +448,10 @@ def test_where_neither_may_be_read_it_says_what_would_help(answer: str, machine:
     machine.ring.unlink()
     with pytest.raises(Unavailable) as caught:
         machine.agent(journalctl=journalctl(machine.state, answer))
-    assert "kmsg can't be read: No such file or directory, and" in caught.value.reason
+    assert "kmsg cannot be read: No such file or directory, and" in caught.value.reason
     assert "CAP_SYSLOG" in caught.value.remedy
     assert "systemd-journal" in caught.value.remedy
-    with pytest.raises(Unavailable, match="can't be run"):
+    with pytest.raises(Unavailable, match="cannot be run"):
         machine.agent(journalctl="/nowhere/journalctl")
 
 
@@ -544,7 +544,7 @@ def test_the_real_ring() -> None:
         try:
             Path("/dev/kmsg").write_text(f"<4>{mark}\n")
         except OSError as error:
-            pytest.skip(f"/dev/kmsg can't be written to: {error.strerror}")
+            pytest.skip(f"/dev/kmsg cannot be written to: {error.strerror}")
         written_ns = time.time_ns()
         reading = Reading()
         agent.collect(reading)

@@ -336,7 +336,7 @@ def test_the_source_tells_of_jobs_ranks_and_containers(host: Host) -> None:
 
 def test_the_source_needs_the_list_of_processes(host: Host) -> None:
     collector = opened(SOURCE, LocalNode("n1"), ProcessMap(LocalNode("n1", proc=host.proc / "nowhere")))
-    with pytest.raises(Unavailable, match="can't be listed"):
+    with pytest.raises(Unavailable, match="cannot be listed"):
         collector.collect(Reading())
 
 

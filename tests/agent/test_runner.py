@@ -219,7 +219,7 @@ def test_one_that_can_t_even_be_opened_or_closed(broken: Exception) -> None:
     with runs(collection("a", open_), collection("b", Unclosed(load).open), said=said) as (taken, (first, _)):
         until(lambda: first.health.state == "fails" and len(taken.readings("b")) > 1)
     assert len(said) == 2
-    assert said[0].startswith("a: fails: it can't be opened:")
+    assert said[0].startswith("a: fails: it cannot be opened:")
     assert said[1].startswith("b: closing failed:")
 
 
@@ -248,7 +248,7 @@ def test_an_outlet_that_fails_ends_no_source() -> None:
     with runs(collection("cpu", Played(load).open), outlet=Broken(), said=said) as (taken, (cpu,)):
         until(lambda: len(taken.readings("cpu")) > 2)
         assert cpu.is_alive
-    assert said == ["cpu: fails: its reading can't be stored: MemoryError", "cpu: works again"]
+    assert said == ["cpu: fails: its reading cannot be stored: MemoryError", "cpu: works again"]
 
 
 def test_it_is_switched_off_and_on_again_while_it_runs() -> None:

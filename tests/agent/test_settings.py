@@ -172,7 +172,7 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, messag
         (["--trace", "cuda,ncl"], "--trace: unknown source 'ncl'; did you mean 'nccl'?"),
         (["--listen", "nowhere"], "--listen: [agent] listen: 'nowhere' is not HOST:PORT"),
         (["--remote-write", "receiver:9480"], "--remote-write: [send.remote_write] the URL 'receiver:9480' must begin"),
-        (["--config", "/none.toml"], "can't read /none.toml: No such file or directory"),
+        (["--config", "/none.toml"], "cannot read /none.toml: No such file or directory"),
     ],
 )
 def test_flags_are_named_too(arguments: list[str], message: str) -> None:

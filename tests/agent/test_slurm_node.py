@@ -57,7 +57,7 @@ def test_a_node(conf: Path, tmp_path: Path) -> None:
     said: list[str] = []
     collector = opened(SOURCE, LocalNode("n1", proc=proc), options=SlurmNodeOptions(conf=str(conf)), say=said.append)
     reading = read(collector)
-    assert "slurmd.n1.log can't be read" in said[0]
+    assert "slurmd.n1.log cannot be read" in said[0]
     assert (
         exposition(reading)
         == f'slurm_daemon_up{{daemon="slurmd"}} 0\n# warning {log} can\'t be read: No such file or directory\n'

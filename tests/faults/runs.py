@@ -77,7 +77,7 @@ class Told:
 
     @property
     def unknown(self) -> dict[str, str]:
-        """Families that can't be told, and what is missing."""
+        """Families that cannot be told, and what is missing."""
         return {each.family: "; ".join(each.missing) for each in self.doc.unknown}
 
     def by(self, plane: str) -> set[str]:

@@ -303,7 +303,7 @@ def test_both_sides_show_certificates(certificates: Path) -> None:
 def test_certificates_that_cannot_be_used(certificates: Path) -> None:
     with pytest.raises(ValueError, match=r"none\.pem"):
         endpoint("https://127.0.0.1:1", ca=str(certificates / "none.pem"))
-    with pytest.raises(ValueError, match="can't be loaded"):
+    with pytest.raises(ValueError, match="cannot be loaded"):
         endpoint("https://127.0.0.1:1", cert=str(certificates / "names"))
 
 

@@ -149,11 +149,11 @@ def test_a_log_store_may_come_from_the_environment_alone(folder: Path) -> None:
         ("[slurm]\nclusters = 'a'\n", "line 2: slurm.clusters must be a list of strings"),
         ("[metrics]\nretries = 2\n", "line 2: [metrics] has no url"),
         ("[[logs]]\nurl = 'http://l'\n", "line 2: [logs] has no kind"),
-        ("[[logs]]\nkind = 'loki'\nurl = 'http://l'\n[[logs]]\nkind = 'Loki 3'\nurl = 'http://l'\n", "line 5: [logs] no kind of log store is called 'Loki 3'; did you mean 'loki'?"),
-        ("[[logs]]\nurl = 'http://l'\nkind = 'splunk'\n", "line 3: [logs] no kind of log store is called 'splunk'; known: elasticsearch, loki"),
+        ("[[logs]]\nkind = 'loki'\nurl = 'http://l'\n[[logs]]\nkind = 'Loki 3'\nurl = 'http://l'\n", "line 5: [logs] unknown kind of log store: 'Loki 3'; did you mean 'loki'?"),
+        ("[[logs]]\nurl = 'http://l'\nkind = 'splunk'\n", "line 3: [logs] unknown kind of log store: 'splunk'; known: elasticsearch, loki"),
         ("[metrics]\nurl = 'ftp://m'\n", "line 2: [metrics] the URL 'ftp://m' must begin with http"),
         ("[metrics]\nurl = 'http://m'\nbearer = '$NO_SUCH'\n", "line 3: the environment variable NO_SUCH is not set"),
-        ("[metrics]\nurl = 'http://m'\nbearer_file = 'gone'\n", "line 3: can't read {folder}/gone: No such file"),
+        ("[metrics]\nurl = 'http://m'\nbearer_file = 'gone'\n", "line 3: cannot read {folder}/gone: No such file"),
         ("[metrics]\nurl = 'http://m'\npassword = 5\n", "line 3: metrics.password must be a string, not the given value"),
         ("[metrics\n", "is not valid TOML"),
         ("metrics = 5\n", "line 1: metrics must be a table: write [metrics] with its keys below"),
@@ -264,7 +264,7 @@ def test_the_file_that_counts(folder: Path) -> None:
     other = write(folder, "[store]\npath = '/other'\n", "other.toml")
     assert load(environ={"TRACKSIDE_CONFIG": str(other)}).store == "/other"
     assert load(here, environ={"TRACKSIDE_CONFIG": str(other)}).store == str(folder / "here")
-    with pytest.raises(ConfigError, match=r"can't read .*gone.toml: No such file"):
+    with pytest.raises(ConfigError, match=r"cannot read .*gone.toml: No such file"):
         load(folder / "gone.toml", environ={})
 
 

@@ -275,7 +275,7 @@ def test_squeue_stands_in_where_scontrol_is_refused(bin_: Bin) -> None:
     bin_.say("sacct -D", status=1, error=DOWN)
     answer = ask(bin_, "7")
     assert (answer.stage, answer.nodes) == ("going", ("c1", "c2"))
-    assert "ask as the job's owner or an operator" in notes(answer)
+    assert "query as the job's owner or an operator" in notes(answer)
 
 
 def test_no_commands_here(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_what_all_may_read_is_taken_where_the_jobs_user_gets_to_it() -> None:
         folder.chmod(0o700)
         paths = outputs.outputs(of_another(folder / "inner", "log"))
         assert paths.paths == []
-        assert "the job's user (no-such-user) can't enter its folder" in paths.rows[0].note
+        assert "the job's user (no-such-user) cannot enter its folder" in paths.rows[0].note
         assert outputs.outputs(a_job(folder / "inner", "log")).paths == [str(folder / "inner" / "log")]
 
 

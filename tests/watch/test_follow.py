@@ -122,7 +122,7 @@ def test_a_mistyped_path_ends_it_at_once(mistake: type[OSError]) -> None:
 
 
 def test_failures_after_the_end_wait_no_longer_than_for_accounting() -> None:
-    down = SourceUnavailable("unreachable", "http://m can't be reached")
+    down = SourceUnavailable("unreachable", "http://m cannot be reached")
     play = Play([("B1", "ended"), (down, "unknown")])
     begun = play.now
     followed = play.run()
@@ -130,7 +130,7 @@ def test_failures_after_the_end_wait_no_longer_than_for_accounting() -> None:
     assert (followed.verdict.primary.family, followed.ending) == ("B1", "ended")
     assert PATIENCE_S <= play.now - begun < PATIENCE_S + 30
     assert (
-        play.said[-1] == "unable to check: http://m can't be reached; the job has ended, so its last verdict is final"
+        play.said[-1] == "unable to check: http://m cannot be reached; the job has ended, so its last verdict is final"
     )
 
 
@@ -155,12 +155,12 @@ def test_a_requeued_job_goes_on() -> None:
 
 
 def test_failures_are_said_and_tried_again_ever_more_seldom() -> None:
-    failing: list[Step] = [(SourceUnavailable("unreachable", "http://m can't be reached"), "unknown")] * 8
+    failing: list[Step] = [(SourceUnavailable("unreachable", "http://m cannot be reached"), "unknown")] * 8
     play = Play([("G1", "going"), *failing, ("G1", "settled")])
     play.run()
     pauses = play.slept[1:9]
     assert pauses == [60, 120, 240, 480, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
-    assert play.said[0] == "unable to check: http://m can't be reached; next check in 60 s"
+    assert play.said[0] == "unable to check: http://m cannot be reached; next check in 60 s"
     assert play.said[-1] == "answering again after 8 failures"
     assert play.shown == ["G1"]
 

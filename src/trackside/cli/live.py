@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trackside.cli.exit_codes import fail
+from trackside.settings import nearest
 from trackside.show.sanitize import shown
 from trackside.stores.registry import DEFAULT_METRICS, LOGS, METRICS, kinds
 
@@ -97,7 +98,7 @@ def _kind_of(text: str, package: str, flag: str) -> tuple[str | None, str]:
     if not equals or "/" in kind:
         return None, text
     if kind not in kinds(package):
-        fail(f"{flag}: unknown kind {kind!r}; known: {', '.join(kinds(package))}")
+        fail(f"{flag}: unknown kind {kind!r}{nearest(kind.lower(), kinds(package))}")
     return kind, url
 
 

@@ -31,7 +31,7 @@ def _nothing_readable(paths: Paths, inputs: Sequence[Input]) -> str:
     if len(inputs) == 1 and inputs[0].status == "empty":
         return f"{inputs[0].path} is empty"
     reasons = "; ".join(f"{row.path}: {row.note or row.status}" for row in inputs[:MAX_REASONS])
-    more = "; 'trackside inputs PATH' lists all of them" if len(inputs) > MAX_REASONS else ""
+    more = "; 'trackside inputs PATH' lists all of them" if len(inputs) > 1 else ""
     return f"no input could be read ({reasons}){more}"
 
 

@@ -35,13 +35,13 @@ def test_no_libbpf(monkeypatch: pytest.MonkeyPatch, jobs: Jobs) -> None:
 @pytest.mark.parametrize(
     ("number", "reason", "remedy"),
     [
-        (errno.EPERM, "refuses", "CAP_BPF, CAP_PERFMON"),
+        (errno.EPERM, "does not let", "CAP_BPF, CAP_PERFMON"),
         (errno.ENOSYS, "without BPF", "CONFIG_BPF_SYSCALL"),
         (errno.EINVAL, "Invalid argument", "5.15"),
     ],
 )
 def test_what_the_kernel_refuses(number: int, reason: str, remedy: str) -> None:
-    error = libbpf.kernel_refusal(number, "BPF programs")
+    error = libbpf.kernel_refusal(number, "load BPF programs")
     assert reason in error.reason
     assert remedy in error.remedy
 
@@ -63,7 +63,9 @@ def test_without_the_rights() -> None:
         "except Unavailable as error: print(error.reason, '|', error.remedy)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert "the kernel refuses BPF programs to this process | run the agent with CAP_BPF" in done.stdout, done.stderr
+    assert "the kernel does not let this process load BPF programs | run the agent with CAP_BPF" in done.stdout, (
+        done.stderr
+    )
 
 
 @pytest.mark.service

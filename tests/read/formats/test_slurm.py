@@ -85,7 +85,7 @@ def test_real_files(folder: Path) -> None:
         refused = "the command failed" in row.note or row.note.startswith("a JSON document") or row.status == "empty"
         fine = row.format not in OURS if log else (row.format in OURS and row.status == "read") or refused
         if "awkward-fields" in str(path) and row.format == "squeue":
-            fine = row.status == "partial"  # a line break in a name that the columns can't show
+            fine = row.status == "partial"  # a line break in a name that the columns cannot show
         if not fine:
             wrong.append(f"{path.relative_to(folder)}: {row.format} {row.status} {row.note}")
         assert all(set(record.fields) <= set(RECORDS[record.kind].fields) for record in found.records)

@@ -19,7 +19,7 @@ def scrape(name: str, *values: str) -> str:
     return "".join(f'{name}{{Hostname="n1"}} {value} {T0 + at}\n' for at, value in enumerate(values))
 
 
-# -- what can't be
+# -- what cannot be
 
 
 def test_what_cannot_be_is_not_kept() -> None:

@@ -194,7 +194,7 @@ def test_a_file_system_without_locks(folder: Path, store: Path, monkeypatch: pyt
 
     monkeypatch.setattr(fcntl, "flock", flock)
     refused = CliRunner().invoke(main, ["ingest", str(folder), "--store", str(store)])
-    assert "can't be locked (No locks available): put the store on a file system with locks" in refused.stderr
+    assert "cannot be locked (No locks available): put the store on a file system with locks" in refused.stderr
     assert of_store(store) == of_files(folder)
 
 
@@ -257,7 +257,7 @@ def test_a_full_disk(limit: int, folder: Path, store: Path) -> None:
     assert full.returncode == 2, full.stderr
     assert full.stderr.count("\n") == 1
     assert full.stderr.startswith(f"trackside: {store}/")
-    assert "can't be written: File too large; " in full.stderr
+    assert "cannot be written: File too large; " in full.stderr
     assert of_store(store) == wanted
     ingest([folder], store)
     assert of_store(store) == of_files(folder)
@@ -298,7 +298,7 @@ def test_a_store_that_can_not_be_written_can_be_read(readable: Path, nobody: Non
     assert CliRunner().invoke(main, ["runs", "--store", str(readable)]).exit_code == 0
     refused = CliRunner().invoke(main, ["compact", "--store", str(readable)])
     assert refused.exit_code == 2
-    assert refused.stderr == f"trackside: {readable} can't be made into a store: Permission denied\n"
+    assert refused.stderr == f"trackside: {readable} cannot be made into a store: Permission denied\n"
 
 
 class Died(BaseException):

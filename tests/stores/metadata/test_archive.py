@@ -566,8 +566,8 @@ def test_instances_that_start_together_migrate_once(url: str) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda folder: "nonsense", "the archive's URL can't be read; write sqlite:///"),
-        (lambda folder: "mysql://x/y", "an archive can't be kept in 'mysql'"),
+        (lambda folder: "nonsense", "the archive's URL cannot be read; write sqlite:///"),
+        (lambda folder: "mysql://x/y", "an archive cannot be kept in 'mysql'"),
         (lambda folder: "sqlite://", "names no file"),
         (lambda folder: f"sqlite:///{folder}/gone/a.db", "gone does not exist: create it"),
         (lambda folder: f"sqlite:///{folder}", "is a folder: name a file in it"),
@@ -628,13 +628,13 @@ def test_a_run_of_many_nodes(archive: Archive) -> None:
     assert jobs(archive, node="n00010") == []
 
 
-# -- an archive that can't be meant
+# -- an archive that cannot be meant
 
 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("mysql://u:s3cretpw@h/db", "an archive can't be kept in 'mysql'"),
+        ("mysql://u:s3cretpw@h/db", "an archive cannot be kept in 'mysql'"),
         ("sqlite:///{folder}", "is a folder: name a file in it"),
         ("sqlite:////proc/1/archive.db", "is not writable for this user"),
         ("sqlite:///{folder}/gone/archive.db", "does not exist"),
@@ -662,7 +662,7 @@ def test_serve_ends_with_one_line_for_a_mistaken_archive(tmp_path: Path) -> None
         capture_output=True, text=True, timeout=60, cwd=tmp_path,
     )  # fmt: skip
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("trackside: an archive can't be kept in 'mysql'")
+    assert done.stderr.startswith("trackside: an archive cannot be kept in 'mysql'")
 
 
 def test_its_error_can_be_caught_without_the_extra() -> None:

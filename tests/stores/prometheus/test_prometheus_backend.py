@@ -506,7 +506,7 @@ def test_what_is_no_prometheus(reply: bytes, kind: str) -> None:
 def test_a_server_that_is_down_fails_at_once() -> None:
     with scripted(b"") as server:
         url = server.url
-    with pytest.raises(SourceUnavailable, match="can't be reached") as caught:
+    with pytest.raises(SourceUnavailable, match="cannot be reached") as caught:
         asking(url).series()
     assert caught.value.kind == "unreachable"
 

@@ -384,7 +384,7 @@ def judged(diagnoser: Diagnoser, job: str) -> str:
 
 
 def test_lines_that_are_not_read_yet_make_the_answer_unknown(store: Path) -> None:
-    """A verdict says which planes it can't tell of, and why."""
+    """A verdict says which planes it cannot tell of, and why."""
     intake = Intake(store, spoken, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=Slow)
     diagnoser = Diagnoser(store, lambda: lags(intake, 30))
     sent(intake, [(gpu(slurm_job_id="4242"), [(T0_MS, 50.0)])]).result(10)
@@ -777,7 +777,7 @@ def test_a_log_that_can_not_be_written_keeps_nothing(
 
 
 def test_a_full_disk_while_flushing_loses_nothing(intake: Intake, store: Path) -> None:
-    """Segments can't be written, the log can: it is said, tried again, and nothing is there twice."""
+    """Segments cannot be written, the log can: it is said, tried again, and nothing is there twice."""
     for number in range(3):
         sent(intake, tick(number)).result(10)
         said(intake, JOB, [(number, f"step {number} loss 1.0")]).result(10)
