@@ -60,7 +60,7 @@ def test_a_node(conf: Path, tmp_path: Path) -> None:
     assert "slurmd.n1.log cannot be read" in said[0]
     assert (
         exposition(reading)
-        == f'slurm_daemon_up{{daemon="slurmd"}} 0\n# warning {log} can\'t be read: No such file or directory\n'
+        == f'slurm_daemon_up{{daemon="slurmd"}} 0\n# warning {log} cannot be read: No such file or directory\n'
     )
     pid_file.write_text("70\n")
     log.write_text("[2026-11-22T02:00:01.250] [7.batch] done with job\n")
