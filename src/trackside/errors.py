@@ -17,13 +17,13 @@ class TracksideError(Exception):
 
 
 class UsageError(TracksideError):
-    """An argument can't be used as given: a path, a job, a store, a setting."""
+    """An argument cannot be used as given: a path, a job, a store, a setting."""
 
     exit_code = 2
 
 
 class NothingReadable(TracksideError, ValueError):
-    """None of the paths could be read, or no source knows the job."""
+    """None of the paths could be read, or the job was not found in any source."""
 
     exit_code = 3
 

@@ -15,11 +15,11 @@ from tests.agent.readings import open_source
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import JobProcess, Owner
 from trackside.agent.source import Collector, LogLine, Reading
-from trackside.agent.sources.hang import SOURCE, Options
+from trackside.agent.sources.hang import SOURCE, HangOptions
 from trackside.stores.log_store import LogEntry
 from trackside.stores.log_text import written_lines
 
-QUICK = Options(
+QUICK = HangOptions(
     silence_s=0.6, usual_gaps=3.0, still_s=0.5, unheard_s=1.5, startup_s=60.0, settled_s=0.5, one_s=5.0, recorder_s=3.0
 )
 """The thresholds for real jobs, divided by about a hundred."""

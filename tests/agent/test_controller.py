@@ -16,7 +16,7 @@ from trackside.agent.slurm.command import CommandFailed, Commands, blocks
 from trackside.agent.slurm.jobs import JobEvent, Jobs
 from trackside.agent.slurm.statistics import statistics
 from trackside.agent.source import Collector, Reading, Unavailable
-from trackside.agent.sources.controller import SOURCE, Options
+from trackside.agent.sources.controller import SOURCE, ControllerOptions
 
 FOLDER = Path(__file__).parent / "slurm"
 BLOCK = (FOLDER / "job.txt").read_text()
@@ -435,4 +435,4 @@ def test_without_slurm_the_source_is_unavailable(slurm: Slurm, tmp_path: Path) -
         slurm.open_source()
     for options in ({"statistics_s": 0.0}, {"command_timeout_s": 0.0}):
         with pytest.raises(ValueError, match="it must be"):
-            Options(**options)
+            ControllerOptions(**options)

@@ -177,7 +177,7 @@ def drip(handler: BaseHTTPRequestHandler) -> None:
         (page("<html>hello</html>\n"), "has no GPU metrics"),
         (page('DCGM_FI_DEV_GPU_TEMP{gpu="0"} NaN\n'), "has no GPU metrics"),
         (page("# a comment\n" * 2000), "larger than 0 MiB"),
-        (drip, "took more than|timed out"),
+        (drip, "took longer than|timed out"),
         (lambda handler: handler.wfile.write(b"nonsense\r\n\r\n"), "no dcgm-exporter answers"),
     ],
     ids=["503", "another", "nothing", "too-long", "drips", "no-http"],

@@ -24,7 +24,7 @@ from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.source import Collector, Context, Reading, Unavailable
 from trackside.agent.sources import kernel_log
-from trackside.agent.sources.kernel_log import Options
+from trackside.agent.sources.kernel_log import KernelLogOptions
 from trackside.stores.embedded.snapshot import Snapshot
 
 SECOND = 1_000_000_000
@@ -78,7 +78,7 @@ class Machine:
             file.write(f"4,{self.sequence},{int(up_s * 1e6)},-;{text}\n")
 
     def agent(self, **options: Any) -> Collector:
-        return kernel_log.SOURCE.open(Context(self.node, Owners(), Options(**options), print, self.state))
+        return kernel_log.SOURCE.open(Context(self.node, Owners(), KernelLogOptions(**options), print, self.state))
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def test_an_unwritable_state_is_reported(machine: Machine) -> None:
     machine.state.rmdir()
     reading = Reading()
     agent.collect(reading)
-    assert "kernel_log.json can't be written" in reading.warnings[0]
+    assert "kernel_log.json cannot be written" in reading.warnings[0]
     agent.close()
 
 
@@ -553,7 +553,7 @@ def test_a_line_written_to_the_real_ring_is_read() -> None:
         try:
             Path("/dev/kmsg").write_text(f"<4>{marker}\n")
         except OSError as error:
-            pytest.skip(f"/dev/kmsg can't be written to: {error.strerror}")
+            pytest.skip(f"/dev/kmsg cannot be written to: {error.strerror}")
         written_ns = time.time_ns()
         reading = Reading()
         agent.collect(reading)

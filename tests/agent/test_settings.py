@@ -172,7 +172,7 @@ def test_an_invalid_setting_is_refused_with_its_line(tmp_path: Path, text: str, 
         (["--trace", "cuda,ncl"], "--trace: unknown source 'ncl'; did you mean 'nccl'?"),
         (["--listen", "nowhere"], "--listen: [agent] listen: 'nowhere' is not HOST:PORT"),
         (["--remote-write", "receiver:9480"], "--remote-write: [send.remote_write] the URL 'receiver:9480' must begin"),
-        (["--config", "/none.toml"], "can't read /none.toml: No such file or directory"),
+        (["--config", "/none.toml"], "cannot read /none.toml: No such file or directory"),
     ],
 )
 def test_an_invalid_flag_is_refused_by_name(arguments: list[str], message: str) -> None:

@@ -14,7 +14,7 @@ from trackside.agent.slurm import daemon_log
 from trackside.agent.slurm.configuration import find_conf, setting
 from trackside.agent.slurm.daemon_log import DaemonLog
 from trackside.agent.source import Reading, Unavailable
-from trackside.agent.sources.slurm_node import SOURCE, Options
+from trackside.agent.sources.slurm_node import SOURCE, SlurmNodeOptions
 
 CONF = """# a cluster
 ClusterName=lab
@@ -60,7 +60,7 @@ def test_the_state_and_log_of_slurmd_are_read(conf: Path, tmp_path: Path) -> Non
     assert "slurmd.n1.log can't be read" in messages[0]
     assert (
         exposition(reading)
-        == f'slurm_daemon_up{{daemon="slurmd"}} 0\n# warning {log} can\'t be read: No such file or directory\n'
+        == f'slurm_daemon_up{{daemon="slurmd"}} 0\n# warning {log} cannot be read: No such file or directory\n'
     )
     pid_file.write_text("70\n")
     log.write_text("[2026-11-22T02:00:01.250] [7.batch] done with job\n")

@@ -18,7 +18,7 @@ from trackside.bundle.parts import NotBundled
 from trackside.bundle.redact.redactor import Redactor, pieces
 from trackside.bundle.redact.sieve import LinePattern, Prefilter, line_pattern_of
 from trackside.bundle.redact.traces import Traces
-from trackside.bundle.write import Options, WrittenBundle, write
+from trackside.bundle.write import BundleOptions, WrittenBundle, write
 from trackside.catalog.hostlist import expand
 from trackside.logs.matcher import matcher as make
 from trackside.model import Run
@@ -101,7 +101,7 @@ def redacted(*texts: str, also: tuple[str, ...] = ()) -> list[str]:
 
 def redacted_bundle(folder: Path, out: Path, **options: object) -> WrittenBundle:
     case = Session.of(load([folder]))
-    return write(case, [str(folder)], Options(out=str(out), created="x", redacted=True, **options))  # type: ignore[arg-type]
+    return write(case, [str(folder)], BundleOptions(out=str(out), created="x", redacted=True, **options))  # type: ignore[arg-type]
 
 
 class TestSecrets:

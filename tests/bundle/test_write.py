@@ -24,7 +24,7 @@ from trackside.bundle import parts, slicing
 from trackside.bundle.parts import NotBundled
 from trackside.bundle.same import differences
 from trackside.bundle.samples import SampleFilter, export
-from trackside.bundle.write import Options, write
+from trackside.bundle.write import BundleOptions, write
 from trackside.catalog.metrics import METRICS
 from trackside.cli import main
 from trackside.finding import Verdict
@@ -34,8 +34,8 @@ from trackside.read.bundle import (
     MANIFEST,
     SEAL,
     Bundle,
+    BundleManifest,
     DamagedBundle,
-    Manifest,
     open_bundle,
     recorded_job_and_time,
 )
@@ -59,7 +59,7 @@ LOG = (
 def write_bundle(folder: Path, out: Path, as_of: float | None = None, **options: object) -> Verdict:
     """Write a bundle of a folder; returns the verdict on the folder."""
     session = Session.of(load([folder]), as_of)
-    write(session, [str(folder)], Options(out=str(out), created=CREATED, **options))  # type: ignore[arg-type]
+    write(session, [str(folder)], BundleOptions(out=str(out), created=CREATED, **options))  # type: ignore[arg-type]
     return session.verdict()
 
 
@@ -190,8 +190,8 @@ class TestContent:
     def test_a_bundle_can_be_redacted_later(self, bundle: Path, tmp_path: Path) -> None:
         case = Session.of(load([bundle]))
         with pytest.raises(NotBundled, match="already a bundle"):
-            write(case, [str(bundle)], Options(out=str(tmp_path / "two.tsb"), created=CREATED))
-        write(case, [str(bundle)], Options(out=str(tmp_path / "two.tsb"), created=CREATED, redacted=True))
+            write(case, [str(bundle)], BundleOptions(out=str(tmp_path / "two.tsb"), created=CREATED))
+        write(case, [str(bundle)], BundleOptions(out=str(tmp_path / "two.tsb"), created=CREATED, redacted=True))
         assert not differences(case.verdict(), trackside.diagnose(tmp_path / "two.tsb"))
         assert not list(tmp_path.glob(".bundle-*"))
 
@@ -232,7 +232,7 @@ class TestSlice:
     @given(st.lists(st.integers(0, 3000), max_size=40), st.integers(1, 3000))
     def test_kept_lines_keep_their_order(self, places: list[int], count: int) -> None:
         lines = [f"line {n}\n".encode() for n in range(1, count + 1)]
-        spots = slicing.Spots(sorted((place, place) for place in set(places)))
+        spots = slicing.FileParts(sorted((place, place) for place in set(places)))
         cut = slicing.Slice(io.BytesIO(b"".join(lines)), spots)
         number, line_numbers = 0, set()
         for text in cut:
@@ -473,7 +473,7 @@ class TestCommand:
 def test_the_manifest_fields_are_documented() -> None:
     """The documentation names every field."""
     text = (Path(__file__).parents[2] / "docs" / "bundle.md").read_text("utf-8")
-    missing = [field.name for field in msgspec.structs.fields(Manifest) if f"`{field.name}`" not in text]
+    missing = [field.name for field in msgspec.structs.fields(BundleManifest) if f"`{field.name}`" not in text]
     assert not missing
 
 

@@ -275,7 +275,7 @@ def test_squeue_replaces_scontrol_if_that_is_refused(bin_: Bin) -> None:
     bin_.say("sacct -D", status=1, error=DOWN)
     answer = ask(bin_, "7")
     assert (answer.stage, answer.nodes) == ("going", ("c1", "c2"))
-    assert "ask as the job's owner or an operator" in notes(answer)
+    assert "query as the job's owner or an operator" in notes(answer)
 
 
 def test_missing_commands_are_reported(tmp_path: Path) -> None:

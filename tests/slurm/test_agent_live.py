@@ -22,7 +22,7 @@ from trackside.agent.owners import Owner
 from trackside.agent.source import Reading
 from trackside.agent.sources import controller as controller_source
 from trackside.agent.sources import slurm_node as slurm_node_source
-from trackside.agent.sources.controller import Options
+from trackside.agent.sources.controller import ControllerOptions
 
 __all__ = ["cluster"]
 pytestmark = [pytest.mark.service, pytest.mark.corpus]
@@ -80,7 +80,7 @@ class ControllerWatch:
         self._collector = open_source(
             controller_source.SOURCE,
             LocalNode("ctl"),
-            options=Options(conf=cluster.env["SLURM_CONF"], statistics_s=5.0),
+            options=ControllerOptions(conf=cluster.env["SLURM_CONF"], statistics_s=5.0),
         )
         self.sent: list[SentLine] = []
         self.sentences: list[str] = []

@@ -128,7 +128,7 @@ def test_a_registered_backend_works_on_the_command_line(arrays: str, tmp_path: P
 @pytest.mark.parametrize(
     ("argument", "error"),
     [
-        ("influx=http://127.0.0.1:9", "no kind of metric store is called 'influx'; known: prometheus"),
+        ("influx=http://127.0.0.1:9", "unknown kind 'influx'; known: prometheus"),
         ("promtheus=http://127.0.0.1:9", "did you mean 'prometheus'?"),
         ("metrics:9090", "must begin with http:// or https://"),
     ],

@@ -22,6 +22,9 @@ from trackside.settings import ConfigError, SettingValue, nearest
 from trackside.settings.shown import as_toml
 
 EXIT_USAGE = 2
+RUN_HELP = "Collect and send until stopped (default command)."
+CHECK_HELP = "Show which sources work on this node, which do not, and why."
+CONFIG_HELP = "Show the settings in effect and the source of each."
 CONTROLLER = "controller"
 ONCE_S = 30.0
 """Time to send a single reading before the process ends."""
@@ -41,51 +44,47 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m track
 
 def _with_default_command(arguments: list[str]) -> list[str]:
     """Prepend ``run`` if no command is named."""
-    if arguments and arguments[0] in ("run", "check", "config", "-h", "--help"):
-        return arguments
-    return ["run", *arguments]
+    is_option = not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"))
+    return ["run", *arguments] if is_option else arguments
 
 
 def parser(program: str) -> argparse.ArgumentParser:
     """The parser of the command line."""
     flags = argparse.ArgumentParser(add_help=False)
     add = flags.add_argument
-    add("--config", metavar="FILE", help="settings file (default /etc/trackside/agent.toml, if it exists)")
+    add("--config", metavar="FILE", help="Settings file (default /etc/trackside/agent.toml, if it exists)")
     add(
         "--node",
         metavar="NAME",
-        help="node name on all samples and lines (default: Slurm's node name, else the host name)",
+        help="Node name to attach to all samples and lines (default: Slurm's node name, else the host name).",
     )
-    add("--job", metavar="ID", help="job id of everything whose job is not known otherwise")
-    add("--controller", action="store_true", help="also collect from the Slurm controller (run on its host)")
-    add("--trace", metavar="LIBRARIES", help="trace calls of these libraries by eBPF: cuda, nccl or cuda,nccl")
-    add("--only", "--source", metavar="ID", nargs="+", action="extend", help="run only these sources")
-    add("--without", metavar="ID", nargs="+", action="extend", help="switch these sources off")
-    add("--listen", metavar="HOST:PORT", help="address of /metrics (default 127.0.0.1:9481); '' to not serve it")
-    add("--remote-write", metavar="URL", help="send samples to this URL by Prometheus remote write")
-    add("--loki", metavar="URL", help="send log lines to this URL by the Loki push API")
-    add("--spool", metavar="DIR", help="folder for data that waits to be sent (default: spool in the state folder)")
+    add("--job", metavar="ID", help="Job id for samples and lines without one.")
+    add("--controller", action="store_true", help="Also collect from the Slurm controller (run on its host).")
+    add("--trace", metavar="LIBRARIES", help="Trace calls of these libraries by eBPF: cuda, nccl or cuda,nccl.")
+    add("--only", metavar="ID", nargs="+", action="extend", help="Run only these sources.")
+    add("--source", dest="only", metavar="ID", nargs="+", action="extend", help=argparse.SUPPRESS)  # its former name
+    add("--without", metavar="ID", nargs="+", action="extend", help="Switch these sources off.")
+    add("--listen", metavar="HOST:PORT", help="Address of /metrics (default 127.0.0.1:9481); '' turns it off.")
+    add("--remote-write", metavar="URL", help="Send samples to this URL by Prometheus remote write.")
+    add("--loki", metavar="URL", help="Send log lines to this URL by the Loki push API.")
+    add("--spool", metavar="DIR", help="Folder for data that waits to be sent (default: spool in the state folder).")
 
     top = argparse.ArgumentParser(
-        prog=program, description="Collects metrics and logs on a node and sends them to receivers."
+        prog=program, description="Collect a node's metrics and logs and send them to a server (docs/agent.md)."
     )
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    command = commands.add_parser("run", parents=[flags], help="collect and send until stopped (default command)")
-    command.add_argument("--once", action="store_true", help="read each source once, send the readings and exit")
+    command = commands.add_parser("run", parents=[flags], help=RUN_HELP, description=RUN_HELP)
+    command.add_argument("--once", action="store_true", help="Read each source once, send the readings and exit.")
     command.add_argument(
-        "--print", action="store_true", help="read each source once and print the readings; send nothing"
+        "--print", action="store_true", help="Read each source once and print the readings; send nothing."
     )
     command.set_defaults(
         command=lambda arguments: run(arguments.config, settings(arguments), arguments.once, arguments.print)
     )
-    command = commands.add_parser(
-        "check", parents=[flags], help="show which sources work on this node, which do not, and why"
-    )
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(command=lambda arguments: look(arguments.config, settings(arguments), arguments.json))
-    command = commands.add_parser(
-        "config", parents=[flags], help="show the settings in force and where each comes from"
-    )
+    command = commands.add_parser("check", parents=[flags], help=CHECK_HELP, description=CHECK_HELP)
+    command.add_argument("--json", action="store_true", help="Print JSON.")
+    command.set_defaults(command=lambda arguments: print_check(arguments.config, settings(arguments), arguments.json))
+    command = commands.add_parser("config", parents=[flags], help=CONFIG_HELP, description=CONFIG_HELP)
     command.set_defaults(command=lambda arguments: show_settings(arguments.config, settings(arguments)))
     return top
 
@@ -143,7 +142,7 @@ def owners_of(config: Config) -> Owners:
 
 
 def show_settings(path: str | None, flags: Mapping[str, SettingValue]) -> int:
-    """Show the settings in force."""
+    """Show the settings in effect."""
     print(as_toml(_loaded(path, flags).settings))
     return 0
 
@@ -151,11 +150,11 @@ def show_settings(path: str | None, flags: Mapping[str, SettingValue]) -> int:
 def _loaded(path: str | None, flags: Mapping[str, SettingValue]) -> Config:
     config = load(path, flags)
     for warning in config.warnings:
-        say(warning)
+        log_line(warning)
     return config
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """Write a line to the agent's own log."""
     sys.stderr.write(f"trackside agent: {text}\n")  # one write per line because several threads log
     sys.stderr.flush()
@@ -168,18 +167,18 @@ def run(path: str | None, flags: Mapping[str, SettingValue], once: bool, printed
         return _print_once(config)
     if once:
         return _send_once(config)
-    agent = Agent(config, owners_of(config), lambda: load(path, flags), say)
+    agent = Agent(config, owners_of(config), lambda: load(path, flags), log_line)
     destinations = [f"/metrics at {config.agent.listen}"] if config.agent.listen else []
     destinations += [f"{sender.protocol.name} to {sender.url}" for sender in agent.outlets.senders]
     sources_on = sum(collection.on for collection in config.collections)
-    say(
+    log_line(
         f"node {config.node.name}, {sources_on} sources; {', '.join(destinations) or 'no destination: nothing is sent'}"
     )
     agent.run()
     return 0
 
 
-def look(path: str | None, flags: Mapping[str, SettingValue], as_json: bool) -> int:
+def print_check(path: str | None, flags: Mapping[str, SettingValue], as_json: bool) -> int:
     """Print which sources work on this node, and which do not."""
     config = _loaded(path, flags)
     report = check(config, owners_of(config))
@@ -206,7 +205,7 @@ def _read(config: Config, outlet: Outlet) -> int:
     """Read each enabled source once; 1 if any could not be read."""
     owners, state = owners_of(config), state_folder(config.state)
     running = [
-        Running(collection, config.node, owners, outlet, say, state=state)
+        Running(collection, config.node, owners, outlet, log_line, state=state)
         for collection in config.collections
         if collection.on
     ]
@@ -224,7 +223,7 @@ def _print_once(config: Config) -> int:
 
 
 def _send_once(config: Config) -> int:
-    outlets = Outlets(config, say)
+    outlets = Outlets(config, log_line)
     try:
         for sender in outlets.senders:
             sender.start()

@@ -35,7 +35,7 @@ LIBRARIES = (("nvidia-ml-py", "pynvml"), ("hyperscan", "hyperscan"), ("cramjam",
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CheckItem:
     """One checked item. ``state``: works, partly, off, unavailable, fails, hangs. ``is_requested``: the settings
     request it, so it is a problem if it does not work."""
 
@@ -46,7 +46,7 @@ class Line:
     is_requested: bool = False
 
     @property
-    def bad(self) -> bool:
+    def is_problem(self) -> bool:
         """Whether it is a problem."""
         return self.state in ("fails", "hangs") or (self.is_requested and self.state == "unavailable")
 
@@ -56,19 +56,20 @@ class Report:
     """All checked items."""
 
     node: str
-    sources: list[Line] = field(default_factory=list)
-    outputs: list[Line] = field(default_factory=list)
-    surroundings: list[Line] = field(default_factory=list)
+    sources: list[CheckItem] = field(default_factory=list)
+    outputs: list[CheckItem] = field(default_factory=list)
+    surroundings: list[CheckItem] = field(default_factory=list)
+    """The node's environment: Slurm, privileges, optional packages."""
 
     @property
     def ok(self) -> bool:
         """Whether everything that is requested works."""
-        return not any(line.bad for line in (*self.sources, *self.outputs, *self.surroundings))
+        return not any(line.is_problem for line in (*self.sources, *self.outputs, *self.surroundings))
 
     def text(self) -> str:
         """The report for people, one line per item."""
         parts = [f"node {self.node}"]
-        for title, lines in (("sources", self.sources), ("outputs", self.outputs), ("surroundings", self.surroundings)):
+        for title, lines in (("sources", self.sources), ("outputs", self.outputs), ("environment", self.surroundings)):
             parts += ["", title]
             width = max((len(line.id) for line in lines), default=0)
             for line in lines:
@@ -119,7 +120,7 @@ def read_once(running: list[Running]) -> None:
         source.join(deadline - time.monotonic())
 
 
-def _sources(config: Config, owners: Owners) -> list[Line]:
+def _sources(config: Config, owners: Owners) -> list[CheckItem]:
     counts = _ReadingCounts()
     messages: list[str] = []
     running_sources = [
@@ -128,7 +129,7 @@ def _sources(config: Config, owners: Owners) -> list[Line]:
         if collection.on
     ]
     read_once(running_sources)
-    lines: dict[str, Line] = {}
+    lines: dict[str, CheckItem] = {}
     for running_source in running_sources:
         notes = [
             text.removeprefix(f"{running_source.id}: ")
@@ -140,22 +141,22 @@ def _sources(config: Config, owners: Owners) -> list[Line]:
         if not other.on:
             source = other.source
             needs = f"; needs {source.needs}" if source.needs else ""
-            lines[source.id] = Line(source.id, "off", f"{source.title} ({other.origin}{needs})")
+            lines[source.id] = CheckItem(source.id, "off", f"{source.title}; {other.origin}{needs}")
     return [lines[id_] for id_ in sorted(lines)]
 
 
-def _source(running: Running, samples: int, lines: int, notes: Sequence[str]) -> Line:
+def _source(running: Running, samples: int, lines: int, notes: Sequence[str]) -> CheckItem:
     """The state of one source; ``notes``: its log messages and warnings."""
     health, collection = running.health, running.collection
     is_requested, needs = collection.origin != "default", collection.source.needs
     if health.state == "works":
         counts = f"{samples:,} samples, {lines:,} lines in {health.seconds:.3f} s"
-        return Line(running.id, "partly" if notes else "works", "; ".join((counts, *notes)), "", is_requested)
+        return CheckItem(running.id, "partly" if notes else "works", "; ".join((counts, *notes)), "", is_requested)
     remedy = health.remedy or (f"needs {needs}" if needs and health.state == "unavailable" else "")
-    return Line(running.id, health.state, health.reason, remedy, is_requested)
+    return CheckItem(running.id, health.state, health.reason, remedy, is_requested)
 
 
-def _outputs(config: Config) -> list[Line]:
+def _outputs(config: Config) -> list[CheckItem]:
     identity = Identity(config.node.name)
     lines = [_listening(config)]
     if config.remote_write is not None:
@@ -163,15 +164,15 @@ def _outputs(config: Config) -> list[Line]:
     if config.loki is not None:
         lines.append(_receiver(LokiPush(identity, config.loki.tenant), config.loki.receiver))
     if config.remote_write is None and config.loki is None:
-        lines.append(Line("send", "off", "no [send.remote_write] or [send.loki] in the settings"))
+        lines.append(CheckItem("send", "off", "no [send.remote_write] or [send.loki] in the settings"))
     else:
         lines.append(_spool(config))
     return lines
 
 
-def _listening(config: Config) -> Line:
+def _listening(config: Config) -> CheckItem:
     if not config.agent.listen:
-        return Line("/metrics", "off", "agent.listen is empty")
+        return CheckItem("/metrics", "off", "agent.listen is empty")
     host, port = config.agent.address
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -180,9 +181,11 @@ def _listening(config: Config) -> Line:
             probe.bind((host, port))
     except OSError as error:
         if _is_agent(host, port):
-            return Line("/metrics", "works", f"already served by an agent at {config.agent.listen}")
-        return Line("/metrics", "unavailable", f"{config.agent.listen}: {error.strerror}", "change agent.listen", True)
-    return Line("/metrics", "works", f"can be served at {config.agent.listen}")
+            return CheckItem("/metrics", "works", f"already served by an agent at {config.agent.listen}")
+        return CheckItem(
+            "/metrics", "unavailable", f"{config.agent.listen}: {error.strerror}", "change agent.listen", True
+        )
+    return CheckItem("/metrics", "works", f"can be served at {config.agent.listen}")
 
 
 def _is_agent(host: str, port: int) -> bool:
@@ -197,58 +200,58 @@ def _is_agent(host: str, port: int) -> bool:
         connection.close()
 
 
-def _receiver(wire: Protocol, options: ReceiverOptions) -> Line:
+def _receiver(wire: Protocol, options: ReceiverOptions) -> CheckItem:
     """Whether a receiver accepts an empty body."""
     try:
         client = HttpClient(options.with_path(wire.path))
     except ValueError as error:
-        return Line(wire.name, "unavailable", str(error), "", True)
+        return CheckItem(wire.name, "unavailable", str(error), "", True)
     body, headers = wire.body([])
     try:
         answer = client.request("POST", "", body=body, headers=headers)
     except SourceUnavailable as error:
         if error.status in REFUSED_STATUSES:  # some refuse an empty body
-            return Line(wire.name, "works", f"{client.name} answers {error.status}", "", True)
+            return CheckItem(wire.name, "works", f"{client.name} answers {error.status}", "", True)
         if not error.status:
-            return Line(wire.name, "unavailable", str(error), "", True)
+            return CheckItem(wire.name, "unavailable", str(error), "", True)
         message = f": {error.message}" if error.message else ""
         remedy = CHECK_IDENTITY if error.kind == "unauthorized" else ""
-        return Line(wire.name, "unavailable", f"{client.name} answers {error.status}{message}", remedy, True)
+        return CheckItem(wire.name, "unavailable", f"{client.name} answers {error.status}{message}", remedy, True)
     finally:
         client.close()
-    return Line(wire.name, "works", f"{client.name} answers {answer.status}", "", True)
+    return CheckItem(wire.name, "works", f"{client.name} answers {answer.status}", "", True)
 
 
-def _spool(config: Config) -> Line:
+def _spool(config: Config) -> CheckItem:
     folder = config.spool_folder
     messages: list[str] = []
     with suppress(InUse):
         Spool(folder / "check", config.spool, messages.append).close()
     if messages:
         remedy = "set spool.path or agent.state to a folder that the agent may write"
-        return Line("spool", "unavailable", messages[0], remedy, True)
+        return CheckItem("spool", "unavailable", messages[0], remedy, True)
     free = shutil.disk_usage(folder).free
     space = f"{free / 2**30:.1f} GiB free, {config.spool.most_bytes / 2**30:.2f} GiB at most for each receiver"
     shutil.rmtree(folder / "check", ignore_errors=True)
-    return Line("spool", "works", f"{folder}: {space}", "", True)
+    return CheckItem("spool", "works", f"{folder}: {space}", "", True)
 
 
-def _surroundings() -> list[Line]:
+def _surroundings() -> list[CheckItem]:
     lines = [_slurm()]
-    groups = " ".join(map(str, sorted(os.getgroups())))
-    lines.append(Line("privileges", "works", f"uid {os.geteuid()}, groups {groups}; {capabilities_in_words()}"))
+    groups = " ".join(map(str, sorted(os.getgroups()))) or "none"
+    lines.append(CheckItem("privileges", "works", f"uid {os.geteuid()}, groups {groups}; {capabilities_in_words()}"))
     for package, module in LIBRARIES:
         if importlib.util.find_spec(module) is not None:
-            lines.append(Line(package, "works", "installed"))
+            lines.append(CheckItem(package, "works", "installed"))
         else:
-            lines.append(Line(package, "unavailable", "not installed", "pip install 'trackside[agent]'"))
+            lines.append(CheckItem(package, "unavailable", "not installed", "pip install 'trackside[agent]'"))
     return lines
 
 
-def _slurm() -> Line:
+def _slurm() -> CheckItem:
     """Whether Slurm's commands are on the path."""
     commands = [name for name in SLURM_COMMANDS if shutil.which(name)]
     conf = find_conf()
     if not commands:
-        return Line("slurm", "unavailable", f"no Slurm commands on the path; {conf or 'no readable slurm.conf'}")
-    return Line("slurm", "works", ", ".join([*commands, *([] if conf is None else [str(conf)])]))
+        return CheckItem("slurm", "unavailable", f"no Slurm commands on the path; {conf or 'no readable slurm.conf'}")
+    return CheckItem("slurm", "works", ", ".join([*commands, *([] if conf is None else [str(conf)])]))

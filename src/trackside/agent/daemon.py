@@ -91,7 +91,7 @@ class Agent:
     """The whole agent. ``reload`` reads the settings again."""
 
     def __init__(self, config: Config, owners: Owners, reload: Callable[[], Config], say: Say) -> None:
-        """Raises ConfigError, also if ``/metrics`` can't be served at its address."""
+        """Raises ConfigError, also if ``/metrics`` cannot be served at its address."""
         self._config, self._reload, self._say = config, reload, say
         self.outlets = Outlets(config, say)
         state = state_folder(config.state)
@@ -106,7 +106,7 @@ class Agent:
             except OSError as error:
                 self.outlets.close(0.0)
                 setting = f"agent.listen: {config.agent.listen}"
-                raise ConfigError(f"{setting}: can't listen there: {error.strerror}") from None
+                raise ConfigError(f"{setting}: cannot listen there: {error.strerror}") from None
         self._wake_reader = self._wake_writer = -1
         self._is_stopping = self._reload_requested = False
 

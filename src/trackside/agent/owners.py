@@ -47,7 +47,7 @@ class Owners:
     """Number of job processes whose environment could not be read at the last renewal."""
 
     def renew(self) -> None:
-        """Read new processes. Raises OSError if processes can't be listed."""
+        """Read new processes. Raises OSError if processes cannot be listed."""
 
     def processes(self) -> Sequence[JobProcess]:
         """All processes of jobs and containers on this node, including child processes."""

@@ -55,7 +55,7 @@ class PseudoFile:
         return b"".join(parts)
 
     def read_or_warn(self, reading: Reading) -> bytes:
-        """The file's contents now; empty, with a warning, if it can't be read."""
+        """The file's contents now; empty, with a warning, if it cannot be read."""
         try:
             return self.read()
         except OSError as error:
@@ -63,7 +63,7 @@ class PseudoFile:
             return b""
 
     def count(self) -> int | None:
-        """The single number in the file; None if it is not one or can't be read."""
+        """The single number in the file; None if it is not one or cannot be read."""
         try:
             return number(self.read(64).strip())
         except OSError:
@@ -127,11 +127,11 @@ def first_of(*paths: Path) -> Path:
 
 
 def required(file: PseudoFile, remedy: str = "") -> bytes:
-    """Contents of a file that a source can't work without. Raises Unavailable."""
+    """Contents of a file that a source cannot work without. Raises Unavailable."""
     try:
         return file.read()
     except OSError as error:
-        raise Unavailable(f"{file.path} can't be read: {error.strerror}", remedy) from error
+        raise Unavailable(f"{file.path} cannot be read: {error.strerror}", remedy) from error
 
 
 def number(field: bytes) -> int | None:
@@ -158,7 +158,7 @@ def keyed(data: bytes, keys: Collection[bytes]) -> dict[bytes, int]:
 
 
 def names_in(folder: Path | str, max_names: int) -> list[str]:
-    """The first names in a folder, in natural order (numbers by value); empty if it can't be read."""
+    """The first names in a folder, in natural order (numbers by value); empty if it cannot be read."""
     try:
         return sorted(os.listdir(folder), key=_natural_key)[:max_names]
     except OSError:

@@ -145,7 +145,7 @@ class Running:
         except Unavailable as error:
             self._fail("unavailable", error.reason, error.remedy)
         except Exception as error:  # noqa: BLE001  an error of a source must not end its thread
-            self._fail("fails", f"it can't be opened: {_one_line(error)}")
+            self._fail("fails", f"it cannot be opened: {_one_line(error)}")
         finally:
             self._end_call()
         return None
@@ -188,7 +188,7 @@ class Running:
             if self.outlet.take(self.id, reading):
                 collector.accepted()
         except Exception as error:  # noqa: BLE001
-            self._fail("fails", f"its reading can't be stored: {_one_line(error)}")
+            self._fail("fails", f"its reading cannot be stored: {_one_line(error)}")
         return True
 
     def _start_call(self, timeout_s: float) -> float:

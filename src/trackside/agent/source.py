@@ -22,7 +22,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Unavailable(TracksideError):
-    """A source can't be read on this node. ``reason`` and ``remedy`` (how to change it) are one line each."""
+    """A source cannot be read on this node. ``reason`` and ``remedy`` (how to change it) are one line each."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)

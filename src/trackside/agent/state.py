@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def state_folder(path: Path) -> Path | None:
-    """The folder, created if needed; None if it can't be written."""
+    """The folder, created if needed; None if it cannot be written."""
     with suppress(OSError):
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         probe = path / ".written"

@@ -19,7 +19,7 @@ import numpy as np
 from trackside.bundle.parts import PACKED, NotBundled
 from trackside.bundle.same import differences
 from trackside.bundle.samples import SampleFilter, SampleWriter
-from trackside.bundle.write import Options, WrittenBundle, write
+from trackside.bundle.write import BundleOptions, WrittenBundle, write
 from trackside.errors import NothingReadable
 from trackside.http.unavailable import SourceUnavailable
 from trackside.ingest import HashedStream
@@ -41,7 +41,7 @@ MAX_NAME_CHARS = 200
 
 
 @dataclass(slots=True)
-class Copies:
+class EvidenceCopier:
     """Copies the inputs of a run into a folder. ``missing``: inputs that could not be copied; ``notes``: for the
     manifest."""
 
@@ -206,17 +206,17 @@ def _within(series_list: Sequence[SeriesInfo], cited: Collection[str]) -> tuple[
 
 
 @contextmanager
-def copies() -> Iterator[Copies]:
+def copies() -> Iterator[EvidenceCopier]:
     """A temporary folder for copies."""
     with tempfile.TemporaryDirectory(prefix="trackside-bundle-") as folder:
-        copies_ = Copies(folder)
+        copies_ = EvidenceCopier(folder)
         try:
             yield copies_
         finally:
             copies_.close()
 
 
-def write_live(session: Session, copies_: Copies, options: Options) -> WrittenBundle:
+def write_live(session: Session, copies_: EvidenceCopier, options: BundleOptions) -> WrittenBundle:
     """Write a bundle of the copies.
 
     Raises NotBundled if the copies give a different verdict than ``session``, unless the options allow it.

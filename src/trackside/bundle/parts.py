@@ -14,11 +14,11 @@ import msgspec
 
 from trackside.bundle.redact.redactor import Redactor
 from trackside.bundle.samples import SampleFilter, export
-from trackside.bundle.slicing import FORMATS, MAX_WHOLE_BYTES, Slice, Spots
+from trackside.bundle.slicing import FORMATS, MAX_WHOLE_BYTES, FileParts, Slice
 from trackside.catalog.hang_lines import read_piece
 from trackside.errors import TracksideError
 from trackside.model import Input
-from trackside.read.bundle import PIECE_BYTES, InputDoc, is_bundle_file
+from trackside.read.bundle import PIECE_BYTES, BundledInput, is_bundle_file
 from trackside.read.format import Source
 from trackside.read.pieces import ChunkStream
 from trackside.read.plain_pickle import load
@@ -34,7 +34,7 @@ class PartSource:
     """One input of a bundle: its bytes, or the reason why there are none. ``describe_excerpt`` returns
     ``doc.excerpt``; call it after reading ``content``."""
 
-    doc: InputDoc
+    doc: BundledInput
     content: Iterable[bytes] | None = None
     describe_excerpt: Callable[[], str] = str
     size: int | None = None
@@ -60,13 +60,13 @@ def whole_files(paths: Paths, rows: Sequence[Input], on_progress: ProgressCallba
         elif rows_of_file:
             status = os.stat(path)
             yield PartSource(
-                InputDoc(label, label, status.st_mtime), _file(os.fspath(path), on_progress), size=status.st_size
+                BundledInput(label, label, status.st_mtime), _file(os.fspath(path), on_progress), size=status.st_size
             )
 
 
 def left_out(row: Input, redactor: Redactor | None = None) -> PartSource:
     """An input of which only the row is included."""
-    doc = InputDoc(row.path, None, None, "", row.status, row.note, row.plane, row.note or row.status)
+    doc = BundledInput(row.path, None, None, "", row.status, row.note, row.plane, row.note or row.status)
     return PartSource(doc if redactor is None else redacted_doc(doc, redactor))
 
 
@@ -86,7 +86,7 @@ class SingleInputs:
     paths: Paths
     rows: Mapping[str, Input]
     with_rows: frozenset[str]
-    spots: Mapping[str, Spots] | None = None
+    spots: Mapping[str, FileParts] | None = None
     sample_filter: SampleFilter | None = None
     redactor: Redactor | None = None
 
@@ -101,7 +101,7 @@ class SingleInputs:
                 yield self._part(item, row)
 
     def _part(self, source: Source, row: Input) -> PartSource:
-        doc = InputDoc(source.path, PACKED.sub("", source.path), source.modified)
+        doc = BundledInput(source.path, PACKED.sub("", source.path), source.modified)
         stream: io.BufferedIOBase = source.stream  # type: ignore[assignment]
         describe_excerpt: Callable[[], str] = str
         binary = b"\0" in source.head
@@ -119,13 +119,13 @@ class SingleInputs:
             try:
                 stream = io.BytesIO(json.dumps(load(data), default=_text).encode())
             except (ValueError, RecursionError):
-                return left_out(Input(row.path, None, "refused", "binary data can't be redacted", 0), self.redactor)
+                return left_out(Input(row.path, None, "refused", "binary data cannot be redacted", 0), self.redactor)
             describe_excerpt = "as JSON".__str__
         elif row.format == "hang-report" and self.redactor is not None:
             stream = _joined(line for line in stream if read_piece(line) is None)
-            describe_excerpt = "flight recorder dumps left out: compressed data can't be redacted".__str__
+            describe_excerpt = "flight recorder dumps left out: compressed data cannot be redacted".__str__
         elif row.format in FORMATS and self._is_large(source):
-            slice_ = Slice(stream, (self.spots or {}).get(source.path, Spots()))
+            slice_ = Slice(stream, (self.spots or {}).get(source.path, FileParts()))
             stream = _joined(slice_)
             describe_excerpt = lambda: (  # noqa: E731
                 f"{slice_.kept_lines:,} of {slice_.line_count:,} lines: both ends, cited lines with context, and lines"
@@ -140,7 +140,7 @@ class SingleInputs:
         return self.spots is not None and (source.size is None or source.size > MAX_WHOLE_BYTES)
 
 
-def redacted_doc(doc: InputDoc, redactor: Redactor) -> InputDoc:
+def redacted_doc(doc: BundledInput, redactor: Redactor) -> BundledInput:
     """The document with its texts redacted."""
     return msgspec.structs.replace(
         doc,

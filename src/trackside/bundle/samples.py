@@ -1,5 +1,5 @@
 """Writes samples as JSON lines that VictoriaMetrics can import and Trackside can read, with the catalog's names, units
-and labels. Replaces metrics files of which only a part is included, or whose bytes can't be redacted.
+and labels. Replaces metrics files of which only a part is included, or whose bytes cannot be redacted.
 """
 
 from __future__ import annotations

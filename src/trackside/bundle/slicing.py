@@ -26,7 +26,7 @@ MAX_LINE_BYTES = 16 << 20
 
 
 @dataclass(slots=True)
-class Spots:
+class FileParts:
     """The parts of one file to keep: ranges of 1-based lines, and ranges of bytes."""
 
     lines: list[tuple[int, int]] = field(default_factory=list)
@@ -35,9 +35,9 @@ class Spots:
     """First byte, and one past the last."""
 
 
-def spots_of(events: Iterable[Event], queries: Iterable[str]) -> Mapping[str, Spots]:
+def spots_of(events: Iterable[Event], queries: Iterable[str]) -> Mapping[str, FileParts]:
     """By file, the parts to keep: those of events, and those of citations, given as query texts."""
-    spots_by_path: dict[str, Spots] = defaultdict(Spots)
+    spots_by_path: dict[str, FileParts] = defaultdict(FileParts)
     for event in events:
         position, spots = event.at, spots_by_path[event.at.path]
         spots.lines.append((position.line - EVENT_CONTEXT_LINES, position.line + EVENT_CONTEXT_LINES))
@@ -52,7 +52,7 @@ def spots_of(events: Iterable[Event], queries: Iterable[str]) -> Mapping[str, Sp
         if isinstance(path, str) and isinstance(line, int):
             spots_by_path[path].lines.append((line - CITED_CONTEXT_LINES, line + CITED_CONTEXT_LINES))
     return {
-        path: Spots(_joined(spots_.lines, MAX_GAP_LINES), _joined(spots_.bytes, 1))
+        path: FileParts(_joined(spots_.lines, MAX_GAP_LINES), _joined(spots_.bytes, 1))
         for path, spots_ in spots_by_path.items()
     }
 
@@ -73,7 +73,7 @@ class Slice:
     """Iterates over the kept lines of a log. ``line_count``, ``kept_lines``: counts, valid after the iteration."""
 
     stream: io.BufferedIOBase
-    spots: Spots
+    spots: FileParts
     line_count: int = 0
     kept_lines: int = 0
 

@@ -30,8 +30,8 @@ from trackside.read.bundle import (
     SEAL,
     VERDICT,
     Bundle,
-    InputDoc,
-    Manifest,
+    BundledInput,
+    BundleManifest,
     MemberDoc,
     digest_of,
     parts_of,
@@ -51,7 +51,7 @@ _BINARY = b"\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class BundleOptions:
     """Options of a bundle. ``created``: ISO 8601, UTC. ``also``: further words to redact."""
 
     out: str
@@ -73,7 +73,7 @@ class Options:
 class WrittenBundle:
     """The bundle that was written, with the SHA-256 of the whole file."""
 
-    manifest: Manifest
+    manifest: BundleManifest
     size: int
     sha256: str
     verdict: Verdict
@@ -81,7 +81,7 @@ class WrittenBundle:
 
 
 def write(
-    session: Session, paths: Paths, options: Options, on_progress: ProgressCallback | None = None
+    session: Session, paths: Paths, options: BundleOptions, on_progress: ProgressCallback | None = None
 ) -> WrittenBundle:
     """Write a bundle of a session. Raises NotBundled, FileExistsError or OSError, then without leaving a file at
     ``out``."""
@@ -107,7 +107,7 @@ def _umask() -> int:
     return mask
 
 
-def _publish(name: str, options: Options) -> None:
+def _publish(name: str, options: BundleOptions) -> None:
     """Move the file to its destination atomically; a link never replaces a file created meanwhile."""
     if options.force:
         os.replace(name, options.out)
@@ -123,7 +123,7 @@ def _publish(name: str, options: Options) -> None:
 
 
 def _trained_redactor(
-    session: Session, paths: Paths, options: Options, on_progress: ProgressCallback | None
+    session: Session, paths: Paths, options: BundleOptions, on_progress: ProgressCallback | None
 ) -> Redactor:
     """A redactor that has learned the names in everything to be written."""
     redactor = Redactor(options.also)
@@ -148,11 +148,11 @@ class _BundleWriter:
     """Writes one bundle."""
 
     def __init__(
-        self, session: Session, paths: Paths, options: Options, redactor: Redactor | None, file: BinaryIO
+        self, session: Session, paths: Paths, options: BundleOptions, redactor: Redactor | None, file: BinaryIO
     ) -> None:
         self._session, self._paths, self._options, self._redactor, self._file = session, paths, options, redactor, file
         self._members: list[MemberDoc] = []
-        self._inputs: list[InputDoc] = []
+        self._inputs: list[BundledInput] = []
         self._used_names: set[str] = set()
         self._notes = [self._redacted(note) for note in options.notes]
 
@@ -177,7 +177,7 @@ class _BundleWriter:
             self._scan(self._redactor)
         size, digest = _seal(self._file)
         self._file.seek(0)
-        Bundle(self._file)  # raises DamagedBundle if it can't be read back
+        Bundle(self._file)  # raises DamagedBundle if it cannot be read back
         mapping = self._redactor.mapping if self._redactor is not None else {}
         return WrittenBundle(manifest, size, digest, verdict, mapping)
 
@@ -242,9 +242,9 @@ class _BundleWriter:
     def _job(self) -> str | None:
         return self._options.job or self._session.loaded.job
 
-    def _manifest(self, verdict: bytes, sliced: bool) -> Manifest:
+    def _manifest(self, verdict: bytes, sliced: bool) -> BundleManifest:
         verdict_member = MemberDoc(VERDICT, len(verdict), hashlib.sha256(verdict).hexdigest())
-        return Manifest(
+        return BundleManifest(
             schema=SCHEMA,
             created=self._options.created,
             trackside=package_version(),

@@ -36,7 +36,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 so ``trackside --help`` loads nothing heavy."""
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """The command group: imports a command on demand, and maps its errors to exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -58,7 +58,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="trackside")
 def main() -> None:
     """Find out why a GPU training run failed or ran slowly, from its logs, metrics and scheduler records.

@@ -13,12 +13,12 @@ from typing import Any
 import click
 
 from trackside.bundle.live import copies, write_live
-from trackside.bundle.write import Options, WrittenBundle, write
+from trackside.bundle.write import BundleOptions, WrittenBundle, write
 from trackside.cli.exit_codes import EXIT_OUTPUT, fail
 from trackside.cli.live import site_flags, site_of
 from trackside.cli.terminal import JOB, bar
 from trackside.cli.verdicts import time_of
-from trackside.read.bundle import DamagedBundle, Manifest, open_bundle
+from trackside.read.bundle import BundleManifest, DamagedBundle, open_bundle
 from trackside.session import PathsRequest, Request, SiteRequest, StoreRequest, open_session
 from trackside.show.sanitize import shown
 
@@ -88,7 +88,7 @@ def bundle(
         raise click.UsageError("--despite-differences needs --store, or --job without PATHS")
     if (redact_also or mapping) and not redact:
         raise click.UsageError("--redact-also and --mapping need --redact")
-    options = Options(
+    options = BundleOptions(
         out=out or "run.tsb",
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         job=job,
@@ -108,7 +108,7 @@ def bundle(
     _print_summary(options.out, written)
 
 
-def _write_files(paths: Sequence[str], options: Options, as_of: float | None) -> WrittenBundle:
+def _write_files(paths: Sequence[str], options: BundleOptions, as_of: float | None) -> WrittenBundle:
     with bar(paths) as on_progress, open_session(PathsRequest(paths, options.job, as_of, on_progress)) as session:
         session.verdict()
     with _failing(options.out), bar(paths) as on_progress:
@@ -116,7 +116,7 @@ def _write_files(paths: Sequence[str], options: Options, as_of: float | None) ->
 
 
 def _write_live(
-    paths: Sequence[str], options: Options, store: str | None, site: Mapping[str, Any], as_of: float | None
+    paths: Sequence[str], options: BundleOptions, store: str | None, site: Mapping[str, Any], as_of: float | None
 ) -> WrittenBundle:
     """Write what a site or a store has of a job, and PATHS in addition."""
     request: Request
@@ -175,7 +175,7 @@ def _print_summary(out: str, written: WrittenBundle) -> None:
         )
 
 
-def _list(manifest: Manifest, err: bool = False) -> None:
+def _list(manifest: BundleManifest, err: bool = False) -> None:
     """Print what was left out, kept in part and replaced. ``err``: print to stderr."""
     for doc in manifest.inputs:
         if doc.member is None:

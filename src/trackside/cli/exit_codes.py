@@ -29,7 +29,7 @@ Exit codes:
   0   done (a fault found also exits 0, unless --exit-code is given)
   1   output, server or I/O error
   2   wrong usage: unknown path, option, job or setting
-  3   nothing readable in the inputs, or no source knows the job
+  3   nothing readable in the inputs, or the job was not found
 With --exit-code:
   0   healthy
   10  a fault was found

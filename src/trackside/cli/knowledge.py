@@ -32,7 +32,7 @@ def explain(family: str) -> None:
         names = ", ".join(f"{known.code} {known.id}" for known in similar or all_families())
         fail(f"no family {family!r}; {'did you mean' if similar else 'known families'}: {names}")
     text = _LINK.sub(r"\1: \2", inspect.cleandoc(match.doc))
-    click.echo(f"{match.code} {match.id}\n\n{text}")
+    click.echo(f"{match.code} {match.id}: {match.title}\n\n{text}")
     if match.example is not None:
         click.echo("\nTry an example\n--------------")
         click.echo(f"trackside simulate {match.example[0]} -o example")
@@ -47,7 +47,7 @@ def families() -> None:
 
 
 @click.command()
-@click.argument("document", type=click.Choice(["verdict", "comparison"]), default="verdict")
+@click.argument("document", metavar="[DOCUMENT]", type=click.Choice(["verdict", "comparison"]), default="verdict")
 def schema(document: str) -> None:
     """Print the JSON Schema of the output of 'diagnose --json' or 'compare --json'.
 
@@ -79,11 +79,15 @@ def simulate(
     SCENARIO is a name from --list or a TOML file (docs/simulator.md).
     """
     if listing:
-        for name, title in scenario_titles():
-            click.echo(f"{name:<28} {title}")
+        titles = scenario_titles()
+        width = max(len(name) for name, _ in titles)
+        for name, title in titles:
+            click.echo(f"{name:<{width}}  {title.replace('``', '')}")
         return
-    if scenario is None or output is None:
-        fail("give a SCENARIO and -o DIR, or --list")
+    if scenario is None:
+        fail("give a SCENARIO, or --list to see them")
+    if output is None:
+        fail("-o DIR is missing: the folder to write to")
     try:
         truth = run_simulation(load_scenario(scenario, changes, seed), Path(output), metrics=metrics)
     except OSError as error:

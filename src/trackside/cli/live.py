@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trackside.cli.exit_codes import fail
+from trackside.settings import nearest
 from trackside.show.sanitize import shown
 from trackside.stores.registry import DEFAULT_METRICS, LOGS, METRICS, kinds
 
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from trackside.site.config import Site
 
 
-def _kinds_text(room: str) -> str:
+def _kinds_text(package: str) -> str:
     """The kinds of store of a package, as an enumeration: ``loki, elasticsearch or victorialogs``."""
-    *others, last = kinds(room)
+    *others, last = kinds(package)
     return f"{', '.join(others)} or {last}" if others else last
 
 
@@ -28,16 +29,18 @@ FLAGS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--metrics-url",
-        metavar="[KIND=]URL",
-        help="Metric server: Prometheus, VictoriaMetrics, Mimir or Thanos. "
-        f"KIND: {_kinds_text(METRICS)} (default {DEFAULT_METRICS}).",
+        metavar="URL",
+        help="Metric server: Prometheus, VictoriaMetrics, Mimir or Thanos.",
     ),
     click.option("--logs-url", metavar="KIND=URL", help=f"Log server. KIND: {_kinds_text(LOGS)}."),
     click.option(
-        "--slurm", metavar="HOW", help="How to query Slurm: auto (default), commands, off, or the URL of slurmrestd."
+        "--slurm", metavar="MODE",
+        help="How to query Slurm: auto, commands, off, or the URL of slurmrestd "
+        "(default: auto with --job alone, else off).",
     ),
     click.option(
-        "--archive", metavar="URL", help="Verdict archive: sqlite:///FILE or postgresql://... (default: none)."
+        "--archive", metavar="URL", help="Verdict archive: sqlite:///FILE or postgresql://... "
+        "(default: none; for 'serve', verdicts.db in the store).",
     ),
     click.option(
         "--cluster", "clusters", metavar="NAME", multiple=True,
@@ -70,10 +73,10 @@ def site_of(options: Mapping[str, Any], more: Mapping[str, object] | None = None
 
     flags: dict[str, object] = {**(more or {}), "metadata.url": options.get("archive")}
     if (metrics := options.get("metrics_url")) is not None:
-        kind, url = _kind_of(metrics)
+        kind, url = _kind_of(metrics, METRICS, "--metrics-url")
         flags |= {"metrics.kind": kind or DEFAULT_METRICS, "metrics.url": url}
     if (logs := options.get("logs_url")) is not None:
-        kind, url = _kind_of(logs)
+        kind, url = _kind_of(logs, LOGS, "--logs-url")
         if kind is None:
             fail(f"--logs-url {logs!r}: KIND is missing; write KIND=URL, such as loki=http://logs:3100")
         flags |= {"logs.kind": kind, "logs.url": url}
@@ -89,10 +92,14 @@ def site_of(options: Mapping[str, Any], more: Mapping[str, object] | None = None
     return site
 
 
-def _kind_of(text: str) -> tuple[str | None, str]:
-    """``KIND=URL`` split into (kind, URL); the kind is None for a URL alone."""
+def _kind_of(text: str, package: str, flag: str) -> tuple[str | None, str]:
+    """``KIND=URL`` split into (kind, URL); the kind is None for a URL alone. Exits for an unknown kind."""
     kind, equals, url = text.partition("=")
-    return (None, text) if not equals or "/" in kind else (kind, url)
+    if not equals or "/" in kind:
+        return None, text
+    if kind not in kinds(package):
+        fail(f"{flag}: unknown kind {kind!r}{nearest(kind.lower(), kinds(package))}")
+    return kind, url
 
 
 @click.command()

@@ -22,7 +22,7 @@ HTML = click.option(
 )
 
 
-class Page:
+class PageWriter:
     """Writes the page of a verdict, and overwrites that of the previous one; does nothing without a file.
 
     The constructor exits if a dependency or the target folder is missing, before any work is done.

@@ -55,8 +55,8 @@ def ingest(paths: Sequence[str], store: str) -> None:
         if row.note != SAME:
             click.echo(shown(f"{row.path}: skipped: {row.note}"), err=True)
     click.echo(
-        f"{store}: inputs read: {len(result.inputs):,} ({len(result.replaced):,} changed files read again),"
-        f" skipped: {len(result.skipped):,}; new rows: {result.rows:,}, samples: {result.samples:,}"
+        f"{store}: {_count(len(result.inputs), 'input')} read, {len(result.replaced):,} of them updated,"
+        f" {len(result.skipped):,} skipped; {_count(result.rows, 'new row')}, {_count(result.samples, 'new sample')}"
     )
 
 
@@ -67,11 +67,14 @@ def ingest(paths: Sequence[str], store: str) -> None:
     "--config", metavar="FILE", type=click.Path(dir_okay=False), help="Settings file (default: trackside.toml)."
 )
 @click.option(
-    "--most", "--limit", "max_runs", metavar="N", type=click.IntRange(1), default=1000,
+    "--limit", "max_runs", metavar="N", type=click.IntRange(1), default=1000,
     help="Maximum number of archived runs to list, the most recent ones (default 1000).",
 )  # fmt: skip
+@click.option("--most", type=click.IntRange(1), hidden=True, help="The former name of --limit.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def runs(store: str | None, archive: str | None, config: str | None, max_runs: int, as_json: bool) -> None:
+def runs(
+    store: str | None, archive: str | None, config: str | None, max_runs: int, most: int | None, as_json: bool
+) -> None:
     """List the runs in a store or in the verdict archive.
 
     Without --store and --archive, lists those named in trackside.toml or TRACKSIDE_... variables (docs/site.md): the
@@ -83,7 +86,7 @@ def runs(store: str | None, archive: str | None, config: str | None, max_runs: i
         site = site_of({"config": config} if config is not None else {})
         archive, store = site.metadata or None, None if site.metadata else site.store or None
     if archive is not None:
-        rows = _archived_runs(archive, max_runs)
+        rows = _archived_runs(archive, most or max_runs)
     elif store is not None:
         rows = _stored_runs(store)
     else:
@@ -93,6 +96,10 @@ def runs(store: str | None, archive: str | None, config: str | None, max_runs: i
             sys.stdout.buffer.write(encode(rows))
         else:
             runs_table(rows, console())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _stored_runs(store: str) -> list[RunSummary]:

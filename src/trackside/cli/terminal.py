@@ -23,7 +23,9 @@ BAR_FROM = 64 << 20
 
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))
 STORE = click.option("--store", required=True, metavar="DIR", type=click.Path(), help="Folder of the store.")
-JOB = click.option("--job", metavar="ID", help="Job to use if the inputs hold several, such as 42, 60_3 or 73+0.")
+JOB = click.option(
+    "--job", metavar="ID", help="Job to diagnose, such as 42, 60_3 or 73+0. Alone: query the site for it."
+)
 
 
 @contextmanager

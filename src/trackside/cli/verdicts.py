@@ -24,7 +24,7 @@ from trackside.cli.exit_codes import (
     fail,
 )  # fmt: skip
 from trackside.cli.live import site_flags, site_of
-from trackside.cli.report import HTML, Page
+from trackside.cli.report import HTML, PageWriter
 from trackside.cli.terminal import JOB, bar, console, output
 from trackside.finding import Verdict
 from trackside.logs.stamp import find_time
@@ -56,8 +56,8 @@ MAX_TIME_S = 253402300800.0
     help="Seconds between checks with --watch (default 30).",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON (schema: 'trackside schema').")
-@click.option("--short", is_flag=True, help="Print the verdict as one paragraph, for a chat or a job's comment.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print the verdict as Markdown, for a ticket or a chat.")
+@click.option("--short", is_flag=True, help="Print the verdict as one paragraph, for a chat.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the verdict as Markdown, for a ticket.")
 @HTML
 @PRICE
 @click.option("-v", "--verbose", is_flag=True, help="Show all evidence: every citation with its query, every input.")
@@ -84,7 +84,8 @@ def diagnose(
     """Diagnose a run from files, folders or archives, or from a store, and print the verdict.
 
     With --job alone the site is queried: the local Slurm, and the servers named in trackside.toml, in TRACKSIDE_...
-    variables or by options (docs/site.md). With PATHS or --store the site is queried only if such an option is given.
+    variables or by options (docs/site.md). With PATHS or --store the site is queried only
+    if --metrics-url, --logs-url, --slurm, --archive, --cluster or --config is given.
     """
     at_site = bool(site) or not (paths or store is not None)
     if at_site and not paths and store is None and job is None:
@@ -95,7 +96,7 @@ def diagnose(
     if as_json + as_markdown + short > 1:
         raise click.UsageError("give only one of --json, --markdown and --short")
     form: Form = "json" if as_json else "markdown" if as_markdown else "short" if short else "text"
-    page = Page(html)
+    page = PageWriter(html)
     input_paths = [*([store] if store else []), *paths]
     if at_site:
         settings = site_of(site, price_settings)
@@ -122,7 +123,7 @@ class _Diagnosis:
     request: Request
     paths: Sequence[str]
     price: Price
-    page: Page
+    page: PageWriter
     archive: str = ""
 
     def diagnose(self, on_progress: Callable[[int], None] | None = None) -> tuple[VerdictDoc, Stage]:
@@ -232,17 +233,17 @@ def verify(verdict: str, paths: Sequence[str], job: str | None, site: Mapping[st
     with _reopen(doc, paths, job, site) as session:
         checked = list(check(doc.cites, session.store))
     broken = [result for result in checked if not result.holds]
+    dangling = uncited(doc)
+    click.echo(f"{len(checked) - len(broken)} of {len(checked) + len(dangling)} citations verified")
+    if broken and doc.run.disposition in ALIVE:
+        click.echo("The job was still running when the verdict was made, so values may have changed since.")
     for failed in broken:
         now = failed.problem or ("no longer found" if failed.now is None else f"now {failed.now!r}")
         click.echo(
             shown(f"{failed.id}: {failed.cite.where}: was {failed.cite.value!r}, {now}\n    {failed.cite.query}")
         )
-    dangling = uncited(doc)
     for name in dangling:
         click.echo(shown(f"{name}: a sentence cites it, but the document has no such citation"))
-    if broken and doc.run.disposition in ALIVE:
-        click.echo("The job was still running when the verdict was made, so values may have changed since.")
-    click.echo(f"{len(checked) - len(broken)} of {len(checked) + len(dangling)} citations verified")
     sys.exit(1 if broken or dangling else 0)
 
 
@@ -260,7 +261,8 @@ def _load_verdict(verdict: str, paths: Sequence[str]) -> tuple[VerdictDoc, Seque
     except DamagedBundle as error:
         fail(f"{verdict} is damaged or changed: {error}")
     except msgspec.MsgspecError as error:
-        fail(f"{verdict} is not a verdict document: {error}; give the output of 'trackside diagnose --json'")
+        reason = "the file is empty" if os.path.getsize(verdict) == 0 else str(error)
+        fail(f"{verdict} is not a verdict document: {reason}; give the output of 'trackside diagnose --json'")
 
 
 @contextmanager

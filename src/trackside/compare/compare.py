@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trackside.compare import facts, measured, training
 from trackside.compare.setup import following
-from trackside.compare.side import Row, Side
+from trackside.compare.side import ComparedRow, Side
 from trackside.compare.slowdown import Slowdown, slowdown
 from trackside.families import families
 from trackside.finding import Outcome
@@ -25,13 +25,13 @@ class Comparison:
 
     a: Side
     b: Side
-    rows: tuple[Row, ...]
-    divergences: tuple[Row, ...]
-    following: tuple[Row, ...] = ()
+    rows: tuple[ComparedRow, ...]
+    divergences: tuple[ComparedRow, ...]
+    following: tuple[ComparedRow, ...] = ()
     slowdown: Slowdown | None = None
 
     @property
-    def first(self) -> list[Row]:
+    def first(self) -> list[ComparedRow]:
         """The first divergence and those simultaneous with it. Quantities that show the fault of a run take
         precedence over others."""
         names = {name for side in (self.a, self.b) for name in _fault_quantities(side)}
@@ -44,12 +44,12 @@ class Comparison:
         ]
 
     @property
-    def differing(self) -> list[Row]:
+    def differing(self) -> list[ComparedRow]:
         """The rows that differ."""
         return [row for row in self.rows if row.differs]
 
     @property
-    def setup(self) -> list[Row]:
+    def setup(self) -> list[ComparedRow]:
         """The differences in setup and hardware that are known of both runs."""
         return [row for row in self.differing if row.topic in SETUP and row.a is not None and row.b is not None]
 
@@ -80,14 +80,14 @@ def _fault_quantities(side: Side) -> Iterator[str]:
                     yield query.reduced
 
 
-def _simultaneous(one: Row, other: Row) -> bool:
+def _simultaneous(one: ComparedRow, other: ComparedRow) -> bool:
     """Whether two differences begin at the same time or step."""
     if one.seconds is None or other.seconds is None:
         return one.step is not None and one.step == other.step
     return abs(one.seconds - other.seconds) <= SIMULTANEOUS_S
 
 
-def _start_s(a: Side, b: Side, row: Row) -> float:
+def _start_s(a: Side, b: Side, row: ComparedRow) -> float:
     """Seconds from the start of the run to the start of a difference. If only its step is known, the time is
     interpolated, as if all steps took equally long."""
     if row.seconds is not None:

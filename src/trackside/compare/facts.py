@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from trackside.compare.side import Row, Setting, Side, either
+from trackside.compare.side import ComparedRow, RunSetting, Side, either
 from trackside.evidence import Cite, Value, derived
 from trackside.facts.training.learning import steps_planned
 from trackside.finding import Outcome
@@ -24,7 +24,7 @@ PLAN = {
 }
 
 
-def rows(a: Side, b: Side) -> Iterator[Row]:
+def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Verdict, state, elapsed time, nodes, GPUs and framework, then the settings."""
     yield either("outcome", "verdict", _verdict(a), _verdict(b))
     yield either("outcome", "state", a.recorded("state"), b.recorded("state"))
@@ -42,17 +42,17 @@ def rows(a: Side, b: Side) -> Iterator[Row]:
     yield from _settings(a, b)
 
 
-def onset(a: Side, b: Side) -> Iterator[Row]:
+def onset(a: Side, b: Side) -> Iterator[ComparedRow]:
     """When the fault of each run began, counted from the start of that run."""
     for letter, side in (("A", a), ("B", b)):
         if side.primary.outcome is Outcome.FOUND and side.primary.role != "health":
             yield from _onset(letter, side)
 
 
-def _onset(letter: str, side: Side) -> Iterator[Row]:
+def _onset(letter: str, side: Side) -> Iterator[ComparedRow]:
     """The onset by its time, otherwise by the last training point before it in the log."""
     primary, allocation = side.primary, side.allocation
-    label = f"fault of run {letter} begins: {primary.title}"
+    label = f"fault of run {letter} begins ({primary.title})"
     since = cost.onset(primary, allocation) if allocation is not None else None
     seconds: float | None
     position = primary.at
@@ -70,7 +70,7 @@ def _onset(letter: str, side: Side) -> Iterator[Row]:
     else:
         return
     value_a, value_b = (value, None) if letter == "A" else (None, value)
-    yield Row("outcome", label, value_a, value_b, True, step=step, seconds=seconds)
+    yield ComparedRow("outcome", label, value_a, value_b, True, step=step, seconds=seconds)
 
 
 def _gpus(side: Side) -> Value | None:
@@ -86,14 +86,18 @@ def _verdict(side: Side) -> Value | None:
     return Value(f"{primary.family} {primary.id}{variant}", cites) if cites else None
 
 
-def _nodes(a: Side, b: Side) -> Row:
+def _nodes(a: Side, b: Side) -> ComparedRow:
     one, other = _node_names(a), _node_names(b)
     row = either("place", "nodes", one, other)
     if one is None or other is None or row.differs is not True:
         return row
     shared = sorted(set(a.run.nodes) & set(b.run.nodes))
-    overlap = f"{len(shared)} nodes in common: {', '.join(shared[:8])}" if shared else "no node in common"
-    return Row("place", "nodes", one, other, True, rule=overlap)
+    overlap = (
+        f"{len(shared)} node{'s' if len(shared) > 1 else ''} in common: {', '.join(shared[:8])}"
+        if shared
+        else "no node in common"
+    )
+    return ComparedRow("place", "nodes", one, other, True, rule=overlap)
 
 
 def _node_names(side: Side) -> Value | None:
@@ -109,7 +113,7 @@ def _framework(side: Side) -> Value | None:
     return None
 
 
-def _commands(a: Side, b: Side) -> Row:
+def _commands(a: Side, b: Side) -> ComparedRow:
     """The command line, from the first source that shows it for both runs."""
     by_side = [(_logged_command(side), side.recorded("submit_line"), side.recorded("command")) for side in (a, b)]
     pairs = list(zip(*by_side, strict=True))
@@ -137,7 +141,7 @@ def _planned(side: Side, field: str) -> Value | None:
     return None if row is None else side.plans.value(row, field)
 
 
-def _flags(a: Side, b: Side) -> Iterator[Row]:
+def _flags(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Environment variables that a log shows to be in effect."""
     environments = [side.environment or {} for side in (a, b)]
     for name in sorted(environments[0].keys() | environments[1].keys()):
@@ -145,41 +149,43 @@ def _flags(a: Side, b: Side) -> Iterator[Row]:
         logs = a.environment is not None and b.environment is not None
         if one is None or other is None:
             letter = "A" if one is None else "B"
-            yield Row(
+            yield ComparedRow(
                 "setup", name, one, other, True if logs else None, why=f"the log of run {letter} does not show it"
             )
         else:
             yield either("setup", name, one, other)
 
 
-def _settings(a: Side, b: Side) -> Iterator[Row]:
+def _settings(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Settings printed in the logs: those that differ, a row each; otherwise one row that says how many agree."""
     label = "settings printed in the log"
     if a.settings is None or b.settings is None:
-        yield Row("setup", label, why="the log lines are not available: a store keeps the parsed events, not the lines")
+        yield ComparedRow(
+            "setup", label, why="the log lines are not available: a store keeps the parsed events, not the lines"
+        )
         return
     if not a.settings or not b.settings:
         letter = "either run" if not a.settings and not b.settings else f"run {'B' if a.settings else 'A'}"
-        yield Row("setup", label, why=f"no settings were recognized in the log of {letter}")
+        yield ComparedRow("setup", label, why=f"no settings were recognized in the log of {letter}")
         return
     both = [name for name in a.settings if name in b.settings]
     if not both:
-        yield Row("setup", label, why="the logs have no setting in common")
+        yield ComparedRow("setup", label, why="the logs have no setting in common")
         return
     differing = [name for name in both if _normalized(a, a.settings[name]) != _normalized(b, b.settings[name])]
     for name in differing[:MAX_SETTINGS]:
-        yield Row("setup", name, _quoted(a.settings[name]), _quoted(b.settings[name]), True)
+        yield ComparedRow("setup", name, _quoted(a.settings[name]), _quoted(b.settings[name]), True)
     if len(differing) > MAX_SETTINGS:
-        yield Row("setup", "further settings", why=f"{len(differing) - MAX_SETTINGS} more differ")
+        yield ComparedRow("setup", "further settings", why=f"{len(differing) - MAX_SETTINGS} more differ")
     if not differing:
         label = f"{len(both)} settings printed by both logs"
-        yield Row("setup", label, _quoted(a.settings[both[0]]), _quoted(b.settings[both[0]]), False)
+        yield ComparedRow("setup", label, _quoted(a.settings[both[0]]), _quoted(b.settings[both[0]]), False)
     only_a, only_b = _only_in(a.settings, b.settings), _only_in(b.settings, a.settings)
     if only_a is not None or only_b is not None:
-        yield Row("alone", "settings printed by one log only", only_a, only_b, True)
+        yield ComparedRow("alone", "settings printed by one log only", only_a, only_b, True)
 
 
-def _only_in(settings: Mapping[str, Setting], others: Mapping[str, Setting]) -> Value | None:
+def _only_in(settings: Mapping[str, RunSetting], others: Mapping[str, RunSetting]) -> Value | None:
     """The names of the settings that ``others`` lacks; None if there are none."""
     names = sorted(settings.keys() - others.keys())
     cites = tuple(cite for name in names[:MAX_NAMES] for cite in _quoted(settings[name]).cites)
@@ -190,7 +196,7 @@ def _only_in(settings: Mapping[str, Setting], others: Mapping[str, Setting]) -> 
 _VOLATILE = re.compile(r"0x[0-9a-f]{6,}|\b\d{4}-?\d\d-?\d\d[T_ -]?\d\d[:-]?\d\d[:-]?\d\d\b|\b1[5-9]\d{8,11}\b")
 
 
-def _normalized(side: Side, setting: Setting) -> str:
+def _normalized(side: Side, setting: RunSetting) -> str:
     """A value without the parts that differ in every run: job id, node names, memory addresses, times."""
     text = _VOLATILE.sub("~", setting.value)
     for name in sorted(filter(None, (side.run.id, *side.run.nodes)), key=len, reverse=True):
@@ -198,6 +204,6 @@ def _normalized(side: Side, setting: Setting) -> str:
     return text
 
 
-def _quoted(setting: Setting) -> Value:
+def _quoted(setting: RunSetting) -> Value:
     """A setting, cited by its log line. It has no query, because settings are not events."""
     return Value(setting.value, (Cite("log", "files", None, str(setting.at), setting.value, text=setting.text),))

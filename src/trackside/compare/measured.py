@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.compare.divergence import MIN_POINTS, first_divergence, rule
-from trackside.compare.side import MEASURED, Row, Side, either
+from trackside.compare.side import MEASURED, ComparedRow, Side, either
 from trackside.evidence import Grid, Value, derived
 
 TOPIC = "metrics"
@@ -21,7 +21,7 @@ EDGE_WINDOWS = 2
 Matrix = NDArray[np.float64]
 
 
-def rows(a: Side, b: Side) -> Iterator[Row]:
+def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     """The median of each metric, the median of its most extreme GPU or rank, and from when on they differ."""
     for name, (label, extreme, share) in MEASURED.items():
         one, other = a.grid(name), b.grid(name)
@@ -56,7 +56,7 @@ def _extreme_series(grid: Grid, which: str) -> Value | None:
     return grid.one(int(np.nanargmin(levels) if which == "lowest" else np.nanargmax(levels))).value("median")
 
 
-def _onset(a: Side, b: Side, metric: str, spec: tuple[str, str, float]) -> Iterator[Row]:
+def _onset(a: Side, b: Side, metric: str, spec: tuple[str, str, float]) -> Iterator[ComparedRow]:
     """The time since the start from which a metric differs. ``spec``: its entry in :data:`MEASURED`."""
     one, other, (label, extreme, share) = a.grid(metric), b.grid(metric), spec
     if one is None or other is None or a.run.start is None or b.run.start is None:
@@ -81,7 +81,7 @@ def _onset(a: Side, b: Side, metric: str, spec: tuple[str, str, float]) -> Itera
     name = f"{label}, {extreme} of all" if extreme else label
     row_label = f"{name}{',' if extreme else ''} from this point on"
     rule_text = rule(share, f"windows of {step:g} s")
-    yield Row(TOPIC, row_label, value_a, value_b, True, rule_text, seconds=since_s, name=name, quantity=metric)
+    yield ComparedRow(TOPIC, row_label, value_a, value_b, True, rule_text, seconds=since_s, name=name, quantity=metric)
 
 
 def _window_levels(grid: Grid, start: float, step: float, extreme: str) -> Matrix:

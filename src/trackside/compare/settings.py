@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from trackside.compare.side import Setting
+from trackside.compare.side import RunSetting
 from trackside.model import Position
 from trackside.read.format import Source
 from trackside.read.walk import walk
@@ -32,10 +32,10 @@ _VOLATILE = re.compile(
 )
 
 
-def settings(paths: Collection[str], logs: Collection[str], until: Mapping[str, int]) -> dict[str, Setting]:
+def settings(paths: Collection[str], logs: Collection[str], until: Mapping[str, int]) -> dict[str, RunSetting]:
     """The settings that the logs print, by name; the first value of each counts. ``until``: the line of each log at
     which training begins. Files that can no longer be read are skipped."""
-    by_name: dict[str, Setting] = {}
+    by_name: dict[str, RunSetting] = {}
     for source in walk([*paths]):
         if isinstance(source, Source) and source.path in logs:
             for name, setting in _read(source, until.get(source.path, MAX_LINES)):
@@ -45,14 +45,14 @@ def settings(paths: Collection[str], logs: Collection[str], until: Mapping[str, 
     return by_name
 
 
-def _read(source: Source, until: int) -> Iterator[tuple[str, Setting]]:
+def _read(source: Source, until: int) -> Iterator[tuple[str, RunSetting]]:
     for line, offset, text in source.lines(64 << 10):
         if line >= until or line > MAX_LINES or offset > MAX_BYTES:
             return
         for name, value in _settings_in(text):
             if not _VOLATILE.search(name) and value:
                 at = Position(source.path, line, offset, len(text))
-                yield name, Setting(value[:MAX_VALUE_CHARS], at, text.strip()[:400])
+                yield name, RunSetting(value[:MAX_VALUE_CHARS], at, text.strip()[:400])
 
 
 def _settings_in(text: str) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from trackside.compare.side import Row
+from trackside.compare.side import ComparedRow
 
 UNNAMED = "custom"
 """The framework name of an unrecognized log; such a log may come from any framework."""
@@ -30,17 +30,17 @@ _PACE = re.compile(r"step time|throughput|elapsed time per step|(?:tokens|sample
 _LEARNED = re.compile(r"loss|gradient norm")
 
 
-def unlike(rows: Iterable[Row]) -> list[Row]:
+def unlike(rows: Iterable[ComparedRow]) -> list[ComparedRow]:
     """The differences that show that the runs did different work: model, data or framework."""
     return _differing(rows, lambda row: bool(WORKLOAD.fullmatch(row.label)) or _known_frameworks(row))
 
 
-def sizes(rows: Iterable[Row]) -> list[Row]:
+def sizes(rows: Iterable[ComparedRow]) -> list[ComparedRow]:
     """The differences in the number of GPUs, or in the amount of work of a step."""
     return _differing(rows, lambda row: row.label == "GPUs" or bool(BATCH.fullmatch(row.label)))
 
 
-def following(rows: Sequence[Row]) -> list[Row]:
+def following(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
     """The rows; each that differs gets the differences in setup that may explain it (``follows``)."""
     work_rows = sizes(rows)
     batch_rows = [row for row in work_rows if row.label != "GPUs"]
@@ -51,7 +51,7 @@ def following(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _causes(row: Row, size: Sequence[Row], learning: Sequence[Row]) -> tuple[Row, ...]:
+def _causes(row: ComparedRow, size: Sequence[ComparedRow], learning: Sequence[ComparedRow]) -> tuple[ComparedRow, ...]:
     """The differences in setup that may explain a row: ``size`` for its pace, ``learning`` for its loss."""
     if row.topic not in ("training", "metrics"):
         return ()
@@ -64,12 +64,12 @@ def _causes(row: Row, size: Sequence[Row], learning: Sequence[Row]) -> tuple[Row
     return tuple(causes[:3])
 
 
-def _known_frameworks(row: Row) -> bool:
+def _known_frameworks(row: ComparedRow) -> bool:
     names = [value.value for value in (row.a, row.b) if value is not None]
     return row.label == "framework" and UNNAMED not in names
 
 
-def _differing(rows: Iterable[Row], predicate: Callable[[Row], bool]) -> list[Row]:
+def _differing(rows: Iterable[ComparedRow], predicate: Callable[[ComparedRow], bool]) -> list[ComparedRow]:
     return [
         row for row in rows if row.differs and row.a and row.b and row.topic in ("setup", "place") and predicate(row)
     ]

@@ -1,4 +1,4 @@
-"""One side of a comparison (:class:`Side`), and one compared quantity (:class:`Row`)."""
+"""One side of a comparison (:class:`Side`), and one compared quantity (:class:`ComparedRow`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Side:
     (:mod:`trackside.compare.settings`); None if the log files are not available."""
 
     session: Session
-    settings: Mapping[str, Setting] | None = None
+    settings: Mapping[str, RunSetting] | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -120,7 +120,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RunSetting:
     """A setting printed in a log. ``text``: the line."""
 
     value: str
@@ -129,7 +129,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedRow:
     """One compared quantity. ``differs``: None if the values cannot be compared, for the reason ``why``; ``rule``: how
     they were compared. ``step`` or ``seconds`` (since the start of the run): where the difference begins, if known.
     ``name``: for a series over steps or time, the label without the point of divergence."""
@@ -148,7 +148,7 @@ class Row:
     name: str = ""
     quantity: str = ""
     """The metric, or the field of a training point."""
-    follows: tuple[Row, ...] = ()
+    follows: tuple[ComparedRow, ...] = ()
     """The differences in setup that may explain this one."""
 
     @property
@@ -157,15 +157,15 @@ class Row:
         return self.differs is True and (self.step is not None or self.seconds is not None or bool(self.epoch))
 
 
-def either(topic: str, label: str, a: Value | None, b: Value | None, share: float = 0.0, why: str = "") -> Row:
+def either(topic: str, label: str, a: Value | None, b: Value | None, share: float = 0.0, why: str = "") -> ComparedRow:
     """A row of two values. Numbers differ if they are more than ``share`` of the larger one apart; other values if they
     are not equal. ``why``: the reason to give if a value is missing."""
     if a is None or b is None or a.value is None or b.value is None:
         unknown = [letter for letter, value in (("A", a), ("B", b)) if value is None or value.value is None]
         missing = "not known for either run" if len(unknown) == 2 else f"not known for run {unknown[0]}"
-        return Row(topic, label, a, b, None, why=why or missing)
+        return ComparedRow(topic, label, a, b, None, why=why or missing)
     if isinstance(a.value, (int, float)) and isinstance(b.value, (int, float)):
         differs = abs(a.number - b.number) > share * max(abs(a.number), abs(b.number))
         rule = f"values differ if they are more than {share:.0%} apart" if share else ""
-        return Row(topic, label, a, b, differs, rule)
-    return Row(topic, label, a, b, a.value != b.value)
+        return ComparedRow(topic, label, a, b, differs, rule)
+    return ComparedRow(topic, label, a, b, a.value != b.value)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trackside.compare.setup import sizes, unlike
-from trackside.compare.side import Row, Side
+from trackside.compare.side import ComparedRow, Side
 from trackside.compare.training import ELAPSED_PER_STEP, STEP_TIME, steps_done
 from trackside.evidence import Value, derived
 from trackside.facts.logs.ending import BAD_STATES
@@ -26,7 +26,7 @@ class Slowdown:
     by_elapsed: bool
 
 
-def pace(rows: Sequence[Row]) -> Row | None:
+def pace(rows: Sequence[ComparedRow]) -> ComparedRow | None:
     """The best row about the step time; None if it is unknown."""
     for label in (STEP_TIME, ELAPSED_PER_STEP):
         row = next((row for row in rows if row.label == label and row.differs is not None), None)
@@ -35,7 +35,7 @@ def pace(rows: Sequence[Row]) -> Row | None:
     return None
 
 
-def slowdown(a: Side, b: Side, rows: Sequence[Row]) -> Slowdown | None:
+def slowdown(a: Side, b: Side, rows: Sequence[ComparedRow]) -> Slowdown | None:
     """The extra GPU-hours; None if neither run is slower, or their steps are not the same amount of work."""
     row = pace(rows)
     if row is None or not row.differs or row.a is None or row.b is None or unlike(rows) or sizes(rows):

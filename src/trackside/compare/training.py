@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median
 
 from trackside.compare.divergence import MIN_POINTS, first_divergence, rule
-from trackside.compare.side import Row, Side, either
+from trackside.compare.side import ComparedRow, Side, either
 from trackside.evidence import Value, derived
 from trackside.facts.training.learning import number, step_seconds
 from trackside.model import Event
@@ -30,7 +30,7 @@ MIN_SCORE_RATIO = 0.1
 Pair = tuple[Event, Event]
 
 
-def rows(a: Side, b: Side) -> Iterator[Row]:
+def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Loss, learning rate, gradient norm, step time and throughput at equal steps; evaluations; pace, startup time and
     checkpoint interval."""
     both = _paired(a, b)
@@ -54,29 +54,31 @@ def _paired(a: Side, b: Side) -> list[tuple[Event, Event]]:
     return [(row, steps_b[step]) for step, row in sorted(steps_a.items()) if step in steps_b]
 
 
-def _quantity_row(a: Side, b: Side, both: Sequence[Pair], name: str, label: str, unit: str, share: float) -> Row:
+def _quantity_row(
+    a: Side, b: Side, both: Sequence[Pair], name: str, label: str, unit: str, share: float
+) -> ComparedRow:
     pairs = [(x, y) for x, y in both if _number_of(x, name) is not None and _number_of(y, name) is not None]
     if name == "throughput" and len({row.get("throughput_unit") for pair in pairs for row in pair}) > 1:
-        return Row(TOPIC, label, differs=None, why="the runs print it in different units")
+        return ComparedRow(TOPIC, label, differs=None, why="the runs print it in different units")
     values_a = [_number_of(row, name) or 0.0 for row, _ in pairs]
     values_b = [_number_of(row, name) or 0.0 for _, row in pairs]
     index = first_divergence(values_a, values_b, share)
     if index is None and len(pairs) < MIN_POINTS:
-        return Row(TOPIC, label, differs=None, why=_too_few(a, b, name, len(pairs)))
+        return ComparedRow(TOPIC, label, differs=None, why=_too_few(a, b, name, len(pairs)))
     one, other = pairs[-1 if index is None else index]
     step = number(one, "step") or 0.0
     values = _cited_value(a, one, name, unit), _cited_value(b, other, name, unit)
     label_at_step = f"{label} at step {step:,.0f}"
     if index is None:
         last_label = f"{label_at_step}, the last of {len(pairs):,} that both print"
-        return Row(TOPIC, last_label, *values, False, rule(share, "steps"), name=label_at_step)
+        return ComparedRow(TOPIC, last_label, *values, False, rule(share, "steps"), name=label_at_step)
     seconds = _earliest_s(a, b, one, other)
-    return Row(
+    return ComparedRow(
         TOPIC, label_at_step, *values, True, rule(share, "steps"), step=step, seconds=seconds, name=label, quantity=name
     )
 
 
-def _evaluations(a: Side, b: Side) -> Iterator[Row]:
+def _evaluations(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Scores and losses of evaluations at equal steps, or at equal epochs if steps are unknown."""
     frames = a.printed("evaluation"), b.printed("evaluation")
     scores_a, scores_b = (_by_metric(frame.events) for frame in frames)
@@ -85,14 +87,14 @@ def _evaluations(a: Side, b: Side) -> Iterator[Row]:
         pairs = [(scores_a[metric][position], scores_b[metric][position]) for position in positions]
         index = first_divergence([_score(row) for row, _ in pairs], [_score(row) for _, row in pairs], MIN_SCORE_RATIO)
         if index is None and len(pairs) < MIN_POINTS:
-            yield Row(TOPIC, metric, why=f"only {len(pairs)} evaluations in common")
+            yield ComparedRow(TOPIC, metric, why=f"evaluations in common: only {len(pairs)}")
             continue
         shown_index = -1 if index is None else index
         kind, position = positions[shown_index]
         one, other = pairs[shown_index]
         values = frames[0].value(one, "value"), frames[1].value(other, "value")
         label = f"{metric} at {kind} {position:,.6g}"
-        row = Row(TOPIC, label, *values, False, rule(MIN_SCORE_RATIO, "evaluations"), name=label)
+        row = ComparedRow(TOPIC, label, *values, False, rule(MIN_SCORE_RATIO, "evaluations"), name=label)
         if index is not None:
             step, epoch = (position, "") if kind == "step" else (None, f"epoch {position:,.6g}")
             seconds = _earliest_s(a, b, one, other)
@@ -135,7 +137,7 @@ def _too_few(a: Side, b: Side, name: str, shared: int) -> str:
     for letter, side in (("A", a), ("B", b)):
         if not any(number(row, name) is not None for row in side.points):
             return f"not printed by run {letter}"
-    return f"only {shared} steps in common" if shared else "no steps in common"
+    return f"steps in common: only {shared}" if shared else "no steps in common"
 
 
 def _earliest_s(a: Side, b: Side, one: Event, other: Event) -> float | None:

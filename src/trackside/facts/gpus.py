@@ -42,7 +42,7 @@ def aligned(
 ) -> NDArray[np.float64]:
     r"""The grid's values for these GPUs at these window ends: (GPUs, windows), NaN where it has none.
 
-    Of several series of one GPU (its MIG instances) the largest counts. ``named``: the GPU of each series, if its
+    Of several series of one GPU (its MIG instances) the largest counts. ``series_gpus``: the GPU of each series, if its
     labels do not show it.
     """
     out = np.full((len(gpus), len(times)), np.nan)

@@ -46,7 +46,7 @@ Pairs = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
 @dataclass(slots=True)
-class Traffic:
+class HttpTraffic:
     """Requests sent so far and body bytes received (before decompression)."""
 
     requests: int = 0
@@ -65,7 +65,7 @@ class Response:
 class HttpClient:
     """Client for one server; methods may be called from any thread. The deadline runs from the first request.
 
-    Raises ValueError for certificates that can't be loaded.
+    Raises ValueError for certificates that cannot be loaded.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class HttpClient:
         """The server's URL without credentials."""
         self._closed, self._sockets = threading.Event(), Sockets()
         self._sleep, self._clock = sleep or self._closed.wait, clock
-        self._traffic, self._lock = Traffic(), threading.Lock()
+        self._traffic, self._lock = HttpTraffic(), threading.Lock()
         self._slots = threading.BoundedSemaphore(options.concurrency)
         self._start_time: float | None = None
         self._down: tuple[float, SourceUnavailable] | None = None
@@ -91,7 +91,7 @@ class HttpClient:
         self._pool = pool(self._sockets, num_pools=1, maxsize=options.concurrency, retries=False, ssl_context=context)
 
     @property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> HttpTraffic:
         """A copy of the traffic counters."""
         with self._lock:
             return replace(self._traffic)
@@ -270,7 +270,9 @@ class HttpClient:
                 yield unpack.decompress(raw, PIECE_BYTES)
                 raw = unpack.unconsumed_tail
         except zlib.error:
-            raise TemporaryFailure("broken", f"{request.url} sent compressed data that can't be decompressed") from None
+            raise TemporaryFailure(
+                "broken", f"{request.url} sent compressed data that cannot be decompressed"
+            ) from None
 
     def _error_of(self, request: _Request, error: Exception) -> SourceUnavailable:
         """The SourceUnavailable for a request that failed or was cut short."""
@@ -289,11 +291,11 @@ class HttpClient:
         if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
             return TemporaryFailure(
                 "unreachable",
-                f"{self.name} can't be reached within {timeout:g} s; is the address right, and is a"
+                f"{self.name} cannot be reached within {timeout:g} s; is the address right, and is a"
                 " firewall in between?",
             )
         if isinstance(error, NewConnectionError):
-            return TemporaryFailure("unreachable", f"{self.name} can't be reached: {_cause(error)}; is it running?")
+            return TemporaryFailure("unreachable", f"{self.name} cannot be reached: {_cause(error)}; is it running?")
         if isinstance(error, (ReadTimeoutError, TimeoutError)):
             return SourceUnavailable(
                 "timeout",

@@ -1,4 +1,4 @@
-"""Connections with a limit on total time: a slow server can't keep a caller waiting longer than the timeout.
+"""Connections with a limit on total time: a slow server cannot keep a caller waiting longer than the timeout.
 
 A socket timeout covers a single read, and a header, a chunk length or a trailer takes many reads, so a server that
 sends a byte now and then could hold the caller for hours. A wall-clock timer shuts the socket instead.

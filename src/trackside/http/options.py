@@ -56,7 +56,7 @@ class HttpOptions:
             parts = urlsplit(self.url)
             port = f":{parts.port}" if parts.port is not None else ""
         except ValueError:  # its message may contain part of a password
-            raise ValueError(f"the URL {shown_url(self.url)!r} can't be read: is its port a number, and are / ? # of a "
+            raise ValueError(f"the URL {shown_url(self.url)!r} is invalid: is its port a number, and are / ? # of a "
                              "user or password written as %2F %3F %23?") from None  # fmt: skip
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"the URL {shown_url(self.url)!r} must begin with http:// or https:// and name a host, as "
@@ -86,7 +86,7 @@ class HttpOptions:
 
 
 def _check(url: str, field_name: str, value: str, encoding: str) -> None:
-    """Raise ValueError if ``value`` can't be sent in a header; the message does not show it."""
+    """Raise ValueError if ``value`` cannot be sent in a header; the message does not show it."""
     try:
         value.encode(encoding)
     except UnicodeEncodeError:
@@ -110,7 +110,7 @@ def identity_headers(options: HttpOptions) -> dict[str, str]:
 
 
 def tls(options: HttpOptions) -> ssl.SSLContext:
-    """The TLS context. Raises ValueError for certificate files that can't be loaded."""
+    """The TLS context. Raises ValueError for certificate files that cannot be loaded."""
     try:
         context = ssl.create_default_context(cafile=options.ca or None)
         if options.cert:
@@ -118,7 +118,7 @@ def tls(options: HttpOptions) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         files = ", ".join(filter(None, (options.ca, options.cert, options.key)))
         raise ValueError(
-            f"{shown_url(options.url)}: the certificates ({files}) can't be loaded: {plain(str(error))}"
+            f"{shown_url(options.url)}: the certificates ({files}) cannot be loaded: {plain(str(error))}"
         ) from None
     if not options.verify:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -52,7 +52,7 @@ class MemberDoc(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class InputDoc(msgspec.Struct, frozen=True):
+class BundledInput(msgspec.Struct, frozen=True):
     """One input of the verdict, in reading order. ``path``: its name in citations. ``member``: the zip member with its
     bytes; null if it was left out, then ``status`` and ``note`` are set."""
 
@@ -69,7 +69,7 @@ class InputDoc(msgspec.Struct, frozen=True):
     """Why it was left out."""
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class BundleManifest(msgspec.Struct, frozen=True):
     """``manifest.json``: the contents of a bundle."""
 
     schema: str
@@ -78,7 +78,7 @@ class Manifest(msgspec.Struct, frozen=True):
     trackside: str
     python: str
     members: list[MemberDoc]
-    inputs: list[InputDoc]
+    inputs: list[BundledInput]
     verdict_sha256: str
     job: str | None = None
     """The job that the verdict is about, if the user named one."""
@@ -95,7 +95,7 @@ class Manifest(msgspec.Struct, frozen=True):
 class BundlePart:
     """An input of an open bundle. Read ``stream`` before taking the next input; None if the input was left out."""
 
-    doc: InputDoc
+    doc: BundledInput
     stream: IO[bytes] | None
     size: int = 0
 
@@ -132,10 +132,10 @@ class Bundle:
         except DamagedBundle:
             raise
         except _BROKEN as error:
-            raise DamagedBundle(f"its list of members can't be read: {error}") from None
+            raise DamagedBundle(f"its list of members cannot be read: {error}") from None
         self._check_members()
 
-    def _manifest(self) -> Manifest:
+    def _manifest(self) -> BundleManifest:
         info = self._infos.get(MANIFEST)
         if info is None or info.file_size > MAX_DIRECTORY_BYTES:
             raise DamagedBundle(
@@ -149,7 +149,7 @@ class Bundle:
                 raise DamagedBundle(
                     f"{MANIFEST} has schema {shown(schema)!r}; this version of Trackside reads {SCHEMA}"
                 )
-            return msgspec.json.decode(data, type=Manifest)
+            return msgspec.json.decode(data, type=BundleManifest)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise DamagedBundle(f"{MANIFEST}: {error}") from None
 
@@ -220,7 +220,7 @@ def digest_of(file: BinaryIO, count: int) -> hashlib._Hash:
     return digest
 
 
-def parts_of(docs: Iterable[InputDoc], archive: zipfile.ZipFile) -> Iterator[BundlePart]:
+def parts_of(docs: Iterable[BundledInput], archive: zipfile.ZipFile) -> Iterator[BundlePart]:
     """Yield the inputs with their bytes."""
     for doc in docs:
         if doc.member is None:
@@ -268,7 +268,7 @@ def _ends(file: BinaryIO) -> tuple[int, str]:
     file.seek(max(0, end_offset))
     tail = file.read(_END.size + comment)
     if end_offset < 0 or tail[:4] != b"PK\x05\x06" or tail[_END.size : _END.size + len(SEAL)] != SEAL:
-        raise DamagedBundle("its end is missing or changed: it was truncated, or written by another program")
+        raise DamagedBundle("its end is missing: it was truncated, or not written by trackside")
     length = _END.unpack_from(tail)[5]
     if length == 0xFFFFFFFF and end_offset >= _LOCATOR.size + _END64.size:
         file.seek(end_offset - _LOCATOR.size - _END64.size)

@@ -11,7 +11,7 @@ from functools import cache
 from trackside.catalog.streams import is_printed
 from trackside.model import Event, Input, InputStatus, Plane, Record, Samples
 from trackside.read.archive import printable
-from trackside.read.format import Format, Match, Sink, Source, TooLarge
+from trackside.read.format import Format, InputTooLarge, Match, Sink, Source
 
 _NEVER_PRINTED: frozenset[Plane] = frozenset({"scheduler", "kernel"})
 """Planes that a job's output is never evidence for, whatever it contains: a job could print a node's failure or
@@ -50,7 +50,7 @@ def read_source(source: Source, sink: Sink) -> Input:
     if not source.head:
         if source.faults:
             return Input(source.path, None, "unreadable", "; ".join(source.faults))
-        return Input(source.path, None, "empty", "0 bytes", bytes=0)
+        return Input(source.path, None, "empty", "the file is empty", bytes=0)
     counting_sink = _CountingSink(sink)
     format_: Format | None = None
     try:
@@ -96,7 +96,7 @@ def _status_of_error(error: Exception, rows: int) -> tuple[InputStatus, str]:
     """Status and note for a file whose reader raised; rows read before the exception are kept."""
     status: InputStatus = "partial" if rows else "unreadable"
     match error:
-        case TooLarge():
+        case InputTooLarge():
             return "refused", f"{error}; split it"
         case OSError() | EOFError():
             return "partial", f"reading stopped: {error}"

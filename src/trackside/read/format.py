@@ -16,7 +16,7 @@ MAX_WHOLE_BYTES = 256 << 20
 """Largest file that a reader may load into memory at once, bytes."""
 
 
-class TooLarge(Exception):
+class InputTooLarge(Exception):
     """The file is too large for a format that must be loaded as a whole."""
 
 
@@ -51,7 +51,7 @@ class Source:
         """All bytes. Raises TooLarge beyond MAX_WHOLE_BYTES."""
         data = self.stream.read(MAX_WHOLE_BYTES + 1)
         if len(data) > MAX_WHOLE_BYTES:
-            raise TooLarge(f"larger than {MAX_WHOLE_BYTES >> 20} MiB")
+            raise InputTooLarge(f"larger than {MAX_WHOLE_BYTES >> 20} MiB")
         return data
 
     def lines(self, limit: int = 1 << 20) -> Iterator[tuple[int, int, str]]:

@@ -63,7 +63,7 @@ _HEX = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _PSTATE = re.compile(r"P(\d{1,2})")
 
 
-class Value(NamedTuple):
+class SmiValue(NamedTuple):
     """A parsed cell: its number and the unit as printed."""
 
     number: float
@@ -71,16 +71,16 @@ class Value(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 15)
-def value_of(cell: str) -> Value | None:
+def value_of(cell: str) -> SmiValue | None:
     """The value of a cell; None if it has none (``[N/A]``, ``ERR!``, ``None`` ...)."""
     text = cell.strip()
     if match := _FIGURE.fullmatch(text):
-        return Value(float(match[1]), "" if match[2] in _COUNTED else match[2])
+        return SmiValue(float(match[1]), "" if match[2] in _COUNTED else match[2])
     if (word := _BOOLEANS.get(text.lower())) is not None:
-        return Value(word)
+        return SmiValue(word)
     if match := _PSTATE.fullmatch(text):
-        return Value(float(match[1]))
-    return Value(float(int(text, 16))) if _HEX.fullmatch(text) else None
+        return SmiValue(float(match[1]))
+    return SmiValue(float(int(text, 16))) if _HEX.fullmatch(text) else None
 
 
 # -- rows
@@ -91,7 +91,7 @@ class _Column(NamedTuple):
 
     name: str
     indices: tuple[int, ...]
-    combine: Callable[[list[str]], Value | None] | None = None
+    combine: Callable[[list[str]], SmiValue | None] | None = None
 
 
 @lru_cache(maxsize=256)
@@ -143,19 +143,19 @@ def _readings(columns: Sequence[_Column], cells: Sequence[str], units: Sequence[
             yield name, value[0], value[1] or (units[index] if units else "")
 
 
-def _code(codes: Mapping[str, float], cells: list[str]) -> Value | None:
+def _code(codes: Mapping[str, float], cells: list[str]) -> SmiValue | None:
     code = codes.get(cells[0].strip().lower())
-    return None if code is None else Value(code)
+    return None if code is None else SmiValue(code)
 
 
-def _sum(cells: list[str]) -> Value | None:
+def _sum(cells: list[str]) -> SmiValue | None:
     known = [value.number for cell in cells if (value := value_of(cell)) is not None]
-    return Value(sum(known)) if known else None
+    return SmiValue(sum(known)) if known else None
 
 
-def _mask(bits: Sequence[int], cells: list[str]) -> Value | None:
+def _mask(bits: Sequence[int], cells: list[str]) -> SmiValue | None:
     states = [(value, bit) for cell, bit in zip(cells, bits, strict=True) if (value := value_of(cell)) is not None]
-    return Value(float(sum(bit for value, bit in states if value.number))) if states else None
+    return SmiValue(float(sum(bit for value, bit in states if value.number))) if states else None
 
 
 class SmiReadings(Readings):
@@ -226,7 +226,7 @@ def gpu_of(index: str = "", uuid: str = "", pci: str = "", model: str = "", mig:
 # -- layouts
 
 
-class Section(Protocol):
+class SmiSection(Protocol):
     """Reads one layout line by line. ``take`` returns whether the line belongs to the layout; never called for blank
     lines."""
 
@@ -254,7 +254,7 @@ def is_separator(text: str) -> bool:
 
 
 def sniff_layout(
-    source: Source, mark: bytes | re.Pattern[bytes], make: Callable[[SmiReadings], Section], reason: str
+    source: Source, mark: bytes | re.Pattern[bytes], make: Callable[[SmiReadings], SmiSection], reason: str
 ) -> Match | None:
     """The match if the head of a file is all of one layout: reads the head and counts the lines that don't belong."""
     if (mark not in source.head) if isinstance(mark, bytes) else (mark.search(source.head) is None):
@@ -274,7 +274,7 @@ def sniff_layout(
     return Match(0.9 if section.smi.rows else 0.6, reason)
 
 
-def read_lines(source: Source, section: Section, empty: str) -> Result:
+def read_lines(source: Source, section: SmiSection, empty: str) -> Result:
     """Read a file that is all of one layout. ``empty``: the note for an intact file without readings."""
     smi = section.smi
     for number, offset, text in source.lines():
@@ -291,7 +291,7 @@ def layout(
     id_: str,
     title: str,
     mark: bytes | re.Pattern[bytes],
-    make: Callable[[SmiReadings], Section],
+    make: Callable[[SmiReadings], SmiSection],
     reason: str,
     empty: str,
 ) -> Format:

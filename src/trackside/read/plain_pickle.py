@@ -1,7 +1,7 @@
 """Loads pickles of plain data (dicts, lists, tuples, strings, numbers) without running the pickle machine.
 
 Any opcode that could name, import, call or set state on an object is refused, so a dump from an untrusted node can
-contain wrong data but can't execute anything. Dict keys must be strings or numbers: hashing a deep tuple of shared
+contain wrong data but cannot execute anything. Dict keys must be strings or numbers: hashing a deep tuple of shared
 parts takes exponential time.
 """
 

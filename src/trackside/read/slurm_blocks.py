@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from trackside.read.slurm_table import Row
+from trackside.read.slurm_table import SlurmRow
 
 MAX_BLOCK_LINES = 2_000
 """Most lines of one block; the rest is ignored."""
@@ -22,7 +22,7 @@ def blocks(
     keys: frozenset[str],
     to_line_end: frozenset[str] = frozenset(),
     repeated: frozenset[str] = frozenset(),
-) -> Iterator[Row]:
+) -> Iterator[SlurmRow]:
     """Yield the blocks that begin with ``begin=`` at the start of a line.
 
     ``keys``: a known key ends the value before it. ``to_line_end``: keys whose values run to the end of their line, if
@@ -43,7 +43,7 @@ def blocks(
 
 def _block(
     lines: list[tuple[int, int, str]], keys: frozenset[str], to_line_end: frozenset[str], repeated: frozenset[str]
-) -> Row:
+) -> SlurmRow:
     values: dict[str, str] = {}
     key = ""
     is_multiline = sum(1 for *_, text in lines if text.strip()) > 1
@@ -63,4 +63,4 @@ def _block(
                 values[key] += "\n" + value
             if takes_rest_of_line:
                 break
-    return Row(*lines[0], values)
+    return SlurmRow(*lines[0], values)

@@ -25,7 +25,7 @@ _SEPARATORS = ("|", "\x1f", "\t", ",", ";", "^", "~")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SlurmRow:
     """A row or block: its position, its text (a block's first line), and its values by lower-case column or by key."""
 
     line: int
@@ -48,7 +48,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Table:
+class SlurmTable:
     """A parsed header. ``separator`` None: columns are separated by blanks, or given by ``spans`` under dashes."""
 
     columns: tuple[str, ...]
@@ -60,7 +60,7 @@ class Table:
     lost_lines: int = field(default=0)
     """Number of lines that fit no row."""
 
-    def rows(self, lines: Iterable[tuple[int, int, str]]) -> Iterator[Row]:
+    def rows(self, lines: Iterable[tuple[int, int, str]]) -> Iterator[SlurmRow]:
         """Yield the rows below the header; repeated headers and dashes are skipped."""
         pending: list[tuple[int, int, str]] = []
         lines_from_header = itertools.dropwhile(lambda line: line[2].rstrip() != self.header.rstrip(), lines)
@@ -98,12 +98,12 @@ class Table:
             return Result(count, "partial", f"{self.lost_lines} lines fit no row{cause}")
         return Result(count) if count else Result(0, "empty", none)
 
-    def _emit(self, location: tuple[int, int, str], fields: list[str] | None) -> Iterator[Row]:
+    def _emit(self, location: tuple[int, int, str], fields: list[str] | None) -> Iterator[SlurmRow]:
         values = {name: value.strip() for name, value in zip(self.columns, fields or (), strict=False) if name}
         if not values or not self._has_valid_ids(values):
             self.lost_lines += 1
             return
-        yield Row(*location, values)
+        yield SlurmRow(*location, values)
 
     def _has_valid_ids(self, values: Mapping[str, str]) -> bool:
         """Whether the columns that identify a row match their patterns."""
@@ -178,7 +178,7 @@ def align(fields: list[str], columns: tuple[str, ...], free: frozenset[str], sep
     return aligned
 
 
-def header_of(lines: Sequence[str], known: frozenset[str]) -> Table | None:
+def header_of(lines: Sequence[str], known: frozenset[str]) -> SlurmTable | None:
     """The table whose header is the first line, if all its words are known columns; the second line may be dashes."""
     line, second_line = (*lines, "", "")[:2]
     stripped = line.strip().lstrip("\ufeff")
@@ -189,15 +189,15 @@ def header_of(lines: Sequence[str], known: frozenset[str]) -> Table | None:
     for separator in sorted(separators, key=len, reverse=True):
         names = [word.strip().strip('"').lower() for word in stripped.split(separator)]
         if all(name in known or not name for name in names) and len(set(names) & known) >= 2:
-            return Table(_unique(names), separator, header=line)
+            return SlurmTable(_unique(names), separator, header=line)
     words = [(match.start(), match.end(), match[0].lower()) for match in re.finditer(r"\S+", line)]
     if len(words) < 2 or any(name not in known for *_, name in words):
         return None
     names = [name for *_, name in words]
     if second_line.strip() and not second_line.strip(" -"):
         spans = tuple((match.start(), match.end()) for match in re.finditer(r"-+", second_line))
-        return Table(_unique(names), None, spans, line) if len(spans) == len(words) else None
-    return Table(_unique(names), None, header=line, word_spans=tuple((start, stop) for start, stop, _ in words))
+        return SlurmTable(_unique(names), None, spans, line) if len(spans) == len(words) else None
+    return SlurmTable(_unique(names), None, header=line, word_spans=tuple((start, stop) for start, stop, _ in words))
 
 
 def _unique(names: list[str]) -> tuple[str, ...]:

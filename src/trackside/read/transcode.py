@@ -32,7 +32,7 @@ def encoding_of(head: bytes) -> str | None:
 
 
 class Utf8Stream(PieceStream):
-    """A stream of another encoding, as UTF-8. Bytes that can't be decoded become U+FFFD."""
+    """A stream of another encoding, as UTF-8. Bytes that cannot be decoded become U+FFFD."""
 
     def __init__(self, source: io.BufferedReader, encoding: str) -> None:
         self._source = source

@@ -22,7 +22,7 @@ from trackside.read.transcode import Utf8Stream, encoding_of
 from trackside.read.zip import holds_checkpoint, is_zip, zip_members
 
 WalkItem = Source | Input
-"""A source to read, or the ``inputs`` row of a file that can't be read."""
+"""A source to read, or the ``inputs`` row of a file that cannot be read."""
 ProgressCallback = Callable[[int], None]
 """Called with the number of further bytes done; over a whole walk these add up to the sizes of the files on disk."""
 
@@ -73,7 +73,7 @@ def walk(paths: Sequence[str | os.PathLike[str]], on_progress: ProgressCallback 
 
 
 def list_files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[str | Input | ExplicitFile, str]]:
-    """Yield each file under the paths with its name in citations. A file that can't be read is yielded as its
+    """Yield each file under the paths with its name in citations. A file that cannot be read is yielded as its
     ``inputs`` row, whose path is empty.
 
     A file that the user named is an :class:`ExplicitFile`.
@@ -131,7 +131,7 @@ def _is_store(path: str) -> bool:
 
 
 def _link(path: str, root: str) -> Input | None:
-    """The row of a link that can't be followed; None for a link within the folder, whose target is read by its own
+    """The row of a link that cannot be followed; None for a link within the folder, whose target is read by its own
     name."""
     try:
         target = os.path.realpath(path, strict=True)

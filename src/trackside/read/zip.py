@@ -1,6 +1,6 @@
 """Zip as a stream: local headers in order, so that a truncated or nested zip can be read too.
 
-Because it reads forward, members can't overlap, which the densest zip bombs depend on.
+Because it reads forward, members cannot overlap, which the densest zip bombs depend on.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def zip_members(source: io.BufferedReader, budget: Budget, faults: list[str]) ->
 def _with_content(
     member: Member, flags: int, method: int, size: int, packed: io.BufferedReader, budget: Budget
 ) -> Iterator[Member]:
-    """Yield the member, with a refusal if it can't be read; nothing for a folder."""
+    """Yield the member, with a refusal if it cannot be read; nothing for a folder."""
     if member.name.endswith(("/", "\\")):
         return
     if flags & _ENCRYPTED:

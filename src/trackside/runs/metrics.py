@@ -121,7 +121,9 @@ def _identified(run: Run, series: Sequence[LocatedSeries], rows: MemoryStore) ->
         jobs = _jobs_during(series, jobs, log)
     if len(jobs) == 1:
         return replace(run, id=jobs.pop()), ""
-    several = "the metrics given are of several jobs, and which of them the log is of isn't told; choose one with --job"
+    several = (
+        "the metrics are of several jobs, and the log does not show which of them it belongs to; choose one with --job"
+    )
     return run, several if any(one.job for one in series) else ""
 
 

@@ -29,7 +29,7 @@ _EXITS = ("process_exit", "launcher_failure")
 
 
 @dataclass(frozen=True, slots=True)
-class Adjust:
+class EventAdjustment:
     """Shifts the run's log events and its parent's points to the scheduler's clock, and makes ranks global."""
 
     logs: frozenset[str]
@@ -51,7 +51,7 @@ class ResolvedRun:
 
     run: Run
     store: MemoryStore
-    adjust: Adjust
+    adjust: EventAdjustment
     """Apply it to the training points of the run's logs and its parent's, which are stored elsewhere."""
 
 
@@ -92,7 +92,7 @@ def resolve(
     span = _span(attempts)
     last = final(attempts) or AttemptRows(())
     tasks = Tasks(run_events, _world(run_events) or _integer(last.get("n_gpus")), _integer(last.get("n_tasks")))
-    adjust = Adjust(frozenset(logs), clock.offset_of(_times(run_events), span), span, Ranks(run_events), tasks)
+    adjust = EventAdjustment(frozenset(logs), clock.offset_of(_times(run_events), span), span, Ranks(run_events), tasks)
     run = replace(
         _run(chosen, attempts, run_events, adjust.ranks),
         parent=parent,
@@ -219,7 +219,9 @@ def _times(run_events: Iterable[Event]) -> list[float]:
     return [float(time) for time in values if isinstance(time, (int, float))]
 
 
-def _narrow(rows: Iterable[Row], store: MemoryStore, job: Job, others: frozenset[str], adjust: Adjust) -> MemoryStore:
+def _narrow(
+    rows: Iterable[Row], store: MemoryStore, job: Job, others: frozenset[str], adjust: EventAdjustment
+) -> MemoryStore:
     """The rows of the run. ``others``: logs of other jobs, including its parent's: an error or a checkpoint load there
     is not this run's."""
     narrow = MemoryStore(planes=store.planes)

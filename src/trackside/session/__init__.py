@@ -1,5 +1,4 @@
-"""THE ONE WAY IN: a request opens a session, which holds a run, its evidence and its verdict. One file per kind of
-source."""
+"""Sessions: a request opens a session, which holds a run, its evidence and its verdict. One file per kind of source."""
 
 from __future__ import annotations
 

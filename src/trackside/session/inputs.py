@@ -78,7 +78,7 @@ class LoadedInputs:
             self._spill, self._memory, self.metric_backend = Spill(self._memory), None, None
 
     def take(self, source: Source | Input) -> None:
-        """Read a source, or record why it can't be read."""
+        """Read a source, or record why it cannot be read."""
         if self.on_source is not None and isinstance(source, Source):
             self.on_source(source)
         row = read_source(source, self) if isinstance(source, Source) else source

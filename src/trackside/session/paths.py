@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trackside.errors import NothingReadable
 from trackside.finding import Verdict
+from trackside.model import Input
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import Paths, PathsRequest, ProgressCallback
 from trackside.session.session import Session
+
+MAX_REASONS = 3
+"""Inputs whose reason an error gives."""
 
 
 class PathsSession(Session):
@@ -14,11 +20,19 @@ class PathsSession(Session):
 
     def _diagnose(self) -> Verdict:
         if not self.loaded.readable:
-            reasons = "; ".join(f"{row.path}: {row.note or row.status}" for row in self.inputs[:3])
-            raise NothingReadable(
-                f"no input could be read ({reasons or 'no files'}); 'trackside inputs PATH' lists all of them"
-            )
+            raise NothingReadable(_nothing_readable(self.files, self.inputs))
         return super()._diagnose()
+
+
+def _nothing_readable(paths: Paths, inputs: Sequence[Input]) -> str:
+    """Why nothing could be read: one line."""
+    if not inputs:
+        return f"no files in {', '.join(map(str, paths)) or 'the inputs'}"
+    if len(inputs) == 1 and inputs[0].status == "empty":
+        return f"{inputs[0].path} is empty"
+    reasons = "; ".join(f"{row.path}: {row.note or row.status}" for row in inputs[:MAX_REASONS])
+    more = "; 'trackside inputs PATH' lists all of them" if len(inputs) > 1 else ""
+    return f"no input could be read ({reasons}){more}"
 
 
 def load(paths: Paths, on_progress: ProgressCallback | None = None, job: str | None = None) -> LoadedInputs:

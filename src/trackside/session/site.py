@@ -39,6 +39,8 @@ from trackside.version import package_version
 
 ZONES_S = 15 * 3600.0
 """The times of records and logs in files may differ from UTC, which servers use, by at most this."""
+MAX_REASONS = 4
+"""Sources whose reason an error gives."""
 LOG_STORE: tuple[Plane, ...] = ("log", "kernel")
 """The planes that a log store can provide."""
 
@@ -135,7 +137,7 @@ def _take_lines(loaded: LoadedInputs, site: Site, slurm: SlurmAnswer | None) -> 
 
 
 def _was_pushed(loaded: LoadedInputs, row: Input, slurm: SlurmAnswer) -> bool:
-    """Whether an output file that can't be read here was pushed line by line by a sender who could read it."""
+    """Whether an output file that cannot be read here was pushed line by line by a sender who could read it."""
     ids = slurm.elsewhere.get(row.path, ())
     read_paths = [input_row.path for input_row in loaded.inputs if input_row.status in ("read", "partial")]
     return any(is_stream_of(path, job, row.path) for job in ids for path in read_paths)
@@ -184,9 +186,25 @@ def _refuse_unknown(loaded: LoadedInputs, job: str | None, more: Sequence[Input]
     """Raise NothingReadable if no source that answered knows the job. ``more``: rows of the metric servers."""
     if loaded.readable:
         return
-    reasons = ", ".join(f"{row.path} ({row.note or row.status})" for row in [*loaded.inputs, *more][:4])
-    subject = f"job {job}" if job is not None else "the run"
-    raise NothingReadable(f"{subject} not found; asked: {reasons or 'nothing'}")
+    rows, subject = [*loaded.inputs, *more], f"job {job}" if job is not None else "the run"
+    silent = [row for row in rows if row.status in ("unreadable", "refused")]
+    if silent and len(silent) == len(rows):
+        raise NothingReadable(
+            f"cannot look up {subject}: no source answers ({_reasons(silent)}); run it where they do, or give PATHS"
+        )
+    raise NothingReadable(f"{subject} not found; queried: {_reasons(rows) or 'nothing'}")
+
+
+def _reasons(rows: Sequence[Input]) -> str:
+    """The sources and their reasons. If all commands of Slurm fail, one of them stands for all."""
+    reasons = {row.path.partition(" ")[0]: _last_message(row.note or row.status) for row in rows[:MAX_REASONS]}
+    return "; ".join(f"{source}: {reason}" for source, reason in reasons.items())
+
+
+def _last_message(note: str) -> str:
+    """The note; of several messages of a Slurm command, the one that ended it."""
+    _, fatal, message = note.rpartition(": fatal: ")
+    return message if fatal else note
 
 
 def _is_unknown(slurm: SlurmAnswer) -> bool:

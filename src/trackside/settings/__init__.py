@@ -117,7 +117,7 @@ class Settings:
             text = path.read_text("utf-8")
             document = tomllib.loads(text)
         except OSError as error:
-            raise ConfigError(f"can't read {path}: {error.strerror}") from None
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise ConfigError(f"{path} is not UTF-8 text") from None
         except tomllib.TOMLDecodeError as error:
@@ -315,7 +315,7 @@ def _secret(path: str, setting: SettingValue, warnings: list[str]) -> str:
             data = file.read(MAX_SECRET_BYTES + 1)
             readable = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o007
     except OSError as error:
-        raise ConfigError(f"{setting.origin}: can't read {path}: {error.strerror}") from None
+        raise ConfigError(f"{setting.origin}: cannot read {path}: {error.strerror}") from None
     secret = data.decode("utf-8", "replace").strip()
     if not secret or len(data) > MAX_SECRET_BYTES or "\n" in secret:
         raise ConfigError(f"{setting.origin}: {path} must contain the secret on one line, and nothing else")

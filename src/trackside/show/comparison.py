@@ -12,7 +12,7 @@ from rich.text import Text
 
 from trackside.compare.compare import Comparison
 from trackside.compare.setup import sizes, unlike
-from trackside.compare.side import Row
+from trackside.compare.side import ComparedRow
 from trackside.compare.slowdown import Slowdown, pace
 from trackside.compare.training import ELAPSED_PER_STEP
 from trackside.evidence import Value
@@ -241,9 +241,9 @@ def _unlike(result: Comparison) -> list[str]:
     ]
 
 
-def _following(rows: Sequence[Row]) -> list[str]:
+def _following(rows: Sequence[ComparedRow]) -> list[str]:
     """The divergences that a different setup may explain, grouped by the settings."""
-    causes: dict[tuple[str, ...], list[Row]] = {}
+    causes: dict[tuple[str, ...], list[ComparedRow]] = {}
     for row in rows:
         causes.setdefault(tuple(map(_in_figures, row.follows)), []).append(row)
     return [
@@ -254,7 +254,7 @@ def _following(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _in_figures(row: Row) -> str:
+def _in_figures(row: ComparedRow) -> str:
     """``planned steps (548 / 574)``; a unit that the label contains is not repeated."""
     values = [
         _brief(value if value is None or value.unit not in row.label else replace(value, unit=""), MAX_SETTING_CHARS)
@@ -299,7 +299,7 @@ def _pace(result: Comparison, explain: bool) -> list[str]:
     return [f"{text}; but the steps are not the same amount of work: the runs differ in {differences}."]
 
 
-def _where(row: Row) -> str:
+def _where(row: ComparedRow) -> str:
     """Where a difference begins: its step, its time or its epoch."""
     after = "" if row.seconds is None else f"{duration(row.seconds)} after the start"
     if row.step is None:
@@ -307,7 +307,7 @@ def _where(row: Row) -> str:
     return f"at step {row.step:,.0f}" + (f", {after}" if after else "")
 
 
-def _both(row: Row) -> str:
+def _both(row: ComparedRow) -> str:
     if row.a is None or row.b is None:
         return row.label
     return f"{row.name or row.label} {_brief(row.a)} in A, {_brief(row.b)} in B"
@@ -322,7 +322,7 @@ def _word(value: Value | None) -> str:
     return "" if value is None else word(value.value, value.unit)
 
 
-def _row(row: Row, cites: Cites) -> RowDoc:
+def _row(row: ComparedRow, cites: Cites) -> RowDoc:
     unit = next((value.unit for value in (row.a, row.b) if value is not None), "")
     return RowDoc(
         topic=row.topic, label=row.label, a=plain(row.a.value if row.a else None),

@@ -1,11 +1,60 @@
-"""The head of every rendering: family, confidence, location, and the run in one line."""
+"""What every rendering has in common: the names and the order of its sections, and its head (headline, owner, family,
+confidence, and the run in one line).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from trackside.catalog.job_states import in_words
+from trackside.families import find_family
 from trackside.show.document import FindingDoc, ProgressDoc, RunDoc, VerdictDoc
 from trackside.show.waste import in_brief
 from trackside.show.wording import duration, moment, ranges, word
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictSection:
+    """A section of a verdict. ``title``: its heading; ``label``: the same word on one screen, before its first line."""
+
+    title: str
+    label: str
+
+
+EVIDENCE = VerdictSection("Evidence", "evidence")
+CAUTIONS = VerdictSection("Cautions", "caution")
+"""What limits the verdict. It comes after the evidence, so that the first thing read is the answer and why."""
+MEANING = VerdictSection("What it means", "meaning")
+ACTIONS = VerdictSection("What to do", "do")
+CONSEQUENCES = VerdictSection("Consequences", "consequence")
+WARNINGS = VerdictSection("Warnings", "warning")
+COST = VerdictSection("Cost", "cost")
+UNDECIDED = VerdictSection("Undecided", "undecided")
+FAMILIES = VerdictSection("All failure families", "families")
+OWNERS = {
+    "job": ("the job", "its code, data or settings"),
+    "infrastructure": ("the infrastructure", "hardware, network, storage or system software"),
+    "scheduler": ("the scheduler", "it followed its rules or a user's request"),
+    "unknown": ("not clear yet", ""),
+}
+"""Culprit -> who has to act, and a few more words. Nobody has to act if the culprit is none."""
+OUTCOMES = {"unknown": "undecided"}
+"""Published outcome -> the word that readers see, if it is another."""
+SEPARATOR = " \N{MIDDLE DOT} "
+STYLES = {
+    "job": "bold yellow", "infrastructure": "bold red", "scheduler": "bold cyan", "unknown": "bold"
+}  # fmt: skip
+"""Culprit -> the owner's style on a terminal."""
+
+
+def owner(finding: FindingDoc) -> str:
+    """Who has to act; empty if nobody has to."""
+    return "" if finding.culprit == "none" else OWNERS.get(finding.culprit, OWNERS["unknown"])[0]
+
+
+def kind(finding: FindingDoc) -> str:
+    """The family, and the class of the fault: ``A1 startup-crash, fault class env``."""
+    return family(finding) + (f", fault class {finding.fault_class}" if finding.fault_class else "")
 
 
 def family(finding: FindingDoc) -> str:
@@ -14,14 +63,25 @@ def family(finding: FindingDoc) -> str:
     return f"{finding.family} {finding.id}{variant}"
 
 
+def is_cause(finding: FindingDoc) -> bool:
+    """Whether it names a cause: if no family fits, the finding has no certainty that says anything."""
+    known = find_family(finding.family)
+    return known is None or known.role != "last_resort"
+
+
 def confidence(finding: FindingDoc) -> str:
-    """``0.96 (established)``."""
-    number = "" if finding.confidence is None else f"{finding.confidence:.2f} "
-    return f"{number}({finding.certainty or finding.outcome})"
+    """``established, right in 96% of tests``; empty if no cause was found."""
+    if not is_cause(finding):
+        return ""
+    word = finding.certainty or OUTCOMES.get(finding.outcome, finding.outcome)
+    return word if finding.confidence is None else f"{word}, right in {finding.confidence:.0%} of tests"
 
 
-def where(finding: FindingDoc) -> str:
-    """The ranks, GPUs and nodes that it names, each node once: ``rank 5 (gpu001:5)``; may be empty."""
+def where(finding: FindingDoc, n_ranks: int | None = None) -> str:
+    """The ranks, GPUs and nodes that it names, each node once: ``rank 5 (gpu001:5)``; may be empty. ``n_ranks``: the
+    ranks of the run, so that all of them are not listed."""
+    if len(finding.ranks) > 1 and len(finding.ranks) == n_ranks:
+        return f"all {n_ranks} ranks"
     ranks = f"rank{'s' if len(finding.ranks) > 1 else ''} {ranges(finding.ranks)}" if finding.ranks else ""
     names = [gpu.removeprefix(":") for gpu in finding.gpus]
     indices_only = all(name.isdecimal() for name in names)
@@ -40,11 +100,11 @@ def answer(finding: FindingDoc) -> str:
     return finding.title if finding.headline is None else finding.headline.text
 
 
-def headline(finding: FindingDoc) -> str:
-    """What happened, where, and when it began."""
+def headline(finding: FindingDoc, n_ranks: int | None = None) -> str:
+    """What happened, where, and when it began: ``Out of GPU memory \N{MIDDLE DOT} rank 5 (gpu001:5) \N{MIDDLE DOT}
+    2026-03-02 08:14:40 UTC``."""
     time = "" if finding.began is None else moment(finding.began)
-    place_and_time = ", ".join(filter(None, (where(finding), time)))
-    return f"{answer(finding)} \N{EM DASH} {place_and_time}" if place_and_time else answer(finding)
+    return SEPARATOR.join(filter(None, (answer(finding), where(finding, n_ranks), time)))
 
 
 def ending(run: RunDoc) -> str:
@@ -66,15 +126,15 @@ def progress(doc: ProgressDoc) -> str:
     text = word(doc.points, "training points")
     if doc.points < 2 or doc.first.loss is None:
         return text
-    last = "not printed" if doc.last.loss is None else doc.last.loss
-    return f"{text}, loss {doc.first.loss} \N{RIGHTWARDS ARROW} {last}"
+    last = "not printed" if doc.last.loss is None else word(doc.last.loss)
+    return f"{text}, loss {word(doc.first.loss)} \N{RIGHTWARDS ARROW} {last}"
 
 
 def run(doc: VerdictDoc) -> str:
     """The run in one line: id, name, state, size, time, framework, progress and GPU-hours. Empty if nothing is
     known."""
     run = doc.run
-    parts = [" ".join(part for part in (f"run {run.id}" if run.id else "run", run.name) if part)]
+    parts = [" ".join(filter(None, ("run" if run.id or run.name else "", run.id, run.name)))]
     parts.append(ending(run))
     if run.nodes:
         parts.append(word(len(run.nodes), "nodes"))
@@ -92,5 +152,4 @@ def run(doc: VerdictDoc) -> str:
         parts.append(progress(doc.progress))
     if doc.waste is not None:
         parts.append(in_brief(doc.waste))
-    parts = [part for part in parts if part]
-    return "" if parts == ["run"] else " \N{MIDDLE DOT} ".join(parts)
+    return SEPARATOR.join(filter(None, parts))

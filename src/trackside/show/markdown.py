@@ -1,4 +1,4 @@
-"""The verdict as GitHub-flavored Markdown, for a ticket or a chat; readable as plain text as well.
+"""The verdict as GitHub-flavored Markdown, for a ticket; readable as plain text as well.
 
 Text from logs is escaped, so that it cannot create headings, links, images or mentions.
 """
@@ -25,19 +25,20 @@ _SEPARATOR = "\N{ZERO WIDTH SPACE}"
 
 def render(doc: VerdictDoc) -> str:
     """The whole verdict as Markdown, with a final line end."""
-    first = doc.primary
+    first, owner = doc.primary, heading.owner(doc.primary)
+    classification = (f"owner: {owner}" if owner else "", heading.kind(first), heading.confidence(first))
     blocks = [
-        f"### {escaped(heading.family(first))} \N{EM DASH} culprit: {first.culprit}, confidence: "
-        + escaped(heading.confidence(first)),
-        f"**{escaped(heading.headline(first))}**",
+        f"### {escaped(heading.headline(first, doc.run.n_ranks))}",
+        escaped(heading.SEPARATOR.join(filter(None, classification))),
         escaped(heading.run(doc)),
-        _section("Limitations", _sentences(doc.preflight)),
-        _section("Evidence", _sentences(doc.shows)),
-        _section("What it means and what to do", [*_sentences(doc.implies), *_actions(doc)]),
-        _section("Open questions", _sentences(doc.cannot_decide)),
-        _section("Consequences", map(_secondary, doc.consequences)),
-        _section("Warnings", map(_secondary, doc.warnings)),
-        _section("Cost", _costs(doc)),
+        _section(heading.EVIDENCE.title, _sentences(doc.shows)),
+        _section(heading.CAUTIONS.title, _sentences(doc.preflight)),
+        _section(heading.MEANING.title, _sentences(doc.implies)),
+        _section(heading.ACTIONS.title, _actions(doc)),
+        _section(heading.CONSEQUENCES.title, map(_secondary, doc.consequences)),
+        _section(heading.WARNINGS.title, map(_secondary, doc.warnings)),
+        _section(heading.COST.title, _costs(doc)),
+        _section(heading.UNDECIDED.title, _sentences(doc.cannot_decide)),
         _section("Citations", [_citation(name, doc.cites[name]) for name in citations.of_verdict(doc)]),
         _families(doc),
         f"trackside {escaped(doc.version)}",
@@ -103,7 +104,7 @@ def _costs(doc: VerdictDoc) -> list[str]:
 
 def _families(doc: VerdictDoc) -> str:
     rows = [(f.family, f.id, "ruled out", f.because) for f in doc.ruled_out]
-    rows += [(f.family, f.id, "unknown", "; ".join(f.missing)) for f in doc.unknown]
+    rows += [(f.family, f.id, "undecided", "; ".join(f.missing)) for f in doc.unknown]
     lines = [f"| {family} | {slug} | {state} | {escaped(reason)} |" for family, slug, state, reason in sorted(rows)]
-    head = ["**All failure families**", "", "| family | id | result | reason |", "| --- | --- | --- | --- |"]
+    head = [f"**{heading.FAMILIES.title}**", "", "| family | id | result | reason |", "| --- | --- | --- | --- |"]
     return "\n".join([*head, *lines]) if lines else ""

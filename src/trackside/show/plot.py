@@ -21,9 +21,9 @@ MIN_COLUMNS = 15
 
 
 def curves(docs: Iterable[CurveDoc], encoding: str, width: int) -> list[RenderableType]:
-    """A table with a row per series: name, sparkline, lowest and highest value. Empty if the encoding lacks the block
-    characters."""
-    rows = [doc for doc in docs if any(value is not None for value in doc.values)]
+    """A table with a row per series that varies: name, sparkline, lowest and highest value. Empty if the encoding lacks
+    the block characters."""
+    rows = [doc for doc in docs if len({value for value in doc.values if value is not None}) > 1]
     if not rows or not encoding.lower().startswith("utf"):
         return []
     names, ranges = [_name(doc) for doc in rows], [_value_range(doc) for doc in rows]

@@ -17,24 +17,26 @@ from trackside.show.waste import in_lines
 from trackside.show.wording import with_stop
 
 MAX_INPUTS = 200
-_CULPRIT_STYLE = {"job": "bold yellow", "infrastructure": "bold red", "scheduler": "bold cyan", "none": "bold green"}
 
 
 def render(doc: VerdictDoc, console: Console) -> None:
     """Print a verdict with every citation."""
     with trimmed(console):
-        console.print(_headline(doc.primary))
+        console.print(Text(heading.headline(doc.primary, doc.run.n_ranks), style="bold"))
+        console.print(classification(doc.primary))
         if run_line := heading.run(doc):
             console.print(Text(run_line, style="dim"))
-        section(console, "Limitations", [*_claims(_cited(doc.preflight), doc.cites), *_missing_inputs(doc)])
-        section(console, "Evidence", _claims(doc.shows, doc.cites))
+        section(console, heading.EVIDENCE.title, _claims(doc.shows, doc.cites))
         section(console, "Metrics over time", curves(doc.curves, console.encoding, console.width))
-        section(console, "What it means and what to do", _implications(doc))
-        section(console, "Open questions", [_bullet(claim.text) for claim in doc.cannot_decide])
-        section(console, "Consequences", [_secondary(f, doc.cites) for f in doc.consequences])
-        section(console, "Warnings", [_secondary(f, doc.cites) for f in doc.warnings])
-        section(console, "Cost", [_bullet(text) for text in in_lines(doc.waste, doc.waste_unknown)])
-        section(console, "All failure families", [_reasons(doc)])
+        cautions = [*_claims(_cited(doc.preflight), doc.cites), *_missing_inputs(doc)]
+        section(console, heading.CAUTIONS.title, cautions)
+        section(console, heading.MEANING.title, [_bullet(claim.text) for claim in doc.implies])
+        section(console, heading.ACTIONS.title, _actions(doc))
+        section(console, heading.CONSEQUENCES.title, [_secondary(f, doc.cites) for f in doc.consequences])
+        section(console, heading.WARNINGS.title, [_secondary(f, doc.cites) for f in doc.warnings])
+        section(console, heading.COST.title, [_bullet(text) for text in in_lines(doc.waste, doc.waste_unknown)])
+        section(console, heading.UNDECIDED.title, [_bullet(claim.text) for claim in doc.cannot_decide])
+        section(console, heading.FAMILIES.title, [_reasons(doc)])
         section(console, "Inputs", _inputs(doc.inputs))
 
 
@@ -43,19 +45,18 @@ def _cited(claims: Iterable[ClaimDoc]) -> list[ClaimDoc]:
 
 
 def _missing_inputs(doc: VerdictDoc) -> list[RenderableType]:
-    """One line about missing inputs: the limitations without citations."""
+    """One line about missing inputs: the cautions without citations."""
     texts = [claim.text for claim in doc.preflight if not claim.cites]
     return [_bullet(" ".join(map(with_stop, texts)))] if texts else []
 
 
-def _headline(primary: FindingDoc) -> Text:
-    text = Text(heading.headline(primary), style="bold")
-    text.append(f"\n{heading.family(primary)}", style="not bold")
-    if primary.fault_class:
-        text.append(f", fault class {primary.fault_class}")
-    text.append("  culprit: ")
-    text.append(primary.culprit, style=_CULPRIT_STYLE.get(primary.culprit, "bold"))
-    return text.append(f"  confidence: {heading.confidence(primary)}", style="not bold")
+def classification(finding: FindingDoc) -> Text:
+    """Who has to act, the family, how sure it is, in one line."""
+    text, owner = Text(), heading.owner(finding)
+    if owner:
+        text.append("owner: ").append(owner, style=heading.STYLES.get(finding.culprit, "bold"))
+    rest = filter(None, (heading.kind(finding), heading.confidence(finding)))
+    return text.append((heading.SEPARATOR if owner else "") + heading.SEPARATOR.join(rest))
 
 
 def section(console: Console, title: str, body: Sequence[RenderableType]) -> None:
@@ -92,8 +93,8 @@ def _cite(name: str, cite: CiteDoc) -> Text:
     return text.append(f"  {line or cite.value}", style="not dim").append(f"\n     {cite.query}")
 
 
-def _implications(doc: VerdictDoc) -> list[RenderableType]:
-    body: list[RenderableType] = [_bullet(claim.text) for claim in doc.implies]
+def _actions(doc: VerdictDoc) -> list[RenderableType]:
+    body: list[RenderableType] = []
     for action in doc.actions:
         body.append(_bullet(action.text, "\N{RIGHTWARDS ARROW}", "bold"))
         if action.command is not None:
@@ -109,7 +110,7 @@ def _secondary(finding: SecondaryDoc, cites: dict[str, CiteDoc]) -> RenderableTy
 
 
 def _reasons(doc: VerdictDoc) -> RenderableType:
-    """Each other family with the reason why it is ruled out, or unknown and what to collect to decide it."""
+    """Each other family with the reason why it is ruled out, or undecided and what to collect to decide it."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=3, justify="right")
     grid.add_column(min_width=24, no_wrap=True)
@@ -117,7 +118,7 @@ def _reasons(doc: VerdictDoc) -> RenderableType:
     rows = [(f.family, f.id, "ruled out: " + f.because, "green") for f in doc.ruled_out]
     for unknown in doc.unknown:
         collect = f" \N{RIGHTWARDS ARROW} collect {'; '.join(unknown.collect)}" if unknown.collect else ""
-        rows.append((unknown.family, unknown.id, f"unknown: {'; '.join(unknown.missing)}{collect}", "yellow"))
+        rows.append((unknown.family, unknown.id, f"undecided: {'; '.join(unknown.missing)}{collect}", "yellow"))
     for code, slug, reason, style in sorted(rows):
         grid.add_row(Text(code, style=style), Text(slug), Text(reason, style="dim"))
     return grid

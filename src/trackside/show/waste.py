@@ -116,15 +116,15 @@ def _not_known(text: str) -> str:
 
 
 def in_brief(doc: WasteDoc | None) -> str:
-    """One phrase: ``3.313 GPU-hours (8.28 EUR), 2.9 of them lost (7.25 EUR)``; empty if nothing is known."""
+    """One phrase: ``3.313 GPU-hours allocated (8.28 EUR), 2.9 lost (7.25 EUR)``; empty if nothing is known."""
     if doc is None:
         return ""
-    allocated = f"{doc.gpu_hours:g} GPU-hours"
+    allocated = f"{doc.gpu_hours:.4g} GPU-hours allocated"
     money = "" if doc.cost is None else f" ({doc.cost:,.2f} {doc.currency})"
     if not doc.lost_gpu_hours:
         return allocated + money
     qualifier = f"{bound(doc)} " if bound(doc) else ""
-    share = f", {qualifier}{'all' if doc.lost_gpu_hours >= doc.gpu_hours else f'{doc.lost_gpu_hours:g}'} of them lost"
+    share = f", {qualifier}{'all' if doc.lost_gpu_hours >= doc.gpu_hours else f'{doc.lost_gpu_hours:.4g}'} lost"
     return allocated + share + ("" if doc.lost_cost is None else f" ({qualifier}{doc.lost_cost:,.2f} {doc.currency})")
 
 

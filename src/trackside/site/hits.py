@@ -32,7 +32,7 @@ MAX_NAMED = 10
 def sources(
     store: LogStore, options: LogOptions, query: LogRequest, budget: ReadBudget | None = None
 ) -> Iterator[WalkItem]:
-    """A source for each log of the run in the store; rows for what the store does not have or can't answer.
+    """A source for each log of the run in the store; rows for what the store does not have or cannot answer.
 
     ``budget``: what the verdict may still read from the store, if it is queried more than once.
     Read each source before taking the next: the first lines of some further ones are fetched meanwhile.

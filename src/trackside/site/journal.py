@@ -36,7 +36,7 @@ class JournalOptions:
 def journal(options: JournalOptions, query: LogRequest) -> Iterator[WalkItem]:
     """The entries of the run's nodes during the run, if the journal contains any of these nodes.
 
-    If the journal can't be queried, a row says so. Read the source before continuing: its process ends with it.
+    If the journal cannot be queried, a row says so. Read the source before continuing: its process ends with it.
     """
     name = f"journalctl {options.directory}".strip()
     base = [options.command, *([f"--directory={options.directory}"] if options.directory else [])]

@@ -191,7 +191,7 @@ def _foreign(user: str, status: os.stat_result, real: str) -> str | None:
     if not status.st_mode & stat.S_IROTH:
         reason = f"it does not belong to the job's user ({user or 'unknown'})"
     elif not all(_can_enter(uid, groups, folder) for folder in _above(real)):
-        reason = f"the job's user ({user or 'unknown'}) can't enter its folder"
+        reason = f"the job's user ({user or 'unknown'}) cannot enter its folder"
     return f"it is not read: {reason}; pass its path if you trust it" if reason else None
 
 

@@ -23,10 +23,10 @@ from trackside.runs.attempts import attempts_of
 from trackside.runs.jobs import Job, Jobs, collect
 from trackside.runs.parents import same_work
 from trackside.site.outputs import outputs
-from trackside.site.slurm_commands import Commands
+from trackside.site.slurm_commands import SlurmCommands
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import Replies, Reply, Slurm, failed, job_id
-from trackside.site.slurmrestd import Rest
+from trackside.site.slurmrestd import SlurmRest
 
 MAX_JOBS = 64
 """Tasks of an array, or parts of a job, whose output and steps are queried."""
@@ -116,8 +116,8 @@ def live(options: SlurmOptions, job: str, environ: Mapping[str, str] = os.enviro
 
 def _clusters(options: SlurmOptions, environ: Mapping[str, str]) -> list[Slurm]:
     if options.rest:
-        return [Rest(options)]
-    return [Commands(options, cluster, environ) for cluster in options.clusters or ("",)]
+        return [SlurmRest(options)]
+    return [SlurmCommands(options, cluster, environ) for cluster in options.clusters or ("",)]
 
 
 @dataclass(slots=True)

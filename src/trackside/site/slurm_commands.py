@@ -30,12 +30,12 @@ _KINDS: tuple[tuple[str, Kind], ...] = (
 )
 _REMEDY: Mapping[str, str] = {
     "refused": "this cluster has no accounting, and its controller forgets a job minutes after its end (MinJobAge)",
-    "unauthorized": "ask as the job's owner or an operator",
+    "unauthorized": "query as the job's owner or an operator",
     "unreachable": "is the daemon up, and does slurm.conf here name this cluster?",
 }
 
 
-class Commands(Slurm):
+class SlurmCommands(Slurm):
     """One cluster, queried by commands from ``bin``, or on PATH."""
 
     def __init__(self, options: SlurmOptions, cluster: str = "", environ: Mapping[str, str] = os.environ) -> None:
@@ -175,7 +175,7 @@ def run(
     except FileNotFoundError:
         raise SourceUnavailable("unreachable", f"{shown} is not at {arguments[0]}") from None
     except OSError as error:
-        raise SourceUnavailable("refused", f"{arguments[0]} can't be run: {error.strerror or error}") from None
+        raise SourceUnavailable("refused", f"{arguments[0]} cannot be run: {error.strerror or error}") from None
     except CommandStopped as stop:
         limit = (
             f"did not end within {timeout_s:g} s"

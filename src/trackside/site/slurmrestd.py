@@ -32,7 +32,7 @@ _UNKNOWN = re.compile(r"Invalid job id|Nothing found", re.IGNORECASE)
 _OFFERED = re.compile(rb"\\?/(slurm(?:db)?)\\?/v0\.0\.(\d{1,3})\\?/")
 
 
-class Rest(Slurm):
+class SlurmRest(Slurm):
     """One cluster, through slurmrestd. Raises ValueError for an unusable URL or certificate."""
 
     cluster = ""
@@ -88,7 +88,7 @@ class Rest(Slurm):
         return [failed(label, none, "is it slurmrestd, and are its openapi plugins for slurm and slurmdb loaded?")]
 
     def _offered(self) -> dict[str, list[int]]:
-        """API -> its versions to try, the newest first. Raises SourceUnavailable if the server can't be reached."""
+        """API -> its versions to try, the newest first. Raises SourceUnavailable if the server cannot be reached."""
         if self._versions is None:
             all_versions = range(NEWEST, OLDEST - 1, -1)
             try:
@@ -187,7 +187,7 @@ class _Unix:
         except (HTTPError, HTTPException, OSError) as error:
             cause = next((part for part in (error, *error.args) if isinstance(part, OSError)), None)
             message = cause.strerror if cause is not None and cause.strerror else plain(str(error))
-            raise SourceUnavailable("unreachable", f"can't query {self.name}: {message}") from None
+            raise SourceUnavailable("unreachable", f"cannot query {self.name}: {message}") from None
         if response.status >= 300:
             raise refusal(f"{self.name}{path.partition('?')[0]}", response.status, {}, body)
         if len(body) > self._most:

@@ -1,1 +1,1 @@
-"""WHERE IS IT KEPT: one file per engine behind :class:`trackside.query.Store`."""
+"""Stores of rows, samples, logs and verdicts: one file per engine behind :class:`trackside.evidence.Store`."""

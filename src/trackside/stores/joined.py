@@ -26,7 +26,7 @@ class JoinedBackend(MetricBackend):
 
     @property
     def failed(self) -> Mapping[str, SourceUnavailable]:
-        """What one backend can't provide and the other does not hold."""
+        """What one backend cannot provide and the other does not hold."""
         return self._failed
 
     def series(self) -> Sequence[SeriesInfo]:

@@ -90,7 +90,7 @@ class MemoryStore:
         ]
 
     def _unavailable(self, query: Query) -> MissingAnswer | None:
-        """Why an empty answer to a query can't be taken as "none"; None if it can."""
+        """Why an empty answer to a query cannot be taken as "none"; None if it can."""
         source_reason = next(
             (self._unavailable_sources[plane] for plane in query.planes if plane in self._unavailable_sources), None
         )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from trackside.http.client import HttpClient, Traffic
+from trackside.http.client import HttpClient, HttpTraffic
 from trackside.http.options import HttpOptions
 from trackside.settings.secrets import shown_url
 from trackside.stores.metric_backend import MetricBackend
@@ -70,7 +70,7 @@ class MetricServer(MetricBackend):
         """Product and URL, without credentials."""
 
     @property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> HttpTraffic:
         """Requests and bytes so far."""
         return self.endpoint.traffic
 

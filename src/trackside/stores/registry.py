@@ -23,7 +23,7 @@ def check_kind(package: str, kind: str, store: str) -> None:
     """Raises ValueError for a kind of store that the package has no engine for."""
     known = kinds(package)
     if kind not in known:
-        raise ValueError(f"no kind of {store} is called {kind!r}{nearest(kind.lower(), known)}")
+        raise ValueError(f"unknown kind of {store}: {kind!r}{nearest(kind.lower(), known)}")
 
 
 def engine(package: str, kind: str, name: str) -> Any:

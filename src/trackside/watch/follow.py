@@ -23,7 +23,7 @@ last moments arrive up to a scrape later, and logs arrive late."""
 PATIENCE_S = 180.0
 """Maximum wait after the end for accounting to record it, or for a failing source to answer again."""
 USER_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
-"""Errors of a given path, which a retry can't fix."""
+"""Errors of a given path, which a retry cannot fix."""
 
 
 @dataclass(frozen=True, slots=True)

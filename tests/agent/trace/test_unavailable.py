@@ -35,7 +35,7 @@ def test_without_libbpf_tracing_is_unavailable(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     ("number", "reason", "remedy"),
     [
-        (errno.EPERM, "refuses", "CAP_BPF, CAP_PERFMON"),
+        (errno.EPERM, "does not let", "CAP_BPF, CAP_PERFMON"),
         (errno.ENOSYS, "without BPF", "CONFIG_BPF_SYSCALL"),
         (errno.EINVAL, "Invalid argument", "5.15"),
     ],

@@ -315,7 +315,7 @@ def test_money_is_hours_times_the_price() -> None:
     assert waste.lost_cost == round(waste.lost_gpu_hours * 2.5, 2)
     assert waste.cost_formula == f"{waste.gpu_hours:g} GPU-hours x 2.5 EUR = {waste.cost:,.2f} EUR"
     assert all(part.cost == round(part.gpu_hours * 2.5, 2) for part in waste.lost)
-    assert in_brief(waste).endswith(f"up to all of them lost (up to {waste.lost_cost:,.2f} EUR)")
+    assert in_brief(waste).endswith(f"up to all lost (up to {waste.lost_cost:,.2f} EUR)")
 
 
 def test_without_a_price_there_is_no_cost() -> None:

@@ -16,7 +16,7 @@ from tests.read.metrics.reading import T0, metric, only, read
 from trackside.model import Samples
 from trackside.read import blocks
 from trackside.read.detect import formats, read_source
-from trackside.read.format import HEAD_BYTES, CollectingSink, Format, Result, Source, TooLarge
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputTooLarge, Result, Source
 from trackside.read.walk import walk
 
 METRIC_FORMATS = ("dstat-csv", "metric-parquet", "metric-table", "other-table", "prometheus-json", "prometheus-text",
@@ -52,7 +52,7 @@ def test_readers_of_any_bytes_raise_only_documented_errors(reader: Format, data:
         reader.sniff(source)
         try:
             result = reader.read(source, sink)
-        except (ValueError, OSError, EOFError, TooLarge, RecursionError):
+        except (ValueError, OSError, EOFError, InputTooLarge, RecursionError):
             return
     assert isinstance(result, Result)
     assert result.rows == sum(map(len, sink.blocks))

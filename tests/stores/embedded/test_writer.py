@@ -240,7 +240,7 @@ def test_a_path_that_is_not_a_store_is_refused_with_a_reason(folder: Path, store
     assert sorted(os.listdir(folder)) == ["gpu.prom", "sacct.txt", "slurm-41.out"]
     assert "no such file or folder" in run("ingest", folder / "gone", "--store", store).stderr
     (store.parent / "file").write_text("")
-    assert "can't be made into a store: " in run("ingest", folder, "--store", store.parent / "file").stderr
+    assert "cannot be made into a store: " in run("ingest", folder, "--store", store.parent / "file").stderr
     run("ingest", folder, "--store", store)
     assert run("diagnose", store).stdout == run("diagnose", "--store", store).stdout
     assert "is a store" in run("ingest", store, "--store", store.parent / "another").stderr

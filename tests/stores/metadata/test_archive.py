@@ -566,8 +566,8 @@ def test_instances_that_start_at_once_migrate_once(url: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda folder: "nonsense", "the archive's URL can't be read; write sqlite:///"),
-        (lambda folder: "mysql://x/y", "an archive can't be kept in 'mysql'"),
+        (lambda folder: "nonsense", "the archive's URL cannot be read; write sqlite:///"),
+        (lambda folder: "mysql://x/y", "an archive cannot be kept in 'mysql'"),
         (lambda folder: "sqlite://", "names no file"),
         (lambda folder: f"sqlite:///{folder}/gone/a.db", "gone does not exist: create it"),
         (lambda folder: f"sqlite:///{folder}", "is a folder: name a file in it"),
@@ -636,7 +636,7 @@ def test_a_run_of_many_nodes(archive: Archive) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("mysql://u:s3cretpw@h/db", "an archive can't be kept in 'mysql'"),
+        ("mysql://u:s3cretpw@h/db", "an archive cannot be kept in 'mysql'"),
         ("sqlite:///{folder}", "is a folder: name a file in it"),
         ("sqlite:////proc/1/archive.db", "is not writable for this user"),
         ("sqlite:///{folder}/gone/archive.db", "does not exist"),
@@ -664,7 +664,7 @@ def test_serve_ends_with_one_line_for_an_invalid_archive(tmp_path: Path) -> None
         capture_output=True, text=True, timeout=60, cwd=tmp_path,
     )  # fmt: skip
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("trackside: an archive can't be kept in 'mysql'")
+    assert done.stderr.startswith("trackside: an archive cannot be kept in 'mysql'")
 
 
 def test_archive_errors_can_be_imported_without_the_extra() -> None:

@@ -39,7 +39,7 @@ class RankCounters:
     """(inode, size, modification time in ns) of the files that are its standard output and error; None if unknown,
     empty if they are not files."""
     piped: bool = False
-    """Whether either is a pipe, as under srun, where written output can't be observed."""
+    """Whether either is a pipe, as under srun, where written output cannot be observed."""
 
 
 @dataclass(frozen=True, slots=True)

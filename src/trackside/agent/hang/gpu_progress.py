@@ -15,7 +15,7 @@ COMPLETED = "trackside_nccl_collectives_completed_total"
 
 @dataclass(slots=True)
 class GpuProgress:
-    """GPU activity and collective progress as of the last :meth:`look`. ``newest``: returns each source's newest
+    """GPU activity and collective progress as of the last :meth:`update`. ``newest``: returns each source's newest
     samples."""
 
     newest: Callable[[], Mapping[str, Sequence[Sample]]]

@@ -94,7 +94,7 @@ def _output(arguments: Sequence[str], timeout_s: float) -> bytes:
     try:
         output = b"".join(command.output())
     except OSError as error:
-        raise NoStack(f"py-spy can't be started: {error.strerror or error}") from error
+        raise NoStack(f"py-spy cannot be started: {error.strerror or error}") from error
     except CommandStopped as stop:
         too_late, too_much = f"took more than {timeout_s:g} s", f"printed more than {MAX_OUTPUT_BYTES >> 20} MiB"
         raise NoStack(f"py-spy {too_late if stop.reason == 'timeout' else too_much} and was stopped") from None

@@ -45,7 +45,7 @@ class Recorder:
     uid: int
 
 
-class NoDump(TracksideError):
+class DumpUnavailable(TracksideError):
     """Why there is no dump to send, in one line."""
 
 
@@ -130,12 +130,12 @@ def pieces(recorder: Recorder, since_ns: int, max_bytes: int) -> list[Piece]:
     ``max_bytes`` compressed."""
     time, path = _newest(recorder)
     if time < since_ns or not time:
-        raise NoDump("its flight recorder made no dump")
+        raise DumpUnavailable("its flight recorder made no dump")
     data = _read(path, recorder.uid, MAX_COMPRESSION_RATIO * max_bytes)
     compressed = b"" if data is None else zlib.compress(data, 6)
     if data is None or len(compressed) > max_bytes:
         shown = "/" + "/".join(path.parts[path.parts.index("root") + 1 :]) if "root" in path.parts else str(path)
-        raise NoDump(f"the dump of its flight recorder is too large to send: {shown}")
+        raise DumpUnavailable(f"the dump of its flight recorder is too large to send: {shown}")
     return list(pieces_of(base64.b64encode(compressed).decode(), hashlib.sha256(data).hexdigest()[:8], PIECE_CHARS))
 
 
@@ -152,10 +152,10 @@ def _read(path: Path, uid: int, max_bytes: int) -> bytes | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise NoDump(f"the dump of its flight recorder can't be read: {error.strerror}") from error
+        raise DumpUnavailable(f"the dump of its flight recorder cannot be read: {error.strerror}") from error
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
-            raise NoDump("the dump of its flight recorder belongs to another user")
+            raise DumpUnavailable("the dump of its flight recorder belongs to another user")
         data = file.read(max_bytes + 1) if status.st_size <= max_bytes else None
         return data if data is not None and len(data) <= max_bytes else None

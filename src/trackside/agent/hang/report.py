@@ -84,7 +84,7 @@ class HangReporter:
             raise py_spy.NoStack("py-spy is not installed: pip install trackside[agent]")
         remaining_s = min(self.limits.one_s, end - time.monotonic())
         if remaining_s <= 0:
-            raise py_spy.NoStack(f"the {self.limits.all_s:g} s for all ranks are used up")
+            raise py_spy.NoStack(f"the time limit of {self.limits.all_s:g} s for all ranks was reached")
         state = state_of(self.proc, rank)
         if state is None:
             raise py_spy.NoStack("the process has ended")
@@ -159,7 +159,7 @@ class HangReporter:
             try:
                 # A dump made before the request is sent as well if it is recent enough to belong to this hang.
                 pieces = recorder.pieces(rank_recorder, recent if newest <= before else before + 1, remaining_bytes)
-            except recorder.NoDump as error:
+            except recorder.DumpUnavailable as error:
                 if was_asked or newest > recent:
                     lines.add(_who(rank), words_line(_who(rank), str(error)))
                 continue

@@ -62,7 +62,8 @@ class _Stat:
 @dataclass(slots=True)
 class _ProcessEntry:
     """A process as last read. ``process``: None if it belongs to no job or container. ``number``: numeric id of its
-    job. ``claims``: whether only its environment names the job; then ``uid`` is its user."""
+    job. ``is_claim``: whether only its environment names the job; then
+    ``uid`` is its user."""
 
     inode: int
     stat: _Stat

@@ -34,7 +34,7 @@ class KernelPosition(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def load_position(path: Path) -> KernelPosition:
-    """The saved position; an empty one if it can't be read."""
+    """The saved position; an empty one if it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes()[:4096], type=KernelPosition)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -124,7 +124,7 @@ def _check_access(program: str) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(f"{program} can't be run: {error}") from None
+        raise Unavailable(f"{program} cannot be run: {error}") from None
     if result.returncode or not result.stdout.strip():
         reason = result.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
         raise Unavailable(f"{program} shows no kernel messages{f' ({reason})' if reason else ''}")

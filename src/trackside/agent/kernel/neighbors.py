@@ -15,7 +15,7 @@ _PID = re.compile(r",pid=(\d+),")
 
 
 def is_one_of_several(sys: Path, node: str) -> bool:
-    """Whether Slurm's cgroups on this machine contain this node's name. If not, names in cgroup paths can't identify
+    """Whether Slurm's cgroups on this machine contain this node's name. If not, names in cgroup paths cannot identify
     other nodes."""
     name, mount = glob.escape(node), sys / "fs/cgroup"
     patterns = (f"*/slurm_{name}", f"*/{name}_slurmstepd.scope", f"unified/*/{name}_slurmstepd.scope")

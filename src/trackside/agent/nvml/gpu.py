@@ -9,7 +9,7 @@ from typing import Any
 
 from trackside.agent.nvml.fields import FIELDS, MAX_LINKS, Field, FieldRequest, by_link
 from trackside.agent.nvml.library import GONE, LOST, NOT_SUPPORTED, GpuDevice, Library
-from trackside.agent.nvml.probes import FAULTY_LINKS, Probe, Value, probes_of
+from trackside.agent.nvml.probes import FAULTY_LINKS, NvmlProbe, Value, probes_of
 from trackside.agent.source import Labels, Unavailable
 from trackside.catalog.metrics import METRICS
 
@@ -18,15 +18,15 @@ RETRY_UNSUPPORTED_S = 300.0
 _LINK_COUNT = 91
 
 
-class GpuLost(Exception):
-    """The GPU can't be reached, or needs a reset: NVML's message."""
+class LostGpuError(Exception):
+    """The GPU cannot be reached, or needs a reset: NVML's message."""
 
 
 @dataclass(slots=True)
 class _ProbeState:
     """State of a probe."""
 
-    probe: Probe
+    probe: NvmlProbe
     due: float = 0.0
     answer: tuple[Value, ...] = ()
     error_code: int = 0
@@ -41,7 +41,7 @@ class Gpu:
         self._api, self.device = library.api, device
         self._error: Any = library.error
         if device.handle is None:
-            raise GpuLost("it could not be identified when the agent started")
+            raise LostGpuError("it could not be identified when the agent started")
         self._probes = [_ProbeState(probe) for probe in probes_of(self._api, device.handle)]
         self._links = _ProbeState(FAULTY_LINKS)
         self._unsupported: dict[Field, int] = {}
@@ -130,7 +130,7 @@ class Gpu:
     def check(self, code: int, function: str) -> None:
         """Handle NVML's return code: raises GpuLost or Unavailable, or notes a failure."""
         if code in LOST:
-            raise GpuLost(str(self._error(code)))
+            raise LostGpuError(str(self._error(code)))
         if code in GONE:
             raise Unavailable(f"NVML is no longer available: {self._error(code)}")
         if code and code not in NOT_SUPPORTED:

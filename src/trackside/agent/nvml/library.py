@@ -10,7 +10,7 @@ from trackside.agent.source import Unavailable
 from trackside.catalog.labels import pci_address
 
 NOT_SUPPORTED = frozenset({2, 3, 4, 13, 22, 25})
-"""Codes for what this GPU, driver or user can't have: invalid argument (a field of newer drivers), not supported, no
+"""Codes for what this GPU, driver or user cannot have: invalid argument (a field of newer drivers), not supported, no
 permission, function not found, no ECC on a vGPU, version mismatch of an argument."""
 NO_PERMISSION = 4
 TIMEOUT = 10
@@ -54,13 +54,13 @@ class Library:
         try:
             self.api.nvmlInit()
         except self.error as error:
-            raise Unavailable(f"NVML can't be used: {error}", _REMEDIES.get(error.value, "")) from None
+            raise Unavailable(f"NVML cannot be used: {error}", _REMEDIES.get(error.value, "")) from None
         try:
             self.driver = str(self.api.nvmlSystemGetDriverVersion())
             self.devices = self._devices()
         except self.error as error:
             self.close()
-            raise Unavailable(f"NVML can't be used: {error}", _REMEDIES.get(error.value, "")) from None
+            raise Unavailable(f"NVML cannot be used: {error}", _REMEDIES.get(error.value, "")) from None
         if not self.devices:
             self.close()
             raise Unavailable("NVML finds no GPU", "check the kernel log for messages of the driver (dmesg)")

@@ -20,8 +20,8 @@ SLOW_S, STATIC_S = 60.0, 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
-    """One NVML call. ``after_s``: how long its values are reused."""
+class NvmlProbe:
+    """One NVML call. ``reuse_s``: how long its values are reused."""
 
     name: str
     read: Read
@@ -31,7 +31,7 @@ class Probe:
 
 def _one(
     function: str, metric: str, scale: float = 1.0, *arguments: int, reuse_s: float = 0.0, kind: str = ""
-) -> Probe:
+) -> NvmlProbe:
     """A probe of a function that returns one number."""
     labels = (("kind", kind),) if kind else ()
 
@@ -39,16 +39,16 @@ def _one(
         yield metric, labels, getattr(api, function)(handle, *arguments) * scale
 
     label = kind or ", ".join(map(str, arguments))
-    return Probe(f"{function}({label})" if label else function, read, (metric,), reuse_s)
+    return NvmlProbe(f"{function}({label})" if label else function, read, (metric,), reuse_s)
 
 
-def _percentage(function: str, metric: str) -> Probe:
+def _percentage(function: str, metric: str) -> NvmlProbe:
     """A probe of a function that returns a percentage and its sampling period."""
 
     def read(api: Any, handle: Any) -> Iterator[Value]:
         yield metric, (), getattr(api, function)(handle)[0] / 100
 
-    return Probe(function, read, (metric,))
+    return NvmlProbe(function, read, (metric,))
 
 
 def _memory(api: Any, handle: Any) -> Iterator[Value]:
@@ -122,11 +122,11 @@ def _faulty_links(api: Any, handle: Any) -> Iterator[Value]:
                 yield "gpu_nvlink_errors_total", (("kind", kind), ("link", str(link))), count
 
 
-FAULTY_LINKS = Probe("nvmlDeviceGetNvLinkErrorCounter", _faulty_links, ("gpu_nvlink_errors_total",), SLOW_S)
+FAULTY_LINKS = NvmlProbe("nvmlDeviceGetNvLinkErrorCounter", _faulty_links, ("gpu_nvlink_errors_total",), SLOW_S)
 """Read if the total of all links is not 0."""
 
-PROBES: tuple[Probe, ...] = (
-    Probe(
+PROBES: tuple[NvmlProbe, ...] = (
+    NvmlProbe(
         "nvmlDeviceGetMemoryInfo",
         _memory,
         (
@@ -136,12 +136,12 @@ PROBES: tuple[Probe, ...] = (
             "gpu_memory_reserved_bytes",
         ),
     ),
-    Probe("nvmlDeviceGetUtilizationRates", _utilization, ("gpu_utilization_ratio", "gpu_memory_utilization_ratio")),
+    NvmlProbe("nvmlDeviceGetUtilizationRates", _utilization, ("gpu_utilization_ratio", "gpu_memory_utilization_ratio")),
     _percentage("nvmlDeviceGetEncoderUtilization", "gpu_encoder_utilization_ratio"),
     _percentage("nvmlDeviceGetDecoderUtilization", "gpu_decoder_utilization_ratio"),
     _one("nvmlDeviceGetClockInfo", "gpu_sm_clock_hertz", 1e6, 1),
     _one("nvmlDeviceGetClockInfo", "gpu_memory_clock_hertz", 1e6, 2),
-    Probe("nvmlDeviceGetCurrentClocksEventReasons", _reasons, ("gpu_throttle_reasons",)),
+    NvmlProbe("nvmlDeviceGetCurrentClocksEventReasons", _reasons, ("gpu_throttle_reasons",)),
     _one("nvmlDeviceGetTemperature", "gpu_temperature_celsius", 1.0, 0),
     _one("nvmlDeviceGetMarginTemperature", "gpu_temperature_margin_celsius"),
     _one("nvmlDeviceGetPowerUsage", "gpu_power_watts", 1e-3),
@@ -149,10 +149,10 @@ PROBES: tuple[Probe, ...] = (
     _one("nvmlDeviceGetPerformanceState", "gpu_pstate"),
     _one("nvmlDeviceGetCurrPcieLinkGeneration", "gpu_pcie_link_generation"),
     _one("nvmlDeviceGetCurrPcieLinkWidth", "gpu_pcie_link_width"),
-    Probe("nvmlDeviceGetRowRemapperHistogram", _banks, ("gpu_row_remap_banks",), SLOW_S),
-    Probe("nvmlDeviceGetSramEccErrorStatus", _sram, ("gpu_sram_threshold_exceeded",), SLOW_S),
-    Probe("nvmlDeviceGetGpuFabricInfoV", _fabric, ("gpu_fabric_state",), SLOW_S),
-    Probe("nvmlDeviceGetBAR1MemoryInfo", _bar1, ("gpu_bar1_used_bytes", "gpu_bar1_total_bytes"), SLOW_S),
+    NvmlProbe("nvmlDeviceGetRowRemapperHistogram", _banks, ("gpu_row_remap_banks",), SLOW_S),
+    NvmlProbe("nvmlDeviceGetSramEccErrorStatus", _sram, ("gpu_sram_threshold_exceeded",), SLOW_S),
+    NvmlProbe("nvmlDeviceGetGpuFabricInfoV", _fabric, ("gpu_fabric_state",), SLOW_S),
+    NvmlProbe("nvmlDeviceGetBAR1MemoryInfo", _bar1, ("gpu_bar1_used_bytes", "gpu_bar1_total_bytes"), SLOW_S),
     _one("nvmlDeviceGetMaxClockInfo", "gpu_sm_clock_max_hertz", 1e6, 1, reuse_s=STATIC_S),
     _one("nvmlDeviceGetMaxClockInfo", "gpu_memory_clock_max_hertz", 1e6, 2, reuse_s=STATIC_S),
     *(
@@ -166,7 +166,7 @@ PROBES: tuple[Probe, ...] = (
         )
         for index, kind in enumerate(("shutdown", "slowdown", "memory_operating", "operating"))
     ),
-    Probe("nvmlDeviceGetPowerManagementLimitConstraints", _power_range, ("gpu_power_limit_range_watts",), STATIC_S),
+    NvmlProbe("nvmlDeviceGetPowerManagementLimitConstraints", _power_range, ("gpu_power_limit_range_watts",), STATIC_S),
     _one(
         "nvmlDeviceGetPowerManagementDefaultLimit",
         "gpu_power_limit_range_watts",
@@ -185,7 +185,7 @@ THROUGHPUT = (
 )
 
 
-def probes_of(api: Any, handle: Any) -> tuple[Probe, ...]:
+def probes_of(api: Any, handle: Any) -> tuple[NvmlProbe, ...]:
     """The probes of this GPU."""
     try:
         has_gpm = bool(api.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)

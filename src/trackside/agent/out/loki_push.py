@@ -55,7 +55,7 @@ class LokiPush:
     def _streams(self, streams: Mapping[Labels, Sequence[tuple[str, str]]]) -> bytes:
         labeled_streams = ((dict(self._identity.of_line(labels)), values) for labels, values in streams.items())
         entries = [{"stream": labels, "values": values} for labels, values in labeled_streams]
-        return _encode(entries)[1:-1].encode("utf-8", "replace")  # unpaired surrogates can't be encoded
+        return _encode(entries)[1:-1].encode("utf-8", "replace")  # unpaired surrogates cannot be encoded
 
     def body(self, records: Sequence[bytes]) -> tuple[bytes, Mapping[str, str]]:
         """The request body of these records, and its headers."""

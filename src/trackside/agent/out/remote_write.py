@@ -112,7 +112,7 @@ def literals(data: bytes) -> bytes:
 
 
 def _tag(length_minus_1: int) -> bytes:
-    """The tag of a snappy literal; ``last``: its length minus one."""
+    """The tag of a snappy literal."""
     if length_minus_1 < 60:
         return bytes((length_minus_1 << 2,))
     return bytes((60 << 2, length_minus_1)) if length_minus_1 < 256 else b"\xf4" + length_minus_1.to_bytes(2, "little")

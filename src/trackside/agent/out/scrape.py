@@ -64,7 +64,7 @@ class Scrape(ThreadingHTTPServer):
     request_queue_size = 16
 
     def __init__(self, address: tuple[str, int], text: Callable[[], str], not_ready: Callable[[], str]) -> None:
-        """Raises OSError if the address can't be listened on."""
+        """Raises OSError if the address cannot be listened on."""
         self.text, self.not_ready = text, not_ready
         self._slots = threading.BoundedSemaphore(MAX_REQUESTS)
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET

@@ -35,7 +35,7 @@ _COMPRESSED = 1 << 31
 _SEED = 0x7261636B
 """Seed of the checksums, so that zeros left by a power cut are not a valid record."""
 _GONE = frozenset({errno.EIO, errno.ENOENT, errno.ESTALE})
-"""Errors of a file that can't be read any more; other errors may be temporary."""
+"""Errors of a file that cannot be read any more; other errors may be temporary."""
 _OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 """O_NOFOLLOW because the folder may be writable by others, who could place links to files that they may not write."""
 _NAME = re.compile(r"(\d{8})\.spool")
@@ -225,7 +225,7 @@ class Segments:
 
     def record(self, file: Segment, offset: int) -> tuple[bytes, int, int] | None:
         """The record at an offset, its item count and the offset after it; None at the end of the file. Damaged records
-        are skipped and counted. Raises OSError if the file can't be read at the moment."""
+        are skipped and counted. Raises OSError if the file cannot be read at the moment."""
         while offset + _HEAD.size <= file.size:
             try:
                 length, crc, count_and_flag = _HEAD.unpack(self._pread(file.number, _HEAD.size, offset))

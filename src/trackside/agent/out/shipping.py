@@ -49,7 +49,7 @@ class Sender:
     def __init__(
         self, protocol: Protocol, options: ReceiverOptions, spool: Spool, say: Callable[[str], object]
     ) -> None:
-        """Raises ValueError for certificates that can't be loaded."""
+        """Raises ValueError for certificates that cannot be loaded."""
         self.protocol, self.spool, self.sent = protocol, spool, SendStatistics()
         self._say = say
         self._options = options
@@ -100,7 +100,7 @@ class Sender:
             try:
                 batch = self.spool.batch(self._options.batch_bytes, self._batch_records)
             except OSError as error:
-                self._complain("the spool can't be read", str(error.strerror))
+                self._complain("the spool cannot be read", str(error.strerror))
                 return
             if batch is None:
                 return

@@ -1,7 +1,7 @@
 """Data to be sent, kept on disk (:mod:`.segments`) so that it survives outages of the receiver and restarts of the
 agent.
 
-Records come out in the order in which they went in, independent of clocks. While the disk can't be written, records
+Records come out in the order in which they went in, independent of clocks. While the disk cannot be written, records
 wait in memory, and go to disk or directly to the receiver when possible. Both are limited. Beyond the limit the oldest
 records are dropped, because the last minutes of a run show why it ended.
 """
@@ -39,7 +39,7 @@ class SpoolOptions:
     most_bytes: int = 512 << 20
     """Maximum size on disk, per receiver."""
     memory_bytes: int = 8 << 20
-    """Maximum size in memory while the disk can't be written, per receiver."""
+    """Maximum size in memory while the disk cannot be written, per receiver."""
     sync_s: float = 1.0
     """Maximum time before written data is synced to disk; 0: after each record."""
 
@@ -103,7 +103,7 @@ class Spool:
                 file_bytes = min(FILE_BYTES, options.most_bytes // MIN_FILES)
                 self._disk = Segments(folder, file_bytes, options.most_bytes, not options.sync_s)
             except OSError as error:
-                say(f"the spool {folder} can't be used ({error.strerror}); data waits in memory only")
+                say(f"the spool {folder} cannot be used ({error.strerror}); data waits in memory only")
 
     # -- writing
 
@@ -138,7 +138,7 @@ class Spool:
             self._is_disk_full = error.errno in _DISK_FULL
             if self._disk_error != str(error.strerror):
                 self._disk_error = str(error.strerror)
-                self._say(f"the spool can't be written ({error.strerror}); data waits in memory")
+                self._say(f"the spool cannot be written ({error.strerror}); data waits in memory")
             return False
         if self._disk_error:
             self._disk_error = ""
@@ -195,7 +195,7 @@ class Spool:
 
     def batch(self, max_bytes: int, max_records: int) -> Batch | None:
         """The oldest records up to the limits, at least one; None if none waits. They stay in the spool until
-        :meth:`done`, :meth:`refused` or :meth:`released`. Raises OSError if files can't be read at the moment."""
+        :meth:`done`, :meth:`refused` or :meth:`released`. Raises OSError if files cannot be read at the moment."""
         with self._lock:
             records, counts = list[bytes](), list[int]()
 

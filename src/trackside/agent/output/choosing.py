@@ -45,8 +45,8 @@ TimedLine = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """How far an earlier agent process read a file. ``done``, ``sent``: offsets of its policy. ``near``: the bytes
-    before ``done``. ``head``: the first bytes of the file."""
+    """How far an earlier agent process read a file. ``done``, ``sent``: offsets of its policy. ``preceding``: the
+    bytes before ``done``. ``head``: the first bytes of the file."""
 
     done: int
     sent: int

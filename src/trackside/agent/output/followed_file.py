@@ -34,7 +34,7 @@ class NewLines:
 
 
 class FollowedFile:
-    """Follows one file. ``now``: monotonic seconds. Raises OSError if the file can't be opened."""
+    """Follows one file. ``now``: monotonic seconds. Raises OSError if the file cannot be opened."""
 
     def __init__(
         self, output: OpenOutput, options: JobOutputOptions, mark: Mark | None, now: float, is_old: bool

@@ -79,7 +79,7 @@ class Marks:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
-            self.warning = f"{path} can't be read ({error}): lines that were sent before may be sent again"
+            self.warning = f"{path} cannot be read ({error}): lines that were sent before may be sent again"
             return {}
         oldest = time.time() - MAX_AGE_S
         return {mark.key: mark for mark in marks_file.files if mark.at >= oldest}

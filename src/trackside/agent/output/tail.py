@@ -52,7 +52,7 @@ def open_file(link: str, user: User | None) -> int:
 
 
 class Tail:
-    """Follows one inode from its beginning. Raises OSError if it can't be opened."""
+    """Follows one inode from its beginning. Raises OSError if it cannot be opened."""
 
     def __init__(self, link: str, user: User | None = None) -> None:
         self._descriptor = open_file(link, user)

@@ -47,7 +47,7 @@ class Commands:
             with closing(command.output()) as pieces:
                 yield from _lines(pieces)
         except OSError as error:
-            raise CommandFailed(f"{program} can't be run: {error.strerror or error}") from None
+            raise CommandFailed(f"{program} cannot be run: {error.strerror or error}") from None
         except CommandStopped as stop:
             limit = "did not end in time" if stop.reason == "timeout" else f"wrote more than {MAX_OUTPUT_BYTES:,} bytes"
             raise CommandFailed(f"{name} {limit}, and was stopped") from None

@@ -28,11 +28,11 @@ class DaemonLog:
         self._was_opened = False
 
     def collect(self, reading: Reading) -> None:
-        """Add the new lines, or a warning if the log can't be read."""
+        """Add the new lines, or a warning if the log cannot be read."""
         try:
             self._follow(reading)
         except OSError as error:
-            reading.warnings.append(f"{self.path} can't be read: {error.strerror}")
+            reading.warnings.append(f"{self.path} cannot be read: {error.strerror}")
 
     def _follow(self, reading: Reading) -> None:
         bytes_left = MAX_BYTES

@@ -29,7 +29,7 @@ _KINDS_1 = {b"total_rss": "anon", b"total_cache": "file", b"total_shmem": "shmem
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CgroupOptions:
     """``most``: maximum number of cgroups to read, jobs before steps before tasks. ``tasks``: whether to read those of
     tasks. ``roots``: paths of Slurm's cgroups below the mount, if not the default."""
 
@@ -207,5 +207,5 @@ SOURCE = Source(
         "host_cgroup_pressure_seconds_total",
         "host_cgroup_tasks",
     ),
-    options=Options,
+    options=CgroupOptions,
 )

@@ -30,7 +30,7 @@ MAX_PAUSE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ControllerOptions:
     """The table ``[collect.controller]``. Raises ValueError for invalid values."""
 
     bin: str = ""
@@ -53,7 +53,9 @@ class Options:
 
 
 class _Controller(Collector):
-    def __init__(self, commands: Commands, log: DaemonLog | None, options: Options, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, commands: Commands, log: DaemonLog | None, options: ControllerOptions, clock: Callable[[], float]
+    ) -> None:
         self._commands, self._log, self._options, self._clock = commands, log, options, clock
         self._jobs, self._nodes = Jobs(), Nodes()
         self._accounting = Accounting(commands) if options.accounting and commands.has("sacct") else None
@@ -140,7 +142,7 @@ def _ns(seconds: float) -> int:
 
 
 def _open(context: Context) -> Collector:
-    options: Options = context.options
+    options: ControllerOptions = context.options
     commands = Commands(options.bin, options.conf, options.command_timeout_s)
     if not commands.has("scontrol"):
         raise Unavailable(
@@ -153,7 +155,9 @@ def _open(context: Context) -> Collector:
             with open(log.path, "rb"):
                 pass
         except OSError as error:
-            context.say(f"controller: {path} can't be read ({error.strerror}); jobs and nodes are collected without it")
+            context.say(
+                f"controller: {path} cannot be read ({error.strerror}); jobs and nodes are collected without it"
+            )
             log = None
     return _Controller(commands, log, options, time.monotonic)
 
@@ -195,5 +199,5 @@ SOURCE = Source(
     timeout_s=300.0,
     on=False,
     needs="Slurm operator rights if PrivateData hides jobs; read access to slurmctld's log",
-    options=Options,
+    options=ControllerOptions,
 )

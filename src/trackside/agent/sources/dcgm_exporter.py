@@ -26,11 +26,11 @@ SCRAPE_TIMEOUT_S = 3.0
 MAX_BYTES = 16 << 20
 MAX_LINES, MAX_LINE_BYTES = 50_000, 8 << 10
 MAX_SERIES = 20_000
-_REMEDY = "nothing to do: NVML is read instead; if an exporter listens elsewhere, set url in [collect.dcgm_exporter]"
+_REMEDY = "not needed: NVML gives these metrics; if an exporter listens elsewhere, set url in [collect.dcgm_exporter]"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DcgmExporterOptions:
     """``url``: address of the exporter for this node's GPUs."""
 
     url: str = "http://127.0.0.1:9400/metrics"
@@ -126,7 +126,7 @@ def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
         if size > MAX_BYTES:
             raise OSError(f"its page is larger than {MAX_BYTES >> 20} MiB")
         if time.monotonic() > deadline:
-            raise TimeoutError(f"its page took more than {SCRAPE_TIMEOUT_S:g} s")
+            raise TimeoutError(f"the response took longer than {SCRAPE_TIMEOUT_S:g} s")
 
 
 def _parse_page(page: bytes) -> Iterator[tuple[bytes, float]]:
@@ -154,5 +154,5 @@ SOURCE = Source(
     open=_Exporter,
     metrics=tuple(name for name in METRICS if name.startswith("gpu_")),
     interval_s=10.0,
-    options=Options,
+    options=DcgmExporterOptions,
 )

@@ -31,7 +31,7 @@ _FORMAT = "%S %b %a %d"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class FilesystemOptions:
     """``remote``: whether to check remote file systems, by child processes, every ``remote_every_s`` seconds. One that
     has not responded after ``remote_patience_s`` seconds is reported as failing."""
 
@@ -95,7 +95,7 @@ class MountChecker:
     """Checks each mount once every ``every_s`` seconds; one that has not responded after ``patience_s`` counts as
     failed.
 
-    The check runs in a child process: on a mount whose server is dead the call never returns, and its process can't be
+    The check runs in a child process: on a mount whose server is dead the call never returns, and its process cannot be
     killed. A child that does not return is left alone, and no second one is started.
     """
 
@@ -226,5 +226,5 @@ SOURCE = Source(
         "host_filesystem_total_bytes",
     ),
     interval_s=30.0,
-    options=Options,
+    options=FilesystemOptions,
 )

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from trackside.agent.nvml.fields import FIELDS
-from trackside.agent.nvml.gpu import Gpu, GpuLost
+from trackside.agent.nvml.gpu import Gpu, LostGpuError
 from trackside.agent.nvml.gpu_labels import GpuLabels
 from trackside.agent.nvml.library import GpuDevice, Library
 from trackside.agent.nvml.probes import FAULTY_LINKS, PROBES, THROUGHPUT
@@ -29,7 +29,7 @@ class _Card:
         self.device, self.labels = device, GpuLabels(context.owners, device)
         self.series: dict[str, set[SeriesKey]] = {}
         self.gpu: Gpu | None = None
-        with suppress(GpuLost):
+        with suppress(LostGpuError):
             self.gpu = Gpu(library, device)
 
     def skipped_metrics(self, preferred: frozenset[SeriesKey]) -> set[str]:
@@ -81,7 +81,7 @@ class _Gpus(Collector):
                 series.setdefault(metric, set()).add(series_key(metric, labels.labels(metric_labels)))
                 values[metric] = value
             self._read_processes(card, reading, values)
-        except GpuLost as error:
+        except LostGpuError as error:
             return str(error)
         finally:
             card.series.update(series)
@@ -131,7 +131,9 @@ class _Gpus(Collector):
             # the NVML event becomes a line, in the format that readers know, only if the kernel log is not read here.
             if not is_kernel_read(self._context):
                 pci = self._cards[index].device.pci
-                reading.line(f"NVRM: Xid (PCI:{pci}): {xid}, told by NVML: the kernel's log is not read", unit="kernel")
+                reading.line(
+                    f"NVRM: Xid (PCI:{pci}): {xid}, reported by NVML: the kernel log is not read", unit="kernel"
+                )
 
     def close(self) -> None:
         self._xids.close()

@@ -34,7 +34,7 @@ MIN_SM_ACTIVITY = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Thresholds, ReportLimits):
+class HangOptions(Thresholds, ReportLimits):
     """The table ``[collect.hang]``."""
 
     times: int = 3
@@ -62,7 +62,7 @@ class Hangs(Collector):
     """Detects and reports hanging jobs."""
 
     def __init__(self, context: Context) -> None:
-        options: Options = context.options
+        options: HangOptions = context.options
         self._options, self._owners, self._proc = options, context.owners, context.node.proc
         self._jobs: dict[str, _JobState] = {}
         self._gpu_progress = GpuProgress(context.newest)
@@ -155,5 +155,5 @@ SOURCE = Source(
     lines="states, stacks and flight recorder dumps of the ranks of a job that seems to hang",
     timeout_s=150.0,
     needs="CAP_SYS_PTRACE, for processes of other users",
-    options=Options,
+    options=HangOptions,
 )

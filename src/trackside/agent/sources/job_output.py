@@ -50,7 +50,7 @@ class JobOutput(Collector):
             context.say(self._marks.warning)
         self._files: dict[Key, FollowedFile] = {}
         self._failed_at: dict[Key, float] = {}
-        """Key of a file that can't be opened -> time of the last attempt."""
+        """Key of a file that cannot be opened -> time of the last attempt."""
         self._offered: tuple[list[Sample], list[LogLine]] | None = None
         self._checked_at = self._globbed_at = float("-inf")
         self._is_first = True
@@ -129,7 +129,7 @@ class JobOutput(Collector):
             file = FollowedFile(output, self._options, self._marks.get(output.key), now, self._is_first)
         except OSError as error:
             self._failed_at[output.key] = now
-            reason = f"{output.path} of job {output.job} can't be read ({error.strerror})"
+            reason = f"{output.path} of job {output.job} cannot be read ({error.strerror})"
             self._warn_once(
                 reading,
                 output.path,
@@ -209,7 +209,7 @@ class JobOutput(Collector):
             if "marks" not in self._warned:
                 self._warned.add("marks")
                 self._say(
-                    f"read positions of output files can't be saved ({error}); lines are sent again after a restart"
+                    f"read positions of output files cannot be saved ({error}); lines are sent again after a restart"
                 )
 
     def _warn_once(self, reading: Reading, topic: str, warning: str) -> None:

@@ -25,7 +25,7 @@ _REMEDY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class KernelLogOptions:
     """``policy``: send all lines, or only those that Trackside parses. ``lines_per_s``, ``burst``: rate limit; parsed
     lines have priority. ``look_back_s``: how far back to start if no earlier agent has saved its position."""
 
@@ -126,7 +126,7 @@ class _KernelLog(Collector):
             try:
                 write_atomic(self._file, msgspec.json.encode(position))
             except OSError as error:
-                return f"{self._file} can't be written: {error.strerror}"
+                return f"{self._file} cannot be written: {error.strerror}"
             self._saved = position
         return ""
 
@@ -145,7 +145,7 @@ def _reader(context: Context, position: KernelPosition) -> RingReader | Journal:
     try:
         return RingReader(ring, boot, position, options.look_back_s)
     except OSError as error:
-        reason = f"{ring} can't be read: {error.strerror}"
+        reason = f"{ring} cannot be read: {error.strerror}"
     try:
         journal = Journal(options.journalctl, position, options.look_back_s)
     except Unavailable as error:
@@ -161,5 +161,5 @@ SOURCE = Source(
     lines="kernel messages, with unit=kernel",
     interval_s=2.0,
     needs="CAP_SYSLOG, or the group systemd-journal",
-    options=Options,
+    options=KernelLogOptions,
 )

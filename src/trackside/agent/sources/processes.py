@@ -21,7 +21,7 @@ class _Processes(Collector):
         try:
             self._map.renew()
         except OSError as error:
-            raise Unavailable(f"processes can't be listed: {error}") from error
+            raise Unavailable(f"processes cannot be listed: {error}") from error
         processes: Counter[str] = Counter()
         owners: Counter[Owner] = Counter()
         for process in self._map.processes():

@@ -16,7 +16,7 @@ _PID_FILE = "/var/run/slurmd.pid"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SlurmNodeOptions:
     """The table ``[collect.slurm_node]``."""
 
     conf: str = ""
@@ -49,7 +49,7 @@ class _SlurmNode(Collector):
 
 
 def _open(context: Context) -> Collector:
-    options: Options = context.options
+    options: SlurmNodeOptions = context.options
     conf = find_conf(options.conf)
     if conf is None:
         raise Unavailable(
@@ -60,9 +60,9 @@ def _open(context: Context) -> Collector:
         log = options.log or setting(conf, "SlurmdLogFile", node)
         pid_file = setting(conf, "SlurmdPidFile", node) or _PID_FILE
     except OSError as error:
-        raise Unavailable(f"{conf} can't be read: {error.strerror}") from error
+        raise Unavailable(f"{conf} cannot be read: {error.strerror}") from error
     if log and not os.access(log, os.R_OK):
-        context.say(f"slurm_node: {log} can't be read and is left out: give the agent's user read access")
+        context.say(f"slurm_node: {log} cannot be read and is left out: give the agent's user read access")
     return _SlurmNode(context.node.proc, Path(pid_file), DaemonLog(Path(log), UNIT) if log else None)
 
 
@@ -73,5 +73,5 @@ SOURCE = Source(
     metrics=("slurm_daemon_up",),
     lines="slurmd's log",
     needs="read access to slurmd's log",
-    options=Options,
+    options=SlurmNodeOptions,
 )

@@ -235,7 +235,7 @@ class LibraryTracker:
         fd = os.open(self.proc / str(pid) / "root" / mapping.path.lstrip("/"), flags)
         if os.fstat(fd).st_ino != mapping.inode:
             os.close(fd)
-            raise OSError(2, f"{mapping.path} is another file by now; only root may open the old one")
+            raise OSError(2, f"{mapping.path} was replaced; only root may open the old file")
         return fd
 
     def _release_unused(self, now: float) -> None:

@@ -74,18 +74,16 @@ def machine_code(name: str) -> bytes:
 def kernel_refusal(number: int, operation: str) -> Unavailable:
     """The Unavailable for an error of a BPF system call."""
     if number in (errno.EPERM, errno.EACCES):
-        return Unavailable(f"the kernel refuses {operation} to this process", f"run the agent with {NEEDS}")
+        return Unavailable(f"the kernel does not let this process {operation}", f"run the agent with {NEEDS}")
     if number == errno.ENOSYS:
         return Unavailable(
             "the kernel was built without BPF", "use a kernel with CONFIG_BPF_SYSCALL and CONFIG_UPROBE_EVENTS"
         )
-    return Unavailable(
-        f"the kernel does not support {operation}: {os.strerror(number)}", "tracing needs Linux 5.15 or later"
-    )
+    return Unavailable(f"the kernel cannot {operation}: {os.strerror(number)}", "tracing needs Linux 5.15 or later")
 
 
 @dataclass(slots=True)
-class Table:
+class BpfMap:
     """A BPF map that is read as a whole. Keys and values are bytes of fixed sizes."""
 
     fd: int
@@ -148,7 +146,7 @@ class BpfObject:
         ctypes.set_errno(0)
         self._object = self._calls.bpf_object__open_mem(self._code, len(self._code), None)
         if not self._object:
-            raise kernel_refusal(ctypes.get_errno() or errno.EINVAL, "our programs")
+            raise kernel_refusal(ctypes.get_errno() or errno.EINVAL, "load BPF programs")
         self.programs: dict[str, int] = {}
         for other in others:
             self._calls.bpf_program__set_autoload(self._program(other), False)
@@ -159,7 +157,7 @@ class BpfObject:
         error = self._calls.bpf_object__load(self._object)
         if error:
             self.close()
-            raise kernel_refusal(-error, "BPF programs")
+            raise kernel_refusal(-error, "load BPF programs")
         self.programs = {program: self._calls.bpf_program__fd(self._program(program)) for program in programs}
 
     def _program(self, name: str) -> Any:
@@ -175,14 +173,14 @@ class BpfObject:
             raise Unavailable(f"table {table} is missing in the package", "reinstall the package")
         return fd
 
-    def table(self, name: str, key_bytes: int, value_bytes: int) -> Table:
+    def table(self, name: str, key_bytes: int, value_bytes: int) -> BpfMap:
         """The table with a name."""
-        return Table(self.fd_of(name), key_bytes, value_bytes)
+        return BpfMap(self.fd_of(name), key_bytes, value_bytes)
 
     def lost(self) -> int:
         """Events that the programs could not store since loading: the sum of table ``lost`` over all CPUs."""
         cpus = self._calls.libbpf_num_possible_cpus()
-        value = Table(self.fd_of("lost"), 4, 8 * max(1, cpus)).get(bytes(4)) or b""
+        value = BpfMap(self.fd_of("lost"), 4, 8 * max(1, cpus)).get(bytes(4)) or b""
         return sum(int.from_bytes(value[offset : offset + 8], "little") for offset in range(0, len(value), 8))
 
     def close(self) -> None:

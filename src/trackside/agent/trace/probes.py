@@ -32,7 +32,7 @@ _PERF_FLAGS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class CallProbe:
     """A function of a library: its file offset, the cookie for the program, and whether any return matters."""
 
     offset: int
@@ -60,7 +60,7 @@ class Probes:
                 self._test_attach()
             except OSError as error:
                 self.loaded.close()
-                reason = kernel_refusal(error.errno or errno.EINVAL, "uprobes")
+                reason = kernel_refusal(error.errno or errno.EINVAL, "set uprobes")
                 continue
             return
         raise reason or Unavailable("no way to attach was asked for")
@@ -69,10 +69,10 @@ class Probes:
         """Attach to a library of this process for a moment."""
         probe = own_library()
         with open(probe[0], "rb") as file:
-            for link in self.attach(file.fileno(), [Probe(probe[1], 0, True)], os.getpid()):
+            for link in self.attach(file.fileno(), [CallProbe(probe[1], 0, True)], os.getpid()):
                 os.close(link)
 
-    def attach(self, fd: int, probes: Sequence[Probe], pid: int = 0) -> list[int]:
+    def attach(self, fd: int, probes: Sequence[CallProbe], pid: int = 0) -> list[int]:
         """Attach to an open file in every process that maps it, now and later, or only in ``pid``. Returns links, each
         closed by ``os.close`` to detach. Raises OSError, with nothing attached."""
         path = f"/proc/self/fd/{fd}".encode()
@@ -113,7 +113,7 @@ def own_library() -> tuple[str, int]:
     raise Unavailable("libbpf was not found among the libraries of this process")
 
 
-def _multi(program: int, kind: int, path: bytes, probes: Sequence[Probe], flags: int, pid: int) -> int:
+def _multi(program: int, kind: int, path: bytes, probes: Sequence[CallProbe], flags: int, pid: int) -> int:
     path_buffer = ctypes.create_string_buffer(path)
     offsets = (ctypes.c_uint64 * len(probes))(*(probe.offset for probe in probes))
     cookies = (ctypes.c_uint64 * len(probes))(*(probe.cookie for probe in probes))
@@ -135,7 +135,7 @@ def _multi(program: int, kind: int, path: bytes, probes: Sequence[Probe], flags:
     return bpf(LINK_CREATE, packed.ljust(128, b"\0"))
 
 
-def _perf(program: int, path: bytes, probe: Probe, at_return: bool, pid: int) -> list[int]:
+def _perf(program: int, path: bytes, probe: CallProbe, at_return: bool, pid: int) -> list[int]:
     """[link, perf event] of a probe."""
     path_buffer = ctypes.create_string_buffer(path)
     try:

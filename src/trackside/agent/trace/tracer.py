@@ -15,8 +15,8 @@ from trackside.agent.source import Context, Reading
 from trackside.agent.trace import elf
 from trackside.agent.trace.following import FollowedProcess, LibraryTracker
 from trackside.agent.trace.functions import Function
-from trackside.agent.trace.libbpf import Table
-from trackside.agent.trace.probes import Probe, Probes
+from trackside.agent.trace.libbpf import BpfMap
+from trackside.agent.trace.probes import CallProbe, Probes
 
 FOLLOW_S = 1.0
 MAX_WARNINGS = 16
@@ -128,7 +128,7 @@ class Tracer:
             try:
                 self.tracker.add(path)
             except OSError as error:
-                context.say(f"{name}: {path} can't be probed: {error.strerror}")
+                context.say(f"{name}: {path} cannot be probed: {error.strerror}")
         self.update()
         self._thread = threading.Thread(target=self._main, name=f"follow-{name}", daemon=True)
         self._thread.start()
@@ -138,7 +138,7 @@ class Tracer:
         offsets = elf.offsets(fd, functions)
         # Of several names for one address only one is probed; otherwise calls would be counted twice.
         probes = {
-            offset: Probe(offset, functions[name].cookie, functions[name].returns)
+            offset: CallProbe(offset, functions[name].cookie, functions[name].returns)
             for name, offset in sorted(offsets.items())
         }
         if not probes:
@@ -156,7 +156,7 @@ class Tracer:
                 self.update()
                 self._error = ""
             except Exception as error:  # noqa: BLE001  told by the next reading; a step later all may be well
-                self._error = f"processes can't be followed: {type(error).__name__}: {error}"
+                self._error = f"processes cannot be followed: {type(error).__name__}: {error}"
 
     def labels(self, pid: int, devices: int = 0) -> Labels | None:
         """The labels of a process's samples; None if the process is not traced. ``devices``: bit mask of the devices
@@ -201,7 +201,7 @@ class Tracer:
             }
             for library in list(self.tracker.libraries.values())[:MAX_WARNINGS]:
                 if library.error:
-                    reading.warnings.append(f"{library.path} can't be probed: {library.error}")
+                    reading.warnings.append(f"{library.path} cannot be probed: {library.error}")
         for pid, attached in is_attached.items():
             if (labels := self.labels(pid)) is not None:
                 reading.sample(ATTACHED, float(attached), collector=self._collector, **labels)
@@ -213,7 +213,7 @@ class Tracer:
         if self._error:
             reading.warnings.append(self._error)
 
-    def clear(self, tables: Sequence[Table], threads: Sequence[Table], pids: Iterable[int]) -> None:
+    def clear(self, tables: Sequence[BpfMap], threads: Sequence[BpfMap], pids: Iterable[int]) -> None:
         """Remove ended processes from the kernel's tables once their last counts were reported. ``tables``: keys start
         with a pid. ``threads``: keys start with a thread id, whose upper half is the pid."""
         ended = {pid for pid in {*pids, *self._labels_by_pid} if not os.path.exists(self._proc / str(pid))}

@@ -40,7 +40,7 @@ class Writes:
                 self._links.append(bpf(OPEN_TRACEPOINT, struct.pack("<QI", 0, fd).ljust(64, b"\0")))
         except OSError as error:
             self.close()
-            raise kernel_refusal(error.errno or 0, "tracepoints") from error
+            raise kernel_refusal(error.errno or 0, "use tracepoints") from error
         self._streams_table = self._loaded.table("chosen", 4, 4)
         self._take = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(self._on_record)
         self._ring = self._calls.ring_buffer__new(self._loaded.fd_of("ring"), self._take, None, None)

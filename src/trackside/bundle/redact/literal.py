@@ -38,7 +38,7 @@ class LiteralKind(Kind):
         if text and (key := self.key(text)) is not None:
             self._originals.add(key)
             if len(self._originals) > MAX_ORIGINALS:
-                raise TooMany(f"more than {MAX_ORIGINALS:,} {self.name}")
+                raise TooManyLiterals(f"more than {MAX_ORIGINALS:,} {self.name}")
 
     def settle(self) -> None:
         self.names = numbered_pseudonyms(sorted(self._originals), self.word)
@@ -84,7 +84,7 @@ class PrefixedKind(LiteralKind):
         if self.is_rare(key):
             self._originals.add(key)
         if len(self._by_prefixed_text) > MAX_ORIGINALS:
-            raise TooMany(f"more than {MAX_ORIGINALS:,} {self.name}")
+            raise TooManyLiterals(f"more than {MAX_ORIGINALS:,} {self.name}")
 
     def settle(self) -> None:
         originals = self._originals | {key for _, key in self._by_prefixed_text.values()}
@@ -131,7 +131,7 @@ class PrefixedKind(LiteralKind):
             )
 
 
-class TooMany(TracksideError, ValueError):
+class TooManyLiterals(TracksideError, ValueError):
     """More originals of one kind than supported."""
 
 

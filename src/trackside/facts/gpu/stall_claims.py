@@ -223,8 +223,8 @@ def outlier_gpus(
 ) -> OutlierGpus:  # fmt: skip
     r"""The state of each GPU in these windows of a stall.
 
-    ``counters``: collectives ``entered`` and ``left``, if they were traced. ``less``: GPUs that are known not to work
-    in these windows.
+    ``counters``: collectives ``entered`` and ``left``, if they were traced. ``reduced``: GPUs that are known not to
+    work in these windows.
     """
     users = activity.worked
     known = activity.known[:, windows].any(axis=1)

@@ -105,7 +105,7 @@ class _Parser:
             try:
                 self.rows += self._read_dump(dump)
             except ValueError as error:
-                self.notes.append(f"{name} can't be read: {error}")
+                self.notes.append(f"{name} cannot be read: {error}")
 
     def _read_dump(self, dump: _Dump) -> int:
         """Read one dump with its own format. Raises ValueError."""

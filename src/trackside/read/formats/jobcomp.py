@@ -11,7 +11,7 @@ from trackside.catalog.slurm.fields import job_ids, job_record
 from trackside.model import Position, Record
 from trackside.read.format import Format, Match, Result, Sink, Source, give
 from trackside.read.slurm_blocks import blocks
-from trackside.read.slurm_table import Row
+from trackside.read.slurm_table import SlurmRow
 
 
 def _sniff(source: Source) -> Match | None:
@@ -29,7 +29,7 @@ def _read(source: Source, sink: Sink) -> Result:
     return Result(give((_record(block, source.path) for block in blocks(source.lines(), "JobId", JOBCOMP_KEYS)), sink))
 
 
-def _record(block: Row, path: str) -> Record:
+def _record(block: SlurmRow, path: str) -> Record:
     get = block.values.get
     fields = job_record("scontrol", get, **job_ids("scontrol", get), source="jobcomp")
     return Record("job", block.at(path), "scheduler", fields, block.text.strip())

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from trackside.catalog.dialect import BLANK
 from trackside.model import Position
 from trackside.read.compression import FREE_BYTES, MAX_RATIO
-from trackside.read.format import Format, Match, Result, Sink, Source, TooLarge
+from trackside.read.format import Format, InputTooLarge, Match, Result, Sink, Source
 from trackside.read.measurements import MAX_SERIES, Measurements, milliseconds
 from trackside.read.table_columns import Columns, columns_of, series_numbers
 
@@ -74,7 +74,7 @@ def _not_metrics() -> Result:
 
 
 def _copy_footer(source: Source, copy: IO[bytes]) -> bool:
-    """Copy the end of the file, which holds the schema; False for a stream that can't seek."""
+    """Copy the end of the file, which holds the schema; False for a stream that cannot seek."""
     stream = source.stream
     if not stream.seekable():
         return False
@@ -105,7 +105,7 @@ def _copy_all(source: Source, copy: IO[bytes]) -> None:
     while piece := source.stream.read(_PIECE_BYTES):
         copied_bytes += len(piece)
         if copied_bytes > max_bytes:
-            raise TooLarge(f"larger than the limit of {max_bytes >> 20:,} MiB")
+            raise InputTooLarge(f"larger than the limit of {max_bytes >> 20:,} MiB")
         copy.write(piece)
     copy.flush()
 
@@ -143,12 +143,12 @@ def _shape(connection: duckdb.DuckDBPyConnection, path: Path) -> _Shape | None:
     size = path.stat().st_size
     values = shape.rows * len(shape.value_columns)
     if values > max(FREE_VALUES, MAX_VALUES_PER_BYTE * size):
-        raise TooLarge(
+        raise InputTooLarge(
             f"holds {values:,} values in {size:,} bytes; the limit beyond {FREE_VALUES:,} values is"
             f" {MAX_VALUES_PER_BYTE} per byte"
         )
     if (expanded or 0) > max(FREE_BYTES, MAX_RATIO * size):
-        raise TooLarge(f"expands more than {MAX_RATIO}:1, to more than {FREE_BYTES >> 20:,} MiB")
+        raise InputTooLarge(f"expands more than {MAX_RATIO}:1, to more than {FREE_BYTES >> 20:,} MiB")
     return shape
 
 

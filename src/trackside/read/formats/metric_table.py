@@ -34,7 +34,7 @@ _BLANK_CELLS = frozenset({"", "n/a", "na", "null", "none", "-", "[n/a]"})
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class MetricTable:
     """How to read the rows of a file."""
 
     delimiter: str
@@ -42,7 +42,7 @@ class Table:
     columns: Columns
 
     @classmethod
-    def of(cls, heading: str) -> Table | None:
+    def of(cls, heading: str) -> MetricTable | None:
         """The table of a heading line; None if it is not a heading of metrics."""
         delimiter = max(DELIMITERS, key=heading.count)
         names = cells_of(heading, delimiter)
@@ -150,7 +150,7 @@ def _without_quotes(data: bytes, delimiter: str) -> bytes:
 class _TableReader:
     """Reads one table block by block."""
 
-    def __init__(self, path: str, table: Table, measurements: Measurements) -> None:
+    def __init__(self, path: str, table: MetricTable, measurements: Measurements) -> None:
         self._path, self._table, self._measurements = path, table, measurements
         self._time_cache: dict[bytes, int | None] = {}
         self._series_by_cells: dict[tuple[bytes, ...], tuple[int, ...]] = {}
@@ -238,7 +238,7 @@ class _TableReader:
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    table = Table.of(_lines(source)[0])
+    table = MetricTable.of(_lines(source)[0])
     if table is None:
         raise ValueError("its heading is truncated")
     measurements = Measurements(source.path, sink, holes=table.columns.value is None)
@@ -259,7 +259,7 @@ def _lines(source: Source) -> list[str]:
 
 def _sniff(source: Source) -> Match | None:
     heading, *lines = _lines(source)
-    table = Table.of(heading)
+    table = MetricTable.of(heading)
     if table is None:
         return None
     columns = table.columns

@@ -11,18 +11,18 @@ from collections.abc import Callable
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.formats.nvidia_smi_csv import Csv, cells_of, heading_of
 from trackside.read.formats.nvidia_smi_dmon import Dmon, Pmon
-from trackside.read.formats.nvidia_smi_table import Table
+from trackside.read.formats.nvidia_smi_table import SmiTable
 from trackside.read.formats.nvidia_smi_text import Text
 from trackside.read.formats.nvidia_smi_xml import Xml
 from trackside.read.gpu_readings import TextLine, head_lines
-from trackside.read.nvidia_smi import FOREIGN_SHARE, Section, SmiReadings, gpu_of, is_separator
+from trackside.read.nvidia_smi import FOREIGN_SHARE, SmiReadings, SmiSection, gpu_of, is_separator
 
 _COMMAND = re.compile(r"(?:# )?\S{0,80}?[$#>%+]\s*(?:/\S*/)?nvidia-smi\b.*")
 _BANNER = re.compile(r"[#=*-]{8,}")
 _LISTED = re.compile(r"GPU (\d{1,3}): (.{1,80}?) \(UUID: (GPU-[0-9a-f-]{36})\)")
-_BEGINNINGS: tuple[tuple[re.Pattern[str], Callable[[SmiReadings], Section]], ...] = (
-    (re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d 20\d\d\s*"), Table),
-    (re.compile(r"\|\s*NVIDIA-SMI .*"), Table),
+_BEGINNINGS: tuple[tuple[re.Pattern[str], Callable[[SmiReadings], SmiSection]], ...] = (
+    (re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d 20\d\d\s*"), SmiTable),
+    (re.compile(r"\|\s*NVIDIA-SMI .*"), SmiTable),
     (re.compile(r"=+NVSMI LOG=+"), Text),
     (re.compile(r"\s*(?:<\?xml\b|<!DOCTYPE nvidia_smi_log\b|<nvidia_smi_log\b).*"), Xml),
     (re.compile(r"#\s*(?:Date\s+)?(?:Time\s+)?gpu\s+pid\s+type\s.*"), Pmon),
@@ -38,7 +38,7 @@ class Parts:
         self.smi = smi
         self.kinds: set[type] = set()
         self.commands = 0
-        self._section: Section | None = None
+        self._section: SmiSection | None = None
 
     def take(self, line: TextLine) -> bool:
         """Read a line; whether it belongs to a part or separates two."""
@@ -67,7 +67,7 @@ class Parts:
         self.end()
         return self._begin(make_section, line)
 
-    def _begin(self, make_section: Callable[[SmiReadings], Section], line: TextLine) -> bool:
+    def _begin(self, make_section: Callable[[SmiReadings], SmiSection], line: TextLine) -> bool:
         self._section = make_section(self.smi)
         is_taken = self._section.take(line)
         if isinstance(make_section, type):

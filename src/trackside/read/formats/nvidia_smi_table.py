@@ -39,7 +39,7 @@ _FIELDS = {
 }
 
 
-class Table:
+class SmiTable:
     """Reads the tables of a file. Each GPU has two or three lines; a separate table lists the processes of all GPUs."""
 
     def __init__(self, smi: SmiReadings) -> None:
@@ -111,4 +111,4 @@ class Table:
         self._first_line, self._in_processes, self._in_migs = None, False, False
 
 
-FORMAT = layout("nvidia-smi-table", "GPU table (nvidia-smi)", b"| NVIDIA-SMI ", Table, "nvidia-smi table", "no GPUs")
+FORMAT = layout("nvidia-smi-table", "GPU table (nvidia-smi)", b"| NVIDIA-SMI ", SmiTable, "nvidia-smi table", "no GPUs")

@@ -16,7 +16,7 @@ from trackside.read.measurements import Measurements
 
 _BEGIN = re.compile(rb'\s*\{\s*"status"\s*:\s*"(success|error)"')
 _NEXT = re.compile(rb'\}\s*(?=\{\s*"status"\s*:\s*")')
-"""Between two responses. A label's text can't contain it because its quotes would be escaped."""
+"""Between two responses. A label's text cannot contain it because its quotes would be escaped."""
 _KIND = re.compile(rb'"resultType"\s*:\s*"(matrix|vector|scalar|string|streams)"')
 
 Point = tuple[float, str]

@@ -10,7 +10,7 @@ from trackside.catalog.slurm.fields import job_record, step_record
 from trackside.catalog.slurm.values import split_job_id
 from trackside.model import Record
 from trackside.read.format import Format, Match, Result, Sink, Source, give
-from trackside.read.slurm_table import Row, first_lines, header_of
+from trackside.read.slurm_table import SlurmRow, first_lines, header_of
 
 _STATE = re.compile(rf"(?:CANCELLED by \S+|{'|'.join(sorted(ALL_STATES))})\Z")
 
@@ -49,7 +49,7 @@ def _read(source: Source, sink: Sink) -> Result:
     return table.result(count, "a header without jobs", " (a separator or line break inside a name)")
 
 
-def record_of(path: str, row: Row) -> Record:
+def record_of(path: str, row: SlurmRow) -> Record:
     """The record of a row: a job or a step, depending on its id."""
     id_ = row.get("jobid", "jobidraw") or ""
     job, array, step = split_job_id(id_) or (id_, None, None)

@@ -10,7 +10,7 @@ from trackside.catalog.slurm.values import nodes
 from trackside.model import Position, Record
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.formats.squeue import table_of
-from trackside.read.slurm_table import Row, Table, first_lines, header_of
+from trackside.read.slurm_table import SlurmRow, SlurmTable, first_lines, header_of
 
 
 def _sniff(source: Source) -> Match | None:
@@ -30,10 +30,10 @@ def _sniff(source: Source) -> Match | None:
 def _read(source: Source, sink: Sink) -> Result:
     table_and_date = table_of(source.text, SINFO)
     if table_and_date is None:
-        raise ValueError("the header of sinfo can't be read: run it without -h")
+        raise ValueError("the header of sinfo cannot be read: run it without -h")
     table, as_of = table_and_date
 
-    def fields(row: Row) -> Iterator[dict[str, Value]]:
+    def fields(row: SlurmRow) -> Iterator[dict[str, Value]]:
         state = row.get("statecomplete", "statelong", "state#2", "state", "statecompact")
         for name in nodes(row.get("nodelist", "nodehost", "hostnames")):
             yield node_record("sinfo", row.values.get, name, state, as_of=as_of, source="sinfo")
@@ -53,7 +53,7 @@ def _read_events(source: Source, sink: Sink) -> Result:
     if table is None:
         raise ValueError("unknown columns: run sacctmgr with -P and its header")
 
-    def fields(row: Row) -> Iterator[dict[str, Value]]:
+    def fields(row: SlurmRow) -> Iterator[dict[str, Value]]:
         for name in nodes(row.get("nodename", "node")):
             yield node_record("sacctmgr", row.values.get, name, row.get("state"), source="sacctmgr")
 
@@ -61,7 +61,11 @@ def _read_events(source: Source, sink: Sink) -> Result:
 
 
 def _emit(
-    source: Source, sink: Sink, table: Table, fields: Callable[[Row], Iterator[dict[str, Value]]], empty_note: str
+    source: Source,
+    sink: Sink,
+    table: SlurmTable,
+    fields: Callable[[SlurmRow], Iterator[dict[str, Value]]],
+    empty_note: str,
 ) -> Result:
     """Emit one record per node and state; sinfo repeats a node for each partition."""
     seen_keys: set[tuple[Value, ...]] = set()

@@ -19,7 +19,7 @@ from trackside.logs.slurm_history import PARSER, state_change
 from trackside.model import Record
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.formats import sacct_text, scontrol_text
-from trackside.read.slurm_table import Row, first_lines
+from trackside.read.slurm_table import SlurmRow, first_lines
 
 _LINE = re.compile(
     r"(?:job|step|node) [\w.+\[\],:%-]{1,600} [a-z][^\t]{0,3000}\t(?P<record>(?P<key>JobId|JobID|NodeName)=.*)",
@@ -68,7 +68,9 @@ def _records(key: str, record: str, number: int, offset: int, path: str) -> Iter
     parts = record.split("\t")
     if key == "JobID":
         pairs = (part.partition("=") for part in parts)
-        yield sacct_text.record_of(path, Row(number, offset, record, {name.lower(): value for name, _, value in pairs}))
+        yield sacct_text.record_of(
+            path, SlurmRow(number, offset, record, {name.lower(): value for name, _, value in pairs})
+        )
         return
     block = [(number, offset, part if index == 0 else f"   {part}") for index, part in enumerate(parts)]
     yield from (scontrol_text.jobs_in if key == "JobId" else scontrol_text.nodes_in)(block, path)

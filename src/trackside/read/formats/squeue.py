@@ -10,13 +10,13 @@ from trackside.catalog.slurm.values import split_job_id
 from trackside.logs.stamp import find_time
 from trackside.model import Record
 from trackside.read.format import Format, Match, Result, Sink, Source, give
-from trackside.read.slurm_table import Row, Table, first_lines, header_of
+from trackside.read.slurm_table import SlurmRow, SlurmTable, first_lines, header_of
 
 _DATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d \d{4}\s*\Z")
 """The date that ``-l`` prints above its table; read as UTC."""
 
 
-def table_of(text: str, known: frozenset[str]) -> tuple[Table, float | None] | None:
+def table_of(text: str, known: frozenset[str]) -> tuple[SlurmTable, float | None] | None:
     """The table at the top of a text, whose header must be in capitals, and the date above it; None without one."""
     lines = first_lines(text, 2)
     as_of = find_time(lines[0]) if lines and _DATE.match(lines[0]) else None
@@ -42,13 +42,13 @@ def _sniff(source: Source) -> Match | None:
 def _read(source: Source, sink: Sink) -> Result:
     table_and_date = table_of(source.text, SQUEUE)
     if table_and_date is None:
-        raise ValueError("the header of squeue can't be read: run it without -h")
+        raise ValueError("the header of squeue cannot be read: run it without -h")
     table, as_of = table_and_date
     count = give((_record(row, source.path, as_of) for row in table.rows(source.lines())), sink)
     return table.result(count, "a header without jobs: they ended or never existed")
 
 
-def _record(row: Row, path: str, as_of: float | None) -> Record:
+def _record(row: SlurmRow, path: str, as_of: float | None) -> Record:
     text = row.text.strip()
     if "stepid" not in row.values:
         return Record("job", row.at(path), "scheduler", _job(row, as_of), text)
@@ -56,7 +56,7 @@ def _record(row: Row, path: str, as_of: float | None) -> Record:
     return Record("step", row.at(path), "scheduler", fields, text)
 
 
-def _job(row: Row, as_of: float | None) -> dict[str, Value]:
+def _job(row: SlurmRow, as_of: float | None) -> dict[str, Value]:
     printed_id = row.get("jobarrayid", "jobid") or ""
     if row.get("jobid#2") and "_" not in printed_id and "+" not in printed_id:
         printed_id = next(

@@ -23,20 +23,20 @@ from trackside.show.charts.time_axis import (
 MAX_ROW_PX, MAX_ROWS_PX, MAX_IMAGE_PX = 16, 480, 1280
 """Maximum height of a row, of all rows, and of all rows if each is one pixel high."""
 MIN_LABELED_ROW_PX = 9
-"""Pixels of a row from which on each has its label."""
+"""Height in pixels from which each row has its label."""
 LENS_PX, LENS_GAP_PX, MAX_LENSES = 14, 3, 8
-"""Pixels of a row that is shown once more and below it, and how many such rows there are at most."""
+"""Height of an enlarged row and of the gap below it in pixels; maximum number of enlarged rows."""
 LIGHTEST, MIDDLE, DARKEST = 0.06, 0.62, 0.85
-"""On the way from the ground to the ink: where the colors of cells begin, where the accent stands, where they end."""
+"""Positions on the color scale from the ground (0) to the ink (1): the lightest cell, the accent, the darkest cell."""
 KEY_PX = 96
-"""Pixels of the key to the colors."""
+"""Width in pixels of the color scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """What is drawn. ``names`` and ``ranks`` by row; ``marked``: the rows to point out; ``rasters`` by what can be
-    chosen, each of ``len(names)`` rows and ``columns`` columns of ``step`` seconds from ``start`` on; ``since``: a
-    moment to mark."""
+    """The contents of a heat map. ``names`` and ``ranks`` by row; ``marked``: the rows to point out; ``rasters`` by
+    metric, each of ``len(names)`` rows and ``columns`` columns of ``step`` seconds from ``start`` on; ``since``: a time
+    to mark."""
 
     names: tuple[str, ...]
     ranks: tuple[str, ...]
@@ -47,40 +47,40 @@ class HeatMap:
     columns: int
     since: float | None
     choice: str
-    """What is chosen at first."""
+    """The metric that is shown first."""
 
     @property
     def row_px(self) -> float:
-        """Pixels of a row."""
+        """Height in pixels of a row."""
         rows = len(self.names)
         return max(1, min(MAX_ROW_PX, MAX_ROWS_PX // rows)) if rows <= MAX_IMAGE_PX else MAX_IMAGE_PX / rows
 
     @property
-    def lenses(self) -> tuple[int, ...]:
-        """Rows that are shown once more."""
+    def enlarged_rows(self) -> tuple[int, ...]:
+        """Rows that are also drawn enlarged, above the map."""
         return self.marked[:MAX_LENSES] if self.row_px < MIN_LABELED_ROW_PX else ()
 
     @property
-    def head(self) -> int:
-        """Pixels above the whole, for these."""
-        return len(self.lenses) * (LENS_PX + LENS_GAP_PX) + 6 if self.lenses else 0
+    def enlarged_px(self) -> int:
+        """Height in pixels of the enlarged rows."""
+        return len(self.enlarged_rows) * (LENS_PX + LENS_GAP_PX) + 6 if self.enlarged_rows else 0
 
     @property
     def height(self) -> int:
-        """Pixels of the plot."""
-        return self.head + round(self.row_px * len(self.names))
+        """Height in pixels of the plot."""
+        return self.enlarged_px + round(self.row_px * len(self.names))
 
     @property
     def end(self) -> float:
-        """Of the last column, POSIX seconds."""
+        """POSIX seconds at which the last column ends."""
         return self.start + self.step * self.columns
 
 
 def heat_map(heat: HeatMap) -> Json:
-    """The specification."""
-    marks = [_rows(heat, 0, heat.head, heat.row_px * len(heat.names), heat.row_px)]
-    for place, row in enumerate(heat.lenses):
-        marks.append(_rows(heat, row, place * (LENS_PX + LENS_GAP_PX), LENS_PX, LENS_PX))
+    """The Vega specification."""
+    marks = [_rows(heat, 0, heat.enlarged_px, heat.row_px * len(heat.names), heat.row_px)]
+    for index, row in enumerate(heat.enlarged_rows):
+        marks.append(_rows(heat, row, index * (LENS_PX + LENS_GAP_PX), LENS_PX, LENS_PX))
     marks += [*_labels(heat), *_key(), _hovered(heat)]
     if heat.since is not None:
         marks.append(rule(repr(heat.since * 1000), heat.height, "ground", wide=4))  # it stands out from the cells
@@ -101,7 +101,7 @@ def heat_map(heat: HeatMap) -> Json:
 
 
 def _data(heat: HeatMap) -> list[Json]:
-    """A data set of each raster, for the page to fill; of these the chosen one, colored."""
+    """One data set per raster, which the page fills, and the image of the chosen raster in colors."""
     sources = [
         {"name": key, "values": [], "transform": [{"type": "formula", "as": "key", "expr": f"'{key}'"}]}
         for key in heat.rasters
@@ -136,18 +136,19 @@ def _signals(heat: HeatMap) -> list[Json]:
               "unit": f" {raster.unit}" if raster.unit else ""}
         for key, raster in heat.rasters.items()
     }  # fmt: skip
-    lens = f"inrange(y(), [0, {heat.head - 7}]) ? lenses[floor(y() / {LENS_PX + LENS_GAP_PX})]"
-    whole = f"inrange(y(), [{heat.head}, {heat.height - 0.01!r}]) ? floor((y() - {heat.head}) / {heat.row_px!r})"
-    row = f"{lens} : {whole} : null" if heat.lenses else f"{whole} : null"
+    lens = f"inrange(y(), [0, {heat.enlarged_px - 7}]) ? lenses[floor(y() / {LENS_PX + LENS_GAP_PX})]"
+    top = heat.enlarged_px
+    whole = f"inrange(y(), [{top}, {heat.height - 0.01!r}]) ? floor((y() - {top}) / {heat.row_px!r})"
+    row = f"{lens} : {whole} : null" if heat.enlarged_rows else f"{whole} : null"
     column = f"floor((moment / 1000 - {heat.start!r}) / {heat.step!r})"
-    place = f"row * {heat.columns} + column"
+    index = f"row * {heat.columns} + column"
     names = [f"{name}, rank {rank}" if rank else name for name, rank in zip(heat.names, heat.ranks, strict=True)]
     return [
         {"name": "choice", "value": heat.choice},
         {"name": "layers", "value": layers},
         {"name": "layer", "update": "layers[choice]"},
         {"name": "names", "value": names},
-        {"name": "lenses", "value": list(heat.lenses)},
+        {"name": "lenses", "value": list(heat.enlarged_rows)},
         {
             "name": "row",
             "value": None,
@@ -160,7 +161,7 @@ def _signals(heat: HeatMap) -> list[Json]:
         {
             "name": "cell",
             "update": f"choice && isValid(row) && isValid(column) && length(data('cells')) ? "
-            f"data('cells')[0].values[{place}] : null",
+            f"data('cells')[0].values[{index}] : null",
         },
         {
             "name": "cellText",
@@ -171,7 +172,7 @@ def _signals(heat: HeatMap) -> list[Json]:
 
 
 def _rows(heat: HeatMap, row: int, y: float, height: float, row_px: float) -> Json:
-    """The image, drawn so tall that a row takes ``tall`` pixels, and of it what is to be seen from ``row`` on."""
+    """A window on the image: ``height`` pixels at ``y``, from ``row`` on. A row is ``row_px`` pixels tall."""
     first, last = (f"scale('x', {edge * 1000!r})" for edge in (heat.start, heat.end))
     image = {
         "image": {"field": "image"},
@@ -191,9 +192,9 @@ def _rows(heat: HeatMap, row: int, y: float, height: float, row_px: float) -> Js
 
 
 def _labels(heat: HeatMap) -> list[Json]:
-    """Names at the left; of many rows those of the nodes, as far as there is room; the marked ones always."""
+    """Names of the rows at the left; of the nodes only, if rows are many and where they fit; marked rows always."""
     marked, labels = set(heat.marked), []
-    for index, row in enumerate(heat.lenses):
+    for index, row in enumerate(heat.enlarged_rows):
         labels.append(_label(heat.names[row], index * (LENS_PX + LENS_GAP_PX) + LENS_PX / 2, bad=True))
         if heat.ranks[row]:
             y = index * (LENS_PX + LENS_GAP_PX) + LENS_PX / 2
@@ -202,7 +203,7 @@ def _labels(heat: HeatMap) -> list[Json]:
     last_label_y = -100.0
     before = ""
     for row, name in enumerate(heat.names):
-        y = heat.head + (row + 0.5) * heat.row_px
+        y = heat.enlarged_px + (row + 0.5) * heat.row_px
         node = name.rpartition(":")[0]
         if heat.row_px >= MIN_LABELED_ROW_PX:
             labels.append(_label(name, y, bad=row in marked))
@@ -216,24 +217,24 @@ def _labels(heat: HeatMap) -> list[Json]:
 
 
 def _label(text: str, y: float, *, bad: bool) -> Json:
-    look: dict[str, Any] = {"fontWeight": "bold"} if bad else {"opacity": 0.85}
+    style: dict[str, Any] = {"fontWeight": "bold"} if bad else {"opacity": 0.85}
     color = "bad" if bad else "ink"
-    room = signal(f"(narrow ? {NARROW_LEFT} : {LEFT}) - 14")
-    return label(text, -13, y, color, align="right", baseline="middle", fontSize=11, limit=room, **look)
+    max_px = signal(f"(narrow ? {NARROW_LEFT} : {LEFT}) - 14")
+    return label(text, -13, y, color, align="right", baseline="middle", fontSize=11, limit=max_px, **style)
 
 
 def _pointers(y: float, size: float) -> list[Json]:
     """Triangles on both sides of a row, pointing at it."""
     path = f"M0,{-size} L{size * 1.6},0 L0,{size} Z"
-    look = {"path": path, "fill": signal("bad"), "y": y}
+    shape = {"path": path, "fill": signal("bad"), "y": y}
     return [
-        mark("path", {**look, "x": -2 - size * 1.6}),
-        mark("path", {**look, "x": signal(f"width + {2 + size * 1.6!r}"), "scaleX": -1}),
+        mark("path", {**shape, "x": -2 - size * 1.6}),
+        mark("path", {**shape, "x": signal(f"width + {2 + size * 1.6!r}"), "scaleX": -1}),
     ]
 
 
 def _key() -> list[Json]:
-    """What is shown and what its colors mean, above the plot; and what is under the cursor."""
+    """Above the plot: the title, the color scale, and the value under the cursor."""
     y, edge = -48, -NARROW_LEFT + 4
     x, wide = "(narrow ? 60 : 190)", f"(narrow ? {KEY_PX / 2} : {KEY_PX})"
     value = "format(layer.{}, layer.form)"
@@ -252,11 +253,11 @@ def _key() -> list[Json]:
 
 
 def _hovered(heat: HeatMap) -> Json:
-    """A frame round the row under the pointer."""
+    """A frame around the row under the pointer."""
     box = {
         "x": 0,
         "x2": signal("width"),
-        "y": signal(f"isValid(row) ? {heat.head} + row * {heat.row_px} - 1 : 0"),
+        "y": signal(f"isValid(row) ? {heat.enlarged_px} + row * {heat.row_px} - 1 : 0"),
         "height": heat.row_px + 2,
         "stroke": signal("ink"),
         "opacity": signal("isValid(row) ? 0.7 : 0"),

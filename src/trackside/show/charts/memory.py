@@ -1,4 +1,4 @@
-"""GPU memory over time, with the capacity of the card and the time of an out-of-memory error."""
+"""GPU memory over time, with the capacity of the GPU and the time of an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
 
 
 def _capacity_line(share: float) -> Json:
-    """A line at the capacity of the card; ``share``: its height as a share of the plot."""
+    """A line at the capacity of the GPU; ``share``: its height as a share of the plot."""
     look = {"stroke": signal("ink"), "strokeDash": {"value": [8, 3]}, "strokeWidth": 1}
     return mark("rule", {"x": 0, "x2": signal("width"), "y": HEIGHT * (1 - share), **look})
 

@@ -35,8 +35,8 @@ MAX_TABLE_ROWS = 50
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One metric to look at. ``how`` says which of a window's readings a cell shows. ``scale``: to the unit that is
-    shown. ``whole``: the range of its colors, where it isn't what was measured."""
+    """One metric to look at. ``aggregate``: which of a window's readings a cell shows. ``scale``: factor to the unit
+    that is shown. ``color_range``: the range of its colors, if it is not the range measured."""
 
     key: str
     title: str
@@ -70,7 +70,7 @@ class LayerValues:
     layer: Layer
     values: Matrix
     capacity: float | None = None
-    """For memory: that of the card, where its color scale ends."""
+    """For memory: the capacity of the GPU, where the color scale ends."""
 
     @property
     def bounds(self) -> tuple[float, float]:

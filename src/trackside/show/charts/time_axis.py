@@ -19,7 +19,7 @@ Span = tuple[float, float]
 TOP, BOTTOM = 38, 42
 """Pixels above and below the plot."""
 NARROW = 480
-"""Pixels of a plot in which a heading and what is read have no room beside each other."""
+"""Pixels of a plot up to which the heading and the value under the cursor do not fit on one line."""
 ABOVE = 10
 """Pixels from the end of a line to the middle of a label above or below it."""
 PHASES = 16

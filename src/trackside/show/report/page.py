@@ -36,14 +36,6 @@ MAX_TOP_ACTIONS = 2
 """Maximum actions in the head; the others come after the implications."""
 MAX_CITATION_LINKS = 4
 """Maximum citation links after a claim; more are merged into ranges."""
-OWNERS = {
-    "job": ("the job", "its code, data or settings"),
-    "infrastructure": ("the infrastructure", "hardware, network, storage or system software"),
-    "scheduler": ("the scheduler", "it followed its rules or a user's request"),
-    "none": ("nobody", ""),
-    "unknown": ("not clear yet", ""),
-}
-"""Culprit -> who has to act, and a few more words."""
 CERTAINTIES = {
     "established": "direct evidence, or several kinds of evidence that agree",
     "supported": "one kind of evidence",
@@ -91,7 +83,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class FamilyRow:
-    """One family in the table of families. ``state``: found, consequence, warning, ruled out or unknown."""
+    """One family in the table of families. ``state``: found, consequence, warning, ruled out or undecided."""
 
     code: str
     id: str
@@ -117,7 +109,7 @@ def cited_positions(doc: VerdictDoc) -> dict[str, Position]:
 
 
 def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Position, Excerpt]) -> bytes:
-    """The page, in UTF-8. ``around``: what stands around the :func:`places` that are cited, as far as it was found."""
+    """The page, in UTF-8. ``around``: the lines around the :func:`cited_positions`, where they could be read."""
     unchecked = Facts(store, verdict.run)
     charts = list(drawings(verdict, unchecked))
     figures = [Figure(index, *drawn) for index, drawn in enumerate(charts)]
@@ -142,9 +134,11 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         ending=heading.ending(doc.run),
         headline=heading.headline(doc.primary),
         answer=heading.answer(doc.primary),
-        place=heading.where(doc.primary),
+        place=heading.where(doc.primary, doc.run.n_ranks),
+        sections=heading,
+        confidence=heading.confidence(doc.primary),
         owner=_owner(doc),
-        certain=CERTAINTIES.get(doc.primary.certainty or "", ""),
+        certain=CERTAINTIES.get(doc.primary.certainty or "", "") if heading.is_cause(doc.primary) else "",
         since=doc.primary.since if has_onset else None,
         when=_when(verdict, unchecked, has_onset),
         actions=doc.actions[:MAX_TOP_ACTIONS],
@@ -179,9 +173,11 @@ def badge(primary: Finding) -> Badge:
 
 
 def _owner(doc: VerdictDoc) -> tuple[str, str]:
-    """Who has to act, and a few more words."""
-    owner, words = OWNERS.get(doc.primary.culprit, OWNERS["unknown"])
-    return owner, "see the open questions" if doc.primary.culprit == "unknown" and doc.cannot_decide else words
+    """Who has to act, and a few more words; both empty if nobody has to."""
+    owner = heading.owner(doc.primary)
+    _, words = heading.OWNERS.get(doc.primary.culprit, ("", ""))
+    is_undecided = doc.primary.culprit == "unknown" and doc.cannot_decide
+    return owner, f"see {heading.UNDECIDED.title}" if is_undecided else words
 
 
 def _when(verdict: Verdict, facts: Facts, has_onset: bool) -> str:
@@ -226,7 +222,8 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        numbered=numbered, moment=moment, where=heading.where, family=heading.family, stop=with_stop,
+        numbered=numbered, moment=moment, where=heading.where, family=heading.family, kind=heading.kind,
+        stop=with_stop,
         number=citations.number, place=citations.location, window=citations.window,
     )  # fmt: skip
     environment.tests["measured"] = citations.is_measured
@@ -364,7 +361,7 @@ def _rows(doc: VerdictDoc) -> list[FamilyRow]:
             unknown.family,
             unknown.id,
             titles.get(unknown.family, ""),
-            "unknown",
+            "undecided",
             unknown.missing,
             collect=unknown.collect,
         )

@@ -1,6 +1,7 @@
 """Fields of rows as JSON text that restores every value exactly: type, sign, tuple or list.
 
-A value that JSON can't express is an object with one member: ``{"float": "nan"}``, ``{"int": "18446744073709551616"}``.
+A value that JSON cannot express is an object with one member: ``{"float": "nan"}``,
+``{"int": "18446744073709551616"}``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _INT64_LIMIT = 1 << 63
 
 
 class _NonJsonNumber(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A number that JSON can't express."""
+    """A number that JSON cannot express."""
 
     float: str = ""
     int: str = ""

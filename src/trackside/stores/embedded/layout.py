@@ -36,7 +36,7 @@ _MANIFEST = re.compile(r"manifest-(\d{8})\.json")
 
 
 class StoreError(UsageError, ValueError):
-    """The store can't be used as requested: names the file or folder, and the remedy."""
+    """The store cannot be used as requested: names the file or folder, and the remedy."""
 
 
 class StoreBusy(StoreError):
@@ -76,7 +76,7 @@ class ReceivedState(msgspec.Struct, frozen=True):
     """Foreign name without a factor -> when its first value was written, POSIX seconds."""
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class StoreManifest(msgspec.Struct, frozen=True):
     """What a store holds at one moment."""
 
     version: int = VERSION
@@ -93,6 +93,12 @@ class Manifest(msgspec.Struct, frozen=True):
     def of(self, table: str) -> list[TableSegment]:
         """A table's segments, in the order in which they were written."""
         return [segment for segment in self.segments if segment.table == table]
+
+
+def no_store(path: str | os.PathLike[str]) -> str:
+    """The error for a path that is not a store: one line."""
+    problem = "is not a Trackside store" if os.path.lexists(path) else "does not exist"
+    return f"{os.fspath(path)} {problem}; 'trackside ingest PATH --store {os.fspath(path)}' makes one"
 
 
 class Directory:
@@ -125,14 +131,14 @@ class Directory:
             for name in ("readers", "writer"):
                 (self.path / name).touch()
         except OSError as error:
-            raise StoreError(f"{self.path} can't be made into a store: {error.strerror or error}") from error
+            raise StoreError(f"{self.path} cannot be made into a store: {error.strerror or error}") from error
 
     def manifests(self) -> list[Path]:
         """The manifests in order; the last one is current."""
         try:
             names = [name for name in os.listdir(self.path) if _MANIFEST.fullmatch(name)]
         except OSError as error:
-            raise StoreError(f"{self.path} can't be opened: {error.strerror}; is it the store's folder?") from error
+            raise StoreError(f"{self.path} cannot be opened: {error.strerror}; is it the store's folder?") from error
         return [self.path / name for name in sorted(names)]
 
     def read_newest(self) -> dict[str, Any]:
@@ -141,9 +147,7 @@ class Directory:
         Raises StoreError for a folder that is not a store, for a damaged manifest, and for one from a later version.
         """
         if not self.exists:
-            raise StoreError(
-                f"{self.path} is not a Trackside store; 'trackside ingest PATH --store {self.path}' makes one"
-            )
+            raise StoreError(no_store(self.path))
         for _ in range(10):
             paths = self.manifests()
             if not paths:
@@ -153,11 +157,11 @@ class Directory:
             except FileNotFoundError:  # a writer replaced it between listing and reading
                 continue
             except OSError as error:
-                raise StoreError(f"{paths[-1]} can't be read: {error.strerror}") from error
+                raise StoreError(f"{paths[-1]} cannot be read: {error.strerror}") from error
             return _checked_manifest(paths[-1], raw)
         raise StoreError(f"{self.path} changes faster than it can be read; try again")
 
-    def read(self) -> Manifest:
+    def read(self) -> StoreManifest:
         """The current manifest. Raises StoreError also for one that must be migrated first."""
         raw = self.read_newest()
         if raw and raw["version"] < VERSION:
@@ -167,25 +171,25 @@ class Directory:
             )
         return self.decode(raw)
 
-    def decode(self, raw: dict[str, Any]) -> Manifest:
+    def decode(self, raw: dict[str, Any]) -> StoreManifest:
         """A manifest of the current version from its JSON form."""
         try:
-            return msgspec.convert(raw, Manifest)
+            return msgspec.convert(raw, StoreManifest)
         except msgspec.ValidationError as error:
             raise StoreError(_damage_message(self.manifests()[-1], str(error))) from error
 
-    def read_migrated(self) -> Manifest:
+    def read_migrated(self) -> StoreManifest:
         """The current manifest, migrated to this version; only for the writer."""
         raw = self.read_newest()
         if not raw:
-            return Manifest()
+            return StoreManifest()
         version = raw["version"]
         for number in range(version, VERSION):
             raw = {**MIGRATIONS[number - 1](self.path, raw), "version": number + 1}
         manifest = self.decode(raw)
         return manifest if version == VERSION else self.commit(manifest)
 
-    def commit(self, manifest: Manifest) -> Manifest:
+    def commit(self, manifest: StoreManifest) -> StoreManifest:
         """Make a manifest current; its segments are already written and synced. Returns it with its new generation
         number."""
         manifest = msgspec.structs.replace(manifest, generation=manifest.generation + 1)
@@ -195,7 +199,7 @@ class Directory:
             sync(self.segments)
             write_atomically(final, self.path / "manifest.new", data)
         except OSError as error:
-            raise StoreError(f"{final} can't be written: {error.strerror}; nothing was changed") from error
+            raise StoreError(f"{final} cannot be written: {error.strerror}; nothing was changed") from error
         return manifest
 
     def sweep(self) -> None:
@@ -280,7 +284,7 @@ class Lock:
         try:
             handle = os.open(path, os.O_RDWR)
         except OSError as error:
-            raise StoreError(f"{path} can't be opened for writing: {error.strerror}") from error
+            raise StoreError(f"{path} cannot be opened for writing: {error.strerror}") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -292,7 +296,7 @@ class Lock:
         except OSError as error:
             os.close(handle)
             raise StoreError(
-                f"{path} can't be locked ({error.strerror}): put the store on a file system with locks"
+                f"{path} cannot be locked ({error.strerror}): put the store on a file system with locks"
             ) from error
         with suppress(OSError):  # informational only; a full disk is reported where data would be lost
             os.ftruncate(handle, 0)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.stores.embedded.layout import Directory, Lock, Manifest, StoreError, TableSegment
+from trackside.stores.embedded.layout import Directory, Lock, StoreError, StoreManifest, TableSegment, no_store
 from trackside.stores.embedded.tables import TABLES, connect, parquet
 
 
@@ -21,7 +20,7 @@ class Snapshot:
     def __init__(
         self,
         directory: Directory,
-        manifest: Manifest,
+        manifest: StoreManifest,
         lock: Lock | None = None,
         connection: duckdb.DuckDBPyConnection | None = None,
     ) -> None:
@@ -34,7 +33,7 @@ class Snapshot:
         """Read a store. Raises StoreError."""
         directory = Directory(path)
         if not directory.exists:
-            raise StoreError(f"{Path(path)} is not a Trackside store; 'trackside ingest PATH --store {path}' makes one")
+            raise StoreError(no_store(path))
         lock = Lock.for_reader(directory)  # before the manifest is read, so that no writer deletes what it names
         try:
             return cls(directory, directory.read(), lock)
@@ -120,7 +119,7 @@ class Snapshot:
                         f"{self.directory.file(segment)} is {damage}: restore it, or let 'trackside compact --store"
                         f" {self.directory.path} --drop-damaged' remove it and list what to ingest again"
                     )
-        return StoreError(f"{self.directory.path} can't be read: {text.partition(chr(10))[0]}")
+        return StoreError(f"{self.directory.path} cannot be read: {text.partition(chr(10))[0]}")
 
     def fault(self, segment: TableSegment) -> str:
         """What is wrong with a segment; empty if nothing is. Reads all of it."""

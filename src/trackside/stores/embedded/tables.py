@@ -136,7 +136,7 @@ def write(connection: duckdb.DuckDBPyConnection, directory: Directory, table: st
     except (duckdb.Error, OSError) as error:
         temporary.unlink(missing_ok=True)
         raise StoreError(
-            f"{final} can't be written: {_write_failure(error)}; what was committed before is intact"
+            f"{final} cannot be written: {_write_failure(error)}; what was committed before is intact"
         ) from error
     return name
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from trackside.model import Event, Plane, Position, Record, Samples
-from trackside.stores.embedded.layout import Directory, Lock, Manifest, ReceivedState, TableSegment
+from trackside.stores.embedded.layout import Directory, Lock, ReceivedState, StoreManifest, TableSegment
 from trackside.stores.embedded.rows import (
     RecordKeys,
     StoredInput,
@@ -67,7 +67,7 @@ class Writer:
     Raises StoreBusy if another process writes, and StoreError.
     """
 
-    def __init__(self, directory: Directory, manifest: Manifest, lock: Lock | None) -> None:
+    def __init__(self, directory: Directory, manifest: StoreManifest, lock: Lock | None) -> None:
         self.directory, self.manifest, self._lock = directory, manifest, lock
         self.connection = connect()
         self._series_ids: SeriesIds | None = None
@@ -101,7 +101,7 @@ class Writer:
         folder = tempfile.mkdtemp(prefix="trackside-store-")
         directory = Directory(folder)
         directory.create()
-        manifest = Manifest()
+        manifest = StoreManifest()
         if base is not None:
             external_segments = [msgspec.structs.replace(segment, name=os.path.abspath(base.directory.file(segment)))
                    for segment in base.manifest.segments]  # fmt: skip

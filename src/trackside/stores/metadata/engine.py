@@ -95,7 +95,7 @@ def _checked_url(text: str) -> sa.URL:
     try:
         url = sa.make_url(text)
     except (exc.ArgumentError, ValueError) as error:
-        raise ArchiveError("refused", f"the archive's URL can't be read; {remedy}") from error
+        raise ArchiveError("refused", f"the archive's URL cannot be read; {remedy}") from error
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername == "postgresql+psycopg":
@@ -105,7 +105,7 @@ def _checked_url(text: str) -> sa.URL:
             raise ArchiveError("refused", "PostgreSQL needs psycopg: pip install 'trackside[postgres]'") from error
         return url
     if url.drivername not in ("sqlite", "sqlite+pysqlite"):
-        raise ArchiveError("refused", f"an archive can't be kept in {url.drivername!r}; {remedy}")
+        raise ArchiveError("refused", f"an archive cannot be kept in {url.drivername!r}; {remedy}")
     if not url.database or url.database == ":memory:" or "\0" in url.database:
         raise ArchiveError("refused", f"the archive's URL names no file; {remedy}")
     _check_path(Path(url.database))
@@ -113,7 +113,7 @@ def _checked_url(text: str) -> sa.URL:
 
 
 def _check_path(file: Path) -> None:
-    """Raise ArchiveError if an archive can't be kept at this path."""
+    """Raise ArchiveError if an archive cannot be kept at this path."""
     folder = file.parent
     try:
         if not folder.is_dir():

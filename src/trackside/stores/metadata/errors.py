@@ -1,4 +1,4 @@
-"""Why the archive can't be used, in one line that a user can act on."""
+"""Why the archive cannot be used, in one line that a user can act on."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Kind = Literal["unreachable", "busy", "newer", "refused", "ambiguous"]
 
 
 class ArchiveError(UsageError):
-    """The archive can't be used as requested. ``str`` is one line: what, where, and what may help.
+    """The archive cannot be used as requested. ``str`` is one line: what, where, and what may help.
 
     ``kind``: unreachable (down, or no such database), busy (locked or too slow: try again), newer (made by a later
-    version), refused (the request can't be fulfilled), ambiguous (several runs have that id).
+    version), refused (the request cannot be fulfilled), ambiguous (several runs have that id).
     """
 
     def __init__(self, kind: Kind, reason: str) -> None:

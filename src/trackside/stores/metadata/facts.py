@@ -1,4 +1,4 @@
-"""The columns that the archive keeps of a verdict besides its document, from a :class:`trackside.model.Verdict`.
+"""The columns that the archive keeps of a verdict besides its document, from a :class:`trackside.finding.Verdict`.
 
 Texts from logs and schedulers are untrusted: they are cut to a length and cleaned of what a database rejects.
 """
@@ -26,7 +26,7 @@ def run_facts(verdict: Verdict, job: str | None) -> Row:
     run = verdict.run
     id_ = text(run.id) or text(job)
     if not id_:
-        raise ArchiveError("refused", "the verdict names no job, so it can't be recorded: give the job's id")
+        raise ArchiveError("refused", "the verdict names no job, so it cannot be recorded: give the job's id")
     starts = [start for attempt in run.attempts if (start := finite_or_none(attempt.start)) is not None]
     submitted, started = finite_or_none(run.submit), finite_or_none(run.start)
     return {

@@ -36,7 +36,7 @@ class Page(NamedTuple):
 
 
 class Api:
-    """A server; any thread may use it. Raises SourceUnavailable for what it can't answer."""
+    """A server; any thread may use it. Raises SourceUnavailable for what it cannot answer."""
 
     def __init__(self, options: MetricOptions, endpoint: HttpClient | None = None) -> None:
         self.options = options

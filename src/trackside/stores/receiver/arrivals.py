@@ -48,7 +48,7 @@ class MetricBlock:
     values: NDArray[np.float64]
     """(N,)"""
     skipped: int = 0
-    """Points that can't be stored, such as native histograms; ``reason_text`` explains them."""
+    """Points that cannot be stored, such as native histograms; ``reason_text`` explains them."""
     stale: int = 0
     """Staleness markers: understood, but not a measurement."""
     exemplars: int = 0

@@ -117,7 +117,7 @@ class Intake:
 
     @property
     def last_error(self) -> str:
-        """Why accepted data can't be written; empty if the last flush succeeded."""
+        """Why accepted data cannot be written; empty if the last flush succeeded."""
         return self._thread_error or self._flush_error
 
     def _supervised(self, loop: Callable[[], None]) -> None:
@@ -163,7 +163,7 @@ class Intake:
             try:
                 self._free_space = now, shutil.disk_usage(self.log.folder).free
             except OSError as error:
-                raise NotStored(f"the store's disk can't be checked for free space: {error_text(error)}") from error
+                raise NotStored(f"the store's disk cannot be checked for free space: {error_text(error)}") from error
         return self._free_space[1]
 
     def _check_line_capacity(self) -> None:
@@ -172,7 +172,7 @@ class Intake:
         if used_bytes >= max_bytes:
             raise NotStored(
                 f"received lines take {used_bytes:,} bytes of at most {max_bytes:,} (serve.keeping.log_bytes), and"
-                " files that are still being written can't be deleted"
+                " files that are still being written cannot be deleted"
             )
 
     def _last_failure(self) -> str:
@@ -217,9 +217,9 @@ class Intake:
             if time.monotonic() - self._last_logged > LOG_INTERVAL_S:
                 self._last_logged = time.monotonic()
                 expected = isinstance(error, OSError)
-                LOG.error("the write-ahead log can't be written: %s", error_text(error), exc_info=not expected)
+                LOG.error("the write-ahead log cannot be written: %s", error_text(error), exc_info=not expected)
             error_to_report = NotStored(
-                f"{self.log.folder} can't be written: {error_text(error)}; nothing of this request was kept"
+                f"{self.log.folder} cannot be written: {error_text(error)}; nothing of this request was kept"
             )
             self.counts.failures += 1
             for body in batch:
@@ -266,13 +266,13 @@ class Intake:
         self.log.forget(self._flush.committed)
 
     def _replay_entry(self, entry: Entry, mark: LogPosition) -> None:
-        """Queue a body of the log again; one that can't be decoded any more must not keep the others out."""
+        """Queue a body of the log again; one that cannot be decoded any more must not keep the others out."""
         try:
             decoded = self._decode(entry)
         except Exception as error:
             expected = isinstance(error, ValueError)
             LOG.error(
-                "a body of %s in the log can't be decoded any more and is skipped: %s",
+                "a body of %s in the log cannot be decoded any more and is skipped: %s",
                 entry[0].protocol,
                 error_text(error),
                 exc_info=not expected,
@@ -343,7 +343,7 @@ class Intake:
         self._flush_error = error_text(error)
         self.counts.failures += 1
         LOG.error(
-            "accepted data is safe in the log but can't be written yet: %s",
+            "accepted data is safe in the log but cannot be written yet: %s",
             self._flush_error,
             exc_info=not expected,
         )
@@ -353,7 +353,7 @@ class Intake:
             self.log.forget(mark)
 
     def close(self) -> None:
-        """Accept no more, write what was accepted, and release the store. What can't be written stays in the log."""
+        """Accept no more, write what was accepted, and release the store. What cannot be written stays in the log."""
         with self._wake:
             self._closing = True
             self._wake.notify()

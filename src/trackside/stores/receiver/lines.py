@@ -75,7 +75,7 @@ class LineFiles:
             undo = None
         except (OSError, msgspec.MsgspecError) as error:
             raise StoreError(
-                f"{self._undo} can't be read ({error}): delete it; the last lines may then be stored twice"
+                f"{self._undo} cannot be read ({error}): delete it; the last lines may then be stored twice"
             ) from error
         if undo is not None and committed < undo.until:
             self._restore_sizes(undo)

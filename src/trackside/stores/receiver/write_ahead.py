@@ -1,7 +1,7 @@
 """The write-ahead log: accepted bodies that are in no segment yet, synced before the sender gets an answer.
 
     DIR/00000007.log        frames, one body each: length and CRC-32 of the rest, then a header and the body
-    DIR/00000007.damaged    a copy of that file, kept for inspection if a part of it can't be read
+    DIR/00000007.damaged    a copy of that file, kept for inspection if a part of it cannot be read
 
 Only the process that began a file appends to it; the next process begins another. A frame that a crash cut off was
 never acknowledged, so it is truncated from the end of the last file when the log is opened. Any other invalid frame was
