@@ -124,7 +124,9 @@ def wait_asleep(processes: Sequence[subprocess.Popen[bytes]], within_s: float = 
             time.sleep(0.02)
 
 
-def hang_collector(jobs: Jobs, options: Options = QUICK, say: Callable[[str], object] = lambda text: None) -> Collector:
+def hang_collector(
+    jobs: Jobs, options: HangOptions = QUICK, say: Callable[[str], object] = lambda text: None
+) -> Collector:
     """The source ``hang``, opened on this machine."""
     return open_source(SOURCE, LocalNode("n1"), jobs, options, say)
 

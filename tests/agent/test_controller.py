@@ -197,9 +197,9 @@ class Slurm:
         path = self.folder / f"{name}.called"
         return path.read_text().splitlines() if path.exists() else []
 
-    def open_source(self, options: Options | None = None) -> Collector:
+    def open_source(self, options: ControllerOptions | None = None) -> Collector:
         # PATH suffices: the fake commands use only shell builtins and cat
-        return open_source(SOURCE, LocalNode("ctl"), options=options or Options(bin=f"{self.folder}"))
+        return open_source(SOURCE, LocalNode("ctl"), options=options or ControllerOptions(bin=f"{self.folder}"))
 
 
 @pytest.fixture
@@ -314,7 +314,7 @@ def test_accounting_is_queried_for_a_job_that_disappeared(slurm: Slurm) -> None:
 
 
 def test_accounting_may_be_off_or_fail(slurm: Slurm) -> None:
-    collector = slurm.open_source(Options(bin=str(slurm.folder), accounting=False))
+    collector = slurm.open_source(ControllerOptions(bin=str(slurm.folder), accounting=False))
     slurm.set_output(jobs=job(7, JobState="FAILED"))
     for after_s in (100, 200, 300):
         read(collector, T0 + after_s)
@@ -429,7 +429,7 @@ def test_the_log_of_slurmctld_is_followed_across_rotation_and_truncation(slurm: 
 
 def test_without_slurm_the_source_is_unavailable(slurm: Slurm, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="scontrol is not installed"):
-        open_source(SOURCE, options=Options(bin=str(tmp_path / "nowhere")))
+        open_source(SOURCE, options=ControllerOptions(bin=str(tmp_path / "nowhere")))
     slurm.program("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(Unavailable, match="Unable to contact"):
         slurm.open_source()

@@ -350,7 +350,9 @@ def test_the_rate_limit_allows_bursts_after_a_pause() -> None:
 def test_an_odd_ring_matches_the_golden(times: Times, rewrite: bool) -> None:
     root = HERE / "hosts/odd"
     collector = open_source(
-        kernel_log.SOURCE, LocalNode("n1", root / "proc", root / "sys", root / "dev"), options=Options(look_back_s=1e9)
+        kernel_log.SOURCE,
+        LocalNode("n1", root / "proc", root / "sys", root / "dev"),
+        options=KernelLogOptions(look_back_s=1e9),
     )
     reading = Reading()
     collector.collect(reading)
@@ -544,7 +546,7 @@ def test_an_oom_report_in_two_readings_is_one_event(machine: Machine, tmp_path: 
 def test_a_line_written_to_the_real_ring_is_read() -> None:
     """On this machine, if its ring may be read and written."""
     try:
-        agent = open_source(kernel_log.SOURCE, options=Options(look_back_s=0.0))
+        agent = open_source(kernel_log.SOURCE, options=KernelLogOptions(look_back_s=0.0))
     except Unavailable as error:
         pytest.skip(error.reason)
     try:

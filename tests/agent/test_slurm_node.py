@@ -14,7 +14,7 @@ from trackside.agent.slurm import daemon_log
 from trackside.agent.slurm.configuration import find_conf, setting
 from trackside.agent.slurm.daemon_log import DaemonLog
 from trackside.agent.source import Reading, Unavailable
-from trackside.agent.sources.slurm_node import SOURCE, SlurmNodeOptions
+from trackside.agent.sources.slurm_node import SOURCE
 
 CONF = """# a cluster
 ClusterName=lab
@@ -55,7 +55,9 @@ def test_the_state_and_log_of_slurmd_are_read(conf: Path, tmp_path: Path) -> Non
         (proc / str(pid) / "comm").write_text(f"{comm}\n")
     log, pid_file = tmp_path / "slurmd.n1.log", tmp_path / "slurmd.n1.pid"
     messages: list[str] = []
-    collector = open_source(SOURCE, LocalNode("n1", proc=proc), options=Options(conf=str(conf)), say=messages.append)
+    collector = open_source(
+        SOURCE, LocalNode("n1", proc=proc), options=SlurmNodeOptions(conf=str(conf)), say=messages.append
+    )
     reading = read(collector)
     assert "slurmd.n1.log can't be read" in messages[0]
     assert (
@@ -80,12 +82,14 @@ def test_the_state_and_log_of_slurmd_are_read(conf: Path, tmp_path: Path) -> Non
 def test_a_slurmd_without_log_file_gives_no_lines(tmp_path: Path) -> None:
     conf = tmp_path / "slurm.conf"
     conf.write_text("ClusterName=lab\n")
-    assert read(open_source(SOURCE, LocalNode("n1", proc=tmp_path), options=Options(conf=str(conf)))).lines == []
+    assert (
+        read(open_source(SOURCE, LocalNode("n1", proc=tmp_path), options=SlurmNodeOptions(conf=str(conf)))).lines == []
+    )
 
 
 def test_without_slurm_conf_the_source_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"no slurm\.conf"):
-        open_source(SOURCE, options=Options(conf=str(tmp_path / "nowhere")))
+        open_source(SOURCE, options=SlurmNodeOptions(conf=str(tmp_path / "nowhere")))
 
 
 def test_a_large_log_is_read_over_several_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from tests.stores.embedded.runs import SACCT, T0, TRACEBACK, sacct, scrape, step
 from trackside.bundle import live
 from trackside.cli import main
 from trackside.ingest import ingest
-from trackside.read.bundle import BundleManifest
 from trackside.read.bundle import open_bundle as bundle_at
 from trackside.stores.log_store import LogEntry, LogRequest, LogStream, Streams
 
@@ -32,7 +31,7 @@ def run_cli(*arguments: str | Path, home: Path | None = None) -> Result:
     )
 
 
-def manifest_of(path: Path) -> Manifest:
+def manifest_of(path: Path) -> BundleManifest:
     with bundle_at(path) as bundle:
         bundle.check()
         return bundle.manifest

@@ -95,7 +95,7 @@ def run_cli(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def manifest_of(path: Path) -> Manifest:
+def manifest_of(path: Path) -> BundleManifest:
     with open_bundle(path) as bundle:
         return bundle.manifest
 

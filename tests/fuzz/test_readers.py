@@ -19,12 +19,12 @@ from trackside.logs.pattern import parsers
 from trackside.logs.scan import scan
 from trackside.model import Event, Plane
 from trackside.read.detect import formats, read_source
-from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputTooLarge, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, Source
 from trackside.read.walk import walk
 
 pytestmark = pytest.mark.fuzz
 
-DOCUMENTED_ERRORS = (ValueError, OSError, EOFError, TooLarge, RecursionError, MemoryError)
+DOCUMENTED_ERRORS = (ValueError, OSError, EOFError, InputTooLarge, RecursionError, MemoryError)
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 EXAMPLES = [line for parser in parsers() for pattern in parser.patterns for line in pattern.matches]

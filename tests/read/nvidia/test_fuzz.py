@@ -17,14 +17,14 @@ from tests.read.nvidia.reading import read
 from trackside.catalog.events import EVENTS
 from trackside.catalog.metrics import METRICS
 from trackside.read.detect import formats
-from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputTooLarge, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, Source
 
 IDS = {
     "nvidia-smi-csv", "nvidia-smi-q", "nvidia-smi-xml", "nvidia-smi-table", "nvidia-smi-dmon", "nvidia-smi-pmon",
     "nvidia-smi-capture", "dcgmi-dmon", "amd-smi-json", "rocm-smi-json", "rank-times",
 }  # fmt: skip
 READERS = [reader for reader in formats() if reader.id in IDS]
-DOCUMENTED_ERRORS = (ValueError, OSError, EOFError, TooLarge, RecursionError, MemoryError)
+DOCUMENTED_ERRORS = (ValueError, OSError, EOFError, InputTooLarge, RecursionError, MemoryError)
 SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 WHOLE = [
     "\n".join(test_csv.LOOP),
