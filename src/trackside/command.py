@@ -40,7 +40,7 @@ class Command:
         self.errors = bytearray()
 
     def output(self) -> Generator[bytes, None, None]:
-        """Run it; yields its output as it arrives. Raises OSError if it can't be run, and CommandStopped."""
+        """Run it; yields its output as it arrives. Raises OSError if it cannot be run, and CommandStopped."""
         until = time.monotonic() + self._timeout_s
         child = subprocess.Popen(
             self._arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self._env,
@@ -53,7 +53,7 @@ class Command:
                     raise CommandStopped("timeout")
                 time.sleep(0.005)
         finally:
-            # Not reaped yet, so its process id and group can't belong to another process.
+            # Not reaped yet, so its process id and group cannot belong to another process.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
             self.status = child.wait()

@@ -42,7 +42,7 @@ class Cite:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A number or a name that a verdict may state: it can't exist without its citations."""
+    """A number or a name that a verdict may state: it cannot exist without its citations."""
 
     value: Scalar | tuple[Scalar, ...]
     cites: tuple[Cite, ...]

@@ -54,7 +54,7 @@ class Family:
     cost_kind: CostKind = "work"
     role: Role = "fault"
     absence_based: bool = False
-    """The evidence is what a log no longer says, or how little: an incomplete log can't show it."""
+    """The evidence is what a log no longer says, or how little: an incomplete log cannot show it."""
     often_from_start: bool = False
     """Runs may have the fault from their start: then ``since`` is only the start of the judged period."""
     example: tuple[str, str] | None = None

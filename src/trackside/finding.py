@@ -175,7 +175,7 @@ class WastedTime:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """GPU-hours that a run held, and how many its fault wasted. ``unknown``: costs that can't be computed, and why;
+    """GPU-hours that a run held, and how many its fault wasted. ``unknown``: costs that cannot be computed, and why;
     ``missing``: why not even the held GPU-hours are known."""
 
     held_hours: Value | None = None

@@ -121,7 +121,7 @@ class _Inputs:
             self._sizes.add(known.row.bytes)
 
     def take(self, source: Source | Input) -> None:
-        """Read a source unless the store has it; or store the row of an input that can't be read."""
+        """Read a source unless the store has it; or store the row of an input that cannot be read."""
         label = source.path
         before = self._by_location.get(os.path.join(self._root, label))
         path = before.path if before is not None else self._name(label)

@@ -139,7 +139,7 @@ class Query:
         while rest:
             call = _CALL.match(rest)
             if call is None:
-                raise QueryError(f"can't read {rest!r} in query {text!r}")
+                raise QueryError(f"cannot read {rest!r} in query {text!r}")
             query = _apply(query, call[1], call[2])
             rest = rest[call.end() :]
         return query
@@ -161,9 +161,9 @@ def _apply(query: Query, name: str, arguments: str) -> Query:
         named = {word.arg or "": ast.literal_eval(word.value) for word in call.keywords}
         assert len(named) == len(call.keywords)
     except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError) as error:
-        raise QueryError(f"can't read the arguments of .{name}({arguments})") from error
+        raise QueryError(f"cannot read the arguments of .{name}({arguments})") from error
     if not all(_plain(value) for value in (*values, *named.values())):
-        raise QueryError(f"can't read the arguments of .{name}({arguments}): expected strings and finite numbers")
+        raise QueryError(f"cannot read the arguments of .{name}({arguments}): expected strings and finite numbers")
     if name == "where" and not values and "" not in named:
         return query.where(**named)
     if name in ("rollup", "during", "over") and len(values) == 2 and not named:
@@ -198,7 +198,7 @@ def _checked(query: Query) -> Query:
     if not all(isinstance(label, str) for label in query.group):
         raise QueryError("labels to group by must be strings")
     if query.span is not None and (query.window is not None or query.step is not None):
-        raise QueryError("over() sets the windows, so during() and rollup() can't be used with it")
+        raise QueryError("over() sets the windows, so during() and rollup() cannot be used with it")
     _check_windows(query)
     return query
 

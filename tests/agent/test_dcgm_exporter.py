@@ -74,7 +74,7 @@ class SingleOwner(Owners):
 
 
 def open_exporter_source(url: str) -> Collector:
-    return open_source(dcgm_exporter.SOURCE, owners=SingleOwner(), options=dcgm_exporter.Options(url))
+    return open_source(dcgm_exporter.SOURCE, owners=SingleOwner(), options=dcgm_exporter.DcgmExporterOptions(url))
 
 
 def read(collector: Collector) -> Reading:

@@ -434,7 +434,7 @@ def test_an_xid_becomes_a_line_only_without_the_kernel_log_source(
     time.sleep(0.1)
     (line,) = read(open_collectors[0]).lines
     assert line.labels == (("unit", "kernel"),)
-    assert line.text.startswith("NVRM: Xid (PCI:0000:28:00): 94, told by NVML")
+    assert line.text.startswith("NVRM: Xid (PCI:0000:28:00): 94, reported by NVML")
     newest_of_sources[KERNEL_LOG] = []
     script.now(1, xid=95)
     time.sleep(0.1)

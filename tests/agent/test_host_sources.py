@@ -136,7 +136,7 @@ def test_beyond_the_limit_cgroups_of_jobs_come_before_those_of_steps(node: Local
     scope = node.sys / "fs/cgroup/system.slice/slurmstepd.scope"
     for number in range(5):
         shutil.copytree(scope / "job_4242", scope / f"job_{number}")
-    collector = open_source(sources()["cgroups"], node, options=cgroups.Options(most=8))
+    collector = open_source(sources()["cgroups"], node, options=cgroups.CgroupOptions(most=8))
     reading = Reading()
     collector.collect(reading)
     assert_conforms(reading, sources()["cgroups"])
@@ -150,7 +150,9 @@ def test_beyond_the_limit_cgroups_of_jobs_come_before_those_of_steps(node: Local
 def test_tasks_may_be_excluded_and_roots_configured(node: LocalNode) -> None:
     scope = node.sys / "fs/cgroup/system.slice/slurmstepd.scope"
     scope.rename(node.sys / "fs/cgroup/own.slice")
-    collector = open_source(sources()["cgroups"], node, options=cgroups.Options(tasks=False, roots=("own.slice",)))
+    collector = open_source(
+        sources()["cgroups"], node, options=cgroups.CgroupOptions(tasks=False, roots=("own.slice",))
+    )
     names = {key[1] for key in collect(collector)}
     assert names == {"job_4242", "job_4242/step_0", "job_4242/step_extern"}
     collector.close()
@@ -235,7 +237,7 @@ def test_remote_mounts_are_never_checked_in_the_agent_process(node: LocalNode, m
         return real("/")
 
     monkeypatch.setattr(os, "statvfs", recording_statvfs)
-    collector = open_source(sources()["filesystems"], node, options=filesystems.Options(remote=False))
+    collector = open_source(sources()["filesystems"], node, options=filesystems.FilesystemOptions(remote=False))
     metrics = collect(collector)
     assert ("host_filesystem_read_only", "/home") not in metrics
     assert sorted(path.removeprefix(str(node.proc / "1/root")) for path in paths) == ["/", "/dev/shm", "/scratch"]
@@ -250,6 +252,6 @@ def test_only_io_errors_count_as_a_failed_mount(
         raise OSError(number, os.strerror(number), path)
 
     monkeypatch.setattr(os, "statvfs", failing_statvfs)
-    collector = open_source(sources()["filesystems"], node, options=filesystems.Options(remote=False))
+    collector = open_source(sources()["filesystems"], node, options=filesystems.FilesystemOptions(remote=False))
     assert (collect(collector).get(("host_filesystem_error", "/")) == 1.0) == failed
     collector.close()

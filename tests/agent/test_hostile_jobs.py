@@ -237,7 +237,7 @@ class TestHang:
         flight_recorder = recorder.recorder(tmp_path / "proc", rank)
         assert flight_recorder is not None
         assert flight_recorder.uid == os.getuid() + 1
-        with pytest.raises(recorder.NoDump, match="made no dump"):
+        with pytest.raises(recorder.DumpUnavailable, match="made no dump"):
             recorder.pieces(flight_recorder, 0, 1 << 20)
 
     def test_a_dump_of_a_terabyte_is_not_read(self, tmp_path: Path) -> None:

@@ -387,7 +387,7 @@ class TestAcceptance:
         append(out, "hello\n")
         collector = OutputCollector(host, tmp_path)
         assert collector.texts() == ["hello"]
-        assert "job_output.json can't be read" in collector.messages[0]
+        assert "job_output.json cannot be read" in collector.messages[0]
 
     def test_a_large_old_file_is_read_near_its_end(self, host: Host, out: Path, clock: Clock) -> None:
         append(out, "".join(f"line {n:06}\n" for n in range(100_000)))

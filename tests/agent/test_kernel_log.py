@@ -458,10 +458,10 @@ def test_without_ring_and_journal_the_remedy_is_given(answer: str, machine: Mach
     machine.ring.unlink()
     with pytest.raises(Unavailable) as raised:
         machine.agent(journalctl=journalctl(machine.state, answer))
-    assert "kmsg can't be read: No such file or directory, and" in raised.value.reason
+    assert "kmsg cannot be read: No such file or directory, and" in raised.value.reason
     assert "CAP_SYSLOG" in raised.value.remedy
     assert "systemd-journal" in raised.value.remedy
-    with pytest.raises(Unavailable, match="can't be run"):
+    with pytest.raises(Unavailable, match="cannot be run"):
         machine.agent(journalctl="/nowhere/journalctl")
 
 

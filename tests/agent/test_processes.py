@@ -338,7 +338,7 @@ def test_the_source_counts_processes_of_jobs_ranks_and_containers(host: Host) ->
 
 def test_the_source_needs_the_list_of_processes(host: Host) -> None:
     collector = open_source(SOURCE, LocalNode("n1"), ProcessMap(LocalNode("n1", proc=host.proc / "nowhere")))
-    with pytest.raises(Unavailable, match="can't be listed"):
+    with pytest.raises(Unavailable, match="cannot be listed"):
         collector.collect(Reading())
 
 

@@ -232,7 +232,7 @@ def test_errors_in_open_and_close_are_reported(error: Exception) -> None:
     ):
         wait_until(lambda: first.health.state == "fails" and len(recorder.readings("b")) > 1)
     assert len(messages) == 2
-    assert messages[0].startswith("a: fails: it can't be opened:")
+    assert messages[0].startswith("a: fails: it cannot be opened:")
     assert messages[1].startswith("b: closing failed:")
 
 
@@ -264,7 +264,7 @@ def test_a_failing_outlet_does_not_end_a_source() -> None:
     ):
         wait_until(lambda: len(recorder.readings("cpu")) > 2)
         assert cpu.is_alive
-    assert messages == ["cpu: fails: its reading can't be stored: MemoryError", "cpu: works again"]
+    assert messages == ["cpu: fails: its reading cannot be stored: MemoryError", "cpu: works again"]
 
 
 def test_a_source_can_be_switched_off_and_on_while_the_agent_runs() -> None:

@@ -14,7 +14,7 @@ from trackside.agent.slurm import daemon_log
 from trackside.agent.slurm.configuration import find_conf, setting
 from trackside.agent.slurm.daemon_log import DaemonLog
 from trackside.agent.source import Reading, Unavailable
-from trackside.agent.sources.slurm_node import SOURCE
+from trackside.agent.sources.slurm_node import SOURCE, SlurmNodeOptions
 
 CONF = """# a cluster
 ClusterName=lab
@@ -59,7 +59,7 @@ def test_the_state_and_log_of_slurmd_are_read(conf: Path, tmp_path: Path) -> Non
         SOURCE, LocalNode("n1", proc=proc), options=SlurmNodeOptions(conf=str(conf)), say=messages.append
     )
     reading = read(collector)
-    assert "slurmd.n1.log can't be read" in messages[0]
+    assert "slurmd.n1.log cannot be read" in messages[0]
     assert (
         exposition(reading)
         == f'slurm_daemon_up{{daemon="slurmd"}} 0\n# warning {log} cannot be read: No such file or directory\n'

@@ -19,6 +19,7 @@ from tests.stores.embedded.runs import SACCT, T0, TRACEBACK, sacct, scrape, step
 from trackside.bundle import live
 from trackside.cli import main
 from trackside.ingest import ingest
+from trackside.read.bundle import BundleManifest
 from trackside.read.bundle import open_bundle as bundle_at
 from trackside.stores.log_store import LogEntry, LogRequest, LogStream, Streams
 

@@ -32,7 +32,7 @@ TRANSIENT = {
     "slow but alive": Fault(rate=1_500_000),
 }
 PERMANENT = {
-    "nothing listens": (Fault(refuse=True), "can't be reached"),
+    "nothing listens": (Fault(refuse=True), "cannot be reached"),
     "never answers": (Fault(hang=True), "did not answer within 1 s"),
     "always cut": (Fault(cut=10), "the connection broke in the middle of the response"),
     "always reset": (Fault(cut=10, reset=True), "the connection broke in the middle of the response"),

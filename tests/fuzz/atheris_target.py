@@ -22,7 +22,7 @@ with atheris.instrument_imports(include=["trackside"]):
     from trackside.logs.pattern import parsers
     from trackside.logs.scan import scan
     from trackside.read.detect import formats, read_source
-    from trackside.read.format import HEAD_BYTES, CollectingSink, Source
+    from trackside.read.format import HEAD_BYTES, CollectingSink, InputTooLarge, Source
     from trackside.read.walk import walk
 
     READERS = formats()  # within the block, since these import the parsers and readers

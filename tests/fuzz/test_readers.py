@@ -19,7 +19,7 @@ from trackside.logs.pattern import parsers
 from trackside.logs.scan import scan
 from trackside.model import Event, Plane
 from trackside.read.detect import formats, read_source
-from trackside.read.format import HEAD_BYTES, CollectingSink, Format, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputTooLarge, Source
 from trackside.read.walk import walk
 
 pytestmark = pytest.mark.fuzz

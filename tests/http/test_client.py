@@ -305,7 +305,7 @@ def test_client_and_server_certificates_are_verified(certificates: Path) -> None
 def test_unusable_certificates_are_refused(certificates: Path) -> None:
     with pytest.raises(ValueError, match=r"none\.pem"):
         client_of("https://127.0.0.1:1", ca=str(certificates / "none.pem"))
-    with pytest.raises(ValueError, match="can't be loaded"):
+    with pytest.raises(ValueError, match="cannot be loaded"):
         client_of("https://127.0.0.1:1", cert=str(certificates / "names"))
 
 

@@ -310,8 +310,8 @@ def test_evidence_of_a_recorded_run(client: ApiClient) -> None:
     [
         ("select 1", "not a query: 'select 1'"),
         ("events(nonsense)", "unknown events 'nonsense'; known: advice, "),
-        ("events(exception).where(x=__import__('os'))", "can't read"),
-        ("events(exception).where(" + "x=" + "[" * 900 + ")", "can't read"),
+        ("events(exception).where(x=__import__('os'))", "cannot read"),
+        ("events(exception).where(" + "x=" + "[" * 900 + ")", "cannot read"),
         ("events(exception).avg()", "avg() reduces metrics, not rows"),
         (f"{UTILIZATION}.over('run', 'avg').distinct()", "distinct() reduces rows, not metrics"),
         (UTILIZATION, "a metric query needs a time range"),
@@ -469,7 +469,7 @@ class FakeDiagnoser:
         self.queried: Sequence[str] = ()
 
     def runs(self) -> Sequence[RunSummary]:
-        raise SourceUnavailable("unreachable", "http://metrics:9090 can't be reached; is it up?")
+        raise SourceUnavailable("unreachable", "http://metrics:9090 cannot be reached; is it up?")
 
     @contextmanager
     def session(self, job: str, as_of: float | None = None) -> Iterator[Any]:
@@ -525,7 +525,7 @@ def test_a_verdict_is_returned_although_the_archive_is_down(archive: Archive, mo
 
 def test_unreachable_servers_are_named(archive: Archive) -> None:
     def unreachable(job: str) -> Verdict:
-        raise SourceUnavailable("unreachable", "http://metrics:9090 can't be reached; is it up?")
+        raise SourceUnavailable("unreachable", "http://metrics:9090 cannot be reached; is it up?")
 
     with serving(Handlers(archive, FakeDiagnoser(unreachable))) as client:
         for path, method, status in (

@@ -64,7 +64,7 @@ def test_files_without_valid_tokens_are_refused(text: str, reason: str, tmp_path
     (tmp_path / "tokens").write_text(text)
     with pytest.raises(ValueError, match=reason):
         Tokens.read([str(tmp_path / "tokens")])
-    with pytest.raises(ValueError, match="can't read the tokens"):
+    with pytest.raises(ValueError, match="cannot read the tokens"):
         Tokens.read([str(tmp_path / "missing")])
 
 

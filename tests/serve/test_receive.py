@@ -425,7 +425,7 @@ def test_lines_received_just_now_are_part_of_the_verdict(store: Path) -> None:
 def test_an_address_in_use_is_reported(store: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listen = f"127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(ValueError, match=f"can't listen on {listen}: Address already in use"):
+        with pytest.raises(ValueError, match=f"cannot listen on {listen}: Address already in use"):
             serve(ServeOptions(store=str(store), listen=listen))
 
 

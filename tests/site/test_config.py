@@ -264,7 +264,7 @@ def test_the_order_in_which_configuration_files_are_searched(folder: Path) -> No
     other = write(folder, "[store]\npath = '/other'\n", "other.toml")
     assert load(environ={"TRACKSIDE_CONFIG": str(other)}).store == "/other"
     assert load(local_file, environ={"TRACKSIDE_CONFIG": str(other)}).store == str(folder / "here")
-    with pytest.raises(ConfigError, match=r"can't read .*gone.toml: No such file"):
+    with pytest.raises(ConfigError, match=r"cannot read .*gone.toml: No such file"):
         load(folder / "gone.toml", environ={})
 
 

@@ -465,7 +465,7 @@ def test_world_readable_output_is_read_if_the_jobs_user_can_reach_it() -> None:
         folder.chmod(0o700)
         paths = outputs.outputs(job_of_another_user(folder / "inner", "log"))
         assert paths.paths == []
-        assert "the job's user (no-such-user) can't enter its folder" in paths.rows[0].note
+        assert "the job's user (no-such-user) cannot enter its folder" in paths.rows[0].note
         assert outputs.outputs(started_job(folder / "inner", "log")).paths == [str(folder / "inner" / "log")]
 
 

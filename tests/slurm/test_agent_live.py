@@ -217,7 +217,9 @@ def test_requests_to_the_controller_are_few(cluster: Cluster) -> None:
 def test_the_log_of_slurmd_is_read(cluster: Cluster) -> None:
     name = nodes(cluster)[0]
     collector = open_source(
-        slurm_node_source.SOURCE, LocalNode(name), options=slurm_node_source.Options(conf=cluster.env["SLURM_CONF"])
+        slurm_node_source.SOURCE,
+        LocalNode(name),
+        options=slurm_node_source.SlurmNodeOptions(conf=cluster.env["SLURM_CONF"]),
     )
     job = cluster.submit("true", f"-w{name}")
     texts: list[str] = []

@@ -122,7 +122,7 @@ def test_a_mistyped_path_ends_the_watch_at_once(mistake: type[OSError]) -> None:
 
 
 def test_failures_after_the_end_are_retried_for_a_limited_time() -> None:
-    down = SourceUnavailable("unreachable", "http://m can't be reached")
+    down = SourceUnavailable("unreachable", "http://m cannot be reached")
     watch = SimulatedWatch([("B1", "ended"), (down, "unknown")])
     started = watch.now
     result = watch.run()
@@ -131,7 +131,7 @@ def test_failures_after_the_end_are_retried_for_a_limited_time() -> None:
     assert PATIENCE_S <= watch.now - started < PATIENCE_S + 30
     assert (
         watch.messages[-1]
-        == "unable to check: http://m can't be reached; the job has ended, so its last verdict is final"
+        == "unable to check: http://m cannot be reached; the job has ended, so its last verdict is final"
     )
 
 
@@ -156,12 +156,12 @@ def test_a_requeued_job_is_followed_further() -> None:
 
 
 def test_failures_are_reported_and_retried_with_backoff() -> None:
-    failing: list[Step] = [(SourceUnavailable("unreachable", "http://m can't be reached"), "unknown")] * 8
+    failing: list[Step] = [(SourceUnavailable("unreachable", "http://m cannot be reached"), "unknown")] * 8
     watch = SimulatedWatch([("G1", "going"), *failing, ("G1", "settled")])
     watch.run()
     pauses = watch.pauses_s[1:9]
     assert pauses == [60, 120, 240, 480, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
-    assert watch.messages[0] == "unable to check: http://m can't be reached; next check in 60 s"
+    assert watch.messages[0] == "unable to check: http://m cannot be reached; next check in 60 s"
     assert watch.messages[-1] == "answering again after 8 failures"
     assert watch.shown == ["G1"]
 

@@ -40,7 +40,7 @@ class Foreign:
 class Dialect:
     """The names of one source. ``labels``: foreign label (lower case, ``_`` for ``.``) -> Trackside's label.
 
-    Other labels are dropped, as are labels that the metric can't have. If several foreign labels map to the same label,
+    Other labels are dropped, as are labels that the metric cannot have. If several foreign labels map to the same label,
     the one listed first is used.
     """
 

@@ -411,7 +411,7 @@ METRICS: Mapping[str, Metric] = {
         ("step", "task", "local_rank", "container", "pod"),
     ),
     "trackside_unread_processes": Metric(
-        "processes", "gauge", "processes of jobs whose environment can't be read, so their ranks are unknown"
+        "processes", "gauge", "processes of jobs whose environment cannot be read, so their ranks are unknown"
     ),
     "trackside_tracer_attached": Metric("bool", "gauge", "whether this process is traced", ("collector",)),
     "trackside_tracer_lost_events_total": Metric("events", "counter", "events lost by the tracer", ("collector",)),

@@ -183,7 +183,7 @@ def is_blank(values: Values) -> Flags:
 
     DCGM marks blank, not found, not supported and not permitted by four successive numbers at the end of each
     type's range (dcgm_structs.h); the 64-bit markers are near 2**63 as floats. NVML sets all bits. Infinities are not
-    blank: the catalog's bounds reject them for metrics that can't be infinite.
+    blank: the catalog's bounds reject them for metrics that cannot be infinite.
     """
     if values.size and values.max() < BLANK_RANGES[0][0]:  # False if any value is NaN
         return np.zeros(values.shape, dtype=np.bool_)

@@ -134,7 +134,7 @@ async def _prune_daily(archive: Archive, days: float | None) -> None:
         try:
             deleted = await asyncio.to_thread(archive.prune, time.time() - days * DAY_S)
         except ArchiveError as error:
-            LOG.warning("old verdicts can't be deleted now: %s", error)
+            LOG.warning("old verdicts cannot be deleted now: %s", error)
         else:
             LOG.info("%d verdicts older than %g days deleted", deleted, days)
         await asyncio.sleep(DAY_S)
@@ -157,5 +157,5 @@ def _bound_socket(options: ServeOptions) -> socket.socket:
     except OSError as error:
         if bound is not None:
             bound.close()
-        raise ValueError(f"serve: can't listen on {options.listen}: {error.strerror or error}") from error
+        raise ValueError(f"serve: cannot listen on {options.listen}: {error.strerror or error}") from error
     return bound

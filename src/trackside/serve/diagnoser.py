@@ -31,7 +31,7 @@ _JOB = re.compile(r"(?:part-\d+/)?job-([^/]+)/")
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Accepted data that can't be diagnosed yet: the planes and the reason. ``files``: the affected files of received
+    """Accepted data that cannot be diagnosed yet: the planes and the reason. ``files``: the affected files of received
     lines; None: any."""
 
     planes: tuple[Plane, ...]
@@ -62,7 +62,7 @@ def lags(intake: Intake, within_s: float) -> tuple[Lag, ...]:
     try:
         unread_files = intake.flush().result(within_s)
     except LinesNotRead as error:
-        return (Lag(LINES, f"received lines can't be read into the store: {error}"),)
+        return (Lag(LINES, f"received lines cannot be read into the store: {error}"),)
     except (QueueFull, NotStored, StoreError, OSError, CancelledError) as error:
         # A timeout is an OSError without a message.
         reason = str(error) or f"not done within {within_s:g} s; try again"

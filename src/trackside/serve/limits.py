@@ -66,7 +66,7 @@ def _tokens(path: Path) -> Iterator[str]:
         if path.stat().st_mode & stat.S_IROTH:
             LOG.warning("%s: every user of this machine can read these tokens; run: chmod o-r %s", path, path)
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: can't read the tokens ({getattr(error, 'strerror', None) or error})") from error
+        raise ValueError(f"{path}: cannot read the tokens ({getattr(error, 'strerror', None) or error})") from error
     tokens = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not tokens:
         raise ValueError(f"{path}: has no token; write one per line, for example from 'openssl rand -hex 32'")

@@ -139,7 +139,7 @@ class Receiver:
         if self.stopping:
             return PlainTextResponse("stopping\n", 503)
         if self.intake.last_error:
-            return PlainTextResponse(f"can't write accepted data: {self.intake.last_error}\n", 503)
+            return PlainTextResponse(f"cannot write accepted data: {self.intake.last_error}\n", 503)
         try:
             self.intake.check_capacity()
         except (QueueFull, NotStored) as error:

@@ -23,7 +23,7 @@ class Slow(Exception):
 class Workers:
     """A pool of ``threads`` with a queue of ``waiting`` tasks; a caller waits at most ``within_s`` seconds.
 
-    A thread can't be stopped: a task that takes longer occupies its place until it ends, so the limits hold.
+    A thread cannot be stopped: a task that takes longer occupies its place until it ends, so the limits hold.
     """
 
     def __init__(self, name: str, threads: int, waiting: int, within_s: float) -> None:

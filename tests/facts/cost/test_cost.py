@@ -105,7 +105,7 @@ def test_all_work_is_lost_without_a_checkpoint_and_the_assumption_is_stated(wast
 def test_a_loss_that_rests_on_an_assumption_is_an_upper_bound(waste_of: WasteOf) -> None:
     waste = waste_of([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
     assert waste.lost_at_most
-    assert in_brief(waste).endswith("up to all of them lost")
+    assert in_brief(waste).endswith("up to all lost")
     sure = waste_of([*steps(10, 200, 60), saved(200, 631), *steps(210, 300, 660), *CRASH], row("FAILED", "1:0", 0, 940))
     assert not sure.lost_at_most
     assert "up to" not in in_brief(sure)

@@ -89,7 +89,7 @@ def test_real_records_are_recognized_and_read(folder: Path) -> None:
             else (row.format in SCHEDULER_FORMATS and row.status == "read") or is_refusal
         )
         if "awkward-fields" in str(path) and row.format == "squeue":
-            is_expected = row.status == "partial"  # a line break in a name that the columns can't show
+            is_expected = row.status == "partial"  # a line break in a name that the columns cannot show
         if not is_expected:
             misread.append(f"{path.relative_to(folder)}: {row.format} {row.status} {row.note}")
         assert all(set(record.fields) <= set(RECORDS[record.kind].fields) for record in sink.records)

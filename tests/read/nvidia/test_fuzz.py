@@ -17,7 +17,7 @@ from tests.read.nvidia.reading import read
 from trackside.catalog.events import EVENTS
 from trackside.catalog.metrics import METRICS
 from trackside.read.detect import formats
-from trackside.read.format import HEAD_BYTES, CollectingSink, Format, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputTooLarge, Source
 
 IDS = {
     "nvidia-smi-csv", "nvidia-smi-q", "nvidia-smi-xml", "nvidia-smi-table", "nvidia-smi-dmon", "nvidia-smi-pmon",

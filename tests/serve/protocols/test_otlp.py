@@ -407,7 +407,7 @@ def test_pieces_are_bounded_and_complete(monkeypatch):
 
 def test_a_message_that_cannot_be_split_is_too_large():
     request = logs_request({"host.name": "x" * (1 << 20)}, [(NOW, "line", {})])
-    with pytest.raises(BadRequest, match="more than 1,048,576 bytes at byte 4 that can't be split") as caught:
+    with pytest.raises(BadRequest, match="more than 1,048,576 bytes at byte 4 that cannot be split") as caught:
         otlp_logs.decode(request.SerializeToString(), PROTOBUF)
     assert caught.value.status == 413
 

@@ -207,7 +207,7 @@ def test_a_file_system_without_locks_refuses_writers_only(
 
     monkeypatch.setattr(fcntl, "flock", flock)
     result = CliRunner().invoke(main, ["ingest", str(folder), "--store", str(store)])
-    assert "can't be locked (No locks available): put the store on a file system with locks" in result.stderr
+    assert "cannot be locked (No locks available): put the store on a file system with locks" in result.stderr
     assert verdict_of_store(store) == verdict_of_files(folder)
 
 
@@ -270,7 +270,7 @@ def test_a_full_disk_is_reported_and_loses_nothing(limit: int, folder: Path, sto
     assert result.returncode == 2, result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stderr.startswith(f"trackside: {store}/")
-    assert "can't be written: File too large; " in result.stderr
+    assert "cannot be written: File too large; " in result.stderr
     assert verdict_of_store(store) == expected
     ingest([folder], store)
     assert verdict_of_store(store) == verdict_of_files(folder)
@@ -311,7 +311,7 @@ def test_a_read_only_store_can_be_read(read_only_store: Path, unprivileged: None
     assert CliRunner().invoke(main, ["runs", "--store", str(read_only_store)]).exit_code == 0
     result = CliRunner().invoke(main, ["compact", "--store", str(read_only_store)])
     assert result.exit_code == 2
-    assert result.stderr == f"trackside: {read_only_store} can't be made into a store: Permission denied\n"
+    assert result.stderr == f"trackside: {read_only_store} cannot be made into a store: Permission denied\n"
 
 
 class SimulatedKill(BaseException):

@@ -66,9 +66,7 @@ def store(tmp_path: Path) -> Path:
 def test_an_unchanged_input_is_skipped(folder: Path, store: Path) -> None:
     first = run("ingest", folder, "--store", store)
     assert first.exit_code == 0
-    assert first.stdout == (
-        f"{store}: inputs read: 3 (0 changed files read again), skipped: 0; new rows: 23, samples: 80\n"
-    )
+    assert first.stdout == (f"{store}: 3 inputs read, 0 of them updated, 0 skipped; 23 new rows, 80 new samples\n")
     before, manifest = segment_names(store), Directory(store).read_newest()
     for path in (folder, f"{folder}/.", folder / "slurm-41.out"):
         again = ingest([path], store)
@@ -231,8 +229,7 @@ def test_a_path_that_is_not_a_store_is_refused_with_a_reason(folder: Path, store
         result = run(*command, "--store", store)
         assert result.exit_code == 2
         assert (
-            result.stderr
-            == f"trackside: {store} is not a Trackside store; 'trackside ingest PATH --store {store}' makes one\n"
+            result.stderr == f"trackside: {store} does not exist; 'trackside ingest PATH --store {store}' makes one\n"
         )
         assert not store.exists()
         assert "is not a Trackside store" in run(*command, "--store", folder).stderr

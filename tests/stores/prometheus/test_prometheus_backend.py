@@ -525,7 +525,7 @@ def test_answers_that_are_not_from_prometheus_are_refused(reply: bytes, kind: st
 def test_a_server_that_is_down_fails_at_once() -> None:
     with scripted(b"") as server:
         url = server.url
-    with pytest.raises(SourceUnavailable, match="can't be reached") as caught:
+    with pytest.raises(SourceUnavailable, match="cannot be reached") as caught:
         backend_for(url).series()
     assert caught.value.kind == "unreachable"
 

@@ -68,7 +68,7 @@ def _snappy_size(block: bytes) -> int:
     except cramjam.DecompressionError as error:
         raise _broken("snappy", error) from None
     if not block or size > len(block) * _SNAPPY_RATIO + _SNAPPY_SLACK:
-        raise _broken("snappy", f"{len(block):,} bytes can't decompress to the {size:,} that their header states")
+        raise _broken("snappy", f"{len(block):,} bytes cannot decompress to the {size:,} that their header states")
     return size
 
 

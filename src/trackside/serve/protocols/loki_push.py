@@ -57,7 +57,7 @@ def _selector(text: str) -> tuple[tuple[str, str], ...]:
     while at < len(inside):
         pair = _PAIR.match(inside, at)
         if pair is None or pair[1] in labels:
-            raise BadRequest(f"labels can't be read from character {at + 1} on, or one is repeated: {text[:200]!r}")
+            raise BadRequest(f"labels cannot be read from character {at + 1} on, or one is repeated: {text[:200]!r}")
         labels[pair[1]] = pair[2][1:-1] if pair[2][0] == "`" else _ESCAPE.sub(_unescaped, pair[2][1:-1])
         at = pair.end()
     return tuple(labels.items())

@@ -25,7 +25,7 @@ M = TypeVar("M", bound=Message)
 
 
 def parsed(kind: type[M], body: bytes, shape: Shape, largest: int = MAX_PIECE_BYTES) -> Iterator[M]:
-    """Messages that together are the body's. ``largest``: bytes of a message that can't be split. Raises BadRequest."""
+    """Messages that together are the body's. ``largest``: most bytes of an indivisible message. Raises BadRequest."""
     for piece in pieces(body, shape, largest, 0, len(body)):
         try:
             message = kind.FromString(piece)
@@ -33,12 +33,12 @@ def parsed(kind: type[M], body: bytes, shape: Shape, largest: int = MAX_PIECE_BY
             deque(
                 fields(body, 0, len(body)), maxlen=0
             )  # raises BadRequest with the position, if the outermost message is damaged
-            raise BadRequest(f"the body can't be read as {kind.DESCRIPTOR.name}: {error}") from None
+            raise BadRequest(f"the body cannot be read as {kind.DESCRIPTOR.name}: {error}") from None
         yield message
 
 
 def pieces(body: bytes, shape: Shape, largest: int, at: int, end: int) -> Iterator[bytes]:
-    """A message split into messages of the same type, in order; each has the fields at which it can't be split."""
+    """A message split into messages of the same type, in order; each has the fields at which it cannot be split."""
     if end - at <= MAX_PIECE_BYTES:
         yield body[at:end]
         return
@@ -74,7 +74,7 @@ def _cut(body: bytes, shape: Shape, at: int, end: int) -> tuple[bytes, list[tupl
             if kind != BYTES or number not in shape:
                 context += body[at:stop]
                 if len(context) > MAX_PIECE_BYTES:
-                    raise TooLarge(f"more than {MAX_PIECE_BYTES:,} bytes at byte {at:,} that can't be split")
+                    raise TooLarge(f"more than {MAX_PIECE_BYTES:,} bytes at byte {at:,} that cannot be split")
                 at = stop
                 continue
             if stop - value > MAX_PIECE_BYTES:
