@@ -212,7 +212,7 @@ class TestBounds:
             reporter.report(reading, "4242", ranks, Suspicion(None, None, 9.0, (), ()), {})
             assert time.monotonic() - begin < 15.0
         assert lines_with(reading, "took more than 0.5 s")
-        assert lines_with(reading, "the 1.2 s for all ranks are used up")
+        assert lines_with(reading, "the time limit of 1.2 s for all ranks was reached")
 
     def test_a_process_that_dies_during_the_report_has_no_stack(self, tmp_path: Path) -> None:
         with running("import time\ntime.sleep(1000)", tmp_path, ranks=3) as processes:

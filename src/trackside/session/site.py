@@ -196,9 +196,14 @@ def _refuse_unknown(loaded: LoadedInputs, job: str | None, more: Sequence[Input]
 
 
 def _reasons(rows: Sequence[Input]) -> str:
-    """The sources and their reasons. If all commands of Slurm fail, one of them stands for all."""
-    reasons = {row.path.partition(" ")[0]: _last_message(row.note or row.status) for row in rows[:MAX_REASONS]}
+    """The sources without their arguments, and their reasons."""
+    reasons = {_source_of(row): _last_message(row.note or row.status) for row in rows[:MAX_REASONS]}
     return "; ".join(f"{source}: {reason}" for source, reason in reasons.items())
+
+
+def _source_of(row: Input) -> str:
+    """``sacct`` of ``sacct -D -j 42``; ``the controller`` of ``the controller: job 42``."""
+    return row.path.partition(": ")[0].partition(" -")[0]
 
 
 def _last_message(note: str) -> str:

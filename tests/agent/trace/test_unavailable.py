@@ -63,7 +63,7 @@ def test_without_capabilities_tracing_is_unavailable() -> None:
         "except Unavailable as error: print(error.reason, '|', error.remedy)\n"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert "the kernel refuses BPF programs to this process | run the agent with CAP_BPF" in result.stdout, (
+    assert "the kernel does not let this process load BPF programs | run the agent with CAP_BPF" in result.stdout, (
         result.stderr
     )
 

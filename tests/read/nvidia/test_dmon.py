@@ -176,3 +176,10 @@ def test_unknown_columns_are_named() -> None:
     result, _ = read(text)
     assert result.status == "read"
     assert "1 of 2 metrics are known; unknown: dmon.foo" in result.note
+
+
+def test_a_damaged_heading_that_repeats_columns_is_no_heading() -> None:
+    row = " 20261121   08:00:00      0       5267     C     99     10      -      -    python train\n"
+    heading = "#Date       Time        gpu        pid   type     sm    mem    enc    dec    command\n"
+    assert read(heading + row)[1].blocks
+    assert not read(heading.replace("mem", "sm") + row)[1].blocks

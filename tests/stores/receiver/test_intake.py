@@ -279,7 +279,7 @@ def answers_of(store: Path, *names: str) -> tuple[list[str | float], list[str]]:
     values = [
         answer.reason if isinstance(answer, MissingAnswer) else float(np.nanmean(answer.values)) for answer in answers
     ]
-    return values, [claim.text for claim in doc.preflight if "did not answer" in claim.text]
+    return values, [claim.text for claim in doc.preflight if "gave no complete answer" in claim.text]
 
 
 def of_job(name: str, *values: float, number: int = 0) -> tuple[bytes, list[tuple[int, float]]]:
@@ -304,7 +304,9 @@ def test_a_metric_of_unknown_unit_is_not_reported_as_absent(others: bool, intake
     (active, clock), silent = answers_of(store, "gpu_sm_active_ratio", "gpu_sm_clock_hertz")
     assert active == f"unable to check: {UNIT_UNKNOWN}"
     assert str(clock).startswith("gpu_sm_clock_hertz was not measured")
-    assert silent == [f"store: gpu_sm_active_ratio gave no complete answer: {UNIT_UNKNOWN}"]
+    assert silent == [
+        f"store: gpu_sm_active_ratio gave no complete answer ({UNIT_UNKNOWN}): this verdict lacks its data"
+    ]
     sent(intake, [of_job(RATIO, *[0.5] * 3, 60.0)]).result(10)
     flushed(intake)
     (active,), silent = answers_of(store, "gpu_sm_active_ratio")

@@ -49,7 +49,7 @@ class Dmon:
 
     def _heading(self, words: list[str]) -> bool:
         names = [word.lower() for word in words]
-        if self._is_heading(names):
+        if self._is_heading(names) and len(names) == len(set(names)):  # a damaged heading repeats names
             self._names, self._columns_counted = names, False
             self._fields = tuple(f"{self.tool}.{name}" for name in names)
             self._units = []
