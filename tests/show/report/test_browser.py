@@ -243,7 +243,7 @@ def test_a_narrow_page_cuts_no_text_and_does_not_scroll(opened: Opened) -> None:
         wide = set(shown.all_text_contents())
         page.set_viewport_size({"width": 400, "height": 900})
         page.wait_for_function(
-            "[...document.querySelectorAll('.chart')].every((element) => element.scrollWidth <= element.clientWidth)"
+            "() => [...document.querySelectorAll('.chart')].every((element) => element.scrollWidth <= element.clientWidth)"
         )
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         for chart in page.locator(".chart").all():
@@ -251,7 +251,7 @@ def test_a_narrow_page_cuts_no_text_and_does_not_scroll(opened: Opened) -> None:
         assert {"engine active", "SM active", "median", "maximum"} <= wide & set(shown.all_text_contents())
         page.set_viewport_size({"width": 1280, "height": 2400})
         ends = "[...document.querySelectorAll('.chart:not(.proof *) svg')].map((element) => element.getBoundingClientRect().width)"
-        page.wait_for_function(f"{ends}.every((element) => element > 800)")
+        page.wait_for_function(f"() => {ends}.every((width) => width > 800)")
 
 
 def test_the_head_is_above_the_fold_and_does_not_move_when_charts_load(
