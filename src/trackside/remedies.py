@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from trackside.finding import Command
 
-RESUBMIT = Command("sbatch {script}")
 RESUBMIT_ELSEWHERE = (
     Command("sbatch --exclude={slurm_nodes} {script}"),
     Command("sbatch --exclude={slurm_nodes} JOB_SCRIPT"),
@@ -25,12 +24,3 @@ DUMP_STACKS = (
     ),
 )
 """The stack of the named processes; else of all Python processes on the node, in the job, or on this machine."""
-KERNEL_STACKS = (
-    Command("{on_node} sudo cat /proc/{pid}/stack"),
-    Command("{node_shell} 'for p in {pids}; do sudo cat /proc/$p/stack; done'"),
-)
-"""Where processes in state D wait in the kernel."""
-PERFORMANCE = (
-    Command("{on_node} nvidia-smi -q -i {gpu_index} -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
-    Command("{on_node} nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
-)

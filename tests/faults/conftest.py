@@ -44,3 +44,10 @@ def stub(run: ServedRun) -> Iterator[RewritingServer]:
     """A server that rewrites the answers of the server of the test's run."""
     with rewriting_server(run.url) as server:
         yield server
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> ServedRun:
+    """The run of a test: the fixture that the parameter names."""
+    served: ServedRun = request.getfixturevalue(getattr(request, "param", "slow"))
+    return served

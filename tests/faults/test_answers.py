@@ -66,13 +66,6 @@ def _dated(answer: Answer, date: str) -> Answer:
     return Answer(answer.status, answer.body, answer.type, headers={"Date": date})
 
 
-@pytest.fixture
-def run(request: pytest.FixtureRequest) -> ServedRun:
-    """The run of a test: the fixture that the parameter names."""
-    served: ServedRun = request.getfixturevalue(getattr(request, "param", "slow"))
-    return served
-
-
 @pytest.mark.parametrize("rewrite", TRANSIENT.values(), ids=TRANSIENT)
 def test_a_transient_fault_does_not_change_the_verdict(
     rewrite: Rewrite, run: ServedRun, stub: RewritingServer, tmp_path: Path

@@ -23,13 +23,6 @@ SPOILED_ANSWERS: dict[str, Callable[[Answer], Answer]] = {
 }
 
 
-@pytest.fixture
-def run(request: pytest.FixtureRequest) -> ServedRun:
-    """The run of a test: the fixture that the parameter names."""
-    served: ServedRun = request.getfixturevalue(getattr(request, "param", "slow"))
-    return served
-
-
 @RUNS
 def test_logs_from_the_store_and_from_files_give_the_same_verdict(run: ServedRun, tmp_path: Path) -> None:
     with running(loki(run.full.verdict.run, run.rest)) as server:

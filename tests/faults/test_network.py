@@ -41,13 +41,6 @@ PERMANENT = {
 }
 
 
-@pytest.fixture
-def run(request: pytest.FixtureRequest) -> ServedRun:
-    """The run of a test: the fixture that the parameter names."""
-    served: ServedRun = request.getfixturevalue(getattr(request, "param", "slow"))
-    return served
-
-
 @pytest.mark.parametrize("fault", TRANSIENT.values(), ids=TRANSIENT)
 def test_a_transient_fault_does_not_change_the_verdict(
     fault: Fault, run: ServedRun, proxy: Proxy, tmp_path: Path

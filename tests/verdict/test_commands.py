@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from tests.families.rows import event, job, store
 from trackside.facts.fact import Facts
 from trackside.facts.logs.ending import Ending
+from trackside.families.c2_collective_hang import KERNEL_STACKS
+from trackside.families.h1_user_cancelled import RESUBMIT
 from trackside.finding import Certainty, Finding, Sentence, action, present
 from trackside.model import Record, Run
-from trackside.remedies import DUMP_STACKS, KERNEL_STACKS, RESUBMIT, RESUBMIT_ELSEWHERE
+from trackside.remedies import DUMP_STACKS, RESUBMIT_ELSEWHERE
 from trackside.show.wording import sentence
 from trackside.verdict.commands import with_names
 

@@ -38,8 +38,8 @@ class RunNames:
     def of(self, finding: Finding) -> Mapping[str, Value]:
         """The names that commands about this finding may use; one that is not known is left out.
 
-        ``job`` and ``script``: of a Slurm job. ``nodes``, ``node``: of the finding, comma-separated and the first.
-        ``slurm_nodes``, ``slurm_node``: the same, if Slurm manages them. ``on_node``: the prefix that runs a command on
+        ``job`` and ``script``: of a Slurm job. ``node``: the first of the finding. ``slurm_nodes``, ``slurm_node``: its
+        nodes, comma-separated, and the first, if Slurm manages them. ``on_node``: the prefix that runs a command on
         ``node``; empty if no node is known. ``node_shell``: the same for a quoted shell script. ``gpu``,
         ``gpu_index``, ``gpu_uuid``, ``gpu_pci``: the finding's only GPU. ``pids``, ``pid``: processes of its ranks, or
         those stuck in the kernel; ``pid`` if it is only one.
@@ -82,9 +82,9 @@ class RunNames:
             names = {"node": node, "on_node": prefix, "node_shell": f"{prefix} bash -c"}
         else:  # ssh passes its words to a shell
             names = {"node": node, "on_node": f"ssh {node}", "node_shell": f"ssh {node}"}
-        if len(listed) > MAX_NAME_CHARS:
+        if len(listed) > MAX_NAME_CHARS or not self.is_slurm:
             return names
-        return {**names, "nodes": listed, **({"slurm_nodes": listed, "slurm_node": node} if self.is_slurm else {})}
+        return {**names, "slurm_nodes": listed, "slurm_node": node}
 
     def _gpu(self, finding: Finding) -> Mapping[str, str]:
         if len(finding.gpus) != 1:
@@ -95,9 +95,10 @@ class RunNames:
         if "gpu_index" not in names or grid is None:
             return names
         for series in of_gpu(grid, gpu).series:
-            for label, name in (("gpu_uuid", "gpu_uuid"), ("pci", "gpu_pci")):
-                if value := series.get(label):
-                    names[name] = shlex.quote(f"{value}.0" if name == "gpu_pci" and "." not in value else value)
+            if uuid := series.get("gpu_uuid"):
+                names["gpu_uuid"] = shlex.quote(uuid)
+            if pci := series.get("pci"):
+                names["gpu_pci"] = shlex.quote(pci if "." in pci else f"{pci}.0")
         return names
 
     def _processes(self, finding: Finding) -> Mapping[str, str]:

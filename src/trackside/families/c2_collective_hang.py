@@ -64,7 +64,7 @@ from trackside.facts.training.learning import last_logged
 from trackside.family import Family
 from trackside.finding import Action, Claim, Command, Culprit, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
-from trackside.remedies import DUMP_STACKS, KERNEL_STACKS
+from trackside.remedies import DUMP_STACKS
 
 STUCK_AT = Sentence("hung in a collective: the other ranks wait for one rank, which stays at {place}")
 WAIT_FOR_ONE = Sentence("hung in a collective: the other ranks wait for one rank")
@@ -93,6 +93,10 @@ LOOK_RANK = Sentence(
 )
 LOOK_LINE = Sentence("look at {place}: what that rank waits for there, and why no other rank is there")
 LOOK_RANKS = Sentence("find the rank that did not report a timeout, and check its log and its node")
+KERNEL_STACKS = (
+    Command("{on_node} sudo cat /proc/{pid}/stack"),
+    Command("{node_shell} 'for p in {pids}; do sudo cat /proc/$p/stack; done'"),
+)
 LOOK_KERNEL = Sentence("see where the process in state D waits in the kernel, and check that file system or driver")
 WATCHDOG = Sentence(
     "turn on the NCCL watchdog and the Flight Recorder, so that the next hang fails fast and names the rank"

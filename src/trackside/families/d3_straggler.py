@@ -56,7 +56,7 @@ from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
-from trackside.remedies import PERFORMANCE, RESUBMIT_ELSEWHERE
+from trackside.remedies import RESUBMIT_ELSEWHERE
 from trackside.witness import surer
 
 
@@ -87,6 +87,10 @@ HOW_MUCH = Sentence(
     "how much throughput it costs: a comparison with a known-good run would show it (trackside compare)"
 )
 LOOK = Sentence("check that GPU and the load, NUMA placement and storage of its host")
+PERFORMANCE = (
+    Command("{on_node} nvidia-smi -q -i {gpu_index} -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
+    Command("{on_node} nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
+)
 LOOK_HOST = Sentence("check the load, NUMA placement and storage of that rank's host: its GPU reports no errors")
 SHOW_HOST = Command("{node_shell} 'uptime; numactl --hardware; nvidia-smi topo -m'")
 ELSEWHERE = Sentence("rerun without the node, with the options of the first submission, and compare the step times")

@@ -42,9 +42,8 @@ from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
 from trackside.model import Event, Record, Role, Run
-from trackside.remedies import RESUBMIT
 
 OWN_REASONS = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
 """Reasons for which Slurm itself ends a job."""
@@ -64,6 +63,7 @@ WHO = Sentence("who canceled it: no record names the user")
 RESUME = Sentence(
     "if the run is still wanted, resubmit it with the options of the first submission, from the last checkpoint"
 )
+RESUBMIT = Command("sbatch {script}")
 SLURMS_OWN = Sentence("Slurm itself ended the run: {line}")
 NO_CANCEL = Sentence("no cancellation notice in the log")
 

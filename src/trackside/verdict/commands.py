@@ -17,10 +17,10 @@ def with_names(finding: Finding, facts: Facts) -> Finding:
 
     An action whose sentence names what is not known is left out.
     """
-    if not any(_needed(action.sentence, *action.commands) - action.values.keys() for action in finding.actions):
-        return replace(finding, actions=tuple(replace(one, commands=one.commands[:1]) for one in finding.actions))
-    names = facts.get(RunNames)
-    known = {} if isinstance(names, Missing) else names.of(finding)
+    known: Mapping[str, Value] = {}
+    if any(_needed(action.sentence, *action.commands) - action.values.keys() for action in finding.actions):
+        names = facts.get(RunNames)  # not before: its queries may be expensive
+        known = {} if isinstance(names, Missing) else names.of(finding)
     return replace(finding, actions=tuple(_filled(finding.actions, known)))
 
 
