@@ -1,11 +1,14 @@
 """Custom training loops: any line that names a step or an epoch and a training loss.
 
 ``step 10 loss 3.42``, ``iter 2/40 | loss 5.7 | lr 5e-3``, ``Epoch: [0][ 50/500] Loss 3.1 (3.4)``, ``{"step": 1, "loss":
-2.0}``, ``level=info step=1 loss=2``, ``[Loss] 4.1 | [step] 89``, and tables of comma-separated figures under a header.
+2.0}``, ``level=info step=1 loss=2``, ``[Loss] 4.1 | [step] 89``, ``iter = 20`` with ``loss = 2.1`` on a line below, and
+tables of comma-separated figures under a header.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,13 +16,16 @@ from typing import Any
 
 from trackside.logs.frameworks import named_frameworks
 from trackside.logs.line import Line
-from trackside.logs.numbers import NUMBER, field_meaning, number, whole_number
+from trackside.logs.numbers import LAST_RANK, NUMBER, field_meaning, figure, number
 from trackside.logs.pattern import Parser
+from trackside.logs.positions import position_above, remember_position
+from trackside.logs.step_tables import table_points
 from trackside.model import Event
 
 MAX_TEXT_CHARS = 4_000
 """A longer line is a dump, not a progress line."""
-MAX_ROWS = 20_000
+MAX_RECORD_CHARS = 300
+"""A longer line under a position is not a record of figures."""
 
 _PAIR = re.compile(
     r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/.\-]{0,60}+(?: (?!(?i:nan|inf)\b)[A-Za-z_(][\w/\-)]{0,40}+){0,3})"
@@ -42,15 +48,21 @@ _EPOCH_COMMA = re.compile(r"\[\s{0,6}(\d{1,7}),\s{1,9}(\d{1,9})\]\s{0,3}loss")
 _BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) batches")
 _SAMPLES = re.compile(r"\[\s{0,9}(\d{1,12})\s?/\s?(\d{1,12})\s{1,3}\(\s{0,3}\d{1,3}(?:\.\d+)?%\)\]")
 _BRACKET = re.compile(r"(?:^|\s)[\[(]\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})\s?[\])]")
+_EPOCH_AFTER = re.compile(r"\b(\d{1,7}) epoch\b[.:,]")
+_BAR_COUNT = re.compile(r"(?:^|\s)(\d{1,9})/(\d{1,9}) \[[=>.]{5,60}\]")
+_BAR = re.compile(r":? {0,4}(?::|\d{1,3}%\|[^|]{0,200}\|) {0,4}\d{1,9}(?:it|/\d{1,9}) \[[^\]]{0,200}\].{0,400}$")
+"""A tqdm bar behind a line that names its position and loss itself."""
+_VALUE = re.compile(rf"\b(?:val|valid|test|dev)\w{{0,20}}\s{{0,2}}[=:]\s{{0,2}}{NUMBER}", re.IGNORECASE)
+"""A figure of the validation, not a word that qualifies the loss after it."""
 _NUMBERED = re.compile(r"(?:^|\s)\[\s{0,9}(\d{1,9})\] \| (?:gnorm|lr|loss)\b")
 _LEADING = re.compile(r"^\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})[\s:|,]")
 _UNIT = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "s": 1.0}
 _SECONDS = frozenset(("data_time_s", "compute_time_s", "comm_time_s", "step_time_s"))
 
 _OTHER = re.compile(
-    r"^\s{0,8}(?:\w{1,40}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception): |%\||it/s\b|s/it\b|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
+    r"^\s{0,8}(?:\w{1,40}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception): |%\||\bwandb: |it/s\b|s/it\b|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
     r"|'eval_|'train_runtime'|validation loss at |\| valid \||/step - "
-    r"|\b(?:[Bb]est|BEST|[Ff]inal|[Ss]av(?:ed|ing)|SAVE|[Ll]owest|[Mm]inimum|improved|[Ee]arly ?[Ss]topp\w*|[Ss]ummary)\b"
+    r"|\b(?:[Bb]est|BEST|[Ff]inal(?!,)|[Ss]av(?:ed|ing)|SAVE|[Ll]owest|[Mm]inimum|improved|[Ee]arly ?[Ss]topp\w*|[Ss]ummary)\b"
 )
 _NOT_TRAINING = re.compile(
     r"\b(?:val(?:id|idation|idating)?|eval(?:uation|uating)?)\b|(?:^|[|\]\[>(:-])\s{0,4}(?:test(?:ing)?|dev)\b",
@@ -60,7 +72,7 @@ _NOT_TRAINING = re.compile(
 _OTHER_HINTS = (
     "%|", "it/s", "s/it", ":::m", "namespace(", "args(", "arguments(", "config", 'file "', "traceback", "val loss", "'eval_",
     "'train_runtime", "validation loss", "| valid", "/step - ", "best", "final", "sav", "lowest", "minimum", "improved", "early",
-    "summary", "error: ", "exception: ",
+    "summary", "error: ", "exception: ", "wandb: ",
 )  # fmt: skip
 _NOT_TRAINING_HINTS = ("val", "eval", "test", "dev")
 """Every line that the regex above can match contains one of these in lower case; searching for them first is far
@@ -99,8 +111,13 @@ def _pairs(text: str) -> _LineFigures:
     for match in _PAIR.finditer(text):
         field = field_meaning(match["key"])
         value = number(match["value"])
-        if field is not None and value is not None:
-            figures.add(field[0], field[1], value, match["of"], match["unit"])
+        if field is None or value is None:
+            continue
+        if field[0] == "total_steps" and math.isfinite(value) and value != int(value):
+            field = ("loss", LAST_RANK)  # a total with a fraction is the sum of the losses
+        if field[0] == "loss" and match["unit"]:
+            continue
+        figures.add(field[0], field[1], value, match["of"], match["unit"])
     return figures
 
 
@@ -113,6 +130,8 @@ def _position(text: str, figures: _LineFigures) -> tuple[int | None, float | Non
     if match := _EPOCH_COMMA.search(text):
         return int(match[2]), int(match[1]), None, None
     epoch = figures.whole_value("epoch")
+    if epoch is None and (match := _EPOCH_AFTER.search(text)):
+        epoch = int(match[1])
     position: float | None = epoch if epoch is not None else figures.values.get("epoch")
     if match := _SAMPLES.search(text):
         share_done = int(match[1]) / max(1, int(match[2]))
@@ -120,7 +139,7 @@ def _position(text: str, figures: _LineFigures) -> tuple[int | None, float | Non
     step, total = figures.whole_value("step"), figures.totals.get("step")
     match = _BATCHES.search(text)
     if match is None and step is None:
-        match = _BRACKET.search(text) or _LEADING.search(text)
+        match = _BAR_COUNT.search(text) or _BRACKET.search(text) or _LEADING.search(text)
     if match is not None:
         step, total = int(match[1]), int(match[2])
     elif step is None and epoch is None and (match := _NUMBERED.search(text)):
@@ -132,44 +151,27 @@ def _position(text: str, figures: _LineFigures) -> tuple[int | None, float | Non
 
 PARSER = Parser("custom", "custom training loops", "framework", generic=True, precedence=630)
 
+PARSER.pattern(
+    rb"(?:epoch|iter|step|update)[a-z]{0,6}[^\n\r0-9]{0,6}[0-9]",
+    safety="Remembered for the lines below; yields no event.",
+    avoids=("iter = 21580", "Training epoch: 55"),
+    caseless=True,
+)(remember_position)
 
-@PARSER.pattern(
-    rb"(?:step|iter|iteration|epoch)[\"']?(?:[,;\t]|  )[^\n\r]{0,200}loss",
+
+PARSER.pattern(
+    rb"(?:step|iter|iteration|epoch)[\"']?(?:[,;\t]|  )[^\n\r]{0,200}(?:loss|cost|total)",
     safety="A header whose rows below hold figures in as many columns.",
     matches=(
         "step,loss,lr\n1,6.31,0.001\n2,5.90,0.001",
         "epoch     train_loss  valid_loss  accuracy\n0         0.512300    0.401200    0.910000",
         "Step\tTraining Loss\n10\t1.8123\n20\t1.5012",
+        "12:44:48 [INFO]:    Epoch       Batch       box        id     total\n12:44:55 [INFO]:    14/29       40/165    0.0119   5.81       -11",
+        "dset  epoch      mcost      mtime\ntrn   94        4.3732   792.4505\ndev   94        1.5318    48.2489",
     ),
-    avoids=("step,loss,lr are logged to a file",),
+    avoids=("step,loss,lr are logged to a file", "Epoch  loss  total\nsaved the table above\n"),
     caseless=True,
-)
-def _table(line: Line) -> Iterator[Event]:
-    """The rows under a header such as ``step,loss,lr``."""
-    separator = next((character for character in (",", "\t", ";") if character in line.text), None)
-    names = [name.strip().strip("\"'") for name in line.text.split(separator)]
-    columns = {}
-    for index, name in enumerate(names):
-        field = field_meaning(name) if re.fullmatch(r"[\w/.\- ]{1,60}", name) else None
-        if field is not None and field[0] not in columns:
-            columns[field[0]] = index
-    if "loss" not in columns or not columns.keys() & {"step", "epoch"}:
-        return
-    for row in line.following(MAX_ROWS):
-        cells = row.text.split(separator)
-        if len(cells) != len(names):
-            return
-        step = whole_number(cells[columns["step"]]) if "step" in columns else None
-        epoch = number(cells[columns["epoch"]]) if "epoch" in columns else None
-        loss = number(cells[columns["loss"]])
-        if step is None and epoch is None:
-            return
-        if loss is None:
-            continue
-        optional: dict[str, Any] = {
-            name: number(cells[columns[name]]) for name in ("lr", "grad_norm") if name in columns
-        }
-        yield row.event("progress", step=step, epoch=epoch, loss=loss, framework="custom", **optional)
+)(table_points)
 
 
 def _progress(
@@ -207,6 +209,46 @@ def _framework(line: Line) -> str:
 
 
 @PARSER.pattern(
+    rb"loss[a-z_]{0,20}\": ?\"?-?[0-9nNI]",
+    safety="One JSON object is the whole line, or all that follows a label; it names a step or an epoch.",
+    matches=(
+        '{"train_lr": 0.0002, "train_class_error": 0.03, "train_loss": 17.2, "train_loss_bbox_0": 1.1, "epoch": 4, "n_parameters": 9}',
+        'json_stats: {"_type": "train_epoch", "dt": 0.4, "epoch": "3/100", "loss": 2.5}',
+    ),
+    avoids=('{"train_loss": 17.2, "model": "a"}', '{"loss": 1.2, "epoch": '),
+)
+def _json(line: Line) -> Iterator[Event]:
+    start = line.text.find("{")
+    try:
+        record = json.loads(line.text[start:]) if start >= 0 else None
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(record, dict):
+        return
+    figures = _LineFigures()
+    for key, printed in record.items():
+        field = field_meaning(key)
+        value = number(printed) if isinstance(printed, str) else figure(printed)
+        if field is not None and value is not None:
+            figures.add(field[0], field[1], value)
+    step, epoch = figures.whole_value("step"), figures.values.get("epoch")
+    if "loss" in figures.values and (step is not None or epoch is not None):
+        whole_epoch = figures.whole_value("epoch")
+        position = epoch if whole_epoch is None else whole_epoch
+        yield _progress(line, figures, step, position, None, figures.whole_value("total_steps"))
+
+
+@PARSER.pattern(
+    rb"(?:epoch|iter|step)[^\n\r]{1,120}[ \t](?:cost|total)[=:, ]{1,4}-?[0-9]",
+    safety="A cost that is time has a unit or another name; a total is a loss only if it has a fraction.",
+    matches=(
+        "Pre-training layer final, epoch 85, cost  0.238637797038",
+        "[epoch: 51/200, iter: 75/177] total: 0.669316 ",
+    ),
+    avoids=("epoch 3, time cost: 2.68s", "epoch 3 cost 12.4 s", "step 10, total: 5000"),
+    caseless=True,
+)
+@PARSER.pattern(
     rb"[lL](?:oss|OSS)[^\n\r0-9]{0,24}[0-9nNiI]",
     safety="Settings (loss_scale, loss_weight, a loss without step or epoch), echoed arguments, code in tracebacks, "
     "best or final losses and validation losses are not training points.",
@@ -228,6 +270,14 @@ def _framework(line: Line) -> str:
         "step    7/19560 | loss 10.913 (+nanz)| norm 15.21 (+nanz)| lr 6.0e-06 | 850.4 ms",
         "iteration:  4875/500000   0% | elapsed time: 19:29:30 | per_token_loss: 3.3900 | lr: 9.9E-06 | z_loss: 26.2",
         "Epoch 3 - val_loss: 0.412",
+        "iter = 21580\n\tloss = 0.484435, accuracy (cur) = 0.781250",
+        "[03.24.23|14:21:45] Training epoch: 55\n[03.24.23|14:22:06] \tmean_loss: 1.0710372626781464",
+        "num of updates: 26000\nret loss: 0.98657\naction loss: 0.03781",
+        "[INFO] Start training epoch 5, 3511 iters per inner epoch.\n[INFO] Averaged stats: lr: 0.0000  loss: 0.2588",
+        "[Epoch 158] train=0.075812 val=0.963900 loss=0.766110 time: 114.246979",
+        "INFO [Train] 48 epoch. Loss: 87.07872",
+        "[Training] 83/160 [==============>...............] - ETA: 1:48  [ loss=3.6367 ]",
+        "Train Epoch: 50 [79/287 (27%)] Loss: 8.961083: : 79it [00:18,  4.26it/s]",
     ),
     avoids=(
         "`loss_type=None` was set in the config but it is unrecognized.",
@@ -246,21 +296,38 @@ def _line(line: Line) -> list[Event] | None:
     if len(text) > MAX_TEXT_CHARS:
         return None
     text = _BEST_FIELD.sub("", text)
+    if _EPOCH_BATCH.search(text) or _SAMPLES.search(text):
+        text = _BAR.sub("", text)
     lowered = text.lower()
     if any(hint in lowered for hint in _OTHER_HINTS) and _OTHER.search(text):
         return None
     figures = _pairs(text)
     if "loss" not in figures.values and "eval_loss" not in figures.values:
         return None
+    before = _VALUE.sub("", lowered[: max(0, lowered.find("loss"))])
+    not_training = any(hint in before for hint in _NOT_TRAINING_HINTS) and _NOT_TRAINING.search(before) is not None
     step, epoch, epoch_steps, total = _position(text, figures)
     if step is None and epoch is None:
-        return None
+        above = position_above(line)
+        if above is None or len(text) > MAX_RECORD_CHARS or line.notes(PARSER.id).get("positioned"):
+            return None
+        step, epoch, total, not_training = above.step, above.epoch, above.total, not_training or above.evaluates
+    elif "loss" in figures.values and not not_training:
+        line.notes(PARSER.id)["positioned"] = True  # a line without a position sums up those that have one
     events = []
-    before = lowered[: max(0, lowered.find("loss"))]
-    not_training = any(hint in before for hint in _NOT_TRAINING_HINTS) and _NOT_TRAINING.search(before) is not None
     validated = figures.values.get("loss" if not_training and "eval_loss" not in figures.values else "eval_loss")
     if validated is not None:
         events.append(line.event("evaluation", step=step, epoch=epoch, metric="loss", value=validated, loss=validated))
-    if "loss" in figures.values and not not_training:
+    if "loss" in figures.values and not not_training and _is_first_name(line, figures, step, epoch):
         events.append(_progress(line, figures, step, epoch, epoch_steps, total))
     return events or None
+
+
+def _is_first_name(line: Line, figures: _LineFigures, step: int | None, epoch: float | None) -> bool:
+    """Whether no loss with a more specific name was printed for the same step and epoch: ``Train Loss`` before ``True
+    Loss``."""
+    notes, rank = line.notes(f"{PARSER.id} {line.label}"), figures.ranks["loss"]
+    if notes.get("position") == (step, epoch) and notes["rank"] < rank:
+        return False
+    notes.update(position=(step, epoch), rank=rank)
+    return True

@@ -48,9 +48,10 @@ _NAMES: dict[str, str] = {
     " total_loss loss_total train_total_loss step_loss loss_step batch_loss loss_batch train_batch_loss avg_loss loss_avg"
     " average_loss mean_loss loss_mean train_avg_loss global_avg_loss train_loss_epoch running_loss smoothed_loss loss_ema"
     " per_token_loss token_loss nll_loss loss_nll ce_loss loss_ce cross_entropy_loss cross_entropy mlm_loss"
-    " masked_lm_loss policy_loss actor_loss loss_policy_avg pg_loss loss_policy sft_loss dpo_loss",
+    " masked_lm_loss policy_loss actor_loss loss_policy_avg pg_loss loss_policy sft_loss dpo_loss train_cost mean_cost mcost cost",
     "step": "global_step global_step_max_steps num_updates current_steps current_step train_step training_step optimizer_step optim_step"
-    " num_opt_steps step steps iteration iterations iter iters itr it update updates batch_idx batch minibatch",
+    " num_opt_steps step steps iteration iterations iter iters itr it update updates batch_idx batch minibatch"
+    " total_timesteps num_timesteps timesteps timestep",
     "epoch": "epoch epochs ep current_epoch num_epochs",
     "lr": "lr learning_rate train_lr current_lr step_lr last_lr base_lr lr_0",
     "grad_norm": "grad_norm gradnorm gnorm gradient_norm total_norm global_grad_norm grad_norm_total norm",
@@ -67,7 +68,8 @@ _NAMES: dict[str, str] = {
 }
 """Field of ``progress`` -> its printed names in snake case, the most specific first."""
 _FIELD_RANKS = {name: (field, rank) for field, names in _NAMES.items() for rank, name in enumerate(names.split())}
-_LAST_RANK = 100
+LAST_RANK = 100
+"""Rank of a name that is a loss, but not one of those above."""
 _NOT_TRAINING = frozenset(
     ("val", "valid", "validation", "eval", "evaluation", "test", "dev", "best", "min", "max", "holdout", "heldout")
 )
@@ -113,13 +115,13 @@ def field_meaning(key: str) -> tuple[str, int] | None:
         return ("eval_loss", 0) if "loss" in words else None
     for start in range(len(parts)):
         known_field = _FIELD_RANKS.get("_".join(parts[start:]))
+        if parts[start:] == ["cost"] and start:
+            return None  # a time cost
         if known_field is not None:
             return (
-                (known_field[0], _LAST_RANK)
-                if known_field[0] == "loss" and not _SIDE.isdisjoint(words)
-                else known_field
+                (known_field[0], LAST_RANK) if known_field[0] == "loss" and not _SIDE.isdisjoint(words) else known_field
             )
-    return ("loss", _LAST_RANK) if "loss" in words and _NOT_LOSS.isdisjoint(words) else None
+    return ("loss", LAST_RANK) if "loss" in words and _NOT_LOSS.isdisjoint(words) else None
 
 
 def _snake(part: str) -> str:

@@ -1,7 +1,7 @@
 """Ultralytics YOLO: one row per epoch under ``Epoch GPU_mem box_loss cls_loss ...``, as a bar.
 
-The loss that it minimizes is not printed, only its parts: a row is a training point without a loss, or with a
-non-finite one.
+The loss that it minimizes is not printed, only its parts: the first of them (the box's) is the point's loss, or the
+first that is not finite.
 """
 
 from __future__ import annotations
@@ -14,26 +14,40 @@ from trackside.logs.numbers import number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_HEADER = re.compile(r"^\s{1,12}Epoch\s+(?:GPU_mem|gpu_mem)\s+(.{1,120})")
-MAX_BLOCK_LINES = 60
+ID = "ultralytics"
 
-PARSER = Parser("ultralytics", "Ultralytics YOLO", "framework")
+PARSER = Parser(ID, "Ultralytics YOLO", "framework", redraws=True)
 
 
 @PARSER.pattern(
-    rb"[0-9]{1,6}/[0-9]{1,6} {2,12}[0-9.]{1,8}[GM]? [^\n\r]{1,200}: 100%",
-    r"^\s{1,12}(\d{1,6})/(\d{1,6})\s+(?:[\d.]{1,8}[GM]?)\s+(.{1,160}?)\s+\d{1,6}\s+\d{2,5}: 100%",
-    safety="Only the finished bar of an epoch, under its header.",
+    rb"Epoch {1,8}(?:GPU_mem|gpu_mem) {1,8}[a-z_]{1,20}loss",
+    r"^\s{1,12}Epoch\s+(?:GPU_mem|gpu_mem)\s+(.{1,120})",
+    safety="Only remembers the columns; yields no event.",
+)
+def _header(line: Line, match: re.Match[str]) -> None:
+    line.notes(ID)["columns"] = match[1].split()
+
+
+@PARSER.pattern(
+    rb"[0-9]{1,6}/[0-9]{1,6} {2,12}[0-9.]{1,8}[GM]? [^\n\r]{1,200}: [0-9]{1,3}",
+    r"^\s{1,12}(\d{1,6})/(\d{1,6})\s+(?:[\d.]{1,8}[GM]?)\s+(.{1,160}?)\s+\d{1,6}\s+\d{2,5}: \d{1,3}(?:%|$)",
+    safety="Only under its header; the last drawing of an epoch's bar counts.",
     matches=(
         "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
         "       3/55      9.95G      1.234       2.07      1.477         12        640: 100%|██████████| 787/787 [09:07<00:00,  1.44it/s]",
+        "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
+        "      12/50      8.38G      0.479     0.3817     0.8271         46        640: 0% ──────────── 0/75  1.6s",
+        "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
+        "     16/100      8.88G      1.727      2.006      1.389        234        640: 1",
     ),
     avoids=("      3/55      9.95G      1.234  12        640: 100%|██████████| 787/787",),
 )
 def _progress(line: Line, match: re.Match[str]) -> Event | None:
-    header = next((m for near in line.preceding(MAX_BLOCK_LINES) if (m := _HEADER.match(near.text))), None)
-    if header is None:
+    columns = line.notes(ID).get("columns")
+    if columns is None:
         return None
-    losses = [number(value) for name, value in zip(header[1].split(), match[3].split(), strict=False) if "loss" in name]
+    losses = [number(value) for name, value in zip(columns, match[3].split(), strict=False) if "loss" in name]
     non_finite = next((value for value in losses if value is not None and not math.isfinite(value)), None)
-    return line.event("progress", step=int(match[1]), epoch=int(match[1]), loss=non_finite, framework="ultralytics")
+    loss = losses[0] if losses and non_finite is None else non_finite
+    epoch = int(match[1])
+    return line.event("progress", step=epoch, epoch=epoch, total_steps=int(match[2]), loss=loss, framework=ID)

@@ -93,7 +93,8 @@ def _progress(facts: Facts) -> Progress | None:
         return None
     planned = [number(row, "total_steps") for row in (*trajectory.plans.events, *points)]
     known = [int(steps) for steps in planned if steps is not None]
-    first, last = ((number(row, "step"), number(row, "loss")) for row in (points[0], points[-1]))
+    with_loss = [row for row in points if number(row, "loss") is not None] or points
+    first, last = ((number(row, "step"), number(row, "loss")) for row in (with_loss[0], with_loss[-1]))
     return Progress(facts.run.framework, _count(points), first, last, known[-1] if known else None)
 
 

@@ -1,0 +1,70 @@
+"""Lines that only say where a loop is: ``iter = 21560``, ``Training epoch: 55``, ``num of updates: 26000``.
+
+Loops that print a record over several lines print the position first and the loss below it; :func:`position_above` gives
+the position that a loss without one belongs to.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trackside.logs.line import Line
+
+MAX_RECORD_LINES = 60
+"""Lines of one record below its position."""
+MAX_TEXT_CHARS = 160
+"""A longer line says more than a position."""
+MAX_REST_CHARS = 60
+"""Characters after the count."""
+
+_NOTES = "positions"
+_POSITION = re.compile(
+    r"\b(?:(?P<epoch>epoch)|(?P<step>(?:global )?(?:step|iter|iteration|update)s?|num(?:ber)?[ _]of[ _]updates|num_updates))"
+    r"['\"]?\s{0,3}[:=#]?\s{0,3}[\[(]?\s{0,6}(?P<count>\d{1,12})(?![.\d])(?:\s{0,2}(?:/|of)\s{0,2}(?P<of>\d{1,12}))?",
+    re.IGNORECASE,
+)
+_BAR_OR_LOSS = re.compile(r"loss|\d%\||it/s|s/it|[\w.]\.py\b|\bsav(?:ed|ing)\b|\bbest\b|checkpoint", re.IGNORECASE)
+_NOT_TRAINING = re.compile(r"\b(?:eval\w*|val(?:id\w*)?|test\w*|dev)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPosition:
+    """Where the loop is; ``evaluates``: in an evaluation, so a loss below is none of training."""
+
+    step: int | None
+    epoch: int | None
+    total: int | None
+    """Planned steps, if a step was printed as ``N/M``."""
+    line: int
+    evaluates: bool
+
+
+def remember_position(line: Line) -> None:
+    """Remember the position that a short line names, if it prints no loss and no bar."""
+    text = line.text
+    match = _POSITION.search(text)
+    if (
+        match is None
+        or len(text) > MAX_TEXT_CHARS
+        or len(text) - match.end() > MAX_REST_CHARS
+        or _BAR_OR_LOSS.search(text)
+    ):
+        return
+    count, total = int(match["count"]), int(match["of"]) if match["of"] else None
+    position = LoopPosition(
+        None if match["epoch"] else count,
+        count if match["epoch"] else None,
+        None if match["epoch"] else total,
+        line.number,
+        _NOT_TRAINING.search(text) is not None,
+    )
+    line.notes(_NOTES)[line.label] = position
+
+
+def position_above(line: Line) -> LoopPosition | None:
+    """The position that the same writer printed at most :data:`MAX_RECORD_LINES` lines above, or None."""
+    position = line.notes(_NOTES).get(line.label)
+    if not isinstance(position, LoopPosition) or line.number - position.line > MAX_RECORD_LINES:
+        return None
+    return position

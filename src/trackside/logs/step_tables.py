@@ -1,0 +1,115 @@
+"""Tables of figures under a header that names a step or an epoch and a loss.
+
+``step,loss,lr`` with rows ``1,6.31,0.001``; columns of blanks, each line perhaps behind a time and a level; headers that
+are printed again for each epoch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trackside.logs.line import Line
+from trackside.logs.numbers import LAST_RANK, field_meaning, number, whole_number
+from trackside.model import Event
+
+MAX_ROWS = 20_000
+MAX_OTHER_LINES = 40
+"""Lines between two rows, such as those of an evaluation."""
+MAX_CELLS = 60
+
+_NAME = re.compile(r"[A-Za-z][\w/.\-% ]{0,60}")
+_BLANKS = re.compile(r"\t+|\s{2,}")
+_OF = re.compile(r"(\d{1,12})/(\d{1,12})")
+_EVALUATION = re.compile(r"(?:val|valid|validation|dev|test|eval)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where the figures of a row are; indexes count from the row's end, so that what stands before the table does not
+    matter."""
+
+    separator: str | None
+    count: int
+    fields: dict[str, int]
+    """field of ``progress`` -> index of its cell"""
+
+    def cells(self, text: str) -> list[str] | None:
+        """The cells of a row, or None if the line is no row of this table."""
+        cells = text.split(self.separator)
+        if self.separator is not None and len(cells) != self.count:
+            return None
+        return cells[-self.count :] if len(cells) >= self.count else None
+
+
+def columns_of(header: str) -> Columns | None:
+    """The columns that a header names, or None if it does not name a position and a loss."""
+    separator = next((character for character in (",", ";") if character in header), None)
+    pieces = header.split(separator) if separator else _BLANKS.split(header.strip())
+    names = [piece.strip().strip("\"'") for piece in pieces]
+    if separator is None:  # a time and a level may stand before the first name
+        while names and not _NAME.fullmatch(names[0]):
+            names.pop(0)
+    if not 2 <= len(names) <= MAX_CELLS:
+        return None
+    ranks: dict[str, int] = {}
+    fields: dict[str, int] = {}
+    for index, name in enumerate(names):
+        field = field_meaning(name) if _NAME.fullmatch(name) else None
+        if name.lower() == "total":
+            field = ("loss", LAST_RANK)
+        if field is not None and field[1] < ranks.get(field[0], LAST_RANK + 1):
+            ranks[field[0]], fields[field[0]] = field[1], index - len(names)
+    if "loss" not in fields or not fields.keys() & {"step", "epoch"}:
+        return None
+    return Columns("\t" if separator is None and "\t" in header.strip() else separator, len(names), fields)
+
+
+def table_points(line: Line) -> Iterator[Event]:
+    """The rows under a header, up to the next header."""
+    columns = columns_of(line.text)
+    if columns is None:
+        return
+    others = 0
+    for row in line.following(MAX_ROWS):
+        cells = columns.cells(row.text)
+        point = None if cells is None else _point(row, columns, cells)
+        if point is not None:
+            others = 0
+            yield point
+        elif row.text.strip():
+            others += 1
+            if others > MAX_OTHER_LINES or columns.separator is not None or columns_of(row.text) is not None:
+                return
+
+
+def _point(row: Line, columns: Columns, cells: Sequence[str]) -> Event | None:
+    """The training point of a row; None for a row of an evaluation and for a line that is no row."""
+    fields = columns.fields
+    numeric = sum(1 for cell in cells if number(cell) is not None)
+    if 2 * numeric <= len(cells) or any(_EVALUATION.fullmatch(cell.strip()) for cell in cells):
+        return None
+    step, steps = _count(cells[fields["step"]]) if "step" in fields else (None, None)
+    epoch = number(cells[fields["epoch"]]) if "epoch" in fields else None
+    loss = number(cells[fields["loss"]])
+    if (step is None and epoch is None) or loss is None:
+        return None
+    whole_epoch = int(epoch) if epoch is not None and epoch == epoch and epoch == int(epoch) else epoch
+    return row.event(
+        "progress",
+        step=step,
+        epoch=whole_epoch,
+        epoch_steps=steps if epoch is not None else None,
+        total_steps=steps if epoch is None else None,
+        loss=loss,
+        lr=number(cells[fields["lr"]]) if "lr" in fields else None,
+        grad_norm=number(cells[fields["grad_norm"]]) if "grad_norm" in fields else None,
+        framework="custom",
+    )
+
+
+def _count(cell: str) -> tuple[int | None, int | None]:
+    """(count, of how many) of a cell such as ``120/165`` or ``120``."""
+    match = _OF.fullmatch(cell.strip())
+    return (int(match[1]), int(match[2])) if match else (whole_number(cell), None)
