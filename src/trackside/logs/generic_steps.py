@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trackside.logs.frameworks import named_frameworks
@@ -149,14 +149,24 @@ def _position(text: str, figures: _LineFigures) -> tuple[int | None, float | Non
     return step, position, None, total or figures.whole_value("total_steps")
 
 
-PARSER = Parser("custom", "custom training loops", "framework", generic=True, precedence=630)
+PARSER = Parser(
+    "custom", "custom training loops", "framework", generic=True, precedence=630, fallback_id="custom-positions"
+)
 
-PARSER.pattern(
+
+@PARSER.pattern(
     rb"(?:epoch|iter|step|update)[a-z]{0,6}[^\n\r0-9]{0,6}[0-9]",
-    safety="Remembered for the lines below; yields no event.",
-    avoids=("iter = 21580", "Training epoch: 55"),
+    safety="A position is done when the next one is printed; the points count only if the log prints no loss.",
+    matches=("Epoch 499 out of 500\nEpoch 500 out of 500", "Training epoch: 55\nTraining epoch: 56"),
+    avoids=("iter = 21580", "Training epoch: 55", "Eval epoch: 55\nEval epoch: 56"),
     caseless=True,
-)(remember_position)
+)
+def _position_line(line: Line) -> Event | None:
+    done = remember_position(line)
+    if done is None:
+        return None
+    event = line.event("progress", step=done.step, epoch=done.epoch, total_steps=done.total, framework="custom")
+    return replace(event, parser=PARSER.fallback_id)
 
 
 PARSER.pattern(

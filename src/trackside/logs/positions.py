@@ -20,10 +20,12 @@ MAX_REST_CHARS = 60
 
 _NOTES = "positions"
 _POSITION = re.compile(
-    r"\b(?:(?P<epoch>epoch)|(?P<step>(?:global )?(?:step|iter|iteration|update)s?|num(?:ber)?[ _]of[ _]updates|num_updates))"
-    r"['\"]?\s{0,3}[:=#]?\s{0,3}[\[(]?\s{0,6}(?P<count>\d{1,12})(?![.\d])(?:\s{0,2}(?:/|of)\s{0,2}(?P<of>\d{1,12}))?",
+    r"(?:^|[^\w\s'\"./-])[^\w]{0,20}(?:(?:start(?:ing|ed)?|begin(?:ning)?|train(?:ing)?|eval(?:uat\w+)?|valid\w*|test\w*|current|running|outer|in|at|the|for|of)\s){0,3}"
+    r"(?:(?P<epoch>epoch)|(?:global[ _])?(?:step|iter|iteration|update)|num(?:ber)?[ _]of[ _]updates|num_updates)"
+    r"['\"]?\s{0,3}[:=#]?\s{0,3}[\[(]?\s{0,6}(?P<count>\d{1,12})(?![.\d])(?:\s{0,2}(?:/|(?:out )?of)\s{0,2}(?P<of>\d{1,12}))?",
     re.IGNORECASE,
 )
+"""A counter at the start of a line, or behind a time, a level or punctuation; not ``warmup step: 100``."""
 _BAR_OR_LOSS = re.compile(r"loss|\d%\||it/s|s/it|[\w.]\.py\b|\bsav(?:ed|ing)\b|\bbest\b|checkpoint", re.IGNORECASE)
 _NOT_TRAINING = re.compile(r"\b(?:eval\w*|val(?:id\w*)?|test\w*|dev)\b", re.IGNORECASE)
 
@@ -40,8 +42,9 @@ class LoopPosition:
     evaluates: bool
 
 
-def remember_position(line: Line) -> None:
-    """Remember the position that a short line names, if it prints no loss and no bar."""
+def remember_position(line: Line) -> LoopPosition | None:
+    """Remember the position that a short line names, if it prints no loss and no bar; the one before it, if the loop
+    moved on from there."""
     text = line.text
     match = _POSITION.search(text)
     if (
@@ -50,7 +53,7 @@ def remember_position(line: Line) -> None:
         or len(text) - match.end() > MAX_REST_CHARS
         or _BAR_OR_LOSS.search(text)
     ):
-        return
+        return None
     count, total = int(match["count"]), int(match["of"]) if match["of"] else None
     position = LoopPosition(
         None if match["epoch"] else count,
@@ -59,7 +62,12 @@ def remember_position(line: Line) -> None:
         line.number,
         _NOT_TRAINING.search(text) is not None,
     )
+    before = line.notes(_NOTES).get(line.label)
     line.notes(_NOTES)[line.label] = position
+    if not isinstance(before, LoopPosition) or before.evaluates or position.evaluates:
+        return None
+    moved = (before.step, before.epoch) != (position.step, position.epoch)
+    return before if moved and (before.step is None) == (position.step is None) else None
 
 
 def position_above(line: Line) -> LoopPosition | None:

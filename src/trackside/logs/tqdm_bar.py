@@ -1,7 +1,12 @@
-"""Any training loop that shows its loss in a tqdm bar: accelerate's examples, diffusers, plain loops."""
+"""Any training loop that shows its progress in a tqdm bar: accelerate's examples, diffusers, plain loops.
+
+A bar without a loss counts steps; those points describe the run only if the log prints no loss elsewhere.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 from trackside.logs.bars import ProgressBar, read_bar
@@ -12,7 +17,12 @@ from trackside.model import Event
 
 ID = "tqdm"
 
-PARSER = Parser(ID, "tqdm bars with a loss", "framework", generic=True, precedence=620, redraws=True)
+PARSER = Parser(ID, "tqdm bars", "framework", generic=True, precedence=620, redraws=True, fallback_id=f"{ID}-counts")
+
+_TRAINING = re.compile(r"\b(?:train\w*|epochs?|ep|steps?|iter\w*|rounds?|updates?|episodes?)\b", re.IGNORECASE)
+"""Descriptions of bars that count training steps or epochs; other bars load, convert, download, evaluate or predict."""
+_EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
+"""Descriptions of bars that count epochs."""
 
 
 @PARSER.pattern(
@@ -68,6 +78,36 @@ def _progress(line: Line) -> Event | None:
         framework="accelerate" if "accelerate" in named_frameworks(line) else "custom",
         **fields,
     )
+
+
+@PARSER.pattern(
+    rb"[0-9]/[0-9]{1,9} \[[0-9:]{4,12}<",
+    safety="Only bars named for training, epochs or steps; others load or convert data, evaluate or predict.",
+    matches=(
+        "Epoch 1:  10%|█         | 10/100 [00:01<00:09,  9.80it/s]",
+        "Training:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, acc=0.5]",
+        "Epochs:  10%|█         | 1/10 [01:01<09:09, 61.1s/it]",
+    ),
+    avoids=(
+        "Loading checkpoint shards:  50%|█████     | 1/2 [00:01<00:01,  1.0s/it]",
+        "Map:  10%|█         | 1000/10000 [00:01<00:09, 980 examples/s]",
+        "Validating:  10%|█         | 10/100 [00:01<00:09,  9.80it/s]",
+        "Epoch 1:   0%|          | 0/100 [00:00<?, ?it/s]",
+        "  2%|▎         | 2/80 [00:00<00:10,  7.78it/s]",
+    ),
+)
+def _counts(line: Line) -> Event | None:
+    bar = read_bar(line.text)
+    if bar is None or bar.total is None or not 0 < bar.count <= bar.total or bar.evaluates:
+        return None
+    if bar.figures.keys() & {"loss", "eval_loss"} or not _TRAINING.search(bar.description):
+        return None
+    if _EPOCHS.fullmatch(bar.description):
+        event = line.event("progress", epoch=bar.count, framework="custom")
+    else:
+        step = _laps(line.notes(f"{PARSER.fallback_id} {line.label}"), bar, bar.count) + bar.count
+        event = line.event("progress", step=step, total_steps=_planned(bar), framework="custom")
+    return replace(event, parser=PARSER.fallback_id)
 
 
 def _laps(notes: dict[str, object], bar: ProgressBar, count: int) -> int:
