@@ -18,7 +18,7 @@ from trackside.logs.frameworks import named_frameworks
 from trackside.logs.line import Line
 from trackside.logs.numbers import LAST_RANK, NUMBER, field_meaning, figure, number
 from trackside.logs.pattern import Parser
-from trackside.logs.positions import position_above, remember_position
+from trackside.logs.positions import epoch_above, position_above, remember_position
 from trackside.logs.step_tables import table_points
 from trackside.model import Event
 
@@ -30,7 +30,7 @@ MAX_RECORD_CHARS = 300
 _PAIR = re.compile(
     r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/.\-]{0,60}+(?: (?!(?i:nan|inf)\b)[A-Za-z_(][\w/\-)]{0,40}+){0,3})"
     r"(?:\s?\((?:ms|s|sec|avg|%|it/s)\))?['\"\]]{0,2}"
-    r"(?:\s{0,3}[:=]\s{0,8}|\s{1,10}|\s{0,3}#)['\"\[(]{0,2}\s{0,8}"
+    r"(?:\s{0,3}[:=]\s{0,60}|\s{1,10}|\s{0,3}#)['\"\[(]{0,2}\s{0,8}"
     rf"(?:tensor\()?(?P<value>{NUMBER})(?:\s{{0,2}}/\s{{0,8}}(?P<of>\d{{1,12}}))?(?:\s?(?P<unit>ms|us|µs|s)\b)?"
 )
 _EPOCH_BATCH = re.compile(
@@ -52,9 +52,11 @@ _EPOCH_AFTER = re.compile(r"\b(\d{1,7}) epoch\b[.:,]")
 _BAR_COUNT = re.compile(r"(?:^|\s)(\d{1,9})/(\d{1,9}) \[[=>.]{5,60}\]")
 _BAR = re.compile(r":? {0,4}(?::|\d{1,3}%\|[^|]{0,200}\|) {0,4}\d{1,9}(?:it|/\d{1,9}) \[[^\]]{0,200}\].{0,400}$")
 """A tqdm bar behind a line that names its position and loss itself."""
+_BAR_BEFORE = re.compile(r"^[^|]{0,200}\d{1,3}%\|[^|]{0,400}\|\s{0,9}\d{1,12}/\d{1,12} \[[^\]]{0,200}\](?=\S)")
+"""A tqdm bar whose line another print continues."""
 _VALUE = re.compile(rf"\b(?:val|valid|test|dev)\w{{0,20}}\s{{0,2}}[=:]\s{{0,2}}{NUMBER}", re.IGNORECASE)
 """A figure of the validation, not a word that qualifies the loss after it."""
-_NUMBERED = re.compile(r"(?:^|\s)\[\s{0,9}(\d{1,9})\] \| (?:gnorm|lr|loss)\b")
+_NUMBERED = re.compile(r"(?:^|\s)\[\s{0,9}(\d{1,9})\] (?:\| )?[a-zA-Z_]{2,40}[ :=]")
 _LEADING = re.compile(r"^\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})[\s:|,]")
 _UNIT = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "s": 1.0}
 _SECONDS = frozenset(("data_time_s", "compute_time_s", "comm_time_s", "step_time_s"))
@@ -65,7 +67,7 @@ _OTHER = re.compile(
     r"|\b(?:[Bb]est|BEST|[Ff]inal(?!,)|[Ss]av(?:ed|ing)|SAVE|[Ll]owest|[Mm]inimum|improved|[Ee]arly ?[Ss]topp\w*|[Ss]ummary)\b"
 )
 _NOT_TRAINING = re.compile(
-    r"\b(?:val(?:id|idation|idating)?|eval(?:uation|uating)?)\b|(?:^|[|\]\[>(:-])\s{0,4}(?:test(?:ing)?|dev)\b",
+    r"\b(?:val(?:id|idation|idating)?|eval(?:uat(?:ion|ing|ed))?)\b|(?:^|[|\]\[>(:-])\s{0,4}(?:test(?:ing)?|dev)\b",
     re.IGNORECASE,
 )
 """Before the loss, these words say that it is not the training loss."""
@@ -223,9 +225,10 @@ def _framework(line: Line) -> str:
     safety="One JSON object is the whole line, or all that follows a label; it names a step or an epoch.",
     matches=(
         '{"train_lr": 0.0002, "train_class_error": 0.03, "train_loss": 17.2, "train_loss_bbox_0": 1.1, "epoch": 4, "n_parameters": 9}',
+        '{"train_lr": "0.000", "train_loss": "0.136"}',
         'json_stats: {"_type": "train_epoch", "dt": 0.4, "epoch": "3/100", "loss": 2.5}',
     ),
-    avoids=('{"train_loss": 17.2, "model": "a"}', '{"loss": 1.2, "epoch": '),
+    avoids=('{"loss": 17.2, "lr": 0.1, "model": "a"}', '{"train_loss": 17.2, "model": "a"}', '{"loss": 1.2, "epoch": '),
 )
 def _json(line: Line) -> Iterator[Event]:
     start = line.text.find("{")
@@ -242,7 +245,8 @@ def _json(line: Line) -> Iterator[Event]:
         if field is not None and value is not None:
             figures.add(field[0], field[1], value)
     step, epoch = figures.whole_value("step"), figures.values.get("epoch")
-    if "loss" in figures.values and (step is not None or epoch is not None):
+    is_record = step is not None or epoch is not None or ("lr" in figures.values and figures.ranks.get("loss", 0) > 0)
+    if "loss" in figures.values and is_record:
         whole_epoch = figures.whole_value("epoch")
         position = epoch if whole_epoch is None else whole_epoch
         yield _progress(line, figures, step, position, None, figures.whole_value("total_steps"))
@@ -305,7 +309,7 @@ def _line(line: Line) -> list[Event] | None:
     text = line.text
     if len(text) > MAX_TEXT_CHARS:
         return None
-    text = _BEST_FIELD.sub("", text)
+    text = _BAR_BEFORE.sub("", _BEST_FIELD.sub("", text))
     if _EPOCH_BATCH.search(text) or _SAMPLES.search(text):
         text = _BAR.sub("", text)
     lowered = text.lower()
@@ -324,6 +328,8 @@ def _line(line: Line) -> list[Event] | None:
         step, epoch, total, not_training = above.step, above.epoch, above.total, not_training or above.evaluates
     elif "loss" in figures.values and not not_training:
         line.notes(PARSER.id)["positioned"] = True  # a line without a position sums up those that have one
+        if epoch is None and isinstance(in_epoch := epoch_above(line), int):
+            epoch, epoch_steps, total = in_epoch, total, None
     events = []
     validated = figures.values.get("loss" if not_training and "eval_loss" not in figures.values else "eval_loss")
     if validated is not None:

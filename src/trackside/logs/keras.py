@@ -42,6 +42,7 @@ def _header(line: Line, match: re.Match[str]) -> None:
         "72/72 ━━━━━━━━━━━━━━━━━━━━ 0s 1ms/step - accuracy: 0.9 - loss: 0.3012",
         "72/72 - 1s - 5ms/step - accuracy: 0.6584 - loss: 1.2709 - val_accuracy: 0.95 - val_loss: 0.4092",
         "60000/60000 - 3s - loss: 0.2204 - acc: 0.9342",
+        "  2/9 [=====>........................] - ETA: 36s - loss: 982.1183 - acc: 0.6\x08\x08\x08\x08\x08\x08\x08\x08",
     ),
     avoids=("iter 2/40 | loss: 5.7", "32/32 [==============================] - 0s 2ms/step - val_loss: 0.3"),
 )
@@ -52,7 +53,8 @@ def _header(line: Line, match: re.Match[str]) -> None:
     avoids=("worker 3 - 3s - loss: 0.4512",),
 )
 def _point(line: Line) -> Iterator[Event]:
-    text = line.text.rpartition("\x08")[2] if "\x08" in line.text else line.text
+    drawn = line.text.rstrip("\x08")
+    text = drawn.rpartition("\x08")[2]
     bar = _BAR.search(text)
     epoch_line = _EPOCH_LINE.match(text) if bar is None else None
     if bar is None and epoch_line is None:

@@ -107,7 +107,7 @@ def field_meaning(key: str) -> tuple[str, int] | None:
     another loss, of the last rank). Losses of validation and test are ``eval_loss``. None for every other name.
     """
     parts = [part for part in (_snake(part) for part in _WORD_END.split(key)) if part]
-    words = {word for part in parts for word in part.split("_")}
+    words = {word.rstrip("0123456789") or word for part in parts for word in part.split("_")}
     exact_field = _FIELD_RANKS.get("_".join(parts))
     if exact_field is not None and exact_field[0] == "step":
         return exact_field

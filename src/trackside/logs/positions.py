@@ -22,7 +22,7 @@ _NOTES = "positions"
 _POSITION = re.compile(
     r"(?:^|[^\w\s'\"./-])[^\w]{0,20}(?:(?:start(?:ing|ed)?|begin(?:ning)?|train(?:ing)?|eval(?:uat\w+)?|valid\w*|test\w*|current|running|outer|in|at|the|for|of)\s){0,3}"
     r"(?:(?P<epoch>epoch)|(?:global[ _])?(?:step|iter|iteration|update)|num(?:ber)?[ _]of[ _]updates|num_updates)"
-    r"['\"]?\s{0,3}[:=#]?\s{0,3}[\[(]?\s{0,6}(?P<count>\d{1,12})(?![.\d])(?:\s{0,2}(?:/|(?:out )?of)\s{0,2}(?P<of>\d{1,12}))?",
+    r"['\"]?\s{0,3}[:=#]?\s{0,60}[\[(]?\s{0,6}(?P<count>\d{1,12})(?![.\d])(?:\s{0,2}(?:/|(?:out )?of)\s{0,2}(?P<of>\d{1,12}))?",
     re.IGNORECASE,
 )
 """A counter at the start of a line, or behind a time, a level or punctuation; not ``warmup step: 100``."""
@@ -68,6 +68,12 @@ def remember_position(line: Line) -> LoopPosition | None:
         return None
     moved = (before.step, before.epoch) != (position.step, position.epoch)
     return before if moved and (before.step is None) == (position.step is None) else None
+
+
+def epoch_above(line: Line) -> int | None:
+    """The epoch that the same writer's last position named, or None."""
+    position = line.notes(_NOTES).get(line.label)
+    return position.epoch if isinstance(position, LoopPosition) and not position.evaluates else None
 
 
 def position_above(line: Line) -> LoopPosition | None:

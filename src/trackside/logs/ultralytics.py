@@ -15,12 +15,13 @@ from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 ID = "ultralytics"
+_NOT_LOSSES = ("instances", "labels", "targets", "size", "img_size")
 
 PARSER = Parser(ID, "Ultralytics YOLO", "framework", redraws=True)
 
 
 @PARSER.pattern(
-    rb"Epoch {1,8}(?:GPU_mem|gpu_mem) {1,8}[a-z_]{1,20}loss",
+    rb"Epoch {1,8}(?:GPU_mem|gpu_mem) {1,8}[a-z_]{3,20} ",
     r"^\s{1,12}Epoch\s+(?:GPU_mem|gpu_mem)\s+(.{1,120})",
     safety="Only remembers the columns; yields no event.",
 )
@@ -29,8 +30,8 @@ def _header(line: Line, match: re.Match[str]) -> None:
 
 
 @PARSER.pattern(
-    rb"[0-9]{1,6}/[0-9]{1,6} {2,12}[0-9.]{1,8}[GM]? [^\n\r]{1,200}: [0-9]{1,3}",
-    r"^\s{1,12}(\d{1,6})/(\d{1,6})\s+(?:[\d.]{1,8}[GM]?)\s+(.{1,160}?)\s+\d{1,6}\s+\d{2,5}: \d{1,3}(?:%|$)",
+    rb"[0-9]{1,6}/[0-9]{1,6} {2,12}[0-9.]{1,8}[GM]? [^\n\r]{1,200}: {1,4}[0-9]",
+    r"^\s{1,12}(\d{1,6})/(\d{1,6})\s+(?:[\d.]{1,8}[GM]?)\s+(.{1,160}?)\s+\d{1,6}\s+\d{2,5}: {1,4}\d{1,3}(?:%|$)",
     safety="Only under its header; the last drawing of an epoch's bar counts.",
     matches=(
         "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
@@ -39,6 +40,8 @@ def _header(line: Line, match: re.Match[str]) -> None:
         "      12/50      8.38G      0.479     0.3817     0.8271         46        640: 0% ──────────── 0/75  1.6s",
         "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
         "     16/100      8.88G      1.727      2.006      1.389        234        640: 1",
+        "     Epoch   gpu_mem       box       obj       cls    labels  img_size\n"
+        "       0/1     1.55G    0.1585   0.07012    0.0521        93       640:   0%|          | 1/800 [00:02<37:31,  2.82s/it]",
     ),
     avoids=("      3/55      9.95G      1.234  12        640: 100%|██████████| 787/787",),
 )
@@ -46,7 +49,8 @@ def _progress(line: Line, match: re.Match[str]) -> Event | None:
     columns = line.notes(ID).get("columns")
     if columns is None:
         return None
-    losses = [number(value) for name, value in zip(columns, match[3].split(), strict=False) if "loss" in name]
+    named = zip(columns, match[3].split(), strict=False)
+    losses = [number(value) for name, value in named if name.lower() not in _NOT_LOSSES]
     non_finite = next((value for value in losses if value is not None and not math.isfinite(value)), None)
     loss = losses[0] if losses and non_finite is None else non_finite
     epoch = int(match[1])

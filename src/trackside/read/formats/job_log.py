@@ -14,7 +14,7 @@ from trackside.read.format import Format, Match, Result, Sink, Source
 _RANK_DIR = re.compile(r"(?:^|[/!])attempt_(\d{1,6})/(\d{1,6})/(?:stdout|stderr)\.log")
 _RANK_FILE = re.compile(r"(?:^|[/_.!-])rank[_-]?(\d{1,6})(?=[/_.!@-]|$)", re.IGNORECASE)
 _OUTPUT_NAME = re.compile(
-    r"(?:^|[/!])(?:slurm-[^/]{1,200}|std(?:out|err)[^/]{0,40}|[^/]{0,200}\.(?:out|err|log|o\d{1,9}))$"
+    r"(?:^|[/!])(?:slurm-[^/]{1,200}|std(?:out|err)[^/]{0,40}|[^/]{0,200}\.(?:out|err|log|o\d{1,9})|[^/]{0,200}logs?\.txt)$"
 )
 _NOT_OUTPUT_NAME = re.compile(r"dmesg|kern|messages|syslog|journal|sacct|slurmctld|slurmd", re.IGNORECASE)
 _CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27}) + b"\x7f"
@@ -105,7 +105,7 @@ def _sniff_other(source: Source) -> Match | None:
         return Match(0.2, "source code or configuration, not job output")
     if _MEASUREMENTS.match(source.head):
         return Match(0.2, "measurements or a service log in an unknown format, not job output")
-    if _DOCUMENT.match(source.head):
+    if _DOCUMENT.match(source.head) and not _OUTPUT_NAME.search(source.path):
         return Match(0.2, "a JSON document in an unknown format")
     return None
 
