@@ -131,6 +131,7 @@ EVENTS: Mapping[str, EventKind] = {
         "one evaluation",
         {"step": "step", "epoch": "epoch", "metric": "name as printed", "value": "value", "loss": "eval loss"},
     ),
+    "unread_error": EventKind("a line that looks like an error and that no parser read", {}),
     # -- exceptions
     "exception": EventKind(
         "a printed Python exception (one event per traceback, for its last exception)",

@@ -309,17 +309,21 @@ def _line(line: Line) -> list[Event] | None:
     text = line.text
     if len(text) > MAX_TEXT_CHARS:
         return None
-    text = _BAR_BEFORE.sub("", _BEST_FIELD.sub("", text))
-    if _EPOCH_BATCH.search(text) or _SAMPLES.search(text):
-        text = _BAR.sub("", text)
+    if "est]" in text or "EST]" in text:
+        text = _BEST_FIELD.sub("", text)
+    if "%|" in text or "it [" in text:
+        text = _BAR_BEFORE.sub("", text)
+        if _EPOCH_BATCH.search(text) or _SAMPLES.search(text):
+            text = _BAR.sub("", text)
     lowered = text.lower()
     if any(hint in lowered for hint in _OTHER_HINTS) and _OTHER.search(text):
         return None
     figures = _pairs(text)
     if "loss" not in figures.values and "eval_loss" not in figures.values:
         return None
-    before = _VALUE.sub("", lowered[: max(0, lowered.find("loss"))])
-    not_training = any(hint in before for hint in _NOT_TRAINING_HINTS) and _NOT_TRAINING.search(before) is not None
+    before = lowered[: max(0, lowered.find("loss"))]
+    hinted = any(hint in before for hint in _NOT_TRAINING_HINTS)
+    not_training = hinted and _NOT_TRAINING.search(_VALUE.sub("", before)) is not None
     step, epoch, epoch_steps, total = _position(text, figures)
     if step is None and epoch is None:
         above = position_above(line)

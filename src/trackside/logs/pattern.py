@@ -56,6 +56,8 @@ class Parser:
     equals, the one with the most points. A parser of a framework that wraps another has a lower value than that one."""
     fallback_id: str = ""
     """Parser id of points that describe the run only if no other points do."""
+    residual: bool = False
+    """Whether it sees only lines in which no other parser read anything."""
     redraws: bool = False
     """Whether its lines are bars that are redrawn: the last drawing of a count is the training point, not the first."""
     patterns: list[Pattern] = field(default_factory=list)
@@ -103,7 +105,7 @@ def parsers() -> tuple[Parser, ...]:
         parser = getattr(importlib.import_module(f"{room.__name__}.{module.name}"), "PARSER", None)
         if isinstance(parser, Parser):
             registered.append(parser)
-    return tuple(sorted(registered, key=lambda parser: (parser.generic, parser.id)))
+    return tuple(sorted(registered, key=lambda parser: (parser.residual, parser.generic, parser.id)))
 
 
 @cache

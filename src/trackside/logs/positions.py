@@ -46,13 +46,10 @@ def remember_position(line: Line) -> LoopPosition | None:
     """Remember the position that a short line names, if it prints no loss and no bar; the one before it, if the loop
     moved on from there."""
     text = line.text
+    if len(text) > MAX_TEXT_CHARS or _BAR_OR_LOSS.search(text):
+        return None
     match = _POSITION.search(text)
-    if (
-        match is None
-        or len(text) > MAX_TEXT_CHARS
-        or len(text) - match.end() > MAX_REST_CHARS
-        or _BAR_OR_LOSS.search(text)
-    ):
+    if match is None or len(text) - match.end() > MAX_REST_CHARS:
         return None
     count, total = int(match["count"]), int(match["of"]) if match["of"] else None
     position = LoopPosition(

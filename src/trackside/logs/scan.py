@@ -152,7 +152,7 @@ def parse_line(line: Line, owners: tuple[int, ...], compiled: PatternSet, stats:
     has_progress = False
     for index in owners:
         parser = compiled.owners[index]
-        if parser.id in claimed or (parser.generic and has_progress):
+        if parser.id in claimed or (parser.generic and has_progress) or (parser.residual and claimed):
             continue
         try:
             line.parser = parser.id

@@ -21,6 +21,9 @@ PARSER = Parser(ID, "tqdm bars", "framework", generic=True, precedence=620, redr
 
 _TRAINING = re.compile(r"\b(?:train\w*|epochs?|ep|steps?|iter\w*|rounds?|updates?|episodes?)\b", re.IGNORECASE)
 """Descriptions of bars that count training steps or epochs; other bars load, convert, download, evaluate or predict."""
+MAX_COUNTS = 1_000
+"""Drawings of one bar that are read, if it prints no loss."""
+_COUNT = re.compile(r"\| {0,9}(\d{1,12})/(\d{1,12}) \[")
 _EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
 """Descriptions of bars that count epochs."""
 
@@ -81,7 +84,7 @@ def _progress(line: Line) -> Event | None:
 
 
 @PARSER.pattern(
-    rb"[0-9]/[0-9]{1,9} \[[0-9:]{4,12}<",
+    rb"(?:train|epoch|ep |step|iter|round|update|episode)[^\n\r|]{0,60}[0-9]%\|",
     safety="Only bars named for training, epochs or steps; others load or convert data, evaluate or predict.",
     matches=(
         "Epoch 1:  10%|█         | 10/100 [00:01<00:09,  9.80it/s]",
@@ -95,8 +98,17 @@ def _progress(line: Line) -> Event | None:
         "Epoch 1:   0%|          | 0/100 [00:00<?, ?it/s]",
         "  2%|▎         | 2/80 [00:00<00:10,  7.78it/s]",
     ),
+    caseless=True,
 )
 def _counts(line: Line) -> Event | None:
+    notes = line.notes(f"{PARSER.fallback_id} {line.label}")
+    match = _COUNT.search(line.text)
+    if match is None:
+        return None
+    part = int(match[1]) * MAX_COUNTS // max(1, int(match[2])), match[2]
+    if notes.get("part") == part:
+        return None
+    notes["part"] = part
     bar = read_bar(line.text)
     if bar is None or bar.total is None or not 0 < bar.count <= bar.total or bar.evaluates:
         return None
@@ -105,7 +117,7 @@ def _counts(line: Line) -> Event | None:
     if _EPOCHS.fullmatch(bar.description):
         event = line.event("progress", epoch=bar.count, framework="custom")
     else:
-        step = _laps(line.notes(f"{PARSER.fallback_id} {line.label}"), bar, bar.count) + bar.count
+        step = _laps(notes, bar, bar.count) + bar.count
         event = line.event("progress", step=step, total_steps=_planned(bar), framework="custom")
     return replace(event, parser=PARSER.fallback_id)
 
