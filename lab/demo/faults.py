@@ -31,9 +31,9 @@ FAULTS = (
     ),
     Fault(
         name="timeout-hung",
-        story="One rank is frozen (SIGSTOP); the other waits for it until the limit of a minute.",
+        story="One rank is frozen (SIGSTOP); the other waits for it until the limit of two minutes, which leaves the agent time for the stacks.",
         script=RANKS.format(LONG),
-        options=(*TWO_NODES, "--time=1"),
+        options=(*TWO_NODES, "--time=2"),
         inject=signal_rank(1, signal.SIGSTOP, "step 100 "),
         state="TIMEOUT",
         right=Right("C2", ranks=(1,), nodes=(2,)),
