@@ -143,7 +143,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class PlottedMetric:
     """What one metric did over the run, to be looked at: evenly spaced ``values`` between two moments, POSIX seconds;
     None where nothing was sampled. Several series are shown by their median."""
 
@@ -199,7 +199,7 @@ class Verdict:
     preflight: tuple[Claim, ...] = ()
     progress: Progress | None = None
     cost: Cost | None = None
-    curves: tuple[Curve, ...] = ()
+    curves: tuple[PlottedMetric, ...] = ()
     """Of the metrics that carry the primary finding."""
     inputs: tuple[Input, ...] = ()
     version: str = ""

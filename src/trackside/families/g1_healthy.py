@@ -45,7 +45,7 @@ from dataclasses import dataclass
 from trackside.evidence import Missing, Value
 from trackside.facts.fact import Maybe, known, neither
 from trackside.facts.gpu.gpu_work import GpuWork
-from trackside.facts.logs.ending import BAD_STATES, Ending
+from trackside.facts.logs.ending import BAD_STATES, ENDED_WELL, Ending
 from trackside.facts.logs.exceptions import Exceptions, unhandled
 from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.learning import Trajectory
@@ -64,67 +64,66 @@ HEADLINES = {
         running="no fault so far; whether the model learns cannot be checked",
     ),
 }
-EVALUATION_FELL = Sentence(
+EVALUATION_LOSS_FELL = Sentence(
     "no fault found; the evaluation loss fell", running="no fault so far; the evaluation loss falls"
 )
-LOG_ENDS = Sentence(
+NO_FAULT_IN_LOG = Sentence(
     "no fault found in the {steps} that the log shows; the loss fell",
     running="no fault so far; the training loss falls",
 )
 """The same if the log does not show the end."""
-NO_FALL = Sentence(
+LOSS_DID_NOT_FALL = Sentence(
     "no fault found, but the loss did not clearly fall", running="no fault so far, but the loss has not clearly fallen"
 )
-NO_LEVEL = Sentence(
+LOSS_WITHOUT_MEANING = Sentence(
     "no fault found; the loss of this objective does not show whether the model learned",
     running="no fault so far; the loss of this objective does not show whether the model learns",
 )
-ROSE = Sentence("no fault found, but the loss rose", running="no fault so far, but the loss rises")
-LEFT_BADLY = Sentence("no fault found in training, but the job did not exit cleanly")
-CALLED_ABORTED_SHORT = Sentence("no fault found, but the log says that the job was aborted")
-RAISED = Sentence(
+LOSS_ROSE = Sentence("no fault found, but the loss rose", running="no fault so far, but the loss rises")
+UNCLEAN_EXIT = Sentence("no fault found in training, but the job did not exit cleanly")
+LOG_SAYS_ABORTED = Sentence("no fault found, but the log says that the job was aborted")
+RAISED_UNHANDLED = Sentence(
     "the run raised {type}, and nothing shows that it continued",
     running="the run raised {type}, and nothing shows that it continued",
 )
-COMPLETED = Sentence("the run ended normally: {how}")
-SAID_DONE = Sentence("the job reported that training was done: {line}")
-TEARDOWN = Sentence("the job did not exit cleanly: {how}")
-DONE = Sentence("the log shows {steps} done", running="the log shows {steps} done so far")
-DONE_OF = Sentence(
+REPORTED_DONE = Sentence("the job reported that training was done: {line}")
+EXIT_NOT_CLEAN = Sentence("the job did not exit cleanly: {how}")
+STEPS_DONE = Sentence("the log shows {steps} done", running="the log shows {steps} done so far")
+STEPS_DONE_OF = Sentence(
     "the log shows {done:plain} of {planned} done", running="the log shows {done:plain} of {planned} done so far"
 )
 HEALTHY = Sentence("healthy: the run completed, its loss fell, its GPUs computed, and its hardware reported no errors")
-UNMEASURED = Sentence("the end is normal and the loss fell; GPU activity and hardware errors were not measured")
-UNCLEAN = Sentence("the end is normal and the loss fell, but a GPU reported errors")
-SLOW = Sentence(
+GPUS_NOT_MEASURED = Sentence("the end is normal and the loss fell; GPU activity and hardware errors were not measured")
+GPU_REPORTED_ERRORS = Sentence("the end is normal and the loss fell, but a GPU reported errors")
+GPUS_LITTLE_USED = Sentence(
     "healthy, but the GPUs were little used: slow, not broken",
     running="healthy so far, but the GPUs are little used: slow, not broken",
 )
-CALLED_ABORTED = Sentence("no fault was found, but the job itself does not report success")
+NO_SUCCESS_REPORTED = Sentence("no fault was found, but the job itself does not report success")
 NO_FAULT = Sentence("nothing in the inputs points to a fault", running="nothing in the inputs points to a fault so far")
-WASTED = Sentence("the GPU-hours of the idle GPUs are lost")
-UNVERIFIABLE = Sentence(
+IDLE_GPUS_LOST = Sentence("the GPU-hours of the idle GPUs are lost")
+LEARNING_UNKNOWN = Sentence(
     "whether the model learned: the output does not show it",
     running="whether the model learns: the output does not show it",
 )
-NO_END = Sentence(
+END_UNKNOWN = Sentence(
     "how the run ended: the log does not show its end", running="how the run will end: it is still running"
 )
-HARDWARE = Sentence("GPU activity and error counters were not given")
-PLANNED = Sentence(
+HARDWARE_UNKNOWN = Sentence("GPU activity and error counters were not given")
+PLAN_UNKNOWN = Sentence(
     "whether it reached the planned {planned}",
     running="whether it will reach the planned {planned}",
 )
-WHY_ABORTED = Sentence("why the log says that the job was aborted: it may not have reached its target")
+ABORT_UNEXPLAINED = Sentence("why the log says that the job was aborted: it may not have reached its target")
 PRINT_LOSS = Sentence("print the training loss regularly, so that learning can be verified")
-SPEED = Sentence("if it has to be faster, see the warnings for what slows it down")
-NOTHING = Sentence("nothing to do for this run", running="nothing to do so far")
-SHOW_END = Sentence(
+SEE_WARNINGS = Sentence("if it has to be faster, see the warnings for what slows it down")
+NOTHING_TO_DO = Sentence("nothing to do for this run", running="nothing to do so far")
+ADD_END = Sentence(
     "add the rest of the log, or the sacct record: they would show how the run ended", running="nothing to do so far"
 )
-TELL_END = Sentence("add the job's output and its sacct record: metrics alone do not show how it ended")
+ADD_OUTPUT = Sentence("add the job's output and its sacct record: metrics alone do not show how it ended")
 TEST_GPU = Sentence("run the vendor's diagnostics on that GPU before it gets another long job")
-FEWER = Sentence("request only as many GPUs as the job uses, or start a process for each of them")
+REQUEST_FEWER = Sentence("request only as many GPUs as the job uses, or start a process for each of them")
 
 
 @dataclass(frozen=True)
@@ -179,10 +178,10 @@ def judge(
         return nothing
     end, course = _run_ending(ending), known(trajectory)
     if end.bad is not None and end.said_done is None:
-        return absent(ending.bad_end if ending.bad_end is not None else TEARDOWN(how=end.bad))
+        return absent(ending.bad_end if ending.bad_end is not None else EXIT_NOT_CLEAN(how=end.bad))
     if run.disposition in BAD_STATES and end.bad is None:
         return Missing("the records disagree on how the run ended")
-    if (raised := _raised(ending, exceptions, course)) is not None:
+    if (raised := _unhandled_exception(ending, exceptions, course)) is not None:
         return absent(raised)
     if work.contradiction is not None:
         return absent(work.contradiction)
@@ -191,14 +190,14 @@ def judge(
         return Missing("neither the end of the run nor its progress can be read")
     variant = "slow" if work.slow else "healthy"
     variant = "unverifiable" if not learning.learned or end.aborted is not None else variant
-    implies = [_implied(end, learning, work, variant), *([WASTED()] if work.unused is not None else [])]
+    implies = [_conclusion(end, learning, work, variant), *([IDLE_GPUS_LOST()] if work.unused is not None else [])]
     return present(
         _certainty(ending, end, learning, work, course, limits),
         "none",
         _shows(end, learning, work, course),
         headline=_headline(end, learning, variant, course),
         implies=implies,
-        cannot_decide=_unsure(end, learning, work, course),
+        cannot_decide=_open_questions(end, learning, work, course),
         actions=_actions(end, learning, work, variant, course),
         variant=variant,
     )
@@ -207,18 +206,18 @@ def judge(
 def _headline(end: RunEnding, learning: Learning, variant: str, course: Trajectory | None) -> Claim:
     """The answer, limited to what was shown."""
     if end.aborted is not None:
-        return CALLED_ABORTED_SHORT()
+        return LOG_SAYS_ABORTED()
     if end.bad is not None:
-        return LEFT_BADLY()
+        return UNCLEAN_EXIT()
     if variant == "healthy" and not (learning.loss_fell or learning.evaluations.fell):
         curve = None if learning.loss is None else learning.loss.curve
         if curve is None or not curve.level_has_meaning:
-            return NO_LEVEL()
-        return (ROSE if curve.rose else NO_FALL)()
+            return LOSS_WITHOUT_MEANING()
+        return (LOSS_ROSE if curve.rose else LOSS_DID_NOT_FALL)()
     if variant == "healthy" and end.good is None and course is not None and course.done is not None:
-        return LOG_ENDS(steps=course.done)
+        return NO_FAULT_IN_LOG(steps=course.done)
     if variant == "healthy" and not learning.loss_fell:
-        return EVALUATION_FELL()
+        return EVALUATION_LOSS_FELL()
     return HEADLINES[variant]()
 
 
@@ -233,24 +232,24 @@ def _run_ending(ending: Ending) -> RunEnding:
     return RunEnding(good, bad, ending.own_end if good is None and ending.aborted_itself else None, done_line)
 
 
-def _raised(ending: Ending, exceptions: Exceptions, course: Trajectory | None) -> Claim | None:
+def _unhandled_exception(ending: Ending, exceptions: Exceptions, course: Trajectory | None) -> Claim | None:
     """An exception that the run did not survive as far as known, unless the scheduler says that the run completed."""
     if ending.completed is not None and ending.jobs:
         return None
     own = [row for row in exceptions.frame.events if row.get("about") not in ("signal", "wrapper")]
     last = unhandled(own, () if course is None else course.progress.events)
-    return RAISED(type=exceptions.frame.value(last[0], "type")) if last else None
+    return RAISED_UNHANDLED(type=exceptions.frame.value(last[0], "type")) if last else None
 
 
-def _implied(end: RunEnding, learning: Learning, work: GpuWork, variant: str) -> Claim:
+def _conclusion(end: RunEnding, learning: Learning, work: GpuWork, variant: str) -> Claim:
     """The conclusion, limited to what was shown."""
     if end.aborted is not None:
-        return CALLED_ABORTED()
+        return NO_SUCCESS_REPORTED()
     if end.good is None or not (learning.loss_fell or learning.evaluations.fell):
         return NO_FAULT()
     if work.complete or variant == "slow":
-        return {"slow": SLOW, "healthy": HEALTHY, "unverifiable": UNVERIFIABLE}[variant]()
-    return UNCLEAN() if work.unclean else UNMEASURED()
+        return {"slow": GPUS_LITTLE_USED, "healthy": HEALTHY, "unverifiable": LEARNING_UNKNOWN}[variant]()
+    return GPU_REPORTED_ERRORS() if work.unclean else GPUS_NOT_MEASURED()
 
 
 def _certainty(
@@ -269,13 +268,15 @@ def _certainty(
 
 def _shows(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
     """Its end, steps, work, learning and hardware."""
-    shows = [COMPLETED(how=end.good)] if end.good is not None else []
+    shows = [ENDED_WELL(state=end.good)] if end.good is not None else []
     shows += [end.aborted] if end.aborted is not None else []
     if end.bad is not None and end.said_done is not None:
-        shows += [SAID_DONE(line=end.said_done), TEARDOWN(how=end.bad)]
+        shows += [REPORTED_DONE(line=end.said_done), EXIT_NOT_CLEAN(how=end.bad)]
     if course is not None and course.done is not None:
         planned = course.planned
-        shows.append(DONE(steps=course.done) if planned is None else DONE_OF(done=course.done, planned=planned))
+        shows.append(
+            STEPS_DONE(steps=course.done) if planned is None else STEPS_DONE_OF(done=course.done, planned=planned)
+        )
     loss, evaluated = learning.loss, learning.evaluations.claims
     if loss is not None and (loss.curve.finite or (course is not None and not evaluated)):
         shows += loss.claims
@@ -283,15 +284,15 @@ def _shows(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory
     return [*shows, *evaluated, *work.unclean, *work_done, *work.clean]
 
 
-def _unsure(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
+def _open_questions(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
     """What was not measured or not seen."""
-    unsure = [] if learning.learned else [UNVERIFIABLE()]
-    unsure += [] if end.good is not None or end.aborted is not None else [NO_END()]
-    unsure += work.open_questions if work.measured else [HARDWARE()]
+    unsure = [] if learning.learned else [LEARNING_UNKNOWN()]
+    unsure += [] if end.good is not None or end.aborted is not None else [END_UNKNOWN()]
+    unsure += work.open_questions if work.measured else [HARDWARE_UNKNOWN()]
     planned, done = (None, None) if course is None else (course.planned, course.done)
     if end.good is None and planned is not None and (done is None or done.number < planned.number):
-        unsure.append(PLANNED(planned=planned))
-    return [*unsure, WHY_ABORTED()] if end.aborted is not None else unsure
+        unsure.append(PLAN_UNKNOWN(planned=planned))
+    return [*unsure, ABORT_UNEXPLAINED()] if end.aborted is not None else unsure
 
 
 def _actions(
@@ -299,14 +300,14 @@ def _actions(
 ) -> list[Action]:
     """What would show more, or improve the run."""
     after = [TEST_GPU] if work.unclean else []
-    after += [FEWER] if work.unused is not None else []
+    after += [REQUEST_FEWER] if work.unused is not None else []
     if end.good is None and course is None:
-        first = [TELL_END]
+        first = [ADD_OUTPUT]
     elif not learning.learned:
         first = [PRINT_LOSS]
     else:
-        last = NOTHING if end.good is not None or end.aborted is not None or end.bad is not None else SHOW_END
-        first = [SPEED] if variant == "slow" else [] if after else [last]
+        last = NOTHING_TO_DO if end.good is not None or end.aborted is not None or end.bad is not None else ADD_END
+        first = [SEE_WARNINGS] if variant == "slow" else [] if after else [last]
     return [action(sentence) for sentence in (*first, *after)]
 
 

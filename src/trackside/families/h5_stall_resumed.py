@@ -44,8 +44,8 @@ from dataclasses import dataclass
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, neither
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
-from trackside.facts.gpu.pauses import GpuPauses, GpuRest
-from trackside.facts.pace.training_pauses import Gap, TrainingPauses
+from trackside.facts.gpu.pauses import GpuPauses, LongestPause
+from trackside.facts.pace.training_pauses import StepGap, TrainingPauses
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 
@@ -66,16 +66,16 @@ class Limits:
 
 STALLED = Sentence("training stalled for {seconds} and then continued")
 STALLED_BY_STORAGE = Sentence("training stalled for {seconds} while a file server did not answer")
-STOOD = Sentence("training stalled for {seconds}, from {since} to {until}, and then continued")
-RESTED = Sentence("the GPUs did no work for {seconds}, from {since} to {until}, and then continued")
-STORAGE = Sentence("a file server did not answer in that time: {line}")
-BLOCKED = Sentence("the kernel reported a hung task in that time: {line}")
-SURVIVED = Sentence("the run lost only this time; the next stall may become a hang")
-WHY = Sentence("what the run waited for")
-ASK_STORAGE = Sentence("check the file server and the network to it at that time")
-LOOK = Sentence("check the rank's log, the kernel log of its node and the storage at that time")
-WORKED = Sentence("the GPUs kept computing during a pause of {seconds} between logged steps")
-STEADY = Sentence("no gap between logged steps was longer than normal (at most {seconds})")
+STALLED_FROM_TO = Sentence("training stalled for {seconds}, from {since} to {until}, and then continued")
+GPUS_IDLE_FROM_TO = Sentence("the GPUs did no work for {seconds}, from {since} to {until}, and then continued")
+SERVER_SILENT = Sentence("a file server did not answer in that time: {line}")
+HUNG_TASK = Sentence("the kernel reported a hung task in that time: {line}")
+LOST_ONLY_TIME = Sentence("the run lost only this time; the next stall may become a hang")
+WAIT_UNEXPLAINED = Sentence("what the run waited for")
+CHECK_STORAGE = Sentence("check the file server and the network to it at that time")
+CHECK_RANK = Sentence("check the rank's log, the kernel log of its node and the storage at that time")
+GPUS_KEPT_COMPUTING = Sentence("the GPUs kept computing during a pause of {seconds} between logged steps")
+NO_LONG_GAP = Sentence("no gap between logged steps was longer than normal (at most {seconds})")
 SHORT_PAUSES = Sentence("the GPUs paused for at most {seconds}")
 NO_PAUSE = Sentence("the GPUs did not pause")
 
@@ -88,22 +88,22 @@ def judge(
     if (missing := neither(pauses.unlogged, missing_activity(activity))) is not None:
         return missing
     gap, rest = pauses.longest, None if isinstance(gpus, Missing) or pauses.stamped else gpus.longest
-    if gap is not None and _stalled(pauses, gap, limits):
+    if gap is not None and _is_stall(pauses, gap, limits):
         work = None if isinstance(gpus, Missing) else gpus.during(gap.since, gap.until)
         if work is not None and work.worked:
-            return absent(WORKED(seconds=pauses.seconds(gap)))
+            return absent(GPUS_KEPT_COMPUTING(seconds=pauses.seconds(gap)))
         claims, cold = ((), ()) if work is None else (work.claims, work.gpus)
-        return _finding(pauses, gap, STOOD, pauses.seconds(gap), claims, cold)
-    if rest is not None and _stalled_rest(pauses, rest, limits):
-        return _finding(pauses, rest, RESTED, rest.length, rest.claims, rest.gpus)
+        return _finding(pauses, gap, STALLED_FROM_TO, pauses.seconds(gap), claims, cold)
+    if rest is not None and _is_gpu_stall(pauses, rest, limits):
+        return _finding(pauses, rest, GPUS_IDLE_FROM_TO, rest.length, rest.claims, rest.gpus)
     if gap is not None:
-        return absent(STEADY(seconds=pauses.seconds(gap)))
+        return absent(NO_LONG_GAP(seconds=pauses.seconds(gap)))
     if not isinstance(gpus, Missing) and gpus.longest_s is not None:
         return absent((SHORT_PAUSES if gpus.longest_s.number else NO_PAUSE)(seconds=gpus.longest_s))
     return Missing("neither logged steps with times nor GPU activity over the run were given")
 
 
-def _stalled(pauses: TrainingPauses, gap: Gap, limits: Limits) -> bool:
+def _is_stall(pauses: TrainingPauses, gap: StepGap, limits: Limits) -> bool:
     """Whether a pause is far longer than the run's usual interval, and not planned."""
     excess, usual = gap.excess_s, pauses.usual_s
     if (
@@ -117,7 +117,7 @@ def _stalled(pauses: TrainingPauses, gap: Gap, limits: Limits) -> bool:
     return excess >= limits.min_stall_s and not pauses.planned(gap)
 
 
-def _stalled_rest(pauses: TrainingPauses, rest: GpuRest, limits: Limits) -> bool:
+def _is_gpu_stall(pauses: TrainingPauses, rest: LongestPause, limits: Limits) -> bool:
     """Whether a pause of the GPUs is long, far longer than any other, and after as much work."""
     length = rest.length.number
     caused = pauses.meanwhile(pauses.storage, rest.since, rest.until)
@@ -129,16 +129,16 @@ def _stalled_rest(pauses: TrainingPauses, rest: GpuRest, limits: Limits) -> bool
 
 
 def _finding(
-    pauses: TrainingPauses, span: Gap | GpuRest, sentence: Sentence, seconds: Value, work: tuple[Claim, ...],
+    pauses: TrainingPauses, span: StepGap | LongestPause, sentence: Sentence, seconds: Value, work: tuple[Claim, ...],
     gpus: tuple[str, ...],
 ) -> Finding:  # fmt: skip
     """The finding. ``work``: what the GPUs did meanwhile; ``gpus``: those that the others waited for."""
     storage, tasks = (pauses.meanwhile(frame, span.since, span.until) for frame in (pauses.storage, pauses.tasks))
     since, until = (derived(time, seconds, unit="time") for time in (span.since, span.until))
     shows = [sentence(seconds=seconds, since=since, until=until)]
-    shows += [STORAGE(line=pauses.storage.value(row, "text")) for row in storage[:1]]
-    shows += [BLOCKED(line=pauses.tasks.value(row, "text")) for row in tasks[:1]]
-    known, logged = bool(storage), isinstance(span, Gap)
+    shows += [SERVER_SILENT(line=pauses.storage.value(row, "text")) for row in storage[:1]]
+    shows += [HUNG_TASK(line=pauses.tasks.value(row, "text")) for row in tasks[:1]]
+    known, logged = bool(storage), isinstance(span, StepGap)
     certainty = Certainty.SUPPORTED if logged and (known or work) else Certainty.POSSIBLE
     nodes = dict.fromkeys(row.node for row in (*storage, *tasks) if row.node)
     return present(
@@ -146,9 +146,9 @@ def _finding(
         "infrastructure" if known else "unknown",
         [*shows, *work],
         headline=(STALLED_BY_STORAGE if known else STALLED)(seconds=seconds),
-        implies=[SURVIVED()],
-        cannot_decide=[] if known else [WHY()],
-        actions=[action(ASK_STORAGE if known else LOOK)],
+        implies=[LOST_ONLY_TIME()],
+        cannot_decide=[] if known else [WAIT_UNEXPLAINED()],
+        actions=[action(CHECK_STORAGE if known else CHECK_RANK)],
         since=span.since,
         until=span.until,
         variant="storage" if known else None,

@@ -17,15 +17,15 @@ from trackside.facts.cost.last_work import LastWork
 from trackside.facts.cost.training_work import SLACK_S, TrainingWork
 from trackside.facts.cost.wasted_time import (
     ALL_WASTED,
+    ALL_WORK_SHOWN,
+    CHECKPOINT_COMPLETE,
+    CHECKPOINT_COMPLETE_EVEN_STEPS,
     EVEN_STEPS,
-    EVEN_TIME,
-    GONE_WRONG,
-    GOOD_BEFORE,
-    GOOD_SAVE,
-    IDLE,
-    SAVED,
-    SAVED_AND_EVEN,
+    EVEN_STEPS_OF_ATTEMPT,
+    LAST_CHECKPOINT_COMPLETE,
     UNSAVED,
+    USABLE_BEFORE_FAULT,
+    USELESS_AFTER_FAULT,
     Part,
     span,
     steps,
@@ -39,14 +39,16 @@ from trackside.model import Run
 from trackside.verdict.arbiter import RankedFindings
 from trackside.verdict.slowdown import slowdown
 
-START_S = 2.0
+START_SLACK_S = 2.0
 """A fault may precede the start by this much: clocks differ."""
 MIN_HOURS = 0.0005
 """Fewer GPU-hours than this are not listed."""
 
 STARTUP = Part("startup", Sentence("the run failed before its first training step: the whole allocation"), ALL_WASTED)
-ALL = Part("all", Sentence("the run trained almost nothing: the whole allocation"), ALL_WASTED)
-UNBEGUN = Part("startup", Sentence("from the start until it hung, before its first training step"), ALL_WASTED)
+WHOLE_RUN = Part("all", Sentence("the run trained almost nothing: the whole allocation"), ALL_WASTED)
+BEFORE_FIRST_STEP = Part(
+    "startup", Sentence("from the start until it hung, before its first training step"), ALL_WASTED
+)
 NEVER_SAVED = Part(
     "work", Sentence("the work from the start to the end (no checkpoint was seen)"), UNSAVED, at_most=True
 )
@@ -62,21 +64,27 @@ UNSAVED_STEPS = Part(
     UNSAVED,
     at_most=True,
 )
-SINCE_SAVE = Part("work", Sentence("the work since the last checkpoint"), SAVED)
+SINCE_SAVE = Part("work", Sentence("the work since the last checkpoint"), LAST_CHECKPOINT_COMPLETE)
 SINCE_STEP = Part(
-    "work", Sentence("the work since the last checkpoint, from step {first} to step {last}"), SAVED_AND_EVEN
+    "work",
+    Sentence("the work since the last checkpoint, from step {first} to step {last}"),
+    CHECKPOINT_COMPLETE_EVEN_STEPS,
 )
-HUNG = Part("stopped", Sentence("the time that the run hung while its GPUs were allocated"), IDLE)
-STOPPED = Part("stopped", Sentence("the time that the GPUs stayed allocated after the fault"), IDLE)
-FINISHED = Part("stopped", Sentence("the time that the GPUs stayed allocated after training was done"), IDLE)
-PAUSED = Part("paused", Sentence("a pause in which training stalled"), IDLE)
-SPOILT = Part("spoilt", Sentence("the work from the fault to the end"), GONE_WRONG)
-SPOILT_UNDATED = Part("spoilt", SPOILT.what, GOOD_BEFORE)
-SPOILT_SINCE_SAVE = Part("spoilt", Sentence("the work from the last checkpoint before the fault to the end"), GOOD_SAVE)
+HUNG = Part("stopped", Sentence("the time that the run hung while its GPUs were allocated"), ALL_WORK_SHOWN)
+IDLE_AFTER_FAULT = Part("stopped", Sentence("the time that the GPUs stayed allocated after the fault"), ALL_WORK_SHOWN)
+IDLE_AFTER_TRAINING = Part(
+    "stopped", Sentence("the time that the GPUs stayed allocated after training was done"), ALL_WORK_SHOWN
+)
+PAUSED = Part("paused", Sentence("a pause in which training stalled"), ALL_WORK_SHOWN)
+SPOILT = Part("spoilt", Sentence("the work from the fault to the end"), USELESS_AFTER_FAULT)
+SPOILT_UNDATED = Part("spoilt", SPOILT.what, USABLE_BEFORE_FAULT)
+SPOILT_SINCE_SAVE = Part(
+    "spoilt", Sentence("the work from the last checkpoint before the fault to the end"), CHECKPOINT_COMPLETE
+)
 SPOILT_STEPS = Part("spoilt", Sentence("the work from the fault at step {first} to step {last}"), EVEN_STEPS)
-SPOILT_SHARE = Part("spoilt", SPOILT_STEPS.what, EVEN_TIME)
+SPOILT_SHARE = Part("spoilt", SPOILT_STEPS.what, EVEN_STEPS_OF_ATTEMPT)
 REPEATED = Part("repeated", Sentence("steps {first} to {last}, which the previous run had already done"), EVEN_STEPS)
-REPEATED_SHARE = Part("repeated", REPEATED.what, EVEN_TIME)
+REPEATED_SHARE = Part("repeated", REPEATED.what, EVEN_STEPS_OF_ATTEMPT)
 BY_SHARE = Sentence(
     "{gpus} x {lasted:plain} s x ({last:plain} - {first:plain}) / {last:plain} steps / {hour:plain} s/h = "
     "{hours:plain} GPU-hours"
@@ -85,12 +93,12 @@ BY_SHARE_OF = Sentence(
     "{gpus} x {lasted:plain} s x {first:plain} / {last:plain} steps / {hour:plain} s/h = {hours:plain} GPU-hours"
 )
 
-UNDECIDED = Sentence("what the fault cost: the fault is unknown")
-NO_LOG = Sentence("the lost work: no log with steps and checkpoints was given")
-UNDATED = Sentence("the work since the last checkpoint: neither its time nor its step is known")
-NO_ONSET = Sentence("the work since the fault began: neither its time nor its step is known")
-NO_PARENT = Sentence("the repeated work: how far the previous run had come is unknown")
-STILL_GOING = Sentence("the final cost: the GPUs are still allocated")
+FAULT_UNKNOWN = Sentence("what the fault cost: the fault is unknown")
+LOST_WORK_UNKNOWN = Sentence("the lost work: no log with steps and checkpoints was given")
+LOST_WORK_UNDATED = Sentence("the work since the last checkpoint: neither its time nor its step is known")
+ONSET_UNKNOWN = Sentence("the work since the fault began: neither its time nor its step is known")
+PARENT_PROGRESS_UNKNOWN = Sentence("the repeated work: how far the previous run had come is unknown")
+STILL_RUNNING = Sentence("the final cost: the GPUs are still allocated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +156,11 @@ def onset(finding: Finding, allocation: Allocation) -> Value | None:
     """When a fault began, with its citations; None if the time is unknown, or before the attempt."""
     since = finding.since
     cites = [cite for claim in finding.shows for cite in claim.cites]
-    if since is None or not cites or not allocation.start.number - START_S <= since <= allocation.end.number + SLACK_S:
+    if (
+        since is None
+        or not cites
+        or not allocation.start.number - START_SLACK_S <= since <= allocation.end.number + SLACK_S
+    ):
         return None
     exact = [cite for cite in cites if cite.window is not None and cite.window[0] <= since <= cite.window[1]]
     within = min(max(since, allocation.start.number), allocation.end.number)
@@ -202,17 +214,17 @@ def _parts(facts: Facts, fault: _Fault) -> Iterator[WastedTime | Claim]:
     allocation, cost_kind = fault.allocation, fault.cost_kind
     if fault.primary.outcome is not Outcome.FOUND and not fault.failed:
         if fault.run.disposition != "COMPLETED":
-            yield UNDECIDED()
+            yield FAULT_UNKNOWN()
     elif cost_kind == "all":
-        yield span(ALL, allocation, allocation.start, allocation.end)
+        yield span(WHOLE_RUN, allocation, allocation.start, allocation.end)
     elif cost_kind != "nothing":
-        yield from _lost(fault)
+        yield from _wasted_work(fault)
         if cost_kind == "pace":
             until = _slow_until(fault)
             if until is not None:  # else all the work was wasted, and counts as wasted work
                 yield slowdown(facts, fault.work, fault.since, until)
         elif allocation.running:
-            yield STILL_GOING()
+            yield STILL_RUNNING()
 
 
 def _pause(finding: Finding, allocation: Allocation) -> Iterator[WastedTime]:
@@ -222,41 +234,48 @@ def _pause(finding: Finding, allocation: Allocation) -> Iterator[WastedTime]:
         yield span(PAUSED, allocation, since, until)
 
 
-def _lost(fault: _Fault) -> Iterator[WastedTime | Claim]:
+def _wasted_work(fault: _Fault) -> Iterator[WastedTime | Claim]:
     """The wasted work, and the time after it; the two do not overlap."""
     allocation, work, hung = fault.allocation, fault.work, fault.cost_kind == "standstill"
     if fault.cost_kind == "result" and not fault.failed:
-        yield from _spoilt(fault)
+        yield from _spoilt_time(fault)
         return
     if fault.cost_kind == "repeat":
-        yield from _repeated(fault)
+        yield from _repeated_steps(fault)
     if fault.failed and work.logged and not work.has_training and not hung:
         yield span(STARTUP, allocation, allocation.start, allocation.end)
         return
     if fault.failed:
-        yield _unsaved(fault)
+        yield _unsaved_work(fault)
     finished = work.finished is not None and fault.run.disposition in BAD_STATES
     if fault.failed or hung or finished:
-        yield span(HUNG if hung else FINISHED if finished else STOPPED, allocation, fault.work_end, allocation.end)
+        yield span(
+            HUNG if hung else IDLE_AFTER_TRAINING if finished else IDLE_AFTER_FAULT,
+            allocation,
+            fault.work_end,
+            allocation.end,
+        )
 
 
-def _unsaved(fault: _Fault) -> WastedTime | Claim:
+def _unsaved_work(fault: _Fault) -> WastedTime | Claim:
     """From the last checkpoint, or from the start, to the end of work."""
     allocation, work = fault.allocation, fault.work
     if not work.logged:
-        return NO_LOG()
+        return LOST_WORK_UNKNOWN()
     saved = work.saved(fault.work_end.number)
     if saved is None:
-        return span(NEVER_SAVED if work.has_training else UNBEGUN, allocation, allocation.start, fault.work_end)
+        return span(
+            NEVER_SAVED if work.has_training else BEFORE_FIRST_STEP, allocation, allocation.start, fault.work_end
+        )
     if saved.time is not None:
         return span(SINCE_SAVE, allocation, saved.time, fault.work_end)
     last, pace = work.last_step, work.pace
     if saved.step is None or last is None or pace is None or last.number < saved.step.number:
-        return UNDATED()
+        return LOST_WORK_UNDATED()
     return steps(SINCE_STEP, allocation, saved.step, last, pace)
 
 
-def _spoilt(fault: _Fault) -> Iterator[WastedTime | Claim]:
+def _spoilt_time(fault: _Fault) -> Iterator[WastedTime | Claim]:
     """From the last checkpoint before the fault, or from the fault, to the end."""
     allocation, work, since = fault.allocation, fault.work, fault.since
     if since is None:
@@ -278,7 +297,7 @@ def _spoilt_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
     point = work.before(at) if at is not None else None
     last, pace = work.last_step, work.pace
     if point is None or point.get("step") is None or last is None:
-        yield NO_ONSET()
+        yield ONSET_UNKNOWN()
         return
     first, saved = work.step(point), work.saved(allocation.end.number)
     if pace is not None:
@@ -291,14 +310,14 @@ def _spoilt_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
         yield _share_from(SPOILT_SHARE, allocation, first, last)
 
 
-def _repeated(fault: _Fault) -> Iterator[WastedTime | Claim]:
+def _repeated_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
     """Steps that the previous run had done already."""
     work = fault.work
     parent_points = [row for row in work.parents.events if number(row, "step") is not None]
     points = [row for row in work.points if number(row, "step") is not None]
     if not parent_points or len(points) < 2:
         if fault.primary.variant == "silent" and work.has_training:
-            yield NO_PARENT()
+            yield PARENT_PROGRESS_UNKNOWN()
         return
     parent_last, first, last = (
         work.parents.value(parent_points[-1], "step"),

@@ -8,25 +8,32 @@ from dataclasses import dataclass
 
 from trackside.evidence import Frame, Value, derived
 from trackside.facts.cost.allocation import attempt_span, gpu_hours, hour, length
-from trackside.facts.cost.training_work import SLACK_S, TrainingWork, lives
-from trackside.facts.cost.wasted_time import EVEN_TIME, LOADED, ONE_START, STARTED_OVER, Part, span
+from trackside.facts.cost.training_work import SLACK_S, TrainingWork, by_run_part
+from trackside.facts.cost.wasted_time import (
+    EVEN_STEPS_OF_ATTEMPT,
+    ONE_START,
+    REPEATED_AFTER_CHECKPOINT,
+    STARTED_OVER,
+    Part,
+    span,
+)
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.training.learning import number, step_seconds, training_points
 from trackside.finding import Claim, Sentence, WastedTime
 from trackside.model import Attempt, Event, Run
 
-SAVED_WITHIN = 20
+MAX_SAVE_DELAY_LINES = 20
 """Number of lines after an attempt's last logged step within which its last checkpoint is logged."""
 
-THROWN_AWAY = Part("attempt", Sentence("an attempt that was lost: the next one started from scratch"), STARTED_OVER)
+LOST_ATTEMPT = Part("attempt", Sentence("an attempt that was lost: the next one started from scratch"), STARTED_OVER)
 SINCE_LOADED = Part(
     "attempt",
     Sentence("the part of an attempt after its checkpoint at step {first}, from which the next attempt continued"),
-    LOADED,
+    REPEATED_AFTER_CHECKPOINT,
 )
-DONE_AGAIN = Part(
-    "attempt", Sentence("steps {first} to {last} of an attempt, which the next attempt repeated"), EVEN_TIME
+REPEATED_STEPS = Part(
+    "attempt", Sentence("steps {first} to {last} of an attempt, which the next attempt repeated"), EVEN_STEPS_OF_ATTEMPT
 )
 RESTART = Part("attempt", Sentence("the start-up of an attempt that continued from a checkpoint"), ONE_START)
 BY_ATTEMPT = Sentence(
@@ -72,7 +79,7 @@ def earlier_attempts(work: TrainingWork, ending: Ending, run: Run) -> EarlierAtt
                 parts.append((ATTEMPT_OPEN if attempt_times is None else ATTEMPT_UNKNOWN)(attempt=ordinal))
             was_resumed = False
             continue
-        part, thrown_away = _wasted(work, attempt_times, by_attempt[index], by_attempt[index + 1], ordinal)
+        part, thrown_away = _waste(work, attempt_times, by_attempt[index], by_attempt[index + 1], ordinal)
         parts.append(part)
         if was_resumed and not thrown_away:
             parts.append(_restart(work, attempt_times, by_attempt[index], ordinal))
@@ -90,7 +97,7 @@ def _by_attempt(
     if neither separates the attempts."""
     if points and all(row.time is not None for row in points):
         return [_points_during(points, attempt) for attempt in attempts]
-    for parts in (lives(points), _restored(points, loads)):
+    for parts in (by_run_part(points), _by_loads(points, loads)):
         if len(parts) == len(attempts):
             return parts
     return None
@@ -102,7 +109,7 @@ def _points_during(points: Sequence[Event], attempt: Attempt) -> list[Event]:
     return [row for row in points if start <= (row.time or 0.0) <= end]
 
 
-def _restored(points: Sequence[Event], loads: Sequence[Event]) -> list[list[Event]]:
+def _by_loads(points: Sequence[Event], loads: Sequence[Event]) -> list[list[Event]]:
     """The points of one log, split at the lines that load a checkpoint."""
     if len({row.at.path for row in (*points, *loads)}) != 1:
         return []
@@ -113,14 +120,14 @@ def _restored(points: Sequence[Event], loads: Sequence[Event]) -> list[list[Even
     return [part for part in parts if part]
 
 
-def _wasted(
+def _waste(
     work: TrainingWork, attempt_times: Span, points: Sequence[Event], next_points: Sequence[Event], attempt: Value
 ) -> tuple[WastedTime | Claim, bool]:
     """(the work of this attempt that the next one repeated, or a claim that it is unknown; whether all of it was
     lost)"""
     steps, following = ([row for row in rows if number(row, "step") is not None] for rows in (points, next_points))
     allocation, frame = work.allocation, work.progress
-    thrown_away = span(THROWN_AWAY, allocation.during(*attempt_times), *attempt_times), True
+    thrown_away = span(LOST_ATTEMPT, allocation.during(*attempt_times), *attempt_times), True
     if not points:
         return thrown_away
     if not steps or not following:
@@ -155,7 +162,7 @@ def _wasted(
         hour=hour(seconds),
         hours=hours,
     )
-    return DONE_AGAIN.wasted(hours, formula, first=resumed_step, last=last_step), False
+    return REPEATED_STEPS.wasted(hours, formula, first=resumed_step, last=last_step), False
 
 
 def _loaded(loads: Frame, last: Event, first: Event) -> Value | None:
@@ -174,7 +181,7 @@ def _time_of_step(work: TrainingWork, points: Sequence[Event], step: Value) -> V
     """When an attempt reached a step: the time of its checkpoint, else of the logged step."""
     for frame, rows in ((work.saves, work.saves.events), (work.progress, points)):
         for row in rows:
-            inside = points[0].at.path != row.at.path or row.at.line <= points[-1].at.line + SAVED_WITHIN
+            inside = points[0].at.path != row.at.path or row.at.line <= points[-1].at.line + MAX_SAVE_DELAY_LINES
             if number(row, "step") == step.number and row.time is not None and inside:
                 return frame.value(row, "time", "time")
     return None

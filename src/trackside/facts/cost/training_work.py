@@ -114,7 +114,7 @@ class TrainingWork:
         return points[index - 1] if index and points[index - 1].at.path == at.path else None
 
     def _inside(self, row: Event) -> bool:
-        return _within(row, self.allocation)
+        return _is_within(row, self.allocation)
 
 
 @fact(WORK)
@@ -123,12 +123,12 @@ def training_work(evidence: Evidence, allocation: Allocation, ending: Ending, ru
     points = training_points(evidence["progress"])
     if len(run.attempts) > 1:
         points = _last_attempts(points, allocation)
-    own = tuple(row for row in points if _within(row, allocation))
+    own = tuple(row for row in points if _is_within(row, allocation))
     frames = (evidence[name] for name in WORK)
     return TrainingWork(allocation, own, evidence.has("progress"), ending.ends, *frames)
 
 
-def lives(points: Sequence[Event]) -> list[list[Event]]:
+def by_run_part(points: Sequence[Event]) -> list[list[Event]]:
     """The points of each incarnation of the run; a new one begins where steps go back."""
     parts: dict[float, list[Event]] = {}
     for row in points:
@@ -140,11 +140,11 @@ def _last_attempts(points: Sequence[Event], allocation: Allocation) -> list[Even
     """Points of the last attempt: by time, else those after steps last went back."""
     if any(row.time is not None for row in points):
         return [row for row in points if (row.time or 0.0) >= allocation.start.number - SLACK_S]
-    parts = lives(points)
+    parts = by_run_part(points)
     return parts[-1] if parts else []
 
 
-def _within(row: Event, allocation: Allocation) -> bool:
+def _is_within(row: Event, allocation: Allocation) -> bool:
     return row.time is None or allocation.start.number - SLACK_S <= row.time <= allocation.end.number + SLACK_S
 
 

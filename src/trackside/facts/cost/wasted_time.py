@@ -10,16 +10,18 @@ from trackside.finding import Claim, Sentence, WastedTime
 
 ALL_WASTED = Sentence("nothing of it can be used")
 UNSAVED = Sentence("no checkpoint appears in the log; if one exists, less was lost")
-SAVED = Sentence("assumes that the last checkpoint in the log is complete")
-SAVED_AND_EVEN = Sentence("assumes that the last checkpoint in the log is complete, and equal step times")
-IDLE = Sentence("assumes that the log and the metrics show all work")
-GONE_WRONG = Sentence("the training after the fault cannot be used")
-GOOD_BEFORE = Sentence("the training before it can be used: there is a checkpoint from before it")
-GOOD_SAVE = Sentence("assumes that this checkpoint is complete and can be loaded")
+LAST_CHECKPOINT_COMPLETE = Sentence("assumes that the last checkpoint in the log is complete")
+CHECKPOINT_COMPLETE_EVEN_STEPS = Sentence(
+    "assumes that the last checkpoint in the log is complete, and equal step times"
+)
+ALL_WORK_SHOWN = Sentence("assumes that the log and the metrics show all work")
+USELESS_AFTER_FAULT = Sentence("the training after the fault cannot be used")
+USABLE_BEFORE_FAULT = Sentence("the training before it can be used: there is a checkpoint from before it")
+CHECKPOINT_COMPLETE = Sentence("assumes that this checkpoint is complete and can be loaded")
 EVEN_STEPS = Sentence("assumes equal step times")
-EVEN_TIME = Sentence("assumes equal step times over the whole attempt")
+EVEN_STEPS_OF_ATTEMPT = Sentence("assumes equal step times over the whole attempt")
 STARTED_OVER = Sentence("the next attempt started from scratch")
-LOADED = Sentence("everything after that checkpoint had to be repeated")
+REPEATED_AFTER_CHECKPOINT = Sentence("everything after that checkpoint had to be repeated")
 ONE_START = Sentence("an uninterrupted run would have had one start-up")
 
 BY_TIME = Sentence("{gpus} x {seconds:plain} s ({since} to {until}) / {hour:plain} s/h = {hours:plain} GPU-hours")

@@ -44,7 +44,7 @@ ACTIVITY: Mapping[str, Query] = {
     "collectives": counts_by_gpu("trackside_nccl_collectives_completed_total", "increase"),
 }
 """The queries behind :class:`GpuActivity`."""
-NEED = ("sm", "engine", "utilization", "launches")
+WORK_SIGNALS = ("sm", "engine", "utilization", "launches")
 """Any one of these answers distinguishes idle from work."""
 ADVANCING: Mapping[str, Sentence] = {
     "collectives": Sentence("{count} collectives completed meanwhile"),
@@ -57,7 +57,7 @@ TITLES: Mapping[str, str] = {
 """The display name of each signal."""
 MAX_CITED = 8
 """Maximum number of GPUs cited for a claim that names many."""
-COUNTED = ("launches", "collectives")
+COUNT_SIGNALS = ("launches", "collectives")
 """Signals that are counts; the sentences name their unit."""
 
 
@@ -216,7 +216,7 @@ class GpuActivity:
         grid = self.grid(name)
         if grid is None:
             return None
-        return grid.value("sum" if name in COUNTED else how, unit=None if name == "power" else "")
+        return grid.value("sum" if name in COUNT_SIGNALS else how, unit=None if name == "power" else "")
 
     def advancing(self, start: float, end: float) -> tuple[Claim, ...]:
         """Collectives completed in (start, end], else kernels launched, if they were traced."""
@@ -243,7 +243,7 @@ NOT_MEASURED = Missing("no metric shows what the GPUs did")
 def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
     """Missing if no metric shows what the GPUs did."""
     answered = {name: grid for name in ACTIVITY if (grid := evidence.grid(name)) is not None}
-    missing = unmet(evidence, (NEED,))
+    missing = unmet(evidence, (WORK_SIGNALS,))
     grids = {name: grid for name, grid in answered.items() if len(grid.times)}
     sampled = (name for grid in grids.values() for name in gpus_of(grid, run) if name)
     gpus = tuple(dict.fromkeys([*run.gpus, *sampled]))

@@ -19,7 +19,7 @@ from trackside.facts.fact import Maybe, fact, known
 from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.power_limits import PowerLimits
-from trackside.facts.gpu.traffic import MOVES, GpuTraffic
+from trackside.facts.gpu.traffic import TRAFFIC_CLAIMS, GpuTraffic
 from trackside.facts.gpus import sampled
 from trackside.facts.training.learning import Trajectory, number
 from trackside.finding import Claim, Sentence
@@ -43,16 +43,16 @@ BUSY_WAIT: Mapping[str, Query] = {
 """The queries behind :class:`BusyWait`."""
 
 LAUNCHES_WAIT = Sentence("a kernel launch takes {each} (mean of {count}), as long as the kernel itself")
-LAUNCHES_SHARE = Sentence("kernel launches take {share} of the time, kernels run {busy:share} of it")
-PINNED = Sentence("the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (means)")
-PINNED_UNSEEN = Sentence("the GPUs look busy: {signal} {busy} (mean)")
-CALLS = Sentence("CUDA calls block for {each} on average (a call that does not wait takes microseconds)")
-CALLS_BESIDE = Sentence("CUDA calls block for {each} on average; a kernel launch takes {floor}")
-POWER = Sentence("power: {power} per GPU (median)")
-POWER_OF = Sentence("power: {power} per GPU (median) of a {limit} limit")
+LAUNCH_TIME_SHARE = Sentence("kernel launches take {share} of the time, kernels run {busy:share} of it")
+BUSY_WITHOUT_WORK = Sentence("the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (means)")
+LOOK_BUSY = Sentence("the GPUs look busy: {signal} {busy} (mean)")
+CALLS_BLOCK = Sentence("CUDA calls block for {each} on average (a call that does not wait takes microseconds)")
+CALLS_BLOCK_LONGER = Sentence("CUDA calls block for {each} on average; a kernel launch takes {floor}")
+POWER_DRAWN = Sentence("power: {power} per GPU (median)")
+POWER_OF_LIMIT = Sentence("power: {power} per GPU (median) of a {limit} limit")
 TENSOR_PIPES = Sentence("tensor cores were active {level} of the time (mean)")
 IN_COLLECTIVES = Sentence("{share} of the time is communication: GPUs inside collectives (median)")
-COMMUNICATION = Sentence("communication takes {share} of each step: {spent} of {step}")
+COMMUNICATION_SHARE = Sentence("communication takes {share} of each step: {spent} of {step}")
 FABRIC_IDLE = Sentence("a node sends {sent} over Ethernet and {carried} over InfiniBand (medians)")
 
 
@@ -92,7 +92,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Spin:
+class SpinningGpus:
     """GPUs that are pinned but hardly work."""
 
     shows: tuple[Claim, ...]
@@ -115,7 +115,7 @@ class BusyWait:
     trajectory: Maybe[Trajectory]
     limits: Limits
 
-    def spin(self, others: Sequence[Claim] = ()) -> Spin | None:
+    def spin(self, others: Sequence[Claim] = ()) -> SpinningGpus | None:
         r"""Several GPUs that always have a kernel resident but hardly work; None if not so or not measured.
 
         ``others``: claims of the log about slow collectives. Without SM activity, time in collectives or low power is
@@ -128,24 +128,24 @@ class BusyWait:
             return None
         power, limit = _over(self.activity.grid("power"), duty), self.powers.between(duty.start, duty.end)
         values = {"busy": duty.busy, "signal": derived(TITLES[self.activity.busy_by or "engine"], duty.busy)}
-        shows = [PINNED(sm=duty.sm, **values) if duty.sm is not None else PINNED_UNSEEN(**values)]
+        shows = [BUSY_WITHOUT_WORK(sm=duty.sm, **values) if duty.sm is not None else LOOK_BUSY(**values)]
         pipes = [_over(self.traffic.evidence.grid(name), duty, "avg") for name in ("tensor", "dram")]
         busy_pipes = any(level.number > limits.quiet_pipes for level in pipes if level is not None)
         if duty.sm is None:
-            sentences = zip((TENSOR_PIPES, MOVES["copy"]), pipes, strict=True)
+            sentences = zip((TENSOR_PIPES, TRAFFIC_CLAIMS["copy"]), pipes, strict=True)
             shows += [sentence(level=level) for sentence, level in sentences if level is not None]
         if power is not None:
-            shows.append(POWER(power=power) if limit is None else POWER_OF(power=power, limit=limit))
+            shows.append(POWER_DRAWN(power=power) if limit is None else POWER_OF_LIMIT(power=power, limit=limit))
         shows += [*self._calls(), *self.activity.advancing(duty.start, duty.end)]
         waiting = self._in_collectives()
         corroborating = (*self._network(), *others, *waiting, *self._printed(), *self._gauged())
         if duty.sm is not None:
-            return Spin(tuple(shows), corroborating, duty.sm.number <= limits.low_sm)
+            return SpinningGpus(tuple(shows), corroborating, duty.sm.number <= limits.low_sm)
         if power is not None and limit is not None:
             little = power.number <= limits.little_power * limit.number
         else:
             little = limit is None and None not in pipes and bool(corroborating)
-        return Spin(tuple(shows), corroborating, False) if waiting or (little and not busy_pipes) else None
+        return SpinningGpus(tuple(shows), corroborating, False) if waiting or (little and not busy_pipes) else None
 
     @property
     def _advances(self) -> bool:
@@ -184,7 +184,7 @@ class BusyWait:
         row = min(parts, key=lambda pair: abs(pair[0] - share))[1]
         sources = frame.value(row, "comm_time_s", "s"), frame.value(row, "step_time_s", "s")
         share_value = derived(round(share, 3), *sources, unit="share")
-        return [COMMUNICATION(spent=sources[0], step=sources[1], share=share_value)]
+        return [COMMUNICATION_SHARE(spent=sources[0], step=sources[1], share=share_value)]
 
     def _gauged(self) -> list[Claim]:
         """Communication share of the step, from the training loop's gauges."""
@@ -194,7 +194,7 @@ class BusyWait:
         if comm_s.number < self.limits.wait_share * step_s.number:
             return []
         share = derived(round(comm_s.number / step_s.number, 3), comm_s, step_s, unit="share")
-        return [COMMUNICATION(spent=comm_s, step=step_s, share=share)]
+        return [COMMUNICATION_SHARE(spent=comm_s, step=step_s, share=share)]
 
     def _network(self) -> list[Claim]:
         """Traffic on the plain network while a fast fabric exists and carries almost none."""
@@ -216,8 +216,8 @@ class BusyWait:
         name = _launch_call(seconds)
         launch_s = _mean(seconds.where(api=name), calls.where(api=name), self.duty) if name else None
         if launch_s is None or not call_s.number > self.limits.call_ratio * launch_s.number > 0:
-            return [CALLS(each=call_s)]
-        return [CALLS_BESIDE(each=call_s, floor=launch_s)]
+            return [CALLS_BLOCK(each=call_s)]
+        return [CALLS_BLOCK_LONGER(each=call_s, floor=launch_s)]
 
     @cached_property
     def blocking(self) -> tuple[Claim, ...]:
@@ -237,7 +237,7 @@ class BusyWait:
             return ()
         share_value = derived(round(share, 3), launch_s, count, unit="share")
         mean_value = derived(mean_s, launch_s, count, unit="s")
-        return LAUNCHES_WAIT(each=mean_value, count=count), LAUNCHES_SHARE(share=share_value, busy=duty.busy)
+        return LAUNCHES_WAIT(each=mean_value, count=count), LAUNCH_TIME_SHARE(share=share_value, busy=duty.busy)
 
 
 @fact(BUSY_WAIT, limits=Limits())

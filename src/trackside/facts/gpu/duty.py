@@ -19,7 +19,7 @@ from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, nan_
 from trackside.facts.training.learning import Trajectory
 from trackside.query import metric
 
-RESTING = 0.1
+IDLE_LEVEL = 0.1
 """Engine activity of a window, or a utilization reading, of idle GPUs."""
 
 
@@ -33,7 +33,7 @@ class Limits:
     """Share of the GPUs' peak activity from which they are training."""
 
 
-READINGS = 10
+MIN_READINGS = 10
 """Minimum number of samples per GPU for a reliable mean."""
 
 
@@ -75,7 +75,7 @@ class DutyCycle:
     @property
     def sampled(self) -> bool:
         """Whether there are enough samples for a reliable mean."""
-        return self.readings >= READINGS
+        return self.readings >= MIN_READINGS
 
     @property
     def seconds(self) -> float:
@@ -85,12 +85,12 @@ class DutyCycle:
     @cached_property
     def stalls(self) -> int:
         """Number of stretches of windows in which hardly any GPU was busy."""
-        return 0 if self.typical_busy is None else len(stretches(self.typical_busy <= RESTING))
+        return 0 if self.typical_busy is None else len(stretches(self.typical_busy <= IDLE_LEVEL))
 
     @cached_property
     def stalled_share(self) -> float:
         """Share of the time that these stretches take."""
-        return 0.0 if self.typical_busy is None else float((self.typical_busy <= RESTING).mean())
+        return 0.0 if self.typical_busy is None else float((self.typical_busy <= IDLE_LEVEL).mean())
 
     @cached_property
     def idle(self) -> Value | None:
@@ -118,7 +118,7 @@ class DutyCycle:
         known, total = int((part.values >= 0).sum()), int((grid.values >= 0).sum())
         if lowest.value is None or not known:
             return None
-        share = derived(round(float((part.values <= RESTING).sum() / known), 3), lowest, unit="share")
+        share = derived(round(float((part.values <= IDLE_LEVEL).sum() / known), 3), lowest, unit="share")
         expected = 1 - self.busy.number ** (grid.samples / total)  # any one of a window's readings
         return IdleReadings(share, derived(grid.step, lowest, unit="s"), expected)
 

@@ -17,7 +17,7 @@ from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
 
-PINNED_ON = Sentence("the GPUs looked busy the whole time: {busy} over {seconds} (median)")
+LOOKED_BUSY = Sentence("the GPUs looked busy the whole time: {busy} over {seconds} (median)")
 NO_STEP = Sentence("the ranks had connected ({line}), but no training step was logged")
 LITTLE_SM = Sentence("SM activity was {sm} (median), as when GPUs only wait in a collective")
 LITTLE_POWER = Sentence("power was {power} (median), as when GPUs only wait in a collective")
@@ -43,7 +43,7 @@ class FirstStepHang:
     claims: tuple[Claim, ...]
 
 
-STEPPED = Missing("a step was done, or nothing shows that none was")
+NO_HANG = Missing("a step was done, or nothing shows that none was")
 
 
 @fact(limits=Limits())
@@ -52,32 +52,32 @@ def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, li
     short."""
     rendezvous, progress = silence.first_line("ready", "communicators", "inits"), silence.signs["progress"]
     if rendezvous is None or silence.points or stall.stepped > -np.inf:
-        return STEPPED
+        return NO_HANG
     if not silence.several_ranks or activity.busy is None or int(activity.worked.sum()) < 2:
-        return STEPPED
+        return NO_HANG
     collectives = activity.grid("collectives")
     if activity.basis == "launches" or (collectives is not None and collectives.value("sum").value):
-        return STEPPED
+        return NO_HANG
     crowd = nan_median(activity.busy[activity.worked], axis=0)
     with np.errstate(invalid="ignore"):
         busy: Flags = activity.observed & (crowd >= FLOORS.pinned)
     if not busy.any():
-        return STEPPED
+        return NO_HANG
     start, end = float(activity.times[busy.argmax()]) - activity.step, float(activity.times[activity.observed][-1])
     length, watched = float(busy.sum()) * activity.step, float(activity.observed.sum()) * activity.step
     if length < max(silence.limits.min_silence_s, limits.min_share * (end - start), limits.watched_share * watched):
-        return STEPPED
+        return NO_HANG
     moved = stall.traffic.between(start, end)
-    little = [] if stall.beyond_spinning(busy) else _little(activity, start, end)
+    little = [] if stall.beyond_spinning(busy) else _little_work(activity, start, end)
     if moved.active or not (moved.nothing_moves or little):
-        return STEPPED
+        return NO_HANG
     level = activity.grids[activity.busy_by or "engine"].during(start, end).value("median", unit="share")
-    pinned = PINNED_ON(busy=level, seconds=derived(length, level, unit="s"))
+    pinned = LOOKED_BUSY(busy=level, seconds=derived(length, level, unit="s"))
     first = NO_STEP(count=progress.reduce("count"), line=rendezvous)
     return FirstStepHang(start, moved.nothing_moves, (first, pinned, *moved.idle, *little))
 
 
-def _little(activity: GpuActivity, start: float, end: float) -> list[Claim]:
+def _little_work(activity: GpuActivity, start: float, end: float) -> list[Claim]:
     """SM activity, else power, that is no higher than spinning alone produces."""
     sm, power = activity.grid("sm"), activity.grid("power")
     if sm is not None:

@@ -15,7 +15,7 @@ from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpu.stall_claims import Stall
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import Exceptions, last_words
+from trackside.facts.logs.exceptions import Exceptions, final_events
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim
 from trackside.model import Event, Role
@@ -86,4 +86,4 @@ def last_part(ending: Ending, silence: Silence, exceptions: Exceptions, stall: M
     points = silence.points
     own = [row for row in exceptions.frame.events if row.role is Role.ROOT and not row.get("logged")]
     measured = None if isinstance(stall, Missing) else stall
-    return LastPart(points, ending.reaped and not ending.ends, bool(last_words(own, points)), silence, measured)
+    return LastPart(points, ending.reaped and not ending.ends, bool(final_events(own, points)), silence, measured)

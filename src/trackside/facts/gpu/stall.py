@@ -18,7 +18,7 @@ from trackside.evidence import Evidence, Grid, derived
 from trackside.facts.fact import fact
 from trackside.facts.gpu import stall_claims
 from trackside.facts.gpu.activity import (
-    COUNTED,
+    COUNT_SIGNALS,
     FLOORS,
     Flags,
     GpuActivity,
@@ -47,7 +47,7 @@ STALL: Mapping[str, Query] = {
 }
 """The queries behind :class:`GpuStall`."""
 
-TO_THE_END: Mapping[str, Sentence] = {
+WORKED_TO_END: Mapping[str, Sentence] = {
     "launches": Sentence(
         "kernels were launched until the end: {level} per interval (median)",
         running="kernels are being launched: {level} per interval (median)",
@@ -153,7 +153,7 @@ class GpuStall:
         """
         activity = self.activity
         windows = np.flatnonzero(activity.observed & (activity.times - activity.step >= start))
-        if len(windows) < self.limits.windows or activity.basis in COUNTED:
+        if len(windows) < self.limits.windows or activity.basis in COUNT_SIGNALS:
             return None
         until, start = float(activity.times[windows[-1]]), max(start, float(activity.times[windows[0]]) - activity.step)
         less = self._less(windows)
@@ -254,7 +254,7 @@ class GpuStall:
             return None
         last = float(activity.times[activity.active][-1])
         start = last - limits.last_windows * activity.step
-        unit = "" if grid.unit in COUNTED else None
+        unit = "" if grid.unit in COUNT_SIGNALS else None
         usual = grid.during(0.0, start).value("median", unit=unit)
         recent = grid.during(start, last).value("median", unit=unit)
         if recent.value is None or activity.times[activity.observed][-1] - last > limits.windows * activity.step:
@@ -262,7 +262,7 @@ class GpuStall:
         if usual.value is not None and recent.number < FLOORS.waiting_share * usual.number:
             return None
         if self.beyond_spinning(activity.active & (activity.times > start)):
-            return TO_THE_END[name](level=recent)
+            return WORKED_TO_END[name](level=recent)
         return next(iter(self.traffic.between(start, last).active), None)
 
     @cached_property
@@ -280,7 +280,7 @@ class GpuStall:
         and collectives are work by themselves."""
         activity, limits = self.activity, self.limits
         if activity.basis not in ("sm", "power") or not windows.any():
-            return activity.basis in COUNTED
+            return activity.basis in COUNT_SIGNALS
         users = activity.worked
         if activity.basis == "sm":
             assert activity.sm is not None

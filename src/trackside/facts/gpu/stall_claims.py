@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Grid, Value, derived
 from trackside.facts.gpu.activity import (
-    COUNTED,
+    COUNT_SIGNALS,
     FLOORS,
     MAX_CITED,
     TITLES,
@@ -33,8 +33,8 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import Reducer
 
-Why = Literal["", "cold", "gone", "behind", "absent", "computing", "first"]
-REST: Mapping[str, Sentence] = {
+OutlierSign = Literal["", "cold", "gone", "behind", "absent", "computing", "first"]
+WORK_BEFORE_AND_NOW: Mapping[str, Sentence] = {
     "launches": Sentence(
         "{now} kernel launches in the last {seconds}, {whole} in the whole run",
         running="{now} kernel launches in the last {seconds}, {whole} so far",
@@ -47,9 +47,9 @@ REST: Mapping[str, Sentence] = {
     "power": Sentence("power was {now} in the last {seconds}, {before} before that (medians of the GPUs)"),
     "busy": Sentence("the GPUs were busy for {now} of the last {seconds}, for {before} before that (medians)"),
 }
-SPIN = Sentence("{count} spun at {busy} ({signal}) without computing")
-SPIN_POWER = Sentence("{count} drew {power} without computing, more than idle GPUs draw")
-ODD: Mapping[str, Sentence] = {
+SPINNING = Sentence("{count} spun at {busy} ({signal}) without computing")
+SPINNING_POWER = Sentence("{count} drew {power} without computing, more than idle GPUs draw")
+OUTLIER_CLAIMS: Mapping[str, Sentence] = {
     "cold": Sentence("GPU {gpus} went idle: {signal} {level}, while the others wait"),
     "gone": Sentence("GPU {gpus} stopped being sampled, while the others were still sampled"),
     "behind": Sentence("GPU {gpus} entered fewer collectives than the others: {mine} versus {theirs}"),
@@ -90,7 +90,7 @@ class OutlierGpus:
     working: Flags
     outliers: Flags
     """The GPUs that the others wait for, if known."""
-    sign: Why
+    sign: OutlierSign
     """What distinguishes them; empty if there are none."""
 
 
@@ -119,7 +119,7 @@ class Stall:
         return self.activity.named(self.gpus.outliers)
 
     @property
-    def sign(self) -> Why:
+    def sign(self) -> OutlierSign:
         """What distinguishes the outliers; empty if there are none."""
         return self.gpus.sign
 
@@ -143,14 +143,14 @@ class Stall:
     def _counts(self) -> list[Claim]:
         """Launches and collectives; SM activity always; other activity levels only without counts."""
         shows: list[Claim] = []
-        for name in COUNTED:
+        for name in COUNT_SIGNALS:
             now, grid = self._figure(name, "sum"), self.grids.get(name)
             if now is not None and grid is not None:
-                shows.append(REST[name](now=now, whole=grid.value("sum", unit=""), seconds=self.seconds))
+                shows.append(WORK_BEFORE_AND_NOW[name](now=now, whole=grid.value("sum", unit=""), seconds=self.seconds))
         for name, kind in (("sm", "sm"), ("power", "power"), ("engine", "busy"), ("utilization", "busy")):
             now, before = self._figure(name), self._figure(name, before=True)
             if now is not None and before is not None and (name == "sm" or not shows):
-                shows.append(REST[kind](now=now, before=before, seconds=self.seconds))
+                shows.append(WORK_BEFORE_AND_NOW[kind](now=now, before=before, seconds=self.seconds))
         return shows
 
     def _figure(self, name: str, how: Reducer = "median", before: bool = False) -> Value | None:
@@ -159,7 +159,7 @@ class Stall:
         if grid is None:
             return None
         part = grid.during(self._worked_from(grid), self.after) if before else grid.during(self.after, self.until)
-        return sampled(part, how, "" if grid.unit in COUNTED else None)
+        return sampled(part, how, "" if grid.unit in COUNT_SIGNALS else None)
 
     def _worked_from(self, grid: Grid) -> float:
         """When work was first seen: the start-up before it is no level to compare with."""
@@ -173,7 +173,7 @@ class Stall:
         if grid is None or values is None:
             return None
         level = nan_median(values[rows][:, (times > self.after) & (times <= self.until)])
-        unit = "" if grid.unit in COUNTED else grid.unit
+        unit = "" if grid.unit in COUNT_SIGNALS else grid.unit
         during = grid.during(self.after, self.until)
         some = [of_gpu(during, gpu).value("median", unit) for gpu in self.activity.named(rows)[:3]]
         return derived(round(float(level), 4), *some, unit=unit) if some else None
@@ -185,9 +185,9 @@ class Stall:
             return []
         number = counted(count, "GPU", level)
         if name == "power":
-            return [SPIN_POWER(count=number, power=level)]
+            return [SPINNING_POWER(count=number, power=level)]
         level = replace(level, unit="share")
-        return [SPIN(count=number, busy=level, signal=derived(TITLES[name], level))]
+        return [SPINNING(count=number, busy=level, signal=derived(TITLES[name], level))]
 
     def _outlier_claims(self) -> list[Claim]:
         if not self.outliers:
@@ -202,19 +202,19 @@ class Stall:
         gpus = derived(self.outliers, *own)
         if self.sign == "cold":
             most = max(own, key=lambda value: value.number if value.value is not None else -1.0)
-            return [ODD["cold"](gpus=gpus, level=most, signal=derived(name, most))]
+            return [OUTLIER_CLAIMS["cold"](gpus=gpus, level=most, signal=derived(name, most))]
         if self.sign == "gone":
-            return [ODD["gone"](gpus=gpus, samples=during.value("count", unit="samples"))]
-        return [ODD[self.sign](gpus=gpus)]
+            return [OUTLIER_CLAIMS["gone"](gpus=gpus, samples=during.value("count", unit="samples"))]
+        return [OUTLIER_CLAIMS[self.sign](gpus=gpus)]
 
     def _by_collectives(self) -> Claim:
         entered, left = self.grids["entered"], self.grids.get("left")
         own = [of_gpu(entered, gpu).value("last", unit="") for gpu in self.outliers[:MAX_CITED]]
         gpus = derived(self.outliers, *own)
         if self.sign == "behind" or left is None:
-            return ODD["behind"](gpus=gpus, mine=own[0], theirs=entered.value("max", unit=""))
+            return OUTLIER_CLAIMS["behind"](gpus=gpus, mine=own[0], theirs=entered.value("max", unit=""))
         done = of_gpu(left, self.outliers[0]).value("last", unit="")
-        return ODD["absent"](gpus=gpus, mine=own[0], theirs=done)
+        return OUTLIER_CLAIMS["absent"](gpus=gpus, mine=own[0], theirs=done)
 
 
 def outlier_gpus(
@@ -245,13 +245,13 @@ def outlier_gpus(
     states = idle & spinning, idle & cold, unsampled, working
     until = float(activity.times[windows[-1]])
     entered, left = (_latest(counters.get(name), run, activity, until) for name in ("entered", "left"))
-    return OutlierGpus(*states, *_odd(activity, states, entered, left, limits))
+    return OutlierGpus(*states, *_outliers(activity, states, entered, left, limits))
 
 
-def _odd(
+def _outliers(
     activity: GpuActivity, states: tuple[Flags, Flags, Flags, Flags], entered: Matrix | None, left: Matrix | None,
     limits: Limits,
-) -> tuple[Flags, Why]:  # fmt: skip
+) -> tuple[Flags, OutlierSign]:  # fmt: skip
     """The GPUs that the others wait for, by the best sign available, and that sign."""
     spinning, cold, unsampled, working = states
     users = activity.worked
@@ -261,7 +261,7 @@ def _odd(
     others_wait = spinning.any() or (
         working.any() and activity.basis == "utilization"
     )  # which cannot tell the two apart
-    silent_groups: tuple[tuple[Flags, Why], ...] = ((cold, "cold"), (unsampled, "gone"))
+    silent_groups: tuple[tuple[Flags, OutlierSign], ...] = ((cold, "cold"), (unsampled, "gone"))
     for flags, sign in silent_groups:
         if flags.any() and others_wait and 2 * int(flags.sum()) <= count:
             return flags, sign
@@ -277,9 +277,9 @@ def _odd(
     return (stopped_early, "first") if stopped_early.any() and 4 * int(stopped_early.sum()) <= count else (nobody, "")
 
 
-def _by_collectives(users: Flags, entered: Matrix | None, left: Matrix | None) -> list[tuple[Flags, Why]]:
+def _by_collectives(users: Flags, entered: Matrix | None, left: Matrix | None) -> list[tuple[Flags, OutlierSign]]:
     """GPUs that entered fewer collectives than most, and GPUs in none while most are in one."""
-    candidates: list[tuple[Flags, Why]] = []
+    candidates: list[tuple[Flags, OutlierSign]] = []
     if entered is None or not (known := users & ~np.isnan(entered)).any():
         return candidates
     with np.errstate(invalid="ignore"):

@@ -35,7 +35,7 @@ CLOCKS: Mapping[str, Query] = {
 }
 """The queries behind :class:`Clocks`. The last reasons of a window, not their maximum: single samples must not fill the
 window."""
-GRAVE = mask("hard", "thermal")
+SEVERE = mask("hard", "thermal")
 NOT_MEASURED = Missing("neither clocks with throttle reasons nor clocks with temperatures of the run's GPUs were given")
 
 
@@ -111,31 +111,31 @@ def clocks(evidence: Evidence, activity: Maybe[GpuActivity], run: Run, limits: L
     names = all_names(*(grids.get(name) for name in ("reasons", "counters", "clocks")))
     gpus = tuple(dict.fromkeys([*(name for name in run.gpus if name in names), *names]))
     clock, flags = (aligned(grids.get(name), gpus, times) for name in ("clocks", "reasons"))
-    busy = _busy(measured, gpus, times, clock, flags, limits)
-    counted = _counted(grids.get("counters"), gpus, times, main.step)
+    busy = _is_busy(measured, gpus, times, clock, flags, limits)
+    counted = _throttled_share(grids.get("counters"), gpus, times, main.step)
     thermal = "clocks" in grids and "temperature" in grids
     if "reasons" in grids or not np.isnan(counted).all():
         basis: Basis = "reasons" if "reasons" in grids else "counters"
         sampled = ~np.isnan(flags) | ~np.isnan(counted)
-        grave = _grave(flags) | (np.nan_to_num(counted) >= limits.counted_share)
+        grave = _is_severe(flags) | (np.nan_to_num(counted) >= limits.counted_share)
         if basis == "counters" and thermal:
             # DCGM's violation times are said to be in microseconds and come in nanoseconds: that they grow is sure.
-            grave |= (np.nan_to_num(counted) > 0) & _hot_and_low(grids, measured, gpus, times, clock, busy, limits)
+            grave |= (np.nan_to_num(counted) > 0) & _is_hot_and_low(grids, measured, gpus, times, clock, busy, limits)
     elif thermal:
         basis, sampled = "heat", ~np.isnan(clock)
-        grave = _hot_and_low(grids, measured, gpus, times, clock, busy, limits)
+        grave = _is_hot_and_low(grids, measured, gpus, times, clock, busy, limits)
     else:
         return NOT_MEASURED
     readings = main.samples / max(1, len(main))
     return Clocks(grids, measured, gpus, times, main.step, readings, basis, grave, sampled & busy, limits)
 
 
-def _grave(flags: Matrix) -> Flags:
-    grave: Flags = np.nan_to_num(flags).astype(np.int64) & GRAVE != 0
+def _is_severe(flags: Matrix) -> Flags:
+    grave: Flags = np.nan_to_num(flags).astype(np.int64) & SEVERE != 0
     return grave
 
 
-def _busy(
+def _is_busy(
     activity: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix, flags: Matrix, limits: Limits
 ) -> Flags:
     """Whether each GPU worked, or appeared to: only idle clocks are excluded."""
@@ -151,11 +151,11 @@ def _busy(
     idle |= np.nan_to_num(flags).astype(np.int64) & REASONS["gpu_idle"].bit != 0
     with np.errstate(invalid="ignore"):
         awake = ~(clock < 0.5 * np.fmax.reduce(clock, axis=1, initial=-np.inf)[:, None])
-    at_work: Flags = sure | (~idle & (awake | _grave(flags)))
+    at_work: Flags = sure | (~idle & (awake | _is_severe(flags)))
     return at_work
 
 
-def _counted(grid: Grid | None, gpus: tuple[str, ...], times: Matrix, step: float) -> Matrix:
+def _throttled_share(grid: Grid | None, gpus: tuple[str, ...], times: Matrix, step: float) -> Matrix:
     """The largest share of a window, over the counters of severe reasons; NaN if there are none."""
     out = np.full((len(gpus), len(times)), np.nan)
     if grid is None or len(grid.times) != len(times):
@@ -169,7 +169,7 @@ def _counted(grid: Grid | None, gpus: tuple[str, ...], times: Matrix, step: floa
     return out
 
 
-def _hot_and_low(
+def _is_hot_and_low(
     grids: Mapping[str, Grid], activity: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix,
     busy: Flags, limits: Limits,
 ) -> Flags:  # fmt: skip

@@ -37,7 +37,7 @@ def rises(grid: Grid | None) -> list[Change]:
     """
     if grid is None:
         return []
-    changes = [change for row, windows in _changed(grid, rising=True) if (change := _rise(grid, row, windows))]
+    changes = [change for row, windows in _changes(grid, rising=True) if (change := _rise(grid, row, windows))]
     return sorted(changes, key=lambda change: change.since)
 
 
@@ -50,11 +50,11 @@ def onsets(grid: Grid | None) -> list[Change]:
         return []
     changes = [
         _change(grid, row, window)
-        for row, windows in _changed(grid, rising=False)
+        for row, windows in _changes(grid, rising=False)
         for window in windows
         if grid.values[row, window] != 0 and grid.values[row, window] not in grid.values[row, :window]
     ]
-    return sorted([*changes, *_late(grid)], key=lambda change: change.since)
+    return sorted([*changes, *_late_series(grid)], key=lambda change: change.since)
 
 
 def unchanged_above_zero(grid: Grid | None) -> list[tuple[Series, Value]]:
@@ -62,12 +62,12 @@ def unchanged_above_zero(grid: Grid | None) -> list[tuple[Series, Value]]:
     if grid is None:
         return []
     rose = {change.series for change in rises(grid)}
-    up = np.flatnonzero(_ends_up(grid.values))
+    up = np.flatnonzero(_is_above_zero(grid.values))
     rows = [int(row) for row in up if grid.series[row] not in rose]
     return [(grid.series[row], grid.one(row).value("last", unit="")) for row in rows]
 
 
-def _ends_up(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _is_above_zero(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Whether the first and the last value of each series are above zero."""
     sampled = ~np.isnan(values)
     first, last = sampled.argmax(axis=1), values.shape[1] - 1 - sampled[:, ::-1].argmax(axis=1)
@@ -77,7 +77,7 @@ def _ends_up(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     return up
 
 
-def _changed(grid: Grid, rising: bool) -> Iterator[tuple[int, NDArray[np.intp]]]:
+def _changes(grid: Grid, rising: bool) -> Iterator[tuple[int, NDArray[np.intp]]]:
     """Each series with a change, and the windows where its value differs from (is larger than) the last known one."""
     before = last_before(grid.values)
     with np.errstate(invalid="ignore"):
@@ -127,7 +127,7 @@ LATE_WINDOWS = 3
 """Number of windows for which a node's other series of the metric must be sampled before a new series counts as new."""
 
 
-def _late(grid: Grid) -> Iterator[Change]:
+def _late_series(grid: Grid) -> Iterator[Change]:
     """Series that appear with a value other than zero after their node's other series had been sampled for a while."""
     sampled = ~np.isnan(grid.values)
     first = np.where(sampled.any(axis=1), sampled.argmax(axis=1), grid.values.shape[1])

@@ -29,8 +29,8 @@ MAX_CLAIMS = 6
 
 TOO_EARLY = Sentence("on {gpus}, before the run began, at {when}")
 TOO_LATE = Sentence("on {gpus}, after the run had ended, at {when}")
-NOT_THEN = Sentence("the run failed at another time")
-UNDATED = Sentence(
+FAILED_AT_OTHER_TIME = Sentence("the run failed at another time")
+DRAIN_UNDATED = Sentence(
     "the time when node {node} was drained is not recorded: it may have been before or long after the run"
 )
 
@@ -98,8 +98,8 @@ class FaultHistory:
         """Why none of these faults is the cause: they happened at another time, or have no recorded time."""
         undated = [fault.row for fault in self.faults if isinstance(fault.row, Record) and fault.time is None]
         if len(undated) < len(self.faults):
-            return NOT_THEN()
-        return UNDATED(node=self.reports.nodes.value(undated[0], "name"))
+            return FAILED_AT_OTHER_TIME()
+        return DRAIN_UNDATED(node=self.reports.nodes.value(undated[0], "name"))
 
     def since(self, faults: Sequence[HardwareFault]) -> float | None:
         r"""The fault's time, or that of a failure so close to it that only clock differences separate them.

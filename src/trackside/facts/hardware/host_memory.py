@@ -18,19 +18,19 @@ from trackside.facts.fact import fact
 from trackside.facts.gpus import counted, nodes_of_ranks, sampled
 from trackside.facts.hardware.counters import Change, rises
 from trackside.facts.hardware.memory import Peak, during
-from trackside.facts.logs.oom_kills import OomKills, Scope, of_run
+from trackside.facts.logs.oom_kills import OomKills, Scope, belongs_to_run
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import metric
 
-OOM_COUNTED = Sentence("the kernel's out-of-memory kill count on node {node} rose by {by}, from {before} to {after}")
+KILLS_COUNTED = Sentence("the kernel's out-of-memory kill count on node {node} rose by {by}, from {before} to {after}")
 HOST_SHORT = Sentence("available host memory on node {node} fell to {low} of {total}")
 HOST_AMPLE = Sentence("node {node} always had at least {low} of {total} host memory available")
 HOST_AMPLE_ALL = Sentence("all nodes had host memory available: at least {low} of {total} (on {node})")
-NONE_COUNTED = Sentence("no out-of-memory kills were counted on {nodes}")
-CGROUP_REACHED = Sentence("the job used {used} of host memory on node {node}, of the {limit} that it requested")
-ASKED_REACHED = Sentence("memory in use on node {node} grew by {grown} during the run; the job requested {limit}")
-RSS_REACHED = Sentence("the job's largest process used {rss} of the {limit} that the job requested per node")
+NO_KILL_COUNTED = Sentence("no out-of-memory kills were counted on {nodes}")
+CGROUP_NEAR_LIMIT = Sentence("the job used {used} of host memory on node {node}, of the {limit} that it requested")
+GROWTH_NEAR_LIMIT = Sentence("memory in use on node {node} grew by {grown} during the run; the job requested {limit}")
+RSS_NEAR_LIMIT = Sentence("the job's largest process used {rss} of the {limit} that the job requested per node")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class HostShortage:
         claims = []
         for change in self.kills[:2]:
             node = derived(change.series.get("node") or "", change.after)
-            claims.append(OOM_COUNTED(node=node, by=change.by, before=change.before, after=change.after))
+            claims.append(KILLS_COUNTED(node=node, by=change.by, before=change.before, after=change.after))
         if self.low is not None and self.low.capacity is not None and (self.short or self.ample):
             says = HOST_SHORT if self.short else HOST_AMPLE_ALL if self.anywhere else HOST_AMPLE
             claims.append(
@@ -152,7 +152,7 @@ class HostMemory:
             return shortage.claims if shortage.ample and not shortage.kills else ()
         nodes = {series.get("node") for series in self.counts.series}
         watched = counted(len(nodes), "node", self.counts.value("last"))
-        return NONE_COUNTED(nodes=watched), *shortage.claims
+        return NO_KILL_COUNTED(nodes=watched), *shortage.claims
 
     @cached_property
     def _limit(self) -> Value | None:
@@ -172,11 +172,11 @@ class HostMemory:
             return None
         node, min_bytes = derived(low.name, low.value), self.limits.at_limit_share * limit.number
         if (used := self._held_by_job(low.name)) is not None:
-            return CGROUP_REACHED(used=used, node=node, limit=limit) if used.number >= min_bytes else None
+            return CGROUP_NEAR_LIMIT(used=used, node=node, limit=limit) if used.number >= min_bytes else None
         grown = self._memory_growth(low)
         if grown is None or grown.number < min_bytes:
             return None
-        return ASKED_REACHED(node=node, grown=grown, limit=limit)
+        return GROWTH_NEAR_LIMIT(node=node, grown=grown, limit=limit)
 
     def _held_by_job(self, node: str) -> Value | None:
         """Maximum memory, without caches, of the job's cgroup on a node; None if it was not sampled."""
@@ -195,7 +195,7 @@ class HostMemory:
         if limit is None or not sized:
             return None
         rss = max((steps.value(row, "max_rss_bytes", "bytes") for row in sized), key=lambda value: value.number)
-        return None if rss.number < self.limits.at_limit_share * limit.number else RSS_REACHED(rss=rss, limit=limit)
+        return None if rss.number < self.limits.at_limit_share * limit.number else RSS_NEAR_LIMIT(rss=rss, limit=limit)
 
     def _scarcest(self, nodes: Sequence[str]) -> Peak | None:
         """The node, of these or of all, with the least memory left during the run."""
@@ -233,7 +233,7 @@ class HostMemory:
             row for row in self.kills.frame.events
             if row.node == node and row.time is not None and row.time >= first
         ]  # fmt: skip
-        return len(rows) >= change.by.number and not any(of_run(row, self.run) for row in rows)
+        return len(rows) >= change.by.number and not any(belongs_to_run(row, self.run) for row in rows)
 
     def _matches(self, change: Change, nodes: Sequence[str], moment: float | None) -> bool:
         """Whether a counter rose on these nodes around a time, or during the run."""

@@ -22,14 +22,14 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import Query, metric
 
-SILENT = Sentence("node {node} has no samples after {since}, while other nodes were still sampled")
-REFUSED = Sentence("node {node} has no samples after {since}, and {witness:plain} scrapes of it failed")
-REBOOTED = Sentence("node {node} rebooted at {time}")
-WATCHED = Sentence(
+NOT_SAMPLED = Sentence("node {node} has no samples after {since}, while other nodes were still sampled")
+SCRAPES_FAILED = Sentence("node {node} has no samples after {since}, and {witness:plain} scrapes of it failed")
+NODE_REBOOTED = Sentence("node {node} rebooted at {time}")
+SAMPLED_TO_END = Sentence(
     "{nodes} were sampled until the end of the run",
     running="{nodes} are still being sampled",
 )
-MONITORING = Sentence(
+NOT_SAMPLED_BUT_UP = Sentence(
     ("node {node} was not sampled after {since}, but the run continued or ended normally: the node was up"),
     running="node {node} was not sampled after {since}, but the run continues: the node is up",
 )
@@ -116,7 +116,7 @@ class NodePresence:
     @cached_property
     def silent(self) -> tuple[SilentEntity, ...]:
         """The nodes without any samples by the run's end."""
-        return () if self.over is None else tuple(fell_silent(self.grids, "node", self.over))
+        return () if self.over is None else tuple(silent_entities(self.grids, "node", self.over))
 
     @cached_property
     def lost(self) -> tuple[LostNode, ...]:
@@ -126,7 +126,7 @@ class NodePresence:
             since = silent.since.number
             if self._last_point > since + self.limits.went_on_s and silent.name not in self.reboots:
                 continue
-            node, says = derived(silent.name, silent.since), REFUSED if silent.refused else SILENT
+            node, says = derived(silent.name, silent.since), SCRAPES_FAILED if silent.refused else NOT_SAMPLED
             claim = says(node=node, since=silent.since, witness=silent.witness)
             lost[silent.name] = LostNode(node, since, (claim,))
         for name, boot in self.reboots.items():
@@ -146,7 +146,7 @@ class NodePresence:
             if change.by.number > self.limits.boot_s and inside and not after:
                 time = derived(booted, change.before, change.after, unit="time")
                 node = derived(name, time)
-                reboots[name] = LostNode(node, min(booted, change.since), (REBOOTED(node=node, time=time),), True)
+                reboots[name] = LostNode(node, min(booted, change.since), (NODE_REBOOTED(node=node, time=time),), True)
         return reboots
 
     @cached_property
@@ -155,8 +155,8 @@ class NodePresence:
         claims = []
         first = next((grid for grid in self.grids if grid.query.kind in SAMPLED), None)
         if first is not None and self.over is not None and len(first) > 1 and not self.silent:
-            claims.append(WATCHED(nodes=derived(len(first), first.value("count"), unit="nodes")))
-        claims += [MONITORING(node=derived(one.name, one.since), since=one.since) for one in self.silent[:1]]
+            claims.append(SAMPLED_TO_END(nodes=derived(len(first), first.value("count"), unit="nodes")))
+        claims += [NOT_SAMPLED_BUT_UP(node=derived(one.name, one.since), since=one.since) for one in self.silent[:1]]
         return tuple(claims)
 
     @property
@@ -182,7 +182,7 @@ def node_presence(evidence: Evidence, silence: Silence, run: Run, limits: Limits
     return NodePresence(grids, evidence.grid("boots"), silence, run, limits)
 
 
-def interrupted(grids: Sequence[Grid]) -> tuple[str, ...]:
+def nodes_with_gaps(grids: Sequence[Grid]) -> tuple[str, ...]:
     """The nodes with a GPU that was missing for a while between its first sample and the node's last."""
     nodes: dict[str, None] = {}
     for grid in grids:
@@ -196,7 +196,7 @@ def interrupted(grids: Sequence[Grid]) -> tuple[str, ...]:
     return tuple(nodes)
 
 
-def fell_silent(grids: Sequence[Grid], label: str, before: float) -> list[SilentEntity]:
+def silent_entities(grids: Sequence[Grid], label: str, before: float) -> list[SilentEntity]:
     r"""Those, by this label, whose samples of any kind stopped from a time up to ``before`` while others continued.
 
     ``grids``: counts of samples, and ``scrape_up``, where a zero is a failed scrape.

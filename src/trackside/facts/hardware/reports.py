@@ -23,26 +23,26 @@ from trackside.finding import Certainty, Claim, Sentence
 from trackside.model import Event, Position, Role, Run
 from trackside.query import events, record
 
-XID = Sentence("the kernel reported Xid {xid} ({name}): {line}")
-SWITCH = Sentence("an NVSwitch reported a fatal error: {line}")
-LOST = Sentence("a GPU became unreachable: {line}")
-CUDA = Sentence("CUDA reported a hardware error: {line}")
-DRAINED = Sentence("node {node} was drained: {reason}")
-AGAIN = Sentence("{count} processes hit Xid {xid} on the same GPU {gpu}: the GPU itself may be at fault")
-XID_BEFORE = Sentence("the kernel reported Xid {xid}, a memory error: {line}")
-IN_JOB_LOG = {
+XID_REPORTED = Sentence("the kernel reported Xid {xid} ({name}): {line}")
+SWITCH_FAILED = Sentence("an NVSwitch reported a fatal error: {line}")
+GPU_UNREACHABLE = Sentence("a GPU became unreachable: {line}")
+CUDA_HARDWARE_ERROR = Sentence("CUDA reported a hardware error: {line}")
+NODE_DRAINED = Sentence("node {node} was drained: {reason}")
+XID_REPEATED = Sentence("{count} processes hit Xid {xid} on the same GPU {gpu}: the GPU itself may be at fault")
+MEMORY_XID = Sentence("the kernel reported Xid {xid}, a memory error: {line}")
+HARDWARE_CUDA_ERRORS = {
     "uncorrectable ECC error": Certainty.SUPPORTED,
     "uncorrectable NVLink error": Certainty.SUPPORTED,
     "device lost": Certainty.SUPPORTED,
     "hardware stack error": Certainty.POSSIBLE,
 }
 """CUDA errors that only hardware causes, with their certainty without kernel log lines."""
-DRAINED_FOR = re.compile(
+GPU_DRAIN_REASON = re.compile(
     r"\bs?xid\b|\becc\b|\bdbe\b|row.?remap|fallen off|nvlink|nvswitch|uncorrectable|gpu.{0,12}\blost\b", re.IGNORECASE
 )
-NAMED_GPU = re.compile(r"\bgpu[ _#:-]{0,2}(\d{1,2})\b(?! ?(?:of|/|gpu|xid))", re.IGNORECASE)
+GPU_IN_DRAIN_REASON = re.compile(r"\bgpu[ _#:-]{0,2}(\d{1,2})\b(?! ?(?:of|/|gpu|xid))", re.IGNORECASE)
 """The index of a GPU in a drain reason, such as "gpu2 lost"."""
-OF_MEMORY = (48, 64, 94, 95, 140)
+MEMORY_XIDS = (48, 64, 94, 95, 140)
 """Xids of memory errors: double-bit, remap failed, contained, uncontained, unrecovered."""
 MAX_MEASURED = 2
 """Maximum number of measured memory errors in the claims."""
@@ -94,7 +94,7 @@ class HardwareReports:
             if not any(other == number and gpu != pci for gpu, other in many):
                 count = derived(len(rows), *(self.xids.value(row, "text") for row in rows))
                 last, gpu = (self.xids.value(rows[-1], name) for name in ("xid", "pci"))
-                return AGAIN(count=count, xid=last, gpu=gpu), rows[-1].at, pci
+                return XID_REPEATED(count=count, xid=last, gpu=gpu), rows[-1].at, pci
         return None
 
     def memory_errors(self, moment: float | None) -> list[Claim]:
@@ -105,10 +105,15 @@ class HardwareReports:
         for row in self.xids.events:
             in_time = row.time is not None and (run.start is None or row.time >= run.start - slack)
             own_gpu = row.get("pci") is None or may_be_own(str(row.get("pci")), row.node, self.health.addressed, run)
-            if row.get("xid") in OF_MEMORY and own_gpu and in_time and (latest is None or (row.time or 0.0) <= latest):
-                lines.append(XID_BEFORE(xid=self.xids.value(row, "xid"), line=self.xids.value(row, "text")))
+            if (
+                row.get("xid") in MEMORY_XIDS
+                and own_gpu
+                and in_time
+                and (latest is None or (row.time or 0.0) <= latest)
+            ):
+                lines.append(MEMORY_XID(xid=self.xids.value(row, "xid"), line=self.xids.value(row, "text")))
         measured = [fault for fault in self.health.faults if fault.sign != "vanished"]
-        measured = [fault for fault in measured if fault.number is None or fault.number in OF_MEMORY]
+        measured = [fault for fault in measured if fault.number is None or fault.number in MEMORY_XIDS]
         early = [fault for fault in measured if latest is None or fault.time is None or fault.time <= latest]
         return [*lines[:1], *(fault.claim for fault in early[:MAX_MEASURED])]
 
@@ -141,15 +146,21 @@ def hardware_reports(
                 if not may_be_own(str(pci), row.node, health.addressed, run):
                     continue
                 pci = _one_of(gpus_at_address(str(pci), row.node, health.addressed), suspects) or pci
-            kernel.append(_reported(row, *_kernel_claim(name, frame, row), sure, pci))
+            kernel.append(_reported_fault(row, *_kernel_claim(name, frame, row), sure, pci))
     errors = evidence["errors"]
     job = [
-        _reported(row, "cuda", CUDA(line=errors.value(row, "text")), IN_JOB_LOG[str(row.get("name"))], row.get("pci"))
+        _reported_fault(
+            row,
+            "cuda",
+            CUDA_HARDWARE_ERROR(line=errors.value(row, "text")),
+            HARDWARE_CUDA_ERRORS[str(row.get("name"))],
+            row.get("pci"),
+        )
         for row in errors.events
-        if row.get("name") in IN_JOB_LOG and row.role is Role.ROOT
+        if row.get("name") in HARDWARE_CUDA_ERRORS and row.role is Role.ROOT
     ]
     has_input = any(evidence.has(name) for name in ("xids", "errors", "nodes"))
-    faults = (*kernel, *job[:1], *_drained(drained, run))
+    faults = (*kernel, *job[:1], *_drain_faults(drained, run))
     return HardwareReports(evidence["xids"], evidence["nodes"], errors, faults, has_input, health, run, limits)
 
 
@@ -159,7 +170,7 @@ def _one_of(gpus: Set[str], suspects: Set[str | None]) -> str | None:
     return next(iter(meant)) if len(meant) == 1 else None
 
 
-def _reported(row: Event, sign: str, claim: Claim, certainty: Certainty, gpu: object) -> HardwareFault:
+def _reported_fault(row: Event, sign: str, claim: Claim, certainty: Certainty, gpu: object) -> HardwareFault:
     number = row.get("xid")
     return HardwareFault(
         sign,
@@ -181,22 +192,22 @@ def _kernel_claim(name: str, frame: Frame, row: Event) -> tuple[str, Claim]:
     number = row.get("xid")
     if name == "xids" and isinstance(number, int):
         value = frame.value(row, "xid")
-        return "xid", XID(xid=value, name=derived(xid(number).mnemonic, value), line=line)
-    return ("switch", SWITCH(line=line)) if name == "switches" else ("lost", LOST(line=line))
+        return "xid", XID_REPORTED(xid=value, name=derived(xid(number).mnemonic, value), line=line)
+    return ("switch", SWITCH_FAILED(line=line)) if name == "switches" else ("lost", GPU_UNREACHABLE(line=line))
 
 
-def _drained(drained: DrainedNodes, run: Run) -> Iterator[HardwareFault]:
+def _drain_faults(drained: DrainedNodes, run: Run) -> Iterator[HardwareFault]:
     """Nodes of the run that were drained for a GPU fault during the run or soon after."""
     nodes = drained.frame
     for row in drained.rows:
         reason, time = str(row.get("reason") or ""), row.get("reason_time")
-        if not DRAINED_FOR.search(reason):
+        if not GPU_DRAIN_REASON.search(reason):
             continue
         when = float(time) if isinstance(time, (int, float)) else None
-        index = NAMED_GPU.search(reason)
+        index = GPU_IN_DRAIN_REASON.search(reason)
         gpu = f"{row.get('name')}:{int(index[1])}" if index is not None else None
         if gpu is not None and run.gpus and run.gpus_by != "all" and gpu not in run.gpus:
             continue  # another job's
-        claim = DRAINED(node=nodes.value(row, "name"), reason=nodes.value(row, "reason"))
+        claim = NODE_DRAINED(node=nodes.value(row, "name"), reason=nodes.value(row, "reason"))
         name = str(row.get("name"))
         yield HardwareFault("drained", claim, Certainty.SUPPORTED, row.plane, row.at, when, when, name, gpu, row=row)

@@ -20,32 +20,32 @@ from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.gpu.activity import Flags, GpuActivity
 from trackside.facts.gpus import aligned, counted, name_of, of_gpu, sampled
-from trackside.facts.hardware.clocks import GRAVE, Clocks
+from trackside.facts.hardware.clocks import SEVERE, Clocks
 from trackside.finding import Claim, Sentence
 from trackside.query import metric
 
 Rows = NDArray[np.intp]
 Span = tuple[float, float]
 """Start and end, POSIX seconds."""
-Against = Literal["own", "peers", "highest"]
+Baseline = Literal["own", "peers", "highest"]
 """What a clock is compared with: the GPU's own clock at other times, the other GPUs', its maximum."""
 
-REASON = Sentence("GPU {gpu} was throttled for {seconds}: {why}")
-LOWER: dict[Against, Sentence] = {
+THROTTLED = Sentence("GPU {gpu} was throttled for {seconds}: {why}")
+CLOCK_LOWERED: dict[Baseline, Sentence] = {
     "own": Sentence("the SM clock of GPU {gpu} fell from {usual} to {clock}"),
     "peers": Sentence("the SM clock of GPU {gpu} was {clock}; the median of all GPUs was {usual}"),
     "highest": Sentence("the SM clock of GPU {gpu} was {clock} of a maximum of {usual}"),
 }
-HEAT = Sentence("GPU {gpu} reached {heat}")
-OTHERS = Sentence("the same happened on GPU {gpus}")
+TEMPERATURE_REACHED = Sentence("GPU {gpu} reached {heat}")
+SAME_ON_OTHERS = Sentence("the same happened on GPU {gpus}")
 CLOCK_STAYED = Sentence(
     "GPU {gpu} reported a serious throttle reason ({why}), but its clock was {clock} (otherwise {usual})"
 )
-BRIEF = Sentence("GPU {gpu} reported a serious throttle reason only in single samples")
-BENIGN = Sentence("no serious throttle reason lasted under load on {count}; seen: {why}")
-COUNTED = Sentence("the counters of throttled time grew by at most {seconds} between samples")
+ONLY_BRIEFLY = Sentence("GPU {gpu} reported a serious throttle reason only in single samples")
+NO_SEVERE_REASON = Sentence("no serious throttle reason lasted under load on {count}; seen: {why}")
+THROTTLED_TIME = Sentence("the counters of throttled time grew by at most {seconds} between samples")
 CLOCKS_STAYED = Sentence("no hot GPU lowered its clock under load: median {middle}, highest {most}")
-HOTTEST = Sentence("the hottest GPU reached {heat}")
+HOTTEST_GPU = Sentence("the hottest GPU reached {heat}")
 MAX_GPUS = 2
 """Maximum number of GPUs described one by one; the others are only named."""
 
@@ -78,7 +78,7 @@ class ThrottledGpu:
     reasons: tuple[str, ...]
     clock: Value | None
     usual: Value | None
-    baseline: Against
+    baseline: Baseline
     """What ``usual`` is."""
     lowered: bool
     """Whether the clock was lower than normal variation, or no clock was measured."""
@@ -91,10 +91,12 @@ class ThrottledGpu:
     def claims(self) -> list[Claim]:
         """Reasons, clock drop and temperature."""
         gpu = derived(self.gpu, self.seconds)
-        claims = [] if self.reasons_value is None else [REASON(gpu=gpu, why=self.reasons_value, seconds=self.seconds)]
+        claims = (
+            [] if self.reasons_value is None else [THROTTLED(gpu=gpu, why=self.reasons_value, seconds=self.seconds)]
+        )
         if self.clock is not None and self.usual is not None:
-            claims.append(LOWER[self.baseline](gpu=gpu, clock=self.clock, usual=self.usual))
-        return claims if self.heat is None else [*claims, HEAT(gpu=gpu, heat=self.heat)]
+            claims.append(CLOCK_LOWERED[self.baseline](gpu=gpu, clock=self.clock, usual=self.usual))
+        return claims if self.heat is None else [*claims, TEMPERATURE_REACHED(gpu=gpu, heat=self.heat)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +125,7 @@ class Throttling:
         claims = [claim for gpu in first for claim in gpu.claims]
         if others:
             names = tuple(gpu.gpu for gpu in others)
-            claims.append(OTHERS(gpus=derived(names, *(gpu.seconds for gpu in others[:MAX_GPUS]))))
+            claims.append(SAME_ON_OTHERS(gpus=derived(names, *(gpu.seconds for gpu in others[:MAX_GPUS]))))
         return claims
 
     @cached_property
@@ -137,15 +139,15 @@ class Throttling:
                 claims.append(CLOCK_STAYED(gpu=name, why=gpu.reasons_value, clock=gpu.clock, usual=gpu.usual))
         if flags is not None:
             if self.brief is not None:
-                claims.append(BRIEF(gpu=derived(self.brief, of_gpu(flags, self.brief).value("max"))))
+                claims.append(ONLY_BRIEFLY(gpu=derived(self.brief, of_gpu(flags, self.brief).value("max"))))
             elif not self.sustained:
-                claims.append(_benign(flags))
+                claims.append(_no_severe_reason(flags))
         elif counted is not None and not self.sustained:
-            claims.append(COUNTED(seconds=counted.value("max")))
+            claims.append(THROTTLED_TIME(seconds=counted.value("max")))
         if clock is not None and flags is None:
             middle, most = (derived(v.number / 1e6, v, unit="MHz") for v in (clock.value("median"), clock.value("max")))
             claims.append(CLOCKS_STAYED(middle=middle, most=most))
-        return claims if heat is None else [*claims, HOTTEST(heat=heat.value("max"))]
+        return claims if heat is None else [*claims, HOTTEST_GPU(heat=heat.value("max"))]
 
 
 @fact({"memory": metric("gpu_memory_used_bytes").over("run", "avg")}, limits=Limits())
@@ -155,31 +157,31 @@ def throttling(evidence: Evidence, clocks: Clocks, limits: Limits) -> Throttling
     brief = None
     at_work = [np.flatnonzero(row) for row in clocks.working]
     for row in np.flatnonzero((clocks.grave & clocks.working).any(axis=1)):
-        on = _sustained(clocks, clocks.grave[row], at_work[row], limits)
+        on = _sustained_windows(clocks, clocks.grave[row], at_work[row], limits)
         if on is None:
             brief = clocks.gpus[row]
         else:
             stretches[int(row)] = on
     free = [gpu for row, gpu in enumerate(clocks.gpus) if row not in stretches and len(at_work[row])]
     gpus = [
-        _throttled(clocks, clocks.gpus[row], on, at_work[row][~clocks.grave[row, at_work[row]]], free)
+        _throttled_gpu(clocks, clocks.gpus[row], on, at_work[row][~clocks.grave[row, at_work[row]]], free)
         for row, on in stretches.items()
     ]
     gpus.sort(key=lambda gpu: -gpu.seconds.number)  # stable: equal ones stay in the order of GPUs
     heat = aligned(clocks.grids.get("temperature"), clocks.gpus, clocks.times)
     hot = any(np.nanmax(heat[row, on], initial=0.0) >= clocks.limits.hot_c for row, on in stretches.items())
-    return Throttling(clocks, tuple(gpus), brief, hot, _to_the_end(evidence.grid("memory"), clocks, limits))
+    return Throttling(clocks, tuple(gpus), brief, hot, _worked_to_end(evidence.grid("memory"), clocks, limits))
 
 
-def _benign(flags: Grid) -> Claim:
+def _no_severe_reason(flags: Grid) -> Claim:
     """All reasons that were ever set."""
     highest = flags.value("max", unit="")
     bits = int(np.bitwise_or.reduce(flags.values[~np.isnan(flags.values)].astype(np.int64), initial=0))
     titles = tuple(REASONS[name].title for name in reasons_in(bits)) or ("none",)
-    return BENIGN(count=counted(len(flags), "GPU", highest), why=derived(titles, highest))
+    return NO_SEVERE_REASON(count=counted(len(flags), "GPU", highest), why=derived(titles, highest))
 
 
-def _sustained(clocks: Clocks, grave: Flags, windows: Rows, limits: Limits) -> Rows | None:
+def _sustained_windows(clocks: Clocks, grave: Flags, windows: Rows, limits: Limits) -> Rows | None:
     """Of these windows, those with a sustained reason, smoothed over single samples; None if it was not sustained."""
     flags = grave[windows].astype(np.int64)
     if flags.sum() < clocks.limits.windows:
@@ -191,16 +193,16 @@ def _sustained(clocks: Clocks, grave: Flags, windows: Rows, limits: Limits) -> R
     return on if len(on) >= clocks.limits.windows and len(on) * gap * clocks.step >= limits.min_throttled_s else None
 
 
-def _throttled(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[str]) -> ThrottledGpu:
+def _throttled_gpu(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[str]) -> ThrottledGpu:
     """One GPU: ``on`` are its throttled windows, ``free`` those of work with normal clocks, ``peers`` the working GPUs
     with normal clocks."""
-    first, last = _stretch(on)
+    first, last = _first_and_last(on)
     start, end = float(clocks.times[first]) - clocks.step, float(clocks.times[last])
-    before = _free_stretch(clocks, (free[free < first], free[free > last]))
+    before = _normal_range(clocks, (free[free < first], free[free > last]))
     grid, temperature = clocks.grids.get("clocks"), clocks.grids.get("temperature")
     own = of_gpu(grid, gpu) if grid is not None and gpu in {name_of(series) for series in grid.series} else None
     clock = None if own is None else _megahertz(own.during(start, end))
-    usual, against = _usual(clocks, gpu, own, before, (start, end), peers)
+    usual, against = _normal_clock(clocks, gpu, own, before, (start, end), peers)
     drop = 1 - clock.number / usual.number if clock is not None and usual is not None and usual.number > 0 else None
     least = clocks.limits.drop_from_highest if against == "highest" else clocks.limits.drop
     reasons, names = _reasons_between(clocks, gpu, start, end)
@@ -217,9 +219,9 @@ def _throttled(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[s
     )  # fmt: skip
 
 
-def _usual(
+def _normal_clock(
     clocks: Clocks, gpu: str, own: Grid | None, before: Span | None, during: Span, peers: Sequence[str]
-) -> tuple[Value | None, Against]:
+) -> tuple[Value | None, Baseline]:
     """The expected clock: its own normal clock, else the other GPUs', else the maximum."""
     grid, highest = clocks.grids.get("clocks"), clocks.grids.get("highest")
     if own is not None and before is not None and (value := _megahertz(own.during(*before))) is not None:
@@ -234,13 +236,13 @@ def _usual(
     return None, "highest"
 
 
-def _free_stretch(clocks: Clocks, parts: Sequence[Rows]) -> Span | None:
+def _normal_range(clocks: Clocks, parts: Sequence[Rows]) -> Span | None:
     """A span with normal clocks: the one before the throttling if it has three windows, else the one after."""
     part = next((rows for rows in parts if len(rows) >= 3), None)
     return None if part is None else (float(clocks.times[part[0]]) - clocks.step, float(clocks.times[part[-1]]))
 
 
-def _stretch(on: Rows) -> tuple[int, int]:
+def _first_and_last(on: Rows) -> tuple[int, int]:
     """First and last window: of all windows if the reason is mostly set, else of the longest part."""
     if len(on) >= 0.5 * (on[-1] - on[0] + 1):
         return int(on[0]), int(on[-1])
@@ -262,7 +264,7 @@ def _reasons_between(clocks: Clocks, gpu: str, start: float, end: float) -> tupl
         part = of_gpu(flags, gpu).during(start, end)
         bits = part.values[~np.isnan(part.values)].astype(np.int64)
         for name, reason in REASONS.items():
-            if reason.bit & GRAVE and len(bits) and 4 * (bits & reason.bit != 0).sum() >= len(bits):
+            if reason.bit & SEVERE and len(bits) and 4 * (bits & reason.bit != 0).sum() >= len(bits):
                 names[name] = part.value("max")
     own = of_gpu(counted, gpu) if counted is not None and not names else None
     for (name,) in own.labels("reason") if own is not None else ():
@@ -278,7 +280,7 @@ def _reasons_between(clocks: Clocks, gpu: str, start: float, end: float) -> tupl
     return derived(titles, *names.values()), tuple(names)
 
 
-def _to_the_end(memory: Grid | None, clocks: Clocks, limits: Limits) -> bool:
+def _worked_to_end(memory: Grid | None, clocks: Clocks, limits: Limits) -> bool:
     """Whether the GPUs worked until shortly before they were released, as far as anything shows."""
     activity = clocks.activity
     if activity is None or activity.basis in (None, "utilization") or not activity.active.any():
@@ -290,10 +292,10 @@ def _to_the_end(memory: Grid | None, clocks: Clocks, limits: Limits) -> bool:
                 (activity.busy[activity.worked] >= clocks.limits.busy).sum(axis=0) > 0.5 * activity.worked.sum()
             )
     last = float(activity.times[np.flatnonzero(active)[-1]])
-    return _let_go(memory, activity) - last <= max(limits.quiet_s, 3 * activity.step)
+    return _memory_released(memory, activity) - last <= max(limits.quiet_s, 3 * activity.step)
 
 
-def _let_go(grid: Grid | None, activity: GpuActivity) -> float:
+def _memory_released(grid: Grid | None, activity: GpuActivity) -> float:
     """Until when the GPUs in use had memory allocated: without a record of the run's end, samples continue after it."""
     end = float(activity.times[-1])
     users = [gpu for gpu, used in zip(activity.gpus, activity.worked, strict=True) if used]

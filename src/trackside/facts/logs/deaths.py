@@ -24,19 +24,19 @@ from trackside.model import Event, Role
 from trackside.query import events, metric, record
 
 ABORT, KILL = 6, 9
-BROKEN = ("uncorrectable ECC error", "uncorrectable NVLink error", "device lost")
+HARDWARE_ERRORS = ("uncorrectable ECC error", "uncorrectable NVLink error", "device lost")
 """CUDA errors caused by hardware: they explain the run's end better than the abort that follows them."""
 SOURCES = ("launchers", "exits", "signals", "fatals", "workers")
 """Reporters of a death: a launcher, a shell or srun, the process's own handler, Python, its parent."""
 
-STRONG = ("launchers", "workers", "fatals")
+RELIABLE_SOURCES = ("launchers", "workers", "fatals")
 """Sources that waited for the process that died, or its own Python."""
 
 DIED = Sentence("a process died of {signal}: {line}")
 DIED_ON = Sentence("{ranks} died of {signal}")
 WORKER_DIED = Sentence("a data-loader worker died of {signal}: {line}")
 WORKER_DIED_ON = Sentence("a data-loader worker of {ranks} died of {signal}")
-ALSO = Sentence("also reported: {line}")
+ALSO_REPORTED = Sentence("also reported: {line}")
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ class Deaths:
             says = WORKER_DIED_ON if worker else DIED_ON
             values["ranks"] = derived(ranks, *(death.line for death in same if death.rank is not None))
         firsts = {death.source: death for death in reversed(same) if death.source != main.source}
-        also = (ALSO(line=death.line) for death in same if firsts.get(death.source) is death)
-        strong = len(sources) > 1 or main.source in STRONG
+        also = (ALSO_REPORTED(line=death.line) for death in same if firsts.get(death.source) is death)
+        strong = len(sources) > 1 or main.source in RELIABLE_SOURCES
         return DeathReport(main, ranks, (says(**values), *also), strong, self._parent if "workers" in sources else None)
 
     @property
@@ -197,7 +197,7 @@ class Deaths:
         accounted = any(row.get("about") in ("cuda", "collective") for row in self.exceptions.frame.events)
         device = [row for row in self.evidence["device"].events if row.role in (Role.ROOT, Role.CASCADE)]
         causes = [*self.evidence["timeouts"].events, *self.evidence["heartbeats"].events]
-        causes += [row for row in device if accounted or row.get("name") in BROKEN]
+        causes += [row for row in device if accounted or row.get("name") in HARDWARE_ERRORS]
         return any(row.rank is None or death.rank is None or row.rank == death.rank for row in causes)
 
     def _has_traceback(self, death: Death) -> bool:

@@ -51,7 +51,7 @@ def drained_nodes(evidence: Evidence, ending: Ending, run: Run, limits: Limits) 
     own_rows = [row for row in frame.records if not run.nodes or row.get("name") in run.nodes]
     if never_placed(job, run):
         own_rows = []
-    rows = (row for row in own_rows if _in_time(row, frame.records, _start(run), end, limits))
+    rows = (row for row in own_rows if _is_in_time(row, frame.records, _start(run), end, limits))
     return DrainedNodes(frame, tuple(rows), margin_s, evidence["states"])
 
 
@@ -62,7 +62,7 @@ def never_placed(job: Record | None, run: Run) -> bool:
     return job.get("start") is None and run.start is None
 
 
-def _in_time(row: Record, rows: tuple[Record, ...], start: float | None, end: float | None, limits: Limits) -> bool:
+def _is_in_time(row: Record, rows: tuple[Record, ...], start: float | None, end: float | None, limits: Limits) -> bool:
     time = number(row, "reason_time")
     if time is None:
         return True

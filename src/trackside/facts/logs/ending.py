@@ -35,18 +35,18 @@ ENDED_WELL = Sentence("the run ended normally: {state}")
 RECORDED = Sentence("the scheduler recorded {state}")
 ENDED_ITSELF = Sentence("the run ended by itself: {line}")
 ABORTED_ITSELF = Sentence("the run ended by itself; its log says that it was aborted: {line}")
-ENDED = Sentence("the run ended: {state}")
-RUNNING = Sentence("the scheduler lists it as {state}")
+RUN_ENDED = Sentence("the run ended: {state}")
+LISTED_AS = Sentence("the scheduler lists it as {state}")
 EXIT_CODE = Sentence("a process exited with code {code}")
 EXIT_SIGNAL = Sentence("a process was ended by {signal}")
-GAVE_REASON = Sentence("the scheduler's notice gives the reason {reason}")
-SUCCESS = "the log reports its end"
+NOTICE_REASON = Sentence("the scheduler's notice gives the reason {reason}")
+REPORTS_END = "the log reports its end"
 
 BAD_STATES = frozenset(
     ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED", "PREEMPTED", "DEADLINE", "BOOT_FAIL", "REVOKED")
 )
 LIVE_STATES = ALIVE | CLEARING
-REAPED = ("TIMEOUT", "DEADLINE", "CANCELLED", "RUNNING")
+OUTSIDE_END_STATES = ("TIMEOUT", "DEADLINE", "CANCELLED", "RUNNING")
 """States of runs that were ended from outside, or that still run."""
 CUT_SHORT = frozenset(
     ("TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE", "NODE_FAIL", "REQUEUED", "REVOKED", "BOOT_FAIL")
@@ -138,7 +138,7 @@ class Ending:
     @property
     def reaped(self) -> bool:
         """Whether the run was ended from outside, or still runs."""
-        return (self.state is not None and self.state.value in REAPED) or bool(self.limit_notices)
+        return (self.state is not None and self.state.value in OUTSIDE_END_STATES) or bool(self.limit_notices)
 
     @cached_property
     def completed(self) -> Value | None:
@@ -151,7 +151,7 @@ class Ending:
             return None
         if good[-1].get("status") is None:
             return self.ends.value(good[-1], "text")
-        return derived(SUCCESS, self.ends.value(good[-1], "status"))
+        return derived(REPORTS_END, self.ends.value(good[-1], "status"))
 
     @cached_property
     def own_end(self) -> Claim | None:
@@ -195,7 +195,7 @@ class Ending:
         if self.state is not None:
             return RECORDED(state=source)
         if self._failed is None:
-            return GAVE_REASON(reason=source)
+            return NOTICE_REASON(reason=source)
         row = self._failed[1]
         number = exit_signal(row)
         if number is not None:
@@ -226,7 +226,7 @@ class Ending:
 
 def how_it_ended(state: Value) -> Claim:
     """How the run ended, or that it still runs."""
-    return (RUNNING if state.value in LIVE_STATES else ENDED)(state=state)
+    return (LISTED_AS if state.value in LIVE_STATES else RUN_ENDED)(state=state)
 
 
 @fact(ENDING)

@@ -19,8 +19,8 @@ from trackside.finding import Sentence
 from trackside.model import Record
 from trackside.query import record
 
-DUMP = Sentence("{ranks} never entered {op} {seq}, which the other ranks wait in (Flight Recorder)")
-UNFINISHED = Sentence(
+NEVER_ENTERED = Sentence("{ranks} never entered {op} {seq}, which the other ranks wait in (Flight Recorder)")
+NEVER_LEFT = Sentence(
     "{ranks} entered the collective like all other ranks and never left it: the GPU or the link stopped responding"
 )
 
@@ -45,7 +45,7 @@ class PendingCollective:
 
 def pending_collectives(records: Iterable[Record]) -> list[PendingCollective]:
     """The groups with a pending collective that a member with a dump has not entered; smallest group first."""
-    pending = [one for rows in _by_group(records).values() if (one := _pending(rows)) is not None]
+    pending = [one for rows in _by_group(records).values() if (one := _pending_collective(rows)) is not None]
     return sorted(pending, key=lambda one: (len(one.waiting) + len(one.missing), one.group))
 
 
@@ -84,7 +84,7 @@ def _by_group(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
     return groups
 
 
-def _pending(rows: Sequence[Record]) -> PendingCollective | None:
+def _pending_collective(rows: Sequence[Record]) -> PendingCollective | None:
     latest = {_number(row, "rank"): row for row in rows}
     waiting = {rank: row for rank, row in latest.items() if row.get("pending_seq") is not None}
     if not waiting or any(_POINT_TO_POINT.match(str(row.get("pending_op"))) for row in waiting.values()):
@@ -128,12 +128,12 @@ class FlightRecords:
             rows = [frame.value(row, "last_enqueued") for row in pending.rows]
             op, seq = derived(pending.op, *rows), derived(pending.seq, *rows)
             busy = any(row.get("rank") in ranks and row.get("pending_seq") is not None for row in records)
-            return AbsentRanks(ranks, DUMP(ranks=derived(ranks, *rows), op=op, seq=seq), own=not busy)
+            return AbsentRanks(ranks, NEVER_ENTERED(ranks=derived(ranks, *rows), op=op, seq=seq), own=not busy)
         late = unfinished_ranks(records)
         if not late:
             return None
         rows = [frame.value(row, "last_completed") for row in records if row.get("rank") in late]
-        return AbsentRanks(late, UNFINISHED(ranks=derived(late, *rows)), own=False)
+        return AbsentRanks(late, NEVER_LEFT(ranks=derived(late, *rows)), own=False)
 
 
 @fact({"dumps": record("flight_recorder_group")}, needs=("dumps",))

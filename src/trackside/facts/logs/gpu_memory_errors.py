@@ -13,7 +13,7 @@ from trackside.evidence import Evidence, Frame, Missing, Value
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpus import of_ranks
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import Exceptions, earliest_first, last_words
+from trackside.facts.logs.exceptions import Exceptions, earliest_first, final_events
 from trackside.facts.logs.order import followed_by
 from trackside.facts.ranks import named, ranks_of
 from trackside.facts.training.learning import Trajectory, number
@@ -21,17 +21,19 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Role, Run
 from trackside.query import events
 
-OOM = Sentence("GPU memory ran out: {line}")
-OOM_ON = Sentence("GPU memory ran out on {ranks}: {line}")
-OOM_OF = Sentence("GPU memory ran out on {ranks}")
-ASKED = Sentence("the allocation of {requested} failed on a GPU with {total}")
-LARGER = Sentence("a single allocation of {requested} is larger than the GPU's memory of {total}")
-ASKED_ONLY = Sentence("the failed allocation was {requested}")
-PHASE = Sentence("it failed during: {phase}")
-PASS = Sentence("it failed in the {phase} pass")
-FRAGMENTED = Sentence("the allocator had reserved {reserved} and used only {allocated}: free memory was fragmented")
-NEIGHBOR = Sentence("other processes used {other} of the GPU's {total}")
-HANDLED = Sentence("the run caught the error and continued: {line}; later: {point}")
+MEMORY_RAN_OUT = Sentence("GPU memory ran out: {line}")
+MEMORY_RAN_OUT_LINE = Sentence("GPU memory ran out on {ranks}: {line}")
+MEMORY_RAN_OUT_ON = Sentence("GPU memory ran out on {ranks}")
+ALLOCATION_FAILED = Sentence("the allocation of {requested} failed on a GPU with {total}")
+LARGER_THAN_GPU = Sentence("a single allocation of {requested} is larger than the GPU's memory of {total}")
+ALLOCATION_SIZE = Sentence("the failed allocation was {requested}")
+FAILED_DURING = Sentence("it failed during: {phase}")
+FAILED_IN_PASS = Sentence("it failed in the {phase} pass")
+MEMORY_FRAGMENTED = Sentence(
+    "the allocator had reserved {reserved} and used only {allocated}: free memory was fragmented"
+)
+OTHER_PROCESSES_USED = Sentence("other processes used {other} of the GPU's {total}")
+ERROR_HANDLED = Sentence("the run caught the error and continued: {line}; later: {point}")
 
 SIZES = ("requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "other_process_bytes")
 
@@ -75,7 +77,7 @@ class GpuMemoryErrors:
         return None if point is None else self._handled(self.roots[-1], self.trajectory.progress.value(point, "text"))
 
     def _handled(self, row: Event, later: Value) -> Claim:
-        return HANDLED(line=self.frame.value(row, "text"), point=later)
+        return ERROR_HANDLED(line=self.frame.value(row, "text"), point=later)
 
     @cached_property
     def sizes(self) -> Mapping[str, Value]:
@@ -91,15 +93,15 @@ class GpuMemoryErrors:
     def claims(self) -> tuple[Claim, ...]:
         """The error and its ranks, the requested size, and the phase."""
         line, ranks, sizes = self.frame.value(self.cause, "text"), named(self.frame, self.own), self.sizes
-        says_line = OOM_OF if "requested_bytes" in sizes else OOM_ON
-        claims = [OOM(line=line) if ranks is None else says_line(line=line, ranks=ranks)]
+        says_line = MEMORY_RAN_OUT_ON if "requested_bytes" in sizes else MEMORY_RAN_OUT_LINE
+        claims = [MEMORY_RAN_OUT(line=line) if ranks is None else says_line(line=line, ranks=ranks)]
         if "requested_bytes" in sizes and "total_bytes" in sizes:
-            says = LARGER if self.bytes("requested_bytes") > self.bytes("total_bytes") else ASKED
+            says = LARGER_THAN_GPU if self.bytes("requested_bytes") > self.bytes("total_bytes") else ALLOCATION_FAILED
             claims.append(says(requested=sizes["requested_bytes"], total=sizes["total_bytes"]))
         elif "requested_bytes" in sizes:
-            claims.append(ASKED_ONLY(requested=sizes["requested_bytes"]))
+            claims.append(ALLOCATION_SIZE(requested=sizes["requested_bytes"]))
         if self.cause.get("phase") not in (None, "unknown"):
-            says = PASS if self.cause.get("phase") in ("forward", "backward") else PHASE
+            says = FAILED_IN_PASS if self.cause.get("phase") in ("forward", "backward") else FAILED_DURING
             claims.append(says(phase=self.frame.value(self.cause, "phase")))
         return tuple(claims)
 
@@ -111,14 +113,14 @@ class GpuMemoryErrors:
             return None
         if not self.bytes("total_bytes") or spare <= share * self.bytes("total_bytes"):
             return None
-        return FRAGMENTED(reserved=self.sizes["reserved_bytes"], allocated=self.sizes["allocated_bytes"])
+        return MEMORY_FRAGMENTED(reserved=self.sizes["reserved_bytes"], allocated=self.sizes["allocated_bytes"])
 
     def neighbor(self, share: float) -> Claim | None:
         """That other processes used more than a share of the GPU's memory."""
         total = self.bytes("total_bytes")
         if not total or self.bytes("other_process_bytes") <= share * total:
             return None
-        return NEIGHBOR(other=self.sizes["other_process_bytes"], total=self.sizes["total_bytes"])
+        return OTHER_PROCESSES_USED(other=self.sizes["other_process_bytes"], total=self.sizes["total_bytes"])
 
     @property
     def fits_alone(self) -> bool:
@@ -170,5 +172,5 @@ def gpu_memory_errors(
     frame = memory if sized else about
     points = () if isinstance(trajectory, Missing) else trajectory.points
     roots = [row for row in frame.events if row.role is Role.ROOT]
-    own = earliest_first(last_words(roots, points, crashed=ending.abnormal is not None))
+    own = earliest_first(final_events(roots, points, crashed=ending.abnormal is not None))
     return GpuMemoryErrors(memory, frame, sized, tuple(roots), tuple(own), about, bool(raised), trajectory, ending, run)

@@ -24,23 +24,23 @@ WAIT_GPU = Sentence(
     "{ranks} waited for a backward pass or the GPU, at {place}",
     running="{ranks} wait for a backward pass or the GPU, at {place}",
 )
-ELSEWHERE = Sentence(
+STAYED_ELSEWHERE = Sentence(
     "{ranks} did not reach it and stayed at {place}", running="{ranks} have not reached it and are at {place}"
 )
-PARTED = Sentence(
+OTHER_COLLECTIVE = Sentence(
     "{ranks} waited in another collective than the others: {call}, at {place}",
     running="{ranks} wait in another collective than the others: {call}, at {place}",
 )
-STOOD = Sentence("{ranks} stayed at {place}", running="{ranks} are at {place}")
-WAIT_IN_SOME, WAIT_GPU_SOME, ELSEWHERE_SOME, STOOD_SOME = (
+STAYED_AT = Sentence("{ranks} stayed at {place}", running="{ranks} are at {place}")
+WAIT_IN_PROCESSES, WAIT_GPU_PROCESSES, STAYED_ELSEWHERE_PROCESSES, STAYED_AT_PROCESSES = (
     Sentence(sentence.text.replace("{ranks}", "{who}"), sentence.running.replace("{ranks}", "{who}"))
-    for sentence in (WAIT_IN, WAIT_GPU, ELSEWHERE, STOOD)
+    for sentence in (WAIT_IN, WAIT_GPU, STAYED_ELSEWHERE, STAYED_AT)
 )
 """The same of processes whose ranks aren't known."""
 
-AGENT = "hang-report"
+AGENT_PARSER = "hang-report"
 """The parser of the agent's lines."""
-SPAN_S = 120.0
+DUMP_S = 120.0
 """Time within which the stacks of one process are taken once."""
 MAX_PLACES = 4
 """Maximum number of code locations of one kind in the claims, those of the most ranks first."""
@@ -64,7 +64,7 @@ class HangStacks:
     @property
     def suspected(self) -> bool:
         """Whether the agent took them because it saw a stall; anyone may take stacks of a healthy run."""
-        return any(row.parser == AGENT for row in (*self.waiting, *self.elsewhere))
+        return any(row.parser == AGENT_PARSER for row in (*self.waiting, *self.elsewhere))
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -87,7 +87,9 @@ class HangStacks:
         """The claims about all of them, except the one in :attr:`absent`."""
         inside = [row for row in self.waiting if row.get("collective") is not None and row not in self.other_collective]
         busy = [row for row in self.waiting if row.get("collective") is None and row not in self.other_collective]
-        shows = self._places(inside, WAIT_IN, WAIT_IN_SOME, call=True) + self._places(busy, WAIT_GPU, WAIT_GPU_SOME)
+        shows = self._places(inside, WAIT_IN, WAIT_IN_PROCESSES, call=True) + self._places(
+            busy, WAIT_GPU, WAIT_GPU_PROCESSES
+        )
         away = self._elsewhere_claims()
         return (*shows, *(away[1:] if self.absent is not None else away))
 
@@ -101,15 +103,17 @@ class HangStacks:
         """Code locations of these ranks, which other evidence says are absent."""
         selected = set(ranks)
         return self._places(
-            [row for row in (*self.elsewhere, *self.other_collective) if rank_of(row) in selected], STOOD, STOOD_SOME
+            [row for row in (*self.elsewhere, *self.other_collective) if rank_of(row) in selected],
+            STAYED_AT,
+            STAYED_AT_PROCESSES,
         )
 
     def _elsewhere_claims(self) -> list[Claim]:
         """Code locations of the ranks that the others wait for; of all ranks if none wait."""
-        some = ELSEWHERE_SOME if self.waiting else STOOD_SOME
+        some = STAYED_ELSEWHERE_PROCESSES if self.waiting else STAYED_AT_PROCESSES
         if not self.elsewhere:
-            return self._places(self.other_collective, PARTED, some, call=True)
-        return self._places(self.elsewhere, ELSEWHERE if self.waiting else STOOD, some)
+            return self._places(self.other_collective, OTHER_COLLECTIVE, some, call=True)
+        return self._places(self.elsewhere, STAYED_ELSEWHERE if self.waiting else STAYED_AT, some)
 
     def _places(
         self, rows: Iterable[Event], by_rank: Sentence, by_process: Sentence, *, call: bool = False
@@ -143,20 +147,22 @@ def hang_stacks(evidence: Evidence, silence: Silence) -> HangStacks:
     for row in rows:
         rank = rank_of(row)
         by_process.setdefault((row.node, rank) if rank is not None else (row.at.path, row.get("pid")), []).append(row)
-    chosen = [one for group in by_process.values() if (one := _telling(group)) is not None]
+    chosen = [one for group in by_process.values() if (one := _training_thread(group)) is not None]
     waiting_in_call = [row for row in chosen if row.get("collective") is not None]
     busy = [row for row in chosen if row.get("collective") is None and row.get("waits") is not None]
     # A single rank in a backward pass may be working, unless the agent saw that it was idle.
-    in_collective = waiting_in_call or len(busy) > 1 or (len(chosen) > 1 and any(row.parser == AGENT for row in busy))
+    in_collective = (
+        waiting_in_call or len(busy) > 1 or (len(chosen) > 1 and any(row.parser == AGENT_PARSER for row in busy))
+    )
     waiting = [*waiting_in_call, *busy] if in_collective else []
     away = [row for row in chosen if row not in waiting]
-    return HangStacks(frame, tuple(waiting), tuple(away), () if away else _parted(waiting))
+    return HangStacks(frame, tuple(waiting), tuple(away), () if away else _in_other_collective(waiting))
 
 
-def _telling(rows: Sequence[Event]) -> Event | None:
+def _training_thread(rows: Sequence[Event]) -> Event | None:
     """The training thread: of the last time that stacks were taken, one in a collective, else the main thread."""
     newest = max(rows, key=lambda row: (row.time or 0.0, row.at.line))
-    began = (newest.time or 0.0) - SPAN_S
+    began = (newest.time or 0.0) - DUMP_S
     ordered = [row for row in rows if row.get("pid") == newest.get("pid") and (row.time or 0.0) >= began]
     main = [row for row in ordered if row.get("thread") in (None, "MainThread") or row.get("tid") == row.get("pid")]
     inside = [row for row in ordered if row.get("collective") is not None]
@@ -165,7 +171,7 @@ def _telling(rows: Sequence[Event]) -> Event | None:
     return inside[0] if inside else None
 
 
-def _parted(waiting: Sequence[Event]) -> tuple[Event, ...]:
+def _in_other_collective(waiting: Sequence[Event]) -> tuple[Event, ...]:
     """The few that wait in another collective than more than half of all do."""
     inside = [row for row in waiting if row.get("collective") is not None and row.get("place") is not None]
     groups: dict[tuple[object, object], list[Event]] = {}

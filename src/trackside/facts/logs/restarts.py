@@ -13,9 +13,9 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import events
 
-RESTARTED = Sentence("the launcher restarted its workers: {line}")
-AGAIN = Sentence("the run continued from its last checkpoint; the same failure may come back")
-LIVED_ON = Sentence("training continued after that: {point}")
+WORKERS_RESTARTED = Sentence("the launcher restarted its workers: {line}")
+MAY_RECUR = Sentence("the run continued from its last checkpoint; the same failure may come back")
+TRAINING_CONTINUED = Sentence("training continued after that: {point}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class LauncherRestarts:
         if restart is None or point is None:
             return ()
         line = self.frame.value(restart, "text")
-        return RESTARTED(line=line), LIVED_ON(point=self.trajectory.progress.value(point, "text"))
+        return WORKERS_RESTARTED(line=line), TRAINING_CONTINUED(point=self.trajectory.progress.value(point, "text"))
 
     def recovered(self, failure: Event) -> bool:
         """Whether training continued after a failure. In a log with several writers, points may be written late: if the

@@ -16,7 +16,7 @@ from trackside.facts.training.learning import Trajectory, number, training_point
 from trackside.model import Event, Run
 from trackside.query import Query, events
 
-LIFE: Mapping[str, Query] = {
+SIGNS_OF_LIFE: Mapping[str, Query] = {
     "progress": events("progress"),
     "starts": events("training_start"),
     "saves": events("checkpoint_saved"),
@@ -52,7 +52,7 @@ class Silence:
     """Signs of life in the log, and the silence after the last of them."""
 
     signs: Mapping[str, Frame]
-    """The frames of :data:`LIFE`, by name; empty if there is no answer."""
+    """The frames of :data:`SIGNS_OF_LIFE`, by name; empty if there is no answer."""
     hosts: Frame
     ending: Ending
     trajectory: Maybe[Trajectory]
@@ -61,7 +61,7 @@ class Silence:
     unread: Missing | None = None
     """Why no log was read; None if one was."""
 
-    def last_sign(self, names: Iterable[str] = tuple(LIFE)) -> Value | None:
+    def last_sign(self, names: Iterable[str] = tuple(SIGNS_OF_LIFE)) -> Value | None:
         """Time of the last stamped sign of life of these kinds, POSIX seconds; the scheduler's lines do not count."""
         notices = {(row.at.path, row.time) for row in self.ending.notices.events}
         best: tuple[float, Frame, Event, str] | None = None
@@ -77,7 +77,7 @@ class Silence:
                     best = best if closing else (float(time), frame, row, field)
         return None if best is None else best[1].value(best[2], best[3], "time")
 
-    def seconds(self, names: Iterable[str] = tuple(LIFE)) -> Value | None:
+    def seconds(self, names: Iterable[str] = tuple(SIGNS_OF_LIFE)) -> Value | None:
         """Seconds from the last stamped sign of life to the run's end (or to now, if it still runs); None if
         unknown."""
         sign, end = self.last_sign(names), self.ending.time
@@ -186,8 +186,8 @@ class Silence:
         return False
 
 
-@fact({**LIFE, "hosts": events("host")}, limits=Limits())
+@fact({**SIGNS_OF_LIFE, "hosts": events("host")}, limits=Limits())
 def silence(evidence: Evidence, ending: Ending, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> Silence:
     """By stamped lines; by completed steps if no line is stamped."""
-    signs = {name: evidence[name] for name in LIFE}
+    signs = {name: evidence[name] for name in SIGNS_OF_LIFE}
     return Silence(signs, evidence["hosts"], ending, trajectory, run, limits, evidence.missing("logs"))

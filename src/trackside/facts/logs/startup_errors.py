@@ -13,7 +13,7 @@ from functools import cached_property
 from trackside.evidence import Evidence, Frame, Missing, Value
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import RAISED, type_and_message, unhandled
+from trackside.facts.logs.exceptions import JOB_RAISED, type_and_message, unhandled
 from trackside.facts.ranks import failed_beside, named
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
@@ -21,12 +21,12 @@ from trackside.model import Event, Role
 from trackside.query import events, record
 
 RAISED_ON = Sentence("{ranks} raised {type}: {message}")
-ROOTED = Sentence("caused by {type}: {message}")
-WHERE = Sentence("last line of the job's own code in the traceback: {frame}")
+CAUSED_BY = Sentence("caused by {type}: {message}")
+LAST_OWN_LINE = Sentence("last line of the job's own code in the traceback: {frame}")
 
-ABOUT = (None, "application", "cuda", "dataloader", "host_memory")
+STARTUP_TOPICS = (None, "application", "cuda", "dataloader", "host_memory")
 """Topics of the job's own start-up exceptions; the other topics have families of their own."""
-KILLED_WORKER = (4, 6, 8, 9, 11)
+WORKER_KILL_SIGNALS = (4, 6, 8, 9, 11)
 """Signals of a data-loader worker that make it a signal kill; a bus error at start-up means that /dev/shm is too
 small."""
 
@@ -75,11 +75,11 @@ class StartupErrors:
         """The exception and its ranks, the root exception, and the location in the job's own code."""
         frame, cause = self.frame, self.own[0]
         values = type_and_message(frame, cause)
-        claims = [RAISED(**values) if self.ranks is None else RAISED_ON(**values, ranks=self.ranks)]
+        claims = [JOB_RAISED(**values) if self.ranks is None else RAISED_ON(**values, ranks=self.ranks)]
         if cause.get("root_type") not in (None, cause.get("type")):
-            claims.append(ROOTED(type=frame.value(cause, "root_type"), message=frame.value(cause, "root_message")))
+            claims.append(CAUSED_BY(type=frame.value(cause, "root_type"), message=frame.value(cause, "root_message")))
         if cause.get("user_frame") is not None:
-            claims.append(WHERE(frame=frame.value(cause, "user_frame")))
+            claims.append(LAST_OWN_LINE(frame=frame.value(cause, "user_frame")))
         return claims
 
 
@@ -95,10 +95,10 @@ class StartupErrors:
 def startup_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> StartupErrors:
     """Missing if neither a log nor a job record was given."""
     frame, workers = evidence["exceptions"], evidence["workers"]
-    killed = {row.at.path for row in workers.events if row.get("signal") in KILLED_WORKER}
+    killed = {row.at.path for row in workers.events if row.get("signal") in WORKER_KILL_SIGNALS}
     rows = [
         row for row in frame.events
-        if row.get("about") in ABOUT and not (row.get("about") == "dataloader" and row.at.path in killed)
+        if row.get("about") in STARTUP_TOPICS and not (row.get("about") == "dataloader" and row.at.path in killed)
     ]  # fmt: skip
     done = () if isinstance(trajectory, Missing) else (*trajectory.points, *trajectory.milestones)
     other = bool(evidence["memory"]) or any(row.role is Role.ROOT for row in frame.events)

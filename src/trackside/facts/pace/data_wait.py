@@ -26,8 +26,8 @@ from trackside.query import events, metric
 
 STARVED = Sentence("each step waits for data {share} of its time (median of {points}; typically {wait} versus {step})")
 STARVED_GAUGE = Sentence("each step waits for data {share} of its time (median of the run)")
-FED = Sentence("waiting for data takes {share} of each step (typically {wait}; {points})")
-FED_GAUGE = Sentence("waiting for data takes {share} of each step (median of the run)")
+LITTLE_WAIT = Sentence("waiting for data takes {share} of each step (typically {wait}; {points})")
+LITTLE_WAIT_GAUGE = Sentence("waiting for data takes {share} of each step (median of the run)")
 WAIT_GREW = Sentence("waiting for data grew from {before} to {after} of each step (medians)")
 SLOWER: Mapping[str, Sentence] = {
     "step": Sentence("a step took {during} from then on, {before} before (medians)"),
@@ -35,7 +35,7 @@ SLOWER: Mapping[str, Sentence] = {
     "launches": Sentence("a GPU got {during:plain} kernel launches per interval from then on, {before:plain} before"),
 }
 """By the kind of pace that was compared."""
-ADVISED = Sentence("a warning about the data loader: {line}")
+LOADER_WARNING = Sentence("a warning about the data loader: {line}")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class DataWait:
     def advice(self) -> tuple[Claim, ...]:
         """The first warning about the loader."""
         rows = [row for row in self.warnings.events if "loader" in str(row.get("about")).lower()]
-        return tuple(ADVISED(line=self.warnings.value(row, "text")) for row in rows[:1])
+        return tuple(LOADER_WARNING(line=self.warnings.value(row, "text")) for row in rows[:1])
 
     @cached_property
     def growth(self) -> WaitGrowth | None:
@@ -137,7 +137,7 @@ class DataWait:
         share = derived(round(level, 3), wait, step, unit="share")
         points = frame.reduce("count", "data_time_s", unit="logged steps")
         starved = STARVED(share=share, wait=wait, step=step, points=points)
-        return WaitShare(share, starved, FED(share=share, wait=wait, points=points), warm[0][1])
+        return WaitShare(share, starved, LITTLE_WAIT(share=share, wait=wait, points=points), warm[0][1])
 
     @cached_property
     def _gauged(self) -> WaitShare | None:
@@ -145,7 +145,11 @@ class DataWait:
         if grid is None or len(grid.times) < self.limits.readings:
             return None
         share = sampled(grid, "median", "share")
-        return None if share is None else WaitShare(share, STARVED_GAUGE(share=share), FED_GAUGE(share=share), None)
+        return (
+            None
+            if share is None
+            else WaitShare(share, STARVED_GAUGE(share=share), LITTLE_WAIT_GAUGE(share=share), None)
+        )
 
 
 @fact(

@@ -28,13 +28,15 @@ HOST_LOAD: Mapping[str, Query] = {
 }
 """The queries behind :class:`HostLoad`."""
 
-CPU = Sentence("host CPUs were {busy} busy (median)")
-PRESSURE: Mapping[str, Sentence] = {
+CPUS_BUSY = Sentence("host CPUs were {busy} busy (median)")
+TASKS_WAITED: Mapping[str, Sentence] = {
     "cpu": Sentence("host tasks waited for a CPU {share} of the time (median)"),
     "io": Sentence("host tasks waited for storage {share} of the time (median)"),
 }
-CPUS = Sentence("tasks on its host {node} waited for a CPU {share} of the time (median)")
-CPUS_BESIDE = Sentence("tasks on its host {node} waited for a CPU {share} of the time; on the median host {others}")
+NODE_TASKS_WAITED = Sentence("tasks on its host {node} waited for a CPU {share} of the time (median)")
+NODE_TASKS_WAITED_MORE = Sentence(
+    "tasks on its host {node} waited for a CPU {share} of the time; on the median host {others}"
+)
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ class HostLoad:
     def saturated(self, start: float, end: float) -> tuple[Claim, ...]:
         """The saturated resources in (start, end]: CPU or storage."""
         busy = self._cpu_busy(start, end)
-        claims = [CPU(busy=busy)] if busy is not None and busy.number >= self.limits.saturated_cpu else []
-        for name, sentence in PRESSURE.items():
+        claims = [CPUS_BUSY(busy=busy)] if busy is not None and busy.number >= self.limits.saturated_cpu else []
+        for name, sentence in TASKS_WAITED.items():
             grid = self.grids.get(f"{name}_pressure")
             wait = None if grid is None else sampled(grid.during(start, end), "median")
             if grid is not None and wait is not None:
@@ -91,7 +93,11 @@ class HostLoad:
             return ()
         share, others = (derived(round(value.number / grid.step, 3), value, unit="share") for value in (own, typical))
         node = derived(nodes[0], own)
-        return (CPUS_BESIDE(node=node, share=share, others=others) if len(grid) > 2 else CPUS(node=node, share=share),)
+        return (
+            NODE_TASKS_WAITED_MORE(node=node, share=share, others=others)
+            if len(grid) > 2
+            else NODE_TASKS_WAITED(node=node, share=share),
+        )
 
 
 @fact(HOST_LOAD, limits=Limits())

@@ -58,10 +58,10 @@ class StepPace:
 
     def compare(self, before: Span, during: Span) -> Pace | None:
         """The paces of two spans (start, end]; None if no signal covers both."""
-        pace = _logged(self.progress, before, during)
+        pace = _by_log(self.progress, before, during)
         for name, kind in KINDS.items():
-            pace = pace or _measured(self.grids.get(name), kind, before, during)
-        return pace or _worked(self.grids.get("sm"), before, during)
+            pace = pace or _by_metric(self.grids.get(name), kind, before, during)
+        return pace or _by_sm(self.grids.get("sm"), before, during)
 
 
 @fact(PACE)
@@ -71,13 +71,13 @@ def step_pace(evidence: Evidence) -> StepPace:
     return StepPace(evidence["progress"], grids)
 
 
-def _worked(grid: Grid | None, before: Span, during: Span) -> Pace | None:
+def _by_sm(grid: Grid | None, before: Span, during: Span) -> Pace | None:
     """SM activity of all GPUs, if it fell: GPUs that wait for a slow one do less. A single GPU is not conclusive."""
-    pace = _measured(grid, "work", before, during) if grid is not None and len(grid) > 1 else None
+    pace = _by_metric(grid, "work", before, during) if grid is not None and len(grid) > 1 else None
     return pace if pace is not None and pace.slowdown > 1 / MAX_SHARE else None
 
 
-def _logged(frame: Frame, before: Span, during: Span) -> Pace | None:
+def _by_log(frame: Frame, before: Span, during: Span) -> Pace | None:
     points = [point for point in training_points(frame) if point.time is not None]
     first, second = (
         _step_time(frame, [point for point in points if start < (point.time or 0.0) <= end])
@@ -94,7 +94,7 @@ def _step_time(frame: Frame, points: Sequence[Event]) -> Value | None:
     if len(printed) >= MIN_POINTS:
         printed.sort(key=lambda pair: pair[0])
         return frame.value(printed[len(printed) // 2][1], "step_time_s", "s")
-    paces = [pace for one, other in pairwise(points) if (pace := _between(one, other)) is not None]
+    paces = [pace for one, other in pairwise(points) if (pace := _step_seconds(one, other)) is not None]
     if len(paces) < MIN_POINTS:
         return None
     first, last = points[0], points[-1]
@@ -102,14 +102,14 @@ def _step_time(frame: Frame, points: Sequence[Event]) -> Value | None:
     return derived(median(paces), *sources, unit="s")
 
 
-def _between(one: Event, other: Event) -> float | None:
+def _step_seconds(one: Event, other: Event) -> float | None:
     steps = (number(other, "step") or 0.0) - (number(one, "step") or 0.0)
     if one.time is None or other.time is None or steps <= 0 or other.time <= one.time:
         return None
     return (other.time - one.time) / steps
 
 
-def _measured(grid: Grid | None, kind: str, before: Span, during: Span) -> Pace | None:
+def _by_metric(grid: Grid | None, kind: str, before: Span, during: Span) -> Pace | None:
     if grid is None:
         return None
     parts = [grid.during(*span) for span in (before, during)]

@@ -23,13 +23,15 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import Query, events, metric
 
-LAGS = Sentence("rank {rank} takes {ratio} times as long to compute a step as the median rank: {mine} versus {theirs}")
-LAGGING = Sentence("this holds for {count} in a row, of {whole} compared")
-EVEN = Sentence(
+RANK_LAGS = Sentence(
+    "rank {rank} takes {ratio} times as long to compute a step as the median rank: {mine} versus {theirs}"
+)
+LAG_LASTS = Sentence("this holds for {count} in a row, of {whole} compared")
+RANKS_EVEN = Sentence(
     "{ranks} compute about equally fast: the slowest, rank {rank}, takes {mine} versus {theirs} "
     "(medians), {ratio} times as long"
 )
-EVEN_GAUGE = Sentence(
+GAUGES_EVEN = Sentence(
     "{count} ranks export similar step times, from {low} to {high} around {middle}, and none lags for long"
 )
 
@@ -48,7 +50,7 @@ class Limits(outliers.Limits):
 
 
 @dataclass(frozen=True)
-class Lag:
+class LaggingRanks:
     """Ranks that lag."""
 
     ranks: tuple[int, ...]
@@ -74,7 +76,7 @@ class RankLag:
     """Why no source distinguishes ranks, including seconds in collectives; None if one does."""
 
     @cached_property
-    def printed(self) -> Lag | Claim | None:
+    def printed(self) -> LaggingRanks | Claim | None:
         """By printed times, if at least three ranks print them."""
         for field in OWN_TIMES:
             times = self._by_rank(field)
@@ -84,7 +86,7 @@ class RankLag:
         return None
 
     @cached_property
-    def exported(self) -> Lag | Claim | None:
+    def exported(self) -> LaggingRanks | Claim | None:
         """By exported step times: they measure a rank's own work if they differ at all."""
         grid, limits = self.gauge, self.limits
         if grid is None or sum(bool(rank) for (rank,) in grid.labels("rank")) < limits.min_ranks:
@@ -96,16 +98,16 @@ class RankLag:
         late = outliers.outliers(grid.values[[row for row, _ in numbered]], self._names(ranks), limits)
         if not late:
             middle_, high, low = (grid.value(how) for how in ("median", "max", "min"))
-            return EVEN_GAUGE(count=derived(len(ranks), middle_), middle=middle_, high=high, low=low)
+            return GAUGES_EVEN(count=derived(len(ranks), middle_), middle=middle_, high=high, low=low)
         first = late[0]
         start, end = float(grid.times[first.start]) - grid.step, float(grid.times[first.stop - 1])
         part = grid.during(start, end)
         own, typical = part.where(rank=str(ranks[first.row])).value("median"), part.value("median")
         ratio = derived(round(first.ratio, 2), own, typical)
-        claim = LAGS(rank=derived(ranks[first.row], own), mine=own, theirs=typical, ratio=ratio)
+        claim = RANK_LAGS(rank=derived(ranks[first.row], own), mine=own, theirs=typical, ratio=ratio)
         slow = tuple(sorted(ranks[outlier.row] for outlier in late))
         share = (first.stop - first.start) / len(grid.times)
-        return Lag(slow, of_ranks(self.run, slow), (claim,), start + grid.step, None, share)
+        return LaggingRanks(slow, of_ranks(self.run, slow), (claim,), start + grid.step, None, share)
 
     def _names(self, ranks: Sequence[int]) -> list[str]:
         """The GPU of each rank, else its number as that of a GPU without a node."""
@@ -120,7 +122,9 @@ class RankLag:
                 times.setdefault(row.rank, {})[step] = row
         return {rank: own for rank, own in sorted(times.items()) if len(own) >= self.limits.min_steps}
 
-    def _compared(self, field: str, times: dict[int, dict[float, Event]], steps: Sequence[float]) -> Lag | Claim:
+    def _compared(
+        self, field: str, times: dict[int, dict[float, Event]], steps: Sequence[float]
+    ) -> LaggingRanks | Claim:
         ranks, column = list(times), {step: index for index, step in enumerate(steps)}
         values = np.full((len(ranks), len(steps)), np.nan)
         for row, rank_points in enumerate(times.values()):
@@ -137,11 +141,11 @@ class RankLag:
         ratio = derived(round(own.number / typical.number, 2) if typical.value else 1.0, own, typical)
         figures = {"rank": derived(ranks[slowest], own), "ratio": ratio, "mine": own, "theirs": typical}
         if not late:
-            return EVEN(ranks=self.frame.reduce("distinct", "rank"), **figures)
+            return RANKS_EVEN(ranks=self.frame.reduce("distinct", "rank"), **figures)
         count, total = (derived(len(group), own, unit="steps") for group in (part, steps))
         slow = tuple(sorted(ranks[outlier.row] for outlier in late))
-        claims, first = (LAGS(**figures), LAGGING(count=count, whole=total)), points[0]
-        return Lag(slow, of_ranks(self.run, slow), claims, first.time, first, len(part) / len(steps))
+        claims, first = (RANK_LAGS(**figures), LAG_LASTS(count=count, whole=total)), points[0]
+        return LaggingRanks(slow, of_ranks(self.run, slow), claims, first.time, first, len(part) / len(steps))
 
     def _typical(self, field: str, points: Sequence[Event]) -> Value:
         """The median time of these points, as printed."""

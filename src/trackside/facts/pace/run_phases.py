@@ -23,7 +23,7 @@ from trackside.query import events
 
 Span = tuple[float, float]
 """Start and end, POSIX seconds."""
-PAUSE, PAUSE_SHARE = 10.0, 0.04
+MIN_PAUSE_RATIO, MIN_PAUSE_SHARE = 10.0, 0.04
 """A gap between two logged steps is shown from this multiple of the usual gap, and this share of the run."""
 _GPU_SIGNALS = ("sm", "engine", "utilization", "power")
 
@@ -54,8 +54,8 @@ class RunPhases:
         if self.window is None:
             return ()
         if len(self.steps) > 1:
-            return tuple(_stepping(self.steps, self.window))
-        return () if isinstance(self.activity, Missing) else tuple(_working(self.activity, self.window))
+            return tuple(_by_steps(self.steps, self.window))
+        return () if isinstance(self.activity, Missing) else tuple(_by_gpus(self.activity, self.window))
 
 
 @fact({"logs": events("log_activity"), "gauge_loss": GAUGES["gauge_loss"]})
@@ -83,9 +83,9 @@ def run_phases(
     return RunPhases((start, end), steps, activity)
 
 
-def _stepping(times: Sequence[float], window: Span) -> Iterator[RunPhase]:
+def _by_steps(times: Sequence[float], window: Span) -> Iterator[RunPhase]:
     gaps = [after - before for before, after in pairwise(times)]
-    min_gap_s = max(PAUSE * median(gaps), PAUSE_SHARE * (window[1] - window[0]))
+    min_gap_s = max(MIN_PAUSE_RATIO * median(gaps), MIN_PAUSE_SHARE * (window[1] - window[0]))
     if times[0] > window[0]:
         yield RunPhase("start-up", window[0], times[0])
     phase_start = times[0]
@@ -100,13 +100,13 @@ def _stepping(times: Sequence[float], window: Span) -> Iterator[RunPhase]:
         yield RunPhase("after the last step", times[-1], window[1])
 
 
-def _working(activity: GpuActivity, window: Span) -> Iterator[RunPhase]:
+def _by_gpus(activity: GpuActivity, window: Span) -> Iterator[RunPhase]:
     """By sampled time spans; nothing is reported where samples are missing for long."""
-    min_gap_s = PAUSE_SHARE * (window[1] - window[0])
-    work = _joined(_within(activity, activity.active, window), min_gap_s)
+    min_gap_s = MIN_PAUSE_SHARE * (window[1] - window[0])
+    work = _join(_clipped(activity, activity.active, window), min_gap_s)
     name = "GPUs busy" if activity.basis == "utilization" else "GPUs at work"  # which proves no work
     sampled: Flags = np.logical_or.reduce(activity.known, axis=0)
-    for start, end in _joined(_within(activity, sampled, window), max(min_gap_s, activity.step)):
+    for start, end in _join(_clipped(activity, sampled, window), max(min_gap_s, activity.step)):
         edge = start
         for work_start, work_end in work:
             if work_end <= edge or work_start >= end:
@@ -119,7 +119,7 @@ def _working(activity: GpuActivity, window: Span) -> Iterator[RunPhase]:
             yield RunPhase("no work", edge, end)
 
 
-def _within(activity: GpuActivity, flags: Flags, window: Span) -> list[Span]:
+def _clipped(activity: GpuActivity, flags: Flags, window: Span) -> list[Span]:
     """The ranges of set windows, clipped to the run's window."""
     times = activity.times.tolist()
     spans = [(times[start] - activity.step, times[stop - 1]) for start, stop in stretches(flags)]
@@ -127,7 +127,7 @@ def _within(activity: GpuActivity, flags: Flags, window: Span) -> list[Span]:
     return [(max(start, first), min(end, last)) for start, end in spans if end > first and start < last]
 
 
-def _joined(spans: Sequence[Span], max_gap_s: float) -> list[Span]:
+def _join(spans: Sequence[Span], max_gap_s: float) -> list[Span]:
     """Spans merged where the gap between them is at most ``max_gap_s``."""
     joined: list[Span] = []
     for start, end in spans:

@@ -122,7 +122,7 @@ class Saving:
 
     def _share(self, course: Trajectory) -> Value | None:
         """Share of the wall time that the saves took, as printed."""
-        seconds, wall = sum(number(row, "seconds") or 0.0 for row in self.checkpoints), _wall(course)
+        seconds, wall = sum(number(row, "seconds") or 0.0 for row in self.checkpoints), _wall_seconds(course)
         if not seconds or wall is None or len(self.checkpoints) <= 2:
             return None
         return derived(round(seconds / wall.number, 2), self.total, wall, unit="share")
@@ -134,7 +134,7 @@ def saving(evidence: Evidence, trajectory: Maybe[Trajectory], run: Run, limits: 
     return Saving(evidence["saves"], trajectory, run.n_ranks or 1, limits)
 
 
-def _wall(course: Trajectory) -> Value | None:
+def _wall_seconds(course: Trajectory) -> Value | None:
     """Wall seconds from the first to the last stamped point, or steps times the printed step time."""
     stamped = [row for row in course.points if row.time is not None]
     if len(stamped) > 1 and (stamped[-1].time or 0.0) > (stamped[0].time or 0.0):

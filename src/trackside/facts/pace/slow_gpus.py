@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from trackside.evidence import Evidence, Grid, Missing, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity, Matrix, gpus_of, nan_median, summed
-from trackside.facts.gpu.duty import RESTING, DutyCycle
+from trackside.facts.gpu.duty import IDLE_LEVEL, DutyCycle
 from trackside.facts.gpus import aligned, names, nodes_of, of_gpu
 from trackside.facts.pace import outliers
 from trackside.facts.pace.outliers import Outlier
@@ -40,15 +40,15 @@ SLOW_WAIT = Sentence(
     "GPU {gpus} spends {mine} of each {window} in collectives, the others {theirs} (medians): they wait for it"
 )
 PEERS_BUSY = Sentence("the others spin while they wait: {signal} {busy} (median)")
-EQUAL: Mapping[str, Sentence] = {
+EQUAL_WORK: Mapping[str, Sentence] = {
     "launches": Sentence("all ranks do the same work: {mine} versus {theirs} kernel launches per {window} (medians)"),
     "collectives": Sentence(
         "all ranks complete the same number of collectives: {mine} versus {theirs} per {window} (medians)"
     ),
 }
-CLOCK = Sentence("the SM clock of GPU {gpus} is {mine}, that of all GPUs {theirs} (medians)")
-ALIKE = Sentence("all GPUs compute alike: {signal} from {low} to {high} (medians)")
-DO_SO_ALIKE = Sentence("all GPUs are affected alike: {signal} from {low} to {high} (medians)")
+LOW_CLOCK = Sentence("the SM clock of GPU {gpus} is {mine}, that of all GPUs {theirs} (medians)")
+COMPUTE_ALIKE = Sentence("all GPUs compute alike: {signal} from {low} to {high} (medians)")
+AFFECTED_ALIKE = Sentence("all GPUs are affected alike: {signal} from {low} to {high} (medians)")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Limits(outliers.Limits):
 
 
 @dataclass(frozen=True)
-class Stretch:
+class OutlierPeriod:
     """GPUs that are outliers for a while."""
 
     picked: Rows
@@ -88,7 +88,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class SlowGroup(Stretch):
+class SlowGroup(OutlierPeriod):
     """Outlier GPUs, and the sign by which they are."""
 
     sign: Sign
@@ -175,16 +175,18 @@ class SlowGpus:
             return None
         busy = _smooth(activity.busy, self.limits.smooth) if activity.busy_by == "utilization" else activity.busy
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(busy > RESTING, 1 / busy, np.nan)
+            return np.where(busy > IDLE_LEVEL, 1 / busy, np.nan)
 
-    def _stretch(self, rows: Rows, indices: Sequence[int], first: Outlier) -> Stretch:
+    def _stretch(self, rows: Rows, indices: Sequence[int], first: Outlier) -> OutlierPeriod:
         activity, picked = self.activity, rows[list(indices)]
         others = np.setdiff1d(rows, picked)
         start, end = float(activity.times[first.start]) - activity.step, float(activity.times[first.stop - 1])
         window = slice(first.start, first.stop)
-        return Stretch(picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end)
+        return OutlierPeriod(
+            picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end
+        )
 
-    def _group(self, sign: Sign, stretch: Stretch) -> SlowGroup | None:
+    def _group(self, sign: Sign, stretch: OutlierPeriod) -> SlowGroup | None:
         """The outliers, if the others wait meanwhile."""
         limits, busy, waits = self.limits, self.activity.busy, self._waited
         peers_busy = None if busy is None else float(nan_median(busy[stretch.others][:, stretch.windows]))
@@ -212,7 +214,7 @@ class SlowGpus:
             claims=tuple(claims),
         )  # fmt: skip
 
-    def _shows(self, sign: Sign, stretch: Stretch) -> list[Claim]:
+    def _shows(self, sign: Sign, stretch: OutlierPeriod) -> list[Claim]:
         """How much the first outlier differs, and what the others do."""
         if sign == "wait":
             return self._less_wait(stretch)
@@ -231,7 +233,7 @@ class SlowGpus:
             claims.append(PEERS_BUSY(busy=busy, signal=derived(TITLES[activity.busy_by], busy)))
         return claims
 
-    def _less_wait(self, stretch: Stretch) -> list[Claim]:
+    def _less_wait(self, stretch: OutlierPeriod) -> list[Claim]:
         if self.waits is None:
             return []
         part = self.waits.during(stretch.start, stretch.end)
@@ -242,7 +244,7 @@ class SlowGpus:
         window = derived(part.step, peers, unit="s")
         return [SLOW_WAIT(gpus=derived(stretch.gpus[:1], own), mine=own, theirs=peers, window=window)]
 
-    def _equal(self, counts: Matrix | None, stretch: Stretch) -> bool | None:
+    def _equal(self, counts: Matrix | None, stretch: OutlierPeriod) -> bool | None:
         """Whether the picked GPUs have the same counts as the others."""
         if counts is None:
             return None
@@ -250,15 +252,15 @@ class SlowGpus:
         peers, own = float(np.median(sums[stretch.others])), float(np.median(sums[stretch.picked]))
         return abs(own / peers - 1) <= self.limits.equal if peers > 0 else None
 
-    def _counts(self, name: str, stretch: Stretch) -> Claim:
+    def _counts(self, name: str, stretch: OutlierPeriod) -> Claim:
         grid = self.activity.grid(name)
         assert grid is not None
         part = grid.during(stretch.start, stretch.end)
         own = _of_rank(part, self.run, stretch.gpus[0]).value("median", unit="")
         peers = _of_peers(part, stretch.peers).value("median", unit="")
-        return EQUAL[name](mine=own, theirs=peers, window=derived(part.step, peers, unit="s"))
+        return EQUAL_WORK[name](mine=own, theirs=peers, window=derived(part.step, peers, unit="s"))
 
-    def _slow_clock(self, stretch: Stretch) -> list[Claim]:
+    def _slow_clock(self, stretch: OutlierPeriod) -> list[Claim]:
         """Their SM clock, if it is well below the others'."""
         if self.clock is None:
             return []
@@ -268,7 +270,7 @@ class SlowGpus:
             return []
         part = self.clock.during(stretch.start, stretch.end)
         clock = of_gpu(part, stretch.gpus[0]).value("median")
-        return [CLOCK(gpus=derived(stretch.gpus[:1], clock), mine=clock, theirs=part.value("median"))]
+        return [LOW_CLOCK(gpus=derived(stretch.gpus[:1], clock), mine=clock, theirs=part.value("median"))]
 
 
 @fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg"), "waits": COLLECTIVE_SECONDS}, limits=Limits())

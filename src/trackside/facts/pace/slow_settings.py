@@ -17,7 +17,7 @@ from trackside.query import events
 
 
 @dataclass(frozen=True)
-class Setting:
+class SlowSetting:
     """An active setting, and the line that shows it."""
 
     row: Event
@@ -28,9 +28,9 @@ class Setting:
 class SlowSettings:
     """The settings in the log; None for those that it does not show."""
 
-    blocking: Setting | None
+    blocking: SlowSetting | None
     """CUDA_LAUNCH_BLOCKING."""
-    sockets: Setting | None
+    sockets: SlowSetting | None
     """NCCL chose sockets between the nodes."""
 
 
@@ -52,6 +52,6 @@ def slow_settings(evidence: Evidence, run: Run) -> SlowSettings:
     sockets = next((row for row in transports.events if row.get("transport") == "socket"), None)
     harmless = fast or nodes < 2 or ranks == 1
     return SlowSettings(
-        None if blocking is None else Setting(blocking, flags.value(blocking, "text")),
-        None if sockets is None or harmless else Setting(sockets, transports.value(sockets, "text")),
+        None if blocking is None else SlowSetting(blocking, flags.value(blocking, "text")),
+        None if sockets is None or harmless else SlowSetting(sockets, transports.value(sockets, "text")),
     )

@@ -28,9 +28,9 @@ PAUSES: Mapping[str, Query] = {
     "loads": events("checkpoint_loaded"),
 }
 """The queries behind :class:`TrainingPauses`."""
-PLANNED = ("evaluations", "saves")
+PLANNED_ACTIVITIES = ("evaluations", "saves")
 """What a loop does between its steps, and prints when it is done."""
-BEGINNINGS = ("inits", "starts")
+RUN_PART_STARTS = ("inits", "starts")
 """Signs of life that begin another incarnation of the run: the time between two is not a pause."""
 
 
@@ -43,7 +43,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class StepGap:
     """The time between two stamped logged steps of one incarnation."""
 
     before: Event
@@ -87,7 +87,7 @@ class TrainingPauses:
         return any(row.time is not None for row in self.silence.points)
 
     @property
-    def longest(self) -> Gap | None:
+    def longest(self) -> StepGap | None:
         """The gap with the most time beyond its steps."""
         return self._gaps[0] if self._gaps else None
 
@@ -101,14 +101,14 @@ class TrainingPauses:
         """The median seconds between two points; None if there are fewer than two gaps."""
         return median(gap.until - gap.since for gap in self._gaps) if len(self._gaps) > 1 else None
 
-    def seconds(self, gap: Gap) -> Value:
+    def seconds(self, gap: StepGap) -> Value:
         """Length of a gap."""
         sources = (self.silence.signs["progress"].value(row, "time", "time") for row in (gap.before, gap.after))
         return derived(gap.until - gap.since, *sources, unit="s")
 
-    def planned(self, gap: Gap) -> bool:
+    def planned(self, gap: StepGap) -> bool:
         """Whether a planned activity was printed in it, so that it may explain the whole gap."""
-        rows = (row for name in PLANNED for row in self.silence.signs[name].events)
+        rows = (row for name in PLANNED_ACTIVITIES for row in self.silence.signs[name].events)
         return any(gap.since <= (row.time or 0.0) <= gap.until for row in rows)
 
     def meanwhile(self, frame: Frame, since: float, until: float) -> tuple[Event, ...]:
@@ -123,7 +123,7 @@ class TrainingPauses:
         )
 
     @cached_property
-    def _gaps(self) -> tuple[Gap, ...]:
+    def _gaps(self) -> tuple[StepGap, ...]:
         """The gaps within an incarnation of the run, the longest beyond its steps first."""
         start = self.run.start
         rows = self.silence.points
@@ -132,21 +132,21 @@ class TrainingPauses:
         pairs = [
             (before, after)
             for before, after in pairwise(points)
-            if (after.time or 0.0) > (before.time or 0.0) and _one_life(beginnings, before, after)
+            if (after.time or 0.0) > (before.time or 0.0) and _in_one_run_part(beginnings, before, after)
         ]
         lengths = [((after.time or 0.0) - (before.time or 0.0), _steps(before, after)) for before, after in pairs]
         paces = [length / steps for length, steps in lengths]
         if not paces:
             return ()
         pace = median(paces)
-        gaps = (Gap(*pair, length - pace * steps) for pair, (length, steps) in zip(pairs, lengths, strict=True))
+        gaps = (StepGap(*pair, length - pace * steps) for pair, (length, steps) in zip(pairs, lengths, strict=True))
         return tuple(sorted(gaps, key=lambda gap: gap.excess_s, reverse=True))
 
     @cached_property
     def _beginnings(self) -> list[float]:
         """When the incarnations of the run began, in order."""
         attempts = [attempt.start for attempt in self.run.attempts if attempt.start is not None]
-        frames = (self.restarts, self.loads, *(self.silence.signs[name] for name in BEGINNINGS))
+        frames = (self.restarts, self.loads, *(self.silence.signs[name] for name in RUN_PART_STARTS))
         return sorted([*attempts, *(row.time or 0.0 for frame in frames for row in frame.events)])
 
 
@@ -166,7 +166,7 @@ def _steps(before: Event, after: Event) -> float:
     return 1.0
 
 
-def _one_life(beginnings: Sequence[float], before: Event, after: Event) -> bool:
+def _in_one_run_part(beginnings: Sequence[float], before: Event, after: Event) -> bool:
     """Whether no new incarnation began between two points; ``beginnings``: when they began, in order."""
     if before.get("run_part") != after.get("run_part"):
         return False

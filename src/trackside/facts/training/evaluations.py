@@ -17,15 +17,17 @@ from trackside.model import Event
 from trackside.query import events
 
 SCORE = re.compile(r"acc|dice|f1|iou|map\b|score|prec|recall|auc|bleu|rouge", re.IGNORECASE)
-NO_SCORE = re.compile(r"loss|ppl|perplexity|error|time|runtime", re.IGNORECASE)
+NOT_A_SCORE = re.compile(r"loss|ppl|perplexity|error|time|runtime", re.IGNORECASE)
 
-COLLAPSED = Sentence("{metric} reached {best} and ended at {last}", running="{metric} reached {best} and is {last} now")
-FELL = Sentence(
+SCORE_COLLAPSED = Sentence(
+    "{metric} reached {best} and ended at {last}", running="{metric} reached {best} and is {last} now"
+)
+EVALUATION_LOSS_FELL = Sentence(
     "the evaluation loss fell from {first} to {last}",
     running="the evaluation loss fell from {first} to {last} so far",
 )
-LEVEL = Sentence("the evaluation loss went from {first} to {last}")
-ZERO = Sentence("{metric} was {last} at every evaluation, and the run stopped")
+EVALUATION_LOSS_CHANGED = Sentence("the evaluation loss went from {first} to {last}")
+SCORE_ALWAYS_ZERO = Sentence("{metric} was {last} at every evaluation, and the run stopped")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,7 @@ class Evaluations:
         if not self.losses:
             return ()
         first, last = (self.frame.value(self.losses[at][0], "loss") for at in (0, -1))
-        return ((FELL if self.fell else LEVEL)(first=first, last=last),)
+        return ((EVALUATION_LOSS_FELL if self.fell else EVALUATION_LOSS_CHANGED)(first=first, last=last),)
 
     @cached_property
     def collapse(self) -> tuple[Event, Claim] | None:
@@ -68,7 +70,7 @@ class Evaluations:
         scores: dict[str, list[Event]] = {}
         for row in self.frame.events:
             name = str(row.get("metric") or "")
-            if number(row, "value") is not None and SCORE.search(name) and not NO_SCORE.search(name):
+            if number(row, "value") is not None and SCORE.search(name) and not NOT_A_SCORE.search(name):
                 scores.setdefault(name, []).append(row)
         for rows in scores.values():
             values = [number(row, "value") or 0.0 for row in rows]
@@ -78,10 +80,10 @@ class Evaluations:
             if values[best] >= 0.1:
                 zero = next(i for i in range(best + 1, len(values)) if abs(values[i]) <= 1e-6)
                 last, high = (self.frame.value(rows[i], "value") for i in (-1, best))
-                return rows[zero], COLLAPSED(metric=self.frame.value(rows[-1], "metric"), best=high, last=last)
+                return rows[zero], SCORE_COLLAPSED(metric=self.frame.value(rows[-1], "metric"), best=high, last=last)
             if self.gave_up and max(values) <= 1e-6:
                 metric, last = self.frame.value(rows[0], "metric"), self.frame.value(rows[-1], "value")
-                return rows[0], ZERO(metric=metric, last=last)
+                return rows[0], SCORE_ALWAYS_ZERO(metric=metric, last=last)
         return None
 
 

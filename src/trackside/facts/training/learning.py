@@ -20,11 +20,11 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import Query, Row, events
 
-UNTIL = Sentence("last logged step: {place:plain}, loss {loss}")
-LAST = Sentence("last logged step: {place:plain}")
-LAST_EPOCH = Sentence("last logged progress: {place}, loss {loss}")
-LAST_LINE = Sentence("last logged progress: {line}")
-LEARNED = Sentence("the loss fell from {first} to {last}")
+LAST_STEP_AND_LOSS = Sentence("last logged step: {place:plain}, loss {loss}")
+LAST_STEP = Sentence("last logged step: {place:plain}")
+LAST_EPOCH_AND_LOSS = Sentence("last logged progress: {place}, loss {loss}")
+LAST_PROGRESS_LINE = Sentence("last logged progress: {line}")
+LOSS_FELL = Sentence("the loss fell from {first} to {last}")
 
 LEARNING: Mapping[str, Query] = {
     "progress": events("progress"),
@@ -35,7 +35,7 @@ LEARNING: Mapping[str, Query] = {
 }
 """The queries behind :class:`Trajectory`."""
 
-FREE_OBJECTIVES = (
+OBJECTIVES_WITHOUT_LEVEL = (
     "grpo",
     "ppo",
     "rloo",
@@ -60,7 +60,7 @@ def number(row: Row, field: str) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class TrainingCurve:
     r"""The logged steps of the run's last incarnation with at least two, and their losses.
 
     ``rows`` are the points with a loss (or with a sign that it was not finite); ``losses[i]`` belongs to ``rows[i]``.
@@ -81,7 +81,9 @@ class Curve:
         """Whether a lower loss is a better model: not for preference and reinforcement objectives."""
         if any(value < 0 for value in self.finite):
             return False
-        return not any(row.get("objective") in FREE_OBJECTIVES or row.get("reward") is not None for row in self.rows)
+        return not any(
+            row.get("objective") in OBJECTIVES_WITHOUT_LEVEL or row.get("reward") is not None for row in self.rows
+        )
 
     @property
     def fell(self) -> bool:
@@ -132,14 +134,14 @@ def training_points(frame: Frame) -> list[Event]:
     return [row for row in frame.events if row.get("split") in (None, "train")]
 
 
-def curve(frame: Frame) -> Curve:
+def training_curve(frame: Frame) -> TrainingCurve:
     """The curve of a frame of progress events."""
-    points = _last_life(training_points(frame))
+    points = _last_run_part(training_points(frame))
     with_loss = [(row, loss) for row in points if (loss := _loss(row)) is not None]
-    return Curve(frame, tuple(points), tuple(row for row, _ in with_loss), tuple(loss for _, loss in with_loss))
+    return TrainingCurve(frame, tuple(points), tuple(row for row, _ in with_loss), tuple(loss for _, loss in with_loss))
 
 
-def _last_life(points: Sequence[Event]) -> list[Event]:
+def _last_run_part(points: Sequence[Event]) -> list[Event]:
     """The points of the last incarnation with at least two of them; all points if there is none."""
     lives: dict[int, list[Event]] = {}
     for row in points:
@@ -205,9 +207,9 @@ class Trajectory:
         return (*self.saves.events, *self.evaluations.events)
 
     @cached_property
-    def curve(self) -> Curve:
+    def curve(self) -> TrainingCurve:
         """The points and losses of the run's last incarnation."""
-        return curve(self.progress)
+        return training_curve(self.progress)
 
     @property
     def last(self) -> Event | None:
@@ -268,13 +270,13 @@ class Trajectory:
         line = self.curve
         if len(line.rows) < 2 or not line.level_has_meaning or not line.fell:
             return ()
-        return (LEARNED(first=line.loss(0), last=line.loss(-1)),)
+        return (LOSS_FELL(first=line.loss(0), last=line.loss(-1)),)
 
     @property
     def until(self) -> tuple[Claim, ...]:
         """Position and loss of the last logged step, if any loss was printed."""
         line = self.curve
-        return (_until(line.place(-1), line.loss(-1)),) if line.finite else ()
+        return (_last_progress(line.place(-1), line.loss(-1)),) if line.finite else ()
 
     @cached_property
     def step_seconds(self) -> Value | None:
@@ -293,8 +295,8 @@ def last_logged(frame: Frame, row: Event) -> Claim:
     """One of the rows of progress, as the last one: its step or epoch, and its loss; else its text."""
     place = place_of(frame, row)
     if place.unit and row.get("loss") is not None:
-        return _until(place, frame.value(row, "loss"))
-    return LAST(place=place) if place.unit == "step" else LAST_LINE(line=place)
+        return _last_progress(place, frame.value(row, "loss"))
+    return LAST_STEP(place=place) if place.unit == "step" else LAST_PROGRESS_LINE(line=place)
 
 
 def place_of(frame: Frame, row: Event) -> Value:
@@ -303,8 +305,8 @@ def place_of(frame: Frame, row: Event) -> Value:
     return frame.value(row, "text") if field is None else frame.value(row, field, field)
 
 
-def _until(place: Value, loss: Value) -> Claim:
-    return (UNTIL if place.unit == "step" else LAST_EPOCH)(place=place, loss=loss)
+def _last_progress(place: Value, loss: Value) -> Claim:
+    return (LAST_STEP_AND_LOSS if place.unit == "step" else LAST_EPOCH_AND_LOSS)(place=place, loss=loss)
 
 
 @fact(LEARNING, needs=("progress",))

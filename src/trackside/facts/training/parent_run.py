@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Evidence, Frame
 from trackside.facts.fact import fact
-from trackside.facts.training.learning import Curve, Trajectory, curve, number
+from trackside.facts.training.learning import TrainingCurve, Trajectory, number, training_curve
 from trackside.model import Run
 from trackside.query import events
 
@@ -21,7 +21,7 @@ class ParentRun:
 
     points: Frame
     """The points printed by its parent."""
-    curve: Curve | None
+    curve: TrainingCurve | None
     """The points and losses of the parent, or of the previous incarnation; None if there is none."""
 
     @property
@@ -36,9 +36,9 @@ def parent_run(evidence: Evidence, trajectory: Trajectory, run: Run) -> ParentRu
     """From the parent's output, else from the run's own; without a curve if neither shows an earlier incarnation."""
     points = evidence["points"]
     if run.parent is not None and points:
-        return ParentRun(points, curve(points))
+        return ParentRun(points, training_curve(points))
     progress = trajectory.progress
     parts = {number(row, "run_part") or 0.0 for row in progress.events}
     if len(parts) < 2 or not (evidence["restarts"] or len(run.attempts) > 1) or not trajectory.saves:
         return ParentRun(points, None)
-    return ParentRun(points, curve(progress.where(lambda row: row.get("run_part") != max(parts))))
+    return ParentRun(points, training_curve(progress.where(lambda row: row.get("run_part") != max(parts))))

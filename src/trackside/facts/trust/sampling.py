@@ -21,24 +21,24 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import Query, metric
 
-GPU_WITNESSES = (
+GPU_PRESENCE_METRICS = (
     "gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts", "gpu_temperature_celsius",
     "gpu_engine_active_ratio", "gpu_sm_active_ratio", "gpu_sm_clock_hertz",
 )  # fmt: skip
 """Metrics that show whether a GPU was sampled; those that every exporter has come first."""
-NODE_WITNESSES = (
+NODE_PRESENCE_METRICS = (
     "host_load1", "host_memory_available_bytes", "host_cpu_busy_ratio", "host_time_seconds",
     "host_boot_time_seconds", "host_cpu_seconds_total", "trackside_collector_success",
 )  # fmt: skip
 SAMPLING: Mapping[str, Query] = {
-    **{name: metric(name).over("run", "count") for name in (*GPU_WITNESSES, *NODE_WITNESSES)},
+    **{name: metric(name).over("run", "count") for name in (*GPU_PRESENCE_METRICS, *NODE_PRESENCE_METRICS)},
     "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
 }
 """The queries behind :class:`Sampling`."""
-FEW_READINGS = 12
+MIN_READINGS = 12
 """With a dozen readings, one is 8 % of the run: shares of time are no more precise."""
 
-NO_GPU_METRIC = Sentence("no GPU metrics were given: what the GPUs did is unknown")
+NO_GPU_METRICS = Sentence("no GPU metrics were given: what the GPUs did is unknown")
 METRICS_ELSEWHERE = Sentence(
     "metrics were given, but of no GPU known to belong to the run: what its GPUs did is unknown"
 )
@@ -50,18 +50,24 @@ GPUS_BY_MEMORY = Sentence("the run's GPUs are those whose memory was in use duri
 METRIC_CLOCK = Sentence("metric times were shifted by {offset} to match the run's")
 NODES_UNMEASURED = Sentence("no GPU metrics of {nodes} were given: faults there cannot be ruled out")
 GPUS_UNMEASURED = Sentence("{measured} of the run's {allocated} GPUs were measured")
-LATE = Sentence("GPU metrics start {late} after the run")
-EARLY = Sentence("GPU metrics end {early} before the run does", running="the newest GPU metrics are {early} old")
+METRICS_START_LATE = Sentence("GPU metrics start {late} after the run")
+METRICS_END_EARLY = Sentence(
+    "GPU metrics end {early} before the run does", running="the newest GPU metrics are {early} old"
+)
 EXPORTER_DEAD = Sentence(
     "the GPU metrics of {nodes} stop at {when} while its other metrics continue: the exporter died, not the node"
 )
 NODE_SILENT = Sentence("all metrics of {nodes} stop at {when}: its exporters stopped, or the node itself")
-GAPS = Sentence("{share} of the GPU metrics of {nodes} are missing; the longest gap is {length}, from {when}")
-COARSE = Sentence(
+METRICS_MISSING = Sentence(
+    "{share} of the GPU metrics of {nodes} are missing; the longest gap is {length}, from {when}"
+)
+FEW_SAMPLES = Sentence(
     "GPU metrics have {readings:samples} per GPU in the whole run: short events can be missed",
     running="GPU metrics have {readings:samples} per GPU so far: short events can be missed",
 )
-NO_SM = Sentence("SM activity was not measured: utilization alone does not distinguish computing from busy-waiting")
+SM_NOT_MEASURED = Sentence(
+    "SM activity was not measured: utilization alone does not distinguish computing from busy-waiting"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +113,7 @@ class Sampling:
     def claims(self) -> list[Claim]:
         """Which GPUs were measured, and which of the run's were not, or not all the time."""
         if not self.gpus:
-            return [METRICS_ELSEWHERE() if self.has_metrics else NO_GPU_METRIC()] if self.answered else []
+            return [METRICS_ELSEWHERE() if self.has_metrics else NO_GPU_METRICS()] if self.answered else []
         return [*self._whose(), *self._unmeasured(), *self._gaps()]
 
     @property
@@ -117,8 +123,8 @@ class Sampling:
             return []
         grid = self.gpus[0].grid
         count = float(np.nanmedian(np.nansum(grid.values, axis=1)))
-        few = [COARSE(readings=derived(int(count), grid.value("sum")))] if count < FEW_READINGS else []
-        return few if self.sm else [*few, NO_SM()]
+        few = [FEW_SAMPLES(readings=derived(int(count), grid.value("sum")))] if count < MIN_READINGS else []
+        return few if self.sm else [*few, SM_NOT_MEASURED()]
 
     def _whose(self) -> Iterator[Claim]:
         run, count = self.run, self.gpus[0].grid.value("count")
@@ -163,10 +169,10 @@ class Sampling:
         late, early = [hole for hole in every if hole.start <= first], self._early
         if len(late) == len(self._holes):
             least = min(late, key=attrgetter("length"))
-            yield LATE(late=derived(least.length, least.samples, unit="s"))
+            yield METRICS_START_LATE(late=derived(least.length, least.samples, unit="s"))
         if len(early) == len(self._holes):
             least = min(early, key=attrgetter("length"))
-            yield EARLY(early=derived(least.length, least.samples, unit="s"))
+            yield METRICS_END_EARLY(early=derived(least.length, least.samples, unit="s"))
         else:
             yield from self._stopped()
         if between := [hole for hole in every if hole.start > first and hole.end < last]:
@@ -189,7 +195,7 @@ class Sampling:
         grid = next(line.grid for line in self.gpus if line.node in nodes)
         share = sum(hole.length for hole in between) / len(nodes) / (len(grid.times) * grid.step)
         longest = max(between, key=attrgetter("length"))
-        return GAPS(
+        return METRICS_MISSING(
             share=derived(share, *(hole.samples for hole in between), unit="share"),
             nodes=derived(nodes, longest.samples),
             length=derived(longest.length, longest.samples, unit="s"),
@@ -200,12 +206,12 @@ class Sampling:
 @fact(SAMPLING, lazy=True)
 def sampling(evidence: Evidence, ending: Ending, run: Run) -> Sampling:
     """Covers counts of samples; empty if there are none."""
-    first = evidence.missing(GPU_WITNESSES[0])
+    first = evidence.missing(GPU_PRESENCE_METRICS[0])
     has_metrics, answered = not (first and first.reason == NOT_GIVEN), not (first and first.source)
     if not (has_metrics and answered):
         return Sampling(run, (), (), has_metrics, answered, False, ())
-    gpus = sampled_windows(_until_all(evidence, GPU_WITNESSES, run.gpus), "gpu")
-    nodes = sampled_windows(_until_all(evidence, NODE_WITNESSES, ()), "node")
+    gpus = sampled_windows(_until_all(evidence, GPU_PRESENCE_METRICS, run.gpus), "gpu")
+    nodes = sampled_windows(_until_all(evidence, NODE_PRESENCE_METRICS, ()), "node")
     jobs = ending.jobs
     accounted = [
         jobs.value(row, name) for row in jobs.records[-1:] for name in ("n_gpus", "start") if row.get(name) is not None

@@ -21,11 +21,11 @@ from trackside.finding import Claim
 from trackside.model import Run
 from trackside.query import Query
 
-LEVELS = frozenset({"avg", "sum"})
+LEVEL_ROLLUPS = frozenset({"avg", "sum"})
 """Rollups that describe the whole time, so that a mostly unsampled time makes them invalid."""
-OF_PROCESSES = ("trackside_cuda_", "trackside_nccl_", "training_")
+PROCESS_METRICS = ("trackside_cuda_", "trackside_nccl_", "training_")
 """Metrics that end with the processes: their end is information."""
-TRACED = ("trackside_cuda_", "trackside_nccl_")
+TRACER_METRICS = ("trackside_cuda_", "trackside_nccl_")
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,16 @@ class TelemetryTrust:
     def _doubt(self, query: Query, grid: Grid) -> str:
         if self.mixed and query.kind.startswith("gpu_"):
             return "which of the GPUs measured are the run's isn't told"
-        if self.untraced and query.kind.startswith(TRACED):
+        if self.untraced and query.kind.startswith(TRACER_METRICS):
             return "the tracer was attached to no process of the run"
-        if query.kind.startswith(OF_PROCESSES) or query.rollup_how in ("count", "onset"):
+        if query.kind.startswith(PROCESS_METRICS) or query.rollup_how in ("count", "onset"):
             return ""
         metric = METRICS[query.kind]
         if query.span == "tail" and metric.kind == "gauge" and _stale_at_end(grid):
             return f"{query.kind} was no longer sampled at the run's end"
         if metric.unit == "ratio" and np.max((~np.isnan(grid.values)).sum(axis=1), initial=0) < self.limits.readings:
             return f"{query.kind} was sampled too few times to tell a share of time"
-        levels = query.span != "around" and (query.rollup_how in LEVELS or metric.unit == "ratio")
+        levels = query.span != "around" and (query.rollup_how in LEVEL_ROLLUPS or metric.unit == "ratio")
         if levels and metric.kind == "gauge" and coverage.share(grid.values) < self.limits.covered_share:
             return f"{query.kind} was sampled for less than half of the time asked for"
         return ""

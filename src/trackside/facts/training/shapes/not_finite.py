@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from trackside.facts import maths
-from trackside.facts.training.learning import Curve, number
+from trackside.facts.training.learning import TrainingCurve, number
 from trackside.facts.training.shapes.shape import Limits, Shape, nth_finite
 from trackside.finding import Certainty, Sentence
 
@@ -28,10 +28,10 @@ GRADIENT_NOT_FINITE = Sentence(
     "longer falls",
 )
 STEPS_SKIPPED = Sentence("nearly every recent step was skipped for gradient overflow: {skipped} at step {step}")
-EXPLODED = Sentence("the loss went from {first} to {last}")
+LOSS_EXPLODED = Sentence("the loss went from {first} to {last}")
 
 
-def non_finite(curve: Curve, limits: Limits) -> Shape | None:
+def non_finite_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """Losses that are not finite to the end, or repeatedly."""
     bad = [index for index, loss in enumerate(curve.losses) if not math.isfinite(loss)]
     if not bad:
@@ -49,7 +49,7 @@ def non_finite(curve: Curve, limits: Limits) -> Shape | None:
     return None
 
 
-def zero_after_loss(curve: Curve, limits: Limits) -> Shape | None:
+def zero_after_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0, or was never higher."""
     zeros = maths.trailing(curve.losses, lambda loss: loss == 0)
     before = curve.losses[: len(curve.losses) - zeros]
@@ -64,7 +64,7 @@ def zero_after_loss(curve: Curve, limits: Limits) -> Shape | None:
     return None
 
 
-def gradient_gone(curve: Curve, limits: Limits) -> Shape | None:
+def non_finite_gradient(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """Gradient norms that are not finite to the end, while the loss no longer falls."""
     norms = [number(row, "grad_norm") for row in curve.rows]
     count = 0
@@ -78,7 +78,7 @@ def gradient_gone(curve: Curve, limits: Limits) -> Shape | None:
     return Shape("non-finite", Certainty.SUPPORTED, GRADIENT_NOT_FINITE, begin, begin, count)
 
 
-def scale_collapsed(curve: Curve) -> Shape | None:
+def collapsed_loss_scale(curve: TrainingCurve) -> Shape | None:
     """Nearly every recent step skipped for overflow: loss scaling found no scale that works."""
     counted = [row for row in curve.points if number(row, "skipped") is not None and number(row, "step") is not None]
     growing = 0
@@ -96,10 +96,10 @@ def scale_collapsed(curve: Curve) -> Shape | None:
     return Shape("non-finite", Certainty.SUPPORTED, STEPS_SKIPPED, begin, -1, growing, of_points=True)
 
 
-def absurd(curve: Curve, limits: Limits) -> Shape | None:
+def explosion(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """An explosion, which is conclusive even with too few points for a shape."""
     first, last = curve.finite[0], curve.finite[-1]
     if curve.level_has_meaning and last > limits.explosion_ratio * first and last > 100:
         index = nth_finite(curve, -1)
-        return Shape("diverging", Certainty.SUPPORTED, EXPLODED, index, index, 1)
+        return Shape("diverging", Certainty.SUPPORTED, LOSS_EXPLODED, index, index, 1)
     return None
