@@ -29,7 +29,7 @@ from tests.families.rows import (
     root,
     sentence_name,
 )
-from trackside.facts.logs.exceptions import unhandled
+from trackside.facts.logs.exceptions import unhandled_exceptions
 from trackside.finding import Certainty
 from trackside.model import Event, Role, Run
 
@@ -62,9 +62,9 @@ def test_buffered_points_after_a_traceback_do_not_count_as_recovery() -> None:
     late = log_points(line=60, time=None)
     assert judge("B1", oom_gib(), late, job("FAILED", exit_code=1)).outcome is FOUND
     error = raised("ValueError")
-    assert unhandled([error], late) == []
-    assert unhandled([error], late, crashed=True) == [error]
-    assert unhandled([error], log_points(line=60), crashed=True) == []
+    assert unhandled_exceptions([error], late) == []
+    assert unhandled_exceptions([error], late, crashed=True) == [error]
+    assert unhandled_exceptions([error], log_points(line=60), crashed=True) == []
 
 
 def oom(rank: int = 3, **fields: Any) -> Event:

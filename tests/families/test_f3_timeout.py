@@ -57,8 +57,8 @@ def test_timeout_while_it_worked() -> None:
     finding = judged(hung(since=9e9), "F3", points(65), TIMEOUT)
     assert (decision(finding), finding.variant) == ((FOUND, ESTABLISHED), "slow")
     assert "worked_to_end_sm" in keys(finding)
-    unlogged = judged(hung(since=9e9), "F3", TIMEOUT, planes=NO_LOG)
-    assert (unlogged.outcome, unlogged.variant) == (FOUND, "slow")
+    missing_steps = judged(hung(since=9e9), "F3", TIMEOUT, planes=NO_LOG)
+    assert (missing_steps.outcome, missing_steps.variant) == (FOUND, "slow")
 
 
 @pytest.mark.parametrize(("elapsed", "variant"), [(600.0, "silent"), (3700.0, "slow")])

@@ -222,7 +222,7 @@ def test_an_error_counter_that_rose_lowers_the_certainty_of_g1() -> None:
     assert "no_counters" not in [sentence_name(claim) for claim in finding.cannot_decide]
     assert [sentence_name(claim) for claim in finding.implies] == ["gpu_reported_errors"]
     assert [sentence_name(action) for action in finding.actions] == ["test_gpu"]
-    assert "ended_well" in keys(cluster.judge("B2", points(60), COMPLETED))
+    assert "ended_nevertheless" in keys(cluster.judge("B2", points(60), COMPLETED))
     bare = busy_cluster().judge("G1", points(60), COMPLETED)
     assert [sentence_name(claim) for claim in bare.cannot_decide] == ["no_counters"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trackside.catalog.job_states import ALIVE
 from trackside.evidence import Evidence, Value
 from trackside.facts.fact import fact
-from trackside.facts.gpus import nodes_of_ranks, of_gpu
+from trackside.facts.gpus import grid_of_gpu, nodes_of_ranks
 from trackside.facts.logs.ending import Ending
 from trackside.facts.ranks import rank_of
 from trackside.finding import Finding
@@ -94,7 +94,7 @@ class RunNames:
         grid = self.evidence.grid("gpus")
         if "gpu_index" not in names or grid is None:
             return names
-        for series in of_gpu(grid, gpu).series:
+        for series in grid_of_gpu(grid, gpu).series:
             if uuid := series.get("gpu_uuid"):
                 names["gpu_uuid"] = shlex.quote(uuid)
             if pci := series.get("pci"):

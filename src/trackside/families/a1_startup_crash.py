@@ -45,7 +45,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.gpus import nodes_of, of_ranks
+from trackside.facts.gpus import gpus_of_ranks, nodes_of
 from trackside.facts.logs.ending import CUT_SHORT, Ending
 from trackside.facts.logs.exceptions import error_in_brief, source_line
 from trackside.facts.logs.fault_rules import classify
@@ -144,7 +144,7 @@ def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits:
     launch = None if errors.other_cause else next(_failed_launches(errors, ending, phase, limits), None)
     if launch is not None:
         return _launch_finding(launch, errors, ending, phase)
-    if errors.unread is not None:
+    if errors.missing_log is not None:
         return Missing("no job log was given")
     return absent((NO_EARLY_EXCEPTION if errors.frame else NO_EXCEPTION)(count=errors.frame.reduce("count")))
 
@@ -155,7 +155,7 @@ def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phas
     error, place = error_in_brief(errors.frame, cause), source_line(errors.frame, cause)
     shows, meaning = list(errors.claims), _affected_ranks(run, errors.rank_numbers)
     if meaning.sentence is NODE_DIFFERS and errors.ranks is not None:
-        node = nodes_of(of_ranks(run, errors.rank_numbers))[0]
+        node = nodes_of(gpus_of_ranks(run, errors.rank_numbers))[0]
         shows.insert(1, ONLY_ON_NODE(node=derived(node, errors.ranks)))
     if not isinstance(phase.trajectory, Missing):
         shows.append(NO_STEP_BEFORE(count=phase.trajectory.count))
@@ -192,7 +192,7 @@ def _affected_ranks(run: Run, ranks: tuple[int, ...]) -> Claim:
     world = run.n_ranks or (len(run.gpus) if run.gpus_by not in (None, "all") else 0)
     if 1 < world <= len(ranks):
         return FAILED_ON_EVERY_RANK()
-    gpus = set(of_ranks(run, ranks))
+    gpus = set(gpus_of_ranks(run, ranks))
     nodes = nodes_of(gpus)
     node_gpus = {gpu for gpu in run.gpus if nodes_of((gpu,)) == nodes}
     return NODE_DIFFERS() if len(nodes) == 1 < len(run.nodes) and gpus == node_gpus else FAILED_AT_STARTUP()
@@ -239,7 +239,7 @@ def _failed_launches(errors: StartupErrors, ending: Ending, phase: Phase, limits
         claim = PROLOG_FAILED(line=derived(f"{code}:{number}", ending.jobs.value(job, "signal")))
         yield FailedLaunch(claim, "env", NODE_AT_FAULT, CHECK_PROLOG, certainty=likely, by_site=True)
     quick = ending.elapsed is not None and ending.elapsed.number <= limits.startup_s
-    unseen = errors.unread is not None and not phase.use.untouched
+    unseen = errors.missing_log is not None and not phase.use.untouched
     died = any(row.get("signal") is not None for row in exits.events)
     if code and not number and quick and not unseen and not ending.launchers and not died:
         claim, kind = FAILED_WITHIN_MINUTES(line=ending.jobs.value(job, "exit_code")), LAUNCH_CODES.get(code, "code")
@@ -266,7 +266,7 @@ def _launch_finding(launch: FailedLaunch, errors: StartupErrors, ending: Ending,
         actions=[action(launch.remedy, *([RUN_SCRIPT] if launch.remedy is RUN_BY_HAND else []))],
         since=None if launch.row is None else launch.row.time,
         at=None if launch.row is None else launch.row.at,
-        fault_class=launch.kind if errors.unread is None or not launch.python_ran else None,
+        fault_class=launch.kind if errors.missing_log is None or not launch.python_ran else None,
     )
 
 

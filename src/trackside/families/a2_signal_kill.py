@@ -92,10 +92,8 @@ HEADLINES = {
 }
 DIED_AND_RESTARTED = Sentence("a worker died, and the launcher restarted the workers")
 MEANINGS = {
-    "host_oom": Sentence("the job needed more host memory than it had; the GPUs are fine"),
-    "cgroup_oom": Sentence(
-        "the job exceeded its own memory limit (Slurm's --mem or its container's); the node and the GPUs are fine"
-    ),
+    "host_oom": Sentence("the job needed more host memory than it had"),
+    "cgroup_oom": Sentence("the job exceeded its own memory limit (Slurm's --mem or its container's)"),
     "near_limit": Sentence("the job had nearly reached the memory that it requested: most likely that limit ended it"),
     "other_kill": Sentence("the node had memory left: the process exceeded a limit of its own, or somebody killed it"),
     "kill": Sentence(
@@ -144,7 +142,7 @@ def judge(
     if deaths.survived is not None:
         return _survived_death(run, *deaths.survived)
     state = None if ending.state is None else ending.state.value
-    if deaths.unread is not None and ending.completed is None and state in (None, "FAILED", "RUNNING"):
+    if deaths.missing_log is not None and ending.completed is None and state in (None, "FAILED", "RUNNING"):
         return Missing("no job log was given")
     return _ruled_out(deaths, memory, ending)
 
@@ -268,14 +266,14 @@ def _survived_death(run: Run, death: Death, lived: tuple[Claim, ...]) -> Finding
 
 def _ruled_out(deaths: Deaths, memory: HostMemory, ending: Ending) -> Finding | Missing:
     """The evidence against a death by signal, the strongest first."""
-    clear = memory.cleared
+    clear = memory.counter_evidence
     for source, frame in deaths.frames.items():
         for row in frame.events if source != "workers" else ():
             if row.get("signal") is not None or source == "fatals":
                 return absent(SIGNALS_OF_TEARDOWN(line=frame.value(row, "text")), *clear)
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed), *clear)
-    if deaths.unread is None:
+    if deaths.missing_log is None:
         return absent(NO_SIGNAL(count=ending.launchers.reduce("count", "signal")), *clear)
     if ending.state is not None:
         return absent(RECORDED(state=ending.state), *clear)

@@ -48,7 +48,7 @@ import re
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.fact import Maybe, neither
+from trackside.facts.fact import Maybe, all_missing
 from trackside.facts.gpus import nodes_of
 from trackside.facts.hardware.counters import Change
 from trackside.facts.hardware.health import HardwareHealth
@@ -136,7 +136,7 @@ def judge(
     limits: Limits,
 ) -> Finding | Missing:
     """The first out-of-memory error that was not handled; without any error in the log, metrics."""
-    if (nothing := neither(errors, memory)) is not None:
+    if (nothing := all_missing(errors, memory)) is not None:
         return nothing
     figures = None if isinstance(memory, Missing) else memory
     silent = isinstance(errors, Missing) or not (errors.roots or errors.exceptions)

@@ -30,7 +30,7 @@ The work since the last checkpoint is lost, and every run placed on this GPU is 
 
 Do next
 -------
-Drain the node, reset or replace the GPU, and rerun on healthy hardware from the last checkpoint.
+Drain the node, reset or replace the GPU, and rerun on healthy hardware, from the last checkpoint if there is one.
 
 What it cannot decide
 ---------------------
@@ -54,7 +54,7 @@ from dataclasses import replace
 
 from trackside.catalog.xid import xid
 from trackside.evidence import Missing, derived
-from trackside.facts.gpus import distinct_gpus, nodes_of, of_ranks
+from trackside.facts.gpus import distinct_gpus, gpus_of_ranks, nodes_of
 from trackside.facts.hardware.fault_history import NOT_GIVEN, FaultHistory, few_of_each
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.hardware.reports import HardwareReports
@@ -102,7 +102,9 @@ NVIDIA_ADVICE = Sentence("NVIDIA's advice for this Xid: {advice}")
 DRAIN_NODE = Sentence("drain {node}")
 DRAIN_ANY = Sentence("drain the node")
 KEEP_DRAINED = Sentence("keep {node} drained")
-RERUN_ELSEWHERE = Sentence("rerun on other nodes from the last checkpoint, with the options of the first submission")
+RERUN_ELSEWHERE = Sentence(
+    "rerun on other nodes with the options of the first submission, from the last checkpoint if there is one"
+)
 SAVE_REPORT = Sentence("save NVIDIA's bug report before a reset or reboot clears its state")
 RESET_GPU = Sentence("reset the GPU, and replace it if the fault recurs")
 POWER_CYCLE = Sentence("power-cycle the node, check PCIe and power, and replace the GPU if the fault recurs")
@@ -152,7 +154,7 @@ def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -
         certainty = Certainty.ESTABLISHED
     rows = [fault.row for fault in faults if isinstance(fault.row, Event)]
     ranks = ranks_of(rows, history.ending.launchers)
-    gpus = distinct_gpus([(fault.node, fault.gpu) for fault in faults if fault.gpu], run) or of_ranks(run, ranks)
+    gpus = distinct_gpus([(fault.node, fault.gpu) for fault in faults if fault.gpu], run) or gpus_of_ranks(run, ranks)
     nodes = tuple(sorted({f.node for f in faults if f.node})) or (run.nodes if len(run.nodes) == 1 else ())
     return present(
         certainty,

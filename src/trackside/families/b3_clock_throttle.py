@@ -44,7 +44,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trackside.evidence import Missing
-from trackside.facts.gpus import nodes_of, ranks_at
+from trackside.facts.gpus import nodes_of, ranks_of_gpus
 from trackside.facts.hardware.throttling import ThrottledGpu, Throttling
 from trackside.facts.logs.ending import Ending
 from trackside.facts.pace.pace import StepPace
@@ -106,7 +106,7 @@ def judge(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limi
         return Missing("no throttle reasons or counters were given: low clocks may be throttled or set on purpose")
     if clocks.readings < limits.min_readings:
         return Missing("too few readings of clocks and throttle reasons: the run was too short")
-    return absent(*throttling.free)
+    return absent(*throttling.counter_evidence)
 
 
 def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limits: Limits) -> Finding:
@@ -144,7 +144,7 @@ def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, l
         ],
         since=worst.start,
         variant=variant,
-        ranks=ranks_at(run, gpus),
+        ranks=ranks_of_gpus(run, gpus),
         nodes=nodes_of(gpus),
         gpus=gpus,
         latent=latent,
@@ -167,7 +167,7 @@ FAMILY = Family(
     example=("thermal-throttle", "ranks"),
     judge=judge,
     limits=Limits(),
-    cost_kind="pace",
+    cost_kind="slow",
     explains=("D3", "F3"),
     rivals=("D1", "D2"),
     collect=(

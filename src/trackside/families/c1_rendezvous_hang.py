@@ -45,10 +45,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.evidence import Frame, Missing, Value
-from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.idle import IdleGpus
-from trackside.facts.gpus import nodes_of, ranks_at
+from trackside.facts.gpus import nodes_of, ranks_of_gpus
 from trackside.facts.logs.complaints import CollectiveComplaints
 from trackside.facts.logs.ending import ENDED_WELL, Ending, how_it_ended
 from trackside.facts.logs.exceptions import Exceptions, earliest_first
@@ -65,7 +65,7 @@ from trackside.facts.logs.rendezvous_failures import (
     RendezvousFailures,
 )
 from trackside.facts.logs.silence import Silence
-from trackside.facts.ranks import named, ranks_of, world_size
+from trackside.facts.ranks import cited_ranks, ranks_of, world_size
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Command, Culprit, Finding, Sentence, absent, action, present
 from trackside.model import Event, Role, Run
@@ -177,16 +177,18 @@ def judge(
 ) -> Finding | Missing:  # fmt: skip
     """Start-up failures without a later group, collective or logged step; else GPUs that stay idle on all nodes, or
     silence after init."""
-    if (blind := neither(failures, missing_activity(activity))) is not None:
+    if (blind := all_missing(failures, missing_activity(activity))) is not None:
         return blind
     progress = silence.signs["progress"]
     if silence.points:
         return absent(TRAINING_RAN(point=progress.value(silence.points[0], "text")))
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed))
-    cold = known(idle)
+    cold = or_none(idle)
     cold = cold if cold is not None and len(cold.activity.gpus) > 1 else None
-    facts = StartupFacts(run, ending, silence, known(failures), known(complaints), exceptions, known(activity), cold)
+    facts = StartupFacts(
+        run, ending, silence, or_none(failures), or_none(complaints), exceptions, or_none(activity), cold
+    )
     lead = next(_leads(facts), None)
     return _ruled_out(facts) if lead is None else _finding(facts, lead)
 
@@ -207,10 +209,10 @@ def _leads(facts: StartupFacts) -> Iterator[StartupLead]:
     if facts.silence.formed or facts.worked is not None or facts.raised:
         return
     ending, starts = facts.ending, facts.silence.starts
-    open_end = ending.reaped or ending.state is None or failures is None
+    open_end = ending.ended_from_outside or ending.state is None or failures is None
     if facts.idle is not None and open_end and not ending.ends:
         yield from _idle_lead(facts, facts.idle)
-    if ending.reaped and starts and facts.silence.several_ranks and not facts.timeouts:
+    if ending.ended_from_outside and starts and facts.silence.several_ranks and not facts.timeouts:
         sure = facts.silence.stall is not None and bool(facts.silence.signs["inits"])
         shows = (*_start_claims(facts), *([] if ending.state is None else [how_it_ended(ending.state)]))
         yield _waiting_lead(facts, shows, Certainty.SUPPORTED if sure else Certainty.POSSIBLE, None)
@@ -250,7 +252,7 @@ def _waiting_lead(
 ) -> StartupLead:
     """Ranks that waited for others: for those that logged no start, if these are known."""
     inits, row = facts.silence.signs["inits"], next(iter(facts.silence.starts[-1:]), None)
-    started = named(inits, inits.events)
+    started = cited_ranks(inits, inits.events)
     world = max(world_size(facts.run, inits, facts.silence.hosts) or 0, len(facts.run.nodes))
     if started is None or not isinstance(started.value, tuple) or len(started.value) >= world:
         return StartupLead(certainty, shows, row=row, end=end, everywhere=everywhere)
@@ -292,7 +294,7 @@ def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
         actions=[action(lead.remedy, *COMMANDS.get(lead.remedy, ()))],
         since=None if row is None else row.time,
         at=None if row is None else row.at,
-        ranks=ranks_of([row]) if row is not None and same_rank else ranks_at(facts.run, cold),
+        ranks=ranks_of([row]) if row is not None and same_rank else ranks_of_gpus(facts.run, cold),
         nodes=nodes_of(cold),
         exception=(str(failed[0].get("type")), str(failed[0].get("message") or "")) if failed else None,
     )
@@ -312,5 +314,5 @@ FAMILY = Family(
         "sacct -P -j <id> --format=JobID,State,ExitCode,Start,End,NodeList",
     ),
     absence_based=True,
-    cost_kind="standstill",
+    cost_kind="stopped",
 )

@@ -9,7 +9,7 @@ busy while no work is done.
 What it looks like
 ------------------
 NCCL's watchdog or gloo times out on some ranks; a peer's connection closes; or, without a watchdog, the log is
-silent until the time limit. The culprit is the rank that did not report an error: it printed no timeout, its
+silent until the time limit. The rank at fault is the one that did not report an error: it printed no timeout, its
 last enqueued collective is its last completed one, or it is missing from the others' reports. In metrics: no
 launches and no collectives to the end while memory stays allocated; high engine activity with SM activity near
 zero, or at the level of spinning; and the GPU that the others wait for idle, not sampled, or behind. Or, if the
@@ -47,11 +47,11 @@ References
 from __future__ import annotations
 
 from trackside.evidence import Missing, Value
-from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.gpu.stall_claims import Stall
-from trackside.facts.gpus import nodes_of, of_ranks, ranks_at
+from trackside.facts.gpus import gpus_of_ranks, nodes_of, ranks_of_gpus
 from trackside.facts.logs.complaints import CollectiveComplaints
 from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.logs.flight_records import FlightRecords
@@ -125,11 +125,11 @@ def judge(
     activity: Maybe[GpuActivity], lead: Maybe[HangLead],
 ) -> Finding | Missing:  # fmt: skip
     """The strongest evidence leads; other evidence of the same is added, then the absent ranks and the reason."""
-    if (missing := neither(complaints, flight, stacks, missing_activity(activity))) is not None:
+    if (missing := all_missing(complaints, flight, stacks, missing_activity(activity))) is not None:
         return missing
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed))
-    own_complaints, own_stacks = known(complaints), known(stacks)
+    own_complaints, own_stacks = or_none(complaints), or_none(stacks)
     if own_complaints is not None and own_complaints.at_startup:
         return absent(IS_RENDEZVOUS_FAILURE(count=silence.signs["progress"].reduce("count")))
     if isinstance(lead, Missing):
@@ -181,7 +181,7 @@ def _ruled_out(
         return Missing(SOME_STACKS_MISSING) if partial else absent(last.working)
     if complaints is None:
         return Missing(NO_LOG_AND_NO_STALL)
-    if last.reaped and not last.raised and silence.several_ranks and silence.unaccounted is not None:
+    if last.ended_from_outside and not last.raised and silence.several_ranks and silence.unaccounted is not None:
         return Missing(LAST_PART_UNKNOWN)
     return (
         Missing(SOME_STACKS_MISSING)
@@ -211,8 +211,8 @@ def _place_of(
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Ranks and GPUs that the others wait for: by the ranks' own reports, else by the GPUs."""
     if absent_ranks is not None:
-        return absent_ranks.ranks, of_ranks(run, absent_ranks.ranks)
-    return ((), ()) if stall is None else (ranks_at(run, stall.outliers), stall.outliers)
+        return absent_ranks.ranks, gpus_of_ranks(run, absent_ranks.ranks)
+    return ((), ()) if stall is None else (ranks_of_gpus(run, stall.outliers), stall.outliers)
 
 
 def _culprit(
@@ -282,5 +282,5 @@ FAMILY = Family(
         "TORCH_NCCL_DUMP_ON_TIMEOUT set)",
         "dmesg -T of the nodes (hung tasks, links)",
     ),
-    cost_kind="standstill",
+    cost_kind="stopped",
 )

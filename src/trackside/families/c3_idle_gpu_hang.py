@@ -42,11 +42,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
-from trackside.facts.gpus import nodes_of, ranks_at
+from trackside.facts.gpus import nodes_of, ranks_of_gpus
 from trackside.facts.logs.ending import ENDED_WELL, OUTSIDE_END_STATES, Ending
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.flight_records import FlightRecords
@@ -127,17 +127,17 @@ def judge(
     limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Allocated but idle GPUs in a run that did not end by itself; without metrics, a silent log."""
-    if (missing := neither(ending.unrecorded, stacks, missing_activity(activity))) is not None:
+    if (missing := all_missing(ending.missing_end, stacks, missing_activity(activity))) is not None:
         return missing
-    found_stacks = known(stacks)
+    found_stacks = or_none(stacks)
     own_stacks = found_stacks if found_stacks is not None and found_stacks.has_stacks else None
-    excluded = _ended_itself(ending, exceptions) or _between_ranks(silence, known(flight), own_stacks)
+    excluded = _ended_itself(ending, exceptions) or _between_ranks(silence, or_none(flight), own_stacks)
     if excluded is not None:
         return excluded
     end_state = ending.state
     if end_state is None and ending.limit_notices:
         end_state = ending.notices.value(ending.limit_notices[0], "text")
-    measured = _idle_evidence(run, silence, known(idle), known(stall), limits)
+    measured = _idle_evidence(run, silence, or_none(idle), or_none(stall), limits)
     if isinstance(measured, Finding):
         return measured
     if measured is not None:
@@ -237,7 +237,7 @@ def _finding(run: Run, silence: Silence, rest: IdleEvidence, end: Value | None, 
         shows.append(ENDED_FROM_OUTSIDE(state=end))
     line = stacks.code_line if stacks is not None else None
     shows += stacks.claims if line is not None and stacks is not None else ()
-    ranks = ranks_at(run, rest.gpus)
+    ranks = ranks_of_gpus(run, rest.gpus)
     sure = (rest.strong and (end is not None or empty)) or line is not None
     return present(
         Certainty.ESTABLISHED if sure else Certainty.SUPPORTED,
@@ -259,22 +259,22 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
     problem between ranks. A time limit is what its user expected to need; a user may cancel a job for any reason."""
     if end is None:
         return Missing("neither GPU activity nor the scheduler's record of the end was given")
-    if silence.unread is not None:
+    if silence.missing_log is not None:
         return Missing("neither GPU activity nor a job log was given")
     by_limit = end.value == "TIMEOUT" or ending.state is None
     min_s = limits.imports_s if by_limit else limits.min_idle_s
     if ending.elapsed is not None and ending.elapsed.number < min_s:
         return absent(RAN_BRIEFLY(seconds=ending.elapsed, state=end))
-    reaped, lines = ENDED_FROM_OUTSIDE(state=end), silence.own_lines
+    ended_from_outside, lines = ENDED_FROM_OUTSIDE(state=end), silence.own_lines
     if lines is not None and lines.value == 0:
-        return _finding_without_metrics(silence, HUNG_EMPTY(), [LOG_EMPTY(count=lines), reaped])
+        return _finding_without_metrics(silence, HUNG_EMPTY(), [LOG_EMPTY(count=lines), ended_from_outside])
     first_sign = silence.first_line("progress", "ready", "communicators", "inits")
     if first_sign is not None and silence.several_ranks:
         return absent(RANKS_CONNECTED(line=first_sign))
     if silence.stall is not None:
         seconds = silence.stall[0]
         return _finding_without_metrics(
-            silence, HUNG_SILENT(seconds=seconds), [NOTHING_PRINTED(seconds=seconds), reaped]
+            silence, HUNG_SILENT(seconds=seconds), [NOTHING_PRINTED(seconds=seconds), ended_from_outside]
         )
     last = silence.points[-1:]
     if last and last[0].time is not None:
@@ -317,5 +317,5 @@ FAMILY = Family(
         "a stack of the process while it hangs (py-spy dump, cat /proc/PID/stack)",
     ),
     absence_based=True,
-    cost_kind="standstill",
+    cost_kind="stopped",
 )

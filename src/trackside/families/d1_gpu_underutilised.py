@@ -44,7 +44,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
@@ -56,7 +56,7 @@ from trackside.facts.pace.slow_settings import SlowSettings
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
-from trackside.witness import surer
+from trackside.witness import raise_certainty
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,9 @@ def judge(
     limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """The share of data wait in the step, from the log or a gauge, and how long the GPUs idle."""
-    if (missing := neither(trajectory, missing_activity(activity))) is not None:
+    if (missing := all_missing(trajectory, missing_activity(activity))) is not None:
         return missing
-    course, duty_cycle, share = known(trajectory), known(duty), wait.share
+    course, duty_cycle, share = or_none(trajectory), or_none(duty), wait.share
     if course is not None and course.done is not None and course.done.number < limits.min_steps:
         return Missing("too few steps: most of the time was start-up")
     other = _other_cause(saving, settings)
@@ -206,7 +206,7 @@ def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[C
         signals.append(at_rest)
         claims += [] if duty.idle is None else [IDLE_STEPS(idle=duty.idle)]
     severe = busy.number <= limits.idle_duty or stalls or at_rest is not None
-    return surer(Certainty.POSSIBLE, int(severe)) if low else None, claims, signals
+    return raise_certainty(Certainty.POSSIBLE, int(severe)) if low else None, claims, signals
 
 
 def _idle_reading_claim(duty: DutyCycle, limits: Limits) -> Claim | None:
@@ -225,11 +225,11 @@ def _certainty(
     """The more certain of idle GPUs and reported wait, one level higher if both agree; hints corroborate a possible
     finding."""
     mostly = starved is not None and starved.share.number >= limits.starved_share
-    wait = surer(Certainty.POSSIBLE, int(mostly))
+    wait = raise_certainty(Certainty.POSSIBLE, int(mostly))
     if idle is None:
         return wait
     if starved is not None:
-        return surer(max(wait, idle, key=lambda certainty: certainty.strength))
+        return raise_certainty(max(wait, idle, key=lambda certainty: certainty.strength))
     return Certainty.SUPPORTED if hints else idle
 
 
@@ -268,7 +268,7 @@ FAMILY = Family(
     title="GPU starvation: the input pipeline is too slow",
     example=("starved-input", "busy-wait"),
     judge=judge,
-    cost_kind="pace",
+    cost_kind="slow",
     often_from_start=True,
     limits=Limits(),
     explains=("F3",),

@@ -46,7 +46,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
-from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.busy_wait import BusyWait
 from trackside.facts.gpu.duty import DutyCycle
@@ -61,7 +61,7 @@ from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Command, Culprit, Finding, Sentence, absent, action, present
 from trackside.model import Event
-from trackside.witness import Witness, surer, weigh
+from trackside.witness import Witness, raise_certainty, weigh
 
 
 @dataclass(frozen=True)
@@ -135,18 +135,18 @@ def judge(
     trajectory: Maybe[Trajectory], ending: Ending, last: LastPart, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Saves compared with steps, then the debug flag, then the transport: the first one with evidence is the cause."""
-    if (missing := neither(trajectory, missing_activity(activity))) is not None:
+    if (missing := all_missing(trajectory, missing_activity(activity))) is not None:
         return missing
-    course, duty_cycle = known(trajectory), known(duty)
+    course, duty_cycle = or_none(trajectory), or_none(duty)
     duty_cycle = duty_cycle if duty_cycle is not None and duty_cycle.sampled else None
-    waits = known(wait) if duty_cycle is not None else None
+    waits = or_none(wait) if duty_cycle is not None else None
     done = None if course is None else course.done
     few = done is not None and done.number < limits.min_steps
     cause = weigh(
-        _saves(saving, known(leader), duty_cycle, limits),
+        _saves(saving, or_none(leader), duty_cycle, limits),
         _blocking_launches(settings.blocking, waits),
-        None if few or last.hung else _spinning(settings.sockets, waits, known(slow), health),
-        None if few else _sockets(settings.sockets, waits, known(slow)),
+        None if few or last.hung else _spinning(settings.sockets, waits, or_none(slow), health),
+        None if few else _sockets(settings.sockets, waits, or_none(slow)),
     )
     if cause is not None:
         learned = () if course is None else course.learned
@@ -154,7 +154,7 @@ def judge(
     if few:
         return Missing("too few steps: most of the time was start-up")
     if duty_cycle is not None and duty_cycle.busy is not None:
-        return absent(_why_absent(duty_cycle, saving, known(slow)))
+        return absent(_why_absent(duty_cycle, saving, or_none(slow)))
     if done is None or done.number < saving.limits.min_steps:
         return Missing("too few steps to compare saves and communication with")
     return absent(FEW_SAVES(saves=saving.total, steps=done))
@@ -182,7 +182,7 @@ def _blocking_launches(flag: SlowSetting | None, waits: BusyWait | None) -> _Cau
         if not launches:
             return None
         return _Cause("launch-blocking", Certainty.SUPPORTED, launches, LAUNCHES_WAIT, FLAG_SLOWS)
-    certainty = surer(Certainty.SUPPORTED, int(bool(launches)))
+    certainty = raise_certainty(Certainty.SUPPORTED, int(bool(launches)))
     claims = (FLAG_SET(line=flag.line), *launches)
     return _Cause("launch-blocking", certainty, claims, LAUNCHES_WAIT, FLAG_SLOWS, flag.row)
 
@@ -194,9 +194,14 @@ def _spinning(
     spin = None if waits is None else waits.spin(() if sockets is None else (USES_SOCKETS(line=sockets.line),))
     if spin is None or (slow is not None and slow.group is not None):
         return None
-    certainty = surer(Certainty.SUPPORTED if spin.plain else Certainty.POSSIBLE, len(spin.corroborated))
+    certainty = raise_certainty(Certainty.SUPPORTED if spin.plain else Certainty.POSSIBLE, len(spin.corroborated))
     alike = () if slow is None else slow.alike(AFFECTED_ALIKE)
-    claims = (*spin.corroborated, *spin.shows, *alike, *health.unchanged)  # the transport tells more than the wait
+    claims = (
+        *spin.corroborated,
+        *spin.shows,
+        *alike,
+        *health.unchanged,
+    )  # the transport first
     headline = SLOW_TRANSPORT if sockets is None else TCP_TRANSPORT
     return _Cause("interconnect", certainty, claims, GPUS_WAIT, headline, None, certainty is Certainty.POSSIBLE)
 
@@ -259,7 +264,7 @@ FAMILY = Family(
     title="Slow training: checkpoint saves, interconnect or a debug flag",
     example=("slow-interconnect", "busy-wait"),
     judge=judge,
-    cost_kind="pace",
+    cost_kind="slow",
     often_from_start=True,
     limits=Limits(),
     explains=("F3",),

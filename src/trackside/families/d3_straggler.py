@@ -43,10 +43,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trackside.evidence import Missing
-from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.last_part import LastPart
-from trackside.facts.gpus import nodes_of, ranks_at
+from trackside.facts.gpus import nodes_of, ranks_of_gpus
 from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.pace.host_load import HostLoad
 from trackside.facts.pace.leader_work import LeaderWork
@@ -57,7 +57,7 @@ from trackside.family import Family
 from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
 from trackside.remedies import RESUBMIT_ELSEWHERE
-from trackside.witness import surer
+from trackside.witness import raise_certainty
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,9 @@ def judge(
     trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity], last: LastPart, run: Run, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """GPUs that the others wait for, by GPU signals; ranks that lag, by exported or printed times."""
-    if (missing := neither(ranks.missing, missing_activity(activity))) is not None:
+    if (missing := all_missing(ranks.missing, missing_activity(activity))) is not None:
         return missing
-    course = known(trajectory)
+    course = or_none(trajectory)
     if course is not None and course.done is not None and course.done.number < limits.min_steps:
         return Missing("too few steps to compare the ranks")
     gpu_witness = _by_gpus(slow, leader, run, limits)
@@ -152,7 +152,7 @@ def _by_gpus(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits:
     own_work = share < limits.lasting_share and leader.leads  # it may do for all what only one has to do
     certainty = Certainty.POSSIBLE if own_work else _certainty(group, limits)
     lag = LaggingRanks(
-        ranks_at(run, group.gpus), group.gpus, group.claims, group.start + slow.activity.step, None, share
+        ranks_of_gpus(run, group.gpus), group.gpus, group.claims, group.start + slow.activity.step, None, share
     )
     return _LagWitness(certainty, lag, group.slow_clock, own_work)
 
@@ -182,7 +182,7 @@ def _finding(
     the hardware has no fault."""
     best = max(witnesses, key=lambda witness: witness.certainty.strength)
     agree = [witness for witness in witnesses if witness is best or witness.names_same(best)]
-    certainty = surer(best.certainty, len(agree) - 1)
+    certainty = raise_certainty(best.certainty, len(agree) - 1)
     ranks = next((witness.lag.ranks for witness in agree if witness.lag.ranks), ())
     gpus = next((witness.lag.gpus for witness in agree if witness.lag.gpus), ())
     nodes = nodes_of(gpus)
@@ -222,7 +222,7 @@ FAMILY = Family(
     title="Straggler: a slow rank holds back the others",
     example=("straggler", "ranks"),
     judge=judge,
-    cost_kind="pace",
+    cost_kind="slow",
     often_from_start=True,
     limits=Limits(),
     explains=("F3",),

@@ -44,7 +44,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
 from trackside.facts.logs.exceptions import error_in_brief, named_exception
-from trackside.facts.training.learning import TrainingCurve, Trajectory, number
+from trackside.facts.training.learning import TrainingCurve, Trajectory, numeric_field
 from trackside.facts.training.parent_run import ParentRun
 from trackside.facts.training.resume import Failure, Resume, what_failed
 from trackside.family import Family
@@ -146,7 +146,7 @@ def _against_parent(
         return None
     first_loss, head, tail = curve.finite[0], parent_curve.finite[0], parent_curve.finite[-1]
     step, parent_first, parent_last = (
-        number(row, "step") for row in (curve.rows[0], parent_curve.rows[0], parent_curve.rows[-1])
+        numeric_field(row, "step") for row in (curve.rows[0], parent_curve.rows[0], parent_curve.rows[-1])
     )
     starts_over = goes_on = False
     if step is not None and parent_last is not None:
@@ -157,7 +157,7 @@ def _against_parent(
     shows = [LOSS_RESTARTED(first=curve.loss(0), head=parent_curve.loss(0), tail=parent_curve.loss(-1))]
     if starts_over:
         shows.append(STEPS_RESTARTED(step=curve.place(0), reached=parent_curve.place(-1)))
-    shows += [*resume.requested, resume.no_marker]
+    shows += [*resume.requested, resume.no_load]
     headline = None if run.parent is None else NOT_RESUMED(parent=derived(run.parent, parent_curve.loss(-1)))
     if run.parent_by == "order" and not resume.requests:
         return _silent_restart(curve.rows[0], shows, Certainty.POSSIBLE, latent=True, headline=headline)
@@ -190,13 +190,13 @@ def _against_request(resume: Resume, curve: TrainingCurve) -> Finding | None:
         return absent(STARTED_LATER(step=first))
     if steps[0] > max(1.0, steps[-1] - steps[0]):
         return None
-    shows = [resume.asks(request), FIRST_STEP(step=first), resume.no_marker]
+    shows = [resume.asks(request), FIRST_STEP(step=first), resume.no_load]
     named = resume.names_checkpoint and resume.missing is None
     return _silent_restart(request, shows, Certainty.POSSIBLE, latent=not named)
 
 
 def _first_steps(curve: TrainingCurve) -> list[float]:
-    return [step for row in curve.points[:2] if (step := number(row, "step")) is not None]
+    return [step for row in curve.points[:2] if (step := numeric_field(row, "step")) is not None]
 
 
 def _is_late_start(curve: TrainingCurve) -> bool:
@@ -229,7 +229,7 @@ FAMILY = Family(
     title="Resume failed: the checkpoint was not loaded",
     example=("silent-resume", "learning"),
     judge=judge,
-    cost_kind="repeat",
+    cost_kind="repeated",
     limits=Limits(),
     explains=("A1", "H2"),
     rivals=("A1", "E1"),

@@ -43,11 +43,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.fact import Maybe, neither
+from trackside.facts.fact import Maybe, all_missing
 from trackside.facts.hardware.node_presence import LostNode, NodePresence
 from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.facts.logs.ending import RECORDED, Ending
-from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
 from trackside.model import Run
@@ -79,7 +79,9 @@ HEALTHY_UNTIL = Sentence("training was healthy until {place}, loss {loss}")
 NODE_LOST = Sentence("the cluster lost a node while the job was running; the code is not at fault")
 LOST_AND_RERUN = Sentence("the cluster lost a node while the job was running; the job ran again and completed")
 FAILURE_UNEXPLAINED = Sentence("why the node failed")
-RERUN_ELSEWHERE = Sentence("rerun on other nodes from the last checkpoint, with the options of the first submission")
+RERUN_ELSEWHERE = Sentence(
+    "rerun on other nodes with the options of the first submission, from the last checkpoint if there is one"
+)
 KEEP_OUT_OF_SERVICE = Sentence("keep the node out of service until it is checked")
 READ_KERNEL_LOG = Sentence("once the node is back, read the end of its last kernel log before it takes jobs again")
 LAST_KERNEL_LOG = Command("{node_shell} 'journalctl -k -b -1 | tail -n 50'")
@@ -111,7 +113,7 @@ def judge(
 
     Node states and the monitor count only if the job did not continue.
     """
-    if ending.unrecorded is not None and (nothing := neither(ending.unrecorded, presence)) is not None:
+    if ending.missing_end is not None and (nothing := all_missing(ending.missing_end, presence)) is not None:
         return nothing
     lost_nodes = () if isinstance(presence, Missing) else presence.lost
     recorded, noticed = _by_records(ending), _by_notices(ending)
@@ -190,7 +192,7 @@ def _by_node_states(nodes: DrainedNodes, run: Run, limits: Limits) -> list[NodeL
             node = states.value(row, "node")
             lost[str(row.node)] = NodeLoss((NODE_STATE(node=node, state=states.value(row, "state")),), node)
     for record in nodes.rows:
-        name, moment = str(record.get("name")), number(record, "reason_time")
+        name, moment = str(record.get("name")), numeric_field(record, "reason_time")
         down = record.get("state") == "down" or "not_responding" in record.many("flags")
         if name in run.nodes and down and moment is not None and at_end(moment):
             node, state = records.value(record, "name"), records.value(record, "state")

@@ -49,7 +49,7 @@ ATTEMPT_STATE = Sentence("the scheduler recorded {state} for an attempt")
 SCHEDULER_NOTICE = Sentence("the scheduler's notice: {line}")
 CONTROLLER_STATE = Sentence("the controller logged the job as {state}")
 RESTARTS = Sentence("restarts of the job: {restarts}")
-REQUESTED_BY_APPLICATION = Sentence("the application asked for the requeue itself: {line}")
+REQUESTED_BY_APPLICATION = Sentence("the application requested the requeue itself: {line}")
 LAST_ATTEMPT = Sentence("the last attempt is recorded as {state}")
 NEXT_ATTEMPT_COMPLETED = Sentence(
     "the scheduler ended an attempt; the next one completed the work and repeated a part of it"
@@ -59,7 +59,8 @@ OWN_REQUEUE_WORKED = Sentence("the application's own requeue worked as intended"
 OTHER_JOB_UNKNOWN = Sentence("which job took the nodes")
 NOTHING_TO_DEBUG = Sentence("nothing to debug; make sure that checkpoints are saved often enough")
 RESUBMIT = Sentence(
-    "resubmit with the options of the first submission, from the last checkpoint, and allow Slurm to requeue it"
+    "resubmit with the options of the first submission, from the last checkpoint if there is one, and allow Slurm to "
+    "requeue it"
 )
 REQUEUE = Command("sbatch --requeue {script}")
 ONE_ATTEMPT = Sentence("one attempt was recorded ({state}), with no requeue or preemption")
@@ -67,8 +68,8 @@ ONE_ATTEMPT = Sentence("one attempt was recorded ({state}), with no requeue or p
 
 def judge(ending: Ending) -> Finding | Missing:
     """Attempts, notices, else the controller's log; the number of restarts; and whether the last attempt completed."""
-    if ending.unrecorded is not None:
-        return ending.unrecorded
+    if ending.missing_end is not None:
+        return ending.missing_end
     jobs, state = ending.jobs, ending.state
     attempts = [row for row in jobs.records if row.get("state") in ("PREEMPTED", "REQUEUED", "SPECIAL_EXIT")]
     notices = [row for row in ending.notices.events if row.get("reason") in ("preemption", "requeue")]
@@ -125,7 +126,7 @@ FAMILY = Family(
     title="Preempted or requeued by the scheduler",
     example=("preempted", "timeline"),
     judge=judge,
-    cost_kind="repeat",
+    cost_kind="repeated",
     explains=("H3", "A2", "H1", "C2"),
     rivals=("F1", "H1"),
     collect=("sacct -D of the job: every attempt, with Restarts",),

@@ -40,7 +40,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
-from trackside.facts.fact import Maybe, known
+from trackside.facts.fact import Maybe, or_none
 from trackside.facts.gpu.first_step import FirstStepHang
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
@@ -83,9 +83,11 @@ NEXT_STEPS = {
     "no_progress": Sentence("rerun with progress printed, and dump the stacks of the ranks if it stays silent"),
     "undecided": Sentence("rerun with time stamps in the log or GPU metrics, which distinguish slow from hung"),
     "silent": Sentence("rerun with the NCCL watchdog on, and dump the stacks while it is silent"),
-    "slow": Sentence("raise --time, or resume in a second job from the last checkpoint"),
+    "slow": Sentence("raise --time, or resume in a second job from the last checkpoint if there is one"),
 }
-RAISE_LIMIT_BY = Sentence("raise --time by more than {seconds}, or resume in a second job from the last checkpoint")
+RAISE_LIMIT_BY = Sentence(
+    "raise --time by more than {seconds}, or resume in a second job from the last checkpoint if there is one"
+)
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,8 @@ def judge(
 
     That the limit ended it is certain; what it was doing is only as certain as the evidence.
     """
-    if ending.unrecorded is not None:
-        return ending.unrecorded
+    if ending.missing_end is not None:
+        return ending.missing_end
     state, notices = ending.state, ending.limit_notices
     name = None if state is None else state.value
     if name not in ("TIMEOUT", "DEADLINE") and (not notices or name not in (None, "FAILED", "CANCELLED")):
@@ -115,8 +117,8 @@ def judge(
             return absent(RECORDED(state=state))
         own = ending.own_end
         return absent(own) if own is not None else Missing("no scheduler record of the job was given")
-    course = known(trajectory)
-    gpus = next(_by_gpus(known(stall), known(idle), known(first_step)), None)
+    course = or_none(trajectory)
+    gpus = next(_by_gpus(or_none(stall), or_none(idle), or_none(first_step)), None)
     doing = next(_states_at_end(ending, silence, course, gpus, limits))
     trained = course is not None and course.points and doing.variant != "after_end"
     shows = [*doing.claims]
@@ -167,10 +169,10 @@ def _states_at_end(
         count = [] if course is None else [NO_STEP_LOGGED(count=course.count)]
         yield witness("no_progress", Certainty.POSSIBLE, *count)
         return
-    quiet = silence.seconds() if course.stamped else None
+    quiet = silence.seconds() if course.has_times else None
     if quiet is not None and quiet.number > max(limits.min_quiet_s, limits.quiet_steps * course.interval_s):
         yield witness("silent", Certainty.SUPPORTED, NOTHING_PRINTED(seconds=quiet))
-    if not course.stamped and silence.stall is not None:
+    if not course.has_times and silence.stall is not None:
         yield witness("silent", Certainty.SUPPORTED, UNACCOUNTED(seconds=silence.stall[0]))
     if silence.unaccounted is not None:
         yield witness("undecided", Certainty.POSSIBLE, UNACCOUNTED(seconds=silence.unaccounted))

@@ -43,10 +43,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value
-from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.gpu_work import GpuWork
 from trackside.facts.logs.ending import BAD_STATES, ENDED_WELL, Ending
-from trackside.facts.logs.exceptions import Exceptions, unhandled
+from trackside.facts.logs.exceptions import Exceptions, unhandled_exceptions
 from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.learning import Trajectory
 from trackside.facts.training.loss_curve import LossCurve
@@ -166,7 +166,7 @@ class RunEnding:
     """A bad end after the job's own message that it was done."""
     aborted: Claim | None
     """The job's own closing line, if it calls the end aborted."""
-    said_done: Value | None
+    reported_done: Value | None
 
 
 def judge(
@@ -174,10 +174,10 @@ def judge(
     trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Completed, or at least without a fault as far as the log goes; then GPU and loss evidence."""
-    if (nothing := neither(trajectory, ending.unfiled, loss)) is not None:
+    if (nothing := all_missing(trajectory, ending.missing_record, loss)) is not None:
         return nothing
-    end, course = _run_ending(ending), known(trajectory)
-    if end.bad is not None and end.said_done is None:
+    end, course = _run_ending(ending), or_none(trajectory)
+    if end.bad is not None and end.reported_done is None:
         return absent(ending.bad_end if ending.bad_end is not None else EXIT_NOT_CLEAN(how=end.bad))
     if run.disposition in BAD_STATES and end.bad is None:
         return Missing("the records disagree on how the run ended")
@@ -185,7 +185,7 @@ def judge(
         return absent(raised)
     if work.contradiction is not None:
         return absent(work.contradiction)
-    learning = Learning(known(loss), evaluations)
+    learning = Learning(or_none(loss), evaluations)
     if not learning.readable and end.good is None:
         return Missing("neither the end of the run nor its progress can be read")
     variant = "slow" if work.slow else "healthy"
@@ -237,7 +237,7 @@ def _unhandled_exception(ending: Ending, exceptions: Exceptions, course: Traject
     if ending.completed is not None and ending.jobs:
         return None
     own = [row for row in exceptions.frame.events if row.get("about") not in ("signal", "wrapper")]
-    last = unhandled(own, () if course is None else course.progress.events)
+    last = unhandled_exceptions(own, () if course is None else course.progress.events)
     return RAISED_UNHANDLED(type=exceptions.frame.value(last[0], "type")) if last else None
 
 
@@ -270,8 +270,8 @@ def _shows(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory
     """Its end, steps, work, learning and hardware."""
     shows = [ENDED_WELL(state=end.good)] if end.good is not None else []
     shows += [end.aborted] if end.aborted is not None else []
-    if end.bad is not None and end.said_done is not None:
-        shows += [REPORTED_DONE(line=end.said_done), EXIT_NOT_CLEAN(how=end.bad)]
+    if end.bad is not None and end.reported_done is not None:
+        shows += [REPORTED_DONE(line=end.reported_done), EXIT_NOT_CLEAN(how=end.bad)]
     if course is not None and course.done is not None:
         planned = course.planned
         shows.append(

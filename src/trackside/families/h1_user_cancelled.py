@@ -22,7 +22,7 @@ The work after the last checkpoint.
 
 Do next
 -------
-Ask the person who canceled it; resume from the last checkpoint.
+Ask the person who canceled it; resubmit it from the last checkpoint if there is one.
 
 What it cannot decide
 ---------------------
@@ -52,8 +52,8 @@ CANCELED = Sentence("canceled by a user")
 INTERRUPTED = Sentence("interrupted from the keyboard (Ctrl-C)")
 CANCELED_BY = Sentence("canceled by user {who}")
 CANCELED_BY_OWNER = Sentence("canceled by the user who submitted it ({who})")
-REQUESTED_BY = Sentence("user {who} asked the controller to cancel it")
-REQUESTED_BY_OWNER = Sentence("the user who submitted it ({who}) asked the controller to cancel it")
+REQUESTED_BY = Sentence("user {who} requested its cancellation from the controller")
+REQUESTED_BY_OWNER = Sentence("the user who submitted it ({who}) requested its cancellation from the controller")
 SUBMITTED_BY = Sentence("the job was submitted by {owner}")
 NOTICE_WITHOUT_REASON = Sentence("the scheduler's notice gives no reason: {line}")
 INTERRUPT_LINE = Sentence("the run was interrupted: {line}")
@@ -61,7 +61,8 @@ ENDED_ON_PURPOSE = Sentence("somebody ended the run on purpose; that is not a fa
 REASON_UNKNOWN = Sentence("why it was canceled")
 USER_UNKNOWN = Sentence("who canceled it: no record names the user")
 RESUBMIT_IF_WANTED = Sentence(
-    "if the run is still wanted, resubmit it with the options of the first submission, from the last checkpoint"
+    "if the run is still wanted, resubmit it with the options of the first submission, from the last checkpoint if "
+    "there is one"
 )
 RESUBMIT_SCRIPT = Command("sbatch {script}")
 ENDED_BY_SLURM = Sentence("Slurm itself ended the run: {line}")
@@ -70,8 +71,8 @@ NO_CANCEL = Sentence("no cancellation notice in the log")
 
 def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory], run: Run) -> Finding | Missing:
     """The scheduler's record, else its notice without a cause, else an interrupt."""
-    if ending.unrecorded is not None:
-        return ending.unrecorded
+    if ending.missing_end is not None:
+        return ending.missing_end
     recorded = ending.state if ending.state is not None and ending.state.value == "CANCELLED" else None
     record, interrupt = None if recorded is None else _record(ending), _interrupt(ending, exceptions, trajectory)
     if (contradiction := _contradiction(ending, record, interrupt is not None)) is not None:
@@ -79,9 +80,9 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
     sender = [] if recorded is None else _sender(ending, record)
     shows = [] if recorded is None else [RECORDED(state=recorded), *sender]
     notices = [row for row in ending.notices.events if row.get("reason") == "cancelled"]
-    # Beside a record any notice is of this cancellation.
-    telling = [row for row in notices if recorded is not None or _concerns_job(row, ending, exceptions)]
-    shows += [NOTICE_WITHOUT_REASON(line=ending.notices.value(row, "text")) for row in telling[:1]]
+    # With a record, any notice is of this cancellation.
+    relevant = [row for row in notices if recorded is not None or _concerns_job(row, ending, exceptions)]
+    shows += [NOTICE_WITHOUT_REASON(line=ending.notices.value(row, "text")) for row in relevant[:1]]
     shows += [] if interrupt is None else [INTERRUPT_LINE(line=interrupt[1])]
     if not shows:
         if ending.job is not None or ending.ends or ending.notices.covered:

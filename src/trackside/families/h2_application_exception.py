@@ -73,11 +73,13 @@ FRAME_CLAIMS = {"user_frame": LAST_OWN_LINE, "frame": RAISED_AT}
 JOB_AT_FAULT = Sentence("the job's own code, data or configuration ended the run, not the cluster")
 GPU_OR_CODE = Sentence("whether the GPU or a CUDA kernel of the job failed: no kernel log of the node was given")
 CLASS_REMEDIES = {
-    "code": Sentence("fix the code at that line or what it calls, and resume from the last checkpoint"),
-    "data": Sentence("find the input that this step read, fix or drop it, and resume from the last checkpoint"),
-    "config": Sentence("fix the setting that the error names, and resume from the last checkpoint"),
-    "env": Sentence("fix the environment as the error says, and resume from the last checkpoint"),
-    "asset": Sentence("make the file or repository available, and resume from the last checkpoint"),
+    "code": Sentence("fix the code at that line or what it calls, and resume from the last checkpoint if there is one"),
+    "data": Sentence(
+        "find the input that this step read, fix or drop it, and resume from the last checkpoint if there is one"
+    ),
+    "config": Sentence("fix the setting that the error names, and resume from the last checkpoint if there is one"),
+    "env": Sentence("fix the environment as the error says, and resume from the last checkpoint if there is one"),
+    "asset": Sentence("make the file or repository available, and resume from the last checkpoint if there is one"),
 }
 CRASHED = Sentence("crashed during training: {error}")
 CRASHED_AT = Sentence("crashed during training in {place}: {error}")
@@ -150,11 +152,11 @@ def _survived_exception(exceptions: Exceptions, restarts: LauncherRestarts) -> F
     for row in exceptions.frame.events:
         if row.role is not Role.ROOT or row.get("about") not in FAMILY_TOPICS or row.get("logged"):
             continue
-        if lived_on := restarts.lived_on(row):
+        if restart_claims := restarts.restart_claims(row):
             return present(
                 Certainty.SUPPORTED,
                 "job",
-                [exceptions.raised(row), *lived_on],
+                [exceptions.raised(row), *restart_claims],
                 headline=RESTARTED_AFTER(error=error_in_brief(exceptions.frame, row)),
                 implies=[MAY_RECUR()],
                 actions=[action(CLASS_REMEDIES["code"])],

@@ -49,7 +49,7 @@ from trackside.finding import Certainty, Claim, Finding, Sentence, absent, actio
 STOPPED = Sentence("stopped from outside the job; the sender of the signal is unknown")
 FIRST_REPORT = Sentence("first report of the stop: {line}")
 RECORDED_WITHOUT_REASON = Sentence("the scheduler recorded {state} and gives no reason")
-STOPPED_BY_OTHERS = Sentence("something outside the job asked it to stop")
+STOPPED_BY_OTHERS = Sentence("something outside the job stopped it")
 SENDER_UNKNOWN = Sentence("who sent the signal")
 SCHEDULER_UNKNOWN = Sentence("whether the scheduler sent it: no scheduler record was given")
 FIND_SENDER = Sentence(

@@ -55,7 +55,7 @@ HEADLINES = {
     "quota": Sentence("the disk quota is exceeded"),
     "read_only": Sentence("a file system turned read-only"),
     "stale": Sentence("stale file handle: the file server no longer knows the file"),
-    "unreachable": Sentence("the file server stopped answering"),
+    "unreachable": Sentence("a file server stopped answering"),
 }
 """Reason -> the answer in one clause; of others :data:`STORAGE_FAILED`."""
 PATH_HEADLINES = {
@@ -79,7 +79,9 @@ NO_SPACE = Sentence(
 FILE_SYSTEM_FAILED = Sentence("the file system failed while the job was running; the code is not at fault")
 DATA_OWNER_UNKNOWN = Sentence("whose data filled the disk")
 FAILURE_UNEXPLAINED = Sentence("why the file system failed")
-FREE_SPACE = Sentence("free space or raise the limit, keep fewer checkpoints, and resume from the last complete one")
+FREE_SPACE = Sentence(
+    "free space or raise the limit, keep fewer checkpoints, and resume from the last complete one, if any"
+)
 FREE_SPACE_IN = Sentence("free space in {folder} or use another folder (for /tmp set TMPDIR), and resume or resubmit")
 SHOW_SPACE_IN = (
     Command("{node_shell} 'df -h {folder}; df -i {folder}; quota -s'"),

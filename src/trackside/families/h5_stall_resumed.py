@@ -42,7 +42,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.fact import Maybe, neither
+from trackside.facts.fact import Maybe, all_missing
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.pauses import GpuPauses, LongestPause
 from trackside.facts.pace.training_pauses import StepGap, TrainingPauses
@@ -85,9 +85,9 @@ def judge(
 ) -> Finding | Missing:
     """A pause between logged steps without a planned activity and without GPU work; else, for points without times,
     a pause of the GPUs."""
-    if (missing := neither(pauses.unlogged, missing_activity(activity))) is not None:
+    if (missing := all_missing(pauses.missing_steps, missing_activity(activity))) is not None:
         return missing
-    gap, rest = pauses.longest, None if isinstance(gpus, Missing) or pauses.stamped else gpus.longest
+    gap, rest = pauses.longest, None if isinstance(gpus, Missing) or pauses.has_times else gpus.longest
     if gap is not None and _is_stall(pauses, gap, limits):
         work = None if isinstance(gpus, Missing) else gpus.during(gap.since, gap.until)
         if work is not None and work.worked:
@@ -112,15 +112,15 @@ def _is_stall(pauses: TrainingPauses, gap: StepGap, limits: Limits) -> bool:
         or excess < limits.min_repeat_ratio * pauses.next_excess_s
     ):
         return False
-    if pauses.meanwhile(pauses.storage, gap.since, gap.until):
+    if pauses.events_during(pauses.storage, gap.since, gap.until):
         return excess >= limits.caused_s
-    return excess >= limits.min_stall_s and not pauses.planned(gap)
+    return excess >= limits.min_stall_s and not pauses.is_planned(gap)
 
 
 def _is_gpu_stall(pauses: TrainingPauses, rest: LongestPause, limits: Limits) -> bool:
     """Whether a pause of the GPUs is long, far longer than any other, and after as much work."""
     length = rest.length.number
-    caused = pauses.meanwhile(pauses.storage, rest.since, rest.until)
+    caused = pauses.events_during(pauses.storage, rest.since, rest.until)
     enough = (
         length >= (limits.caused_s if caused else limits.min_stall_s)
         and length >= limits.min_repeat_ratio * rest.next_s
@@ -133,7 +133,7 @@ def _finding(
     gpus: tuple[str, ...],
 ) -> Finding:  # fmt: skip
     """The finding. ``work``: what the GPUs did meanwhile; ``gpus``: those that the others waited for."""
-    storage, tasks = (pauses.meanwhile(frame, span.since, span.until) for frame in (pauses.storage, pauses.tasks))
+    storage, tasks = (pauses.events_during(frame, span.since, span.until) for frame in (pauses.storage, pauses.tasks))
     since, until = (derived(time, seconds, unit="time") for time in (span.since, span.until))
     shows = [sentence(seconds=seconds, since=since, until=until)]
     shows += [SERVER_SILENT(line=pauses.storage.value(row, "text")) for row in storage[:1]]
@@ -164,7 +164,7 @@ FAMILY = Family(
     title="Stall that resumed",
     example=("healthy-after-a-storage-stall", "busy-wait"),
     judge=judge,
-    cost_kind="pause",
+    cost_kind="paused",
     limits=Limits(),
     collect=(
         "the job's output with a time stamp on each logged step",

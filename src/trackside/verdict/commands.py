@@ -12,7 +12,7 @@ from trackside.facts.run_names import RunNames
 from trackside.finding import Action, Finding, Sentence
 
 
-def with_names(finding: Finding, facts: Facts) -> Finding:
+def fill_commands(finding: Finding, facts: Facts) -> Finding:
     """The finding whose actions have at most one command each: the first that can be filled.
 
     An action whose sentence names what is not known is left out.

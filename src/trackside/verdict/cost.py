@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.cost.allocation import Allocation, gpu_hours, hour, length
+from trackside.facts.cost.allocation import Allocation, gpu_hours, hour, seconds_between
 from trackside.facts.cost.earlier_attempts import EarlierAttempts
 from trackside.facts.cost.last_work import LastWork
 from trackside.facts.cost.training_work import SLACK_S, TrainingWork
@@ -27,12 +27,12 @@ from trackside.facts.cost.wasted_time import (
     USABLE_BEFORE_FAULT,
     USELESS_AFTER_FAULT,
     Part,
-    span,
-    steps,
+    waste_of_range,
+    waste_of_steps,
 )
 from trackside.facts.fact import Facts
 from trackside.facts.logs.ending import BAD_STATES
-from trackside.facts.training.learning import number
+from trackside.facts.training.learning import numeric_field
 from trackside.family import CostKind
 from trackside.finding import Claim, Cost, Finding, Outcome, Sentence, WastedTime
 from trackside.model import Run
@@ -119,12 +119,12 @@ class _Fault:
         if self.work.finished is not None or self.allocation.running:
             return False
         bad = self.run.disposition in BAD_STATES
-        return bad or (self.primary.outcome is Outcome.FOUND and self.cost_kind in ("work", "standstill", "all"))
+        return bad or (self.primary.outcome is Outcome.FOUND and self.cost_kind in ("work", "stopped", "all"))
 
     @property
     def since(self) -> Value | None:
         """When the fault began."""
-        return onset(self.primary, self.allocation)
+        return onset_of(self.primary, self.allocation)
 
 
 def cost(facts: Facts, ranked: RankedFindings, cost_kinds: Mapping[str, CostKind]) -> Cost:
@@ -140,7 +140,7 @@ def cost(facts: Facts, ranked: RankedFindings, cost_kinds: Mapping[str, CostKind
     saved = not fault.failed or work.saved(fault.work_end.number) is not None  # else all of the last attempt is wasted
     if earlier.last_start is not None and saved and fault.cost_kind != "all":
         parts.append(earlier.last_start)
-    pauses = [finding for finding in (ranked.primary, *ranked.warnings) if cost_kinds.get(finding.family) == "pause"]
+    pauses = [finding for finding in (ranked.primary, *ranked.warnings) if cost_kinds.get(finding.family) == "paused"]
     parts += [part for finding in pauses for part in _pause(finding, allocation)]
     parts += _parts(facts, fault)
     return Cost(
@@ -152,7 +152,7 @@ def cost(facts: Facts, ranked: RankedFindings, cost_kinds: Mapping[str, CostKind
     )
 
 
-def onset(finding: Finding, allocation: Allocation) -> Value | None:
+def onset_of(finding: Finding, allocation: Allocation) -> Value | None:
     """When a fault began, with its citations; None if the time is unknown, or before the attempt."""
     since = finding.since
     cites = [cite for claim in finding.shows for cite in claim.cites]
@@ -181,8 +181,8 @@ def _fault(
         and cost_kind == "work"
         and primary.outcome is Outcome.FOUND
     ):
-        hangs = [finding for finding in ranked.consequences if cost_kinds.get(finding.family) == "standstill"]
-        hung = next((since for finding in hangs if (since := onset(finding, allocation)) is not None), work_end)
+        hangs = [finding for finding in ranked.consequences if cost_kinds.get(finding.family) == "stopped"]
+        hung = next((since for finding in hangs if (since := onset_of(finding, allocation)) is not None), work_end)
         last = facts.get(LastWork)
         work_end = hung if isinstance(last, Missing) or last.time is None else last.time
     return _Fault(facts.run, primary, allocation, work, cost_kind, work_end)
@@ -190,15 +190,15 @@ def _fault(
 
 def _work_end(primary: Finding, allocation: Allocation, work: TrainingWork, cost_kind: CostKind) -> Value:
     """When work ended: at the fault, or at the last sign of work if that is later; else at the run's end."""
-    since, sign, finished = onset(primary, allocation), work.last_sign, work.finished
-    if finished is not None and cost_kind != "standstill":
+    since, sign, finished = onset_of(primary, allocation), work.last_sign, work.finished
+    if finished is not None and cost_kind != "stopped":
         return allocation.end if finished.time is None else work.ends.value(finished, "time", "time")
-    if cost_kind in ("pace", "result"):
+    if cost_kind in ("slow", "spoilt"):
         return allocation.end
     if since is not None and primary.outcome is Outcome.FOUND:
         late = sign is not None and since.number < sign.number <= allocation.end.number
         return sign if late and sign is not None else since
-    if cost_kind == "standstill":
+    if cost_kind == "stopped":
         if sign is not None and sign.number <= allocation.end.number:
             return sign
         if work.logged and not work.has_training:
@@ -216,10 +216,10 @@ def _parts(facts: Facts, fault: _Fault) -> Iterator[WastedTime | Claim]:
         if fault.run.disposition != "COMPLETED":
             yield FAULT_UNKNOWN()
     elif cost_kind == "all":
-        yield span(WHOLE_RUN, allocation, allocation.start, allocation.end)
+        yield waste_of_range(WHOLE_RUN, allocation, allocation.start, allocation.end)
     elif cost_kind != "nothing":
         yield from _wasted_work(fault)
-        if cost_kind == "pace":
+        if cost_kind == "slow":
             until = _slow_until(fault)
             if until is not None:  # else all the work was wasted, and counts as wasted work
                 yield slowdown(facts, fault.work, fault.since, until)
@@ -228,28 +228,28 @@ def _parts(facts: Facts, fault: _Fault) -> Iterator[WastedTime | Claim]:
 
 
 def _pause(finding: Finding, allocation: Allocation) -> Iterator[WastedTime]:
-    since = onset(finding, allocation)
+    since = onset_of(finding, allocation)
     if since is not None and finding.until is not None:
         until = Value(min(finding.until, allocation.end.number), since.cites, "time")
-        yield span(PAUSED, allocation, since, until)
+        yield waste_of_range(PAUSED, allocation, since, until)
 
 
 def _wasted_work(fault: _Fault) -> Iterator[WastedTime | Claim]:
     """The wasted work, and the time after it; the two do not overlap."""
-    allocation, work, hung = fault.allocation, fault.work, fault.cost_kind == "standstill"
-    if fault.cost_kind == "result" and not fault.failed:
+    allocation, work, hung = fault.allocation, fault.work, fault.cost_kind == "stopped"
+    if fault.cost_kind == "spoilt" and not fault.failed:
         yield from _spoilt_time(fault)
         return
-    if fault.cost_kind == "repeat":
+    if fault.cost_kind == "repeated":
         yield from _repeated_steps(fault)
     if fault.failed and work.logged and not work.has_training and not hung:
-        yield span(STARTUP, allocation, allocation.start, allocation.end)
+        yield waste_of_range(STARTUP, allocation, allocation.start, allocation.end)
         return
     if fault.failed:
         yield _unsaved_work(fault)
     finished = work.finished is not None and fault.run.disposition in BAD_STATES
     if fault.failed or hung or finished:
-        yield span(
+        yield waste_of_range(
             HUNG if hung else IDLE_AFTER_TRAINING if finished else IDLE_AFTER_FAULT,
             allocation,
             fault.work_end,
@@ -264,15 +264,15 @@ def _unsaved_work(fault: _Fault) -> WastedTime | Claim:
         return LOST_WORK_UNKNOWN()
     saved = work.saved(fault.work_end.number)
     if saved is None:
-        return span(
+        return waste_of_range(
             NEVER_SAVED if work.has_training else BEFORE_FIRST_STEP, allocation, allocation.start, fault.work_end
         )
     if saved.time is not None:
-        return span(SINCE_SAVE, allocation, saved.time, fault.work_end)
+        return waste_of_range(SINCE_SAVE, allocation, saved.time, fault.work_end)
     last, pace = work.last_step, work.pace
     if saved.step is None or last is None or pace is None or last.number < saved.step.number:
         return LOST_WORK_UNDATED()
-    return steps(SINCE_STEP, allocation, saved.step, last, pace)
+    return waste_of_steps(SINCE_STEP, allocation, saved.step, last, pace)
 
 
 def _spoilt_time(fault: _Fault) -> Iterator[WastedTime | Claim]:
@@ -283,12 +283,12 @@ def _spoilt_time(fault: _Fault) -> Iterator[WastedTime | Claim]:
         return
     saved = work.saved(since.number)
     if saved is not None and saved.time is not None:
-        yield span(SPOILT_SINCE_SAVE, allocation, saved.time, allocation.end)
+        yield waste_of_range(SPOILT_SINCE_SAVE, allocation, saved.time, allocation.end)
     elif saved is not None:
-        yield span(SPOILT_UNDATED, allocation, since, allocation.end)
+        yield waste_of_range(SPOILT_UNDATED, allocation, since, allocation.end)
     else:
-        yield span(UNSAVED_BEFORE, allocation, allocation.start, since)
-        yield span(SPOILT, allocation, since, allocation.end)
+        yield waste_of_range(UNSAVED_BEFORE, allocation, allocation.start, since)
+        yield waste_of_range(SPOILT, allocation, since, allocation.end)
 
 
 def _spoilt_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
@@ -302,8 +302,8 @@ def _spoilt_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
     first, saved = work.step(point), work.saved(allocation.end.number)
     if pace is not None:
         if saved is None:
-            yield steps(UNSAVED_STEPS, allocation, derived(0, first), first, pace)
-        yield steps(SPOILT_STEPS, allocation, first, last, pace)
+            yield waste_of_steps(UNSAVED_STEPS, allocation, derived(0, first), first, pace)
+        yield waste_of_steps(SPOILT_STEPS, allocation, first, last, pace)
     else:
         if saved is None:
             yield _share_to(UNSAVED_STEPS, allocation, first, last, last=first)
@@ -313,8 +313,8 @@ def _spoilt_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
 def _repeated_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
     """Steps that the previous run had done already."""
     work = fault.work
-    parent_points = [row for row in work.parents.events if number(row, "step") is not None]
-    points = [row for row in work.points if number(row, "step") is not None]
+    parent_points = [row for row in work.parents.events if numeric_field(row, "step") is not None]
+    points = [row for row in work.points if numeric_field(row, "step") is not None]
     if not parent_points or len(points) < 2:
         if fault.primary.variant == "silent" and work.has_training:
             yield PARENT_PROGRESS_UNKNOWN()
@@ -329,14 +329,14 @@ def _repeated_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
         return
     start = derived(0, first)
     if work.pace is not None:
-        yield steps(REPEATED, fault.allocation, start, until, work.pace)
+        yield waste_of_steps(REPEATED, fault.allocation, start, until, work.pace)
     else:
         yield _share_to(REPEATED_SHARE, fault.allocation, until, last, first=derived(0, until), last=until)
 
 
 def _share_from(part: Part, allocation: Allocation, first: Value, last: Value) -> WastedTime:
     """The steps after ``first`` as a share of the run's time, if the time per step is unknown."""
-    lasted = length(allocation.start, allocation.end)
+    lasted = seconds_between(allocation.start, allocation.end)
     share = max(0.0, last.number - first.number) / last.number if last.number > 0 else 0.0
     hours = gpu_hours(allocation.gpus, derived(round(share * lasted.number), lasted, first, last, unit="s"))
     formula = BY_SHARE(gpus=allocation.gpus, lasted=lasted, first=first, last=last, hour=hour(lasted), hours=hours)
@@ -345,7 +345,7 @@ def _share_from(part: Part, allocation: Allocation, first: Value, last: Value) -
 
 def _share_to(part: Part, allocation: Allocation, until: Value, end: Value, **values: Value) -> WastedTime:
     """The steps up to ``until`` out of those up to ``end``, as a share of the run's time."""
-    lasted = length(allocation.start, allocation.end)
+    lasted = seconds_between(allocation.start, allocation.end)
     share = min(1.0, until.number / end.number)
     hours = gpu_hours(allocation.gpus, derived(round(share * lasted.number), lasted, until, end, unit="s"))
     formula = BY_SHARE_OF(gpus=allocation.gpus, lasted=lasted, first=until, last=end, hour=hour(lasted), hours=hours)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trackside.evidence import Grid, Missing, Value, derived
-from trackside.facts.cost.allocation import gpu_hours, hour, length
+from trackside.facts.cost.allocation import gpu_hours, hour, seconds_between
 from trackside.facts.cost.training_work import TrainingWork
 from trackside.facts.cost.wasted_time import Part
 from trackside.facts.fact import Facts
@@ -65,7 +65,7 @@ def slowdown(facts: Facts, work: TrainingWork, since: Value | None, until: Value
 
 
 def _extra_time(work: TrainingWork, since: Value, until: Value, pace: Pace, measure: str) -> WastedTime:
-    gpus, seconds = work.allocation.gpus, length(since, until)
+    gpus, seconds = work.allocation.gpus, seconds_between(since, until)
     longer = derived(round(seconds.number * (1 - 1 / pace.slowdown)), seconds, pace.before, pace.during, unit="s")
     hours = gpu_hours(gpus, longer)
     formula = (BY_PACE if pace.kind == "step" else BY_RATE)(

@@ -344,7 +344,7 @@ def test_metrics_of_some_nodes_do_not_rule_out_a_family() -> None:
     assert engine.judge_all(store, whole, [family("X1", busy)])[0].outcome is Outcome.ABSENT
     part = replace(whole, nodes=("n1", "n2", "n3"))
     finding = engine.judge_all(store, part, [family("X1", busy)])[0]
-    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("GPU metrics of n3",))
+    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("no GPU metrics of n3 were given",))
 
 
 def test_metrics_that_stop_early_do_not_rule_out_a_family() -> None:
@@ -353,7 +353,7 @@ def test_metrics_that_stop_early_do_not_rule_out_a_family() -> None:
     fresh = Cluster().per_gpu("gpu_utilization_ratio", 0.9, late).per_gpu("gpu_sm_active_ratio", 0.7, late)
     run, store = fresh.store()
     finding = engine.judge_all(store, run, [family("X1", busy)])[0]
-    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("GPU metrics of n2 up to the run's end",))
+    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("the GPU metrics of n2 end before the run",))
 
 
 # -- end to end, on simulated runs

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trackside.evidence import Frame, Value, derived
-from trackside.facts.cost.allocation import attempt_span, gpu_hours, hour, length
+from trackside.facts.cost.allocation import gpu_hours, hour, seconds_between, times_of_attempt
 from trackside.facts.cost.training_work import SLACK_S, TrainingWork, by_run_part
 from trackside.facts.cost.wasted_time import (
     EVEN_STEPS_OF_ATTEMPT,
@@ -15,11 +15,11 @@ from trackside.facts.cost.wasted_time import (
     REPEATED_AFTER_CHECKPOINT,
     STARTED_OVER,
     Part,
-    span,
+    waste_of_range,
 )
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import number, step_seconds, training_points
+from trackside.facts.training.learning import logged_steps, numeric_field, step_seconds
 from trackside.finding import Claim, Sentence, WastedTime
 from trackside.model import Attempt, Event, Run
 
@@ -49,7 +49,7 @@ RESUMED_UNKNOWN = Sentence(
 )
 RESTART_UNKNOWN = Sentence("how long the start-up of attempt {attempt} took: the log does not show when training began")
 
-Span = tuple[Value, Value]
+AttemptTimes = tuple[Value, Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ def earlier_attempts(work: TrainingWork, ending: Ending, run: Run) -> EarlierAtt
     if len(run.attempts) < 2:
         return EarlierAttempts()
     allocation = work.allocation
-    by_attempt = _by_attempt(training_points(work.progress), work.loads.events, run.attempts)
+    by_attempt = _by_attempt(logged_steps(work.progress), work.loads.events, run.attempts)
     parts: list[WastedTime | Claim] = []
     was_resumed = False  # whether the next attempt went on from what this one had done
     for index, attempt in enumerate(run.attempts[:-1]):
-        attempt_times = attempt_span(ending.jobs, attempt.start)
+        attempt_times = times_of_attempt(ending.jobs, attempt.start)
         ordinal = derived(attempt.number, allocation.start)
         if attempt_times is None or by_attempt is None:
             if attempt.start is not None:
@@ -121,13 +121,19 @@ def _by_loads(points: Sequence[Event], loads: Sequence[Event]) -> list[list[Even
 
 
 def _waste(
-    work: TrainingWork, attempt_times: Span, points: Sequence[Event], next_points: Sequence[Event], attempt: Value
+    work: TrainingWork,
+    attempt_times: AttemptTimes,
+    points: Sequence[Event],
+    next_points: Sequence[Event],
+    attempt: Value,
 ) -> tuple[WastedTime | Claim, bool]:
     """(the work of this attempt that the next one repeated, or a claim that it is unknown; whether all of it was
     lost)"""
-    steps, following = ([row for row in rows if number(row, "step") is not None] for rows in (points, next_points))
+    steps, following = (
+        [row for row in rows if numeric_field(row, "step") is not None] for rows in (points, next_points)
+    )
     allocation, frame = work.allocation, work.progress
-    thrown_away = span(LOST_ATTEMPT, allocation.during(*attempt_times), *attempt_times), True
+    thrown_away = waste_of_range(LOST_ATTEMPT, allocation.during(*attempt_times), *attempt_times), True
     if not points:
         return thrown_away
     if not steps or not following:
@@ -137,15 +143,13 @@ def _waste(
         return thrown_away
     loaded_step = _loaded(work.loads, steps[-1], following[0])
     if loaded_step is not None and (saved_time := _time_of_step(work, steps, loaded_step)) is not None:
-        return span(
+        return waste_of_range(
             SINCE_LOADED, allocation.during(*attempt_times), saved_time, attempt_times[1], first=loaded_step
         ), False
     resumed_step = loaded_step or resumed_step
-    if (
-        loaded_step is None and resumed_step.number > last_step.number
-    ):  # somewhere between two points: from where is not told
+    if loaded_step is None and resumed_step.number > last_step.number:  # it resumed somewhere between two points
         return RESUMED_UNKNOWN(attempt=attempt), False
-    seconds = length(*attempt_times)
+    seconds = seconds_between(*attempt_times)
     share = (
         max(0.0, last_step.number - resumed_step.number) / (last_step.number - first_step.number)
         if last_step.number > first_step.number
@@ -168,11 +172,11 @@ def _waste(
 def _loaded(loads: Frame, last: Event, first: Event) -> Value | None:
     """The step of the checkpoint loaded between the last point of one attempt and the first point of the next."""
     for row in reversed(loads.events):
-        step = number(row, "step")
+        step = numeric_field(row, "step")
         within = (row.at.path == first.at.path and row.at.line < first.at.line) and (
             row.at.path != last.at.path or row.at.line > last.at.line
         )
-        if within and step is not None and step <= (number(first, "step") or 0.0):
+        if within and step is not None and step <= (numeric_field(first, "step") or 0.0):
             return loads.value(row, "step")
     return None
 
@@ -182,18 +186,20 @@ def _time_of_step(work: TrainingWork, points: Sequence[Event], step: Value) -> V
     for frame, rows in ((work.saves, work.saves.events), (work.progress, points)):
         for row in rows:
             inside = points[0].at.path != row.at.path or row.at.line <= points[-1].at.line + MAX_SAVE_DELAY_LINES
-            if number(row, "step") == step.number and row.time is not None and inside:
+            if numeric_field(row, "step") == step.number and row.time is not None and inside:
                 return frame.value(row, "time", "time")
     return None
 
 
-def _restart(work: TrainingWork, attempt_times: Span, points: Sequence[Event], attempt: Value) -> WastedTime | Claim:
+def _restart(
+    work: TrainingWork, attempt_times: AttemptTimes, points: Sequence[Event], attempt: Value
+) -> WastedTime | Claim:
     """The start-up of an attempt that resumed from a checkpoint."""
     first, start = next((row for row in points if row.time is not None), None), attempt_times[0]
     training_start = None if first is None else _training_start(work, start.number, first, points)
     if training_start is None:
         return RESTART_UNKNOWN(attempt=attempt)
-    return span(RESTART, work.allocation.during(*attempt_times), start, training_start)
+    return waste_of_range(RESTART, work.allocation.during(*attempt_times), start, training_start)
 
 
 def _training_start(work: TrainingWork, start: float, first: Event, points: Sequence[Event]) -> Value | None:
@@ -201,8 +207,8 @@ def _training_start(work: TrainingWork, start: float, first: Event, points: Sequ
     lines = [row for row in work.starts.events if row.time is not None and start <= row.time <= (first.time or 0.0)]
     if lines:
         return work.starts.value(lines[-1], "time", "time")
-    step, pace = number(first, "step"), step_seconds(points, work.progress)
-    loads = [n for row in work.loads.events if (n := number(row, "step")) is not None and n <= (step or 0.0)]
+    step, pace = numeric_field(first, "step"), step_seconds(points, work.progress)
+    loads = [n for row in work.loads.events if (n := numeric_field(row, "step")) is not None and n <= (step or 0.0)]
     if (first.time or 0.0) < start or step is None or pace is None or not loads:
         return None
     time = work.progress.value(first, "time", "time")

@@ -11,7 +11,7 @@ from trackside.evidence import Evidence, Frame, Value, derived
 from trackside.facts.cost.allocation import Allocation
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import number, step_seconds, training_points
+from trackside.facts.training.learning import logged_steps, numeric_field, step_seconds
 from trackside.model import Event, Position, Run
 from trackside.query import Query, events
 
@@ -88,7 +88,7 @@ class TrainingWork:
     @cached_property
     def last_step(self) -> Value | None:
         """The step of the last logged step that prints one."""
-        counted = [row for row in self.points if number(row, "step") is not None]
+        counted = [row for row in self.points if numeric_field(row, "step") is not None]
         return self.step(counted[-1]) if counted else None
 
     def saved(self, before: float) -> SavedCheckpoint | None:
@@ -103,9 +103,9 @@ class TrainingWork:
         if near is not None and near.time is not None:
             time = derived(near.time, self.progress.value(near, "time"), unit="time")
             return SavedCheckpoint(time, None)
-        if number(row, "step") is not None and self.points:
+        if numeric_field(row, "step") is not None and self.points:
             return SavedCheckpoint(None, self.saves.value(row, "step"))
-        return SavedCheckpoint(None, None if near is None or number(near, "step") is None else self.step(near))
+        return SavedCheckpoint(None, None if near is None or numeric_field(near, "step") is None else self.step(near))
 
     def before(self, at: Position) -> Event | None:
         """The last logged step at or before a position in its file."""
@@ -120,7 +120,7 @@ class TrainingWork:
 @fact(WORK)
 def training_work(evidence: Evidence, allocation: Allocation, ending: Ending, run: Run) -> TrainingWork:
     """Covers the last attempt; empty if no log was given."""
-    points = training_points(evidence["progress"])
+    points = logged_steps(evidence["progress"])
     if len(run.attempts) > 1:
         points = _last_attempts(points, allocation)
     own = tuple(row for row in points if _is_within(row, allocation))
@@ -132,7 +132,7 @@ def by_run_part(points: Sequence[Event]) -> list[list[Event]]:
     """The points of each incarnation of the run; a new one begins where steps go back."""
     parts: dict[float, list[Event]] = {}
     for row in points:
-        parts.setdefault(number(row, "run_part") or 0.0, []).append(row)
+        parts.setdefault(numeric_field(row, "run_part") or 0.0, []).append(row)
     return [parts[part] for part in sorted(parts)]
 
 

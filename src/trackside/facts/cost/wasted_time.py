@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Value, derived
-from trackside.facts.cost.allocation import Allocation, gpu_hours, hour, length
+from trackside.facts.cost.allocation import Allocation, gpu_hours, hour, seconds_between
 from trackside.finding import Claim, Sentence, WastedTime
 
 ALL_WASTED = Sentence("nothing of it can be used")
@@ -46,20 +46,20 @@ class Part:
         return WastedTime(self.kind, hours, self.what(**values), formula, self.assumption(), self.at_most)
 
 
-def span(part: Part, allocation: Allocation, since: Value, until: Value, **values: Value) -> WastedTime:
+def waste_of_range(part: Part, allocation: Allocation, since: Value, until: Value, **values: Value) -> WastedTime:
     """The waste of a time span; ``values`` fill the other placeholders of its description."""
     first = (
         since
         if since.number >= allocation.start.number
         else derived(allocation.start.number, since, allocation.start, unit="time")
     )
-    seconds = length(first, until)
+    seconds = seconds_between(first, until)
     hours = gpu_hours(allocation.gpus, seconds)
     formula = BY_TIME(gpus=allocation.gpus, seconds=seconds, since=first, until=until, hour=hour(seconds), hours=hours)
     return part.wasted(hours, formula, **values)
 
 
-def steps(part: Part, allocation: Allocation, first: Value, last: Value, pace: Value) -> WastedTime:
+def waste_of_steps(part: Part, allocation: Allocation, first: Value, last: Value, pace: Value) -> WastedTime:
     """The waste of a number of steps at a given pace, capped at the duration of the attempt."""
     rounded = derived(float(f"{pace.number:.4g}"), pace, unit="s")
     seconds = derived((last.number - first.number) * rounded.number, first, last, rounded, unit="s")

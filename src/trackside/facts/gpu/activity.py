@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from trackside.catalog.natural import whole_number
 from trackside.evidence import Evidence, Grid, Missing, Value
-from trackside.facts.fact import Maybe, fact, unmet
-from trackside.facts.gpus import aligned, name_of
+from trackside.facts.fact import Maybe, fact, unmet_need
+from trackside.facts.gpus import align, gpu_name
 from trackside.finding import Claim, Sentence
 from trackside.model import Run, Series
 from trackside.query import Query, Rollup, metric
@@ -182,7 +182,7 @@ class GpuActivity:
             return []
         flags = ~self.active & self.observed
         flags[: active[0]] = flags[active[-1] :] = False
-        return stretches(flags)
+        return window_ranges(flags)
 
     @property
     def longest_pause_s(self) -> float:
@@ -243,7 +243,7 @@ NOT_MEASURED = Missing("no metric shows what the GPUs did")
 def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
     """Missing if no metric shows what the GPUs did."""
     answered = {name: grid for name in ACTIVITY if (grid := evidence.grid(name)) is not None}
-    missing = unmet(evidence, (WORK_SIGNALS,))
+    missing = unmet_need(evidence, (WORK_SIGNALS,))
     grids = {name: grid for name, grid in answered.items() if len(grid.times)}
     sampled = (name for grid in grids.values() for name in gpus_of(grid, run) if name)
     gpus = tuple(dict.fromkeys([*run.gpus, *sampled]))
@@ -252,10 +252,10 @@ def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
     first = next(iter(grids.values()))
 
     def level_of(name: str) -> Matrix | None:
-        return aligned(grids[name], gpus, first.times) if name in grids else None
+        return align(grids[name], gpus, first.times) if name in grids else None
 
     def count_of(name: str) -> Matrix | None:
-        return summed(grids[name], run, gpus, first.times) if name in grids else None
+        return sum_by_gpu(grids[name], run, gpus, first.times) if name in grids else None
 
     sm, engine, utilization = level_of("sm"), level_of("engine"), level_of("utilization")
     busy = engine if engine is not None else utilization
@@ -281,7 +281,7 @@ def missing_activity(activity: Maybe[GpuActivity]) -> Missing | None:
 def gpu_of(series: Series, run: Run) -> str:
     """``node:index`` of a series, by its GPU label or else by its rank; empty if both are unknown."""
     if series.get("gpu"):
-        return name_of(series)
+        return gpu_name(series)
     rank = whole_number(series.get("rank") or "")
     known = rank is not None and run.n_ranks == len(run.gpus) and rank < len(run.gpus)
     return run.gpus[rank] if known and rank is not None else ""
@@ -292,7 +292,7 @@ def gpus_of(grid: Grid, run: Run) -> list[str]:
     return [gpu_of(series, run) for series in grid.series]
 
 
-def summed(grid: Grid, run: Run, gpus: Sequence[str], times: Matrix) -> Matrix:
+def sum_by_gpu(grid: Grid, run: Run, gpus: Sequence[str], times: Matrix) -> Matrix:
     """The tracer's counters, which may be labeled by rank only, summed per GPU: (GPUs, windows), NaN where nothing was
     sampled."""
     out = np.full((len(gpus), len(times)), np.nan)
@@ -341,7 +341,7 @@ def nan_mean(values: Matrix) -> Matrix:
     return np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
 
 
-def stretches(flags: Flags) -> list[tuple[int, int]]:
+def window_ranges(flags: Flags) -> list[tuple[int, int]]:
     """The ranges of set flags as [start, stop)."""
     edges = np.diff(np.concatenate([[0], flags.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
@@ -356,7 +356,7 @@ def _without_blips(flags: Flags) -> Flags:
     """Flags without single windows long after the previous one: shutdown or a monitor's own kernel."""
     cleaned = flags.copy()
     before: int | None = None
-    for start, stop in stretches(flags):
+    for start, stop in window_ranges(flags):
         if stop - start == 1 and before is not None and start - before >= FLOORS.isolated:
             cleaned[start] = False
         else:

@@ -15,13 +15,13 @@ import numpy as np
 
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts import maths
-from trackside.facts.fact import Maybe, fact, known
+from trackside.facts.fact import Maybe, fact, or_none
 from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.power_limits import PowerLimits
 from trackside.facts.gpu.traffic import TRAFFIC_CLAIMS, GpuTraffic
-from trackside.facts.gpus import sampled
-from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.gpus import value_or_none
+from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.finding import Claim, Sentence
 from trackside.query import Query, Reducer, metric
 
@@ -153,7 +153,7 @@ class BusyWait:
         hung."""
         duty = self.duty
         steps, sent = self.evidence.grid("steps"), _over(self.evidence.grid("network"), duty)
-        course = known(self.trajectory)
+        course = or_none(self.trajectory)
         if (course is not None and len(course.points) > 1) or self.activity.advancing(duty.start, duty.end):
             return True
         if steps is not None and steps.value("max").number > steps.value("min").number:
@@ -175,7 +175,7 @@ class BusyWait:
             return []
         frame, parts = self.trajectory.progress, []
         for row in self.trajectory.points:
-            comm_s, step_s = number(row, "comm_time_s"), number(row, "step_time_s")
+            comm_s, step_s = numeric_field(row, "comm_time_s"), numeric_field(row, "step_time_s")
             if comm_s is not None and step_s is not None and step_s > 0:
                 parts.append((comm_s / step_s, row))
         share = maths.median([part for part, _ in parts])
@@ -267,4 +267,4 @@ def _over(grid: Grid | None, duty: DutyCycle, how: Reducer = "median") -> Value 
     """A grid over the time of work, reduced to one value; None if nothing was sampled."""
     if grid is None:
         return None
-    return sampled(grid.during(duty.start, duty.end), how, "" if how == "sum" and grid.unit != "s" else None)
+    return value_or_none(grid.during(duty.start, duty.end), how, "" if how == "sum" and grid.unit != "s" else None)

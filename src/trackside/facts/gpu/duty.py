@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
-from trackside.facts.fact import Maybe, fact, known
-from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, nan_mean, nan_median, stretches
+from trackside.facts.fact import Maybe, fact, or_none
+from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, nan_mean, nan_median, window_ranges
 from trackside.facts.training.learning import Trajectory
 from trackside.query import metric
 
@@ -85,7 +85,7 @@ class DutyCycle:
     @cached_property
     def stalls(self) -> int:
         """Number of stretches of windows in which hardly any GPU was busy."""
-        return 0 if self.typical_busy is None else len(stretches(self.typical_busy <= IDLE_LEVEL))
+        return 0 if self.typical_busy is None else len(window_ranges(self.typical_busy <= IDLE_LEVEL))
 
     @cached_property
     def stalled_share(self) -> float:
@@ -131,7 +131,7 @@ def duty_cycle(
     evidence: Evidence, activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Limits
 ) -> Maybe[DutyCycle]:
     """Missing if nothing shows work. A tracer alone gives times, but no activity levels."""
-    course = known(trajectory)
+    course = or_none(trajectory)
     bounds = _bounds(activity, course, limits)
     signals = (activity.busy, activity.sm, activity.launches, activity.collectives)
     if bounds is None or all(signal is None for signal in signals):

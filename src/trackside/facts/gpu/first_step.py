@@ -39,11 +39,11 @@ class FirstStepHang:
 
     since: float
     sure: bool
-    """Whether measurements show that nothing moves; otherwise the GPUs only work too little to tell."""
+    """Whether measurements show that nothing moves; otherwise the GPUs only work little."""
     claims: tuple[Claim, ...]
 
 
-NO_HANG = Missing("a step was done, or nothing shows that none was")
+NO_HANG = Missing("a step was completed, or nothing shows that none was")
 
 
 @fact(limits=Limits())

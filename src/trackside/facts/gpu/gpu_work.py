@@ -17,9 +17,9 @@ from trackside.facts.gpu.activity import FLOORS, MAX_CITED, Flags, GpuActivity, 
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
-from trackside.facts.gpus import of_gpu
+from trackside.facts.gpus import grid_of_gpu
 from trackside.facts.hardware.health import RISES, HardwareHealth
-from trackside.facts.trust.coverage import STALE_S, sampled_within
+from trackside.facts.trust.coverage import STALE_S, gpus_sampled
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 
@@ -153,7 +153,7 @@ def _sm_of_users(activity: GpuActivity, duty_cycle: DutyCycle, sm: Value) -> Val
     """The mean SM activity of the GPUs that worked, with citations."""
     grid = activity.grids["sm"].during(duty_cycle.start, duty_cycle.end)
     assert sm.value is not None
-    some = [of_gpu(grid, gpu).value("avg") for gpu in activity.named(activity.worked)[:MAX_CITED]]
+    some = [grid_of_gpu(grid, gpu).value("avg") for gpu in activity.named(activity.worked)[:MAX_CITED]]
     return derived(sm.value, *some)
 
 
@@ -171,7 +171,7 @@ def _unused_gpus(activity: GpuActivity, run: Run, limits: Limits) -> Claim | Non
     if not idle.any():
         return None
     gpus = activity.named(idle)
-    maxima = [of_gpu(grid, gpu).value("max", unit="") for gpu in gpus[:MAX_CITED]]
+    maxima = [grid_of_gpu(grid, gpu).value("max", unit="") for gpu in gpus[:MAX_CITED]]
     n_gpus = derived(len(activity.gpus), *maxima, unit="GPUs")
     return GPUS_UNUSED(idle=derived(len(gpus), *maxima), allocated=n_gpus, gpus=derived(gpus, *maxima))
 
@@ -183,7 +183,7 @@ def _unmeasured_gpus(activity: GpuActivity, health: HardwareHealth, run: Run) ->
     measured = set(activity.named(row for row, sampled in enumerate(late) if sampled.any()))
     sampled = next((health.counters[name] for name in RISES if name in health.counters), None)
     if sampled is not None:
-        measured &= sampled_within(sampled, end - span, end)
+        measured &= gpus_sampled(sampled, end - span, end)
     grid = next(iter(activity.grids.values()))
     instances = any(mig for (mig,) in grid.labels("mig"))  # which are counted, not GPUs
     n_gpus = max(0 if instances else run.n_gpus or 0, len(activity.gpus))

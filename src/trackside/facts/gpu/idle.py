@@ -15,7 +15,7 @@ from trackside.evidence import Evidence, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import COUNT_SIGNALS, FLOORS, GpuActivity, level
 from trackside.facts.gpu.power_limits import IDLE_POWER, PowerLimits
-from trackside.facts.gpus import counted, nodes_of, sampled
+from trackside.facts.gpus import count_of, nodes_of, value_or_none
 from trackside.facts.hardware.memory import CONTEXT_SHARE
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
@@ -87,7 +87,7 @@ class IdleGpus:
     """That they did no work, with the evidence."""
 
 
-NOT_IDLE = Missing("the GPUs worked, or too little of the run was watched")
+NOT_IDLE = Missing("the GPUs worked, or too little of the run was sampled")
 
 
 @fact(IDLE, limits=Limits())
@@ -105,7 +105,7 @@ def idle_gpus(
     sources = [value for claim in shows for value in claim.values.values()]
     seconds = derived(watched * activity.step, *sources, unit="s")
     gpus, nodes = activity.gpus, nodes_of(activity.gpus)
-    count, on = counted(len(gpus), "GPU", *sources), counted(len(nodes) or 1, "node", *sources)
+    count, on = count_of(len(gpus), "GPU", *sources), count_of(len(nodes) or 1, "node", *sources)
     levels, shows = shows, [NO_WORK_DONE(seconds=seconds, count=count, nodes=on)]
     traced, attached, memory = (evidence.grid(name) for name in ("tracer", "attached", "memory"))
     if activity.grid("collectives") is None and traced is not None:
@@ -125,7 +125,7 @@ def _levels(activity: GpuActivity) -> list[Claim]:
     """The maximum of each signal; of power only if no other signal was sampled."""
     shows: list[Claim] = []
     for name in ("sm", "engine", "utilization", *COUNT_SIGNALS):
-        highest = sampled(activity.grid(name), "sum" if name in COUNT_SIGNALS else "max", "")
+        highest = value_or_none(activity.grid(name), "sum" if name in COUNT_SIGNALS else "max", "")
         if highest is not None:
             shows.append(NEVER_ABOVE[name](most=highest))
     power = activity.grid("power")

@@ -30,7 +30,7 @@ class LastPart:
 
     points: tuple[Event, ...]
     """The logged steps."""
-    reaped: bool
+    ended_from_outside: bool
     """Whether the run was ended from outside."""
     raised: bool
     """Whether an error of the run's own is the last thing that it printed."""
@@ -41,7 +41,7 @@ class LastPart:
     def quiet(self) -> tuple[Value, bool] | None:
         """(the silence, whether time stamps prove it), of several ranks that had trained and were ended from
         outside."""
-        several = self.reaped and self.points and self.silence.several_ranks
+        several = self.ended_from_outside and self.points and self.silence.several_ranks
         return self.silence.stall if several else None
 
     def find_stall(self, *, corroborated: bool = True, stopped: float | None = None) -> Stall | None:
@@ -86,4 +86,6 @@ def last_part(ending: Ending, silence: Silence, exceptions: Exceptions, stall: M
     points = silence.points
     own = [row for row in exceptions.frame.events if row.role is Role.ROOT and not row.get("logged")]
     measured = None if isinstance(stall, Missing) else stall
-    return LastPart(points, ending.reaped and not ending.ends, bool(final_events(own, points)), silence, measured)
+    return LastPart(
+        points, ending.ended_from_outside and not ending.ends, bool(final_events(own, points)), silence, measured
+    )

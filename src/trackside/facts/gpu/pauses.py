@@ -13,7 +13,7 @@ from trackside.facts.fact import fact
 from trackside.facts.gpu.activity import COUNT_SIGNALS, MAX_CITED, TITLES, Flags, GpuActivity
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpu.stall_claims import OutlierSign
-from trackside.facts.gpus import of_gpu
+from trackside.facts.gpus import grid_of_gpu
 from trackside.finding import Claim, Sentence
 
 NO_WORK = Sentence("the GPUs did no work in that time ({signal}: {level}, before it {before}; medians)")
@@ -146,7 +146,7 @@ def gpu_pauses(activity: GpuActivity, stall: GpuStall, limits: Limits) -> GpuPau
 
 
 def _outlier_claim(name: str, during: Grid, gpus: tuple[str, ...], why: OutlierSign) -> Claim:
-    own = [of_gpu(during, gpu).value("median", unit="") for gpu in gpus[:MAX_CITED]]
+    own = [grid_of_gpu(during, gpu).value("median", unit="") for gpu in gpus[:MAX_CITED]]
     levels = [value for value in own if value.value is not None]
     if why == "cold" and levels:
         most = max(levels, key=lambda value: value.number)

@@ -32,7 +32,7 @@ from trackside.facts.gpu.activity import (
 from trackside.facts.gpu.power_limits import IDLE_POWER, PowerLimits
 from trackside.facts.gpu.stall_claims import OutlierGpus, Stall, outlier_gpus
 from trackside.facts.gpu.traffic import GpuTraffic
-from trackside.facts.gpus import aligned
+from trackside.facts.gpus import align
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
@@ -133,7 +133,7 @@ class GpuStall:
         until = float(activity.times[idle_windows[-1]])
         last_work = max(
             float(activity.times[active[-1]]), float(activity.times[idle_windows[0]]) - activity.step
-        )  # a gap between tells nothing
+        )  # a gap between them shows nothing
         length_s = until - max(last_work, self._last_sign)
         duration = until - float(activity.times[0]) + activity.step
         min_s = min_windows * activity.step
@@ -192,7 +192,7 @@ class GpuStall:
     def _slower_clocks(self, active: NDArray[np.intp], idle: NDArray[np.intp]) -> bool:
         """Whether clocks fell together with power: then the GPUs keep working, only slower."""
         activity = self.activity
-        clocks = aligned(self.grids.get("clock"), activity.gpus, activity.times)[activity.worked]
+        clocks = align(self.grids.get("clock"), activity.gpus, activity.times)[activity.worked]
         return bool(nan_median(clocks[:, idle]) < self.limits.slower_clock * nan_median(clocks[:, active]))
 
     def _build_stall(
@@ -237,7 +237,7 @@ class GpuStall:
     def _memory_held(self, inside: NDArray[np.intp]) -> bool:
         """Whether most GPUs in use keep the memory that they used while they worked."""
         activity = self.activity
-        memory = aligned(self.grids.get("memory"), activity.gpus, activity.times)[activity.worked]
+        memory = align(self.grids.get("memory"), activity.gpus, activity.times)[activity.worked]
         highest, now = level(memory), nan_median(memory[:, inside], axis=1)
         known = ~np.isnan(now) & ~np.isnan(highest)
         return bool(known.any() and (now[known] >= self.limits.kept_memory_ratio * highest[known]).mean() > 0.5)

@@ -26,9 +26,9 @@ from trackside.facts.gpu.activity import (
     last_true,
     lowest_level,
     nan_median,
-    summed,
+    sum_by_gpu,
 )
-from trackside.facts.gpus import counted, of_gpu, sampled
+from trackside.facts.gpus import count_of, grid_of_gpu, value_or_none
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import Reducer
@@ -102,7 +102,7 @@ class Stall:
     grids: Mapping[str, Grid] = field(repr=False)
     """All series that may show it."""
     since: float
-    """The stall had begun by then; POSIX seconds."""
+    """When it had begun at the latest; POSIX seconds."""
     after: float
     """End of the last window with work."""
     until: float
@@ -159,7 +159,7 @@ class Stall:
         if grid is None:
             return None
         part = grid.during(self._worked_from(grid), self.after) if before else grid.during(self.after, self.until)
-        return sampled(part, how, "" if grid.unit in COUNT_SIGNALS else None)
+        return value_or_none(part, how, "" if grid.unit in COUNT_SIGNALS else None)
 
     def _worked_from(self, grid: Grid) -> float:
         """When work was first seen: the start-up before it is no level to compare with."""
@@ -175,7 +175,7 @@ class Stall:
         level = nan_median(values[rows][:, (times > self.after) & (times <= self.until)])
         unit = "" if grid.unit in COUNT_SIGNALS else grid.unit
         during = grid.during(self.after, self.until)
-        some = [of_gpu(during, gpu).value("median", unit) for gpu in self.activity.named(rows)[:3]]
+        some = [grid_of_gpu(during, gpu).value("median", unit) for gpu in self.activity.named(rows)[:3]]
         return derived(round(float(level), 4), *some, unit=unit) if some else None
 
     def _waiting(self) -> list[Claim]:
@@ -183,7 +183,7 @@ class Stall:
         level = self._level(name, self.gpus.spinning)
         if not count or level is None:
             return []
-        number = counted(count, "GPU", level)
+        number = count_of(count, "GPU", level)
         if name == "power":
             return [SPINNING_POWER(count=number, power=level)]
         level = replace(level, unit="share")
@@ -198,7 +198,7 @@ class Stall:
         name = next(name for name in (preferred, "sm", "power", "launches", "memory") if name in self.grids)
         during = self.grids[name].during(self.after, self.until)
         how: Reducer = "count" if self.sign == "gone" else "median"
-        own = [of_gpu(during, gpu).value(how, unit="") for gpu in self.outliers[:MAX_CITED]]
+        own = [grid_of_gpu(during, gpu).value(how, unit="") for gpu in self.outliers[:MAX_CITED]]
         gpus = derived(self.outliers, *own)
         if self.sign == "cold":
             most = max(own, key=lambda value: value.number if value.value is not None else -1.0)
@@ -209,11 +209,11 @@ class Stall:
 
     def _by_collectives(self) -> Claim:
         entered, left = self.grids["entered"], self.grids.get("left")
-        own = [of_gpu(entered, gpu).value("last", unit="") for gpu in self.outliers[:MAX_CITED]]
+        own = [grid_of_gpu(entered, gpu).value("last", unit="") for gpu in self.outliers[:MAX_CITED]]
         gpus = derived(self.outliers, *own)
         if self.sign == "behind" or left is None:
             return OUTLIER_CLAIMS["behind"](gpus=gpus, mine=own[0], theirs=entered.value("max", unit=""))
-        done = of_gpu(left, self.outliers[0]).value("last", unit="")
+        done = grid_of_gpu(left, self.outliers[0]).value("last", unit="")
         return OUTLIER_CLAIMS["absent"](gpus=gpus, mine=own[0], theirs=done)
 
 
@@ -260,7 +260,7 @@ def _outliers(
         return nobody, ""
     others_wait = spinning.any() or (
         working.any() and activity.basis == "utilization"
-    )  # which cannot tell the two apart
+    )  # which does not distinguish them
     silent_groups: tuple[tuple[Flags, OutlierSign], ...] = ((cold, "cold"), (unsampled, "gone"))
     for flags, sign in silent_groups:
         if flags.any() and others_wait and 2 * int(flags.sum()) <= count:
@@ -297,7 +297,7 @@ def _latest(grid: Grid | None, run: Run, activity: GpuActivity, until: float) ->
     """(G,) The last value of a counter up to a time."""
     if grid is None:
         return None
-    values = summed(grid, run, activity.gpus, activity.times)[:, activity.times <= until]
+    values = sum_by_gpu(grid, run, activity.gpus, activity.times)[:, activity.times <= until]
     index = np.maximum(last_true(~np.isnan(values)), 0)
     latest: Matrix = np.take_along_axis(values, index[:, None], axis=1)[:, 0]
     return latest

@@ -8,7 +8,7 @@ from functools import cached_property
 from trackside.evidence import Evidence, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import ACTIVITY, GpuActivity
-from trackside.facts.gpus import sampled
+from trackside.facts.gpus import value_or_none
 from trackside.facts.hardware.memory import CONTEXT_SHARE, GpuMemory
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
@@ -20,7 +20,7 @@ BARELY_BUSY = Sentence("no GPU was busy for more than {most} of any interval")
 NEVER_BUSY = Sentence("no GPU was ever busy")
 NO_MEMORY_USED = Sentence("no GPU memory was in use")
 CONTEXT_ONLY = Sentence("no GPU used more than {peak} of {total} ({share}), which is at most a CUDA context")
-MEMORY_LOADED = Sentence("GPU {gpu} used up to {peak} of {total} by then: something had been loaded")
+MEMORY_LOADED = Sentence("GPU {gpu} had used up to {peak} of {total}: something had been loaded")
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,11 @@ def startup_use(
     The raw counts of the tracer start with the process: a crash within seconds leaves one sample of them.
     """
     launches, counters = evidence.grid("launches"), evidence.grid("launched")
-    total = sampled(launches, "sum", unit="")
+    total = value_or_none(launches, "sum", unit="")
     if total is None and counters is not None and len(counters.times) == 1:
-        launches, total = counters, sampled(counters, "sum", unit="")
+        launches, total = counters, value_or_none(counters, "sum", unit="")
     busy = evidence.grid("sm") or evidence.grid("engine") or evidence.grid("utilization")
-    highest = sampled(busy, "max", unit="share")
+    highest = value_or_none(busy, "max", unit="share")
     worked = None if isinstance(activity, Missing) else _seconds_worked(evidence, activity, run)
     return StartupUse(total, 0 if launches is None else len(launches), highest, memory, worked, limits)
 

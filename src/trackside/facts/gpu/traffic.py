@@ -13,7 +13,7 @@ import numpy as np
 from trackside.evidence import Evidence, derived
 from trackside.facts.fact import fact
 from trackside.facts.gpu.activity import GpuActivity, nan_mean, nan_median
-from trackside.facts.gpus import aligned
+from trackside.facts.gpus import align
 from trackside.finding import Claim, Sentence
 from trackside.query import Query, metric
 
@@ -87,9 +87,7 @@ class GpuTraffic:
             grid = self.evidence.grid(name)
             if grid is None or not windows.any():
                 continue
-            level = float(
-                nan_median(nan_mean(aligned(grid, activity.gpus, activity.times)[activity.in_use][:, windows]))
-            )
+            level = float(nan_median(nan_mean(align(grid, activity.gpus, activity.times)[activity.in_use][:, windows])))
             if np.isnan(level):
                 continue
             unit = "share" if grid.unit == "ratio" else grid.unit

@@ -16,10 +16,10 @@ import numpy as np
 
 from trackside.catalog.throttle import REASONS, mask
 from trackside.evidence import Evidence, Grid, Missing
-from trackside.facts.fact import Maybe, fact, known
+from trackside.facts.fact import Maybe, fact, or_none
 from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix
 from trackside.facts.gpu.power_limits import rated_values
-from trackside.facts.gpus import aligned, all_names, name_of
+from trackside.facts.gpus import align, all_names, gpu_name
 from trackside.model import Run
 from trackside.query import Query, metric
 
@@ -77,7 +77,7 @@ class Clocks:
     """Samples per GPU."""
     basis: Basis
     """The kind of evidence."""
-    grave: Flags
+    severe: Flags
     """Whether a severe reason lowered the clock."""
     working: Flags
     """Whether the GPU worked, or appeared to, and the reason for its clock is known."""
@@ -94,7 +94,7 @@ class Clocks:
         clocks, highest, activity = self.grids.get("clocks"), self.grids.get("highest"), self.activity
         if clocks is None or highest is None or activity is None:
             return False
-        clock, top = (aligned(grid, activity.gpus, activity.times) for grid in (clocks, highest))
+        clock, top = (align(grid, activity.gpus, activity.times) for grid in (clocks, highest))
         busy = activity.working & ~np.isnan(clock) & ~np.isnan(top)
         low = busy & (np.nan_to_num(clock) < (1 - self.limits.drop_from_highest) * np.nan_to_num(top))
         return bool(busy.any() and np.all(low.sum(axis=1) < self.limits.windows))
@@ -107,39 +107,39 @@ def clocks(evidence: Evidence, activity: Maybe[GpuActivity], run: Run, limits: L
     main = next((grids[name] for name in ("reasons", "counters", "clocks") if name in grids), None)
     if main is None:
         return NOT_MEASURED
-    times, measured = main.times, known(activity)
+    times, measured = main.times, or_none(activity)
     names = all_names(*(grids.get(name) for name in ("reasons", "counters", "clocks")))
     gpus = tuple(dict.fromkeys([*(name for name in run.gpus if name in names), *names]))
-    clock, flags = (aligned(grids.get(name), gpus, times) for name in ("clocks", "reasons"))
+    clock, flags = (align(grids.get(name), gpus, times) for name in ("clocks", "reasons"))
     busy = _is_busy(measured, gpus, times, clock, flags, limits)
     counted = _throttled_share(grids.get("counters"), gpus, times, main.step)
     thermal = "clocks" in grids and "temperature" in grids
     if "reasons" in grids or not np.isnan(counted).all():
         basis: Basis = "reasons" if "reasons" in grids else "counters"
         sampled = ~np.isnan(flags) | ~np.isnan(counted)
-        grave = _is_severe(flags) | (np.nan_to_num(counted) >= limits.counted_share)
+        severe = _is_severe(flags) | (np.nan_to_num(counted) >= limits.counted_share)
         if basis == "counters" and thermal:
             # DCGM's violation times are said to be in microseconds and come in nanoseconds: that they grow is sure.
-            grave |= (np.nan_to_num(counted) > 0) & _is_hot_and_low(grids, measured, gpus, times, clock, busy, limits)
+            severe |= (np.nan_to_num(counted) > 0) & _is_hot_and_low(grids, measured, gpus, times, clock, busy, limits)
     elif thermal:
         basis, sampled = "heat", ~np.isnan(clock)
-        grave = _is_hot_and_low(grids, measured, gpus, times, clock, busy, limits)
+        severe = _is_hot_and_low(grids, measured, gpus, times, clock, busy, limits)
     else:
         return NOT_MEASURED
     readings = main.samples / max(1, len(main))
-    return Clocks(grids, measured, gpus, times, main.step, readings, basis, grave, sampled & busy, limits)
+    return Clocks(grids, measured, gpus, times, main.step, readings, basis, severe, sampled & busy, limits)
 
 
 def _is_severe(flags: Matrix) -> Flags:
-    grave: Flags = np.nan_to_num(flags).astype(np.int64) & SEVERE != 0
-    return grave
+    severe: Flags = np.nan_to_num(flags).astype(np.int64) & SEVERE != 0
+    return severe
 
 
 def _is_busy(
     activity: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix, flags: Matrix, limits: Limits
 ) -> Flags:
     """Whether each GPU worked, or appeared to: only idle clocks are excluded."""
-    busy = aligned(None if activity is None else activity.grid("engine") or activity.grid("utilization"), gpus, times)
+    busy = align(None if activity is None else activity.grid("engine") or activity.grid("utilization"), gpus, times)
     with np.errstate(invalid="ignore"):
         sure, idle = busy >= limits.busy, busy < limits.busy
     if activity is not None and len(activity.times) == len(times):
@@ -164,7 +164,7 @@ def _throttled_share(grid: Grid | None, gpus: tuple[str, ...], times: Matrix, st
     for row, series in enumerate(grid.series):
         reason = REASONS.get(series.get("reason") or "")
         if reason is not None and reason.severity != "benign":
-            row_index = row_of[name_of(series)]
+            row_index = row_of[gpu_name(series)]
             out[row_index] = np.fmax(out[row_index], grid.values[row] / step)
     return out
 
@@ -185,13 +185,13 @@ def _is_hot_and_low(
     if len(gpus) > 1 and columns.any():
         others[0, columns] = np.nanmedian(working[:, columns], axis=0)
     drawn = None if activity is None else activity.grid("power")
-    power = aligned(drawn, gpus, times)
+    power = align(drawn, gpus, times)
     limit = rated_values(grids.get("power_limit"), drawn, "power_watts", gpus, times)
     top = rated_values(grids.get("highest"), grids.get("clocks"), "sm_clock_hertz", gpus, times)
     with np.errstate(invalid="ignore"):
         low = working < (1 - limits.drop) * np.fmax(best, others)
         low |= (working < (1 - limits.drop_from_highest) * top) & (power < limits.far_from_limit * limit)
-        hot = aligned(grids.get("temperature"), gpus, times) >= limits.hot_c
+        hot = align(grids.get("temperature"), gpus, times) >= limits.hot_c
         capped = power >= limits.at_limit * limit
-    grave: Flags = low & hot & ~capped
-    return grave
+    severe: Flags = low & hot & ~capped
+    return severe

@@ -19,7 +19,7 @@ from trackside.facts.hardware.health import HardwareFault
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions
-from trackside.facts.logs.order import followed_by
+from trackside.facts.logs.order import last_after
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Record, Run
@@ -125,13 +125,13 @@ class FaultHistory:
         if isinstance(fault.row, Record):  # the scheduler's, of the run's time if it has a time
             return fault.time is not None or run.end is None
         if fault.time is None or fault.until is None:
-            return not isinstance(fault.row, Event) or followed_by(fault.row, points) is None
+            return not isinstance(fault.row, Event) or last_after(fault.row, points) is None
         inside = run.start is None or fault.until >= run.start - limits.before_start_s
         inside &= run.end is None or fault.time <= run.end + limits.after_end_s
         if not inside:
             return False
         if isinstance(fault.row, Event):
-            return followed_by(fault.row, points) is None
+            return last_after(fault.row, points) is None
         later = fault.until + limits.clock_slack_s
         stamped = [point.time for point in points if point.time is not None]
         if stamped:

@@ -17,7 +17,7 @@ from trackside.catalog.xid import xid
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import GpuActivity
-from trackside.facts.gpus import counted, name_of, names, sampled
+from trackside.facts.gpus import count_of, gpu_name, gpu_names, value_or_none
 from trackside.facts.hardware.counters import Change, onsets, rises, unchanged_above_zero
 from trackside.facts.hardware.memory import during
 from trackside.facts.hardware.node_presence import nodes_with_gaps, silent_entities
@@ -207,9 +207,12 @@ def _unchanged_claims(grids: Mapping[str, Grid], run: Run | None = None) -> list
         (NO_REMAPS, NO_REMAPS_DURING_RUN, ("remap_rise",)),
     ):
         rose = [grids[name] for name in questions if name in grids]
-        sentence, sums = clean, [(grid, value) for grid in rose if (value := sampled(grid, "sum", "")) is not None]
+        sentence, sums = (
+            clean,
+            [(grid, value) for grid in rose if (value := value_or_none(grid, "sum", "")) is not None],
+        )
         if run is not None and any(value.value for _, value in sums):
-            inside = ((grid, sampled(during(grid, run), "sum", "")) for grid, _ in sums)
+            inside = ((grid, value_or_none(during(grid, run), "sum", "")) for grid, _ in sums)
             sentence, sums = clean_meanwhile, [(grid, value) for grid, value in inside if value is not None]
         if any(value.value for _, value in sums):
             return []
@@ -233,13 +236,13 @@ def _is_during_run(change: Change, run: Run) -> bool:
 
 def _rise_claim(name: str, change: Change) -> Claim:
     """The claim that a query's counter rose."""
-    gpu, when = derived(name_of(change.series), change.after), derived(change.until, change.after, unit="time")
+    gpu, when = derived(gpu_name(change.series), change.after), derived(change.until, change.after, unit="time")
     return COUNTER_ROSE[name](gpu=gpu, by=change.by, before=change.before, after=change.after, when=when)
 
 
 def _gpus_of(grid: Grid, source: Value) -> Value:
     """The number of GPUs in a grid."""
-    return counted(len(set(names(grid))), "GPU", source)
+    return count_of(len(set(gpu_names(grid))), "GPU", source)
 
 
 def _unused_gpus(activity: Maybe[GpuActivity], run: Run) -> frozenset[str]:
@@ -275,7 +278,7 @@ def _gauge_xids(evidence: Evidence) -> tuple[list[HardwareFault], list[Claim]]:
     hardware, application = [], []
     for change in onsets(evidence.grid("xid_last")):
         entry = xid(int(change.after.number))
-        values = {"xid": change.after, "gpu": derived(name_of(change.series), change.after)}
+        values = {"xid": change.after, "gpu": derived(gpu_name(change.series), change.after)}
         if entry.blame == "hardware":
             when = derived(change.until, change.after, unit="time")
             claim = GAUGE_XID(name=derived(entry.mnemonic, change.after), when=when, **values)
@@ -310,7 +313,7 @@ def _old_faults(
         old = [
             (series, level)
             for series, level in unchanged_above_zero(evidence.grid(name))
-            if name_of(series) not in unused
+            if gpu_name(series) not in unused
         ]
         if old:
             claims.append(_old_fault(OLD_LEVELS[name], old))
@@ -318,7 +321,7 @@ def _old_faults(
         (s, v) for s, v in unchanged_above_zero(evidence.grid("xid_last")) if xid(int(v.number)).blame == "hardware"
     ]
     aside = unused | {fault.gpu for fault in hardware}
-    gauges = [(series, value) for series, value in gauges if name_of(series) not in aside]
+    gauges = [(series, value) for series, value in gauges if gpu_name(series) not in aside]
     return [*claims, _old_fault(OLD_GAUGE, gauges)] if gauges else claims
 
 
@@ -330,7 +333,7 @@ def _health_flag_claim(evidence: Evidence) -> Claim | None:
         return None
     row = int(highest.argmax())
     level = grid.one(row).value("max", unit="")
-    return ONLY_HEALTH_FLAG(gpu=derived(name_of(grid.series[row]), level), level=level)
+    return ONLY_HEALTH_FLAG(gpu=derived(gpu_name(grid.series[row]), level), level=level)
 
 
 def _no_new_xid(evidence: Evidence) -> list[Claim]:
@@ -353,10 +356,10 @@ def _restart_claims(counters: Mapping[str, Grid]) -> list[Claim]:
 def _fault(sign: str, claim: Claim, change: Change, number: int | None = None) -> HardwareFault:
     series = change.series
     return HardwareFault(sign, claim, Certainty.ESTABLISHED, "metric", series.at, change.since, change.until,
-                         series.get("node"), name_of(series), number)  # fmt: skip
+                         series.get("node"), gpu_name(series), number)  # fmt: skip
 
 
 def _old_fault(sentence: Sentence, old: Sequence[tuple[Series, Value]]) -> tuple[Claim, tuple[str, ...]]:
-    names = tuple(dict.fromkeys(name_of(series) for series, _ in old))
+    names = tuple(dict.fromkeys(gpu_name(series) for series, _ in old))
     highest = max((value for _, value in old), key=lambda value: value.number)
     return sentence(gpus=derived(names, *(value for _, value in old[:8])), level=highest), names

@@ -15,7 +15,7 @@ import numpy as np
 
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpus import counted, nodes_of_ranks, sampled
+from trackside.facts.gpus import count_of, nodes_of_ranks, value_or_none
 from trackside.facts.hardware.counters import Change, rises
 from trackside.facts.hardware.memory import Peak, during
 from trackside.facts.logs.oom_kills import OomKills, Scope, belongs_to_run
@@ -103,9 +103,9 @@ class HostShortage:
             node = derived(change.series.get("node") or "", change.after)
             claims.append(KILLS_COUNTED(node=node, by=change.by, before=change.before, after=change.after))
         if self.low is not None and self.low.capacity is not None and (self.short or self.ample):
-            says = HOST_SHORT if self.short else HOST_AMPLE_ALL if self.anywhere else HOST_AMPLE
+            sentence = HOST_SHORT if self.short else HOST_AMPLE_ALL if self.anywhere else HOST_AMPLE
             claims.append(
-                says(node=derived(self.low.name, self.low.value), low=self.low.value, total=self.low.capacity)
+                sentence(node=derived(self.low.name, self.low.value), low=self.low.value, total=self.low.capacity)
             )
         return tuple(claims if self.limit is None else [*claims, self.limit])
 
@@ -145,13 +145,13 @@ class HostMemory:
         return self.near(nodes_of_ranks(self.run, ranks) if node is None else (node,), moment)
 
     @cached_property
-    def cleared(self) -> tuple[Claim, ...]:
+    def counter_evidence(self) -> tuple[Claim, ...]:
         """Evidence that no process was killed for host memory: no counted kill, and no sample short of memory."""
         shortage = self.near((), None)
         if shortage.kills or shortage.others or shortage.short or self.counts is None:
             return shortage.claims if shortage.ample and not shortage.kills else ()
         nodes = {series.get("node") for series in self.counts.series}
-        watched = counted(len(nodes), "node", self.counts.value("last"))
+        watched = count_of(len(nodes), "node", self.counts.value("last"))
         return NO_KILL_COUNTED(nodes=watched), *shortage.claims
 
     @cached_property
@@ -208,7 +208,7 @@ class HostMemory:
         if row is None or not np.isfinite(least[row]):
             return None
         name = grid.series[row].get("node") or ""
-        capacity = None if self.total is None else sampled(self.total.where(node=name), "max")
+        capacity = None if self.total is None else value_or_none(self.total.where(node=name), "max")
         at = float(grid.times[int(np.nanargmin(grid.values[row]))])
         return Peak(name, grid.one(row).value("min"), capacity, at)
 
@@ -216,7 +216,7 @@ class HostMemory:
         """Bytes by which the memory left on a node fell, from the first samples of the run to the minimum."""
         assert self.available is not None
         available = during(self.available.where(node=low.name), self.run)
-        first = sampled(
+        first = value_or_none(
             available.during(
                 float(available.times[0]) - available.step, float(available.times[min(2, len(available.times) - 1)])
             ),

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, Value, derived
-from trackside.facts.fact import fact, known
+from trackside.facts.fact import fact, or_none
 from trackside.facts.hardware.counters import rises
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
@@ -126,8 +126,8 @@ class NodePresence:
             since = silent.since.number
             if self._last_point > since + self.limits.went_on_s and silent.name not in self.reboots:
                 continue
-            node, says = derived(silent.name, silent.since), SCRAPES_FAILED if silent.refused else NOT_SAMPLED
-            claim = says(node=node, since=silent.since, witness=silent.witness)
+            node, sentence = derived(silent.name, silent.since), SCRAPES_FAILED if silent.refused else NOT_SAMPLED
+            claim = sentence(node=node, since=silent.since, witness=silent.witness)
             lost[silent.name] = LostNode(node, since, (claim,))
         for name, boot in self.reboots.items():
             other = lost.get(name, boot)
@@ -162,7 +162,7 @@ class NodePresence:
     @property
     def _last_point(self) -> float:
         """Time of the last stamped logged step; minus infinity if there is none."""
-        course = known(self.silence.trajectory)
+        course = or_none(self.silence.trajectory)
         points = () if course is None else course.points
         return max((point.time for point in points if point.time is not None), default=float("-inf"))
 

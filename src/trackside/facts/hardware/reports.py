@@ -16,7 +16,7 @@ from functools import cached_property
 from trackside.catalog.xid import xid
 from trackside.evidence import Evidence, Frame, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpus import gpus_at_address, may_be_own
+from trackside.facts.gpus import gpus_at_address, may_belong_to_run
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.finding import Certainty, Claim, Sentence
@@ -104,7 +104,9 @@ class HardwareReports:
         lines = []
         for row in self.xids.events:
             in_time = row.time is not None and (run.start is None or row.time >= run.start - slack)
-            own_gpu = row.get("pci") is None or may_be_own(str(row.get("pci")), row.node, self.health.addressed, run)
+            own_gpu = row.get("pci") is None or may_belong_to_run(
+                str(row.get("pci")), row.node, self.health.addressed, run
+            )
             if (
                 row.get("xid") in MEMORY_XIDS
                 and own_gpu
@@ -143,7 +145,7 @@ def hardware_reports(
             sure = Certainty.ESTABLISHED if row.plane == "kernel" else Certainty.SUPPORTED
             pci = row.get("pci")
             if pci is not None and name != "switches" and any(health.addressed):
-                if not may_be_own(str(pci), row.node, health.addressed, run):
+                if not may_belong_to_run(str(pci), row.node, health.addressed, run):
                     continue
                 pci = _one_of(gpus_at_address(str(pci), row.node, health.addressed), suspects) or pci
             kernel.append(_reported_fault(row, *_kernel_claim(name, frame, row), sure, pci))

@@ -19,14 +19,13 @@ from trackside.catalog.throttle import REASONS, reasons_in
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.gpu.activity import Flags, GpuActivity
-from trackside.facts.gpus import aligned, counted, name_of, of_gpu, sampled
+from trackside.facts.gpus import align, count_of, gpu_name, grid_of_gpu, value_or_none
 from trackside.facts.hardware.clocks import SEVERE, Clocks
 from trackside.finding import Claim, Sentence
+from trackside.model import TimeRange
 from trackside.query import metric
 
 Rows = NDArray[np.intp]
-Span = tuple[float, float]
-"""Start and end, POSIX seconds."""
 Baseline = Literal["own", "peers", "highest"]
 """What a clock is compared with: the GPU's own clock at other times, the other GPUs', its maximum."""
 
@@ -67,9 +66,9 @@ class ThrottledGpu:
     gpu: str
     start: float
     end: float
-    """End of the time span, POSIX seconds."""
-    before: Span | None
-    """A span of work with normal clocks, for comparison."""
+    """End of the throttling, POSIX seconds."""
+    before: TimeRange | None
+    """A time range of work with normal clocks, for comparison."""
     seconds: Value
     share: float
     """Share of its working time."""
@@ -85,7 +84,7 @@ class ThrottledGpu:
     drop: float | None
     """Relative drop of the clock; None if no clock was measured."""
     heat: Value | None
-    """The highest temperature during the span."""
+    """The highest temperature during the throttling."""
 
     @property
     def claims(self) -> list[Claim]:
@@ -129,7 +128,7 @@ class Throttling:
         return claims
 
     @cached_property
-    def free(self) -> list[Claim]:
+    def counter_evidence(self) -> list[Claim]:
         """Evidence that clocks were not lowered."""
         flags, counted, clock, heat = map(self.clocks.grids.get, ("reasons", "counters", "clocks", "temperature"))
         claims = []
@@ -139,7 +138,7 @@ class Throttling:
                 claims.append(CLOCK_STAYED(gpu=name, why=gpu.reasons_value, clock=gpu.clock, usual=gpu.usual))
         if flags is not None:
             if self.brief is not None:
-                claims.append(ONLY_BRIEFLY(gpu=derived(self.brief, of_gpu(flags, self.brief).value("max"))))
+                claims.append(ONLY_BRIEFLY(gpu=derived(self.brief, grid_of_gpu(flags, self.brief).value("max"))))
             elif not self.sustained:
                 claims.append(_no_severe_reason(flags))
         elif counted is not None and not self.sustained:
@@ -153,23 +152,23 @@ class Throttling:
 @fact({"memory": metric("gpu_memory_used_bytes").over("run", "avg")}, limits=Limits())
 def throttling(evidence: Evidence, clocks: Clocks, limits: Limits) -> Throttling:
     """Covers the windows of work with a sustained severe reason."""
-    stretches: dict[int, Rows] = {}
+    windows_by_row: dict[int, Rows] = {}
     brief = None
     at_work = [np.flatnonzero(row) for row in clocks.working]
-    for row in np.flatnonzero((clocks.grave & clocks.working).any(axis=1)):
-        on = _sustained_windows(clocks, clocks.grave[row], at_work[row], limits)
+    for row in np.flatnonzero((clocks.severe & clocks.working).any(axis=1)):
+        on = _sustained_windows(clocks, clocks.severe[row], at_work[row], limits)
         if on is None:
             brief = clocks.gpus[row]
         else:
-            stretches[int(row)] = on
-    free = [gpu for row, gpu in enumerate(clocks.gpus) if row not in stretches and len(at_work[row])]
+            windows_by_row[int(row)] = on
+    normal = [gpu for row, gpu in enumerate(clocks.gpus) if row not in windows_by_row and len(at_work[row])]
     gpus = [
-        _throttled_gpu(clocks, clocks.gpus[row], on, at_work[row][~clocks.grave[row, at_work[row]]], free)
-        for row, on in stretches.items()
+        _throttled_gpu(clocks, clocks.gpus[row], on, at_work[row][~clocks.severe[row, at_work[row]]], normal)
+        for row, on in windows_by_row.items()
     ]
     gpus.sort(key=lambda gpu: -gpu.seconds.number)  # stable: equal ones stay in the order of GPUs
-    heat = aligned(clocks.grids.get("temperature"), clocks.gpus, clocks.times)
-    hot = any(np.nanmax(heat[row, on], initial=0.0) >= clocks.limits.hot_c for row, on in stretches.items())
+    heat = align(clocks.grids.get("temperature"), clocks.gpus, clocks.times)
+    hot = any(np.nanmax(heat[row, on], initial=0.0) >= clocks.limits.hot_c for row, on in windows_by_row.items())
     return Throttling(clocks, tuple(gpus), brief, hot, _worked_to_end(evidence.grid("memory"), clocks, limits))
 
 
@@ -178,12 +177,12 @@ def _no_severe_reason(flags: Grid) -> Claim:
     highest = flags.value("max", unit="")
     bits = int(np.bitwise_or.reduce(flags.values[~np.isnan(flags.values)].astype(np.int64), initial=0))
     titles = tuple(REASONS[name].title for name in reasons_in(bits)) or ("none",)
-    return NO_SEVERE_REASON(count=counted(len(flags), "GPU", highest), why=derived(titles, highest))
+    return NO_SEVERE_REASON(count=count_of(len(flags), "GPU", highest), why=derived(titles, highest))
 
 
-def _sustained_windows(clocks: Clocks, grave: Flags, windows: Rows, limits: Limits) -> Rows | None:
+def _sustained_windows(clocks: Clocks, severe: Flags, windows: Rows, limits: Limits) -> Rows | None:
     """Of these windows, those with a sustained reason, smoothed over single samples; None if it was not sustained."""
-    flags = grave[windows].astype(np.int64)
+    flags = severe[windows].astype(np.int64)
     if flags.sum() < clocks.limits.windows:
         return None
     width = min(5, len(flags) | 1)
@@ -193,25 +192,25 @@ def _sustained_windows(clocks: Clocks, grave: Flags, windows: Rows, limits: Limi
     return on if len(on) >= clocks.limits.windows and len(on) * gap * clocks.step >= limits.min_throttled_s else None
 
 
-def _throttled_gpu(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[str]) -> ThrottledGpu:
-    """One GPU: ``on`` are its throttled windows, ``free`` those of work with normal clocks, ``peers`` the working GPUs
+def _throttled_gpu(clocks: Clocks, gpu: str, on: Rows, normal: Rows, peers: Sequence[str]) -> ThrottledGpu:
+    """One GPU. ``on``: its throttled windows; ``normal``: those of work with normal clocks; ``peers``: the working GPUs
     with normal clocks."""
     first, last = _first_and_last(on)
     start, end = float(clocks.times[first]) - clocks.step, float(clocks.times[last])
-    before = _normal_range(clocks, (free[free < first], free[free > last]))
+    before = _normal_range(clocks, (normal[normal < first], normal[normal > last]))
     grid, temperature = clocks.grids.get("clocks"), clocks.grids.get("temperature")
-    own = of_gpu(grid, gpu) if grid is not None and gpu in {name_of(series) for series in grid.series} else None
+    own = grid_of_gpu(grid, gpu) if grid is not None and gpu in {gpu_name(series) for series in grid.series} else None
     clock = None if own is None else _megahertz(own.during(start, end))
     usual, against = _normal_clock(clocks, gpu, own, before, (start, end), peers)
     drop = 1 - clock.number / usual.number if clock is not None and usual is not None and usual.number > 0 else None
     least = clocks.limits.drop_from_highest if against == "highest" else clocks.limits.drop
     reasons, names = _reasons_between(clocks, gpu, start, end)
     sources = [value for value in (reasons, clock) if value is not None]
-    heat = None if temperature is None else sampled(of_gpu(temperature, gpu).during(start, end), "max")
+    heat = None if temperature is None else value_or_none(grid_of_gpu(temperature, gpu).during(start, end), "max")
     return ThrottledGpu(
         gpu, start, end, before,
         seconds=derived(len(on) * clocks.step, *sources, unit="s"),
-        share=min(len(on) / (len(on) + len(free)), 1.0),
+        share=min(len(on) / (len(on) + len(normal)), 1.0),
         reasons_value=reasons, reasons=names, clock=clock, usual=usual, baseline=against,
         lowered=drop is None or drop >= least,
         drop=drop,
@@ -220,24 +219,24 @@ def _throttled_gpu(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequen
 
 
 def _normal_clock(
-    clocks: Clocks, gpu: str, own: Grid | None, before: Span | None, during: Span, peers: Sequence[str]
+    clocks: Clocks, gpu: str, own: Grid | None, before: TimeRange | None, during: TimeRange, peers: Sequence[str]
 ) -> tuple[Value | None, Baseline]:
     """The expected clock: its own normal clock, else the other GPUs', else the maximum."""
     grid, highest = clocks.grids.get("clocks"), clocks.grids.get("highest")
     if own is not None and before is not None and (value := _megahertz(own.during(*before))) is not None:
         return value, "own"
-    if grid is not None and len(grid) > 2 and 2 * len(peers) >= len(grid):  # then the median is that of free ones
+    if grid is not None and len(grid) > 2 and 2 * len(peers) >= len(grid):  # then the median is that of normal ones
         return _megahertz(grid.during(*during)), "peers"
-    if highest is not None and gpu in {name_of(series) for series in highest.series}:
-        return _megahertz(of_gpu(highest, gpu)), "highest"
+    if highest is not None and gpu in {gpu_name(series) for series in highest.series}:
+        return _megahertz(grid_of_gpu(highest, gpu)), "highest"
     rating = rating_of(own.series[0].get("gpu_model")) if own is not None else None
     if own is not None and rating is not None:
         return derived(rating.sm_clock_hertz / 1e6, own.value("count"), unit="MHz"), "highest"
     return None, "highest"
 
 
-def _normal_range(clocks: Clocks, parts: Sequence[Rows]) -> Span | None:
-    """A span with normal clocks: the one before the throttling if it has three windows, else the one after."""
+def _normal_range(clocks: Clocks, parts: Sequence[Rows]) -> TimeRange | None:
+    """A time range with normal clocks: the one before the throttling if it has three windows, else the one after."""
     part = next((rows for rows in parts if len(rows) >= 3), None)
     return None if part is None else (float(clocks.times[part[0]]) - clocks.step, float(clocks.times[part[-1]]))
 
@@ -252,21 +251,21 @@ def _first_and_last(on: Rows) -> tuple[int, int]:
 
 
 def _megahertz(grid: Grid) -> Value | None:
-    value = sampled(grid, "median")
+    value = value_or_none(grid, "median")
     return None if value is None else derived(value.number / 1e6, value, unit="MHz")
 
 
 def _reasons_between(clocks: Clocks, gpu: str, start: float, end: float) -> tuple[Value | None, tuple[str, ...]]:
-    """The severe reasons set in this span: their titles, cited, and their names."""
+    """The severe reasons set in this time: their titles, cited, and their names."""
     names: dict[str, Value] = {}
     flags, counted = clocks.grids.get("reasons"), clocks.grids.get("counters")
     if flags is not None:
-        part = of_gpu(flags, gpu).during(start, end)
+        part = grid_of_gpu(flags, gpu).during(start, end)
         bits = part.values[~np.isnan(part.values)].astype(np.int64)
         for name, reason in REASONS.items():
             if reason.bit & SEVERE and len(bits) and 4 * (bits & reason.bit != 0).sum() >= len(bits):
                 names[name] = part.value("max")
-    own = of_gpu(counted, gpu) if counted is not None and not names else None
+    own = grid_of_gpu(counted, gpu) if counted is not None and not names else None
     for (name,) in own.labels("reason") if own is not None else ():
         if own is not None and name in REASONS and REASONS[name].severity != "benign":
             total = own.where(reason=name).during(start, end).value("sum")
@@ -299,7 +298,7 @@ def _memory_released(grid: Grid | None, activity: GpuActivity) -> float:
     """Until when the GPUs in use had memory allocated: without a record of the run's end, samples continue after it."""
     end = float(activity.times[-1])
     users = [gpu for gpu, used in zip(activity.gpus, activity.worked, strict=True) if used]
-    memory = aligned(grid, users, activity.times)
+    memory = align(grid, users, activity.times)
     if np.isnan(memory).all():
         return end
     with np.errstate(invalid="ignore"):

@@ -15,9 +15,9 @@ from trackside.evidence import Evidence, Frame, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions, earliest_first, final_events
-from trackside.facts.logs.order import followed_by
+from trackside.facts.logs.order import last_after
 from trackside.facts.logs.silence import Silence
-from trackside.facts.ranks import AbsentRanks, named, rank_of, ranks_of, world_size
+from trackside.facts.ranks import AbsentRanks, cited_ranks, rank_of, ranks_of, world_size
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Role, Run
 from trackside.query import Query, events
@@ -94,7 +94,7 @@ class CollectiveComplaints:
             return ()
         frame = self.frames[kind]
         shows = [FIRST_ERRORS.get(kind, CONNECTION_LOST)(line=frame.value(first, "text"))]
-        ranks = named(frame, [row for name, row in self.rows if name == kind])
+        ranks = cited_ranks(frame, [row for name, row in self.rows if name == kind])
         return (*shows, RANKS_REPORTED(ranks=ranks)) if ranks is not None and kind != "mismatches" else tuple(shows)
 
     @cached_property
@@ -142,7 +142,7 @@ class CollectiveComplaints:
             return None
         quiet = tuple(sorted(set(range(world)) - set(loud)))
         kinds = dict(self.rows)
-        voices = [named(self.frames[kind], [row for name, row in self.rows if name == kind]) for kind in kinds]
+        voices = [cited_ranks(self.frames[kind], [row for name, row in self.rows if name == kind]) for kind in kinds]
         return AbsentRanks(quiet, RANKS_SILENT(ranks=derived(quiet, *(voice for voice in voices if voice is not None))))
 
 
@@ -160,7 +160,7 @@ def collective_complaints(
         if name == "exceptions":
             candidates = [row for row in candidates if row.get("about") == "collective"]
         last = final_events(candidates, silence.points, crashed=ending.abnormal is not None)
-        rows += [(name, row) for row in last if not clean_ends or followed_by(clean_ends[-1], [row]) is None]
+        rows += [(name, row) for row in last if not clean_ends or last_after(clean_ends[-1], [row]) is None]
     return CollectiveComplaints(frames, tuple(rows), silence, ending.launchers, run)
 
 

@@ -111,7 +111,7 @@ def _by_oom_count(deaths: Deaths, memory: HostMemory, ending: Ending, run: Run, 
     near = memory.near((), None if ended else run.end)
     if not near.kills and (ended or bad is None or not near.short):
         return None
-    if ended and not (bad is not None and _training_stopped(near.kills[0].until, deaths, run, limits)):
+    if ended and not (bad is not None and _stopped_at(near.kills[0].until, deaths, run, limits)):
         how = (ENDED_WELL(state=well),) if well is not None else () if bad is None else (RECORDED(state=bad),)
         claims = (*near.claims, *how)
         return DeathAccount(Certainty.POSSIBLE, KILL, claims, memory=near, of_memory=True, outlived=True)
@@ -130,7 +130,7 @@ def _by_lost_worker(deaths: Deaths) -> DeathAccount | None:
     rows = [(row, exits) for row in ray if exit_signal(row) is None]
     rows += [(row, raised) for row in raised.events if ABRUPT_END.search(str(row.get("message") or ""))]
     for row, frame in rows:
-        if not deaths.restarts.recovered(row):
+        if not deaths.restarts.has_recovered(row):
             return DeathAccount(Certainty.SUPPORTED, None, (WORKER_LOST(line=frame.value(row, "text")),), row)
     return None
 
@@ -152,13 +152,15 @@ def _by_record(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Endi
     return None
 
 
-def _record_account(says: Sentence, number: int, code: Value, memory: HostMemory, certainty: Certainty) -> DeathAccount:
-    claim = says(code=code, signal=derived(signal_name(number), code))
+def _record_account(
+    sentence: Sentence, number: int, code: Value, memory: HostMemory, certainty: Certainty
+) -> DeathAccount:
+    claim = sentence(code=code, signal=derived(signal_name(number), code))
     shortage = memory.at(None) if number == KILL else MEMORY_NOT_CHECKED
     return DeathAccount(certainty, number, (claim,), memory=shortage)
 
 
-def _training_stopped(moment: float, deaths: Deaths, run: Run, limits: Limits) -> bool:
+def _stopped_at(moment: float, deaths: Deaths, run: Run, limits: Limits) -> bool:
     """Whether training continued until about this time, and not after it."""
     times = [point.time for point in deaths.points if point.time is not None]
     end, near_s = run.end, limits.stopped_s

@@ -15,7 +15,7 @@ from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import CUT_SHORT, FATAL_SIGNALS, Ending, exit_signal
 from trackside.facts.logs.exceptions import Exceptions
-from trackside.facts.logs.order import followed_by, follows
+from trackside.facts.logs.order import follows, last_after
 from trackside.facts.logs.restarts import LauncherRestarts
 from trackside.facts.ranks import rank_of, ranks_of
 from trackside.facts.training.learning import Trajectory
@@ -107,7 +107,7 @@ class Deaths:
         return self.evidence["memory"]
 
     @property
-    def unread(self) -> Missing | None:
+    def missing_log(self) -> Missing | None:
         """Why no log was read; None if one was."""
         return self.evidence.missing("exceptions")
 
@@ -120,7 +120,7 @@ class Deaths:
     def unexplained(self) -> tuple[Death, ...]:
         """The deaths that no launcher, scheduler, watchdog or traceback explains; the most informative first."""
         rules = (self._ended_before, self._forced, self._aborted_for_others, self._has_traceback)
-        left = (death for death in self.reports if not self.restarts.recovered(death.row))
+        left = (death for death in self.reports if not self.restarts.has_recovered(death.row))
         deaths = [death for death in left if not any(rule(death) for rule in rules)]
         return tuple(
             sorted(deaths, key=lambda death: (not death.first, death.source != "launchers", death.rank is None))
@@ -137,14 +137,16 @@ class Deaths:
         ranks = ranks_of([death.row for death in same], self.ending.launchers)
         values = {"signal": derived(signal_name(main.number), main.line), "line": main.line}
         worker = main.source == "workers"  # its parent lives, and reports it
-        says = WORKER_DIED if worker else DIED
+        sentence = WORKER_DIED if worker else DIED
         if ranks:
-            says = WORKER_DIED_ON if worker else DIED_ON
+            sentence = WORKER_DIED_ON if worker else DIED_ON
             values["ranks"] = derived(ranks, *(death.line for death in same if death.rank is not None))
         firsts = {death.source: death for death in reversed(same) if death.source != main.source}
         also = (ALSO_REPORTED(line=death.line) for death in same if firsts.get(death.source) is death)
         strong = len(sources) > 1 or main.source in RELIABLE_SOURCES
-        return DeathReport(main, ranks, (says(**values), *also), strong, self._parent if "workers" in sources else None)
+        return DeathReport(
+            main, ranks, (sentence(**values), *also), strong, self._parent if "workers" in sources else None
+        )
 
     @property
     def _parent(self) -> tuple[str, str] | None:
@@ -155,7 +157,7 @@ class Deaths:
     @cached_property
     def survived(self) -> tuple[Death, tuple[Claim, ...]] | None:
         """The first death after which the launcher restarted its workers, and the evidence for that."""
-        lives = ((death, self.restarts.lived_on(death.row)) for death in self.reports)
+        lives = ((death, self.restarts.restart_claims(death.row)) for death in self.reports)
         return next((life for life in lives if life[1]), None)
 
     def _reports(self, source: str) -> Iterator[Death]:
@@ -216,7 +218,7 @@ class Deaths:
     def _tracebacks(self) -> tuple[Event, ...]:
         """Exceptions and GPU memory errors that can explain a death."""
         rows = [row for row in self.raised if not row.get("logged")]
-        rows += [row for row in self.memory.events if row.role is Role.ROOT and followed_by(row, self.points) is None]
+        rows += [row for row in self.memory.events if row.role is Role.ROOT and last_after(row, self.points) is None]
         return tuple(row for row in rows if row.get("about") not in ("dataloader", "host_memory"))
 
 

@@ -13,8 +13,8 @@ from functools import cached_property
 from trackside.catalog.job_states import ALIVE, CLEARING
 from trackside.catalog.signals import signal_name
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
-from trackside.facts.fact import fact, unmet
-from trackside.facts.logs.order import followed_by
+from trackside.facts.fact import fact, unmet_need
+from trackside.facts.logs.order import last_after
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Record, Role
 from trackside.query import Query, events, record
@@ -91,9 +91,9 @@ def last_job(jobs: Frame) -> Record | None:
 class Ending:
     """How the run ended. Frames without an answer are empty."""
 
-    unrecorded: Missing | None
+    missing_end: Missing | None
     """Why there is neither a scheduler record nor a notice; None if there is one."""
-    unfiled: Missing | None
+    missing_record: Missing | None
     """Why there is no scheduler record; None if there is one."""
     jobs: Frame
     ends: Frame
@@ -136,7 +136,7 @@ class Ending:
         return tuple(row for row in self.notices.events if row.get("reason") == "time_limit")
 
     @property
-    def reaped(self) -> bool:
+    def ended_from_outside(self) -> bool:
         """Whether the run was ended from outside, or still runs."""
         return (self.state is not None and self.state.value in OUTSIDE_END_STATES) or bool(self.limit_notices)
 
@@ -183,7 +183,7 @@ class Ending:
         for frame in (self.launchers, self.exits):
             for row in frame.events:
                 failed = exit_signal(row) is not None or row.get("exit_code") not in (None, 0)
-                if failed and followed_by(row, self.ends.events) is None:
+                if failed and last_after(row, self.ends.events) is None:
                     return frame, row
         return None
 
@@ -232,5 +232,5 @@ def how_it_ended(state: Value) -> Claim:
 @fact(ENDING)
 def ending(evidence: Evidence) -> Ending:
     """Covers the given rows; nothing is required."""
-    unrecorded = unmet(evidence, (("jobs", "notices"),))
-    return Ending(unrecorded, evidence.missing("jobs"), *(evidence[name] for name in ENDING))
+    missing_end = unmet_need(evidence, (("jobs", "notices"),))
+    return Ending(missing_end, evidence.missing("jobs"), *(evidence[name] for name in ENDING))

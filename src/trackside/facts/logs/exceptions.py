@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.order import followed_by, follows, latest
+from trackside.facts.logs.order import follows, last_after, latest
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Role
@@ -37,7 +37,7 @@ MAX_WORD_CHARS = 16
 OTHER_TOPICS = ("wrapper", "signal", "collective", "interrupt")
 
 
-def unhandled(raised: Iterable[Event], progress: Iterable[Event], *, crashed: bool = False) -> list[Event]:
+def unhandled_exceptions(raised: Iterable[Event], progress: Iterable[Event], *, crashed: bool = False) -> list[Event]:
     r"""The job's own exceptions without a later logged step, earliest first.
 
     Wrappers, cascades and teardown are dropped. Copies of a traceback in a launcher's summary count only if the rank
@@ -56,7 +56,7 @@ def final_events(events: Iterable[Event], progress: Sequence[Event], *, crashed:
     traceback, so that later unstamped points in the same file do not clear the last event.
     """
     rows, ends = list(events), latest(progress)
-    final = [event for event in rows if followed_by(event, ends) is None]
+    final = [event for event in rows if last_after(event, ends) is None]
     if final or not crashed or not rows:
         return final
     last = earliest_first(rows)[-1]
@@ -102,7 +102,7 @@ class Exceptions:
 def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> Exceptions:
     """Covers the tracebacks that were read; nothing is required."""
     frame, points = evidence["exceptions"], () if isinstance(trajectory, Missing) else trajectory.progress.events
-    return Exceptions(frame, tuple(unhandled(frame.events, points, crashed=ending.abnormal is not None)))
+    return Exceptions(frame, tuple(unhandled_exceptions(frame.events, points, crashed=ending.abnormal is not None)))
 
 
 def error_in_brief(frame: Frame, row: Event) -> Value:
@@ -112,7 +112,7 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
     first_line = _informative_line(message)
     text = f"{name.rpartition('.')[2]}: {first_line}" if first_line else name.rpartition(".")[2]
     if len(text) > MAX_HEADLINE_CHARS:
-        text = _FOLDERS.sub("\N{HORIZONTAL ELLIPSIS}/", text)  # a file's name tells more than its folders
+        text = _FOLDERS.sub("\N{HORIZONTAL ELLIPSIS}/", text)  # a file's name is more informative than its folders
     if len(text) > MAX_HEADLINE_CHARS:
         words, _, last = text[: MAX_HEADLINE_CHARS - 1].rpartition(" ")
         text = (words if len(last) < MAX_WORD_CHARS else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"

@@ -11,12 +11,12 @@ from functools import cached_property
 
 from trackside.evidence import Evidence, Frame, Missing, Value
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpus import of_ranks
+from trackside.facts.gpus import gpus_of_ranks
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions, earliest_first, final_events
-from trackside.facts.logs.order import followed_by
-from trackside.facts.ranks import named, ranks_of
-from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.logs.order import last_after
+from trackside.facts.ranks import cited_ranks, ranks_of
+from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Role, Run
 from trackside.query import events
@@ -68,12 +68,12 @@ class GpuMemoryErrors:
         """That the last error was handled: training, or the run's own end, came after it."""
         ends = self.ending.ends.where(lambda row: row.get("status") != "aborted")
         if self.own:
-            after = followed_by(self.own[-1], ends.events)
+            after = last_after(self.own[-1], ends.events)
             handled = after is not None and self.ending.abnormal is None
             return self._handled(self.own[-1], ends.value(after, "text")) if after is not None and handled else None
         if not self.roots or isinstance(self.trajectory, Missing):
             return None
-        point = followed_by(self.roots[-1], self.trajectory.points)
+        point = last_after(self.roots[-1], self.trajectory.points)
         return None if point is None else self._handled(self.roots[-1], self.trajectory.progress.value(point, "text"))
 
     def _handled(self, row: Event, later: Value) -> Claim:
@@ -82,7 +82,7 @@ class GpuMemoryErrors:
     @cached_property
     def sizes(self) -> Mapping[str, Value]:
         """The bytes that the earliest error names, by a name of :data:`SIZES`."""
-        fields = (field for field in SIZES if number(self.cause, field) is not None)
+        fields = (field for field in SIZES if numeric_field(self.cause, field) is not None)
         return {field: self.frame.value(self.cause, field, "bytes") for field in fields}
 
     def bytes(self, field: str) -> float:
@@ -92,17 +92,19 @@ class GpuMemoryErrors:
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
         """The error and its ranks, the requested size, and the phase."""
-        line, ranks, sizes = self.frame.value(self.cause, "text"), named(self.frame, self.own), self.sizes
-        says_line = MEMORY_RAN_OUT_ON if "requested_bytes" in sizes else MEMORY_RAN_OUT_LINE
-        claims = [MEMORY_RAN_OUT(line=line) if ranks is None else says_line(line=line, ranks=ranks)]
+        line, ranks, sizes = self.frame.value(self.cause, "text"), cited_ranks(self.frame, self.own), self.sizes
+        line_sentence = MEMORY_RAN_OUT_ON if "requested_bytes" in sizes else MEMORY_RAN_OUT_LINE
+        claims = [MEMORY_RAN_OUT(line=line) if ranks is None else line_sentence(line=line, ranks=ranks)]
         if "requested_bytes" in sizes and "total_bytes" in sizes:
-            says = LARGER_THAN_GPU if self.bytes("requested_bytes") > self.bytes("total_bytes") else ALLOCATION_FAILED
-            claims.append(says(requested=sizes["requested_bytes"], total=sizes["total_bytes"]))
+            sentence = (
+                LARGER_THAN_GPU if self.bytes("requested_bytes") > self.bytes("total_bytes") else ALLOCATION_FAILED
+            )
+            claims.append(sentence(requested=sizes["requested_bytes"], total=sizes["total_bytes"]))
         elif "requested_bytes" in sizes:
             claims.append(ALLOCATION_SIZE(requested=sizes["requested_bytes"]))
         if self.cause.get("phase") not in (None, "unknown"):
-            says = FAILED_IN_PASS if self.cause.get("phase") in ("forward", "backward") else FAILED_DURING
-            claims.append(says(phase=self.frame.value(self.cause, "phase")))
+            sentence = FAILED_IN_PASS if self.cause.get("phase") in ("forward", "backward") else FAILED_DURING
+            claims.append(sentence(phase=self.frame.value(self.cause, "phase")))
         return tuple(claims)
 
     def in_pieces(self, share: float) -> Claim | None:
@@ -141,7 +143,7 @@ class GpuMemoryErrors:
     @cached_property
     def gpus(self) -> tuple[str, ...]:
         """The run's GPUs that ran out of memory, by rank, else by the index in the errors if the node is known."""
-        if gpus := of_ranks(self.run, self.ranks):
+        if gpus := gpus_of_ranks(self.run, self.ranks):
             return gpus
         nodes = {row.node or (self.run.nodes[0] if len(self.run.nodes) == 1 else "") for row in self.own}
         names = {f"{row.node or next(iter(nodes))}:{row.get('gpu')}" for row in self.own if row.get("gpu") is not None}

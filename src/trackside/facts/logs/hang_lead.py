@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value
-from trackside.facts.fact import Maybe, fact, known
+from trackside.facts.fact import Maybe, fact, or_none
 from trackside.facts.gpu.first_step import FirstStepHang
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.gpu.stall_claims import Stall
@@ -59,8 +59,8 @@ def hang_lead(
 ) -> Maybe[HangLead]:  # fmt: skip
     """Missing if there is no evidence of a hang, or if the run ended well."""
     ranks_complaints, found_stacks, dumped = (
-        known(complaints),
-        known(stacks),
+        or_none(complaints),
+        or_none(stacks),
         None if isinstance(flight, Missing) else flight.absent,
     )
     if ending.completed is not None:
@@ -77,7 +77,7 @@ def hang_lead(
         return _from_stall(last.final_stall, ending, last)
     if last.working is not None or ranks_complaints is None or last.raised:
         return NO_HANG
-    if last.reaped and not isinstance(first_step, Missing):
+    if last.ended_from_outside and not isinstance(first_step, Missing):
         return _from_first_step(first_step, ending)
     return NO_HANG if last.quiet is None else _from_silence(*last.quiet, ending, silence, last)
 
@@ -113,7 +113,7 @@ def _is_between_ranks(stall: Stall, ending: Ending, silence: Silence, last: Last
     if int(stall.activity.worked.sum()) < 2 and not silence.several_ranks:
         return False
     spoken_of = ending.state is not None or bool(ending.notices) or bool(stall.outliers)
-    if not spoken_of and stall.activity.basis in ("power", "utilization") and silence.unread is None:
+    if not spoken_of and stall.activity.basis in ("power", "utilization") and silence.missing_log is None:
         return False  # a log excerpt, and signals that need a silent log to be conclusive
     return not ending.ends and (not last.raised or (stall.sure and stall.busy_waiting))
 

@@ -12,9 +12,9 @@ from functools import cached_property
 
 from trackside.evidence import Evidence, Frame, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.logs.order import followed_by
+from trackside.facts.logs.order import last_after
 from trackside.facts.logs.silence import Silence
-from trackside.facts.ranks import AbsentRanks, named, rank_of
+from trackside.facts.ranks import AbsentRanks, cited_ranks, rank_of
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import events
@@ -36,7 +36,7 @@ WAIT_IN_PROCESSES, WAIT_GPU_PROCESSES, STAYED_ELSEWHERE_PROCESSES, STAYED_AT_PRO
     Sentence(sentence.text.replace("{ranks}", "{who}"), sentence.running.replace("{ranks}", "{who}"))
     for sentence in (WAIT_IN, WAIT_GPU, STAYED_ELSEWHERE, STAYED_AT)
 )
-"""The same of processes whose ranks aren't known."""
+"""The same of processes whose ranks are unknown."""
 
 AGENT_PARSER = "hang-report"
 """The parser of the agent's lines."""
@@ -100,7 +100,7 @@ class HangStacks:
         return self.frame.value(rows[0], "place") if rows else None
 
     def lines(self, ranks: Iterable[int]) -> list[Claim]:
-        """Code locations of these ranks, which other evidence says are absent."""
+        """Code locations of these ranks, which other evidence shows to be absent."""
         selected = set(ranks)
         return self._places(
             [row for row in (*self.elsewhere, *self.other_collective) if rank_of(row) in selected],
@@ -128,7 +128,7 @@ class HangStacks:
             values = {"place": self.frame.value(first, "place" if first.get("place") is not None else "top")}
             if call:
                 values["call"] = self.frame.value(first, "collective")
-            ranks = named(self.frame, group)
+            ranks = cited_ranks(self.frame, group)
             if ranks is not None:
                 shows.append(by_rank(ranks=ranks, **values))
             else:
@@ -142,7 +142,7 @@ class HangStacks:
 def hang_stacks(evidence: Evidence, silence: Silence) -> HangStacks:
     """Empty if no stack was taken, or if the run continued after it."""
     frame = evidence["stacks"]
-    rows = [row for row in frame.events if row.get("resumed_s") is None and followed_by(row, silence.points) is None]
+    rows = [row for row in frame.events if row.get("resumed_s") is None and last_after(row, silence.points) is None]
     by_process: dict[object, list[Event]] = {}
     for row in rows:
         rank = rank_of(row)

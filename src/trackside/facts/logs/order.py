@@ -16,7 +16,7 @@ def follows(later: Event, earlier: Event) -> bool | None:
     return None
 
 
-def followed_by(event: Event, others: Iterable[Event]) -> Event | None:
+def last_after(event: Event, others: Iterable[Event]) -> Event | None:
     """The last of ``others`` that is known to have come after ``event``."""
     known = others if isinstance(others, Sequence) else tuple(others)
     return next((other for other in reversed(known) if follows(other, event)), None)

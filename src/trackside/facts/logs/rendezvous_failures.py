@@ -14,9 +14,9 @@ from functools import cached_property
 from trackside.evidence import Evidence, Frame
 from trackside.facts.fact import fact
 from trackside.facts.logs.exceptions import Exceptions
-from trackside.facts.logs.order import followed_by
+from trackside.facts.logs.order import last_after
 from trackside.facts.logs.silence import Silence
-from trackside.facts.ranks import named
+from trackside.facts.ranks import cited_ranks
 from trackside.finding import Claim, Culprit, Sentence
 from trackside.model import Event, Role
 from trackside.query import events
@@ -130,7 +130,7 @@ class RendezvousFailures:
         return tuple(row for row in self.rows if row.get("retry") is not True)
 
     @cached_property
-    def telling(self) -> Event:
+    def most_informative(self) -> Event:
         """The row with the most informative reason."""
         best = min(self.final or self.rows, key=_rank)
         if not self.final or str(best.get("reason")) in VAGUE_REASONS:
@@ -142,7 +142,7 @@ class RendezvousFailures:
     @property
     def reason(self) -> str:
         """The reason of the most informative row."""
-        return str(self.telling.get("reason"))
+        return str(self.most_informative.get("reason"))
 
     @property
     def rank_absent(self) -> bool:
@@ -155,26 +155,28 @@ class RendezvousFailures:
         if self.rank_absent:
             return "job", FIX_START
         culprit, remedy = REMEDIES.get(self.reason, ("unknown", FIX_NETWORK))
-        listed = self.reason == "dns" and HOST_LIST.search(str(self.telling.get("address") or ""))
+        listed = self.reason == "dns" and HOST_LIST.search(str(self.most_informative.get("address") or ""))
         return "job" if listed else culprit, remedy
 
     @property
     def headline(self) -> Claim | None:
         """The answer, with the address or the number of ranks that the failure names; None if it names neither."""
-        address = str(self.telling.get("address") or "")
-        says = ONLY_JOINED if CLIENTS_JOINED.fullmatch(address) else HEADLINES_AT.get(self.reason) if address else None
-        return None if says is None else says(address=self.frame.value(self.telling, "address"))
+        address = str(self.most_informative.get("address") or "")
+        sentence = (
+            ONLY_JOINED if CLIENTS_JOINED.fullmatch(address) else HEADLINES_AT.get(self.reason) if address else None
+        )
+        return None if sentence is None else sentence(address=self.frame.value(self.most_informative, "address"))
 
     @property
     def claims(self) -> list[Claim]:
         """What failed, at which address, and who reported it."""
-        frame, telling, reason = self.frame, self.telling, self.reason
+        frame, telling, reason = self.frame, self.most_informative, self.reason
         claims = [FAILURES.get(reason, START_FAILED)(line=frame.value(telling, "text"))]
         if telling.get("address") is not None:
             claims.append(ADDRESSES.get(reason, ADDRESS_IS)(address=frame.value(telling, "address")))
         if self.rank_absent:
             claims.append(RANK_NEVER_REGISTERED(count=frame.reduce("count", "address")))
-        ranks = named(frame, self.rows)
+        ranks = cited_ranks(frame, self.rows)
         return claims if ranks is None else [*claims, REPORTED_BY(ranks=ranks)]
 
 
@@ -182,8 +184,8 @@ class RendezvousFailures:
 def rendezvous_failures(evidence: Evidence, exceptions: Exceptions, silence: Silence) -> RendezvousFailures:
     """Missing if no log was given."""
     frame, up = evidence["failures"], silence.formed
-    rows = [row for row in frame.events if row.role is Role.ROOT and followed_by(row, up) is None]
-    own = [row for row in exceptions.frame.events if _is_startup_error(row) and followed_by(row, up) is None]
+    rows = [row for row in frame.events if row.role is Role.ROOT and last_after(row, up) is None]
+    own = [row for row in exceptions.frame.events if _is_startup_error(row) and last_after(row, up) is None]
     return RendezvousFailures(frame, tuple(rows), tuple(own))
 
 

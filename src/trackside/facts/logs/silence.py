@@ -12,7 +12,7 @@ from functools import cached_property
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import Trajectory, number, training_points
+from trackside.facts.training.learning import Trajectory, logged_steps, numeric_field
 from trackside.model import Event, Run
 from trackside.query import Query, events
 
@@ -58,7 +58,7 @@ class Silence:
     trajectory: Maybe[Trajectory]
     run: Run
     limits: Limits
-    unread: Missing | None = None
+    missing_log: Missing | None = None
     """Why no log was read; None if one was."""
 
     def last_sign(self, names: Iterable[str] = tuple(SIGNS_OF_LIFE)) -> Value | None:
@@ -99,7 +99,7 @@ class Silence:
     @cached_property
     def points(self) -> tuple[Event, ...]:
         """The printed logged steps, without evaluations."""
-        return tuple(training_points(self.signs["progress"]))
+        return tuple(logged_steps(self.signs["progress"]))
 
     @cached_property
     def formed(self) -> tuple[Event, ...]:
@@ -133,7 +133,7 @@ class Silence:
         """(seconds without activity before the end, whether time stamps prove it); None if it stayed active or nothing
         shows it."""
         trajectory, limits, elapsed = self.trajectory, self.limits, self.ending.elapsed
-        if not isinstance(trajectory, Missing) and trajectory.points and not trajectory.stamped:
+        if not isinstance(trajectory, Missing) and trajectory.points and not trajectory.has_times:
             left = self._left
             if left is None or elapsed is None or left.number < limits.unstamped_share * elapsed.number:
                 return None
@@ -151,7 +151,7 @@ class Silence:
         """Seconds that the completed steps, at their printed pace, do not explain, if lines carry no time and the
         remainder is more than saves and start-up usually take: it is unclear what the run did then."""
         trajectory, elapsed = self.trajectory, self.ending.elapsed
-        if isinstance(trajectory, Missing) or not trajectory.points or trajectory.stamped or elapsed is None:
+        if isinstance(trajectory, Missing) or not trajectory.points or trajectory.has_times or elapsed is None:
             return None
         left, limits = self._left, self.limits
         enough = left is not None and left.number >= max(limits.min_silence_s, limits.open_share * elapsed.number)
@@ -163,7 +163,7 @@ class Silence:
         trajectory, elapsed = self.trajectory, self.ending.elapsed
         if isinstance(trajectory, Missing) or trajectory.last is None or elapsed is None:
             return None
-        elapsed_s = number(trajectory.last, "elapsed_s")
+        elapsed_s = numeric_field(trajectory.last, "elapsed_s")
         if elapsed_s is not None:
             printed = trajectory.progress.value(trajectory.last, "elapsed_s", "s")
             return derived(round(elapsed.number - elapsed_s, 1), elapsed, printed, unit="s")

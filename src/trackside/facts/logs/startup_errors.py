@@ -13,8 +13,8 @@ from functools import cached_property
 from trackside.evidence import Evidence, Frame, Missing, Value
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import JOB_RAISED, type_and_message, unhandled
-from trackside.facts.ranks import failed_beside, named
+from trackside.facts.logs.exceptions import JOB_RAISED, type_and_message, unhandled_exceptions
+from trackside.facts.ranks import cited_ranks, ranks_in_summary
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Role
@@ -36,7 +36,7 @@ class StartupErrors:
     """The job's own exceptions."""
 
     frame: Frame
-    unread: Missing | None
+    missing_log: Missing | None
     """Why no log was read; None if one was."""
     own: tuple[Event, ...]
     """Exceptions that may have ended the run, earliest first."""
@@ -57,7 +57,7 @@ class StartupErrors:
     @cached_property
     def ranks(self) -> Value | None:
         """The ranks that raised it, by their labels or by the launcher's summary."""
-        return named(self.frame, self.copies) or failed_beside(self.copies, self.ending.launchers)
+        return cited_ranks(self.frame, self.copies) or ranks_in_summary(self.copies, self.ending.launchers)
 
     @cached_property
     def rank_numbers(self) -> tuple[int, ...]:
@@ -102,5 +102,5 @@ def startup_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: En
     ]  # fmt: skip
     done = () if isinstance(trajectory, Missing) else (*trajectory.points, *trajectory.milestones)
     other = bool(evidence["memory"]) or any(row.role is Role.ROOT for row in frame.events)
-    own = unhandled(rows, done)
+    own = unhandled_exceptions(rows, done)
     return StartupErrors(frame, evidence.missing("exceptions"), tuple(own), other, ending)

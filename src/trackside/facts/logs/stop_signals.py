@@ -10,7 +10,7 @@ from trackside.evidence import Evidence, Frame, Missing, Value
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.exceptions import Exceptions
-from trackside.facts.logs.order import first, followed_by, follows
+from trackside.facts.logs.order import first, follows, last_after
 from trackside.facts.training.learning import Trajectory
 from trackside.model import Event, Role
 from trackside.query import events
@@ -61,7 +61,7 @@ def stop_signals(
     raised = (row for row in exceptions.frame.events if row.get("about") == "signal")
     rows += [(row, exceptions.frame) for row in raised if NAMED_SIGNAL.search(str(row.get("message")))]
     points = () if isinstance(trajectory, Missing) else trajectory.points
-    last = [(row, of) for row, of in rows if followed_by(row, points) is None]
+    last = [(row, of) for row, of in rows if last_after(row, points) is None]
     sign = first([row for row, _ in last])
     if sign is None:
         return StopSignals(frame)

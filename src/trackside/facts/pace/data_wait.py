@@ -17,9 +17,9 @@ from trackside.evidence import Evidence, Frame, Grid, Missing, Value, derived
 from trackside.facts import maths
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import Matrix, nan_median
-from trackside.facts.gpus import sampled
+from trackside.facts.gpus import value_or_none
 from trackside.facts.pace.pace import StepPace
-from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import events, metric
@@ -132,7 +132,7 @@ class DataWait:
         level = maths.median([part for part, _ in warm])
         typical = min(warm, key=lambda pair: abs(pair[0] - level))[1]
         names = ("step_time_s", "compute_time_s", "comm_time_s")
-        step_field = next(name for name in names if number(typical, name) is not None)
+        step_field = next(name for name in names if numeric_field(typical, name) is not None)
         wait, step = frame.value(typical, "data_time_s", "s"), frame.value(typical, step_field, "s")
         share = derived(round(level, 3), wait, step, unit="share")
         points = frame.reduce("count", "data_time_s", unit="logged steps")
@@ -144,7 +144,7 @@ class DataWait:
         grid = self.gauge
         if grid is None or len(grid.times) < self.limits.readings:
             return None
-        share = sampled(grid, "median", "share")
+        share = value_or_none(grid, "median", "share")
         return (
             None
             if share is None
@@ -163,9 +163,9 @@ def data_wait(evidence: Evidence, trajectory: Maybe[Trajectory], pace: StepPace,
 
 def _data_share(row: Event) -> float | None:
     """Data wait over the whole step: the printed step time, else the sum of the step's parts."""
-    wait = number(row, "data_time_s")
-    parts = [value for name in ("compute_time_s", "comm_time_s") if (value := number(row, name)) is not None]
-    step = number(row, "step_time_s")
+    wait = numeric_field(row, "data_time_s")
+    parts = [value for name in ("compute_time_s", "comm_time_s") if (value := numeric_field(row, name)) is not None]
+    step = numeric_field(row, "step_time_s")
     total = max(step or 0.0, wait or 0.0) if step is not None else (wait or 0.0) + sum(parts)
     if wait is None or wait < 0 or total <= 0 or (step is None and not parts):
         return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpus import sampled
+from trackside.facts.gpus import value_or_none
 from trackside.finding import Claim, Sentence
 from trackside.query import Query, metric
 
@@ -64,7 +64,7 @@ class HostLoad:
         claims = [CPUS_BUSY(busy=busy)] if busy is not None and busy.number >= self.limits.saturated_cpu else []
         for name, sentence in TASKS_WAITED.items():
             grid = self.grids.get(f"{name}_pressure")
-            wait = None if grid is None else sampled(grid.during(start, end), "median")
+            wait = None if grid is None else value_or_none(grid.during(start, end), "median")
             if grid is not None and wait is not None:
                 share = wait.number / grid.step
                 if share >= self.limits.pressure_share:
@@ -75,8 +75,8 @@ class HostLoad:
         """Busy share of CPU time (median); None if it was not sampled."""
         busy, idle = self.grids.get("cpu_busy"), self.grids.get("cpu_idle")
         if busy is not None:
-            return sampled(busy.during(start, end), "median", "share")
-        spare = None if idle is None else sampled(idle.during(start, end), "median")
+            return value_or_none(busy.during(start, end), "median", "share")
+        spare = None if idle is None else value_or_none(idle.during(start, end), "median")
         if idle is None or spare is None:
             return None
         return derived(round(1 - spare.number / idle.step, 3), spare, unit="share")

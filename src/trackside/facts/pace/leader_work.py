@@ -13,8 +13,8 @@ from statistics import median
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import GpuActivity, nan_median, stretches
-from trackside.facts.gpus import of_gpu
+from trackside.facts.gpu.activity import GpuActivity, nan_median, window_ranges
+from trackside.facts.gpus import grid_of_gpu
 from trackside.facts.pace.saving import Saving
 from trackside.facts.pace.slow_gpus import SlowGpus, SlowGroup
 from trackside.facts.training.learning import Trajectory
@@ -98,7 +98,7 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
     if grid is None:
         return None
     part = grid.during(group.start, group.end)
-    own, peers = of_gpu(part, group.gpus[0]).value("avg"), part.value("median")
+    own, peers = grid_of_gpu(part, group.gpus[0]).value("avg"), part.value("median")
     if own.value is None or not peers.value:
         return None
     share, gpu = 1 - own.number / peers.number, derived(group.gpus[0], own)
@@ -123,7 +123,7 @@ def _keeps_up_between(activity: GpuActivity, group: SlowGroup, interval: float, 
     assert activity.busy is not None
     values = activity.busy[:, (activity.times > group.start) & (activity.times <= group.end)]
     own, usual = values[activity.gpus.index(group.gpus[0])], float(nan_median(values))
-    return len(stretches(own >= limits.keeps_up * usual)) >= 0.5 * saves
+    return len(window_ranges(own >= limits.keeps_up * usual)) >= 0.5 * saves
 
 
 def _pause(activity: GpuActivity, group: SlowGroup, course: Trajectory, limits: Limits) -> Claim | None:
@@ -136,6 +136,6 @@ def _pause(activity: GpuActivity, group: SlowGroup, course: Trajectory, limits: 
     usual = median(after[0] - time for (time, _), after in pairwise(before))
     last, index = before[-1]
     if end - start < limits.points * usual or start - last > limits.points * usual + 2 * activity.step:
-        return None  # too short to tell, or the log had ended before
+        return None  # too short, or the log had ended before
     since = course.progress.value(course.points[index], "time", "time")
     return NO_STEP(gpu=derived(group.gpus[0], since), since=since, until=derived(end, since, unit="time"))

@@ -14,11 +14,11 @@ import numpy as np
 
 from trackside.catalog.natural import whole_number
 from trackside.evidence import Evidence, Frame, Grid, Missing, Value, derived
-from trackside.facts.fact import fact, unmet
+from trackside.facts.fact import fact, unmet_need
 from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, nan_median
-from trackside.facts.gpus import of_ranks
+from trackside.facts.gpus import gpus_of_ranks
 from trackside.facts.pace import outliers
-from trackside.facts.training.learning import number
+from trackside.facts.training.learning import numeric_field
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import Query, events, metric
@@ -107,18 +107,18 @@ class RankLag:
         claim = RANK_LAGS(rank=derived(ranks[first.row], own), mine=own, theirs=typical, ratio=ratio)
         slow = tuple(sorted(ranks[outlier.row] for outlier in late))
         share = (first.stop - first.start) / len(grid.times)
-        return LaggingRanks(slow, of_ranks(self.run, slow), (claim,), start + grid.step, None, share)
+        return LaggingRanks(slow, gpus_of_ranks(self.run, slow), (claim,), start + grid.step, None, share)
 
     def _names(self, ranks: Sequence[int]) -> list[str]:
         """The GPU of each rank, else its number as that of a GPU without a node."""
-        return [(of_ranks(self.run, (rank,)) or (f":{rank}",))[0] for rank in ranks]
+        return [(gpus_of_ranks(self.run, (rank,)) or (f":{rank}",))[0] for rank in ranks]
 
     def _by_rank(self, field: str) -> dict[int, dict[float, Event]]:
         """rank -> step -> the point that prints its time; ranks with too few are dropped."""
         times: dict[int, dict[float, Event]] = {}
         for row in self.frame.events:
-            step = number(row, "step")
-            if row.rank is not None and step is not None and number(row, field) is not None:
+            step = numeric_field(row, "step")
+            if row.rank is not None and step is not None and numeric_field(row, field) is not None:
                 times.setdefault(row.rank, {})[step] = row
         return {rank: own for rank, own in sorted(times.items()) if len(own) >= self.limits.min_steps}
 
@@ -129,7 +129,7 @@ class RankLag:
         values = np.full((len(ranks), len(steps)), np.nan)
         for row, rank_points in enumerate(times.values()):
             for step, point in rank_points.items():
-                values[row, column[step]] = number(point, field)
+                values[row, column[step]] = numeric_field(point, field)
         late = outliers.outliers(values, self._names(ranks), self.limits)
         slowest = late[0].row if late else int(np.nanargmax(nan_median(values, axis=1)))
         part = steps[late[0].start : late[0].stop] if late else steps
@@ -145,11 +145,11 @@ class RankLag:
         count, total = (derived(len(group), own, unit="steps") for group in (part, steps))
         slow = tuple(sorted(ranks[outlier.row] for outlier in late))
         claims, first = (RANK_LAGS(**figures), LAG_LASTS(count=count, whole=total)), points[0]
-        return LaggingRanks(slow, of_ranks(self.run, slow), claims, first.time, first, len(part) / len(steps))
+        return LaggingRanks(slow, gpus_of_ranks(self.run, slow), claims, first.time, first, len(part) / len(steps))
 
     def _typical(self, field: str, points: Sequence[Event]) -> Value:
         """The median time of these points, as printed."""
-        ordered = sorted(points, key=lambda row: number(row, field) or 0.0)
+        ordered = sorted(points, key=lambda row: numeric_field(row, field) or 0.0)
         return self.frame.value(ordered[len(ordered) // 2], field, "" if field == "relative_time" else "s")
 
 
@@ -164,5 +164,5 @@ RANK_LAG: Mapping[str, Query] = {
 @fact(RANK_LAG, limits=Limits())
 def rank_lag(evidence: Evidence, run: Run, limits: Limits) -> RankLag:
     """Covers what ranks print and export, which may be nothing."""
-    missing = unmet(evidence, (tuple(RANK_LAG),))
+    missing = unmet_need(evidence, (tuple(RANK_LAG),))
     return RankLag(evidence["ranks"], evidence.grid("own_step"), run, limits, missing)

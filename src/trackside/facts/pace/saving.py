@@ -15,8 +15,8 @@ from functools import cached_property
 from itertools import pairwise
 
 from trackside.evidence import Evidence, Frame, Value, derived
-from trackside.facts.fact import Maybe, fact, known
-from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.fact import Maybe, fact, or_none
+from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import events
@@ -67,7 +67,7 @@ class Saving:
     @cached_property
     def checkpoints(self) -> tuple[Event, ...]:
         """One event per checkpoint."""
-        course = known(self.trajectory)
+        course = or_none(self.trajectory)
         return tuple(_distinct(self.saves.events, () if course is None else course.points, self.ranks))
 
     @property
@@ -83,7 +83,7 @@ class Saving:
     @cached_property
     def storm(self) -> SaveStorm | None:
         """Saves at nearly every step, or that take most of the wall time; None if neither is shown."""
-        course = known(self.trajectory)
+        course = or_none(self.trajectory)
         steps = None if course is None else self._steps(course)
         if course is None or steps is None or steps.number < self.limits.min_steps:
             return None
@@ -97,10 +97,10 @@ class Saving:
 
     def _steps(self, course: Trajectory) -> Value | None:
         """Steps completed in this run: from the first point's step to the last's if it resumed another."""
-        done, saved = course.done, [row for row in self.saves.events if number(row, "step") is not None]
+        done, saved = course.done, [row for row in self.saves.events if numeric_field(row, "step") is not None]
         if done is None and saved:  # points without a step: the checkpoints' own count
             done = self.saves.value(saved[-1], "step", "steps")
-        first = number(course.points[0], "step") if course.points else None
+        first = numeric_field(course.points[0], "step") if course.points else None
         if done is None or first is None or first <= self.limits.continued_step:
             return done
         return derived(done.number - first, done, course.progress.value(course.points[0], "step"), unit="steps")
@@ -110,19 +110,19 @@ class Saving:
         limits, plans = self.limits, course.plans
         if len(self.checkpoints) >= limits.saves_a_step * steps.number:
             return SAVES_COUNTED(saves=self.count, steps=steps)
-        saved = sorted({step for row in self.checkpoints if (step := number(row, "step")) is not None})
+        saved = sorted({step for row in self.checkpoints if (step := numeric_field(row, "step")) is not None})
         gaps = sorted(after - before for before, after in pairwise(saved))
         if len(gaps) >= limits.min_steps and gaps[len(gaps) // 2] <= limits.steps_a_save:
             return SAVES_COUNTED(saves=self.count, steps=steps)
         for row in plans.events:
-            every = number(row, "save_steps")
+            every = numeric_field(row, "save_steps")
             if every is not None and 0 < every <= limits.steps_a_save and not self.checkpoints:
                 return SAVES_PLANNED(every=plans.value(row, "save_steps"), steps=steps)
         return None
 
     def _share(self, course: Trajectory) -> Value | None:
         """Share of the wall time that the saves took, as printed."""
-        seconds, wall = sum(number(row, "seconds") or 0.0 for row in self.checkpoints), _wall_seconds(course)
+        seconds, wall = sum(numeric_field(row, "seconds") or 0.0 for row in self.checkpoints), _wall_seconds(course)
         if not seconds or wall is None or len(self.checkpoints) <= 2:
             return None
         return derived(round(seconds / wall.number, 2), self.total, wall, unit="share")

@@ -17,9 +17,17 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity, Matrix, gpus_of, nan_median, summed
+from trackside.facts.gpu.activity import (
+    COLLECTIVE_SECONDS,
+    TITLES,
+    GpuActivity,
+    Matrix,
+    gpus_of,
+    nan_median,
+    sum_by_gpu,
+)
 from trackside.facts.gpu.duty import IDLE_LEVEL, DutyCycle
-from trackside.facts.gpus import aligned, names, nodes_of, of_gpu
+from trackside.facts.gpus import align, gpu_names, grid_of_gpu, nodes_of
 from trackside.facts.pace import outliers
 from trackside.facts.pace.outliers import Outlier
 from trackside.finding import Claim, Sentence
@@ -153,7 +161,7 @@ class SlowGpus:
                 continue
             part = grid.during(duty.start, duty.end)
             rows = int(np.nanargmax(levels)), int(np.nanargmin(levels))
-            high, low = (of_gpu(part, activity.gpus[row]).value("median") for row in rows)
+            high, low = (grid_of_gpu(part, activity.gpus[row]).value("median") for row in rows)
             return (sentence(high=high, low=low, signal=derived(TITLES[name], high)),)
         return ()
 
@@ -162,7 +170,7 @@ class SlowGpus:
         """(G, T) Share of each window that a GPU's rank spent in collectives."""
         if self.waits is None:
             return None
-        return summed(self.waits, self.run, self.activity.gpus, self.activity.times) / self.activity.step
+        return sum_by_gpu(self.waits, self.run, self.activity.gpus, self.activity.times) / self.activity.step
 
     @cached_property
     def _idleness(self) -> Matrix | None:
@@ -222,7 +230,7 @@ class SlowGpus:
         grid = activity.grid("sm" if sign == "sm" else activity.busy_by or "engine")
         assert grid is not None
         part = grid.during(stretch.start, stretch.end)
-        own, peers = of_gpu(part, stretch.gpus[0]).value("median"), _of_peers(part, stretch.peers).value("median")
+        own, peers = grid_of_gpu(part, stretch.gpus[0]).value("median"), _of_peers(part, stretch.peers).value("median")
         gpus, seconds = derived(stretch.gpus, own), derived(stretch.end - stretch.start, own, unit="s")
         if sign == "busy":
             return [SLOW_BUSY(gpus=gpus, mine=own, theirs=peers, seconds=seconds)]
@@ -264,12 +272,12 @@ class SlowGpus:
         """Their SM clock, if it is well below the others'."""
         if self.clock is None:
             return []
-        clocks = aligned(self.clock, self.activity.gpus, self.activity.times)[:, stretch.windows]
+        clocks = align(self.clock, self.activity.gpus, self.activity.times)[:, stretch.windows]
         own, peers = float(nan_median(clocks[stretch.picked])), float(nan_median(clocks[stretch.others]))
         if not own <= self.limits.slow_clock * peers:
             return []
         part = self.clock.during(stretch.start, stretch.end)
-        clock = of_gpu(part, stretch.gpus[0]).value("median")
+        clock = grid_of_gpu(part, stretch.gpus[0]).value("median")
         return [LOW_CLOCK(gpus=derived(stretch.gpus[:1], clock), mine=clock, theirs=part.value("median"))]
 
 
@@ -322,14 +330,14 @@ def _of_nodes(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> t
 def _of_rank(part: Grid, run: Run, gpu: str) -> Grid:
     """The part of a tracer's grid, which may be labeled by rank only, that belongs to one GPU."""
     gpus = gpus_of(part, run)
-    return part.one(gpus.index(gpu)) if gpu in gpus else of_gpu(part, gpu)
+    return part.one(gpus.index(gpu)) if gpu in gpus else grid_of_gpu(part, gpu)
 
 
 def _of_peers(part: Grid, peers: tuple[str, ...]) -> Grid:
     """The grid of the others, if one query can select them: one GPU, or one node; else of all, whose median is
     theirs."""
     if len(peers) == 1:
-        return of_gpu(part, peers[0])
+        return grid_of_gpu(part, peers[0])
     nodes = nodes_of(peers)
-    own = {name for name in names(part) if name.rpartition(":")[0] in nodes}
+    own = {name for name in gpu_names(part) if name.rpartition(":")[0] in nodes}
     return part.where(node=nodes[0]) if len(nodes) == 1 and own == set(peers) else part

@@ -17,7 +17,7 @@ from statistics import median
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.silence import Silence
-from trackside.facts.training.learning import number
+from trackside.facts.training.learning import numeric_field
 from trackside.model import Event, Run
 from trackside.query import Query, events
 
@@ -77,12 +77,12 @@ class TrainingPauses:
     limits: Limits
 
     @property
-    def unlogged(self) -> Missing | None:
+    def missing_steps(self) -> Missing | None:
         """Why there are no logged steps; None if the log was read."""
         return self.silence.trajectory if isinstance(self.silence.trajectory, Missing) else None
 
     @cached_property
-    def stamped(self) -> bool:
+    def has_times(self) -> bool:
         """Whether any logged step carries a time."""
         return any(row.time is not None for row in self.silence.points)
 
@@ -106,12 +106,12 @@ class TrainingPauses:
         sources = (self.silence.signs["progress"].value(row, "time", "time") for row in (gap.before, gap.after))
         return derived(gap.until - gap.since, *sources, unit="s")
 
-    def planned(self, gap: StepGap) -> bool:
+    def is_planned(self, gap: StepGap) -> bool:
         """Whether a planned activity was printed in it, so that it may explain the whole gap."""
         rows = (row for name in PLANNED_ACTIVITIES for row in self.silence.signs[name].events)
         return any(gap.since <= (row.time or 0.0) <= gap.until for row in rows)
 
-    def meanwhile(self, frame: Frame, since: float, until: float) -> tuple[Event, ...]:
+    def events_during(self, frame: Frame, since: float, until: float) -> tuple[Event, ...]:
         """The rows of ``storage`` or ``tasks`` on the run's nodes in (since, until), POSIX seconds."""
         return tuple(
             row
@@ -160,7 +160,7 @@ def training_pauses(evidence: Evidence, silence: Silence, run: Run, limits: Limi
 def _steps(before: Event, after: Event) -> float:
     """Steps from one point to the next, else the number of printed points: a long series is thinned."""
     for name in ("step", "ordinal"):
-        first, last = number(before, name), number(after, name)
+        first, last = numeric_field(before, name), numeric_field(after, name)
         if first is not None and last is not None and last > first:
             return last - first
     return 1.0

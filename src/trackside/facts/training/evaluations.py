@@ -11,7 +11,7 @@ from trackside.evidence import Evidence, Frame, Missing
 from trackside.facts import maths
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import events
@@ -46,7 +46,7 @@ class Evaluations:
         two."""
         logs: dict[str, list[tuple[Event, float]]] = {}
         for row in self.frame.events:
-            if (loss := number(row, "loss")) is not None and math.isfinite(loss):
+            if (loss := numeric_field(row, "loss")) is not None and math.isfinite(loss):
                 logs.setdefault(row.at.path, []).append((row, loss))
         rows = max(logs.items(), key=lambda log: (log[0] in self.trained, len(log[1])), default=("", []))[1]
         return tuple(rows) if len(rows) > 1 else ()
@@ -54,7 +54,7 @@ class Evaluations:
     @cached_property
     def fell(self) -> bool:
         """Whether the evaluation loss fell."""
-        return maths.falling([loss for _, loss in self.losses])
+        return maths.is_falling([loss for _, loss in self.losses])
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
@@ -70,10 +70,10 @@ class Evaluations:
         scores: dict[str, list[Event]] = {}
         for row in self.frame.events:
             name = str(row.get("metric") or "")
-            if number(row, "value") is not None and SCORE.search(name) and not NOT_A_SCORE.search(name):
+            if numeric_field(row, "value") is not None and SCORE.search(name) and not NOT_A_SCORE.search(name):
                 scores.setdefault(name, []).append(row)
         for rows in scores.values():
-            values = [number(row, "value") or 0.0 for row in rows]
+            values = [numeric_field(row, "value") or 0.0 for row in rows]
             if abs(values[-1]) > 1e-6:
                 continue
             best = max(range(len(values)), key=values.__getitem__)

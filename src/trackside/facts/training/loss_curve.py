@@ -15,7 +15,7 @@ import numpy as np
 
 from trackside.evidence import Evidence, Frame, Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.training.learning import TrainingCurve, training_curve, training_points
+from trackside.facts.training.learning import TrainingCurve, logged_steps, training_curve
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import Query, Reducer, events, metric
@@ -92,7 +92,7 @@ class LossCurve:
             return (SINGLE_LOSS(last=last),)
         sentence = LOSS_FELL if line.fell else LOSS_ROSE if line.rose and line.level_has_meaning else LOSS_LEVEL
         total = line.frame.reduce("count", "loss", unit="logged steps")
-        first_point = training_points(line.frame)[0]
+        first_point = logged_steps(line.frame)[0]
         if first_point is line.points[0] or first_point.get("loss") is None:
             return (sentence(first=first, last=last, points=total),)
         own_points = derived(len(line.finite), total, unit="logged steps")
@@ -109,7 +109,7 @@ def loss_curve(evidence: Evidence) -> LossCurve:
 def points_of(evidence: Evidence) -> Frame:
     """The log's points if they have a loss, else those from gauges, else the log's."""
     logged = evidence["progress"]
-    if any(row.get("loss") is not None for row in training_points(logged)):
+    if any(row.get("loss") is not None for row in logged_steps(logged)):
         return logged
     loss = _longest(evidence.grid("gauge_loss"))
     if loss is None:

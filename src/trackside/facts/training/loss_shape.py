@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trackside.evidence import Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import TrainingCurve, Trajectory, number
+from trackside.facts.training.learning import TrainingCurve, Trajectory, numeric_field
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.facts.training.shapes.dead import dead_plateau, repeating_losses, vanished_gradient, zero_rate
 from trackside.facts.training.shapes.level import flat_curve, lost_progress, risen_loss, worse_than_guessing
@@ -103,7 +103,7 @@ def _claims(curve: TrainingCurve, shape: Shape) -> list[Claim]:
         highest = curve.losses.index(max(curve.finite)) if curve.finite else 0
         values |= {"lowest": curve.loss(lowest), "highest": curve.loss(highest), "last": curve.loss(-1)}
     for field, name in (("grad_norm", "gradient"), ("lr", "rate")):
-        printed = [row for row in rows[shape.onset :] or rows if number(row, field) is not None]
+        printed = [row for row in rows[shape.onset :] or rows if numeric_field(row, field) is not None]
         if printed:
             values[name] = curve.frame.value(printed[-1], field)
     claims = [shape.sentence(**values)]

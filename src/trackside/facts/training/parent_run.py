@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Evidence, Frame
 from trackside.facts.fact import fact
-from trackside.facts.training.learning import TrainingCurve, Trajectory, number, training_curve
+from trackside.facts.training.learning import TrainingCurve, Trajectory, numeric_field, training_curve
 from trackside.model import Run
 from trackside.query import events
 
@@ -38,7 +38,7 @@ def parent_run(evidence: Evidence, trajectory: Trajectory, run: Run) -> ParentRu
     if run.parent is not None and points:
         return ParentRun(points, training_curve(points))
     progress = trajectory.progress
-    parts = {number(row, "run_part") or 0.0 for row in progress.events}
+    parts = {numeric_field(row, "run_part") or 0.0 for row in progress.events}
     if len(parts) < 2 or not (evidence["restarts"] or len(run.attempts) > 1) or not trajectory.saves:
         return ParentRun(points, None)
     return ParentRun(points, training_curve(progress.where(lambda row: row.get("run_part") != max(parts))))

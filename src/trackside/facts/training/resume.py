@@ -16,7 +16,7 @@ from trackside.evidence import Evidence, Frame, Value
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions
-from trackside.facts.logs.order import followed_by
+from trackside.facts.logs.order import last_after
 from trackside.facts.logs.restarts import WORKERS_RESTARTED
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
@@ -82,12 +82,12 @@ class Resume:
     def loaded(self) -> Value | None:
         """The load message that no later line contradicts."""
         for row in self.loads.events:
-            if followed_by(row, self.absences.events) is None:
+            if last_after(row, self.absences.events) is None:
                 return self.loads.value(row, "text")
         return None
 
     @property
-    def no_marker(self) -> Claim:
+    def no_load(self) -> Claim:
         """That no load message counts."""
         return (LOADS_CONTRADICTED if self.loads else NO_LOAD_REPORTED)(count=self.loads.reduce("count"))
 

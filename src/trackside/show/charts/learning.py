@@ -9,7 +9,7 @@ from typing import Literal
 
 from trackside.evidence import Frame, Missing
 from trackside.facts.fact import Facts
-from trackside.facts.training.learning import TrainingCurve, number, training_curve
+from trackside.facts.training.learning import TrainingCurve, numeric_field, training_curve
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.finding import Verdict
 from trackside.model import Event
@@ -160,11 +160,13 @@ def _horizontal_axis(own: TrainingCurve, parent: TrainingCurve | None) -> Horizo
 
 
 def _all_stepped(training_curve: TrainingCurve) -> bool:
-    return all((step := number(row, "step")) is not None and math.isfinite(step) for row in training_curve.points)
+    return all(
+        (step := numeric_field(row, "step")) is not None and math.isfinite(step) for row in training_curve.points
+    )
 
 
 def _step(row: Event) -> float:
-    return number(row, "step") or 0.0
+    return numeric_field(row, "step") or 0.0
 
 
 def _tail(parent: TrainingCurve, own: TrainingCurve) -> list[Event]:
@@ -188,7 +190,7 @@ def _lines(
 
 def _field_points(rows: Sequence[Event], field: str, place: PositionOf) -> Sequence[tuple[float, float]]:
     """(position, value) of the points that have a field."""
-    return [(x, y) for row in rows if (x := place(row)) is not None and (y := number(row, field)) is not None]
+    return [(x, y) for row in rows if (x := place(row)) is not None and (y := numeric_field(row, field)) is not None]
 
 
 def _line(
@@ -232,7 +234,7 @@ def _moments(
     verdict: Verdict, own: TrainingCurve, tail: Sequence[Event], ground: HorizontalAxis
 ) -> list[tuple[float, str, str]]:
     """Positions to mark, (position, label, color): the onset of a divergence, and the end of the parent run."""
-    divergence = finding(verdict, lambda family: family.cost_kind == "result")
+    divergence = finding(verdict, lambda family: family.cost_kind == "spoilt")
     moments = []
     if divergence is not None and divergence.variant != "flat":  # which has no onset
         row = next((point for point in own.points if divergence.at is not None and point.at == divergence.at), None)
@@ -270,7 +272,7 @@ def _caption(
     text = f"{len(own.points):,} training points" + (f": {'; '.join(parts)}" if parts else "") + "."
     for x, label, _ in moments:
         text += f" {label[0].upper()}{label[1:]} at {_where(x, axis)}."
-    ended = [loss for row in tail if (loss := number(row, "loss")) is not None]
+    ended = [loss for row in tail if (loss := numeric_field(row, "loss")) is not None]
     if ended:
         text += f" The dashed line is the parent run; its last loss was {word(ended[-1])}."
     return text

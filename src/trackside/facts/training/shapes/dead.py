@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.facts import maths
-from trackside.facts.training.learning import TrainingCurve, number
+from trackside.facts.training.learning import TrainingCurve, numeric_field
 from trackside.facts.training.shapes.shape import Limits, Shape, Variant, from_the_start
 from trackside.finding import Certainty, Sentence
 
@@ -33,11 +33,11 @@ LOSSES_REPEAT = Sentence("the loss repeats {count:values} over {points}: the wei
 
 def dead_plateau(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """The loss repeats to the last digit at the end, far from zero; the gradient norm, if printed, is zero."""
-    count = maths.plateau(curve.losses, limits.same_share)
+    count = maths.plateau_length(curve.losses, limits.same_share)
     level = curve.losses[-1]
     if count < limits.min_points or not level > 0.01:
         return None
-    norms = [n for row in curve.rows[-count:] if (n := number(row, "grad_norm")) is not None]
+    norms = [n for row in curve.rows[-count:] if (n := numeric_field(row, "grad_norm")) is not None]
     silent = len(norms) > 2 and max(norms) <= limits.dead_gradient
     begin = len(curve.losses) - count
     if not silent and (count < 10 or count < 0.5 * len(curve.losses) or _prints_running_mean(curve)):
@@ -53,8 +53,8 @@ def dead_plateau(curve: TrainingCurve, limits: Limits) -> Shape | None:
 def vanished_gradient(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """The gradient norm fell to almost nothing and the loss has been constant since, far from zero. In a model that has
     merely converged, differing mini-batches keep up the norm."""
-    norms = [number(row, "grad_norm") for row in curve.rows]
-    finite = maths.finite([norm for norm in norms if norm is not None])
+    norms = [numeric_field(row, "grad_norm") for row in curve.rows]
+    finite = maths.finite_values([norm for norm in norms if norm is not None])
     if len(finite) < limits.flat_points:
         return None
     faint = min(limits.faint_gradient, limits.gone_share * maths.median(finite[: max(3, len(finite) // 10)]))
@@ -64,7 +64,7 @@ def vanished_gradient(curve: TrainingCurve, limits: Limits) -> Shape | None:
             break
         count += 1
     tail = curve.losses[len(curve.losses) - count :]
-    if count < max(limits.min_points, 0.3 * len(norms)) or maths.falling(tail):
+    if count < max(limits.min_points, 0.3 * len(norms)) or maths.is_falling(tail):
         return None
     if maths.median(tail) < 0.1 or maths.spread(tail) >= 0.1:
         return None

@@ -55,7 +55,7 @@ def risen_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
         )
     size = max(3, len(values) // 20)
     head, tail = maths.median(values[:size]), maths.median(values[-max(3, len(values) // 10) :])
-    high = maths.trailing(values, lambda loss: loss > 0.75 * limits.rise_ratio * head)
+    high = maths.trailing_count(values, lambda loss: loss > 0.75 * limits.rise_ratio * head)
     if tail <= limits.rise_ratio * head or tail - head < 3 * maths.noise(values[:size] + values[-high:]):
         return None
     if high < max(3, 0.1 * len(values)):
@@ -70,7 +70,7 @@ def risen_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
 def _is_settled(curve: TrainingCurve, high: int, limits: Limits) -> bool:
     """Whether the last ``high`` losses are constant and the gradient norm, if printed, is almost zero compared with its
     start."""
-    norms = maths.finite(curve.series("grad_norm"))
+    norms = maths.finite_values(curve.series("grad_norm"))
     if high < limits.min_points or len(norms) < limits.min_points:
         return False
     vanished = maths.median(norms[-5:]) <= limits.gone_share * maths.median(norms[: max(3, len(norms) // 5)])
@@ -92,7 +92,7 @@ def lost_progress(curve: TrainingCurve, limits: Limits) -> Shape | None:
     tail = maths.median(values[-max(3, len(values) // 10) :])
     learned, relapse = head - best, tail - best
     level = best + 0.8 * limits.lost_share * learned
-    high = maths.trailing(values, lambda loss: loss > level)
+    high = maths.trailing_count(values, lambda loss: loss > level)
     noise = limits.noise_times * max(maths.roughness(values[: index + 1]), maths.roughness(values[index:]))
     ratio = 1.5 if relapse < learned else 1.2  # worse than it began is not just other data
     if min(learned, relapse) <= noise or relapse < limits.lost_share * learned or tail < ratio * best:
@@ -143,7 +143,7 @@ def flat_curve(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | 
     level, noise = maths.median(settled), maths.noise(settled)
     head, tail = maths.ends(settled)
     still = head - tail <= 2 * limits.guess_tolerance * level and noise <= limits.noise_share * level
-    if not still or not maths.steady(settled, 5 * limits.guess_tolerance, 0.9):
+    if not still or not maths.is_steady(settled, 5 * limits.guess_tolerance, 0.9):
         return None
     guess = any(abs(level - guess_loss) <= 0.5 * limits.guess_tolerance * guess_loss for guess_loss in GUESSING_LOSSES)
     if not guess and level < limits.scratch_level:

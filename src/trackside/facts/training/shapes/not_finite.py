@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from trackside.facts import maths
-from trackside.facts.training.learning import TrainingCurve, number
+from trackside.facts.training.learning import TrainingCurve, numeric_field
 from trackside.facts.training.shapes.shape import Limits, Shape, nth_finite
 from trackside.finding import Certainty, Sentence
 
@@ -36,7 +36,7 @@ def non_finite_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
     bad = [index for index, loss in enumerate(curve.losses) if not math.isfinite(loss)]
     if not bad:
         return None
-    last = maths.trailing(curve.losses, maths.not_finite)
+    last = maths.trailing_count(curve.losses, maths.is_not_finite)
     if len(bad) == len(curve.losses):
         strength = Certainty.SUPPORTED if len(bad) == 1 else Certainty.ESTABLISHED
         return Shape("non-finite", strength, NEVER_FINITE, 0, 0, len(bad))
@@ -51,7 +51,7 @@ def non_finite_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
 
 def zero_after_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0, or was never higher."""
-    zeros = maths.trailing(curve.losses, lambda loss: loss == 0)
+    zeros = maths.trailing_count(curve.losses, lambda loss: loss == 0)
     before = curve.losses[: len(curve.losses) - zeros]
     if zeros < 3 or not curve.level_has_meaning:
         return None
@@ -66,13 +66,13 @@ def zero_after_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
 
 def non_finite_gradient(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """Gradient norms that are not finite to the end, while the loss no longer falls."""
-    norms = [number(row, "grad_norm") for row in curve.rows]
+    norms = [numeric_field(row, "grad_norm") for row in curve.rows]
     count = 0
     for norm in reversed(norms):
         if norm is None or math.isfinite(norm):
             break
         count += 1
-    if count < 3 or count < limits.bad_share * len(norms) or maths.falling(curve.losses[-count:]):
+    if count < 3 or count < limits.bad_share * len(norms) or maths.is_falling(curve.losses[-count:]):
         return None
     begin = len(norms) - count
     return Shape("non-finite", Certainty.SUPPORTED, GRADIENT_NOT_FINITE, begin, begin, count)
@@ -80,12 +80,16 @@ def non_finite_gradient(curve: TrainingCurve, limits: Limits) -> Shape | None:
 
 def collapsed_loss_scale(curve: TrainingCurve) -> Shape | None:
     """Nearly every recent step skipped for overflow: loss scaling found no scale that works."""
-    counted = [row for row in curve.points if number(row, "skipped") is not None and number(row, "step") is not None]
+    counted = [
+        row
+        for row in curve.points
+        if numeric_field(row, "skipped") is not None and numeric_field(row, "step") is not None
+    ]
     growing = 0
     for before, after in zip(reversed(counted[:-1]), reversed(counted[1:]), strict=False):
-        steps = (number(after, "step") or 0) - (number(before, "step") or 0)
-        skipped = (number(after, "skipped") or 0) - (number(before, "skipped") or 0)
-        own = number(after, "skipped") or 0
+        steps = (numeric_field(after, "step") or 0) - (numeric_field(before, "step") or 0)
+        skipped = (numeric_field(after, "skipped") or 0) - (numeric_field(before, "skipped") or 0)
+        own = numeric_field(after, "skipped") or 0
         if steps <= 0 or max(skipped, own if own <= steps else 0) < 0.8 * steps:
             break
         growing += 1

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from trackside.facts.training.learning import TrainingCurve, number
+from trackside.facts.training.learning import TrainingCurve, numeric_field
 from trackside.finding import Certainty, Sentence
 
 Variant = Literal["non-finite", "diverging", "plateau", "flat"]
@@ -72,7 +72,7 @@ class Shape:
 
 def from_the_start(curve: TrainingCurve) -> bool:
     """Whether the first point is the run's first: neither an excerpt nor a resumed run."""
-    steps = [step for row in curve.rows[:3] if (step := number(row, "step")) is not None]
+    steps = [step for row in curve.rows[:3] if (step := numeric_field(row, "step")) is not None]
     if len(steps) < 2:
         return True
     return steps[0] <= 2 * max(1.0, steps[-1] - steps[0])
