@@ -45,23 +45,23 @@ def align(
     Of several series of one GPU (its MIG instances) the largest counts. ``series_gpus``: the GPU of each series, if its
     labels do not show it.
     """
-    out = np.full((len(gpus), len(times)), np.nan)
+    values_of_gpus = np.full((len(gpus), len(times)), np.nan)
     if grid is None or not len(times) or not len(grid.times):
-        return out
+        return values_of_gpus
     columns = np.searchsorted(grid.times, times)
-    known = columns < len(grid.times)
-    known[known] = grid.times[columns[known]] == times[known]
+    has_column = columns < len(grid.times)
+    has_column[has_column] = grid.times[columns[has_column]] == times[has_column]
     row_of = {name: row for row, name in enumerate(gpus)}
     for row, name in enumerate(gpu_names(grid) if series_gpus is None else series_gpus):
         if name in row_of:
-            values = grid.values[row, columns[known]]
-            out[row_of[name], known] = np.fmax(out[row_of[name], known], values)
-    return out
+            values = grid.values[row, columns[has_column]]
+            values_of_gpus[row_of[name], has_column] = np.fmax(values_of_gpus[row_of[name], has_column], values)
+    return values_of_gpus
 
 
-def value_or_none(grid: Grid | None, how: Reducer, unit: str | None = None) -> Value | None:
+def value_or_none(grid: Grid | None, reducer: Reducer, unit: str | None = None) -> Value | None:
     """All of a grid reduced to one value; None if nothing was sampled."""
-    value = None if grid is None else grid.value(how, unit)
+    value = None if grid is None else grid.value(reducer, unit)
     return None if value is None or value.value is None else value
 
 

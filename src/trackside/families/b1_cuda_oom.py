@@ -138,19 +138,19 @@ def judge(
     """The first out-of-memory error that was not handled; without any error in the log, metrics."""
     if (nothing := all_missing(errors, memory)) is not None:
         return nothing
-    figures = None if isinstance(memory, Missing) else memory
-    silent = isinstance(errors, Missing) or not (errors.roots or errors.exceptions)
-    if silent and figures is not None and (hint := _by_metrics(figures, ending, run, limits)) is not None:
+    gpu_memory = None if isinstance(memory, Missing) else memory
+    no_error = isinstance(errors, Missing) or not (errors.roots or errors.exceptions)
+    if no_error and gpu_memory is not None and (hint := _by_metrics(gpu_memory, ending, run, limits)) is not None:
         return hint
     if isinstance(errors, Missing):
         return Missing("no job log was given, and no GPU memory filled up as the run failed")
     if errors.survived is not None:
         return absent(errors.survived)
     if not errors.own:
-        peak = None if figures is None else figures.fullest()
+        peak = None if gpu_memory is None else gpu_memory.fullest()
         at_most = [] if peak is None or peak.capacity is None else [USED_AT_MOST(**_peak_values(peak))]
         return absent(NO_OOM_ERROR(count=errors.all.reduce("count")), *at_most)
-    return _error_finding(errors, figures, health, phase, ending, run, limits)
+    return _error_finding(errors, gpu_memory, health, phase, ending, run, limits)
 
 
 def _error_finding(
@@ -248,8 +248,10 @@ def _used_by_neighbor(
         return None
     peak, requested = memory.fullest([gpu]) or curve, errors.bytes("requested_bytes")
     fits_alone = peak.value.number - other_bytes.number + requested <= total.number
-    known = "requested_bytes" in errors.sizes or len(used_before) < len(run.gpus)
-    return USED_BY_OTHER_PROCESS(gpu=derived(gpu, other_bytes), other=other_bytes, total=total), fits_alone and known
+    sizes_known = "requested_bytes" in errors.sizes or len(used_before) < len(run.gpus)
+    return USED_BY_OTHER_PROCESS(
+        gpu=derived(gpu, other_bytes), other=other_bytes, total=total
+    ), fits_alone and sizes_known
 
 
 def _by_metrics(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> Finding | None:

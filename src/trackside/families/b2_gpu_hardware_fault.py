@@ -128,14 +128,14 @@ def judge(history: FaultHistory, run: Run) -> Finding | Missing:
         reasons = history.outside or [ENDED_NEVERTHELESS(state=well) if well is not None else history.not_then]
         return replace(finding, latent=True, variant="latent", shows=(*finding.shows, *reasons), signal=None)
     if history.reports.repeated_xid is not None:
-        shows, at, gpu = history.reports.repeated_xid
+        shows, position, gpu = history.reports.repeated_xid
         return present(
             Certainty.POSSIBLE,
             "unknown",
             [shows],
             headline=SAME_FAULT_REPEATED(),
             actions=[action(TEST_GPU, *DIAGNOSTICS)],
-            at=at,
+            at=position,
             variant="latent",
             gpus=(gpu,),
             latent=True,

@@ -149,7 +149,7 @@ def judge(
     own_work = stall is not None and stall.sign == "computing" and set(gpus) == set(stall.outliers)
     because = first_claim is not None or own_work or code_line is not None
     witnesses = (lead.absent, machine_claim, stall, own_stacks)
-    is_collective = lead.of_collective or any(one is not None for one in witnesses)
+    is_collective = lead.of_collective or any(witness is not None for witness in witnesses)
     return present(
         lead.certainty,
         _culprit(run, lead, machine_claim, trigger, absent_ranks, own_work or code_line is not None),

@@ -162,8 +162,8 @@ def _ended_itself(ending: Ending, exceptions: Exceptions) -> Finding | None:
         return absent(NOT_ENDED_FROM_OUTSIDE(state=state))
     if ending.own_end is not None:
         return absent(ending.own_end)
-    own = (row for row in exceptions.frame.events if row.role is Role.ROOT)
-    return next((absent(ENDED_BY_EXCEPTION(type=exceptions.frame.value(row, "type"))) for row in own), None)
+    own_errors = (row for row in exceptions.frame.events if row.role is Role.ROOT)
+    return next((absent(ENDED_BY_EXCEPTION(type=exceptions.frame.value(row, "type"))) for row in own_errors), None)
 
 
 def _between_ranks(silence: Silence, flight: FlightRecords | None, stacks: HangStacks | None) -> Finding | None:
@@ -226,10 +226,10 @@ def _idle_evidence(
     return None
 
 
-def _finding(run: Run, silence: Silence, rest: IdleEvidence, end: Value | None, stacks: HangStacks | None) -> Finding:
+def _finding(run: Run, silence: Silence, idle: IdleEvidence, end: Value | None, stacks: HangStacks | None) -> Finding:
     """Idle GPUs; more than supported if the log is empty, too, if the scheduler shows the allocation, or if a stack
     shows the location."""
-    shows, lines = [*rest.claims], silence.own_lines
+    shows, lines = [*idle.claims], silence.own_lines
     empty = lines is not None and lines.value == 0
     if empty and lines is not None:
         shows.append(LOG_EMPTY(count=lines))
@@ -237,20 +237,20 @@ def _finding(run: Run, silence: Silence, rest: IdleEvidence, end: Value | None, 
         shows.append(ENDED_FROM_OUTSIDE(state=end))
     line = stacks.code_line if stacks is not None else None
     shows += stacks.claims if line is not None and stacks is not None else ()
-    ranks = ranks_of_gpus(run, rest.gpus)
-    sure = (rest.strong and (end is not None or empty)) or line is not None
+    ranks = ranks_of_gpus(run, idle.gpus)
+    sure = (idle.strong and (end is not None or empty)) or line is not None
     return present(
         Certainty.ESTABLISHED if sure else Certainty.SUPPORTED,
         "job",
         shows,
-        headline=(HUNG if len(rest.gpus) < 2 else HUNG_ALL)() if line is None else HUNG_AT_GPU_IDLE(place=line),
+        headline=(HUNG if len(idle.gpus) < 2 else HUNG_ALL)() if line is None else HUNG_AT_GPU_IDLE(place=line),
         implies=[GPU_UNUSED()],
         cannot_decide=[] if line is not None else [WAIT_UNEXPLAINED()],
         actions=[action(INSPECT_LINE, place=line) if line is not None else action(DUMP_NEXT_TIME, *DUMP_STACKS)],
-        since=rest.since,
+        since=idle.since,
         ranks=ranks or (tuple(sorted(stacks.ranks)) if line is not None and stacks is not None else ()),
-        gpus=rest.gpus,
-        nodes=nodes_of(rest.gpus),
+        gpus=idle.gpus,
+        nodes=nodes_of(idle.gpus),
     )
 
 

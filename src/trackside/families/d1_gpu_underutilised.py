@@ -129,17 +129,17 @@ def judge(
     course, duty_cycle, share = or_none(trajectory), or_none(duty), wait.share
     if course is not None and course.done is not None and course.done.number < limits.min_steps:
         return Missing("too few steps: most of the time was start-up")
-    other = _other_cause(saving, settings)
+    other_cause = _other_cause(saving, settings)
     sound = (*(() if course is None else course.learned), *health.unchanged)
-    if wait.growth is not None and other is None:
+    if wait.growth is not None and other_cause is None:
         claims = (*wait.growth.claims, *wait.advice, *sound)
         return _finding(Certainty.SUPPORTED, claims, wait.growth.since, None, True, last)
     if duty_cycle is None or duty_cycle.busy is None or not duty_cycle.sampled:
         return _by_wait(wait, last, limits)
     if _is_fed(duty_cycle, share, activity, limits):
         return absent(BUSY_MEAN(busy=duty_cycle.busy), *(() if share is None else (share.fed,)))
-    if other is not None:
-        return absent(other)
+    if other_cause is not None:
+        return absent(other_cause)
     idle, idles, signals = _idleness(duty_cycle, limits)
     starved = share if share is not None and share.share.number >= limits.noticeable_share else None
     hints = (*wait.advice, *hosts.saturated(duty_cycle.start, duty_cycle.end))

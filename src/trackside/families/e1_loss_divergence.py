@@ -191,9 +191,9 @@ def judge(
 
 def _loss_exception(exceptions: Exceptions, trained: bool) -> tuple[Event, Claim] | None:
     """The exception with which the job ended itself for a number that is not finite."""
-    own = [row for row in exceptions.frame.events if row.get("about") in ("application", None)]
-    named = [row for row in own if NOT_FINITE.search(f"{row.get('type')}: {row.get('message')}"[:600])]
-    row = first([row for row in named if "probability tensor" not in str(row.get("message")) or trained])
+    own_exceptions = [row for row in exceptions.frame.events if row.get("about") in ("application", None)]
+    about_loss = [row for row in own_exceptions if NOT_FINITE.search(f"{row.get('type')}: {row.get('message')}"[:600])]
+    row = first([row for row in about_loss if "probability tensor" not in str(row.get("message")) or trained])
     return None if row is None else (row, ENDED_ITSELF(**exceptions.values(row)))
 
 
@@ -240,13 +240,15 @@ def _machine_claims(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]
 
 
 def _ruled_out(curve: LossCurve, shape: LossShape) -> Finding | Missing:
-    line = curve.curve
-    if not line.finite:
+    training_curve = curve.curve
+    if not training_curve.finite:
         return Missing("no line that prints the training loss was recognized")
     if not shape.judgeable:
         return Missing("too few loss values to judge a shape")
     return absent(
-        (LOSS_FELL if line.fell else LOSS_LEVEL)(first=line.first_finite, last=line.last_finite, points=line.count)
+        (LOSS_FELL if training_curve.fell else LOSS_LEVEL)(
+            first=training_curve.first_finite, last=training_curve.last_finite, points=training_curve.count
+        )
     )
 
 

@@ -115,8 +115,8 @@ def judge(
     if name not in ("TIMEOUT", "DEADLINE") and (not notices or name not in (None, "FAILED", "CANCELLED")):
         if state is not None:
             return absent(RECORDED(state=state))
-        own = ending.own_end
-        return absent(own) if own is not None else Missing("no scheduler record of the job was given")
+        own_end = ending.own_end
+        return absent(own_end) if own_end is not None else Missing("no scheduler record of the job was given")
     course = or_none(trajectory)
     gpus = next(_by_gpus(or_none(stall), or_none(idle), or_none(first_step)), None)
     doing = next(_states_at_end(ending, silence, course, gpus, limits))

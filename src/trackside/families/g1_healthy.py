@@ -236,9 +236,9 @@ def _unhandled_exception(ending: Ending, exceptions: Exceptions, course: Traject
     """An exception that the run did not survive as far as known, unless the scheduler says that the run completed."""
     if ending.completed is not None and ending.jobs:
         return None
-    own = [row for row in exceptions.frame.events if row.get("about") not in ("signal", "wrapper")]
-    last = unhandled_exceptions(own, () if course is None else course.progress.events)
-    return RAISED_UNHANDLED(type=exceptions.frame.value(last[0], "type")) if last else None
+    own_exceptions = [row for row in exceptions.frame.events if row.get("about") not in ("signal", "wrapper")]
+    unhandled = unhandled_exceptions(own_exceptions, () if course is None else course.progress.events)
+    return RAISED_UNHANDLED(type=exceptions.frame.value(unhandled[0], "type")) if unhandled else None
 
 
 def _conclusion(end: RunEnding, learning: Learning, work: GpuWork, variant: str) -> Claim:

@@ -129,8 +129,8 @@ def _contradiction(ending: Ending, record: Record | None, interrupted: bool) -> 
     if state is not None and state.value != "CANCELLED" and not (state.value == "FAILED" and interrupted):
         return RECORDED(state=state)
     # A notice of unkillable processes follows a cancellation, too.
-    own = [reason for reason in SLURM_REASONS if reason != "unkillable" or record is None]
-    if (notice := next((row for row in notices.events if row.get("reason") in own), None)) is not None:
+    own_reasons = [reason for reason in SLURM_REASONS if reason != "unkillable" or record is None]
+    if (notice := next((row for row in notices.events if row.get("reason") in own_reasons), None)) is not None:
         return ENDED_BY_SLURM(line=notices.value(notice, "text"))
     if job is not None and job.get("state") == "CANCELLED" and job.get("reason") == "Dependency":
         return RECORDED(state=ending.jobs.value(job, "reason"))
@@ -142,19 +142,19 @@ def _sender(ending: Ending, record: Record | None) -> list[Claim]:
     jobs, notices = ending.jobs, ending.notices
     senders = [row for row in notices.events if row.get("reason") == "cancelled" and row.get("by") is not None]
     if record is not None:
-        who, sentence, by_owner = jobs.value(record, "cancelled_by"), CANCELED_BY, CANCELED_BY_OWNER
+        sender, sentence, by_owner = jobs.value(record, "cancelled_by"), CANCELED_BY, CANCELED_BY_OWNER
     elif senders:
-        who, sentence, by_owner = notices.value(senders[-1], "by"), REQUESTED_BY, REQUESTED_BY_OWNER
+        sender, sentence, by_owner = notices.value(senders[-1], "by"), REQUESTED_BY, REQUESTED_BY_OWNER
     else:
         return []
-    field = "uid" if str(who.value).isdigit() else "user"
+    field = "uid" if str(sender.value).isdigit() else "user"
     row = next((row for row in jobs.records if row.get(field) is not None), None)
     if row is None:
-        return [sentence(who=who)]
+        return [sentence(who=sender)]
     owner = jobs.value(row, field)
-    if str(owner.value) == str(who.value):
-        return [by_owner(who=derived(who.value, who, owner))]
-    return [sentence(who=who), SUBMITTED_BY(owner=derived(str(owner.value), owner))]
+    if str(owner.value) == str(sender.value):
+        return [by_owner(who=derived(sender.value, sender, owner))]
+    return [sentence(who=sender), SUBMITTED_BY(owner=derived(str(owner.value), owner))]
 
 
 def _concerns_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:

@@ -100,19 +100,19 @@ def judge(
     limits: Limits,
 ) -> Finding:
     """The earliest of the job's own unhandled exceptions, if a step was completed before it."""
-    own = [row for row in exceptions.unhandled if row.get("about") in FAMILY_TOPICS]
+    own_exceptions = [row for row in exceptions.unhandled if row.get("about") in FAMILY_TOPICS]
     good = ending.completed
-    if (survived := _survived_exception(exceptions, restarts)) is not None and (good is not None or not own):
+    if (survived := _survived_exception(exceptions, restarts)) is not None and (good is not None or not own_exceptions):
         return survived
     if good is not None and ending.jobs:
         return absent(COMPLETED_NEVERTHELESS(how=good))
-    if not own:
+    if not own_exceptions:
         return absent((NO_OWN_EXCEPTION if exceptions.frame else NO_EXCEPTION)(count=exceptions.frame.reduce("count")))
-    row = own[0]
+    row = own_exceptions[0]
     training = _training_before(trajectory, use, row, limits)
     if training is None and not any(row.get("step") for row in trajectory.milestones):
         return absent(RAISED_BEFORE_STEP(type=exceptions.frame.value(row, "type"), count=trajectory.count))
-    place = next((name for name in FRAME_CLAIMS if row.get(name) is not None), None)
+    frame_field = next((name for name in FRAME_CLAIMS if row.get(name) is not None), None)
     shows = [exceptions.raised(row), *([] if training is None else [training])]
     kind = classify(row)
     error, line = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
@@ -122,14 +122,16 @@ def judge(
     return present(
         Certainty.SUPPORTED if unsettled else Certainty.ESTABLISHED,
         "unknown" if either else "job",
-        shows if place is None else [*shows, FRAME_CLAIMS[place](frame=exceptions.frame.value(row, place))],
+        shows
+        if frame_field is None
+        else [*shows, FRAME_CLAIMS[frame_field](frame=exceptions.frame.value(row, frame_field))],
         headline=CRASHED(error=error) if line is None else CRASHED_AT(error=error, place=line),
         implies=[] if either else [JOB_AT_FAULT()],
         cannot_decide=[GPU_OR_CODE()] if either else [],
         actions=[action(CLASS_REMEDIES[kind])],
         since=row.time,
         at=row.at,
-        ranks=ranks_of(other for other in own if other.get("type") == row.get("type")),
+        ranks=ranks_of(exception for exception in own_exceptions if exception.get("type") == row.get("type")),
         nodes=(row.node,) if row.node else (),
         fault_class=kind,
         exception=named_exception(row),

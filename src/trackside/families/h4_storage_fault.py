@@ -110,20 +110,20 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
     raised = bool(faults.raised)
     shows: list[Claim] = [OPERATION_FAILED(**exceptions.values(cause))] if raised else []
     if last and not (raised and last[0].at == cause.at):
-        away = last[0].plane == "kernel" and last[0].get("reason") == "unreachable"
-        shows.append((SERVER_SILENT if away else REPORTED_AS)(line=faults.line(last[0])))
+        server_silent = last[0].plane == "kernel" and last[0].get("reason") == "unreachable"
+        shows.append((SERVER_SILENT if server_silent else REPORTED_AS)(line=faults.line(last[0])))
     kernel = any(row.plane == "kernel" for row in last)
-    own = faults.reason in CAUSED_BY_JOB
-    path = _path(exceptions, cause) if own and raised else None
+    is_jobs_own = faults.reason in CAUSED_BY_JOB
+    path = _path(exceptions, cause) if is_jobs_own and raised else None
     return present(
         Certainty.ESTABLISHED if raised or (kernel and ended) else Certainty.SUPPORTED,
-        "job" if own else "infrastructure",
+        "job" if is_jobs_own else "infrastructure",
         shows,
         headline=_headline(faults, path),
-        implies=[NO_SPACE() if own else FILE_SYSTEM_FAILED()],
-        cannot_decide=[DATA_OWNER_UNKNOWN() if own else FAILURE_UNEXPLAINED()],
+        implies=[NO_SPACE() if is_jobs_own else FILE_SYSTEM_FAILED()],
+        cannot_decide=[DATA_OWNER_UNKNOWN() if is_jobs_own else FAILURE_UNEXPLAINED()],
         actions=[_free_space(path)]
-        if own
+        if is_jobs_own
         else [action(CHECK_MOUNT, SHOW_MOUNTS), action(REPORT_TO_OPERATORS, *RESUBMIT_ELSEWHERE)],
         since=cause.time,
         at=cause.at,

@@ -129,29 +129,29 @@ def _is_gpu_stall(pauses: TrainingPauses, rest: LongestPause, limits: Limits) ->
 
 
 def _finding(
-    pauses: TrainingPauses, span: StepGap | LongestPause, sentence: Sentence, seconds: Value, work: tuple[Claim, ...],
+    pauses: TrainingPauses, pause: StepGap | LongestPause, sentence: Sentence, seconds: Value, work: tuple[Claim, ...],
     gpus: tuple[str, ...],
 ) -> Finding:  # fmt: skip
     """The finding. ``work``: what the GPUs did meanwhile; ``gpus``: those that the others waited for."""
-    storage, tasks = (pauses.events_during(frame, span.since, span.until) for frame in (pauses.storage, pauses.tasks))
-    since, until = (derived(time, seconds, unit="time") for time in (span.since, span.until))
+    storage, tasks = (pauses.events_during(frame, pause.since, pause.until) for frame in (pauses.storage, pauses.tasks))
+    since, until = (derived(time, seconds, unit="time") for time in (pause.since, pause.until))
     shows = [sentence(seconds=seconds, since=since, until=until)]
     shows += [SERVER_SILENT(line=pauses.storage.value(row, "text")) for row in storage[:1]]
     shows += [HUNG_TASK(line=pauses.tasks.value(row, "text")) for row in tasks[:1]]
-    known, logged = bool(storage), isinstance(span, StepGap)
-    certainty = Certainty.SUPPORTED if logged and (known or work) else Certainty.POSSIBLE
+    storage_failed, logged = bool(storage), isinstance(pause, StepGap)
+    certainty = Certainty.SUPPORTED if logged and (storage_failed or work) else Certainty.POSSIBLE
     nodes = dict.fromkeys(row.node for row in (*storage, *tasks) if row.node)
     return present(
-        Certainty.ESTABLISHED if logged and known and work else certainty,
-        "infrastructure" if known else "unknown",
+        Certainty.ESTABLISHED if logged and storage_failed and work else certainty,
+        "infrastructure" if storage_failed else "unknown",
         [*shows, *work],
-        headline=(STALLED_BY_STORAGE if known else STALLED)(seconds=seconds),
+        headline=(STALLED_BY_STORAGE if storage_failed else STALLED)(seconds=seconds),
         implies=[LOST_ONLY_TIME()],
-        cannot_decide=[] if known else [WAIT_UNEXPLAINED()],
-        actions=[action(CHECK_STORAGE if known else CHECK_RANK)],
-        since=span.since,
-        until=span.until,
-        variant="storage" if known else None,
+        cannot_decide=[] if storage_failed else [WAIT_UNEXPLAINED()],
+        actions=[action(CHECK_STORAGE if storage_failed else CHECK_RANK)],
+        since=pause.since,
+        until=pause.until,
+        variant="storage" if storage_failed else None,
         nodes=tuple(nodes),
         gpus=gpus,
         latent=True,

@@ -102,9 +102,9 @@ def _waiting(ending: Ending, job: Record) -> Finding:
 
     state, reason = jobs.value(job, "state"), newest("reason")
     shows = [NOT_STARTED_NO_REASON(state=state) if reason is None else NOT_STARTED(state=state, reason=reason)]
-    if reason is not None and (known := pending_reason(str(reason.value))) is not None:
-        shows.append(REASON_MEANING(meaning=derived(known.meaning, reason)))
-        remedy = known.remedy
+    if reason is not None and (pending := pending_reason(str(reason.value))) is not None:
+        shows.append(REASON_MEANING(meaning=derived(pending.meaning, reason)))
+        remedy = pending.remedy
     if (dependency := newest("dependency")) is not None:
         shows.append(WAITS_FOR(dependency=dependency))
     if (submitted := newest("submit", "time")) is not None:

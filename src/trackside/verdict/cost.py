@@ -293,8 +293,8 @@ def _spoilt_time(fault: _Fault) -> Iterator[WastedTime | Claim]:
 
 def _spoilt_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
     """The same if the fault has no time, by the step at which it appears."""
-    allocation, work, at = fault.allocation, fault.work, fault.primary.at
-    point = work.before(at) if at is not None else None
+    allocation, work, position = fault.allocation, fault.work, fault.primary.at
+    point = work.before(position) if position is not None else None
     last, pace = work.last_step, work.pace
     if point is None or point.get("step") is None or last is None:
         yield ONSET_UNKNOWN()

@@ -94,9 +94,9 @@ def _progress(facts: Facts) -> Progress | None:
     if not points:
         return None
     planned = [numeric_field(row, "total_steps") for row in (*trajectory.plans.events, *points)]
-    known = [int(steps) for steps in planned if steps is not None]
+    plans = [int(steps) for steps in planned if steps is not None]
     first, last = ((numeric_field(row, "step"), numeric_field(row, "loss")) for row in (points[0], points[-1]))
-    return Progress(facts.run.framework, _count(points), first, last, known[-1] if known else None)
+    return Progress(facts.run.framework, _count(points), first, last, plans[-1] if plans else None)
 
 
 def _count(points: Sequence[Event]) -> int:

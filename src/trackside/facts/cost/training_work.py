@@ -107,11 +107,11 @@ class TrainingWork:
             return SavedCheckpoint(None, self.saves.value(row, "step"))
         return SavedCheckpoint(None, None if near is None or numeric_field(near, "step") is None else self.step(near))
 
-    def before(self, at: Position) -> Event | None:
+    def before(self, position: Position) -> Event | None:
         """The last logged step at or before a position in its file."""
         points = sorted(self.points, key=_location)
-        index = bisect_left(points, (at.path, at.line + 1), key=_location)
-        return points[index - 1] if index and points[index - 1].at.path == at.path else None
+        index = bisect_left(points, (position.path, position.line + 1), key=_location)
+        return points[index - 1] if index and points[index - 1].at.path == position.path else None
 
     def _inside(self, row: Event) -> bool:
         return _is_within(row, self.allocation)
@@ -123,9 +123,9 @@ def training_work(evidence: Evidence, allocation: Allocation, ending: Ending, ru
     points = logged_steps(evidence["progress"])
     if len(run.attempts) > 1:
         points = _last_attempts(points, allocation)
-    own = tuple(row for row in points if _is_within(row, allocation))
+    own_points = tuple(row for row in points if _is_within(row, allocation))
     frames = (evidence[name] for name in WORK)
-    return TrainingWork(allocation, own, evidence.has("progress"), ending.ends, *frames)
+    return TrainingWork(allocation, own_points, evidence.has("progress"), ending.ends, *frames)
 
 
 def by_run_part(points: Sequence[Event]) -> list[list[Event]]:

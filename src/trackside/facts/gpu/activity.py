@@ -28,9 +28,9 @@ Flags = NDArray[np.bool_]
 Basis = Literal["launches", "sm", "power", "collectives", "utilization"]
 
 
-def counts_by_gpu(name: str, how: Rollup) -> Query:
+def counts_by_gpu(name: str, rollup: Rollup) -> Query:
     """A tracer's counter over the run, summed per GPU or rank."""
-    return metric(name).over("run", how).by("node", "gpu", "rank", how="sum")
+    return metric(name).over("run", rollup).by("node", "gpu", "rank", how="sum")
 
 
 COLLECTIVE_SECONDS = counts_by_gpu("trackside_nccl_collective_seconds_total", "increase")
@@ -283,8 +283,8 @@ def gpu_of(series: Series, run: Run) -> str:
     if series.get("gpu"):
         return gpu_name(series)
     rank = whole_number(series.get("rank") or "")
-    known = rank is not None and run.n_ranks == len(run.gpus) and rank < len(run.gpus)
-    return run.gpus[rank] if known and rank is not None else ""
+    has_gpu = rank is not None and run.n_ranks == len(run.gpus) and rank < len(run.gpus)
+    return run.gpus[rank] if has_gpu and rank is not None else ""
 
 
 def gpus_of(grid: Grid, run: Run) -> list[str]:
@@ -425,21 +425,21 @@ def _classify(name: Basis, signal: Matrix, sm: Matrix | None, busy: Matrix | Non
     """(where a signal is conclusive, where it shows work). ``busy`` shows whether a kernel ran, which overrides
     power."""
     decided = ~np.isnan(signal)
-    own = level(signal)[:, None]
+    own_level = level(signal)[:, None]
     match name:
         case "launches" | "collectives":
-            works = signal > FLOORS.launch_share * own
+            works = signal > FLOORS.launch_share * own_level
             if sm is not None:
                 works |= (sm > 0.5 * level(sm)[:, None]) & (sm >= FLOORS.unmistakable_sm)
         case "sm":
-            works = signal > np.fmax(FLOORS.sm_share * own, FLOORS.sm)
+            works = signal > np.fmax(FLOORS.sm_share * own_level, FLOORS.sm)
         case "power":
             lowest = lowest_level(signal)
             wide = np.full(signal.shape, FLOORS.power_alone)
             if busy is not None:
                 wide[~np.isnan(busy)] = FLOORS.power_range
-            decided &= own >= wide * lowest
-            works = signal > lowest + FLOORS.power_share * (own - lowest)
+            decided &= own_level >= wide * lowest
+            works = signal > lowest + FLOORS.power_share * (own_level - lowest)
             if busy is not None:
                 works &= ~(busy <= FLOORS.utilization)
         case "utilization":

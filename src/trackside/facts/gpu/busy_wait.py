@@ -263,8 +263,10 @@ def _mean(seconds: Grid | None, calls: Grid | None, duty: DutyCycle) -> Value | 
     return derived(total_s.number / count.number, total_s, count, unit="s")
 
 
-def _over(grid: Grid | None, duty: DutyCycle, how: Reducer = "median") -> Value | None:
+def _over(grid: Grid | None, duty: DutyCycle, reducer: Reducer = "median") -> Value | None:
     """A grid over the time of work, reduced to one value; None if nothing was sampled."""
     if grid is None:
         return None
-    return value_or_none(grid.during(duty.start, duty.end), how, "" if how == "sum" and grid.unit != "s" else None)
+    return value_or_none(
+        grid.during(duty.start, duty.end), reducer, "" if reducer == "sum" and grid.unit != "s" else None
+    )

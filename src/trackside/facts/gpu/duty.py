@@ -115,10 +115,10 @@ class DutyCycle:
             return None
         part = grid.during(self.start, self.end)
         lowest = part.value("median")
-        known, total = int((part.values >= 0).sum()), int((grid.values >= 0).sum())
-        if lowest.value is None or not known:
+        sampled, total = int((part.values >= 0).sum()), int((grid.values >= 0).sum())
+        if lowest.value is None or not sampled:
             return None
-        share = derived(round(float((part.values <= IDLE_LEVEL).sum() / known), 3), lowest, unit="share")
+        share = derived(round(float((part.values <= IDLE_LEVEL).sum() / sampled), 3), lowest, unit="share")
         expected = 1 - self.busy.number ** (grid.samples / total)  # any one of a window's readings
         return IdleReadings(share, derived(grid.step, lowest, unit="s"), expected)
 
@@ -142,10 +142,10 @@ def duty_cycle(
     rows = activity.in_use
     busy = _mean_of(activity, activity.busy_by, rows, windows, bounds)
     sm = _mean_of(activity, "sm", rows, windows, bounds)
-    crowd = None if activity.busy is None else nan_median(activity.busy[rows][:, windows], axis=0)
+    typical_busy = None if activity.busy is None else nan_median(activity.busy[rows][:, windows], axis=0)
     step_seconds = None if course is None else course.step_seconds
     return DutyCycle(
-        *bounds, windows, rows, _readings(activity, windows), busy, sm, crowd, activity.step, step_seconds,
+        *bounds, windows, rows, _readings(activity, windows), busy, sm, typical_busy, activity.step, step_seconds,
         evidence.grid("lowest"),
     )  # fmt: skip
 
@@ -180,9 +180,9 @@ def _first_training_window(activity: GpuActivity, limits: Limits) -> int:
     values = activity.busy if activity.busy is not None else activity.sm
     if values is None or not activity.worked.any():
         return 0
-    crowd = nan_median(values[activity.worked], axis=0)[None, :]
+    typical = nan_median(values[activity.worked], axis=0)[None, :]
     with np.errstate(invalid="ignore"):
-        return int((crowd[0] >= limits.started_share * level(crowd)[0]).argmax())
+        return int((typical[0] >= limits.started_share * level(typical)[0]).argmax())
 
 
 def _mean_of(

@@ -58,23 +58,23 @@ def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, li
     collectives = activity.grid("collectives")
     if activity.basis == "launches" or (collectives is not None and collectives.value("sum").value):
         return NO_HANG
-    crowd = nan_median(activity.busy[activity.worked], axis=0)
+    typical_busy = nan_median(activity.busy[activity.worked], axis=0)
     with np.errstate(invalid="ignore"):
-        busy: Flags = activity.observed & (crowd >= FLOORS.pinned)
+        busy: Flags = activity.observed & (typical_busy >= FLOORS.pinned)
     if not busy.any():
         return NO_HANG
     start, end = float(activity.times[busy.argmax()]) - activity.step, float(activity.times[activity.observed][-1])
-    length, watched = float(busy.sum()) * activity.step, float(activity.observed.sum()) * activity.step
-    if length < max(silence.limits.min_silence_s, limits.min_share * (end - start), limits.watched_share * watched):
+    busy_s, watched_s = float(busy.sum()) * activity.step, float(activity.observed.sum()) * activity.step
+    if busy_s < max(silence.limits.min_silence_s, limits.min_share * (end - start), limits.watched_share * watched_s):
         return NO_HANG
-    moved = stall.traffic.between(start, end)
-    little = [] if stall.beyond_spinning(busy) else _little_work(activity, start, end)
-    if moved.active or not (moved.nothing_moves or little):
+    traffic = stall.traffic.between(start, end)
+    little_work = [] if stall.beyond_spinning(busy) else _little_work(activity, start, end)
+    if traffic.active or not (traffic.nothing_moves or little_work):
         return NO_HANG
     level = activity.grids[activity.busy_by or "engine"].during(start, end).value("median", unit="share")
-    pinned = LOOKED_BUSY(busy=level, seconds=derived(length, level, unit="s"))
+    pinned = LOOKED_BUSY(busy=level, seconds=derived(busy_s, level, unit="s"))
     first = NO_STEP(count=progress.reduce("count"), line=rendezvous)
-    return FirstStepHang(start, moved.nothing_moves, (first, pinned, *moved.idle, *little))
+    return FirstStepHang(start, traffic.nothing_moves, (first, pinned, *traffic.idle, *little_work))
 
 
 def _little_work(activity: GpuActivity, start: float, end: float) -> list[Claim]:

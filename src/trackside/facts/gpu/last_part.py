@@ -52,8 +52,8 @@ class LastPart:
         """
         if self.stall is None:
             return None
-        still = self.stall.at_end_corroborated if corroborated else self.stall.at_end
-        return self.stall.within(stopped) if still is None and stopped is not None else still
+        stall = self.stall.at_end_corroborated if corroborated else self.stall.at_end
+        return self.stall.within(stopped) if stall is None and stopped is not None else stall
 
     @cached_property
     def final_stall(self) -> Stall | None:
@@ -84,8 +84,8 @@ class LastPart:
 def last_part(ending: Ending, silence: Silence, exceptions: Exceptions, stall: Maybe[GpuStall]) -> LastPart:
     """Covers what was given, which may be nothing."""
     points = silence.points
-    own = [row for row in exceptions.frame.events if row.role is Role.ROOT and not row.get("logged")]
+    own_errors = [row for row in exceptions.frame.events if row.role is Role.ROOT and not row.get("logged")]
     measured = None if isinstance(stall, Missing) else stall
     return LastPart(
-        points, ending.ended_from_outside and not ending.ends, bool(final_events(own, points)), silence, measured
+        points, ending.ended_from_outside and not ending.ends, bool(final_events(own_errors, points)), silence, measured
     )

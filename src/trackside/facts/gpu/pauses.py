@@ -95,11 +95,11 @@ class GpuPauses:
     def longest(self) -> LongestPause | None:
         """The longest pause, by signals that distinguish idle from work by themselves."""
         activity = self.activity
-        rests = sorted(activity.pauses, key=lambda span: span[1] - span[0], reverse=True)
-        if not rests or activity.basis not in PROVING_SIGNALS:
+        pauses = sorted(activity.pauses, key=lambda span: span[1] - span[0], reverse=True)
+        if not pauses or activity.basis not in PROVING_SIGNALS:
             return None
-        first, stop = rests[0]
-        second = (rests[1][1] - rests[1][0]) * activity.step if len(rests) > 1 else 0.0
+        first, stop = pauses[0]
+        second = (pauses[1][1] - pauses[1][0]) * activity.step if len(pauses) > 1 else 0.0
         since, until = float(activity.times[first]) - activity.step, float(activity.times[stop - 1])
         shows, gpus = self._shown(np.arange(first, stop), since, until)
         worked = int(activity.active[:first].sum()) * activity.step
@@ -145,10 +145,10 @@ def gpu_pauses(activity: GpuActivity, stall: GpuStall, limits: Limits) -> GpuPau
     return GpuPauses(activity, stall, limits)
 
 
-def _outlier_claim(name: str, during: Grid, gpus: tuple[str, ...], why: OutlierSign) -> Claim:
-    own = [grid_of_gpu(during, gpu).value("median", unit="") for gpu in gpus[:MAX_CITED]]
-    levels = [value for value in own if value.value is not None]
-    if why == "cold" and levels:
-        most = max(levels, key=lambda value: value.number)
-        return OUTLIER_IDLE(gpus=derived(gpus, *levels), signal=derived(TITLES[name], most), level=most)
-    return OUTLIER(gpus=derived(gpus, *own))
+def _outlier_claim(name: str, during: Grid, gpus: tuple[str, ...], sign: OutlierSign) -> Claim:
+    medians = [grid_of_gpu(during, gpu).value("median", unit="") for gpu in gpus[:MAX_CITED]]
+    levels = [value for value in medians if value.value is not None]
+    if sign == "cold" and levels:
+        highest = max(levels, key=lambda value: value.number)
+        return OUTLIER_IDLE(gpus=derived(gpus, *levels), signal=derived(TITLES[name], highest), level=highest)
+    return OUTLIER(gpus=derived(gpus, *medians))

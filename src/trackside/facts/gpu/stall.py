@@ -118,8 +118,8 @@ class GpuStall:
     @property
     def hung(self) -> Stall | None:
         """The stall of a run that did not complete, if it is long enough by itself."""
-        still = self.at_end
-        return still if still is not None and still.sure and self.silence.ending.completed is None else None
+        stall = self.at_end
+        return stall if stall is not None and stall.sure and self.silence.ending.completed is None else None
 
     def _at_end(self, *, corroborated: bool) -> Stall | None:
         activity, limits, quiet = self.activity, self.limits, self.silence.limits
@@ -239,8 +239,8 @@ class GpuStall:
         activity = self.activity
         memory = align(self.grids.get("memory"), activity.gpus, activity.times)[activity.worked]
         highest, now = level(memory), nan_median(memory[:, inside], axis=1)
-        known = ~np.isnan(now) & ~np.isnan(highest)
-        return bool(known.any() and (now[known] >= self.limits.kept_memory_ratio * highest[known]).mean() > 0.5)
+        sampled = ~np.isnan(now) & ~np.isnan(highest)
+        return bool(sampled.any() and (now[sampled] >= self.limits.kept_memory_ratio * highest[sampled]).mean() > 0.5)
 
     @cached_property
     def worked_on(self) -> Claim | None:
@@ -271,9 +271,9 @@ class GpuStall:
         run, activity, quiet = self.run, self.activity, self.silence.limits
         if run.end is None:
             return True
-        length = run.end - (run.start if run.start is not None else float(activity.times[0]))
-        least = max(3 * activity.step, min(quiet.min_silence_s, quiet.share * length))
-        return run.end - float(activity.times[activity.observed][-1]) < least
+        duration = run.end - (run.start if run.start is not None else float(activity.times[0]))
+        min_s = max(3 * activity.step, min(quiet.min_silence_s, quiet.share * duration))
+        return run.end - float(activity.times[activity.observed][-1]) < min_s
 
     def beyond_spinning(self, windows: Flags) -> bool:
         """Whether GPUs that look busy in these windows do more than spin: they use more SMs, or more power. Launches
@@ -300,5 +300,5 @@ def gpu_stall(
     limits: Limits,
 ) -> GpuStall:  # fmt: skip
     """Derived from the GPUs' activity and the log's signs of life."""
-    own = {name: grid for name in STALL if (grid := evidence.grid(name)) is not None}
-    return GpuStall({**activity.grids, **own}, activity, traffic, powers, silence, run, limits)
+    stall_grids = {name: grid for name in STALL if (grid := evidence.grid(name)) is not None}
+    return GpuStall({**activity.grids, **stall_grids}, activity, traffic, powers, silence, run, limits)

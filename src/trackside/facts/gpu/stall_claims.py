@@ -153,13 +153,13 @@ class Stall:
                 shows.append(WORK_BEFORE_AND_NOW[kind](now=now, before=before, seconds=self.seconds))
         return shows
 
-    def _figure(self, name: str, how: Reducer = "median", before: bool = False) -> Value | None:
+    def _figure(self, name: str, reducer: Reducer = "median", before: bool = False) -> Value | None:
         """A metric's level during the stall, or during the work before it; None if it was not sampled."""
         grid = self.grids.get(name)
         if grid is None:
             return None
         part = grid.during(self._worked_from(grid), self.after) if before else grid.during(self.after, self.until)
-        return value_or_none(part, how, "" if grid.unit in COUNT_SIGNALS else None)
+        return value_or_none(part, reducer, "" if grid.unit in COUNT_SIGNALS else None)
 
     def _worked_from(self, grid: Grid) -> float:
         """When work was first seen: the start-up before it is no level to compare with."""
@@ -197,12 +197,12 @@ class Stall:
         preferred = "power" if self.sign == "gone" else self.activity.busy_by or "power"
         name = next(name for name in (preferred, "sm", "power", "launches", "memory") if name in self.grids)
         during = self.grids[name].during(self.after, self.until)
-        how: Reducer = "count" if self.sign == "gone" else "median"
-        own = [grid_of_gpu(during, gpu).value(how, unit="") for gpu in self.outliers[:MAX_CITED]]
-        gpus = derived(self.outliers, *own)
+        reducer: Reducer = "count" if self.sign == "gone" else "median"
+        values = [grid_of_gpu(during, gpu).value(reducer, unit="") for gpu in self.outliers[:MAX_CITED]]
+        gpus = derived(self.outliers, *values)
         if self.sign == "cold":
-            most = max(own, key=lambda value: value.number if value.value is not None else -1.0)
-            return [OUTLIER_CLAIMS["cold"](gpus=gpus, level=most, signal=derived(name, most))]
+            highest = max(values, key=lambda value: value.number if value.value is not None else -1.0)
+            return [OUTLIER_CLAIMS["cold"](gpus=gpus, level=highest, signal=derived(name, highest))]
         if self.sign == "gone":
             return [OUTLIER_CLAIMS["gone"](gpus=gpus, samples=during.value("count", unit="samples"))]
         return [OUTLIER_CLAIMS[self.sign](gpus=gpus)]
@@ -227,12 +227,12 @@ def outlier_gpus(
     work in these windows.
     """
     users = activity.worked
-    known = activity.known[:, windows].any(axis=1)
+    sampled = activity.known[:, windows].any(axis=1)
     working = users & (activity.working[:, windows].mean(axis=1) > 0.5)
     if reduced is not None:
         working &= ~reduced
     before = slice(max(0, int(windows[0]) - limits.recent_windows), int(windows[0]))
-    unsampled = users & ~known & activity.known[:, before].any(axis=1)
+    unsampled = users & ~sampled & activity.known[:, before].any(axis=1)
     spinning = cold = np.zeros(len(users), dtype=bool)
     with np.errstate(invalid="ignore"):
         if activity.busy is not None:
@@ -241,7 +241,7 @@ def outlier_gpus(
         elif activity.power is not None:
             lowest, power = lowest_level(activity.power), nan_median(activity.power[:, windows], axis=1)
             spinning, cold = power > limits.spinning_power * lowest, power <= limits.cold_power * lowest
-    idle = users & known & ~working
+    idle = users & sampled & ~working
     states = idle & spinning, idle & cold, unsampled, working
     until = float(activity.times[windows[-1]])
     entered, left = (_latest(counters.get(name), run, activity, until) for name in ("entered", "left"))
@@ -280,16 +280,16 @@ def _outliers(
 def _by_collectives(users: Flags, entered: Matrix | None, left: Matrix | None) -> list[tuple[Flags, OutlierSign]]:
     """GPUs that entered fewer collectives than most, and GPUs in none while most are in one."""
     candidates: list[tuple[Flags, OutlierSign]] = []
-    if entered is None or not (known := users & ~np.isnan(entered)).any():
+    if entered is None or not (traced := users & ~np.isnan(entered)).any():
         return candidates
     with np.errstate(invalid="ignore"):
-        most = known & (entered == np.nanmax(entered[known]))
-        if 2 * int(most.sum()) > int(known.sum()):
-            candidates.append((known & ~most, "behind"))
+        most = traced & (entered == np.nanmax(entered[traced]))
+        if 2 * int(most.sum()) > int(traced.sum()):
+            candidates.append((traced & ~most, "behind"))
         if left is not None:
-            waiting = known & (entered > left)
-            if 2 * int(waiting.sum()) > int(known.sum()):
-                candidates.append((known & ~waiting, "absent"))
+            waiting = traced & (entered > left)
+            if 2 * int(waiting.sum()) > int(traced.sum()):
+                candidates.append((traced & ~waiting, "absent"))
     return candidates
 
 

@@ -81,8 +81,8 @@ def _changes(grid: Grid, rising: bool) -> Iterator[tuple[int, NDArray[np.intp]]]
     """Each series with a change, and the windows where its value differs from (is larger than) the last known one."""
     before = last_before(grid.values)
     with np.errstate(invalid="ignore"):
-        other = (grid.values > before) if rising else (grid.values != before)
-    cells = other & ~np.isnan(grid.values) & ~np.isnan(before)
+        is_change = (grid.values > before) if rising else (grid.values != before)
+    cells = is_change & ~np.isnan(grid.values) & ~np.isnan(before)
     for row in np.flatnonzero(cells.any(axis=1)):
         yield int(row), np.flatnonzero(cells[row])
 
@@ -115,10 +115,10 @@ def _rise(grid: Grid, row: int, windows: NDArray[np.intp]) -> Change | None:
 
 def _change(grid: Grid, row: int, window: int) -> Change:
     """The change from the last value known before a window to the value in it."""
-    one = grid.one(row)
+    series = grid.one(row)
     prior = int(np.flatnonzero(~np.isnan(grid.values[row, :window]))[-1])
-    before = one.during(float(grid.times[prior]) - grid.step, float(grid.times[prior])).value("last", unit="")
-    after = one.during(float(grid.times[window]) - grid.step, float(grid.times[window])).value("last", unit="")
+    before = series.during(float(grid.times[prior]) - grid.step, float(grid.times[prior])).value("last", unit="")
+    after = series.during(float(grid.times[window]) - grid.step, float(grid.times[window])).value("last", unit="")
     by = derived(after.number - before.number, before, after)
     return Change(grid.series[row], before, after, by, float(grid.times[prior]), float(grid.times[window]))
 
@@ -139,7 +139,7 @@ def _late_series(grid: Grid) -> Iterator[Change]:
             [other for other, node in enumerate(nodes) if node == nodes[row]], start - LATE_WINDOWS : start
         ]
         if node_mates.any(axis=0).all():
-            one, since, until = grid.one(row), float(grid.times[start - 1]), float(grid.times[start])
-            no_sample = one.during(float(grid.times[0]) - grid.step, since).value("count", unit="")
-            after = one.during(since, until).value("last", unit="")
+            series, since, until = grid.one(row), float(grid.times[start - 1]), float(grid.times[start])
+            no_sample = series.during(float(grid.times[0]) - grid.step, since).value("count", unit="")
+            after = series.during(since, until).value("last", unit="")
             yield Change(grid.series[row], no_sample, after, after, since, until)

@@ -298,9 +298,11 @@ def _vanished_gpus(evidence: Evidence, before: float) -> list[HardwareFault]:
         for gpu in silent_entities([grid.where(node=node) for grid in grids], "gpu", before):
             name = f"{node}:{gpu.name}"
             claim = VANISHED(gpu=derived(name, gpu.since), since=gpu.since, witness=gpu.witness)
-            at = next(series.at for series in grids[0].series if series.get("node") == node)
+            position = next(series.at for series in grids[0].series if series.get("node") == node)
             since = gpu.since.number
-            faults.append(HardwareFault("vanished", claim, Certainty.SUPPORTED, "metric", at, since, since, node, name))
+            faults.append(
+                HardwareFault("vanished", claim, Certainty.SUPPORTED, "metric", position, since, since, node, name)
+            )
     return faults
 
 
@@ -320,8 +322,8 @@ def _old_faults(
     gauges = [
         (s, v) for s, v in unchanged_above_zero(evidence.grid("xid_last")) if xid(int(v.number)).blame == "hardware"
     ]
-    aside = unused | {fault.gpu for fault in hardware}
-    gauges = [(series, value) for series, value in gauges if gpu_name(series) not in aside]
+    excluded = unused | {fault.gpu for fault in hardware}
+    gauges = [(series, value) for series, value in gauges if gpu_name(series) not in excluded]
     return [*claims, _old_fault(OLD_GAUGE, gauges)] if gauges else claims
 
 

@@ -184,8 +184,8 @@ class HostMemory:
         if grid is None:
             return None
         cgroups = (series.get("cgroup") for series in grid.series if series.get("node") == node)
-        own = next((cgroup for cgroup in cgroups if cgroup in names), None)
-        return None if own is None else grid.where(cgroup=own, node=node).value("max")
+        cgroup_name = next((cgroup for cgroup in cgroups if cgroup in names), None)
+        return None if cgroup_name is None else grid.where(cgroup=cgroup_name, node=node).value("max")
 
     @cached_property
     def _resident(self) -> Claim | None:
@@ -209,8 +209,8 @@ class HostMemory:
             return None
         name = grid.series[row].get("node") or ""
         capacity = None if self.total is None else value_or_none(self.total.where(node=name), "max")
-        at = float(grid.times[int(np.nanargmin(grid.values[row]))])
-        return Peak(name, grid.one(row).value("min"), capacity, at)
+        time = float(grid.times[int(np.nanargmin(grid.values[row]))])
+        return Peak(name, grid.one(row).value("min"), capacity, time)
 
     def _memory_growth(self, low: Peak) -> Value | None:
         """Bytes by which the memory left on a node fell, from the first samples of the run to the minimum."""

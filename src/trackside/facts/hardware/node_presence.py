@@ -130,9 +130,11 @@ class NodePresence:
             claim = sentence(node=node, since=silent.since, witness=silent.witness)
             lost[silent.name] = LostNode(node, since, (claim,))
         for name, boot in self.reboots.items():
-            other = lost.get(name, boot)
-            earlier = () if other is boot else other.claims
-            lost[name] = LostNode(other.node, min(other.since, boot.since), (*earlier, *boot.claims), rebooted=True)
+            known_node = lost.get(name, boot)
+            earlier = () if known_node is boot else known_node.claims
+            lost[name] = LostNode(
+                known_node.node, min(known_node.since, boot.since), (*earlier, *boot.claims), rebooted=True
+            )
         return tuple(lost.values())
 
     @cached_property
@@ -156,7 +158,10 @@ class NodePresence:
         first = next((grid for grid in self.grids if grid.query.kind in SAMPLED), None)
         if first is not None and self.over is not None and len(first) > 1 and not self.silent:
             claims.append(SAMPLED_TO_END(nodes=derived(len(first), first.value("count"), unit="nodes")))
-        claims += [NOT_SAMPLED_BUT_UP(node=derived(one.name, one.since), since=one.since) for one in self.silent[:1]]
+        claims += [
+            NOT_SAMPLED_BUT_UP(node=derived(entity.name, entity.since), since=entity.since)
+            for entity in self.silent[:1]
+        ]
         return tuple(claims)
 
     @property
@@ -207,14 +212,14 @@ def silent_entities(grids: Sequence[Grid], label: str, before: float) -> list[Si
     times, step = grids[0].times, grids[0].step
     sampled = _by_name(grids, label, answered=True)
     failed = _by_name(grids, label, answered=False)
-    crowd = np.sum(list(sampled.values()), axis=0)
+    n_sampled = np.sum(list(sampled.values()), axis=0)
     silent = []
-    for name, own in sampled.items():
-        bounds = _gap(own, times - step, before, step)
+    for name, presence in sampled.items():
+        bounds = _gap(presence, times - step, before, step)
         if bounds is None:
             continue
         start, stop, least = bounds
-        watched = np.flatnonzero(((crowd > own) | failed[name])[start:stop])
+        watched = np.flatnonzero(((n_sampled > presence) | failed[name])[start:stop])
         if len(watched) > 1 and watched[-1] + 1 >= least:
             until = float(times[stop]) if stop < len(times) else None
             silent.append(
@@ -257,9 +262,9 @@ def _silent_entity(
     for grid in grids:
         up, part = grid.query.kind == "scrape_up", grid.during(*span)
         if (name,) in grid.labels(label):
-            own = part.where(**{label: name})
-            counts.append(own.value("max" if up else "count"))
-            failed_scrapes += [own.value("count")] if up else []
+            own_part = part.where(**{label: name})
+            counts.append(own_part.value("max" if up else "count"))
+            failed_scrapes += [own_part.value("count")] if up else []
         all_counts += [] if up else [part.value("count")]
     best = max(all_counts, key=lambda value: value.number, default=None)
     refused = best is None or not best.number

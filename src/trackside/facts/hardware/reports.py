@@ -89,12 +89,12 @@ class HardwareReports:
             number, pid = row.get("xid"), row.get("pid")
             if isinstance(number, int) and pid is not None and xid(number).blame in ("application", "either"):
                 hits[str(row.get("pci")), number].setdefault(pid, row)
-        many = {key: list(rows.values()) for key, rows in hits.items() if len(rows) >= self.limits.repeats}
-        for (pci, number), rows in many.items():
-            if not any(other == number and gpu != pci for gpu, other in many):
+        repeated = {key: list(rows.values()) for key, rows in hits.items() if len(rows) >= self.limits.repeats}
+        for (pci, number), rows in repeated.items():
+            if not any(other_number == number and other_pci != pci for other_pci, other_number in repeated):
                 count = derived(len(rows), *(self.xids.value(row, "text") for row in rows))
-                last, gpu = (self.xids.value(rows[-1], name) for name in ("xid", "pci"))
-                return XID_REPEATED(count=count, xid=last, gpu=gpu), rows[-1].at, pci
+                last, other_pci = (self.xids.value(rows[-1], name) for name in ("xid", "pci"))
+                return XID_REPEATED(count=count, xid=last, gpu=other_pci), rows[-1].at, pci
         return None
 
     def memory_errors(self, moment: float | None) -> list[Claim]:
@@ -139,7 +139,7 @@ def hardware_reports(
     for name in ("xids", "switches", "lost"):
         frame = evidence[name]
         for row in frame.events:
-            also_xid = name == "lost" and any(other.at == row.at for other in evidence["xids"].events)
+            also_xid = name == "lost" and any(xid_row.at == row.at for xid_row in evidence["xids"].events)
             if row.role not in (Role.CONFIRMATION, Role.ROOT) or also_xid:
                 continue
             sure = Certainty.ESTABLISHED if row.plane == "kernel" else Certainty.SUPPORTED

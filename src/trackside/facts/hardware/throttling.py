@@ -199,9 +199,11 @@ def _throttled_gpu(clocks: Clocks, gpu: str, on: Rows, normal: Rows, peers: Sequ
     start, end = float(clocks.times[first]) - clocks.step, float(clocks.times[last])
     before = _normal_range(clocks, (normal[normal < first], normal[normal > last]))
     grid, temperature = clocks.grids.get("clocks"), clocks.grids.get("temperature")
-    own = grid_of_gpu(grid, gpu) if grid is not None and gpu in {gpu_name(series) for series in grid.series} else None
-    clock = None if own is None else _megahertz(own.during(start, end))
-    usual, against = _normal_clock(clocks, gpu, own, before, (start, end), peers)
+    own_clock = (
+        grid_of_gpu(grid, gpu) if grid is not None and gpu in {gpu_name(series) for series in grid.series} else None
+    )
+    clock = None if own_clock is None else _megahertz(own_clock.during(start, end))
+    usual, against = _normal_clock(clocks, gpu, own_clock, before, (start, end), peers)
     drop = 1 - clock.number / usual.number if clock is not None and usual is not None and usual.number > 0 else None
     least = clocks.limits.drop_from_highest if against == "highest" else clocks.limits.drop
     reasons, names = _reasons_between(clocks, gpu, start, end)
@@ -219,19 +221,19 @@ def _throttled_gpu(clocks: Clocks, gpu: str, on: Rows, normal: Rows, peers: Sequ
 
 
 def _normal_clock(
-    clocks: Clocks, gpu: str, own: Grid | None, before: TimeRange | None, during: TimeRange, peers: Sequence[str]
+    clocks: Clocks, gpu: str, own_clock: Grid | None, before: TimeRange | None, during: TimeRange, peers: Sequence[str]
 ) -> tuple[Value | None, Baseline]:
     """The expected clock: its own normal clock, else the other GPUs', else the maximum."""
     grid, highest = clocks.grids.get("clocks"), clocks.grids.get("highest")
-    if own is not None and before is not None and (value := _megahertz(own.during(*before))) is not None:
+    if own_clock is not None and before is not None and (value := _megahertz(own_clock.during(*before))) is not None:
         return value, "own"
     if grid is not None and len(grid) > 2 and 2 * len(peers) >= len(grid):  # then the median is that of normal ones
         return _megahertz(grid.during(*during)), "peers"
     if highest is not None and gpu in {gpu_name(series) for series in highest.series}:
         return _megahertz(grid_of_gpu(highest, gpu)), "highest"
-    rating = rating_of(own.series[0].get("gpu_model")) if own is not None else None
-    if own is not None and rating is not None:
-        return derived(rating.sm_clock_hertz / 1e6, own.value("count"), unit="MHz"), "highest"
+    rating = rating_of(own_clock.series[0].get("gpu_model")) if own_clock is not None else None
+    if own_clock is not None and rating is not None:
+        return derived(rating.sm_clock_hertz / 1e6, own_clock.value("count"), unit="MHz"), "highest"
     return None, "highest"
 
 
@@ -265,10 +267,10 @@ def _reasons_between(clocks: Clocks, gpu: str, start: float, end: float) -> tupl
         for name, reason in REASONS.items():
             if reason.bit & SEVERE and len(bits) and 4 * (bits & reason.bit != 0).sum() >= len(bits):
                 names[name] = part.value("max")
-    own = grid_of_gpu(counted, gpu) if counted is not None and not names else None
-    for (name,) in own.labels("reason") if own is not None else ():
-        if own is not None and name in REASONS and REASONS[name].severity != "benign":
-            total = own.where(reason=name).during(start, end).value("sum")
+    own_counters = grid_of_gpu(counted, gpu) if counted is not None and not names else None
+    for (name,) in own_counters.labels("reason") if own_counters is not None else ():
+        if own_counters is not None and name in REASONS and REASONS[name].severity != "benign":
+            total = own_counters.where(reason=name).during(start, end).value("sum")
             if total.value:
                 names[name] = total
     if not names:

@@ -115,7 +115,7 @@ class CollectiveComplaints:
         first = min((row.time for _, row in self.rows if row.time is not None), default=None)
         last = max((row.time for row in self.silence.points if row.time is not None), default=None)
         waited = [row.get("timeout_s") for _, row in self.rows]
-        longest = max((float(one) for one in waited if isinstance(one, (int, float))), default=0.0)
+        longest = max((float(seconds) for seconds in waited if isinstance(seconds, (int, float))), default=0.0)
         if first is None:
             return last
         return first - longest if last is None else max(last, first - longest)
@@ -135,15 +135,19 @@ class CollectiveComplaints:
         """The few silent ranks if at least half of all ranks reported an error."""
         signs = self.silence.signs
         world = world_size(self.run, signs["ready"], signs["communicators"], self.silence.hosts, signs["inits"])
-        loud = ranks_of((row for _, row in self.rows), self.launchers)
-        if world is None and loud and loud[-1] + 1 == self.run.n_gpus:  # one rank a GPU: the last of them spoke
+        reporting = ranks_of((row for _, row in self.rows), self.launchers)
+        if (
+            world is None and reporting and reporting[-1] + 1 == self.run.n_gpus
+        ):  # one rank a GPU: the last of them spoke
             world = self.run.n_gpus
-        if world is None or len(loud) * 2 < world or len(loud) >= world:
+        if world is None or len(reporting) * 2 < world or len(reporting) >= world:
             return None
-        quiet = tuple(sorted(set(range(world)) - set(loud)))
+        silent = tuple(sorted(set(range(world)) - set(reporting)))
         kinds = dict(self.rows)
-        voices = [cited_ranks(self.frames[kind], [row for name, row in self.rows if name == kind]) for kind in kinds]
-        return AbsentRanks(quiet, RANKS_SILENT(ranks=derived(quiet, *(voice for voice in voices if voice is not None))))
+        reports = [cited_ranks(self.frames[kind], [row for name, row in self.rows if name == kind]) for kind in kinds]
+        return AbsentRanks(
+            silent, RANKS_SILENT(ranks=derived(silent, *(report for report in reports if report is not None)))
+        )
 
 
 @fact({**STRONG_EVIDENCE, **WEAK_EVIDENCE}, needs=("timeouts",))

@@ -112,8 +112,8 @@ def _by_oom_count(deaths: Deaths, memory: HostMemory, ending: Ending, run: Run, 
     if not near.kills and (ended or bad is None or not near.short):
         return None
     if ended and not (bad is not None and _stopped_at(near.kills[0].until, deaths, run, limits)):
-        how = (ENDED_WELL(state=well),) if well is not None else () if bad is None else (RECORDED(state=bad),)
-        claims = (*near.claims, *how)
+        end_claims = (ENDED_WELL(state=well),) if well is not None else () if bad is None else (RECORDED(state=bad),)
+        claims = (*near.claims, *end_claims)
         return DeathAccount(Certainty.POSSIBLE, KILL, claims, memory=near, of_memory=True, outlived=True)
     twice = bool(near.kills) and (near.short or near.ample) and bad is not None
     certainty = Certainty.ESTABLISHED if twice else Certainty.SUPPORTED

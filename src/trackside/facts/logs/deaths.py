@@ -172,8 +172,8 @@ class Deaths:
     def _ended_before(self, death: Death) -> bool:
         """Whether the run had been ended before: an earlier notice, or, without notices, the record."""
         notices = (row for row in self.ending.notices.events if row.role is Role.ROOT)
-        own = ("out_of_memory", "launch_failure")
-        order = [follows(notice, death.row) for notice in notices if notice.get("reason") not in own]
+        own_reasons = ("out_of_memory", "launch_failure")
+        order = [follows(notice, death.row) for notice in notices if notice.get("reason") not in own_reasons]
         if any(after is False for after in order):
             return True
         job = self.ending.job

@@ -73,9 +73,10 @@ def _is_in_time(row: Record, rows: tuple[Record, ...], start: float | None, end:
     if time > end + limits.noticed_s:
         return False
     # A node that returned to service after the run was healthy; a later reason concerns another job.
-    same_node = (other for other in rows if other.get("name") == row.get("name"))
+    same_node = (other_row for other_row in rows if other_row.get("name") == row.get("name"))
     return not any(
-        (back := numeric_field(other, "reason_end")) is not None and end <= back <= time for other in same_node
+        (returned := numeric_field(other_row, "reason_end")) is not None and end <= returned <= time
+        for other_row in same_node
     )
 
 

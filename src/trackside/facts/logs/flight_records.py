@@ -45,8 +45,10 @@ class PendingCollective:
 
 def pending_collectives(records: Iterable[Record]) -> list[PendingCollective]:
     """The groups with a pending collective that a member with a dump has not entered; smallest group first."""
-    pending = [one for rows in _by_group(records).values() if (one := _pending_collective(rows)) is not None]
-    return sorted(pending, key=lambda one: (len(one.waiting) + len(one.missing), one.group))
+    pending = [
+        collective for rows in _by_group(records).values() if (collective := _pending_collective(rows)) is not None
+    ]
+    return sorted(pending, key=lambda collective: (len(collective.waiting) + len(collective.missing), collective.group))
 
 
 def missing_ranks(records: Iterable[Record]) -> tuple[int, ...]:
@@ -56,8 +58,8 @@ def missing_ranks(records: Iterable[Record]) -> tuple[int, ...]:
     waits for another (a mismatch or a deadlock), or if none is missing.
     """
     pending = pending_collectives(records)
-    victims = {rank for one in pending for rank in one.waiting}
-    return tuple(sorted({rank for one in pending for rank in one.missing} - victims))
+    victims = {rank for collective in pending for rank in collective.waiting}
+    return tuple(sorted({rank for collective in pending for rank in collective.missing} - victims))
 
 
 def unfinished_ranks(records: Iterable[Record]) -> tuple[int, ...]:

@@ -157,8 +157,8 @@ class GpuMemoryErrors:
     @property
     def exception(self) -> tuple[str, str] | None:
         """The Python exception of the error: at the same line, else the first about GPU memory."""
-        place = self.cause.at.path, self.cause.at.line
-        rows = sorted(self.raised.events, key=lambda row: (row.at.path, row.at.line) != place)
+        location = self.cause.at.path, self.cause.at.line
+        rows = sorted(self.raised.events, key=lambda row: (row.at.path, row.at.line) != location)
         return (str(rows[0].get("type")), str(rows[0].get("message") or "")) if rows else None
 
 
@@ -174,5 +174,7 @@ def gpu_memory_errors(
     frame = memory if sized else about
     points = () if isinstance(trajectory, Missing) else trajectory.points
     roots = [row for row in frame.events if row.role is Role.ROOT]
-    own = earliest_first(final_events(roots, points, crashed=ending.abnormal is not None))
-    return GpuMemoryErrors(memory, frame, sized, tuple(roots), tuple(own), about, bool(raised), trajectory, ending, run)
+    unhandled = earliest_first(final_events(roots, points, crashed=ending.abnormal is not None))
+    return GpuMemoryErrors(
+        memory, frame, sized, tuple(roots), tuple(unhandled), about, bool(raised), trajectory, ending, run
+    )

@@ -100,12 +100,12 @@ def _from_complaints(
 def _from_stacks(stacks: HangStacks, ending: Ending, silence: Silence, last: LastPart, causes: HangCauses) -> HangLead:
     """Stacks in a collective, taken because the run did not move. Stacks of the ranks themselves, which show who is
     absent, are independent evidence."""
-    away, still, state = stacks.absent, last.find_stall(), ending.state
-    second = still is not None or causes.machine is not None or silence.stall is not None
-    certainty = Certainty.SUPPORTED if second or (away is not None and stacks.suspected) else Certainty.POSSIBLE
-    if second and away is not None and state is not None and state.value in OUTSIDE_END_STATES:
+    absent, stall, state = stacks.absent, last.find_stall(), ending.state
+    second = stall is not None or causes.machine is not None or silence.stall is not None
+    certainty = Certainty.SUPPORTED if second or (absent is not None and stacks.suspected) else Certainty.POSSIBLE
+    if second and absent is not None and state is not None and state.value in OUTSIDE_END_STATES:
         certainty = Certainty.ESTABLISHED
-    return HangLead(certainty, absent=away, stall=still, owner=None if away is not None else "unknown")
+    return HangLead(certainty, absent=absent, stall=stall, owner=None if absent is not None else "unknown")
 
 
 def _is_between_ranks(stall: Stall, ending: Ending, silence: Silence, last: LastPart) -> bool:

@@ -90,8 +90,8 @@ class HangStacks:
         shows = self._places(inside, WAIT_IN, WAIT_IN_PROCESSES, call=True) + self._places(
             busy, WAIT_GPU, WAIT_GPU_PROCESSES
         )
-        away = self._elsewhere_claims()
-        return (*shows, *(away[1:] if self.absent is not None else away))
+        elsewhere_claims = self._elsewhere_claims()
+        return (*shows, *(elsewhere_claims[1:] if self.absent is not None else elsewhere_claims))
 
     @cached_property
     def code_line(self) -> Value | None:
@@ -147,7 +147,7 @@ def hang_stacks(evidence: Evidence, silence: Silence) -> HangStacks:
     for row in rows:
         rank = rank_of(row)
         by_process.setdefault((row.node, rank) if rank is not None else (row.at.path, row.get("pid")), []).append(row)
-    chosen = [one for group in by_process.values() if (one := _training_thread(group)) is not None]
+    chosen = [thread for group in by_process.values() if (thread := _training_thread(group)) is not None]
     waiting_in_call = [row for row in chosen if row.get("collective") is not None]
     busy = [row for row in chosen if row.get("collective") is None and row.get("waits") is not None]
     # A single rank in a backward pass may be working, unless the agent saw that it was idle.
@@ -155,15 +155,15 @@ def hang_stacks(evidence: Evidence, silence: Silence) -> HangStacks:
         waiting_in_call or len(busy) > 1 or (len(chosen) > 1 and any(row.parser == AGENT_PARSER for row in busy))
     )
     waiting = [*waiting_in_call, *busy] if in_collective else []
-    away = [row for row in chosen if row not in waiting]
-    return HangStacks(frame, tuple(waiting), tuple(away), () if away else _in_other_collective(waiting))
+    elsewhere = [row for row in chosen if row not in waiting]
+    return HangStacks(frame, tuple(waiting), tuple(elsewhere), () if elsewhere else _in_other_collective(waiting))
 
 
 def _training_thread(rows: Sequence[Event]) -> Event | None:
     """The training thread: of the last time that stacks were taken, one in a collective, else the main thread."""
     newest = max(rows, key=lambda row: (row.time or 0.0, row.at.line))
-    began = (newest.time or 0.0) - DUMP_S
-    ordered = [row for row in rows if row.get("pid") == newest.get("pid") and (row.time or 0.0) >= began]
+    earliest = (newest.time or 0.0) - DUMP_S
+    ordered = [row for row in rows if row.get("pid") == newest.get("pid") and (row.time or 0.0) >= earliest]
     main = [row for row in ordered if row.get("thread") in (None, "MainThread") or row.get("tid") == row.get("pid")]
     inside = [row for row in ordered if row.get("collective") is not None]
     if main and (main[0].get("collective") is not None or not inside):

@@ -18,8 +18,8 @@ def follows(later: Event, earlier: Event) -> bool | None:
 
 def last_after(event: Event, others: Iterable[Event]) -> Event | None:
     """The last of ``others`` that is known to have come after ``event``."""
-    known = others if isinstance(others, Sequence) else tuple(others)
-    return next((other for other in reversed(known) if follows(other, event)), None)
+    events = others if isinstance(others, Sequence) else tuple(others)
+    return next((later for later in reversed(events) if follows(later, event)), None)
 
 
 def latest(events: Iterable[Event]) -> list[Event]:
@@ -30,8 +30,8 @@ def latest(events: Iterable[Event]) -> list[Event]:
         path = event.at.path
         if path not in by_place or follows(event, by_place[path]):
             by_place[path] = event
-        known = by_time.get(path)
-        if event.time is not None and (known is None or known.time is None or event.time > known.time):
+        newest = by_time.get(path)
+        if event.time is not None and (newest is None or newest.time is None or event.time > newest.time):
             by_time[path] = event
     return [*by_time.values(), *by_place.values()]
 

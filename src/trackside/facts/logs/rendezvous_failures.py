@@ -183,10 +183,12 @@ class RendezvousFailures:
 @fact({"failures": events("rendezvous_failure")}, needs=("failures",))
 def rendezvous_failures(evidence: Evidence, exceptions: Exceptions, silence: Silence) -> RendezvousFailures:
     """Missing if no log was given."""
-    frame, up = evidence["failures"], silence.formed
-    rows = [row for row in frame.events if row.role is Role.ROOT and last_after(row, up) is None]
-    own = [row for row in exceptions.frame.events if _is_startup_error(row) and last_after(row, up) is None]
-    return RendezvousFailures(frame, tuple(rows), tuple(own))
+    frame, group_events = evidence["failures"], silence.formed
+    rows = [row for row in frame.events if row.role is Role.ROOT and last_after(row, group_events) is None]
+    startup_errors = [
+        row for row in exceptions.frame.events if _is_startup_error(row) and last_after(row, group_events) is None
+    ]
+    return RendezvousFailures(frame, tuple(rows), tuple(startup_errors))
 
 
 def _rank(row: Event) -> int:

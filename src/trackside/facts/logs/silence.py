@@ -125,8 +125,8 @@ class Silence:
         sources = [logs.value(row, "lines") for row in rows] + [notices.value(row, "text") for row in closing]
         exits = self.ending.exits.events
         closing += [row for row in exits if row.at.path in paths and row.get("source") == "srun"]
-        own = sum(int(str(row.get("lines"))) for row in rows) - len({(row.at.path, row.at.line) for row in closing})
-        return derived(max(0, own), *sources, unit="lines")
+        count = sum(int(str(row.get("lines"))) for row in rows) - len({(row.at.path, row.at.line) for row in closing})
+        return derived(max(0, count), *sources, unit="lines")
 
     @cached_property
     def stall(self) -> tuple[Value, bool] | None:

@@ -53,19 +53,21 @@ def stop_signals(
     """Missing if no log was given."""
     frame = evidence["signals"]
     rows = [(row, frame) for row in frame.events if row.get("signal") in STOP_SIGNALS]
-    for other in (ending.exits, ending.launchers):
+    for frame_of_exits in (ending.exits, ending.launchers):
         ended = (
-            row for row in other.events if exit_signal(row) == SIGTERM or row.get("exit_code") == TIMEOUT_EXIT_CODE
+            row
+            for row in frame_of_exits.events
+            if exit_signal(row) == SIGTERM or row.get("exit_code") == TIMEOUT_EXIT_CODE
         )
-        rows += [(row, other) for row in ended]
+        rows += [(row, frame_of_exits) for row in ended]
     raised = (row for row in exceptions.frame.events if row.get("about") == "signal")
     rows += [(row, exceptions.frame) for row in raised if NAMED_SIGNAL.search(str(row.get("message")))]
     points = () if isinstance(trajectory, Missing) else trajectory.points
-    last = [(row, of) for row, of in rows if last_after(row, points) is None]
-    sign = first([row for row, _ in last])
+    final = [(row, source) for row, source in rows if last_after(row, points) is None]
+    sign = first([row for row, _ in final])
     if sign is None:
         return StopSignals(frame)
-    line = next(of.value(row, "text") for row, of in last if row is sign)
+    line = next(source.value(row, "text") for row, source in final if row is sign)
     return StopSignals(frame, sign, line, next(_other_causes(sign, evidence, ending, exceptions), None))
 
 

@@ -175,12 +175,12 @@ def _data_share(row: Event) -> float | None:
 def _split(values: Matrix, side: int) -> int | None:
     """The index that best splits the values into two levels, the later one higher; None if there is none."""
     indices = np.flatnonzero(~np.isnan(values))
-    known = values[indices]
-    count = len(known)
+    sampled = values[indices]
+    count = len(sampled)
     if count < 2 * side:
         return None
     sizes = np.arange(1, count)
-    sums = np.cumsum(known)
+    sums = np.cumsum(sampled)
     left, right = sums[:-1] / sizes, (sums[-1] - sums[:-1]) / (count - sizes)
     between = np.where(right > left, sizes * (count - sizes) * (right - left) ** 2, 0.0)[side - 1 : count - side]
     best = int(np.argmax(between))

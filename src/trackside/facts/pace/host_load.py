@@ -86,13 +86,15 @@ class HostLoad:
         grid, limits = self.grids.get("cpu_pressure"), self.limits
         if grid is None or len(nodes) != 1:
             return ()
-        own, typical = grid.where(node=nodes[0]).value("median"), grid.value("median")
-        if own.value is None or own.number < limits.pressure_share * grid.step:
+        own_wait, typical_wait = grid.where(node=nodes[0]).value("median"), grid.value("median")
+        if own_wait.value is None or own_wait.number < limits.pressure_share * grid.step:
             return ()
-        if len(grid) > 2 and own.number < limits.pressure_ratio * typical.number:
+        if len(grid) > 2 and own_wait.number < limits.pressure_ratio * typical_wait.number:
             return ()
-        share, others = (derived(round(value.number / grid.step, 3), value, unit="share") for value in (own, typical))
-        node = derived(nodes[0], own)
+        share, others = (
+            derived(round(value.number / grid.step, 3), value, unit="share") for value in (own_wait, typical_wait)
+        )
+        node = derived(nodes[0], own_wait)
         return (
             NODE_TASKS_WAITED_MORE(node=node, share=share, others=others)
             if len(grid) > 2

@@ -98,10 +98,10 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
     if grid is None:
         return None
     part = grid.during(group.start, group.end)
-    own, peers = grid_of_gpu(part, group.gpus[0]).value("avg"), part.value("median")
-    if own.value is None or not peers.value:
+    own_busy, peers_busy = grid_of_gpu(part, group.gpus[0]).value("avg"), part.value("median")
+    if own_busy.value is None or not peers_busy.value:
         return None
-    share, gpu = 1 - own.number / peers.number, derived(group.gpus[0], own)
+    share, gpu = 1 - own_busy.number / peers_busy.number, derived(group.gpus[0], own_busy)
     if share < limits.idles:
         return None  # it works while the others wait
     if (storm := saving.storm) is not None:
@@ -112,8 +112,10 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
     interval = (group.end - group.start) / len(saves)
     if share * interval < limits.min_idle_s or not _keeps_up_between(activity, group, interval, len(saves), limits):
         return None
-    idle = derived(round(share * interval, 1), own, peers, saving.total, unit="s")
-    return Saver(share, (SAVER_IDLES(gpu=gpu, mine=own, theirs=peers, saves=saving.count, idle=idle),), saves[0])
+    idle = derived(round(share * interval, 1), own_busy, peers_busy, saving.total, unit="s")
+    return Saver(
+        share, (SAVER_IDLES(gpu=gpu, mine=own_busy, theirs=peers_busy, saves=saving.count, idle=idle),), saves[0]
+    )
 
 
 def _keeps_up_between(activity: GpuActivity, group: SlowGroup, interval: float, saves: int, limits: Limits) -> bool:
@@ -122,8 +124,8 @@ def _keeps_up_between(activity: GpuActivity, group: SlowGroup, interval: float, 
         return interval <= (limits.resolved - 1) * activity.step
     assert activity.busy is not None
     values = activity.busy[:, (activity.times > group.start) & (activity.times <= group.end)]
-    own, usual = values[activity.gpus.index(group.gpus[0])], float(nan_median(values))
-    return len(window_ranges(own >= limits.keeps_up * usual)) >= 0.5 * saves
+    own_busy, usual = values[activity.gpus.index(group.gpus[0])], float(nan_median(values))
+    return len(window_ranges(own_busy >= limits.keeps_up * usual)) >= 0.5 * saves
 
 
 def _pause(activity: GpuActivity, group: SlowGroup, course: Trajectory, limits: Limits) -> Claim | None:

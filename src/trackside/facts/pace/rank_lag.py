@@ -97,14 +97,14 @@ class RankLag:
         ranks = [rank for _, rank in numbered]
         late = outliers.outliers(grid.values[[row for row, _ in numbered]], self._names(ranks), limits)
         if not late:
-            middle_, high, low = (grid.value(how) for how in ("median", "max", "min"))
-            return GAUGES_EVEN(count=derived(len(ranks), middle_), middle=middle_, high=high, low=low)
+            middle, high, low = (grid.value(reducer) for reducer in ("median", "max", "min"))
+            return GAUGES_EVEN(count=derived(len(ranks), middle), middle=middle, high=high, low=low)
         first = late[0]
         start, end = float(grid.times[first.start]) - grid.step, float(grid.times[first.stop - 1])
         part = grid.during(start, end)
-        own, typical = part.where(rank=str(ranks[first.row])).value("median"), part.value("median")
-        ratio = derived(round(first.ratio, 2), own, typical)
-        claim = RANK_LAGS(rank=derived(ranks[first.row], own), mine=own, theirs=typical, ratio=ratio)
+        own_time, typical_time = part.where(rank=str(ranks[first.row])).value("median"), part.value("median")
+        ratio = derived(round(first.ratio, 2), own_time, typical_time)
+        claim = RANK_LAGS(rank=derived(ranks[first.row], own_time), mine=own_time, theirs=typical_time, ratio=ratio)
         slow = tuple(sorted(ranks[outlier.row] for outlier in late))
         share = (first.stop - first.start) / len(grid.times)
         return LaggingRanks(slow, gpus_of_ranks(self.run, slow), (claim,), start + grid.step, None, share)
@@ -120,7 +120,7 @@ class RankLag:
             step = numeric_field(row, "step")
             if row.rank is not None and step is not None and numeric_field(row, field) is not None:
                 times.setdefault(row.rank, {})[step] = row
-        return {rank: own for rank, own in sorted(times.items()) if len(own) >= self.limits.min_steps}
+        return {rank: points for rank, points in sorted(times.items()) if len(points) >= self.limits.min_steps}
 
     def _compared(
         self, field: str, times: dict[int, dict[float, Event]], steps: Sequence[float]
@@ -134,15 +134,17 @@ class RankLag:
         slowest = late[0].row if late else int(np.nanargmax(nan_median(values, axis=1)))
         part = steps[late[0].start : late[0].stop] if late else steps
         points = [times[ranks[slowest]][step] for step in part if step in times[ranks[slowest]]]
-        own = self._typical(field, points)
-        typical = self._typical(
+        own_time = self._typical(field, points)
+        typical_time = self._typical(
             field, [rank_points[step] for rank_points in times.values() for step in part if step in rank_points]
         )
-        ratio = derived(round(own.number / typical.number, 2) if typical.value else 1.0, own, typical)
-        figures = {"rank": derived(ranks[slowest], own), "ratio": ratio, "mine": own, "theirs": typical}
+        ratio = derived(
+            round(own_time.number / typical_time.number, 2) if typical_time.value else 1.0, own_time, typical_time
+        )
+        figures = {"rank": derived(ranks[slowest], own_time), "ratio": ratio, "mine": own_time, "theirs": typical_time}
         if not late:
             return RANKS_EVEN(ranks=self.frame.reduce("distinct", "rank"), **figures)
-        count, total = (derived(len(group), own, unit="steps") for group in (part, steps))
+        count, total = (derived(len(group), own_time, unit="steps") for group in (part, steps))
         slow = tuple(sorted(ranks[outlier.row] for outlier in late))
         claims, first = (RANK_LAGS(**figures), LAG_LASTS(count=count, whole=total)), points[0]
         return LaggingRanks(slow, gpus_of_ranks(self.run, slow), claims, first.time, first, len(part) / len(steps))

@@ -137,13 +137,13 @@ class SlowGpus:
             ("wait", None if waits is None else 1 / np.fmax(waits, 0.01), replace(limits, ratio=limits.wait_ratio)),
         ]
         compared = [
-            (sign, np.where(windows[None, :], values, np.nan)[rows], own) for sign, values, own in signs
+            (sign, np.where(windows[None, :], values, np.nan)[rows], own_limits) for sign, values, own_limits in signs
             if values is not None
         ]  # fmt: skip
         gpus = [activity.gpus[row] for row in rows]
         for find in (_of_gpus, _of_nodes):
-            for sign, values, own in compared:
-                match = find(values, gpus, own)
+            for sign, values, own_limits in compared:
+                match = find(values, gpus, own_limits)
                 group = self._group(sign, self._stretch(rows, *match)) if match is not None else None
                 if group is not None:
                     return group
@@ -230,14 +230,21 @@ class SlowGpus:
         grid = activity.grid("sm" if sign == "sm" else activity.busy_by or "engine")
         assert grid is not None
         part = grid.during(stretch.start, stretch.end)
-        own, peers = grid_of_gpu(part, stretch.gpus[0]).value("median"), _of_peers(part, stretch.peers).value("median")
-        gpus, seconds = derived(stretch.gpus, own), derived(stretch.end - stretch.start, own, unit="s")
+        own_level, peers_level = (
+            grid_of_gpu(part, stretch.gpus[0]).value("median"),
+            _of_peers(part, stretch.peers).value("median"),
+        )
+        gpus, seconds = derived(stretch.gpus, own_level), derived(stretch.end - stretch.start, own_level, unit="s")
         if sign == "busy":
-            return [SLOW_BUSY(gpus=gpus, mine=own, theirs=peers, seconds=seconds)]
-        ratio = derived(round(own.number / peers.number if peers.value else stretch.ratio, 2), own, peers)
-        claims = [SLOW_SM(gpus=gpus, mine=own, theirs=peers, ratio=ratio, seconds=seconds)]
-        if activity.busy_by is not None and (other := activity.grid(activity.busy_by)) is not None:
-            busy = _of_peers(other.during(stretch.start, stretch.end), stretch.peers).value("median")
+            return [SLOW_BUSY(gpus=gpus, mine=own_level, theirs=peers_level, seconds=seconds)]
+        ratio = derived(
+            round(own_level.number / peers_level.number if peers_level.value else stretch.ratio, 2),
+            own_level,
+            peers_level,
+        )
+        claims = [SLOW_SM(gpus=gpus, mine=own_level, theirs=peers_level, ratio=ratio, seconds=seconds)]
+        if activity.busy_by is not None and (busy_grid := activity.grid(activity.busy_by)) is not None:
+            busy = _of_peers(busy_grid.during(stretch.start, stretch.end), stretch.peers).value("median")
             claims.append(PEERS_BUSY(busy=busy, signal=derived(TITLES[activity.busy_by], busy)))
         return claims
 
@@ -245,36 +252,36 @@ class SlowGpus:
         if self.waits is None:
             return []
         part = self.waits.during(stretch.start, stretch.end)
-        own, peers = (
+        own_wait, peers_wait = (
             _of_rank(part, self.run, stretch.gpus[0]).value("median"),
             _of_peers(part, stretch.peers).value("median"),
         )
-        window = derived(part.step, peers, unit="s")
-        return [SLOW_WAIT(gpus=derived(stretch.gpus[:1], own), mine=own, theirs=peers, window=window)]
+        window = derived(part.step, peers_wait, unit="s")
+        return [SLOW_WAIT(gpus=derived(stretch.gpus[:1], own_wait), mine=own_wait, theirs=peers_wait, window=window)]
 
     def _equal(self, counts: Matrix | None, stretch: OutlierPeriod) -> bool | None:
         """Whether the picked GPUs have the same counts as the others."""
         if counts is None:
             return None
         sums = np.nansum(counts[:, stretch.windows], axis=1)
-        peers, own = float(np.median(sums[stretch.others])), float(np.median(sums[stretch.picked]))
-        return abs(own / peers - 1) <= self.limits.equal if peers > 0 else None
+        peers_sum, own_sum = float(np.median(sums[stretch.others])), float(np.median(sums[stretch.picked]))
+        return abs(own_sum / peers_sum - 1) <= self.limits.equal if peers_sum > 0 else None
 
     def _counts(self, name: str, stretch: OutlierPeriod) -> Claim:
         grid = self.activity.grid(name)
         assert grid is not None
         part = grid.during(stretch.start, stretch.end)
-        own = _of_rank(part, self.run, stretch.gpus[0]).value("median", unit="")
-        peers = _of_peers(part, stretch.peers).value("median", unit="")
-        return EQUAL_WORK[name](mine=own, theirs=peers, window=derived(part.step, peers, unit="s"))
+        own_count = _of_rank(part, self.run, stretch.gpus[0]).value("median", unit="")
+        peers_count = _of_peers(part, stretch.peers).value("median", unit="")
+        return EQUAL_WORK[name](mine=own_count, theirs=peers_count, window=derived(part.step, peers_count, unit="s"))
 
     def _slow_clock(self, stretch: OutlierPeriod) -> list[Claim]:
         """Their SM clock, if it is well below the others'."""
         if self.clock is None:
             return []
         clocks = align(self.clock, self.activity.gpus, self.activity.times)[:, stretch.windows]
-        own, peers = float(nan_median(clocks[stretch.picked])), float(nan_median(clocks[stretch.others]))
-        if not own <= self.limits.slow_clock * peers:
+        own_clock, peers_clock = float(nan_median(clocks[stretch.picked])), float(nan_median(clocks[stretch.others]))
+        if not own_clock <= self.limits.slow_clock * peers_clock:
             return []
         part = self.clock.during(stretch.start, stretch.end)
         clock = grid_of_gpu(part, stretch.gpus[0]).value("median")
@@ -339,5 +346,5 @@ def _of_peers(part: Grid, peers: tuple[str, ...]) -> Grid:
     if len(peers) == 1:
         return grid_of_gpu(part, peers[0])
     nodes = nodes_of(peers)
-    own = {name for name in gpu_names(part) if name.rpartition(":")[0] in nodes}
-    return part.where(node=nodes[0]) if len(nodes) == 1 and own == set(peers) else part
+    gpus_of_nodes = {name for name in gpu_names(part) if name.rpartition(":")[0] in nodes}
+    return part.where(node=nodes[0]) if len(nodes) == 1 and gpus_of_nodes == set(peers) else part

@@ -61,7 +61,7 @@ class Evaluations:
         """Claims about the evaluation loss."""
         if not self.losses:
             return ()
-        first, last = (self.frame.value(self.losses[at][0], "loss") for at in (0, -1))
+        first, last = (self.frame.value(self.losses[index][0], "loss") for index in (0, -1))
         return ((EVALUATION_LOSS_FELL if self.fell else EVALUATION_LOSS_CHANGED)(first=first, last=last),)
 
     @cached_property

@@ -275,16 +275,16 @@ class Trajectory:
     @cached_property
     def learned(self) -> tuple[Claim, ...]:
         """That the loss fell, if its level is meaningful."""
-        line = self.curve
-        if len(line.rows) < 2 or not line.level_has_meaning or not line.fell:
+        curve = self.curve
+        if len(curve.rows) < 2 or not curve.level_has_meaning or not curve.fell:
             return ()
-        return (LOSS_FELL(first=line.loss(0), last=line.loss(-1)),)
+        return (LOSS_FELL(first=curve.loss(0), last=curve.loss(-1)),)
 
     @property
     def until(self) -> tuple[Claim, ...]:
         """Position and loss of the last logged step, if any loss was printed."""
-        line = self.curve
-        return (_last_progress(line.place(-1), line.loss(-1)),) if line.finite else ()
+        curve = self.curve
+        return (_last_progress(curve.place(-1), curve.loss(-1)),) if curve.finite else ()
 
     @cached_property
     def step_seconds(self) -> Value | None:

@@ -83,20 +83,20 @@ class LossCurve:
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
         """Claims about the loss; for a restarted run, that this is only its last incarnation."""
-        line = self.curve
-        if not line.finite:
-            return (NO_LOSS(points=line.frame.reduce("count", unit="logged steps")),)
-        indices = [index for index, loss in enumerate(line.losses) if math.isfinite(loss)]
-        first, last = line.loss(indices[0]), line.loss(indices[-1])
+        curve = self.curve
+        if not curve.finite:
+            return (NO_LOSS(points=curve.frame.reduce("count", unit="logged steps")),)
+        indices = [index for index, loss in enumerate(curve.losses) if math.isfinite(loss)]
+        first, last = curve.loss(indices[0]), curve.loss(indices[-1])
         if len(indices) == 1:
             return (SINGLE_LOSS(last=last),)
-        sentence = LOSS_FELL if line.fell else LOSS_ROSE if line.rose and line.level_has_meaning else LOSS_LEVEL
-        total = line.frame.reduce("count", "loss", unit="logged steps")
-        first_point = logged_steps(line.frame)[0]
-        if first_point is line.points[0] or first_point.get("loss") is None:
+        sentence = LOSS_FELL if curve.fell else LOSS_ROSE if curve.rose and curve.level_has_meaning else LOSS_LEVEL
+        total = curve.frame.reduce("count", "loss", unit="logged steps")
+        first_point = logged_steps(curve.frame)[0]
+        if first_point is curve.points[0] or first_point.get("loss") is None:
             return (sentence(first=first, last=last, points=total),)
-        own_points = derived(len(line.finite), total, unit="logged steps")
-        restarted = LAST_ATTEMPT_ONLY(place=line.place(indices[0]), before=line.frame.value(first_point, "loss"))
+        own_points = derived(len(curve.finite), total, unit="logged steps")
+        restarted = LAST_ATTEMPT_ONLY(place=curve.place(indices[0]), before=curve.frame.value(first_point, "loss"))
         return sentence(first=first, last=last, points=own_points), restarted
 
 

@@ -47,14 +47,16 @@ class LossShape:
 @fact(limits=Limits())
 def loss_shape(curve: LossCurve, trajectory: Maybe[Trajectory], ending: Ending, limits: Limits) -> LossShape:
     """By the printed points, else by sampled gauges."""
-    line = curve.curve
-    judgeable = len(line.finite) >= limits.min_points
-    shape = wrong_shape(line, _finished(line, trajectory, ending), limits)
+    training_curve = curve.curve
+    judgeable = len(training_curve.finite) >= limits.min_points
+    shape = wrong_shape(training_curve, _finished(training_curve, trajectory, ending), limits)
     if shape is None:
         return LossShape(None, None, (), judgeable)
     later = shape.onset > 0 and not shape.of_points
-    place = line.place(shape.onset) if later else None
-    return LossShape(shape, _rows(line, shape)[shape.onset], tuple(_claims(line, shape)), judgeable, place)
+    place = training_curve.place(shape.onset) if later else None
+    return LossShape(
+        shape, _rows(training_curve, shape)[shape.onset], tuple(_claims(training_curve, shape)), judgeable, place
+    )
 
 
 def wrong_shape(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | None:

@@ -95,7 +95,7 @@ def _failure_claims(up: Grid | None, worked: Grid | None) -> Iterator[Claim]:
 
 def _nodes(grid: Grid, rows: Iterable[int]) -> tuple[str, ...]:
     series = (grid.series[row] for row in rows)
-    return tuple(dict.fromkeys(one.get("node") or one.get("target") or "a node" for one in series))
+    return tuple(dict.fromkeys(item.get("node") or item.get("target") or "a node" for item in series))
 
 
 def _restart_claims(boots: Grid | None, energy: Grid | None, limits: Limits) -> Iterator[Claim]:
@@ -113,8 +113,8 @@ def _restart_claims(boots: Grid | None, energy: Grid | None, limits: Limits) -> 
 
 
 def _change(values: NDArray[np.float64]) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.max() - known.min()) if len(known) else 0.0
+    sampled = values[~np.isnan(values)]
+    return float(sampled.max() - sampled.min()) if len(sampled) else 0.0
 
 
 def _reset_claims(energy: Grid, already: Sequence[str], limits: Limits) -> Iterator[Claim]:
@@ -127,14 +127,17 @@ def _reset_claims(energy: Grid, already: Sequence[str], limits: Limits) -> Itera
             continue
         window = int(windows[0])
         first, end = float(energy.times[0]) - energy.step, float(energy.times[window])
-        one = energy.one(next(row for row in rows if falls[row, window]))
-        cites = [one.during(first, end - energy.step).value("last"), one.during(end - energy.step, end).value("last")]
+        counter = energy.one(next(row for row in rows if falls[row, window]))
+        cites = [
+            counter.during(first, end - energy.step).value("last"),
+            counter.during(end - energy.step, end).value("last"),
+        ]
         yield COUNTERS_RESET(nodes=derived((node or "a node",), *cites), when=derived(end, *cites, unit="time"))
 
 
 def _untraced_nodes(attached: Grid) -> Iterator[tuple[str, Value]]:
     """Nodes on which a tracer ran and saw no process."""
     for (node,) in dict.fromkeys(attached.labels("node")):
-        most = (attached.where(node=node) if node else attached).value("max")
-        if most.value == 0:
-            yield node, most
+        highest = (attached.where(node=node) if node else attached).value("max")
+        if highest.value == 0:
+            yield node, highest

@@ -113,11 +113,11 @@ def _record_claims(jobs: Frame) -> Iterator[Claim]:
 
 def _other_run_claims(points: Frame, others: Frame) -> Iterator[Claim]:
     """A log that was not used and has different losses: it seems to be another run."""
-    for other in others.events:
-        own = next((row for row in points.events if row.get("step") == other.get("step")), None)
-        if own is not None:
-            step, one = points.value(own, "step", "step"), points.value(own, "loss")
-            yield SEVERAL_RUNS(step=step, one=one, other=others.value(other, "loss"))
+    for other_row in others.events:
+        own_row = next((row for row in points.events if row.get("step") == other_row.get("step")), None)
+        if own_row is not None:
+            step, own_loss = points.value(own_row, "step", "step"), points.value(own_row, "loss")
+            yield SEVERAL_RUNS(step=step, one=own_loss, other=others.value(other_row, "loss"))
 
 
 def _kernel_log_claims(evidence: Evidence, ending: Ending, run: Run) -> Iterator[Claim]:
@@ -133,9 +133,9 @@ def _kernel_log_claims(evidence: Evidence, ending: Ending, run: Run) -> Iterator
 
 def _rank_log_claims(logs: Frame, run: Run) -> Iterator[Claim]:
     """Separate logs for some ranks and not for others."""
-    own = {row.rank: row for row in logs.events if row.rank is not None}
-    if run.n_ranks is None or not 1 < len(own) < run.n_ranks:
+    row_by_rank = {row.rank: row for row in logs.events if row.rank is not None}
+    if run.n_ranks is None or not 1 < len(row_by_rank) < run.n_ranks:
         return
-    cites = [logs.value(row, "rank") for row in own.values()]
-    ranks = derived(tuple(sorted(rank for rank in own if rank is not None)), *cites)
+    cites = [logs.value(row, "rank") for row in row_by_rank.values()]
+    ranks = derived(tuple(sorted(rank for rank in row_by_rank if rank is not None)), *cites)
     yield LOGS_OF_SOME_RANKS(ranks=ranks, world=derived(run.n_ranks, *cites))

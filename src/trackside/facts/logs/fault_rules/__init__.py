@@ -24,8 +24,8 @@ ADVICE = re.compile(
 def classify(event: Event) -> Fault:
     """The class of an ``exception`` event; ``code`` if no rule matches."""
     text = _text(event)
-    place = f"{event.get('frames') or ''}\n{event.get('user_code') or ''}".replace(";", "\n")
-    return next((rule.fault for rule in RULES if rule.fits(text, place)), "code")
+    location = f"{event.get('frames') or ''}\n{event.get('user_code') or ''}".replace(";", "\n")
+    return next((rule.fault for rule in RULES if rule.fits(text, location)), "code")
 
 
 def _text(event: Event) -> str:

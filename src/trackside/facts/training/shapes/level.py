@@ -62,9 +62,9 @@ def risen_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
         return None
     begin = nth_finite(curve, -high)
     strong = len(values) >= 10 and high >= 5 and tail > 1.5 * limits.rise_ratio * head
-    still = _is_settled(curve, high, limits)
-    strength = Certainty.ESTABLISHED if strong or still else Certainty.SUPPORTED
-    return Shape("plateau" if still else "diverging", strength, LOSS_ROSE, begin, -1, high, of_level=True)
+    settled = _is_settled(curve, high, limits)
+    strength = Certainty.ESTABLISHED if strong or settled else Certainty.SUPPORTED
+    return Shape("plateau" if settled else "diverging", strength, LOSS_ROSE, begin, -1, high, of_level=True)
 
 
 def _is_settled(curve: TrainingCurve, high: int, limits: Limits) -> bool:
@@ -142,8 +142,8 @@ def flat_curve(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | 
     settled = values[max(1, len(values) // 20) :]
     level, noise = maths.median(settled), maths.noise(settled)
     head, tail = maths.ends(settled)
-    still = head - tail <= 2 * limits.guess_tolerance * level and noise <= limits.noise_share * level
-    if not still or not maths.is_steady(settled, 5 * limits.guess_tolerance, 0.9):
+    level_kept = head - tail <= 2 * limits.guess_tolerance * level and noise <= limits.noise_share * level
+    if not level_kept or not maths.is_steady(settled, 5 * limits.guess_tolerance, 0.9):
         return None
     guess = any(abs(level - guess_loss) <= 0.5 * limits.guess_tolerance * guess_loss for guess_loss in GUESSING_LOSSES)
     if not guess and level < limits.scratch_level:

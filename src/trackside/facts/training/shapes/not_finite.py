@@ -89,8 +89,8 @@ def collapsed_loss_scale(curve: TrainingCurve) -> Shape | None:
     for before, after in zip(reversed(counted[:-1]), reversed(counted[1:]), strict=False):
         steps = (numeric_field(after, "step") or 0) - (numeric_field(before, "step") or 0)
         skipped = (numeric_field(after, "skipped") or 0) - (numeric_field(before, "skipped") or 0)
-        own = numeric_field(after, "skipped") or 0
-        if steps <= 0 or max(skipped, own if own <= steps else 0) < 0.8 * steps:
+        total_skipped = numeric_field(after, "skipped") or 0
+        if steps <= 0 or max(skipped, total_skipped if total_skipped <= steps else 0) < 0.8 * steps:
             break
         growing += 1
     if growing < 3:
