@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from trackside.evidence import Cite, Value
 from trackside.model import Input, Plane, Position, Run
@@ -235,8 +235,17 @@ def present(
     cannot_decide: Iterable[Claim] = (),
     actions: Iterable[Action] = (),
     since: float | None = None,
+    until: float | None = None,
     at: Position | None = None,
-    **more: Any,
+    variant: str | None = None,
+    fault_class: str | None = None,
+    ranks: tuple[int, ...] = (),
+    nodes: tuple[str, ...] = (),
+    gpus: tuple[str, ...] = (),
+    exception: tuple[str, str] | None = None,
+    signal: tuple[str, int] | None = None,
+    latent: bool = False,
+    title: str = "",
 ) -> Finding:
     """The fault is there. At least one claim of ``shows`` must cite; its citations give the planes."""
     shows = tuple(shows)
@@ -253,9 +262,18 @@ def present(
         cannot_decide=tuple(cannot_decide),
         actions=tuple(actions),
         since=since,
+        until=until,
         at=at,
+        variant=variant,
+        fault_class=fault_class,
+        ranks=ranks,
+        nodes=nodes,
+        gpus=gpus,
+        exception=exception,
+        signal=signal,
+        latent=latent,
+        title=title,
         planes=planes,
-        **more,
     )
 
 

@@ -132,7 +132,7 @@ def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits:
     """The first of the job's own exceptions without a logged step before or after it; else a launch that never
     reached Python."""
     if (cause := errors.cause) is not None:
-        if ending.completed is not None and all(row.get("logged") for row in errors.own):
+        if ending.completed is not None and all(row.get("logged") for row in errors.unhandled):
             return absent(LOGGED_BUT_ENDED_WELL(type=errors.type, line=ending.completed))
         if (point := phase.last_place(cause)) is not None:
             return absent(RAISED_AFTER_STEP(type=errors.type, point=point))

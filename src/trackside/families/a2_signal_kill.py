@@ -240,7 +240,7 @@ def _survived_oom_kill(report: OomReport, well: Value) -> Finding:
     )
 
 
-def _survived_death(run: Run, death: Death, lived: tuple[Claim, ...]) -> Finding:
+def _survived_death(run: Run, death: Death, restart_claims: tuple[Claim, ...]) -> Finding:
     """A crash after which the launcher restarted the workers: not the cause of the end, but it may recur."""
     signal, rank, kill = derived(signal_name(death.number), death.line), death.rank, death.number == KILL
     if rank is None and len(run.nodes) == 1 and death.row.get("source") == "torchrun":
@@ -251,7 +251,7 @@ def _survived_death(run: Run, death: Death, lived: tuple[Claim, ...]) -> Finding
     return present(
         Certainty.SUPPORTED,
         "job",
-        [died, *lived],
+        [died, *restart_claims],
         headline=DIED_AND_RESTARTED(),
         implies=[MAY_RECUR()],
         cannot_decide=[SENDER_UNKNOWN() if kill else LIBRARY_UNKNOWN()],

@@ -146,7 +146,7 @@ def judge(
         return Missing("no job log was given, and no GPU memory filled up as the run failed")
     if errors.survived is not None:
         return absent(errors.survived)
-    if not errors.own:
+    if not errors.unhandled:
         peak = None if gpu_memory is None else gpu_memory.fullest()
         at_most = [] if peak is None or peak.capacity is None else [USED_AT_MOST(**_peak_values(peak))]
         return absent(NO_OOM_ERROR(count=errors.all.reduce("count")), *at_most)

@@ -228,7 +228,7 @@ def _culprit(
     open: code, data, storage or the network may be the reason."""
     if machine_claim is not None:
         return "infrastructure"
-    by_peers = lead.owner is None and absent_ranks is not None and absent_ranks.own and len(run.nodes) == 1
+    by_peers = lead.owner is None and absent_ranks is not None and absent_ranks.delayed_by_host and len(run.nodes) == 1
     return "job" if trigger is not None or own_code or by_peers else lead.owner or "unknown"
 
 

@@ -139,7 +139,7 @@ def _load_failure(resume: Resume, row: Event) -> Finding:
 def _against_parent(
     resume: Resume, parent: ParentRun, curve: TrainingCurve, run: Run, limits: Limits
 ) -> Finding | None:
-    """By the first points of this run, or of its last incarnation, and those of the previous one; None if there are
+    """By the first points of this run, or of its last run part, and those of the previous one; None if there are
     none."""
     parent_curve = parent.curve
     if parent_curve is None or not parent.learned or not curve.finite:

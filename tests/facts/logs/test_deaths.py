@@ -76,7 +76,7 @@ def test_kills_of_other_jobs_are_left_out() -> None:
         root("oom_kill", line, cgroup=f"/slurm/job_{name}/step_0", scope="cgroup") for line, name in ((5, 7), (6, 8))
     ]
     kills_of_job = fact_of(OomKills, *kills, run=Run(id="8"))
-    assert [row.at.line for row in kills_of_job.own] == [6]
+    assert [row.at.line for row in kills_of_job.own_kills] == [6]
     assert kills_of_job.report is not None
     assert kills_of_job.report.row.at.line == 6
     assert kills_of_job.scope(()) == "job"

@@ -129,7 +129,7 @@ def training_work(evidence: Evidence, allocation: Allocation, ending: Ending, ru
 
 
 def by_run_part(points: Sequence[Event]) -> list[list[Event]]:
-    """The points of each incarnation of the run; a new one begins where steps go back."""
+    """The points of each run part; numbered where steps go back."""
     parts: dict[float, list[Event]] = {}
     for row in points:
         parts.setdefault(numeric_field(row, "run_part") or 0.0, []).append(row)

@@ -157,8 +157,8 @@ class Deaths:
     @cached_property
     def survived(self) -> tuple[Death, tuple[Claim, ...]] | None:
         """The first death after which the launcher restarted its workers, and the evidence for that."""
-        lives = ((death, self.restarts.restart_claims(death.row)) for death in self.reports)
-        return next((life for life in lives if life[1]), None)
+        restarts = ((death, self.restarts.restart_claims(death.row)) for death in self.reports)
+        return next(((death, claims) for death, claims in restarts if claims), None)
 
     def _reports(self, source: str) -> Iterator[Death]:
         frame = self.frames[source]

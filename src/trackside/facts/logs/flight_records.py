@@ -130,12 +130,14 @@ class FlightRecords:
             rows = [frame.value(row, "last_enqueued") for row in pending.rows]
             op, seq = derived(pending.op, *rows), derived(pending.seq, *rows)
             busy = any(row.get("rank") in ranks and row.get("pending_seq") is not None for row in records)
-            return AbsentRanks(ranks, NEVER_ENTERED(ranks=derived(ranks, *rows), op=op, seq=seq), own=not busy)
+            return AbsentRanks(
+                ranks, NEVER_ENTERED(ranks=derived(ranks, *rows), op=op, seq=seq), delayed_by_host=not busy
+            )
         late = unfinished_ranks(records)
         if not late:
             return None
         rows = [frame.value(row, "last_completed") for row in records if row.get("rank") in late]
-        return AbsentRanks(late, NEVER_LEFT(ranks=derived(late, *rows)), own=False)
+        return AbsentRanks(late, NEVER_LEFT(ranks=derived(late, *rows)), delayed_by_host=False)
 
 
 @fact({"dumps": record("flight_recorder_group")}, needs=("dumps",))

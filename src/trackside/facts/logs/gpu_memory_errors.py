@@ -48,7 +48,7 @@ class GpuMemoryErrors:
     """The errors with sizes, else the exceptions about GPU memory."""
     sized: bool
     roots: tuple[Event, ...]
-    own: tuple[Event, ...]
+    unhandled: tuple[Event, ...]
     """Those of ``roots`` without a later logged step, earliest first."""
     raised: Frame
     """Exceptions about GPU memory."""
@@ -61,16 +61,18 @@ class GpuMemoryErrors:
     @property
     def cause(self) -> Event:
         """The earliest error that may have ended the run."""
-        return self.own[0]
+        return self.unhandled[0]
 
     @cached_property
     def survived(self) -> Claim | None:
         """That the last error was handled: training, or the run's own end, came after it."""
         ends = self.ending.ends.where(lambda row: row.get("status") != "aborted")
-        if self.own:
-            after = last_after(self.own[-1], ends.events)
+        if self.unhandled:
+            after = last_after(self.unhandled[-1], ends.events)
             handled = after is not None and self.ending.abnormal is None
-            return self._handled(self.own[-1], ends.value(after, "text")) if after is not None and handled else None
+            return (
+                self._handled(self.unhandled[-1], ends.value(after, "text")) if after is not None and handled else None
+            )
         if not self.roots or isinstance(self.trajectory, Missing):
             return None
         point = last_after(self.roots[-1], self.trajectory.points)
@@ -92,7 +94,7 @@ class GpuMemoryErrors:
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
         """The error and its ranks, the requested size, and the phase."""
-        line, ranks, sizes = self.frame.value(self.cause, "text"), cited_ranks(self.frame, self.own), self.sizes
+        line, ranks, sizes = self.frame.value(self.cause, "text"), cited_ranks(self.frame, self.unhandled), self.sizes
         line_sentence = MEMORY_RAN_OUT_ON if "requested_bytes" in sizes else MEMORY_RAN_OUT_LINE
         claims = [MEMORY_RAN_OUT(line=line) if ranks is None else line_sentence(line=line, ranks=ranks)]
         if "requested_bytes" in sizes and "total_bytes" in sizes:
@@ -133,26 +135,28 @@ class GpuMemoryErrors:
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that ran out of memory."""
-        return ranks_of(self.own)
+        return ranks_of(self.unhandled)
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """Their nodes."""
-        return tuple(sorted({row.node for row in self.own if row.node}))
+        return tuple(sorted({row.node for row in self.unhandled if row.node}))
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
         """The run's GPUs that ran out of memory, by rank, else by the index in the errors if the node is known."""
         if gpus := gpus_of_ranks(self.run, self.ranks):
             return gpus
-        nodes = {row.node or (self.run.nodes[0] if len(self.run.nodes) == 1 else "") for row in self.own}
-        names = {f"{row.node or next(iter(nodes))}:{row.get('gpu')}" for row in self.own if row.get("gpu") is not None}
+        nodes = {row.node or (self.run.nodes[0] if len(self.run.nodes) == 1 else "") for row in self.unhandled}
+        names = {
+            f"{row.node or next(iter(nodes))}:{row.get('gpu')}" for row in self.unhandled if row.get("gpu") is not None
+        }
         return tuple(name for name in self.run.gpus if name in names)
 
     @property
     def indices(self) -> tuple[str, ...]:
         """The indices of GPUs that the errors name."""
-        return tuple(sorted({str(row.get("gpu")) for row in self.own if row.get("gpu") is not None}))
+        return tuple(sorted({str(row.get("gpu")) for row in self.unhandled if row.get("gpu") is not None}))
 
     @property
     def exception(self) -> tuple[str, str] | None:

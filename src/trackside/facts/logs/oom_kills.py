@@ -51,14 +51,14 @@ class OomKills:
     run: Run
 
     @cached_property
-    def own(self) -> tuple[Event, ...]:
+    def own_kills(self) -> tuple[Event, ...]:
         """The kills of the run's processes."""
         return tuple(row for row in self.frame.events if belongs_to_run(row, self.run))
 
     @cached_property
     def report(self) -> OomReport | None:
         """The first report that the run ran out of host memory, unless training continued after it."""
-        for row in self.own:
+        for row in self.own_kills:
             if row.role is Role.ROOT and not self.restarts.has_recovered(row):
                 return OomReport(HOST_MEMORY_RAN_OUT(line=self.frame.value(row, "text")), row)
         job = self.ending.job
@@ -71,7 +71,7 @@ class OomKills:
 
     def scope(self, nodes: tuple[str, ...]) -> Scope | None:
         """Whose memory ran out on these nodes (on any, if empty), if the kernel's lines agree."""
-        rows = [row for row in self.own if row.node is None or not nodes or row.node in nodes]
+        rows = [row for row in self.own_kills if row.node is None or not nodes or row.node in nodes]
         scopes = {SCOPES[scope] for row in rows if (scope := str(row.get("scope"))) in SCOPES}
         return scopes.pop() if len(scopes) == 1 else None
 

@@ -38,7 +38,7 @@ class StartupErrors:
     frame: Frame
     missing_log: Missing | None
     """Why no log was read; None if one was."""
-    own: tuple[Event, ...]
+    unhandled: tuple[Event, ...]
     """Exceptions that may have ended the run, earliest first."""
     other_cause: bool
     """Whether another exception or GPU memory error was printed that may be a cause."""
@@ -47,12 +47,12 @@ class StartupErrors:
     @property
     def cause(self) -> Event | None:
         """The earliest exception."""
-        return self.own[0] if self.own else None
+        return self.unhandled[0] if self.unhandled else None
 
     @property
     def copies(self) -> list[Event]:
         """Exceptions of the same type as the earliest: usually every rank raises the same one."""
-        return [row for row in self.own if row.get("type") == self.own[0].get("type")]
+        return [row for row in self.unhandled if row.get("type") == self.unhandled[0].get("type")]
 
     @cached_property
     def ranks(self) -> Value | None:
@@ -68,12 +68,12 @@ class StartupErrors:
     @property
     def type(self) -> Value:
         """The type of the earliest exception."""
-        return self.frame.value(self.own[0], "type")
+        return self.frame.value(self.unhandled[0], "type")
 
     @cached_property
     def claims(self) -> Sequence[Claim]:
         """The exception and its ranks, the root exception, and the location in the job's own code."""
-        frame, cause = self.frame, self.own[0]
+        frame, cause = self.frame, self.unhandled[0]
         values = type_and_message(frame, cause)
         claims = [JOB_RAISED(**values) if self.ranks is None else RAISED_ON(**values, ranks=self.ranks)]
         if cause.get("root_type") not in (None, cause.get("type")):

@@ -1,5 +1,5 @@
 r"""Pauses of training in mid-run: gaps between logged steps that are longer than their steps take, within one
-incarnation of the run.
+run part.
 
 The longest is compared with the run's usual interval and the next longest: recurring pauses are normal. An evaluation
 or a save printed meanwhile may explain a pause. Points without times show no pause.
@@ -31,7 +31,7 @@ PAUSES: Mapping[str, Query] = {
 PLANNED_ACTIVITIES = ("evaluations", "saves")
 """What a loop does between its steps, and prints when it is done."""
 RUN_PART_STARTS = ("inits", "starts")
-"""Signs of life that begin another incarnation of the run: the time between two is not a pause."""
+"""Signs of life that begin another run part: the time between two is not a pause."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class StepGap:
-    """The time between two stamped logged steps of one incarnation."""
+    """The time between two stamped logged steps of one run part."""
 
     before: Event
     after: Event
@@ -124,7 +124,7 @@ class TrainingPauses:
 
     @cached_property
     def _gaps(self) -> tuple[StepGap, ...]:
-        """The gaps within an incarnation of the run, the longest beyond its steps first."""
+        """The gaps within a run part, the longest beyond its steps first."""
         start = self.run.start
         rows = self.silence.points
         points = [row for row in rows if row.time is not None and (start is None or row.time >= start)]
@@ -144,7 +144,7 @@ class TrainingPauses:
 
     @cached_property
     def _beginnings(self) -> list[float]:
-        """When the incarnations of the run began, in order."""
+        """When the run parts began, in order."""
         attempts = [attempt.start for attempt in self.run.attempts if attempt.start is not None]
         frames = (self.restarts, self.loads, *(self.silence.signs[name] for name in RUN_PART_STARTS))
         return sorted([*attempts, *(row.time or 0.0 for frame in frames for row in frame.events)])
@@ -167,7 +167,7 @@ def _steps(before: Event, after: Event) -> float:
 
 
 def _in_one_run_part(beginnings: Sequence[float], before: Event, after: Event) -> bool:
-    """Whether no new incarnation began between two points; ``beginnings``: when they began, in order."""
+    """Whether no new run part began between two points; ``beginnings``: when they began, in order."""
     if before.get("run_part") != after.get("run_part"):
         return False
     return bisect_right(beginnings, before.time or 0.0) == bisect_right(beginnings, after.time or 0.0)

@@ -61,7 +61,7 @@ def numeric_field(row: Row, field: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class TrainingCurve:
-    r"""The logged steps of the run's last incarnation with at least two, and their losses.
+    r"""The logged steps of the last run part with at least two, and their losses.
 
     ``rows`` are the points with a loss (or with a sign that it was not finite); ``losses[i]`` belongs to ``rows[i]``.
     """
@@ -142,13 +142,13 @@ def training_curve(frame: Frame) -> TrainingCurve:
 
 
 def _last_run_part(points: Sequence[Event]) -> list[Event]:
-    """The points of the last incarnation with at least two of them; all points if there is none."""
-    lives: dict[int, list[Event]] = {}
+    """The points of the last run part with at least two of them; all points if there is none."""
+    parts: dict[int, list[Event]] = {}
     for row in points:
-        lives.setdefault(int(numeric_field(row, "run_part") or 0), []).append(row)
-    for part in sorted(lives, reverse=True):
-        if len(lives[part]) > 1:
-            return lives[part]
+        parts.setdefault(int(numeric_field(row, "run_part") or 0), []).append(row)
+    for part in sorted(parts, reverse=True):
+        if len(parts[part]) > 1:
+            return parts[part]
     return list(points)
 
 
@@ -212,7 +212,7 @@ class Trajectory:
 
     @cached_property
     def curve(self) -> TrainingCurve:
-        """The points and losses of the run's last incarnation."""
+        """The points and losses of the last run part."""
         return training_curve(self.progress)
 
     @property

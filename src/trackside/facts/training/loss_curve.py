@@ -76,13 +76,13 @@ class GaugeFrame(Frame):
 
 @dataclass(frozen=True, eq=False)
 class LossCurve:
-    """The loss of the run's last incarnation, from log or gauges."""
+    """The loss of the last run part, from log or gauges."""
 
     curve: TrainingCurve
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """Claims about the loss; for a restarted run, that this is only its last incarnation."""
+        """Claims about the loss; for a restarted run, that this is only its last run part."""
         curve = self.curve
         if not curve.finite:
             return (NO_LOSS(points=curve.frame.reduce("count", unit="logged steps")),)

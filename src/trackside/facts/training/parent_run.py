@@ -1,6 +1,6 @@
-r"""The training that this run resumes: its parent's points, else those of its own previous incarnation.
+r"""The training that this run resumes: its parent's points, else those of the run's previous part.
 
-A launcher that restarts its workers, or a scheduler that requeues the job, begins another incarnation of the same run;
+A launcher that restarts its workers, or a scheduler that requeues the job, begins another part of the same run;
 if a checkpoint was saved before, it should continue from there. The parent's points do not show what it saved.
 """
 
@@ -17,12 +17,12 @@ from trackside.query import events
 
 @dataclass(frozen=True, eq=False)
 class ParentRun:
-    """What came before the run's last incarnation."""
+    """What came before the last run part."""
 
     points: Frame
     """The points printed by its parent."""
     curve: TrainingCurve | None
-    """The points and losses of the parent, or of the previous incarnation; None if there is none."""
+    """The points and losses of the parent, or of the previous run part; None if there is none."""
 
     @property
     def learned(self) -> bool:
@@ -33,7 +33,7 @@ class ParentRun:
 
 @fact({"points": events("parent_progress"), "restarts": events("launcher_restart")})
 def parent_run(evidence: Evidence, trajectory: Trajectory, run: Run) -> ParentRun:
-    """From the parent's output, else from the run's own; without a curve if neither shows an earlier incarnation."""
+    """From the parent's output, else from the run's own; without a curve if neither shows an earlier run part."""
     points = evidence["points"]
     if run.parent is not None and points:
         return ParentRun(points, training_curve(points))
