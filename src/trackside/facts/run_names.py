@@ -76,15 +76,15 @@ class RunNames:
             return {"on_node": "", "node_shell": "bash -c"}
         if not nodes or not all(map(_HOST_NAME.fullmatch, nodes)):
             return {}
-        node, listed = nodes[0], ",".join(nodes)
+        node, joined = nodes[0], ",".join(nodes)
         if self.is_slurm and self.run.id and self.run.disposition in ALIVE:
             prefix = f"srun --jobid={shlex.quote(self.run.id)} --overlap --nodelist={node} --ntasks=1"
             names = {"node": node, "on_node": prefix, "node_shell": f"{prefix} bash -c"}
         else:  # ssh passes its words to a shell
             names = {"node": node, "on_node": f"ssh {node}", "node_shell": f"ssh {node}"}
-        if len(listed) > MAX_NAME_CHARS or not self.is_slurm:
+        if len(joined) > MAX_NAME_CHARS or not self.is_slurm:
             return names
-        return {**names, "slurm_nodes": listed, "slurm_node": node}
+        return {**names, "slurm_nodes": joined, "slurm_node": node}
 
     def _gpu(self, finding: Finding) -> Mapping[str, str]:
         if len(finding.gpus) != 1:
@@ -105,8 +105,8 @@ class RunNames:
         pids = sorted(set(self._pids(finding.ranks)))
         if not pids or len(pids) > MAX_PIDS:
             return {}
-        listed = " ".join(map(str, pids))
-        return {"pids": listed, "pid": listed} if len(pids) == 1 else {"pids": listed}
+        joined = " ".join(map(str, pids))
+        return {"pids": joined, "pid": joined} if len(pids) == 1 else {"pids": joined}
 
     def _pids(self, ranks: Iterable[int]) -> Iterator[int]:
         chosen = frozenset(ranks)

@@ -151,7 +151,7 @@ def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits:
 
 def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, run: Run) -> Finding:
     """The finding about an exception."""
-    kind, bad, idle = classify(cause), ending.bad_end, phase.use.untouched
+    kind, bad_end, idle = classify(cause), ending.bad_end, phase.use.untouched
     error, place = error_in_brief(errors.frame, cause), source_line(errors.frame, cause)
     shows, meaning = list(errors.claims), _affected_ranks(run, errors.rank_numbers)
     if meaning.sentence is NODE_DIFFERS and errors.ranks is not None:
@@ -159,9 +159,9 @@ def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phas
         shows.insert(1, ONLY_ON_NODE(node=derived(node, errors.ranks)))
     if not isinstance(phase.trajectory, Missing):
         shows.append(NO_STEP_BEFORE(count=phase.trajectory.count))
-    shows += [*idle, *([] if bad is None else [bad])]
+    shows += [*idle, *([] if bad_end is None else [bad_end])]
     return present(
-        Certainty.SUPPORTED if bad is None or cause.get("about") == "cuda" else Certainty.ESTABLISHED,
+        Certainty.SUPPORTED if bad_end is None or cause.get("about") == "cuda" else Certainty.ESTABLISHED,
         "job",
         shows,
         headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
@@ -255,12 +255,12 @@ def _code(value: object) -> int:
 
 def _launch_finding(launch: FailedLaunch, errors: StartupErrors, ending: Ending, phase: Phase) -> Finding:
     """The finding about a launch that never reached Python."""
-    bad = ending.bad_end
-    sure = Certainty.ESTABLISHED if bad is not None else Certainty.SUPPORTED
+    bad_end = ending.bad_end
+    sure = Certainty.ESTABLISHED if bad_end is not None else Certainty.SUPPORTED
     return present(
         launch.certainty or sure,
         "infrastructure" if launch.by_site else "job",
-        [launch.claim, *phase.use.untouched, *([] if bad is None else [bad])],
+        [launch.claim, *phase.use.untouched, *([] if bad_end is None else [bad_end])],
         headline=launch.claim,
         implies=[*([] if launch.python_ran else [BEFORE_PYTHON()]), launch.meaning()],
         actions=[action(launch.remedy, *([RUN_SCRIPT] if launch.remedy is RUN_BY_HAND else []))],

@@ -225,12 +225,12 @@ def _sender(account: DeathAccount) -> str:
     return next(sender for sender, holds in ladder if holds)
 
 
-def _survived_oom_kill(report: OomReport, well: Value) -> Finding:
+def _survived_oom_kill(report: OomReport, good_end: Value) -> Finding:
     """An OOM kill in a run that ended well."""
     return present(
         Certainty.SUPPORTED,
         "job",
-        [report.claim, ENDED_WELL(state=well)],
+        [report.claim, ENDED_WELL(state=good_end)],
         headline=HEADLINES["helper"](),
         implies=[MEANINGS["helper"]()],
         actions=[action(USE_LESS_MEMORY, SHOW_MEMORY)],

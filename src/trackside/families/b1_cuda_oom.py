@@ -165,34 +165,36 @@ def _error_finding(
     """The finding about errors that ended the run. The memory plan is the cause, unless another process on the GPU is,
     without which the request would have fit."""
     curve = None if memory is None else memory.fullest(errors.gpus)
-    near = curve is not None and curve.share is not None and curve.share >= limits.near_share
+    is_near = curve is not None and curve.share is not None and curve.share >= limits.near_share
     peak = {} if curve is None or curve.share is None else _peak_values(curve)
     count = None if memory is None else memory.late_failure
-    pieces = errors.in_pieces(limits.fragmented_share)
+    fragmented = errors.in_pieces(limits.fragmented_share)
     printed, sampled = errors.neighbor(limits.neighbor_share), _used_by_neighbor(errors, memory, curve, run, limits)
-    alone = printed is not None and run.n_ranks in (None, 1) and errors.fits_alone  # ranks of one job may share a GPU
-    to_blame = alone or (sampled is not None and sampled[1])
+    would_fit_alone = (
+        printed is not None and run.n_ranks in (None, 1) and errors.fits_alone
+    )  # ranks of one job may share a GPU
+    to_blame = would_fit_alone or (sampled is not None and sampled[1])
     neighbors = [claim for claim in (printed, sampled and sampled[0]) if claim is not None]
-    reached, bad = phase.reached(errors.cause), ending.bad_end
+    reached, bad_end = phase.reached(errors.cause), ending.bad_end
     plan = [
-        NEEDS_TOO_MUCH() if pieces is None else MEMORY_FRAGMENTED(),
-        *([PEAK_BELOW_TOTAL(**peak)] if peak and not near else []),
+        NEEDS_TOO_MUCH() if fragmented is None else MEMORY_FRAGMENTED(),
+        *([PEAK_BELOW_TOTAL(**peak)] if peak and not is_near else []),
     ]
     claims = [
         errors.claims[0],
         *neighbors,
-        pieces,
+        fragmented,
         *errors.claims[1:],
-        MEMORY_CLIMBED(**peak) if near else None,
+        MEMORY_CLIMBED(**peak) if is_near else None,
         reached,
         None if count is None else _failure_count(count),
         *health.unchanged,
-        bad,
+        bad_end,
     ]
     first_use = any(FIRST_USE.search(str(row.get("frame"))) for row in errors.raised.events)
     first_use = first_use and not to_blame and reached is None
-    advice = [action(USE_LESS_MEMORY), *([] if pieces is None else [action(USE_SEGMENTS, SET_SEGMENTS)])]
-    swallowed = ending.completed is not None or (bad is None and not errors.sized)
+    advice = [action(USE_LESS_MEMORY), *([] if fragmented is None else [action(USE_SEGMENTS, SET_SEGMENTS)])]
+    swallowed = ending.completed is not None or (bad_end is None and not errors.sized)
     return present(
         Certainty.SUPPORTED if swallowed else Certainty.ESTABLISHED,
         "infrastructure" if to_blame else "job",
@@ -201,7 +203,7 @@ def _error_finding(
         if to_blame
         else RAN_OUT_BEFORE_LOADING()
         if first_use
-        else _headline(errors, pieces is not None),
+        else _headline(errors, fragmented is not None),
         implies=[WOULD_FIT_ALONE()] if to_blame else [ALREADY_IN_USE()] if first_use else plan,
         cannot_decide=[] if first_use else [SETTING_UNKNOWN()],
         actions=[action(FIND_OTHER_PROCESSES, SHOW_PROCESSES)]
@@ -257,8 +259,14 @@ def _used_by_neighbor(
 def _by_metrics(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> Finding | None:
     """Without an error in the log: failed allocations counted by the framework, or memory that climbed to the top, as
     the run failed."""
-    job, bad = ending.job, ending.bad_end
-    if job is None or bad is None or job.get("state") != "FAILED" or exit_signal(job) is not None or run.end is None:
+    job, bad_end = ending.job, ending.bad_end
+    if (
+        job is None
+        or bad_end is None
+        or job.get("state") != "FAILED"
+        or exit_signal(job) is not None
+        or run.end is None
+    ):
         return None
     count, peak = memory.late_failure, memory.fullest()
     full = peak is not None and peak.share is not None and peak.share >= limits.full_share
@@ -273,7 +281,7 @@ def _by_metrics(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> 
     return present(
         Certainty.POSSIBLE if count is None else Certainty.SUPPORTED,
         "job",
-        [*shows, bad],
+        [*shows, bad_end],
         headline=(RAN_OUT if count is None else ALLOCATIONS_FAILED)(),
         implies=[(ONLY_MEMORY_CURVE if count is None else ONLY_FAILURE_COUNT)()],
         cannot_decide=[NO_ERROR_OUTPUT(), SETTING_UNKNOWN()],

@@ -124,8 +124,8 @@ def judge(history: FaultHistory, run: Run) -> Finding | Missing:
     if history.active:
         return _finding(history, history.active, run)
     if history.faults:
-        finding, well = _finding(history, history.faults, run), history.ending.completed
-        reasons = history.outside or [ENDED_NEVERTHELESS(state=well) if well is not None else history.not_then]
+        finding, good_end = _finding(history, history.faults, run), history.ending.completed
+        reasons = history.outside or [ENDED_NEVERTHELESS(state=good_end) if good_end is not None else history.not_then]
         return replace(finding, latent=True, variant="latent", shows=(*finding.shows, *reasons), signal=None)
     if history.reports.repeated_xid is not None:
         shows, position, gpu = history.reports.repeated_xid
@@ -145,10 +145,10 @@ def judge(history: FaultHistory, run: Run) -> Finding | Missing:
 
 def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> Finding:
     best = max(faults, key=lambda fault: fault.certainty.strength)
-    planes, bad = {fault.plane for fault in faults}, history.ending.bad_end
+    planes, bad_end = {fault.plane for fault in faults}, history.ending.bad_end
     is_dated = best.time is not None or len(planes) > 1 or history.same_process(faults)
     certainty = best.certainty
-    if certainty is Certainty.ESTABLISHED and (not is_dated or bad is None):
+    if certainty is Certainty.ESTABLISHED and (not is_dated or bad_end is None):
         certainty = Certainty.SUPPORTED
     if certainty is Certainty.SUPPORTED and len(planes) > 1:
         certainty = Certainty.ESTABLISHED
@@ -159,14 +159,14 @@ def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -
     return present(
         certainty,
         "infrastructure",
-        [*(fault.claim for fault in few_of_each(faults)), *([bad] if bad is not None else [])],
+        [*(fault.claim for fault in few_of_each(faults)), *([bad_end] if bad_end is not None else [])],
         headline=_headline(faults),
         implies=[
             *([FIRMWARE_SILENT()] if _is_firmware_fault(faults) else []),
-            (NO_JOB_FAILED if bad is None else HARDWARE_FAILED)(),
+            (NO_JOB_FAILED if bad_end is None else HARDWARE_FAILED)(),
         ],
         cannot_decide=[PART_UNKNOWN(), *([] if is_dated else [TIME_UNKNOWN()]), *_tool_claim(history.reports, faults)],
-        actions=_actions(faults, nodes, failed=bad is not None),
+        actions=_actions(faults, nodes, failed=bad_end is not None),
         since=history.since(faults),
         at=best.at,
         variant="active",

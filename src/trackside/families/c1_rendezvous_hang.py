@@ -177,17 +177,17 @@ def judge(
 ) -> Finding | Missing:  # fmt: skip
     """Start-up failures without a later group, collective or logged step; else GPUs that stay idle on all nodes, or
     silence after init."""
-    if (blind := all_missing(failures, missing_activity(activity))) is not None:
-        return blind
+    if (missing := all_missing(failures, missing_activity(activity))) is not None:
+        return missing
     progress = silence.signs["progress"]
     if silence.points:
         return absent(TRAINING_RAN(point=progress.value(silence.points[0], "text")))
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed))
-    cold = or_none(idle)
-    cold = cold if cold is not None and len(cold.activity.gpus) > 1 else None
+    idle_gpus = or_none(idle)
+    idle_gpus = idle_gpus if idle_gpus is not None and len(idle_gpus.activity.gpus) > 1 else None
     facts = StartupFacts(
-        run, ending, silence, or_none(failures), or_none(complaints), exceptions, or_none(activity), cold
+        run, ending, silence, or_none(failures), or_none(complaints), exceptions, or_none(activity), idle_gpus
     )
     lead = next(_leads(facts), None)
     return _ruled_out(facts) if lead is None else _finding(facts, lead)
@@ -195,17 +195,17 @@ def judge(
 
 def _leads(facts: StartupFacts) -> Iterator[StartupLead]:
     """A reported failure; a start-up exception; a timeout of the first collective; GPUs that stay idle; a silence."""
-    failures, bad = facts.failures, facts.ending.abnormal
-    if failures is not None and (failures.final or (failures.rows and bad is not None)):
+    failures, bad_end = facts.failures, facts.ending.abnormal
+    if failures is not None and (failures.final or (failures.rows and bad_end is not None)):
         yield _failure_lead(facts, failures)
     if failures is not None and failures.raised:
         row = failures.raised[0]
         shows = (SETUP_RAISED(**facts.exceptions.values(row)), *facts.cold)
-        yield StartupLead(Certainty.ESTABLISHED, shows, row=row, end=bad, everywhere=True)
+        yield StartupLead(Certainty.ESTABLISHED, shows, row=row, end=bad_end, everywhere=True)
     first = [row for row in facts.timeouts if row.get("seq") in (0, 1)]
     if first and len(first) == len(facts.timeouts) and facts.complaints is not None:
         line = facts.complaints.frames["timeouts"].value(first[0], "text")
-        yield StartupLead(Certainty.SUPPORTED, (FIRST_COLLECTIVE_TIMED_OUT(line=line),), row=first[0], end=bad)
+        yield StartupLead(Certainty.SUPPORTED, (FIRST_COLLECTIVE_TIMED_OUT(line=line),), row=first[0], end=bad_end)
     if facts.silence.formed or facts.worked is not None or facts.raised:
         return
     ending, starts = facts.ending, facts.silence.starts
@@ -213,9 +213,9 @@ def _leads(facts: StartupFacts) -> Iterator[StartupLead]:
     if facts.idle is not None and open_end and not ending.ends:
         yield from _idle_lead(facts, facts.idle)
     if ending.ended_from_outside and starts and facts.silence.several_ranks and not facts.timeouts:
-        sure = facts.silence.stall is not None and bool(facts.silence.signs["inits"])
+        is_sure = facts.silence.stall is not None and bool(facts.silence.signs["inits"])
         shows = (*_start_claims(facts), *([] if ending.state is None else [how_it_ended(ending.state)]))
-        yield _waiting_lead(facts, shows, Certainty.SUPPORTED if sure else Certainty.POSSIBLE, None)
+        yield _waiting_lead(facts, shows, Certainty.SUPPORTED if is_sure else Certainty.POSSIBLE, None)
 
 
 def _failure_lead(facts: StartupFacts, failures: RendezvousFailures) -> StartupLead:
@@ -239,11 +239,11 @@ def _idle_lead(facts: StartupFacts, idle: IdleGpus) -> Iterator[StartupLead]:
         return
     state = facts.ending.state  # cold GPUs say enough of a run that still goes on
     if facts.silence.starts:
-        began, *silent = _start_claims(facts)
-        shows, certainty = (began, *silent, *idle.claims), Certainty.ESTABLISHED
+        connecting, *silence_claims = _start_claims(facts)
+        shows, certainty = (connecting, *silence_claims, *idle.claims), Certainty.ESTABLISHED
     else:
-        sure = idle.context_only is False or idle.attached
-        shows, certainty = idle.claims, Certainty.SUPPORTED if sure else Certainty.POSSIBLE
+        is_sure = idle.context_only is False or idle.attached
+        shows, certainty = idle.claims, Certainty.SUPPORTED if is_sure else Certainty.POSSIBLE
     yield _waiting_lead(facts, shows, certainty, state, everywhere=True)
 
 

@@ -229,26 +229,30 @@ def _idle_evidence(
 def _finding(run: Run, silence: Silence, idle: IdleEvidence, end: Value | None, stacks: HangStacks | None) -> Finding:
     """Idle GPUs; more than supported if the log is empty, too, if the scheduler shows the allocation, or if a stack
     shows the location."""
-    shows, lines = [*idle.claims], silence.own_lines
-    empty = lines is not None and lines.value == 0
-    if empty and lines is not None:
-        shows.append(LOG_EMPTY(count=lines))
+    shows, own_lines = [*idle.claims], silence.own_lines
+    is_empty = own_lines is not None and own_lines.value == 0
+    if is_empty and own_lines is not None:
+        shows.append(LOG_EMPTY(count=own_lines))
     if end is not None:
         shows.append(ENDED_FROM_OUTSIDE(state=end))
-    line = stacks.code_line if stacks is not None else None
-    shows += stacks.claims if line is not None and stacks is not None else ()
+    code_line = stacks.code_line if stacks is not None else None
+    shows += stacks.claims if code_line is not None and stacks is not None else ()
     ranks = ranks_of_gpus(run, idle.gpus)
-    sure = (idle.strong and (end is not None or empty)) or line is not None
+    is_sure = (idle.strong and (end is not None or is_empty)) or code_line is not None
     return present(
-        Certainty.ESTABLISHED if sure else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if is_sure else Certainty.SUPPORTED,
         "job",
         shows,
-        headline=(HUNG if len(idle.gpus) < 2 else HUNG_ALL)() if line is None else HUNG_AT_GPU_IDLE(place=line),
+        headline=(HUNG if len(idle.gpus) < 2 else HUNG_ALL)()
+        if code_line is None
+        else HUNG_AT_GPU_IDLE(place=code_line),
         implies=[GPU_UNUSED()],
-        cannot_decide=[] if line is not None else [WAIT_UNEXPLAINED()],
-        actions=[action(INSPECT_LINE, place=line) if line is not None else action(DUMP_NEXT_TIME, *DUMP_STACKS)],
+        cannot_decide=[] if code_line is not None else [WAIT_UNEXPLAINED()],
+        actions=[
+            action(INSPECT_LINE, place=code_line) if code_line is not None else action(DUMP_NEXT_TIME, *DUMP_STACKS)
+        ],
         since=idle.since,
-        ranks=ranks or (tuple(sorted(stacks.ranks)) if line is not None and stacks is not None else ()),
+        ranks=ranks or (tuple(sorted(stacks.ranks)) if code_line is not None and stacks is not None else ()),
         gpus=idle.gpus,
         nodes=nodes_of(idle.gpus),
     )
@@ -265,16 +269,16 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
     min_s = limits.imports_s if by_limit else limits.min_idle_s
     if ending.elapsed is not None and ending.elapsed.number < min_s:
         return absent(RAN_BRIEFLY(seconds=ending.elapsed, state=end))
-    ended_from_outside, lines = ENDED_FROM_OUTSIDE(state=end), silence.own_lines
-    if lines is not None and lines.value == 0:
-        return _finding_without_metrics(silence, HUNG_EMPTY(), [LOG_EMPTY(count=lines), ended_from_outside])
+    end_claim, own_lines = ENDED_FROM_OUTSIDE(state=end), silence.own_lines
+    if own_lines is not None and own_lines.value == 0:
+        return _finding_without_metrics(silence, HUNG_EMPTY(), [LOG_EMPTY(count=own_lines), end_claim])
     first_sign = silence.first_line("progress", "ready", "communicators", "inits")
     if first_sign is not None and silence.several_ranks:
         return absent(RANKS_CONNECTED(line=first_sign))
     if silence.stall is not None:
         seconds = silence.stall[0]
         return _finding_without_metrics(
-            silence, HUNG_SILENT(seconds=seconds), [NOTHING_PRINTED(seconds=seconds), ended_from_outside]
+            silence, HUNG_SILENT(seconds=seconds), [NOTHING_PRINTED(seconds=seconds), end_claim]
         )
     last = silence.points[-1:]
     if last and last[0].time is not None:
@@ -287,18 +291,20 @@ def _finding_without_metrics(
     certainty: Certainty = Certainty.POSSIBLE,
 ) -> Finding:  # fmt: skip
     """Without metrics; ``certainty`` applies if the line of code is known."""
-    line = stacks.code_line if stacks is not None else None
+    code_line = stacks.code_line if stacks is not None else None
     last = silence.signs["logs"].events[-1:]
     return present(
-        certainty if line is not None else Certainty.POSSIBLE,
+        certainty if code_line is not None else Certainty.POSSIBLE,
         "job",
         [*shows, *(stacks.claims if stacks is not None else ())],
-        headline=headline if line is None else HUNG_AT(place=line),
+        headline=headline if code_line is None else HUNG_AT(place=code_line),
         implies=[USE_NOT_SHOWN()],
-        cannot_decide=[GPU_USE_UNKNOWN()] if line is not None else [HANG_UNCERTAIN(), GPU_USE_UNKNOWN()],
-        actions=[action(INSPECT_LINE, place=line) if line is not None else action(DUMP_NEXT_TIME, *DUMP_STACKS)],
+        cannot_decide=[GPU_USE_UNKNOWN()] if code_line is not None else [HANG_UNCERTAIN(), GPU_USE_UNKNOWN()],
+        actions=[
+            action(INSPECT_LINE, place=code_line) if code_line is not None else action(DUMP_NEXT_TIME, *DUMP_STACKS)
+        ],
         at=last[0].at if last else None,
-        ranks=tuple(sorted(stacks.ranks)) if line is not None and stacks is not None else (),
+        ranks=tuple(sorted(stacks.ranks)) if code_line is not None and stacks is not None else (),
     )
 
 

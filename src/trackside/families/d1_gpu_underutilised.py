@@ -126,11 +126,11 @@ def judge(
     """The share of data wait in the step, from the log or a gauge, and how long the GPUs idle."""
     if (missing := all_missing(trajectory, missing_activity(activity))) is not None:
         return missing
-    course, duty_cycle, share = or_none(trajectory), or_none(duty), wait.share
-    if course is not None and course.done is not None and course.done.number < limits.min_steps:
+    training, duty_cycle, share = or_none(trajectory), or_none(duty), wait.share
+    if training is not None and training.done is not None and training.done.number < limits.min_steps:
         return Missing("too few steps: most of the time was start-up")
     other_cause = _other_cause(saving, settings)
-    sound = (*(() if course is None else course.learned), *health.unchanged)
+    sound = (*(() if training is None else training.learned), *health.unchanged)
     if wait.growth is not None and other_cause is None:
         claims = (*wait.growth.claims, *wait.advice, *sound)
         return _finding(Certainty.SUPPORTED, claims, wait.growth.since, None, True, last)
@@ -191,22 +191,22 @@ def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[C
     seconds of each step; None if they did not; how much they idled; further signals of it), by the duty cycle, time
     spans without any work, and idle readings."""
     assert duty.busy is not None
-    busy, low = duty.busy, duty.busy.number < limits.low_duty
+    busy, is_low = duty.busy, duty.busy.number < limits.low_duty
     claims: list[Claim] = []
     signals: list[Claim] = []
-    if low:
+    if is_low:
         claims.append(BUSY_DURING(busy=busy, seconds=derived(duty.seconds, busy, unit="s")))
         signals += [] if duty.sm is None else [SM_ACTIVITY(sm=duty.sm)]
     stalls = duty.stalls >= limits.min_stalls and duty.stalled_share >= limits.stalled_share
     if stalls:
         share = derived(duty.stalled_share, busy, unit="share")
         claims.append(GPUS_STALLED(count=derived(duty.stalls, busy), share=share))
-    at_rest = _idle_reading_claim(duty, limits) if low else None
+    at_rest = _idle_reading_claim(duty, limits) if is_low else None
     if at_rest is not None:
         signals.append(at_rest)
         claims += [] if duty.idle is None else [IDLE_STEPS(idle=duty.idle)]
     severe = busy.number <= limits.idle_duty or stalls or at_rest is not None
-    return raise_certainty(Certainty.POSSIBLE, int(severe)) if low else None, claims, signals
+    return raise_certainty(Certainty.POSSIBLE, int(severe)) if is_low else None, claims, signals
 
 
 def _idle_reading_claim(duty: DutyCycle, limits: Limits) -> Claim | None:

@@ -137,21 +137,21 @@ def judge(
     """Saves compared with steps, then the debug flag, then the transport: the first one with evidence is the cause."""
     if (missing := all_missing(trajectory, missing_activity(activity))) is not None:
         return missing
-    course, duty_cycle = or_none(trajectory), or_none(duty)
+    training, duty_cycle = or_none(trajectory), or_none(duty)
     duty_cycle = duty_cycle if duty_cycle is not None and duty_cycle.sampled else None
     waits = or_none(wait) if duty_cycle is not None else None
-    done = None if course is None else course.done
-    few = done is not None and done.number < limits.min_steps
+    done = None if training is None else training.done
+    too_few_steps = done is not None and done.number < limits.min_steps
     cause = weigh(
         _saves(saving, or_none(leader), duty_cycle, limits),
         _blocking_launches(settings.blocking, waits),
-        None if few or last.hung else _spinning(settings.sockets, waits, or_none(slow), health),
-        None if few else _sockets(settings.sockets, waits, or_none(slow)),
+        None if too_few_steps or last.hung else _spinning(settings.sockets, waits, or_none(slow), health),
+        None if too_few_steps else _sockets(settings.sockets, waits, or_none(slow)),
     )
     if cause is not None:
-        learned = () if course is None else course.learned
+        learned = () if training is None else training.learned
         return _finding(cause, duty_cycle, learned, ending, last)
-    if few:
+    if too_few_steps:
         return Missing("too few steps: most of the time was start-up")
     if duty_cycle is not None and duty_cycle.busy is not None:
         return absent(_why_absent(duty_cycle, saving, or_none(slow)))
@@ -241,12 +241,12 @@ def _finding(
 ) -> Finding:
     """Only a warning if the run ended badly for another reason, or if the evidence is a hint."""
     culprit, remedy = REMEDIES[cause.variant]
-    well, row = ending.completed, cause.row
+    good_end, row = ending.completed, cause.row
     start = None if duty is None else duty.start
     return present(
         cause.certainty,
         culprit,
-        [*cause.claims, *learned, *([] if well is None else [ENDED_WELL(state=well)])],
+        [*cause.claims, *learned, *([] if good_end is None else [ENDED_WELL(state=good_end)])],
         headline=cause.headline(),
         implies=[cause.implies()],
         cannot_decide=[SPEEDUP_UNKNOWN(), *([WAIT_OR_FEW_SMS()] if cause.doubtful else [])],

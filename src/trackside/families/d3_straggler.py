@@ -123,18 +123,18 @@ def judge(
     """GPUs that the others wait for, by GPU signals; ranks that lag, by exported or printed times."""
     if (missing := all_missing(ranks.missing, missing_activity(activity))) is not None:
         return missing
-    course = or_none(trajectory)
-    if course is not None and course.done is not None and course.done.number < limits.min_steps:
+    training = or_none(trajectory)
+    if training is not None and training.done is not None and training.done.number < limits.min_steps:
         return Missing("too few steps to compare the ranks")
     gpu_witness = _by_gpus(slow, leader, run, limits)
-    answers = (gpu_witness, *(_LagWitness(Certainty.SUPPORTED, answer) if isinstance(answer, LaggingRanks) else answer
+    results = (gpu_witness, *(_LagWitness(Certainty.SUPPORTED, answer) if isinstance(answer, LaggingRanks) else answer
                       for answer in (ranks.exported, ranks.printed)))  # fmt: skip
-    witnesses = [answer for answer in answers if isinstance(answer, _LagWitness)]
+    witnesses = [answer for answer in results if isinstance(answer, _LagWitness)]
     if witnesses:
-        learned = () if course is None else course.learned
+        learned = () if training is None else training.learned
         return _finding(witnesses, hosts, learned, health.unchanged, last, limits)
-    even = [answer for answer in answers if isinstance(answer, Claim)]
-    return absent(*even) if even else Missing("too few compute times per rank, and no activity per GPU")
+    even_claims = [answer for answer in results if isinstance(answer, Claim)]
+    return absent(*even_claims) if even_claims else Missing("too few compute times per rank, and no activity per GPU")
 
 
 def _by_gpus(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits: Limits) -> _LagWitness | Claim | None:
@@ -174,7 +174,7 @@ def _finding(
     witnesses: Sequence[_LagWitness],
     hosts: HostLoad,
     learned: Sequence[Claim],
-    clean: Sequence[Claim],
+    hardware_claims: Sequence[Claim],
     last: LastPart,
     limits: Limits,
 ) -> Finding:
@@ -191,7 +191,7 @@ def _finding(
     unknown_reasons = [] if clock else [LOAD_UNEXPLAINED() if cpus else SLOWNESS_UNEXPLAINED()]
     row: Event | None = best.lag.row
     episode = best.lag.share < limits.lasting_share
-    look = action(CHECK_HOST, SHOW_HOST) if clean and not clock else action(CHECK_GPU, *SHOW_PERFORMANCE)
+    next_step = action(CHECK_HOST, SHOW_HOST) if hardware_claims and not clock else action(CHECK_GPU, *SHOW_PERFORMANCE)
     return present(
         certainty,
         "infrastructure" if clock else "unknown",
@@ -201,12 +201,12 @@ def _finding(
             *agree[0].lag.claims[2:],
             *(claim for witness in agree[1:] for claim in witness.lag.claims),
             *learned,
-            *clean,
+            *hardware_claims,
         ],
         headline=(SLOW_CLOCK if clock else ONE_SLOW if max(len(ranks), len(gpus)) <= 1 else SOME_SLOW)(),
         implies=[ALL_WAIT_FOR_SLOWEST()],
         cannot_decide=[*unknown_reasons, *([MAY_BE_EXTRA_WORK()] if best.own_work else []), COST_UNKNOWN()],
-        actions=[look, action(RERUN_ELSEWHERE, *RESUBMIT_ELSEWHERE)],
+        actions=[next_step, action(RERUN_ELSEWHERE, *RESUBMIT_ELSEWHERE)],
         since=best.lag.since,
         at=None if row is None else row.at,
         ranks=ranks,

@@ -232,22 +232,22 @@ def _headline(shape: LossShape, variant: str) -> Claim:
 
 def _machine_claims(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]:
     """That the run ended well, and that its GPUs worked: a run of some minutes may be mostly start-up."""
-    well = [] if ending.completed is None else [ENDED_WELL(state=ending.completed)]
+    end_claims = [] if ending.completed is None else [ENDED_WELL(state=ending.completed)]
     grid = activity.grid("sm") if isinstance(activity, GpuActivity) else None
     sm = grid.value("median") if grid is not None else None
     works = sm is not None and sm.value is not None and sm.number > FLOORS.sm
-    return [GPUS_BUSY(sm=sm), *well] if works and sm is not None else well
+    return [GPUS_BUSY(sm=sm), *end_claims] if works and sm is not None else end_claims
 
 
 def _ruled_out(curve: LossCurve, shape: LossShape) -> Finding | Missing:
-    training_curve = curve.curve
-    if not training_curve.finite:
+    run_curve = curve.curve
+    if not run_curve.finite:
         return Missing("no line that prints the training loss was recognized")
     if not shape.judgeable:
         return Missing("too few loss values to judge a shape")
     return absent(
-        (LOSS_FELL if training_curve.fell else LOSS_LEVEL)(
-            first=training_curve.first_finite, last=training_curve.last_finite, points=training_curve.count
+        (LOSS_FELL if run_curve.fell else LOSS_LEVEL)(
+            first=run_curve.first_finite, last=run_curve.last_finite, points=run_curve.count
         )
     )
 

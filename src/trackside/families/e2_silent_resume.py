@@ -107,12 +107,12 @@ def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, l
         return _load_failure(resume, resume.failed_load)
     if resume.loaded is not None:
         return absent(CHECKPOINT_LOADED(line=resume.loaded))
-    training_curve = trajectory.curve
-    judged = _against_parent(resume, parent, training_curve, run, limits) or _against_absence(resume, training_curve)
-    judged = judged or _against_request(resume, training_curve)
+    run_curve = trajectory.curve
+    judged = _against_parent(resume, parent, run_curve, run, limits) or _against_absence(resume, run_curve)
+    judged = judged or _against_request(resume, run_curve)
     if judged is not None:
         return judged
-    if resume.request is not None or (run.parent is not None and training_curve.points and not parent.points):
+    if resume.request is not None or (run.parent is not None and run_curve.points and not parent.points):
         return Missing("nothing shows whether the checkpoint was loaded: no message, and no losses to compare")
     none = derived(0, resume.requests.reduce("count"), resume.absences.reduce("count"))
     return absent(NO_RESUME_REQUESTED(count=none))

@@ -75,33 +75,33 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
     """Counts steps, not lines, of a run that ended well."""
     if ending.bad_end is not None:
         return absent(ending.bad_end)
-    done, planned, good = trajectory.done, trajectory.budget, ending.completed
-    if done is None and good is not None and all(row.get("step") is None for row in trajectory.points):
+    done, planned, good_end = trajectory.done, trajectory.budget, ending.completed
+    if done is None and good_end is not None and all(row.get("step") is None for row in trajectory.points):
         done = planned  # ended well with no step printed: the plan is what was done
     if done is None:
         return Missing("nothing shows how many optimizer steps were done")
-    few = done.number <= limits.few_steps and not trajectory.in_epochs
-    if good is None:
+    too_few = done.number <= limits.few_steps and not trajectory.in_epochs
+    if good_end is None:
         if done.number > limits.few_steps:
             return absent(STEPS_DONE(steps=done))
         return Missing("nothing shows that the run completed")
     far_short = planned is not None and 0 < done.number < limits.planned_share * planned.number
-    if not few and not far_short:
+    if not too_few and not far_short:
         return absent(STEPS_DONE(steps=done))
-    shows = [STEPS_DONE(steps=done), ENDED_WELL(state=good)]
+    shows = [STEPS_DONE(steps=done), ENDED_WELL(state=good_end)]
     if planned is not None:
         shows.append(STEPS_PLANNED(planned=planned))
     name = ending.job_name
-    meant = name is not None and SHORT_JOB_NAMES.search(str(name.value)) is not None
+    is_short_job = name is not None and SHORT_JOB_NAMES.search(str(name.value)) is not None
     return present(
-        Certainty.ESTABLISHED if few and ending.jobs else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if too_few and ending.jobs else Certainty.SUPPORTED,
         "job",
         shows,
         headline=_headline(done, planned),
         implies=[TRAINED_ALMOST_NOTHING()],
-        cannot_decide=[MAY_BE_INTENDED(name=name) if meant and name is not None else INTENT_UNKNOWN()],
+        cannot_decide=[MAY_BE_INTENDED(name=name) if is_short_job and name is not None else INTENT_UNKNOWN()],
         actions=[action(SET_BUDGET)],
-        latent=meant or bool(trajectory.evaluations and not trajectory.points and planned is None),
+        latent=is_short_job or bool(trajectory.evaluations and not trajectory.points and planned is None),
     )
 
 

@@ -192,9 +192,9 @@ def _by_node_states(nodes: DrainedNodes, run: Run, limits: Limits) -> list[NodeL
             node = states.value(row, "node")
             lost[str(row.node)] = NodeLoss((NODE_STATE(node=node, state=states.value(row, "state")),), node)
     for record in nodes.rows:
-        name, moment = str(record.get("name")), numeric_field(record, "reason_time")
+        name, time = str(record.get("name")), numeric_field(record, "reason_time")
         down = record.get("state") == "down" or "not_responding" in record.many("flags")
-        if name in run.nodes and down and moment is not None and at_end(moment):
+        if name in run.nodes and down and time is not None and at_end(time):
             node, state = records.value(record, "name"), records.value(record, "state")
             claim = NODE_STATE(node=node, state=state)
             if record.get("reason"):

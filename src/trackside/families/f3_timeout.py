@@ -117,29 +117,29 @@ def judge(
             return absent(RECORDED(state=state))
         own_end = ending.own_end
         return absent(own_end) if own_end is not None else Missing("no scheduler record of the job was given")
-    course = or_none(trajectory)
+    training = or_none(trajectory)
     gpus = next(_by_gpus(or_none(stall), or_none(idle), or_none(first_step)), None)
-    doing = next(_states_at_end(ending, silence, course, gpus, limits))
-    trained = course is not None and course.points and doing.variant != "after_end"
-    shows = [*doing.claims]
-    if trained and course is not None:
-        shows.insert(0 if doing.variant == "slow" else len(shows), _progress(course))
-        shows[1:1] = _time_missing(course) if doing.variant == "slow" else []
+    state_at_end = next(_states_at_end(ending, silence, training, gpus, limits))
+    trained = training is not None and training.points and state_at_end.variant != "after_end"
+    shows = [*state_at_end.claims]
+    if trained and training is not None:
+        shows.insert(0 if state_at_end.variant == "slow" else len(shows), _progress(training))
+        shows[1:1] = _time_missing(training) if state_at_end.variant == "slow" else []
     if ending.job is not None and ending.job.get("time_limit_s") is not None:
         shows.append(TIME_LIMIT(limit=ending.jobs.value(ending.job, "time_limit_s", "s")))
     shows += [SCHEDULER_NOTICE(line=ending.notices.value(row, "text")) for row in notices[:1]]
     shows += [RECORDED(state=state)] if state is not None else []
     return present(
-        doing.certainty,
+        state_at_end.certainty,
         "job",
         shows,
-        headline=HEADLINES[doing.variant](),
-        implies=[MEANINGS[doing.variant]()],
-        cannot_decide=[WORKING_OR_STUCK()] if doing.variant in ("no_progress", "undecided") else [],
-        actions=[_next_step(doing.variant, course)],
+        headline=HEADLINES[state_at_end.variant](),
+        implies=[MEANINGS[state_at_end.variant]()],
+        cannot_decide=[WORKING_OR_STUCK()] if state_at_end.variant in ("no_progress", "undecided") else [],
+        actions=[_next_step(state_at_end.variant, training)],
         since=notices[0].time if notices else run.end,
         at=notices[0].at if notices else None,
-        variant=doing.variant.replace("_", "-"),
+        variant=state_at_end.variant.replace("_", "-"),
     )
 
 
@@ -156,23 +156,23 @@ def _by_gpus(stall: GpuStall | None, idle: IdleGpus | None, stuck: FirstStepHang
 
 
 def _states_at_end(
-    ending: Ending, silence: Silence, course: Trajectory | None, gpus: Witness | None, limits: Limits
+    ending: Ending, silence: Silence, training: Trajectory | None, gpus: Witness | None, limits: Limits
 ) -> Iterator[Witness]:
     """What it was doing at its end, the best evidence first: its closing line, its GPUs, its silence, its steps."""
-    points = () if course is None else course.points
+    points = () if training is None else training.points
     for row in ending.ends.events[-1:]:
         if sum(follows(point, row) is True for point in points) <= 1:  # a closing summary may come after it
             yield witness("after_end", Certainty.ESTABLISHED, REPORTED_DONE(line=ending.ends.value(row, "text")))
     if gpus is not None:
         yield gpus
-    if course is None or not points:
-        count = [] if course is None else [NO_STEP_LOGGED(count=course.count)]
+    if training is None or not points:
+        count = [] if training is None else [NO_STEP_LOGGED(count=training.count)]
         yield witness("no_progress", Certainty.POSSIBLE, *count)
         return
-    quiet = silence.seconds() if course.has_times else None
-    if quiet is not None and quiet.number > max(limits.min_quiet_s, limits.quiet_steps * course.interval_s):
+    quiet = silence.seconds() if training.has_times else None
+    if quiet is not None and quiet.number > max(limits.min_quiet_s, limits.quiet_steps * training.interval_s):
         yield witness("silent", Certainty.SUPPORTED, NOTHING_PRINTED(seconds=quiet))
-    if not course.has_times and silence.stall is not None:
+    if not training.has_times and silence.stall is not None:
         yield witness("silent", Certainty.SUPPORTED, UNACCOUNTED(seconds=silence.stall[0]))
     if silence.unaccounted is not None:
         yield witness("undecided", Certainty.POSSIBLE, UNACCOUNTED(seconds=silence.unaccounted))
@@ -180,26 +180,28 @@ def _states_at_end(
     yield witness("slow", Certainty.ESTABLISHED if stamped else Certainty.SUPPORTED)
 
 
-def _progress(course: Trajectory) -> Claim:
+def _progress(training: Trajectory) -> Claim:
     """How far the run had progressed."""
-    if course.done is None:
-        return REACHED(place=course.progress.value(course.points[-1], "text"))
+    if training.done is None:
+        return REACHED(place=training.progress.value(training.points[-1], "text"))
     return (
-        REACHED(place=course.done) if course.planned is None else REACHED_OF(done=course.done, planned=course.planned)
+        REACHED(place=training.done)
+        if training.planned is None
+        else REACHED_OF(done=training.done, planned=training.planned)
     )
 
 
-def _next_step(doing: str, course: Trajectory | None) -> Action:
+def _next_step(variant: str, training: Trajectory | None) -> Action:
     """What to do next; for a slow run with the time that it lacked, if the log shows it."""
-    remaining = [] if doing != "slow" or course is None else _time_missing(course)
+    remaining = [] if variant != "slow" or training is None else _time_missing(training)
     if remaining:
         return action(RAISE_LIMIT_BY, seconds=remaining[0].values["seconds"])
-    return action(NEXT_STEPS[doing], *(DUMP_STACKS if doing in ("silent", "no_progress") else ()))
+    return action(NEXT_STEPS[variant], *(DUMP_STACKS if variant in ("silent", "no_progress") else ()))
 
 
-def _time_missing(course: Trajectory) -> list[Claim]:
+def _time_missing(training: Trajectory) -> list[Claim]:
     """How much longer it would have taken."""
-    left, step_s = course.left, course.step_seconds
+    left, step_s = training.left, training.step_seconds
     if left is None or step_s is None:
         return []
     return [TIME_MISSING(left=left, seconds=derived(round(left.number * step_s.number, 1), left, step_s, unit="s"))]

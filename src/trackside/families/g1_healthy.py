@@ -176,12 +176,12 @@ def judge(
     """Completed, or at least without a fault as far as the log goes; then GPU and loss evidence."""
     if (nothing := all_missing(trajectory, ending.missing_record, loss)) is not None:
         return nothing
-    end, course = _run_ending(ending), or_none(trajectory)
+    end, training = _run_ending(ending), or_none(trajectory)
     if end.bad is not None and end.reported_done is None:
         return absent(ending.bad_end if ending.bad_end is not None else EXIT_NOT_CLEAN(how=end.bad))
     if run.disposition in BAD_STATES and end.bad is None:
         return Missing("the records disagree on how the run ended")
-    if (raised := _unhandled_exception(ending, exceptions, course)) is not None:
+    if (raised := _unhandled_exception(ending, exceptions, training)) is not None:
         return absent(raised)
     if work.contradiction is not None:
         return absent(work.contradiction)
@@ -192,18 +192,18 @@ def judge(
     variant = "unverifiable" if not learning.learned or end.aborted is not None else variant
     implies = [_conclusion(end, learning, work, variant), *([IDLE_GPUS_LOST()] if work.unused is not None else [])]
     return present(
-        _certainty(ending, end, learning, work, course, limits),
+        _certainty(ending, end, learning, work, training, limits),
         "none",
-        _shows(end, learning, work, course),
-        headline=_headline(end, learning, variant, course),
+        _shows(end, learning, work, training),
+        headline=_headline(end, learning, variant, training),
         implies=implies,
-        cannot_decide=_open_questions(end, learning, work, course),
-        actions=_actions(end, learning, work, variant, course),
+        cannot_decide=_open_questions(end, learning, work, training),
+        actions=_actions(end, learning, work, variant, training),
         variant=variant,
     )
 
 
-def _headline(end: RunEnding, learning: Learning, variant: str, course: Trajectory | None) -> Claim:
+def _headline(end: RunEnding, learning: Learning, variant: str, training: Trajectory | None) -> Claim:
     """The answer, limited to what was shown."""
     if end.aborted is not None:
         return LOG_SAYS_ABORTED()
@@ -214,8 +214,8 @@ def _headline(end: RunEnding, learning: Learning, variant: str, course: Trajecto
         if curve is None or not curve.level_has_meaning:
             return LOSS_WITHOUT_MEANING()
         return (LOSS_ROSE if curve.rose else LOSS_DID_NOT_FALL)()
-    if variant == "healthy" and end.good is None and course is not None and course.done is not None:
-        return NO_FAULT_IN_LOG(steps=course.done)
+    if variant == "healthy" and end.good is None and training is not None and training.done is not None:
+        return NO_FAULT_IN_LOG(steps=training.done)
     if variant == "healthy" and not learning.loss_fell:
         return EVALUATION_LOSS_FELL()
     return HEADLINES[variant]()
@@ -224,20 +224,24 @@ def _headline(end: RunEnding, learning: Learning, variant: str, course: Trajecto
 def _run_ending(ending: Ending) -> RunEnding:
     """The job's own message that it was done counts against a bad end only if no scheduler evidence contradicts it."""
     success_lines = [row for row in ending.ends.events if row.get("status") == "success"]
-    bad, good = ending.abnormal, ending.completed
-    outweighed = ending.state is not None or bool(ending.notices)
+    bad_end, good_end = ending.abnormal, ending.completed
+    has_scheduler_evidence = ending.state is not None or bool(ending.notices)
     done_line = (
-        ending.ends.value(success_lines[-1], "text") if success_lines and bad is not None and not outweighed else None
+        ending.ends.value(success_lines[-1], "text")
+        if success_lines and bad_end is not None and not has_scheduler_evidence
+        else None
     )
-    return RunEnding(good, bad, ending.own_end if good is None and ending.aborted_itself else None, done_line)
+    return RunEnding(
+        good_end, bad_end, ending.own_end if good_end is None and ending.aborted_itself else None, done_line
+    )
 
 
-def _unhandled_exception(ending: Ending, exceptions: Exceptions, course: Trajectory | None) -> Claim | None:
+def _unhandled_exception(ending: Ending, exceptions: Exceptions, training: Trajectory | None) -> Claim | None:
     """An exception that the run did not survive as far as known, unless the scheduler says that the run completed."""
     if ending.completed is not None and ending.jobs:
         return None
     own_exceptions = [row for row in exceptions.frame.events if row.get("about") not in ("signal", "wrapper")]
-    unhandled = unhandled_exceptions(own_exceptions, () if course is None else course.progress.events)
+    unhandled = unhandled_exceptions(own_exceptions, () if training is None else training.progress.events)
     return RAISED_UNHANDLED(type=exceptions.frame.value(unhandled[0], "type")) if unhandled else None
 
 
@@ -253,7 +257,7 @@ def _conclusion(end: RunEnding, learning: Learning, work: GpuWork, variant: str)
 
 
 def _certainty(
-    ending: Ending, end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None, limits: Limits
+    ending: Ending, end: RunEnding, learning: Learning, work: GpuWork, training: Trajectory | None, limits: Limits
 ) -> Certainty:
     """More than possible needs both the end and the learning; established also needs GPU work and clean hardware."""
     if end.good is not None:
@@ -261,47 +265,47 @@ def _certainty(
             learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.min_losses
         )
         return Certainty.ESTABLISHED if fell_enough and work.complete else Certainty.SUPPORTED
-    if learning.loss_fell and course is not None and not ending.running and end.bad is None:
+    if learning.loss_fell and training is not None and not ending.running and end.bad is None:
         return Certainty.SUPPORTED  # curves alone don't say that it was not killed
     return Certainty.POSSIBLE
 
 
-def _shows(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
+def _shows(end: RunEnding, learning: Learning, work: GpuWork, training: Trajectory | None) -> list[Claim]:
     """Its end, steps, work, learning and hardware."""
     shows = [ENDED_WELL(state=end.good)] if end.good is not None else []
     shows += [end.aborted] if end.aborted is not None else []
     if end.bad is not None and end.reported_done is not None:
         shows += [REPORTED_DONE(line=end.reported_done), EXIT_NOT_CLEAN(how=end.bad)]
-    if course is not None and course.done is not None:
-        planned = course.planned
+    if training is not None and training.done is not None:
+        planned = training.planned
         shows.append(
-            STEPS_DONE(steps=course.done) if planned is None else STEPS_DONE_OF(done=course.done, planned=planned)
+            STEPS_DONE(steps=training.done) if planned is None else STEPS_DONE_OF(done=training.done, planned=planned)
         )
     loss, evaluated = learning.loss, learning.evaluations.claims
-    if loss is not None and (loss.curve.finite or (course is not None and not evaluated)):
+    if loss is not None and (loss.curve.finite or (training is not None and not evaluated)):
         shows += loss.claims
     work_done = [*([work.unused] if work.unused is not None else []), *work.claims]
     return [*shows, *evaluated, *work.unclean, *work_done, *work.clean]
 
 
-def _open_questions(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
+def _open_questions(end: RunEnding, learning: Learning, work: GpuWork, training: Trajectory | None) -> list[Claim]:
     """What was not measured or not seen."""
-    unsure = [] if learning.learned else [LEARNING_UNKNOWN()]
-    unsure += [] if end.good is not None or end.aborted is not None else [END_UNKNOWN()]
-    unsure += work.open_questions if work.measured else [HARDWARE_UNKNOWN()]
-    planned, done = (None, None) if course is None else (course.planned, course.done)
+    claims = [] if learning.learned else [LEARNING_UNKNOWN()]
+    claims += [] if end.good is not None or end.aborted is not None else [END_UNKNOWN()]
+    claims += work.open_questions if work.measured else [HARDWARE_UNKNOWN()]
+    planned, done = (None, None) if training is None else (training.planned, training.done)
     if end.good is None and planned is not None and (done is None or done.number < planned.number):
-        unsure.append(PLAN_UNKNOWN(planned=planned))
-    return [*unsure, ABORT_UNEXPLAINED()] if end.aborted is not None else unsure
+        claims.append(PLAN_UNKNOWN(planned=planned))
+    return [*claims, ABORT_UNEXPLAINED()] if end.aborted is not None else claims
 
 
 def _actions(
-    end: RunEnding, learning: Learning, work: GpuWork, variant: str, course: Trajectory | None
+    end: RunEnding, learning: Learning, work: GpuWork, variant: str, training: Trajectory | None
 ) -> list[Action]:
     """What would show more, or improve the run."""
     after = [TEST_GPU] if work.unclean else []
     after += [REQUEST_FEWER] if work.unused is not None else []
-    if end.good is None and course is None:
+    if end.good is None and training is None:
         first = [ADD_OUTPUT]
     elif not learning.learned:
         first = [PRINT_LOSS]

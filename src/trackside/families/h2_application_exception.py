@@ -101,11 +101,13 @@ def judge(
 ) -> Finding:
     """The earliest of the job's own unhandled exceptions, if a step was completed before it."""
     own_exceptions = [row for row in exceptions.unhandled if row.get("about") in FAMILY_TOPICS]
-    good = ending.completed
-    if (survived := _survived_exception(exceptions, restarts)) is not None and (good is not None or not own_exceptions):
+    good_end = ending.completed
+    if (survived := _survived_exception(exceptions, restarts)) is not None and (
+        good_end is not None or not own_exceptions
+    ):
         return survived
-    if good is not None and ending.jobs:
-        return absent(COMPLETED_NEVERTHELESS(how=good))
+    if good_end is not None and ending.jobs:
+        return absent(COMPLETED_NEVERTHELESS(how=good_end))
     if not own_exceptions:
         return absent((NO_OWN_EXCEPTION if exceptions.frame else NO_EXCEPTION)(count=exceptions.frame.reduce("count")))
     row = own_exceptions[0]
@@ -115,19 +117,19 @@ def judge(
     frame_field = next((name for name in FRAME_CLAIMS if row.get(name) is not None), None)
     shows = [exceptions.raised(row), *([] if training is None else [training])]
     kind = classify(row)
-    error, line = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
+    error, source = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
     # A CUDA error may be the GPU's: without a kernel log it is undecided.
-    unsettled = row.get("about") == "cuda" and not reports.has_kernel_log
-    either = unsettled and any(text in str(row.get("message")) for text in AMBIGUOUS_CUDA_ERRORS)
+    may_be_gpu = row.get("about") == "cuda" and not reports.has_kernel_log
+    is_ambiguous = may_be_gpu and any(text in str(row.get("message")) for text in AMBIGUOUS_CUDA_ERRORS)
     return present(
-        Certainty.SUPPORTED if unsettled else Certainty.ESTABLISHED,
-        "unknown" if either else "job",
+        Certainty.SUPPORTED if may_be_gpu else Certainty.ESTABLISHED,
+        "unknown" if is_ambiguous else "job",
         shows
         if frame_field is None
         else [*shows, FRAME_CLAIMS[frame_field](frame=exceptions.frame.value(row, frame_field))],
-        headline=CRASHED(error=error) if line is None else CRASHED_AT(error=error, place=line),
-        implies=[] if either else [JOB_AT_FAULT()],
-        cannot_decide=[GPU_OR_CODE()] if either else [],
+        headline=CRASHED(error=error) if source is None else CRASHED_AT(error=error, place=source),
+        implies=[] if is_ambiguous else [JOB_AT_FAULT()],
+        cannot_decide=[GPU_OR_CODE()] if is_ambiguous else [],
         actions=[action(CLASS_REMEDIES[kind])],
         since=row.time,
         at=row.at,

@@ -87,15 +87,15 @@ def judge(
     a pause of the GPUs."""
     if (missing := all_missing(pauses.missing_steps, missing_activity(activity))) is not None:
         return missing
-    gap, rest = pauses.longest, None if isinstance(gpus, Missing) or pauses.has_times else gpus.longest
+    gap, gpu_pause = pauses.longest, None if isinstance(gpus, Missing) or pauses.has_times else gpus.longest
     if gap is not None and _is_stall(pauses, gap, limits):
         work = None if isinstance(gpus, Missing) else gpus.during(gap.since, gap.until)
         if work is not None and work.worked:
             return absent(GPUS_KEPT_COMPUTING(seconds=pauses.seconds(gap)))
-        claims, cold = ((), ()) if work is None else (work.claims, work.gpus)
-        return _finding(pauses, gap, STALLED_FROM_TO, pauses.seconds(gap), claims, cold)
-    if rest is not None and _is_gpu_stall(pauses, rest, limits):
-        return _finding(pauses, rest, GPUS_IDLE_FROM_TO, rest.length, rest.claims, rest.gpus)
+        claims, gpus_waited_for = ((), ()) if work is None else (work.claims, work.gpus)
+        return _finding(pauses, gap, STALLED_FROM_TO, pauses.seconds(gap), claims, gpus_waited_for)
+    if gpu_pause is not None and _is_gpu_stall(pauses, gpu_pause, limits):
+        return _finding(pauses, gpu_pause, GPUS_IDLE_FROM_TO, gpu_pause.length, gpu_pause.claims, gpu_pause.gpus)
     if gap is not None:
         return absent(NO_LONG_GAP(seconds=pauses.seconds(gap)))
     if not isinstance(gpus, Missing) and gpus.longest_s is not None:
@@ -117,15 +117,15 @@ def _is_stall(pauses: TrainingPauses, gap: StepGap, limits: Limits) -> bool:
     return excess >= limits.min_stall_s and not pauses.is_planned(gap)
 
 
-def _is_gpu_stall(pauses: TrainingPauses, rest: LongestPause, limits: Limits) -> bool:
+def _is_gpu_stall(pauses: TrainingPauses, pause: LongestPause, limits: Limits) -> bool:
     """Whether a pause of the GPUs is long, far longer than any other, and after as much work."""
-    length = rest.length.number
-    caused = pauses.events_during(pauses.storage, rest.since, rest.until)
+    length = pause.length.number
+    caused = pauses.events_during(pauses.storage, pause.since, pause.until)
     enough = (
         length >= (limits.caused_s if caused else limits.min_stall_s)
-        and length >= limits.min_repeat_ratio * rest.next_s
+        and length >= limits.min_repeat_ratio * pause.next_s
     )
-    return enough and rest.worked_s >= min(length, limits.min_stall_s)
+    return enough and pause.worked_s >= min(length, limits.min_stall_s)
 
 
 def _finding(

@@ -118,8 +118,8 @@ class _Fault:
         """Whether the run ended such that its unsaved work is lost."""
         if self.work.finished is not None or self.allocation.running:
             return False
-        bad = self.run.disposition in BAD_STATES
-        return bad or (self.primary.outcome is Outcome.FOUND and self.cost_kind in ("work", "stopped", "all"))
+        bad_state = self.run.disposition in BAD_STATES
+        return bad_state or (self.primary.outcome is Outcome.FOUND and self.cost_kind in ("work", "stopped", "all"))
 
     @property
     def since(self) -> Value | None:
@@ -196,8 +196,8 @@ def _work_end(primary: Finding, allocation: Allocation, work: TrainingWork, cost
     if cost_kind in ("slow", "spoilt"):
         return allocation.end
     if since is not None and primary.outcome is Outcome.FOUND:
-        late = sign is not None and since.number < sign.number <= allocation.end.number
-        return sign if late and sign is not None else since
+        sign_is_later = sign is not None and since.number < sign.number <= allocation.end.number
+        return sign if sign_is_later and sign is not None else since
     if cost_kind == "stopped":
         if sign is not None and sign.number <= allocation.end.number:
             return sign

@@ -110,8 +110,13 @@ def hour(source: Value) -> Value:
 def times_of_attempt(jobs: Frame, start: float | None) -> tuple[Value, Value] | None:
     """Start and end, from the job records, of the attempt that began at ``start``."""
     for row in jobs.records:
-        began, end = numeric_field(row, "start"), numeric_field(row, "end")
-        if start is not None and began is not None and abs(began - start) <= LIMITS.same_s and end is not None:
+        attempt_start, end = numeric_field(row, "start"), numeric_field(row, "end")
+        if (
+            start is not None
+            and attempt_start is not None
+            and abs(attempt_start - start) <= LIMITS.same_s
+            and end is not None
+        ):
             return jobs.value(row, "start", "time"), jobs.value(row, "end", "time")
     return None
 

@@ -113,10 +113,10 @@ def _by_loads(points: Sequence[Event], loads: Sequence[Event]) -> list[list[Even
     """The points of one log, split at the lines that load a checkpoint."""
     if len({row.at.path for row in (*points, *loads)}) != 1:
         return []
-    lines = [row.at.line for row in loads]
-    parts: list[list[Event]] = [[] for _ in range(len(lines) + 1)]
+    load_lines = [row.at.line for row in loads]
+    parts: list[list[Event]] = [[] for _ in range(len(load_lines) + 1)]
     for row in points:
-        parts[bisect(lines, row.at.line)].append(row)
+        parts[bisect(load_lines, row.at.line)].append(row)
     return [part for part in parts if part]
 
 
@@ -185,8 +185,8 @@ def _time_of_step(work: TrainingWork, points: Sequence[Event], step: Value) -> V
     """When an attempt reached a step: the time of its checkpoint, else of the logged step."""
     for frame, rows in ((work.saves, work.saves.events), (work.progress, points)):
         for row in rows:
-            inside = points[0].at.path != row.at.path or row.at.line <= points[-1].at.line + MAX_SAVE_DELAY_LINES
-            if numeric_field(row, "step") == step.number and row.time is not None and inside:
+            is_inside = points[0].at.path != row.at.path or row.at.line <= points[-1].at.line + MAX_SAVE_DELAY_LINES
+            if numeric_field(row, "step") == step.number and row.time is not None and is_inside:
                 return frame.value(row, "time", "time")
     return None
 
@@ -204,9 +204,11 @@ def _restart(
 
 def _training_start(work: TrainingWork, start: float, first: Event, points: Sequence[Event]) -> Value | None:
     """When an attempt's training began: by its log line, else by its first stamped point and the loaded step."""
-    lines = [row for row in work.starts.events if row.time is not None and start <= row.time <= (first.time or 0.0)]
-    if lines:
-        return work.starts.value(lines[-1], "time", "time")
+    start_rows = [
+        row for row in work.starts.events if row.time is not None and start <= row.time <= (first.time or 0.0)
+    ]
+    if start_rows:
+        return work.starts.value(start_rows[-1], "time", "time")
     step, pace = numeric_field(first, "step"), step_seconds(points, work.progress)
     loads = [n for row in work.loads.events if (n := numeric_field(row, "step")) is not None and n <= (step or 0.0)]
     if (first.time or 0.0) < start or step is None or pace is None or not loads:

@@ -51,8 +51,8 @@ def last_work(evidence: Evidence, work: TrainingWork, limits: Limits) -> LastWor
         grid = evidence.grid(name)
         last = None if grid is None else _last_active_time(grid, work.allocation.start.number, end, limits)
         if last is not None:
-            late = sign is not None and last.number < sign.number <= end
-            time = sign if late and sign is not None else last
+            log_is_later = sign is not None and last.number < sign.number <= end
+            time = sign if log_is_later and sign is not None else last
             return LastWork(time if end - time.number > limits.min_pause_s else None)
     if sign is None or end - sign.number <= max(limits.min_pause_s, limits.silent * _typical_interval_s(work)):
         return LastWork(None)

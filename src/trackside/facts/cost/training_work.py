@@ -63,8 +63,8 @@ class TrainingWork:
     @cached_property
     def finished(self) -> Event | None:
         """The job's closing line that reports success."""
-        good = [row for row in self.ends.events if row.get("status") != "aborted" and self._inside(row)]
-        return good[-1] if good else None
+        successful = [row for row in self.ends.events if row.get("status") != "aborted" and self._inside(row)]
+        return successful[-1] if successful else None
 
     @cached_property
     def last_sign(self) -> Value | None:
@@ -99,13 +99,15 @@ class TrainingWork:
         row = rows[-1]
         if row.time is not None:
             return SavedCheckpoint(self.saves.value(row, "time", "time"), None)
-        near = self.before(row.at)
-        if near is not None and near.time is not None:
-            time = derived(near.time, self.progress.value(near, "time"), unit="time")
+        last_point = self.before(row.at)
+        if last_point is not None and last_point.time is not None:
+            time = derived(last_point.time, self.progress.value(last_point, "time"), unit="time")
             return SavedCheckpoint(time, None)
         if numeric_field(row, "step") is not None and self.points:
             return SavedCheckpoint(None, self.saves.value(row, "step"))
-        return SavedCheckpoint(None, None if near is None or numeric_field(near, "step") is None else self.step(near))
+        return SavedCheckpoint(
+            None, None if last_point is None or numeric_field(last_point, "step") is None else self.step(last_point)
+        )
 
     def before(self, position: Position) -> Event | None:
         """The last logged step at or before a position in its file."""

@@ -152,13 +152,13 @@ class GpuActivity:
         counts: NDArray[np.intp] = self.known[self.in_use].sum(axis=0)
         return counts >= max(1, int(self.in_use.sum()) / 2)
 
-    def worked_after(self, moment: float) -> bool | None:
+    def worked_after(self, since: float) -> bool | None:
         """Whether the GPUs worked after a time (POSIX seconds); None if no sampled signal proves work. At least three
         windows count as work: shutdown may launch a last kernel."""
         if self.basis in (None, "utilization"):
             return None
-        later = self.times - self.step >= moment
-        return None if not (self.observed & later).any() else int((self.active & later).sum()) >= 3
+        after_windows = self.times - self.step >= since
+        return None if not (self.observed & after_windows).any() else int((self.active & after_windows).sum()) >= 3
 
     @cached_property
     def active(self) -> Flags:
@@ -197,8 +197,8 @@ class GpuActivity:
             return np.zeros(len(self.gpus), dtype=bool)
         with np.errstate(invalid="ignore"):
             now, usual = nan_median(signal[:, windows], axis=1), nan_median(signal[:, before], axis=1)
-            less: Flags = now <= FLOORS.waiting_share * usual
-        return less
+            is_reduced: Flags = now <= FLOORS.waiting_share * usual
+        return is_reduced
 
     def grid(self, name: str | None) -> Grid | None:
         """The series of one of :data:`ACTIVITY`."""

@@ -153,8 +153,8 @@ class BusyWait:
         hung."""
         duty = self.duty
         steps, sent = self.evidence.grid("steps"), _over(self.evidence.grid("network"), duty)
-        course = or_none(self.trajectory)
-        if (course is not None and len(course.points) > 1) or self.activity.advancing(duty.start, duty.end):
+        training = or_none(self.trajectory)
+        if (training is not None and len(training.points) > 1) or self.activity.advancing(duty.start, duty.end):
             return True
         if steps is not None and steps.value("max").number > steps.value("min").number:
             return True

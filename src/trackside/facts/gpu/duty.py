@@ -131,8 +131,8 @@ def duty_cycle(
     evidence: Evidence, activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Limits
 ) -> Maybe[DutyCycle]:
     """Missing if nothing shows work. A tracer alone gives times, but no activity levels."""
-    course = or_none(trajectory)
-    bounds = _bounds(activity, course, limits)
+    training = or_none(trajectory)
+    bounds = _bounds(activity, training, limits)
     signals = (activity.busy, activity.sm, activity.launches, activity.collectives)
     if bounds is None or all(signal is None for signal in signals):
         return NO_WORK
@@ -143,7 +143,7 @@ def duty_cycle(
     busy = _mean_of(activity, activity.busy_by, rows, windows, bounds)
     sm = _mean_of(activity, "sm", rows, windows, bounds)
     typical_busy = None if activity.busy is None else nan_median(activity.busy[rows][:, windows], axis=0)
-    step_seconds = None if course is None else course.step_seconds
+    step_seconds = None if training is None else training.step_seconds
     return DutyCycle(
         *bounds, windows, rows, _readings(activity, windows), busy, sm, typical_busy, activity.step, step_seconds,
         evidence.grid("lowest"),
@@ -157,10 +157,10 @@ def _readings(activity: GpuActivity, windows: Flags) -> float:
     return float(windows.sum()) * grid.samples / cells if cells else 0.0
 
 
-def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) -> tuple[float, float] | None:
+def _bounds(activity: GpuActivity, training: Trajectory | None, limits: Limits) -> tuple[float, float] | None:
     """From the first work to the last: by the GPUs, else by the log's points. GPUs whose work is too small to detect
     count as working all the time if the log counts steps."""
-    points = () if course is None else course.points
+    points = () if training is None else training.points
     active = np.flatnonzero(activity.active)
     if not len(active) and len(points) > 1:
         active = np.flatnonzero(activity.observed)

@@ -153,8 +153,8 @@ def _sm_of_users(activity: GpuActivity, duty_cycle: DutyCycle, sm: Value) -> Val
     """The mean SM activity of the GPUs that worked, with citations."""
     grid = activity.grids["sm"].during(duty_cycle.start, duty_cycle.end)
     assert sm.value is not None
-    some = [grid_of_gpu(grid, gpu).value("avg") for gpu in activity.named(activity.worked)[:MAX_CITED]]
-    return derived(sm.value, *some)
+    values = [grid_of_gpu(grid, gpu).value("avg") for gpu in activity.named(activity.worked)[:MAX_CITED]]
+    return derived(sm.value, *values)
 
 
 def _unused_gpus(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:
@@ -178,12 +178,12 @@ def _unused_gpus(activity: GpuActivity, run: Run, limits: Limits) -> Claim | Non
 
 def _unmeasured_gpus(activity: GpuActivity, health: HardwareHealth, run: Run) -> Claim | None:
     """GPUs of the run that were not measured, or not up to its end; None if all were."""
-    end, span = float(activity.times[-1]), max(STALE_S, 3 * activity.step)
-    late = activity.watched[:, activity.times > end - span]
-    measured = set(activity.named(row for row, sampled in enumerate(late) if sampled.any()))
+    end, last_s = float(activity.times[-1]), max(STALE_S, 3 * activity.step)
+    last_samples = activity.watched[:, activity.times > end - last_s]
+    measured = set(activity.named(row for row, sampled in enumerate(last_samples) if sampled.any()))
     sampled = next((health.counters[name] for name in RISES if name in health.counters), None)
     if sampled is not None:
-        measured &= gpus_sampled(sampled, end - span, end)
+        measured &= gpus_sampled(sampled, end - last_s, end)
     grid = next(iter(activity.grids.values()))
     instances = any(mig for (mig,) in grid.labels("mig"))  # which are counted, not GPUs
     n_gpus = max(0 if instances else run.n_gpus or 0, len(activity.gpus))

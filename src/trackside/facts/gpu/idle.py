@@ -105,8 +105,8 @@ def idle_gpus(
     sources = [value for claim in shows for value in claim.values.values()]
     seconds = derived(watched * activity.step, *sources, unit="s")
     gpus, nodes = activity.gpus, nodes_of(activity.gpus)
-    count, on = count_of(len(gpus), "GPU", *sources), count_of(len(nodes) or 1, "node", *sources)
-    levels, shows = shows, [NO_WORK_DONE(seconds=seconds, count=count, nodes=on)]
+    count, on_nodes = count_of(len(gpus), "GPU", *sources), count_of(len(nodes) or 1, "node", *sources)
+    levels, shows = shows, [NO_WORK_DONE(seconds=seconds, count=count, nodes=on_nodes)]
     traced, attached, memory = (evidence.grid(name) for name in ("tracer", "attached", "memory"))
     if activity.grid("collectives") is None and traced is not None:
         sentence = NO_COLLECTIVE if activity.grid("launches") is not None else NO_LAUNCH
@@ -114,11 +114,11 @@ def idle_gpus(
     has_context = None if attached is None else bool(np.nanmax(attached.values) > 0)
     if attached is not None and not has_context:
         shows.append(NO_PROCESS(attached=attached.value("max", unit="")))
-    small = _context_only(evidence)
+    context_only = _context_only(evidence)
     if memory is not None:
-        shows.append((CONTEXT_ONLY if small else MEMORY_IDLE)(memory=memory.value("max")))
+        shows.append((CONTEXT_ONLY if context_only else MEMORY_IDLE)(memory=memory.value("max")))
     forming = len(gpus) > 1 and (bool(silence.starts) or max(len(run.nodes), len(nodes)) > 1)
-    return IdleGpus(activity, seconds, small, has_context, forming, (*shows, *levels))
+    return IdleGpus(activity, seconds, context_only, has_context, forming, (*shows, *levels))
 
 
 def _levels(activity: GpuActivity) -> list[Claim]:

@@ -83,13 +83,13 @@ class GpuPauses:
         )
         if len(windows) < self.limits.windows or activity.basis in (None, "utilization"):
             return None
-        less = activity.reduced(windows) & activity.worked
-        if activity.active[windows].mean() > self.limits.worked_share and 2 * int(less.sum()) <= int(
+        reduced = activity.reduced(windows) & activity.worked
+        if activity.active[windows].mean() > self.limits.worked_share and 2 * int(reduced.sum()) <= int(
             activity.worked.sum()
         ):
             return PauseWork(True)
         start, end = float(activity.times[windows[0]]) - activity.step, float(activity.times[windows[-1]])
-        return PauseWork(False, *self._shown(windows, start, end, less))
+        return PauseWork(False, *self._shown(windows, start, end, reduced))
 
     @cached_property
     def longest(self) -> LongestPause | None:
@@ -115,7 +115,7 @@ class GpuPauses:
         return derived(activity.longest_pause_s, grid.value("count"), unit="s")
 
     def _shown(
-        self, windows: NDArray[np.intp], start: float, end: float, less: Flags | None = None
+        self, windows: NDArray[np.intp], start: float, end: float, reduced: Flags | None = None
     ) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
         """(claims that show the pause, the outlier GPUs in it)."""
         activity = self.activity
@@ -127,10 +127,10 @@ class GpuPauses:
         before = grid.during(0.0, start).value("median", unit=unit)
         if level.value is None or before.value is None:
             return (), ()
-        rested = less is None or activity.active[windows].mean() <= self.limits.edge_share
+        no_work = reduced is None or activity.active[windows].mean() <= self.limits.edge_share
         signal = derived(TITLES[activity.basis], level)
-        shows = [(NO_WORK if rested else LESS_WORK)(signal=signal, level=level, before=before)]
-        outliers = self.stall.outliers(windows, less)
+        shows = [(NO_WORK if no_work else LESS_WORK)(signal=signal, level=level, before=before)]
+        outliers = self.stall.outliers(windows, reduced)
         gpus = activity.named(outliers.outliers)
         name = activity.busy_by or "power"
         busy = activity.grid(name)

@@ -156,18 +156,18 @@ class GpuStall:
         if len(windows) < self.limits.windows or activity.basis in COUNT_SIGNALS:
             return None
         until, start = float(activity.times[windows[-1]]), max(start, float(activity.times[windows[0]]) - activity.step)
-        less = self._less(windows)
-        stall = self._build_stall((start, start, until), until - start, windows, True, less)
-        most_reduced = less.any() and 2 * int((less & activity.worked).sum()) > int(activity.worked.sum())
+        reduced = self._less(windows)
+        stall = self._build_stall((start, start, until), until - start, windows, True, reduced)
+        most_reduced = reduced.any() and 2 * int((reduced & activity.worked).sum()) > int(activity.worked.sum())
         return stall if stall.outliers or most_reduced else None
 
     def _less(self, windows: NDArray[np.intp]) -> Flags:
         """(G,) GPUs that do far less in these windows than before."""
-        activity, less = self.activity, self.activity.reduced(windows)
+        activity, reduced = self.activity, self.activity.reduced(windows)
         if activity.basis == "sm" and activity.sm is not None:
             with np.errstate(invalid="ignore"):  # an evaluation on one rank works less than a step, and works
-                less &= ~(nan_median(activity.sm[:, windows], axis=1) > FLOORS.unmistakable_sm)
-        return less
+                reduced &= ~(nan_median(activity.sm[:, windows], axis=1) > FLOORS.unmistakable_sm)
+        return reduced
 
     def _one_cold(self) -> Stall | None:
         """A few GPUs that went idle for good while all others stay pinned, if only utilization was sampled, which does
@@ -197,7 +197,7 @@ class GpuStall:
 
     def _build_stall(
         self, span: tuple[float, float, float], length: float, windows: NDArray[np.intp], sure: bool,
-        less: Flags | None = None,
+        reduced: Flags | None = None,
     ) -> Stall:  # fmt: skip
         after, since, until = span
         inner = windows[
@@ -209,12 +209,12 @@ class GpuStall:
         sources = [value for value in values if value.value is not None]
         return Stall(
             self.activity, self.grids, since, after, until, derived(length, *sources, unit="s"), sure,
-            self.outliers(inner, less), self._memory_held(inner),
+            self.outliers(inner, reduced), self._memory_held(inner),
         )  # fmt: skip
 
-    def outliers(self, windows: NDArray[np.intp], less: Flags | None = None) -> OutlierGpus:
+    def outliers(self, windows: NDArray[np.intp], reduced: Flags | None = None) -> OutlierGpus:
         """The states of the GPUs in these windows of a stall. ``less``: GPUs that are known not to work in them."""
-        return outlier_gpus(self.activity, self.grids, self.run, windows, self.limits, less)
+        return outlier_gpus(self.activity, self.grids, self.run, windows, self.limits, reduced)
 
     @cached_property
     def _last_sign(self) -> float:
@@ -234,11 +234,11 @@ class GpuStall:
         rose = sampled[1:][np.diff(steps[sampled]) > 0]
         return float(grid.times[rose[-1]]) if len(rose) else -np.inf
 
-    def _memory_held(self, inside: NDArray[np.intp]) -> bool:
+    def _memory_held(self, windows: NDArray[np.intp]) -> bool:
         """Whether most GPUs in use keep the memory that they used while they worked."""
         activity = self.activity
         memory = align(self.grids.get("memory"), activity.gpus, activity.times)[activity.worked]
-        highest, now = level(memory), nan_median(memory[:, inside], axis=1)
+        highest, now = level(memory), nan_median(memory[:, windows], axis=1)
         sampled = ~np.isnan(now) & ~np.isnan(highest)
         return bool(sampled.any() and (now[sampled] >= self.limits.kept_memory_ratio * highest[sampled]).mean() > 0.5)
 

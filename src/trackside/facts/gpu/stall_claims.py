@@ -175,8 +175,8 @@ class Stall:
         level = nan_median(values[rows][:, (times > self.after) & (times <= self.until)])
         unit = "" if grid.unit in COUNT_SIGNALS else grid.unit
         during = grid.during(self.after, self.until)
-        some = [grid_of_gpu(during, gpu).value("median", unit) for gpu in self.activity.named(rows)[:3]]
-        return derived(round(float(level), 4), *some, unit=unit) if some else None
+        medians = [grid_of_gpu(during, gpu).value("median", unit) for gpu in self.activity.named(rows)[:3]]
+        return derived(round(float(level), 4), *medians, unit=unit) if medians else None
 
     def _waiting(self) -> list[Claim]:
         count, name = int(self.gpus.spinning.sum()), self.activity.busy_by or "power"
@@ -283,9 +283,9 @@ def _by_collectives(users: Flags, entered: Matrix | None, left: Matrix | None) -
     if entered is None or not (traced := users & ~np.isnan(entered)).any():
         return candidates
     with np.errstate(invalid="ignore"):
-        most = traced & (entered == np.nanmax(entered[traced]))
-        if 2 * int(most.sum()) > int(traced.sum()):
-            candidates.append((traced & ~most, "behind"))
+        furthest = traced & (entered == np.nanmax(entered[traced]))
+        if 2 * int(furthest.sum()) > int(traced.sum()):
+            candidates.append((traced & ~furthest, "behind"))
         if left is not None:
             waiting = traced & (entered > left)
             if 2 * int(waiting.sum()) > int(traced.sum()):

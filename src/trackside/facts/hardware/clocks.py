@@ -96,8 +96,8 @@ class Clocks:
             return False
         clock, top = (align(grid, activity.gpus, activity.times) for grid in (clocks, highest))
         busy = activity.working & ~np.isnan(clock) & ~np.isnan(top)
-        low = busy & (np.nan_to_num(clock) < (1 - self.limits.drop_from_highest) * np.nan_to_num(top))
-        return bool(busy.any() and np.all(low.sum(axis=1) < self.limits.windows))
+        is_low = busy & (np.nan_to_num(clock) < (1 - self.limits.drop_from_highest) * np.nan_to_num(top))
+        return bool(busy.any() and np.all(is_low.sum(axis=1) < self.limits.windows))
 
 
 @fact(CLOCKS, needs=(("reasons", "counters", "clocks"),), limits=Limits())
@@ -189,9 +189,9 @@ def _is_hot_and_low(
     limit = rated_values(grids.get("power_limit"), drawn, "power_watts", gpus, times)
     top = rated_values(grids.get("highest"), grids.get("clocks"), "sm_clock_hertz", gpus, times)
     with np.errstate(invalid="ignore"):
-        low = working < (1 - limits.drop) * np.fmax(best, others)
-        low |= (working < (1 - limits.drop_from_highest) * top) & (power < limits.far_from_limit * limit)
-        hot = align(grids.get("temperature"), gpus, times) >= limits.hot_c
+        is_low = working < (1 - limits.drop) * np.fmax(best, others)
+        is_low |= (working < (1 - limits.drop_from_highest) * top) & (power < limits.far_from_limit * limit)
+        is_hot = align(grids.get("temperature"), gpus, times) >= limits.hot_c
         capped = power >= limits.at_limit * limit
-    severe: Flags = low & hot & ~capped
+    severe: Flags = is_low & is_hot & ~capped
     return severe

@@ -126,17 +126,17 @@ class FaultHistory:
             return fault.time is not None or run.end is None
         if fault.time is None or fault.until is None:
             return not isinstance(fault.row, Event) or last_after(fault.row, points) is None
-        inside = run.start is None or fault.until >= run.start - limits.before_start_s
-        inside &= run.end is None or fault.time <= run.end + limits.after_end_s
-        if not inside:
+        is_inside = run.start is None or fault.until >= run.start - limits.before_start_s
+        is_inside &= run.end is None or fault.time <= run.end + limits.after_end_s
+        if not is_inside:
             return False
         if isinstance(fault.row, Event):
             return last_after(fault.row, points) is None
-        later = fault.until + limits.clock_slack_s
+        last_relevant = fault.until + limits.clock_slack_s
         stamped = [point.time for point in points if point.time is not None]
         if stamped:
-            return max(stamped) <= later
-        worked = self.activity.worked_after(later) if isinstance(self.activity, GpuActivity) else None
+            return max(stamped) <= last_relevant
+        worked = self.activity.worked_after(last_relevant) if isinstance(self.activity, GpuActivity) else None
         if worked is None and run.end is not None and not self.ending.running:
             return run.end - fault.until <= limits.coincident_s
         return not worked

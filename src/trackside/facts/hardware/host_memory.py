@@ -124,25 +124,32 @@ class HostMemory:
     run: Run
     limits: Limits
 
-    def near(self, nodes: tuple[str, ...], moment: float | None) -> HostShortage:
+    def near(self, nodes: tuple[str, ...], time: float | None) -> HostShortage:
         """The shortage on these nodes (on all, if empty) around ``moment`` (at any time of the run, if None)."""
         limits, scope = self.limits, self.kills.scope(nodes)
         if all(grid is None for grid in (self.available, self.total, self.counts, self.job_memory)):
             return HostShortage(scope=scope, limit=self._resident, limits=limits)
-        counted = [change for change in rises(self.counts) if self._matches(change, nodes, moment)]
+        counted = [change for change in rises(self.counts) if self._matches(change, nodes, time)]
         kills = tuple(change for change in counted if not self._of_others(change))
-        low = self._scarcest(nodes)
-        if low is not None and moment is not None and low.share is not None and low.share <= limits.short_share:
-            low = low if abs(low.at - moment) <= 5 * limits.near_s else None  # it was short at another time
-        reached, anywhere = self._reached(low) or self._resident, not nodes and len(self.run.nodes) > 1
-        return HostShortage(kills, low, scope, reached, len(kills) < len(counted), anywhere, limits)
+        scarcest = self._scarcest(nodes)
+        if (
+            scarcest is not None
+            and time is not None
+            and scarcest.share is not None
+            and scarcest.share <= limits.short_share
+        ):
+            scarcest = (
+                scarcest if abs(scarcest.at - time) <= 5 * limits.near_s else None
+            )  # it was short at another time
+        reached, anywhere = self._reached(scarcest) or self._resident, not nodes and len(self.run.nodes) > 1
+        return HostShortage(kills, scarcest, scope, reached, len(kills) < len(counted), anywhere, limits)
 
     def at(self, row: Event | None, ranks: tuple[int, ...] = ()) -> HostShortage:
         """The shortage on the node of an event, else on the nodes of these ranks, else on all nodes; at the time of the
         event, or at the run's end."""
         node = None if row is None or row.node not in self.run.nodes else row.node
-        moment = row.time if row is not None and row.time else self.run.end
-        return self.near(nodes_of_ranks(self.run, ranks) if node is None else (node,), moment)
+        time = row.time if row is not None and row.time else self.run.end
+        return self.near(nodes_of_ranks(self.run, ranks) if node is None else (node,), time)
 
     @cached_property
     def counter_evidence(self) -> tuple[Claim, ...]:
@@ -164,16 +171,16 @@ class HostMemory:
         requested_value = ending.jobs.value(ending.job, "req_mem_bytes", "bytes")
         return derived(requested / len(run.nodes), requested_value, unit="bytes")
 
-    def _reached(self, low: Peak | None) -> Claim | None:
+    def _reached(self, scarcest: Peak | None) -> Claim | None:
         """That the job came close to its requested memory, by its cgroup; else by the growth of memory in use on the
         scarcest node, which may belong to other jobs."""
         limit = self._limit
-        if low is None or limit is None:
+        if scarcest is None or limit is None:
             return None
-        node, min_bytes = derived(low.name, low.value), self.limits.at_limit_share * limit.number
-        if (used := self._held_by_job(low.name)) is not None:
+        node, min_bytes = derived(scarcest.name, scarcest.value), self.limits.at_limit_share * limit.number
+        if (used := self._held_by_job(scarcest.name)) is not None:
             return CGROUP_NEAR_LIMIT(used=used, node=node, limit=limit) if used.number >= min_bytes else None
-        grown = self._memory_growth(low)
+        grown = self._memory_growth(scarcest)
         if grown is None or grown.number < min_bytes:
             return None
         return GROWTH_NEAR_LIMIT(node=node, grown=grown, limit=limit)
@@ -212,10 +219,10 @@ class HostMemory:
         time = float(grid.times[int(np.nanargmin(grid.values[row]))])
         return Peak(name, grid.one(row).value("min"), capacity, time)
 
-    def _memory_growth(self, low: Peak) -> Value | None:
+    def _memory_growth(self, scarcest: Peak) -> Value | None:
         """Bytes by which the memory left on a node fell, from the first samples of the run to the minimum."""
         assert self.available is not None
-        available = during(self.available.where(node=low.name), self.run)
+        available = during(self.available.where(node=scarcest.name), self.run)
         first = value_or_none(
             available.during(
                 float(available.times[0]) - available.step, float(available.times[min(2, len(available.times) - 1)])
@@ -224,7 +231,7 @@ class HostMemory:
         )
         if first is None:
             return None
-        return derived(max(0.0, first.number - low.value.number), first, low.value, unit="bytes")
+        return derived(max(0.0, first.number - scarcest.value.number), first, scarcest.value, unit="bytes")
 
     def _of_others(self, change: Change) -> bool:
         """Whether the node's kernel names the processes that it counted, and all belong to other jobs."""
@@ -235,13 +242,13 @@ class HostMemory:
         ]  # fmt: skip
         return len(rows) >= change.by.number and not any(belongs_to_run(row, self.run) for row in rows)
 
-    def _matches(self, change: Change, nodes: Sequence[str], moment: float | None) -> bool:
+    def _matches(self, change: Change, nodes: Sequence[str], time: float | None) -> bool:
         """Whether a counter rose on these nodes around a time, or during the run."""
         if nodes and change.series.get("node") not in nodes:
             return False
-        first, last = (moment, moment) if moment is not None else (self.run.start, self.run.end)
-        early = last is None or change.since <= last + self.limits.near_s
-        return early and (first is None or change.until >= first - self.limits.near_s)
+        first, last = (time, time) if time is not None else (self.run.start, self.run.end)
+        began_in_time = last is None or change.since <= last + self.limits.near_s
+        return began_in_time and (first is None or change.until >= first - self.limits.near_s)
 
 
 @fact(

@@ -125,8 +125,8 @@ class GpuMemory:
     def late_failure(self) -> Change | None:
         """The rise of the framework's count of failed allocations, if it was shortly before the run's end."""
         end = self.run.end
-        late = [change for change in rises(self.failures) if end and change.until >= end - self.limits.late_s]
-        return late[-1] if late else None
+        late_changes = [change for change in rises(self.failures) if end and change.until >= end - self.limits.late_s]
+        return late_changes[-1] if late_changes else None
 
     def climbed_late(self, peak: Peak) -> bool:
         """Whether a GPU peaked late in the run, unlike a cache, which fills up early."""

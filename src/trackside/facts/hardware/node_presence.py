@@ -143,9 +143,9 @@ class NodePresence:
         reboots, start, end = {}, self.run.start, self.run.end
         for change in rises(self.boots):
             booted, name = change.after.number, change.series.get("node") or ""
-            inside = (start is None or booted > start) and (end is None or booted <= end + self.limits.around_end_s)
-            after = end is not None and change.since > end  # it was still there when the run had ended
-            if change.by.number > self.limits.boot_s and inside and not after:
+            is_inside = (start is None or booted > start) and (end is None or booted <= end + self.limits.around_end_s)
+            rebooted_later = end is not None and change.since > end  # it was still there when the run had ended
+            if change.by.number > self.limits.boot_s and is_inside and not rebooted_later:
                 time = derived(booted, change.before, change.after, unit="time")
                 node = derived(name, time)
                 reboots[name] = LostNode(node, min(booted, change.since), (NODE_REBOOTED(node=node, time=time),), True)
@@ -167,8 +167,8 @@ class NodePresence:
     @property
     def _last_point(self) -> float:
         """Time of the last stamped logged step; minus infinity if there is none."""
-        course = or_none(self.silence.trajectory)
-        points = () if course is None else course.points
+        training = or_none(self.silence.trajectory)
+        points = () if training is None else training.points
         return max((point.time for point in points if point.time is not None), default=float("-inf"))
 
 
@@ -218,9 +218,9 @@ def silent_entities(grids: Sequence[Grid], label: str, before: float) -> list[Si
         bounds = _gap(presence, times - step, before, step)
         if bounds is None:
             continue
-        start, stop, least = bounds
+        start, stop, min_windows = bounds
         watched = np.flatnonzero(((n_sampled > presence) | failed[name])[start:stop])
-        if len(watched) > 1 and watched[-1] + 1 >= least:
+        if len(watched) > 1 and watched[-1] + 1 >= min_windows:
             until = float(times[stop]) if stop < len(times) else None
             silent.append(
                 _silent_entity(grids, label, name, (float(times[start]) - step, float(times[stop - 1])), until)

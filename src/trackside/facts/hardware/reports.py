@@ -97,10 +97,10 @@ class HardwareReports:
                 return XID_REPEATED(count=count, xid=last, gpu=other_pci), rows[-1].at, pci
         return None
 
-    def memory_errors(self, moment: float | None) -> list[Claim]:
+    def memory_errors(self, time: float | None) -> list[Claim]:
         """GPU memory errors up to ``moment`` (POSIX seconds), else up to the run's end."""
         run, slack = self.run, self.limits.clocks_s
-        latest = moment + slack if moment is not None else run.end
+        latest = time + slack if time is not None else run.end
         lines = []
         for row in self.xids.events:
             in_time = row.time is not None and (run.start is None or row.time >= run.start - slack)

@@ -156,19 +156,21 @@ def throttling(evidence: Evidence, clocks: Clocks, limits: Limits) -> Throttling
     brief = None
     at_work = [np.flatnonzero(row) for row in clocks.working]
     for row in np.flatnonzero((clocks.severe & clocks.working).any(axis=1)):
-        on = _sustained_windows(clocks, clocks.severe[row], at_work[row], limits)
-        if on is None:
+        throttled = _sustained_windows(clocks, clocks.severe[row], at_work[row], limits)
+        if throttled is None:
             brief = clocks.gpus[row]
         else:
-            windows_by_row[int(row)] = on
+            windows_by_row[int(row)] = throttled
     normal = [gpu for row, gpu in enumerate(clocks.gpus) if row not in windows_by_row and len(at_work[row])]
     gpus = [
-        _throttled_gpu(clocks, clocks.gpus[row], on, at_work[row][~clocks.severe[row, at_work[row]]], normal)
-        for row, on in windows_by_row.items()
+        _throttled_gpu(clocks, clocks.gpus[row], throttled, at_work[row][~clocks.severe[row, at_work[row]]], normal)
+        for row, throttled in windows_by_row.items()
     ]
     gpus.sort(key=lambda gpu: -gpu.seconds.number)  # stable: equal ones stay in the order of GPUs
     heat = align(clocks.grids.get("temperature"), clocks.gpus, clocks.times)
-    hot = any(np.nanmax(heat[row, on], initial=0.0) >= clocks.limits.hot_c for row, on in windows_by_row.items())
+    hot = any(
+        np.nanmax(heat[row, throttled], initial=0.0) >= clocks.limits.hot_c for row, throttled in windows_by_row.items()
+    )
     return Throttling(clocks, tuple(gpus), brief, hot, _worked_to_end(evidence.grid("memory"), clocks, limits))
 
 
@@ -187,15 +189,19 @@ def _sustained_windows(clocks: Clocks, severe: Flags, windows: Rows, limits: Lim
         return None
     width = min(5, len(flags) | 1)
     padded = np.pad(flags, width // 2, mode="edge")
-    on: Rows = windows[np.convolve(padded, np.ones(width, dtype=np.int64), "valid")[: len(flags)] * 2 > width]
+    sustained: Rows = windows[np.convolve(padded, np.ones(width, dtype=np.int64), "valid")[: len(flags)] * 2 > width]
     gap = float(np.median(np.diff(windows))) if len(windows) > 1 else 1.0
-    return on if len(on) >= clocks.limits.windows and len(on) * gap * clocks.step >= limits.min_throttled_s else None
+    return (
+        sustained
+        if len(sustained) >= clocks.limits.windows and len(sustained) * gap * clocks.step >= limits.min_throttled_s
+        else None
+    )
 
 
-def _throttled_gpu(clocks: Clocks, gpu: str, on: Rows, normal: Rows, peers: Sequence[str]) -> ThrottledGpu:
+def _throttled_gpu(clocks: Clocks, gpu: str, throttled: Rows, normal: Rows, peers: Sequence[str]) -> ThrottledGpu:
     """One GPU. ``on``: its throttled windows; ``normal``: those of work with normal clocks; ``peers``: the working GPUs
     with normal clocks."""
-    first, last = _first_and_last(on)
+    first, last = _first_and_last(throttled)
     start, end = float(clocks.times[first]) - clocks.step, float(clocks.times[last])
     before = _normal_range(clocks, (normal[normal < first], normal[normal > last]))
     grid, temperature = clocks.grids.get("clocks"), clocks.grids.get("temperature")
@@ -205,16 +211,16 @@ def _throttled_gpu(clocks: Clocks, gpu: str, on: Rows, normal: Rows, peers: Sequ
     clock = None if own_clock is None else _megahertz(own_clock.during(start, end))
     usual, against = _normal_clock(clocks, gpu, own_clock, before, (start, end), peers)
     drop = 1 - clock.number / usual.number if clock is not None and usual is not None and usual.number > 0 else None
-    least = clocks.limits.drop_from_highest if against == "highest" else clocks.limits.drop
+    min_drop = clocks.limits.drop_from_highest if against == "highest" else clocks.limits.drop
     reasons, names = _reasons_between(clocks, gpu, start, end)
     sources = [value for value in (reasons, clock) if value is not None]
     heat = None if temperature is None else value_or_none(grid_of_gpu(temperature, gpu).during(start, end), "max")
     return ThrottledGpu(
         gpu, start, end, before,
-        seconds=derived(len(on) * clocks.step, *sources, unit="s"),
-        share=min(len(on) / (len(on) + len(normal)), 1.0),
+        seconds=derived(len(throttled) * clocks.step, *sources, unit="s"),
+        share=min(len(throttled) / (len(throttled) + len(normal)), 1.0),
         reasons_value=reasons, reasons=names, clock=clock, usual=usual, baseline=against,
-        lowered=drop is None or drop >= least,
+        lowered=drop is None or drop >= min_drop,
         drop=drop,
         heat=heat,
     )  # fmt: skip
@@ -243,11 +249,11 @@ def _normal_range(clocks: Clocks, parts: Sequence[Rows]) -> TimeRange | None:
     return None if part is None else (float(clocks.times[part[0]]) - clocks.step, float(clocks.times[part[-1]]))
 
 
-def _first_and_last(on: Rows) -> tuple[int, int]:
+def _first_and_last(windows: Rows) -> tuple[int, int]:
     """First and last window: of all windows if the reason is mostly set, else of the longest part."""
-    if len(on) >= 0.5 * (on[-1] - on[0] + 1):
-        return int(on[0]), int(on[-1])
-    parts = np.split(on, np.flatnonzero(np.diff(on) > 2) + 1)
+    if len(windows) >= 0.5 * (windows[-1] - windows[0] + 1):
+        return int(windows[0]), int(windows[-1])
+    parts = np.split(windows, np.flatnonzero(np.diff(windows) > 2) + 1)
     longest = max(parts, key=len)
     return int(longest[0]), int(longest[-1])
 

@@ -75,49 +75,57 @@ def death_account(
 
 def _by_signal(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
     """By reports of a fatal signal that nothing else explains."""
-    report, word, bad = deaths.report, kills.report, ending.abnormal
+    report, oom_report, bad_end = deaths.report, kills.report, ending.abnormal
     if report is None:
         return None
     main, ranks, kill = report.main, report.ranks, report.main.number == KILL
-    elsewhere = bad is not None and bad.cites[0].plane != main.line.cites[0].plane
+    elsewhere = bad_end is not None and bad_end.cites[0].plane != main.line.cites[0].plane
     return DeathAccount(
-        Certainty.ESTABLISHED if report.strong or word is not None or elsewhere else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if report.strong or oom_report is not None or elsewhere else Certainty.SUPPORTED,
         main.number,
-        report.claims if word is None or not kill else (word.claim, *report.claims),  # the reason first
+        report.claims if oom_report is None or not kill else (oom_report.claim, *report.claims),  # the reason first
         main.row,
         ranks,
         memory.at(main.row, ranks) if kill else MEMORY_NOT_CHECKED,
-        of_memory=word is not None,
+        of_memory=oom_report is not None,
         exception=report.exception,
     )
 
 
 def _by_oom_line(kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
     """By a log line of the kernel, Slurm or Ray that the run ran out of host memory."""
-    word = kills.report
-    if word is None:
+    oom_report = kills.report
+    if oom_report is None:
         return None
-    ranks = ranks_of([word.event], ending.launchers) if word.event is not None else ()
-    shortage = memory.at(word.event)
-    return DeathAccount(Certainty.ESTABLISHED, KILL, (word.claim,), word.event, ranks, shortage, of_memory=True)
+    ranks = ranks_of([oom_report.event], ending.launchers) if oom_report.event is not None else ()
+    shortage = memory.at(oom_report.event)
+    return DeathAccount(
+        Certainty.ESTABLISHED, KILL, (oom_report.claim,), oom_report.event, ranks, shortage, of_memory=True
+    )
 
 
 def _by_oom_count(deaths: Deaths, memory: HostMemory, ending: Ending, run: Run, limits: Limits) -> DeathAccount | None:
     """Without a log line: by the kernel's count of kills, or by exhausted memory as the run failed."""
     if deaths.raised or deaths.memory:
         return None
-    state, well, bad = ending.state, ending.completed, ending.abnormal
-    ended = well is not None or (state is not None and state.value in CUT_SHORT | LIVE_STATES)
-    near = memory.near((), None if ended else run.end)
-    if not near.kills and (ended or bad is None or not near.short):
+    state, good_end, bad_end = ending.state, ending.completed, ending.abnormal
+    ended = good_end is not None or (state is not None and state.value in CUT_SHORT | LIVE_STATES)
+    shortage = memory.near((), None if ended else run.end)
+    if not shortage.kills and (ended or bad_end is None or not shortage.short):
         return None
-    if ended and not (bad is not None and _stopped_at(near.kills[0].until, deaths, run, limits)):
-        end_claims = (ENDED_WELL(state=well),) if well is not None else () if bad is None else (RECORDED(state=bad),)
-        claims = (*near.claims, *end_claims)
-        return DeathAccount(Certainty.POSSIBLE, KILL, claims, memory=near, of_memory=True, outlived=True)
-    twice = bool(near.kills) and (near.short or near.ample) and bad is not None
-    certainty = Certainty.ESTABLISHED if twice else Certainty.SUPPORTED
-    return DeathAccount(certainty if near.kills else Certainty.POSSIBLE, KILL, memory=near, of_memory=True)
+    if ended and not (bad_end is not None and _stopped_at(shortage.kills[0].until, deaths, run, limits)):
+        end_claims = (
+            (ENDED_WELL(state=good_end),)
+            if good_end is not None
+            else ()
+            if bad_end is None
+            else (RECORDED(state=bad_end),)
+        )
+        claims = (*shortage.claims, *end_claims)
+        return DeathAccount(Certainty.POSSIBLE, KILL, claims, memory=shortage, of_memory=True, outlived=True)
+    confirmed = bool(shortage.kills) and (shortage.short or shortage.ample) and bad_end is not None
+    certainty = Certainty.ESTABLISHED if confirmed else Certainty.SUPPORTED
+    return DeathAccount(certainty if shortage.kills else Certainty.POSSIBLE, KILL, memory=shortage, of_memory=True)
 
 
 def _by_lost_worker(deaths: Deaths) -> DeathAccount | None:
@@ -160,8 +168,8 @@ def _record_account(
     return DeathAccount(certainty, number, (claim,), memory=shortage)
 
 
-def _stopped_at(moment: float, deaths: Deaths, run: Run, limits: Limits) -> bool:
+def _stopped_at(time: float, deaths: Deaths, run: Run, limits: Limits) -> bool:
     """Whether training continued until about this time, and not after it."""
     times = [point.time for point in deaths.points if point.time is not None]
     end, near_s = run.end, limits.stopped_s
-    return bool(times) and end is not None and abs(max(times) - moment) <= near_s < end - max(times)
+    return bool(times) and end is not None and abs(max(times) - time) <= near_s < end - max(times)

@@ -146,12 +146,12 @@ class Ending:
         it."""
         if self.state is not None:
             return self.state if self.state.value == "COMPLETED" else None
-        good = [row for row in self.ends.events if row.get("status") != "aborted"]
-        if not good or self.abnormal is not None:
+        closing_lines = [row for row in self.ends.events if row.get("status") != "aborted"]
+        if not closing_lines or self.abnormal is not None:
             return None
-        if good[-1].get("status") is None:
-            return self.ends.value(good[-1], "text")
-        return derived(REPORTS_END, self.ends.value(good[-1], "status"))
+        if closing_lines[-1].get("status") is None:
+            return self.ends.value(closing_lines[-1], "text")
+        return derived(REPORTS_END, self.ends.value(closing_lines[-1], "status"))
 
     @cached_property
     def own_end(self) -> Claim | None:

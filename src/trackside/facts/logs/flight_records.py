@@ -133,11 +133,11 @@ class FlightRecords:
             return AbsentRanks(
                 ranks, NEVER_ENTERED(ranks=derived(ranks, *rows), op=op, seq=seq), delayed_by_host=not busy
             )
-        late = unfinished_ranks(records)
-        if not late:
+        unfinished = unfinished_ranks(records)
+        if not unfinished:
             return None
-        rows = [frame.value(row, "last_completed") for row in records if row.get("rank") in late]
-        return AbsentRanks(late, NEVER_LEFT(ranks=derived(late, *rows)), delayed_by_host=False)
+        rows = [frame.value(row, "last_completed") for row in records if row.get("rank") in unfinished]
+        return AbsentRanks(unfinished, NEVER_LEFT(ranks=derived(unfinished, *rows)), delayed_by_host=False)
 
 
 @fact({"dumps": record("flight_recorder_group")}, needs=("dumps",))

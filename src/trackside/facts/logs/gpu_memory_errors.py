@@ -78,8 +78,8 @@ class GpuMemoryErrors:
         point = last_after(self.roots[-1], self.trajectory.points)
         return None if point is None else self._handled(self.roots[-1], self.trajectory.progress.value(point, "text"))
 
-    def _handled(self, row: Event, later: Value) -> Claim:
-        return ERROR_HANDLED(line=self.frame.value(row, "text"), point=later)
+    def _handled(self, row: Event, later_line: Value) -> Claim:
+        return ERROR_HANDLED(line=self.frame.value(row, "text"), point=later_line)
 
     @cached_property
     def sizes(self) -> Mapping[str, Value]:

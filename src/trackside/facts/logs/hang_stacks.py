@@ -85,9 +85,11 @@ class HangStacks:
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
         """The claims about all of them, except the one in :attr:`absent`."""
-        inside = [row for row in self.waiting if row.get("collective") is not None and row not in self.other_collective]
+        in_collective = [
+            row for row in self.waiting if row.get("collective") is not None and row not in self.other_collective
+        ]
         busy = [row for row in self.waiting if row.get("collective") is None and row not in self.other_collective]
-        shows = self._places(inside, WAIT_IN, WAIT_IN_PROCESSES, call=True) + self._places(
+        shows = self._places(in_collective, WAIT_IN, WAIT_IN_PROCESSES, call=True) + self._places(
             busy, WAIT_GPU, WAIT_GPU_PROCESSES
         )
         elsewhere_claims = self._elsewhere_claims()
@@ -110,10 +112,10 @@ class HangStacks:
 
     def _elsewhere_claims(self) -> list[Claim]:
         """Code locations of the ranks that the others wait for; of all ranks if none wait."""
-        some = STAYED_ELSEWHERE_PROCESSES if self.waiting else STAYED_AT_PROCESSES
+        by_process = STAYED_ELSEWHERE_PROCESSES if self.waiting else STAYED_AT_PROCESSES
         if not self.elsewhere:
-            return self._places(self.other_collective, OTHER_COLLECTIVE, some, call=True)
-        return self._places(self.elsewhere, STAYED_ELSEWHERE if self.waiting else STAYED_AT, some)
+            return self._places(self.other_collective, OTHER_COLLECTIVE, by_process, call=True)
+        return self._places(self.elsewhere, STAYED_ELSEWHERE if self.waiting else STAYED_AT, by_process)
 
     def _places(
         self, rows: Iterable[Event], by_rank: Sentence, by_process: Sentence, *, call: bool = False
@@ -165,19 +167,19 @@ def _training_thread(rows: Sequence[Event]) -> Event | None:
     earliest = (newest.time or 0.0) - DUMP_S
     ordered = [row for row in rows if row.get("pid") == newest.get("pid") and (row.time or 0.0) >= earliest]
     main = [row for row in ordered if row.get("thread") in (None, "MainThread") or row.get("tid") == row.get("pid")]
-    inside = [row for row in ordered if row.get("collective") is not None]
-    if main and (main[0].get("collective") is not None or not inside):
+    in_collective = [row for row in ordered if row.get("collective") is not None]
+    if main and (main[0].get("collective") is not None or not in_collective):
         return main[0]
-    return inside[0] if inside else None
+    return in_collective[0] if in_collective else None
 
 
 def _in_other_collective(waiting: Sequence[Event]) -> tuple[Event, ...]:
     """The few that wait in another collective than more than half of all do."""
-    inside = [row for row in waiting if row.get("collective") is not None and row.get("place") is not None]
+    in_collective = [row for row in waiting if row.get("collective") is not None and row.get("place") is not None]
     groups: dict[tuple[object, object], list[Event]] = {}
-    for row in inside:
+    for row in in_collective:
         groups.setdefault((row.get("collective"), row.get("place")), []).append(row)
-    most = max(groups.values(), key=len, default=[])
-    if len(groups) < 2 or len(inside) < len(waiting) or len(most) * 2 <= len(waiting):
+    largest = max(groups.values(), key=len, default=[])
+    if len(groups) < 2 or len(in_collective) < len(waiting) or len(largest) * 2 <= len(waiting):
         return ()
-    return tuple(row for row in inside if row not in most)
+    return tuple(row for row in in_collective if row not in largest)

@@ -155,8 +155,8 @@ class RendezvousFailures:
         if self.rank_absent:
             return "job", FIX_START
         culprit, remedy = REMEDIES.get(self.reason, ("unknown", FIX_NETWORK))
-        listed = self.reason == "dns" and HOST_LIST.search(str(self.most_informative.get("address") or ""))
-        return "job" if listed else culprit, remedy
+        is_host_list = self.reason == "dns" and HOST_LIST.search(str(self.most_informative.get("address") or ""))
+        return "job" if is_host_list else culprit, remedy
 
     @property
     def headline(self) -> Claim | None:

@@ -86,10 +86,10 @@ class Silence:
             return None
         return derived(max(0.0, last - sign.value), *([] if end is None else [end]), sign, unit="s")
 
-    def sign_after(self, moment: float) -> Value | None:
+    def sign_after(self, time: float) -> Value | None:
         """The last stamped sign of life, if it came after ``moment``: the job continued by itself."""
         sign = self.last_sign()
-        return sign if sign is not None and isinstance(sign.value, (int, float)) and sign.value > moment else None
+        return sign if sign is not None and isinstance(sign.value, (int, float)) and sign.value > time else None
 
     def first_line(self, *names: str) -> Value | None:
         """The first line of the first of these kinds that has any."""

@@ -128,10 +128,10 @@ def _keeps_up_between(activity: GpuActivity, group: SlowGroup, interval: float, 
     return len(window_ranges(own_busy >= limits.keeps_up * usual)) >= 0.5 * saves
 
 
-def _pause(activity: GpuActivity, group: SlowGroup, course: Trajectory, limits: Limits) -> Claim | None:
+def _pause(activity: GpuActivity, group: SlowGroup, trajectory: Trajectory, limits: Limits) -> Claim | None:
     # scrapes lag, and the last step may end in it
     start, end = group.start + activity.step, group.end - 2 * activity.step
-    times = sorted((row.time, index) for index, row in enumerate(course.points) if row.time is not None)
+    times = sorted((row.time, index) for index, row in enumerate(trajectory.points) if row.time is not None)
     before = [(time, index) for time, index in times if time <= start]
     if len(before) < limits.points or any(start < time < end for time, _ in times):
         return None
@@ -139,5 +139,5 @@ def _pause(activity: GpuActivity, group: SlowGroup, course: Trajectory, limits: 
     last, index = before[-1]
     if end - start < limits.points * usual or start - last > limits.points * usual + 2 * activity.step:
         return None  # too short, or the log had ended before
-    since = course.progress.value(course.points[index], "time", "time")
+    since = trajectory.progress.value(trajectory.points[index], "time", "time")
     return NO_STEP(gpu=derived(group.gpus[0], since), since=since, until=derived(end, since, unit="time"))

@@ -82,10 +82,10 @@ def _ratios(values: Matrix, sampled: NDArray[np.bool_], count: int, limits: Limi
         return values / np.where(comparable & (others > 0), others, np.nan), min_ratio
 
 
-def _stretch(late: Flags, sampled: Flags, limits: Limits) -> tuple[int, int] | None:
+def _stretch(exceeds: Flags, sampled: Flags, limits: Limits) -> tuple[int, int] | None:
     """The range of windows in which it is late most reliably: where lateness minus the required share sums to the
     maximum."""
-    score = np.concatenate([[0.0], np.cumsum(np.where(sampled, late - limits.sustained, 0.0))])
+    score = np.concatenate([[0.0], np.cumsum(np.where(sampled, exceeds - limits.sustained, 0.0))])
     lowest = np.minimum.accumulate(score)
     stop = int(np.argmax(score - lowest))
     start = int(np.argmin(score[: stop + 1]))
@@ -94,16 +94,18 @@ def _stretch(late: Flags, sampled: Flags, limits: Limits) -> tuple[int, int] | N
     return start, stop
 
 
-def _few(values: Matrix, names: Sequence[str], late: list[Outlier], count: int, limits: Limits) -> list[Outlier]:
+def _few(
+    values: Matrix, names: Sequence[str], found_outliers: list[Outlier], count: int, limits: Limits
+) -> list[Outlier]:
     """Outliers that are few and do not differ by their position alone."""
-    if len(late) > max(1, limits.max_share * count):
+    if len(found_outliers) > max(1, limits.max_share * count):
         return []
     nodes = [name.rpartition(":")[0] for name in names]
     indices = [name.rpartition(":")[2] for name in names]
     sampled: Flags = np.any(~np.isnan(values), axis=1)
-    rows = {outlier.row for outlier in late}
-    few = []
-    for outlier in late:
+    rows = {outlier.row for outlier in found_outliers}
+    own_outliers = []
+    for outlier in found_outliers:
         level = _level(values, outlier.row, outlier)
         for group in (nodes, indices):
             mates = {row for row in np.flatnonzero(sampled).tolist() if group[row] == group[outlier.row]} - {
@@ -115,8 +117,8 @@ def _few(values: Matrix, names: Sequence[str], late: list[Outlier], count: int, 
             if len(mates) == 1 and mates <= rows and group is indices:  # both of their index: two nodes alike
                 break
         else:
-            few.append(outlier)
-    return few
+            own_outliers.append(outlier)
+    return own_outliers
 
 
 def _level(values: Matrix, row: int, outlier: Outlier) -> float:

@@ -206,19 +206,19 @@ class SlowGpus:
         )
         if sign == "wait" and (peers_wait is None or not peers_wait >= limits.wait_share):
             return None
-        least = None
+        waits_least = None
         if peers_wait is not None and own_wait is not None and peers_wait >= limits.wait_share:
-            least = own_wait * limits.wait_ratio <= peers_wait
+            waits_least = own_wait * limits.wait_ratio <= peers_wait
         clock, equal = self._slow_clock(stretch), self._equal(self.activity.launches, stretch)
         claims = [*self._shows(sign, stretch), *clock]
-        if least and sign != "wait":
+        if waits_least and sign != "wait":
             claims += self._less_wait(stretch)
         if equal:
             claims.append(self._counts("launches", stretch))
             if self._equal(self.activity.collectives, stretch):
                 claims.append(self._counts("collectives", stretch))
         return SlowGroup(
-            **vars(stretch), sign=sign, peers_busy=peers_busy, equal=equal, waits_least=least, slow_clock=bool(clock),
+            **vars(stretch), sign=sign, peers_busy=peers_busy, equal=equal, waits_least=waits_least, slow_clock=bool(clock),
             claims=tuple(claims),
         )  # fmt: skip
 

@@ -52,8 +52,8 @@ def loss_shape(curve: LossCurve, trajectory: Maybe[Trajectory], ending: Ending, 
     shape = wrong_shape(training_curve, _finished(training_curve, trajectory, ending), limits)
     if shape is None:
         return LossShape(None, None, (), judgeable)
-    later = shape.onset > 0 and not shape.of_points
-    place = training_curve.place(shape.onset) if later else None
+    began_later = shape.onset > 0 and not shape.of_points
+    place = training_curve.place(shape.onset) if began_later else None
     return LossShape(
         shape, _rows(training_curve, shape)[shape.onset], tuple(_claims(training_curve, shape)), judgeable, place
     )

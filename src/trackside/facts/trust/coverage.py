@@ -59,8 +59,8 @@ def sampled_windows(grids: Iterable[Grid], label: str) -> list[SampledWindows]:
 def by_node(sampled_windows: Iterable[SampledWindows]) -> dict[str, list[SampledWindows]]:
     """The entries of each node."""
     nodes: dict[str, list[SampledWindows]] = {}
-    for line in sampled_windows:
-        nodes.setdefault(line.node, []).append(line)
+    for entry in sampled_windows:
+        nodes.setdefault(entry.node, []).append(entry)
     return nodes
 
 
@@ -84,7 +84,7 @@ def share(values: NDArray[np.float64]) -> float:
 
 def sample_gaps(windows: Sequence[SampledWindows]) -> list[SampleGap]:
     """The time spans without any sample of one node, including those at the run's start and end."""
-    sampled = np.any([line.sampled for line in windows], axis=0)
+    sampled = np.any([entry.sampled for entry in windows], axis=0)
     grid, node = windows[0].grid, windows[0].node
     min_s = stale_after_s(sampled, grid.step)
     times, gaps = grid.times, []

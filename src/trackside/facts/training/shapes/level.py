@@ -48,38 +48,44 @@ GUESSING_LOSSES = tuple(math.log(k) for k in (2, 10, 100, 1000))
 def risen_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """The tail stays far above the head; or everything after the first few points is an explosion."""
     values = curve.finite
-    few = max(1, len(values) // 10)
-    if min(values[few:]) > limits.rise_ratio * 1.5 * values[0] > 0:
+    n_first = max(1, len(values) // 10)
+    if min(values[n_first:]) > limits.rise_ratio * 1.5 * values[0] > 0:
         return Shape(
-            "diverging", Certainty.ESTABLISHED, LOSS_ROSE, nth_finite(curve, few), -1, len(values) - few, of_level=True
+            "diverging",
+            Certainty.ESTABLISHED,
+            LOSS_ROSE,
+            nth_finite(curve, n_first),
+            -1,
+            len(values) - n_first,
+            of_level=True,
         )
     size = max(3, len(values) // 20)
     head, tail = maths.median(values[:size]), maths.median(values[-max(3, len(values) // 10) :])
-    high = maths.trailing_count(values, lambda loss: loss > 0.75 * limits.rise_ratio * head)
-    if tail <= limits.rise_ratio * head or tail - head < 3 * maths.noise(values[:size] + values[-high:]):
+    n_high = maths.trailing_count(values, lambda loss: loss > 0.75 * limits.rise_ratio * head)
+    if tail <= limits.rise_ratio * head or tail - head < 3 * maths.noise(values[:size] + values[-n_high:]):
         return None
-    if high < max(3, 0.1 * len(values)):
+    if n_high < max(3, 0.1 * len(values)):
         return None
-    begin = nth_finite(curve, -high)
-    strong = len(values) >= 10 and high >= 5 and tail > 1.5 * limits.rise_ratio * head
-    settled = _is_settled(curve, high, limits)
+    begin = nth_finite(curve, -n_high)
+    strong = len(values) >= 10 and n_high >= 5 and tail > 1.5 * limits.rise_ratio * head
+    settled = _is_settled(curve, n_high, limits)
     strength = Certainty.ESTABLISHED if strong or settled else Certainty.SUPPORTED
-    return Shape("plateau" if settled else "diverging", strength, LOSS_ROSE, begin, -1, high, of_level=True)
+    return Shape("plateau" if settled else "diverging", strength, LOSS_ROSE, begin, -1, n_high, of_level=True)
 
 
-def _is_settled(curve: TrainingCurve, high: int, limits: Limits) -> bool:
+def _is_settled(curve: TrainingCurve, n_high: int, limits: Limits) -> bool:
     """Whether the last ``high`` losses are constant and the gradient norm, if printed, is almost zero compared with its
     start."""
     norms = maths.finite_values(curve.series("grad_norm"))
-    if high < limits.min_points or len(norms) < limits.min_points:
+    if n_high < limits.min_points or len(norms) < limits.min_points:
         return False
     vanished = maths.median(norms[-5:]) <= limits.gone_share * maths.median(norms[: max(3, len(norms) // 5)])
-    return vanished and maths.spread(_level_after_rise(curve.finite, high, limits)) < 0.1
+    return vanished and maths.spread(_level_after_rise(curve.finite, n_high, limits)) < 0.1
 
 
-def _level_after_rise(values: Sequence[float], high: int, limits: Limits) -> Sequence[float]:
+def _level_after_rise(values: Sequence[float], n_high: int, limits: Limits) -> Sequence[float]:
     """The level of the last ``high`` losses, without the rise to it."""
-    return values[-max(limits.min_points, 3 * high // 4) :]
+    return values[-max(limits.min_points, 3 * n_high // 4) :]
 
 
 def lost_progress(curve: TrainingCurve, limits: Limits) -> Shape | None:
@@ -92,23 +98,23 @@ def lost_progress(curve: TrainingCurve, limits: Limits) -> Shape | None:
     tail = maths.median(values[-max(3, len(values) // 10) :])
     learned, relapse = head - best, tail - best
     level = best + 0.8 * limits.lost_share * learned
-    high = maths.trailing_count(values, lambda loss: loss > level)
+    n_high = maths.trailing_count(values, lambda loss: loss > level)
     noise = limits.noise_times * max(maths.roughness(values[: index + 1]), maths.roughness(values[index:]))
     ratio = 1.5 if relapse < learned else 1.2  # worse than it began is not just other data
     if min(learned, relapse) <= noise or relapse < limits.lost_share * learned or tail < ratio * best:
         return None
-    if high < max(5, 0.1 * len(values)):
+    if n_high < max(5, 0.1 * len(values)):
         return None
-    settled = _is_settled(curve, high, limits)
-    is_flat = settled or maths.spread(_level_after_rise(values, high, limits)) < 0.1
+    settled = _is_settled(curve, n_high, limits)
+    is_flat = settled or maths.spread(_level_after_rise(values, n_high, limits)) < 0.1
     strength = Certainty.ESTABLISHED if settled else Certainty.SUPPORTED
     return Shape(
         "plateau" if is_flat else "diverging",
         strength,
         LOSS_FELL_AND_ROSE,
-        nth_finite(curve, -high),
+        nth_finite(curve, -n_high),
         -1,
-        high,
+        n_high,
         of_level=True,
     )
 

@@ -33,19 +33,19 @@ LOSS_EXPLODED = Sentence("the loss went from {first} to {last}")
 
 def non_finite_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """Losses that are not finite to the end, or repeatedly."""
-    bad = [index for index, loss in enumerate(curve.losses) if not math.isfinite(loss)]
-    if not bad:
+    not_finite = [index for index, loss in enumerate(curve.losses) if not math.isfinite(loss)]
+    if not not_finite:
         return None
-    last = maths.trailing_count(curve.losses, maths.is_not_finite)
-    if len(bad) == len(curve.losses):
-        strength = Certainty.SUPPORTED if len(bad) == 1 else Certainty.ESTABLISHED
-        return Shape("non-finite", strength, NEVER_FINITE, 0, 0, len(bad))
-    if last >= 2:
-        begin = len(curve.losses) - last
-        return Shape("non-finite", Certainty.ESTABLISHED, NOT_FINITE_TO_THE_END, begin, begin, last)
-    if last or (len(bad) > 1 and len(bad) >= limits.bad_share * len(curve.losses)):
-        strength = Certainty.ESTABLISHED if len(bad) > 2 else Certainty.SUPPORTED
-        return Shape("non-finite", strength, NOT_FINITE_AGAIN, bad[0], bad[-1], len(bad))
+    n_trailing = maths.trailing_count(curve.losses, maths.is_not_finite)
+    if len(not_finite) == len(curve.losses):
+        strength = Certainty.SUPPORTED if len(not_finite) == 1 else Certainty.ESTABLISHED
+        return Shape("non-finite", strength, NEVER_FINITE, 0, 0, len(not_finite))
+    if n_trailing >= 2:
+        begin = len(curve.losses) - n_trailing
+        return Shape("non-finite", Certainty.ESTABLISHED, NOT_FINITE_TO_THE_END, begin, begin, n_trailing)
+    if n_trailing or (len(not_finite) > 1 and len(not_finite) >= limits.bad_share * len(curve.losses)):
+        strength = Certainty.ESTABLISHED if len(not_finite) > 2 else Certainty.SUPPORTED
+        return Shape("non-finite", strength, NOT_FINITE_AGAIN, not_finite[0], not_finite[-1], len(not_finite))
     return None
 
 
