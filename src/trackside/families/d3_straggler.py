@@ -68,7 +68,7 @@ class Limits:
     """Minimum number of completed steps: fewer are no lasting lag."""
     plain_ratio: float = 1.5
     """SM activity relative to the cross-rank median that no division of equal work explains."""
-    spinning: float = 0.7
+    spinning_activity: float = 0.7
     """Engine activity of ranks that wait in a collective most of their time."""
     lasting_share: float = 0.2
     """Share of the time of work below which it was an episode, worth a warning."""
@@ -163,7 +163,7 @@ def _certainty(group: SlowGroup, limits: Limits) -> Certainty:
     whole_node = len(nodes_of(group.gpus)) == 1 and len(group.gpus) > 1
     if group.equal is False or (whole_node and by_sm and not group.slow_clock and not waits_least):
         return Certainty.POSSIBLE  # other work, or a stage of its own
-    pinned = group.peers_busy is not None and group.peers_busy >= limits.spinning
+    pinned = group.peers_busy is not None and group.peers_busy >= limits.spinning_activity
     if by_sm and not pinned and not waits_least:
         return Certainty.POSSIBLE  # the others idle: nothing shows that they wait for it
     plain = by_sm and group.ratio >= limits.plain_ratio and (group.equal or waits_least)

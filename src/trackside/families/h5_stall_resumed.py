@@ -56,7 +56,7 @@ class Limits:
 
     min_stall_s: float = 600.0
     """NCCL's default timeout for a collective; evaluations and saves of healthy runs stay below it."""
-    caused_s: float = 120.0
+    caused_by_storage_s: float = 120.0
     """The same if a file server was silent meanwhile: the kernel calls a task hung after this time."""
     min_intervals: float = 10.0
     """Multiple of the usual time between two points."""
@@ -113,7 +113,7 @@ def _is_stall(pauses: TrainingPauses, gap: StepGap, limits: Limits) -> bool:
     ):
         return False
     if pauses.events_during(pauses.storage, gap.since, gap.until):
-        return excess >= limits.caused_s
+        return excess >= limits.caused_by_storage_s
     return excess >= limits.min_stall_s and not pauses.is_planned(gap)
 
 
@@ -122,7 +122,7 @@ def _is_gpu_stall(pauses: TrainingPauses, pause: LongestPause, limits: Limits) -
     length = pause.length.number
     caused = pauses.events_during(pauses.storage, pause.since, pause.until)
     enough = (
-        length >= (limits.caused_s if caused else limits.min_stall_s)
+        length >= (limits.caused_by_storage_s if caused else limits.min_stall_s)
         and length >= limits.min_repeat_ratio * pause.next_s
     )
     return enough and pause.worked_s >= min(length, limits.min_stall_s)

@@ -60,7 +60,7 @@ FABRIC_IDLE = Sentence("a node sends {sent} over Ethernet and {carried} over Inf
 class Limits:
     """Thresholds for waiting."""
 
-    pinned: float = 0.85
+    pinned_activity: float = 0.85
     """Engine activity (or utilization) of GPUs that always have a kernel resident."""
     low_sm: float = 0.2
     """SM activity of GPUs that mostly spin. Only 2 to 9 % of all samples of two clusters of language-model training lie
@@ -71,20 +71,20 @@ class Limits:
     """Share of time in collectives from which they set the pace."""
     idle_fabric: float = 0.1
     """Ratio of fast-fabric traffic to plain-network traffic below which collectives use the plain network."""
-    network: float = 2e7
+    min_network_bytes_per_s: float = 2e7
     """Bytes per second of a node's network below which its traffic is insignificant."""
     long_launch_s: float = 5e-5
     """A launch returns in 2 to 10 microseconds; one that waits for its kernel takes as long as the kernel."""
     launch_match: tuple[float, float] = (0.7, 1.4)
     """Ratio of time in launches to kernel run time if each launch waits for its kernel."""
-    gaps: float = 0.95
+    gapless_activity: float = 0.95
     """Engine activity above which kernels follow one another without gaps, so that launches wait for a full queue."""
     call_ratio: float = 2.0
     """Mean time of all calls over that of a launch, from which the calls wait."""
     quiet_pipes: float = 0.1
     """Mean activity of tensor pipes and of device memory: training that is limited by either shows a few tenths of one
     of them."""
-    little_power: float = 0.4
+    little_power_share: float = 0.4
     """Power over its limit up to which GPUs with a resident kernel hardly work: spinning ones drew 85 of 400 W (public
     nvidia-smi output of a hang on A100s)."""
     min_points: int = 5
@@ -122,7 +122,7 @@ class BusyWait:
         the evidence, if tensor pipes and memory are idle as far as they were sampled.
         """
         duty, limits = self.duty, self.limits
-        if int(duty.rows.sum()) < 2 or duty.busy is None or duty.busy.number < limits.pinned:
+        if int(duty.rows.sum()) < 2 or duty.busy is None or duty.busy.number < limits.pinned_activity:
             return None
         if (duty.sm is not None and duty.sm.number > limits.doubtful_sm) or not self._advances:
             return None
@@ -142,7 +142,7 @@ class BusyWait:
         if duty.sm is not None:
             return SpinningGpus(tuple(shows), corroborating, duty.sm.number <= limits.low_sm)
         if power is not None and limit is not None:
-            little = power.number <= limits.little_power * limit.number
+            little = power.number <= limits.little_power_share * limit.number
         else:
             little = limit is None and None not in pipes and bool(corroborating)
         return SpinningGpus(tuple(shows), corroborating, False) if waiting or (little and not busy_pipes) else None
@@ -158,7 +158,7 @@ class BusyWait:
             return True
         if steps is not None and steps.value("max").number > steps.value("min").number:
             return True
-        if sent is not None and sent.number >= self.limits.network * self.activity.step:
+        if sent is not None and sent.number >= self.limits.min_network_bytes_per_s * self.activity.step:
             return True
         return bool(self.traffic.between(duty.start, duty.end).active)
 
@@ -200,7 +200,12 @@ class BusyWait:
         """Traffic on the plain network while a fast fabric exists and carries almost none."""
         plain, limits = self.evidence.grid("network"), self.limits
         sent, carried = _over(plain, self.duty), _over(self.evidence.grid("fabric"), self.duty)
-        if plain is None or sent is None or carried is None or sent.number < limits.network * plain.step:
+        if (
+            plain is None
+            or sent is None
+            or carried is None
+            or sent.number < limits.min_network_bytes_per_s * plain.step
+        ):
             return []
         if carried.number > limits.idle_fabric * sent.number:
             return []
@@ -224,7 +229,7 @@ class BusyWait:
         """Launches that take as long as their kernels, with gaps between kernels; empty if not so."""
         seconds, calls = self.evidence.grid("api_seconds"), self.evidence.grid("api_calls")
         duty, limits, launches = self.duty, self.limits, self.activity.launches
-        if seconds is None or calls is None or duty.busy is None or duty.busy.number > limits.gaps:
+        if seconds is None or calls is None or duty.busy is None or duty.busy.number > limits.gapless_activity:
             return ()
         name = _launch_call(seconds)
         launch_s, count = (_over(grid.where(api=name), duty, "sum") if name else None for grid in (seconds, calls))

@@ -27,7 +27,7 @@ IDLE_LEVEL = 0.1
 class Limits:
     """What belongs to the time of work."""
 
-    warm_up: float = 0.1
+    warm_up_share: float = 0.1
     """Share of the time of work dropped at its start: compilation and first batches."""
     started_share: float = 0.5
     """Share of the GPUs' peak activity from which they are training."""
@@ -84,19 +84,19 @@ class DutyCycle:
 
     @cached_property
     def stalls(self) -> int:
-        """Number of stretches of windows in which hardly any GPU was busy."""
+        """Number of periods in which hardly any GPU was busy."""
         return 0 if self.typical_busy is None else len(window_ranges(self.typical_busy <= IDLE_LEVEL))
 
     @cached_property
     def stalled_share(self) -> float:
-        """Share of the time that these stretches take."""
+        """Share of the time that these periods take."""
         return 0.0 if self.typical_busy is None else float((self.typical_busy <= IDLE_LEVEL).mean())
 
     @cached_property
     def idle(self) -> Value | None:
         r"""Idle seconds per step, without long pauses; None if the step time is unknown.
 
-        The median over stretches of at least two steps, so that occasional evaluations and saves do not count.
+        The median over periods of at least two steps, so that occasional evaluations and saves do not count.
         """
         step_s = self.step_seconds
         if self.typical_busy is None or step_s is None or self.busy is None or not step_s.number > 0:
@@ -172,7 +172,7 @@ def _bounds(activity: GpuActivity, training: Trajectory | None, limits: Limits) 
     if not spans:
         return None
     start, end = (max(edges) for edges in zip(*spans, strict=True))
-    return start + limits.warm_up * (end - start), end
+    return start + limits.warm_up_share * (end - start), end
 
 
 def _first_training_window(activity: GpuActivity, limits: Limits) -> int:

@@ -27,9 +27,9 @@ LITTLE_POWER = Sentence("power was {power} (median), as when GPUs only wait in a
 class Limits:
     """When GPUs were pinned for long."""
 
-    min_share: float = 0.9
+    min_busy_share: float = 0.9
     """Share of the windows that counts as the whole time."""
-    watched_share: float = 0.5
+    min_lasting_share: float = 0.5
     """Minimum share of the sampled time that it must last."""
 
 
@@ -65,7 +65,9 @@ def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, li
         return NO_HANG
     start, end = float(activity.times[busy.argmax()]) - activity.step, float(activity.times[activity.observed][-1])
     busy_s, watched_s = float(busy.sum()) * activity.step, float(activity.observed.sum()) * activity.step
-    if busy_s < max(silence.limits.min_silence_s, limits.min_share * (end - start), limits.watched_share * watched_s):
+    if busy_s < max(
+        silence.limits.min_silence_s, limits.min_busy_share * (end - start), limits.min_lasting_share * watched_s
+    ):
         return NO_HANG
     traffic = stall.traffic.between(start, end)
     little_work = [] if stall.beyond_spinning(busy) else _little_work(activity, start, end)

@@ -57,9 +57,9 @@ class Limits:
     """Mean engine activity below which the GPUs idle noticeably."""
     slow_sm: float = 0.2
     """Mean SM activity below which they hardly work."""
-    readings: int = 5
+    min_readings: int = 5
     """Minimum number of samples of GPU activity for a reliable mean."""
-    watched_share: float = 0.5
+    min_sampled_share: float = 0.5
     """Minimum share of the observed windows with samples of a GPU before it counts as idle."""
 
 
@@ -107,7 +107,7 @@ def gpu_work(
         return GpuWork(True, contradiction=idle.claims[0])
     if not isinstance(stall, Missing) and stall.hung is not None:
         return GpuWork(True, contradiction=stall.hung.claims[0])
-    reliable_duty = None if isinstance(duty, Missing) or duty.readings < limits.readings else duty
+    reliable_duty = None if isinstance(duty, Missing) or duty.readings < limits.min_readings else duty
     unused = _unused_gpus(activity, run, limits)
     shows, unsure = _work_claims(activity, reliable_duty, unused is not None)
     unmeasured = _unmeasured_gpus(activity, health, run)
@@ -166,7 +166,7 @@ def _unused_gpus(activity: GpuActivity, run: Run, limits: Limits) -> Claim | Non
         return None
     with np.errstate(invalid="ignore"):
         cold = level(activity.busy) <= FLOORS.cold
-    watched = (~np.isnan(activity.busy)).sum(axis=1) >= limits.watched_share * activity.observed.sum()
+    watched = (~np.isnan(activity.busy)).sum(axis=1) >= limits.min_sampled_share * activity.observed.sum()
     idle: Flags = cold & watched & ~activity.worked
     if not idle.any():
         return None

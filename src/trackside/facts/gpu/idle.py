@@ -63,9 +63,9 @@ SMALLEST_GPU_BYTES = 24 * 2**30
 class Limits:
     """When GPUs count as idle."""
 
-    windows: int = 3
+    min_windows: int = 3
     """Minimum number of sampled windows."""
-    watched_share: float = 0.5
+    min_sampled_share: float = 0.5
     """Minimum share of the run's windows that were sampled."""
 
 
@@ -96,7 +96,7 @@ def idle_gpus(
 ) -> Maybe[IdleGpus]:
     """Missing if a GPU worked, or if too little of the run was sampled."""
     watched = int(activity.observed.sum())
-    enough = max(limits.windows, limits.watched_share * len(activity.times))
+    enough = max(limits.min_windows, limits.min_sampled_share * len(activity.times))
     if activity.worked.any() or watched < enough or not _is_idle(activity, powers):
         return NOT_IDLE
     shows = _levels(activity)

@@ -29,7 +29,7 @@ PROVING_SIGNALS = ("launches", "collectives", "sm")
 class Limits:
     """What distinguishes work from idleness in a pause."""
 
-    windows: int = 3
+    min_windows: int = 3
     """Minimum number of windows fully inside a pause."""
     worked_share: float = 0.5
     """Share of a pause's windows with work above which the GPUs kept working."""
@@ -81,7 +81,7 @@ class GpuPauses:
         windows = np.flatnonzero(
             activity.observed & (activity.times - activity.step >= since) & (activity.times <= until)
         )
-        if len(windows) < self.limits.windows or activity.basis in (None, "utilization"):
+        if len(windows) < self.limits.min_windows or activity.basis in (None, "utilization"):
             return None
         reduced = activity.reduced(windows) & activity.worked
         if activity.active[windows].mean() > self.limits.worked_share and 2 * int(reduced.sum()) <= int(

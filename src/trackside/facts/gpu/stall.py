@@ -71,11 +71,11 @@ WORKED_TO_END: Mapping[str, Sentence] = {
 class Limits(stall_claims.Limits):
     """When idle GPUs are stalled; applied together with the limits of :class:`Silence`."""
 
-    pauses: float = 2.0
+    pause_ratio: float = 2.0
     """Multiple of the longest pause that the run recovered from."""
-    windows: int = 3
+    min_windows: int = 3
     """Minimum number of idle windows; with fewer, a late scrape looks the same."""
-    readings: int = 6
+    min_readings: int = 6
     """Alternative minimum in samples per GPU, if a window contains more than two."""
     short_s: float = 120.0
     """For runs that are too short for the log-silence limit, if it is as large a share of their duration."""
@@ -127,7 +127,7 @@ class GpuStall:
         if not len(active):
             return None
         idle_windows = np.flatnonzero(activity.observed & (np.arange(len(activity.times)) > active[-1]))
-        min_windows = max(2, min(limits.windows, math.ceil(limits.readings / activity.readings)))
+        min_windows = max(2, min(limits.min_windows, math.ceil(limits.min_readings / activity.readings)))
         if len(idle_windows) < min_windows or (activity.basis == "power" and self._slower_clocks(active, idle_windows)):
             return self._one_cold()
         until = float(activity.times[idle_windows[-1]])
@@ -137,9 +137,9 @@ class GpuStall:
         length_s = until - max(last_work, self._last_sign)
         duration = until - float(activity.times[0]) + activity.step
         min_s = min_windows * activity.step
-        long_enough = length_s >= max(quiet.min_silence_s, limits.pauses * activity.longest_pause_s)
+        long_enough = length_s >= max(quiet.min_silence_s, limits.pause_ratio * activity.longest_pause_s)
         if not long_enough and length_s < (
-            min_s if corroborated else max(limits.short_s, quiet.share * duration, min_s)
+            min_s if corroborated else max(limits.short_s, quiet.min_share * duration, min_s)
         ):
             return None
         silent_windows = idle_windows[activity.times[idle_windows] > self._last_sign]
@@ -153,7 +153,7 @@ class GpuStall:
         """
         activity = self.activity
         windows = np.flatnonzero(activity.observed & (activity.times - activity.step >= start))
-        if len(windows) < self.limits.windows or activity.basis in COUNT_SIGNALS:
+        if len(windows) < self.limits.min_windows or activity.basis in COUNT_SIGNALS:
             return None
         until, start = float(activity.times[windows[-1]]), max(start, float(activity.times[windows[0]]) - activity.step)
         reduced = self._less(windows)
@@ -178,7 +178,7 @@ class GpuStall:
             return None
         with np.errstate(invalid="ignore"):
             last = last_true(activity.busy > FLOORS.cold)
-        min_windows = max(limits.windows, self.silence.limits.min_silence_s / activity.step)
+        min_windows = max(limits.min_windows, self.silence.limits.min_silence_s / activity.step)
         cold_for_good = users & (last >= 0) & (end[-1] - last >= min_windows)
         if not cold_for_good.any() or 2 * int(cold_for_good.sum()) > int(users.sum()):
             return None
@@ -250,14 +250,14 @@ class GpuStall:
         grid, name = activity.grid(activity.basis), activity.basis
         if grid is None or name is None or name == "utilization" or not self.observed_to_end:
             return None
-        if int(activity.active.sum()) < limits.windows:
+        if int(activity.active.sum()) < limits.min_windows:
             return None
         last = float(activity.times[activity.active][-1])
         start = last - limits.last_windows * activity.step
         unit = "" if grid.unit in COUNT_SIGNALS else None
         usual = grid.during(0.0, start).value("median", unit=unit)
         recent = grid.during(start, last).value("median", unit=unit)
-        if recent.value is None or activity.times[activity.observed][-1] - last > limits.windows * activity.step:
+        if recent.value is None or activity.times[activity.observed][-1] - last > limits.min_windows * activity.step:
             return None
         if usual.value is not None and recent.number < FLOORS.waiting_share * usual.number:
             return None
@@ -272,7 +272,7 @@ class GpuStall:
         if run.end is None:
             return True
         duration = run.end - (run.start if run.start is not None else float(activity.times[0]))
-        min_s = max(3 * activity.step, min(quiet.min_silence_s, quiet.share * duration))
+        min_s = max(3 * activity.step, min(quiet.min_silence_s, quiet.min_share * duration))
         return run.end - float(activity.times[activity.observed][-1]) < min_s
 
     def beyond_spinning(self, windows: Flags) -> bool:

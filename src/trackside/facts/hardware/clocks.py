@@ -43,21 +43,21 @@ NOT_MEASURED = Missing("neither clocks with throttle reasons nor clocks with tem
 class Limits:
     """When clocks are lowered."""
 
-    windows: int = 3
+    min_windows: int = 3
     """Windows of two samples each: NVML sets hardware slowdown briefly at every change of performance state."""
     counted_share: float = 0.1
     """Share of a window, by counters of throttled time; less is oscillation around a limit."""
-    drop: float = 0.1
+    min_drop: float = 0.1
     """Relative drop of the SM clock. Clocks of a loaded GPU vary by a few percent with temperature and power."""
-    drop_from_highest: float = 0.3
+    min_drop_from_highest: float = 0.3
     """The same if only the GPU's maximum clock is known: power limits alone cost up to a quarter of it."""
     hot_c: float = 80.0
     """Used without reasons: slowdown begins at 83 to 90 C on data-center GPUs; monitors alert from 80 C."""
-    at_limit: float = 0.97
+    at_limit_share: float = 0.97
     """Share of its power limit from which the limit, not heat, lowers the clocks."""
-    far_from_limit: float = 0.8
+    far_from_limit_share: float = 0.8
     """Share of its power limit below which the limit does not explain clocks far below the maximum."""
-    busy: float = 0.2
+    busy_activity: float = 0.2
     """Engine activity or utilization above which low clocks are not those of an idle GPU."""
 
 
@@ -96,8 +96,8 @@ class Clocks:
             return False
         clock, top = (align(grid, activity.gpus, activity.times) for grid in (clocks, highest))
         busy = activity.working & ~np.isnan(clock) & ~np.isnan(top)
-        is_low = busy & (np.nan_to_num(clock) < (1 - self.limits.drop_from_highest) * np.nan_to_num(top))
-        return bool(busy.any() and np.all(is_low.sum(axis=1) < self.limits.windows))
+        is_low = busy & (np.nan_to_num(clock) < (1 - self.limits.min_drop_from_highest) * np.nan_to_num(top))
+        return bool(busy.any() and np.all(is_low.sum(axis=1) < self.limits.min_windows))
 
 
 @fact(CLOCKS, needs=(("reasons", "counters", "clocks"),), limits=Limits())
@@ -141,7 +141,7 @@ def _is_busy(
     """Whether each GPU worked, or appeared to: only idle clocks are excluded."""
     busy = align(None if activity is None else activity.grid("engine") or activity.grid("utilization"), gpus, times)
     with np.errstate(invalid="ignore"):
-        sure, idle = busy >= limits.busy, busy < limits.busy
+        sure, idle = busy >= limits.busy_activity, busy < limits.busy_activity
     if activity is not None and len(activity.times) == len(times):
         row_of = {name: row for row, name in enumerate(activity.gpus)}
         rows = [row_of.get(name, -1) for name in gpus]
@@ -189,9 +189,9 @@ def _is_hot_and_low(
     limit = rated_values(grids.get("power_limit"), drawn, "power_watts", gpus, times)
     top = rated_values(grids.get("highest"), grids.get("clocks"), "sm_clock_hertz", gpus, times)
     with np.errstate(invalid="ignore"):
-        is_low = working < (1 - limits.drop) * np.fmax(best, others)
-        is_low |= (working < (1 - limits.drop_from_highest) * top) & (power < limits.far_from_limit * limit)
+        is_low = working < (1 - limits.min_drop) * np.fmax(best, others)
+        is_low |= (working < (1 - limits.min_drop_from_highest) * top) & (power < limits.far_from_limit_share * limit)
         is_hot = align(grids.get("temperature"), gpus, times) >= limits.hot_c
-        capped = power >= limits.at_limit * limit
+        capped = power >= limits.at_limit_share * limit
     severe: Flags = is_low & is_hot & ~capped
     return severe

@@ -66,7 +66,7 @@ class Limits:
     around_end_s: float = 600.0
     """SlurmdTimeout is 300 s by default: a node is declared down up to that long after it fell silent, and the record
     of the job's end may be either time."""
-    went_on_s: float = 120.0
+    continued_s: float = 120.0
     """Maximum difference between the clocks of log and monitor; later training shows that the node was alive."""
 
 
@@ -124,7 +124,7 @@ class NodePresence:
         lost: dict[str, LostNode] = {}
         for silent in self.silent:
             since = silent.since.number
-            if self._last_point > since + self.limits.went_on_s and silent.name not in self.reboots:
+            if self._last_point > since + self.limits.continued_s and silent.name not in self.reboots:
                 continue
             node, sentence = derived(silent.name, silent.since), SCRAPES_FAILED if silent.refused else NOT_SAMPLED
             claim = sentence(node=node, since=silent.since, witness=silent.witness)

@@ -52,7 +52,7 @@ MAX_MEASURED = 2
 class Limits:
     """When an application-class Xid makes the GPU suspicious, and clock tolerance."""
 
-    repeats: int = 3
+    min_processes: int = 3
     """Number of processes that hit the same application-class Xid on one GPU before the GPU is suspected."""
     clocks_s: float = 120.0
     """Maximum difference between the clocks of log, kernel and monitor."""
@@ -89,7 +89,7 @@ class HardwareReports:
             number, pid = row.get("xid"), row.get("pid")
             if isinstance(number, int) and pid is not None and xid(number).blame in ("application", "either"):
                 hits[str(row.get("pci")), number].setdefault(pid, row)
-        repeated = {key: list(rows.values()) for key, rows in hits.items() if len(rows) >= self.limits.repeats}
+        repeated = {key: list(rows.values()) for key, rows in hits.items() if len(rows) >= self.limits.min_processes}
         for (pci, number), rows in repeated.items():
             if not any(other_number == number and other_pci != pci for other_pci, other_number in repeated):
                 count = derived(len(rows), *(self.xids.value(row, "text") for row in rows))

@@ -55,7 +55,7 @@ class Limits:
 
     min_throttled_s: float = 120.0
     """Sustained: GPUs hot enough to throttle oscillate around their limit within tens of seconds."""
-    quiet_s: float = 600.0
+    max_idle_at_end_s: float = 600.0
     """Time without any GPU work before the end from which something other than slowness ended the run."""
 
 
@@ -185,7 +185,7 @@ def _no_severe_reason(flags: Grid) -> Claim:
 def _sustained_windows(clocks: Clocks, severe: Flags, windows: Rows, limits: Limits) -> Rows | None:
     """Of these windows, those with a sustained reason, smoothed over single samples; None if it was not sustained."""
     flags = severe[windows].astype(np.int64)
-    if flags.sum() < clocks.limits.windows:
+    if flags.sum() < clocks.limits.min_windows:
         return None
     width = min(5, len(flags) | 1)
     padded = np.pad(flags, width // 2, mode="edge")
@@ -193,7 +193,7 @@ def _sustained_windows(clocks: Clocks, severe: Flags, windows: Rows, limits: Lim
     gap = float(np.median(np.diff(windows))) if len(windows) > 1 else 1.0
     return (
         sustained
-        if len(sustained) >= clocks.limits.windows and len(sustained) * gap * clocks.step >= limits.min_throttled_s
+        if len(sustained) >= clocks.limits.min_windows and len(sustained) * gap * clocks.step >= limits.min_throttled_s
         else None
     )
 
@@ -211,7 +211,7 @@ def _throttled_gpu(clocks: Clocks, gpu: str, throttled: Rows, normal: Rows, peer
     clock = None if own_clock is None else _megahertz(own_clock.during(start, end))
     usual, against = _normal_clock(clocks, gpu, own_clock, before, (start, end), peers)
     drop = 1 - clock.number / usual.number if clock is not None and usual is not None and usual.number > 0 else None
-    min_drop = clocks.limits.drop_from_highest if against == "highest" else clocks.limits.drop
+    min_drop = clocks.limits.min_drop_from_highest if against == "highest" else clocks.limits.min_drop
     reasons, names = _reasons_between(clocks, gpu, start, end)
     sources = [value for value in (reasons, clock) if value is not None]
     heat = None if temperature is None else value_or_none(grid_of_gpu(temperature, gpu).during(start, end), "max")
@@ -296,10 +296,11 @@ def _worked_to_end(memory: Grid | None, clocks: Clocks, limits: Limits) -> bool:
     if activity.basis == "power" and activity.busy is not None:  # low clocks draw little, whatever they do
         with np.errstate(invalid="ignore"):
             active = active | (
-                (activity.busy[activity.worked] >= clocks.limits.busy).sum(axis=0) > 0.5 * activity.worked.sum()
+                (activity.busy[activity.worked] >= clocks.limits.busy_activity).sum(axis=0)
+                > 0.5 * activity.worked.sum()
             )
     last = float(activity.times[np.flatnonzero(active)[-1]])
-    return _memory_released(memory, activity) - last <= max(limits.quiet_s, 3 * activity.step)
+    return _memory_released(memory, activity) - last <= max(limits.max_idle_at_end_s, 3 * activity.step)
 
 
 def _memory_released(grid: Grid | None, activity: GpuActivity) -> float:

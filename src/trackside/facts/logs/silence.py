@@ -33,11 +33,11 @@ SIGNS_OF_LIFE: Mapping[str, Query] = {
 class Limits:
     """When silence exceeds the usual interval of the run."""
 
-    intervals: float = 10.0
+    min_intervals: float = 10.0
     """Number of printed intervals without output; evaluation and saves take a few."""
     min_silence_s: float = 600.0
     """NCCL's default timeout; evaluations and saves of healthy runs stay below it."""
-    share: float = 0.25
+    min_share: float = 0.25
     """Share of the run's duration, for runs too short for ``min_silence_s``."""
     unstamped_share: float = 0.6
     """Share of the run's duration that its steps do not explain, if lines carry no time: start-up and saves may take
@@ -143,8 +143,8 @@ class Silence:
             return None
         interval_s = 0.0 if isinstance(trajectory, Missing) else trajectory.interval_s
         length = quiet.number
-        long = length >= limits.min_silence_s or (elapsed is not None and length >= limits.share * elapsed.number)
-        return (quiet, True) if long and length >= limits.intervals * interval_s else None
+        long = length >= limits.min_silence_s or (elapsed is not None and length >= limits.min_share * elapsed.number)
+        return (quiet, True) if long and length >= limits.min_intervals * interval_s else None
 
     @cached_property
     def unaccounted(self) -> Value | None:

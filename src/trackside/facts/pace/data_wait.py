@@ -46,13 +46,13 @@ class Limits:
     """Minimum number of points after the warm-up for a reliable share."""
     warm_up_share: float = 0.1
     """Share of points dropped at the start, at least one: first batches wait for workers and caches."""
-    readings: int = 10
+    min_readings: int = 10
     """Minimum number of windows of the gauge for a reliable median."""
-    side: int = 5
+    min_side_windows: int = 5
     """Minimum number of windows on either side of the time at which it grew."""
-    slower: float = 1.1
+    min_slowdown_ratio: float = 1.1
     """Minimum slowdown of a step from the wait alone for the growth to matter."""
-    explained_share: float = 0.5
+    min_explained_share: float = 0.5
     """Minimum share of the slowdown explained by the wait that was also measured: other waits shift as well, and gauges
     of wait and throughput are means over different times."""
 
@@ -105,17 +105,21 @@ class DataWait:
     def growth(self) -> WaitGrowth | None:
         """That the gauge rose to another level and steps or throughput slowed down accordingly."""
         grid, limits = self.gauge, self.limits
-        index = None if grid is None else _split(nan_median(grid.values, axis=0), limits.side)
+        index = None if grid is None else _split(nan_median(grid.values, axis=0), limits.min_side_windows)
         if grid is None or index is None:
             return None
         first, last = float(grid.times[0]) - grid.step, float(grid.times[-1])
         since = float(grid.times[index]) - grid.step
         before, after = (grid.during(*span).value("median", unit="share") for span in ((first, since), (since, last)))
         wait_slowdown = (1 - before.number) / max(1 - after.number, 0.01)
-        if wait_slowdown < limits.slower:
+        if wait_slowdown < limits.min_slowdown_ratio:
             return None
         pace = self.pace.compare((first, since), (since, last))
-        if pace is None or pace.kind not in SLOWER or pace.slowdown < 1 + limits.explained_share * (wait_slowdown - 1):
+        if (
+            pace is None
+            or pace.kind not in SLOWER
+            or pace.slowdown < 1 + limits.min_explained_share * (wait_slowdown - 1)
+        ):
             return None
         slower = SLOWER[pace.kind](before=pace.before, during=pace.during)
         return WaitGrowth(since, (WAIT_GREW(before=before, after=after), slower))
@@ -142,7 +146,7 @@ class DataWait:
     @cached_property
     def _gauged(self) -> WaitShare | None:
         grid = self.gauge
-        if grid is None or len(grid.times) < self.limits.readings:
+        if grid is None or len(grid.times) < self.limits.min_readings:
             return None
         share = value_or_none(grid, "median", "share")
         return (

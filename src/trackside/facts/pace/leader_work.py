@@ -35,17 +35,17 @@ NO_STEP = Sentence(
 class Limits:
     """What distinguishes a leader's work from slowness."""
 
-    resolved: int = 3
+    min_windows_between_saves: int = 3
     """Minimum number of windows between two saves to see whether a rank that only saves keeps up in between."""
-    keeps_up: float = 0.9
+    keeps_up_share: float = 0.9
     """Share of the others' activity from which a rank keeps up."""
     min_saves: int = 3
     """Minimum number of saves for a pattern."""
-    idles: float = 0.2
+    idle_share: float = 0.2
     """Share of the others' activity that an idling rank lacks; a rank that computes longer lacks none."""
     min_idle_s: float = 1.0
     """Minimum idle time per save; a straggler whose run saves more often idles for another reason."""
-    points: int = 3
+    min_intervals: int = 3
     """Minimum number of intervals between logged steps in a time span for their absence to mean that no step was
     completed."""
 
@@ -102,7 +102,7 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
     if own_busy.value is None or not peers_busy.value:
         return None
     share, gpu = 1 - own_busy.number / peers_busy.number, derived(group.gpus[0], own_busy)
-    if share < limits.idles:
+    if share < limits.idle_share:
         return None  # it works while the others wait
     if (storm := saving.storm) is not None:
         late = [] if storm.steps is None else [SAVER_LATE(gpu=gpu, saves=storm.count, steps=storm.steps)]
@@ -120,12 +120,12 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
 
 def _keeps_up_between(activity: GpuActivity, group: SlowGroup, interval: float, saves: int, limits: Limits) -> bool:
     """Whether it keeps up between the saves, if the sampling is fine enough to show that."""
-    if interval < limits.resolved * activity.step:
-        return interval <= (limits.resolved - 1) * activity.step
+    if interval < limits.min_windows_between_saves * activity.step:
+        return interval <= (limits.min_windows_between_saves - 1) * activity.step
     assert activity.busy is not None
     values = activity.busy[:, (activity.times > group.start) & (activity.times <= group.end)]
     own_busy, usual = values[activity.gpus.index(group.gpus[0])], float(nan_median(values))
-    return len(window_ranges(own_busy >= limits.keeps_up * usual)) >= 0.5 * saves
+    return len(window_ranges(own_busy >= limits.keeps_up_share * usual)) >= 0.5 * saves
 
 
 def _pause(activity: GpuActivity, group: SlowGroup, trajectory: Trajectory, limits: Limits) -> Claim | None:
@@ -133,11 +133,11 @@ def _pause(activity: GpuActivity, group: SlowGroup, trajectory: Trajectory, limi
     start, end = group.start + activity.step, group.end - 2 * activity.step
     times = sorted((row.time, index) for index, row in enumerate(trajectory.points) if row.time is not None)
     before = [(time, index) for time, index in times if time <= start]
-    if len(before) < limits.points or any(start < time < end for time, _ in times):
+    if len(before) < limits.min_intervals or any(start < time < end for time, _ in times):
         return None
     usual = median(after[0] - time for (time, _), after in pairwise(before))
     last, index = before[-1]
-    if end - start < limits.points * usual or start - last > limits.points * usual + 2 * activity.step:
+    if end - start < limits.min_intervals * usual or start - last > limits.min_intervals * usual + 2 * activity.step:
         return None  # too short, or the log had ended before
     since = trajectory.progress.value(trajectory.points[index], "time", "time")
     return NO_STEP(gpu=derived(group.gpus[0], since), since=since, until=derived(end, since, unit="time"))

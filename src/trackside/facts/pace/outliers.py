@@ -58,11 +58,11 @@ def outliers(values: Matrix, names: Sequence[str], limits: Limits) -> list[Outli
         exceeds = ratios >= min_ratio
     late_rows = []
     for row in np.flatnonzero(exceeds.sum(axis=1) >= limits.windows * limits.sustained):
-        stretch = _stretch(exceeds[row], sampled[row], limits)
-        if stretch is None:
+        period = _late_period(exceeds[row], sampled[row], limits)
+        if period is None:
             continue
-        part = ratios[row, stretch[0] : stretch[1]]
-        late_rows.append(Outlier(int(row), *stretch, float(np.nanmedian(part))))
+        part = ratios[row, period[0] : period[1]]
+        late_rows.append(Outlier(int(row), *period, float(np.nanmedian(part))))
     late_rows = [outlier for outlier in late_rows if outlier.ratio >= min_ratio]
     if not late_rows or (count == 2 and len(late_rows) > 1):
         return []
@@ -82,7 +82,7 @@ def _ratios(values: Matrix, sampled: NDArray[np.bool_], count: int, limits: Limi
         return values / np.where(comparable & (others > 0), others, np.nan), min_ratio
 
 
-def _stretch(exceeds: Flags, sampled: Flags, limits: Limits) -> tuple[int, int] | None:
+def _late_period(exceeds: Flags, sampled: Flags, limits: Limits) -> tuple[int, int] | None:
     """The range of windows in which it is late most reliably: where lateness minus the required share sums to the
     maximum."""
     score = np.concatenate([[0.0], np.cumsum(np.where(sampled, exceeds - limits.sustained, 0.0))])

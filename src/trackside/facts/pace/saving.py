@@ -32,9 +32,9 @@ class Limits:
 
     min_steps: int = 10
     """Minimum number of steps for a meaningful ratio of saves to steps."""
-    saves_a_step: float = 0.45
+    saves_per_step: float = 0.45
     """Steps per save up to which it saves at nearly every step: every one or every second one."""
-    steps_a_save: float = 2
+    steps_per_save: float = 2
     """The same as the number of steps between two saves."""
     saving_share: float = 0.5
     """Share of wall time spent in saves from which saving sets the pace."""
@@ -108,15 +108,15 @@ class Saving:
     def _often(self, trajectory: Trajectory, steps: Value) -> Claim | None:
         """Saves counted at nearly every step, or a plan for that."""
         limits, plans = self.limits, trajectory.plans
-        if len(self.checkpoints) >= limits.saves_a_step * steps.number:
+        if len(self.checkpoints) >= limits.saves_per_step * steps.number:
             return SAVES_COUNTED(saves=self.count, steps=steps)
         saved = sorted({step for row in self.checkpoints if (step := numeric_field(row, "step")) is not None})
         gaps = sorted(after - before for before, after in pairwise(saved))
-        if len(gaps) >= limits.min_steps and gaps[len(gaps) // 2] <= limits.steps_a_save:
+        if len(gaps) >= limits.min_steps and gaps[len(gaps) // 2] <= limits.steps_per_save:
             return SAVES_COUNTED(saves=self.count, steps=steps)
         for row in plans.events:
             every = numeric_field(row, "save_steps")
-            if every is not None and 0 < every <= limits.steps_a_save and not self.checkpoints:
+            if every is not None and 0 < every <= limits.steps_per_save and not self.checkpoints:
                 return SAVES_PLANNED(every=plans.value(row, "save_steps"), steps=steps)
         return None
 

@@ -65,18 +65,18 @@ class Limits(outliers.Limits):
 
     min_windows: int = 5
     """Minimum number of windows in a run too short for more: at least half of the run."""
-    pinned: float = 0.8
+    pinned_activity: float = 0.8
     """Engine activity of the others from which a less busy GPU delays them."""
     wait_share: float = 0.15
     """Minimum share of time that the others wait in collectives for a rank's short wait to be significant."""
     wait_ratio: float = 2.0
     """Ratio of the others' wait to that rank's."""
-    equal: float = 0.2
+    max_count_difference: float = 0.2
     """Maximum relative difference of the counts of equal ranks: their scrapes are a window apart."""
-    slow_clock: float = 0.9
+    slow_clock_ratio: float = 0.9
     """Ratio of the SM clock to that of the others below which the GPU itself is slow; normal variation is a few
     percent."""
-    smooth: int = 5
+    smoothing_windows: int = 5
     """Windows of two readings each over which utilization, which covers the last second only, becomes a share of
     time."""
 
@@ -144,7 +144,7 @@ class SlowGpus:
         for find in (_of_gpus, _of_nodes):
             for sign, values, own_limits in compared:
                 match = find(values, gpus, own_limits)
-                group = self._group(sign, self._stretch(rows, *match)) if match is not None else None
+                group = self._group(sign, self._period(rows, *match)) if match is not None else None
                 if group is not None:
                     return group
         return None
@@ -181,11 +181,15 @@ class SlowGpus:
         activity = self.activity
         if activity.busy is None:
             return None
-        busy = _smooth(activity.busy, self.limits.smooth) if activity.busy_by == "utilization" else activity.busy
+        busy = (
+            _smooth(activity.busy, self.limits.smoothing_windows)
+            if activity.busy_by == "utilization"
+            else activity.busy
+        )
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(busy > IDLE_LEVEL, 1 / busy, np.nan)
 
-    def _stretch(self, rows: Rows, indices: Sequence[int], first: Outlier) -> OutlierPeriod:
+    def _period(self, rows: Rows, indices: Sequence[int], first: Outlier) -> OutlierPeriod:
         activity, picked = self.activity, rows[list(indices)]
         others = np.setdiff1d(rows, picked)
         start, end = float(activity.times[first.start]) - activity.step, float(activity.times[first.stop - 1])
@@ -194,98 +198,98 @@ class SlowGpus:
             picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end
         )
 
-    def _group(self, sign: Sign, stretch: OutlierPeriod) -> SlowGroup | None:
+    def _group(self, sign: Sign, period: OutlierPeriod) -> SlowGroup | None:
         """The outliers, if the others wait meanwhile."""
         limits, busy, waits = self.limits, self.activity.busy, self._waited
-        peers_busy = None if busy is None else float(nan_median(busy[stretch.others][:, stretch.windows]))
-        if sign == "busy" and (peers_busy is None or peers_busy < limits.pinned):
+        peers_busy = None if busy is None else float(nan_median(busy[period.others][:, period.windows]))
+        if sign == "busy" and (peers_busy is None or peers_busy < limits.pinned_activity):
             return None
         own_wait, peers_wait = (
-            None if waits is None else float(nan_median(waits[rows][:, stretch.windows]))
-            for rows in (stretch.picked, stretch.others)
+            None if waits is None else float(nan_median(waits[rows][:, period.windows]))
+            for rows in (period.picked, period.others)
         )
         if sign == "wait" and (peers_wait is None or not peers_wait >= limits.wait_share):
             return None
         waits_least = None
         if peers_wait is not None and own_wait is not None and peers_wait >= limits.wait_share:
             waits_least = own_wait * limits.wait_ratio <= peers_wait
-        clock, equal = self._slow_clock(stretch), self._equal(self.activity.launches, stretch)
-        claims = [*self._shows(sign, stretch), *clock]
+        clock, equal = self._slow_clock(period), self._equal(self.activity.launches, period)
+        claims = [*self._shows(sign, period), *clock]
         if waits_least and sign != "wait":
-            claims += self._less_wait(stretch)
+            claims += self._less_wait(period)
         if equal:
-            claims.append(self._counts("launches", stretch))
-            if self._equal(self.activity.collectives, stretch):
-                claims.append(self._counts("collectives", stretch))
+            claims.append(self._counts("launches", period))
+            if self._equal(self.activity.collectives, period):
+                claims.append(self._counts("collectives", period))
         return SlowGroup(
-            **vars(stretch), sign=sign, peers_busy=peers_busy, equal=equal, waits_least=waits_least, slow_clock=bool(clock),
-            claims=tuple(claims),
+            **vars(period), sign=sign, peers_busy=peers_busy, equal=equal, waits_least=waits_least,
+            slow_clock=bool(clock), claims=tuple(claims),
         )  # fmt: skip
 
-    def _shows(self, sign: Sign, stretch: OutlierPeriod) -> list[Claim]:
+    def _shows(self, sign: Sign, period: OutlierPeriod) -> list[Claim]:
         """How much the first outlier differs, and what the others do."""
         if sign == "wait":
-            return self._less_wait(stretch)
+            return self._less_wait(period)
         activity = self.activity
         grid = activity.grid("sm" if sign == "sm" else activity.busy_by or "engine")
         assert grid is not None
-        part = grid.during(stretch.start, stretch.end)
+        part = grid.during(period.start, period.end)
         own_level, peers_level = (
-            grid_of_gpu(part, stretch.gpus[0]).value("median"),
-            _of_peers(part, stretch.peers).value("median"),
+            grid_of_gpu(part, period.gpus[0]).value("median"),
+            _of_peers(part, period.peers).value("median"),
         )
-        gpus, seconds = derived(stretch.gpus, own_level), derived(stretch.end - stretch.start, own_level, unit="s")
+        gpus, seconds = derived(period.gpus, own_level), derived(period.end - period.start, own_level, unit="s")
         if sign == "busy":
             return [SLOW_BUSY(gpus=gpus, mine=own_level, theirs=peers_level, seconds=seconds)]
         ratio = derived(
-            round(own_level.number / peers_level.number if peers_level.value else stretch.ratio, 2),
+            round(own_level.number / peers_level.number if peers_level.value else period.ratio, 2),
             own_level,
             peers_level,
         )
         claims = [SLOW_SM(gpus=gpus, mine=own_level, theirs=peers_level, ratio=ratio, seconds=seconds)]
         if activity.busy_by is not None and (busy_grid := activity.grid(activity.busy_by)) is not None:
-            busy = _of_peers(busy_grid.during(stretch.start, stretch.end), stretch.peers).value("median")
+            busy = _of_peers(busy_grid.during(period.start, period.end), period.peers).value("median")
             claims.append(PEERS_BUSY(busy=busy, signal=derived(TITLES[activity.busy_by], busy)))
         return claims
 
-    def _less_wait(self, stretch: OutlierPeriod) -> list[Claim]:
+    def _less_wait(self, period: OutlierPeriod) -> list[Claim]:
         if self.waits is None:
             return []
-        part = self.waits.during(stretch.start, stretch.end)
+        part = self.waits.during(period.start, period.end)
         own_wait, peers_wait = (
-            _of_rank(part, self.run, stretch.gpus[0]).value("median"),
-            _of_peers(part, stretch.peers).value("median"),
+            _of_rank(part, self.run, period.gpus[0]).value("median"),
+            _of_peers(part, period.peers).value("median"),
         )
         window = derived(part.step, peers_wait, unit="s")
-        return [SLOW_WAIT(gpus=derived(stretch.gpus[:1], own_wait), mine=own_wait, theirs=peers_wait, window=window)]
+        return [SLOW_WAIT(gpus=derived(period.gpus[:1], own_wait), mine=own_wait, theirs=peers_wait, window=window)]
 
-    def _equal(self, counts: Matrix | None, stretch: OutlierPeriod) -> bool | None:
+    def _equal(self, counts: Matrix | None, period: OutlierPeriod) -> bool | None:
         """Whether the picked GPUs have the same counts as the others."""
         if counts is None:
             return None
-        sums = np.nansum(counts[:, stretch.windows], axis=1)
-        peers_sum, own_sum = float(np.median(sums[stretch.others])), float(np.median(sums[stretch.picked]))
-        return abs(own_sum / peers_sum - 1) <= self.limits.equal if peers_sum > 0 else None
+        sums = np.nansum(counts[:, period.windows], axis=1)
+        peers_sum, own_sum = float(np.median(sums[period.others])), float(np.median(sums[period.picked]))
+        return abs(own_sum / peers_sum - 1) <= self.limits.max_count_difference if peers_sum > 0 else None
 
-    def _counts(self, name: str, stretch: OutlierPeriod) -> Claim:
+    def _counts(self, name: str, period: OutlierPeriod) -> Claim:
         grid = self.activity.grid(name)
         assert grid is not None
-        part = grid.during(stretch.start, stretch.end)
-        own_count = _of_rank(part, self.run, stretch.gpus[0]).value("median", unit="")
-        peers_count = _of_peers(part, stretch.peers).value("median", unit="")
+        part = grid.during(period.start, period.end)
+        own_count = _of_rank(part, self.run, period.gpus[0]).value("median", unit="")
+        peers_count = _of_peers(part, period.peers).value("median", unit="")
         return EQUAL_WORK[name](mine=own_count, theirs=peers_count, window=derived(part.step, peers_count, unit="s"))
 
-    def _slow_clock(self, stretch: OutlierPeriod) -> list[Claim]:
+    def _slow_clock(self, period: OutlierPeriod) -> list[Claim]:
         """Their SM clock, if it is well below the others'."""
         if self.clock is None:
             return []
-        clocks = align(self.clock, self.activity.gpus, self.activity.times)[:, stretch.windows]
-        own_clock, peers_clock = float(nan_median(clocks[stretch.picked])), float(nan_median(clocks[stretch.others]))
-        if not own_clock <= self.limits.slow_clock * peers_clock:
+        clocks = align(self.clock, self.activity.gpus, self.activity.times)[:, period.windows]
+        own_clock, peers_clock = float(nan_median(clocks[period.picked])), float(nan_median(clocks[period.others]))
+        if not own_clock <= self.limits.slow_clock_ratio * peers_clock:
             return []
-        part = self.clock.during(stretch.start, stretch.end)
-        clock = grid_of_gpu(part, stretch.gpus[0]).value("median")
-        return [LOW_CLOCK(gpus=derived(stretch.gpus[:1], clock), mine=clock, theirs=part.value("median"))]
+        part = self.clock.during(period.start, period.end)
+        clock = grid_of_gpu(part, period.gpus[0]).value("median")
+        return [LOW_CLOCK(gpus=derived(period.gpus[:1], clock), mine=clock, theirs=part.value("median"))]
 
 
 @fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg"), "waits": COLLECTIVE_SECONDS}, limits=Limits())

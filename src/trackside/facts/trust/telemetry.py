@@ -32,9 +32,9 @@ TRACER_METRICS = ("trackside_cuda_", "trackside_nccl_")
 class Limits:
     """When an answer has too little data."""
 
-    covered_share: float = 0.5
+    min_covered_share: float = 0.5
     """Minimum share of sampled windows for a level or a share of time: a median or a mean over fewer is arbitrary."""
-    readings: int = 3
+    min_readings: int = 3
     """Minimum readings of each GPU for a share of time."""
 
 
@@ -70,10 +70,13 @@ class TelemetryTrust:
         metric = METRICS[query.kind]
         if query.span == "tail" and metric.kind == "gauge" and _stale_at_end(grid):
             return f"{query.kind} was no longer sampled at the run's end"
-        if metric.unit == "ratio" and np.max((~np.isnan(grid.values)).sum(axis=1), initial=0) < self.limits.readings:
+        if (
+            metric.unit == "ratio"
+            and np.max((~np.isnan(grid.values)).sum(axis=1), initial=0) < self.limits.min_readings
+        ):
             return f"{query.kind} was sampled too rarely for a share of time"
         levels = query.span != "around" and (query.rollup_how in LEVEL_ROLLUPS or metric.unit == "ratio")
-        if levels and metric.kind == "gauge" and coverage.share(grid.values) < self.limits.covered_share:
+        if levels and metric.kind == "gauge" and coverage.share(grid.values) < self.limits.min_covered_share:
             return f"{query.kind} was sampled for less than half of the queried time"
         return ""
 
