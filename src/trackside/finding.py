@@ -56,7 +56,7 @@ class Sentence:
         return self.running or self.text if running else self.text
 
 
-class Command(Sentence):
+class ShellCommand(Sentence):
     """A shell command of an action. It may contain digits, because it states nothing about the run."""
 
 
@@ -82,7 +82,7 @@ class Action:
 
     sentence: Sentence
     values: Mapping[str, Value] = field(default_factory=dict)
-    commands: tuple[Command, ...] = ()
+    commands: tuple[ShellCommand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +289,6 @@ def unknown(missing: Iterable[str], collect: Iterable[str] = ()) -> Finding:
     return Finding(Outcome.UNKNOWN, missing=tuple(missing), collect=tuple(collect))
 
 
-def action(sentence: Sentence, *commands: Command, **values: Value) -> Action:
+def action(sentence: Sentence, *commands: ShellCommand, **values: Value) -> Action:
     """A next step: its sentence and, optionally, shell commands, the best first."""
     return Action(sentence, values, commands)

@@ -11,7 +11,7 @@ from typing import Any
 from tools.cases import SCENARIOS, simulated
 
 import trackside
-from trackside.facts.cost.wasted_time import Part
+from trackside.facts.cost.wasted_time import CostPart
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families, find_family
 from trackside.family import Family
@@ -200,7 +200,7 @@ def sentences() -> list[tuple[str, Sentence]]:
             named += [
                 (f"{constant}_{key}".lower(), entry) for key, entry in value.items() if isinstance(entry, Sentence)
             ]
-        elif isinstance(value, Part):
+        elif isinstance(value, CostPart):
             named.append((f"{constant}_what".lower(), value.what))
     return named
 

@@ -69,7 +69,7 @@ def test_the_wording_of_the_rendezvous_hang_example() -> None:
     assert (finding.nodes, finding.ranks, finding.culprit) == (("n1", "n2"), tuple(range(16)), "unknown")
 
 
-def test_a_running_job_is_not_said_to_have_ended() -> None:
+def test_a_running_job_is_not_reported_as_ended() -> None:
     finding = judged(cold(), "C1", DISTRIBUTED_INIT, job("RUNNING", end=None))
     assert finding.outcome is FOUND
     assert ("listed_as" in keys(finding), "run_ended" in keys(finding)) == (True, False)

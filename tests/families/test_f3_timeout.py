@@ -39,7 +39,7 @@ from tests.families.rows import (
 )
 
 
-def test_f3_says_what_it_was_doing() -> None:
+def test_f3_reports_what_the_run_was_doing() -> None:
     late = curve(FALLING, total_steps=600, time=lambda i: 1000.0 + 33 * i)
     finding = primary(store(late, notice("time_limit"), short_job("TIMEOUT")))
     assert (finding.family, finding.variant) == ("F3", "slow")

@@ -1,4 +1,4 @@
-r"""Which GPU a series, a rank or a kernel message belongs to. Pure.
+r"""Which GPU a series, a rank or a kernel message belongs to. Pure functions.
 
 A GPU is named ``node:index``, as in :attr:`trackside.model.Run.gpus`.
 """

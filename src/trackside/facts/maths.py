@@ -1,4 +1,4 @@
-"""Robust statistics on plain sequences of floats. Pure; no sequence is changed, nan and inf may occur anywhere.
+"""Robust statistics on plain sequences of floats. No sequence is changed; nan and inf may occur anywhere.
 
 Levels are medians and noise is taken from successive differences, so that single spikes and a slow trend
 do not count as noise. Every function is linear in the length, or works on a thinned copy.

@@ -1,4 +1,4 @@
-"""Which ranks are involved, and how many there are. Pure."""
+"""Which ranks are involved, and how many there are. Pure functions."""
 
 from __future__ import annotations
 

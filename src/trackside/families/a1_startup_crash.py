@@ -49,12 +49,12 @@ from trackside.facts.gpus import gpus_of_ranks, nodes_of
 from trackside.facts.logs.ending import CUT_SHORT, Ending
 from trackside.facts.logs.exceptions import error_in_brief, source_line
 from trackside.facts.logs.fault_rules import classify
-from trackside.facts.logs.fault_rules.rule import Fault
+from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.startup_errors import StartupErrors
 from trackside.facts.training.learning import place_of
 from trackside.facts.training.phase import NO_STEP_BEFORE, Phase
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Run
 
 
@@ -69,7 +69,7 @@ class Limits:
     """Seconds of GPU work: initializing weights and a first warm-up take less; longer work was training."""
 
 
-LAUNCH_CODES: dict[int, Fault] = {126: "env", 127: "env", 2: "config"}
+LAUNCH_CODES: dict[int, FaultClass] = {126: "env", 127: "env", 2: "config"}
 """Exit codes with a fixed meaning: a shell's (126 not executable, 127 not found), argparse's and getopt's 2."""
 OUTPUT_FILE_SIGNAL, PROLOG_SIGNAL = 53, 54
 """Slurm's ExitCode 0:53 and 0:54."""
@@ -79,10 +79,10 @@ CRASHED_AT = Sentence("crashed at start-up in {place}: {error}")
 ARGUMENTS_REJECTED = Sentence("the program rejected its command-line arguments: {line}")
 COMMAND_FAILED = Sentence("the command could not be run: {line}")
 STEP_NOT_LAUNCHED = Sentence("the step could not be launched: {line}")
-OUTPUT_NOT_OPENED = Sentence("Slurm could not open the job's output file (Slurm exit code {line})")
-PROLOG_FAILED = Sentence("the prolog failed on the node (Slurm exit code {line})")
+OUTPUT_NOT_OPENED = Sentence("Slurm could not open the job's output file (Slurm exit code {code})")
+PROLOG_FAILED = Sentence("the prolog failed on the node (Slurm exit code {code})")
 FAILED_WITHIN_MINUTES = Sentence(
-    "the job failed within minutes with exit code {line}, before any training step and without a traceback"
+    "the job failed within minutes with exit code {code}, before any training step and without a traceback"
 )
 FAILED_AT_STARTUP = Sentence("the run failed during start-up; a rerun without a change will fail in the same way")
 NODE_DIFFERS = Sentence("something differs on that node: compare its packages and files with another node's")
@@ -113,11 +113,11 @@ MISSING_MODULE = re.compile(r"No module named '?([A-Za-z_]\w*(?:\.\w+)*)")
 FIX_PLACE = Sentence("fix {place} or what it calls, and try it on one GPU first")
 ONLY_EXIT_CODE_KNOWN = Sentence("the job failed at its start; the exit code alone does not say why")
 CHECK_IMPORT = (
-    Command("srun --nodelist={slurm_node} --ntasks=1 python -c 'import {module}'"),
-    Command("python -c 'import {module}'"),
+    ShellCommand("srun --nodelist={slurm_node} --ntasks=1 python -c 'import {module}'"),
+    ShellCommand("python -c 'import {module}'"),
 )
 """Fails until the module can be imported, on a node that lacks it if Slurm has it."""
-RUN_SCRIPT = Command("bash -x {script}")
+RUN_SCRIPT = ShellCommand("bash -x {script}")
 RUN_BY_HAND = Sentence("run the job script by hand, read its standard error, and fix what it reports")
 GPU_USE_UNKNOWN = Sentence("whether the GPUs were used before the failure: no GPU metric was given")
 LOGGED_BUT_ENDED_WELL = Sentence("{type} was logged, and the run ended normally: {line}")
@@ -177,7 +177,7 @@ def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phas
     )
 
 
-def _remedy(errors: StartupErrors, cause: Event, kind: Fault, place: Value | None) -> Action:
+def _remedy(errors: StartupErrors, cause: Event, kind: FaultClass, place: Value | None) -> Action:
     """What to change; for a missing module, a command that fails until it can be imported."""
     module = MISSING_MODULE.search(str(cause.get("message") or ""))
     if kind == "code" and place is not None:
@@ -203,7 +203,7 @@ class FailedLaunch:
     """Evidence that the job was not launched, and what follows from it."""
 
     claim: Claim
-    kind: Fault
+    kind: FaultClass
     meaning: Sentence
     remedy: Sentence
     row: Event | None = None
@@ -233,16 +233,16 @@ def _failed_launches(errors: StartupErrors, ending: Ending, phase: Phase, limits
         return
     number, code, likely = job.get("signal"), _code(job.get("exit_code")), Certainty.SUPPORTED
     if number == OUTPUT_FILE_SIGNAL:
-        claim = OUTPUT_NOT_OPENED(line=derived(f"{code}:{number}", ending.jobs.value(job, "signal")))
+        claim = OUTPUT_NOT_OPENED(code=derived(f"{code}:{number}", ending.jobs.value(job, "signal")))
         yield FailedLaunch(claim, "config", NO_START_WITHOUT_OUTPUT, CREATE_OUTPUT_FOLDER, certainty=likely)
     if number == PROLOG_SIGNAL:
-        claim = PROLOG_FAILED(line=derived(f"{code}:{number}", ending.jobs.value(job, "signal")))
+        claim = PROLOG_FAILED(code=derived(f"{code}:{number}", ending.jobs.value(job, "signal")))
         yield FailedLaunch(claim, "env", NODE_AT_FAULT, CHECK_PROLOG, certainty=likely, by_site=True)
     quick = ending.elapsed is not None and ending.elapsed.number <= limits.startup_s
     unseen = errors.missing_log is not None and not phase.use.untouched
     died = any(row.get("signal") is not None for row in exits.events)
     if code and not number and quick and not unseen and not ending.launchers and not died:
-        claim, kind = FAILED_WITHIN_MINUTES(line=ending.jobs.value(job, "exit_code")), LAUNCH_CODES.get(code, "code")
+        claim, kind = FAILED_WITHIN_MINUTES(code=ending.jobs.value(job, "exit_code")), LAUNCH_CODES.get(code, "code")
         yield FailedLaunch(
             claim, kind, ONLY_EXIT_CODE_KNOWN, RUN_BY_HAND, certainty=Certainty.POSSIBLE, python_ran=True
         )

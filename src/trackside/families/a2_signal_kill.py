@@ -60,7 +60,7 @@ from trackside.facts.logs.order import follows
 from trackside.facts.logs.restarts import MAY_RECUR
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Run
 
 
@@ -122,12 +122,12 @@ USE_LESS_MEMORY_PER_NODE = Sentence(
 FIND_SENDER = Sentence(
     "find who ended the process, if necessary with the cluster's operators: the kernel log of its node shows OOM kills"
 )
-SHOW_KERNEL_LOG = Command("{node_shell} 'journalctl -k | grep -iE \"oom|killed process\"'")
+SHOW_KERNEL_LOG = ShellCommand("{node_shell} 'journalctl -k | grep -iE \"oom|killed process\"'")
 TRACE_NATIVE_CODE = Sentence(
     "run once with a stack trace of the crash, and check or rebuild the native extension that it names"
 )
-TRACE_CRASH = Command("export PYTHONFAULTHANDLER=1; ulimit -c unlimited")
-SHOW_MEMORY = Command("sacct -j {job} --format=JobID,NodeList,ReqMem,MaxRSS,MaxRSSNode,State")
+TRACE_CRASH = ShellCommand("export PYTHONFAULTHANDLER=1; ulimit -c unlimited")
+SHOW_MEMORY = ShellCommand("sacct -j {job} --format=JobID,NodeList,ReqMem,MaxRSS,MaxRSSNode,State")
 
 
 def judge(

@@ -57,7 +57,7 @@ from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.gpu_memory_errors import GpuMemoryErrors
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Run
 
 
@@ -114,7 +114,7 @@ USE_LESS_MEMORY = Sentence(
     "sharded optimizer and parameters, or shorter sequences (in an evaluation: a smaller evaluation batch)"
 )
 USE_SEGMENTS = Sentence("enable expandable segments: free memory is fragmented")
-SET_SEGMENTS = Command(
+SET_SEGMENTS = ShellCommand(
     "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True  # PyTorch 2.1 or later, else max_split_size_mb:128"
 )
 RAN_OUT_BEFORE_LOADING = Sentence("out of GPU memory at the first use of the GPU: another process probably holds it")
@@ -122,7 +122,9 @@ ALREADY_IN_USE = Sentence("the first use of the GPU failed, before a model was l
 FIRST_USE = re.compile(r"\bset_device\b|\b_?lazy_init\b|\b_cuda_init\b")
 """Functions that only open a context on the GPU."""
 FIND_OTHER_PROCESSES = Sentence("find the other processes on the GPU, and end those that do not belong there")
-SHOW_PROCESSES = Command("{on_node} nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv")
+SHOW_PROCESSES = ShellCommand(
+    "{on_node} nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv"
+)
 NO_OOM_ERROR = Sentence("no out-of-memory error of a GPU in the log")
 
 

@@ -60,7 +60,7 @@ from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.ranks import ranks_of
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Run
 from trackside.remedies import DRAIN, RESUBMIT_ELSEWHERE
 
@@ -109,10 +109,10 @@ SAVE_REPORT = Sentence("save NVIDIA's bug report before a reset or reboot clears
 RESET_GPU = Sentence("reset the GPU, and replace it if the fault recurs")
 POWER_CYCLE = Sentence("power-cycle the node, check PCIe and power, and replace the GPU if the fault recurs")
 FOR_SUPPORT = Sentence("if it must be replaced: {gpu} has UUID {gpu_uuid} and PCI address {gpu_pci}")
-RESET_COMMAND = Command("{on_node} sudo nvidia-smi --gpu-reset -i {gpu_index}")
-BUG_REPORT = Command("{on_node} sudo nvidia-bug-report.sh")
+RESET_COMMAND = ShellCommand("{on_node} sudo nvidia-smi --gpu-reset -i {gpu_index}")
+BUG_REPORT = ShellCommand("{on_node} sudo nvidia-bug-report.sh")
 TEST_GPU = Sentence("run NVIDIA's diagnostics on this GPU before it gets another long job")
-DIAGNOSTICS = (Command("{on_node} dcgmi diag -r 3 -i {gpu_index}"), Command("{on_node} dcgmi diag -r 3"))
+DIAGNOSTICS = (ShellCommand("{on_node} dcgmi diag -r 3 -i {gpu_index}"), ShellCommand("{on_node} dcgmi diag -r 3"))
 ONLY_APPLICATION_XIDS = Sentence(
     "the kernel reported only Xids that usually blame the application, such as {xid}: {line}"
 )

@@ -49,7 +49,7 @@ from trackside.facts.hardware.throttling import ThrottledGpu, Throttling
 from trackside.facts.logs.ending import Ending
 from trackside.facts.pace.pace import StepPace
 from trackside.family import Family
-from trackside.finding import Certainty, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Run
 from trackside.remedies import RESUBMIT_ELSEWHERE
 
@@ -81,7 +81,7 @@ SLOWDOWN_UNKNOWN = Sentence(
 )
 CHECK_COOLING = Sentence("check fans, dust, air flow and inlet temperature of the node")
 CHECK_POWER = Sentence("check power supplies, power feeds and power caps of the node")
-READ_SENSORS = Command("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d TEMPERATURE,POWER'")
+READ_SENSORS = ShellCommand("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d TEMPERATURE,POWER'")
 RUN_ELSEWHERE = Sentence("until that is repaired, run on other nodes, with the options of the first submission")
 
 

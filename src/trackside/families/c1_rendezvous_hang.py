@@ -67,7 +67,7 @@ from trackside.facts.logs.rendezvous_failures import (
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import cited_ranks, ranks_of, world_size
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Command, Culprit, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Role, Run
 
 GPU_WORK = {
@@ -91,13 +91,13 @@ GROUP_NEVER_FORMED = Sentence(
 CAUSE_UNKNOWN = Sentence(
     "the cause: an unreachable coordinator, a firewall, name resolution, or a rank that never started"
 )
-PROBE_ADDRESS = Command(
+PROBE_ADDRESS = ShellCommand(
     "srun --label --ntasks-per-node=1 bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'"
 )
-SET_FIRST_NODE = Command('export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
-SET_OWN_PORT = Command("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))")
-SHOW_INTERFACES = Command("srun --label --ntasks-per-node=1 ip -brief address")
-SHOW_TASKS = Command("srun --label bash -c 'echo $(hostname): rank $SLURM_PROCID of $SLURM_NTASKS'")
+SET_FIRST_NODE = ShellCommand('export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
+SET_OWN_PORT = ShellCommand("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))")
+SHOW_INTERFACES = ShellCommand("srun --label --ntasks-per-node=1 ip -brief address")
+SHOW_TASKS = ShellCommand("srun --label bash -c 'echo $(hostname): rank $SLURM_PROCID of $SLURM_NTASKS'")
 COMMANDS = {
     FIX_NAME: (SET_FIRST_NODE,),
     FIX_ADDRESS: (SET_FIRST_NODE,),

@@ -62,7 +62,7 @@ from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import AbsentRanks
 from trackside.facts.training.learning import last_logged
 from trackside.family import Family
-from trackside.finding import Action, Claim, Command, Culprit, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Claim, Culprit, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Run
 from trackside.remedies import DUMP_STACKS
 
@@ -94,8 +94,8 @@ CHECK_RANK = Sentence(
 CHECK_LINE = Sentence("look at {place}: what that rank waits for there, and why no other rank is there")
 FIND_SILENT_RANK = Sentence("find the rank that did not report a timeout, and check its log and its node")
 SHOW_KERNEL_STACKS = (
-    Command("{on_node} sudo cat /proc/{pid}/stack"),
-    Command("{node_shell} 'for p in {pids}; do sudo cat /proc/$p/stack; done'"),
+    ShellCommand("{on_node} sudo cat /proc/{pid}/stack"),
+    ShellCommand("{node_shell} 'for p in {pids}; do sudo cat /proc/$p/stack; done'"),
 )
 CHECK_KERNEL_STACK = Sentence(
     "see where the process in state D waits in the kernel, and check that file system or driver"
@@ -103,7 +103,7 @@ CHECK_KERNEL_STACK = Sentence(
 TURN_ON_WATCHDOG = Sentence(
     "turn on the NCCL watchdog and the Flight Recorder, so that the next hang fails fast and names the rank"
 )
-WATCHDOG_SETTINGS = Command(
+WATCHDOG_SETTINGS = ShellCommand(
     "export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
 )
 """The size of the Flight Recorder's buffer under its present name, and under the one of older PyTorch versions."""

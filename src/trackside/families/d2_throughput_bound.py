@@ -59,7 +59,7 @@ from trackside.facts.pace.slow_gpus import AFFECTED_ALIKE, SlowGpus
 from trackside.facts.pace.slow_settings import SlowSetting, SlowSettings
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Command, Culprit, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event
 from trackside.witness import Witness, raise_certainty, weigh
 
@@ -101,13 +101,13 @@ GPUS_WAIT = Sentence("all GPUs wait in slow collectives; they look busy, and uti
 MAYBE_OVER_TCP = Sentence("collectives may go over TCP where a faster fabric was expected")
 SAVE_LESS = Sentence("save every few hundred steps or every half hour, asynchronously, or to faster storage")
 UNSET_DEBUG_FLAG = Sentence("unset the flag: it is for debugging")
-UNSET_FLAG = Command("unset CUDA_LAUNCH_BLOCKING")
+UNSET_FLAG = ShellCommand("unset CUDA_LAUNCH_BLOCKING")
 CHECK_FABRIC = Sentence(
     "check that the job finds the InfiniBand driver and NCCL's network plugin, and that NCCL_IB_DISABLE is unset"
 )
 SHOW_FABRIC = (
-    Command("{node_shell} 'ibstat; env | grep NCCL'"),
-    Command("srun --label --ntasks-per-node=1 bash -c 'ibstat; env | grep NCCL'"),
+    ShellCommand("{node_shell} 'ibstat; env | grep NCCL'"),
+    ShellCommand("srun --label --ntasks-per-node=1 bash -c 'ibstat; env | grep NCCL'"),
 )
 COMMANDS = {UNSET_DEBUG_FLAG: (UNSET_FLAG,), CHECK_FABRIC: SHOW_FABRIC}
 REMEDIES: dict[str, tuple[Culprit, Sentence]] = {

@@ -54,7 +54,7 @@ from trackside.facts.pace.rank_lag import LaggingRanks, RankLag
 from trackside.facts.pace.slow_gpus import COMPUTE_ALIKE, SlowGpus, SlowGroup
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Run
 from trackside.remedies import RESUBMIT_ELSEWHERE
 from trackside.witness import raise_certainty
@@ -90,11 +90,11 @@ COST_UNKNOWN = Sentence(
 )
 CHECK_GPU = Sentence("check that GPU and the load, NUMA placement and storage of its host")
 SHOW_PERFORMANCE = (
-    Command("{on_node} nvidia-smi -q -i {gpu_index} -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
-    Command("{on_node} nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
+    ShellCommand("{on_node} nvidia-smi -q -i {gpu_index} -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
+    ShellCommand("{on_node} nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
 )
 CHECK_HOST = Sentence("check the load, NUMA placement and storage of that rank's host: its GPU reports no errors")
-SHOW_HOST = Command("{node_shell} 'uptime; numactl --hardware; nvidia-smi topo -m'")
+SHOW_HOST = ShellCommand("{node_shell} 'uptime; numactl --hardware; nvidia-smi topo -m'")
 RERUN_ELSEWHERE = Sentence(
     "rerun without the node, with the options of the first submission, and compare the step times"
 )

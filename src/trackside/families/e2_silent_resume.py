@@ -46,7 +46,7 @@ from trackside.evidence import Missing, derived
 from trackside.facts.logs.exceptions import error_in_brief, named_exception
 from trackside.facts.training.learning import TrainingCurve, Trajectory, numeric_field
 from trackside.facts.training.parent_run import ParentRun
-from trackside.facts.training.resume import Failure, Resume, what_failed
+from trackside.facts.training.resume import LoadFailure, Resume, what_failed
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
@@ -72,13 +72,13 @@ FRESH_START = Sentence("the checkpoint was not loaded: training started from scr
 NO_CHECKPOINT = Sentence("the resume found no checkpoint")
 NOT_RESUMED = Sentence("did not resume from job {parent}: training started from scratch")
 LOAD_RAISED = Sentence("loading the checkpoint raised {type}: {message}")
-FAILURE_MEANINGS: dict[Failure, Sentence] = {
+FAILURE_MEANINGS: dict[LoadFailure, Sentence] = {
     "mismatch": Sentence("the checkpoint's sizes or names do not match the model"),
     "corrupt": Sentence("the checkpoint file is truncated or damaged, as after an interrupted write"),
     "absent": Sentence("there is no valid checkpoint at the path that the run tried"),
     "unreadable": Sentence("the checkpoint cannot be read"),
 }
-FAILURE_REMEDIES: dict[Failure, Sentence] = {
+FAILURE_REMEDIES: dict[LoadFailure, Sentence] = {
     "mismatch": Sentence("resume with the base model, vocabulary and sizes of the run that wrote the checkpoint"),
     "corrupt": Sentence("resume from the previous checkpoint, and check the free disk space"),
     "absent": Sentence("point the resume argument at a complete checkpoint"),

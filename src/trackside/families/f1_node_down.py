@@ -49,7 +49,7 @@ from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Run
 from trackside.remedies import DRAIN, RESUBMIT_ELSEWHERE
 
@@ -84,7 +84,7 @@ RERUN_ELSEWHERE = Sentence(
 )
 KEEP_OUT_OF_SERVICE = Sentence("keep the node out of service until it is checked")
 READ_KERNEL_LOG = Sentence("once the node is back, read the end of its last kernel log before it takes jobs again")
-LAST_KERNEL_LOG = Command("{node_shell} 'journalctl -k -b -1 | tail -n 50'")
+LAST_KERNEL_LOG = ShellCommand("{node_shell} 'journalctl -k -b -1 | tail -n 50'")
 OTHER_STATE = Sentence(
     "the scheduler recorded {state}, and no lost node when the run ended",
     running="the scheduler lists it as {state}, and no node as lost",

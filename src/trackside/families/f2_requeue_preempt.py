@@ -39,7 +39,7 @@ from __future__ import annotations
 from trackside.evidence import Missing
 from trackside.facts.logs.ending import Ending
 from trackside.family import Family
-from trackside.finding import Certainty, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Finding, Sentence, ShellCommand, absent, action, present
 
 PREEMPTED = Sentence("preempted by the scheduler")
 PREEMPTED_RERUN = Sentence("preempted by the scheduler; the job ran again and completed")
@@ -62,7 +62,7 @@ RESUBMIT = Sentence(
     "resubmit with the options of the first submission, from the last checkpoint if there is one, and allow Slurm to "
     "requeue it"
 )
-REQUEUE = Command("sbatch --requeue {script}")
+REQUEUE = ShellCommand("sbatch --requeue {script}")
 ONE_ATTEMPT = Sentence("one attempt was recorded ({state}), with no requeue or preemption")
 
 

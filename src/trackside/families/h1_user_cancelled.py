@@ -42,7 +42,7 @@ from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Record, Role, Run
 
 SLURM_REASONS = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
@@ -64,7 +64,7 @@ RESUBMIT_IF_WANTED = Sentence(
     "if the run is still wanted, resubmit it with the options of the first submission, from the last checkpoint if "
     "there is one"
 )
-RESUBMIT_SCRIPT = Command("sbatch {script}")
+RESUBMIT_SCRIPT = ShellCommand("sbatch {script}")
 ENDED_BY_SLURM = Sentence("Slurm itself ended the run: {line}")
 NO_CANCEL = Sentence("no cancellation notice in the log")
 

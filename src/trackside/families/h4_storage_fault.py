@@ -43,7 +43,7 @@ from trackside.facts.logs.exceptions import Exceptions, named_exception
 from trackside.facts.logs.order import first
 from trackside.facts.logs.storage_faults import StorageFaults
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event
 from trackside.remedies import RESUBMIT_ELSEWHERE
 
@@ -84,12 +84,12 @@ FREE_SPACE = Sentence(
 )
 FREE_SPACE_IN = Sentence("free space in {folder} or use another folder (for /tmp set TMPDIR), and resume or resubmit")
 SHOW_SPACE_IN = (
-    Command("{node_shell} 'df -h {folder}; df -i {folder}; quota -s'"),
-    Command("df -h {folder}; df -i {folder}; quota -s"),
+    ShellCommand("{node_shell} 'df -h {folder}; df -i {folder}; quota -s'"),
+    ShellCommand("df -h {folder}; df -i {folder}; quota -s"),
 )
-SHOW_SPACE = (Command("{node_shell} 'df -h; df -i; quota -s'"), Command("df -h; df -i; quota -s"))
+SHOW_SPACE = (ShellCommand("{node_shell} 'df -h; df -i; quota -s'"), ShellCommand("df -h; df -i; quota -s"))
 CHECK_MOUNT = Sentence("check the file server, and its mounts on that node")
-SHOW_MOUNTS = Command("{node_shell} 'dmesg -T | tail -n 30; findmnt -t nfs,nfs4,lustre,gpfs,beegfs,ceph'")
+SHOW_MOUNTS = ShellCommand("{node_shell} 'dmesg -T | tail -n 30; findmnt -t nfs,nfs4,lustre,gpfs,beegfs,ceph'")
 REPORT_TO_OPERATORS = Sentence(
     "report it to the cluster's operators, and rerun on another node or file system "
     "with the options of the first submission"

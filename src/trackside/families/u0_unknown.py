@@ -41,7 +41,7 @@ from trackside.evidence import Missing, Value, derived
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.silence import Silence
 from trackside.family import Family
-from trackside.finding import Certainty, Command, Finding, Sentence, action, present
+from trackside.finding import Certainty, Finding, Sentence, ShellCommand, action, present
 from trackside.model import Record
 
 PENDING = "Pending: the job has not begun"
@@ -60,7 +60,7 @@ NEXT_STEPS = {
     "release": Sentence("release it once it may run"),
     "ask": Sentence("ask the cluster's operators: it will not start by itself"),
 }
-SHOW_JOB = Command("squeue --start -j {id}; scontrol show job -d {id}")
+SHOW_JOB = ShellCommand("squeue --start -j {id}; scontrol show job -d {id}")
 LAST_LINE = Sentence("the log's last line is: {line}")
 RECORDED_STATE = Sentence("the scheduler recorded {state}", running="the scheduler lists it as {state}")
 NOTHING_FITS = Sentence(

@@ -1,6 +1,6 @@
 """What the fault cost: the allocated GPU-hours that were lost, in parts that do not overlap.
 
-Each part is a stretch of the run's time, or a number of its steps, times its GPUs, with a formula and an assumption.
+Each part is a time range of the run, or a number of its steps, times its GPUs, with a formula and an assumption.
 A family declares what its fault costs (:data:`trackside.family.CostKind`); the finding, the logged steps, the
 checkpoints and the attempts determine where it lies in time.
 """
@@ -26,7 +26,7 @@ from trackside.facts.cost.wasted_time import (
     UNSAVED,
     USABLE_BEFORE_FAULT,
     USELESS_AFTER_FAULT,
-    Part,
+    CostPart,
     waste_of_range,
     waste_of_steps,
 )
@@ -44,47 +44,53 @@ START_SLACK_S = 2.0
 MIN_HOURS = 0.0005
 """Fewer GPU-hours than this are not listed."""
 
-STARTUP = Part("startup", Sentence("the run failed before its first training step: the whole allocation"), ALL_WASTED)
-WHOLE_RUN = Part("all", Sentence("the run trained almost nothing: the whole allocation"), ALL_WASTED)
-BEFORE_FIRST_STEP = Part(
+STARTUP = CostPart(
+    "startup", Sentence("the run failed before its first training step: the whole allocation"), ALL_WASTED
+)
+WHOLE_RUN = CostPart("all", Sentence("the run trained almost nothing: the whole allocation"), ALL_WASTED)
+BEFORE_FIRST_STEP = CostPart(
     "startup", Sentence("from the start until it hung, before its first training step"), ALL_WASTED
 )
-NEVER_SAVED = Part(
+NEVER_SAVED = CostPart(
     "work", Sentence("the work from the start to the end (no checkpoint was seen)"), UNSAVED, at_most=True
 )
-UNSAVED_BEFORE = Part(
+UNSAVED_BEFORE = CostPart(
     "work",
     Sentence("the work from the start to the fault (no checkpoint was seen)"),
     UNSAVED,
     at_most=True,
 )
-UNSAVED_STEPS = Part(
+UNSAVED_STEPS = CostPart(
     "work",
     Sentence("the work up to the fault at step {last} (no checkpoint was seen)"),
     UNSAVED,
     at_most=True,
 )
-SINCE_SAVE = Part("work", Sentence("the work since the last checkpoint"), LAST_CHECKPOINT_COMPLETE)
-SINCE_STEP = Part(
+SINCE_SAVE = CostPart("work", Sentence("the work since the last checkpoint"), LAST_CHECKPOINT_COMPLETE)
+SINCE_STEP = CostPart(
     "work",
     Sentence("the work since the last checkpoint, from step {first} to step {last}"),
     CHECKPOINT_COMPLETE_EVEN_STEPS,
 )
-HUNG = Part("stopped", Sentence("the time that the run hung while its GPUs were allocated"), ALL_WORK_SHOWN)
-IDLE_AFTER_FAULT = Part("stopped", Sentence("the time that the GPUs stayed allocated after the fault"), ALL_WORK_SHOWN)
-IDLE_AFTER_TRAINING = Part(
+HUNG = CostPart("stopped", Sentence("the time that the run hung while its GPUs were allocated"), ALL_WORK_SHOWN)
+IDLE_AFTER_FAULT = CostPart(
+    "stopped", Sentence("the time that the GPUs stayed allocated after the fault"), ALL_WORK_SHOWN
+)
+IDLE_AFTER_TRAINING = CostPart(
     "stopped", Sentence("the time that the GPUs stayed allocated after training was done"), ALL_WORK_SHOWN
 )
-PAUSED = Part("paused", Sentence("a pause in which training stalled"), ALL_WORK_SHOWN)
-SPOILT = Part("spoilt", Sentence("the work from the fault to the end"), USELESS_AFTER_FAULT)
-SPOILT_UNDATED = Part("spoilt", SPOILT.what, USABLE_BEFORE_FAULT)
-SPOILT_SINCE_SAVE = Part(
+PAUSED = CostPart("paused", Sentence("a pause in which training stalled"), ALL_WORK_SHOWN)
+SPOILT = CostPart("spoilt", Sentence("the work from the fault to the end"), USELESS_AFTER_FAULT)
+SPOILT_UNDATED = CostPart("spoilt", SPOILT.what, USABLE_BEFORE_FAULT)
+SPOILT_SINCE_SAVE = CostPart(
     "spoilt", Sentence("the work from the last checkpoint before the fault to the end"), CHECKPOINT_COMPLETE
 )
-SPOILT_STEPS = Part("spoilt", Sentence("the work from the fault at step {first} to step {last}"), EVEN_STEPS)
-SPOILT_SHARE = Part("spoilt", SPOILT_STEPS.what, EVEN_STEPS_OF_ATTEMPT)
-REPEATED = Part("repeated", Sentence("steps {first} to {last}, which the previous run had already done"), EVEN_STEPS)
-REPEATED_SHARE = Part("repeated", REPEATED.what, EVEN_STEPS_OF_ATTEMPT)
+SPOILT_STEPS = CostPart("spoilt", Sentence("the work from the fault at step {first} to step {last}"), EVEN_STEPS)
+SPOILT_SHARE = CostPart("spoilt", SPOILT_STEPS.what, EVEN_STEPS_OF_ATTEMPT)
+REPEATED = CostPart(
+    "repeated", Sentence("steps {first} to {last}, which the previous run had already done"), EVEN_STEPS
+)
+REPEATED_SHARE = CostPart("repeated", REPEATED.what, EVEN_STEPS_OF_ATTEMPT)
 BY_SHARE = Sentence(
     "{gpus} x {lasted:plain} s x ({last:plain} - {first:plain}) / {last:plain} steps / {hour:plain} s/h = "
     "{hours:plain} GPU-hours"
@@ -334,7 +340,7 @@ def _repeated_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
         yield _share_to(REPEATED_SHARE, fault.allocation, until, last, first=derived(0, until), last=until)
 
 
-def _share_from(part: Part, allocation: Allocation, first: Value, last: Value) -> WastedTime:
+def _share_from(part: CostPart, allocation: Allocation, first: Value, last: Value) -> WastedTime:
     """The steps after ``first`` as a share of the run's time, if the time per step is unknown."""
     lasted = seconds_between(allocation.start, allocation.end)
     share = max(0.0, last.number - first.number) / last.number if last.number > 0 else 0.0
@@ -343,7 +349,7 @@ def _share_from(part: Part, allocation: Allocation, first: Value, last: Value) -
     return part.wasted(hours, formula, first=first, last=last)
 
 
-def _share_to(part: Part, allocation: Allocation, until: Value, end: Value, **values: Value) -> WastedTime:
+def _share_to(part: CostPart, allocation: Allocation, until: Value, end: Value, **values: Value) -> WastedTime:
     """The steps up to ``until`` out of those up to ``end``, as a share of the run's time."""
     lasted = seconds_between(allocation.start, allocation.end)
     share = min(1.0, until.number / end.number)

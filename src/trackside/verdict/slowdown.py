@@ -9,7 +9,7 @@ import numpy as np
 from trackside.evidence import Grid, Missing, Value, derived
 from trackside.facts.cost.allocation import gpu_hours, hour, seconds_between
 from trackside.facts.cost.training_work import TrainingWork
-from trackside.facts.cost.wasted_time import Part
+from trackside.facts.cost.wasted_time import CostPart
 from trackside.facts.fact import Facts
 from trackside.facts.pace.pace import Pace, StepPace
 from trackside.finding import Claim, Sentence, WastedTime
@@ -20,7 +20,7 @@ WORKING_RATIO = 0.5
 MIN_SLOWDOWN = 1.1
 """Ratio below which the two phases count as equally fast: paces vary by a few percent."""
 
-EXTRA_TIME = Part(
+EXTRA_TIME = CostPart(
     "slow",
     Sentence("the extra time that the same work took after the slow-down"),
     Sentence("assumes that all work could have been as fast as in the good phase"),

@@ -426,7 +426,7 @@ class BatchRecordingStore(MemoryStore):
         return super().ask_many(queries)
 
 
-def test_queries_are_asked_once_and_in_one_batch_per_family() -> None:
+def test_queries_run_once_and_in_one_batch_per_family() -> None:
     run, plain = watched().store()
     store = BatchRecordingStore(plain)
     chosen = [

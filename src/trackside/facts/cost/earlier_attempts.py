@@ -14,7 +14,7 @@ from trackside.facts.cost.wasted_time import (
     ONE_START,
     REPEATED_AFTER_CHECKPOINT,
     STARTED_OVER,
-    Part,
+    CostPart,
     waste_of_range,
 )
 from trackside.facts.fact import fact
@@ -26,16 +26,18 @@ from trackside.model import Attempt, Event, Run
 MAX_SAVE_DELAY_LINES = 20
 """Number of lines after an attempt's last logged step within which its last checkpoint is logged."""
 
-LOST_ATTEMPT = Part("attempt", Sentence("an attempt that was lost: the next one started from scratch"), STARTED_OVER)
-SINCE_LOADED = Part(
+LOST_ATTEMPT = CostPart(
+    "attempt", Sentence("an attempt that was lost: the next one started from scratch"), STARTED_OVER
+)
+SINCE_LOADED = CostPart(
     "attempt",
     Sentence("the part of an attempt after its checkpoint at step {first}, from which the next attempt continued"),
     REPEATED_AFTER_CHECKPOINT,
 )
-REPEATED_STEPS = Part(
+REPEATED_STEPS = CostPart(
     "attempt", Sentence("steps {first} to {last} of an attempt, which the next attempt repeated"), EVEN_STEPS_OF_ATTEMPT
 )
-RESTART = Part("attempt", Sentence("the start-up of an attempt that continued from a checkpoint"), ONE_START)
+RESTART = CostPart("attempt", Sentence("the start-up of an attempt that continued from a checkpoint"), ONE_START)
 BY_ATTEMPT = Sentence(
     "{gpus} x {lasted:plain} s of the attempt x ({last:plain} - {first:plain}) / ({last:plain} - {begun:plain}) of its "
     "steps / {hour:plain} s/h = {hours:plain} GPU-hours"

@@ -32,7 +32,7 @@ BY_STEPS = Sentence(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CostPart:
     """A part of what a fault cost: its kind in the document, its description and its assumption."""
 
     kind: str
@@ -46,7 +46,7 @@ class Part:
         return WastedTime(self.kind, hours, self.what(**values), formula, self.assumption(), self.at_most)
 
 
-def waste_of_range(part: Part, allocation: Allocation, since: Value, until: Value, **values: Value) -> WastedTime:
+def waste_of_range(part: CostPart, allocation: Allocation, since: Value, until: Value, **values: Value) -> WastedTime:
     """The waste of a time span; ``values`` fill the other placeholders of its description."""
     first = (
         since
@@ -59,7 +59,7 @@ def waste_of_range(part: Part, allocation: Allocation, since: Value, until: Valu
     return part.wasted(hours, formula, **values)
 
 
-def waste_of_steps(part: Part, allocation: Allocation, first: Value, last: Value, pace: Value) -> WastedTime:
+def waste_of_steps(part: CostPart, allocation: Allocation, first: Value, last: Value, pace: Value) -> WastedTime:
     """The waste of a number of steps at a given pace, capped at the duration of the attempt."""
     rounded = derived(float(f"{pace.number:.4g}"), pace, unit="s")
     seconds = derived((last.number - first.number) * rounded.number, first, last, rounded, unit="s")

@@ -1,4 +1,4 @@
-r"""Changes of counters and sticky gauges while they were sampled: risen, unchanged, or only restarted. Pure.
+r"""Changes of counters and sticky gauges while they were sampled: risen, unchanged, or only restarted. Pure functions.
 
 All functions take a grid of ``last`` values: (series, windows), NaN where nothing was sampled.
 """

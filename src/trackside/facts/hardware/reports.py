@@ -23,7 +23,7 @@ from trackside.finding import Certainty, Claim, Sentence
 from trackside.model import Event, Position, Role, Run
 from trackside.query import events, record
 
-XID_REPORTED = Sentence("the kernel reported Xid {xid} ({name}): {line}")
+XID_REPORTED = Sentence("the kernel reported Xid {xid}: {line}")
 SWITCH_FAILED = Sentence("an NVSwitch reported a fatal error: {line}")
 GPU_UNREACHABLE = Sentence("a GPU became unreachable: {line}")
 CUDA_HARDWARE_ERROR = Sentence("CUDA reported a hardware error: {line}")
@@ -194,7 +194,7 @@ def _kernel_claim(name: str, frame: Frame, row: Event) -> tuple[str, Claim]:
     number = row.get("xid")
     if name == "xids" and isinstance(number, int):
         value = frame.value(row, "xid")
-        return "xid", XID_REPORTED(xid=value, name=derived(xid(number).mnemonic, value), line=line)
+        return "xid", XID_REPORTED(xid=value, line=line)
     return ("switch", SWITCH_FAILED(line=line)) if name == "switches" else ("lost", GPU_UNREACHABLE(line=line))
 
 

@@ -1,4 +1,4 @@
-"""Order of events whose clocks and files differ. Pure."""
+"""Order of events whose clocks and files differ. Pure functions."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ GAUGES_EVEN = Sentence(
     "{count} ranks export similar step times, from {low} to {high} around {middle}, and none lags for long"
 )
 
-OWN_TIMES = ("compute_time_s", "relative_time", "step_time_s")
+OWN_TIME_FIELDS = ("compute_time_s", "relative_time", "step_time_s")
 """Durations of a rank's own work, the best first."""
 
 
@@ -78,7 +78,7 @@ class RankLag:
     @cached_property
     def printed(self) -> LaggingRanks | Claim | None:
         """By printed times, if at least three ranks print them."""
-        for field in OWN_TIMES:
+        for field in OWN_TIME_FIELDS:
             times = self._by_rank(field)
             steps = sorted(set[float]().union(*times.values()))
             if len(times) >= self.limits.min_ranks and len(steps) >= self.limits.min_steps:

@@ -29,8 +29,8 @@ SCHEDULER_RESTARTS = Sentence("restarts by the scheduler: {restarts}")
 HAS_DEPENDENCY = Sentence("the job was submitted with dependency {dependency}")
 CONTINUES_JOB = Sentence("job {id} continues an earlier one")
 
-Failure = Literal["mismatch", "corrupt", "absent", "unreadable"]
-FAILURES: tuple[tuple[Failure, re.Pattern[str]], ...] = (
+LoadFailure = Literal["mismatch", "corrupt", "absent", "unreadable"]
+FAILURES: tuple[tuple[LoadFailure, re.Pattern[str]], ...] = (
     ("mismatch", re.compile(r"size mismatch|shape|Missing key|Unexpected key|loading state_dict|not match|incompatib",
                             re.IGNORECASE)),
     ("corrupt", re.compile(
@@ -144,7 +144,7 @@ def resume(evidence: Evidence, exceptions: Exceptions, ending: Ending, run: Run)
     return Resume(exceptions, ending, run, *frames)
 
 
-def what_failed(exception: Event) -> Failure:
+def what_failed(exception: Event) -> LoadFailure:
     """What is wrong with the checkpoint, by the exception of its load."""
     root = f"{_text(exception)} {exception.get('root_type')}: {exception.get('root_message')}"
     return next((failure for failure, pattern in FAILURES if pattern.search(root)), "unreadable")

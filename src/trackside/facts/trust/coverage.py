@@ -1,4 +1,4 @@
-"""When each GPU and each node of the run was sampled. Pure, on grids of sample counts."""
+"""When each GPU and each node of the run was sampled. Pure functions of grids of sample counts."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ RECORDS_DISAGREE = Sentence(
     "verdict may mix both"
 )
 SEVERAL_RUNS = Sentence(
-    "two logs give different losses at {step} ({one} and {other}): they look like two runs, but are "
+    "two logs give different losses at {step} ({loss} and {other_loss}): they look like two runs, but are "
     "diagnosed as one; give one run at a time"
 )
 STILL_RUNNING = Sentence("the job is still running: {state}")
@@ -117,7 +117,7 @@ def _other_run_claims(points: Frame, others: Frame) -> Iterator[Claim]:
         own_row = next((row for row in points.events if row.get("step") == other_row.get("step")), None)
         if own_row is not None:
             step, own_loss = points.value(own_row, "step", "step"), points.value(own_row, "loss")
-            yield SEVERAL_RUNS(step=step, one=own_loss, other=others.value(other_row, "loss"))
+            yield SEVERAL_RUNS(step=step, loss=own_loss, other_loss=others.value(other_row, "loss"))
 
 
 def _kernel_log_claims(evidence: Evidence, ending: Ending, run: Run) -> Iterator[Claim]:
