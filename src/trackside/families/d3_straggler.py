@@ -178,7 +178,7 @@ def _finding(
     last: LastPart,
     limits: Limits,
 ) -> Finding:
-    """The most certain witness names the ranks; each other that agrees makes it more certain. ``clean``: claims that
+    """The most certain witness names the ranks; each other that agrees makes it more certain. ``hardware_claims``: claims that
     the hardware has no fault."""
     best = max(witnesses, key=lambda witness: witness.certainty.strength)
     agree = [witness for witness in witnesses if witness is best or witness.names_same(best)]

@@ -213,7 +213,7 @@ class GpuStall:
         )  # fmt: skip
 
     def outliers(self, windows: NDArray[np.intp], reduced: Flags | None = None) -> OutlierGpus:
-        """The states of the GPUs in these windows of a stall. ``less``: GPUs that are known not to work in them."""
+        """The states of the GPUs in these windows of a stall. ``reduced``: GPUs that are known not to work in them."""
         return outlier_gpus(self.activity, self.grids, self.run, windows, self.limits, reduced)
 
     @cached_property
