@@ -178,8 +178,8 @@ def _finding(
     last: LastPart,
     limits: Limits,
 ) -> Finding:
-    """The most certain witness names the ranks; each other that agrees makes it more certain. ``hardware_claims``: claims that
-    the hardware has no fault."""
+    """The most certain witness names the ranks; each other that agrees makes it more certain. ``hardware_claims``: that
+    the hardware reports no fault."""
     best = max(witnesses, key=lambda witness: witness.certainty.strength)
     agree = [witness for witness in witnesses if witness is best or witness.names_same(best)]
     certainty = raise_certainty(best.certainty, len(agree) - 1)

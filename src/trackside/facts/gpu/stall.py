@@ -129,11 +129,11 @@ class GpuStall:
         idle_windows = np.flatnonzero(activity.observed & (np.arange(len(activity.times)) > active[-1]))
         min_windows = max(2, min(limits.min_windows, math.ceil(limits.min_readings / activity.readings)))
         if len(idle_windows) < min_windows or (activity.basis == "power" and self._slower_clocks(active, idle_windows)):
-            return self._one_cold()
+            return self._few_cold()
         until = float(activity.times[idle_windows[-1]])
         last_work = max(
             float(activity.times[active[-1]]), float(activity.times[idle_windows[0]]) - activity.step
-        )  # a gap between them shows nothing
+        )  # a gap in the samples shows nothing
         length_s = until - max(last_work, self._last_sign)
         duration = until - float(activity.times[0]) + activity.step
         min_s = min_windows * activity.step
@@ -169,7 +169,7 @@ class GpuStall:
                 reduced &= ~(nan_median(activity.sm[:, windows], axis=1) > FLOORS.unmistakable_sm)
         return reduced
 
-    def _one_cold(self) -> Stall | None:
+    def _few_cold(self) -> Stall | None:
         """A few GPUs that went idle for good while all others stay pinned, if only utilization was sampled, which does
         not show whether these keep working (see :mod:`trackside.facts.gpu.activity` for signals that do)."""
         activity, limits = self.activity, self.limits

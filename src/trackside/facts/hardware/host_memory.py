@@ -125,7 +125,7 @@ class HostMemory:
     limits: Limits
 
     def near(self, nodes: tuple[str, ...], time: float | None) -> HostShortage:
-        """The shortage on these nodes (on all, if empty) around ``moment`` (at any time of the run, if None)."""
+        """The shortage on these nodes (on all, if empty) around ``time`` (at any time of the run, if None)."""
         limits, scope = self.limits, self.kills.scope(nodes)
         if all(grid is None for grid in (self.available, self.total, self.counts, self.job_memory)):
             return HostShortage(scope=scope, limit=self._resident, limits=limits)

@@ -98,7 +98,7 @@ class HardwareReports:
         return None
 
     def memory_errors(self, time: float | None) -> list[Claim]:
-        """GPU memory errors up to ``moment`` (POSIX seconds), else up to the run's end."""
+        """GPU memory errors up to ``time`` (POSIX seconds), else up to the run's end."""
         run, slack = self.run, self.limits.clocks_s
         latest = time + slack if time is not None else run.end
         lines = []

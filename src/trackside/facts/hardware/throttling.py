@@ -199,8 +199,8 @@ def _sustained_windows(clocks: Clocks, severe: Flags, windows: Rows, limits: Lim
 
 
 def _throttled_gpu(clocks: Clocks, gpu: str, throttled: Rows, normal: Rows, peers: Sequence[str]) -> ThrottledGpu:
-    """One GPU. ``on``: its throttled windows; ``normal``: those of work with normal clocks; ``peers``: the working GPUs
-    with normal clocks."""
+    """One GPU. ``throttled``: its throttled windows; ``normal``: those of work with normal clocks; ``peers``: the
+    working GPUs with normal clocks."""
     first, last = _first_and_last(throttled)
     start, end = float(clocks.times[first]) - clocks.step, float(clocks.times[last])
     before = _normal_range(clocks, (normal[normal < first], normal[normal > last]))

@@ -33,7 +33,7 @@ OTHER_COLLECTIVE = Sentence(
 )
 STAYED_AT = Sentence("{ranks} stayed at {place}", running="{ranks} are at {place}")
 WAIT_IN_PROCESSES, WAIT_GPU_PROCESSES, STAYED_ELSEWHERE_PROCESSES, STAYED_AT_PROCESSES = (
-    Sentence(sentence.text.replace("{ranks}", "{who}"), sentence.running.replace("{ranks}", "{who}"))
+    Sentence(sentence.text.replace("{ranks}", "{processes}"), sentence.running.replace("{ranks}", "{processes}"))
     for sentence in (WAIT_IN, WAIT_GPU, STAYED_ELSEWHERE, STAYED_AT)
 )
 """The same of processes whose ranks are unknown."""
@@ -135,8 +135,8 @@ class HangStacks:
                 shows.append(by_rank(ranks=ranks, **values))
             else:
                 processes = tuple(f"process {row.get('pid')}" for row in group)
-                who = derived(processes, *(self.frame.value(row, "pid") for row in group))
-                shows.append(by_process(who=who, **values))
+                cited = derived(processes, *(self.frame.value(row, "pid") for row in group))
+                shows.append(by_process(processes=cited, **values))
         return shows
 
 

@@ -87,7 +87,7 @@ class Silence:
         return derived(max(0.0, last - sign.value), *([] if end is None else [end]), sign, unit="s")
 
     def sign_after(self, time: float) -> Value | None:
-        """The last stamped sign of life, if it came after ``moment``: the job continued by itself."""
+        """The last stamped sign of life, if it came after ``time``: the job continued by itself."""
         sign = self.last_sign()
         return sign if sign is not None and isinstance(sign.value, (int, float)) and sign.value > time else None
 

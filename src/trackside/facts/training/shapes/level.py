@@ -74,7 +74,7 @@ def risen_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
 
 
 def _is_settled(curve: TrainingCurve, n_high: int, limits: Limits) -> bool:
-    """Whether the last ``high`` losses are constant and the gradient norm, if printed, is almost zero compared with its
+    """Whether the last ``n_high`` losses are constant and the gradient norm, if printed, is almost zero compared with its
     start."""
     norms = maths.finite_values(curve.series("grad_norm"))
     if n_high < limits.min_points or len(norms) < limits.min_points:
@@ -84,7 +84,7 @@ def _is_settled(curve: TrainingCurve, n_high: int, limits: Limits) -> bool:
 
 
 def _level_after_rise(values: Sequence[float], n_high: int, limits: Limits) -> Sequence[float]:
-    """The level of the last ``high`` losses, without the rise to it."""
+    """The level of the last ``n_high`` losses, without the rise to it."""
     return values[-max(limits.min_points, 3 * n_high // 4) :]
 
 
