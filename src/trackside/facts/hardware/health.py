@@ -202,11 +202,11 @@ def hardware_health(evidence: Evidence, activity: Maybe[GpuActivity], run: Run) 
 
 def _unchanged_claims(grids: Mapping[str, Grid], run: Run | None = None) -> list[Claim]:
     claims: list[Claim] = []
-    for clean, clean_meanwhile, questions in (
+    for clean, clean_meanwhile, query_names in (
         (NO_ECC_ERRORS, NO_ECC_ERRORS_DURING_RUN, ("ecc_rise", "lifetime_rise")),
         (NO_REMAPS, NO_REMAPS_DURING_RUN, ("remap_rise",)),
     ):
-        rose = [grids[name] for name in questions if name in grids]
+        rose = [grids[name] for name in query_names if name in grids]
         sentence, sums = (
             clean,
             [(grid, value) for grid in rose if (value := value_or_none(grid, "sum", "")) is not None],

@@ -74,8 +74,8 @@ def risen_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
 
 
 def _is_settled(curve: TrainingCurve, n_high: int, limits: Limits) -> bool:
-    """Whether the last ``n_high`` losses are constant and the gradient norm, if printed, is almost zero compared with its
-    start."""
+    """Whether the last ``n_high`` losses are constant and the gradient norm, if printed, is almost zero compared with
+    its start."""
     norms = maths.finite_values(curve.series("grad_norm"))
     if n_high < limits.min_points or len(norms) < limits.min_points:
         return False
