@@ -408,7 +408,7 @@ class TestRecorder:
         assert recorder_rows(run) == [{**fields, "job": "4242"} for fields in recorder_rows(direct)]
         verdict = trackside.diagnose(run)
         assert (verdict.family, verdict.primary.ranks, verdict.run.id) == ("C2", (1,), "4242")
-        assert "dump" in [sentence_name(claim) for claim in verdict.primary.shows]
+        assert "never_entered" in [sentence_name(claim) for claim in verdict.primary.shows]
 
     def test_a_redacted_bundle_contains_no_dump(self, tmp_path: Path) -> None:
         """A pickled dump cannot be redacted."""

@@ -150,4 +150,4 @@ def test_a_hang_in_all_ranks_names_their_common_line(receiver: Running, tmp_path
     verdict = diagnose_job(receiver, tmp_path)
     assert (verdict.family, verdict.primary.ranks) == ("C3", (0, 1, 2))
     assert f"Ranks 0-2 stayed at train.py:{ASLEEP} in load_batch" in sentences(verdict)
-    assert "why" not in [sentence_name(claim) for claim in verdict.primary.cannot_decide]
+    assert "absence_unexplained" not in [sentence_name(claim) for claim in verdict.primary.cannot_decide]

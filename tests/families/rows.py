@@ -11,7 +11,7 @@ from typing import Any
 from tools.cases import SCENARIOS, simulated
 
 import trackside
-from trackside.facts.cost.wasted_time import Part
+from trackside.facts.cost.wasted_time import CostPart
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families, find_family
 from trackside.family import Family
@@ -21,7 +21,7 @@ from trackside.show.wording import clause, worded
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
 from trackside.verdict.arbiter import arbitrate
-from trackside.verdict.commands import with_names
+from trackside.verdict.commands import fill_commands
 
 START, END = 1000.0, 5000.0
 FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN
@@ -157,7 +157,7 @@ def check_worded(finding: Finding) -> None:
 def judge_store(code: str, evidence_store: MemoryStore, run: Run | None = None) -> Finding:
     """One family's finding on a store."""
     facts = trusted_facts(evidence_store, run or Run())
-    finding = with_names(engine.judge_by(facts, [family_of(code)])[0], facts)
+    finding = fill_commands(engine.judge_by(facts, [family_of(code)])[0], facts)
     check_worded(finding)
     return finding
 
@@ -200,7 +200,7 @@ def sentences() -> list[tuple[str, Sentence]]:
             named += [
                 (f"{constant}_{key}".lower(), entry) for key, entry in value.items() if isinstance(entry, Sentence)
             ]
-        elif isinstance(value, Part):
+        elif isinstance(value, CostPart):
             named.append((f"{constant}_what".lower(), value.what))
     return named
 

@@ -60,7 +60,7 @@ def test_a_killed_rank_is_a_signal_kill() -> None:
 
 def test_a_kernel_oom_kill_names_the_sender() -> None:
     finding = judge("A2", killed_by(), root("oom_kill", scope="cgroup", plane="kernel"), job("OUT_OF_MEMORY"))
-    assert "oom" in keys(finding)
+    assert "host_memory_ran_out" in keys(finding)
     assert not finding.cannot_decide
     alone = judge("A2", job("OUT_OF_MEMORY"), planes=("scheduler",))
     assert (alone.outcome, alone.signal) == (FOUND, ("SIGKILL", 9))
@@ -106,11 +106,11 @@ def host(cluster: Cluster, low: float, kills: int) -> Cluster:
 @pytest.mark.parametrize(
     ("low", "kills", "shown", "implied", "undecided"),
     [
-        (0.01, 1, {"oom_counted", "host_short"}, "implies_host_oom", []),
-        (0.1, 1, {"oom_counted"}, "implies_host_oom", []),
-        (0.01, 0, {"host_short"}, "implies_host_oom", []),
-        (0.5, 1, {"oom_counted", "host_ample"}, "implies_cgroup_oom", []),
-        (0.5, 0, {"host_ample"}, "implies_other_kill", ["who_else"]),
+        (0.01, 1, {"kills_counted", "host_short"}, "meanings_host_oom", []),
+        (0.1, 1, {"kills_counted"}, "meanings_host_oom", []),
+        (0.01, 0, {"host_short"}, "meanings_host_oom", []),
+        (0.5, 1, {"kills_counted", "host_ample"}, "meanings_cgroup_oom", []),
+        (0.5, 0, {"host_ample"}, "meanings_other_kill", ["sender_unknown_memory_left"]),
     ],
 )
 def test_host_memory_explains_a_kill(
@@ -125,8 +125,8 @@ def test_host_memory_explains_a_kill(
 
 def test_a_kill_without_host_metrics_stays_undecided() -> None:
     finding = idle_contexts().judge("A2", killed(), FAILED)
-    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["who"]
-    assert keys(working().judge("A2", killed(), FAILED))[1] == "worked"
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["sender_unknown"]
+    assert keys(working().judge("A2", killed(), FAILED))[1] == "gpus_had_computed"
 
 
 def test_a_kill_counted_by_the_kernel_alone_is_found() -> None:
@@ -155,25 +155,25 @@ def test_kills_in_cgroups_of_other_jobs_are_not_counted() -> None:
     """On a shared node the kill counter covers all jobs; the kernel lines name the cgroups."""
     other, own = (oom_kill("cgroup", cgroup=f"/slurm/uid_0/job_{number}") for number in (99, 7))
     finding = host(idle_contexts(), 0.5, 1).judge("A2", killed(), other, FAILED)
-    assert "oom_counted" not in keys(finding)
-    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["who_else"]
-    assert "oom_counted" in keys(
+    assert "kills_counted" not in keys(finding)
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["sender_unknown_memory_left"]
+    assert "kills_counted" in keys(
         host(idle_contexts(), 0.5, 2).judge("A2", killed(), other, FAILED)
     )  # the second kill is in no named cgroup
-    assert "oom_counted" in keys(host(idle_contexts(), 0.5, 1).judge("A2", killed(), other, own, FAILED))
+    assert "kills_counted" in keys(host(idle_contexts(), 0.5, 1).judge("A2", killed(), other, own, FAILED))
     healthy = host(working(), 0.5, 1).judge("A2", *points(), other, FAILED)
-    assert (healthy.outcome, "none_counted" in keys(healthy)) == (ABSENT, False)
+    assert (healthy.outcome, "no_kill_counted" in keys(healthy)) == (ABSENT, False)
 
 
 @pytest.mark.parametrize(
     ("scope", "low", "implied"),
     [
-        ("host", 0.9, "implies_host_oom"),  # too fast for the samples
-        ("host", 0.01, "implies_host_oom"),
-        ("cgroup", 0.9, "implies_cgroup_oom"),
-        ("cgroup", 0.01, "implies_cgroup_oom"),  # while other jobs filled the node
-        ("slurm", 0.9, "implies_cgroup_oom"),  # Slurm counts kills of either kind
-        ("slurm", 0.01, "implies_host_oom"),
+        ("host", 0.9, "meanings_host_oom"),  # too fast for the samples
+        ("host", 0.01, "meanings_host_oom"),
+        ("cgroup", 0.9, "meanings_cgroup_oom"),
+        ("cgroup", 0.01, "meanings_cgroup_oom"),  # while other jobs filled the node
+        ("slurm", 0.9, "meanings_cgroup_oom"),  # Slurm counts kills of either kind
+        ("slurm", 0.01, "meanings_host_oom"),
     ],
 )
 def test_the_kernels_scope_of_a_kill_decides_whose_memory_ran_out(scope: str, low: float, implied: str) -> None:
@@ -183,7 +183,7 @@ def test_the_kernels_scope_of_a_kill_decides_whose_memory_ran_out(scope: str, lo
 
 def test_the_kernels_scope_on_another_node_does_not_count() -> None:
     finding = host(idle_contexts(), 0.9, 1).judge("A2", killed(), oom_kill("host", "n1"), FAILED)
-    assert [sentence_name(claim) for claim in finding.implies] == ["implies_cgroup_oom"]
+    assert [sentence_name(claim) for claim in finding.implies] == ["meanings_cgroup_oom"]
 
 
 def test_host_memory_is_read_on_the_node_of_the_killed_rank() -> None:
@@ -206,16 +206,16 @@ def test_memory_use_near_the_request_explains_a_kill() -> None:
         return host(idle_contexts(), 0.5, 0).judge("A2", killed(), with_memory_request(limit), *more)
 
     near = judged(420 * GIB)  # available memory fell from 900 to 500 GiB
-    assert ([sentence_name(claim) for claim in near.implies], "asked_reached" in keys(near)) == (
-        ["implies_near_limit"],
+    assert ([sentence_name(claim) for claim in near.implies], "growth_near_limit" in keys(near)) == (
+        ["meanings_near_limit"],
         True,
     )
-    assert [sentence_name(claim) for claim in near.cannot_decide] == ["who_else"]
-    assert "asked_reached" not in keys(judged(800 * GIB))
+    assert [sentence_name(claim) for claim in near.cannot_decide] == ["sender_unknown_memory_left"]
+    assert "growth_near_limit" not in keys(judged(800 * GIB))
     step = Record("step", Position("sacct.txt", 3), "scheduler", {"id": "7.0", "max_rss_bytes": 790 * GIB})
-    assert "rss_reached" in keys(judged(800 * GIB, step))
+    assert "rss_near_limit" in keys(judged(800 * GIB, step))
     blind = idle_contexts().judge("A2", killed(), with_memory_request(800 * GIB), step)
-    assert [sentence_name(claim) for claim in blind.implies] == ["implies_near_limit"]
+    assert [sentence_name(claim) for claim in blind.implies] == ["meanings_near_limit"]
 
 
 def test_the_jobs_cgroup_memory_outweighs_the_nodes_memory() -> None:
@@ -226,15 +226,15 @@ def test_the_jobs_cgroup_memory_outweighs_the_nodes_memory() -> None:
         cluster.put("host_cgroup_memory_bytes", own, node="n2", job="7", cgroup="job_7", kind="anon")
         return cluster.judge("A2", killed(), with_memory_request(420 * GIB))
 
-    assert not {"asked_reached", "cgroup_reached"} & set(keys(judged(40 * GIB)))
-    assert [sentence_name(claim) for claim in judged(40 * GIB).implies] == ["implies_other_kill"]
-    assert "cgroup_reached" in keys(judged(410 * GIB))
-    assert [sentence_name(claim) for claim in judged(410 * GIB).implies] == ["implies_near_limit"]
+    assert not {"growth_near_limit", "cgroup_near_limit"} & set(keys(judged(40 * GIB)))
+    assert [sentence_name(claim) for claim in judged(40 * GIB).implies] == ["meanings_other_kill"]
+    assert "cgroup_near_limit" in keys(judged(410 * GIB))
+    assert [sentence_name(claim) for claim in judged(410 * GIB).implies] == ["meanings_near_limit"]
 
 
 def test_ample_host_memory_is_reported_if_nothing_was_killed() -> None:
     finding = host(working(), 0.5, 0).judge("A2", *points(), FAILED)
-    assert (finding.outcome, keys(finding)[1:]) == (ABSENT, ["none_counted", "host_ample_all"])
+    assert (finding.outcome, keys(finding)[1:]) == (ABSENT, ["no_kill_counted", "host_ample_all"])
     assert "2 nodes" in text_of(finding)
     assert keys(working().judge("A2", *points(), FAILED))[1:] == []
 
@@ -248,7 +248,7 @@ def test_a_crash_that_a_restart_survived_is_a_warning() -> None:
     cluster = Cluster(nodes=1).per_gpu("gpu_sm_active_ratio", 0.8)
     finding = cluster.judge("A2", crashed(), restarted(), later(), COMPLETED)
     assert (finding.outcome, finding.latent, finding.ranks) == (FOUND, True, (2,))
-    assert keys(finding) == ["died_on", "restarted", "lived_on"]
+    assert keys(finding) == ["died_on", "workers_restarted", "training_continued"]
     assert cluster.judge("A2", crashed(), later(), COMPLETED).outcome is ABSENT  # nothing restarted it
     several = Cluster().per_gpu("gpu_sm_active_ratio", 0.8).judge("A2", crashed(), restarted(), later(), COMPLETED)
     assert several.ranks == ()  # local rank 2 of which node is unknown

@@ -173,7 +173,7 @@ def test_an_unchanging_loss_at_the_end_is_an_established_plateau() -> None:
 )
 def test_loss_gauges_of_a_learning_model_rule_out_divergence(curve: Any) -> None:
     finding = losses(curve, training_gradient_norm=1.0).judge("E1", COMPLETED, planes=NO_LOG)
-    assert (finding.outcome, keys(finding)) == (ABSENT, ["fell"])
+    assert (finding.outcome, keys(finding)) == (ABSENT, ["loss_fell"])
 
 
 def test_e1_is_unknown_without_a_loss() -> None:
@@ -223,7 +223,7 @@ def test_an_ecc_xid_alone_makes_the_culprit_unknown() -> None:
         error = event("xid", role=Role.CONFIRMATION, xid=number, text=f"NVRM: Xid {number}", **{**fields, **more})
         return losses(SHAPES["not finite to the end"][0]).judge("E1", error, COMPLETED)
 
-    assert (judged(95).culprit, "xid_before" in keys(judged(95))) == ("unknown", True)
+    assert (judged(95).culprit, "memory_xid" in keys(judged(95))) == ("unknown", True)
     assert judged(43).culprit == "job"
     assert judged(95, time=4500.0).culprit == "job"
     assert judged(95, time=200.0).culprit == "job"

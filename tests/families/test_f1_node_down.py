@@ -128,11 +128,11 @@ def test_a_silent_node_that_the_scheduler_reports_down_is_established() -> None:
 
 
 SILENCES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "one exporter only": ({"gpu": False}, "FAILED", "watched"),
-    "after the run's end": ({"at": 5200}, "FAILED", "watched"),
-    "never": ({"at": 9e9}, "FAILED", "watched"),
-    "training went on": ({"at": 2000}, "FAILED", "monitoring"),
-    "it ended well": ({"at": 4700}, "COMPLETED", "monitoring"),
+    "one exporter only": ({"gpu": False}, "FAILED", "sampled_to_end"),
+    "after the run's end": ({"at": 5200}, "FAILED", "sampled_to_end"),
+    "never": ({"at": 9e9}, "FAILED", "sampled_to_end"),
+    "training went on": ({"at": 2000}, "FAILED", "not_sampled_but_up"),
+    "it ended well": ({"at": 4700}, "COMPLETED", "not_sampled_but_up"),
 }
 
 
@@ -154,7 +154,7 @@ def test_a_node_silent_at_the_end_of_the_log_is_down() -> None:
     finding = judged_at(4710.0, nodes())
     assert (outcome(finding), finding.nodes) == ((FOUND, SUPPORTED, False), ("n4",))
     assert judged_at(2000.0, nodes()).outcome is ABSENT  # long after it
-    assert keys(judged_at(4710.0, nodes(9e9))) == ["watched"]
+    assert keys(judged_at(4710.0, nodes(9e9))) == ["sampled_to_end"]
 
 
 def test_silence_of_all_nodes_is_an_end_of_monitoring() -> None:

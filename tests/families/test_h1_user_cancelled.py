@@ -89,5 +89,5 @@ def test_h1_ignores_a_cancelled_step_if_the_job_failed() -> None:
 def test_h1_distinguishes_the_owner_from_another_user() -> None:
     own = judge("H1", short_job("CANCELLED", cancelled_by="1000", uid="1000"))
     other = judge("H1", short_job("CANCELLED", cancelled_by="0", uid="1000"))
-    assert (keys(own), keys(other)) == (["recorded", "by_owner"], ["recorded", "by", "not_owner"])
+    assert (keys(own), keys(other)) == (["recorded", "canceled_by_owner"], ["recorded", "canceled_by", "submitted_by"])
     assert judge("H1", short_job("FAILED", cancelled_by="0", uid="1000")).outcome is ABSENT

@@ -57,5 +57,5 @@ def test_an_exception_that_a_restart_survived_is_a_warning() -> None:
     error = event("exception", 20, role=Role.ROOT, type="ValueError", message="no", about="application", time=2000.0)
     finding = cluster.judge("H2", error, restarted(), later(), COMPLETED)
     assert (finding.outcome, finding.latent) == (FOUND, True)
-    assert {"restarted", "lived_on"} <= set(keys(finding))
-    assert keys(cluster.judge("H2", error, later(), COMPLETED)) == ["completed"]
+    assert {"workers_restarted", "training_continued"} <= set(keys(finding))
+    assert keys(cluster.judge("H2", error, later(), COMPLETED)) == ["completed_nevertheless"]

@@ -76,7 +76,7 @@ def _fault_quantities(side: Side) -> Iterator[str]:
                 query = cite.query
                 if query is not None and query.subject == "metric":
                     yield query.kind
-                elif query is not None and query.kind == "progress" and query.reduced and cost_kind == "result":
+                elif query is not None and query.kind == "progress" and query.reduced and cost_kind == "spoilt":
                     yield query.reduced
 
 

@@ -53,7 +53,7 @@ def _onset(letter: str, side: Side) -> Iterator[ComparedRow]:
     """The onset by its time, otherwise by the last training point before it in the log."""
     primary, allocation = side.primary, side.allocation
     label = f"fault of run {letter} begins ({primary.title})"
-    since = cost.onset(primary, allocation) if allocation is not None else None
+    since = cost.onset_of(primary, allocation) if allocation is not None else None
     seconds: float | None
     position = primary.at
     earlier = (

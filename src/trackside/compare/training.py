@@ -11,7 +11,7 @@ from statistics import median
 from trackside.compare.divergence import MIN_POINTS, first_divergence, rule
 from trackside.compare.side import ComparedRow, Side, either
 from trackside.evidence import Value, derived
-from trackside.facts.training.learning import number, step_seconds
+from trackside.facts.training.learning import numeric_field, step_seconds
 from trackside.model import Event
 
 TOPIC = "training"
@@ -49,8 +49,8 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
 
 def _paired(a: Side, b: Side) -> list[tuple[Event, Event]]:
     """The points of both runs at equal steps. If a step was printed twice, its last point counts."""
-    steps_b = {step: row for row in b.points if (step := number(row, "step")) is not None}
-    steps_a = {step: row for row in a.points if (step := number(row, "step")) is not None}
+    steps_b = {step: row for row in b.points if (step := numeric_field(row, "step")) is not None}
+    steps_a = {step: row for row in a.points if (step := numeric_field(row, "step")) is not None}
     return [(row, steps_b[step]) for step, row in sorted(steps_a.items()) if step in steps_b]
 
 
@@ -66,7 +66,7 @@ def _quantity_row(
     if index is None and len(pairs) < MIN_POINTS:
         return ComparedRow(TOPIC, label, differs=None, why=_too_few(a, b, name, len(pairs)))
     one, other = pairs[-1 if index is None else index]
-    step = number(one, "step") or 0.0
+    step = numeric_field(one, "step") or 0.0
     values = _cited_value(a, one, name, unit), _cited_value(b, other, name, unit)
     label_at_step = f"{label} at step {step:,.0f}"
     if index is None:
@@ -103,7 +103,7 @@ def _evaluations(a: Side, b: Side) -> Iterator[ComparedRow]:
 
 
 def _score(row: Event) -> float:
-    return number(row, "value") or 0.0
+    return numeric_field(row, "value") or 0.0
 
 
 def _by_metric(rows: Sequence[Event]) -> dict[str, dict[tuple[str, float], Event]]:
@@ -111,8 +111,8 @@ def _by_metric(rows: Sequence[Event]) -> dict[str, dict[tuple[str, float], Event
     by_metric: dict[str, dict[tuple[str, float], Event]] = {}
     for row in rows:
         for kind in ("step", "epoch"):
-            position = number(row, kind)
-            if position is not None and number(row, "value") is not None:
+            position = numeric_field(row, kind)
+            if position is not None and numeric_field(row, "value") is not None:
                 by_metric.setdefault(str(row.get("metric") or "evaluation"), {})[kind, position] = row
                 break
     return by_metric
@@ -121,21 +121,21 @@ def _by_metric(rows: Sequence[Event]) -> dict[str, dict[tuple[str, float], Event
 def _cited_value(side: Side, row: Event, name: str, unit: str) -> Value:
     """The printed value; for a loss printed as 0 although it is NaN, NaN with the citation of the gradient norm."""
     value = _number_of(row, name)
-    if value is not None and math.isnan(value) and number(row, name) == 0:
+    if value is not None and math.isnan(value) and numeric_field(row, name) == 0:
         return derived(value, side.progress.value(row, "grad_norm"))
     return side.progress.value(row, name, unit)
 
 
 def _number_of(row: Event, name: str) -> float | None:
-    value = number(row, name)
-    if value == 0 and name == "loss" and math.isnan(number(row, "grad_norm") or 0.0):
+    value = numeric_field(row, name)
+    if value == 0 and name == "loss" and math.isnan(numeric_field(row, "grad_norm") or 0.0):
         return math.nan  # Transformers prints a NaN loss as 0
     return value
 
 
 def _too_few(a: Side, b: Side, name: str, shared: int) -> str:
     for letter, side in (("A", a), ("B", b)):
-        if not any(number(row, name) is not None for row in side.points):
+        if not any(numeric_field(row, name) is not None for row in side.points):
             return f"not printed by run {letter}"
     return f"steps in common: only {shared}" if shared else "no steps in common"
 
@@ -147,7 +147,7 @@ def _earliest_s(a: Side, b: Side, one: Event, other: Event) -> float | None:
 
 
 def _last_step(side: Side) -> Value | None:
-    rows = [row for row in side.points if number(row, "step") is not None]
+    rows = [row for row in side.points if numeric_field(row, "step") is not None]
     return side.progress.value(rows[-1], "step") if rows else None
 
 
@@ -180,7 +180,7 @@ def _startup(side: Side) -> Value | None:
 
 def _checkpoint_interval(side: Side) -> Value | None:
     frame = side.printed("checkpoint_saved")
-    steps = {step: row for row in frame.events if (step := number(row, "step")) is not None}
+    steps = {step: row for row in frame.events if (step := numeric_field(row, "step")) is not None}
     if len(steps) < 2:
         return None
     ordered = sorted(steps)

@@ -75,9 +75,9 @@ class WasteDoc(msgspec.Struct, frozen=True):
 
 def waste(cost: Cost | None, number: CiteNumberer, price: Price = NO_PRICE) -> WasteDoc | None:
     """The published cost of a run; None if not even its allocation is known (see :func:`unknown_costs`)."""
-    if cost is None or cost.held_hours is None or not isinstance(cost.held_hours.value, (int, float)):
+    if cost is None or cost.allocated_hours is None or not isinstance(cost.allocated_hours.value, (int, float)):
         return None
-    allocated, lost = cost.held_hours.number, [_loss(part, number, price) for part in cost.wasted]
+    allocated, lost = cost.allocated_hours.number, [_loss(part, number, price) for part in cost.wasted]
     total = round(math.fsum(part.gpu_hours for part in lost), 3)
     if allocated - total <= MAX_ROUNDING_GPU_HOURS * (len(lost) + 1):  # each part is rounded by itself
         total = allocated
@@ -89,7 +89,7 @@ def waste(cost: Cost | None, number: CiteNumberer, price: Price = NO_PRICE) -> W
         currency=price.currency if priced else None,
         formula="" if cost.formula is None else clause(cost.formula),
         assumption="" if cost.assumption is None else worded(cost.assumption),
-        cites=number(cost.held_hours.cites),
+        cites=number(cost.allocated_hours.cites),
         lost=lost,
         lost_gpu_hours=total if known else None,
         lost_cost=price.of(total) if known else None,

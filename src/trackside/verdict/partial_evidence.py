@@ -16,7 +16,7 @@ MAX_NAMES = 8
 """Nodes or GPUs listed by name; further ones are only counted."""
 
 
-def limited(finding: Finding, facts: Facts, absence_based: bool = False) -> Finding:
+def unknown_if_incomplete(finding: Finding, facts: Facts, absence_based: bool = False) -> Finding:
     """The finding, or UNKNOWN if the evidence is incomplete.
 
     ``absence_based``: see :class:`trackside.family.Family`.
@@ -28,8 +28,8 @@ def limited(finding: Finding, facts: Facts, absence_based: bool = False) -> Find
     rests_on_metrics = finding.outcome is Outcome.ABSENT and all(cite.plane == "metric" for cite in cites)
     if not rests_on_metrics or isinstance(telemetry, Missing):
         return finding
-    missing = [f"GPU metrics of {_join_names(telemetry.unmeasured)}"] if telemetry.unmeasured else []
-    missing += [f"GPU metrics of {_join_names(telemetry.stopped)} up to the run's end"] if telemetry.stopped else []
+    missing = [f"no GPU metrics of {_join_names(telemetry.unmeasured)} were given"] if telemetry.unmeasured else []
+    missing += [f"the GPU metrics of {_join_names(telemetry.stopped)} end before the run"] if telemetry.stopped else []
     if not missing:
         return finding
     return _as_unknown(finding, missing, ("GPU metrics of all of the run's nodes, from its start to its end",))

@@ -189,7 +189,7 @@ class TestCollectiveHang:
         """Another node has no agent: the missing rank stays open."""
         result = verdict(tmp_path, agent_lines(waits(0), waits(1)))
         assert (result.family, result.primary.ranks, result.primary.culprit) == ("C2", (), "unknown")
-        assert [sentence_name(claim) for claim in result.primary.cannot_decide] == ["which"]
+        assert [sentence_name(claim) for claim in result.primary.cannot_decide] == ["rank_unknown"]
 
     def test_a_rank_in_uninterruptible_sleep_blames_infrastructure(self, tmp_path: Path) -> None:
         state = state_line(Who("4242", 3, 903), State("python", "D", "rpc_wait_bit_killable"))
@@ -225,7 +225,7 @@ class TestIdleHang:
         result = verdict(tmp_path, agent_lines(*(sleeps(rank) for rank in range(4))))
         assert (result.family, result.primary.ranks) == ("C3", (0, 1, 2, 3))
         assert "Ranks 0-3 stayed at data.py:42 in load_batch" in sentences(result)
-        assert "why" not in [sentence_name(claim) for claim in result.primary.cannot_decide]
+        assert "absence_unexplained" not in [sentence_name(claim) for claim in result.primary.cannot_decide]
         ruled_out = [finding for finding in result.ruled_out if finding.family == "C2"]
         assert ruled_out
         assert ruled_out[0].outcome is Outcome.ABSENT

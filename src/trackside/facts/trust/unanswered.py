@@ -17,13 +17,13 @@ DID_NOT_ANSWER = Sentence("{source} gave no complete answer ({reason}): this ver
 
 @dataclass(frozen=True, eq=False)
 class UnansweredSources:
-    """The silent sources; of metrics each question has its own answer besides."""
+    """The sources that did not answer; each metric query has its own answer in addition."""
 
     rows: Frame
 
     @cached_property
     def planes(self) -> frozenset[Plane]:
-        """What they would have shown."""
+        """The planes that they would have shown."""
         return frozenset(row.plane for row in self.rows.events)
 
     @cached_property

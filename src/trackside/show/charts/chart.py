@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
-from trackside.facts.fact import Facts, questions
+from trackside.facts.fact import Facts, queries_of
 from trackside.facts.pace.run_phases import RunPhases
 from trackside.finding import Verdict
 from trackside.query import Query
@@ -90,7 +90,7 @@ class Chart:
 def drawings(verdict: Verdict, facts: Facts) -> Iterator[tuple[Chart, Drawing]]:
     """Yield each chart that a run has data for, in page order. ``facts``: built on unchecked answers, because data too
     poor for a verdict can still be shown."""
-    facts.ask([*questions(RunPhases), *(query for chart in charts() for query in chart.asks)])
+    facts.ask([*queries_of(RunPhases), *(query for chart in charts() for query in chart.asks)])
     for chart in charts():
         if (drawing := chart.draw(verdict, facts)) is not None:
             yield chart, drawing

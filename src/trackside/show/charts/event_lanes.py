@@ -15,8 +15,8 @@ from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.catalog.xid import XIDS
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import stretches
-from trackside.facts.gpus import name_of
+from trackside.facts.gpu.activity import window_ranges
+from trackside.facts.gpus import gpu_name
 from trackside.model import Event, Role
 from trackside.query import Query, events, metric
 from trackside.show.charts.phases import events_of, sampled
@@ -181,7 +181,7 @@ def metric_events(facts: Facts, span: Span) -> Iterator[TimelineEvent]:
 
 
 def _at(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: Span) -> TimelineEvent:
-    gpus = tuple(name_of(grid.series[row]) for row in rows.tolist())
+    gpus = tuple(gpu_name(grid.series[row]) for row in rows.tolist())
     time = min(max(float(grid.times[column]), span[0]), span[1])
     return TimelineEvent("GPU faults", time, text=f"{text} on {word(gpus)}")
 
@@ -195,10 +195,10 @@ def throttled_spans(facts: Facts) -> Iterator[tuple[float, float, str, str]]:
     values = np.nan_to_num(flags.values).astype(np.int64) & mask("hard", "thermal")
     lasting = _lasting(values != 0)
     any_gpu: NDArray[np.bool_] = np.logical_or.reduce(lasting, axis=0)
-    for start, stop in stretches(any_gpu):
+    for start, stop in window_ranges(any_gpu):
         rows = lasting[:, start:stop].any(axis=1)
         bits = int(np.bitwise_or.reduce(values[:, start:stop][rows], axis=None))
-        gpus = [name_of(flags.series[row]) for row in np.flatnonzero(rows)]
+        gpus = [gpu_name(flags.series[row]) for row in np.flatnonzero(rows)]
         reasons = "; ".join(REASONS[name].title for name in reasons_in(bits))
         name = f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}"
         start_s, end_s = float(flags.times[start]) - flags.step, float(flags.times[stop - 1])

@@ -9,7 +9,7 @@ from typing import Literal
 
 from trackside.evidence import Frame, Missing
 from trackside.facts.fact import Facts
-from trackside.facts.training.learning import Curve, curve, number
+from trackside.facts.training.learning import TrainingCurve, numeric_field, training_curve
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.finding import Verdict
 from trackside.model import Event
@@ -95,7 +95,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
         return None
     frame, run_curve = loss.curve.frame, loss.curve
     answer = facts.answer(PARENT)
-    parent = curve(answer) if isinstance(answer, Frame) and answer else None
+    parent = training_curve(answer) if isinstance(answer, Frame) and answer else None
     ground = _horizontal_axis(run_curve, parent)
     axis = ground.axis
     tail = _tail(parent, run_curve) if parent is not None and len(parent.points) > 1 and axis == "step" else []
@@ -138,7 +138,7 @@ class HorizontalAxis:
     title: str = ""
 
 
-def _horizontal_axis(own: Curve, parent: Curve | None) -> HorizontalAxis:
+def _horizontal_axis(own: TrainingCurve, parent: TrainingCurve | None) -> HorizontalAxis:
     """Time if all points have one and there is no parent run; otherwise steps; otherwise the order of the points.
 
     If a run counts its steps from 0 again, they are shown after those of its parent.
@@ -159,21 +159,25 @@ def _horizontal_axis(own: Curve, parent: Curve | None) -> HorizontalAxis:
     return HorizontalAxis("step", lambda row: order.get(id(row)), lambda row: None, "training points in their order")
 
 
-def _all_stepped(training_curve: Curve) -> bool:
-    return all((step := number(row, "step")) is not None and math.isfinite(step) for row in training_curve.points)
+def _all_stepped(training_curve: TrainingCurve) -> bool:
+    return all(
+        (step := numeric_field(row, "step")) is not None and math.isfinite(step) for row in training_curve.points
+    )
 
 
 def _step(row: Event) -> float:
-    return number(row, "step") or 0.0
+    return numeric_field(row, "step") or 0.0
 
 
-def _tail(parent: Curve, own: Curve) -> list[Event]:
+def _tail(parent: TrainingCurve, own: TrainingCurve) -> list[Event]:
     """The last points of the parent run, as many steps as this run has."""
     reach = max(_step(own.points[-1]) - _step(own.points[0]), 1.0)
     return [row for row in parent.points if _step(row) >= _step(parent.points[-1]) - reach]
 
 
-def _lines(own: Curve, tail: Sequence[Event], frame: Frame, ground: HorizontalAxis, facts: Facts) -> list[Panel]:
+def _lines(
+    own: TrainingCurve, tail: Sequence[Event], frame: Frame, ground: HorizontalAxis, facts: Facts
+) -> list[Panel]:
     losses = [(x, loss) for row, loss in zip(own.rows, own.losses, strict=True) if (x := ground.own(row)) is not None]
     tests = _field_points([row for row in frame.events if row.get("split") == "eval"], "loss", ground.own)
     panels = [_line("loss", "loss", losses, _field_points(tail, "loss", ground.parent), tests)]
@@ -186,7 +190,7 @@ def _lines(own: Curve, tail: Sequence[Event], frame: Frame, ground: HorizontalAx
 
 def _field_points(rows: Sequence[Event], field: str, place: PositionOf) -> Sequence[tuple[float, float]]:
     """(position, value) of the points that have a field."""
-    return [(x, y) for row in rows if (x := place(row)) is not None and (y := number(row, field)) is not None]
+    return [(x, y) for row in rows if (x := place(row)) is not None and (y := numeric_field(row, field)) is not None]
 
 
 def _line(
@@ -211,7 +215,7 @@ def _fewer(points: Sequence[tuple[float, float]]) -> Points:
     return tuple(finite[place] for place in reduce.points([x for x, _ in finite], [y for _, y in finite]))
 
 
-def _throughput(own: Curve, ground: HorizontalAxis, facts: Facts) -> Panel:
+def _throughput(own: TrainingCurve, ground: HorizontalAxis, facts: Facts) -> Panel:
     """Throughput as printed, otherwise steps per second from printed step times, otherwise as sampled."""
     if printed := _finite(_field_points(own.points, "throughput", ground.own)):
         units = {str(row.get("throughput_unit")) for row in own.points if row.get("throughput_unit")}
@@ -227,10 +231,10 @@ def _throughput(own: Curve, ground: HorizontalAxis, facts: Facts) -> Panel:
 
 
 def _moments(
-    verdict: Verdict, own: Curve, tail: Sequence[Event], ground: HorizontalAxis
+    verdict: Verdict, own: TrainingCurve, tail: Sequence[Event], ground: HorizontalAxis
 ) -> list[tuple[float, str, str]]:
     """Positions to mark, (position, label, color): the onset of a divergence, and the end of the parent run."""
-    divergence = finding(verdict, lambda family: family.cost_kind == "result")
+    divergence = finding(verdict, lambda family: family.cost_kind == "spoilt")
     moments = []
     if divergence is not None and divergence.variant != "flat":  # which has no onset
         row = next((point for point in own.points if divergence.at is not None and point.at == divergence.at), None)
@@ -250,7 +254,7 @@ def _moments(
 
 def _caption(
     lines: Sequence[Panel],
-    own: Curve,
+    own: TrainingCurve,
     tail: Sequence[Event],
     axis: Axis,
     moments: Sequence[tuple[float, str, str]],
@@ -268,7 +272,7 @@ def _caption(
     text = f"{len(own.points):,} training points" + (f": {'; '.join(parts)}" if parts else "") + "."
     for x, label, _ in moments:
         text += f" {label[0].upper()}{label[1:]} at {_where(x, axis)}."
-    ended = [loss for row in tail if (loss := number(row, "loss")) is not None]
+    ended = [loss for row in tail if (loss := numeric_field(row, "loss")) is not None]
     if ended:
         text += f" The dashed line is the parent run; its last loss was {word(ended[-1])}."
     return text

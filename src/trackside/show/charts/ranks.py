@@ -12,7 +12,7 @@ from trackside.catalog.natural import natural
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Matrix, gpus_of, nan_median
-from trackside.facts.gpus import aligned, ranks_at
+from trackside.facts.gpus import align, ranks_of_gpus
 from trackside.finding import Verdict
 from trackside.query import Query, metric
 from trackside.show.charts import reduce
@@ -108,7 +108,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     max_columns = max(1, MAX_CELL_BYTES // (len(gpus) * len(grids)))
     layer_values = []
     for layer, grid in grids:
-        values = aligned(grid, gpus, times, gpus_of(grid, verdict.run)) * layer.scale
+        values = align(grid, gpus, times, gpus_of(grid, verdict.run)) * layer.scale
         if not np.isnan(values).all():
             size_bytes = capacity_bytes(facts, grid) if layer.key == "memory" else None
             capacity = None if size_bytes is None else size_bytes * layer.scale
@@ -119,7 +119,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     step = grids[0][1].step * -(-len(times) // columns)
     start = float(times[0]) - grids[0][1].step
     marked = tuple(gpus.index(gpu) for gpu in culprits(verdict, gpus))
-    ranks = dict(zip(verdict.run.gpus, map(str, ranks_at(verdict.run, verdict.run.gpus)), strict=False))
+    ranks = dict(zip(verdict.run.gpus, map(str, ranks_of_gpus(verdict.run, verdict.run.gpus)), strict=False))
     cause = first_cause(verdict, facts)
     onset_column = 0 if cause is None else max(0, int((cause[0] - start) // step))
     drawn = HeatMap(
