@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.catalog.metrics import DESCRIPTIVE, METRICS
-from trackside.model import Event, Plane, Record, Scalar, Series
+from trackside.model import Event, Plane, Record, Scalar, Series, TimeRange
 from trackside.query import Query, QueryError, Reducer, Row
 
 UNANSWERED = "source_unanswered"
@@ -37,7 +37,7 @@ class Cite:
     value: Scalar
     unit: str = ""
     text: str = ""
-    window: tuple[float, float] | None = None
+    window: TimeRange | None = None
 
 
 @dataclass(frozen=True, slots=True)

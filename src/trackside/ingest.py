@@ -16,7 +16,7 @@ import msgspec
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Samples
 from trackside.read.detect import read_source
-from trackside.read.format import HEAD_BYTES, Source
+from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.read.walk import walk
 from trackside.runs.jobs import plain_id
 from trackside.runs.logs import TELLING, ids_inside, leaf_of
@@ -61,7 +61,7 @@ def ingest(paths: Paths, store: str | os.PathLike[str], on_progress: Callable[[i
 
 
 def ingest_into(
-    writer: Writer, paths: Paths, on_progress: Callable[[int], None] | None = None, more: Iterable[Source] = ()
+    writer: Writer, paths: Paths, on_progress: Callable[[int], None] | None = None, more: Iterable[InputSource] = ()
 ) -> Summary:
     """Read ``more``, then everything under the paths, and commit."""
     inputs = _Inputs(writer, root_of(paths))
@@ -120,7 +120,7 @@ class _Inputs:
             self._by_hash.setdefault(known.hash, []).append(known)
             self._sizes.add(known.row.bytes)
 
-    def take(self, source: Source | Input) -> None:
+    def take(self, source: InputSource | Input) -> None:
         """Read a source unless the store has it; or store the row of an input that cannot be read."""
         label = source.path
         before = self._by_location.get(os.path.join(self._root, label))

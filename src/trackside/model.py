@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # numpy takes a tenth of a second to import, and most of this
     from numpy.typing import NDArray
 
 Scalar = str | int | float | bool | None
+TimeRange = tuple[float, float]
+"""Start and end, POSIX seconds."""
 
 Plane = Literal["log", "metric", "scheduler", "kernel", "collective", "trace"]
 GpusBy = Literal["label", "scheduler", "whole", "tracer", "occupancy", "all"]
@@ -25,7 +27,7 @@ possible ones."""
 InputStatus = Literal["read", "partial", "empty", "unrecognised", "unreadable", "refused"]
 
 
-class Role(enum.StrEnum):
+class EventRole(enum.StrEnum):
     """What a log line is evidence of. Only a ROOT line can name a cause by itself."""
 
     ROOT = "root"
@@ -63,7 +65,7 @@ class Event:
     time: float | None = None
     rank: int | None = None
     node: str | None = None
-    role: Role = Role.FACT
+    role: EventRole = EventRole.FACT
     parser: str = ""
     fields: Mapping[str, Scalar] = field(default_factory=dict)
 

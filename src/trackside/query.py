@@ -26,12 +26,11 @@ from trackside.catalog.events import EVENTS
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.records import RECORDS
 from trackside.errors import UsageError
-from trackside.model import Event, Plane, Record, Scalar
+from trackside.model import Event, Plane, Record, Scalar, TimeRange
 
 Row = Event | Record
 Reducer = Literal["count", "first", "last", "min", "max", "distinct", "avg", "median", "sum"]
 REDUCERS: tuple[Reducer, ...] = ("count", "first", "last", "min", "max", "distinct", "avg", "median", "sum")
-Window = tuple[float, float]
 Span = Literal["run", "tail", "around"]
 """Part of a run. run: from start to end, in at most about 1,500 windows. tail: its last half hour at the sample
 interval. around: the run and ten minutes before and after."""
@@ -68,7 +67,7 @@ class Query:
     reducer: Reducer | None = None
     reduced: str | None = None
     span: Span | None = None
-    window: Window | None = None
+    window: TimeRange | None = None
 
     def where(self, **filters: Scalar) -> Query:
         """Keep rows whose fields, or series whose labels, equal these values."""

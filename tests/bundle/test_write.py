@@ -40,7 +40,7 @@ from trackside.read.bundle import (
     recorded_job_and_time,
 )
 from trackside.read.detect import formats, read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 from trackside.read.walk import walk
 from trackside.session import Session
 from trackside.session.paths import load
@@ -158,7 +158,7 @@ class TestContent:
     def test_the_time_of_an_input_is_kept(self, run: Path, tmp_path: Path) -> None:
         os.utime(run / "train.log", (1_700_000_000, 1_700_000_000.25))
         write_bundle(run, tmp_path / "run.tsb")
-        sources = {source.path: source for source in walk([tmp_path / "run.tsb"]) if isinstance(source, Source)}
+        sources = {source.path: source for source in walk([tmp_path / "run.tsb"]) if isinstance(source, InputSource)}
         assert sources["train.log"].modified == 1_700_000_000.25
 
     def test_job_and_time_are_recorded(self, run: Path, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ class TestSlice:
         SampleWriter(file, SampleFilter()).samples(block)
         sink = CollectingSink()
         data = file.getvalue()
-        row = read_source(Source("x.jsonl", data[: 64 << 10], io.BytesIO(data), len(data)), sink)
+        row = read_source(InputSource("x.jsonl", data[: 64 << 10], io.BytesIO(data), len(data)), sink)
         assert row.format == "victoria-export"
         read_back = {
             block.series[index].metric: value
@@ -284,7 +284,7 @@ class TestSlice:
             for node in nodes
             for minute in range(100)
         ).encode()
-        source = Source("dcgm.prom", text, io.BytesIO(text), len(text))
+        source = InputSource("dcgm.prom", text, io.BytesIO(text), len(text))
         cut = export(source, SampleFilter(frozenset({nodes[0]}), 1_700_000_000_000, 1_700_000_540_000))
         assert (cut.written_count, cut.left_out_count) == (10, 190)
         rows = [json.loads(line) for line in b"".join(cut.lines()).splitlines()]
@@ -314,7 +314,8 @@ class TestDamage:
 
     def refused(self, bundle: Path, reason: str) -> None:
         (row,) = [
-            read_source(source, CollectingSink()) if isinstance(source, Source) else source for source in walk([bundle])
+            read_source(source, CollectingSink()) if isinstance(source, InputSource) else source
+            for source in walk([bundle])
         ]
         assert row.status == "refused"
         assert reason in row.note
@@ -412,7 +413,7 @@ class TestDamage:
         copy.write_bytes(bundle.read_bytes())
         self.repacked(copy, lambda m: m.update({MANIFEST: json.dumps(listing).encode()}))
         for source in walk([copy]):
-            if isinstance(source, Source):
+            if isinstance(source, InputSource):
                 source.stream.read()
 
 

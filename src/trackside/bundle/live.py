@@ -25,7 +25,7 @@ from trackside.http.unavailable import SourceUnavailable
 from trackside.ingest import HashedStream
 from trackside.model import Input, Samples
 from trackside.query import Query, QueryError
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.read.walk import walk
 from trackside.session import PathsRequest, Session, open_session
 from trackside.session.request import Paths
@@ -51,7 +51,7 @@ class EvidenceCopier:
     _open: BinaryIO | None = None
     _used_names: set[str] = field(default_factory=set)
 
-    def copy(self, source: Source) -> None:
+    def copy(self, source: InputSource) -> None:
         """Copy a source to a file, from which it is then read."""
         path = self._target_path(source.path)
         with open(path, "wb") as file:
@@ -90,7 +90,7 @@ class EvidenceCopier:
         ]
         for source in walk(paths):
             # An input with the same name as another has its folder in its path.
-            if isinstance(source, Source) and not any(path.endswith(f"/{source.path}") for path in metric_paths):
+            if isinstance(source, InputSource) and not any(path.endswith(f"/{source.path}") for path in metric_paths):
                 self.copy(source)
 
     def copy_stored_files(self, store: str, session: Session) -> None:

@@ -19,7 +19,7 @@ from trackside.catalog.hang_lines import read_piece
 from trackside.errors import TracksideError
 from trackside.model import Input
 from trackside.read.bundle import PIECE_BYTES, BundledInput, is_bundle_file
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.read.pieces import ChunkStream
 from trackside.read.plain_pickle import load
 from trackside.read.walk import ExplicitFile, list_files, walk
@@ -100,7 +100,7 @@ class SingleInputs:
             else:
                 yield self._part(item, row)
 
-    def _part(self, source: Source, row: Input) -> PartSource:
+    def _part(self, source: InputSource, row: Input) -> PartSource:
         doc = BundledInput(source.path, PACKED.sub("", source.path), source.modified)
         stream: io.BufferedIOBase = source.stream  # type: ignore[assignment]
         describe_excerpt: Callable[[], str] = str
@@ -135,7 +135,7 @@ class SingleInputs:
             return PartSource(doc, iter(lambda: stream.read(PIECE_BYTES), b""), describe_excerpt)
         return PartSource(redacted_doc(doc, self.redactor), self.redactor.stream(stream), describe_excerpt)
 
-    def _is_large(self, source: Source) -> bool:
+    def _is_large(self, source: InputSource) -> bool:
         """Whether parts of the source may be left out."""
         return self.spots is not None and (source.size is None or source.size > MAX_WHOLE_BYTES)
 

@@ -37,7 +37,7 @@ from trackside.read.bundle import (
     parts_of,
 )  # fmt: skip
 from trackside.read.compression import compression_of
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.read.walk import bundle_sources, walk
 from trackside.session import Session
 from trackside.session.inputs import LoadedInputs
@@ -137,7 +137,7 @@ def _trained_redactor(
     redactor.learn("".join(f"{row.path}\n{row.note}\n" for row in options.missing))
     for item in walk(paths, on_progress):
         redactor.learn(item.path + "\n")
-        if isinstance(item, Source) and _BINARY not in item.head:
+        if isinstance(item, InputSource) and _BINARY not in item.head:
             for data in pieces(item.stream):  # type: ignore[arg-type]
                 redactor.learn(data.decode("utf-8", "surrogateescape"))
     redactor.settle()

@@ -68,7 +68,7 @@ from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import named, ranks_of, world_size
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Command, Culprit, Finding, Sentence, absent, action, present
-from trackside.model import Event, Role, Run
+from trackside.model import Event, EventRole, Run
 
 WORKED = {
     "collectives": Sentence("{level} collectives completed, so the ranks had connected"),
@@ -137,7 +137,7 @@ class StartupFacts:
     @property
     def raised(self) -> bool:
         """Whether the run raised its own error."""
-        return any(row.role is Role.ROOT for row in self.exceptions.frame.events)
+        return any(row.role is EventRole.ROOT for row in self.exceptions.frame.events)
 
     @property
     def worked(self) -> Claim | None:

@@ -54,7 +54,7 @@ from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
-from trackside.model import Role, Run
+from trackside.model import EventRole, Run
 from trackside.remedies import DUMP_STACKS
 
 HUNG_AT = Sentence("hung at {place}, with an idle GPU")
@@ -162,7 +162,7 @@ def _ended_itself(ending: Ending, exceptions: Exceptions) -> Finding | None:
         return absent(NOT_REAPED(state=state))
     if ending.own_end is not None:
         return absent(ending.own_end)
-    own = (row for row in exceptions.frame.events if row.role is Role.ROOT)
+    own = (row for row in exceptions.frame.events if row.role is EventRole.ROOT)
     return next((absent(RAISED(type=exceptions.frame.value(row, "type"))) for row in own), None)
 
 

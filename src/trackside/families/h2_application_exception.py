@@ -48,7 +48,7 @@ from trackside.facts.ranks import ranks_of
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _training(trajectory: Trajectory, use: StartupUse, row: Event, limits: Limit
 def _survived(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | None:
     """An exception after which the launcher restarted the workers: not the cause of the end, but it may recur."""
     for row in exceptions.frame.events:
-        if row.role is not Role.ROOT or row.get("about") not in OWN or row.get("logged"):
+        if row.role is not EventRole.ROOT or row.get("about") not in OWN or row.get("logged"):
             continue
         if lived_on := restarts.lived_on(row):
             return present(

@@ -9,7 +9,7 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 MAX_MESSAGE_CHARS = 2_000
 _JOB_COMMANDS = re.compile(
@@ -19,7 +19,7 @@ _JOB_COMMANDS = re.compile(
 )
 
 
-def _exception(line: Line, name: str, message: str, role: Role = Role.ROOT) -> Event:
+def _exception(line: Line, name: str, message: str, role: EventRole = EventRole.ROOT) -> Event:
     message = message.strip()[:MAX_MESSAGE_CHARS]
     return line.event(
         "exception", role, type=name, message=message, root_type=name, root_message=message, about="application"
@@ -138,7 +138,7 @@ def _parse_shell(line: Line) -> Event | None:
     shell = re.search(r"(?:^|/)(?:ba|z|da|k)?sh$|slurm_script$|\.(?:sh|sbatch|slurm|bash)$", match["script"])
     if shell is None and ": line " not in line.text:
         return None
-    role = Role.ROOT if _JOB_COMMANDS.search(match["what"]) else Role.CONFIRMATION
+    role = EventRole.ROOT if _JOB_COMMANDS.search(match["what"]) else EventRole.CONFIRMATION
     return _exception(line, "CommandNotFound", line.text, role)
 
 

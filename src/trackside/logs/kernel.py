@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from trackside.catalog.signals import signal_name
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _SIZES = re.compile(r"(?:anon|file|shmem)-rss:(\d{1,15})kB")
 _KEY = re.compile(r"(oom_memcg|task_memcg|task|pid)=([^,\s]{1,300})")
@@ -48,7 +48,7 @@ def _killed(line: Line, match: re.Match[str]) -> Event:
     group = fields.get("oom_memcg")
     return line.event(
         "oom_kill",
-        Role.ROOT,
+        EventRole.ROOT,
         scope="cgroup" if in_group or fields.get("constraint") == "CONSTRAINT_MEMCG" else "host",
         pid=pid,
         comm=match["comm"],
@@ -89,7 +89,7 @@ def _constraint(line: Line, match: re.Match[str]) -> Event | None:
     group = fields.get("oom_memcg")
     return line.event(
         "oom_kill",
-        Role.ROOT,
+        EventRole.ROOT,
         scope="cgroup" if fields["constraint"] == "CONSTRAINT_MEMCG" else "host",
         pid=pid,
         comm=fields.get("task"),
@@ -131,7 +131,7 @@ def _crash(line: Line, match: re.Match[str]) -> Event:
     comm = match["comm"].split("traps: ")[-1].strip()
     return line.event(
         "process_exit",
-        Role.CONFIRMATION if _TRAINS.match(comm) else Role.FACT,
+        EventRole.CONFIRMATION if _TRAINS.match(comm) else EventRole.FACT,
         source="kernel",
         signal=number,
         signal_name=signal_name(number),

@@ -8,7 +8,7 @@ from trackside.catalog.signals import Exit, read_code, signal_number
 from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 LAUNCHER = "mpirun"
 
@@ -133,5 +133,5 @@ def _abort(line: Line, match: re.Match[str]) -> Event:
 def _lost(line: Line, _: re.Match[str]) -> Event:
     for near in line.following(MAX_LINES_AHEAD):
         if match := _DAEMON.search(near.text):
-            return line.event("peer_lost", Role.CASCADE, node=match[1], address=match[1], backend="mpi")
-    return line.event("peer_lost", Role.CASCADE, backend="mpi")
+            return line.event("peer_lost", EventRole.CASCADE, node=match[1], address=match[1], backend="mpi")
+    return line.event("peer_lost", EventRole.CASCADE, backend="mpi")

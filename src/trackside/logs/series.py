@@ -17,7 +17,7 @@ import msgspec
 
 from trackside.logs.line import split_label
 from trackside.logs.pattern import redrawing_ids
-from trackside.model import Event, Plane, Position, Role, Scalar
+from trackside.model import Event, EventRole, Plane, Position, Scalar
 
 MAX_OPEN_POINTS = 64
 """Distinct points that stay open: ranks print a step within this many points of each other."""
@@ -387,5 +387,5 @@ def _unpacked(path: str, parser: str, data: bytes) -> Event:
     line, offset, length, text, time, rank, node, fields = msgspec.msgpack.decode(data)
     plane: Plane = "log"
     return Event(
-        "progress", Position(path, line, offset, length), plane, text, time, rank, node, Role.FACT, parser, fields
+        "progress", Position(path, line, offset, length), plane, text, time, rank, node, EventRole.FACT, parser, fields
     )

@@ -8,7 +8,7 @@ from trackside.catalog.signals import TRANSLATED, Exit, read_code, signal_number
 from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _DEATH = rf"(?P<death>(?i:{exits.DEATHS}))(?:: \d{{1,2}})?"
 _CORE = r"(?P<core>\s+\((?:core|memory) dumped\))?"
@@ -117,7 +117,7 @@ def _timeout(line: Line, match: re.Match[str]) -> Event | None:
         return None
     exits.note_ending(line, "timeout")
     end = Exit(signal=number)
-    return line.event("signal_received", Role.ROOT, signal=number, signal_name=end.signal_name, by="timeout")
+    return line.event("signal_received", EventRole.ROOT, signal=number, signal_name=end.signal_name, by="timeout")
 
 
 @PARSER.pattern(

@@ -8,7 +8,7 @@ from trackside.catalog.job_states import ALL_STATES, is_over
 from trackside.catalog.slurm.values import signed_reason
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _JOB = re.compile(
     r"(?:^|: )(?P<said>job (?P<id>\d{1,12}(?:[_+]\d{1,8})?)(?:_\[[^\t\]]{1,500}\])? (?P<verb>submitted|requeued|started|"
@@ -64,11 +64,13 @@ def _job(line: Line) -> Event | None:
             return None
         code, signal = (int(ended[name]) if ended[name] else None for name in ("code", "signal"))
         state = ended["state"].lower()
-        return line.event("job_state", Role.FACT, job=job, text=sentence, state=state, exit_code=code, signal=signal)
+        return line.event(
+            "job_state", EventRole.FACT, job=job, text=sentence, state=state, exit_code=code, signal=signal
+        )
     waiting = _WAITS.search(details) if verb in ("submitted", "requeued", "waits") else None
     return line.event(
         "job_state",
-        Role.FACT,
+        EventRole.FACT,
         text=sentence,
         job=job,
         state=_VERBS.get(verb, verb),
@@ -94,9 +96,9 @@ def _node(line: Line) -> Event | None:
         return None
     sentence, name, raw = match["said"], match["name"], match["state"]
     if raw is None:
-        return line.event("node_state", Role.ROOT, node=name, text=sentence, state="rebooted")
+        return line.event("node_state", EventRole.ROOT, node=name, text=sentence, state="rebooted")
     state = _state_of(raw)
-    role = {"down": Role.ROOT, "drain": Role.CONFIRMATION}.get(state, Role.FACT)
+    role = {"down": EventRole.ROOT, "drain": EventRole.CONFIRMATION}.get(state, EventRole.FACT)
     reason = signed_reason(match["reason"])[0]
     return line.event(
         "node_state", role, node=name, text=sentence, state=state, reason=reason if state != "up" else None

@@ -10,7 +10,7 @@ from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.logs.stamp import find_time
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 LAUNCHER = "torchrun"
 
@@ -73,7 +73,7 @@ def _summary(line: Line, match: re.Match[str]) -> Event:
     text = [line.text.strip(), *(f"{name}: {value}" for name, value in fields.items() if name != "error_file")]
     role = exits.role_of(line, end.signal, pid, first=first)
     if end.signal is None and not first:
-        role = Role.CASCADE
+        role = EventRole.CASCADE
     return line.event(
         "launcher_failure",
         role,
@@ -164,13 +164,13 @@ def _got(line: Line, match: re.Match[str]) -> Event | None:
         return None
     exits.note_ending(line, "signal")
     if number == 2:
-        return line.event("user_interrupt", Role.ROOT, by=LAUNCHER)
+        return line.event("user_interrupt", EventRole.ROOT, by=LAUNCHER)
     return _signal(line, number, int(match["pid"]) if match["pid"] else None)
 
 
 def _signal(line: Line, number: int | None, pid: int | None) -> Event:
     name = None if number is None else signal_name(number)
-    return line.event("signal_received", Role.TEARDOWN, signal=number, signal_name=name, pid=pid, by=LAUNCHER)
+    return line.event("signal_received", EventRole.TEARDOWN, signal=number, signal_name=name, pid=pid, by=LAUNCHER)
 
 
 @PARSER.pattern(
@@ -185,9 +185,9 @@ def _signal(line: Line, number: int | None, pid: int | None) -> Event:
 def _restart(line: Line) -> Event | None:
     if match := _RESTART.search(line.text):
         attempt = int(match[2]) - int(match[1]) + 1
-        return line.event("launcher_restart", Role.CONFIRMATION, attempt=attempt, launcher=LAUNCHER)
+        return line.event("launcher_restart", EventRole.CONFIRMATION, attempt=attempt, launcher=LAUNCHER)
     if "will restart worker group" in line.text:
-        return line.event("launcher_restart", Role.CONFIRMATION, launcher=LAUNCHER)
+        return line.event("launcher_restart", EventRole.CONFIRMATION, launcher=LAUNCHER)
     return None
 
 
@@ -198,4 +198,4 @@ def _restart(line: Line) -> Event | None:
     avoids=("OMP_NUM_THREADS=1",),
 )
 def _started(line: Line) -> Event | None:
-    return line.event("host", Role.FACT, command=LAUNCHER) if "OMP_NUM_THREADS environment" in line.text else None
+    return line.event("host", EventRole.FACT, command=LAUNCHER) if "OMP_NUM_THREADS environment" in line.text else None

@@ -17,11 +17,11 @@ from trackside.model import Input
 from trackside.read.archive import Member, escapes, is_tar, printable, shown, tar_members
 from trackside.read.bundle import BundlePart, DamagedBundle, is_bundle, is_bundle_file, open_bundle
 from trackside.read.compression import Budget, DecompressedStream, compression_of
-from trackside.read.format import HEAD_BYTES, Source
+from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.read.transcode import Utf8Stream, encoding_of
 from trackside.read.zip import holds_checkpoint, is_zip, zip_members
 
-WalkItem = Source | Input
+WalkItem = InputSource | Input
 """A source to read, or the ``inputs`` row of a file that cannot be read."""
 ProgressCallback = Callable[[int], None]
 """Called with the number of further bytes done; over a whole walk these add up to the sizes of the files on disk."""
@@ -188,7 +188,7 @@ def _file(
             snapshot = SnapshotFile(raw, file_stat.st_size, on_progress, faults)
             budget = Budget(snapshot.reached)
             stream = io.BufferedReader(snapshot, HEAD_BYTES)
-            source = Source(label, b"", stream, file_stat.st_size, file_stat.st_mtime, faults)
+            source = InputSource(label, b"", stream, file_stat.st_size, file_stat.st_mtime, faults)
             yield from _unwrap(source, stream, budget, 0)
             snapshot.finish()
     except (OSError, ValueError) as error:
@@ -248,7 +248,7 @@ class SnapshotFile(io.RawIOBase):
             self._furthest = reached
 
 
-def _unwrap(source: Source, stream: io.BufferedReader[Any], budget: Budget, depth: int) -> Iterator[WalkItem]:
+def _unwrap(source: InputSource, stream: io.BufferedReader[Any], budget: Budget, depth: int) -> Iterator[WalkItem]:
     """Remove compression and archives, one layer at a time. ``source`` has no head yet."""
     head = source.head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
     kind = compression_of(head)
@@ -271,7 +271,7 @@ def _unwrap(source: Source, stream: io.BufferedReader[Any], budget: Budget, dept
         yield from _members(source, zip_members(stream, budget, source.faults), budget, depth)
 
 
-def _members(archive: Source, members: Iterator[Member], budget: Budget, depth: int) -> Iterator[WalkItem]:
+def _members(archive: InputSource, members: Iterator[Member], budget: Budget, depth: int) -> Iterator[WalkItem]:
     count, names = 0, set()
     for member in members:
         if not budget.member():
@@ -285,7 +285,7 @@ def _members(archive: Source, members: Iterator[Member], budget: Budget, depth: 
             reason = member.refusal or "its name points outside the archive"
             yield Input(path, None, "refused", reason)
             continue
-        source = Source(path, b"", member.stream, member.size, member.modified, member.faults)
+        source = InputSource(path, b"", member.stream, member.size, member.modified, member.faults)
         yield from _unwrap(source, member.stream, budget, depth + 1)
         if budget.stopped:
             break
@@ -316,10 +316,11 @@ def bundle_sources(parts: Iterable[BundlePart], prefix: str = "") -> Iterator[Wa
             continue
         size = part.size
         stream = io.BufferedReader(part.stream, HEAD_BYTES)  # type: ignore[type-var]
-        yield from _unwrap(Source(path, b"", stream, size, doc.modified), stream, Budget(lambda size=size: size), 0)  # type: ignore[misc]
+        source = InputSource(path, b"", stream, size, doc.modified)
+        yield from _unwrap(source, stream, Budget(lambda size=size: size), 0)  # type: ignore[misc]
 
 
-def _text(source: Source, stream: io.BufferedReader[Any]) -> Source:
+def _text(source: InputSource, stream: io.BufferedReader[Any]) -> InputSource:
     """The innermost layer: text in UTF-16 or UTF-32, or with a byte-order mark, is converted to plain UTF-8."""
     encoding = encoding_of(source.head)
     if encoding is not None:

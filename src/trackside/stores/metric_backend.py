@@ -21,7 +21,7 @@ from trackside.catalog.metrics import DESCRIPTIVE, METRICS
 from trackside.catalog.natural import Key, natural
 from trackside.evidence import NOT_GIVEN, UNABLE, Grid, MissingAnswer
 from trackside.http.unavailable import SourceUnavailable
-from trackside.model import Scalar, Series
+from trackside.model import Scalar, Series, TimeRange
 from trackside.query import MAX_QUERY_WINDOWS, Query, Span
 from trackside.stores.arithmetic import grouped, increase, onset
 
@@ -272,7 +272,7 @@ def _planned(query: Query, timing: Timing) -> Query:
     return Query(query.subject, query.kind, query.filters, step, how, query.group, query.group_how, window=(start, end))
 
 
-def window_of(span: Span, timing: Timing) -> tuple[float, float]:
+def window_of(span: Span, timing: Timing) -> TimeRange:
     """Start and end of a span, in seconds."""
     start, end = timing.start, timing.end
     match span:

@@ -15,7 +15,7 @@ from trackside.facts.logs.flight_records import missing_ranks, pending_collectiv
 from trackside.model import Input, Record
 from trackside.read import plain_pickle
 from trackside.read.detect import read_source
-from trackside.read.format import HEAD_BYTES, CollectingSink, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, InputSource
 from trackside.read.walk import walk
 
 
@@ -50,7 +50,7 @@ def dump(entries: Sequence[dict[str, Any]], groups: dict[str, tuple[Sequence[int
 
 def read(data: bytes, path: str) -> tuple[Input, list[Record]]:
     sink = CollectingSink()
-    row = read_source(Source(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data)), sink)  # type: ignore[arg-type]
+    row = read_source(InputSource(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data)), sink)  # type: ignore[arg-type]
     return row, sink.records
 
 
@@ -227,7 +227,7 @@ def test_ranks_of_injected_faults_are_found(folder: str, missing: tuple[int, ...
     for names in ("_dump_*", "json/*"):
         sink = CollectingSink()
         for source in walk(sorted(data.glob(names))):
-            assert isinstance(source, Source)
+            assert isinstance(source, InputSource)
             assert read_source(source, sink).status == "read"
         assert missing_ranks(sink.records) == missing
         assert unfinished_ranks(sink.records) == unfinished

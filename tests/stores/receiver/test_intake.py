@@ -53,7 +53,7 @@ from trackside.stores.receiver import arrivals
 from trackside.stores.receiver import flush as flushing
 from trackside.stores.receiver import lines as line_files
 from trackside.stores.receiver.arrivals import Arrivals, IntakeResult
-from trackside.stores.receiver.intake import Intake, NotStored, QueueFull
+from trackside.stores.receiver.intake import Intake, IntakeFull, NotStored
 from trackside.stores.receiver.options import Limits, RetentionOptions
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
@@ -811,7 +811,7 @@ def test_samples_over_the_queue_limit_are_refused(store: Path) -> None:
     intake = opened(store, Limits(pending_samples=8))
     sent(intake, tick(0)).result(10)
     sent(intake, tick(1)).result(10)
-    with pytest.raises(QueueFull, match="8 samples wait to be written") as caught:
+    with pytest.raises(IntakeFull, match="8 samples wait to be written") as caught:
         sent(intake, tick(2))
     assert caught.value.retry_after_s > 0
     flushed(intake)
@@ -907,7 +907,7 @@ def test_a_thread_that_ended_is_reported(
     assert f"trackside-{which} ended" in intake.last_error
     with pytest.raises(NotStored, match="start the receiver again"):
         sent(intake, tick(2))
-    with pytest.raises(QueueFull, match="start the receiver again"):
+    with pytest.raises(IntakeFull, match="start the receiver again"):
         intake.flush()
     intake.close()
     again = opened(store)

@@ -16,7 +16,7 @@ from trackside.catalog.records import RECORDS
 from trackside.catalog.slurm import values
 from trackside.model import Scalar
 
-Value = Scalar | tuple[Scalar, ...]
+SlurmValue = Scalar | tuple[Scalar, ...]
 Tool = Literal["sacct", "scontrol", "squeue", "sinfo", "sacctmgr", "jobcomp", "slurmdbd", "slurmctld"]
 """``sacct``, ``squeue``, ``sinfo``, ``sacctmgr``: columns of tables; ``scontrol``: keys of its blocks and of
 jobcomp/filetxt; ``jobcomp``: keys of its JSON lines; ``slurmdbd``, ``slurmctld``: paths in the JSON of sacct and slurmdb,
@@ -26,7 +26,7 @@ _TABLES = ("sacct", "squeue", "sinfo", "sacctmgr")
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class SlurmField:
     """A field of a record. ``spellings``: tool -> its names, best first. ``parse``: parses a value of any of them.
 
     If a value contains several fields, ``names`` lists them in the order that ``parse`` returns them; ``-``: ignored.
@@ -37,8 +37,8 @@ class Field:
     spellings: Mapping[str, tuple[str, ...]]
 
 
-def _field(names: str, parse: Callable[[Any], Any], **spellings: str) -> Field:
-    return Field(tuple(names.split()), parse, {tool: tuple(text.split()) for tool, text in spellings.items()})
+def _field(names: str, parse: Callable[[Any], Any], **spellings: str) -> SlurmField:
+    return SlurmField(tuple(names.split()), parse, {tool: tuple(text.split()) for tool, text in spellings.items()})
 
 
 JOB = (
@@ -125,9 +125,9 @@ def spellings_of(tool: Tool, *kinds: str) -> frozenset[str]:
     return frozenset(spelling for kind in kinds for *_, spellings in _ROWS[kind, tool] for spelling in spellings)
 
 
-def read(kind: str, tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
+def read(kind: str, tool: Tool, get: Callable[[str], Any]) -> dict[str, SlurmValue]:
     """The known fields of a record. ``get`` returns the value of a spelling."""
-    record: dict[str, Value] = {}
+    record: dict[str, SlurmValue] = {}
     for names, parse, spellings in _ROWS[kind, tool]:
         if names[0] in record:
             continue
@@ -144,7 +144,7 @@ def read(kind: str, tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
     return record
 
 
-def job_ids(tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
+def job_ids(tool: Tool, get: Callable[[str], Any]) -> dict[str, SlurmValue]:
     """A job's ``raw_id``, ``array_id`` and ``id`` as users write it: ``60_3``, ``60_[4-9]`` for pending tasks, ``73+0``."""
     job, array, task, tasks, het, part = (
         next((value for name in names.split(",") if (value := get(name)) not in (None, "")), None)
@@ -152,7 +152,7 @@ def job_ids(tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
     )
     raw_id, array_id, het_id, part_number = (values.number(value) for value in (job, array, het, part))
     number = values.number(task.partition("%")[0] if isinstance(task, str) else task)
-    ids: dict[str, Value] = {} if raw_id is None else {"id": str(raw_id), "raw_id": str(raw_id)}
+    ids: dict[str, SlurmValue] = {} if raw_id is None else {"id": str(raw_id), "raw_id": str(raw_id)}
     if array_id and (number is not None or values.known(tasks)):
         ids["id"] = f"{array_id}_{f'[{tasks}]' if number is None else number}"
         ids["array_id"] = str(array_id)
@@ -161,7 +161,7 @@ def job_ids(tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
     return ids
 
 
-def job_record(tool: Tool, get: Callable[[str], Any], **more: Value | None) -> dict[str, Value]:
+def job_record(tool: Tool, get: Callable[[str], Any], **more: SlurmValue | None) -> dict[str, SlurmValue]:
     """A job's fields for a record: those of the tool, fields derived from them, and ``more``."""
     fields: dict[str, Any] = {**read("job", tool, get), **more}
     fields["n_nodes"] = fields.get("n_nodes") or len(fields.get("nodes", ())) or None
@@ -170,21 +170,23 @@ def job_record(tool: Tool, get: Callable[[str], Any], **more: Value | None) -> d
     return without_forecasts(fields)
 
 
-def step_record(tool: Tool, get: Callable[[str], Any], id_: str | None, **more: Value | None) -> dict[str, Value]:
+def step_record(
+    tool: Tool, get: Callable[[str], Any], id_: str | None, **more: SlurmValue | None
+) -> dict[str, SlurmValue]:
     """A step's fields for a record. ``id_``: ``60_3.batch``."""
     job, *_ = values.split_job_id(id_ or "") or (None,)
     return without_forecasts({**read("step", tool, get), "id": id_, "job": job, **more})
 
 
 def node_record(
-    tool: Tool, get: Callable[[str], Any], name: str, state: str | Iterable[str] | None, **more: Value | None
-) -> dict[str, Value]:
+    tool: Tool, get: Callable[[str], Any], name: str, state: str | Iterable[str] | None, **more: SlurmValue | None
+) -> dict[str, SlurmValue]:
     """A node's fields for a record."""
     base, flags = values.node_state_of(state)
     return _known({"name": name, "state": base, "flags": flags, **read("node", tool, get), **more})
 
 
-def without_forecasts(fields: Mapping[str, Value | None]) -> dict[str, Value]:
+def without_forecasts(fields: Mapping[str, SlurmValue | None]) -> dict[str, SlurmValue]:
     """A job's or step's fields without unknown ones and those that are not real yet: forecast start and end, and the exit
     code of a job that has not ended."""
     forecast: tuple[str, ...] = ()
@@ -197,5 +199,5 @@ def without_forecasts(fields: Mapping[str, Value | None]) -> dict[str, Value]:
     return {name: value for name, value in _known(fields).items() if name not in forecast}
 
 
-def _known(fields: Mapping[str, Value | None]) -> dict[str, Value]:
+def _known(fields: Mapping[str, SlurmValue | None]) -> dict[str, SlurmValue]:
     return {name: value for name, value in fields.items() if value is not None and value not in _EMPTY}

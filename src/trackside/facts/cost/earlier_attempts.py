@@ -42,7 +42,7 @@ RESUMED_UNKNOWN = Sentence(
 )
 RESTART_UNKNOWN = Sentence("how long the start-up of attempt {attempt} took: the log does not show when training began")
 
-Span = tuple[Value, Value]
+AttemptTimes = tuple[Value, Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,11 @@ def _restored(points: Sequence[Event], loads: Sequence[Event]) -> list[list[Even
 
 
 def _wasted(
-    work: TrainingWork, attempt_times: Span, points: Sequence[Event], next_points: Sequence[Event], attempt: Value
+    work: TrainingWork,
+    attempt_times: AttemptTimes,
+    points: Sequence[Event],
+    next_points: Sequence[Event],
+    attempt: Value,
 ) -> tuple[WastedTime | Claim, bool]:
     """(the work of this attempt that the next one repeated, or a claim that it is unknown; whether all of it was
     lost)"""
@@ -180,7 +184,9 @@ def _time_of_step(work: TrainingWork, points: Sequence[Event], step: Value) -> V
     return None
 
 
-def _restart(work: TrainingWork, attempt_times: Span, points: Sequence[Event], attempt: Value) -> WastedTime | Claim:
+def _restart(
+    work: TrainingWork, attempt_times: AttemptTimes, points: Sequence[Event], attempt: Value
+) -> WastedTime | Claim:
     """The start-up of an attempt that resumed from a checkpoint."""
     first, start = next((row for row in points if row.time is not None), None), attempt_times[0]
     training_start = None if first is None else _training_start(work, start.number, first, points)

@@ -17,6 +17,7 @@ from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact, known
 from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, nan_mean, nan_median, stretches
 from trackside.facts.training.learning import Trajectory
+from trackside.model import TimeRange
 from trackside.query import metric
 
 RESTING = 0.1
@@ -157,7 +158,7 @@ def _readings(activity: GpuActivity, windows: Flags) -> float:
     return float(windows.sum()) * grid.samples / cells if cells else 0.0
 
 
-def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) -> tuple[float, float] | None:
+def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) -> TimeRange | None:
     """From the first work to the last: by the GPUs, else by the log's points. GPUs whose work is too small to detect
     count as working all the time if the log counts steps."""
     points = () if course is None else course.points
@@ -185,9 +186,7 @@ def _first_training_window(activity: GpuActivity, limits: Limits) -> int:
         return int((crowd[0] >= limits.started_share * level(crowd)[0]).argmax())
 
 
-def _mean_of(
-    activity: GpuActivity, name: str | None, rows: Flags, windows: Flags, bounds: tuple[float, float]
-) -> Value | None:
+def _mean_of(activity: GpuActivity, name: str | None, rows: Flags, windows: Flags, bounds: TimeRange) -> Value | None:
     """The mean of a signal for the typical GPU."""
     grid, values = activity.grid(name), activity.signal(name)
     if grid is None or values is None:

@@ -18,7 +18,7 @@ from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions, last_words
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 AT_LIMIT = ("TIMEOUT", "DEADLINE")
 """States of runs that reached their time limit."""
@@ -84,6 +84,6 @@ class LastPart:
 def last_part(ending: Ending, silence: Silence, exceptions: Exceptions, stall: Maybe[GpuStall]) -> LastPart:
     """Covers what was given, which may be nothing."""
     points = silence.points
-    own = [row for row in exceptions.frame.events if row.role is Role.ROOT and not row.get("logged")]
+    own = [row for row in exceptions.frame.events if row.role is EventRole.ROOT and not row.get("logged")]
     measured = None if isinstance(stall, Missing) else stall
     return LastPart(points, ending.reaped and not ending.ends, bool(last_words(own, points)), silence, measured)

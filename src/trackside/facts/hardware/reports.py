@@ -20,7 +20,7 @@ from trackside.facts.gpus import gpus_at_address, may_be_own
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.finding import Certainty, Claim, Sentence
-from trackside.model import Event, Position, Role, Run
+from trackside.model import Event, EventRole, Position, Run
 from trackside.query import events, record
 
 XID = Sentence("the kernel reported Xid {xid} ({name}): {line}")
@@ -133,7 +133,7 @@ def hardware_reports(
         frame = evidence[name]
         for row in frame.events:
             also_xid = name == "lost" and any(other.at == row.at for other in evidence["xids"].events)
-            if row.role not in (Role.CONFIRMATION, Role.ROOT) or also_xid:
+            if row.role not in (EventRole.CONFIRMATION, EventRole.ROOT) or also_xid:
                 continue
             sure = Certainty.ESTABLISHED if row.plane == "kernel" else Certainty.SUPPORTED
             pci = row.get("pci")
@@ -146,7 +146,7 @@ def hardware_reports(
     job = [
         _reported(row, "cuda", CUDA(line=errors.value(row, "text")), IN_JOB_LOG[str(row.get("name"))], row.get("pci"))
         for row in errors.events
-        if row.get("name") in IN_JOB_LOG and row.role is Role.ROOT
+        if row.get("name") in IN_JOB_LOG and row.role is EventRole.ROOT
     ]
     has_input = any(evidence.has(name) for name in ("xids", "errors", "nodes"))
     faults = (*kernel, *job[:1], *_drained(drained, run))

@@ -22,10 +22,10 @@ from trackside.facts.gpu.activity import Flags, GpuActivity
 from trackside.facts.gpus import aligned, counted, name_of, of_gpu, sampled
 from trackside.facts.hardware.clocks import GRAVE, Clocks
 from trackside.finding import Claim, Sentence
+from trackside.model import TimeRange
 from trackside.query import metric
 
 Rows = NDArray[np.intp]
-Span = tuple[float, float]
 """Start and end, POSIX seconds."""
 Against = Literal["own", "peers", "highest"]
 """What a clock is compared with: the GPU's own clock at other times, the other GPUs', its maximum."""
@@ -68,7 +68,7 @@ class ThrottledGpu:
     start: float
     end: float
     """End of the time span, POSIX seconds."""
-    before: Span | None
+    before: TimeRange | None
     """A span of work with normal clocks, for comparison."""
     seconds: Value
     share: float
@@ -218,7 +218,7 @@ def _throttled(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[s
 
 
 def _usual(
-    clocks: Clocks, gpu: str, own: Grid | None, before: Span | None, during: Span, peers: Sequence[str]
+    clocks: Clocks, gpu: str, own: Grid | None, before: TimeRange | None, during: TimeRange, peers: Sequence[str]
 ) -> tuple[Value | None, Against]:
     """The expected clock: its own normal clock, else the other GPUs', else the maximum."""
     grid, highest = clocks.grids.get("clocks"), clocks.grids.get("highest")
@@ -234,7 +234,7 @@ def _usual(
     return None, "highest"
 
 
-def _free_stretch(clocks: Clocks, parts: Sequence[Rows]) -> Span | None:
+def _free_stretch(clocks: Clocks, parts: Sequence[Rows]) -> TimeRange | None:
     """A span with normal clocks: the one before the throttling if it has three windows, else the one after."""
     part = next((rows for rows in parts if len(rows) >= 3), None)
     return None if part is None else (float(clocks.times[part[0]]) - clocks.step, float(clocks.times[part[-1]]))

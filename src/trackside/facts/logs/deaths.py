@@ -20,7 +20,7 @@ from trackside.facts.logs.restarts import LauncherRestarts
 from trackside.facts.ranks import rank_of, ranks_of
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events, metric, record
 
 ABORT, KILL = 6, 9
@@ -161,7 +161,7 @@ class Deaths:
     def _reports(self, source: str) -> Iterator[Death]:
         frame = self.frames[source]
         for row in frame.events:
-            if row.role is not Role.ROOT:
+            if row.role is not EventRole.ROOT:
                 continue
             number = _named_signal(str(row.get("what") or "")) if source == "fatals" else exit_signal(row)
             if number in FATAL_SIGNALS:
@@ -169,7 +169,7 @@ class Deaths:
 
     def _ended_before(self, death: Death) -> bool:
         """Whether the run had been ended before: an earlier notice, or, without notices, the record."""
-        notices = (row for row in self.ending.notices.events if row.role is Role.ROOT)
+        notices = (row for row in self.ending.notices.events if row.role is EventRole.ROOT)
         own = ("out_of_memory", "launch_failure")
         order = [follows(notice, death.row) for notice in notices if notice.get("reason") not in own]
         if any(after is False for after in order):
@@ -195,7 +195,7 @@ class Deaths:
         if death.number != ABORT:
             return False
         accounted = any(row.get("about") in ("cuda", "collective") for row in self.exceptions.frame.events)
-        device = [row for row in self.evidence["device"].events if row.role in (Role.ROOT, Role.CASCADE)]
+        device = [row for row in self.evidence["device"].events if row.role in (EventRole.ROOT, EventRole.CASCADE)]
         causes = [*self.evidence["timeouts"].events, *self.evidence["heartbeats"].events]
         causes += [row for row in device if accounted or row.get("name") in BROKEN]
         return any(row.rank is None or death.rank is None or row.rank == death.rank for row in causes)
@@ -216,7 +216,9 @@ class Deaths:
     def _tracebacks(self) -> tuple[Event, ...]:
         """Exceptions and GPU memory errors that can explain a death."""
         rows = [row for row in self.raised if not row.get("logged")]
-        rows += [row for row in self.memory.events if row.role is Role.ROOT and followed_by(row, self.points) is None]
+        rows += [
+            row for row in self.memory.events if row.role is EventRole.ROOT and followed_by(row, self.points) is None
+        ]
         return tuple(row for row in rows if row.get("about") not in ("dataloader", "host_memory"))
 
 

@@ -19,7 +19,7 @@ from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.order import followed_by, follows, latest
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events
 
 RAISED = Sentence("the job raised {type}: {message}")
@@ -43,7 +43,7 @@ def unhandled(raised: Iterable[Event], progress: Iterable[Event], *, crashed: bo
     Wrappers, cascades and teardown are dropped. Copies of a traceback in a launcher's summary count only if the rank
     printed none itself. ``crashed``: see :func:`last_words`.
     """
-    own = [event for event in raised if event.role is Role.ROOT and event.get("about") not in ABOUT_OTHERS]
+    own = [event for event in raised if event.role is EventRole.ROOT and event.get("about") not in ABOUT_OTHERS]
     final = last_words(own, list(progress), crashed=crashed)
     direct = [event for event in final if not event.get("in_summary")]
     return earliest_first(direct or final)

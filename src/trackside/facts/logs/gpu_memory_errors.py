@@ -18,7 +18,7 @@ from trackside.facts.logs.order import followed_by
 from trackside.facts.ranks import named, ranks_of
 from trackside.facts.training.learning import Trajectory, number
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role, Run
+from trackside.model import Event, EventRole, Run
 from trackside.query import events
 
 OOM = Sentence("GPU memory ran out: {line}")
@@ -166,9 +166,9 @@ def gpu_memory_errors(
     memory = evidence["memory"]
     raised = exceptions.frame
     about = raised.where(lambda row: row.get("about") == "oom")
-    sized = any(row.role is Role.ROOT for row in memory.events) or not about
+    sized = any(row.role is EventRole.ROOT for row in memory.events) or not about
     frame = memory if sized else about
     points = () if isinstance(trajectory, Missing) else trajectory.points
-    roots = [row for row in frame.events if row.role is Role.ROOT]
+    roots = [row for row in frame.events if row.role is EventRole.ROOT]
     own = earliest_first(last_words(roots, points, crashed=ending.abnormal is not None))
     return GpuMemoryErrors(memory, frame, sized, tuple(roots), tuple(own), about, bool(raised), trajectory, ending, run)

@@ -15,7 +15,7 @@ from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.restarts import LauncherRestarts
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Record, Role, Run
+from trackside.model import Event, EventRole, Record, Run
 from trackside.query import events, record
 
 Scope = Literal["node", "job"]
@@ -59,7 +59,7 @@ class OomKills:
     def report(self) -> OomReport | None:
         """The first report that the run ran out of host memory, unless training continued after it."""
         for row in self.own:
-            if row.role is Role.ROOT and not self.restarts.recovered(row):
+            if row.role is EventRole.ROOT and not self.restarts.recovered(row):
                 return OomReport(OOM(line=self.frame.value(row, "text")), row)
         job = self.ending.job
         if job is not None and job.get("state") == "OUT_OF_MEMORY":

@@ -18,7 +18,7 @@ from trackside.facts.logs.order import followed_by
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import named
 from trackside.finding import Claim, Culprit, Sentence
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events
 
 FAILED: Mapping[str, Sentence] = {
@@ -182,7 +182,7 @@ class RendezvousFailures:
 def rendezvous_failures(evidence: Evidence, exceptions: Exceptions, silence: Silence) -> RendezvousFailures:
     """Missing if no log was given."""
     frame, up = evidence["failures"], silence.formed
-    rows = [row for row in frame.events if row.role is Role.ROOT and followed_by(row, up) is None]
+    rows = [row for row in frame.events if row.role is EventRole.ROOT and followed_by(row, up) is None]
     own = [row for row in exceptions.frame.events if _of_startup(row) and followed_by(row, up) is None]
     return RendezvousFailures(frame, tuple(rows), tuple(own))
 
@@ -195,4 +195,4 @@ def _rank(row: Event) -> int:
 def _of_startup(row: Event) -> bool:
     """Whether it is a failed rendezvous, or the library aborted."""
     library = row.get("about") == "collective" and LIBRARY.search(str(row.get("message") or "")) is not None
-    return row.role is Role.ROOT and (row.get("about") == "rendezvous" or library)
+    return row.role is EventRole.ROOT and (row.get("about") == "rendezvous" or library)

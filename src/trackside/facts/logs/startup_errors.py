@@ -17,7 +17,7 @@ from trackside.facts.logs.exceptions import RAISED, type_and_message, unhandled
 from trackside.facts.ranks import failed_beside, named
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events, record
 
 RAISED_ON = Sentence("{ranks} raised {type}: {message}")
@@ -101,6 +101,6 @@ def startup_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: En
         if row.get("about") in ABOUT and not (row.get("about") == "dataloader" and row.at.path in killed)
     ]  # fmt: skip
     done = () if isinstance(trajectory, Missing) else (*trajectory.points, *trajectory.milestones)
-    other = bool(evidence["memory"]) or any(row.role is Role.ROOT for row in frame.events)
+    other = bool(evidence["memory"]) or any(row.role is EventRole.ROOT for row in frame.events)
     own = unhandled(rows, done)
     return StartupErrors(frame, evidence.missing("exceptions"), tuple(own), other, ending)

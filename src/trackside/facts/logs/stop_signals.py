@@ -12,7 +12,7 @@ from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.order import first, followed_by, follows
 from trackside.facts.training.learning import Trajectory
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events
 
 SIGTERM = 15
@@ -72,7 +72,7 @@ def _causes(sign: Event, evidence: Evidence, ending: Ending, exceptions: Excepti
     for frame in (ending.launchers, ending.exits):
         for row in frame.events:
             escalated = exit_signal(row) == 9 and follows(row, sign) is True  # SIGKILL after SIGTERM
-            if _failed(row) and (row.role is Role.ROOT or not escalated):
+            if _failed(row) and (row.role is EventRole.ROOT or not escalated):
                 yield frame.value(row, "text")
     for row in exceptions.unhandled:
         if follows(row, sign) is not True:

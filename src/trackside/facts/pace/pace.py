@@ -14,7 +14,7 @@ from trackside.evidence import Evidence, Frame, Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.gpu.activity import ACTIVITY
 from trackside.facts.training.learning import number, training_points
-from trackside.model import Event
+from trackside.model import Event, TimeRange
 from trackside.query import Query, events, metric
 
 PACE: Mapping[str, Query] = {
@@ -34,7 +34,6 @@ MIN_POINTS = 3
 """Minimum number of points or windows on either side."""
 MAX_SHARE = 0.9
 """Share of the earlier SM activity below which it fell: it varies by a few percent."""
-Span = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class StepPace:
     grids: Mapping[str, Grid]
     """The series of :data:`PACE` that were sampled."""
 
-    def compare(self, before: Span, during: Span) -> Pace | None:
+    def compare(self, before: TimeRange, during: TimeRange) -> Pace | None:
         """The paces of two spans (start, end]; None if no signal covers both."""
         pace = _logged(self.progress, before, during)
         for name, kind in KINDS.items():
@@ -71,13 +70,13 @@ def step_pace(evidence: Evidence) -> StepPace:
     return StepPace(evidence["progress"], grids)
 
 
-def _worked(grid: Grid | None, before: Span, during: Span) -> Pace | None:
+def _worked(grid: Grid | None, before: TimeRange, during: TimeRange) -> Pace | None:
     """SM activity of all GPUs, if it fell: GPUs that wait for a slow one do less. A single GPU is not conclusive."""
     pace = _measured(grid, "work", before, during) if grid is not None and len(grid) > 1 else None
     return pace if pace is not None and pace.slowdown > 1 / MAX_SHARE else None
 
 
-def _logged(frame: Frame, before: Span, during: Span) -> Pace | None:
+def _logged(frame: Frame, before: TimeRange, during: TimeRange) -> Pace | None:
     points = [point for point in training_points(frame) if point.time is not None]
     first, second = (
         _step_time(frame, [point for point in points if start < (point.time or 0.0) <= end])
@@ -109,7 +108,7 @@ def _between(one: Event, other: Event) -> float | None:
     return (other.time - one.time) / steps
 
 
-def _measured(grid: Grid | None, kind: str, before: Span, during: Span) -> Pace | None:
+def _measured(grid: Grid | None, kind: str, before: TimeRange, during: TimeRange) -> Pace | None:
     if grid is None:
         return None
     parts = [grid.during(*span) for span in (before, during)]

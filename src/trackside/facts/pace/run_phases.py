@@ -18,10 +18,9 @@ from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import Flags, GpuActivity, stretches
 from trackside.facts.training.learning import Trajectory, training_points
 from trackside.facts.training.loss_curve import GAUGES, LossCurve
-from trackside.model import Run
+from trackside.model import Run, TimeRange
 from trackside.query import events
 
-Span = tuple[float, float]
 """Start and end, POSIX seconds."""
 PAUSE, PAUSE_SHARE = 10.0, 0.04
 """A gap between two logged steps is shown from this multiple of the usual gap, and this share of the run."""
@@ -42,7 +41,7 @@ class RunPhase:
 class RunPhases:
     """What the run did when."""
 
-    window: Span | None
+    window: TimeRange | None
     """Start and end of the last attempt, by the scheduler, else by its logs, else by its metrics; None if unknown."""
     steps: Sequence[float]
     """Times of the logged steps in the window, POSIX seconds, sorted."""
@@ -83,7 +82,7 @@ def run_phases(
     return RunPhases((start, end), steps, activity)
 
 
-def _stepping(times: Sequence[float], window: Span) -> Iterator[RunPhase]:
+def _stepping(times: Sequence[float], window: TimeRange) -> Iterator[RunPhase]:
     gaps = [after - before for before, after in pairwise(times)]
     min_gap_s = max(PAUSE * median(gaps), PAUSE_SHARE * (window[1] - window[0]))
     if times[0] > window[0]:
@@ -100,7 +99,7 @@ def _stepping(times: Sequence[float], window: Span) -> Iterator[RunPhase]:
         yield RunPhase("after the last step", times[-1], window[1])
 
 
-def _working(activity: GpuActivity, window: Span) -> Iterator[RunPhase]:
+def _working(activity: GpuActivity, window: TimeRange) -> Iterator[RunPhase]:
     """By sampled time spans; nothing is reported where samples are missing for long."""
     min_gap_s = PAUSE_SHARE * (window[1] - window[0])
     work = _joined(_within(activity, activity.active, window), min_gap_s)
@@ -119,7 +118,7 @@ def _working(activity: GpuActivity, window: Span) -> Iterator[RunPhase]:
             yield RunPhase("no work", edge, end)
 
 
-def _within(activity: GpuActivity, flags: Flags, window: Span) -> list[Span]:
+def _within(activity: GpuActivity, flags: Flags, window: TimeRange) -> list[TimeRange]:
     """The ranges of set windows, clipped to the run's window."""
     times = activity.times.tolist()
     spans = [(times[start] - activity.step, times[stop - 1]) for start, stop in stretches(flags)]
@@ -127,9 +126,9 @@ def _within(activity: GpuActivity, flags: Flags, window: Span) -> list[Span]:
     return [(max(start, first), min(end, last)) for start, end in spans if end > first and start < last]
 
 
-def _joined(spans: Sequence[Span], max_gap_s: float) -> list[Span]:
+def _joined(spans: Sequence[TimeRange], max_gap_s: float) -> list[TimeRange]:
     """Spans merged where the gap between them is at most ``max_gap_s``."""
-    joined: list[Span] = []
+    joined: list[TimeRange] = []
     for start, end in spans:
         if joined and start - joined[-1][1] <= max_gap_s:
             joined[-1] = joined[-1][0], end

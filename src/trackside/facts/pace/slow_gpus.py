@@ -74,7 +74,7 @@ class Limits(outliers.Limits):
 
 
 @dataclass(frozen=True)
-class Stretch:
+class OutlierPeriod:
     """GPUs that are outliers for a while."""
 
     picked: Rows
@@ -88,7 +88,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class SlowGroup(Stretch):
+class SlowGroup(OutlierPeriod):
     """Outlier GPUs, and the sign by which they are."""
 
     sign: Sign
@@ -177,14 +177,16 @@ class SlowGpus:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(busy > RESTING, 1 / busy, np.nan)
 
-    def _stretch(self, rows: Rows, indices: Sequence[int], first: Outlier) -> Stretch:
+    def _stretch(self, rows: Rows, indices: Sequence[int], first: Outlier) -> OutlierPeriod:
         activity, picked = self.activity, rows[list(indices)]
         others = np.setdiff1d(rows, picked)
         start, end = float(activity.times[first.start]) - activity.step, float(activity.times[first.stop - 1])
         window = slice(first.start, first.stop)
-        return Stretch(picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end)
+        return OutlierPeriod(
+            picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end
+        )
 
-    def _group(self, sign: Sign, stretch: Stretch) -> SlowGroup | None:
+    def _group(self, sign: Sign, stretch: OutlierPeriod) -> SlowGroup | None:
         """The outliers, if the others wait meanwhile."""
         limits, busy, waits = self.limits, self.activity.busy, self._waited
         peers_busy = None if busy is None else float(nan_median(busy[stretch.others][:, stretch.windows]))
@@ -212,7 +214,7 @@ class SlowGpus:
             claims=tuple(claims),
         )  # fmt: skip
 
-    def _shows(self, sign: Sign, stretch: Stretch) -> list[Claim]:
+    def _shows(self, sign: Sign, stretch: OutlierPeriod) -> list[Claim]:
         """How much the first outlier differs, and what the others do."""
         if sign == "wait":
             return self._less_wait(stretch)
@@ -231,7 +233,7 @@ class SlowGpus:
             claims.append(PEERS_BUSY(busy=busy, signal=derived(TITLES[activity.busy_by], busy)))
         return claims
 
-    def _less_wait(self, stretch: Stretch) -> list[Claim]:
+    def _less_wait(self, stretch: OutlierPeriod) -> list[Claim]:
         if self.waits is None:
             return []
         part = self.waits.during(stretch.start, stretch.end)
@@ -242,7 +244,7 @@ class SlowGpus:
         window = derived(part.step, peers, unit="s")
         return [SLOW_WAIT(gpus=derived(stretch.gpus[:1], own), mine=own, theirs=peers, window=window)]
 
-    def _equal(self, counts: Matrix | None, stretch: Stretch) -> bool | None:
+    def _equal(self, counts: Matrix | None, stretch: OutlierPeriod) -> bool | None:
         """Whether the picked GPUs have the same counts as the others."""
         if counts is None:
             return None
@@ -250,7 +252,7 @@ class SlowGpus:
         peers, own = float(np.median(sums[stretch.others])), float(np.median(sums[stretch.picked]))
         return abs(own / peers - 1) <= self.limits.equal if peers > 0 else None
 
-    def _counts(self, name: str, stretch: Stretch) -> Claim:
+    def _counts(self, name: str, stretch: OutlierPeriod) -> Claim:
         grid = self.activity.grid(name)
         assert grid is not None
         part = grid.during(stretch.start, stretch.end)
@@ -258,7 +260,7 @@ class SlowGpus:
         peers = _of_peers(part, stretch.peers).value("median", unit="")
         return EQUAL[name](mine=own, theirs=peers, window=derived(part.step, peers, unit="s"))
 
-    def _slow_clock(self, stretch: Stretch) -> list[Claim]:
+    def _slow_clock(self, stretch: OutlierPeriod) -> list[Claim]:
         """Their SM clock, if it is well below the others'."""
         if self.clock is None:
             return []

@@ -18,7 +18,7 @@ from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.trust.coverage import SampledWindows, SampleGap, by_node, sample_gaps, sampled_windows
 from trackside.finding import Claim, Sentence
-from trackside.model import Run
+from trackside.model import Run, TimeRange
 from trackside.query import Query, metric
 
 GPU_WITNESSES = (
@@ -142,7 +142,7 @@ class Sampling:
             yield GPUS_UNMEASURED(measured=derived(len(run.gpus), count), allocated=n_gpus)
 
     @property
-    def _span(self) -> tuple[float, float]:
+    def _span(self) -> TimeRange:
         grid = self.gpus[0].grid
         return float(grid.times[0]) - grid.step, float(grid.times[-1])
 

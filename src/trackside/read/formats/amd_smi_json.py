@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from trackside.catalog.labels import pci_address
-from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Gpu, Readings, TextLine
+from trackside.read.format import Format, InputSource, Match, Result, Sink
+from trackside.read.gpu_readings import GpuIdentity, Readings, TextLine
 
 _METRICS: Mapping[str, tuple[str, ...]] = {
     "gpu_utilization_ratio": ("usage/gfx_activity",),
@@ -37,22 +37,22 @@ _SEPARATOR = re.compile(r"[\s,]*")
 _MARKS = (b'"gfx_activity"', b'"socket_power"', b'"used_vram"', b'"total_vram"')
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     head = source.head.lstrip()
     if head[:1] not in (b"[", b"{") or b'"gpu"' not in head[:4096]:
         return None
     return Match(0.9, "output of amd-smi metric") if any(mark in head for mark in _MARKS) else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     readings = Readings(source, sink)
-    untimed: set[Gpu] = set()
+    untimed: set[GpuIdentity] = set()
     for line, entry in _gpus(readings, source.whole().decode("utf-8", "replace")):
         index = entry.get("gpu")
         if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < 10_000:
             readings.lost_lines += 1
             continue
-        gpu = Gpu(str(index), pci=pci_address(str(_value_at(entry, "bus/bdf") or "")))
+        gpu = GpuIdentity(str(index), pci=pci_address(str(_value_at(entry, "bus/bdf") or "")))
         time = _time(readings, entry.get("timestamp"))
         if time is None and source.modified is not None and gpu not in untimed:
             untimed.add(gpu)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trackside.model import Position, Record, Scalar
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.plain_pickle import MAX_BYTES, load
 
 _RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -19,7 +19,7 @@ _INTEGER = re.compile(r"\d{1,9}")
 MAX_RANKS = 1 << 20
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     known = sum(1 for key in _KEYS if key in source.head)
     if source.head[:1] == b"\x80" and source.head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
         if known >= 2 or _NAME.search(source.name):
@@ -29,7 +29,7 @@ def _sniff(source: Source) -> Match | None:
     return None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     data = source.whole()
     if len(data) > MAX_BYTES:
         raise ValueError(f"a dump of {len(data) >> 20} MiB; Flight Recorder dumps are far smaller")

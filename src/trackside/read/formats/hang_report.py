@@ -13,7 +13,7 @@ from trackside.catalog.streams import is_printed, node_in
 from trackside.logs.line import COLLECTED
 from trackside.logs.stamp import find_time
 from trackside.model import Event, Position, Scalar
-from trackside.read.format import HEAD_BYTES, CollectingSink, Format, Match, Result, Sink, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputSource, Match, Result, Sink
 from trackside.read.formats import flight_recorder
 from trackside.read.plain_pickle import MAX_BYTES
 from trackside.read.stacks import stack_fields
@@ -22,7 +22,7 @@ MAX_PIECES, MAX_DUMPS = 1024, 64
 """Most dump pieces and dumps of one file."""
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     lines = [COLLECTED.sub(b"", line, count=1) for line in source.head.split(b"\n") if line.strip()]
     own_lines = sum(1 for line in lines if line.startswith(MARK.encode()))
     if is_printed(source.path):
@@ -46,7 +46,7 @@ class _Dump:
 class _Parser:
     """Parses one file. ``pending``: events that a later line may mark as resumed."""
 
-    source: Source
+    source: InputSource
     sink: Sink
     pending: list[Event] = field(default_factory=list)
     dumps: dict[tuple[Who, str], _Dump] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class _Parser:
             raise ValueError(f"its pieces are damaged ({error})") from error
         if unpacker.unconsumed_tail or not unpacker.eof:
             raise ValueError("it is truncated or far too large")
-        inner = Source(
+        inner = InputSource(
             f"rank{dump.who.rank}" if dump.who.rank is not None else "dump", data[:HEAD_BYTES], io.BytesIO(data)
         )
         if flight_recorder.FORMAT.sniff(inner) is None:
@@ -130,7 +130,7 @@ class _Parser:
         return result.rows
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     reading = _Parser(source, sink)
     for number, offset, raw in source.lines(limit=1 << 17):
         data = raw.encode("utf-8", "replace")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from trackside.catalog.dialect import BLANK
 from trackside.model import Position
 from trackside.read.compression import FREE_BYTES, MAX_RATIO
-from trackside.read.format import Format, InputTooLarge, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, InputTooLarge, Match, Result, Sink
 from trackside.read.measurements import MAX_SERIES, Measurements, milliseconds
 from trackside.read.table_columns import Columns, columns_of, series_numbers
 
@@ -46,11 +46,11 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     return Match(0.6, "Parquet") if source.head.startswith(_MAGIC) else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     with tempfile.TemporaryDirectory(prefix="trackside-") as folder:
         path = Path(folder) / "table.parquet"
         with path.open("wb") as copy, duckdb.connect(config={**_CONFIG, "temp_directory": folder}) as connection:
@@ -73,7 +73,7 @@ def _not_metrics() -> Result:
     return Result(0, "unrecognised", "no time column or no known metric")
 
 
-def _copy_footer(source: Source, copy: IO[bytes]) -> bool:
+def _copy_footer(source: InputSource, copy: IO[bytes]) -> bool:
     """Copy the end of the file, which holds the schema; False for a stream that cannot seek."""
     stream = source.stream
     if not stream.seekable():
@@ -94,7 +94,7 @@ def _copy_footer(source: Source, copy: IO[bytes]) -> bool:
     return True
 
 
-def _copy_all(source: Source, copy: IO[bytes]) -> None:
+def _copy_all(source: InputSource, copy: IO[bytes]) -> None:
     """Copy the whole file. Raises TooLarge beyond MAX_FILE_BYTES or half of the free disk space.
 
     A compressed file or archive member ends when the expansion budget of the file on disk is exhausted.

@@ -17,7 +17,7 @@ from trackside.logs.stamp import find_time
 from trackside.model import Position
 from trackside.read.blocks import MAX_LINE_BYTES, Block, Blocks
 from trackside.read.decimals import Floats, Offsets, decimals
-from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
+from trackside.read.format import Format, InputSource, Match, Result, Sink, csv_cells
 from trackside.read.measurements import MAX_SERIES, Measurements
 from trackside.read.table_columns import Columns, columns_of, series_numbers, translated
 
@@ -237,7 +237,7 @@ class _TableReader:
         return self._measurements.result([naive, *lost], lost=any(lost))
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     table = MetricTable.of(_lines(source)[0])
     if table is None:
         raise ValueError("its heading is truncated")
@@ -253,11 +253,11 @@ def _read(source: Source, sink: Sink) -> Result:
     return reading.finish(blocks, is_truncated)
 
 
-def _lines(source: Source) -> list[str]:
+def _lines(source: InputSource) -> list[str]:
     return [line.rstrip("\r") for line in source.text.split("\n", SNIFF_ROWS + 1)[: SNIFF_ROWS + 1]]
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     heading, *lines = _lines(source)
     table = MetricTable.of(heading)
     if table is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.formats.nvidia_smi_csv import Csv, cells_of, heading_of
 from trackside.read.formats.nvidia_smi_dmon import Dmon, Pmon
 from trackside.read.formats.nvidia_smi_table import SmiTable
@@ -81,7 +81,7 @@ class Parts:
         self._section = None
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     if b"nvidia-smi" not in source.head and b"NVIDIA-SMI" not in source.head:
         return None
     lines = list(head_lines(source))
@@ -95,7 +95,7 @@ def _sniff(source: Source) -> Match | None:
     return Match(0.95, f"output of {len(parts.kinds)} nvidia-smi commands")
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     parts = Parts(SmiReadings(source, sink))
     for number, offset, text in source.lines():
         if text.strip():

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from trackside.catalog.dialect import translate
-from trackside.read.gpu_readings import Clock, Gpu, Pairs, TextLine
+from trackside.read.gpu_readings import GpuIdentity, Pairs, RowClock, TextLine
 from trackside.read.nvidia_smi import SmiReadings, layout, value_of
 
 _IGNORED_UNITS = frozenset({"-", "#", "C/G", "name", "Idx", "bool", "errs", "YYYYMMDD", "HH:MM:SS"})
@@ -26,7 +26,7 @@ class Dmon:
 
     def __init__(self, smi: SmiReadings) -> None:
         self.smi = smi
-        self._clock = Clock(smi, _REMEDY)
+        self._clock = RowClock(smi, _REMEDY)
         self._names: list[str] = []
         self._fields: tuple[str, ...] = ()
         self._units: list[str] = []
@@ -86,12 +86,12 @@ class Dmon:
             for name, field in zip(self._names, self._fields, strict=True):
                 if name not in _IDENTITY_COLUMNS and translate(field, {}) is None:
                     self.smi.add_unknown(field)
-        gpu = Gpu(cells["gpu"], pid=cells.get("pid", ""))
+        gpu = GpuIdentity(cells["gpu"], pid=cells.get("pid", ""))
         return self.smi.row(line, gpu, self._fields, tuple(cells.values()), self._units)
 
     def end(self) -> None:
         self._clock.settle()
-        self._clock = Clock(self.smi, _REMEDY)
+        self._clock = RowClock(self.smi, _REMEDY)
         self._names = []
 
 
@@ -122,7 +122,7 @@ class Pmon(Dmon):
         self._process_seen = self._process_seen or is_process
         pairs = []
         if is_attached or (self._process_seen and not is_process):
-            pairs += self.smi.attachment(line, Gpu(cells["gpu"]), is_attached)
+            pairs += self.smi.attachment(line, GpuIdentity(cells["gpu"]), is_attached)
         return pairs + super()._pairs(line, cells) if is_process else pairs
 
 

@@ -19,7 +19,7 @@ from trackside.catalog.dialect import BLANK, translate
 from trackside.catalog.exposition import HELP, line_of, series_of
 from trackside.read.blocks import MAX_LINE_BYTES, Block, Blocks
 from trackside.read.decimals import Flags, Floats, Offsets, decimals
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.keys import Keys
 from trackside.read.measurements import MAX_NAMES, MAX_SERIES, UNKNOWN, Measurements, milliseconds
 from trackside.read.scrape_times import iso_time, stamp
@@ -31,7 +31,7 @@ ODD = -4
 """Not a series: the full grammar decides what the line is."""
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     lines = source.head.split(b"\n")
     if len(source.head) == len(source.head.rstrip(b"\n")) and len(lines) > 1:
         lines.pop()  # cut off by the end of the head
@@ -56,7 +56,7 @@ def _sniff(source: Source) -> Match | None:
     return Match(0.9 if described or known else 0.7, "OpenMetrics" if b"\n# EOF" in source.head else "Prometheus text")
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     reading, blocks, cut = _TextReader(source, sink), Blocks(source.stream), False
     for block in blocks:
         if block.cut:  # part of the last value may be missing, which would go unnoticed
@@ -143,7 +143,7 @@ Stamps = list[tuple[int, int]]
 class _TextReader:
     """Reads one file block by block; keeps the series by key, and the time for lines without one."""
 
-    def __init__(self, source: Source, sink: Sink) -> None:
+    def __init__(self, source: InputSource, sink: Sink) -> None:
         self._measurements = Measurements(source.path, sink, holes=False)
         self._modified = source.modified
         self._keys = Keys()

@@ -9,7 +9,7 @@ from trackside.catalog.slurm.columns import JOB_KEYS, JOB_LINES, JOB_REPEATED, N
 from trackside.catalog.slurm.fields import job_ids, job_record, node_record, step_record
 from trackside.catalog.slurm.values import known
 from trackside.model import Record
-from trackside.read.format import Format, Match, Result, Sink, Source, give
+from trackside.read.format import Format, InputSource, Match, Result, Sink, give
 from trackside.read.slurm_blocks import blocks
 from trackside.read.slurm_table import first_lines
 
@@ -52,11 +52,11 @@ def _format(
 ) -> Format:
     """The format of a command's output, recognized by the start of its first line and by text that it contains."""
 
-    def sniff(source: Source) -> Match | None:
+    def sniff(source: InputSource) -> Match | None:
         first = "".join(first_lines(source.text, 1))
         return Match(score, command) if re.match(first_line_pattern, first) and required_text in source.text else None
 
-    def read(source: Source, sink: Sink) -> Result:
+    def read(source: InputSource, sink: Sink) -> Result:
         return Result(give(records_in(source.lines(), source.path), sink))
 
     return Format(id_, command, "scheduler", sniff, read)

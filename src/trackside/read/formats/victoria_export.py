@@ -10,7 +10,7 @@ import msgspec
 
 from trackside.catalog.dialect import BLANK
 from trackside.read.blocks import Blocks
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.measurements import Measurements
 
 MAX_LINE_BYTES = 64 << 20
@@ -37,11 +37,11 @@ _plain_decoder = msgspec.json.Decoder(_PlainLine)
 _text_decoder = msgspec.json.Decoder(_LineWithText)
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     return Match(0.95, "a VictoriaMetrics export") if _LINE.match(source.head[: 16 << 10]) else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     measurements, blocks = Measurements(source.path, sink, holes=False), Blocks(source.stream, MAX_LINE_BYTES)
     series_by_labels: dict[tuple[tuple[str, str], ...], int] = {}  # a series may span several lines
     broken_lines = first_broken = unnamed_series = 0

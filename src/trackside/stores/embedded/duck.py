@@ -24,7 +24,7 @@ from trackside.model import Position, Series
 from trackside.stores.batches import batches
 from trackside.stores.embedded.cells import RollupTables, SampleRead
 from trackside.stores.embedded.fields import labels_of
-from trackside.stores.embedded.order import Ids, Indices, Stretches, Values
+from trackside.stores.embedded.order import Ids, Indices, StoredSamples, Values
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.tables import quoted
 from trackside.stores.metric_backend import Groups, RollupRequest, RollupResult, SampleBackend, SeriesInfo, identifying
@@ -232,7 +232,7 @@ class DuckBackend(SampleBackend):
         lookup = _RowLookup(part.ids, part.rows)
         columns = self._read("samples", part, lookup, ("value",))
         starts, ends, rows = lookup.stretches(columns["series"])
-        samples = Stretches(columns["time_ms"], columns["value"], starts, ends, rows)
+        samples = StoredSamples(columns["time_ms"], columns["value"], starts, ends, rows)
         minutes = None
         if self._snapshot.segments("minutes", times_ms=(part.start_ms, part.end_ms)):
             names = ("min", "max", "sum", "count", "last", "last_ms")

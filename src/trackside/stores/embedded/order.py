@@ -41,7 +41,7 @@ class SortedSamples:
 
 
 @dataclass(slots=True, eq=False)
-class Stretches:
+class StoredSamples:
     """Samples as stored; those from each of ``starts`` to its end belong to one group and are mostly in time order."""
 
     times: Times

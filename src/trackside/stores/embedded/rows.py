@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.model import Event, Input, Plane, Position, Record, Role, Scalar
+from trackside.model import Event, EventRole, Input, Plane, Position, Record, Scalar
 from trackside.stores.embedded.fields import clean, fields_of, fields_text
 
 ObjectColumn = NDArray[np.object_]
@@ -152,7 +152,7 @@ def event_of(row: Sequence[Any]) -> Event:
     """An event from (kind, plane, time, rank, node, role, parser, path, line, offset, length, text, fields)."""
     kind, plane, time, rank, node, role, parser, path, line, offset, length, text, fields = row
     position = Position(path, line, offset, length)
-    return Event(kind, position, plane, text, time, rank, node, Role(role), parser, fields_of(fields))
+    return Event(kind, position, plane, text, time, rank, node, EventRole(role), parser, fields_of(fields))
 
 
 EVENT = 'kind, plane, time, rank, node, role, parser, path, line, "offset", length, text, fields'
@@ -229,5 +229,5 @@ def point_of(row: Sequence[Any]) -> TrainingPoint:
     """A training point from the columns of :data:`POINT`."""
     parser, ordinal, pinned, is_open, time, rank, node, path, line, offset, length, text, fields = row
     position = Position(path, line, offset, length)
-    event = Event("progress", position, "log", text, time, rank, node, Role.FACT, parser, fields_of(fields))
+    event = Event("progress", position, "log", text, time, rank, node, EventRole.FACT, parser, fields_of(fields))
     return TrainingPoint(event, ordinal, pinned, is_open)

@@ -38,7 +38,7 @@ LOG_INTERVAL_S = 30.0
 """Shortest interval between two log messages about the same failure."""
 
 
-class QueueFull(TracksideError):
+class IntakeFull(TracksideError):
     """The queue is full: HTTP 429."""
 
     status = 429
@@ -135,10 +135,10 @@ class Intake:
             for body in queue:
                 _fail(body.done, NotStored(self._thread_error))
             for future, _ in requests:
-                _fail(future, QueueFull(self._thread_error, RETRY_S))
+                _fail(future, IntakeFull(self._thread_error, RETRY_S))
 
     def check_capacity(self) -> None:
-        """Raise QueueFull (429) if the queue is full, and NotStored (503) if the data would never be written or would
+        """Raise IntakeFull (429) if the queue is full, and NotStored (503) if the data would never be written or would
         fill the disk. All senders retry after a 503."""
         if self._thread_error:
             raise NotStored(self._thread_error)
@@ -150,11 +150,11 @@ class Intake:
             )
         samples, line_bytes = self.pending
         if samples >= self.limits.pending_samples:
-            raise QueueFull(f"{samples:,} samples wait to be written{self._last_failure()}", RETRY_S)
+            raise IntakeFull(f"{samples:,} samples wait to be written{self._last_failure()}", RETRY_S)
         if line_bytes >= self.limits.pending_line_bytes:
-            raise QueueFull(f"{line_bytes:,} bytes of lines wait to be written{self._last_failure()}", RETRY_S)
+            raise IntakeFull(f"{line_bytes:,} bytes of lines wait to be written{self._last_failure()}", RETRY_S)
         if self._queued_bytes >= self.limits.bodies_bytes:
-            raise QueueFull(f"{self._queued_bytes:,} bytes wait to be synced", 1.0)
+            raise IntakeFull(f"{self._queued_bytes:,} bytes wait to be synced", 1.0)
 
     def _free(self) -> int:
         """Free bytes on the store's disk, at most a second old."""
@@ -181,7 +181,7 @@ class Intake:
     def accept(self, header: Header, body: bytes, decoded: Decoded) -> Future[IntakeResult]:
         """Accept a body. The future is done once the body is on disk; NotStored if it could not be written.
 
-        Raises QueueFull and NotStored.
+        Raises IntakeFull and NotStored.
         """
         self.check_capacity()
         if isinstance(decoded, Sequence):
@@ -189,7 +189,7 @@ class Intake:
         queued = _QueuedBody((header, body), decoded, Future())
         with self._wake:
             if self._closing:
-                raise QueueFull("the receiver is stopping", RETRY_S)
+                raise IntakeFull("the receiver is stopping", RETRY_S)
             if self._thread_error:
                 raise NotStored(self._thread_error)
             self._unlogged.append(queued)
@@ -304,7 +304,7 @@ class Intake:
         request: Future[Sequence[str]] = Future()
         with self._flush_wake:
             if self._closing or self._thread_error:
-                raise QueueFull(self._thread_error or "the receiver is stopping", RETRY_S)
+                raise IntakeFull(self._thread_error or "the receiver is stopping", RETRY_S)
             self._flush_requests.append((request, read))
             self._flush_wake.notify()
         return request
