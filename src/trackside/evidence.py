@@ -14,11 +14,11 @@ from trackside.catalog.metrics import DESCRIPTIVE, METRICS
 from trackside.model import Event, Plane, Record, Scalar, Series, TimeRange
 from trackside.query import Query, QueryError, Reducer, Row
 
-UNANSWERED = "source_unanswered"
+SOURCE_UNANSWERED = "source_unanswered"
 """The kind of event that records a source that could not be queried."""
-UNABLE = "unable to check: "
+UNABLE_TO_CHECK = "unable to check: "
 """Prefix of the reason of a :class:`Missing` caused by a source that did not answer."""
-NOT_GIVEN = "no metric input was given"
+NO_METRIC_INPUT = "no metric input was given"
 """The reason of a metric without an answer if no input could have it; any other reason means that some could."""
 
 
@@ -250,7 +250,7 @@ class Evidence:
         return self.missing(name) is None
 
 
-def reduced(answer: Frame | Grid, query: Query) -> Scalar:
+def reduce_answer(answer: Frame | Grid, query: Query) -> Scalar:
     """The value of the query's reducer on the answer to its rows. Raises QueryError without a reducer."""
     if query.reducer is None:
         raise QueryError("the query gives many values, not one")

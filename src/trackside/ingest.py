@@ -22,11 +22,11 @@ from trackside.runs.jobs import plain_id
 from trackside.runs.logs import TELLING, ids_inside, leaf_of
 from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.embedded.retention import tidy
-from trackside.stores.embedded.rows import RecordKeys, StoredInput, TrainingPoint
+from trackside.stores.embedded.rows import LoggedStep, RecordKeys, StoredInput
 from trackside.stores.embedded.writer import Writer
 
 Paths = Sequence[str | os.PathLike[str]]
-SAME = "already in the store"
+ALREADY_STORED = "already in the store"
 """Why an unchanged input is skipped."""
 _NUMBER = re.compile(r"\d+")
 
@@ -52,7 +52,7 @@ def ingest(paths: Paths, store: str | os.PathLike[str], on_progress: Callable[[i
         if not os.path.lexists(path):
             raise FileNotFoundError(f"no such file or folder: {os.fspath(path)}")
         if Directory(path).exists:
-            raise StoreError(f"{os.fspath(path)} is a store; give what is to be put into one")
+            raise StoreError(f"{os.fspath(path)} is a store; give files or folders to read into a store")
     with Writer.open(store) as writer:
         summary = ingest_into(writer, paths, on_progress)
         tidy(writer)
@@ -113,12 +113,12 @@ class _Inputs:
         ):
             self._remember(StoredInput(id_, Input(path, None, status, bytes=size), root, label, hash_, place=place))
 
-    def _remember(self, known: StoredInput) -> None:
-        self._by_location[os.path.join(known.root, known.label)] = known
-        self._paths.add(known.path)
-        if known.hash and known.id not in self._incomplete:
-            self._by_hash.setdefault(known.hash, []).append(known)
-            self._sizes.add(known.row.bytes)
+    def _remember(self, stored: StoredInput) -> None:
+        self._by_location[os.path.join(stored.root, stored.label)] = stored
+        self._paths.add(stored.path)
+        if stored.hash and stored.id not in self._incomplete:
+            self._by_hash.setdefault(stored.hash, []).append(stored)
+            self._sizes.add(stored.row.bytes)
 
     def take(self, source: InputSource | Input) -> None:
         """Read a source unless the store has it; or store the row of an input that cannot be read."""
@@ -147,24 +147,24 @@ class _Inputs:
 
     def _skipped(self, digest: str, label: str, before: StoredInput | None) -> bool:
         """Whether the store has this content of this file; the same text elsewhere may belong to another run."""
-        for known in self._by_hash.get(digest, ()):
-            if known is before:
-                note = SAME
-            elif self._same_file(known, label):
-                note = f"{SAME}, as {known.path}"
+        for stored in self._by_hash.get(digest, ()):
+            if stored is before:
+                note = ALREADY_STORED
+            elif self._same_file(stored, label):
+                note = f"{ALREADY_STORED}, as {stored.path}"
             else:
                 continue
-            self.summary.skipped.append(Input(known.path, None, "read", note, 0, None, known.row.bytes))
+            self.summary.skipped.append(Input(stored.path, None, "read", note, 0, None, stored.row.bytes))
             return True
         return False
 
-    def _same_file(self, known: StoredInput, label: str) -> bool:
+    def _same_file(self, stored: StoredInput, label: str) -> bool:
         """Whether it is the same file under another path, or moved within the given folder."""
-        before, _, member_before = known.label.partition("!")
+        before, _, member_before = stored.label.partition("!")
         path, _, member = label.partition("!")
-        known_path = os.path.join(known.root, before)
+        known_path = os.path.join(stored.root, before)
         if not os.path.lexists(known_path):
-            return known.root == self._root
+            return stored.root == self._root
         try:
             return member == member_before and os.path.samefile(known_path, os.path.join(self._root, path))
         except OSError:  # deleted in between
@@ -206,7 +206,7 @@ class _Inputs:
 
 
 class _Sink:
-    """Passes what a reader finds to the store; of training points only the distinct ones."""
+    """Passes what a reader finds to the store; of logged steps only the distinct ones."""
 
     def __init__(self, writer: Writer, input_: int) -> None:
         self._writer, self._input = writer, input_
@@ -246,11 +246,11 @@ class _Sink:
         return ids_inside(self._job_events).get(path)
 
     def finish(self) -> str:
-        """Store the training points; returns the counts of their series as JSON."""
+        """Store the logged steps; returns the counts of their series as JSON."""
         series_counts = []
         for series in self._trajectories.series():
             points = (
-                TrainingPoint(point.event, point.ordinal, point.pinned, point.open) for point in series.stored_points()
+                LoggedStep(point.event, point.ordinal, point.pinned, point.open) for point in series.stored_points()
             )
             self._writer.points(self._input, points)
             series_counts.append({"path": series.path, **msgspec.to_builtins(series.state())})

@@ -174,9 +174,9 @@ def _apply(query: Query, name: str, arguments: str) -> Query:
 
 
 def _checked(query: Query) -> Query:
-    known = {"events": EVENTS, "record": RECORDS, "metric": METRICS}[query.subject]
-    if query.kind not in known:
-        raise QueryError(f"unknown {query.subject} {query.kind!r}; known: {', '.join(sorted(known))}")
+    kinds = {"events": EVENTS, "record": RECORDS, "metric": METRICS}[query.subject]
+    if query.kind not in kinds:
+        raise QueryError(f"unknown {query.subject} {query.kind!r}; known: {', '.join(sorted(kinds))}")
     if query.rollup_how not in ROLLUPS and (query.rollup_how is not None or query.span or query.step):
         raise QueryError(f"unknown rollup {query.rollup_how!r}; known: {', '.join(ROLLUPS)}")
     if query.span is not None and query.span not in SPANS:

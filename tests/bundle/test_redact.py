@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trackside.bundle.parts import NotBundled
+from trackside.bundle.redact.prefilter import LinePattern, Prefilter, line_pattern_of
 from trackside.bundle.redact.redactor import Redactor, pieces
-from trackside.bundle.redact.sieve import LinePattern, Prefilter, line_pattern_of
 from trackside.bundle.redact.traces import Traces
 from trackside.bundle.write import BundleOptions, WrittenBundle, write
 from trackside.catalog.hostlist import expand
@@ -337,7 +337,7 @@ class TestPrefilter:
     @pytest.mark.parametrize("matcher", ["hyperscan", "re2"])
     def test_the_prefilter_misses_no_match(self, matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip(matcher)
-        monkeypatch.setattr("trackside.bundle.redact.sieve.matcher", partial(make, prefer=matcher))
+        monkeypatch.setattr("trackside.bundle.redact.prefilter.matcher", partial(make, prefer=matcher))
         monkeypatch.setattr("trackside.bundle.redact.redactor._learning_prefilter", Prefilter)
         lines = [
             *LOG.splitlines(),
@@ -450,7 +450,7 @@ class TestBundles:
     def test_a_leak_is_refused_and_nothing_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The check of the written bundle does not depend on the code that replaces."""
         folder = self.folder(tmp_path)
-        monkeypatch.setattr("trackside.bundle.redact.people.PeopleNames.redacted", lambda self, text: text)
+        monkeypatch.setattr("trackside.bundle.redact.people.PeopleNames.redact", lambda self, text: text)
         with pytest.raises(NotBundled, match=r"still contains originals of: .*user-1 \(user names\)"):
             redacted_bundle(folder, tmp_path / "run.tsb")
         assert not (tmp_path / "run.tsb").exists()

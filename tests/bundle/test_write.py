@@ -220,7 +220,7 @@ class TestSlice:
         self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.big(run)
-        monkeypatch.setattr("trackside.bundle.write.spots_of", lambda rows, queries: {})
+        monkeypatch.setattr("trackside.bundle.write.parts_to_keep", lambda rows, queries: {})
         write_bundle(run, tmp_path / "run.tsb", sliced=True)
         manifest = manifest_of(tmp_path / "run.tsb")
         assert not manifest.sliced
@@ -232,8 +232,8 @@ class TestSlice:
     @given(st.lists(st.integers(0, 3000), max_size=40), st.integers(1, 3000))
     def test_kept_lines_keep_their_order(self, places: list[int], count: int) -> None:
         lines = [f"line {n}\n".encode() for n in range(1, count + 1)]
-        spots = slicing.FileParts(sorted((place, place) for place in set(places)))
-        cut = slicing.Slice(io.BytesIO(b"".join(lines)), spots)
+        kept_parts = slicing.FileParts(sorted((place, place) for place in set(places)))
+        cut = slicing.Slice(io.BytesIO(b"".join(lines)), kept_parts)
         number, line_numbers = 0, set()
         for text in cut:
             if text.startswith(b"[... "):

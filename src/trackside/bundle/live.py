@@ -141,7 +141,7 @@ class EvidenceCopier:
         except SourceUnavailable as error:
             self.notes.append(f"{curves.name}: no metrics: {error}")
             return
-        chosen, left_out = _within(series_list, _cited(session))
+        chosen, left_out = _within(series_list, _cited_metrics(session))
         if left_out:
             self.notes.append(
                 f"{curves.name}: left out because of the limit of {MAX_SAMPLES:,} samples: {', '.join(left_out)}"
@@ -176,7 +176,7 @@ def _text_inputs(session: Session) -> dict[str, Input]:
     }
 
 
-def _cited(session: Session) -> frozenset[str]:
+def _cited_metrics(session: Session) -> frozenset[str]:
     """The metrics cited by the verdict."""
     metrics = set()
     for cite in document(session.verdict()).cites.values():

@@ -80,13 +80,13 @@ def _file(path: str, on_progress: ProgressCallback | None) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class SingleInputs:
-    """Inputs one by one. ``rows``: ``inputs`` row by path. ``spots``: what to keep of large logs (None: everything).
-    ``with_rows``: paths of files from which readers got events or records, not only samples."""
+    """Inputs one by one. ``rows``: ``inputs`` row by path. ``kept_parts``: what to keep of large logs (None:
+    everything). ``with_rows``: paths of files from which readers got events or records, not only samples."""
 
     paths: Paths
     rows: Mapping[str, Input]
     with_rows: frozenset[str]
-    spots: Mapping[str, FileParts] | None = None
+    kept_parts: Mapping[str, FileParts] | None = None
     sample_filter: SampleFilter | None = None
     redactor: Redactor | None = None
 
@@ -106,7 +106,7 @@ class SingleInputs:
         describe_excerpt: Callable[[], str] = str
         binary = b"\0" in source.head
         if row.plane == "metric" and row.path not in self.with_rows and (binary or self._is_large(source)):
-            writer = export(source, (self.sample_filter if self.spots is not None else None) or SampleFilter())
+            writer = export(source, (self.sample_filter if self.kept_parts is not None else None) or SampleFilter())
             stream = _joined(writer.lines())
             doc = msgspec.structs.replace(doc, member=f"{doc.member}.samples.jsonl")
             note = (
@@ -125,7 +125,7 @@ class SingleInputs:
             stream = _joined(line for line in stream if read_piece(line) is None)
             describe_excerpt = "flight recorder dumps left out: compressed data cannot be redacted".__str__
         elif row.format in FORMATS and self._is_large(source):
-            slice_ = Slice(stream, (self.spots or {}).get(source.path, FileParts()))
+            slice_ = Slice(stream, (self.kept_parts or {}).get(source.path, FileParts()))
             stream = _joined(slice_)
             describe_excerpt = lambda: (  # noqa: E731
                 f"{slice_.kept_lines:,} of {slice_.line_count:,} lines: both ends, cited lines with context, and lines"
@@ -137,7 +137,7 @@ class SingleInputs:
 
     def _is_large(self, source: InputSource) -> bool:
         """Whether parts of the source may be left out."""
-        return self.spots is not None and (source.size is None or source.size > MAX_WHOLE_BYTES)
+        return self.kept_parts is not None and (source.size is None or source.size > MAX_WHOLE_BYTES)
 
 
 def redacted_doc(doc: BundledInput, redactor: Redactor) -> BundledInput:

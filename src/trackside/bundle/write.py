@@ -18,7 +18,7 @@ from trackside.bundle.parts import NotBundled, PartSource, SingleInputs, left_ou
 from trackside.bundle.redact.redactor import Redactor, pieces
 from trackside.bundle.same import differences
 from trackside.bundle.samples import SampleFilter
-from trackside.bundle.slicing import spots_of
+from trackside.bundle.slicing import parts_to_keep
 from trackside.finding import Verdict
 from trackside.model import Event, Input
 from trackside.read.bundle import (
@@ -52,14 +52,14 @@ _BINARY = b"\0"
 
 @dataclass(frozen=True, slots=True)
 class BundleOptions:
-    """Options of a bundle. ``created``: ISO 8601, UTC. ``also``: further words to redact."""
+    """Options of a bundle. ``created``: ISO 8601, UTC. ``extra_words``: words to redact besides those found."""
 
     out: str
     created: str
     job: str | None = None
     sliced: bool = False
     redacted: bool = False
-    also: tuple[str, ...] = ()
+    extra_words: tuple[str, ...] = ()
     force: bool = False
     despite: bool = False
     """For live runs: write the bundle even if the verdict differs."""
@@ -126,7 +126,7 @@ def _trained_redactor(
     session: Session, paths: Paths, options: BundleOptions, on_progress: ProgressCallback | None
 ) -> Redactor:
     """A redactor that has learned the names in everything to be written."""
-    redactor = Redactor(options.also)
+    redactor = Redactor(options.extra_words)
     redactor.learn_run(session.run)
     redactor.learn_rows(session.loaded.store.all_rows())
     for series in session.loaded.trajectories.series():
@@ -204,12 +204,14 @@ class _BundleWriter:
             return whole_files(self._paths, session.inputs, on_progress)
         rows = [row for row in session.loaded.store.all_rows() if isinstance(row, Event)]
         rows += [entry.event for series in session.loaded.trajectories.series() for entry in series.stored_points()]
-        spots = spots_of(rows, (cite.query for cite in document(session.verdict()).cites.values())) if sliced else None
+        kept_parts = (
+            parts_to_keep(rows, (cite.query for cite in document(session.verdict()).cites.values())) if sliced else None
+        )
         with_rows = frozenset(row.at.path for row in session.loaded.store.all_rows())
         by_path = {row.path: row for row in session.inputs}
-        return SingleInputs(self._paths, by_path, with_rows, spots, SampleFilter.of(session.run), self._redactor).parts(
-            on_progress
-        )
+        return SingleInputs(
+            self._paths, by_path, with_rows, kept_parts, SampleFilter.of(session.run), self._redactor
+        ).parts(on_progress)
 
     def _add(self, archive: zipfile.ZipFile, part: PartSource) -> None:
         doc = part.doc

@@ -83,9 +83,9 @@ _RESOURCES = {
 def pending_reason(name: str) -> Reason | None:
     """The meaning of a reason as printed by squeue, scontrol or sacct; None for an unknown reason."""
     name = name.strip().strip("()").replace("_", " ")
-    known = REASONS.get(name) or REASONS.get(re.split(r"[,:]", name, maxsplit=1)[0].strip())
-    if known is not None:
-        return known
+    reason = REASONS.get(name) or REASONS.get(re.split(r"[,:]", name, maxsplit=1)[0].strip())
+    if reason is not None:
+        return reason
     if name.lower().startswith("nodes required for job are down"):
         return REASONS["ReqNodeNotAvail"]
     match = _LIMIT.match(name)

@@ -32,8 +32,8 @@ def _environment(line: Line, match: re.Match[str]) -> Iterator[Event]:
     if match[1] == "NO":
         return
     world = None
-    for near in line.following(6):
-        if near.label == line.label and (count := _COUNT.match(near.text)):
+    for neighbor in line.following(6):
+        if neighbor.label == line.label and (count := _COUNT.match(neighbor.text)):
             world = int(count[1])
             break
     yield line.event("distributed_ready", EventRole.FACT, world_size=world, backend=match[2])

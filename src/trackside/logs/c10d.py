@@ -58,8 +58,8 @@ def _last(line: Line, rank: int | None) -> tuple[int, int] | None:
     """(last enqueued, last completed) that the rank prints on this line or soon after."""
     match = _LAST.search(line.text)
     if match is None:
-        for near in line.following(MAX_LINES_AHEAD):
-            if "ast enqueued" in near.text and _rank(near) == rank and (match := _LAST.search(near.text)):
+        for neighbor in line.following(MAX_LINES_AHEAD):
+            if "ast enqueued" in neighbor.text and _rank(neighbor) == rank and (match := _LAST.search(neighbor.text)):
                 break
     return (int(match[1]), int(match[2])) if match else None
 

@@ -212,7 +212,7 @@ def _missing(line: Line) -> Event | None:
     avoids=("Skipping step, loss scale is now 4096",),
     caseless=True,
 )
-def _skipped(line: Line) -> Event | None:
+def _skipped_event(line: Line) -> Event | None:
     return _read_wordings(_SKIPPED, line)
 
 
@@ -244,7 +244,7 @@ def _skipped(line: Line) -> Event | None:
     avoids=("checkpoint could not be saved", "no checkpoint saved"),
     caseless=True,
 )
-def _saved(line: Line) -> Event | None:
+def _saved_event(line: Line) -> Event | None:
     return _read_wordings(_SAVED, line)
 
 
@@ -274,7 +274,7 @@ def _saved(line: Line) -> Event | None:
     avoids=("Loading checkpoint shards: 100%|██████████| 3/3 [00:05<00:00,  1.9s/it]",),
     caseless=True,
 )
-def _loaded(line: Line) -> Event | None:
+def _loaded_event(line: Line) -> Event | None:
     return _read_wordings(_LOADED, line) or _read_wordings(_REQUESTED, line)
 
 
@@ -294,7 +294,7 @@ def _loaded(line: Line) -> Event | None:
         "resume: false",
     ),
 )
-def _argument(line: Line) -> Event | None:
+def _resume_argument(line: Line) -> Event | None:
     text = line.text
     if _ERROR.match(text) or _CALL.search(text):
         return None

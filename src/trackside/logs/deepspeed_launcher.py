@@ -30,7 +30,7 @@ PARSER = Parser("deepspeed-launcher", "DeepSpeed launcher", "system")
     ),
     avoids=("the tool exits with return code = ok",),
 )
-def _returned(line: Line, match: re.Match[str]) -> Event:
+def _exit_event(line: Line, match: re.Match[str]) -> Event:
     end = read_code(int(match[1]))
     local = _LOCAL.search(line.text)
     return line.event(

@@ -28,7 +28,7 @@ PARSER = Parser("horovod", "Horovod", "system")
     ),
     avoids=("workers are waiting for the remainder of the ranks",),
 )
-def _stalled(line: Line, waited: re.Match[str]) -> Event:
+def _stall_event(line: Line, waited: re.Match[str]) -> Event:
     missing = _missing(line)
     return line.event(
         "collective_timeout",

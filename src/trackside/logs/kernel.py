@@ -40,7 +40,7 @@ PARSER = Parser("kernel", "processes that the kernel killed", "system", planes=(
     ),
     avoids=("CUDA out of memory. Tried to allocate 2.00 GiB", "out of memory: Killed by hand"),
 )
-def _killed(line: Line, match: re.Match[str]) -> Event:
+def _oom_kill(line: Line, match: re.Match[str]) -> Event:
     pid = int(match["pid"])
     sizes = [int(size) for size in _SIZES.findall(line.text)]
     in_group = "cgroup out of memory" in line.text
@@ -83,7 +83,8 @@ def _constraint(line: Line, match: re.Match[str]) -> Event | None:
     if pid is not None:
         line.notes("kernel")[str(pid)] = fields
         if any(
-            f"ill process {pid} " in near.text or f"illed process {pid} " in near.text for near in line.following(3)
+            f"ill process {pid} " in neighbor.text or f"illed process {pid} " in neighbor.text
+            for neighbor in line.following(3)
         ):
             return None
     group = fields.get("oom_memcg")
@@ -100,10 +101,10 @@ def _constraint(line: Line, match: re.Match[str]) -> Event | None:
 
 
 def _limit(line: Line) -> int | None:
-    for near in line.preceding(MAX_REPORT_LINES):
-        if match := _LIMIT.search(near.text):
+    for neighbor in line.preceding(MAX_REPORT_LINES):
+        if match := _LIMIT.search(neighbor.text):
             return int(match[1]) * 1024
-        if "invoked oom-killer" in near.text:
+        if "invoked oom-killer" in neighbor.text:
             break
     return None
 

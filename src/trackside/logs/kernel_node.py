@@ -26,7 +26,7 @@ PARSER = Parser("kernel-node", "a node's state in kernel messages", "system", pl
     matches=("[Sat Mar  4 10:10:10 2023] INFO: task python:280058 blocked for more than 120 seconds.",),
     avoids=("INFO: task queue blocked for more than a minute",),
 )
-def _hung(line: Line, match: re.Match[str]) -> Event:
+def _hung_task(line: Line, match: re.Match[str]) -> Event:
     pid, seconds = int(match["pid"]), int(match["seconds"])
     return line.event("hung_task", EventRole.CONFIRMATION, comm=match["comm"], pid=pid, seconds=seconds)
 

@@ -22,5 +22,5 @@ PARSER = Parser("kubernetes", "Kubernetes and Docker", "system")
     ),
     avoids=('"OOMKilled": false,', "raise the limit if you see OOMKilled"),
 )
-def _oom_killed(line: Line, _: re.Match[str]) -> Event:
+def _oom_kill(line: Line, _: re.Match[str]) -> Event:
     return line.event("oom_kill", EventRole.ROOT, scope="container")

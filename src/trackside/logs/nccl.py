@@ -119,11 +119,11 @@ def _error(line: Line) -> Event | None:
 
 def _detail(line: Line) -> str:
     """NCCL's own last error, from this line or the next ones."""
-    for near in (line, *line.following(MAX_LINES_AHEAD)):
-        position = near.text.find(_LAST_ERROR)
+    for neighbor in (line, *line.following(MAX_LINES_AHEAD)):
+        position = neighbor.text.find(_LAST_ERROR)
         if position >= 0:
-            detail = near.text[position + len(_LAST_ERROR) :].strip()
-            return detail or next((next_line.text.strip() for next_line in near.following(1)), "")
+            detail = neighbor.text[position + len(_LAST_ERROR) :].strip()
+            return detail or next((next_line.text.strip() for next_line in neighbor.following(1)), "")
     return ""
 
 

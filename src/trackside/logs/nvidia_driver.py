@@ -94,7 +94,7 @@ def _sxid(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("he has fallen off the bike", "nothing fell off"),
 )
-def _lost(line: Line) -> Event | None:
+def _lost_gpu(line: Line) -> Event | None:
     if "Xid (" in line.text or not _LOST.search(line.text):
         return None
     bus = _BUS.search(line.text)

@@ -78,8 +78,8 @@ def _lightning(line: Line) -> Iterator[Event]:
         count = re.search(r"with (\d{1,7}) processes", line.text)
         world = int(count[1]) if count else None
         backend = None
-        for near in (*line.preceding(3), *line.following(3)):
-            if match := re.match(r"\s*distributed_backend=(\w{1,20})", near.text):
+        for neighbor in (*line.preceding(3), *line.following(3)):
+            if match := re.match(r"\s*distributed_backend=(\w{1,20})", neighbor.text):
                 backend = match[1]
         yield line.event("distributed_ready", EventRole.FACT, world_size=world, backend=backend)
         if world is not None:

@@ -35,10 +35,10 @@ PARSER = Parser("python-fatal", "native crashes", "system")
 )
 def _parse_fatal(line: Line, match: re.Match[str]) -> Event:
     role = EventRole.TEARDOWN if _SHUTDOWN.search(match[1]) else EventRole.ROOT
-    return line.event("python_fatal", role, what=match[1].strip(), frame=_innermost(line))
+    return line.event("python_fatal", role, what=match[1].strip(), frame=_innermost_frame(line))
 
 
-def _innermost(line: Line) -> str | None:
+def _innermost_frame(line: Line) -> str | None:
     """The innermost frame of the thread that died: faulthandler lists it first."""
     for below in line.following(60):
         if below.label == line.label and (match := _FRAME.match(below.text)):

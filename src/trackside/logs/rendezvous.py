@@ -83,7 +83,7 @@ def _dns(line: Line, match: re.Match[str]) -> Event | None:
     ),
     avoids=("the client socket has timed out after a while",),
 )
-def _client(line: Line, match: re.Match[str]) -> Event:
+def _client_timeout(line: Line, match: re.Match[str]) -> Event:
     retry = True if "retrying (try" in line.text else None
     return _failure(line, "timeout", f"{match['host']}:{match['port']}", retry)
 
@@ -140,7 +140,7 @@ def _connect(line: Line, match: re.Match[str]) -> Event:
         ),
     ),
 )
-def _listen(line: Line) -> Event | None:
+def _listen_failure(line: Line) -> Event | None:
     text = line.text
     if "ignoring the error" in text:
         return None
@@ -239,7 +239,7 @@ def _unique_id(line: Line) -> Event:
     ),
     avoids=("sendBytes failed on purpose in this test? no",),
 )
-def _lost(line: Line) -> Event | None:
+def _lost_store(line: Line) -> Event | None:
     match = _STORE_ERROR.search(line.text)
     if match is None and "maybe TCPStore server has shut down" not in line.text:
         return None

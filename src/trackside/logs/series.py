@@ -1,4 +1,4 @@
-"""The distinct training points that one parser read in one file: without copies by ranks and redraws, split at
+"""The distinct logged steps that one parser read in one file: without copies by ranks and redraws, split at
 restarts, bounded.
 
 A *series* is what one parser read in one file. Within it, the same step printed again is the same point; a step far

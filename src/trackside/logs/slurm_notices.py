@@ -60,12 +60,12 @@ PARSER = Parser("slurm", "srun, slurmstepd and slurmd", "system", planes=("log",
     ),
     avoids=("the concert was CANCELLED AT noon", "ORDER 7 CANCELLED AT 10:00 ***"),
 )
-def _cancelled(line: Line, match: re.Match[str]) -> Event:
+def _cancellation(line: Line, match: re.Match[str]) -> Event:
     cause = (match["why"] or "").upper()
     reason = next((reason for text, reason in _REASONS if text in cause), "cancelled")
     step = "." in match["id"] or match["what"].upper().startswith("STEP")
     role = EventRole.ROOT
-    if reason == "cancelled" and (exits.ended_by(line) or (step and _explained(line))):
+    if reason == "cancelled" and (exits.ended_by(line) or (step and _is_explained(line))):
         role = EventRole.TEARDOWN
     exits.note_ending(line, reason)
     return line.event(
@@ -79,12 +79,12 @@ def _cancelled(line: Line, match: re.Match[str]) -> Event:
     )
 
 
-def _explained(line: Line) -> bool:
+def _is_explained(line: Line) -> bool:
     """Whether srun ended the step itself after a task failed, or the scheduler names a reason right after."""
-    for near in line.following(MAX_LINES_AHEAD):
-        if "Terminating StepId" in near.text or "Terminating job step" in near.text:
+    for neighbor in line.following(MAX_LINES_AHEAD):
+        if "Terminating StepId" in neighbor.text or "Terminating job step" in neighbor.text:
             return True
-        if "CANCELLED AT" in near.text and " DUE TO " in near.text:
+        if "CANCELLED AT" in neighbor.text and " DUE TO " in neighbor.text:
             return True
     return False
 

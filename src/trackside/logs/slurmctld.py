@@ -178,7 +178,7 @@ def _node(line: Line, match: re.Match[str]) -> Iterator[Event]:
         "[2026-11-21T07:57:47.1] update_node: node n3 state set to FUTURE",
     ),
 )
-def _updated(line: Line) -> Event | None:
+def _update(line: Line) -> Event | None:
     """A change by an admin or a script. The reason is on the line before the state's line."""
     match = _SET.search(line.text) or _SETTING.search(line.text)
     if match is None:
@@ -217,7 +217,7 @@ def _updated(line: Line) -> Event | None:
     ),
     avoids=("[2026-11-21T07:57:47.1] draining the node for maintenance",),
 )
-def _drained(line: Line) -> Event | None:
+def _drain(line: Line) -> Event | None:
     match = _DRAINED.search(line.text) or _TASK_FAILED.search(line.text)
     if match is None:
         return None

@@ -80,13 +80,13 @@ class TracebackBlock:
 
     def events(self) -> Iterator[Event]:
         """Read the block; yield its exception events in order of position."""
-        self._open(self._line)
+        self._open_reader(self._line)
         if self._readers:
             self._update_needles()
             for physical in islice(self._line.containing(self._needles, MAX_FOREIGN_BYTES), MAX_BLOCK_LINES):
                 line = last_segment(physical)
                 if HEADER in line.full:
-                    self._open(line)
+                    self._open_reader(line)
                 else:
                     self._distribute(line)
                 if any(reader.open > 1 for _, reader in self._readers):
@@ -104,11 +104,11 @@ class TracebackBlock:
         self._needles.clear()
         self._needles.update((_HEADER, *(_needle(label) for label, _ in self._readers)))
 
-    def _open(self, line: Line) -> None:
+    def _open_reader(self, line: Line) -> None:
         self._read_offsets.add(line.offset)
         label, before, after = _writer(line)
         if "\\n" in after:
-            self._escaped(line, before, after)
+            self._read_escaped(line, before, after)
             return
         summary = _SUMMARY.match(before) is not None
         quoted = "Original" in before
@@ -142,7 +142,7 @@ class TracebackBlock:
             if not reader.shaped and reader.feed(line, line.text):
                 return
 
-    def _escaped(self, line: Line, before: str, after: str) -> None:
+    def _read_escaped(self, line: Line, before: str, after: str) -> None:
         reader = TracebackReader(line, self._add_event, lambda _: None, prefix=before)
         for text in unescape(after):
             reader.feed(line, text)
@@ -221,7 +221,7 @@ def _event(reader: TracebackReader, chain: list[ParsedException]) -> Event:
         about=about,
         wrapper=True if about == "wrapper" else None,
         in_summary=reader.in_summary or None,
-        logged=_logged(reader.prefix) or None,
+        logged=_is_log_prefix(reader.prefix) or None,
         pid=pid,
         **_frame_fields([exception.frames for exception in reversed(chain) if exception.frames]),
     )
@@ -247,7 +247,7 @@ def _rank_and_pid(reader: TracebackReader, last: ParsedException) -> tuple[int |
     return rank, int(pid[1]) if pid else None
 
 
-def _logged(prefix: str) -> bool:
+def _is_log_prefix(prefix: str) -> bool:
     return _LEVEL.search(prefix) is not None and _BAR.search(prefix) is None
 
 

@@ -127,7 +127,7 @@ class Bundle:
         self._size, self._seal = _ends(file)
         try:
             self._zip = zipfile.ZipFile(file)
-            self._infos = _named(self._zip.infolist())
+            self._infos = _members_by_name(self._zip.infolist())
             self.manifest = self._manifest()
         except DamagedBundle:
             raise
@@ -278,7 +278,7 @@ def _ends(file: BinaryIO) -> tuple[int, str]:
     return size, tail[-DIGEST_LENGTH:].decode("ascii", "replace")
 
 
-def _named(infos: list[zipfile.ZipInfo]) -> Mapping[str, zipfile.ZipInfo]:
+def _members_by_name(infos: list[zipfile.ZipInfo]) -> Mapping[str, zipfile.ZipInfo]:
     """The members by name. Raises DamagedBundle for members that a bundle never has."""
     if len(infos) > MAX_MEMBERS:
         raise DamagedBundle(f"more than {MAX_MEMBERS:,} members")

@@ -318,9 +318,9 @@ class RowClock:
 def _factor(name: str, unit: str) -> float:
     """The factor from a printed unit to the dialect's unit for bare numbers; 0 for a unit that does not fit the
     field."""
-    known = translate(name, {})
+    translation = translate(name, {})
     try:
-        return 0.0 if known is None else factor(unit, METRICS[known.metric].unit) / known.scale
+        return 0.0 if translation is None else factor(unit, METRICS[translation.metric].unit) / translation.scale
     except ValueError:
         return 0.0
 

@@ -100,8 +100,8 @@ def _plan(fields: tuple[str, ...]) -> tuple[tuple[_Column, ...], int | None]:
     index_by_name = {name: index for index, name in reversed(list(enumerate(fields)))}
     names_by_metric: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
     for name in index_by_name:
-        if name != COUNT and (known := translate(name, {})) is not None:
-            names_by_metric.setdefault((known.metric, known.labels), []).append(name)
+        if name != COUNT and (translation := translate(name, {})) is not None:
+            names_by_metric.setdefault((translation.metric, translation.labels), []).append(name)
     columns = []
     for names in names_by_metric.values():
         names.sort(key=lambda name: (_PREFERENCE.get(name, 0), index_by_name[name]))
@@ -149,8 +149,8 @@ def _code(codes: Mapping[str, float], cells: list[str]) -> SmiValue | None:
 
 
 def _sum(cells: list[str]) -> SmiValue | None:
-    known = [value.number for cell in cells if (value := value_of(cell)) is not None]
-    return SmiValue(sum(known)) if known else None
+    numbers = [value.number for cell in cells if (value := value_of(cell)) is not None]
+    return SmiValue(sum(numbers)) if numbers else None
 
 
 def _mask(bits: Sequence[int], cells: list[str]) -> SmiValue | None:

@@ -18,7 +18,7 @@ from trackside.read.nvidia_smi import COUNT, SmiReadings, gpu_of, value_of
 PROCESSES = "gpu_processes"
 IDLE_SHARE = 0.0025
 """Share of a GPU's memory below which no process can hold a context. If more is in use and no process is listed, the
-list is hidden, as in a container, and tells nothing."""
+list is hidden, as in a container."""
 _REASONS = {
     **{name: name for name, reason in REASONS.items() if reason.bit},
     "idle": "gpu_idle",

@@ -64,8 +64,8 @@ def _label_names() -> frozenset[str]:
 
 def translated(name: str, labels: Mapping[str, str]) -> Translation | None:
     """Trackside's metric and labels. In a table, labels may have Trackside's names as well as the source's."""
-    known = translate(name, labels)
-    return None if known is None else relabeled(known, labels, _own_labels(), override=False)
+    translation = translate(name, labels)
+    return None if translation is None else relabeled(translation, labels, _own_labels(), override=False)
 
 
 def columns_of(heading: Sequence[str]) -> Columns | None:
@@ -124,10 +124,10 @@ def series_numbers(
 
 
 def _series_number(measurements: Measurements, name: str, labels: Mapping[str, str], position: Position) -> int:
-    known = translated(name, labels)
-    if known is None:
+    translation = translated(name, labels)
+    if translation is None:
         return measurements.series(name, labels, position.line)  # which counts it as unknown
-    return measurements.add_translated(name, known, position)
+    return measurements.add_translated(name, translation, position)
 
 
 def unpack_labels(text: str) -> Mapping[str, str]:

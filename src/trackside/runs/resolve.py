@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from trackside.catalog.natural import natural
 from trackside.errors import NoSuchRun, SeveralRuns
-from trackside.evidence import UNANSWERED
+from trackside.evidence import SOURCE_UNANSWERED
 from trackside.model import Event, Record, Run, Scalar
 from trackside.query import Row
 from trackside.runs import clock
@@ -68,7 +68,7 @@ def resolve(
     known -> the job's id. Raises SeveralRuns or NoSuchRun.
     """
     rows = list(store.all_rows())
-    events = [row for row in rows if isinstance(row, Event) and row.plane == "log" and row.kind != UNANSWERED]
+    events = [row for row in rows if isinstance(row, Event) and row.plane == "log" and row.kind != SOURCE_UNANSWERED]
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     jobs = collect(row for row in rows if isinstance(row, Record))
     free = set(assign(jobs, files, ids_inside(events), owners))

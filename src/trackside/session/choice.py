@@ -40,8 +40,8 @@ def choose(
     if loaded.metric_backend is not None and store.metrics is None:
         run, store.metrics = run_metrics(loaded.metric_backend, run, store)
     if loaded.metric_backend is not None and store.metrics is not None:
-        for metric in loaded.metric_backend.failed:
-            if (reason := store.metrics.failed.get(metric)) is not None:
+        for metric in loaded.metric_backend.unavailable:
+            if (reason := store.metrics.unavailable.get(metric)) is not None:
                 store.add_unavailable_source(
                     "metric", f"{loaded.metric_backend.name}: {metric}", str(reason), concerns_all=False
                 )
@@ -59,7 +59,7 @@ def _with_live(loaded: LoadedInputs, run: Run, store: MemoryStore, live: MetricB
     except SourceUnavailable as error:
         store.add_unavailable_source("metric", live.name, str(error))
         return run
-    for reason in live.failed.values():
+    for reason in live.unavailable.values():
         store.add_unavailable_source("metric", live.name, str(reason))
     if not store.metrics.backend.series():
         store.metrics = replace(store.metrics, note=f"{live.name} holds no metric of the run")

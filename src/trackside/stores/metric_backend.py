@@ -1,4 +1,4 @@
-"""Answers metric questions on any backend that holds series: the part that all backends share.
+"""Answers metric queries on any backend that holds series: the part that all backends share.
 
 A backend holds series and rolls them up (:class:`MetricBackend`). This module decides which series belong to one run,
 which window a span means, and how rollups over counters and groups are computed, so that every backend gives the same
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from trackside.catalog.metrics import DESCRIPTIVE, METRICS
 from trackside.catalog.natural import Key, natural
-from trackside.evidence import NOT_GIVEN, UNABLE, Grid, MissingAnswer
+from trackside.evidence import NO_METRIC_INPUT, UNABLE_TO_CHECK, Grid, MissingAnswer
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Scalar, Series, TimeRange
 from trackside.query import MAX_QUERY_WINDOWS, Query, Span
@@ -34,11 +34,11 @@ MAX_WINDOWS = 1500
 """Most windows that a whole run is shown in: as fine as a screen, and cheap to hold for thousands of GPUs."""
 WIDE_CELLS, MIN_WINDOWS = 200_000, 240
 """Windows times GPUs that a whole run of hundreds of GPUs is shown in, and the fewest windows it may get: a day of 512
-GPUs is resolved to five minutes. So the cost of a question does not grow faster than the run."""
+GPUs is resolved to five minutes. So the cost of a query does not grow faster than the run."""
 EDGE_S = 1800.0
-"""Length of the spans ``head`` and ``tail``."""
+"""Length of the span ``tail``."""
 MAX_CELLS = 20_000_000
-"""Windows times series that a question may ask for if it asks for more windows than a run is shown in: 160 MB."""
+"""Windows times series that a query may have if it has more windows than a run is shown in: 160 MB."""
 AROUND_S = 600.0
 """Seconds that ``around`` adds on each side."""
 
@@ -85,7 +85,7 @@ class MetricBackend(ABC):
     """How messages call this backend."""
 
     @property
-    def failed(self) -> Mapping[str, SourceUnavailable]:
+    def unavailable(self) -> Mapping[str, SourceUnavailable]:
         """Metric -> why it is unavailable or incomplete: a server does not answer, or a unit is not known yet."""
         return {}
 
@@ -156,7 +156,7 @@ class RunMetrics:
     timing: Timing | None
     note: str = ""
     by_metric: Mapping[str, Sequence[SeriesInfo]] = field(init=False, repr=False)
-    failed: Mapping[str, SourceUnavailable] = field(init=False, repr=False)
+    unavailable: Mapping[str, SourceUnavailable] = field(init=False, repr=False)
     """Metric -> why it is unavailable or incomplete."""
     _groups: dict[tuple[str, tuple[tuple[str, Scalar], ...]], tuple[Groups, tuple[Series, ...]]] = field(
         init=False, repr=False, default_factory=dict
@@ -168,7 +168,7 @@ class RunMetrics:
         for info in self.series:
             by_metric.setdefault(info.series.metric, []).append(info)
         object.__setattr__(self, "by_metric", by_metric)
-        object.__setattr__(self, "failed", self.backend.failed)
+        object.__setattr__(self, "unavailable", self.backend.unavailable)
 
     def ask(self, query: Query, store: str) -> Grid | MissingAnswer:
         """Answer a metric query without its reducer."""
@@ -185,8 +185,8 @@ class RunMetrics:
         self.backend.expect([plan.request for plan in plans if isinstance(plan, _Plan)])
 
     def _plan(self, query: Query) -> _Plan | MissingAnswer:
-        if (failed := self.failed.get(query.kind)) is not None:
-            return MissingAnswer(f"{UNABLE}{failed}", query, source=self.backend.name)
+        if (failed := self.unavailable.get(query.kind)) is not None:
+            return MissingAnswer(f"{UNABLE_TO_CHECK}{failed}", query, source=self.backend.name)
         key = query.kind, query.filters
         if key not in self._groups:
             self._groups[key] = _group_series(self.by_metric.get(query.kind, ()), query)
@@ -211,7 +211,7 @@ class RunMetrics:
     def _why_none(self, query: Query) -> str:
         if self.note:
             return self.note
-        return _not_measured(query) if self.backend.series() or self.failed else NOT_GIVEN
+        return _not_measured(query) if self.backend.series() or self.unavailable else NO_METRIC_INPUT
 
 
 def _not_measured(query: Query) -> str:
@@ -354,7 +354,7 @@ class _Plan:
     def answer(self, result: RollupResult, store: str) -> Grid | MissingAnswer:
         """The grid for a backend's result."""
         if isinstance(result, SourceUnavailable):
-            return MissingAnswer(f"{UNABLE}{result}", self.query, source=self.source)
+            return MissingAnswer(f"{UNABLE_TO_CHECK}{result}", self.query, source=self.source)
         values, samples = result
         if not samples and self.start_ms < self.end_ms:
             return MissingAnswer(f"{self.query.kind} was not sampled during the run", self.query)

@@ -1,4 +1,4 @@
-"""Training points that frameworks save in files of their own, and other text files next to a job's output."""
+"""Logged steps that frameworks save in files of their own, and other text files next to a job's output."""
 
 from __future__ import annotations
 

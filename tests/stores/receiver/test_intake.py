@@ -35,7 +35,7 @@ from tests.serve.receiving import (
     write_request,
 )
 from trackside.catalog import settling
-from trackside.evidence import UNANSWERED, MissingAnswer
+from trackside.evidence import SOURCE_UNANSWERED, MissingAnswer
 from trackside.query import events, metric
 from trackside.runs.listing import RunSummary, listing
 from trackside.serve import diagnoser as diagnosers
@@ -438,7 +438,7 @@ def test_data_that_could_not_be_written_is_not_reported_as_absent(
 
     monkeypatch.setattr(intake._flush if broken == "write" else intake._flush._reader, broken, fails)
     with Diagnoser(store, lambda: lags(intake, 30)).session("4242") as session:
-        reasons = {row.plane: row.text for row in session.store.all_rows() if row.kind == UNANSWERED}
+        reasons = {row.plane: row.text for row in session.store.all_rows() if row.kind == SOURCE_UNANSWERED}
     assert set(reasons) == {"log", "kernel"} | ({"metric"} if broken == "write" else set())
     assert all("the disk is full" in reason for reason in reasons.values())
 

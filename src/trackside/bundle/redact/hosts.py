@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from trackside.bundle.redact.kind import WORD_END, WORD_START, Kind, Trace, word
+from trackside.bundle.redact.kind import WORD_END, WORD_START, NameKind, Trace, word
 from trackside.bundle.redact.literal import any_of
-from trackside.bundle.redact.sieve import Detector, LinePattern, detector, literal
+from trackside.bundle.redact.prefilter import Detector, LinePattern, detector, literal
 from trackside.catalog.hostlist import expand
 
 MAX_HOSTS = 200_000
@@ -127,7 +127,7 @@ MAX_PATTERN_CHARS = 8000
 _VALID_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
-class Hosts(Kind):
+class Hosts(NameKind):
     """Host names, learned from records, events and series, and from text in contexts of host names."""
 
     name = "host names"
@@ -232,7 +232,7 @@ class Hosts(Kind):
         self.names = {**self._names, **self._words, **self._domain_names}
         self._domain_pattern = any_of(self._domains, "(?<![A-Za-z0-9-])", "(?![A-Za-z0-9-])", _FLAGS)
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         if self._word_hosts:
             for pattern, _ in ((_LABELED, b""), *_CONTEXTS):
                 text = pattern.sub(self._in_place, text)

@@ -10,11 +10,11 @@ from functools import lru_cache
 from trackside.bundle.redact.addresses import IPv4, IPv6, Mac
 from trackside.bundle.redact.hardware import GpuUuids, Guids, MachineIds, Serials
 from trackside.bundle.redact.hosts import Hosts
-from trackside.bundle.redact.kind import Kind
+from trackside.bundle.redact.kind import NameKind
 from trackside.bundle.redact.people import OwnerWords, accounts, clusters, users
+from trackside.bundle.redact.prefilter import Detector, LinePattern, Prefilter
 from trackside.bundle.redact.projects import Buckets, Projects, TeamNames
 from trackside.bundle.redact.secrets import Emails, Secrets
-from trackside.bundle.redact.sieve import Detector, LinePattern, Prefilter
 from trackside.bundle.redact.tables import people_cells
 from trackside.bundle.redact.traces import Traces
 from trackside.model import Event, Record, Run, Series
@@ -30,17 +30,18 @@ _HOST_FIELDS = ("nodes", "failed_node")
 
 
 class Redactor:
-    """Redacts texts: first learn all texts, then call ``settle``, then redact. ``also``: further words to redact."""
+    """Redacts texts: first learn all texts, then call ``settle``, then redact. ``extra_words``: the user's own
+    words to redact."""
 
-    def __init__(self, also: Iterable[str] = ()) -> None:
+    def __init__(self, extra_words: Iterable[str] = ()) -> None:
         self._redacted_labels: dict[str, str] = {}
         self._hosts, self._users, self._accounts, self._clusters = Hosts(), users(), accounts(), clusters()
         # Kinds that contain others come first: a URL contains a password, an e-mail address a user and a host.
         # Kinds recognized by context come before kinds that change that context.
         self._prefixed_kinds = Buckets(), Projects(), TeamNames()
-        self.kinds: tuple[Kind, ...] = (
-            Secrets(), *self._prefixed_kinds, OwnerWords(also), Emails(), GpuUuids(), Serials(), MachineIds(), Guids(),
-            Mac(), IPv6(), IPv4(), self._hosts, self._users, self._accounts, self._clusters,
+        self.kinds: tuple[NameKind, ...] = (
+            Secrets(), *self._prefixed_kinds, OwnerWords(extra_words), Emails(), GpuUuids(), Serials(), MachineIds(),
+            Guids(), Mac(), IPv6(), IPv4(), self._hosts, self._users, self._accounts, self._clusters,
         )  # fmt: skip
         self._detectors: list[Detector] = []
         self._learning_prefilter = self._prefilter = Prefilter(())
@@ -160,9 +161,9 @@ class Redactor:
 
     def _redacted_by_all(self, text: str) -> str:
         for kind in self.kinds:
-            text = kind.redacted(text)
+            text = kind.redact(text)
         for kind in self._prefixed_kinds:
-            text = kind.redacted_elsewhere(text)
+            text = kind.redact_elsewhere(text)
         return text
 
     def stream(self, stream: io.BufferedIOBase) -> Iterator[bytes]:
@@ -176,12 +177,12 @@ class Redactor:
 
     @property
     def replaced(self) -> dict[str, int]:
-        """Kind -> number of distinct originals replaced."""
+        """NameKind -> number of distinct originals replaced."""
         return {kind.name: len(kind.names) for kind in self.kinds if kind.names}
 
     @property
     def mapping(self) -> Mapping[str, Mapping[str, str]]:
-        """Kind -> original -> pseudonym: the key, only for the owner."""
+        """NameKind -> original -> pseudonym: the key, only for the owner."""
         return {kind.name: dict(sorted(kind.names.items())) for kind in self.kinds if kind.names}
 
 

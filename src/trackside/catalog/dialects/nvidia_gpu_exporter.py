@@ -41,8 +41,11 @@ DIALECT = Dialect(
     id="nvidia-gpu-exporter",
     title="nvidia_gpu_exporter",
     names={
-        **{_name(field, known.metric): Foreign(known.metric, labels=known.labels) for field, known in FIELDS.items()},
-        **{_name(field, known.metric): known for field, known in _DISTINCT.items()},
+        **{
+            _name(field, foreign.metric): Foreign(foreign.metric, labels=foreign.labels)
+            for field, foreign in FIELDS.items()
+        },
+        **{_name(field, foreign.metric): foreign for field, foreign in _DISTINCT.items()},
         **_OWN,
     },
     labels={

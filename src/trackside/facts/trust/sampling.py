@@ -13,7 +13,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from trackside.evidence import NOT_GIVEN, Evidence, Grid, Value, derived
+from trackside.evidence import NO_METRIC_INPUT, Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.trust.coverage import SampledWindows, SampleGap, by_node, sample_gaps, sampled_windows
@@ -201,7 +201,7 @@ class Sampling:
 def sampling(evidence: Evidence, ending: Ending, run: Run) -> Sampling:
     """Covers counts of samples; empty if there are none."""
     first = evidence.missing(GPU_WITNESSES[0])
-    has_metrics, answered = not (first and first.reason == NOT_GIVEN), not (first and first.source)
+    has_metrics, answered = not (first and first.reason == NO_METRIC_INPUT), not (first and first.source)
     if not (has_metrics and answered):
         return Sampling(run, (), (), has_metrics, answered, False, ())
     gpus = sampled_windows(_until_all(evidence, GPU_WITNESSES, run.gpus), "gpu")

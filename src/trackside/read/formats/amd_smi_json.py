@@ -87,8 +87,8 @@ def _gpus(readings: Readings, text: str) -> Iterator[tuple[TextLine, dict[str, A
 def _time(readings: Readings, stamp: object) -> float | None:
     if isinstance(stamp, str):
         return readings.time(stamp)
-    known = isinstance(stamp, int | float) and not isinstance(stamp, bool) and 0 < stamp < 1e15
-    return readings.time(f"{stamp:f}") if known else None
+    is_time = isinstance(stamp, int | float) and not isinstance(stamp, bool) and 0 < stamp < 1e15
+    return readings.time(f"{stamp:f}") if is_time else None
 
 
 def _value_at(entry: dict[str, Any], path: str) -> object:

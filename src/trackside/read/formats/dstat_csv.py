@@ -168,8 +168,8 @@ class _Parser:
         key = self._node, metric, device
         if key not in self._numbers:
             labels = {"node": self._node, "device": device}
-            known = Translation(metric, tuple(sorted((n, v) for n, v in labels.items() if v)), 1.0)
-            self._numbers[key] = self._measurements.add_translated(metric, known, position)
+            translation = Translation(metric, tuple(sorted((n, v) for n, v in labels.items() if v)), 1.0)
+            self._numbers[key] = self._measurements.add_translated(metric, translation, position)
         self._measurements.value(self._numbers[key], time, value)
 
 

@@ -8,7 +8,7 @@ import io
 import zlib
 from dataclasses import dataclass, field, replace
 
-from trackside.catalog.hang_lines import MARK, Piece, Resumption, State, Thread, Who, read_line
+from trackside.catalog.hang_lines import MARK, LineSubject, Piece, Resumption, State, Thread, read_line
 from trackside.catalog.streams import is_printed, node_in
 from trackside.logs.line import COLLECTED
 from trackside.logs.stamp import find_time
@@ -36,7 +36,7 @@ def _sniff(source: InputSource) -> Match | None:
 class _Dump:
     """The pieces of one flight recorder dump, by number."""
 
-    who: Who
+    subject: LineSubject
     at: Position
     count: int
     parts: dict[int, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class _Parser:
     source: InputSource
     sink: Sink
     pending: list[Event] = field(default_factory=list)
-    dumps: dict[tuple[Who, str], _Dump] = field(default_factory=dict)
+    dumps: dict[tuple[LineSubject, str], _Dump] = field(default_factory=dict)
     pieces: int = 0
     rows: int = 0
     notes: list[str] = field(default_factory=list)
@@ -58,20 +58,22 @@ class _Parser:
         parsed = read_line(text)
         if parsed is None:
             return
-        who, item = parsed
+        subject, item = parsed
         if isinstance(item, (State, Thread)):
-            self.pending.append(self._event(who, item, position, text, time))
+            self.pending.append(self._event(subject, item, position, text, time))
         elif isinstance(item, Resumption):
             self.emit_pending(item.after_s)
         elif isinstance(item, Piece) and self.pieces < MAX_PIECES:
-            if (who, item.id) not in self.dumps and len(self.dumps) >= MAX_DUMPS:
+            if (subject, item.id) not in self.dumps and len(self.dumps) >= MAX_DUMPS:
                 return
-            dump = self.dumps.setdefault((who, item.id), _Dump(who, position, item.count))
+            dump = self.dumps.setdefault((subject, item.id), _Dump(subject, position, item.count))
             self.pieces += item.number not in dump.parts
             dump.parts[item.number] = item.data
 
-    def _event(self, who: Who, item: State | Thread, position: Position, text: str, time: float | None) -> Event:
-        fields: dict[str, Scalar | None] = {"pid": who.pid, "job": who.job}
+    def _event(
+        self, subject: LineSubject, item: State | Thread, position: Position, text: str, time: float | None
+    ) -> Event:
+        fields: dict[str, Scalar | None] = {"pid": subject.pid, "job": subject.job}
         if isinstance(item, State):
             kind = "process_state"
             fields |= {"state": item.state, "comm": item.comm, "cores": item.cores}
@@ -80,9 +82,11 @@ class _Parser:
             kind = "stack"
             fields |= {"tid": item.tid, "thread": item.name}
             fields |= stack_fields(item.calls, item.native, item.place or None)
-        known = {name: value for name, value in fields.items() if value is not None}
+        known_fields = {name: value for name, value in fields.items() if value is not None}
         node = node_in(self.source.path)
-        return Event(kind, position, "trace", text[:4096], time, who.rank, node, parser="hang-report", fields=known)
+        return Event(
+            kind, position, "trace", text[:4096], time, subject.rank, node, parser="hang-report", fields=known_fields
+        )
 
     def emit_pending(self, resumed_s: int | None = None) -> None:
         """Emit the pending events, with the time after which output resumed, if it did."""
@@ -96,7 +100,11 @@ class _Parser:
     def read_dumps(self) -> None:
         """Read the complete dumps; note the incomplete and broken ones."""
         for dump in self.dumps.values():
-            name = f"the flight recorder of rank {dump.who.rank}" if dump.who.rank is not None else "a flight recorder"
+            name = (
+                f"the flight recorder of rank {dump.subject.rank}"
+                if dump.subject.rank is not None
+                else "a flight recorder"
+            )
             if len(dump.parts) < dump.count:
                 self.notes.append(
                     f"{name} is skipped: {dump.count - len(dump.parts)} of its {dump.count} pieces are missing"
@@ -118,7 +126,7 @@ class _Parser:
         if unpacker.unconsumed_tail or not unpacker.eof:
             raise ValueError("it is truncated or far too large")
         inner = InputSource(
-            f"rank{dump.who.rank}" if dump.who.rank is not None else "dump", data[:HEAD_BYTES], io.BytesIO(data)
+            f"rank{dump.subject.rank}" if dump.subject.rank is not None else "dump", data[:HEAD_BYTES], io.BytesIO(data)
         )
         if flight_recorder.FORMAT.sniff(inner) is None:
             raise ValueError("it is not a flight recorder dump")
@@ -126,7 +134,7 @@ class _Parser:
         result = flight_recorder.FORMAT.read(inner, collectedd)
         for record in collectedd.records:  # at the first piece; ordinals distinguish the records of one dump
             position = replace(dump.at, offset=dump.at.offset + record.at.line - 1)
-            self.sink.record(replace(record, at=position, fields={**record.fields, "job": dump.who.job}))
+            self.sink.record(replace(record, at=position, fields={**record.fields, "job": dump.subject.job}))
         return result.rows
 
 

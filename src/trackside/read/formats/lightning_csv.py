@@ -37,9 +37,9 @@ def _sniff(source: InputSource) -> Match | None:
 
 def _loss_columns(names: Sequence[str]) -> list[str]:
     """Columns with a training loss, best first."""
-    known = [name for name in _TRAIN_LOSS if name in names]
-    others = [name for name in names if "loss" in name.lower() and not _HELD_OUT.search(name) and name not in known]
-    return known + sorted(others, key=lambda name: (_EPOCH_ENDED.search(name) is not None, names.index(name)))
+    usual = [name for name in _TRAIN_LOSS if name in names]
+    others = [name for name in names if "loss" in name.lower() and not _HELD_OUT.search(name) and name not in usual]
+    return usual + sorted(others, key=lambda name: (_EPOCH_ENDED.search(name) is not None, names.index(name)))
 
 
 def _read(source: InputSource, sink: Sink) -> Result:

@@ -95,7 +95,7 @@ def _copy_footer(source: InputSource, copy: IO[bytes]) -> bool:
 
 
 def _copy_all(source: InputSource, copy: IO[bytes]) -> None:
-    """Copy the whole file. Raises TooLarge beyond MAX_FILE_BYTES or half of the free disk space.
+    """Copy the whole file. Raises InputTooLarge beyond MAX_FILE_BYTES or half of the free disk space.
 
     A compressed file or archive member ends when the expansion budget of the file on disk is exhausted.
     """
@@ -127,7 +127,7 @@ class _Shape:
 
 
 def _shape(connection: duckdb.DuckDBPyConnection, path: Path) -> _Shape | None:
-    """The shape from the Parquet footer; None if the table holds no metrics. Raises TooLarge."""
+    """The shape from the Parquet footer; None if the table holds no metrics. Raises InputTooLarge."""
     described = connection.execute(f"DESCRIBE SELECT * FROM {_table(path)}").fetchall()
     names = [str(row[0]) for row in described]
     columns = columns_of(names)
@@ -195,7 +195,7 @@ class _TableReader:
         return measurements.result([f"split it into files of fewer than {max_sets:,} label sets"] if is_full else ())
 
     def _add_label_sets(
-        self, measurements: Measurements, first: int, rows: int, known: int, max_sets: int
+        self, measurements: Measurements, first: int, rows: int, known_sets: int, max_sets: int
     ) -> tuple[NDArray[np.intp], bool]:
         """Add the label sets that first occur in this window to ``keys``, up to ``max_sets`` in all.
 
@@ -207,10 +207,10 @@ class _TableReader:
         )
         self._connection.execute(
             f"""CREATE OR REPLACE TEMP TABLE fresh AS
-            SELECT row_number() OVER (ORDER BY met.first) - 1 + {known} AS key, met.*
+            SELECT row_number() OVER (ORDER BY met.first) - 1 + {known_sets} AS key, met.*
             FROM (SELECT min(cells.file_row_number) AS first{texts} FROM {self._table}
                   WHERE {_within(first, rows)} GROUP BY ALL) AS met ANTI JOIN keys ON {same_labels}
-            WHERE met.first IS NOT NULL ORDER BY met.first LIMIT {max_sets - known + 1}"""
+            WHERE met.first IS NOT NULL ORDER BY met.first LIMIT {max_sets - known_sets + 1}"""
         )
         self._connection.execute(f"INSERT INTO keys SELECT * EXCLUDE (first) FROM fresh WHERE key < {max_sets}")
         new_sets = self._connection.execute("SELECT * EXCLUDE (key) FROM fresh ORDER BY key")
@@ -218,12 +218,12 @@ class _TableReader:
         set_count = 0
         while batch := new_sets.fetchmany(10_000):
             set_count += len(batch)
-            for line, *cells in batch[: max(0, max_sets - known - len(numbers))]:
+            for line, *cells in batch[: max(0, max_sets - known_sets - len(numbers))]:
                 row = [""] * len(self._shape.names)
                 for index, cell in zip(self._texts, cells, strict=True):
                     row[index] = (cell or "").strip()
                 numbers.append(series_numbers(measurements, self._columns, row, Position(self._path, line + 1)))
-        return np.array(numbers, dtype=np.intp), known + set_count > max_sets
+        return np.array(numbers, dtype=np.intp), known_sets + set_count > max_sets
 
     def _window(self, columns: list[int], first: int, rows: int) -> Mapping[str, NDArray[np.float64]]:
         values = (f"coalesce(TRY_CAST(cells.c{column} AS DOUBLE), {BLANK}) AS value{column}" for column in columns)

@@ -220,9 +220,9 @@ class Csv:
         if self._columns_counted:
             return
         self._columns_counted = True
-        known = used_fields(heading.names) | _SETTINGS
+        used_names = used_fields(heading.names) | _SETTINGS
         for name, unit, cell in zip(heading.names, heading.units, cells, strict=True):
-            if name not in known and (value_of(cell) is not None or unit):
+            if name not in used_names and (value_of(cell) is not None or unit):
                 self.smi.add_unknown(name)
 
     # -- rows without a GPU

@@ -61,8 +61,8 @@ class Dmon:
         return False
 
     def _is_heading(self, names: list[str]) -> bool:
-        known = any(translate(f"{self.tool}.{name}", {}) is not None for name in names)
-        return known and "gpu" in names and "pid" not in names
+        has_metric = any(translate(f"{self.tool}.{name}", {}) is not None for name in names)
+        return has_metric and "gpu" in names and "pid" not in names
 
     def _row(self, line: TextLine, cells: Mapping[str, str]) -> bool:
         row_id = self._row_id(cells)

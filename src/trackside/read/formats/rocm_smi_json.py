@@ -45,8 +45,8 @@ def _sniff(source: InputSource) -> Match | None:
     head = source.head.lstrip()
     if not head.startswith(b"{") or b'"card' not in head[:4096]:
         return None
-    known = sum(f'"{key}"' in source.text[:16384].lower() for key in _KEYS)
-    return Match(0.9, "output of rocm-smi") if known else None
+    key_count = sum(f'"{key}"' in source.text[:16384].lower() for key in _KEYS)
+    return Match(0.9, "output of rocm-smi") if key_count else None
 
 
 def _read(source: InputSource, sink: Sink) -> Result:

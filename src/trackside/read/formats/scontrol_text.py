@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from trackside.catalog.slurm.columns import JOB_KEYS, JOB_LINES, JOB_REPEATED, NODE_KEYS, NODE_LINES, STEP_KEYS
 from trackside.catalog.slurm.fields import job_ids, job_record, node_record, step_record
-from trackside.catalog.slurm.values import known
+from trackside.catalog.slurm.values import known_text
 from trackside.model import Record
 from trackside.read.format import Format, InputSource, Match, Result, Sink, give
 from trackside.read.slurm_blocks import blocks
@@ -36,7 +36,7 @@ def steps_in(lines: Lines, path: str) -> Iterator[Record]:
 def nodes_in(lines: Lines, path: str) -> Iterator[Record]:
     """Yield the nodes in these lines of an input."""
     for block in blocks(lines, "NodeName", NODE_KEYS, NODE_LINES):
-        get, reason = block.values.get, known(block.get("Reason"))
+        get, reason = block.values.get, known_text(block.get("Reason"))
         fields = node_record("scontrol", get, get("NodeName", ""), get("State"), source="scontrol")
         text = f"NodeName={block.get('NodeName')} State={block.get('State')}" + (f" Reason={reason}" if reason else "")
         yield Record("node", block.at(path), "scheduler", fields, text)

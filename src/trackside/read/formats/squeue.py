@@ -16,14 +16,14 @@ _DATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d \d{
 """The date that ``-l`` prints above its table; read as UTC."""
 
 
-def table_of(text: str, known: frozenset[str]) -> tuple[SlurmTable, float | None] | None:
+def table_of(text: str, column_names: frozenset[str]) -> tuple[SlurmTable, float | None] | None:
     """The table at the top of a text, whose header must be in capitals, and the date above it; None without one."""
     lines = first_lines(text, 2)
     as_of = find_time(lines[0]) if lines and _DATE.match(lines[0]) else None
     lines = lines[1:] if as_of is not None else lines
     if not lines or lines[0].upper() != lines[0]:
         return None
-    table = header_of(lines[:1], known)
+    table = header_of(lines[:1], column_names)
     return None if table is None else (table, as_of)
 
 

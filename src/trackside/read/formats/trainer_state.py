@@ -1,4 +1,4 @@
-"""HF Trainer's ``trainer_state.json`` and LLaMA-Factory's ``trainer_log.jsonl``: saved training points.
+"""HF Trainer's ``trainer_state.json`` and LLaMA-Factory's ``trainer_log.jsonl``: saved logged steps.
 
 The entries of ``log_history`` are parsed one by one from the text, so that each can be cited by its line, and a
 truncated state file is read as far as it goes.

@@ -62,7 +62,7 @@ class RollupTables:
         self._counts = np.zeros((0, 0), dtype=np.int32)
         self._tables: dict[EngineRollup, Values] = {}
 
-    def allocated(self) -> RollupTables:
+    def allocate(self) -> RollupTables:
         """Allocate the tables; before that they are only a plan."""
         self._counts = np.zeros((self.rows, self.width), dtype=np.int32)
         self._tables = {rollup: np.full((self.rows, self.width), np.nan) for rollup in sorted(self.rollups - {"count"})}

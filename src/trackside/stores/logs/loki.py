@@ -103,7 +103,7 @@ class Loki(LogServer):
         yield from Paging(fetch, self.options.page).lines(stream.start_ns, stream.end_ns)
 
 
-def _lines(response: Response, known: Mapping[str, str]) -> list[LogEntry]:
+def _lines(response: Response, known_labels: Mapping[str, str]) -> list[LogEntry]:
     """An answer's entries in time order; the answer groups them by labels and structured metadata."""
     answer = decoded(_LINES, response.body, response.url, PRODUCT)
     if answer.data.result_type != "streams":
@@ -115,7 +115,7 @@ def _lines(response: Response, known: Mapping[str, str]) -> list[LogEntry]:
         raise SourceUnavailable("partial", f"{response.url} gave only a part: {plain('; '.join(answer.warnings))}")
     lines = []
     for result in answer.data.result:
-        labels = {**known, **result.stream}
+        labels = {**known_labels, **result.stream}
         lines += [LogEntry(_time(entry.nanoseconds, response.url), entry.text, labels) for entry in result.values]
     lines.sort(key=lambda line: line.time_ns)  # stable: entries of one stream keep their order
     return lines

@@ -113,13 +113,13 @@ class VictoriaLogs(LogServer):
         response = self.endpoint.request("POST", "/select/logsql/query", form={"query": query, **_times(start, end)})
         return [decoded(_ROW, text, response.url, PRODUCT) for text in response.body.split(b"\n") if text.strip()]
 
-    def _line(self, row: dict[str, str], known: Mapping[str, str]) -> LogEntry:
+    def _line(self, row: dict[str, str], known_labels: Mapping[str, str]) -> LogEntry:
         time_ns = nanoseconds(row.get("_time", ""))
         if time_ns is None:
             raise SourceUnavailable(
                 "broken", f"{self.name}: a line whose _time is {row.get('_time', '')[:40]!r}, which is not a time"
             )
-        labels = {**known, **{name: value for name, value in row.items() if name not in _BUILT_IN}}
+        labels = {**known_labels, **{name: value for name, value in row.items() if name not in _BUILT_IN}}
         return LogEntry(time_ns, row.get("_msg", ""), labels)
 
 

@@ -297,14 +297,14 @@ def _update_run(
     link: sa.Connection, number: int, before: sa.Row[Any] | None, run: facts.ColumnValues, latest: facts.ColumnValues
 ) -> None:
     """Update the run from its latest verdict; facts that the verdict does not have stay unchanged."""
-    known = {name: value for name, value in run.items() if value not in (None, [], "")}
+    values = {name: value for name, value in run.items() if value not in (None, [], "")}
     if before is not None:
-        submitted = known.get("submitted") or before.submitted
-        started = known.get("started") or before.started
-        known["began"] = submitted or known["began"] or before.began
-        known["at"] = started or submitted or before.first_seen
-        known["attempts"] = max(run["attempts"], before.attempts)
-    link.execute(sa.update(runs).where(runs.c.id == number).values({**known, **latest}))
+        submitted = values.get("submitted") or before.submitted
+        started = values.get("started") or before.started
+        values["began"] = submitted or values["began"] or before.began
+        values["at"] = started or submitted or before.first_seen
+        values["attempts"] = max(run["attempts"], before.attempts)
+    link.execute(sa.update(runs).where(runs.c.id == number).values({**values, **latest}))
     if run["nodes"] and (before is None or before.nodes != run["nodes"]):
         link.execute(sa.delete(run_nodes).where(run_nodes.c.run == number))
         link.execute(sa.insert(run_nodes), [{"node": node, "run": number} for node in run["nodes"]])

@@ -176,10 +176,10 @@ def migrate(database: Database, scripts: Path = SCRIPTS, revision: str = REVISIO
 
     config = Config()
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     with database.writing("migrate") as link:
         current = _current(link)  # another instance may have migrated while this one waited for the lock
-        if current is not None and current not in known:
+        if current is not None and current not in revisions:
             raise ArchiveError(
                 "newer",
                 f"{shown(database.url)} was made by a later Trackside (revision {current}, this one knows {revision}): "

@@ -70,9 +70,9 @@ class PrometheusBackend(MetricServer, SampleBackend):
         """Number of samples for announced requests, by groups, start and end."""
 
     @property
-    def failed(self) -> Mapping[str, SourceUnavailable]:
+    def unavailable(self) -> Mapping[str, SourceUnavailable]:
         """Metrics that are unavailable; they may have been measured all the same."""
-        return self._sources.failed
+        return self._sources.unavailable
 
     def close(self) -> None:
         self._api.close()
@@ -86,7 +86,7 @@ class PrometheusBackend(MetricServer, SampleBackend):
     def _look(self, lookup: Future[RunSources]) -> None:
         try:
             lookup.set_result(find_sources(self._api, self.scope))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, who wants the result is to get it
+        except BaseException as error:  # noqa: BLE001 - the caller that waits gets it
             lookup.set_exception(error)
 
     @property

@@ -115,8 +115,7 @@ class Arrivals:
         """Add the samples of a body. ``limited``: whether to refuse new series beyond the limit."""
         if not len(block.values):
             return IntakeResult(0)
-        known = self._keys
-        known_codes = list(map(known.get, block.keys))
+        known_codes = list(map(self._keys.get, block.keys))
         codes = [
             self._add_key(key, limited) if code is None else code
             for key, code in zip(block.keys, known_codes, strict=True)
@@ -182,7 +181,7 @@ class Arrivals:
         """Our series so far."""
         return self._foreign.series
 
-    def drained(self) -> ArrivalBatch:
+    def drain(self) -> ArrivalBatch:
         """Take out all waiting samples."""
         blocks, self._blocks, self.pending = self._blocks, [], 0
         rows, times_ms, values = (

@@ -107,7 +107,7 @@ class Intake:
         """Why the last flush failed, empty once one succeeded; and which thread ended because of a defect."""
         self._replay()
         self._threads = [
-            threading.Thread(target=self._supervised, args=(loop,), name=f"trackside-{name}", daemon=True)
+            threading.Thread(target=self._supervise, args=(loop,), name=f"trackside-{name}", daemon=True)
             for name, loop in (("log", self._append_loop), ("flush", self._flush_loop))
         ]
         for thread in self._threads:
@@ -120,7 +120,7 @@ class Intake:
         """Why accepted data cannot be written; empty if the last flush succeeded."""
         return self._thread_error or self._flush_error
 
-    def _supervised(self, loop: Callable[[], None]) -> None:
+    def _supervise(self, loop: Callable[[], None]) -> None:
         """Run one of the two threads: if a defect ends it, nothing more is accepted and no caller waits for it."""
         try:
             loop()
@@ -206,7 +206,7 @@ class Intake:
                 self._queued_bytes = 0
                 if not batch:
                     return
-            with _all_finished([body.done for body in batch]):
+            with _finish_all([body.done for body in batch]):
                 self._append(batch)
 
     def _append(self, batch: list[_QueuedBody]) -> None:
@@ -318,7 +318,7 @@ class Intake:
                 )
                 requests, self._flush_requests = self._flush_requests, []
                 closing, self._flush_now = self._closing, False
-            with _all_finished([future for future, _ in requests]):
+            with _finish_all([future for future, _ in requests]):
                 self._flush_round(requests, closing)
             if closing:
                 return
@@ -330,7 +330,7 @@ class Intake:
             self._flush.clean_up(closing)
         except Exception as error:  # noqa: BLE001 - a defect here must not stop what comes after
             expected = isinstance(error, (StoreError, OSError))
-            self._failed(error, expected)
+            self._report_failure(error, expected)
             for future, _ in requests:
                 _fail(future, error)
             return
@@ -339,7 +339,7 @@ class Intake:
             if future.set_running_or_notify_cancel():
                 future.set_result(unread_paths)
 
-    def _failed(self, error: Exception, expected: bool) -> None:
+    def _report_failure(self, error: Exception, expected: bool) -> None:
         self._flush_error = error_text(error)
         self.counts.failures += 1
         LOG.error(
@@ -366,7 +366,7 @@ class Intake:
 
 
 @contextmanager
-def _all_finished(futures: Sequence[Future[T]]) -> Iterator[None]:
+def _finish_all(futures: Sequence[Future[T]]) -> Iterator[None]:
     """Fail all unfinished futures when the block ends, so that no caller waits for ever."""
     try:
         yield

@@ -101,13 +101,13 @@ class PendingQueue:
             self.mark = mark
         return results
 
-    def drained(self) -> FlushBatch | None:
+    def drain(self) -> FlushBatch | None:
         """Take out everything that waits; None if nothing does. Once a day, or if there are too many, the known series
         are reset."""
         with self._lock:
             if self.mark == self._drained_to:
                 return None
-            batch = FlushBatch(self._arrivals.drained(), self._streams, self.line_bytes, self.mark, self._bytes)
+            batch = FlushBatch(self._arrivals.drain(), self._streams, self.line_bytes, self.mark, self._bytes)
             self._bytes, self._streams, self.line_bytes, self._drained_to = 0, {}, 0, self.mark
             day = time.time() // 86400
             if day != self._day or self._arrivals.has_too_many_keys:
