@@ -1,4 +1,4 @@
-"""EVIDENCE: what answers a query (rows, series, or the reason why there is no answer), and citations of the answers."""
+"""Answers to queries (rows, series, or the reason why there is none), and citations of these answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.catalog.metrics import DESCRIPTIVE, METRICS
+from trackside.catalog.metrics import DESCRIPTIVE_LABELS, METRICS
 from trackside.model import Event, Plane, Record, Scalar, Series, TimeRange
 from trackside.query import Query, QueryError, Reducer, Row
 
@@ -189,7 +189,7 @@ class Grid:
 
     def one(self, index: int) -> Grid:
         """One series, by its index."""
-        named = {name: value for name, value in self.series[index].labels if name not in DESCRIPTIVE}
+        named = {name: value for name, value in self.series[index].labels if name not in DESCRIPTIVE_LABELS}
         already = dict(self.query.filters)
         query = self.query.where(**{n: v for n, v in named.items() if already.get(n) != v})
         return replace(self, query=query, series=(self.series[index],), values=self.values[index : index + 1])

@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(slots=True)
-class Summary:
+class IngestSummary:
     """The result of an ingest. ``skipped``: already in the store; ``replaced``: their content has changed."""
 
     inputs: list[Input] = field(default_factory=list)
@@ -42,7 +42,9 @@ class Summary:
     rows: int = 0
 
 
-def ingest(paths: Paths, store: str | os.PathLike[str], on_progress: Callable[[int], None] | None = None) -> Summary:
+def ingest(
+    paths: Paths, store: str | os.PathLike[str], on_progress: Callable[[int], None] | None = None
+) -> IngestSummary:
     """Read everything under the paths into the store, which is created if necessary.
 
     An input is stored completely or not at all: after an interruption, the same call continues where it stopped.
@@ -62,7 +64,7 @@ def ingest(paths: Paths, store: str | os.PathLike[str], on_progress: Callable[[i
 
 def ingest_into(
     writer: Writer, paths: Paths, on_progress: Callable[[int], None] | None = None, more: Iterable[InputSource] = ()
-) -> Summary:
+) -> IngestSummary:
     """Read ``more``, then everything under the paths, and commit."""
     inputs = _Inputs(writer, root_of(paths))
     for source in chain(more, walk(paths, on_progress)):
@@ -71,7 +73,7 @@ def ingest_into(
     return inputs.summary
 
 
-def ingest_below(writer: Writer, folder: str, files: Sequence[str], root: str, under: str = "") -> Summary:
+def ingest_below(writer: Writer, folder: str, files: Sequence[str], root: str, under: str = "") -> IngestSummary:
     """Read some files of a folder, each named by its path below it, and commit.
 
     ``root``: the store's name for the folder, wherever it is; ``under``: its name in citations. Inputs with the same
@@ -102,7 +104,7 @@ class _Inputs:
 
     def __init__(self, writer: Writer, root: str, under: str = "") -> None:
         self._writer, self._root, self._under = writer, root, under
-        self.summary = Summary()
+        self.summary = IngestSummary()
         self._by_location: dict[str, StoredInput] = {}
         self._by_hash: dict[str, list[StoredInput]] = {}
         self._sizes: set[int] = set()
@@ -134,18 +136,18 @@ class _Inputs:
         source.stream = io.BufferedReader(content, HEAD_BYTES)
         # A file that can be read twice is hashed first if the store has one of its size: hashing is fast.
         if source.size in self._sizes and content.seekable():
-            if self._skipped(content.digest(), label, before):
+            if self._skip_if_stored(content.digest(), label, before):
                 return
             source.stream.seek(0)
         sink = _Sink(self._writer, input_)
         row = read_source(source, sink)
         digest = content.digest() if row.status in ("read", "partial") else ""
-        if digest and self._skipped(digest, label, before):
+        if digest and self._skip_if_stored(digest, label, before):
             self._writer.drop()
             return
         self._keep(input_, row, label, before, sink, digest)
 
-    def _skipped(self, digest: str, label: str, before: StoredInput | None) -> bool:
+    def _skip_if_stored(self, digest: str, label: str, before: StoredInput | None) -> bool:
         """Whether the store has this content of this file; the same text elsewhere may belong to another run."""
         for stored in self._by_hash.get(digest, ()):
             if stored is before:

@@ -1,4 +1,4 @@
-"""The nouns of Trackside. This module imports nothing of ours.
+"""The basic types of Trackside: events, records, series, inputs, runs. Imports no other module of Trackside.
 
 Units are part of a name if it would be ambiguous without (``_s`` seconds, ``_bytes``);
 times are POSIX seconds, UTC.
@@ -40,7 +40,7 @@ class EventRole(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in an input: 1-based ``line``, byte ``offset`` of the text and its ``length``.
+    """A location in an input: 1-based ``line``, byte ``offset`` of the text and its ``length``.
 
     Formats that are not text put the record's ordinal in ``line`` and leave ``offset`` 0.
     """

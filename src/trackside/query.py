@@ -1,4 +1,4 @@
-"""QUERIES: how evidence is requested; a closed algebra and its text form.
+"""Queries for evidence: a closed algebra and its text form.
 
     events(kind)[.where(field=value, ...)]
     record(kind)[.where(field=value, ...)]

@@ -355,7 +355,7 @@ class TestPrefilter:
         unfiltered = self.learned(text)
         assert prefiltered.mapping == unfiltered.mapping
         assert sum(map(len, prefiltered.mapping.values())) > 20
-        assert prefiltered.text(text) == unfiltered._redacted_by_all(text)
+        assert prefiltered.text(text) == unfiltered._redact_with_all_kinds(text)
 
     def learned(self, text: str) -> Redactor:
         redactor = Redactor()
@@ -383,7 +383,7 @@ class TestPrefilter:
         redactor.settle()
         text = "".join(lines) + last
         assert redactor.text(text) == "".join(
-            redactor._redacted_by_all(line) for line in text.splitlines(keepends=True)
+            redactor._redact_with_all_kinds(line) for line in text.splitlines(keepends=True)
         )
 
 

@@ -21,8 +21,8 @@ from tools.cases import Case, scenarios
 
 import trackside
 from trackside.bundle import parts, slicing
+from trackside.bundle.differences import differences
 from trackside.bundle.parts import NotBundled
-from trackside.bundle.same import differences
 from trackside.bundle.samples import SampleFilter, export
 from trackside.bundle.write import BundleOptions, write
 from trackside.catalog.metrics import METRICS

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from trackside.catalog.metrics import DESCRIPTIVE
+from trackside.catalog.metrics import DESCRIPTIVE_LABELS
 from trackside.model import Input, Series
 from trackside.read.detect import formats, read_source
 from trackside.read.format import HEAD_BYTES, CollectingSink, InputSource
@@ -35,13 +35,13 @@ def read(name: str) -> tuple[Input, CollectingSink]:
 
 def series_key(series: Series) -> str:
     """Metric and identity, as ``gpu_power_watts{gpu=0, node=n1}``."""
-    labels = (f"{name}={value}" for name, value in series.labels if name == "job" or name not in DESCRIPTIVE)
+    labels = (f"{name}={value}" for name, value in series.labels if name == "job" or name not in DESCRIPTIVE_LABELS)
     return series.metric + "{" + ", ".join(labels) + "}"
 
 
 def gpu_description(series: Series) -> str:
     """The GPU of a series: all labels in the file that describe it."""
-    return ", ".join(f"{name}={value}" for name, value in series.labels if name in ("gpu", "mig", *DESCRIPTIVE))
+    return ", ".join(f"{name}={value}" for name, value in series.labels if name in ("gpu", "mig", *DESCRIPTIVE_LABELS))
 
 
 def contents(name: str) -> dict[str, Any]:

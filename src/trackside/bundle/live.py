@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from trackside.bundle.differences import differences
 from trackside.bundle.parts import PACKED, NotBundled
-from trackside.bundle.same import differences
 from trackside.bundle.samples import SampleFilter, SampleWriter
 from trackside.bundle.write import BundleOptions, WrittenBundle, write
 from trackside.errors import NothingReadable

@@ -52,12 +52,12 @@ def parts_to_keep(events: Iterable[Event], queries: Iterable[str]) -> Mapping[st
         if isinstance(path, str) and isinstance(line, int):
             spots_by_path[path].lines.append((line - CITED_CONTEXT_LINES, line + CITED_CONTEXT_LINES))
     return {
-        path: FileParts(_joined(spots_.lines, MAX_GAP_LINES), _joined(spots_.bytes, 1))
+        path: FileParts(_merge_close(spots_.lines, MAX_GAP_LINES), _merge_close(spots_.bytes, 1))
         for path, spots_ in spots_by_path.items()
     }
 
 
-def _joined(spans: list[tuple[int, int]], max_gap: int) -> list[tuple[int, int]]:
+def _merge_close(spans: list[tuple[int, int]], max_gap: int) -> list[tuple[int, int]]:
     """The ranges sorted, with ranges joined that are at most ``max_gap`` apart."""
     joined: list[tuple[int, int]] = []
     for low, high in sorted(spans):

@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from trackside.bundle.parts import NotBundled, PartSource, SingleInputs, left_out, whole_files
+from trackside.bundle.differences import differences
+from trackside.bundle.parts import NotBundled, PartSource, SingleInputs, omitted_input, whole_files
 from trackside.bundle.redact.redactor import Redactor, pieces
-from trackside.bundle.same import differences
 from trackside.bundle.samples import SampleFilter
 from trackside.bundle.slicing import parts_to_keep
 from trackside.finding import Verdict
@@ -108,7 +108,7 @@ def _umask() -> int:
 
 
 def _publish(name: str, options: BundleOptions) -> None:
-    """Move the file to its destination atomically; a link never replaces a file created meanwhile."""
+    """Move the file to its destination atomically; a link never replaces a file that appeared in between."""
     if options.force:
         os.replace(name, options.out)
         return
@@ -154,7 +154,7 @@ class _BundleWriter:
         self._members: list[MemberDoc] = []
         self._inputs: list[BundledInput] = []
         self._used_names: set[str] = set()
-        self._notes = [self._redacted(note) for note in options.notes]
+        self._notes = [self._redact(note) for note in options.notes]
 
     def write(self, on_progress: ProgressCallback | None) -> WrittenBundle:
         """Write the bundle. Raises NotBundled."""
@@ -191,11 +191,11 @@ class _BundleWriter:
             for part in self._parts(sliced, on_progress):
                 self._add(archive, part)
             for row in self._options.missing:
-                self._add(archive, left_out(row, self._redactor))
+                self._add(archive, omitted_input(row, self._redactor))
         verdict = self._verdict_on_written()
-        return verdict, differences(self._session.verdict(), verdict, self._redacted)
+        return verdict, differences(self._session.verdict(), verdict, self._redact)
 
-    def _redacted(self, text: str) -> str:
+    def _redact(self, text: str) -> str:
         return text if self._redactor is None else self._redactor.text(text)
 
     def _parts(self, sliced: bool, on_progress: ProgressCallback | None) -> Iterable[PartSource]:

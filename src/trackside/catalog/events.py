@@ -165,7 +165,7 @@ EVENTS: Mapping[str, EventKind] = {
             "free_bytes": "free on the GPU",
             "allocated_bytes": "allocated by this process",
             "reserved_bytes": "reserved by the caching allocator (reserved but unallocated added where split)",
-            "other_process_bytes": "held by other processes, if printed",
+            "other_process_bytes": "used by other processes, if printed",
             "gpu": "device index",
             "backend": "torch, tensorflow, jax, cublas, ...",
             "phase": "load, forward, backward, optimizer, unknown (from the frames)",

@@ -56,7 +56,7 @@ class LineSubject:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ProcessState:
     """A process's state in the kernel. ``wait``: the kernel function it sleeps in; ``threads``: threads by state."""
 
     comm: str
@@ -68,7 +68,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class ThreadStack:
     """One thread's stack, innermost first. ``native``: functions inside the innermost Python frame."""
 
     tid: int
@@ -96,7 +96,7 @@ class Resumption:
     after_s: int
 
 
-LineContent = State | Thread | Piece | Resumption | None
+LineContent = ProcessState | ThreadStack | Piece | Resumption | None
 """The content of a line; None for lines that are only for people."""
 
 
@@ -122,7 +122,7 @@ def place_of(call: Call) -> str:
     return f"{_word(call.file, _MAX_FILE_CHARS)}:{call.line} in {_word(call.name, _MAX_NAME_CHARS)}"
 
 
-def state_line(subject: LineSubject, state: State) -> str:
+def state_line(subject: LineSubject, state: ProcessState) -> str:
     """The line for a process's state."""
     line = f"{subject} {_word(state.comm, 64)}: state {state.state}"
     line += f" in {_word(state.wait, 100)}" if state.wait else ""
@@ -135,7 +135,7 @@ def state_line(subject: LineSubject, state: State) -> str:
     return line
 
 
-def thread_line(subject: LineSubject, thread: Thread) -> str:
+def thread_line(subject: LineSubject, thread: ThreadStack) -> str:
     """The line for a thread's stack."""
     name = re.sub(r"[\s\"]+", "_", thread.name)[:60]
     frames = "; ".join(
@@ -188,7 +188,7 @@ def _number(text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-def _thread(rest: str) -> Thread | None:
+def _thread(rest: str) -> ThreadStack | None:
     head, _, tail = rest.partition(": ")  # nothing before it contains a colon and a blank
     match = _THREAD.match(head) if rest.startswith("thread ") else None
     if match is None:
@@ -199,7 +199,7 @@ def _thread(rest: str) -> Thread | None:
         if inner
         else ()
     )
-    return Thread(int(match["tid"]), match["name"], match["doing"], match["place"] or "", calls_of(frames), native)
+    return ThreadStack(int(match["tid"]), match["name"], match["doing"], match["place"] or "", calls_of(frames), native)
 
 
 def calls_of(text: str) -> tuple[Call, ...]:
@@ -213,14 +213,16 @@ def _piece(rest: str) -> Piece | None:
     return None if match is None else Piece(match["id"], int(match["number"]), int(match["count"]), match["data"])
 
 
-def _state(rest: str) -> State | None:
+def _state(rest: str) -> ProcessState | None:
     match = _STATE.match(rest)
     if match is None:
         return None
     pairs = (part.rpartition(" ")[::2] for part in (match["each"] or "").split(", ") if part)
     threads = {letter: int(count.strip()) for count, letter in pairs if count.strip().isdecimal()}
     cores = None if match["cores"] is None else float(match["cores"])
-    return State(match["comm"], match["state"], match["wait"] or "", match["syscall"] or "", cores, threads or None)
+    return ProcessState(
+        match["comm"], match["state"], match["wait"] or "", match["syscall"] or "", cores, threads or None
+    )
 
 
 def pieces_of(data: str, id_: str, max_chars: int) -> Sequence[Piece]:

@@ -169,7 +169,7 @@ def _is_repeat(line: Line, step: int | None, path: str | None, text: str) -> boo
     if save == (None, None):
         repeated: bool = line.number - notes.get("line", -100) <= 3
     else:
-        repeated = bool(notes.get("told") == save)
+        repeated = bool(notes.get("save") == save)
     wording = line.rank, line.label, _DIGITS.sub("", text)
     wordings_seen: set[object] = notes.setdefault("words", set())
     if repeated and step is None and wording in wordings_seen:
@@ -179,7 +179,7 @@ def _is_repeat(line: Line, step: int | None, path: str | None, text: str) -> boo
         notes["time"] = line.time if line.time is not None else 0.0
     if len(wordings_seen) < MAX_WORDINGS:
         wordings_seen.add(wording)
-    notes["told"], notes["line"] = save, line.number
+    notes["save"], notes["line"] = save, line.number
     return repeated
 
 

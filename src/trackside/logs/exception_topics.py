@@ -1,4 +1,4 @@
-"""What an exception is about, and whether it can name a cause: a table over type, message and frames.
+"""The topic of an exception, and whether it can name a cause: a table over type, message and frames.
 
 The order matters: the first topic that matches wins. An exception that matches none is the application's own.
 """
@@ -207,7 +207,7 @@ TOPICS: tuple[Topic, ...] = (
 
 
 def topic(name: str, message: str, frames: Sequence[StackFrame]) -> tuple[str, EventRole]:
-    """(about, role) of one exception."""
+    """(topic, role) of one exception."""
     path = "\n".join(f"{file}::{function}::{code}" for file, _, function, code in frames)
     return _topic(name, message, path)
 
@@ -228,7 +228,7 @@ def _topic(name: str, message: str, path: str) -> tuple[str, EventRole]:
 
 
 def chain_topic(chain: Sequence[tuple[str, str, Sequence[StackFrame]]]) -> tuple[str, EventRole]:
-    """(about, role) of a chain, oldest first: those of its last exception, unless that one only rewords an older
+    """(topic, role) of a chain, oldest first: those of its last exception, unless that one only rewords an older
     one."""
     about, role = topic(*chain[-1])
     if about != "application" or len(chain) == 1:

@@ -1,4 +1,4 @@
-"""What the end of a process is evidence of, given what its log said before; shared by launchers, Slurm and shells.
+"""The role of a process's end as evidence, given the log before it; shared by launchers, Slurm and shells.
 
 A signal that the launcher or the scheduler sent is teardown; a SIGABRT by NCCL's watchdog is a cascade; an unexpected
 fatal signal is a root cause.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trackside.catalog.signals import CRASHES, signal_name, signal_number
+from trackside.catalog.signals import CRASH_SIGNALS, signal_name, signal_number
 from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
@@ -78,7 +78,7 @@ def _signal(line: Line) -> Iterator[Event]:
     requeues = bool(_REQUEUE.search(text)) and not _NOT_REQUEUE.search(text)
     match = None if _NOT_GOT.search(text) else _GOT.search(text)
     number = _number(match) if match else None
-    if number in CRASHES:
+    if number in CRASH_SIGNALS:
         number = None  # a crash handler's report: the native-crash parser reads it
     if number == 2:
         exits.note_ending(line, "interrupt")

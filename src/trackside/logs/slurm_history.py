@@ -11,13 +11,13 @@ from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
 
 _JOB = re.compile(
-    r"(?:^|: )(?P<said>job (?P<id>\d{1,12}(?:[_+]\d{1,8})?)(?:_\[[^\t\]]{1,500}\])? (?P<verb>submitted|requeued|started|"
+    r"(?:^|: )(?P<sentence>job (?P<id>\d{1,12}(?:[_+]\d{1,8})?)(?:_\[[^\t\]]{1,500}\])? (?P<verb>submitted|requeued|started|"
     r"suspended|resumed|updated|waits|ended)\b(?P<rest>[^\t]{0,3000}))\tJobId=\d"
 )
 _ENDED = re.compile(r" (?P<state>[A-Z_]{4,20})(?:, exit code (?P<code>\d{1,5}))?(?:, signal (?P<signal>\d{1,5}))?")
 _WAITS = re.compile(r"(?:^|,)(?: waits)? for (?P<reason>[^\t]{1,300}?)(?:, before for .*)?\Z")
 _NODE = re.compile(
-    r"(?:^|: )(?P<said>node (?P<name>[\w.-]{1,80}) (?:is (?P<state>[A-Z_]{2,24}[A-Z_+*~#!%$@^-]{0,120})(?:: "
+    r"(?:^|: )(?P<sentence>node (?P<name>[\w.-]{1,80}) (?:is (?P<state>[A-Z_]{2,24}[A-Z_+*~#!%$@^-]{0,120})(?:: "
     r"(?P<reason>[^\t]{1,1000}?))?|booted))\tNodeName="
 )
 _OVER = frozenset(filter(is_over, ALL_STATES))
@@ -57,7 +57,7 @@ def _job(line: Line) -> Event | None:
     match = _JOB.search(line.text)
     if match is None:
         return None
-    sentence, job, verb, details = match["said"], match["id"], match["verb"], match["rest"]
+    sentence, job, verb, details = match["sentence"], match["id"], match["verb"], match["rest"]
     if verb == "ended":
         ended = _ENDED.match(details)
         if ended is None or ended["state"] not in _OVER:
@@ -94,7 +94,7 @@ def _node(line: Line) -> Event | None:
     match = _NODE.search(line.text)
     if match is None:
         return None
-    sentence, name, raw = match["said"], match["name"], match["state"]
+    sentence, name, raw = match["sentence"], match["name"], match["state"]
     if raw is None:
         return line.event("node_state", EventRole.ROOT, node=name, text=sentence, state="rebooted")
     state = _state_of(raw)

@@ -22,7 +22,7 @@ import msgspec
 
 from trackside.errors import TracksideError
 from trackside.model import InputStatus, Plane
-from trackside.read.archive import escapes, shown
+from trackside.read.archive import escapes, printable_name
 from trackside.read.compression import FREE_BYTES, MAX_MEMBERS, MAX_RATIO
 
 SCHEMA = "trackside.bundle/1"
@@ -147,7 +147,7 @@ class Bundle:
             schema = msgspec.json.decode(data, type=_Schema).schema
             if schema != SCHEMA:
                 raise DamagedBundle(
-                    f"{MANIFEST} has schema {shown(schema)!r}; this version of Trackside reads {SCHEMA}"
+                    f"{MANIFEST} has schema {printable_name(schema)!r}; this version of Trackside reads {SCHEMA}"
                 )
             return msgspec.json.decode(data, type=BundleManifest)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -160,20 +160,22 @@ class Bundle:
             raise DamagedBundle(f"{MANIFEST} names a member twice")
         for name in self._infos:
             if name not in member_docs and name not in (MANIFEST, "mimetype"):
-                raise DamagedBundle(f"{shown(name)}: not listed in {MANIFEST}; it was added later")
+                raise DamagedBundle(f"{printable_name(name)}: not listed in {MANIFEST}; it was added later")
         for name, member in member_docs.items():
             info = self._infos.get(name)
             if info is None:
-                raise DamagedBundle(f"{shown(name)}: missing; {MANIFEST} lists it")
+                raise DamagedBundle(f"{printable_name(name)}: missing; {MANIFEST} lists it")
             if info.file_size != member.size:
-                raise DamagedBundle(f"{shown(name)}: changed: {info.file_size:,} bytes instead of {member.size:,}")
+                raise DamagedBundle(
+                    f"{printable_name(name)}: changed: {info.file_size:,} bytes instead of {member.size:,}"
+                )
         if VERDICT in member_docs and member_docs[VERDICT].sha256 != self.manifest.verdict_sha256:
             raise DamagedBundle(f"{MANIFEST} gives two different SHA-256 for {VERDICT}")
         for input_doc in self.manifest.inputs:
             if input_doc.member is not None and (
                 input_doc.member not in member_docs or not input_doc.member.startswith(INPUTS)
             ):
-                raise DamagedBundle(f"{shown(input_doc.member)}: an input that is not a member")
+                raise DamagedBundle(f"{printable_name(input_doc.member)}: an input that is not a member")
         total = sum(info.file_size for info in self._infos.values())
         if total > max(FREE_BYTES, MAX_RATIO * self._size):
             raise DamagedBundle(f"it expands more than {MAX_RATIO}:1, to {total >> 20:,} MiB")
@@ -193,9 +195,11 @@ class Bundle:
             with self._zip.open(self._infos[member.name]) as stream:
                 digest = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]
         except _BROKEN as error:
-            raise DamagedBundle(f"{shown(member.name)}: changed: {error}") from None
+            raise DamagedBundle(f"{printable_name(member.name)}: changed: {error}") from None
         if digest.hexdigest() != member.sha256:
-            raise DamagedBundle(f"{shown(member.name)}: changed: its SHA-256 differs from the one in {MANIFEST}")
+            raise DamagedBundle(
+                f"{printable_name(member.name)}: changed: its SHA-256 differs from the one in {MANIFEST}"
+            )
 
     def verdict(self) -> bytes:
         """The verdict document as JSON. Raises DamagedBundle."""
@@ -286,11 +290,13 @@ def _members_by_name(infos: list[zipfile.ZipInfo]) -> Mapping[str, zipfile.ZipIn
     for info in infos:
         name = info.filename
         kind = stat.S_IFMT(info.external_attr >> 16)
-        if info.orig_filename != name or escapes(name) or shown(name) != name:
-            raise DamagedBundle(f"{shown(name)}: a name that points outside the bundle")
+        if info.orig_filename != name or escapes(name) or printable_name(name) != name:
+            raise DamagedBundle(f"{printable_name(name)}: a name that points outside the bundle")
         if name in by_name:
-            raise DamagedBundle(f"{shown(name)}: appears twice")
+            raise DamagedBundle(f"{printable_name(name)}: appears twice")
         if kind not in (0, stat.S_IFREG) or info.flag_bits & 1 or info.compress_type not in (0, 8):
-            raise DamagedBundle(f"{shown(name)}: a link, encrypted, or compressed with a method that bundles don't use")
+            raise DamagedBundle(
+                f"{printable_name(name)}: a link, encrypted, or compressed with a method that bundles don't use"
+            )
         by_name[name] = info
     return by_name

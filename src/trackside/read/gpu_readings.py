@@ -39,7 +39,7 @@ _ZONE = re.compile(r"\d(?:Z|\s?[+-]\d\d:?\d\d)\s*$|\b(?:UTC|GMT)\b")
 _LABELS = ("index", "uuid", "pci_bus_id", "gpu_model", "gpu_i_id", "pid")
 GpuReading = tuple[str, float, str]
 """(foreign field, number, its unit as printed) of one GPU at one time. An empty unit means the dialect's."""
-Pairs = list[tuple[int, float]]
+SeriesValues = list[tuple[int, float]]
 """(series number, raw value) pairs of one GPU at one time."""
 RelativeTime = tuple[float, bool]
 """A time in seconds, and whether it is a POSIX time; if not, it is relative to a start that is not known yet."""
@@ -132,7 +132,7 @@ class Readings:
 
     # -- values
 
-    def pairs(self, line: TextLine, gpu: GpuIdentity, values: Iterable[GpuReading]) -> Pairs:
+    def pairs(self, line: TextLine, gpu: GpuIdentity, values: Iterable[GpuReading]) -> SeriesValues:
         """The values of foreign fields as series numbers and raw values in the dialect's units. Fields without a metric
         and values in a unit that does not fit their field are dropped."""
         numbers, factors = self._series_numbers.get(gpu), self._factors
@@ -168,10 +168,10 @@ class Readings:
         gpu: GpuIdentity,
         fields: Mapping[str, Sequence[str]],
         value_of: Callable[[str], tuple[float, str] | None],
-    ) -> Pairs:
+    ) -> SeriesValues:
         """For each field, the pair of its first path that has a usable value, for tools with several names for a
         figure."""
-        pairs_found: Pairs = []
+        pairs_found: SeriesValues = []
         for name, paths in fields.items():
             for path in paths:
                 value = value_of(path)
@@ -180,7 +180,7 @@ class Readings:
                     break
         return pairs_found
 
-    def add(self, time: float, pairs: Pairs) -> None:
+    def add(self, time: float, pairs: SeriesValues) -> None:
         """Add the values of one time, POSIX seconds."""
         self._measurements.row(time, pairs)
 
@@ -268,7 +268,7 @@ class RowClock:
         self._last, self._timed = time, True
         return self._days * _DAY_S + time, False
 
-    def add(self, when: RelativeTime, pairs: Pairs) -> None:
+    def add(self, when: RelativeTime, pairs: SeriesValues) -> None:
         """Add the values of a row."""
         time, is_posix = when
         series, times, values = self._untimed

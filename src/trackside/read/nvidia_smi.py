@@ -17,7 +17,7 @@ from trackside.catalog.labels import pci_address
 from trackside.catalog.throttle import REASONS
 from trackside.model import Event, EventRole, Position
 from trackside.read.format import Format, InputSource, Match, Result, Sink
-from trackside.read.gpu_readings import GpuIdentity, GpuReading, Pairs, Readings, TextLine, head_lines
+from trackside.read.gpu_readings import GpuIdentity, GpuReading, Readings, SeriesValues, TextLine, head_lines
 
 _REASON = "clocks_event_reasons."
 ACTIVE = f"{_REASON}active"
@@ -170,7 +170,7 @@ class SmiReadings(Readings):
 
     def row(
         self, line: TextLine, gpu: GpuIdentity, fields: tuple[str, ...], cells: Sequence[str], units: Sequence[str] = ()
-    ) -> Pairs:
+    ) -> SeriesValues:
         """The values of one row. ``units``: unit of each column, for cells printed without one."""
         columns, count_index = _plan(fields)
         pairs = self.pairs(line, gpu, _readings(columns, cells, units))
@@ -200,11 +200,11 @@ class SmiReadings(Readings):
         event = Event("gpu_lost", position, "metric", text, self.now, role=EventRole.CONFIRMATION, parser="nvidia-smi")
         self.event(replace(event, fields=fields))
 
-    def attachment(self, line: TextLine, gpu: GpuIdentity, is_attached: bool) -> Pairs:
+    def attachment(self, line: TextLine, gpu: GpuIdentity, is_attached: bool) -> SeriesValues:
         """The value of whether a process holds a compute context on a GPU."""
         return self.pairs(line, gpu._replace(mig=""), [(ATTACHED, float(is_attached), "")])
 
-    def memory(self, line: TextLine, gpu: GpuIdentity, pid: str, cell: str) -> Pairs:
+    def memory(self, line: TextLine, gpu: GpuIdentity, pid: str, cell: str) -> SeriesValues:
         """The value of the device memory of one process."""
         value = value_of(cell)
         if value is None or not pid.isdecimal():

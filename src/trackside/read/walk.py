@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trackside.model import Input
-from trackside.read.archive import Member, escapes, is_tar, printable, shown, tar_members
+from trackside.read.archive import Member, escapes, is_tar, printable, printable_name, tar_members
 from trackside.read.bundle import BundlePart, DamagedBundle, is_bundle, is_bundle_file, open_bundle
 from trackside.read.compression import Budget, DecompressedStream, compression_of
 from trackside.read.format import HEAD_BYTES, InputSource
@@ -39,7 +39,7 @@ class _Path:
 class GuardedPath(_Path):
     """A path that is read only if ``check``, called with the descriptor of the opened file, returns None instead of a
     reason to refuse it. Checking the path alone is not enough: whoever may write to its folder can replace the file
-    before it is opened. The user did not name this path, so it is shown in full."""
+    before it is opened. The user did not name this path, so it is printable_name in full."""
 
     check: Callable[[int], str | None] = field(compare=False, repr=False)
 
@@ -95,7 +95,7 @@ def _display_names(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
         return
     common = os.path.commonpath([os.path.dirname(path) for path in absolute_paths]) if absolute_paths else ""
     for path, absolute in zip(paths, absolute_paths, strict=True):
-        yield path, shown(os.path.relpath(absolute, common))
+        yield path, printable_name(os.path.relpath(absolute, common))
 
 
 def _files(root_path: str, real_root: str) -> Iterator[tuple[str | Input, str]]:
@@ -151,7 +151,7 @@ def _read_once(
     guarded: GuardedPath | None = None,
 ) -> Iterator[WalkItem]:
     """Yield a file's sources, unless it was already read under another path; or the row, under its label."""
-    label = shown(label)
+    label = printable_name(label)
     if isinstance(path, Input):
         yield Input(label, None, path.status, path.note)
         return
@@ -220,7 +220,7 @@ class SnapshotFile(io.RawIOBase):
         except OSError as error:
             self._faults.append(f"reading stopped at byte {self._position:,}: {error.strerror or error}")
             return 0
-        self._moved(self._position + count)
+        self._report_progress(self._position + count)
         return count
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -229,7 +229,7 @@ class SnapshotFile(io.RawIOBase):
         elif whence == io.SEEK_END:
             offset += self._size
         self._raw.seek(min(offset, 1 << 62))
-        self._moved(offset)
+        self._report_progress(offset)
         return offset
 
     def tell(self) -> int:
@@ -237,9 +237,9 @@ class SnapshotFile(io.RawIOBase):
 
     def finish(self) -> None:
         """Report the part that was not read as done."""
-        self._moved(self._size)
+        self._report_progress(self._size)
 
-    def _moved(self, position: int) -> None:
+    def _report_progress(self, position: int) -> None:
         self._position = position
         reached = min(position, self._size)
         if reached > self._furthest:
@@ -277,7 +277,7 @@ def _members(archive: InputSource, members: Iterator[Member], budget: Budget, de
         if not budget.member():
             break
         count += 1
-        path = f"{archive.path}!{shown(member.name)}"
+        path = f"{archive.path}!{printable_name(member.name)}"
         if path in names:  # an archive may hold a name twice; citations must distinguish them
             path += f"#{count}"
         names.add(path)
@@ -310,7 +310,7 @@ def _bundle(file: ExplicitFile, label: str, on_progress: ProgressCallback | None
 def bundle_sources(parts: Iterable[BundlePart], prefix: str = "") -> Iterator[WalkItem]:
     """Yield the sources in a bundle's inputs; each path starts with ``prefix``."""
     for part in parts:
-        doc, path = part.doc, prefix + shown(part.doc.path)
+        doc, path = part.doc, prefix + printable_name(part.doc.path)
         if part.stream is None:
             yield Input(path, None, doc.status or "refused", printable(doc.note), 0, doc.plane)
             continue

@@ -9,7 +9,7 @@ from math import inf
 
 import numpy as np
 
-from trackside.catalog.job_states import ALIVE
+from trackside.catalog.job_states import ACTIVE_STATES
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.natural import natural, whole_number
 from trackside.errors import NoSuchRun, SeveralRuns
@@ -70,7 +70,7 @@ def run_metrics(curves: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Run
     if not any(query.overlaps(one) for one in selected):
         return run, RunMetrics(curves, (), None, "no metric was sampled while the run was there")
     gpus = len({one.unit for one in selected if one.gpu})
-    until = max(one.info.last_ms for one in selected) / 1000 + window.shift if run.disposition in ALIVE else inf
+    until = max(one.info.last_ms for one in selected) / 1000 + window.shift if run.disposition in ACTIVE_STATES else inf
     timing = Timing(
         window.start, max(window.end, window.start), _interval(selected), window.shift, max_windows(gpus), until
     )

@@ -20,7 +20,7 @@ from trackside.serve.protocols.series_key import KnownSeries
 from trackside.serve.pushes import PUSHES, Push
 from trackside.stores.receiver.arrivals import LABELS, SERIES, IntakeResult
 from trackside.stores.receiver.intake import Intake, IntakeFull, NotStored
-from trackside.stores.receiver.options import Limits
+from trackside.stores.receiver.options import ReceiverLimits
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header
 
@@ -35,7 +35,7 @@ PREFIX_BYTES = 48
 """Maximum bytes added to each line in its file: its time, and a mark that it came from a stream."""
 
 
-def decoder(limits: Limits) -> Callable[[Entry], Decoded]:
+def decoder(limits: ReceiverLimits) -> Callable[[Entry], Decoded]:
     """A decoder for bodies of all protocols, which caches their series; raises BadRequest."""
     return partial(pushes.decoded, max_bytes=limits.decoded_bytes, known=KnownSeries())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from trackside.catalog.job_states import WAITING
+from trackside.catalog.job_states import WAITING_STATES
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Run
 from trackside.runs.metrics import run_metrics
@@ -33,7 +33,7 @@ def choose(
         store.add_event(replace(resolved.adjust(other), kind="other_progress"))
     for point in loaded.trajectories.points(parents) if parents else ():
         store.add_event(replace(resolved.adjust(point), kind="parent_progress"))
-    if as_of is not None and run.end is None and run.disposition not in WAITING:
+    if as_of is not None and run.end is None and run.disposition not in WAITING_STATES:
         run = replace(run, end=as_of)
     if live is not None:
         run = _with_live(loaded, run, store, live(run, store))

@@ -61,9 +61,9 @@ def sources(
 def _missing_notes(query: LogRequest, answer: Streams, folders: Collection[str]) -> Iterator[str]:
     """Notes about jobs and nodes whose streams the store knows, but which have no lines in the time range."""
     jobs = [job for job in query.jobs if f"job-{job}" in folders]
-    if query.jobs and not jobs and any(stream.of == "job" for stream in answer.streams):
+    if query.jobs and not jobs and any(stream.owner_kind == "job" for stream in answer.streams):
         yield f"has no lines of job {', '.join(query.jobs)} in this time range"
-    if query.nodes and "nodes" not in folders and any(stream.of == "node" for stream in answer.streams):
+    if query.nodes and "nodes" not in folders and any(stream.owner_kind == "node" for stream in answer.streams):
         shown = ", ".join(query.nodes[:MAX_NAMED]) + (", ..." if len(query.nodes) > MAX_NAMED else "")
         yield f"has no system log lines of {shown} in this time range"
 

@@ -57,7 +57,7 @@ class MemoryStore:
 
     def ask(self, query: Query) -> Frame | Grid | MissingAnswer:
         if query.subject == "metric":
-            return self._measured([query])[0]
+            return self._ask_metrics([query])[0]
         read_planes = tuple(plane for plane in query.planes if plane in self.planes)
         candidates = self._rows.get((query.subject, query.kind), [])
         matches = tuple(row for row in candidates if all(row.get(name) == value for name, value in query.filters))
@@ -69,7 +69,7 @@ class MemoryStore:
 
     def ask_many(self, queries: Sequence[Query]) -> list[Frame | Grid | MissingAnswer]:
         """Answer several queries, in order; metric queries go to the backend together."""
-        measured = iter(self._measured([query for query in queries if query.subject == "metric"]))
+        measured = iter(self._ask_metrics([query for query in queries if query.subject == "metric"]))
         return [next(measured) if query.subject == "metric" else self.ask(query) for query in queries]
 
     def expect(self, queries: Iterable[Query]) -> None:
@@ -77,7 +77,7 @@ class MemoryStore:
         if self.metrics is not None:
             self.metrics.expect(query for query in queries if query.subject == "metric")
 
-    def _measured(self, queries: Sequence[Query]) -> Sequence[Grid | MissingAnswer]:
+    def _ask_metrics(self, queries: Sequence[Query]) -> Sequence[Grid | MissingAnswer]:
         if self.metrics is None:
             return [self._unavailable(query) or MissingAnswer(NO_METRIC_INPUT, query) for query in queries]
         answers = self.metrics.ask_many(queries, self.name)

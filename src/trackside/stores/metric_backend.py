@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.catalog.metrics import DESCRIPTIVE, METRICS
-from trackside.catalog.natural import Key, natural
+from trackside.catalog.metrics import DESCRIPTIVE_LABELS, METRICS
+from trackside.catalog.natural import NaturalKey, natural
 from trackside.evidence import NO_METRIC_INPUT, UNABLE_TO_CHECK, Grid, MissingAnswer
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Scalar, Series, TimeRange
@@ -192,8 +192,8 @@ class RunMetrics:
             self._groups[key] = _group_series(self.by_metric.get(query.kind, ()), query)
         groups, series = self._groups[key]
         if not groups or self.timing is None:
-            return MissingAnswer(self._why_none(query), query)
-        planned = _planned(query, self.timing)
+            return MissingAnswer(self._no_answer_reason(query), query)
+        planned = _with_window(query, self.timing)
         start_ms, end_ms, step_ms = _bounds(planned, self.timing)
         lead_windows = _lead_windows(query, start_ms, step_ms, self.timing)
         shift_ms = round(self.timing.shift * 1000)
@@ -208,7 +208,7 @@ class RunMetrics:
             self.backend.name, query, planned, groups, series, start_ms, end_ms, step_ms, shift_ms, lead_windows
         )
 
-    def _why_none(self, query: Query) -> str:
+    def _no_answer_reason(self, query: Query) -> str:
         if self.note:
             return self.note
         return _not_measured(query) if self.backend.series() or self.unavailable else NO_METRIC_INPUT
@@ -234,11 +234,11 @@ def _group_series(infos: Sequence[SeriesInfo], query: Query) -> tuple[Groups, tu
 @lru_cache(maxsize=1 << 16)  # all metrics of a GPU share these
 def identifying(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """The labels that identify a series among those of its metric."""
-    return tuple(pair for pair in labels if pair[0] not in DESCRIPTIVE)
+    return tuple(pair for pair in labels if pair[0] not in DESCRIPTIVE_LABELS)
 
 
 @lru_cache(maxsize=1 << 16)
-def _in_order(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, Key], ...]:
+def _in_order(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, NaturalKey], ...]:
     return tuple((name, natural(value)) for name, value in labels)
 
 
@@ -258,7 +258,7 @@ def _common(labels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[tuple[str,
     return tuple(pair for pair in labels[0] if pair in common)
 
 
-def _planned(query: Query, timing: Timing) -> Query:
+def _with_window(query: Query, timing: Timing) -> Query:
     """The query with its span as numbers."""
     span, how = query.span, query.rollup_how
     if span is None or how is None:

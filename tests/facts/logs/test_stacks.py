@@ -10,9 +10,9 @@ import trackside
 from tests.families.rows import sentence_name
 from trackside.catalog.hang_lines import (
     LineSubject,
+    ProcessState,
     Resumption,
-    State,
-    Thread,
+    ThreadStack,
     native_name,
     read_line,
     resumption_line,
@@ -20,7 +20,7 @@ from trackside.catalog.hang_lines import (
     text_line,
     thread_line,
 )
-from trackside.catalog.job_states import goes_on
+from trackside.catalog.job_states import is_active
 from trackside.catalog.python_stack import Call, collective_in, is_job_code, job_call, waits_for_gpu
 from trackside.finding import Certainty, Outcome, Verdict
 from trackside.show.wording import worded
@@ -92,21 +92,21 @@ def test_native_names_are_shortened() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        State("pt_main_thread", "D", "rpc_wait_bit_killable", "0", 1.25, {"S": 24, "D": 1}),
-        State("python3", "S"),
-        Thread(978, "pin memory \"x\"\n", "idle", "", (Call("Queue.get", "queue.py", 171),)),
-        Thread(977, "MainThread", "active", "a b.py:7 in <module>", (Call("f", "a b.py", 7),), ("futex", "x::y")),
+        ProcessState("pt_main_thread", "D", "rpc_wait_bit_killable", "0", 1.25, {"S": 24, "D": 1}),
+        ProcessState("python3", "S"),
+        ThreadStack(978, "pin memory \"x\"\n", "idle", "", (Call("Queue.get", "queue.py", 171),)),
+        ThreadStack(977, "MainThread", "active", "a b.py:7 in <module>", (Call("f", "a b.py", 7),), ("futex", "x::y")),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("who", [LineSubject("4242", 3, 977), LineSubject("60_3"), LineSubject("73+1", None, 5)])
-def test_written_lines_can_be_parsed(line: State | Thread, who: LineSubject) -> None:
-    text = state_line(who, line) if isinstance(line, State) else thread_line(who, line)
+def test_written_lines_can_be_parsed(line: ProcessState | ThreadStack, who: LineSubject) -> None:
+    text = state_line(who, line) if isinstance(line, ProcessState) else thread_line(who, line)
     parsed = read_line(text)
     assert parsed is not None
     assert parsed[0] == who
     again = parsed[1]
     assert isinstance(again, type(line))
-    assert (state_line(who, again) if isinstance(again, State) else thread_line(who, again)) == text  # type: ignore[arg-type]
+    assert (state_line(who, again) if isinstance(again, ProcessState) else thread_line(who, again)) == text  # type: ignore[arg-type]
 
 
 def test_prose_lines_carry_no_stack() -> None:
@@ -124,13 +124,13 @@ def verdict(folder: Path, stacks: str, log: str = SIZE + LOG, name: str = "stack
 
 
 def sentences(verdict: Verdict) -> list[str]:
-    return [worded(claim, goes_on(verdict.run.disposition)) for claim in verdict.primary.shows]
+    return [worded(claim, is_active(verdict.run.disposition)) for claim in verdict.primary.shows]
 
 
 def agent_lines(*threads: tuple[int, str, list[tuple[str, str, int]]], minute: int = 20) -> str:
     """The agent's lines: rank, place, frames."""
     lines = [
-        thread_line(LineSubject("4242", rank, 900 + rank), Thread(900 + rank, "MainThread", "idle", place, tuple(Call(*c) for c in calls)))
+        thread_line(LineSubject("4242", rank, 900 + rank), ThreadStack(900 + rank, "MainThread", "idle", place, tuple(Call(*c) for c in calls)))
         for rank, place, calls in threads
     ]  # fmt: skip
     return "".join(f"2026-03-02T08:{minute}:00.{n:09}Z stdout F {line}\n" for n, line in enumerate(lines))
@@ -157,9 +157,9 @@ class TestCollectiveHang:
     def test_py_spy_dumps_give_the_same_sentences(self, tmp_path: Path) -> None:
         """Without ranks, processes are named."""
         wait = f"    all_reduce ({C10D}:2806)\n    step (train.py:31)\n"
-        dumps = [f'Thread {pid} (idle): "MainThread"\n{wait}' for pid in (11, 12)]
-        dumps.append('Thread 13 (idle): "MainThread"\n    load_batch (data.py:42)\n    main (train.py:20)\n')
-        dumps.append('Thread 14 (idle): "pin"\n    run (other.py:1)\n')
+        dumps = [f'ThreadStack {pid} (idle): "MainThread"\n{wait}' for pid in (11, 12)]
+        dumps.append('ThreadStack 13 (idle): "MainThread"\n    load_batch (data.py:42)\n    main (train.py:20)\n')
+        dumps.append('ThreadStack 14 (idle): "pin"\n    run (other.py:1)\n')
         result = verdict(tmp_path, "".join(dumps))
         assert result.family == "C2"
         texts = sentences(result)
@@ -192,8 +192,10 @@ class TestCollectiveHang:
         assert [sentence_name(claim) for claim in result.primary.cannot_decide] == ["which"]
 
     def test_a_rank_in_uninterruptible_sleep_blames_infrastructure(self, tmp_path: Path) -> None:
-        state = state_line(LineSubject("4242", 3, 903), State("python", "D", "rpc_wait_bit_killable"))
-        others = [state_line(LineSubject("4242", rank, 900 + rank), State("python", "S", "futex")) for rank in range(3)]
+        state = state_line(LineSubject("4242", 3, 903), ProcessState("python", "D", "rpc_wait_bit_killable"))
+        others = [
+            state_line(LineSubject("4242", rank, 900 + rank), ProcessState("python", "S", "futex")) for rank in range(3)
+        ]
         lines = "".join(f"2026-03-02T08:19:00.{n:09}Z stdout F {line}\n" for n, line in enumerate([state, *others]))
         result = verdict(tmp_path, lines + agent_lines(waits(0), waits(1), waits(2), sleeps(3)))
         assert (result.family, result.primary.ranks, result.primary.culprit) == ("C2", (3,), "infrastructure")
@@ -233,7 +235,7 @@ class TestIdleHang:
     def test_stacks_decide_if_the_log_fell_silent(self, tmp_path: Path) -> None:
         """A silent log of several ranks alone looks like a collective hang; their stacks show otherwise."""
         (tmp_path / "sacct.txt").write_text(
-            "JobID|State|ExitCode|Start|End|Timelimit\n"
+            "JobID|ProcessState|ExitCode|Start|End|Timelimit\n"
             "4242|TIMEOUT|0:0|2026-03-02T08:00:00|2026-03-02T10:00:00|02:00:00\n"
         )
         assert verdict(tmp_path, "").family == "C2"
@@ -253,5 +255,5 @@ class TestIdleHang:
 
     def test_a_dump_of_an_active_process_is_no_hang(self, tmp_path: Path) -> None:
         """A user may dump the stacks of a healthy run."""
-        result = verdict(tmp_path, 'Thread 13 (active): "MainThread"\n    load_batch (data.py:42)\n', LOG)
+        result = verdict(tmp_path, 'ThreadStack 13 (active): "MainThread"\n    load_batch (data.py:42)\n', LOG)
         assert result.family not in ("C2", "C3")

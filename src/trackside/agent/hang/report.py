@@ -21,8 +21,8 @@ from trackside.agent.hang.watch import Key, Suspicion
 from trackside.agent.source import Reading
 from trackside.catalog.hang_lines import (
     LineSubject,
-    State,
-    Thread,
+    ProcessState,
+    ThreadStack,
     piece_line,
     place_of,
     resumption_line,
@@ -68,9 +68,9 @@ class HangReporter:
     limits: ReportLimits
     program: str | None
 
-    def stacks(self, ranks: Sequence[Rank], end: float) -> tuple[dict[Key, tuple[Thread, ...]], dict[Key, str]]:
+    def stacks(self, ranks: Sequence[Rank], end: float) -> tuple[dict[Key, tuple[ThreadStack, ...]], dict[Key, str]]:
         """Python stacks by rank, and the reason for each rank without one. ``end``: deadline in monotonic seconds."""
-        stacks: dict[Key, tuple[Thread, ...]] = {}
+        stacks: dict[Key, tuple[ThreadStack, ...]] = {}
         failures: dict[Key, str] = {}
         for rank in ranks:
             try:
@@ -79,7 +79,7 @@ class HangReporter:
                 failures[rank.key] = str(error)
         return stacks, failures
 
-    def _stack(self, rank: Rank, end: float, native: bool) -> tuple[Thread, ...]:
+    def _stack(self, rank: Rank, end: float, native: bool) -> tuple[ThreadStack, ...]:
         if self.program is None:
             raise py_spy.NoStack("py-spy is not installed: pip install trackside[agent]")
         remaining_s = min(self.limits.one_s, end - time.monotonic())
@@ -177,7 +177,7 @@ class HangReporter:
             lines.add(subject, resumption_line(LineSubject(job, subject.rank), silent_s))
 
 
-def _shows_collective(thread: Thread) -> bool:
+def _shows_collective(thread: ThreadStack) -> bool:
     """Whether a thread's Python frames name the collective that it waits in."""
     own_index = next((index for index, call in enumerate(thread.calls) if place_of(call) == thread.place), None)
     return collective_in(thread.calls[:own_index]) is not None
@@ -215,7 +215,9 @@ def _reason(suspicion: Suspicion, count: int) -> str:
     return f"{silent}{usual}; {ranks} on this node {verb} still, for {suspicion.still_s:.0f} s"
 
 
-def _rarest_state_first(states: Mapping[Key, State], cores: Mapping[Key, float]) -> Callable[[Rank], tuple[int, int]]:
+def _rarest_state_first(
+    states: Mapping[Key, ProcessState], cores: Mapping[Key, float]
+) -> Callable[[Rank], tuple[int, int]]:
     """Sort key of ranks: first those whose kernel state few others share."""
 
     def state_key(key: Key) -> tuple[str, str, bool]:

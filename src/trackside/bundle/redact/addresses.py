@@ -30,9 +30,9 @@ class IPv4(PatternKind):
 
     def redact(self, text: str) -> str:
         """Replace addresses; text recognized as an address once is replaced everywhere."""
-        return self._pattern.sub(self._if_known, text) if self.names else text
+        return self._pattern.sub(self._replace_known, text) if self.names else text
 
-    def _if_known(self, match: re.Match[str]) -> str:
+    def _replace_known(self, match: re.Match[str]) -> str:
         name = self.names.get(match[0])
         if name is not None:
             return name

@@ -88,9 +88,9 @@ class Guids(NumberedKind):
         return (literal(spelling, caseless=True) for key in self.names for spelling in (key, _grouped_by_four(key)))
 
     def redact(self, text: str) -> str:
-        return self._pattern.sub(self._renamed, text) if self.names else text
+        return self._pattern.sub(self._replace_known, text) if self.names else text
 
-    def _renamed(self, match: re.Match[str]) -> str:
+    def _replace_known(self, match: re.Match[str]) -> str:
         digits = match[1] or match[2]
         name = self.names.get(digits.lower().replace(":", ""))
         return match[0] if name is None else match[0].replace(digits, _grouped_by_four(name) if match[2] else name)

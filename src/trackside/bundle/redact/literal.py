@@ -109,10 +109,10 @@ class PrefixedKind(LiteralKind):
     def redact(self, text: str) -> str:
         """Replace originals after their prefixes."""
         for pattern in self._prefixed_patterns:
-            text = pattern.sub(self._in_place, text)
+            text = pattern.sub(self._replace_after_prefix, text)
         return text
 
-    def _in_place(self, match: re.Match[str]) -> str:
+    def _replace_after_prefix(self, match: re.Match[str]) -> str:
         before, key = self._by_prefixed_text[match[0]]
         return before + self.names[key]
 

@@ -116,7 +116,7 @@ class Redactor:
     def text(self, text: str) -> str:
         """The redacted text."""
         if not _HAS_SAMPLES.search(text):
-            return self._redacted_lines(text)
+            return self._redact_lines(text)
         # Label sets repeat on every line of samples, so redacted ones are cached.
         redacted_parts: list[str] = []
         plain: list[str] = []
@@ -126,27 +126,27 @@ class Redactor:
                 plain.append(line)
                 continue
             if plain:
-                redacted_parts.append(self._redacted_lines("".join(plain)))
+                redacted_parts.append(self._redact_lines("".join(plain)))
                 plain.clear()
             redacted_labels = self._redacted_labels.get(labels)
             if redacted_labels is None:
-                redacted_labels = self._redacted_by_all(labels)
+                redacted_labels = self._redact_with_all_kinds(labels)
                 if len(self._redacted_labels) < MAX_CACHED_LABEL_SETS:
                     self._redacted_labels[labels] = redacted_labels
             redacted_parts += (redacted_labels, numbers)
-        redacted_parts.append(self._redacted_lines("".join(plain)))
+        redacted_parts.append(self._redact_lines("".join(plain)))
         return "".join(redacted_parts)
 
-    def _redacted_lines(self, text: str) -> str:
+    def _redact_lines(self, text: str) -> str:
         """The redacted text of lines without samples: only lines that pass the prefilter are processed."""
         if "PRIVATE KEY" in text:  # a key spans many lines
-            return self._redacted_by_all(text)
+            return self._redact_with_all_kinds(text)
         data = text.encode("utf-8", "surrogateescape")
         spans = self._prefilter.spans(data)
         if not spans:
             return text
         selected = b"".join(data[begin:end] for begin, end in spans).decode("utf-8", "surrogateescape")
-        lines = self._redacted_by_all(selected).encode("utf-8", "surrogateescape")
+        lines = self._redact_with_all_kinds(selected).encode("utf-8", "surrogateescape")
         parts, position, line_start = [], 0, 0
         for begin, end in spans:
             parts.append(data[position:begin])
@@ -159,7 +159,7 @@ class Redactor:
         parts.append(data[position:])
         return b"".join(parts).decode("utf-8", "surrogateescape")
 
-    def _redacted_by_all(self, text: str) -> str:
+    def _redact_with_all_kinds(self, text: str) -> str:
         for kind in self.kinds:
             text = kind.redact(text)
         for kind in self._prefixed_kinds:

@@ -56,9 +56,9 @@ def _is_match(trace: Trace, data: bytes, begin: int, end: int) -> bool:
     """Whether the match is the original itself and not part of another word."""
     if trace.exact and data[begin:end] != trace.text.encode("utf-8", "surrogateescape"):
         return False
-    return bool(_compiled(trace.before).match(data, begin) and _compiled(trace.after).match(data, end))
+    return bool(_compile(trace.before).match(data, begin) and _compile(trace.after).match(data, end))
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[bytes]:
+def _compile(pattern: str) -> re.Pattern[bytes]:
     return re.compile(pattern.encode())

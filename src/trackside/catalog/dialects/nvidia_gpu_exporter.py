@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from trackside.catalog.dialect import Dialect, Foreign
 from trackside.catalog.dialects.nvidia_smi import FIELDS
-from trackside.catalog.labels import OWNER, PLACE, Label
+from trackside.catalog.labels import JOB_LABELS, MACHINE_LABELS, Label
 from trackside.catalog.metrics import METRICS
 
 _ENDS = {"bytes": "_bytes", "ratio": "_ratio", "W": "_watts", "Hz": "_clock_hz", "s": "_seconds"}
@@ -49,8 +49,8 @@ DIALECT = Dialect(
         **_OWN,
     },
     labels={
-        **PLACE,
-        **OWNER,
+        **MACHINE_LABELS,
+        **JOB_LABELS,
         "index": Label("gpu", "index"),
         "uuid": Label("gpu_uuid"),
         "name": Label("gpu_model"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-from trackside.catalog.job_states import ALIVE, WAITING
+from trackside.catalog.job_states import ACTIVE_STATES, WAITING_STATES
 from trackside.catalog.records import RECORDS
 from trackside.catalog.slurm import values
 from trackside.model import Scalar
@@ -190,9 +190,9 @@ def without_forecasts(fields: Mapping[str, SlurmValue | None]) -> dict[str, Slur
     """A job's or step's fields without unknown ones and those that are not real yet: forecast start and end, and the exit
     code of a job that has not ended."""
     forecast: tuple[str, ...] = ()
-    if fields.get("state") in WAITING:
+    if fields.get("state") in WAITING_STATES:
         forecast = ("start", "end", "elapsed_s", "exit_code", "signal")
-    elif fields.get("state") in ALIVE:
+    elif fields.get("state") in ACTIVE_STATES:
         forecast = ("end", "exit_code", "signal", "derived_exit_code")
     elif not fields.get("nodes") and fields.get("start") == fields.get("end"):
         forecast = ("start",)  # it ended without having started; scontrol and 22.05 print the end twice

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trackside.catalog.job_states import goes_on
+from trackside.catalog.job_states import is_active
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
@@ -127,7 +127,7 @@ def _allocation(
         total = derived(seconds.number + sum(value.number for value in earlier), seconds, *earlier, unit="s")
         hours, attempts = gpu_hours(gpus, total), derived(len(earlier) + 1, total)
         formula = FORMULA_OF_ATTEMPTS(gpus=gpus, seconds=total, hour=hour(gpus), attempts=attempts, hours=hours)
-    return Allocation(gpus, *span, hours, formula, assumption, goes_on(run.disposition))
+    return Allocation(gpus, *span, hours, formula, assumption, is_active(run.disposition))
 
 
 def _earlier(jobs: Frame, run: Run) -> list[Value]:
@@ -163,7 +163,7 @@ def _recorded(ending: Ending, run: Run) -> tuple[Value, Value] | None:
     if job is None or number(job, "start") is None:
         return None
     start, elapsed = jobs.value(job, "start", "time"), number(job, "elapsed_s")
-    if number(job, "end") is not None and not goes_on(run.disposition):
+    if number(job, "end") is not None and not is_active(run.disposition):
         return start, jobs.value(job, "end", "time")
     if elapsed is not None:
         return start, derived(start.number + elapsed, start, jobs.value(job, "elapsed_s", "s"), unit="time")

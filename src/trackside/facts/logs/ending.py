@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.catalog.job_states import ALIVE, CLEARING
+from trackside.catalog.job_states import ACTIVE_STATES, ENDING_STATES
 from trackside.catalog.signals import signal_name
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import fact, unmet
@@ -45,7 +45,7 @@ SUCCESS = "the log reports its end"
 BAD_STATES = frozenset(
     ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED", "PREEMPTED", "DEADLINE", "BOOT_FAIL", "REVOKED")
 )
-LIVE_STATES = ALIVE | CLEARING
+LIVE_STATES = ACTIVE_STATES | ENDING_STATES
 REAPED = ("TIMEOUT", "DEADLINE", "CANCELLED", "RUNNING")
 """States of runs that were ended from outside, or that still run."""
 CUT_SHORT = frozenset(

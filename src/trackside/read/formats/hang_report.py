@@ -8,7 +8,7 @@ import io
 import zlib
 from dataclasses import dataclass, field, replace
 
-from trackside.catalog.hang_lines import MARK, LineSubject, Piece, Resumption, State, Thread, read_line
+from trackside.catalog.hang_lines import MARK, LineSubject, Piece, ProcessState, Resumption, ThreadStack, read_line
 from trackside.catalog.streams import is_printed, node_in
 from trackside.logs.line import COLLECTED
 from trackside.logs.stamp import find_time
@@ -59,7 +59,7 @@ class _Parser:
         if parsed is None:
             return
         subject, item = parsed
-        if isinstance(item, (State, Thread)):
+        if isinstance(item, (ProcessState, ThreadStack)):
             self.pending.append(self._event(subject, item, position, text, time))
         elif isinstance(item, Resumption):
             self.emit_pending(item.after_s)
@@ -71,10 +71,10 @@ class _Parser:
             dump.parts[item.number] = item.data
 
     def _event(
-        self, subject: LineSubject, item: State | Thread, position: Position, text: str, time: float | None
+        self, subject: LineSubject, item: ProcessState | ThreadStack, position: Position, text: str, time: float | None
     ) -> Event:
         fields: dict[str, Scalar | None] = {"pid": subject.pid, "job": subject.job}
-        if isinstance(item, State):
+        if isinstance(item, ProcessState):
             kind = "process_state"
             fields |= {"state": item.state, "comm": item.comm, "cores": item.cores}
             fields |= {"waits_in": item.wait or None, "syscall": item.syscall or None}

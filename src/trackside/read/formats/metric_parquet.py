@@ -24,7 +24,7 @@ from trackside.model import Position
 from trackside.read.compression import FREE_BYTES, MAX_RATIO
 from trackside.read.format import Format, InputSource, InputTooLarge, Match, Result, Sink
 from trackside.read.measurements import MAX_SERIES, Measurements, milliseconds
-from trackside.read.table_columns import Columns, columns_of, series_numbers
+from trackside.read.table_columns import TableColumns, columns_of, series_numbers
 
 _MAGIC = b"PAR1"
 MAX_FILE_BYTES = 16 << 30
@@ -114,7 +114,7 @@ def _copy_all(source: InputSource, copy: IO[bytes]) -> None:
 class _Shape:
     """The columns, their names and types, and the number of rows."""
 
-    columns: Columns
+    columns: TableColumns
     names: list[str]
     types: list[str]
     rows: int

@@ -19,7 +19,7 @@ from trackside.read.blocks import MAX_LINE_BYTES, Block, Blocks
 from trackside.read.decimals import Floats, Offsets, decimals
 from trackside.read.format import Format, InputSource, Match, Result, Sink, csv_cells
 from trackside.read.measurements import MAX_SERIES, Measurements
-from trackside.read.table_columns import Columns, columns_of, series_numbers, translated
+from trackside.read.table_columns import TableColumns, columns_of, series_numbers, translate_heading
 
 DELIMITERS = ",;\t"
 _SEPARATOR = "\x1f"
@@ -39,7 +39,7 @@ class MetricTable:
 
     delimiter: str
     width: int
-    columns: Columns
+    columns: TableColumns
 
     @classmethod
     def of(cls, heading: str) -> MetricTable | None:
@@ -268,7 +268,7 @@ def _sniff(source: InputSource) -> Match | None:
     if columns.name is None:
         fits = timed_rows or not any(lines)
         return Match(0.6, f"a table of {len(columns.metrics)} known metrics") if fits else None
-    fits = any(translated(row[columns.name].strip(), {}) is not None for row in timed_rows)
+    fits = any(translate_heading(row[columns.name].strip(), {}) is not None for row in timed_rows)
     return Match(0.6, "a table of metrics, one row per value") if fits else None
 
 

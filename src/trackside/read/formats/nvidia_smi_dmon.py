@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from trackside.catalog.dialect import translate
-from trackside.read.gpu_readings import GpuIdentity, Pairs, RowClock, TextLine
+from trackside.read.gpu_readings import GpuIdentity, RowClock, SeriesValues, TextLine
 from trackside.read.nvidia_smi import SmiReadings, layout, value_of
 
 _IGNORED_UNITS = frozenset({"-", "#", "C/G", "name", "Idx", "bool", "errs", "YYYYMMDD", "HH:MM:SS"})
@@ -80,7 +80,7 @@ class Dmon:
         """Identifies a row within a sample; None for a line that is not a sample."""
         return cells["gpu"] if cells["gpu"].isdecimal() else None
 
-    def _pairs(self, line: TextLine, cells: Mapping[str, str]) -> Pairs:
+    def _pairs(self, line: TextLine, cells: Mapping[str, str]) -> SeriesValues:
         if not self._columns_counted:  # counted at the first row
             self._columns_counted = True
             for name, field in zip(self._names, self._fields, strict=True):
@@ -117,7 +117,7 @@ class Pmon(Dmon):
         gpu, pid = cells["gpu"], cells["pid"]
         return f"{gpu} {pid}" if gpu.isdecimal() and (pid == "-" or value_of(pid) is not None) else None
 
-    def _pairs(self, line: TextLine, cells: Mapping[str, str]) -> Pairs:
+    def _pairs(self, line: TextLine, cells: Mapping[str, str]) -> SeriesValues:
         is_attached, is_process = "C" in cells["type"], cells["pid"] != "-"
         self._process_seen = self._process_seen or is_process
         pairs = []

@@ -13,7 +13,7 @@ from functools import partial
 
 from trackside.catalog.labels import pci_address
 from trackside.read.format import Format, InputSource, Match, Result, Sink
-from trackside.read.gpu_readings import GpuIdentity, Pairs, Readings, TextLine
+from trackside.read.gpu_readings import GpuIdentity, Readings, SeriesValues, TextLine
 
 _CARD = re.compile(r"card(\d{1,4})")
 _FIGURE = re.compile(r"\(?([-+]?\d{1,20}(?:\.\d{1,20})?)\s?(Mhz|MHz)?\)?")
@@ -67,7 +67,7 @@ def _read(source: InputSource, sink: Sink) -> Result:
     return readings.result("no GPUs")
 
 
-def _pairs(readings: Readings, index: str, card: Mapping[str, object]) -> Pairs:
+def _pairs(readings: Readings, index: str, card: Mapping[str, object]) -> SeriesValues:
     model = next((text for key in ("card series", "device name", "card model") if (text := card.get(key))), "")
     gpu = GpuIdentity(
         index, _text(card.get("unique id")).removeprefix("N/A"), pci_address(_text(card.get("pci bus"))), _text(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from trackside.catalog.job_states import ALIVE
+from trackside.catalog.job_states import ACTIVE_STATES
 from trackside.catalog.slurm import values
 from trackside.catalog.slurm.fields import SlurmValue, job_ids, job_record, node_record, step_record
 from trackside.catalog.slurm.values import dig, time
@@ -62,7 +62,7 @@ def _job(job: Object, shared: dict[str, SlurmValue | None]) -> dict[str, SlurmVa
         time(job.get("start_time")),
         time(job.get("end_time")),
     )
-    last = shared["as_of"] if state in ALIVE else end
+    last = shared["as_of"] if state in ACTIVE_STATES else end
     elapsed = last - start if isinstance(last, float) and start is not None and last >= start else None
     gpus = _gpus(job.get("gres_detail"), values.nodes(job.get("nodes")))
     return job_record("slurmctld", get, **job_ids("slurmctld", get), **shared, elapsed_s=elapsed, gpus=gpus)

@@ -13,11 +13,11 @@ from trackside.read.format import Format, InputSource, Match, Result, Sink, give
 from trackside.read.slurm_blocks import blocks
 from trackside.read.slurm_table import first_lines
 
-Lines = Iterable[tuple[int, int, str]]
+NumberedLines = Iterable[tuple[int, int, str]]
 """(number, offset, text) of each line."""
 
 
-def jobs_in(lines: Lines, path: str) -> Iterator[Record]:
+def jobs_in(lines: NumberedLines, path: str) -> Iterator[Record]:
     """Yield the jobs in these lines of an input."""
     for block in blocks(lines, "JobId", JOB_KEYS, JOB_LINES, JOB_REPEATED):
         text = f"{block.text.strip()} JobState={block.get('JobState')} ExitCode={block.get('ExitCode')}"
@@ -26,14 +26,14 @@ def jobs_in(lines: Lines, path: str) -> Iterator[Record]:
         yield Record("job", block.at(path), "scheduler", fields, text)
 
 
-def steps_in(lines: Lines, path: str) -> Iterator[Record]:
+def steps_in(lines: NumberedLines, path: str) -> Iterator[Record]:
     """Yield the steps in these lines of an input."""
     for block in blocks(lines, "StepId", STEP_KEYS):
         fields = step_record("scontrol", block.values.get, block.get("StepId"), source="scontrol")
         yield Record("step", block.at(path), "scheduler", fields, block.text)
 
 
-def nodes_in(lines: Lines, path: str) -> Iterator[Record]:
+def nodes_in(lines: NumberedLines, path: str) -> Iterator[Record]:
     """Yield the nodes in these lines of an input."""
     for block in blocks(lines, "NodeName", NODE_KEYS, NODE_LINES):
         get, reason = block.values.get, known_text(block.get("Reason"))
@@ -47,7 +47,7 @@ def _format(
     command: str,
     score: float,
     first_line_pattern: str,
-    records_in: Callable[[Lines, str], Iterator[Record]],
+    records_in: Callable[[NumberedLines, str], Iterator[Record]],
     required_text: str = "",
 ) -> Format:
     """The format of a command's output, recognized by the start of its first line and by text that it contains."""

@@ -47,7 +47,7 @@ def _read(source: InputSource, sink: Sink) -> Result:
     broken_lines = first_broken = unnamed_series = 0
     for line, offset, text in _lines(blocks):
         try:
-            metric, times, values = _decoded(text)
+            metric, times, values = _decode(text)
         except (msgspec.DecodeError, ValueError):
             broken_lines, first_broken = broken_lines + 1, first_broken or line
             continue
@@ -78,7 +78,7 @@ def _lines(blocks: Blocks) -> Iterator[tuple[int, int, bytes]]:
             offset += len(text) + 1
 
 
-def _decoded(text: bytes) -> tuple[dict[str, str], Sequence[float], Sequence[float]]:
+def _decode(text: bytes) -> tuple[dict[str, str], Sequence[float], Sequence[float]]:
     """Labels, times and values of a line. Raises msgspec.DecodeError, or ValueError if their numbers differ or a text
     value is not a number."""
     try:

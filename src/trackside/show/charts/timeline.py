@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from trackside.catalog.job_states import ALIVE
+from trackside.catalog.job_states import ACTIVE_STATES
 from trackside.evidence import Frame
 from trackside.facts.fact import Facts
 from trackside.finding import Verdict
@@ -119,7 +119,7 @@ def _time(row: Record, name: str) -> float | None:
 def _color(state: str | None) -> str:
     if state == "COMPLETED":
         return "good"
-    return "accent" if state is None or state in ALIVE else "bad"
+    return "accent" if state is None or state in ACTIVE_STATES else "bad"
 
 
 def _phase_bars(facts: Facts) -> Iterator[Bar]:

@@ -70,22 +70,22 @@ class Loki(LogServer):
         """The labels of all streams that match any of the conditions."""
         selected = [("match[]", self.selector(conditions)) for conditions in any_of]
 
-        def ask(start: int, end: int) -> list[dict[str, str]]:
+        def request(start: int, end: int) -> list[dict[str, str]]:
             response = self._get("series", start, end, selected)
             return decoded(_SERIES, response.body, response.url, PRODUCT).data or []
 
-        return list(in_slices(ask, start, end))
+        return list(in_slices(request, start, end))
 
     def selector(self, conditions: Conditions) -> str:
         """A stream selector; a label that must be empty must be absent."""
         return "{" + ", ".join(map(_matcher, self.all_of(conditions))) + "}"
 
     def _texts(self, path: str, start: int, end: int) -> list[str]:
-        def ask(start: int, end: int) -> list[str]:
+        def request(start: int, end: int) -> list[str]:
             response = self._get(path, start, end)
             return decoded(_TEXTS, response.body, response.url, PRODUCT).data or []
 
-        return list(in_slices(ask, start, end))
+        return list(in_slices(request, start, end))
 
     def _get(self, path: str, start: int, end: int, extra_params: Sequence[tuple[str, str]] = ()) -> Response:
         params = [("start", str(start)), ("end", str(end)), *extra_params]

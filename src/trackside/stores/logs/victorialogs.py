@@ -70,12 +70,12 @@ class VictoriaLogs(LogServer):
         return " ".join(map(_filter, self.all_of(conditions)))
 
     def _values_of(self, endpoint: str, start: int, end: int, field: str = "") -> list[str]:
-        def ask(start: int, end: int) -> list[str]:
+        def request(start: int, end: int) -> list[str]:
             params = {"query": self.selector(()) or "*", **_times(start, end)} | ({"field": field} if field else {})
             response = self.endpoint.request("GET", f"/select/logsql/{endpoint}", params=params)
             return [item.value for item in decoded(_VALUE_LIST, response.body, response.url, PRODUCT).values or ()]
 
-        return list(in_slices(ask, start, end))
+        return list(in_slices(request, start, end))
 
     # -- lines
 

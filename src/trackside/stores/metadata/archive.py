@@ -150,7 +150,7 @@ class Archive:
 
     def runs(self, filters: Filters | None = None, limit: int = 100, after: str | None = None) -> RunPage:
         """Runs, the latest start first; ``after``: the ``next`` of the previous page."""
-        rows, next_cursor = self._page(_filtered(filters or Filters()), runs.c.at, runs.c.id, limit, after)
+        rows, next_cursor = self._page(_filter(filters or Filters()), runs.c.at, runs.c.id, limit, after)
         return RunPage(runs=[run_of(row) for row in rows], next=next_cursor)
 
     def find(self, id_: str, cluster: str | None = None) -> ArchivedRun | None:
@@ -241,7 +241,7 @@ class Archive:
             return link.execute(query).mappings().all()
 
 
-def _filtered(filters: Filters) -> sa.Select[Any]:
+def _filter(filters: Filters) -> sa.Select[Any]:
     query = sa.select(runs)
     for name in ("job", "cluster", "name", "username", "state", "family", "culprit"):
         value = getattr(filters, name)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from trackside.catalog.job_states import goes_on
+from trackside.catalog.job_states import is_active
 from trackside.finding import Verdict
 from trackside.stores.metadata.errors import ArchiveError
 
@@ -38,7 +38,7 @@ def run_facts(verdict: Verdict, job: str | None) -> ColumnValues:
         "state": text(run.disposition),
         "submitted": submitted,
         "started": started,
-        "ended": None if goes_on(run.disposition) else finite_or_none(run.end),
+        "ended": None if is_active(run.disposition) else finite_or_none(run.end),
         "attempts": max(1, len(run.attempts)),
         "nodes": texts(run.nodes),
         "gpus": texts(run.gpus),

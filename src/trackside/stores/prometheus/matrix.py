@@ -76,14 +76,14 @@ def data_of(body: bytes, endpoint: str, partial: bool = False) -> bytes:
 
 def series_of(data: bytes, endpoint: str) -> Iterator[RawSeries]:
     """The series of a matrix or a vector. Raises SourceUnavailable for anything else."""
-    for series in _decoded(_RESULT, data, endpoint).result:
+    for series in _decode(_RESULT, data, endpoint).result:
         points = bytes(series.values)
         yield RawSeries(bytes(series.metric), points if points != b"null" else b"[" + bytes(series.value) + b"]")
 
 
 def labels_of(raw_labels: bytes, endpoint: str) -> dict[str, str]:
     """The labels of a series, without its name."""
-    labels = _decoded(_LABELS, raw_labels, endpoint)
+    labels = _decode(_LABELS, raw_labels, endpoint)
     labels.pop("__name__", None)
     return labels
 
@@ -115,7 +115,7 @@ def samples(points: bytes, endpoint: str) -> tuple[Times, Values]:
     """Times in ms and values of all points."""
     flat = _numbers(points.translate(None, _PUNCTUATION), endpoint)
     if len(flat) % 2 or not np.isfinite(flat[::2]).all() or (np.abs(flat[::2]) > 1e13).any():
-        raise _broken(endpoint)
+        raise _invalid_answer(endpoint)
     return np.rint(flat[::2] * 1000).astype(np.int64), flat[1::2]
 
 
@@ -127,7 +127,7 @@ def value_of(points: bytes, endpoint: str) -> float | None:
         try:
             return float(text)
         except ValueError:
-            raise _broken(endpoint) from None
+            raise _invalid_answer(endpoint) from None
     _, values = samples(points, endpoint)
     return float(values[0]) if len(values) == 1 else None
 
@@ -141,7 +141,7 @@ def _numbers(text: bytes, endpoint: str) -> Values:
     try:
         return np.array([float(number) for number in text.split(b",")])
     except ValueError:
-        raise _broken(endpoint) from None
+        raise _invalid_answer(endpoint) from None
 
 
 def _first(points: bytes) -> int:
@@ -163,22 +163,22 @@ def _time(text: bytes) -> int:
 
 def names_of(data: bytes, endpoint: str) -> list[str]:
     """A list of texts. Raises SourceUnavailable for anything else."""
-    return _decoded(_NAMES, data, endpoint)
+    return _decode(_NAMES, data, endpoint)
 
 
 def label_sets_of(data: bytes, endpoint: str) -> list[dict[str, str]]:
     """A list of label sets. Raises SourceUnavailable for anything else."""
-    return _decoded(_SETS, data, endpoint)
+    return _decode(_SETS, data, endpoint)
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], data: bytes, endpoint: str) -> T:
+def _decode(decoder: msgspec.json.Decoder[T], data: bytes, endpoint: str) -> T:
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise _broken(endpoint) from None
+        raise _invalid_answer(endpoint) from None
 
 
-def _broken(endpoint: str) -> SourceUnavailable:
+def _invalid_answer(endpoint: str) -> SourceUnavailable:
     return SourceUnavailable(
         "broken", f"{endpoint} sent an answer that is not of Prometheus' API; is it the right URL?"
     )

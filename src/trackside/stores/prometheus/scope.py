@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from trackside.catalog.dialect import Translation, relabeled, translate
-from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
+from trackside.catalog.labels import GPU_LABELS, JOB_LABELS, MACHINE_LABELS, Label
 from trackside.catalog.natural import natural
 from trackside.catalog.settling import ForeignSeries
 from trackside.http.unavailable import SourceUnavailable
@@ -115,8 +115,8 @@ def _conditions(api: Api, scope: RunScope, names: Sequence[str], span: tuple[int
     labels = _labels(api, names, span) if names else []
     all_conditions: list[tuple[str, ...]] = []
     for ours, common, regexes in (
-        ("node", PLACE, promql.hosts(scope.nodes)),
-        ("job", OWNER, promql.jobs(scope.jobs)),
+        ("node", MACHINE_LABELS, promql.hosts(scope.nodes)),
+        ("job", JOB_LABELS, promql.jobs(scope.jobs)),
     ):
         their_labels = {label for label, rule in common.items() if rule.name == ours}
         matching = [
@@ -135,7 +135,7 @@ def _labels(api: Api, names: Sequence[str], span: tuple[int, int]) -> Sequence[s
     except SourceUnavailable as reason:
         if reason.kind not in ("refused", "unauthorized"):  # the server listed names, so only this endpoint is refused
             raise
-        return list(dict.fromkeys([*api.options.labels, *PLACE, *OWNER, "Hostname"]))
+        return list(dict.fromkeys([*api.options.labels, *MACHINE_LABELS, *JOB_LABELS, "Hostname"]))
 
 
 class _SeriesLookup:
@@ -240,5 +240,5 @@ def _extent(parts: Sequence[tuple[MetricSource, int]]) -> tuple[int, int, int]:
 
 
 _LABEL_RULES: Mapping[str, Label] = {
-    label.name: label for label in (*PLACE.values(), *OWNER.values(), *DEVICE.values())
+    label.name: label for label in (*MACHINE_LABELS.values(), *JOB_LABELS.values(), *GPU_LABELS.values())
 }

@@ -26,7 +26,7 @@ from trackside.stores.embedded.layout import LogPosition, StoreError
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.arrivals import IntakeResult, LabelsOf
 from trackside.stores.receiver.flush import Flusher, LineFileReader, ReceiverCounts, error_text
-from trackside.stores.receiver.options import Limits, RetentionOptions
+from trackside.stores.receiver.options import ReceiverLimits, RetentionOptions
 from trackside.stores.receiver.pending import Decoded, PendingQueue
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
 
@@ -65,7 +65,9 @@ class _QueuedBody:
 
 
 class Intake:
-    """The receiving side of one store; nobody else may write to it meanwhile. Raises StoreBusy and StoreError.
+    """The receiving side of one store; nothing else may write to the store while it is open.
+
+    Raises StoreBusy and StoreError.
 
     ``decode``: decodes a body that is replayed from the log.
     """
@@ -75,11 +77,11 @@ class Intake:
         store: str | os.PathLike[str],
         decode: Callable[[Entry], Decoded],
         labels_of: LabelsOf,
-        limits: Limits | None = None,
+        limits: ReceiverLimits | None = None,
         keeping: RetentionOptions | None = None,
         reader: Callable[[Path], LineFileReader] | None = None,
     ) -> None:
-        self.limits, self.keeping = limits or Limits(), keeping or RetentionOptions()
+        self.limits, self.keeping = limits or ReceiverLimits(), keeping or RetentionOptions()
         self.counts = ReceiverCounts()
         self._decode = decode
         self._log_lock = threading.Lock()

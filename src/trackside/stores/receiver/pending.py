@@ -14,7 +14,7 @@ from trackside.stores.log_store import LogEntry
 from trackside.stores.log_text import written_lines
 from trackside.stores.receiver.arrivals import ArrivalBatch, Arrivals, IntakeResult, LabelsOf, MetricBlock
 from trackside.stores.receiver.lines import Rows
-from trackside.stores.receiver.options import Limits
+from trackside.stores.receiver.options import ReceiverLimits
 from trackside.stores.receiver.write_ahead import Entry
 
 LOG = logging.getLogger("trackside.receiver")
@@ -59,7 +59,7 @@ class AcceptedTotals:
 class PendingQueue:
     """Everything that waits, and the log position up to which it reaches. One thread adds, another drains."""
 
-    def __init__(self, labels_of: LabelsOf, limits: Limits, mark: LogPosition) -> None:
+    def __init__(self, labels_of: LabelsOf, limits: ReceiverLimits, mark: LogPosition) -> None:
         self._labels_of, self._limits = labels_of, limits
         self._arrivals = Arrivals(labels_of, limits)
         self._streams: dict[str, Rows] = {}
